@@ -1,4 +1,5 @@
-//! Whether io_uring would send a provider's datagrams faster than sendmsg(2) and sendmmsg(2) do, on this host's kernel and network.
+//! Whether io_uring would send a provider's datagrams faster than sendmsg(2) and sendmmsg(2) do, on this host's kernel
+//! and network.
 //!
 //! ```text
 //! cargo run --release -p ofi-benches --example udp_sends                     # over loopback, a thread receives
@@ -6,8 +7,8 @@
 //! cargo run --release -p ofi-benches --example udp_sends -- to ADDRESS       # and from another
 //! ```
 //!
-//! Each row is a shape of what an endpoint sends at once; each column a way to send it, as time for each message (the best of three
-//! rounds by turns). `docs/tuning.md`, "The driver", has a table that was made so.
+//! Each row is a shape of what an endpoint sends at once; each column a way to send it, as time for each message (the
+//! best of three rounds by turns). `docs/tuning.md`, "The driver", has a table that was made so.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;

@@ -1,6 +1,6 @@
-//! Bare UDP sockets as fast as they go: one sends rows of datagrams as one message (UDP_SEGMENT), the other takes rows as one
-//! (UDP_GRO), each out of a message of 1 MiB and into one. Nobody acknowledges, repeats or orders anything: what a network can
-//! carry at most.
+//! Bare UDP sockets as fast as they go: one sends rows of datagrams as one message (UDP_SEGMENT), the other takes rows
+//! as one (UDP_GRO), each out of a message of 1 MiB and into one. Nobody acknowledges, repeats or orders anything: what
+//! a network can carry at most.
 
 use std::{
     env,

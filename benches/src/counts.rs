@@ -1,7 +1,7 @@
 //! What the paths do beyond plain instructions: locked instructions, system calls, allocations, reads of the clock.
 //!
-//! Each path runs in a child that is traced and, once it is warm, followed instruction by instruction (x86-64 only). So the numbers are exact and
-//! the same on a busy machine. `docs/hot-path.md` has the table:
+//! Each path runs in a child that is traced and, once it is warm, followed instruction by instruction (x86-64 only). So
+//! the numbers are exact and the same on a busy machine. `docs/hot-path.md` has the table:
 //!
 //! ```text
 //! | path | locked | system calls | allocations | clock reads |
@@ -25,8 +25,8 @@ use tracee::Tracee;
 const WARM: u64 = 1_000;
 /// Calls that are followed: a poll looks at the clock once in 32.
 pub const FOLLOWED: u64 = 32;
-/// How often a path that does more than its row says is followed again: a thread that is put aside meanwhile gives its core away, which is
-/// a system call of its own (`ofi-core/patience.rs`).
+/// How often a path that does more than its row says is followed again: a thread that is put aside meanwhile gives its
+/// core away, which is a system call of its own (`ofi-core/patience.rs`).
 const ATTEMPTS: usize = 3;
 /// The table's head.
 const HEAD: [&str; 5] = ["path", "locked", "system calls", "allocations", "clock reads"];

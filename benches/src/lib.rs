@@ -6,11 +6,13 @@
 //! bounces differ are dropped. [`table`] prints medians and verdicts.
 //!
 //! In the order in which a run meets them:
-//! - [`lines`]: what is measured against what, and the bound; the numbers of the issue that asked for them. [`targets`]: what a line is.
+//! - [`lines`]: what is measured against what, and the bound; the numbers of the issue that asked for them.
+//!   [`targets`]: what a line is.
 //! - [`peers`]: installs libfabric and UCX from packages, runs their own benchmarks, reads their output.
 //! - [`worker`], [`link`], [`ours`]: our side, as two pinned child processes of this same binary.
 //! - [`spawn`]: pairs of pinned child processes, ours and theirs alike. [`sys`]: the system calls.
-//! - [`pairs`], [`quiet`], [`bounce`], [`eventfd`], [`socket`]: interleaving, waiting for a quiet moment, the baselines.
+//! - [`pairs`], [`quiet`], [`bounce`], [`eventfd`], [`socket`]: interleaving, waiting for a quiet moment, the
+//!   baselines.
 //! - [`veth`], [`bare`]: the `veth` command, UDP between two namespaces at 1,500 bytes beside bare sockets.
 //! - [`figures`], [`table`]: units, medians, printing.
 //! - [`instructions`], [`budget`]: instruction counts under callgrind against `docs/hot-path.md`.

@@ -1,7 +1,7 @@
 //! Every line of the table.
 //!
-//! The bounds are those of the issues "Foundation", "All of libfabric on the core", "UDP" and "What the stack promises holds", in
-//! their sections on speed; a line without one is shown for information.
+//! The bounds are those of the issues "Foundation", "All of libfabric on the core", "UDP" and "What the stack promises
+//! holds", in their sections on speed; a line without one is shown for information.
 
 use crate::{
     figures::Quantity,

@@ -81,7 +81,8 @@ enum Command {
         #[arg(long)]
         job: String,
     },
-    /// Measures UDP over two network namespaces joined by a veth pair of 1,500 bytes, beside bare sockets and under losses.
+    /// Measures UDP over two network namespaces joined by a veth pair of 1,500 bytes, beside bare sockets and under
+    /// losses.
     Veth {
         /// Rounds: each measures everything once.
         #[arg(long, default_value_t = 3)]
@@ -90,7 +91,8 @@ enum Command {
         #[arg(long, hide = true)]
         inside: bool,
     },
-    /// Measures what a row of packets costs each end over a path of 1,500 bytes, beside bare sockets, all in one thread.
+    /// Measures what a row of packets costs each end over a path of 1,500 bytes, beside bare sockets, all in one
+    /// thread.
     Rows {
         /// Samples of either way, of 8 MiB each.
         #[arg(long, default_value_t = 300)]

@@ -128,8 +128,8 @@ pub enum Test {
     /// An endpoint with automatic progress that has talked, and that its application does not look at for a second;
     /// `cpu_share` is the result.
     IdleAuto,
-    /// Messages to so many peers by turns, each of which sends back what it gets; latency is the time for each message and its
-    /// answer, and `bytes_each` the memory of a peer at rest.
+    /// Messages to so many peers by turns, each of which sends back what it gets; latency is the time for each message
+    /// and its answer, and `bytes_each` the memory of a peer at rest.
     Round {
         /// Peers of the one endpoint.
         peers: usize,

@@ -1,6 +1,6 @@
-//! What a row of packets costs either end over a path of 1,500 bytes: both ends in one thread, each timed by itself, beside bare
-//! sockets in the same thread by turns. No end waits for the other, so the lower tenth of many short samples means the same on a
-//! machine that others use.
+//! What a row of packets costs either end over a path of 1,500 bytes: both ends in one thread, each timed by itself,
+//! beside bare sockets in the same thread by turns. No end waits for the other, so the lower tenth of many short
+//! samples means the same on a machine that others use.
 
 use std::{
     env,

@@ -1,5 +1,5 @@
-//! UDP between two network namespaces joined by a veth pair of 1,500 bytes, losses made by nftables: the nearest to two hosts that
-//! one host has. The namespaces are this program's own, in a user namespace of its own, and end with it.
+//! UDP between two network namespaces joined by a veth pair of 1,500 bytes, losses made by nftables: the nearest to two
+//! hosts that one host has. The namespaces are this program's own, in a user namespace of its own, and end with it.
 
 use std::{
     env, fs,

@@ -1,4 +1,5 @@
-//! What a peer costs an endpoint that has very many: the whole stack, as `--only udp-peers-memory` measures it, with fewer of them.
+//! What a peer costs an endpoint that has very many: the whole stack, as `--only udp-peers-memory` measures it, with
+//! fewer of them.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;

@@ -1,5 +1,5 @@
-//! Two endpoints of provider `efa` on a simulated device that do what the input says, and a third queue pair whose packets are the input's.
-//! Whatever that one sends, all that the two do with each other ends, with its own bytes.
+//! Two endpoints of provider `efa` on a simulated device that do what the input says, and a third queue pair whose
+//! packets are the input's. Whatever that one sends, all that the two do with each other ends, with its own bytes.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -60,7 +60,8 @@ fn open() -> Side {
     opening.info(info.clone()).open()
 }
 
-/// The third queue pair. Its fields go in their order: the device touches the memory until the queue pair and the region are gone.
+/// The third queue pair. Its fields go in their order: the device touches the memory until the queue pair and the
+/// region are gone.
 struct Stranger {
     qp: Box<dyn QueuePair>,
     region: Box<dyn Region>,

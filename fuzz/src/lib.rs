@@ -1,11 +1,11 @@
-//! What the fuzz targets do with an input. A test of the workspace (`xtask/tests/corpus.rs`) includes this file too, and
-//! replays the committed corpus with it on the stable toolchain.
+//! What the fuzz targets do with an input. A test of the workspace (`xtask/tests/corpus.rs`) includes this file too,
+//! and replays the committed corpus with it on the stable toolchain.
 //!
 //! `control`: datagrams of other processes. `record`: rings of other processes. `lane`: an endpoint whose peer breaks
-//! the protocol. `hints`: what applications ask for. `protocol`: two ends of the wire protocol, and who sits between them.
-//! `session`: an endpoint over sockets whose peer has a session with it. `rails`: messages and metadata of agents. `mxl`: definitions
-//! and files of media flows. `efa`: packets of Amazon's protocol. `efa_lane`: two of its endpoints, and somebody else's packets.
-//! `verbs_lane`: two endpoints over RDMA, and a stranger who connects to them.
+//! the protocol. `hints`: what applications ask for. `protocol`: two ends of the wire protocol, and who sits between
+//! them. `session`: an endpoint over sockets whose peer has a session with it. `rails`: messages and metadata of
+//! agents. `mxl`: definitions and files of media flows. `efa`: packets of Amazon's protocol. `efa_lane`: two of its
+//! endpoints, and somebody else's packets. `verbs_lane`: two endpoints over RDMA, and a stranger who connects to them.
 
 mod efa_lane;
 mod lane;
@@ -68,7 +68,8 @@ pub fn control(input: &[u8]) -> bool {
     ofi_shm::fuzz::control_datagram(input)
 }
 
-/// A packet of Amazon's protocol: what is taken is written again as something that is taken for the same. Whether it was a packet.
+/// A packet of Amazon's protocol: what is taken is written again as something that is taken for the same. Whether it
+/// was a packet.
 pub fn efa(input: &[u8]) -> bool {
     use ofi_efa::wire::{Origin, parse};
     let Ok((origin, packet)) = parse(input) else { return false };

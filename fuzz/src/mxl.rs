@@ -1,5 +1,6 @@
-//! What a media flow's reader takes from a domain that anybody may write (definitions, and the files of a flow), and what a target
-//! or an initiator takes from anybody (messages, with payloads and without, target infos). The first byte says which.
+//! What a media flow's reader takes from a domain that anybody may write (definitions, and the files of a flow), and
+//! what a target or an initiator takes from anybody (messages, with payloads and without, target infos). The first byte
+//! says which.
 
 use std::fs;
 use std::path::PathBuf;
@@ -115,7 +116,8 @@ fn files(input: &mut Input<'_>) -> bool {
     was_read
 }
 
-/// Overwrites bytes of files. Their lengths change only before they are opened: no library can mend what truncates a mapped file.
+/// Overwrites bytes of files. Their lengths change only before they are opened: no library can mend what truncates a
+/// mapped file.
 fn change(folder: &Folder, input: &mut Input<'_>, with_lengths: bool) {
     for _ in 0..input.byte() % 8 {
         let (name, bytes) = FILES[usize::from(input.byte()) % FILES.len()];

@@ -1,5 +1,5 @@
-//! An endpoint over sockets whose peer has a session with it, in the clear or sealed, and says in it what the input says: frames of any
-//! kind, records of any kind, in any order, about operations and regions that there are.
+//! An endpoint over sockets whose peer has a session with it, in the clear or sealed, and says in it what the input
+//! says: frames of any kind, records of any kind, in any order, about operations and regions that there are.
 
 use std::cell::RefCell;
 use std::net::{SocketAddr, UdpSocket};
@@ -19,7 +19,8 @@ use super::Input;
 
 /// Bytes of each buffer.
 const BUFFER: usize = 40 << 10;
-/// Keys of the registered buffers, so that a hostile peer knows them: of one that it may write and read, and of one that it may read.
+/// Keys of the registered buffers, so that a hostile peer knows them: of one that it may write and read, and of one
+/// that it may read.
 const KEYS: [u64; 2] = [1, 2];
 /// What the one that it may only read holds.
 const UNCHANGED: u8 = 0xA5;
@@ -47,8 +48,8 @@ thread_local! {
     static VICTIMS: RefCell<[Option<Victim>; 2]> = const { RefCell::new([None, None]) };
 }
 
-/// Memory that is never freed, so whoever writes to it late does no harm; a write beside it is found by the sanitizer. The first and
-/// the second piece are registered, the third is lent to all operations.
+/// Memory that is never freed, so whoever writes to it late does no harm; a write beside it is found by the sanitizer.
+/// The first and the second piece are registered, the third is lent to all operations.
 fn memory() -> &'static [Piece; 3] {
     static MEMORY: OnceLock<[Piece; 3]> = OnceLock::new();
     let leaked = |_| Piece::new(Box::leak(vec![UNCHANGED; BUFFER].into_boxed_slice()).as_mut_ptr(), BUFFER);

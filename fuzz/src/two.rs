@@ -1,4 +1,5 @@
-//! Two endpoints, and what they do with each other while somebody else does what the input says: all of it ends, with its own bytes.
+//! Two endpoints, and what they do with each other while somebody else does what the input says: all of it ends, with
+//! its own bytes.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
-//! Two endpoints of provider `verbs` on a simulated device that do what the input says, and a stranger on another host that connects to them with
-//! the input's greetings, sends its records and accesses memory by its keys. Whatever the stranger does, all that the two do with each other
-//! ends, with its own bytes.
+//! Two endpoints of provider `verbs` on a simulated device that do what the input says, and a stranger on another host
+//! that connects to them with the input's greetings, sends its records and accesses memory by its keys. Whatever the
+//! stranger does, all that the two do with each other ends, with its own bytes.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -77,7 +77,8 @@ struct Call {
     is_open: bool,
 }
 
-/// Who disturbs. Its fields go in their order: the device touches the memory until connections, queues and the region are gone.
+/// Who disturbs. Its fields go in their order: the device touches the memory until connections, queues and the region
+/// are gone.
 struct Stranger {
     calls: VecDeque<Call>,
     queues: Box<dyn Queues>,
@@ -183,7 +184,8 @@ impl Stranger {
         }
     }
 
-    /// Sends bytes, or writes them to or reads them from where the input says, over the latest connection or an earlier one.
+    /// Sends bytes, or writes them to or reads them from where the input says, over the latest connection or an earlier
+    /// one.
     fn post(&mut self, which: usize, bytes: &[u8], at: Option<(bool, Remote)>) {
         let open = self.calls.iter().rev().filter(|call| call.is_open).count();
         if open == 0 || bytes.len() > RECORD {

@@ -1,4 +1,5 @@
-//! An endpoint and a peer that is written out packet by packet: what C libfabric sends and this library does not, and what nobody should send.
+//! An endpoint and a peer that is written out packet by packet: what C libfabric sends and this library does not, and
+//! what nobody should send.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

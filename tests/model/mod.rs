@@ -1,8 +1,10 @@
-//! Two or three endpoints of a provider over a simulated fabric, and what may be said of all that they do: a naive model of each operation.
+//! Two or three endpoints of a provider over a simulated fabric, and what may be said of all that they do: a naive
+//! model of each operation.
 //!
-//! Checked throughout: what is received was sent to this endpoint, by whom it says, whole, once, and in the order in which it was posted; an
-//! access that ended well has taken place; nothing between endpoints that have met no trouble fails. In the end: every operation has one end,
-//! every message between such endpoints has come, and nothing is left of what was under way.
+//! Checked throughout: what is received was sent to this endpoint, by whom it says, whole, once, and in the order in
+//! which it was posted; an access that ended well has taken place; nothing between endpoints that have met no trouble
+//! fails. In the end: every operation has one end, every message between such endpoints has come, and nothing is left
+//! of what was under way.
 
 mod life;
 mod op;
@@ -65,8 +67,8 @@ enum Trouble {
     Cut,
 }
 
-/// Runs as many seeds as the variable `{name}_SEEDS` says, or `usual`, from `{name}_FIRST` on: one that fails is found again by
-/// `{name}_FIRST=SEED {name}_SEEDS=1`.
+/// Runs as many seeds as the variable `{name}_SEEDS` says, or `usual`, from `{name}_FIRST` on: one that fails is found
+/// again by `{name}_FIRST=SEED {name}_SEEDS=1`.
 ///
 /// # Panics
 /// If one fails.

@@ -1,5 +1,5 @@
-//! A process that may not copy from or to the memory of others, nor of itself: as in a container whose filter of system calls
-//! leaves process_vm_readv and process_vm_writev out.
+//! A process that may not copy from or to the memory of others, nor of itself: as in a container whose filter of system
+//! calls leaves process_vm_readv and process_vm_writev out.
 
 /// The calls that are refused.
 const CALLS: [libc::c_long; 2] = [libc::SYS_process_vm_readv, libc::SYS_process_vm_writev];
@@ -41,8 +41,8 @@ pub fn may_copy() -> bool {
     moved == 8
 }
 
-/// Sets a variable of the environment, unless it is set, before anything of this process reads it: to be called from a function in
-/// `.init_array`, when there is one thread and no Rust code has run.
+/// Sets a variable of the environment, unless it is set, before anything of this process reads it: to be called from a
+/// function in `.init_array`, when there is one thread and no Rust code has run.
 pub fn set_early(name: &std::ffi::CStr, value: &std::ffi::CStr) {
     // SAFETY: both are C strings, and nobody else is at the environment yet.
     unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 0) };

@@ -1,5 +1,5 @@
-//! Peers that come and go, by the thousand: what an endpoint keeps follows how many there are at one time, and nothing of one
-//! that went is taken for another's.
+//! Peers that come and go, by the thousand: what an endpoint keeps follows how many there are at one time, and nothing
+//! of one that went is taken for another's.
 
 use ofi_testkit::leftovers::open_files;
 use ofi_testkit::prelude::*;
@@ -10,16 +10,16 @@ fn mappings() -> usize {
     std::fs::read_to_string("/proc/self/maps").map_or(0, |text| text.lines().count())
 }
 
-/// Bytes of the heap that are in use. (Resident memory follows the allocator's ways, and thousands of short-lived endpoints of
-/// this very process.)
+/// Bytes of the heap that are in use. (Resident memory follows the allocator's ways, and thousands of short-lived
+/// endpoints of this very process.)
 fn heap() -> usize {
     // SAFETY: takes no pointers.
     let info = unsafe { libc::mallinfo2() };
     info.uordblks + info.hblkhd
 }
 
-/// A client asks, is answered, and goes; the server forgets its address. Messages have no bytes, as an endpoint of the test kit
-/// keeps all memory that was ever lent to it.
+/// A client asks, is answered, and goes; the server forgets its address. Messages have no bytes, as an endpoint of the
+/// test kit keeps all memory that was ever lent to it.
 fn visit(server: &Side, naming: Naming, number: u64) {
     let client = open(naming);
     let (to_server, to_client) = (client.insert(server), server.insert(&client));
@@ -104,7 +104,8 @@ fn nothing_passes_to_another(naming: Naming) {
     let mut met = std::collections::HashSet::new();
     for number in 0..300_u64 {
         let client = open(naming);
-        // The system gives out ports again: what was meant for an address then comes to whoever has it now, as it should.
+        // The system gives out ports again: what was meant for an address then comes to whoever has it now, as it
+        // should.
         if !met.insert(client.name().to_string()) {
             continue;
         }

@@ -169,8 +169,8 @@ fn a_peer_killed_right_after_its_shutdown_is_one_shutdown() {
 const FEW: usize = 8;
 const ROUNDS: usize = 40;
 
-/// Slows the helper thread of this process down: it runs on one processor with a thread that never rests, and the calling
-/// thread on another.
+/// Slows the helper thread of this process down: it runs on one processor with a thread that never rests, and the
+/// calling thread on another.
 fn slow_helper() {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let helper = tasks
@@ -227,7 +227,8 @@ fn spin<T>(side: &Side, mut ready: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Connects a few endpoints on one queue, sends something on each, and reads the answers, while its helper thread hardly runs.
+/// Connects a few endpoints on one queue, sends something on each, and reads the answers, while its helper thread
+/// hardly runs.
 fn slow_hearer(line: &mut Line, _arguments: &[String]) {
     let listener = parse(&line.hear());
     for round in 0..ROUNDS {
@@ -366,8 +367,8 @@ fn hostile_packets() -> impl Iterator<Item = Vec<u8>> {
     })
 }
 
-/// Where an endpoint that accepts can be reached: its name is its listener's, and its own one is in /proc/net/unix for every
-/// stranger to see.
+/// Where an endpoint that accepts can be reached: its name is its listener's, and its own one is in /proc/net/unix for
+/// every stranger to see.
 fn lane_address(side: &Side) -> Address {
     let any: Arc<dyn Any + Send + Sync> = Arc::clone(&side.ep) as _;
     let ep: Arc<Ep<Shm>> = any.downcast().expect("an endpoint over shared memory");

@@ -53,7 +53,8 @@ fn labels() -> Vec<String> {
     labels.into_iter().collect()
 }
 
-/// Waits until a member has done enough to have gone every way, however slow it is. Answers how long to wait for its end.
+/// Waits until a member has done enough to have gone every way, however slow it is. Answers how long to wait for its
+/// end.
 fn work(member: &mut Seat) -> Duration {
     let until = Instant::now() + REACHED;
     while member.report().done < 200 && Instant::now() < until {
@@ -105,8 +106,8 @@ fn die_at(mesh: &mut Mesh, label: &str, count: u32) -> bool {
     }
 }
 
-/// Lets victims die at these labels, some of them also later, among members with this environment. Answers the labels that none
-/// came to.
+/// Lets victims die at these labels, some of them also later, among members with this environment. Answers the labels
+/// that none came to.
 fn die_everywhere(labels: &[String], environment: &[(&'static str, &'static str)]) -> Vec<String> {
     // The last labels first: those that take their time are not left for the end.
     let only = std::env::var("OFI_CRASH_ONLY").ok();
@@ -147,9 +148,9 @@ fn a_peer_dies_at_every_step_of_every_protocol() {
     assert_eq!(missed, Vec::<String>::new(), "steps that no victim came to: the load has to go there");
 }
 
-/// Two instances of shared memory in each endpoint: every step, of whichever the pair has met over. A victim whom all others happen
-/// to reach over the second instance comes to no step that takes the library's memory; that the load goes everywhere is the
-/// business of the test above.
+/// Two instances of shared memory in each endpoint: every step, of whichever the pair has met over. A victim whom all
+/// others happen to reach over the second instance comes to no step that takes the library's memory; that the load goes
+/// everywhere is the business of the test above.
 #[test]
 fn a_peer_of_two_transports_dies_at_every_step() {
     let environment = [&ENVIRONMENT[..], &[(NAMING, Naming::Crossed.as_str())]].concat();

@@ -1,5 +1,6 @@
-//! A peer on another host's device dies by `kill -9`: what was for it ends with an error within a bound, and the process that comes in its place
-//! is reached. On the emulated device, with the peer's library ours or C's: `cargo xtask efa --test`.
+//! A peer on another host's device dies by `kill -9`: what was for it ends with an error within a bound, and the
+//! process that comes in its place is reached. On the emulated device, with the peer's library ours or C's:
+//! `cargo xtask efa --test`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
@@ -10,8 +11,8 @@ use ofi_tests::{parse_region, region_text};
 
 ofi_testkit::roles!(victim);
 
-/// How long an operation with a dead peer may take to end: a peer that owes something is asked after half a second to one. The rest is the
-/// emulated device's, whose thread waits for a processor on a busy machine.
+/// How long an operation with a dead peer may take to end: a peer that owes something is asked after half a second to
+/// one. The rest is the emulated device's, whose thread waits for a processor on a busy machine.
 const BOUND: Duration = Duration::from_secs(10);
 /// Bytes: of messages that their receivers clear, and that they read.
 const CLEARED: usize = 600_000;
@@ -39,8 +40,8 @@ fn insert(side: &Side, name: &str) -> FiAddr {
     side.insert_address(&Address::new(side.name().format(), &bytes))
 }
 
-/// Does what it is told on the line, and never ends by itself: `receive` and `send LEN` post; `until COUNTER NUMBER` polls until the counter has
-/// that; `nothing` does not even poll.
+/// Does what it is told on the line, and never ends by itself: `receive` and `send LEN` post; `until COUNTER NUMBER`
+/// polls until the counter has that; `nothing` does not even poll.
 fn victim(line: &mut Line, arguments: &[String]) {
     let side = open(arguments[0] == "keys");
     line.say(name_of(&side));

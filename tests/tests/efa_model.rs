@@ -1,4 +1,5 @@
-//! Whole endpoints of provider `efa` on a simulated fabric, against a model (`tests/model`): seed by seed, in the time of the fabric.
+//! Whole endpoints of provider `efa` on a simulated fabric, against a model (`tests/model`): seed by seed, in the time
+//! of the fabric.
 //!
 //! `OFI_EFA_SEEDS` says how many seeds, `OFI_EFA_FIRST` with which one to begin: one that fails is found again by
 //! `OFI_EFA_FIRST=SEED OFI_EFA_SEEDS=1`.

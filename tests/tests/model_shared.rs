@@ -1,5 +1,5 @@
-//! A shared receive context against a model that is two vectors searched from the front: which receive gets which message,
-//! and at which endpoint that is told.
+//! A shared receive context against a model that is two vectors searched from the front: which receive gets which
+//! message, and at which endpoint that is told.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Agents of `multirail` over two rails of sockets, one of which runs through a relay that loses datagrams, or goes away.
+//! Agents of `multirail` over two rails of sockets, one of which runs through a relay that loses datagrams, or goes
+//! away.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! An address vector that several processes share: numbers that all agree on, processes that die while they change it, and
-//! nothing that is left behind.
+//! An address vector that several processes share: numbers that all agree on, processes that die while they change it,
+//! and nothing that is left behind.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The conformance suite in a process that may not copy between memories, though it is told to: everything comes through
-//! the bulk ring, and nothing else differs.
+//! The conformance suite in a process that may not copy between memories, though it is told to: everything comes
+//! through the bulk ring, and nothing else differs.
 
 use ofi::raw::{EpType, Hints};
 use ofi_testkit::Kit;

@@ -12,8 +12,8 @@ use ofi_tests::{Naming, opening, parse, resident_kib};
 
 ofi_testkit::roles!(echo, sleeper, late, member);
 
-/// Within so much everything addressed to a dead peer has failed (`FI_UDP_PEER_TIMEOUT_MS`), and what a busy machine gets on
-/// top.
+/// Within so much everything addressed to a dead peer has failed (`FI_UDP_PEER_TIMEOUT_MS`), and what a busy machine
+/// gets on top.
 const BOUND: Duration = Duration::from_secs(5 + 3);
 
 fn number(variable: &str, usual: u64) -> u64 {
@@ -114,7 +114,8 @@ pub(crate) fn sleeper(line: &mut Line, arguments: &[String]) {
     wait::drive(&[&side], "the answer", || side.next_of(9_999)).done();
 }
 
-/// Opens an endpoint and does not call the library for the seconds that it is told; then takes a message and answers it.
+/// Opens an endpoint and does not call the library for the seconds that it is told; then takes a message and answers
+/// it.
 pub(crate) fn late(line: &mut Line, arguments: &[String]) {
     let side = local();
     line.say(side.name());
@@ -274,8 +275,8 @@ impl Drop for Raise<'_> {
     }
 }
 
-/// Strangers send more than is read, nonsense and questions in other versions: who is known is served all the same, and no
-/// stranger is remembered.
+/// Strangers send more than is read, nonsense and questions in other versions: who is known is served all the same, and
+/// no stranger is remembered.
 #[test]
 fn a_flood_of_strangers_leaves_live_sessions_alone() {
     let (echo, side, to) = with_echo();

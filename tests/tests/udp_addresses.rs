@@ -1,6 +1,6 @@
-//! UDP on hosts with several addresses: an endpoint to which none was given is reached at each of them, at one too that comes
-//! after it, and answers from the one that was asked. Each interface has infos of its own besides. In network namespaces that
-//! the test makes, without privileges.
+//! UDP on hosts with several addresses: an endpoint to which none was given is reached at each of them, at one too that
+//! comes after it, and answers from the one that was asked. Each interface has infos of its own besides. In network
+//! namespaces that the test makes, without privileges.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Command, Stdio};

@@ -1,5 +1,5 @@
-//! What a network that loses, repeats and reorders must not change: atomics are executed once each, messages go to the receives of their
-//! tags, in the clear and encrypted, and connections come about and carry everything.
+//! What a network that loses, repeats and reorders must not change: atomics are executed once each, messages go to the
+//! receives of their tags, in the clear and encrypted, and connections come about and carry everything.
 
 use std::process::{Command, Stdio};
 
@@ -13,7 +13,8 @@ use ofi_tests::{Naming, hints, opening};
 
 ofi_testkit::roles!(connections);
 
-/// Before `main`, so before there is a second thread. A relay is an address translator, and peers with a key insist on addresses.
+/// Before `main`, so before there is a second thread. A relay is an address translator, and peers with a key insist on
+/// addresses.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static CHOOSE: extern "C" fn() = choose;

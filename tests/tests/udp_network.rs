@@ -1,5 +1,6 @@
-//! UDP between two network namespaces joined by a veth pair of 1,500 bytes, with losses by nftables: the nearest to two hosts
-//! that one host has. Made by the test itself in a user namespace, without privileges; what this host lacks is said by name.
+//! UDP between two network namespaces joined by a veth pair of 1,500 bytes, with losses by nftables: the nearest to two
+//! hosts that one host has. Made by the test itself in a user namespace, without privileges; what this host lacks is
+//! said by name.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Command, Stdio};

@@ -1,6 +1,6 @@
-//! UDP received by io_uring (`FI_UDP_DRIVER=ring`): the conformance suite, and the tests of real sockets, of two namespaces and of fork
-//! once more; and what becomes of it where the kernel forbids it. Where that is this kernel, all of it runs over recvmmsg, which the
-//! output says.
+//! UDP received by io_uring (`FI_UDP_DRIVER=ring`): the conformance suite, and the tests of real sockets, of two
+//! namespaces and of fork once more; and what becomes of it where the kernel forbids it. Where that is this kernel, all
+//! of it runs over recvmmsg, which the output says.
 
 #[macro_use]
 #[path = "suites/connected.rs"]
@@ -54,7 +54,8 @@ fn the_statistics_say_which_driver_receives() {
     echo.end(&side, to);
 }
 
-/// Forbids this thread, and those that it starts, to make an io_uring, as containers do: io_uring_setup(2) answers `errno`.
+/// Forbids this thread, and those that it starts, to make an io_uring, as containers do: io_uring_setup(2) answers
+/// `errno`.
 fn deny_io_uring(errno: i32) {
     let statement = |code: u32, jt: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf: 0, k };
     // The number of the call; of io_uring_setup, `errno`; of any other, yes (seccomp(2), bpf of linux/filter.h).

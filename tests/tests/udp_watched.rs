@@ -1,6 +1,6 @@
-//! A descriptor in an epoll set costs the sender of each datagram. Where nobody can sleep on an endpoint, its socket is in no set while
-//! datagrams come: the liveness thread takes it out at the first one. A test program of its own, as it looks at all descriptors
-//! of its process.
+//! A descriptor in an epoll set costs the sender of each datagram. Where nobody can sleep on an endpoint, its socket is
+//! in no set while datagrams come: the liveness thread takes it out at the first one. A test program of its own, as it
+//! looks at all descriptors of its process.
 
 use std::fs;
 

@@ -1,4 +1,5 @@
-//! Whole endpoints of provider `verbs` on a simulated fabric, against a model (`tests/model`): seed by seed, in the time of the fabric.
+//! Whole endpoints of provider `verbs` on a simulated fabric, against a model (`tests/model`): seed by seed, in the
+//! time of the fabric.
 //!
 //! `OFI_VERBS_SEEDS` says how many seeds, `OFI_VERBS_FIRST` with which one to begin: one that fails is found again by
 //! `OFI_VERBS_FIRST=SEED OFI_VERBS_SEEDS=1`.

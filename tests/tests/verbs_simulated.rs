@@ -1,5 +1,5 @@
-//! The conformance suite over provider `verbs`' reliable datagrams, on a simulated fabric whose receivers are not always ready, and which reports
-//! late. What needs the real device is in `verbs.rs`.
+//! The conformance suite over provider `verbs`' reliable datagrams, on a simulated fabric whose receivers are not
+//! always ready, and which reports late. What needs the real device is in `verbs.rs`.
 
 use std::sync::{Arc, LazyLock, Once};
 

@@ -1,4 +1,5 @@
-//! Connected endpoints (`ofi-verbs/connected/`): what the suite cannot ask of them, as a device has no unexpected messages.
+//! Connected endpoints (`ofi-verbs/connected/`): what the suite cannot ask of them, as a device has no unexpected
+//! messages.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -187,7 +188,8 @@ fn a_message_longer_than_its_receive_is_an_error_at_both_ends() {
     b.receive(into.slice(..99)).context(1).post().unwrap();
     b.receive(into.slice(..99)).context(2).post().unwrap();
     a.out(ANY, &from).context(3).send().unwrap();
-    // With the status of the request as `prov_errno`, as C's provider has it. What soft-RoCE has for it is not what InfiniBand has.
+    // With the status of the request as `prov_errno`, as C's provider has it. What soft-RoCE has for it is not what
+    // InfiniBand has.
     let numbers = |error: CqErrorEntry| (error.err, error.prov_errno);
     let (err, status) = numbers(end(&[&a, &b], &b, 1).failed());
     assert!(err == Errno::EIO && matches!(status, 1 | 2), "local length, or local operation: {status}");
@@ -338,7 +340,8 @@ fn another_program_s_acceptance_counts_as_one_without_data() {
     event_of(&side, EventKind::Shutdown, &[&side]);
 }
 
-/// The kernel tells of a peer that goes before it has heard that the connection is there by a refusal, not by a disconnection.
+/// The kernel tells of a peer that goes before it has heard that the connection is there by a refusal, not by a
+/// disconnection.
 #[test]
 fn a_peer_that_goes_as_soon_as_it_has_accepted_ends_the_connection() {
     let stranger = Stranger::new(&closed());

@@ -1,4 +1,5 @@
-//! What operations may cost, counted on the simulated device: `docs/hot-path.md`, "Over verbs", has the table, which is checked here.
+//! What operations may cost, counted on the simulated device: `docs/hot-path.md`, "Over verbs", has the table, which is
+//! checked here.
 
 use std::collections::BTreeMap;
 
@@ -79,7 +80,8 @@ fn accesses(pair: &Pair, len: usize, write: bool, flags: OpFlags) -> [Cost; 2] {
     cost
 }
 
-/// The table: of each row, the requests of one end and the ends reported to it, and the same of the other end, for [`COUNT`] operations.
+/// The table: of each row, the requests of one end and the ends reported to it, and the same of the other end, for
+/// [`COUNT`] operations.
 fn table() -> BTreeMap<String, [usize; 4]> {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/hot-path.md");
     let text = std::fs::read_to_string(path).unwrap();

@@ -1,5 +1,5 @@
-//! A wire between two devices that goes down under traffic, and comes up: for less time than a device tries, nothing is lost; for more, what
-//! was under way fails, and the next use connects anew.
+//! A wire between two devices that goes down under traffic, and comes up: for less time than a device tries, nothing is
+//! lost; for more, what was under way fails, and the next use connects anew.
 
 use std::net::SocketAddr;
 use std::process::Command;

@@ -6,8 +6,8 @@ use ofi_tests::{parse, parse_region, region_text};
 
 use super::VerbsPair;
 
-/// How long an operation to a peer that is gone may take to end. Packets are sent again seven times before a device gives a peer up; and time
-/// passes faster in emulation than the guest gets anything done.
+/// How long an operation to a peer that is gone may take to end. Packets are sent again seven times before a device
+/// gives a peer up; and time passes faster in emulation than the guest gets anything done.
 const BOUND: Duration = Duration::from_secs(30);
 
 fn open() -> Side {
@@ -70,7 +70,8 @@ fn what_is_for_a_killed_peer_fails_and_one_that_comes_in_its_place_is_reached() 
     let mut posted = Vec::new();
     wait::drive(&[&side], "room", || side.out(to, &from).context(2).write(&[there]).ok());
     posted.push(2);
-    // The connection may be known to be over by now; then this is the first operation of the next one, which nobody grants.
+    // The connection may be known to be over by now; then this is the first operation of the next one, which nobody
+    // grants.
     wait::drive(&[&side], "room", || side.out(to, &from).context(3).send().ok());
     posted.push(3);
     wait::drive(&[&side], "room", || side.out(to, &from).context(4).read(&[there]).ok());

@@ -34,8 +34,8 @@ pub fn build() -> StepResult {
     Ok(Outcome::Passed)
 }
 
-/// Rewrites links to files that are not pages so that they lead to the repository. Returns links and pictures without a target, as
-/// `page: target`.
+/// Rewrites links to files that are not pages so that they lead to the repository. Returns links and pictures without a
+/// target, as `page: target`.
 fn settle(book: &Path, docs: &Path, repository: &Path) -> Result<Vec<String>, String> {
     let (mut dead, mut folders) = (Vec::new(), vec![book.to_path_buf()]);
     while let Some(folder) = folders.pop() {
@@ -105,7 +105,8 @@ fn links(text: &str, mut change: impl FnMut(&str) -> Option<String>) -> String {
     all
 }
 
-/// The pictures of a page within the site. mdBook carries the files of `docs` along; a picture elsewhere would not be shown.
+/// The pictures of a page within the site. mdBook carries the files of `docs` along; a picture elsewhere would not be
+/// shown.
 fn pictures(text: &str) -> impl Iterator<Item = &str> {
     text.split("<img ").skip(1).filter_map(|rest| {
         let source = rest.split('>').next()?.split_once("src=\"")?.1.split('"').next()?;

@@ -71,7 +71,8 @@ pub fn tool(name: &str, feature: &str) -> Result<PathBuf, String> {
     Ok(built(false).join(name))
 }
 
-/// Arguments of `fi_write_demo` where time says nothing: each step of its ladder once, with few pages. Every byte is compared.
+/// Arguments of `fi_write_demo` where time says nothing: each step of its ladder once, with few pages. Every byte is
+/// compared.
 pub const WRITE_DEMO: [&str; 3] = ["--ladder", "--page-size=64K", "--pages=4"];
 
 /// Makes a link, over one that is there.
@@ -95,7 +96,8 @@ pub fn build(release: bool) -> StepResult {
     Ok(Outcome::Passed)
 }
 
-/// A prefix as a user has it: `pkg-config` finds the library there, a program is linked against it, and it and the tools run.
+/// A prefix as a user has it: `pkg-config` finds the library there, a program is linked against it, and it and the
+/// tools run.
 fn installed(folder: &Path) -> StepResult {
     const NAME: &str = "an installed library";
     if !answers("pkg-config", &["--version"]) {

@@ -82,7 +82,8 @@ fn is_skipped(line: &str) -> bool {
     count.is_some_and(|count| count.parse() != Ok(0))
 }
 
-/// The rings, and what writers and readers of media flows do, under loom. `--release`, as loom walks through millions of interleavings.
+/// The rings, and what writers and readers of media flows do, under loom. `--release`, as loom walks through millions
+/// of interleavings.
 pub fn loom() -> StepResult {
     let mut loom =
         cargo(&["test", "--release", "--quiet", "--package", "ofi-ring", "--package", "mxl", "--lib"]);
@@ -133,7 +134,8 @@ pub fn soak(minutes: u64) -> StepResult {
     at_length("soak", "eight_processes", "OFI_SOAK_SECONDS", minutes.saturating_mul(60).max(6))
 }
 
-/// The protocol, transfers over rails, and endpoints of providers `efa` and `verbs`, without sockets and without waiting.
+/// The protocol, transfers over rails, and endpoints of providers `efa` and `verbs`, without sockets and without
+/// waiting.
 pub fn simulate(report: &mut Report, seeds: u64, hours: u64) {
     let simulated = |package: &str, file: &str, variable: &str, value: u64| {
         let tests =
@@ -162,8 +164,8 @@ pub fn kills(count: u64) -> StepResult {
     at_length("crash", "killed_at_random", "OFI_KILLS", count)
 }
 
-/// Transfers over rails between processes that are killed, cut off and restarted. The seed is of the clock, unless `OFI_RAILS_SEED` says
-/// one; the test prints it.
+/// Transfers over rails between processes that are killed, cut off and restarted. The seed is of the clock, unless
+/// `OFI_RAILS_SEED` says one; the test prints it.
 pub fn storms(count: u64) -> StepResult {
     let clock = std::time::UNIX_EPOCH.elapsed().map_or(1, |since| since.as_secs());
     let seed = std::env::var("OFI_RAILS_SEED").unwrap_or_else(|_| clock.to_string());

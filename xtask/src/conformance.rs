@@ -36,8 +36,8 @@ const WIDTH: usize = 118;
 /// Writes the document, or checks that it is as it would be written.
 ///
 /// # Errors
-/// For a rule without a test, a deviation or a reason to wait; a test that is not there; a deviation that nothing refers
-/// to; and, when checking, a document that is not fresh.
+/// For a rule without a test, a deviation or a reason to wait; a test that is not there; a deviation that nothing
+/// refers to; and, when checking, a document that is not fresh.
 pub fn run(check: bool) -> StepResult {
     let text = document()?;
     let path = root().join(DOCUMENT);
@@ -182,8 +182,8 @@ fn instances() -> Result<Vec<Instance>, String> {
     Ok(all)
 }
 
-/// A row for each `ofi_testkit::conformance!(name: ...)`, and for each `connected!(name: ...)` and the like: what the latter have in
-/// common stands in the macro of that name, as the instance `$name`, and is a row of its own.
+/// A row for each `ofi_testkit::conformance!(name: ...)`, and for each `connected!(name: ...)` and the like: what the
+/// latter have in common stands in the macro of that name, as the instance `$name`, and is a row of its own.
 fn instances_of(text: &str) -> Vec<Instance> {
     let mut all = Vec::new();
     for (at, call) in text.match_indices("!(") {

@@ -1,7 +1,7 @@
 //! `cargo xtask deb`: a Debian package of the C library and the tools.
 //!
-//! The library lies in a folder of its own, so that the package can stand beside Debian's libfabric1: a program uses it by
-//! `LD_LIBRARY_PATH`. The tools replace those of libfabric-bin, of which two have the same names.
+//! The library lies in a folder of its own, so that the package can stand beside Debian's libfabric1: a program uses it
+//! by `LD_LIBRARY_PATH`. The tools replace those of libfabric-bin, of which two have the same names.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,5 +1,5 @@
-//! Checks of the workspace as a whole: the compiler that it promises, the licences and sources of its dependencies, dependencies
-//! that nobody uses.
+//! Checks of the workspace as a whole: the compiler that it promises, the licences and sources of its dependencies,
+//! dependencies that nobody uses.
 
 use crate::StepResult;
 use crate::step::{Outcome, Report, answers, cargo, not_run, output, run};

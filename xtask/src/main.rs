@@ -128,16 +128,19 @@ enum Command {
         /// Where to: libraries go to `lib`, tools to `bin`, pages to `share`.
         #[arg(long)]
         prefix: std::path::PathBuf,
-        /// The media exchange layer instead: libmxl.so.1, libmxl-fabrics.so.1, their headers, their pkg-config files and programs.
+        /// The media exchange layer instead: libmxl.so.1, libmxl-fabrics.so.1, their headers, their pkg-config files
+        /// and programs.
         #[arg(long)]
         mxl: bool,
         /// Also libplugin_OFI.so, our backend for NVIDIA's NIXL, to `lib/nixl`. Its headers are found by NIXL_INCLUDE.
         #[arg(long)]
         nixl: bool,
     },
-    /// Runs NVIDIA's NIXL, from its wheel, on libfabric.so.1: two processes that break their threading level; and on libplugin_OFI.so.
+    /// Runs NVIDIA's NIXL, from its wheel, on libfabric.so.1: two processes that break their threading level; and on
+    /// libplugin_OFI.so.
     Nixl {
-        /// Only the processes that break their threading level, with blocks of 4 KiB, 64 KiB, 1 MiB and 4 MiB, so often each.
+        /// Only the processes that break their threading level, with blocks of 4 KiB, 64 KiB, 1 MiB and 4 MiB, so often
+        /// each.
         #[arg(long)]
         runs: Option<usize>,
     },
@@ -151,8 +154,8 @@ enum Command {
     Rdma,
     /// Runs a command on an emulated EFA device; commands that are run so reach each other.
     Efa(efa::Options),
-    /// Measures on two EFA instances, beside C's libfabric, and writes a page to send back: run it on one, then on the other with the
-    /// first one's address. No figure of it has been taken yet.
+    /// Measures on two EFA instances, beside C's libfabric, and writes a page to send back: run it on one, then on the
+    /// other with the first one's address. No figure of it has been taken yet.
     EfaBench(efa::bench::Options),
 }
 

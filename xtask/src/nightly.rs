@@ -35,8 +35,8 @@ fn cargo(kind: &str, flags: &str, args: &[&str]) -> Command {
     cargo
 }
 
-/// The conformance suite under AddressSanitizer: every unsafe path of core and transports, driven through the API, and peers
-/// over sockets that mean harm. Which cases is said in `.config/nextest.toml`.
+/// The conformance suite under AddressSanitizer: every unsafe path of core and transports, driven through the API, and
+/// peers over sockets that mean harm. Which cases is said in `.config/nextest.toml`.
 pub fn asan() -> StepResult {
     if !has_nightly() {
         return not_run("AddressSanitizer", NO_NIGHTLY);
@@ -113,8 +113,8 @@ fn fuzz_one(target: &str, seconds: u32) -> StepResult {
     })
 }
 
-/// Moves what a fuzzer found into the committed corpus, where the ordinary tests replay it, and answers each with its bytes: the
-/// folder of a CI run does not outlive it.
+/// Moves what a fuzzer found into the committed corpus, where the ordinary tests replay it, and answers each with its
+/// bytes: the folder of a CI run does not outlive it.
 fn keep(target: &str, artifacts: &Path) -> Result<Vec<String>, std::io::Error> {
     let mut kept = Vec::new();
     for entry in std::fs::read_dir(artifacts)?.flatten() {

@@ -1,5 +1,6 @@
-//! `cargo xtask nixl`: a real program on our `libfabric.so.1`. NVIDIA's NIXL, from its wheel, asks for `FI_THREAD_COMPLETION` and does not keep
-//! it: it posts and sends from one thread, and reads the queue from another. And our own backend in NIXL, `libplugin_OFI.so`.
+//! `cargo xtask nixl`: a real program on our `libfabric.so.1`. NVIDIA's NIXL, from its wheel, asks for
+//! `FI_THREAD_COMPLETION` and does not keep it: it posts and sends from one thread, and reads the queue from another.
+//! And our own backend in NIXL, `libplugin_OFI.so`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,8 +23,8 @@ const EXEC: &str = "import os, sys; os.chmod(sys.argv[1], 0o755); os.execv(sys.a
 /// How often each, if nobody says otherwise.
 const RUNS: usize = 3;
 
-/// Installs what is needed below `target/`, once, and runs the exchange with shared memory and through sockets, then on our own
-/// backend. With `runs` the first of these, with more sizes of blocks, and so often.
+/// Installs what is needed below `target/`, once, and runs the exchange with shared memory and through sockets, then on
+/// our own backend. With `runs` the first of these, with more sizes of blocks, and so often.
 pub fn test(report: &mut Report, runs: Option<usize>) {
     let python = match python() {
         Ok(python) => python,
@@ -125,8 +126,8 @@ fn stock(python: &Path, libraries: &str, shared_memory: bool, sizes: [usize; 3])
     program
 }
 
-/// The exchange on NIXL's own plug-in for libfabric, over whatever that finds in the `libfabric.so.1` of this folder. It takes one device of
-/// provider `efa` before everything else, without being told.
+/// The exchange on NIXL's own plug-in for libfabric, over whatever that finds in the `libfabric.so.1` of this folder.
+/// It takes one device of provider `efa` before everything else, without being told.
 pub fn exchange(python: &Path, libfabric: &Path, sizes: [usize; 3]) -> Result<Command, String> {
     let mut program = Command::new(python);
     program.arg("tests/nixl/exchange.py").args(sizes.map(|size| size.to_string())).current_dir(root());

@@ -1,5 +1,5 @@
-//! `libplugin_OFI.so`: our backend for NIXL. NIXL's headers are needed to compile its shim, and come from a checkout or an installation
-//! that `NIXL_INCLUDE` names; its wheel has none.
+//! `libplugin_OFI.so`: our backend for NIXL. NIXL's headers are needed to compile its shim, and come from a checkout or
+//! an installation that `NIXL_INCLUDE` names; its wheel has none.
 
 use std::path::{Path, PathBuf};
 

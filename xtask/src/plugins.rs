@@ -22,8 +22,8 @@ pub fn linked(folder: &Path) -> PathBuf {
     folder.join("plugins")
 }
 
-/// Links our providers for a stock libfabric, which loads them from `FI_PROVIDER_PATH`. They go by other names there, for
-/// the host has some of the same.
+/// Links our providers for a stock libfabric, which loads them from `FI_PROVIDER_PATH`. They go by other names there,
+/// for the host has some of the same.
 ///
 /// # Errors
 /// When the linker fails.

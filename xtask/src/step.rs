@@ -74,8 +74,8 @@ impl Report {
         }
     }
 
-    /// As [`Self::add`], for a step of several processes that talk to each other: if it fails it is run again, twice, and
-    /// is flaky if it passes both times.
+    /// As [`Self::add`], for a step of several processes that talk to each other: if it fails it is run again, twice,
+    /// and is flaky if it passes both times.
     pub fn add_retried(&mut self, name: &str, mut step: impl FnMut() -> StepResult) {
         self.add(name, || {
             let why = match step() {

@@ -30,7 +30,8 @@ impl Stock {
         Self { name: "the system's libfabric", root: PathBuf::from("/"), loader: None }
     }
 
-    /// One under `root`, with the C library that it was built for: `libraries` has both, and `loader` starts their programs.
+    /// One under `root`, with the C library that it was built for: `libraries` has both, and `loader` starts their
+    /// programs.
     pub fn under(name: &'static str, root: PathBuf, loader: PathBuf, libraries: PathBuf) -> Self {
         Self { name, root, loader: Some((loader, libraries)) }
     }

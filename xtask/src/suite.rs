@@ -104,7 +104,8 @@ fn filter(tests: &BTreeSet<Test>) -> String {
     tests.iter().map(one).collect::<Vec<_>>().join(" or ")
 }
 
-/// What tests that passed could not do, as they say by lines `NOT RUN: ...` or `skipped: ...`, each with its test's name.
+/// What tests that passed could not do, as they say by lines `NOT RUN: ...` or `skipped: ...`, each with its test's
+/// name.
 fn admissions(report: &Report) -> Vec<String> {
     let mut all = Vec::new();
     for (test, case) in cases(report) {

@@ -1,5 +1,5 @@
-//! A libfabric 2.x on a system with an older one, and mdBook: Debian trixie's, unpacked beside the build with the C library that they
-//! need. Nothing is installed, and nobody's privileges are needed.
+//! A libfabric 2.x on a system with an older one, and mdBook: Debian trixie's, unpacked beside the build with the C
+//! library that they need. Nothing is installed, and nobody's privileges are needed.
 //!
 //! apt fetches it, with a state of its own and from the mirror that the system uses, and checks the signatures.
 

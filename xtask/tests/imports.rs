@@ -1,4 +1,5 @@
-//! Modules import in one direction: where a crate promises it, no chain of imports between its top-level modules leads back to where it began.
+//! Modules import in one direction: where a crate promises it, no chain of imports between its top-level modules leads
+//! back to where it began.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -6,7 +6,8 @@ use object::{Object, ObjectSymbol, SymbolKind};
 
 use crate::{Error, Result};
 
-/// Addresses, as the file `program` counts them, of all functions whose name fits `pattern`, in which `*` stands for anything.
+/// Addresses, as the file `program` counts them, of all functions whose name fits `pattern`, in which `*` stands for
+/// anything.
 ///
 /// # Errors
 /// When the file cannot be read, or has no such function.

@@ -18,7 +18,8 @@ use crate::{Error, Result};
 
 /// Most steps of one call of the function: a window of 64 takes some 20,000.
 const LONGEST_CALL: u64 = 2_000_000;
-/// Instructions after which no other call is followed: a step takes some 30 us, and long paths have nothing that only one of many calls does.
+/// Instructions after which no other call is followed: a step takes some 30 us, and long paths have nothing that only
+/// one of many calls does.
 const ENOUGH: u64 = 100_000;
 /// `int3`.
 const BREAK: i64 = 0xCC;

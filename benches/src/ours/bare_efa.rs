@@ -1,5 +1,5 @@
-//! A stand-in for an EFA device, for counting what the library does above one: its requests are done when they are posted, in this thread, by
-//! few instructions. It says nothing of a device's speed.
+//! A stand-in for an EFA device, for counting what the library does above one: its requests are done when they are
+//! posted, in this thread, by few instructions. It says nothing of a device's speed.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -1,7 +1,8 @@
-//! One endpoint with very many peers: what a message to each of them by turns costs, and what one of them takes that nobody talks to.
+//! One endpoint with very many peers: what a message to each of them by turns costs, and what one of them takes that
+//! nobody talks to.
 //!
-//! The peers are sockets of one process, and `ofi-rdm` is behind each: it sends back what it gets. An endpoint of the whole stack
-//! has batch buffers and queues; ten thousand of them would measure the machine's memory.
+//! The peers are sockets of one process, and `ofi-rdm` is behind each: it sends back what it gets. An endpoint of the
+//! whole stack has batch buffers and queues; ten thousand of them would measure the machine's memory.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
@@ -22,7 +23,8 @@ use crate::{Error, Figures, Result, link::Link, sys};
 const WINDOW: usize = 64;
 /// Between two neighbours of a round there are so many others: nothing is found by its neighbour's being near.
 const STRIDE: usize = 61;
-/// Peers that are met first, and not counted: with them an endpoint comes to use its queues and buffers as it will with many.
+/// Peers that are met first, and not counted: with them an endpoint comes to use its queues and buffers as it will with
+/// many.
 const FIRST: usize = 500;
 /// What an endpoint whose peers were talked to needs for the last acknowledgements.
 const QUIET: Duration = Duration::from_millis(500);
@@ -192,8 +194,8 @@ fn meet(node: &mut Node, arena: &Arena, names: &[SocketAddr], into: &mut Vec<FiA
     Ok(())
 }
 
-/// See the module. The client's figures are the time that a message to a peer and its answer took, and the memory that one of the
-/// peers takes at rest.
+/// See the module. The client's figures are the time that a message to a peer and its answer took, and the memory that
+/// one of the peers takes at rest.
 pub fn run(job: &Job, peers: usize, role: Role, link: &mut Link) -> Result<Option<Figures>> {
     if role == Role::Server {
         return serve(peers, link).map(|()| None);

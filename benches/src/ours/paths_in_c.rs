@@ -1,5 +1,5 @@
-//! The paths as C programs go them: calls through the tables of `libfabric.so.1`. Each does what the path of the same name in
-//! `paths.rs` does.
+//! The paths as C programs go them: calls through the tables of `libfabric.so.1`. Each does what the path of the same
+//! name in `paths.rs` does.
 
 use std::ptr::null_mut;
 

@@ -1,4 +1,5 @@
-//! The paths into a peer's memory, which is the library's own, so that whoever reads or writes reaches into it by itself.
+//! The paths into a peer's memory, which is the library's own, so that whoever reads or writes reaches into it by
+//! itself.
 
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
 //! Transfers of `multirail`, beside the bare accesses that they are made of: what is between the two is the engine's.
 //!
-//! Both ends lie in one process and the memory is the library's, so a write is done when it is posted, and the target has nothing to do.
+//! Both ends lie in one process and the memory is the library's, so a write is done when it is posted, and the target
+//! has nothing to do.
 
 use std::time::Duration;
 

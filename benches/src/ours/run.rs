@@ -134,8 +134,8 @@ fn timed(node: &Node, job: &Job, link: &mut Link, mut round: impl FnMut() -> Res
 
 fn stream(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Figures> {
     let window = job.window;
-    // One buffer for the whole window is the rule, as fabtests (`ft_alloc_ctx_array`) and ucx_perftest have it: with a buffer for
-    // each message, ours would run from memory and theirs from the cache.
+    // One buffer for the whole window is the rule, as fabtests (`ft_alloc_ctx_array`) and ucx_perftest have it: with a
+    // buffer for each message, ours would run from memory and theirs from the cache.
     let arena = node.memory(job, job.buffers * job.size.next_multiple_of(64))?;
     let buffer = |message: u64| slot(&arena, job.size, (message % job.buffers as u64) as usize);
     let total = job.iterations + job.iterations / 20 + 10;
@@ -263,7 +263,8 @@ fn rma(node: &Node, job: &Job, client: bool, link: &mut Link, write: bool) -> Re
 
 fn fetch_add(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Figures> {
     let arena = node.memory(job, 64)?;
-    // All of the allocation: memory that a registration covers in part is not shared, since its peers would see the rest.
+    // All of the allocation: memory that a registration covers in part is not shared, since its peers would see the
+    // rest.
     let piece = [Piece::new(arena.base, arena.len)];
     // SAFETY: the arena lives as long as the process, which holds no reference to it.
     let attr = unsafe { MrAttr::new(&piece, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE) };

@@ -18,8 +18,8 @@ use crate::{
 /// Environment variable: the prefix of a libfabric with its fabtests, to be used instead of the packages.
 pub const PREFIX: &str = "OFI_BENCH_LIBFABRIC_PREFIX";
 
-/// Environment variable: the folder with our `libfabric.so.1`, for the lines that run libfabric's own programs on it. `cargo xtask bench`
-/// links it and says where it is.
+/// Environment variable: the folder with our `libfabric.so.1`, for the lines that run libfabric's own programs on it.
+/// `cargo xtask bench` links it and says where it is.
 pub const OURS: &str = "OFI_BENCH_LIBRARY";
 
 /// libfabric 2.6 over UCX 1.13 on the same machine (`shared/reference/peers.md`): messages a second, 64 B.

@@ -1,5 +1,5 @@
-//! What libibverbs asks the kernel: the commands that it writes to the device's file (`ib_user_verbs.h`, `efa-abi.h`). Newer ones go by
-//! ioctl, which the emulator says it does not know: libibverbs then writes these.
+//! What libibverbs asks the kernel: the commands that it writes to the device's file (`ib_user_verbs.h`, `efa-abi.h`).
+//! Newer ones go by ioctl, which the emulator says it does not know: libibverbs then writes these.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -88,7 +88,8 @@ impl Device {
         let (command, sizes) = (all.u32(0)?, all.u32(4)?);
         let extended = command & 1 << 31 != 0;
         let (in_words, out_words) = (sizes as u16 as usize, (sizes >> 16) as usize);
-        // The header of an extended command has the answer's place; of others it is the first field, if there is an answer.
+        // The header of an extended command has the answer's place; of others it is the first field, if there is an
+        // answer.
         let (body, room, place) = if extended {
             let (more_in, more_out) = (all.u16_or_zero(16) as usize, all.u16_or_zero(18) as usize);
             if bytes.len() != 24 + 8 * (in_words + more_in) {
@@ -212,7 +213,8 @@ impl Device {
     fn register(&mut self, file: RawFd, input: &Input<'_>) -> Result<Output, i32> {
         let (start, len, named) = (input.u64(8)?, input.u64(16)?, input.u64(24)?);
         let (domain, access) = (self.owned(file, input.u32(32)?)?, input.u32(36)?);
-        // Local and remote writes, remote reads, and what a device may ignore; the device has no atomics and no windows.
+        // Local and remote writes, remote reads, and what a device may ignore; the device has no atomics and no
+        // windows.
         let known = 0b111 | 0x3ff0_0000;
         if access & !known != 0 {
             return Err(libc::EOPNOTSUPP);
@@ -484,7 +486,8 @@ fn take_back(channel: &Channel, name: u64) -> u32 {
             break;
         }
         let mut event = [0; 8];
-        // SAFETY: room for eight bytes. A program that reads at the same time may take it first: it does not destroy the queue then.
+        // SAFETY: room for eight bytes. A program that reads at the same time may take it first: it does not destroy
+        // the queue then.
         if unsafe { libc::read(waiting.fd, event.as_mut_ptr().cast(), 8) } != 8 {
             break;
         }

@@ -1,5 +1,6 @@
 //! What stands in the queues: requests (`efa_io_tx_wqe` of 64 bytes), receives (`efa_io_rx_desc`), completions
-//! (`efa_io_tx_cdesc`, `efa_io_rx_cdesc`, `efa_io_rx_cdesc_ex`), all little-endian, as `efa_io_defs.h` of rdma-core has them.
+//! (`efa_io_tx_cdesc`, `efa_io_rx_cdesc`, `efa_io_rx_cdesc_ex`), all little-endian, as `efa_io_defs.h` of rdma-core has
+//! them.
 
 use crate::settings::Gid;
 

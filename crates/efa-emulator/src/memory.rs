@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// A page.
 pub const PAGE: usize = 4096;
 
-/// Memory that a program maps by the device's file. The device has a mapping of its own, so what the program unmaps is still there.
+/// Memory that a program maps by the device's file. The device has a mapping of its own, so what the program unmaps is
+/// still there.
 pub struct Shared {
     fd: OwnedFd,
     base: NonNull<u8>,
@@ -60,8 +61,9 @@ impl Shared {
     /// The word at a byte offset that is a multiple of 4; wraps at the end.
     fn word(&self, at: usize) -> &AtomicU32 {
         let at = (at & !3) % self.len;
-        // SAFETY: inside the mapping, as its length is a multiple of 4, and aligned to 4. The mapping lives as long as `self`, and is only
-        // accessed by atomic operations on words here; the program's plain accesses are those that a device bears.
+        // SAFETY: inside the mapping, as its length is a multiple of 4, and aligned to 4. The mapping lives as long as
+        // `self`, and is only accessed by atomic operations on words here; the program's plain accesses are those that
+        // a device bears.
         unsafe { AtomicU32::from_ptr(self.base.as_ptr().wrapping_add(at).cast()) }
     }
 
@@ -110,8 +112,8 @@ pub fn peek(from: u64, to: &mut [u8]) -> bool {
 pub fn poke(to: u64, from: &[u8]) -> bool {
     let local = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
     let remote = libc::iovec { iov_base: to as *mut libc::c_void, iov_len: from.len() };
-    // SAFETY: `local` is all of `from`, and is only read. What is written is what the program told the kernel's side to write:
-    // answers to its commands, and memory that it registered.
+    // SAFETY: `local` is all of `from`, and is only read. What is written is what the program told the kernel's side to
+    // write: answers to its commands, and memory that it registered.
     let copied = unsafe { libc::process_vm_writev(process(), &local, 1, &remote, 1, 0) };
     usize::try_from(copied) == Ok(from.len())
 }

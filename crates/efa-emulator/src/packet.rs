@@ -1,4 +1,5 @@
-//! What emulated devices say to each other: datagrams of Unix sockets, one packet each. Not EFA's wire, which nobody outside knows.
+//! What emulated devices say to each other: datagrams of Unix sockets, one packet each. Not EFA's wire, which nobody
+//! outside knows.
 
 use crate::formats::Operation;
 use crate::settings::Gid;
@@ -72,7 +73,8 @@ impl Packet {
         bytes
     }
 
-    /// A packet and its payload; `None` for bytes that are none, or a payload that is not inside what the request moves.
+    /// A packet and its payload; `None` for bytes that are none, or a payload that is not inside what the request
+    /// moves.
     pub fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (header, payload) = bytes.split_first_chunk::<HEADER>()?;
         let two = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);

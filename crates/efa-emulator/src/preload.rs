@@ -1,7 +1,8 @@
-//! The C library's functions through which rdma-core reaches the kernel. Those that are about the device are answered here, and all
-//! others by the C library's own.
+//! The C library's functions through which rdma-core reaches the kernel. Those that are about the device are answered
+//! here, and all others by the C library's own.
 //!
-//! The device's file is /dev/null, opened: it is a character device, as libibverbs wants, whose number the tree in the place of /sys has.
+//! The device's file is /dev/null, opened: it is a character device, as libibverbs wants, whose number the tree in the
+//! place of /sys has.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_ulong, c_void};
 use std::os::fd::{AsRawFd, RawFd};
@@ -38,8 +39,8 @@ static FILES: [AtomicBool; 65_536] = [const { AtomicBool::new(false) }; 65_536];
 /// Whether descriptors are ends of channels.
 static CHANNELS: [AtomicBool; 65_536] = [const { AtomicBool::new(false) }; 65_536];
 
-/// The device, which is made when something first asks for it: constructors of libraries may look for devices before this library's
-/// own would run.
+/// The device, which is made when something first asks for it: constructors of libraries may look for devices before
+/// this library's own would run.
 fn found() -> Option<&'static (Mutex<Device>, CString)> {
     DEVICE
         .get_or_init(|| {

@@ -101,7 +101,8 @@ impl Device {
         }
     }
 
-    /// Does what a peer asks. `None` if the answer comes later; the error is the status that the peer's request ends with.
+    /// Does what a peer asks. `None` if the answer comes later; the error is the status that the peer's request ends
+    /// with.
     fn asked(&mut self, operation: Operation, packet: &Packet, payload: &[u8]) -> Result<Option<()>, u8> {
         let pair = self.pairs.get(&packet.qp).ok_or(status::BAD_QPN)?;
         if !matches!(pair.state, State::Receiving | State::Sending) || pair.qkey != packet.qkey {

@@ -183,7 +183,8 @@ impl Device {
         busy
     }
 
-    /// The next packet of something, and what is left before and after it is sent. `None` if there is nothing to send any more.
+    /// The next packet of something, and what is left before and after it is sent. `None` if there is nothing to send
+    /// any more.
     fn packet(&mut self, next: Outgoing) -> Option<(Vec<u8>, Rest)> {
         match next {
             Outgoing::Packet(packet) => {

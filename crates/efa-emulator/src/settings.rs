@@ -28,8 +28,8 @@ pub mod cap {
 pub struct Settings {
     /// Where processes find each other: `EFA_EMULATOR_DIR`. Without it there is no device.
     pub dir: PathBuf,
-    /// The device's address: `EFA_EMULATOR_GID`, 32 hexadecimal digits. By default each process has one of its own, so peers are
-    /// other hosts to each other.
+    /// The device's address: `EFA_EMULATOR_GID`, 32 hexadecimal digits. By default each process has one of its own, so
+    /// peers are other hosts to each other.
     pub gid: Option<Gid>,
     /// Of the numbers that decide what goes wrong: `EFA_EMULATOR_SEED`. Default: 1.
     pub seed: u64,
@@ -37,13 +37,16 @@ pub struct Settings {
     pub mtu: u32,
     /// What the device can: `EFA_EMULATOR_CAPS`, some of `read,write,sgid,rnr,unsolicited`. Default: all.
     pub caps: u32,
-    /// Of a hundred packets, so many come later than others that were sent after them: `EFA_EMULATOR_REORDER`. Default: 0.
+    /// Of a hundred packets, so many come later than others that were sent after them: `EFA_EMULATOR_REORDER`. Default:
+    /// 0.
     pub reorder: u32,
     /// Of a hundred sends that come, so many find no receive although there is one: `EFA_EMULATOR_RNR`. Default: 0.
     pub rnr: u32,
-    /// The request of that number (from 1) ends with this status of the device: `EFA_EMULATOR_FAIL`, as `STATUS@NUMBER`. Default: none.
+    /// The request of that number (from 1) ends with this status of the device: `EFA_EMULATOR_FAIL`, as
+    /// `STATUS@NUMBER`. Default: none.
     pub fail: Option<(u8, u64)>,
-    /// After so many packets in and out, the device neither sends nor takes any: `EFA_EMULATOR_LOSE_AFTER`. Default: never.
+    /// After so many packets in and out, the device neither sends nor takes any: `EFA_EMULATOR_LOSE_AFTER`. Default:
+    /// never.
     pub lose_after: Option<u64>,
     /// A peer that does not answer that long is lost: `EFA_EMULATOR_TIMEOUT_MS`. Default: 10,000.
     pub timeout: Duration,

@@ -1,4 +1,5 @@
-//! Two processes that talk over emulated devices, through the libibverbs and libefa of this host: `ibv` asks, the emulator answers.
+//! Two processes that talk over emulated devices, through the libibverbs and libefa of this host: `ibv` asks, the
+//! emulator answers.
 //!
 //! A test starts this program twice more with `LD_PRELOAD`, and hands each the other's address.
 

@@ -1,8 +1,10 @@
-//! The part of the interface of libibverbs (`IBVERBS_1.x`) and librdmacm (`RDMACM_1.x`) that is used here, as `verbs.h` and
-//! `rdma_cma.h` of rdma-core 44 have it. Both keep their layouts: programs that were built against either go on working.
+//! The part of the interface of libibverbs (`IBVERBS_1.x`) and librdmacm (`RDMACM_1.x`) that is used here, as `verbs.h`
+//! and `rdma_cma.h` of rdma-core 44 have it. Both keep their layouts: programs that were built against either go on
+//! working.
 //!
-//! Written out, and not generated: crate `ibverbs-sys` links libibverbs when a program is built, which then does not start on a
-//! host without it, and needs cmake and libclang. The sizes and offsets at the end are what a C compiler finds in the headers.
+//! Written out, and not generated: crate `ibverbs-sys` links libibverbs when a program is built, which then does not
+//! start on a host without it, and needs cmake and libclang. The sizes and offsets at the end are what a C compiler
+//! finds in the headers.
 
 #![allow(missing_docs, reason = "names and meaning are those of the man pages")]
 

@@ -1,6 +1,6 @@
-//! What `abi.rs` lacks for datagram-like queue pairs, extended completion queues and EFA: `verbs.h` as rdma-core 44 has it, and `efadv.h`
-//! as rdma-core 64 has it. Structures of `efadv.h` grow at their end, and calls tell their length, so an older libefa takes the longer
-//! ones as long as what it does not know is zero.
+//! What `abi.rs` lacks for datagram-like queue pairs, extended completion queues and EFA: `verbs.h` as rdma-core 44 has
+//! it, and `efadv.h` as rdma-core 64 has it. Structures of `efadv.h` grow at their end, and calls tell their length, so
+//! an older libefa takes the longer ones as long as what it does not know is zero.
 
 #![allow(missing_docs, reason = "names and meaning are those of the man pages")]
 

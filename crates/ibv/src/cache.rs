@@ -1,13 +1,15 @@
 //! Device registrations of local memory, kept for their next use.
 //!
-//! A registration that outlives its use is only right while the same pages stay behind its addresses, and nothing here watches the
-//! process's mappings (design decision 14). So what is kept are registrations of *ranges*: memory that somebody has promised to leave in
-//! place, the application by registering it (fi_mr_reg), or the library by having allocated it. Closing the registration, or freeing the
-//! memory, flushes the range. Everything else is registered for one operation.
+//! A registration that outlives its use is only right while the same pages stay behind its addresses, and nothing here
+//! watches the process's mappings (design decision 14). So what is kept are registrations of *ranges*: memory that
+//! somebody has promised to leave in place, the application by registering it (fi_mr_reg), or the library by having
+//! allocated it. Closing the registration, or freeing the memory, flushes the range. Everything else is registered for
+//! one operation.
 //!
 //! Invariants:
 //! I1. A registration is kept only for a range that was added and not removed. Operations that use it hold it besides.
-//! I2. Registrations are kept of at most [`Limits::count`] ranges, and of at most [`Limits::bytes`] bytes: the least recently used goes.
+//! I2. Registrations are kept of at most [`Limits::count`] ranges, and of at most [`Limits::bytes`] bytes: the least
+//! recently used goes.
 
 use std::collections::BTreeMap;
 use std::ops::Range as Span;
@@ -113,7 +115,8 @@ impl<R> Cache<R> {
         self.removals.load(Ordering::Acquire)
     }
 
-    /// A registration that covers `len` bytes from `start` on: one that is kept, or one that `make` makes of the memory that it is given.
+    /// A registration that covers `len` bytes from `start` on: one that is kept, or one that `make` makes of the memory
+    /// that it is given.
     ///
     /// # Errors
     /// Those of `make`.
@@ -129,8 +132,8 @@ impl<R> Cache<R> {
         }
     }
 
-    /// A registration of a range that was added and has `len` bytes from `start` on, and which addresses it covers. `None` if there is no such
-    /// range, or it is too long to be kept.
+    /// A registration of a range that was added and has `len` bytes from `start` on, and which addresses it covers.
+    /// `None` if there is no such range, or it is too long to be kept.
     ///
     /// # Errors
     /// Those of `make`, which is given all of the range.
@@ -262,8 +265,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever ranges come and go, a registration covers what was asked for, is of one live range or of exactly that memory,
-        /// and no more is kept than may be.
+        /// Whatever ranges come and go, a registration covers what was asked for, is of one live range or of exactly
+        /// that memory, and no more is kept than may be.
         #[test]
         fn registrations_cover_what_was_asked_for(
             steps in prop::collection::vec((0..4u8, 0..64usize, 1..32usize), 1..200),

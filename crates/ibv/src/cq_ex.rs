@@ -44,7 +44,8 @@ pub struct EfaCompletion {
     pub len: u32,
     /// The sender's queue pair. 0 at the end that asked.
     pub source_qp: u32,
-    /// The number of an address handle for the sender ([`crate::AddressHandle::efa_number`]); `None` if this end has none.
+    /// The number of an address handle for the sender ([`crate::AddressHandle::efa_number`]); `None` if this end has
+    /// none.
     pub source_ah: Option<u16>,
     /// The sender's GID, if this end has no address handle for it.
     pub source_gid: Option<Gid>,
@@ -72,7 +73,8 @@ pub struct EfaCompletionQueue {
     unsolicited: bool,
 }
 
-// SAFETY: functions of libibverbs may be called from any thread; a poll holds the queue's lock from its start to its end.
+// SAFETY: functions of libibverbs may be called from any thread; a poll holds the queue's lock from its start to its
+// end.
 unsafe impl Send for EfaCompletionQueue {}
 // SAFETY: as above.
 unsafe impl Sync for EfaCompletionQueue {}
@@ -134,7 +136,8 @@ impl EfaCompletionQueue {
     /// # Errors
     /// When the device cannot be asked any more.
     pub fn poll(&self, mut take: impl FnMut(&EfaCompletion)) -> Result<usize> {
-        // Taken first and told afterwards: libefa holds a spin lock meanwhile, which `take` may need to poll or to drop a queue pair.
+        // Taken first and told afterwards: libefa holds a spin lock meanwhile, which `take` may need to poll or to drop
+        // a queue pair.
         let mut entries: [MaybeUninit<EfaCompletion>; 16] = [const { MaybeUninit::uninit() }; 16];
         let mut count = 0;
         let cq = self.cq.as_ptr();

@@ -14,7 +14,8 @@ use crate::library::{cm, verbs};
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Context(NonNull<ibv_context>);
 
-// SAFETY: functions of libibverbs may be called from any thread (ibv_open_device(3) and others), and the context stays open.
+// SAFETY: functions of libibverbs may be called from any thread (ibv_open_device(3) and others), and the context stays
+// open.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}

@@ -21,7 +21,8 @@ pub struct EfaInfo {
     pub send_pieces: u16,
     /// Pieces of memory of one receive.
     pub receive_pieces: u16,
-    /// Bytes that a send may carry in the request itself: those of a request of 64 bytes, of which a queue holds the most.
+    /// Bytes that a send may carry in the request itself: those of a request of 64 bytes, of which a queue holds the
+    /// most.
     pub max_inline: u16,
     /// Bytes of one remote read or write; 0 if there are none.
     pub max_rdma: u32,

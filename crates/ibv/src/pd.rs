@@ -83,8 +83,8 @@ impl MemoryRegion {
     /// Those of ibv_reg_mr(3).
     ///
     /// # Safety
-    /// The memory stays mapped until this is dropped, and no Rust reference to it is used for what a peer or a work request changes
-    /// meanwhile.
+    /// The memory stays mapped until this is dropped, and no Rust reference to it is used for what a peer or a work
+    /// request changes meanwhile.
     pub unsafe fn new(pd: &Arc<ProtectionDomain>, addr: *mut u8, len: usize, access: Access) -> Result<Self> {
         let flags = match access {
             Access::Local => IBV_ACCESS_LOCAL_WRITE,

@@ -43,10 +43,11 @@ pub struct Remote {
 pub struct Post {
     /// It begins when all reads before it have ended.
     pub fence: bool,
-    /// Its bytes are copied into the request ([`QueuePair::inline_size`]): the memory needs no registration, and is the caller's again
-    /// when the call returns.
+    /// Its bytes are copied into the request ([`QueuePair::inline_size`]): the memory needs no registration, and is the
+    /// caller's again when the call returns.
     pub inline: bool,
-    /// Its success is not reported. It has ended when a later request of the queue pair has; a failure is reported all the same.
+    /// Its success is not reported. It has ended when a later request of the queue pair has; a failure is reported all
+    /// the same.
     pub quiet: bool,
 }
 
@@ -171,8 +172,8 @@ impl QueuePair {
     /// `ENOMEM` if the queue is full.
     ///
     /// # Safety
-    /// The memory is registered, and lent until the request ends or the queue pair is gone; what goes inline may be read during the
-    /// call.
+    /// The memory is registered, and lent until the request ends or the queue pair is gone; what goes inline may be
+    /// read during the call.
     pub unsafe fn send(&self, id: u64, from: &[Segment], how: Post) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.post(id, IBV_WR_SEND, from, NOWHERE, (how, None)) }
@@ -221,8 +222,8 @@ impl QueuePair {
         unsafe { self.post(id, IBV_WR_RDMA_WRITE, from, to, (how, None)) }
     }
 
-    /// Posts a receive, if the queue pair has receives of its own. One that ends with an error comes after all that were
-    /// posted before it.
+    /// Posts a receive, if the queue pair has receives of its own. One that ends with an error comes after all that
+    /// were posted before it.
     ///
     /// # Errors
     /// `ENOMEM` if the queue is full; `EINVAL` if the receives are a shared queue's, or for too many pieces.
@@ -237,15 +238,16 @@ impl QueuePair {
         let num_sge = gather("ibv_post_recv", &mut pieces, to)?;
         let mut request = ibv_recv_wr { wr_id: id, next: null_mut(), sg_list: pieces.as_mut_ptr(), num_sge };
         let mut bad = null_mut();
-        // SAFETY: a queue pair of this driver, and a request that the driver copies; the memory is the caller's promise.
+        // SAFETY: a queue pair of this driver, and a request that the driver copies; the memory is the caller's
+        // promise.
         match unsafe { post(self.qp, &mut request, &mut bad) } {
             0 => Ok(()),
             errno => Err(Error::of("ibv_post_recv", errno)),
         }
     }
 
-    /// How long a peer waits before it sends again what found no receive here: `code` as in ibv_modify_qp(3), 12 for 640
-    /// microseconds. 0, which connections begin with, means 655 milliseconds.
+    /// How long a peer waits before it sends again what found no receive here: `code` as in ibv_modify_qp(3), 12 for
+    /// 640 microseconds. 0, which connections begin with, means 655 milliseconds.
     ///
     /// # Errors
     /// Those of ibv_modify_qp(3).
@@ -285,7 +287,8 @@ impl QueuePair {
             rest: [0; 9],
         };
         let mut bad = null_mut();
-        // SAFETY: a queue pair of this driver, and a request that the driver copies; the memory is the caller's promise.
+        // SAFETY: a queue pair of this driver, and a request that the driver copies; the memory is the caller's
+        // promise.
         match unsafe { post(self.qp, &mut request, &mut bad) } {
             0 => Ok(()),
             errno => Err(Error::of("ibv_post_send", errno)),

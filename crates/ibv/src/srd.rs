@@ -46,7 +46,8 @@ pub struct SrdQueuePair {
     attr: SrdAttr,
 }
 
-/// The functions by which requests are made; they do not change. A device that reads or writes no peer's memory lacks some.
+/// The functions by which requests are made; they do not change. A device that reads or writes no peer's memory lacks
+/// some.
 struct Builders {
     start: unsafe extern "C" fn(*mut ibv_qp_ex),
     complete: unsafe extern "C" fn(*mut ibv_qp_ex) -> c_int,
@@ -111,8 +112,8 @@ impl SrdQueuePair {
     /// Makes one, which neither sends nor receives before [`SrdQueuePair::activate`].
     ///
     /// # Errors
-    /// `EINVAL` for objects of two devices, or more inline bytes than the device takes; else those of efadv_create_qp_ex(3):
-    /// `unsolicited` and a service level need a libefa of rdma-core 53 or newer.
+    /// `EINVAL` for objects of two devices, or more inline bytes than the device takes; else those of
+    /// efadv_create_qp_ex(3): `unsolicited` and a service level need a libefa of rdma-core 53 or newer.
     pub fn new(attr: SrdAttr) -> Result<Arc<Self>> {
         let context = attr.pd.context();
         let info = context.efa()?;
@@ -189,8 +190,8 @@ impl SrdQueuePair {
         &self.attr
     }
 
-    /// Has it send, and receive from peers that know `qkey`. A peer without a receive is asked again `rnr_retry` times, 7 being without end;
-    /// `None` leaves that to the device.
+    /// Has it send, and receive from peers that know `qkey`. A peer without a receive is asked again `rnr_retry` times,
+    /// 7 being without end; `None` leaves that to the device.
     ///
     /// # Errors
     /// Those of ibv_modify_qp(3).
@@ -258,7 +259,8 @@ impl SrdQueuePair {
     /// Posts receives of one piece each, under their numbers, and tells the device of all of them at once.
     ///
     /// # Errors
-    /// As [`SrdQueuePair::receive`], and `EINVAL` for more than [`SrdQueuePair::RECEIVES`]. Those before the one that is wrong are posted.
+    /// As [`SrdQueuePair::receive`], and `EINVAL` for more than [`SrdQueuePair::RECEIVES`]. Those before the one that
+    /// is wrong are posted.
     ///
     /// # Safety
     /// As [`SrdQueuePair::receive`], of each.
@@ -289,7 +291,8 @@ impl SrdQueuePair {
         }
     }
 
-    /// Begins a batch of requests, of which the device learns at [`SrdRequests::submit`]. Others who send wait meanwhile, spinning.
+    /// Begins a batch of requests, of which the device learns at [`SrdRequests::submit`]. Others who send wait
+    /// meanwhile, spinning.
     pub fn requests(&self) -> SrdRequests<'_> {
         // SAFETY: a queue pair of this driver, which locks; `submit` or the drop of the batch unlocks.
         unsafe { (self.builders.start)(self.qp.as_ptr()) };
@@ -395,7 +398,8 @@ impl SrdRequests<'_> {
     /// Tells the device of all of them.
     ///
     /// # Errors
-    /// What was wrong with one of them, and none is made then: `ENOMEM` if the queue is full, `EINVAL` for too many pieces or bytes.
+    /// What was wrong with one of them, and none is made then: `ENOMEM` if the queue is full, `EINVAL` for too many
+    /// pieces or bytes.
     pub fn submit(self) -> Result<()> {
         let (ex, complete) = (self.qp.qp.as_ptr(), self.qp.builders.complete);
         std::mem::forget(self); // `complete` unlocks, whatever it answers

@@ -32,8 +32,8 @@ pub struct Step {
 // SAFETY: numbers; whoever posts it relies on the memory being lent.
 unsafe impl Send for Step {}
 
-/// The requests that move the first bytes between `sources`, at the peer, and `runs`: each of one piece at either end, and of at most `longest`
-/// bytes (less than 4 GiB).
+/// The requests that move the first bytes between `sources`, at the peer, and `runs`: each of one piece at either end,
+/// and of at most `longest` bytes (less than 4 GiB).
 pub fn plan(
     write: bool,
     runs: &[(*mut u8, usize, u32)],

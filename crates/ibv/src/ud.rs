@@ -132,7 +132,8 @@ impl UdQueuePair {
             rest: [0; 9],
         };
         let mut bad = null_mut();
-        // SAFETY: a queue pair of this driver, and a request that the driver copies; the memory is the caller's promise.
+        // SAFETY: a queue pair of this driver, and a request that the driver copies; the memory is the caller's
+        // promise.
         match unsafe { post(self.qp.as_ptr(), &mut request, &mut bad) } {
             0 => Ok(()),
             errno => Err(Error::of("ibv_post_send", errno)),

@@ -169,8 +169,8 @@ fn messages_and_remote_memory_go_over_a_connection() {
     setup.event(CmEventKind::Disconnected);
 }
 
-/// Bytes that a request carries need no registration and may change at once; a quiet request reports nothing but has ended when a later one
-/// has.
+/// Bytes that a request carries need no registration and may change at once; a quiet request reports nothing but has
+/// ended when a later one has.
 #[test]
 fn requests_carry_short_messages_and_may_be_quiet() {
     let Some(setup) = Setup::new() else { return };

@@ -1,6 +1,6 @@
-//! A prefill process computes the KV cache of a model, layer by layer, and writes each layer into the memory of a decode process as soon as it
-//! is there. The notification that comes with a layer says that all of it has arrived; decoding may begin with the first while the last is
-//! still being computed.
+//! A prefill process computes the KV cache of a model, layer by layer, and writes each layer into the memory of a
+//! decode process as soon as it is there. The notification that comes with a layer says that all of it has arrived;
+//! decoding may begin with the first while the last is still being computed.
 //!
 //! `cargo run --release -p multirail --example kv_cache -- [RAIL,...]` (rails are providers; `shm` if none are given)
 #![forbid(unsafe_code)]

@@ -1,7 +1,7 @@
 //! Agents: rails, memory and peers of one process, driven by whoever calls.
 //!
-//! An agent has one lock. Whoever takes it may drive everything ([`Agent::progress`]); [`Transfer::wait`] does, and so does the progress
-//! thread, if there is one. Nothing calls back into the program.
+//! An agent has one lock. Whoever takes it may drive everything ([`Agent::progress`]); [`Transfer::wait`] does, and so
+//! does the progress thread, if there is one. Nothing calls back into the program.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -70,7 +70,8 @@ impl Agent {
         Ok(self.keep(Region::allocate(self.region_id(), len, rails.unwrap_or(0), &self.shared.domains)?))
     }
 
-    /// What peers need of this agent, with all of its regions: to be handed to them by any way, and given to [`Agent::load`] there.
+    /// What peers need of this agent, with all of its regions: to be handed to them by any way, and given to
+    /// [`Agent::load`] there.
     ///
     /// # Errors
     /// What registering a region on a rail answers, if no rail takes it.
@@ -97,11 +98,12 @@ impl Agent {
         Ok(self.shared.lock().core.metadata(vec![info]).encode())
     }
 
-    /// Withdraws a region although ranges and plans name it: nothing new uses it, and when this returns successfully no rail and no
-    /// peer does. Plans that name it fail with `FI_EFAULT` from now on.
+    /// Withdraws a region although ranges and plans name it: nothing new uses it, and when this returns successfully no
+    /// rail and no peer does. Plans that name it fail with `FI_EFAULT` from now on.
     ///
     /// # Errors
-    /// `FI_EBUSY` if transfers that use it are not quiet after `timeout`, or a peer's access has not ended: call again before the memory goes.
+    /// `FI_EBUSY` if transfers that use it are not quiet after `timeout`, or a peer's access has not ended: call again
+    /// before the memory goes.
     pub fn revoke<B>(&self, region: &Region<B>, timeout: Duration) -> Result<()> {
         let inner = region.inner();
         inner.revoke();
@@ -120,12 +122,12 @@ impl Agent {
         inner.close()
     }
 
-    /// Takes the metadata of a peer, and answers its name. Metadata of the same incarnation adds regions; that of another replaces
-    /// everything that was known of the peer.
+    /// Takes the metadata of a peer, and answers its name. Metadata of the same incarnation adds regions; that of
+    /// another replaces everything that was known of the peer.
     ///
     /// # Errors
-    /// `FI_EINVAL` for bytes that are no metadata of this version, `FI_EADDRINUSE` for a peer with the name of this agent,
-    /// `FI_EHOSTUNREACH` if no rail of the peer's reaches one here, `FI_ENOSPC` for too many peers.
+    /// `FI_EINVAL` for bytes that are no metadata of this version, `FI_EADDRINUSE` for a peer with the name of this
+    /// agent, `FI_EHOSTUNREACH` if no rail of the peer's reaches one here, `FI_ENOSPC` for too many peers.
     pub fn load(&self, metadata: &[u8]) -> Result<Arc<str>> {
         let parsed = Metadata::parse(metadata).map_err(|malformed| {
             Error::wanted(
@@ -170,8 +172,8 @@ impl Agent {
     /// Prepares transfers: local ranges, and equally long ranges of the peer's regions, one for one.
     ///
     /// # Errors
-    /// `FI_ENOENT` for a peer or region that is not known; `FI_EINVAL` for lists of different lengths, ranges of different lengths, empty
-    /// ones, and such as go beyond their region.
+    /// `FI_ENOENT` for a peer or region that is not known; `FI_EINVAL` for lists of different lengths, ranges of
+    /// different lengths, empty ones, and such as go beyond their region.
     pub fn prepare(&self, peer: &str, way: Way, local: &[Local], remote: &[Remote]) -> Result<Prepared> {
         if local.len() != remote.len() {
             let found = format!("{} local and {} remote ones", local.len(), remote.len());
@@ -234,7 +236,8 @@ impl Agent {
         Ok(Prepared::new(plan, peer_id, self.clone()))
     }
 
-    /// Sends a notification that waits for no transfer. It is one of its own: [`Transfer::wait`] says when it is with the peer.
+    /// Sends a notification that waits for no transfer. It is one of its own: [`Transfer::wait`] says when it is with
+    /// the peer.
     ///
     /// # Errors
     /// `FI_ENOENT` for a peer that is not known; `FI_EMSGSIZE`.
@@ -303,13 +306,14 @@ impl Agent {
         driver.rails.iter().map(|rail| (rail.spec.info.provider.clone(), rail.counts)).collect()
     }
 
-    /// How long the accesses of each rail took that ended well, by their length: from posting until it was noticed that they have ended.
+    /// How long the accesses of each rail took that ended well, by their length: from posting until it was noticed that
+    /// they have ended.
     pub fn latencies(&self) -> Vec<Latencies> {
         self.shared.lock().core.latencies().to_vec()
     }
 
-    /// How long the transfers took that were done, by all of their bytes: from posting until it was noticed that they have ended, the
-    /// acknowledgement of their notification included.
+    /// How long the transfers took that were done, by all of their bytes: from posting until it was noticed that they
+    /// have ended, the acknowledgement of their notification included.
     pub fn transfer_latencies(&self) -> Latencies {
         self.shared.lock().core.transfer_latencies().clone()
     }

@@ -75,7 +75,8 @@ impl Builder {
         Self { progress_thread: wanted, ..self }
     }
 
-    /// Whether rails of other providers may reach peers of this host through shared memory (`FI_OPT_SHARED_MEMORY_PERMITTED`), as `udp` does unasked.
+    /// Whether rails of other providers may reach peers of this host through shared memory
+    /// (`FI_OPT_SHARED_MEMORY_PERMITTED`), as `udp` does unasked.
     pub fn shared_memory(self, wanted: bool) -> Self {
         Self { shared_memory: wanted, ..self }
     }

@@ -1,8 +1,8 @@
 //! Metadata over TCP: an agent serves its own, and takes that of whoever asks.
 //!
-//! A visitor sends its metadata and gets the server's: each `MRX1`, a length of 32 bits (little-endian), and so many bytes. One visitor after the
-//! other is served, each for at most [`PATIENCE`]. The stream is neither encrypted nor authenticated: it is for networks that are trusted
-//! (`docs/threat-model.md`).
+//! A visitor sends its metadata and gets the server's: each `MRX1`, a length of 32 bits (little-endian), and so many
+//! bytes. One visitor after the other is served, each for at most [`PATIENCE`]. The stream is neither encrypted nor
+//! authenticated: it is for networks that are trusted (`docs/threat-model.md`).
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -48,7 +48,8 @@ impl Drop for Server {
 }
 
 impl Agent {
-    /// Serves this agent's metadata, as it is at each visit, at `address` (port 0 chooses one). Metadata of visitors is loaded.
+    /// Serves this agent's metadata, as it is at each visit, at `address` (port 0 chooses one). Metadata of visitors is
+    /// loaded.
     ///
     /// # Errors
     /// What listening answers.

@@ -1,8 +1,8 @@
 //! Memory of an agent: registered once, used on every rail.
 //!
-//! A region owns its buffer in raw form, so no reference to it exists while peers and rails may touch it; this program reads and writes it by
-//! copies. A rail's registration is made when that rail first needs it, and kept. The memory is given back when all of them
-//! are closed for sure, and leaked otherwise. Operations in flight keep the region.
+//! A region owns its buffer in raw form, so no reference to it exists while peers and rails may touch it; this program
+//! reads and writes it by copies. A rail's registration is made when that rail first needs it, and kept. The memory is
+//! given back when all of them are closed for sure, and leaked otherwise. Operations in flight keep the region.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -23,7 +23,8 @@ const ACCESS: MrAccess =
 
 /// Memory that belongs to an agent: source and target of transfers, its own and its peers'.
 ///
-/// Clones are the same region. It is withdrawn from peers when the last of them, and the last transfer that uses it, is gone.
+/// Clones are the same region. It is withdrawn from peers when the last of them, and the last transfer that uses it, is
+/// gone.
 pub struct Region<B = Library> {
     inner: Arc<Inner>,
     _buffer: PhantomData<fn() -> B>,
@@ -226,15 +227,16 @@ impl<B> Region<B> {
         ))
     }
 
-    /// Copies bytes out, from `offset` on. While a transfer or a peer writes them they may be partly old and partly new.
+    /// Copies bytes out, from `offset` on. While a transfer or a peer writes them they may be partly old and partly
+    /// new.
     ///
     /// # Errors
     /// `FI_EINVAL` beyond the end.
     pub fn read_into(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         let from = self.at(offset, to.len())?;
         let _reading = self.inner.local.read().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: in bounds; nothing else of this program writes meanwhile, `to` is no part of the region, as there are no
-        // references into it, and `copy` is made for memory that peers change.
+        // SAFETY: in bounds; nothing else of this program writes meanwhile, `to` is no part of the region, as there are
+        // no references into it, and `copy` is made for memory that peers change.
         unsafe { copy::bytes(from, to.as_mut_ptr(), to.len()) };
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! A rail: a domain, an endpoint, a queue and an address vector of one provider, with the receives that its messages come in by.
+//! A rail: a domain, an endpoint, a queue and an address vector of one provider, with the receives that its messages
+//! come in by.
 //!
 //! The endpoint is closed before the memory of its operations is freed.
 #![allow(unsafe_code)]
@@ -224,8 +225,9 @@ impl Rail {
         let pieces = [Piece::new(addr, access.len as usize)];
         let descs = if self.needs_desc { [region.desc(self.index(region)?)?] } else { [Desc::NONE] };
         let descs = if self.needs_desc { &descs[..] } else { &[] };
-        // SAFETY: the plan of the access's transfer keeps the region, and the engine keeps the plan until the access has ended or the
-        // endpoint is closed; region memory is written by copies only, which the program is told about.
+        // SAFETY: the plan of the access's transfer keeps the region, and the engine keeps the plan until the access
+        // has ended or the endpoint is closed; region memory is written by copies only, which the program is told
+        // about.
         let lent = unsafe { Lent::new(&pieces, descs) };
         let remote = [RemotePiece { addr: access.remote, len: access.len as usize, key: access.key }];
         let mut flags = OpFlags::COMPLETION;
@@ -313,7 +315,8 @@ impl Rail {
             let Some(Some(raw)) = self.receives.get(index) else { return };
             if let Ok((len, _)) = result {
                 self.counts.received += 1;
-                // SAFETY: the receive has ended, so the buffer is the table's alone; it is initialised, being of a vector.
+                // SAFETY: the receive has ended, so the buffer is the table's alone; it is initialised, being of a
+                // vector.
                 let bytes = unsafe { std::slice::from_raw_parts(raw.addr(), len.min(raw.len())) };
                 core.message(bytes, now);
             }

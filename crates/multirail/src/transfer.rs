@@ -57,8 +57,8 @@ impl Prepared {
         self.post_with(None, timeout)
     }
 
-    /// Starts a transfer that ends with a notification: the peer's program gets `bytes` when all of the data is at its place (after a write),
-    /// or has been read.
+    /// Starts a transfer that ends with a notification: the peer's program gets `bytes` when all of the data is at its
+    /// place (after a write), or has been read.
     ///
     /// # Errors
     /// As [`Prepared::post`]; `FI_EMSGSIZE` for a notification that is too long.
@@ -117,15 +117,15 @@ impl Transfer {
     /// Waits for its end. It comes, by the time that was given when the transfer was posted.
     ///
     /// # Errors
-    /// Why it failed: `FI_ETIMEDOUT` when its time was up, `FI_ECANCELED` if it was cancelled, `FI_ECONNRESET` and the like when the
-    /// peer or all paths to it are gone, and what the peer answers for memory that it does not give.
+    /// Why it failed: `FI_ETIMEDOUT` when its time was up, `FI_ECANCELED` if it was cancelled, `FI_ECONNRESET` and the
+    /// like when the peer or all paths to it are gone, and what the peer answers for memory that it does not give.
     pub fn wait(&self) -> Result<()> {
         let ended = self.agent.shared.wait_for(Duration::MAX, |driver| self.outcome(driver))?;
         result(ended.unwrap_or(Outcome::Cancelled))
     }
 
-    /// As [`Transfer::wait`], as a future of any executor. An agent with a progress thread wakes it when it has something; without one, the future
-    /// drives the agent when it is polled, and has itself polled again at once.
+    /// As [`Transfer::wait`], as a future of any executor. An agent with a progress thread wakes it when it has
+    /// something; without one, the future drives the agent when it is polled, and has itself polled again at once.
     pub fn ended(&self) -> Ended<'_> {
         Ended(self)
     }
@@ -151,7 +151,8 @@ impl Transfer {
         Ok(quiet.is_some())
     }
 
-    /// Cancels it, if it has not ended: nothing more of it is posted. What is under way may still take place; see [`Transfer::wait_quiet`].
+    /// Cancels it, if it has not ended: nothing more of it is posted. What is under way may still take place; see
+    /// [`Transfer::wait_quiet`].
     pub fn cancel(&self) {
         let mut driver = self.agent.shared.lock();
         driver.core.cancel(self.id);

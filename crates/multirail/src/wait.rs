@@ -1,8 +1,9 @@
 //! Waiting: threads that sleep until something ends, and futures.
 //!
-//! A waiting thread polls for a while, then sleeps. One thread *leads*: it sleeps on the descriptors of the rails' queues, until the engine's
-//! next timer. Others that wait *follow*: they sleep until the leader, or whoever polls, has found something. Whoever polls beside a
-//! sleeping leader disarms its descriptors, and so wakes it; the leader then leaves the rails to that thread for as long as it polls.
+//! A waiting thread polls for a while, then sleeps. One thread *leads*: it sleeps on the descriptors of the rails'
+//! queues, until the engine's next timer. Others that wait *follow*: they sleep until the leader, or whoever polls, has
+//! found something. Whoever polls beside a sleeping leader disarms its descriptors, and so wakes it; the leader then
+//! leaves the rails to that thread for as long as it polls.
 //!
 //! Nothing depends on a wake-up alone: no sleep is longer than [`SLEEP`] or, for followers, [`FOLLOW`].
 #![allow(unsafe_code)] // borrows descriptors of queues that `Shared` keeps
@@ -62,8 +63,8 @@ impl Shared {
         was_busy
     }
 
-    /// Somebody has polled: the leader's descriptors are disarmed, and if something was found, others want to know. The wakers are to be woken
-    /// when the lock is free.
+    /// Somebody has polled: the leader's descriptors are disarmed, and if something was found, others want to know. The
+    /// wakers are to be woken when the lock is free.
     fn polled(&self, driver: &mut Driver, was_busy: bool) -> Vec<Waker> {
         self.disarm(driver);
         if !was_busy {

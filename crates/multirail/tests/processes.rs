@@ -1,4 +1,5 @@
-//! Agents in two processes, over shared memory and over sockets: transfers, and a peer that is killed at any moment and comes back.
+//! Agents in two processes, over shared memory and over sockets: transfers, and a peer that is killed at any moment and
+//! comes back.
 
 mod support;
 
@@ -105,7 +106,8 @@ fn transfers(rails: &str) {
     child.finish();
 }
 
-/// Kills the peer after more and more transfers, from before the first greeting on. Each transfer ends; the next process of the name works.
+/// Kills the peer after more and more transfers, from before the first greeting on. Each transfer ends; the next
+/// process of the name works.
 fn kills(rails: &str) {
     let pair = Pair::new(rails);
     for round in 0..6_u8 {
@@ -184,7 +186,8 @@ fn plans_of_an_earlier_incarnation_are_refused() {
     second.finish();
 }
 
-/// In a namespace of its own: two processes over two rails, of which one is cut at the sockets' ports alone, so that the peer looks alive.
+/// In a namespace of its own: two processes over two rails, of which one is cut at the sockets' ports alone, so that
+/// the peer looks alive.
 fn cut_rail(line: &mut Line, _: &[String]) {
     if let Err(why) = shell(support::TABLE) {
         return line.say(format!("NOT RUN: a_rail_is_cut_under_two_processes: {why}"));

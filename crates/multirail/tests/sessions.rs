@@ -1,4 +1,5 @@
-//! What an idle session costs the engine: sessions with 65,536 peers, each opened by a real handshake. What a provider keeps for a peer comes on top.
+//! What an idle session costs the engine: sessions with 65,536 peers, each opened by a real handshake. What a provider
+//! keeps for a peer comes on top.
 //!
 //! Alone in its file, as it looks at the memory of the whole process.
 

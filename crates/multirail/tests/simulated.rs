@@ -1,8 +1,9 @@
-//! The engine in a simulated network: writes and messages in any order, rails that are cut, operations that fail although they took place, agents
-//! that die and come back, transfers that are cancelled. Virtual time; nothing here waits.
+//! The engine in a simulated network: writes and messages in any order, rails that are cut, operations that fail
+//! although they took place, agents that die and come back, transfers that are cancelled. Virtual time; nothing here
+//! waits.
 //!
-//! Checked throughout: no notification before its data, none twice; every transfer has one end, by its deadline; done means that the bytes are
-//! at their place; when all is over, nothing is left in the tables.
+//! Checked throughout: no notification before its data, none twice; every transfer has one end, by its deadline; done
+//! means that the bytes are at their place; when all is over, nothing is left in the tables.
 
 #[path = "simulated/rails.rs"]
 mod rails;
@@ -106,8 +107,8 @@ proptest! {
         }
     }
 
-    /// A rail goes silent for ever: nothing that it took comes back. Acknowledgements and notifications go by another, and
-    /// transfers with a part on it end long before their deadlines.
+    /// A rail goes silent for ever: nothing that it took comes back. Acknowledgements and notifications go by another,
+    /// and transfers with a part on it end long before their deadlines.
     #[test]
     fn a_mute_rail_costs_seconds_not_deadlines(seed in any::<u64>(), rail in 0..RAILS, burst in 1..6_usize) {
         let mut world = World::new(seed, NONE);

@@ -1,8 +1,10 @@
-//! Transfers between real processes under random kills (`kill -9`) of either side, cut rails, restarts, cancels and disconnects.
+//! Transfers between real processes under random kills (`kill -9`) of either side, cut rails, restarts, cancels and
+//! disconnects.
 //!
-//! Each transfer ends in success with the right bytes or in one error, by its deadline; no notification comes before its data, and none twice;
-//! afterwards the two still work together, and nothing is left in the tables. `OFI_RAILS_RUNS` says how many runs, `OFI_RAILS_SEED` which seed
-//! the first has; both are printed, with what happened.
+//! Each transfer ends in success with the right bytes or in one error, by its deadline; no notification comes before
+//! its data, and none twice; afterwards the two still work together, and nothing is left in the tables.
+//! `OFI_RAILS_RUNS` says how many runs, `OFI_RAILS_SEED` which seed the first has; both are printed, with what
+//! happened.
 
 mod support;
 

@@ -32,7 +32,8 @@ pub unsafe extern "C" fn mxlIsFlowActive(
     })
 }
 
-/// `mxlGetFlowDef`. What does not fit is refused, and the size that would is answered, with the byte that ends the text.
+/// `mxlGetFlowDef`. What does not fit is refused, and the size that would is answered, with the byte that ends the
+/// text.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mxlGetFlowDef(
     handle: *const Object<Instance>,

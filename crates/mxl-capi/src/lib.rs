@@ -1,12 +1,13 @@
-//! The C interface of MXL over crate `mxl`: the 42 functions of `libmxl.so.1`, with the structures and numbers of the C++
-//! SDK's headers, so that programs that were linked against that library run on this one.
+//! The C interface of MXL over crate `mxl`: the 42 functions of `libmxl.so.1`, with the structures and numbers of the
+//! C++ SDK's headers, so that programs that were linked against that library run on this one.
 //!
-//! `include/mxl/` has headers of our own for those who compile. A handle is a pointer to an [`mxl_ffi::object::Object`]; every
-//! entry goes through [`mxl_ffi::border`]: no panic crosses it, and an error becomes its status.
+//! `include/mxl/` has headers of our own for those who compile. A handle is a pointer to an
+//! [`mxl_ffi::object::Object`]; every entry goes through [`mxl_ffi::border`]: no panic crosses it, and an error becomes
+//! its status.
 //!
-//! What a C program gives is believed to be what the headers say, except that null pointers, handles of another kind, and
-//! handles that an instance does not know any more when they are released are refused. `unsafe` blocks name this promise
-//! "the C caller's promise".
+//! What a C program gives is believed to be what the headers say, except that null pointers, handles of another kind,
+//! and handles that an instance does not know any more when they are released are refused. `unsafe` blocks name this
+//! promise "the C caller's promise".
 //!
 //! # What differs from the C++ SDK
 //!

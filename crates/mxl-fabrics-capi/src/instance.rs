@@ -79,7 +79,8 @@ pub unsafe extern "C" fn mxlFabricsCreateInstance(
 pub unsafe extern "C" fn mxlFabricsDestroyInstance(handle: *const Object<Instance>) -> c_int {
     status(|| {
         instance(handle)?;
-        // SAFETY: an instance of ours, as just checked, made by `Box::into_raw`; the C caller's promise: nobody uses it now.
+        // SAFETY: an instance of ours, as just checked, made by `Box::into_raw`; the C caller's promise: nobody uses it
+        // now.
         drop(unsafe { Box::from_raw(handle.cast_mut()) });
         Ok(())
     })

@@ -123,8 +123,8 @@ pub(crate) struct Setup<'a> {
 }
 
 impl Interface {
-    /// The provider, where the endpoint is to be (a service of 0 is any), and how payloads go: remote writes unless messages alone are
-    /// asked for, cut to the largest message unless that is 0.
+    /// The provider, where the endpoint is to be (a service of 0 is any), and how payloads go: remote writes unless
+    /// messages alone are asked for, cut to the largest message unless that is 0.
     pub fn check(&self) -> Outcome<Setup<'_>> {
         for version in [self.version, self.caps.version] {
             if version != VERSION {

@@ -11,7 +11,8 @@ use mxl::{Domain, FlowDefinition, Geometry, Uuid, Wait};
 
 use crate::{Error, Initiator, PeerState, Provider, Received, Result, Target, TargetInfo, Transfer};
 
-/// Carries a flow from one host to another: as a target it makes the flow and receives it, as an initiator it sends one.
+/// Carries a flow from one host to another: as a target it makes the flow and receives it, as an initiator it sends
+/// one.
 #[derive(Debug, Parser)]
 #[command(name = "mxl-fabrics-demo", version)]
 struct Options {
@@ -33,7 +34,8 @@ struct Options {
     /// tcp, udp or shm.
     #[arg(short, long, default_value = "tcp")]
     provider: Provider,
-    /// Of a target: the file for its info, as JSON. Of an initiator: a target's info in base64, or `@FILE`; repeat it for each target
+    /// Of a target: the file for its info, as JSON. Of an initiator: a target's info in base64, or `@FILE`; repeat it
+    /// for each target
     #[arg(short, long, value_name = "INFO")]
     target_info: Vec<String>,
     /// The id of a target that must be found again after a restart, at the same node and service

@@ -1,8 +1,9 @@
 //! Progress threads: a thread that drives one end of a flow while the program waits for its events, or awaits them.
 //!
-//! The thread polls as long as there is something to do, and a little longer. Then it sleeps on the descriptors of the end's queues, which
-//! whatever comes in makes readable, and whatever the program does wakes it. Nothing depends on a wake-up alone: no sleep is longer than
-//! [`SLEEP`], after which it looks for itself (a target that does not answer is greeted again, for one).
+//! The thread polls as long as there is something to do, and a little longer. Then it sleeps on the descriptors of the
+//! end's queues, which whatever comes in makes readable, and whatever the program does wakes it. Nothing depends on a
+//! wake-up alone: no sleep is longer than [`SLEEP`], after which it looks for itself (a target that does not answer is
+//! greeted again, for one).
 #![allow(unsafe_code)] // borrows descriptors of queues that `Shared` keeps
 
 use std::os::fd::BorrowedFd;
@@ -24,7 +25,8 @@ const NAP: Duration = Duration::from_micros(50);
 /// Longest sleep.
 const SLEEP: Duration = Duration::from_millis(20);
 
-/// The ends that a [`Driven`] drives: a [`Target`](crate::Target), an [`Initiator`](crate::Initiator) or a [`Merge`](crate::Merge).
+/// The ends that a [`Driven`] drives: a [`Target`](crate::Target), an [`Initiator`](crate::Initiator) or a
+/// [`Merge`](crate::Merge).
 pub trait Drive: sealed::Polled {}
 
 impl<T: sealed::Polled> Drive for T {}
@@ -60,7 +62,8 @@ pub(crate) mod sealed {
 
 /// An end of a flow with a thread that moves it on.
 ///
-/// The thread publishes arriving grains and sends submitted ones in the background. Dropping it ends the thread, and then the end of the flow.
+/// The thread publishes arriving grains and sends submitted ones in the background. Dropping it ends the thread, and
+/// then the end of the flow.
 ///
 /// ```no_run
 /// # fn main() -> mxl_fabrics::Result<()> {

@@ -54,7 +54,8 @@ impl Initiator {
     /// Opens a flow of `domain` to send it.
     ///
     /// # Errors
-    /// [`Error::Flow`] if the flow cannot be read; [`Error::Stack`] and [`Error::Argument`] if the provider offers nothing there.
+    /// [`Error::Flow`] if the flow cannot be read; [`Error::Stack`] and [`Error::Argument`] if the provider offers
+    /// nothing there.
     pub fn open(
         domain: &Domain,
         flow: Uuid,
@@ -156,17 +157,19 @@ impl Initiator {
         self.peers.iter().find(|peer| peer.info.id == id).map(|peer| &peer.latency)
     }
 
-    /// Sends slices `start..end` of a grain to all targets; `0..0` only announces that the grain is invalid. It never waits. Transfers without
-    /// room are queued, and following slices are merged with queued ones into one transfer. A target that is not connected loses the transfer.
+    /// Sends slices `start..end` of a grain to all targets; `0..0` only announces that the grain is invalid. It never
+    /// waits. Transfers without room are queued, and following slices are merged with queued ones into one transfer. A
+    /// target that is not connected loses the transfer.
     ///
     /// # Errors
-    /// [`Error::Flow`] if the slices are not there; [`Error::Argument`] for a flow of samples, and for no slices but `0..0`.
+    /// [`Error::Flow`] if the slices are not there; [`Error::Argument`] for a flow of samples, and for no slices but
+    /// `0..0`.
     pub fn send_slices(&mut self, index: u64, start: u16, end: u16) -> Result<()> {
         self.send_slices_from(index, start, end, true)
     }
 
-    /// As [`send_slices`](Self::send_slices), but takes the slices in the slot as they are, whether or not the source's writer has published
-    /// them: the caller vouches for them. A grain that is flagged invalid is sent with its flag.
+    /// As [`send_slices`](Self::send_slices), but takes the slices in the slot as they are, whether or not the source's
+    /// writer has published them: the caller vouches for them. A grain that is flagged invalid is sent with its flag.
     ///
     /// # Errors
     /// [`Error::Flow`] if the slot is not the grain's; otherwise as there.
@@ -213,8 +216,8 @@ impl Initiator {
     /// Sends the `count` samples before `index` to all targets, as [`send_slices`](Self::send_slices) does.
     ///
     /// # Errors
-    /// [`Error::Flow`] if they are not there; [`Error::Argument`] for a flow of grains, no samples or too many, or more channels
-    /// than one batch can carry.
+    /// [`Error::Flow`] if they are not there; [`Error::Argument`] for a flow of grains, no samples or too many, or more
+    /// channels than one batch can carry.
     pub fn send_samples(&mut self, index: u64, count: u64) -> Result<()> {
         let reader = self.check_samples(count)?;
         if count > index {
@@ -231,8 +234,8 @@ impl Initiator {
         Ok(())
     }
 
-    /// As [`send_samples`](Self::send_samples), but takes the samples in the rings as they are, whether or not the source's writer has
-    /// published them: the caller vouches for them.
+    /// As [`send_samples`](Self::send_samples), but takes the samples in the rings as they are, whether or not the
+    /// source's writer has published them: the caller vouches for them.
     ///
     /// # Errors
     /// [`Error::Argument`] as there.

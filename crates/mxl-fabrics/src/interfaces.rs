@@ -27,8 +27,8 @@ pub struct Interface {
     pub attributes: BTreeMap<&'static str, Value>,
 }
 
-/// The addresses of this host, for one provider or for all, at one node or at all. `udp` is listed as `tcp`, its name in the
-/// C++ SDK, unless it is named. Providers without a device are left out, which is not an error.
+/// The addresses of this host, for one provider or for all, at one node or at all. `udp` is listed as `tcp`, its name
+/// in the C++ SDK, unless it is named. Providers without a device are left out, which is not an error.
 pub fn interfaces(provider: Option<Provider>, node: Option<&str>) -> Vec<Interface> {
     let wanted = |candidate: &Provider| match provider {
         Some(provider) => *candidate == provider,

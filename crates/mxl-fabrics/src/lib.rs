@@ -1,10 +1,10 @@
-//! Media flows between hosts: an [`Initiator`] reads a flow and writes it into the rings of [`Target`]s, by remote writes over
-//! any provider of `ofi`.
+//! Media flows between hosts: an [`Initiator`] reads a flow and writes it into the rings of [`Target`]s, by remote
+//! writes over any provider of `ofi`.
 //!
 //! A target creates the flow and publishes arriving data: a reader of its flow sees a slice as soon as it is there. A
-//! [`TargetInfo`] holds the target's address; the C++ SDK's tools can carry its JSON. An initiator has a queue for each of its
-//! targets: submitting a grain never waits and is never refused for lack of room, and one target's failure does not affect the
-//! others. Either side may be restarted under the same address; the other one reconnects.
+//! [`TargetInfo`] holds the target's address; the C++ SDK's tools can carry its JSON. An initiator has a queue for each
+//! of its targets: submitting a grain never waits and is never refused for lack of room, and one target's failure does
+//! not affect the others. Either side may be restarted under the same address; the other one reconnects.
 //!
 //! Ends move when they are polled, or by a thread of their own ([`Driven`]), and then their events can be awaited.
 //!
@@ -12,25 +12,27 @@
 //!
 //! # On the wire
 //!
-//! Payloads go straight from ring to ring, as remote writes that carry CQ data ([`message::Commit`]); everything else are
-//! short messages ([`message::Message`]). If either end has no remote writes, payloads travel in messages ([`message::Piece`]), which the
-//! target copies into its ring. Writes and messages are split to the provider's limits. Peers never write headers of grains: the target checks a peer's statements about a grain,
-//! and then publishes the header itself.
+//! Payloads go straight from ring to ring, as remote writes that carry CQ data ([`message::Commit`]); everything else
+//! are short messages ([`message::Message`]). If either end has no remote writes, payloads travel in messages
+//! ([`message::Piece`]), which the target copies into its ring. Writes and messages are split to the provider's limits.
+//! Peers never write headers of grains: the target checks a peer's statements about a grain, and then publishes the
+//! header itself.
 //!
 //! # Invariants
 //!
-//! I1. A peer writes a slot only between the target's opening it for one index (`GRANT`) and the target's learning
-//!     that the index is complete or given up (`OPEN` with a higher floor, sent when no write below it is in flight). So the
+//! I1. A peer writes a slot only between the target's opening it for one index (`GRANT`) and the target's learning that
+//!     the index is complete or given up (`OPEN` with a higher floor, sent when no write below it is in flight). So the
 //!     rules of `mxl::protocol` hold for readers of the target's flow.
 //! I2. A new initiator gets new keys, and the old ones end before: nothing of the old one's arrives later.
 //! I3. Commits are published in the order of their numbers, each when all of its parts are there: providers may
 //!     deliver writes in any order.
-//! I4. A commit is published only after its initiator has seen that the source was not overwritten before the last write was
-//!     complete (`VERDICT`): a torn grain is published as invalid, torn samples as silence.
-//! I5. No initiator of a [`Merge`] writes into the merged flow: whole grains are copied there from the flows of its paths.
+//! I4. A commit is published only after its initiator has seen that the source was not overwritten before the last
+//!     write was complete (`VERDICT`): a torn grain is published as invalid, torn samples as silence.
+//! I5. No initiator of a [`Merge`] writes into the merged flow: whole grains are copied there from the flows of its
+//! paths.
 //!
-//! The protocol is this library's own, so both ends must use it. Anyone who can send to a target's endpoint and knows the
-//! numbers in its info can write its flow; use keys of `udp` on untrusted networks (`docs/threat-model.md`).
+//! The protocol is this library's own, so both ends must use it. Anyone who can send to a target's endpoint and knows
+//! the numbers in its info can write its flow; use keys of `udp` on untrusted networks (`docs/threat-model.md`).
 
 pub mod bench;
 pub mod demo;

@@ -273,7 +273,8 @@ impl Link {
         Limits { pieces: self.pieces, bytes: self.longest as u64 }
     }
 
-    /// What one message has room for, to a target whose receives have `receive` bytes. None for a target that takes no payload in them.
+    /// What one message has room for, to a target whose receives have `receive` bytes. None for a target that takes no
+    /// payload in them.
     pub fn piece_limits(&self, receive: u64) -> Option<Limits> {
         let most = receive.min(self.longest as u64);
         // One piece is what stands before the payload.
@@ -318,8 +319,8 @@ impl Link {
         let raw = bytes.into_raw();
         let pieces = [&[Piece::new(raw.addr(), raw.len())], rest].concat();
         let id = self.id();
-        // SAFETY: the buffer is the table's until the send has ended, or the endpoint is closed; on an error it was not lent. The
-        // rest is the caller's promise.
+        // SAFETY: the buffer is the table's until the send has ended, or the endpoint is closed; on an error it was not
+        // lent. The rest is the caller's promise.
         let lent = unsafe { Lent::new(&pieces, descs) };
         let flags = OpFlags::COMPLETION | OpFlags::DELIVERY_COMPLETE;
         let op = SendOp { flags, call: Call::Msg, ..SendOp::new(lent, peer, Context(id as usize)) };
@@ -389,7 +390,8 @@ impl Link {
             return Ok(there.clone());
         }
         let pieces = [Piece::new(source.addr, source.len)];
-        // SAFETY: the memory is mapped as long as the flow is open, which is longer than the link; no peer may touch it.
+        // SAFETY: the memory is mapped as long as the flow is open, which is longer than the link; no peer may touch
+        // it.
         let attr = unsafe { MrAttr::new(&pieces, MrAccess::WRITE) };
         let region = self.domain.register(&attr)?;
         self.local.insert(source.addr as usize, region.clone());
@@ -421,8 +423,8 @@ impl Link {
     pub fn bytes(&self, receive: &Receive) -> &[u8] {
         let Some(raw) = self.receives.as_ref().filter(|_| receive.index < RECEIVES) else { return &[] };
         let start = raw.addr().wrapping_add(receive.index * self.receive);
-        // SAFETY: the receive has ended and is not posted again before it is released, so this part of the buffer is ours alone;
-        // it is initialised, being of a vector.
+        // SAFETY: the receive has ended and is not posted again before it is released, so this part of the buffer is
+        // ours alone; it is initialised, being of a vector.
         unsafe { std::slice::from_raw_parts(start, receive.len) }
     }
 

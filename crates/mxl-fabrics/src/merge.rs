@@ -1,8 +1,9 @@
-//! Hitless merge: several initiators send one flow, each by a path of its own, and the first whole copy of a grain wins.
+//! Hitless merge: several initiators send one flow, each by a path of its own, and the first whole copy of a grain
+//! wins.
 //!
-//! Each path has a [`Target`] that receives into a flow of its own, and complete grains are copied from there. So no initiator ever
-//! writes into the merged flow: an initiator that dies in the middle of a grain, is late, or sends a torn grain cannot affect its
-//! readers. That costs one copy of each grain, and a ring for each path.
+//! Each path has a [`Target`] that receives into a flow of its own, and complete grains are copied from there. So no
+//! initiator ever writes into the merged flow: an initiator that dies in the middle of a grain, is late, or sends a
+//! torn grain cannot affect its readers. That costs one copy of each grain, and a ring for each path.
 
 mod window;
 
@@ -75,9 +76,9 @@ pub struct Merge {
 }
 
 impl Merge {
-    /// Makes (or opens) a flow in `domain` that initiators may send by 2 to 8 paths, one initiator for each path. Each path has a
-    /// flow in the same domain besides, of a random id and of the label "LABEL (path N)". They are deleted with the merge; after a
-    /// crash they are garbage, which any garbage collection of the domain removes.
+    /// Makes (or opens) a flow in `domain` that initiators may send by 2 to 8 paths, one initiator for each path. Each
+    /// path has a flow in the same domain besides, of a random id and of the label "LABEL (path N)". They are deleted
+    /// with the merge; after a crash they are garbage, which any garbage collection of the domain removes.
     ///
     /// # Errors
     /// [`Error::Argument`] for another number of paths, and for a flow of samples, which are not merged; otherwise as
@@ -114,8 +115,8 @@ impl Merge {
         })
     }
 
-    /// The target of a path, for its [`info`](Target::info) and [`stats`](Target::stats). `None` if there is no such path, or its
-    /// endpoint broke.
+    /// The target of a path, for its [`info`](Target::info) and [`stats`](Target::stats). `None` if there is no such
+    /// path, or its endpoint broke.
     pub fn path(&self, at: usize) -> Option<&Target> {
         self.paths.get(at)?.as_ref().map(|path| &path.target)
     }
@@ -134,7 +135,8 @@ impl Merge {
     /// only complete ones, in the order of their arrival, and losses, once it is too late for a grain. Never blocks.
     ///
     /// # Errors
-    /// [`Error::Stack`] when the endpoint of the last path broke; [`Error::Flow`] when the merged flow cannot be written.
+    /// [`Error::Stack`] when the endpoint of the last path broke; [`Error::Flow`] when the merged flow cannot be
+    /// written.
     pub fn poll(&mut self) -> Result<Option<Received>> {
         self.turn()?;
         Ok(self.events.pop_front())

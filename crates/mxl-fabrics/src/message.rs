@@ -14,7 +14,8 @@ pub use crate::shape::{Span, numbers as geometry};
 pub const LONGEST: usize = 512;
 /// The protocol of this library. Another is refused.
 pub const VERSION: u16 = 3;
-/// The number of commits that an initiator may be ahead of its target's publications. The lowest eight bits of its number identify a commit.
+/// The number of commits that an initiator may be ahead of its target's publications. The lowest eight bits of its
+/// number identify a commit.
 pub const WINDOW: u64 = 64;
 /// Bytes of the longest address of an endpoint.
 pub const LONGEST_ADDRESS: usize = 256;
@@ -99,8 +100,8 @@ pub enum Message {
         token: u64,
         /// Of the commit.
         number: u64,
-        /// 1; 0 if the source's writer overwrote it while it was sent, or flagged it invalid; 2 if it did so before all was
-        /// sent, and no more comes.
+        /// 1; 0 if the source's writer overwrote it while it was sent, or flagged it invalid; 2 if it did so before all
+        /// was sent, and no more comes.
         whole: u64,
     },
     /// Commits of lower numbers were published: the initiator may begin [`WINDOW`] from there on.

@@ -14,8 +14,8 @@ fn metric(to: &mut String, name: &str, kind: &str, help: &str, samples: impl Ite
 }
 
 impl Initiator {
-    /// The statistics of each target, and a histogram of the time from submission of a transfer to its arrival in the target's ring, in
-    /// Prometheus's text format. Labels are the flow and the target's id.
+    /// The statistics of each target, and a histogram of the time from submission of a transfer to its arrival in the
+    /// target's ring, in Prometheus's text format. Labels are the flow and the target's id.
     pub fn metrics(&self) -> String {
         let all: Vec<_> = self.targets().collect();
         let flow = self.flow();

@@ -9,10 +9,11 @@
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Options {
-    /// Send payloads in messages, which the target copies, even if the provider has remote writes. An end whose provider has none
-    /// does so automatically, and then the other end does too.
+    /// Send payloads in messages, which the target copies, even if the provider has remote writes. An end whose
+    /// provider has none does so automatically, and then the other end does too.
     pub messages_only: bool,
-    /// The longest write or message in bytes, at least 512; longer transfers are split. By default the provider's own limit.
+    /// The longest write or message in bytes, at least 512; longer transfers are split. By default the provider's own
+    /// limit.
     pub max_message: Option<usize>,
     /// Initiators only: spreads each transfer over its period instead of sending it at once. Off by default.
     pub pacing: Option<Pacing>,
@@ -20,14 +21,16 @@ pub struct Options {
 
 /// How an initiator spreads its writes.
 ///
-/// A submitted grain starts after `phase` of its period, and its writes are spread over `spread` of a period. It is complete after `phase` + `spread`
-/// periods, so the source's ring has to hold it for two. Slices and batches of samples are spread in proportion. Transfers that are already late
-/// are not delayed further. A program that uses this must poll or wait several times in each period.
+/// A submitted grain starts after `phase` of its period, and its writes are spread over `spread` of a period. It is
+/// complete after `phase` + `spread` periods, so the source's ring has to hold it for two. Slices and batches of
+/// samples are spread in proportion. Transfers that are already late are not delayed further. A program that uses this
+/// must poll or wait several times in each period.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pacing {
     /// Share of a period: above 0, at most 1.
     pub spread: f64,
-    /// 0 to below 1. By default, initiators of one process get phases that are far apart; processes that share a link should set their own.
+    /// 0 to below 1. By default, initiators of one process get phases that are far apart; processes that share a link
+    /// should set their own.
     pub phase: Option<f64>,
 }
 

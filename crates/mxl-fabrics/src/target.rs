@@ -55,11 +55,12 @@ fn random() -> Result<u64> {
 impl Target {
     /// Makes (or opens) a flow in `domain` that initiators may write.
     ///
-    /// `node` and `service` are its address. A target that is to be found again after a restart needs a fixed service and
-    /// the `id` of its old [`TargetInfo`].
+    /// `node` and `service` are its address. A target that is to be found again after a restart needs a fixed service
+    /// and the `id` of its old [`TargetInfo`].
     ///
     /// # Errors
-    /// [`Error::Flow`] if the flow cannot be made; [`Error::Stack`] and [`Error::Argument`] if the provider offers nothing there.
+    /// [`Error::Flow`] if the flow cannot be made; [`Error::Stack`] and [`Error::Argument`] if the provider offers
+    /// nothing there.
     pub fn open(
         domain: &Domain,
         definition: &FlowDefinition,

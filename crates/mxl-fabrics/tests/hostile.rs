@@ -251,7 +251,8 @@ fn whoever_asks_and_does_not_listen_is_parted_from() {
     }
 }
 
-/// Any messages at all, with the right token in half of them: the target lives, and its flow has nothing that nobody committed.
+/// Any messages at all, with the right token in half of them: the target lives, and its flow has nothing that nobody
+/// committed.
 #[test]
 fn random_messages_do_no_harm() {
     let far = Folder::new();

@@ -132,7 +132,8 @@ fn samples_arrive_in_their_rings_however_they_are_cut() {
     }
 }
 
-/// The source's writer overtakes a grain of which a part was sent: the target gets what there is as an invalid grain, and goes on.
+/// The source's writer overtakes a grain of which a part was sent: the target gets what there is as an invalid grain,
+/// and goes on.
 #[test]
 fn a_grain_that_is_overwritten_while_it_is_sent_in_parts_is_given_up() {
     for (provider, messages) in

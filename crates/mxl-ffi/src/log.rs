@@ -1,5 +1,5 @@
-//! What the library has to say, to standard error, as `MXL_LOG_LEVEL` asks: `off`, `critical`, `err` or `error`, `warn` or
-//! `warning` (the default), `info`, `debug`, `trace`. The C++ SDK takes the same words.
+//! What the library has to say, to standard error, as `MXL_LOG_LEVEL` asks: `off`, `critical`, `err` or `error`, `warn`
+//! or `warning` (the default), `info`, `debug`, `trace`. The C++ SDK takes the same words.
 
 use std::fmt::{self, Write as _};
 use std::io::Write as _;

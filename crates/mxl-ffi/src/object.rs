@@ -14,7 +14,8 @@ pub trait Kind {
     const MAGIC: u64;
 }
 
-/// Which flow a reader or a writer is of. Another library of ours reads it through the handle: this layout does not change.
+/// Which flow a reader or a writer is of. Another library of ours reads it through the handle: this layout does not
+/// change.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Place {
@@ -78,13 +79,13 @@ fn magic<T>(handle: *const T) -> u64 {
     if head.is_null() || !head.is_aligned() {
         return 0;
     }
-    // SAFETY: the C caller's promise: it is a handle of one of our libraries that was not released. All objects begin with this
-    // word, whatever their kind.
+    // SAFETY: the C caller's promise: it is a handle of one of our libraries that was not released. All objects begin
+    // with this word, whatever their kind.
     unsafe { &(*head).magic }.load(Ordering::Relaxed)
 }
 
-/// The domain's directory and the flow of a reader or a writer whose kind has this magic word: of this library, or of another of
-/// ours. `None` if it is none.
+/// The domain's directory and the flow of a reader or a writer whose kind has this magic word: of this library, or of
+/// another of ours. `None` if it is none.
 pub fn place_of<T>(handle: *const T, wanted: u64) -> Option<(PathBuf, Uuid)> {
     if magic(handle) != wanted {
         return None;

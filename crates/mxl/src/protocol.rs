@@ -5,14 +5,15 @@
 //!
 //! I1. A slot's `index` names the grain whose bytes are in it, or are being written into it. It changes before any byte
 //!     of the payload does (OPEN).
-//! I2. When `index` changes, `slices` has become 0 and `flags` 0 before: nothing of the last lap counts for the new grain.
-//! I3. A commit stores the slot's words, then `head`, then adds to `counter` (COMMIT): a reader that sees a head also sees
-//!     everything committed before it.
+//! I2. When `index` changes, `slices` has become 0 and `flags` 0 before: nothing of the last lap counts for the new
+//! grain.
+//! I3. A commit stores the slot's words, then `head`, then adds to `counter` (COMMIT): a reader that sees a head also
+//!     sees everything committed before it.
 //! I4. A reader that copied a payload and then finds `index` unchanged has copied no byte of another grain (CHECK).
 //!
 //! Pairs: COMMIT on `slices` and on `head`, publish (Release) to snapshot (Acquire).
-//!        OPEN is `index` (Release), then `fence(Release)`, then payload; CHECK is payload, then `fence(Acquire)`, then `index`.
-//!        `counter`, publish (Release) to the waiting reader (Acquire), which sleeps on it in the kernel.
+//!        OPEN is `index` (Release), then `fence(Release)`, then payload; CHECK is payload, then `fence(Acquire)`, then
+//!        `index`. `counter`, publish (Release) to the waiting reader (Acquire), which sleeps on it in the kernel.
 //!
 //! A C++ writer keeps I1 and I4 on processors that keep stores in order (x86), and breaks I2 and I3; a reader then may
 //! see a grain as complete that is not yet, as a C++ reader would.

@@ -1,9 +1,9 @@
-//! A domain that the C++ SDK made (commit c2661a91, version 1.2.0-dev): what our readers find in it, and that our writers
-//! make the same bytes.
+//! A domain that the C++ SDK made (commit c2661a91, version 1.2.0-dev): what our readers find in it, and that our
+//! writers make the same bytes.
 //!
-//! It has three flows with a history of 120 ms. The grains 1000, 1001 (flagged invalid) and 1002 (half of its slices) are in
-//! the two rings of grains, byte `i` of each being the index plus `i`; the samples up to 8000 are in the ring of audio, each
-//! being its index, and the negative of it in the second channel.
+//! It has three flows with a history of 120 ms. The grains 1000, 1001 (flagged invalid) and 1002 (half of its slices)
+//! are in the two rings of grains, byte `i` of each being the index plus `i`; the samples up to 8000 are in the ring of
+//! audio, each being its index, and the negative of it in the second channel.
 
 mod common;
 

@@ -14,7 +14,8 @@ use crate::options::{ALL, Options};
 
 /// An agent as a backend of NIXL.
 pub struct Engine {
-    /// Calls drive it even where a progress thread does: a program that asks again and again would only keep the thread from its lock.
+    /// Calls drive it even where a progress thread does: a program that asks again and again would only keep the thread
+    /// from its lock.
     pub(crate) agent: Agent,
     /// Time that a transfer has.
     pub(crate) timeout: Duration,
@@ -140,7 +141,8 @@ pub unsafe extern "C" fn ofi_nixl_load_peer(engine: *const Engine, peer: Bytes, 
     })
 }
 
-/// Begins to connect to a peer, or makes the agent its own peer. It does not wait: both ends may be driven by one thread.
+/// Begins to connect to a peer, or makes the agent its own peer. It does not wait: both ends may be driven by one
+/// thread.
 ///
 /// # Safety
 /// `engine` is open; `peer` is lent.

@@ -16,8 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Memory that the program has allocated, and keeps until it has deregistered it.
 pub(crate) struct Foreign(RawBuffer);
 
-// SAFETY: memory of `register`, whose caller keeps it valid and initialised, and knows that peers and rails access it, until the region is
-// given back. Turning it into its parts and back does nothing.
+// SAFETY: memory of `register`, whose caller keeps it valid and initialised, and knows that peers and rails access it,
+// until the region is given back. Turning it into its parts and back does nothing.
 unsafe impl Buffer for Foreign {
     fn into_raw(self) -> RawBuffer {
         self.0

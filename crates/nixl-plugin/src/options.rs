@@ -1,4 +1,5 @@
-//! The backend's options: what a program gives to `create_backend`, and `NIXL_OFI_<NAME>` of the environment for what it does not give.
+//! The backend's options: what a program gives to `create_backend`, and `NIXL_OFI_<NAME>` of the environment for what
+//! it does not give.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -25,7 +26,8 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Reads them: `given` first, then what `environment` says, then the defaults. Names that are none of ours are NIXL's.
+    /// Reads them: `given` first, then what `environment` says, then the defaults. Names that are none of ours are
+    /// NIXL's.
     ///
     /// # Errors
     /// `FI_EINVAL` for a value that is none.

@@ -46,7 +46,8 @@ pub struct Request {
 /// Prepares transfers of `count` descriptors to or from one peer.
 ///
 /// # Safety
-/// `engine` is open; `peer` and `count` descriptors at `descriptors` are lent, with handles of the engine; `out` is valid for a write.
+/// `engine` is open; `peer` and `count` descriptors at `descriptors` are lent, with handles of the engine; `out` is
+/// valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_nixl_prepare(
     engine: *const Engine,

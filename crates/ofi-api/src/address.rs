@@ -161,9 +161,9 @@ impl TryFrom<&Address> for SocketAddr {
 impl FromStr for Address {
     type Err = Error;
 
-    /// Reads `ip:port` and `[ip6]:port`, or the string form (fi_getinfo(3), `FI_ADDR_STR`): `fi_sockaddr_in://`, `fi_sockaddr_in6://`
-    /// and `fi_sockaddr://` with a numeric host give a socket address (a missing port is 0, a query is
-    /// dropped); any other text with a scheme stays an `FI_ADDR_STR` address.
+    /// Reads `ip:port` and `[ip6]:port`, or the string form (fi_getinfo(3), `FI_ADDR_STR`): `fi_sockaddr_in://`,
+    /// `fi_sockaddr_in6://` and `fi_sockaddr://` with a numeric host give a socket address (a missing port is 0, a
+    /// query is dropped); any other text with a scheme stays an `FI_ADDR_STR` address.
     ///
     /// # Errors
     /// `FI_EINVAL` for other text without a scheme, and if a socket address cannot be read.

@@ -71,7 +71,8 @@ impl Datatype {
     }
 }
 
-/// [`Datatype::bytes`] by number, modulo the length: [`Datatype::Void`], 256, falls on the first type, whose elements are bytes too.
+/// [`Datatype::bytes`] by number, modulo the length: [`Datatype::Void`], 256, falls on the first type, whose elements
+/// are bytes too.
 const SIZES: [u8; 32] = {
     let mut sizes = [0; 32];
     let mut at = 0;

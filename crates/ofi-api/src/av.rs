@@ -11,11 +11,11 @@ pub struct AvAttr {
     pub av_type: AvType,
     /// How many addresses to expect; 0 for unknown.
     pub count: usize,
-    /// The number of upper bits of an address that name one of the peer's receive contexts ([`FiAddr::with_rx_index`]); 0 for none:
-    /// then the peer chooses among its contexts. At most 32.
+    /// The number of upper bits of an address that name one of the peer's receive contexts ([`FiAddr::with_rx_index`]);
+    /// 0 for none: then the peer chooses among its contexts. At most 32.
     pub rx_ctx_bits: u32,
-    /// The name under which processes of this host and user share the vector, in the domain of this name. An address has
-    /// the same index in each of them. The vector exists while any of them has it open.
+    /// The name under which processes of this host and user share the vector, in the domain of this name. An address
+    /// has the same index in each of them. The vector exists while any of them has it open.
     pub name: Option<String>,
     /// Opens a shared vector for reading (`FI_READ`); it must exist.
     pub read_only: bool,
@@ -66,13 +66,13 @@ pub struct Insertion<'a> {
 
 /// An address vector (`fid_av`).
 pub trait AddressVector: Send + Sync + std::any::Any {
-    /// Inserts addresses. Inserting a known address returns the same index again; the address must then be removed as often as
-    /// it was inserted. An address that fails takes no index and does not affect the others.
+    /// Inserts addresses. Inserting a known address returns the same index again; the address must then be removed as
+    /// often as it was inserted. An address that fails takes no index and does not affect the others.
     ///
     /// # Errors
     /// `FI_ENOEQ` on a vector with events that has no queue; `FI_EINVAL` for user ids on one that was opened for
-    /// [`AddressVector::set_user_id`], for a number of them that is not that of the addresses, and for a name that cannot
-    /// be counted up; `FI_EACCES` on a vector opened only to look at.
+    /// [`AddressVector::set_user_id`], for a number of them that is not that of the addresses, and for a name that
+    /// cannot be counted up; `FI_EACCES` on a vector opened only to look at.
     fn insert_with(&self, addresses: Addresses<'_>, how: &Insertion<'_>) -> Result<Vec<Inserted>>;
 
     /// Inserts each address. An error that affects all of them is reported for each.
@@ -108,8 +108,8 @@ pub trait AddressVector: Send + Sync + std::any::Any {
         self.insert_with(addresses, &Insertion::default())
     }
 
-    /// Inserts an authorization key for the addresses of this vector and the endpoints that it is bound to, in a domain that was
-    /// opened with [`crate::AV_AUTH_KEY`]. Returns its index, which is not the index of an address.
+    /// Inserts an authorization key for the addresses of this vector and the endpoints that it is bound to, in a domain
+    /// that was opened with [`crate::AV_AUTH_KEY`]. Returns its index, which is not the index of an address.
     ///
     /// # Errors
     /// `FI_EINVAL` in other domains, and for a key of a wrong length; `FI_ENOSPC` for more than `max_ep_auth_key`.
@@ -150,8 +150,8 @@ pub trait AddressVector: Send + Sync + std::any::Any {
     fn bind_eq(&self, eq: &Arc<dyn EventQueue>) -> Result<()>;
 
     /// The numbers of a shared vector's addresses as memory that all its processes see (`fi_av_attr.map_addr`): the
-    /// `n`th word is the number of the `n`th address, once that is inserted. Mapped while the vector is open. `None` for
-    /// a vector without name.
+    /// `n`th word is the number of the `n`th address, once that is inserted. Mapped while the vector is open. `None`
+    /// for a vector without name.
     fn map_addr(&self) -> Option<std::ptr::NonNull<u64>>;
 
     /// Removes one insertion of each of `addresses`.

@@ -50,8 +50,8 @@ pub struct CollectiveAttr {
     pub max_members: usize,
 }
 
-/// A collective operation. All members of a group post the same operations in the same order, with the same count, type,
-/// operation and root.
+/// A collective operation. All members of a group post the same operations in the same order, with the same count,
+/// type, operation and root.
 #[derive(Clone, Copy, Debug)]
 pub struct CollectiveOp<'a> {
     /// Which.

@@ -179,8 +179,8 @@ impl<'a> CqBuffer<'a> {
         self.format
     }
 
-    /// The array, if its entries are of type [`CqTaggedEntry`] and need no conversion. A caller that stays below the capacity can
-    /// then write entries itself, as [`write`](Self::write) does.
+    /// The array, if its entries are of type [`CqTaggedEntry`] and need no conversion. A caller that stays below the
+    /// capacity can then write entries itself, as [`write`](Self::write) does.
     #[inline]
     pub fn plain(&mut self) -> Option<std::ptr::NonNull<CqTaggedEntry>> {
         let plain = self.format as u32 == CqFormat::Tagged as u32 && self.sources.is_null();

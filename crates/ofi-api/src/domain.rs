@@ -9,8 +9,8 @@ use crate::{
     Statistic, Threading, Threshold, TxAttr, WaitAttr, WaitSet, Work, WorkId,
 };
 
-/// Threading: either the library serialises calls, or the application promises to. A provider may use the promise to omit its own locks. The
-/// providers of this stack do not, because widely used programs break it.
+/// Threading: either the library serialises calls, or the application promises to. A provider may use the promise to
+/// omit its own locks. The providers of this stack do not, because widely used programs break it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Serialization(Threading);
 
@@ -21,8 +21,9 @@ impl Serialization {
     /// The application serialises calls as `threading` says, and a provider may rely on it.
     ///
     /// # Safety
-    /// No two threads are at the same time in data-transfer calls, queue reads, or calls of counters or statistics of the same
-    /// domain (`FI_THREAD_DOMAIN`), or of the same endpoint and the objects bound to it (`FI_THREAD_COMPLETION`).
+    /// No two threads are at the same time in data-transfer calls, queue reads, or calls of counters or statistics of
+    /// the same domain (`FI_THREAD_DOMAIN`), or of the same endpoint and the objects bound to it
+    /// (`FI_THREAD_COMPLETION`).
     #[allow(unsafe_code)] // a promise to make, not an operation
     pub const unsafe fn application(threading: Threading) -> Self {
         Self(threading)
@@ -76,18 +77,18 @@ pub trait Domain: Send + Sync {
     fn open_endpoint(&self, info: &Info) -> Result<Arc<dyn Endpoint>>;
 
     /// Binds an event queue for the domain's endpoints that have none of their own (`fi_domain_bind`), and with
-    /// [`BindFlags::REG_MR`] for its registrations: `FI_MR_COMPLETE` follows each that succeeds. A failing registration is not an event;
-    /// the call returns its error.
+    /// [`BindFlags::REG_MR`] for its registrations: `FI_MR_COMPLETE` follows each that succeeds. A failing registration
+    /// is not an event; the call returns its error.
     ///
     /// # Errors
     /// `FI_EBUSY` if it has one; `FI_EBADFLAGS` for other flags; `FI_EINVAL` for a queue of another library's making.
     fn bind_eq(&self, eq: &Arc<dyn EventQueue>, flags: BindFlags) -> Result<()>;
 
-    /// Opens a scalable endpoint (`fi_scalable_ep`): one address for the transmit and receive contexts that are opened from
-    /// it ([`Endpoint::transmit_context`], [`Endpoint::receive_context`]), as many as [`crate::EpAttr`] says. It is bound to an
-    /// address vector and enabled, and has no data transfers of its own. With `FI_NAMED_RX_CTX` a message goes to the
-    /// receive context that its address names. A message that names none, or any message without the capability, goes to a
-    /// context that can receive it, always the same for one sender.
+    /// Opens a scalable endpoint (`fi_scalable_ep`): one address for the transmit and receive contexts that are opened
+    /// from it ([`Endpoint::transmit_context`], [`Endpoint::receive_context`]), as many as [`crate::EpAttr`] says. It
+    /// is bound to an address vector and enabled, and has no data transfers of its own. With `FI_NAMED_RX_CTX` a
+    /// message goes to the receive context that its address names. A message that names none, or any message without
+    /// the capability, goes to a context that can receive it, always the same for one sender.
     ///
     /// # Errors
     /// As [`Domain::open_endpoint`]; `FI_ENOSYS` if the domain has no scalable endpoints.
@@ -96,8 +97,9 @@ pub trait Domain: Send + Sync {
         Err(Error::new(Errno::ENOSYS))
     }
 
-    /// Opens a transmit context that several endpoints share (`fi_stx_context`). Their attributes must be within its own.
-    /// The endpoints share the room for operations in flight, [`TxAttr::size`]; everything else is each endpoint's own.
+    /// Opens a transmit context that several endpoints share (`fi_stx_context`). Their attributes must be within its
+    /// own. The endpoints share the room for operations in flight, [`TxAttr::size`]; everything else is each endpoint's
+    /// own.
     ///
     /// # Errors
     /// `FI_ENOSYS` if the domain has no shared contexts.
@@ -107,9 +109,9 @@ pub trait Domain: Send + Sync {
     }
 
     /// Opens a receive context that several endpoints share (`fi_srx_context`), whose attributes theirs are a part of:
-    /// an endpoint that receives, and nothing else. A message of any endpoint that is bound to it takes the first receive
-    /// that matches, and ends on that endpoint's queue. A receive that is cancelled ends on the queue of the endpoint that
-    /// was bound first.
+    /// an endpoint that receives, and nothing else. A message of any endpoint that is bound to it takes the first
+    /// receive that matches, and ends on that endpoint's queue. A receive that is cancelled ends on the queue of the
+    /// endpoint that was bound first.
     ///
     /// # Errors
     /// `FI_ENOSYS` if the domain has no shared contexts.
@@ -130,9 +132,9 @@ pub trait Domain: Send + Sync {
     /// `FI_ENOSYS` for a wait object that it cannot have.
     fn open_counter(&self, attr: &CntrAttr) -> Result<Arc<dyn Counter>>;
 
-    /// Statistics of the domain: the numbers of open endpoints and regions, and the sums over the endpoints and shared receive
-    /// contexts. Closed objects do not count. Under `FI_THREAD_COMPLETION`, where other threads may be
-    /// using the endpoints, only the numbers of open objects.
+    /// Statistics of the domain: the numbers of open endpoints and regions, and the sums over the endpoints and shared
+    /// receive contexts. Closed objects do not count. Under `FI_THREAD_COMPLETION`, where other threads may be using
+    /// the endpoints, only the numbers of open objects.
     fn statistics(&self) -> Vec<Statistic>;
 
     /// Opens a poll set.
@@ -145,8 +147,8 @@ pub trait Domain: Send + Sync {
     /// once if they have.
     ///
     /// # Errors
-    /// `FI_EOPNOTSUPP` for an endpoint without `FI_TRIGGER`; `FI_ENOSYS` for a multi-receive or a search; `FI_EAGAIN` if
-    /// too much waits for this counter; `FI_EDOMAIN`, `FI_EINVAL` for objects of others.
+    /// `FI_EOPNOTSUPP` for an endpoint without `FI_TRIGGER`; `FI_ENOSYS` for a multi-receive or a search; `FI_EAGAIN`
+    /// if too much waits for this counter; `FI_EDOMAIN`, `FI_EINVAL` for objects of others.
     fn queue_work(&self, when: &Threshold<'_>, work: &Work<'_>) -> Result<WorkId>;
 
     /// Cancels work that has not started (`FI_CANCEL_WORK`). It has no completion.
@@ -155,7 +157,8 @@ pub trait Domain: Send + Sync {
     /// `FI_ENOENT` if it has started.
     fn cancel_work(&self, id: WorkId) -> Result<()>;
 
-    /// Cancels all work that waits for `counter`, or all that has not started (`FI_FLUSH_WORK`). Returns how much it was.
+    /// Cancels all work that waits for `counter`, or all that has not started (`FI_FLUSH_WORK`). Returns how much it
+    /// was.
     ///
     /// # Errors
     /// As `queue_work` for the counter.

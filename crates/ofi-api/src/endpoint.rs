@@ -11,7 +11,8 @@ use crate::{
 /// Which of libfabric's call shapes an operation was posted with; they differ in where its flags come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Call {
-    /// `fi_send`, `fi_sendv`, `fi_senddata` and the like: the endpoint's `op_flags` plus the flags that the call implies.
+    /// `fi_send`, `fi_sendv`, `fi_senddata` and the like: the endpoint's `op_flags` plus the flags that the call
+    /// implies.
     #[default]
     Plain,
     /// `fi_inject` and the like: the buffer is reusable on return, and success is never reported on a queue.
@@ -266,15 +267,16 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     /// `FI_EOPNOTSUPP` on endpoints that are not of `FI_EP_MSG`, or that were opened to accept.
     fn connect(&self, address: &Address, data: &[u8]) -> Result<()>;
 
-    /// Accepts the request that the endpoint was opened with ([`crate::Info::handle`]), and gives `data` along. Enables the
-    /// endpoint. `FI_CONNECTED` follows as an event.
+    /// Accepts the request that the endpoint was opened with ([`crate::Info::handle`]), and gives `data` along. Enables
+    /// the endpoint. `FI_CONNECTED` follows as an event.
     ///
     /// # Errors
-    /// The errors of [`Endpoint::enable`]; `FI_EALREADY` if the request was answered before; `FI_EOPNOTSUPP` without a request.
+    /// The errors of [`Endpoint::enable`]; `FI_EALREADY` if the request was answered before; `FI_EOPNOTSUPP` without a
+    /// request.
     fn accept(&self, data: &[u8]) -> Result<()>;
 
-    /// Ends the connection: outstanding operations fail with `FI_ECANCELED`, and the peer gets `FI_SHUTDOWN` after all messages that were
-    /// sent before. This end gets the event at once. Calling it again has no effect.
+    /// Ends the connection: outstanding operations fail with `FI_ECANCELED`, and the peer gets `FI_SHUTDOWN` after all
+    /// messages that were sent before. This end gets the event at once. Calling it again has no effect.
     ///
     /// # Errors
     /// `FI_ENOTCONN` without a connection.
@@ -289,8 +291,9 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     /// Binds a shared transmit context; an endpoint whose info has `FI_SHARED_CONTEXT` needs one.
     ///
     /// # Errors
-    /// `FI_EOPBADSTATE` after enable; `FI_EBUSY` if it has one, or if [`crate::DomainAttr::max_ep_stx_ctx`] endpoints already use this one;
-    /// `FI_EINVAL` for an endpoint with a context of its own, or with attributes beyond the context's.
+    /// `FI_EOPBADSTATE` after enable; `FI_EBUSY` if it has one, or if [`crate::DomainAttr::max_ep_stx_ctx`] endpoints
+    /// already use this one; `FI_EINVAL` for an endpoint with a context of its own, or with attributes beyond the
+    /// context's.
     fn bind_shared_transmit(&self, context: &Arc<dyn SharedTransmit>) -> Result<()> {
         let _ = context;
         Err(Error::new(Errno::ENOSYS))
@@ -307,21 +310,20 @@ pub trait Endpoint: Send + Sync + std::any::Any {
         Err(Error::new(Errno::ENOSYS))
     }
 
-    /// A transmit context of a scalable endpoint (`fi_tx_context`), and its attributes: an endpoint that sends, reads and
-    /// writes under the address of the scalable endpoint, completes in a queue of its own, and is
-    /// enabled separately. `attr` may ask for less than the scalable endpoint has. A closed context may be opened
-    /// again.
+    /// A transmit context of a scalable endpoint (`fi_tx_context`), and its attributes: an endpoint that sends, reads
+    /// and writes under the address of the scalable endpoint, completes in a queue of its own, and is enabled
+    /// separately. `attr` may ask for less than the scalable endpoint has. A closed context may be opened again.
     ///
     /// # Errors
-    /// `FI_EINVAL` for an index beyond [`crate::EpAttr::tx_ctx_cnt`], or for more than the scalable endpoint has; `FI_EBUSY`
-    /// for a context that is open; `FI_EOPNOTSUPP` on other endpoints.
+    /// `FI_EINVAL` for an index beyond [`crate::EpAttr::tx_ctx_cnt`], or for more than the scalable endpoint has;
+    /// `FI_EBUSY` for a context that is open; `FI_EOPNOTSUPP` on other endpoints.
     fn transmit_context(&self, index: usize, attr: Option<&TxAttr>) -> Result<(Arc<dyn Endpoint>, TxAttr)> {
         let _ = (index, attr);
         Err(Error::new(Errno::EOPNOTSUPP))
     }
 
-    /// A receive context of a scalable endpoint (`fi_rx_context`), and its attributes: an endpoint that receives messages
-    /// that name it ([`FiAddr::with_rx_index`]), or that the scalable endpoint assigns to it. Otherwise as
+    /// A receive context of a scalable endpoint (`fi_rx_context`), and its attributes: an endpoint that receives
+    /// messages that name it ([`FiAddr::with_rx_index`]), or that the scalable endpoint assigns to it. Otherwise as
     /// [`Endpoint::transmit_context`].
     ///
     /// # Errors
@@ -390,8 +392,8 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     /// Changes the peer's memory atomically, element by element.
     ///
     /// # Errors
-    /// As `send`; `FI_EOPNOTSUPP` for an operation and type that [`Endpoint::atomic_valid`] does not support, `FI_EMSGSIZE`
-    /// for more elements than it permits.
+    /// As `send`; `FI_EOPNOTSUPP` for an operation and type that [`Endpoint::atomic_valid`] does not support,
+    /// `FI_EMSGSIZE` for more elements than it permits.
     fn atomic(&self, op: &AtomicOp<'_>) -> Result<()>;
 
     /// The most elements of one call (`fi_atomicvalid`, `fi_fetch_atomicvalid`, `fi_compare_atomicvalid`).
@@ -400,9 +402,10 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     /// `FI_EOPNOTSUPP` for a combination that the endpoint does not have, with the reason.
     fn atomic_valid(&self, kind: AtomicKind, op: FiOp, datatype: Datatype) -> Result<usize>;
 
-    /// Joins a group whose members, by rank, are those of `set`, including the endpoint itself. All members call
-    /// this, with the same members in the same order; then each gets `FI_JOIN_COMPLETE`, or an error. `coll_addr` is the
-    /// set's ([`AvSet::addr`]) or a group's; with [`FiAddr::NOTAVAIL`] the join ends here, without hearing of the others.
+    /// Joins a group whose members, by rank, are those of `set`, including the endpoint itself. All members call this,
+    /// with the same members in the same order; then each gets `FI_JOIN_COMPLETE`, or an error. `coll_addr` is the
+    /// set's ([`AvSet::addr`]) or a group's; with [`FiAddr::NOTAVAIL`] the join ends here, without hearing of the
+    /// others.
     ///
     /// # Errors
     /// `FI_ENOEQ` without an event queue; `FI_EINVAL` for a set of another vector, or without the endpoint;
@@ -410,34 +413,34 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     fn join_collective(&self, coll_addr: FiAddr, set: &dyn AvSet, context: Context) -> Result<Group>;
 
     /// Joins a multicast group (`fi_join`): messages to the group arrive here, and sends to [`MulticastGroup::addr`] go
-    /// to all members. `flags` has `FI_SEND`, `FI_RECV`, or nothing for both. `FI_JOIN_COMPLETE` follows. A group without
-    /// a port uses the endpoint's.
+    /// to all members. `flags` has `FI_SEND`, `FI_RECV`, or nothing for both. `FI_JOIN_COMPLETE` follows. A group
+    /// without a port uses the endpoint's.
     ///
     /// [`MulticastGroup::addr`]: crate::MulticastGroup::addr
     ///
     /// # Errors
-    /// `FI_EOPNOTSUPP` without `FI_MULTICAST`; `FI_ENOEQ` without an event queue; `FI_EINVAL` for an address that is not a group in the
-    /// endpoint's address format; `FI_EALREADY`; an error of the system.
+    /// `FI_EOPNOTSUPP` without `FI_MULTICAST`; `FI_ENOEQ` without an event queue; `FI_EINVAL` for an address that is
+    /// not a group in the endpoint's address format; `FI_EALREADY`; an error of the system.
     fn join_multicast(&self, group: &Address, flags: BindFlags, context: Context) -> Result<Multicast>;
 
     /// Starts a collective in a group that was joined.
     ///
     /// # Errors
-    /// As `send`; `FI_EOPNOTSUPP` for a combination that `Domain::query_collective` does not support; `FI_EINVAL` for memory of the wrong
-    /// length, or a root that is not a member; for a failed group, the error that it failed with.
+    /// As `send`; `FI_EOPNOTSUPP` for a combination that `Domain::query_collective` does not support; `FI_EINVAL` for
+    /// memory of the wrong length, or a root that is not a member; for a failed group, the error that it failed with.
     fn collective(&self, op: &CollectiveOp<'_>) -> Result<()>;
 
-    /// Posts `op` when a counter reaches a threshold (`FI_TRIGGER`, fi_trigger(3)), or at once if it already has. From then on it is an
-    /// ordinary operation; errors when it starts are reported on the queue. Until then the memory of an
-    /// injected operation remains the caller's, and all other memory is lent.
+    /// Posts `op` when a counter reaches a threshold (`FI_TRIGGER`, fi_trigger(3)), or at once if it already has. From
+    /// then on it is an ordinary operation; errors when it starts are reported on the queue. Until then the memory of
+    /// an injected operation remains the caller's, and all other memory is lent.
     ///
     /// # Errors
-    /// `FI_EOPNOTSUPP` without `FI_TRIGGER`; `FI_EAGAIN` if too many operations wait for the counter; `FI_EINVAL`, `FI_EDOMAIN` for
-    /// a foreign counter; those errors of the operation that can be detected now.
+    /// `FI_EOPNOTSUPP` without `FI_TRIGGER`; `FI_EAGAIN` if too many operations wait for the counter; `FI_EINVAL`,
+    /// `FI_EDOMAIN` for a foreign counter; those errors of the operation that can be detected now.
     fn trigger(&self, when: &Threshold<'_>, op: &DeferredOp<'_>) -> Result<()>;
 
-    /// Cancels the oldest receive, or the first triggered operation that still waits, posted with `context`. It ends with
-    /// either its message or `FI_ECANCELED`.
+    /// Cancels the oldest receive, or the first triggered operation that still waits, posted with `context`. It ends
+    /// with either its message or `FI_ECANCELED`.
     ///
     /// # Errors
     /// `FI_ENOENT` if no such receive is pending.
@@ -458,10 +461,10 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     /// Its counters, at this moment.
     fn statistics(&self) -> Vec<Statistic>;
 
-    /// Has `watcher` called for every message that comes before its receive, and when such a message is found, in place of who
-    /// was called before; `None` ends that. It is called after the fact, in order, by whichever thread has just moved the domain
-    /// on and holds no lock: it may read statistics, and should not post or wait. An endpoint's messages that wait in a
-    /// shared receive context are that context's.
+    /// Has `watcher` called for every message that comes before its receive, and when such a message is found, in place
+    /// of who was called before; `None` ends that. It is called after the fact, in order, by whichever thread has just
+    /// moved the domain on and holds no lock: it may read statistics, and should not post or wait. An endpoint's
+    /// messages that wait in a shared receive context are that context's.
     ///
     /// # Errors
     /// `FI_ENOSYS` for an endpoint that does not receive.

@@ -46,8 +46,8 @@ impl Fid {
 /// How to open an event queue (`struct fi_eq_attr`).
 #[derive(Clone, Debug)]
 pub struct EqAttr {
-    /// The number of events to make room for; 0 leaves it to the library. It limits the events that the application writes; the
-    /// library's events are never dropped.
+    /// The number of events to make room for; 0 leaves it to the library. It limits the events that the application
+    /// writes; the library's events are never dropped.
     pub size: usize,
     /// Whether the application may write events of its own (`FI_WRITE`).
     pub write: bool,
@@ -116,7 +116,8 @@ pub trait EventQueue: Send + Sync + std::any::Any {
     /// Takes the oldest event.
     ///
     /// # Errors
-    /// `FI_EAGAIN` if there is no event; `FI_EAVAIL` if an error is pending, to be read with [`EventQueue::read_error`].
+    /// `FI_EAGAIN` if there is no event; `FI_EAVAIL` if an error is pending, to be read with
+    /// [`EventQueue::read_error`].
     fn read(&self) -> Result<Event>;
 
     /// The oldest event, which stays (`FI_PEEK`).
@@ -161,7 +162,7 @@ pub trait EventQueue: Send + Sync + std::any::Any {
     /// The wait descriptor, for `FI_WAIT_FD` and `FI_WAIT_POLLFD` (an array of one, which never changes).
     fn wait_fd(&self) -> Option<std::os::fd::RawFd>;
 
-    /// Mutex and condition variable, for `FI_WAIT_MUTEX_COND`. Wait on them only after [`EventQueue::trywait`] said so; they
-    /// are broadcast until the queue is read.
+    /// Mutex and condition variable, for `FI_WAIT_MUTEX_COND`. Wait on them only after [`EventQueue::trywait`] said so;
+    /// they are broadcast until the queue is read.
     fn mutex_cond(&self) -> Option<MutexCond>;
 }

@@ -243,7 +243,8 @@ impl BindFlags {
     /// The same bit as [`BindFlags::TRANSMIT`], under the name that counters use.
     pub const SEND: BindFlags = BindFlags::TRANSMIT;
 
-    /// Registrations of the domain (`FI_REG_MR`). The same bit as [`BindFlags::SELECTIVE_COMPLETION`], which is for endpoints.
+    /// Registrations of the domain (`FI_REG_MR`). The same bit as [`BindFlags::SELECTIVE_COMPLETION`], which is for
+    /// endpoints.
     pub const REG_MR: BindFlags = BindFlags::SELECTIVE_COMPLETION;
 }
 

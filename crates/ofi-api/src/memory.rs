@@ -54,8 +54,8 @@ impl<'a> Lent<'a> {
     ///
     /// # Safety
     /// Until the operation's completion is read (or, for an injected one, until the call returns) or the endpoint is
-    /// closed, the memory stays allocated and is not written and, for a receive or a read, not read by anything else. Everything
-    /// past this constructor is safe because of this promise.
+    /// closed, the memory stays allocated and is not written and, for a receive or a read, not read by anything else.
+    /// Everything past this constructor is safe because of this promise.
     #[inline]
     pub const unsafe fn new(pieces: &'a [Piece], descs: &'a [Desc]) -> Self {
         Self { pieces, descs }
@@ -174,16 +174,17 @@ pub trait MemoryRegion: Send + Sync {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Makes `counter` count accesses by peers to the region (`fi_mr_bind`): `FI_REMOTE_WRITE`, `FI_REMOTE_READ` or both.
-    /// Accesses through peers' mappings are stopped first, and go to the owner from now on, since only it
-    /// can count them.
+    /// Makes `counter` count accesses by peers to the region (`fi_mr_bind`): `FI_REMOTE_WRITE`, `FI_REMOTE_READ` or
+    /// both. Accesses through peers' mappings are stopped first, and go to the owner from now on, since only it can
+    /// count them.
     ///
     /// # Errors
     /// `FI_EBADFLAGS` for other flags; `FI_EBUSY` if that kind has a counter; `FI_EINVAL` for a counter of another
     /// library's making, `FI_EDOMAIN` for one of another domain.
     fn bind_counter(&self, counter: &Arc<dyn Counter>, flags: BindFlags) -> Result<()>;
 
-    /// Ties the region to an endpoint, as domains with `FI_MR_ENDPOINT` need; others take note of it and change nothing.
+    /// Ties the region to an endpoint, as domains with `FI_MR_ENDPOINT` need; others take note of it and change
+    /// nothing.
     ///
     /// # Errors
     /// `FI_EOPBADSTATE` if the region is enabled and the domain has `FI_MR_ENDPOINT`; `FI_EDOMAIN` for an endpoint of

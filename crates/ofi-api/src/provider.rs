@@ -34,7 +34,8 @@ pub struct Offers {
 /// Programs without `unsafe` rely on every object of a provider, so each object must keep the promises of its trait:
 /// * A completion is reported when the operation no longer uses the lent memory, and not before.
 /// * [`MemoryRegion::close`](crate::MemoryRegion::close) returns `Ok` only when peers can no longer reach the memory.
-/// * [`LibraryMemory`](crate::LibraryMemory) names memory that is mapped, initialised and owned by it alone while it lives.
+/// * [`LibraryMemory`](crate::LibraryMemory) names memory that is mapped, initialised and owned by it alone while it
+///   lives.
 /// * A descriptor that a wait object names is open as long as the object lives.
 #[allow(unsafe_code)] // the promise of the trait, not a call
 pub unsafe trait Provider: Send + Sync {
@@ -53,8 +54,8 @@ pub unsafe trait Provider: Send + Sync {
     /// `FI_EINVAL` if it did not.
     fn open_fabric(&self, info: &Info) -> Result<Arc<dyn Fabric>>;
 
-    /// Whether devices access registrations directly, under keys of their own: faster, but only in domains that choose the keys
-    /// (`FI_MR_PROV_KEY`).
+    /// Whether devices access registrations directly, under keys of their own: faster, but only in domains that choose
+    /// the keys (`FI_MR_PROV_KEY`).
     fn has_device_keys(&self) -> bool {
         false
     }

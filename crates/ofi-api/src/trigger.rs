@@ -6,8 +6,8 @@ use crate::{AtomicOp, Counter, Endpoint, ReceiveOp, RmaOp, SendOp, TagMatch};
 
 /// When to start (`struct fi_trigger_threshold`): as soon as the counter is at the threshold or above.
 ///
-/// Operations that wait for one counter start in the order of their thresholds, and in the order of the calls for equal thresholds, even if the
-/// counter skips several.
+/// Operations that wait for one counter start in the order of their thresholds, and in the order of the calls for equal
+/// thresholds, even if the counter skips several.
 #[derive(Clone, Copy, Debug)]
 pub struct Threshold<'a> {
     /// The counter; one of the same domain.

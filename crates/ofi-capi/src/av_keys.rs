@@ -77,8 +77,9 @@ pub(crate) unsafe fn of_insertion(flags: u64, places: *const u64, count: usize) 
     Ok(Some(FiAddr(numbers[0])))
 }
 
-/// The key of a registration in a domain with the keys in its address vectors, where `auth_key` names a vector; and the one peer
-/// that it is for, if it is for one only, which takes a domain that was opened with `FI_DIRECTED_RECV`: `directed`.
+/// The key of a registration in a domain with the keys in its address vectors, where `auth_key` names a vector; and the
+/// one peer that it is for, if it is for one only, which takes a domain that was opened with `FI_DIRECTED_RECV`:
+/// `directed`.
 ///
 /// # Errors
 /// `FI_EINVAL` if it does not.

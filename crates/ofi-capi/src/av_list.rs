@@ -46,8 +46,8 @@ impl AddressList {
     }
 
     /// Strings are taken in both ways that programs give them: one behind the other, as C's shm does, or, as the man
-    /// page says, as an array of pointers. A string has a scheme, and so eight printable bytes at least; no pointer has.
-    /// A string that is shorter is wrong, and may look as a pointer does.
+    /// page says, as an array of pointers. A string has a scheme, and so eight printable bytes at least; no pointer
+    /// has. A string that is shorter is wrong, and may look as a pointer does.
     unsafe fn next_text(&mut self) -> Result<Address> {
         // SAFETY: the caller's promise: what is read is of a pointer, or of a string whose end no byte is read behind.
         let byte = |at| unsafe { self.at.wrapping_add(at).read() };
@@ -61,8 +61,8 @@ impl AddressList {
         if !pointer.is_aligned() {
             return Err(no_text());
         }
-        // SAFETY: as above, or a string that ends in these bytes: they are of one page, as they are aligned, so what follows it can
-        // be read too.
+        // SAFETY: as above, or a string that ends in these bytes: they are of one page, as they are aligned, so what
+        // follows it can be read too.
         let text = unsafe { pointer.read_volatile() };
         if !memory::is_mapped(text.addr()) {
             return Err(no_text());

@@ -21,7 +21,8 @@ pub(crate) fn done(body: impl FnOnce() -> Result<()>) -> c_int {
     int(|| body().map(|()| 0))
 }
 
-/// Runs `body` for a call that answers a `ssize_t`. Always in line: what `body` looks at is then not put into memory first.
+/// Runs `body` for a call that answers a `ssize_t`. Always in line: what `body` looks at is then not put into memory
+/// first.
 #[inline(always)]
 pub(crate) fn size(body: impl FnOnce() -> Result<usize>) -> isize {
     match catch_unwind(AssertUnwindSafe(body)) {

@@ -1,7 +1,7 @@
 //! Scalable endpoints, their transmit and receive contexts, and contexts that endpoints share.
 //!
-//! All but shared transmit contexts are a `struct fid_ep` in C and an `Endpoint` in Rust: what one of them does not have,
-//! the Rust endpoint refuses.
+//! All but shared transmit contexts are a `struct fid_ep` in C and an `Endpoint` in Rust: what one of them does not
+//! have, the Rust endpoint refuses.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;

@@ -277,8 +277,9 @@ unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_in
     })
 }
 
-/// Binds a counter. What peers do is counted by endpoints with `FI_RMA_EVENT` (fi_endpoint(3)); libfabric's own providers let
-/// others ask for it along with what they do count, and programs bind one counter for all that a side can do.
+/// Binds a counter. What peers do is counted by endpoints with `FI_RMA_EVENT` (fi_endpoint(3)); libfabric's own
+/// providers let others ask for it along with what they do count, and programs bind one counter for all that a side can
+/// do.
 fn bind_counter(endpoint: &Arc<dyn Endpoint>, counter: &Arc<dyn Counter>, flags: BindFlags) -> Result<()> {
     let rest = flags - (BindFlags::REMOTE_READ | BindFlags::REMOTE_WRITE);
     match endpoint.bind_counter(counter, flags) {

@@ -1,5 +1,5 @@
-//! The functions behind the exported symbols. `link/exports.c` gives them C's names and versions: one C name has several
-//! versions, and some take variable arguments, which Rust cannot define.
+//! The functions behind the exported symbols. `link/exports.c` gives them C's names and versions: one C name has
+//! several versions, and some take variable arguments, which Rust cannot define.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -82,7 +82,8 @@ fn known(flags: u64) -> Result<GetinfoFlags> {
     Err(Error::wanted(Errno::EBADFLAGS, subject, wanted, format!("{unknown:#x}"), "leave the others out"))
 }
 
-/// `FI_SOURCE` says what node and service are for, and there is neither (fi_getinfo(3)): C's library finds nothing then.
+/// `FI_SOURCE` says what node and service are for, and there is neither (fi_getinfo(3)): C's library finds nothing
+/// then.
 #[cold]
 fn nothing_to_be_the_source() -> Error {
     let advice = "leave FI_SOURCE out, or name the address";
@@ -176,7 +177,8 @@ pub extern "C" fn ofi_capi_strerror(number: c_int) -> *const c_char {
     border::value(c"".as_ptr(), || names::error(number))
 }
 
-/// `fi_open`: objects of the library itself, of which there is the log. There is no cache of registrations (`mr_cache`).
+/// `fi_open`: objects of the library itself, of which there is the log. There is no cache of registrations
+/// (`mr_cache`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_capi_open(
     version: u32,

@@ -1,8 +1,8 @@
 //! Providers of others: C plug-ins (`lib*-fi.so`) from `FI_PROVIDER_PATH`, which answer getinfo after ours.
 //!
-//! Objects of a plug-in are its own from the fabric on: calls go through its tables and never come here. Infos cross the
-//! border as copies, so that they have the newest structures whatever version the plug-in was built for. What a plug-in
-//! hands out is believed as what a C program says is; one that cannot work is refused with a line in the log.
+//! Objects of a plug-in are its own from the fabric on: calls go through its tables and never come here. Infos cross
+//! the border as copies, so that they have the newest structures whatever version the plug-in was built for. What a
+//! plug-in hands out is believed as what a C program says is; one that cannot work is refused with a line in the log.
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};

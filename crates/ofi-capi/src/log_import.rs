@@ -156,7 +156,8 @@ static IMPORTED_OPS: fi_ops = fi_ops { close: close_imported, ..fi_ops::NOSYS };
 /// `fi_open` of `logging`.
 ///
 /// # Errors
-/// `FI_EINVAL` for an interface before 1.13, and with attributes; `FI_EBADFLAGS`; `FI_EALREADY` while a program has the log.
+/// `FI_EINVAL` for an interface before 1.13, and with attributes; `FI_EBADFLAGS`; `FI_EALREADY` while a program has the
+/// log.
 pub(crate) fn open(
     version: Version,
     attr_len: usize,

@@ -1,5 +1,5 @@
-//! One of our providers inside a stock libfabric: `link/plugin.c` has `fi_prov_ini`, and says which provider under which
-//! name. The host library fills in names and versions of what comes back, and frees it with malloc.
+//! One of our providers inside a stock libfabric: `link/plugin.c` has `fi_prov_ini`, and says which provider under
+//! which name. The host library fills in names and versions of what comes back, and frees it with malloc.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -9,8 +9,8 @@ use crate::abi::{Abi, fi_fabric_attr, fid_fabric};
 use crate::border::{self, null};
 use crate::{fabric, info, memory};
 
-/// The host's own flag for "a utility provider asks for what to put itself on" (`OFI_CORE_PROV_ONLY` in C libfabric). An
-/// answer would be listed before ours, and cannot work.
+/// The host's own flag for "a utility provider asks for what to put itself on" (`OFI_CORE_PROV_ONLY` in C libfabric).
+/// An answer would be listed before ours, and cannot work.
 const CORE_PROV_ONLY: u64 = 1 << 59;
 
 /// The prov_name of a program in our words: our provider goes by `alias` there. Others of a stack stay.

@@ -1,5 +1,6 @@
-//! What all data transfers share: C's buffers as lent memory, the three shapes that a call comes in (one buffer, a vector,
-//! a message structure), and where an operation goes: to the endpoint at once, or with `FI_TRIGGER` to a counter.
+//! What all data transfers share: C's buffers as lent memory, the three shapes that a call comes in (one buffer, a
+//! vector, a message structure), and where an operation goes: to the endpoint at once, or with `FI_TRIGGER` to a
+//! counter.
 
 use std::ffi::c_void;
 
@@ -131,8 +132,8 @@ pub(crate) unsafe fn of<'a>(ep: *mut fid_ep) -> Result<&'a EpBody> {
     unsafe { object::body(ep) }
 }
 
-/// The room in a buffer to receive into. Null has none, whatever its length: programs that exchange empty messages post such
-/// (libfabric's fi_shared_ctx does), and C's providers look at the length when there are bytes to place.
+/// The room in a buffer to receive into. Null has none, whatever its length: programs that exchange empty messages post
+/// such (libfabric's fi_shared_ctx does), and C's providers look at the length when there are bytes to place.
 #[inline(always)]
 pub(crate) fn room(buf: *const c_void, len: usize) -> usize {
     if buf.is_null() { 0 } else { len }

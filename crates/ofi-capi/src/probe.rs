@@ -1,5 +1,5 @@
-//! For measurements: calls as C programs make them, on objects of the Rust API. What C's inline functions do is done here:
-//! a jump through the table that the object begins with.
+//! For measurements: calls as C programs make them, on objects of the Rust API. What C's inline functions do is done
+//! here: a jump through the table that the object begins with.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;

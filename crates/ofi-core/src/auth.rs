@@ -1,13 +1,16 @@
-//! Authorization keys: only endpoints with the same key talk to each other (fi_endpoint(3), "auth_key"), and a key given with a
-//! registration keeps it from all other endpoints of its domain (fi_mr(3), "auth_key").
+//! Authorization keys: only endpoints with the same key talk to each other (fi_endpoint(3), "auth_key"), and a key
+//! given with a registration keeps it from all other endpoints of its domain (fi_mr(3), "auth_key").
 //!
 //! How a transport takes part:
-//! - It says how long a key may be: [`Transport::AUTH_KEY_SIZE`], and the same number in `auth_key_size` of its offer's endpoint and
-//!   domain attributes. The core refuses keys where this is 0, and longer ones, however an application filled in its info.
-//! - An endpoint's key stands in `info.ep_attr.auth_key` of the info that [`Transport::open_lanes`] and [`Transport::open_port`] get:
-//!   its own, its domain's where it has none, or its address vector's in a domain opened with `FI_AV_AUTH_KEY`. Empty is no key, which is a key like another: it fits only itself.
-//! - It lets no peer in whose key is not the same, ends what was posted to such a peer with `FI_EKEYREJECTED`, and counts it.
-//!   [`AuthKey::proof`] shows that one has the key without telling it, for transports that do nothing better.
+//! - It says how long a key may be: [`Transport::AUTH_KEY_SIZE`], and the same number in `auth_key_size` of its offer's
+//!   endpoint and domain attributes. The core refuses keys where this is 0, and longer ones, however an application
+//!   filled in its info.
+//! - An endpoint's key stands in `info.ep_attr.auth_key` of the info that [`Transport::open_lanes`] and
+//!   [`Transport::open_port`] get: its own, its domain's where it has none, or its address vector's in a domain opened
+//!   with `FI_AV_AUTH_KEY`. Empty is no key, which is a key like another: it fits only itself.
+//! - It lets no peer in whose key is not the same, ends what was posted to such a peer with `FI_EKEYREJECTED`, and
+//!   counts it. [`AuthKey::proof`] shows that one has the key without telling it, for transports that do nothing
+//!   better.
 //! - It checks remote accesses with [`crate::keys::RegionTable::check_as`].
 
 use std::fmt;
@@ -68,8 +71,8 @@ impl AuthKey {
         region.is_none() || self == region
     }
 
-    /// What shows that one has the key, about `parts` in this order: HMAC-SHA-256, cut to 128 bits. Whoever sees it can show it
-    /// again, so `parts` must name who shows it to whom, and when.
+    /// What shows that one has the key, about `parts` in this order: HMAC-SHA-256, cut to 128 bits. Whoever sees it can
+    /// show it again, so `parts` must name who shows it to whom, and when.
     pub fn proof(&self, parts: &[&[u8]]) -> Proof {
         let Some(key) = &self.0 else { return Proof::default() };
         let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { return Proof::default() }; // any length is fine
@@ -104,7 +107,8 @@ pub(crate) fn check_domain(info: &Info, longest: usize) -> Result<()> {
 /// The info of an endpoint of a domain, or of a passive endpoint, with the key that it has.
 ///
 /// # Errors
-/// `FI_EINVAL` for a key that the transport, which checks keys of up to `longest` bytes, cannot check, and for one in a domain with the keys in its address vectors.
+/// `FI_EINVAL` for a key that the transport, which checks keys of up to `longest` bytes, cannot check, and for one in a
+/// domain with the keys in its address vectors.
 pub(crate) fn resolve(info: &Info, domain: &DomainAttr, longest: usize) -> Result<Info> {
     let mut info = info.clone();
     if info.ep_attr.auth_key_size == 0 {

@@ -52,8 +52,8 @@ impl Bell {
         }
     }
 
-    /// Wakes the reader, if it armed the bell. What the caller did before by a `SeqCst` operation, or under a lock that the
-    /// reader takes after arming, the reader sees if it is not woken.
+    /// Wakes the reader, if it armed the bell. What the caller did before by a `SeqCst` operation, or under a lock that
+    /// the reader takes after arming, the reader sees if it is not woken.
     #[inline]
     pub fn ring(&self) {
         if self.0.state.is_armed() {
@@ -74,7 +74,8 @@ impl Bell {
         slept
     }
 
-    /// Whether a thread may wait for it: one that is [asleep](Bell::asleep), or one by the descriptor, which nobody sees it leave.
+    /// Whether a thread may wait for it: one that is [asleep](Bell::asleep), or one by the descriptor, which nobody
+    /// sees it leave.
     pub fn is_slept_on(&self) -> bool {
         self.is_armed() && (self.0.is_shown || self.0.asleep.load(Ordering::SeqCst) > 0)
     }

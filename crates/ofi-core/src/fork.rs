@@ -1,12 +1,12 @@
 //! What happens to objects after fork(2): in a child they answer `FI_EINVAL`, and closing them does nothing.
 //!
-//! Nothing hooks the process for that. One page is marked `MADV_WIPEONFORK`: a child finds zero where the parent had its
-//! generation, and the first object that it opens writes the next one. An object remembers the generation that it was
-//! opened in; comparing costs two loads.
+//! Nothing hooks the process for that. One page is marked `MADV_WIPEONFORK`: a child finds zero where the parent had
+//! its generation, and the first object that it opens writes the next one. An object remembers the generation that it
+//! was opened in; comparing costs two loads.
 //!
-//! A child cannot use what it inherited: rings and windows are not mapped in it (`MADV_DONTFORK`), threads do not exist,
-//! locks may be held by threads that are gone, and descriptors are its parent's too. Objects that it opens itself are as
-//! good as any.
+//! A child cannot use what it inherited: rings and windows are not mapped in it (`MADV_DONTFORK`), threads do not
+//! exist, locks may be held by threads that are gone, and descriptors are its parent's too. Objects that it opens
+//! itself are as good as any.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,5 @@
-//! What every transport of this library offers. The core does most of it, so it is said once: a provider adds what is its own,
-//! narrows it for each type of endpoint, and has the request answered.
+//! What every transport of this library offers. The core does most of it, so it is said once: a provider adds what is
+//! its own, narrows it for each type of endpoint, and has the request answered.
 
 use ofi_api::{
     AddrFormat, Address, AvType, Caps, EpAttr, EpType, GetinfoFlags, Info, MrMode, MsgOrder, Offers, OpFlags,
@@ -74,8 +74,8 @@ fn free_order() -> MsgOrder {
 }
 
 impl Base {
-    /// Reliable endpoints, in all variants, the preferred one first: keys that cannot be guessed, manual progress, no waiting
-    /// for messages before a direct access.
+    /// Reliable endpoints, in all variants, the preferred one first: keys that cannot be guessed, manual progress, no
+    /// waiting for messages before a direct access.
     pub fn variants(&self) -> Vec<Info> {
         let mut all = Vec::new();
         for order in [free_order(), free_order() | MsgOrder::WAS | MsgOrder::RAS] {
@@ -223,8 +223,8 @@ pub fn name_ends(info: &mut Info, request: &Request<'_>, named: Option<&Address>
     }
 }
 
-/// The answer to a request: for each of `types`, the preferred one first, what `variants` grant. The same type again stands
-/// for more of it at a price, and is answered only if what came before does not do.
+/// The answer to a request: for each of `types`, the preferred one first, what `variants` grant. The same type again
+/// stands for more of it at a price, and is answered only if what came before does not do.
 pub fn answer(types: &[(EpType, Narrow)], variants: &[Info], request: &Request<'_>) -> Offers {
     let mut infos: Vec<Info> = Vec::new();
     let mut refused = Vec::new();

@@ -1,5 +1,5 @@
-//! Which fabrics and domains this process has open: getinfo answers the first of each name (fi_fabric(3), fi_domain(3)), and
-//! hints may name one that nothing but itself will do for.
+//! Which fabrics and domains this process has open: getinfo answers the first of each name (fi_fabric(3),
+//! fi_domain(3)), and hints may name one that nothing but itself will do for.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

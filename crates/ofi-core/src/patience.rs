@@ -1,13 +1,13 @@
 //! What a thread that polls in vain does for the others that want its core.
 //!
-//! A thread that busy-polls for a message may hold the very core that the sender waits for. With more polling threads than
-//! cores, each message then costs a time slice of the scheduler (some 3 ms). So each source (an endpoint, a counter) looks at
-//! the clock now and then while its polls find nothing, and has the poll yield.
+//! A thread that busy-polls for a message may hold the very core that the sender waits for. With more polling threads
+//! than cores, each message then costs a time slice of the scheduler (some 3 ms). So each source (an endpoint, a
+//! counter) looks at the clock now and then while its polls find nothing, and has the poll yield.
 //!
 //! Invariants:
 //! I1. A thread yields only if it was preempted within the last second: a thread with a core of its own spins.
-//! I2. A thread yields only after it has polled in vain for [`SPIN`], and only if its polls follow each other closely: between polls that
-//!     are far apart it does other work.
+//! I2. A thread yields only after it has polled in vain for [`SPIN`], and only if its polls follow each other closely:
+//!     between polls that are far apart it does other work.
 //! I3. A thread that yields to one that never yields gets its core back after a whole time slice. So it sleeps
 //!     instead, for a while: the scheduler prefers sleepers that wake to threads that have used up their share.
 //! I4. The clock is read at every [`LOOK`]-th poll in vain, and at the end of such a run, and never otherwise.

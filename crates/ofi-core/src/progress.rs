@@ -2,11 +2,11 @@
 //! does something else, and sleeps while the application busy-polls.
 //!
 //! Every 10 ms the thread counts how often the application has polled. [`BUSY`] times or more, and there is nothing to
-//! do. Otherwise the thread polls by itself until nothing moves, and then blocks until a peer wakes it, looking again at least
-//! once a second.
+//! do. Otherwise the thread polls by itself until nothing moves, and then blocks until a peer wakes it, looking again
+//! at least once a second.
 //!
-//! A poll of the application undoes what the thread has armed, and wakes it: [`ofi_ring::slumber`] says how neither misses the
-//! other.
+//! A poll of the application undoes what the thread has armed, and wakes it: [`ofi_ring::slumber`] says how neither
+//! misses the other.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -21,8 +21,8 @@ use crate::sys::{self, WaitSet};
 
 /// How often the thread looks whether the application polls.
 const LOOK: Duration = Duration::from_millis(10);
-/// Polls in that time from which on the thread leaves everything to the application: one each millisecond. Between fewer, a
-/// transfer that takes several turns of both ends would wait for each of them.
+/// Polls in that time from which on the thread leaves everything to the application: one each millisecond. Between
+/// fewer, a transfer that takes several turns of both ends would wait for each of them.
 const BUSY: u64 = 10;
 /// The longest sleep.
 const SLEEP: Duration = Duration::from_secs(1);
@@ -81,7 +81,8 @@ impl Progress {
         }
     }
 
-    /// The application polls. To be called under the lock of the endpoint, in the section that takes back what is armed.
+    /// The application polls. To be called under the lock of the endpoint, in the section that takes back what is
+    /// armed.
     #[inline]
     pub fn polled(&self) {
         if let Some(thread) = &self.0

@@ -1,5 +1,5 @@
-//! The endpoints of a domain: for counters of regions, since which endpoint serves a peer's access nobody knows before, and for
-//! the domain's statistics.
+//! The endpoints of a domain: for counters of regions, since which endpoint serves a peer's access nobody knows before,
+//! and for the domain's statistics.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 

@@ -29,8 +29,8 @@ struct Rouser {
 /// The thread of this process. A forked child has none until it needs one.
 static ROUSER: Mutex<Option<(u32, Arc<Rouser>)>> = Mutex::new(None);
 
-/// Has `what` roused [`PATIENCE`] from now, if `flags` say that it is still due then. To be called by whoever was told to list it
-/// ([`Overdue::begin`]). `false` if there is no thread, and none can be started: rouse at once.
+/// Has `what` roused [`PATIENCE`] from now, if `flags` say that it is still due then. To be called by whoever was told
+/// to list it ([`Overdue::begin`]). `false` if there is no thread, and none can be started: rouse at once.
 #[must_use]
 pub fn later(what: &Weak<dyn Rouse>, flags: &Arc<Overdue>) -> bool {
     let Some(rouser) = Rouser::get() else { return false };
@@ -41,7 +41,8 @@ pub fn later(what: &Weak<dyn Rouse>, flags: &Arc<Overdue>) -> bool {
 }
 
 impl Rouser {
-    /// `None` if no thread can be started, or somebody else is about to: a child of a fork in that moment has the lock for ever.
+    /// `None` if no thread can be started, or somebody else is about to: a child of a fork in that moment has the lock
+    /// for ever.
     fn get() -> Option<Arc<Self>> {
         let mut known = match ROUSER.try_lock() {
             Ok(known) => known,

@@ -1,16 +1,17 @@
 //! Who sleeps on what an endpoint's lanes were armed for, and what becomes of them when somebody else polls.
 //!
-//! Lanes are armed for all who sleep, and a poll undoes it for all: whoever polls wants no wake-ups. As long as polls go on,
-//! sleepers lack nothing, since a poll rings the bells of those that it has something for. If the polling thread goes to sleep itself, it
-//! arms the lanes anew, for all. But if it just stops, the others would sleep for ever. So a thread of the process looks
-//! [a moment later](crate::rouse), and if the lanes are still not armed, it arms them in the sleepers' stead, and wakes them only if
-//! there is something already. Ringing them at once instead would have each of two sleepers undo what the other has armed, on its
-//! own way to sleep, for ever.
+//! Lanes are armed for all who sleep, and a poll undoes it for all: whoever polls wants no wake-ups. As long as polls
+//! go on, sleepers lack nothing, since a poll rings the bells of those that it has something for. If the polling thread
+//! goes to sleep itself, it arms the lanes anew, for all. But if it just stops, the others would sleep for ever. So a
+//! thread of the process looks [a moment later](crate::rouse), and if the lanes are still not armed, it arms them in
+//! the sleepers' stead, and wakes them only if there is something already. Ringing them at once instead would have each
+//! of two sleepers undo what the other has armed, on its own way to sleep, for ever.
 //!
 //! Invariants, under the lock of the endpoint, which every call here is made under:
 //! S1. Whoever sleeps has armed its bell, then the lanes, and is in `known` ([`Sleepers::armed`]).
 //! S2. Lanes are armed, or `undone` is due, or nobody in `known` sleeps.
-//! S3. What is due is [looked at](Sleepers::settle) within [`PATIENCE`](crate::rouse::PATIENCE), again and again while it is.
+//! S3. What is due is [looked at](Sleepers::settle) within [`PATIENCE`](crate::rouse::PATIENCE), again and again while
+//! it is.
 
 use std::sync::{Arc, Weak};
 
@@ -20,8 +21,9 @@ use crate::bell::Bell;
 use crate::rouse::{self, Rouse};
 use crate::source::Arm;
 
-/// Looks in a row that find the lanes undone, after which sleepers are woken all the same: about a second. A bell that was armed
-/// looks as if somebody slept there until it is rung, though a thread that waited at its descriptor may be long awake.
+/// Looks in a row that find the lanes undone, after which sleepers are woken all the same: about a second. A bell that
+/// was armed looks as if somebody slept there until it is rung, though a thread that waited at its descriptor may be
+/// long awake.
 const LOOKS: u32 = 100;
 
 /// Those of one endpoint.
@@ -45,7 +47,8 @@ fn here() -> usize {
 }
 
 impl Sleeper {
-    /// Whether somebody may sleep there while this thread reads the queue of `reader`: not if it is the only one that did.
+    /// Whether somebody may sleep there while this thread reads the queue of `reader`: not if it is the only one that
+    /// did.
     fn may_sleep(&self, reader: Option<&Bell>) -> bool {
         let is_awake = reader.is_some_and(|reader| reader.is(&self.bell)) && self.thread == Some(here());
         !is_awake && self.bell.is_slept_on()

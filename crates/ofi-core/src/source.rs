@@ -42,8 +42,8 @@ pub trait Source: Send + Sync {
     fn is_empty(&self, slot: usize) -> bool;
     /// Moves the source on in the application's stead.
     fn drive(&self);
-    /// As [`Source::drive`], and then prepares for blocking as [`Source::arm_lanes`] does. Others that had prepared need not
-    /// be woken to do it anew: this does it for them, or answers [`Arm::Ready`] and is called again.
+    /// As [`Source::drive`], and then prepares for blocking as [`Source::arm_lanes`] does. Others that had prepared
+    /// need not be woken to do it anew: this does it for them, or answers [`Arm::Ready`] and is called again.
     fn stand_in(&self) -> Arm;
     /// Moves the source on for the application, which is looking at something else than a queue.
     fn attend(&self);

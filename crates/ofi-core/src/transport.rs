@@ -82,8 +82,9 @@ pub struct RemoteData {
 /// One way of moving messages.
 ///
 /// # Safety
-/// What [`Transport::alloc`] gives is valid for its length while it lives, and is nobody else's. Peers and devices access a registration
-/// from [`Transport::register`] to [`Transport::deregister`] at most, and only as its rights allow.
+/// What [`Transport::alloc`] gives is valid for its length while it lives, and is nobody else's. Peers and devices
+/// access a registration from [`Transport::register`] to [`Transport::deregister`] at most, and only as its rights
+/// allow.
 pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// What a domain has of this transport.
     type Domain: Send + Sync + 'static;
@@ -99,8 +100,8 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// Whether reliable endpoints can say when a message was matched with a receive (`FI_MATCH_COMPLETE`).
     const MATCHES: bool = false;
 
-    /// Whether connections come about only while their endpoints are polled: then a thread does it for an application that
-    /// does not ([`crate::cm::keeper`]).
+    /// Whether connections come about only while their endpoints are polled: then a thread does it for an application
+    /// that does not ([`crate::cm::keeper`]).
     const KEEPS: bool = false;
 
     /// The longest authorization key that its endpoints check, in bytes; 0 if they check none ([`crate::auth`]).
@@ -112,8 +113,8 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// What opening its resources answers.
     fn open_domain(info: &Info, registered: &Registered<Self::Region>) -> Result<Self::Domain>;
 
-    /// Opens an endpoint's lanes. No peer can reach it before [`Lanes::enable`]. The endpoint's authorization key is that of
-    /// `info.ep_attr`, wherever the application gave it.
+    /// Opens an endpoint's lanes. No peer can reach it before [`Lanes::enable`]. The endpoint's authorization key is
+    /// that of `info.ep_attr`, wherever the application gave it.
     ///
     /// # Errors
     /// What opening its resources answers.
@@ -125,14 +126,15 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// `FI_ENOSYS` for memory that the transport cannot register.
     fn register(domain: &Self::Domain, attr: &MrAttr<'_>) -> Result<Self::Region>;
 
-    /// The key by which devices of peers name a registration, where the domain chooses keys (`FI_MR_PROV_KEY`); `None`: any key will do. No
-    /// other open registration of the domain has it.
+    /// The key by which devices of peers name a registration, where the domain chooses keys (`FI_MR_PROV_KEY`); `None`:
+    /// any key will do. No other open registration of the domain has it.
     fn key(_region: &Self::Region) -> Option<u64> {
         None
     }
 
     /// Stops peers' use of a registration that goes past its owner: one whose key is already gone
-    /// ([`ofi_api::MemoryRegion::close`]), or one that counts its accesses from now on ([`crate::keys::Region::is_counted`]).
+    /// ([`ofi_api::MemoryRegion::close`]), or one that counts its accesses from now on
+    /// ([`crate::keys::Region::is_counted`]).
     ///
     /// # Errors
     /// `FI_EBUSY` if a live peer did not stop within the bound.
@@ -153,8 +155,8 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
         placement: Placement,
     ) -> Result<Arc<dyn LibraryMemory>>;
 
-    /// What a device has of a shared receive context that is being opened, where the domain's endpoints take receives before their
-    /// messages ([`Lanes::claims`]).
+    /// What a device has of a shared receive context that is being opened, where the domain's endpoints take receives
+    /// before their messages ([`Lanes::claims`]).
     ///
     /// # Errors
     /// What the device answers.
@@ -165,8 +167,8 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
         Ok(None)
     }
 
-    /// What explains the `prov_errno` of error entries (`fi_cq_strerror`): error numbers, but for a domain whose operations end with
-    /// others ([`Fault`]).
+    /// What explains the `prov_errno` of error entries (`fi_cq_strerror`): error numbers, but for a domain whose
+    /// operations end with others ([`Fault`]).
     fn error_text(_domain: &Self::Domain) -> fn(i32) -> String {
         |number| Errno::from_raw(number).to_string()
     }
@@ -182,8 +184,8 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
         0
     }
 
-    /// Bytes of messages that a peer may have under way when it is told to keep its payloads. One that sends more all the
-    /// same is stopped.
+    /// Bytes of messages that a peer may have under way when it is told to keep its payloads. One that sends more all
+    /// the same is stopped.
     fn in_flight() -> usize {
         16 << 20
     }
@@ -209,8 +211,8 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// `FI_EINVAL` for one that cannot be an address of this transport.
     fn normalize(address: &Address) -> Result<Address>;
 
-    /// Opens what a passive endpoint gets connection requests through, under `name` or one of the transport's choosing. Its
-    /// authorization key is that of `info.ep_attr`.
+    /// Opens what a passive endpoint gets connection requests through, under `name` or one of the transport's choosing.
+    /// Its authorization key is that of `info.ep_attr`.
     ///
     /// # Errors
     /// `FI_EADDRINUSE`; `FI_ENOSYS` for a transport without connections.
@@ -236,7 +238,8 @@ pub struct Ticket {
     pub at: u16,
 }
 
-/// Who counts the end of an operation: its endpoint's counters, or, for deferred work, what the core keeps under a number.
+/// Who counts the end of an operation: its endpoint's counters, or, for deferred work, what the core keeps under a
+/// number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route(pub(crate) u64);
 
@@ -277,8 +280,8 @@ pub struct Arrived {
 pub(crate) type Origin = (Peer, RxName, [bool; 2]);
 
 impl Arrived {
-    /// In parts that travel in registers, tag and data in the second: for a call that a hot path makes seldom, and which would
-    /// otherwise have each message described in memory.
+    /// In parts that travel in registers, tag and data in the second: for a call that a hot path makes seldom, and
+    /// which would otherwise have each message described in memory.
     #[inline(always)]
     pub(crate) const fn parts(&self) -> (Origin, (u64, u64), usize) {
         ((self.peer, self.rx, [self.tagged, self.has_data]), (self.tag, self.data), self.len)
@@ -335,16 +338,16 @@ pub struct Fault {
 
 /// What a transport calls in the core.
 pub trait Host<T: Transport> {
-    /// A poll has disarmed the lanes ([`Lanes::arm`]). Threads that sleep without having polled would not be woken any more: the core wakes
-    /// them, and they arm again.
+    /// A poll has disarmed the lanes ([`Lanes::arm`]). Threads that sleep without having polled would not be woken any
+    /// more: the core wakes them, and they arm again.
     fn disarmed(&mut self);
 
-    /// A new peer has this address. Peers are introduced in the order of their numbers; one that was [retired](Host::retire)
-    /// may have its number used again.
+    /// A new peer has this address. Peers are introduced in the order of their numbers; one that was
+    /// [retired](Host::retire) may have its number used again.
     fn introduce(&mut self, peer: Peer, address: &Address);
 
-    /// Whether nothing refers to the number of a peer whose lane is lost, so that it is free for another one. What remembers it
-    /// without need forgets it.
+    /// Whether nothing refers to the number of a peer whose lane is lost, so that it is free for another one. What
+    /// remembers it without need forgets it.
     fn retire(&mut self, peer: Peer) -> bool;
 
     /// Counts insertions into the address vector: when it changes, [`Host::addresses`] has more. 0 without a vector.
@@ -357,8 +360,8 @@ pub trait Host<T: Transport> {
         Vec::new()
     }
 
-    /// The address that the application knows a peer by: the one it was introduced with, or, where the transport is one of several
-    /// of its endpoint, what that means to the application.
+    /// The address that the application knows a peer by: the one it was introduced with, or, where the transport is one
+    /// of several of its endpoint, what that means to the application.
     fn address(&self, peer: Peer) -> Option<&Address>;
 
     /// A message has arrived whole: `arrived.len` bytes at `body`.
@@ -376,9 +379,9 @@ pub trait Host<T: Transport> {
     /// A pulled payload has arrived, or failed to.
     fn received(&mut self, id: SlotId, result: Result<(), Errno>);
 
-    /// Takes the oldest receive that is posted for untagged messages, for a transport that hands receives to a device before their
-    /// message is known. It ends with [`Host::landed`], [`Host::spent`] or [`Host::received`] with an error, or with its peer
-    /// ([`Host::fail_lane`]), and cannot be cancelled any more. `None` if none is posted.
+    /// Takes the oldest receive that is posted for untagged messages, for a transport that hands receives to a device
+    /// before their message is known. It ends with [`Host::landed`], [`Host::spent`] or [`Host::received`] with an
+    /// error, or with its peer ([`Host::fail_lane`]), and cannot be cancelled any more. `None` if none is posted.
     fn claim(&mut self, _peer: Peer) -> Option<SlotId> {
         None
     }
@@ -439,8 +442,8 @@ pub trait Host<T: Transport> {
     /// As [`Host::fail_outgoing`], for the operations that `which` picks: where a peer has another lane.
     fn fail_ops(&mut self, peer: Peer, error: Errno, which: impl Fn(&T::Op) -> bool);
 
-    /// As [`Host::fail_peer`], for the operations and the payloads at the peer that `ops` and `tokens` pick: where a peer
-    /// has another lane.
+    /// As [`Host::fail_peer`], for the operations and the payloads at the peer that `ops` and `tokens` pick: where a
+    /// peer has another lane.
     fn fail_lane(
         &mut self,
         peer: Peer,
@@ -463,17 +466,18 @@ pub trait Host<T: Transport> {
     fn packet_lost(&mut self, to: &Address, errno: Errno);
 }
 
-/// A device's part of a shared receive context: it fills the context's receives with what comes to whichever of its endpoints.
+/// A device's part of a shared receive context: it fills the context's receives with what comes to whichever of its
+/// endpoints.
 pub trait SharedReceives: Any + Send + Sync {
-    /// Hands a receive to the device. It ends with [`Host::landed`], [`Host::spent`] or [`Host::received`] of the endpoint whose message
-    /// took it, which may be before this returns.
+    /// Hands a receive to the device. It ends with [`Host::landed`], [`Host::spent`] or [`Host::received`] of the
+    /// endpoint whose message took it, which may be before this returns.
     ///
     /// # Errors
     /// What the device answers; it has nothing of it then.
     ///
     /// # Safety
-    /// The pieces are lent until the receive has ended, or the context was [closed](Self::close) and its endpoints' lanes have settled
-    /// ([`Lanes::settle_receives`]).
+    /// The pieces are lent until the receive has ended, or the context was [closed](Self::close) and its endpoints'
+    /// lanes have settled ([`Lanes::settle_receives`]).
     unsafe fn post(&self, id: SlotId, pieces: &[Piece]) -> Result<()>;
 
     /// The application has closed the context.
@@ -489,9 +493,9 @@ pub trait Attendant: Send + Sync {
 /// One endpoint's ways to its peers.
 ///
 /// # Safety
-/// Memory that an operation lends, here or in [`Host::op`] and [`Host::receiving`], is read or written until the operation is finished
-/// there ([`Host::finish`], [`Host::received`], [`Host::abandon`]) at most, by this end, its threads, peers and devices; what was not
-/// finished when the lanes are dropped is not touched after that.
+/// Memory that an operation lends, here or in [`Host::op`] and [`Host::receiving`], is read or written until the
+/// operation is finished there ([`Host::finish`], [`Host::received`], [`Host::abandon`]) at most, by this end, its
+/// threads, peers and devices; what was not finished when the lanes are dropped is not touched after that.
 pub unsafe trait Lanes<T: Transport>: Send {
     /// Makes the endpoint reachable, under `name` or one of the transport's choosing, and answers its address.
     ///
@@ -522,7 +526,8 @@ pub unsafe trait Lanes<T: Transport>: Send {
         false
     }
 
-    /// As [`Lanes::send_now`], for an injected message: nobody is told when it has arrived, so it may be finished before that.
+    /// As [`Lanes::send_now`], for an injected message: nobody is told when it has arrived, so it may be finished
+    /// before that.
     ///
     /// # Safety
     /// As there.
@@ -573,9 +578,9 @@ pub unsafe trait Lanes<T: Transport>: Send {
     /// Moves the payload behind `token` into the open receive `into`, then calls [`Host::received`].
     fn pull<H: Host<T>>(&mut self, host: &mut H, peer: Peer, token: T::Token, into: SlotId);
 
-    /// Receives have ended that were being filled, without [`Host::received`], or reads without [`Host::finish`]: their context was
-    /// closed, or another transport's failure ended them. When this returns, nobody writes into memory of a receive that
-    /// [`Host::receiving`] does not know, or of a read that [`Host::op`] does not.
+    /// Receives have ended that were being filled, without [`Host::received`], or reads without [`Host::finish`]: their
+    /// context was closed, or another transport's failure ended them. When this returns, nobody writes into memory of a
+    /// receive that [`Host::receiving`] does not know, or of a read that [`Host::op`] does not.
     fn settle_receives<H: Host<T>>(&mut self, _host: &mut H) {}
 
     /// Tells the sender that the payload behind `token` is not wanted.
@@ -622,7 +627,8 @@ pub unsafe trait Lanes<T: Transport>: Send {
         Err(Error::new(Errno::ENOSYS))
     }
 
-    /// Takes over what the port kept with the request that the endpoint accepts ([`Port::held`]). [`Lanes::join`] follows.
+    /// Takes over what the port kept with the request that the endpoint accepts ([`Port::held`]). [`Lanes::join`]
+    /// follows.
     ///
     /// # Errors
     /// What the transport answers; the acceptance fails with it.

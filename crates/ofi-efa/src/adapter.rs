@@ -187,7 +187,8 @@ impl Adapter {
     }
 
     fn return_slots(&mut self) {
-        // SAFETY: the slots' packets have been taken, so that they are the device's again; the slab goes after the queue pair.
+        // SAFETY: the slots' packets have been taken, so that they are the device's again; the slab goes after the
+        // queue pair.
         if let Err(error) = unsafe { self.qp.receive(&self.returned) } {
             tracing::warn!(target: "ofi::efa::ep_data", %error, "receives are lost");
         }

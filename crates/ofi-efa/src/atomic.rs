@@ -1,5 +1,5 @@
-//! Atomic operations, executed by the memory's owner, in order with the peer's messages. The device delivers a packet once, and a
-//! message id is taken once, so an operation is executed once.
+//! Atomic operations, executed by the memory's owner, in order with the peer's messages. The device delivers a packet
+//! once, and a message id is taken once, so an operation is executed once.
 
 use ofi_api::{AtomicKind, Caps, Datatype, Errno, FiOp, Result};
 use ofi_core::atomic::{Executor, Sent};
@@ -15,7 +15,8 @@ use crate::op::{Op, Work};
 use crate::rma::{accessor, iovs, pieces};
 use crate::wire::{Answer, Atomic, Control, kind};
 
-/// Types that C's endpoints do not offer. One that gets such an operation crashes (libfabric's main branch, 2026-11-22).
+/// Types that C's endpoints do not offer. One that gets such an operation crashes (libfabric's main branch,
+/// 2026-11-22).
 fn is_ours_alone(datatype: Datatype) -> bool {
     use Datatype::{Int128, LongDouble, LongDoubleComplex, Uint128};
     matches!(datatype, Int128 | Uint128 | LongDouble | LongDoubleComplex)

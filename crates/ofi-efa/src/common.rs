@@ -49,8 +49,8 @@ impl Common {
         }
     }
 
-    /// What this end can do. C's devices access what an endpoint with remote accesses has registered only if they find it by their keys;
-    /// an endpoint that reports accesses (`FI_RMA_EVENT`), or refuses some, executes them.
+    /// What this end can do. C's devices access what an endpoint with remote accesses has registered only if they find
+    /// it by their keys; an endpoint that reports accesses (`FI_RMA_EVENT`), or refuses some, executes them.
     pub fn features(&self) -> Features {
         let all = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
         let found = self.domain.transport.keys && !self.caps.contains(Caps::RMA_EVENT);

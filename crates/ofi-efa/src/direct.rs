@@ -1,5 +1,6 @@
-//! Fabric `efa-direct`: one operation is one request of the device, and nothing is added to it. Messages have no headers and no order, and are of one packet;
-//! reads and writes are the device's, by its own keys. The protocol is the device's, so any program that speaks it is a peer.
+//! Fabric `efa-direct`: one operation is one request of the device, and nothing is added to it. Messages have no
+//! headers and no order, and are of one packet; reads and writes are the device's, by its own keys. The protocol is the
+//! device's, so any program that speaks it is a peer.
 
 use std::collections::VecDeque;
 
@@ -93,7 +94,8 @@ impl Lane {
     }
 }
 
-/// Bytes that may be held, past which receives are not posted again: senders are then told by the device that this end is not ready.
+/// Bytes that may be held, past which receives are not posted again: senders are then told by the device that this end
+/// is not ready.
 const MOST: usize = 1 << 20;
 
 /// Messages that the core has no room for, in the order in which they came.

@@ -14,7 +14,8 @@ use crate::srd::{self, Access, Device};
 pub struct Domain {
     /// Whose queue pairs its endpoints have.
     pub device: Arc<dyn Device>,
-    /// Whether peers' devices find registrations by their keys: the device chooses keys, and addresses are what they are here.
+    /// Whether peers' devices find registrations by their keys: the device chooses keys, and addresses are what they
+    /// are here.
     pub keys: bool,
     /// Registrations of local memory.
     pub cache: Arc<Cache<Box<dyn srd::Region>>>,
@@ -64,8 +65,8 @@ impl Domain {
         })
     }
 
-    /// The same, if the memory is a part of what the application has registered, and which addresses the registration covers. `None` also if
-    /// the device does not take it.
+    /// The same, if the memory is a part of what the application has registered, and which addresses the registration
+    /// covers. `None` also if the device does not take it.
     ///
     /// # Safety
     /// As [`Domain::local`].

@@ -163,7 +163,8 @@ impl Lane {
         self.features.map(|features| features.has(Features::OWN))
     }
 
-    /// Asks the peer what it can do: its answer to any packet says so. A request that does nothing, as C's endpoints send it.
+    /// Asks the peer what it can do: its answer to any packet says so. A request that does nothing, as C's endpoints
+    /// send it.
     pub fn ask(&mut self, common: &mut Common, peer: Peer) {
         if self.next_msg == 0 && !std::mem::replace(&mut self.asked, true) {
             let nothing = crate::rma::nothing();
@@ -497,7 +498,8 @@ impl Lane {
         }
     }
 
-    /// Greets a peer that was given up before either knew whose the other is: its answer says whether it can be told so.
+    /// Greets a peer that was given up before either knew whose the other is: its answer says whether it can be told
+    /// so.
     fn introduce(&mut self, common: &mut Common, peer: Peer) {
         self.greeted = true;
         let greeting = greeting(common);

@@ -106,8 +106,8 @@ impl EfaLanes {
         self.peers.insert(address, peer);
         let lives = |lane: &Lane| lane.dead.is_none() && lane.ending.is_none();
         let old = self.queues.get(&(handle, address.qpn)).map(|&old| &self.lanes[old as usize]);
-        // An address may be old, and so may a packet: which of two has a queue pair turns out when something has arrived there. Messages
-        // without headers say nothing of who had it when.
+        // An address may be old, and so may a packet: which of two has a queue pair turns out when something has
+        // arrived there. Messages without headers say nothing of who had it when.
         if self.common.direct || !old.is_some_and(lives) {
             self.take_over(peer);
         }
@@ -171,8 +171,8 @@ impl EfaLanes {
         self.peer_at(host, told).ok()
     }
 
-    /// Makes the acquaintance of whom the application has named since: messages do not say all of their sender's address, and a device lets
-    /// only those write and read that it has a handle of.
+    /// Makes the acquaintance of whom the application has named since: messages do not say all of their sender's
+    /// address, and a device lets only those write and read that it has a handle of.
     fn meet<H: Host<Efa>>(&mut self, host: &mut H) {
         let insertions = host.insertions();
         if std::mem::replace(&mut self.met, insertions) == insertions {
@@ -410,7 +410,8 @@ impl EfaLanes {
         let lost = lane.ending.or(lane.dead.filter(|_| lane.outstanding > 0));
         let Some(errno) = lost else { return };
         lane.stop_accesses(common, host, peer);
-        // The device uses memory of operations until it has given every request back; its ends have the lane looked at again.
+        // The device uses memory of operations until it has given every request back; its ends have the lane looked at
+        // again.
         if lane.is_busy() {
             return;
         }
@@ -422,8 +423,9 @@ impl EfaLanes {
         }
     }
 
-    /// Asks peers that owe something, and have said nothing for a while, whether they live: the device answers for them. What endpoints of
-    /// another libfabric are sent is the request that does nothing, which they send themselves to hear what a peer can do.
+    /// Asks peers that owe something, and have said nothing for a while, whether they live: the device answers for
+    /// them. What endpoints of another libfabric are sent is the request that does nothing, which they send themselves
+    /// to hear what a peer can do.
     fn probe(&mut self) {
         if self.common.direct {
             return; // nobody owes anything: the device answers for every operation

@@ -1,14 +1,14 @@
 //! Provider `efa`: reliable datagram endpoints over the SRD queue pairs of Amazon's Elastic Fabric Adapter.
 //!
-//! Three layers, which know only the next. `wire` reads and writes packets of Amazon's RDM protocol, version 4. The endpoint (`endpoint.rs`, `lanes.rs`,
-//! `lane.rs`) follows it: messages in one packet, in a few, or as their receiver clears them (`message.rs`, `transfer.rs`), in order by message id
-//! (`window.rs`); remote accesses and atomic operations executed by the memory's owner (`rma.rs`, `atomic.rs`). [`srd`] says what a
-//! device has to do.
+//! Three layers, which know only the next. `wire` reads and writes packets of Amazon's RDM protocol, version 4. The
+//! endpoint (`endpoint.rs`, `lanes.rs`, `lane.rs`) follows it: messages in one packet, in a few, or as their receiver
+//! clears them (`message.rs`, `transfer.rs`), in order by message id (`window.rs`); remote accesses and atomic
+//! operations executed by the memory's owner (`rma.rs`, `atomic.rs`). [`srd`] says what a device has to do.
 //!
 //! Peers of the same host go another way, over shared memory: `near.rs`.
 //!
-//! What C libfabric's protocol lacks and the core has (refusals of accesses, receive contexts, notes, back-pressure) goes between endpoints of
-//! this library alone, which know each other by a feature bit ([`wire::Features::OWN`]).
+//! What C libfabric's protocol lacks and the core has (refusals of accesses, receive contexts, notes, back-pressure)
+//! goes between endpoints of this library alone, which know each other by a feature bit ([`wire::Features::OWN`]).
 
 mod adapter;
 mod address;
@@ -51,7 +51,8 @@ pub struct Efa;
 /// Bytes of a note's payload.
 const NOTE: usize = 4096;
 
-// SAFETY: allocations are pages of this process, and the device holds a registration from `ibv_reg_mr` to `ibv_dereg_mr`, which is what a region lives for.
+// SAFETY: allocations are pages of this process, and the device holds a registration from `ibv_reg_mr` to
+// `ibv_dereg_mr`, which is what a region lives for.
 unsafe impl Transport for Efa {
     type Domain = domain::Domain;
     type Region = region::Region;

@@ -84,7 +84,8 @@ impl Lane {
         from: *const u8,
         len: usize,
     ) -> bool {
-        // A peer that is not known may not be there, which its sender is told; one that is paused or resting takes nothing.
+        // A peer that is not known may not be there, which its sender is told; one that is paused or resting takes
+        // nothing.
         let known = self.features.is_some() || common.direct;
         if !known || self.paused & 1 != 0 || !self.may_send_now() || (TAGGED && common.direct) {
             return false;
@@ -145,7 +146,8 @@ impl Lane {
         let head =
             if is_short { short.bytes().len() } else { message.encode(self.origin(common)).bytes().len() };
         let room = common.adapter.mtu - head;
-        // What is to be matched is sent when its receiver has a receive for it, however short. C's endpoints take a receipt for that.
+        // What is to be matched is sent when its receiver has a receive for it, however short. C's endpoints take a
+        // receipt for that.
         let matched = out.flags.contains(OpFlags::MATCH_COMPLETE) && self.is_own() != Some(false);
         if out.len > room || matched {
             return self.send_long(common, host, out, message);

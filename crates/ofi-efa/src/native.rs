@@ -1,13 +1,14 @@
 //! Accesses to a peer's memory by the devices alone.
 //!
-//! Where a domain chooses keys (`FI_MR_PROV_KEY`) and addresses are those of the memory (`FI_MR_VIRT_ADDR`), the key of a registration is the device's,
-//! of 32 bits, as C libfabric has it. A peer that says that its device can (bits 0 and 5 of its handshake), and of this library that its
-//! registrations may (`Features::OWN_KEYS`), is read from and written to without asking it. All else goes through its owner (`rma.rs`).
+//! Where a domain chooses keys (`FI_MR_PROV_KEY`) and addresses are those of the memory (`FI_MR_VIRT_ADDR`), the key of
+//! a registration is the device's, of 32 bits, as C libfabric has it. A peer that says that its device can (bits 0 and
+//! 5 of its handshake), and of this library that its registrations may (`Features::OWN_KEYS`), is read from and written
+//! to without asking it. All else goes through its owner (`rma.rs`).
 //!
 //! What the device refuses goes to the owner too, if it is of this library: it knows why, or counts the access.
 //!
-//! Memory of an access is the device's until it has said that each request has ended, also when the peer is lost: so a lane waits for that
-//! before it ends its operations (`Lane::is_busy`).
+//! Memory of an access is the device's until it has said that each request has ended, also when the peer is lost: so a
+//! lane waits for that before it ends its operations (`Lane::is_busy`).
 
 use std::collections::VecDeque;
 
@@ -142,7 +143,8 @@ impl Lane {
             slot = Some(taken);
         } else {
             for (addr, len) in copy::runs(out.pieces, 0, out.len) {
-                // SAFETY: lent until the operation ends, which it does after the device's requests (`Lane::is_busy`, `settle_receives`).
+                // SAFETY: lent until the operation ends, which it does after the device's requests (`Lane::is_busy`,
+                // `settle_receives`).
                 match unsafe { common.domain.transport.local(addr, len) } {
                     Ok(region) => {
                         runs.push((addr, len, region.lkey()));

@@ -47,8 +47,8 @@ pub const DIRECT: &str = "efa-direct";
 /// Bytes of the longest injected message there, as C has it: what fits into a request.
 const DIRECT_INJECT: usize = 32;
 
-/// What one request of a device does, asked for as C's provider asks: programs that fulfil it get the same fabric of either library. The
-/// narrowing that needs the device's limits is in [`direct_variants`].
+/// What one request of a device does, asked for as C's provider asks: programs that fulfil it get the same fabric of
+/// either library. The narrowing that needs the device's limits is in [`direct_variants`].
 fn narrow_direct(mut info: Info) -> Info {
     info = narrow(info);
     let rma = Caps::RMA | Caps::READ | Caps::WRITE | Caps::REMOTE_READ | Caps::REMOTE_WRITE;
@@ -99,8 +99,8 @@ fn refusal(field: &'static str, wanted: impl Into<String>, offered: impl Into<St
     offer::refusal(NAME, field, wanted, offered)
 }
 
-// SAFETY: all that it opens is `ofi-core`'s, which keeps the promises for every transport; an operation is reported when its memory
-// is copied, and the device touches packets of the library alone.
+// SAFETY: all that it opens is `ofi-core`'s, which keeps the promises for every transport; an operation is reported
+// when its memory is copied, and the device touches packets of the library alone.
 unsafe impl Provider for EfaProvider {
     fn name(&self) -> &str {
         NAME
@@ -172,8 +172,8 @@ fn try_offers(request: &Request<'_>) -> Result<Offers, Refusal> {
     Ok(offers)
 }
 
-/// The device that is asked for as this end's: by a node with `FI_SOURCE`, or by an address of the hints. A service says nothing of
-/// this end, as in C's provider: the device chooses the queue pair.
+/// The device that is asked for as this end's: by a node with `FI_SOURCE`, or by an address of the hints. A service
+/// says nothing of this end, as in C's provider: the device chooses the queue pair.
 fn wanted_device(request: &Request<'_>) -> Result<Option<Gid>, Refusal> {
     let source = request.flags.contains(GetinfoFlags::SOURCE);
     if !source && let Some(named) = request.node.or(request.service) {

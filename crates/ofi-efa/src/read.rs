@@ -1,5 +1,5 @@
-//! Payloads that their receiver reads: long-read and runt-read messages, long-read writes, and READ_NACK where that cannot be
-//! (sections 4.1, 4.5 and 4.7 of the protocol).
+//! Payloads that their receiver reads: long-read and runt-read messages, long-read writes, and READ_NACK where that
+//! cannot be (sections 4.1, 4.5 and 4.7 of the protocol).
 
 use ibv::transfer::plan;
 use ofi_api::{Errno, MrAccess};
@@ -52,7 +52,8 @@ impl Lane {
         Iovs::new(lent).map(|iovs| (iovs, regions))
     }
 
-    /// Bytes of such a message that are sent ahead of its being read: what may still be on its way to the peer so, if it understands that.
+    /// Bytes of such a message that are sent ahead of its being read: what may still be on its way to the peer so, if
+    /// it understands that.
     pub fn runt(&self, common: &Common, len: usize) -> usize {
         let understands = self.features.is_some_and(|features| features.has(Features::RUNT));
         let most = if understands { common.settings.runt_size } else { 0 };
@@ -98,8 +99,8 @@ impl Lane {
         }
         let (mut local, mut regions) = (Vec::new(), Vec::new());
         for (addr, len) in pieces {
-            // SAFETY: lent until the receive ends, which it does after the device's requests (`Lane::is_busy`, `settle_receives`);
-            // registered memory is held by the grants.
+            // SAFETY: lent until the receive ends, which it does after the device's requests (`Lane::is_busy`,
+            // `settle_receives`); registered memory is held by the grants.
             match unsafe { common.domain.transport.local(addr, len) } {
                 Ok(region) => {
                     local.push((addr, len, region.lkey()));

@@ -66,8 +66,8 @@ impl Recent {
 
 /// See the module.
 pub struct Region {
-    /// `None` where peers' accesses are executed by this end: it is in several pieces, or not the system's memory, or for no peer or
-    /// only one, or the device does not take it.
+    /// `None` where peers' accesses are executed by this end: it is in several pieces, or not the system's memory, or
+    /// for no peer or only one, or the device does not take it.
     remote: Mutex<Option<Box<dyn srd::Region>>>,
     /// What the device calls it; peers know it by that as long as it is open, whether or not the device still does.
     pub key: Option<u32>,
@@ -76,8 +76,8 @@ pub struct Region {
     withdrawn: Arc<Withdrawn>,
 }
 
-/// Keys that the device has forgotten of registrations that are open: they count accesses, so their owner executes them. What the device
-/// registers under such a key is registered anew.
+/// Keys that the device has forgotten of registrations that are open: they count accesses, so their owner executes
+/// them. What the device registers under such a key is registered anew.
 #[derive(Default)]
 pub struct Withdrawn(Mutex<FxHashSet<u32>>);
 

@@ -1,4 +1,5 @@
-//! Remote reads and writes, executed by the memory's owner, who checks key, bounds and rights whenever bytes are copied.
+//! Remote reads and writes, executed by the memory's owner, who checks key, bounds and rights whenever bytes are
+//! copied.
 
 use ofi_api::{Caps, Errno, MrAccess, Piece, RemotePiece, Result};
 use ofi_core::auth::AuthKey;

@@ -100,7 +100,8 @@ pub static MR_CACHE_MAX_SIZE: Setting<usize> =
     Setting::new("efa", "mr_max_cached_size", 16 << 30, "Bytes of those registrations together")
         .range(0, isize::MAX as usize);
 
-/// What an endpoint looks at with each operation, as it was when the endpoint was opened: reading a setting takes a while.
+/// What an endpoint looks at with each operation, as it was when the endpoint was opened: reading a setting takes a
+/// while.
 #[derive(Clone, Copy, Debug)]
 pub struct Chosen {
     pub max_medium: usize,

@@ -1,7 +1,8 @@
-//! Operations that are one request of the device: an access of one piece at either end, and a message of fabric `efa-direct`.
+//! Operations that are one request of the device: an access of one piece at either end, and a message of fabric
+//! `efa-direct`.
 //!
-//! Memory that the application has registered is used where it lies. Other memory is copied through a slot if it fits one, and registered
-//! for the operation if not.
+//! Memory that the application has registered is used where it lies. Other memory is copied through a slot if it fits
+//! one, and registered for the operation if not.
 
 use ofi_api::{Errno, Error, OpFlags, Piece, RemotePiece, Result};
 use ofi_core::copy;
@@ -39,8 +40,8 @@ struct Memory {
 }
 
 impl Lane {
-    /// Has the device do an access as most are, at once: of registered memory, in one piece at either end, with nothing to tell. `None` says
-    /// that nothing happened, and that [`Lane::rma`] knows why or does what else it takes.
+    /// Has the device do an access as most are, at once: of registered memory, in one piece at either end, with nothing
+    /// to tell. `None` says that nothing happened, and that [`Lane::rma`] knows why or does what else it takes.
     #[inline(always)]
     pub fn access_now<H: Host<Efa>>(
         &mut self,
@@ -59,7 +60,8 @@ impl Lane {
             return None;
         }
         remote.addr.checked_add(remote.len as u64)?;
-        // SAFETY: lent until the operation ends, which it does after the device's request (`Lane::is_busy`, `settle_receives`).
+        // SAFETY: lent until the operation ends, which it does after the device's request (`Lane::is_busy`,
+        // `settle_receives`).
         let (lkey, region) = unsafe { common.recent.find(&common.domain.transport, piece.addr, out.len) }?;
         let segment = Segment { addr: piece.addr, len: out.len, lkey };
         let at = Remote { addr: remote.addr, rkey: remote.key as u32 };
@@ -97,7 +99,8 @@ impl Lane {
         let short = len <= common.adapter.mtu;
         let domain = &common.domain.transport;
         if !injected {
-            // SAFETY: lent until the operation ends, which it does after the device's request (`Lane::is_busy`, `settle_receives`).
+            // SAFETY: lent until the operation ends, which it does after the device's request (`Lane::is_busy`,
+            // `settle_receives`).
             if let Some((lkey, region)) = unsafe { common.recent.find(domain, addr, len) } {
                 let segment = Segment { addr, len, lkey };
                 return Ok(Some(Memory { segment, slot: None, region: Some(region) }));

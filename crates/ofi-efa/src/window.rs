@@ -6,7 +6,8 @@ use rustc_hash::FxHashMap;
 pub enum Held {
     /// A packet, whole.
     Packet(Box<[u8]>),
-    /// Parts of a message that comes in several packets: its first packet's header, all bytes, and how many of them have come.
+    /// Parts of a message that comes in several packets: its first packet's header, all bytes, and how many of them
+    /// have come.
     Parts {
         /// The packet that came first, without its payload.
         head: Box<[u8]>,

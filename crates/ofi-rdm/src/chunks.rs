@@ -1,5 +1,5 @@
-//! Many things by number, which stay where they are: a vector of vectors of a fixed length. Growing costs no copy, and leaves
-//! neither half of the room unused nor the room of what there was before.
+//! Many things by number, which stay where they are: a vector of vectors of a fixed length. Growing costs no copy, and
+//! leaves neither half of the room unused nor the room of what there was before.
 
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};

@@ -12,7 +12,8 @@ pub struct Rtt {
     least: Nanos,
 }
 
-/// Nanoseconds, in half the room of a `Duration`: every peer has four of them. The longest stands for more, and for none.
+/// Nanoseconds, in half the room of a `Duration`: every peer has four of them. The longest stands for more, and for
+/// none.
 type Nanos = u64;
 
 fn nanos(time: Duration) -> Nanos {
@@ -23,8 +24,8 @@ fn nanos(time: Duration) -> Nanos {
 const INITIAL: Duration = Duration::from_millis(20);
 /// Longest sample that is believed: a day.
 const LONGEST: Nanos = 86_400 * 1_000_000_000;
-/// The least time that timers count with. RFC 9002 has 1 ms, which is what timers of operating systems once did; who waits for
-/// a message here polls, and a probe too many costs two packets.
+/// The least time that timers count with. RFC 9002 has 1 ms, which is what timers of operating systems once did; who
+/// waits for a message here polls, and a probe too many costs two packets.
 const GRANULARITY: Duration = Duration::from_micros(250);
 
 impl Default for Rtt {
@@ -50,8 +51,8 @@ impl Rtt {
         self.smoothed = (self.smoothed * 7 + adjusted) / 8;
     }
 
-    /// Whether the last sample says that packets wait in a queue on the way: that it is above the least one by an eighth, and
-    /// by 100 us, which is what a descheduled thread costs at the least.
+    /// Whether the last sample says that packets wait in a queue on the way: that it is above the least one by an
+    /// eighth, and by 100 us, which is what a descheduled thread costs at the least.
     pub fn shows_queue(&self) -> bool {
         let least = self.least.min(self.latest);
         self.latest - least > (least / 8).max(nanos(Duration::from_micros(100)))

@@ -2,9 +2,10 @@
 //!
 //! Invariants:
 //! A1. Who is going to sleep arms, and looks afterwards for what it waits for.
-//! A2. Who has something makes it known, and looks afterwards whether somebody is armed. The two stores and the two loads are
-//!     `SeqCst` (or what is waited for lies under a lock that both take), so one of the two finds the other.
-//! A3. The descriptor is readable in state STRUCK, and is about to become so or to be emptied around the changes to and from it.
+//! A2. Who has something makes it known, and looks afterwards whether somebody is armed. The two stores and the two
+//!     loads are `SeqCst` (or what is waited for lies under a lock that both take), so one of the two finds the other.
+//! A3. The descriptor is readable in state STRUCK, and is about to become so or to be emptied around the changes to and
+//! from it.
 
 use crate::sync::{AtomicU8, Ordering};
 

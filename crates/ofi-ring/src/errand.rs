@@ -1,13 +1,13 @@
 //! Work that any thread may bring and one thread at a time does.
 //!
-//! Whoever brings work puts it into a queue under a lock and announces it, then runs the errand. One thread does what is queued;
-//! another that comes meanwhile goes away at once, and the first one finds what it has brought.
+//! Whoever brings work puts it into a queue under a lock and announces it, then runs the errand. One thread does what
+//! is queued; another that comes meanwhile goes away at once, and the first one finds what it has brought.
 //!
 //! Invariants:
 //! E1. Work is announced under the queue's lock, before or while it is put there.
 //! E2. A run begins by taking the announcement away, and then empties the queue.
-//! E3. Whoever ends a run looks for an announcement afterwards. Both ends of a run are read-modify-write operations of one word: a
-//!     thread that found it taken has announced before, and the runner that ends sees that (ORDER).
+//! E3. Whoever ends a run looks for an announcement afterwards. Both ends of a run are read-modify-write operations of
+//!     one word: a thread that found it taken has announced before, and the runner that ends sees that (ORDER).
 //! Pairs: ORDER on `running`: `begin` (AcqRel) that finds it taken, to `end` (AcqRel) of the run that had it.
 
 use crate::sync::{AtomicBool, Ordering};

@@ -1,21 +1,23 @@
 //! A lease: memory that others copy from and to until it ends, and an end that waits for copies under way.
 //!
-//! The owner has a generation that all users can read. Each user has a word that the owner can read, and that says through
-//! which slot the user is copying. Users and owner may be in several processes, and nobody writes another's words.
+//! The owner has a generation that all users can read. Each user has a word that the owner can read, and that says
+//! through which slot the user is copying. Users and owner may be in several processes, and nobody writes another's
+//! words.
 //!
 //! Invariants:
 //! L1. A user copies only after it stored its word and then, behind a barrier, found the generation that it was given.
 //! L2. The owner raises the generation, and then, behind a barrier, looks at the words of all users.
 //!
-//! So either the user finds the new generation, and does not copy, or the owner finds the word, and waits. Pairs: the two
-//! barriers, which are [`membarrier::light`] and [`membarrier::heavy`], or a fence on both sides where either process lacks
-//! membarrier(2); DONE on the word, [`copy`] (a Release fence) to [`is_copying`] (Acquire): the copy is over.
+//! So either the user finds the new generation, and does not copy, or the owner finds the word, and waits. Pairs: the
+//! two barriers, which are [`membarrier::light`] and [`membarrier::heavy`], or a fence on both sides where either
+//! process lacks membarrier(2); DONE on the word, [`copy`] (a Release fence) to [`is_copying`] (Acquire): the copy is
+//! over.
 
 use crate::membarrier::{self, Failed};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Runs `copying` if the lease of `slot` holds, in a way that its owner can wait for; whether it does. `generation`: the one
-/// that it was given with. `fences`: the user's process or the owner's lacks membarrier(2).
+/// Runs `copying` if the lease of `slot` holds, in a way that its owner can wait for; whether it does. `generation`:
+/// the one that it was given with. `fences`: the user's process or the owner's lacks membarrier(2).
 #[inline(always)]
 pub fn copy(
     word: &AtomicU64,
@@ -70,7 +72,8 @@ mod models {
         memory: UnsafeCell<u32>,
     }
 
-    // SAFETY: each cell is written by one user inside a copy, and by the owner when there are none: what the models check.
+    // SAFETY: each cell is written by one user inside a copy, and by the owner when there are none: what the models
+    // check.
     unsafe impl Sync for Shared {}
     // SAFETY: as above.
     unsafe impl Send for Shared {}

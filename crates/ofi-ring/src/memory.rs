@@ -1,10 +1,11 @@
 //! Where a record ring's lines live: memory that someone else keeps mapped ([`Lines`]) or a block of
 //! the heap ([`HeapLines`]).
 //!
-//! A line is 64 bytes. Its first eight are a header word when a record starts there, and body when a
-//! longer record passes through, so a line is touched only by atomic access to the header word and by
-//! raw copies. A reference to a line covers its body as an `UnsafeCell`, and nothing is read or written through it but the header. Under `cfg(loom)`, where an atomic is not eight bytes
-//! long, a line is a loom atomic and a loom cell that stands for the rest.
+//! A line is 64 bytes. Its first eight are a header word when a record starts there, and body when a longer record
+//! passes through, so a line is touched only by atomic access to the header word and by raw copies. A reference to a
+//! line covers its body as an `UnsafeCell`, and nothing is read or written through it but the header. Under
+//! `cfg(loom)`, where an atomic is not eight bytes long, a line is a loom atomic and a loom cell that stands for the
+//! rest.
 
 use core::ptr::NonNull;
 

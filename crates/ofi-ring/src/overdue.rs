@@ -1,10 +1,10 @@
 //! Something that a thread looks at later, if it is still due then: two flags, set and cleared by many threads.
 //!
 //! Invariants:
-//! O1. Whoever gets `true` from [`Overdue::begin`] has the looker call [`Overdue::look`] later. Nobody else does, so it is on the
-//!     looker's list once, however often it becomes due.
-//! O2. What is due, and has not [ended](Overdue::end), is seen by a `look` that has yet to come.
-//! Pairs: LISTED on `listed`, `begin` with `look`, both swaps: if `begin` finds it listed, the swap of that look comes after, and
+//! O1. Whoever gets `true` from [`Overdue::begin`] has the looker call [`Overdue::look`] later. Nobody else does, so it
+//!     is on the looker's list once, however often it becomes due.
+//! O2. What is due, and has not [ended](Overdue::end), is seen by a `look` that has yet to come. Pairs: LISTED on
+//! `listed`, `begin` with `look`, both swaps: if `begin` finds it listed, the swap of that look comes after, and
 //!        the look sees what is due. If it finds it not listed, O1 brings another look.
 
 use crate::sync::{AtomicU8, Ordering};

@@ -1,15 +1,15 @@
 //! How a helper thread sleeps while somebody else polls what it looks after.
 //!
-//! The helper arms a source and sleeps; a poll of the application takes back what was armed, and so takes over the source. If it
-//! then stops polling, the helper must be awake again.
+//! The helper arms a source and sleeps; a poll of the application takes back what was armed, and so takes over the
+//! source. If it then stops polling, the helper must be awake again.
 //!
 //! Invariants:
 //! S1. The helper says that it is about to sleep before it arms a source, under the source's lock.
 //! S2. The application counts its poll inside the section under that lock which takes the arm back.
 //!
-//! Of two sections under one lock one is first. If the helper's is first, the poll finds it asleep and rings. If the poll's is
-//! first, the helper arms anew, and nothing is taken back. So nothing here orders anything: the lock does. A poll that was
-//! counted before its section would not do: the helper could arm in between.
+//! Of two sections under one lock one is first. If the helper's is first, the poll finds it asleep and rings. If the
+//! poll's is first, the helper arms anew, and nothing is taken back. So nothing here orders anything: the lock does. A
+//! poll that was counted before its section would not do: the helper could arm in between.
 
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 

@@ -1,18 +1,21 @@
 //! Tickets: two processes copy straight to and from each other's memory, and either takes its own back at any time.
 //!
-//! A ticket is a number other than 0 that its owner never uses again. It stands in a word of the owner's while the memory is
-//! open to the other process. Every word has one process that stores it; threads of that process may take a ticket away at once.
+//! A ticket is a number other than 0 that its owner never uses again. It stands in a word of the owner's while the
+//! memory is open to the other process. Every word has one process that stores it; threads of that process may take a
+//! ticket away at once.
 //!
 //! What the other process writes:
-//! T1. A writer stores the ticket in `writing` and, behind a fence, finds it in `target`, before it writes ([`claim`]). It
-//!     stores 0 when it has written, or finds another one there.
-//! T2. An owner takes the ticket out of `target`, and behind a fence waits until `writing` has it no more ([`is_writing`]).
+//! T1. A writer stores the ticket in `writing` and, behind a fence, finds it in `target`, before it writes ([`claim`]).
+//!     It stores 0 when it has written, or finds another one there.
+//! T2. An owner takes the ticket out of `target`, and behind a fence waits until `writing` has it no more
+//! ([`is_writing`]).
 //!
 //! So either the writer finds the ticket gone and writes nothing, or the owner finds the writer and waits for it.
 //!
 //! What the other process reads:
 //! T3. An owner takes the ticket out of `lent`, and only behind a fence lets the memory change.
-//! T4. A reader looks at `lent` behind a fence after it has read ([`is_still_lent`]), and drops what it read if the ticket is gone.
+//! T4. A reader looks at `lent` behind a fence after it has read ([`is_still_lent`]), and drops what it read if the
+//! ticket is gone.
 //!
 //! So a reader that got a byte of what came later finds the ticket gone. Nobody waits.
 //!
@@ -20,7 +23,8 @@
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// A writer between its claim and its end. A process that dies meanwhile leaves its ticket behind: an owner asks for that too.
+/// A writer between its claim and its end. A process that dies meanwhile leaves its ticket behind: an owner asks for
+/// that too.
 #[must_use = "the owner waits while it is there"]
 pub struct Writing<'a>(&'a AtomicU64);
 
@@ -193,8 +197,8 @@ mod models {
         two_owners(|word, _| clear(word));
     }
 
-    /// S2: what was read under a ticket that still stands is what was lent. The bytes are words here, as the other process
-    /// reads them while they change.
+    /// S2: what was read under a ticket that still stands is what was lent. The bytes are words here, as the other
+    /// process reads them while they change.
     fn what_is_believed_was_lent(settle: fn(), is_still_lent: fn(&AtomicU64, u64) -> bool) {
         struct Lent {
             lent: AtomicU64,

@@ -1,13 +1,14 @@
 //! The state of a slot whose contents are read without a lock, by a copy that is checked afterwards (a sequence lock).
 //!
 //! Invariants:
-//! V1. The word is odd while the slot is occupied, and changes whenever its contents come or go. It comes back to a value after
-//!     2^31 changes, which no reader's copy takes.
+//! V1. The word is odd while the slot is occupied, and changes whenever its contents come or go. It comes back to a
+//!     value after 2^31 changes, which no reader's copy takes.
 //! V2. Writers have a lock. Contents are written while the word is even.
 //! V3. A reader that copied contents and finds the word as before has copied what belongs to it.
 //! Pairs: COME, `occupy` (Release) to `begin` (Acquire): an odd word is seen with its contents.
-//!        GO, the fence in `occupy` (Release) to the fence in `is_still` (Acquire): a reader that copied anything of newer contents
-//!        sees that the older word has gone. Without it a weakly ordered machine may show new contents under the old word.
+//!        GO, the fence in `occupy` (Release) to the fence in `is_still` (Acquire): a reader that copied anything of
+//!        newer contents sees that the older word has gone. Without it a weakly ordered machine may show new contents
+//!        under the old word.
 
 use crate::sync::{AtomicU32, Ordering, fence};
 

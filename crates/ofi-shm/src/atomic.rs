@@ -1,8 +1,8 @@
 //! Atomic operations: in place through a mapping where the peer grants one and an instruction does it, else executed by
 //! the memory's owner, like the remote accesses of `rma/` and in one order with them.
 //!
-//! An operation is executed once: the owner makes sure of room for its answer first, and an initiator that loses a grant
-//! halfway fails the operation instead of beginning again.
+//! An operation is executed once: the owner makes sure of room for its answer first, and an initiator that loses a
+//! grant halfway fails the operation instead of beginning again.
 
 use std::mem::MaybeUninit;
 
@@ -172,8 +172,8 @@ impl Lane {
         Ok(Posted::Pending)
     }
 
-    /// As most are: one piece through its mapping, with one look at the grant. `false` says that nothing happened, and that the
-    /// longer way knows why or does what else it takes.
+    /// As most are: one piece through its mapping, with one look at the grant. `false` says that nothing happened, and
+    /// that the longer way knows why or does what else it takes.
     #[inline]
     fn change_one(&self, common: &mut Common, out: &OutAtomic<'_>) -> bool {
         let [piece] = out.remote else { return false };
@@ -197,9 +197,9 @@ impl Lane {
             return false;
         }
         let changed = self.while_granted(granted, || {
-            // SAFETY: `resolve` checked that the piece's bytes at `target` are granted for reading and writing, and the grant
-            // holds now; they are lock-free, so whoever shares them changes them at once. The core checked that operands,
-            // comparands and results are as long, where the executor wants them, and they are lent.
+            // SAFETY: `resolve` checked that the piece's bytes at `target` are granted for reading and writing, and the
+            // grant holds now; they are lock-free, so whoever shares them changes them at once. The core checked that
+            // operands, comparands and results are as long, where the executor wants them, and they are lent.
             unsafe { executor.execute(target, operands, comparands, old, executor.count(piece.len)) };
         });
         if changed {

@@ -1,9 +1,9 @@
 //! Large payloads: streamed in parts through a ring of their own, so that the sender's copy in and the receiver's copy
 //! out run at the same time.
 //!
-//! Two copies beat one call of process_vm_readv here at every size up to 1 MiB, and 17 GB/s beat 8 for 1 MiB of ordinary
-//! pages: a system call that walks page tables costs more than a second pass through the cache (measured on a Zen 3 in a
-//! virtual machine; `docs/hot-path.md`). The ring is made at the first large payload.
+//! Two copies beat one call of process_vm_readv here at every size up to 1 MiB, and 17 GB/s beat 8 for 1 MiB of
+//! ordinary pages: a system call that walks page tables costs more than a second pass through the cache (measured on a
+//! Zen 3 in a virtual machine; `docs/hot-path.md`). The ring is made at the first large payload.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Which of two ways large messages of a peer take, by measurement.
 //!
-//! For each class of sizes (a power of two) both ways are tried, and then the faster one is taken. The other is tried again now
-//! and then, more rarely the longer it keeps losing: memory in huge pages, another core or another program beside this
-//! one change the answer. A measurement is the time in which one message came, from the end of the one before if that came
-//! the same way: `single/` sees to it that different ways do not overlap.
+//! For each class of sizes (a power of two) both ways are tried, and then the faster one is taken. The other is tried
+//! again now and then, more rarely the longer it keeps losing: memory in huge pages, another core or another program
+//! beside this one change the answer. A measurement is the time in which one message came, from the end of the one
+//! before if that came the same way: `single/` sees to it that different ways do not overlap.
 
 use std::time::Duration;
 
@@ -27,8 +27,8 @@ impl Way {
 
 /// Size classes: 2^12 and below, up to 2^31 and above.
 const CLASSES: usize = 20;
-/// Messages by which each way is tried at first, and again. The first of them is not counted: it makes a ring, or faults
-/// pages in.
+/// Messages by which each way is tried at first, and again. The first of them is not counted: it makes a ring, or
+/// faults pages in.
 const TRIAL: u32 = 4;
 /// Messages between two trials of the way that loses: at first, and at most. A trial that loses by half costs a
 /// thousandth then.

@@ -1,11 +1,11 @@
-//! Copies straight between the memories of two processes: process_vm_readv and process_vm_writev, which the kernel allows
-//! to whoever may ptrace the other.
+//! Copies straight between the memories of two processes: process_vm_readv and process_vm_writev, which the kernel
+//! allows to whoever may ptrace the other.
 //!
 //! They name a process by its number, and numbers are given away again. So an endpoint that lets its peers copy has a
-//! [`TokenPage`] at a random address, which no child inherits, and which goes with the endpoint and with the program. Every
-//! call begins there: a read takes the page's nonce along, a write puts a word into it first. The kernel looks the process
-//! up once for a call, works through the addresses in their order, and stops at the first that is not mapped
-//! (process_vm_readv(2)). So the answer comes from the memory that was meant, and a process that merely has the
+//! [`TokenPage`] at a random address, which no child inherits, and which goes with the endpoint and with the program.
+//! Every call begins there: a read takes the page's nonce along, a write puts a word into it first. The kernel looks
+//! the process up once for a call, works through the addresses in their order, and stops at the first that is not
+//! mapped (process_vm_readv(2)). So the answer comes from the memory that was meant, and a process that merely has the
 //! number now is found out before a byte is written or believed. A look at a pidfd before the call could not say that.
 //!
 //! Addresses are numbers here: what a peer tells concerns nothing but its own memory.
@@ -95,8 +95,8 @@ pub struct Token {
 /// Why a copy did not happen, or not whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It never will: forbidden (EPERM, ENOSYS, and whatever a filter of system calls answers), or the process is gone, or
-    /// is another one.
+    /// It never will: forbidden (EPERM, ENOSYS, and whatever a filter of system calls answers), or the process is gone,
+    /// or is another one.
     Denied,
     /// Not this memory.
     Memory,

@@ -58,8 +58,9 @@ pub mod flag {
     pub const CONFIRM: u32 = 1 << 10;
     /// The payload is kept by the sender's library; its operation is over.
     pub const KEPT: u32 = 1 << 11;
-    /// An `Announce`, `WriteLong` or `Offer` whose payload is one piece of the sender's memory that the receiver may read: `key` is where in its pair
-    /// memory the sender says that it still is (`layout::pair::LENT`), and `offset` its address.
+    /// An `Announce`, `WriteLong` or `Offer` whose payload is one piece of the sender's memory that the receiver may
+    /// read: `key` is where in its pair memory the sender says that it still is (`layout::pair::LENT`), and `offset`
+    /// its address.
     pub const LENT: u32 = 1 << 12;
     /// An `Announce`, `WriteLong` or `Offer` whose sender can write to the receiver's memory.
     pub const WRITES: u32 = 1 << 13;

@@ -71,8 +71,8 @@ impl Shared {
         }
     }
 
-    /// Says goodbye to the one peer, which has to be told of the end, and may know this endpoint though this one has not
-    /// met it. Nobody else does it: an idle connection is not polled for the word in its memory.
+    /// Says goodbye to the one peer, which has to be told of the end, and may know this endpoint though this one has
+    /// not met it. Nobody else does it: an idle connection is not polled for the word in its memory.
     pub fn part_from_admitted(&self) {
         let admitted = self.connection.as_ref().and_then(|connection| connection.inner().admitted.clone());
         let Some(peer) = admitted else { return };

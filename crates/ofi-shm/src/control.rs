@@ -36,7 +36,8 @@ pub struct Introduction {
     pub token: Token,
 }
 
-/// What the proof of an introduction is about: nobody but its receiver, and for this incarnation of its sender only, takes it.
+/// What the proof of an introduction is about: nobody but its receiver, and for this incarnation of its sender only,
+/// takes it.
 pub fn greeting<'a>(welcome: bool, from: &'a [u8], to: &'a [u8], incarnation: &'a [u8]) -> [&'a [u8]; 4] {
     [if welcome { b"shm welcome" } else { b"shm hello" }, from, to, incarnation]
 }
@@ -63,8 +64,8 @@ pub enum Message {
     Request { incarnation: u64, key: u64, write: bool },
     /// The answer: with the descriptor if `len` is not 0.
     Grant { incarnation: u64, key: u64, grant: Terms },
-    /// The sender has another authorization key than this incarnation of the receiver, or, with 0, than whoever sent it a packet
-    /// of connection management.
+    /// The sender has another authorization key than this incarnation of the receiver, or, with 0, than whoever sent it
+    /// a packet of connection management.
     Rejected { incarnation: u64 },
 }
 

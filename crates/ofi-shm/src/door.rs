@@ -1,9 +1,11 @@
-//! How a process of this host learns, at once and without the application's help, that an endpoint of another transport can be
-//! met over shared memory, or a passive one be asked there: an abstract UNIX socket named after its address in shared memory.
+//! How a process of this host learns, at once and without the application's help, that an endpoint of another transport
+//! can be met over shared memory, or a passive one be asked there: an abstract UNIX socket named after its address in
+//! shared memory.
 //!
-//! Connecting to it answers three things. It is there: so the endpoint lives in the same network namespace, which abstract
-//! sockets belong to, and which says whose address it is. It listens: so its owner met no obstacle, and wants to be met.
-//! And the kernel tells whose process listens (`SO_PEERCRED`): somebody else's is not to be believed. Nothing is sent.
+//! Connecting to it answers three things. It is there: so the endpoint lives in the same network namespace, which
+//! abstract sockets belong to, and which says whose address it is. It listens: so its owner met no obstacle, and wants
+//! to be met. And the kernel tells whose process listens (`SO_PEERCRED`): somebody else's is not to be believed.
+//! Nothing is sent.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -79,8 +81,8 @@ fn listener(near: &Address) -> Option<Credentials> {
 
 /// Whether the endpoint at `near` is one of this user's on this host, and to be met over shared memory.
 ///
-/// A door's socket may have been inherited by a child, which does not answer for it: so its process has to live. One of another
-/// process namespace has no number here, and is believed.
+/// A door's socket may have been inherited by a child, which does not answer for it: so its process has to live. One of
+/// another process namespace has no number here, and is believed.
 pub fn is_open(near: &Address) -> bool {
     let Some(who) = listener(near) else { return false };
     who.uid == effective_user() && who.uid != NOBODY && !sys::has_ended(who.pid)

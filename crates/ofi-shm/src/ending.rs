@@ -16,7 +16,8 @@ use crate::message::{Coming, Op};
 const WHOLE_ROUND: u64 = 3;
 
 impl Lane {
-    /// The peer has ended: fails everything that this end still asks of it. What the peer sent before is still delivered.
+    /// The peer has ended: fails everything that this end still asks of it. What the peer sent before is still
+    /// delivered.
     pub fn end<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) {
         self.gone = true;
         self.settle_reads();
@@ -44,8 +45,8 @@ impl Lane {
         self.up().is_some_and(|up| up.wish() == wish::CLOSED)
     }
 
-    /// Whether the end that was seen in the peer's memory may be told. That memory is faster than the helper, which may not
-    /// have attached other peers of the process that sent something before: the end of a connection waits until it
+    /// Whether the end that was seen in the peer's memory may be told. That memory is faster than the helper, which may
+    /// not have attached other peers of the process that sent something before: the end of a connection waits until it
     /// has gone once through all sockets. Its goodbye does too.
     pub fn may_tell_of_end(&mut self, common: &Common) -> bool {
         if common.shared.connection.is_none() {

@@ -2,8 +2,8 @@
 //!
 //! The endpoints of a process hear of their peers by sockets of their own, and of ends by other ways as well: the
 //! descriptor of a process, a socket that nobody has any more. So an end could overtake what was sent before it, by the
-//! same peer or by others. It is noticed in one round of the helper and told in the next one, when every socket has been
-//! read that was readable after it was noticed.
+//! same peer or by others. It is noticed in one round of the helper and told in the next one, when every socket has
+//! been read that was readable after it was noticed.
 
 use std::sync::{Arc, Weak};
 

@@ -137,8 +137,8 @@ impl Hostile {
         Ok(Self { name, socket, victim: crate::name::socket_name(victim)?, page: None, rings: None })
     }
 
-    /// Lets victims copy from and to its memory from the next greeting on. Only for a process of its own: what it tells them
-    /// to write to is its process's memory.
+    /// Lets victims copy from and to its memory from the next greeting on. Only for a process of its own: what it tells
+    /// them to write to is its process's memory.
     pub fn tempt(&mut self) {
         self.page = TokenPage::new();
     }

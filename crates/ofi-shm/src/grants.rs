@@ -1,9 +1,9 @@
 //! Direct access: a peer that has a key may map the memory behind it, if the library allocated that memory.
 //!
 //! Mapping is the grant. A registration is granted only if it covers its allocation to the last byte, since a mapping
-//! shows whole pages; for all other memory the owner executes the access (`rma/owner.rs`). A peer that copies says so in its
-//! pair memory (`COPYING`) and then looks whether the grant still holds; who closes the registration voids the grant,
-//! and then waits until nobody says so any more. The barrier between the two is on the closing side.
+//! shows whole pages; for all other memory the owner executes the access (`rma/owner.rs`). A peer that copies says so
+//! in its pair memory (`COPYING`) and then looks whether the grant still holds; who closes the registration voids the
+//! grant, and then waits until nobody says so any more. The barrier between the two is on the closing side.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -152,8 +152,8 @@ pub fn answer(shared: &Arc<Shared>, key: u64, write: bool) -> (Terms, Option<Arc
     let slot = (key % endpoint::GRANT_SLOTS as u64) as u32;
     let generation = generation(shared, slot).load(Ordering::Relaxed);
     let mut given = data.given();
-    // Under the lock, so that whoever binds a counter or closes the region either finds the grant in the list, or is seen
-    // here. The key may be another region's by now.
+    // Under the lock, so that whoever binds a counter or closes the region either finds the grant in the list, or is
+    // seen here. The key may be another region's by now.
     let is_there =
         shared.domain.regions.remote(key).is_some_and(|found| std::ptr::eq(found.region(), region));
     if region.is_counted() || shared.counts() || !is_there {
@@ -175,8 +175,8 @@ fn generation(shared: &Shared, slot: u32) -> &AtomicU32 {
     unsafe { &*shared.memory.word(endpoint::GRANTS + 4 * (slot as usize % endpoint::GRANT_SLOTS)) }
 }
 
-/// Withdraws what was granted of a registration whose key is already gone, or that is to be counted from now on: then what peers
-/// copy by themselves goes on without them. See `Transport::deregister`.
+/// Withdraws what was granted of a registration whose key is already gone, or that is to be counted from now on: then
+/// what peers copy by themselves goes on without them. See `Transport::deregister`.
 ///
 /// # Errors
 /// `FI_EBUSY` if a peer still copies after a second.
@@ -214,8 +214,8 @@ fn void(given: &[(Weak<Shared>, u32)], deadline: Instant) -> bool {
             endpoints.push((shared, *slot));
         }
     }
-    // A peer without the barrier fences by itself, and so do all if this process has none (`endpoint::FENCE`). One that is
-    // refused now, as in a sandbox entered since, orders nothing: then a copy that has begun cannot be seen.
+    // A peer without the barrier fences by itself, and so do all if this process has none (`endpoint::FENCE`). One that
+    // is refused now, as in a sandbox entered since, orders nothing: then a copy that has begun cannot be seen.
     let relies = endpoints.iter().any(|(shared, _)| shared.barrier == membarrier::Support::Expedited);
     if lease::settle(relies).is_err() {
         return false;
@@ -263,8 +263,8 @@ impl Lane {
     /// Where a remote piece is mapped; `None` if there is no grant, or none that holds any more.
     ///
     /// # Errors
-    /// What the owner would answer. That is asked of a grant that holds alone: the key of one that does not may be another
-    /// region's by now.
+    /// What the owner would answer. That is asked of a grant that holds alone: the key of one that does not may be
+    /// another region's by now.
     pub fn resolve(&mut self, piece: &RemotePiece, write: bool) -> Result<Option<*mut u8>, Errno> {
         let Some(Grant::Given(granted)) = self.grants.get(&piece.key) else { return Ok(None) };
         match granted.resolve(piece.addr, piece.len, write) {
@@ -289,9 +289,9 @@ impl Lane {
         }
     }
 
-    /// Unmaps what the peer has withdrawn: a key that is never used again would stay mapped for ever. Where nothing says
-    /// whether an answer still holds (refusals, the sources of messages), only very many are forgotten, and asked for
-    /// again. Done when the number has doubled, so each grant pays for a constant part of it.
+    /// Unmaps what the peer has withdrawn: a key that is never used again would stay mapped for ever. Where nothing
+    /// says whether an answer still holds (refusals, the sources of messages), only very many are forgotten, and asked
+    /// for again. Done when the number has doubled, so each grant pays for a constant part of it.
     #[cold]
     fn forget_grants(&mut self) {
         let Some(Link { up: Some(up), .. }) = &self.link else { return };

@@ -89,8 +89,8 @@ type Running = Option<(u32, Weak<Helper>)>;
 /// How long another thread may take to start the helper.
 const START: Duration = Duration::from_secs(2);
 
-/// What [`RUNNING`] guards. The child of a fork in the moment when another thread had the lock finds it held for good: so the
-/// wait has an end.
+/// What [`RUNNING`] guards. The child of a fork in the moment when another thread had the lock finds it held for good:
+/// so the wait has an end.
 ///
 /// # Errors
 /// `FI_EBUSY`.
@@ -521,8 +521,8 @@ impl Helper {
         None
     }
 
-    /// Gives up the greeting of a peer with another authorization key, unless one with the same key had its name before: that is
-    /// another incarnation.
+    /// Gives up the greeting of a peer with another authorization key, unless one with the same key had its name
+    /// before: that is another incarnation.
     fn part_ways(&self, endpoint: &Arc<Shared>, peer: Vec<u8>) {
         if endpoint.incarnation_of(&peer).is_some() {
             return;

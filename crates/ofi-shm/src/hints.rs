@@ -1,7 +1,7 @@
 //! Whom the hint bytes of an endpoint's doorbell memory mean.
 //!
-//! Each peer is given a byte, in turn. When more peers have come than there are bytes, several have the same: then it means
-//! all of them. (A byte that once meant several does so for good. It costs a look at lanes that have nothing.)
+//! Each peer is given a byte, in turn. When more peers have come than there are bytes, several have the same: then it
+//! means all of them. (A byte that once meant several does so for good. It costs a look at lanes that have nothing.)
 
 use ofi_core::transport::Peer;
 

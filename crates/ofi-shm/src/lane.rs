@@ -1,7 +1,8 @@
 //! One peer of an endpoint: the rings to it and from it, and what is under way.
 //!
-//! This file makes the rings and puts commands and replies into them; `poll.rs` takes in what comes out of the peer's, `ending.rs`
-//! ends operations and lanes, and `message.rs`, `bulk.rs`, `single/`, `rma/`, `atomic.rs` and `note.rs` say what goes over them.
+//! This file makes the rings and puts commands and replies into them; `poll.rs` takes in what comes out of the peer's,
+//! `ending.rs` ends operations and lanes, and `message.rs`, `bulk.rs`, `single/`, `rma/`, `atomic.rs` and `note.rs` say
+//! what goes over them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -136,7 +137,8 @@ pub struct Lane {
     pub gone: bool,
     /// The helper's round in which its end was seen in its memory, of a connected endpoint.
     pub closed_at: Option<u64>,
-    /// One more than the bytes for which a post found no room in the ring of commands; 0 once a sleeper was told of room.
+    /// One more than the bytes for which a post found no room in the ring of commands; 0 once a sleeper was told of
+    /// room.
     pub starved: u32,
     /// Something is under way: set when it begins, reset by the poll that finds nothing left.
     pub busy: bool,
@@ -476,7 +478,8 @@ mod tests {
         Box::new(PeerParts::map(&who, &mut fds, 0).unwrap())
     }
 
-    /// A producer that looked for room in the memory of a peer that was turned away would read what is not mapped any more.
+    /// A producer that looked for room in the memory of a peer that was turned away would read what is not mapped any
+    /// more.
     #[test]
     fn a_peer_with_an_impossible_ring_leaves_nothing_behind() {
         let own = Arc::new(OwnPair::new(64, 0, false).unwrap());

@@ -50,8 +50,8 @@ pub mod pair {
     /// none, and how far the owner copies from the front (`u64` each).
     pub const TARGET: usize = 576;
     pub const FRONT: usize = 584;
-    /// Single copies from the owner's memory: the ticket of the one that it is writing for now, how much it copies from the
-    /// end, and how much of that is there (`u64` each).
+    /// Single copies from the owner's memory: the ticket of the one that it is writing for now, how much it copies from
+    /// the end, and how much of that is there (`u64` each).
     pub const WRITING: usize = 640;
     pub const CLAIMED: usize = 648;
     pub const WRITTEN: usize = 656;

@@ -2,8 +2,8 @@
 //!
 //! A process writes only its own memory and maps its peers' read-only; nothing lies in a file system, so nothing is
 //! left behind. Follow a message: [`Lanes::send`](ofi_core::transport::Lanes::send) in `lanes/`, `message/send.rs`, the
-//! ring, and on the peer `lanes/poll.rs`, `poll.rs`, `message/receive.rs`, and the core. How two endpoints meet: `control.rs`,
-//! `helper.rs`, `shared.rs`. What lies where in shared memory: `layout.rs`, `command.rs`.
+//! ring, and on the peer `lanes/poll.rs`, `poll.rs`, `message/receive.rs`, and the core. How two endpoints meet:
+//! `control.rs`, `helper.rs`, `shared.rs`. What lies where in shared memory: `layout.rs`, `command.rs`.
 
 mod atomic;
 mod bulk;
@@ -55,7 +55,8 @@ pub struct ShmDomain {
     allocations: memory::Allocations,
 }
 
-// SAFETY: allocations are mappings of this process (`memory`), and peers reach a registration through its grant, which `deregister` withdraws and waits for.
+// SAFETY: allocations are mappings of this process (`memory`), and peers reach a registration through its grant, which
+// `deregister` withdraws and waits for.
 unsafe impl Transport for Shm {
     type Domain = Arc<ShmDomain>;
     type Region = grants::ShmRegion;

@@ -1,10 +1,11 @@
 //! Memory that the library allocates: a memfd each, so that a peer can be let in by handing it a descriptor.
 //!
-//! A descriptor for reading alone does not exist: whoever has one opens it again for writing (`/proc/self/fd`). What the
-//! kernel does enforce is a seal on the memory, and only for all descriptors at once. So each allocation is either shown or
-//! shared, as the first descriptor that leaves the process decides, and stays so:
+//! A descriptor for reading alone does not exist: whoever has one opens it again for writing (`/proc/self/fd`). What
+//! the kernel does enforce is a seal on the memory, and only for all descriptors at once. So each allocation is either
+//! shown or shared, as the first descriptor that leaves the process decides, and stays so:
 //!
-//! - *shown*: sealed against new writers; this process's mapping was there before. Peers read, and map it for nothing else.
+//! - *shown*: sealed against new writers; this process's mapping was there before. Peers read, and map it for nothing
+//!   else.
 //! - *shared*: peers with a key for reading and writing map it for both. It goes to nobody else: other accesses are
 //!   executed here, and messages from it are sent as from memory of the application.
 //!
@@ -135,8 +136,8 @@ struct Handle {
     domain: Arc<crate::ShmDomain>,
 }
 
-/// Memory in reserved huge pages, if they are wanted and enough are free. The kernel takes them from the node that first
-/// touches them, and they are touched here: not for a placement on a node.
+/// Memory in reserved huge pages, if they are wanted and enough are free. The kernel takes them from the node that
+/// first touches them, and they are touched here: not for a placement on a node.
 fn huge_pages(size: usize, placement: Placement) -> Option<(OwnedFd, Mapping)> {
     if !placement.huge || placement.node.is_some() {
         return None;

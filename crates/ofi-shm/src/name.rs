@@ -1,9 +1,9 @@
 //! Addresses: a name (`fi_shm://…`, or `fi_ns://…` of a node and a service; `FI_ADDR_STR`) or a port of this host
 //! (`FI_SOCKADDR_IN`, `FI_SOCKADDR_IN6`), and the abstract socket that each stands for.
 //!
-//! The kernel tells who sent a datagram by the name of the sender's socket. An address stands for one socket and a socket for
-//! one address: a name that spells an address differently (`05000`, or a name that goes on behind a zero byte) is nobody's. So
-//! an address cannot be forged while its owner lives.
+//! The kernel tells who sent a datagram by the name of the sender's socket. An address stands for one socket and a
+//! socket for one address: a name that spells an address differently (`05000`, or a name that goes on behind a zero
+//! byte) is nobody's. So an address cannot be forged while its owner lives.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
@@ -125,8 +125,8 @@ pub fn is_endpoint(socket: &[u8]) -> bool {
     address_of(socket, AddrFormat::Unspec).is_some()
 }
 
-/// The address behind a socket, in the form that an endpoint with addresses of `format` uses; `None` for a socket whose name
-/// no address gives.
+/// The address behind a socket, in the form that an endpoint with addresses of `format` uses; `None` for a socket whose
+/// name no address gives.
 pub fn address_of(socket: &[u8], format: AddrFormat) -> Option<Address> {
     let address = spelt(socket, format)?;
     (socket_name(&address).ok()? == socket).then_some(address)
@@ -171,8 +171,8 @@ pub fn candidates(wanted: Option<&Address>, format: AddrFormat) -> impl Iterator
     })
 }
 
-/// Binds the socket of an endpoint that asked for `wanted`. A name that is only `proposed`, by the info that the endpoint was
-/// opened with, may be that of another already: the endpoint then gets one that begins so.
+/// Binds the socket of an endpoint that asked for `wanted`. A name that is only `proposed`, by the info that the
+/// endpoint was opened with, may be that of another already: the endpoint then gets one that begins so.
 ///
 /// # Errors
 /// `FI_EADDRINUSE` if somebody has the name, and it is not only proposed.

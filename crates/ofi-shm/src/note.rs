@@ -1,5 +1,5 @@
-//! Notes: small messages from core to core, which collectives are made of. Commands like messages, in one order with them,
-//! and never matched.
+//! Notes: small messages from core to core, which collectives are made of. Commands like messages, in one order with
+//! them, and never matched.
 
 use ofi_api::{Error, Result};
 use ofi_core::copy;

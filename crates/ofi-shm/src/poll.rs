@@ -1,8 +1,9 @@
 //! Taking in what a peer has sent, and moving on what is under way.
 //!
 //! Order: commands are taken in the order in which the peer posted them. While a long read or write of the peer is
-//! being served, its later commands wait (`serving`). Reads behind a read do not wait: they are served in their order, so every
-//! order that libfabric knows holds. Replies and parts are always taken, so two endpoints that serve each other cannot block.
+//! being served, its later commands wait (`serving`). Reads behind a read do not wait: they are served in their order,
+//! so every order that libfabric knows holds. Replies and parts are always taken, so two endpoints that serve each
+//! other cannot block.
 
 use std::sync::atomic::Ordering;
 
@@ -76,7 +77,8 @@ impl Lane {
         }
     }
 
-    /// Takes plain messages, as many as there are and as the core takes, `left` at most. Answers how many more may be taken.
+    /// Takes plain messages, as many as there are and as the core takes, `left` at most. Answers how many more may be
+    /// taken.
     #[inline(never)]
     fn take_messages<const TAGGED: bool, H: Host<Shm>>(
         &mut self,

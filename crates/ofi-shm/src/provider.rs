@@ -32,7 +32,8 @@ fn base(format: AddrFormat) -> Base {
 const TYPES: [(EpType, Narrow); 3] =
     [(EpType::Rdm, |info| info), (EpType::Msg, connected), (EpType::Dgram, datagram)];
 
-/// Messages that fit into a command, and that are dropped where there is no room for them; and remote memory, as everywhere.
+/// Messages that fit into a command, and that are dropped where there is no room for them; and remote memory, as
+/// everywhere.
 fn datagram(mut info: Info) -> Info {
     info.ep_attr.ep_type = EpType::Dgram;
     info.ep_attr.max_msg_size = crate::lane::eager();
@@ -100,8 +101,8 @@ fn addresses(request: &Request<'_>) -> Result<(AddrFormat, Option<Address>), Ref
     Ok((address.format(), Some(address)))
 }
 
-// SAFETY: all that it opens is `ofi-core`'s, which keeps the promises for every transport; the lanes complete an operation
-// when they are done with its memory.
+// SAFETY: all that it opens is `ofi-core`'s, which keeps the promises for every transport; the lanes complete an
+// operation when they are done with its memory.
 unsafe impl Provider for ShmProvider {
     fn name(&self) -> &str {
         NAME

@@ -218,8 +218,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes the introduction of a peer in process `pid`. Answers this end of the pair if the peer has to be welcomed, and what to tell the
-    /// endpoint after that.
+    /// Takes the introduction of a peer in process `pid`. Answers this end of the pair if the peer has to be welcomed,
+    /// and what to tell the endpoint after that.
     ///
     /// # Errors
     /// `FI_EKEYREJECTED` if it has not the same authorization key; what mapping its memories answers.
@@ -286,7 +286,8 @@ impl Shared {
         control::wrap_packet(self.auth.proof(&control::errand(&self.name, to, packet)), packet)
     }
 
-    /// The packet of connection management in a datagram from `from`, and whether its sender has the same authorization key.
+    /// The packet of connection management in a datagram from `from`, and whether its sender has the same authorization
+    /// key.
     pub fn unwrap<'a>(&self, from: &[u8], bytes: &'a [u8]) -> Option<(&'a [u8], bool)> {
         let (proof, packet) = control::packet_in(bytes)?;
         Some((packet, self.auth.accepts(&control::errand(from, &self.name, packet), proof)))

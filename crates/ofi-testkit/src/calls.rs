@@ -1,4 +1,5 @@
-//! How a side's data path is called: through objects of any transport, or directly, through types of one ([`ofi::direct`]).
+//! How a side's data path is called: through objects of any transport, or directly, through types of one
+//! ([`ofi::direct`]).
 
 use std::sync::Arc;
 

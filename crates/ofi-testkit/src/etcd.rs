@@ -90,7 +90,8 @@ impl Server {
         format!("http://{}", self.client)
     }
 
-    /// What it answers to a call of its gateway with this JSON, the head of the answer included; nothing if it does not answer.
+    /// What it answers to a call of its gateway with this JSON, the head of the answer included; nothing if it does not
+    /// answer.
     pub fn ask(&self, method: &str, body: &str) -> String {
         let length = body.len();
         self.exchange(&format!("POST /v3/{method} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{body}"))

@@ -147,8 +147,8 @@ impl Child {
         Self::start_under(&[], role, arguments, environment)
     }
 
-    /// Starts a child by a program that runs its arguments, such as `nsenter -t 1 -n`. To be called by a thread that outlives
-    /// it.
+    /// Starts a child by a program that runs its arguments, such as `nsenter -t 1 -n`. To be called by a thread that
+    /// outlives it.
     ///
     /// # Panics
     /// If that fails.

@@ -1,5 +1,6 @@
 //! `ofi-rdm` under the simulated network, against a naive model: what was sent is what arrives, once and in order;
-//! every operation ends, whatever the network does. What single sessions, paths and acknowledgements do is in the files beside.
+//! every operation ends, whatever the network does. What single sessions, paths and acknowledgements do is in the files
+//! beside.
 
 use std::time::Duration;
 
@@ -95,8 +96,8 @@ proptest! {
         prop_assert_eq!(net.datagrams, before, "an idle network is silent");
     }
 
-    /// Hosts die and come back under their addresses, sleep, and are cut off. The application of `ofi_testkit::net` checks
-    /// that each session's records come from their first, without a gap, once. Here: everything ends.
+    /// Hosts die and come back under their addresses, sleep, and are cut off. The application of `ofi_testkit::net`
+    /// checks that each session's records come from their first, without a gap, once. Here: everything ends.
     #[test]
     fn every_operation_ends_whatever_becomes_of_the_hosts(
         seed: u64,

@@ -36,8 +36,9 @@ fn a_payload_is_acknowledged_by_the_look_that_takes_its_end() {
     }
 }
 
-/// What somebody posts who does not look again leaves with the post, unless something of its own is under way: a question whether
-/// the peer is there, or a search for the longest packet, brings no acknowledgement that anybody would look at.
+/// What somebody posts who does not look again leaves with the post, unless something of its own is under way: a
+/// question whether the peer is there, or a search for the longest packet, brings no acknowledgement that anybody would
+/// look at.
 #[test]
 fn a_message_does_not_gather_behind_packets_that_carry_none() {
     let mut net = Net::new(1, 2, Link::default(), Congestion::Reno);

@@ -1,6 +1,6 @@
-//! Somebody who sees every datagram of the simulated network sends them back to their senders, to others, and again later.
-//! The application of `ofi_testkit::net` checks that each record is taken once, in order, from the host that sent it, by the host
-//! that it was sent to.
+//! Somebody who sees every datagram of the simulated network sends them back to their senders, to others, and again
+//! later. The application of `ofi_testkit::net` checks that each record is taken once, in order, from the host that
+//! sent it, by the host that it was sent to.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -82,7 +82,8 @@ fn arrived(net: &Net, from: usize, to: usize) -> usize {
     net.model(to, from).map_or(0, |model| model.received[0].len())
 }
 
-/// Holders of one key are told apart by where they were asked: the application fails where a record reaches whom it was not meant for.
+/// Holders of one key are told apart by where they were asked: the application fails where a record reaches whom it was
+/// not meant for.
 #[test]
 fn nobody_takes_what_somebody_on_the_way_turned_to_him() {
     for wish in [(suites::ENCRYPTED, &b"job 7"[..]), (suites::CLEAR, b"job 7")] {
@@ -261,8 +262,8 @@ proptest! {
         }
     }
 
-    /// Whoever has the key, and is given what was meant for another who has it too, takes nothing of it, and nobody is kept from those
-    /// that he meant.
+    /// Whoever has the key, and is given what was meant for another who has it too, takes nothing of it, and nobody is
+    /// kept from those that he meant.
     #[test]
     fn what_is_turned_to_others_as_well_changes_nothing(
         seed: u64,
@@ -297,7 +298,8 @@ proptest! {
         }
     }
 
-    /// The same with hosts that come back, to which all their past is told again: everything ends, and afterwards all talk.
+    /// The same with hosts that come back, to which all their past is told again: everything ends, and afterwards all
+    /// talk.
     #[test]
     fn the_past_of_restarted_hosts_changes_nothing(
         seed: u64,

@@ -1,5 +1,5 @@
-//! How flows share a link whose queue drops what it has no room for: with each other, and with one that does as TCP does. Queues from
-//! those of a switch with shallow buffers (20 us of the link) to those of a router (5 ms).
+//! How flows share a link whose queue drops what it has no room for: with each other, and with one that does as TCP
+//! does. Queues from those of a switch with shallow buffers (20 us of the link) to those of a router (5 ms).
 
 use std::time::Duration;
 
@@ -107,8 +107,8 @@ fn eight_flows_have_equal_shares() {
     check(Full::Dropped, 8, false, 0.9);
 }
 
-/// One against one over a queue of some packets, the flow whose packets come in rows loses them together, and gives way once: it has up to
-/// 2.7 times as much. With halves for every loss it still had 2.2 times as much.
+/// One against one over a queue of some packets, the flow whose packets come in rows loses them together, and gives way
+/// once: it has up to 2.7 times as much. With halves for every loss it still had 2.2 times as much.
 #[test]
 fn one_flow_leaves_tcp_its_share() {
     check(Full::Dropped, 1, true, 0.8);

@@ -1,4 +1,5 @@
-//! Peers that have a session and mean harm: what they cost is bounded, and others do not notice them. In the clear and encrypted.
+//! Peers that have a session and mean harm: what they cost is bounded, and others do not notice them. In the clear and
+//! encrypted.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;

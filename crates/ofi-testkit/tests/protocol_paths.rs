@@ -63,7 +63,8 @@ fn many_senders_share_a_receiver_s_link() {
     assert!(many > 0.8 * one, "16 senders: {many:.0} bytes/s, one: {one:.0}");
 }
 
-/// Beside a flow that does as TCP does, with the same round trips, each gets about half of a link, whatever its queue is.
+/// Beside a flow that does as TCP does, with the same round trips, each gets about half of a link, whatever its queue
+/// is.
 #[test]
 fn a_link_is_shared_with_tcp() {
     for queue in [20_000, 60_000, 120_000] {

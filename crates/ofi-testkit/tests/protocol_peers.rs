@@ -1,5 +1,5 @@
-//! What many peers cost an endpoint of `ofi-rdm`, and what one of them is owed. A test program of its own, as it looks at its
-//! memory.
+//! What many peers cost an endpoint of `ofi-rdm`, and what one of them is owed. A test program of its own, as it looks
+//! at its memory.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -9,7 +9,8 @@ use ofi_rdm::wire::{Params, Record};
 use ofi_rdm::{Config, Driver, Endpoint, Flow, Instant, Lost, Sender, Stream};
 
 const PEERS: u32 = 10_000;
-/// What one of them may take, in bytes: of the 1,024 that an idle peer may cost, the transport and the core get the rest.
+/// What one of them may take, in bytes: of the 1,024 that an idle peer may cost, the transport and the core get the
+/// rest.
 const EACH: u64 = 640;
 
 /// Counts.
@@ -145,7 +146,8 @@ fn an_acknowledgement_that_waits_for_company_is_let_out() {
             sender.commands.record(1, 0, b"fields", 64, Some(2)).fill(1);
             assert!(carry(now, &mut hub, &mut peer, here, &mut buffer));
             if answered {
-                // What is answered at once may have its acknowledgement in the answer: the next one waits for such company.
+                // What is answered at once may have its acknowledgement in the answer: the next one waits for such
+                // company.
                 let sender = peer.0.sender(now, 0).expect("they have met");
                 sender.commands.record(1, 0, b"fields", 64, None).fill(2);
                 assert!(carry(now, &mut peer, &mut hub, address(0), &mut buffer));

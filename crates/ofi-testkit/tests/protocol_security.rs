@@ -1,5 +1,5 @@
-//! Keys and suites of `ofi-rdm` under the simulated network: who gets a session with whom, and what becomes of somebody who
-//! changes, repeats or makes up packets on the way.
+//! Keys and suites of `ofi-rdm` under the simulated network: who gets a session with whom, and what becomes of somebody
+//! who changes, repeats or makes up packets on the way.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -36,8 +36,8 @@ fn arrived(net: &Net, from: usize, to: usize) -> usize {
     net.model(to, from).map_or(0, |model| model.received[0].len())
 }
 
-/// Data packets on the wire that are sealed, and that are not. Of one test at a time: nextest runs each by itself, and the only
-/// one that looks says so.
+/// Data packets on the wire that are sealed, and that are not. Of one test at a time: nextest runs each by itself, and
+/// the only one that looks says so.
 static SEALED: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
 fn count(bytes: &mut [u8]) {

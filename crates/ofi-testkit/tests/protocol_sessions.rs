@@ -50,8 +50,8 @@ fn ends_that_ask_each_other_at_once_have_one_session() {
     }
 }
 
-/// What a peer's request was answered goes out before the end, though a search for the longest packet fills the window of
-/// a young session: otherwise the peer would take for failed what was done.
+/// What a peer's request was answered goes out before the end, though a search for the longest packet fills the window
+/// of a young session: otherwise the peer would take for failed what was done.
 #[test]
 fn an_answer_leaves_before_its_endpoint_closes() {
     let link = Link { byte_time: 80, ..Link::default() }; // the search takes a while
@@ -118,8 +118,8 @@ fn a_session_that_its_client_never_heard_of_does_not_begin() {
     assert!(all_arrived(&net, 1, 0));
 }
 
-/// One flipped bit of a question makes it one of another version, which nobody can check. The answer says that this version
-/// is spoken, so the question was damaged, and is asked again.
+/// One flipped bit of a question makes it one of another version, which nobody can check. The answer says that this
+/// version is spoken, so the question was damaged, and is asked again.
 #[test]
 fn a_question_damaged_into_another_version_is_asked_again() {
     use ofi_rdm::wire::{Header, Kind, header};

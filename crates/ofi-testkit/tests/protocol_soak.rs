@@ -1,5 +1,5 @@
-//! A day of virtual time: four hosts talk all the while over a bad network, fall asleep, are cut off, die and come back. Half an
-//! hour here, as many as one likes with `cargo xtask simulate --hours N`.
+//! A day of virtual time: four hosts talk all the while over a bad network, fall asleep, are cut off, die and come
+//! back. Half an hour here, as many as one likes with `cargo xtask simulate --hours N`.
 
 use std::time::Duration;
 

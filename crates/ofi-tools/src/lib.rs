@@ -2,8 +2,9 @@
 //!
 //! Options, output and exit codes follow libfabric's programs of the same names, so that scripts written for those
 //! work; what is added has a long option (`--json`, `--explain`, `--rma`). The programs in `src/bin` only call
-//! [`info::main`], [`pingpong::main`] and [`dump::main`], which shows captures of provider `udp`; [`topo::main`] is `mr-topo`, which
-//! shows what `multirail` sees of the machine, and [`bench::main`] is `mr-bench`, which measures its transfers. [`cli::main`] is `ofi`, an operator's program.
+//! [`info::main`], [`pingpong::main`] and [`dump::main`], which shows captures of provider `udp`; [`topo::main`] is
+//! `mr-topo`, which shows what `multirail` sees of the machine, and [`bench::main`] is `mr-bench`, which measures its
+//! transfers. [`cli::main`] is `ofi`, an operator's program.
 //!
 //! The ping-pong is on the raw layer of `ofi`, whose promises about memory are made in `pingpong/lent.rs`; system
 //! calls that the standard library lacks are in `pingpong/sys.rs`. There is hardly other `unsafe` code.

@@ -1,4 +1,5 @@
-//! `ofi doctor` as an administrator runs it: limits that are lowered are found by trying, and files below a made-up root.
+//! `ofi doctor` as an administrator runs it: limits that are lowered are found by trying, and files below a made-up
+//! root.
 
 use std::fs;
 use std::path::PathBuf;

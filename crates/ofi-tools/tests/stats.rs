@@ -1,4 +1,5 @@
-//! `ofi stats` and `ofi top` of a process that exports its statistics, of one that does not, and of one that was killed.
+//! `ofi stats` and `ofi top` of a process that exports its statistics, of one that does not, and of one that was
+//! killed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;

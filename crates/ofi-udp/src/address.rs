@@ -72,8 +72,8 @@ pub fn resolve(node: Option<&str>, service: Option<&str>, format: Option<AddrFor
         .ok_or_else(|| invalid(format!("{host}, which has no address of the format asked for")))
 }
 
-/// What an endpoint binds that was given `name`, or the address `source` of an interface: all addresses of this host, if neither
-/// says more, or those that `FI_UDP_IFACE` leaves.
+/// What an endpoint binds that was given `name`, or the address `source` of an interface: all addresses of this host,
+/// if neither says more, or those that `FI_UDP_IFACE` leaves.
 pub fn to_bind(name: Option<SocketAddr>, source: Option<IpAddr>, v6: bool) -> SocketAddr {
     let any = crate::socket::local::any(v6);
     let mut wanted = name.unwrap_or_else(|| SocketAddr::new(source.unwrap_or(any), 0));
@@ -85,8 +85,9 @@ pub fn to_bind(name: Option<SocketAddr>, source: Option<IpAddr>, v6: bool) -> So
     wanted
 }
 
-/// As `wanted`, but one address of this host if the endpoint may join groups. The sockets of a group are bound beside its own, by
-/// other endpoints too and under a port that may be its own one: where it had all addresses, theirs would be taken.
+/// As `wanted`, but one address of this host if the endpoint may join groups. The sockets of a group are bound beside
+/// its own, by other endpoints too and under a port that may be its own one: where it had all addresses, theirs would
+/// be taken.
 pub fn beside_groups(info: &Info, mut wanted: SocketAddr) -> SocketAddr {
     if info.caps.contains(Caps::MULTICAST) && wanted.ip().is_unspecified() {
         wanted.set_ip(own_ip(wanted.is_ipv6()));

@@ -1,5 +1,5 @@
-//! Answers to reads of peers: memory is copied when a read is answered, since later commands may change it, and leaves from the copy,
-//! part by part and once more where packets are lost. The copy goes when all of it has arrived.
+//! Answers to reads of peers: memory is copied when a read is answered, since later commands may change it, and leaves
+//! from the copy, part by part and once more where packets are lost. The copy goes when all of it has arrived.
 
 use core::ops::{Deref, DerefMut};
 
@@ -53,8 +53,8 @@ impl DerefMut for Room {
     }
 }
 
-/// Memory for copies, by length: what was just used lies in the cache. Memory of the system costs a page fault for each page, and
-/// long pieces go back to it at once.
+/// Memory for copies, by length: what was just used lies in the cache. Memory of the system costs a page fault for each
+/// page, and long pieces go back to it at once.
 #[derive(Default)]
 pub struct Spare {
     pieces: [Vec<Box<[u8]>>; LENGTHS],
@@ -80,7 +80,8 @@ impl Spare {
         Room { memory, len }
     }
 
-    /// Takes such room back. Where that is more than enough, memory of other lengths goes first: reads are most often alike.
+    /// Takes such room back. Where that is more than enough, memory of other lengths goes first: reads are most often
+    /// alike.
     pub fn give_back(&mut self, room: Room) {
         let own = place_of(room.len);
         self.bytes += room.memory.len();
@@ -140,8 +141,8 @@ impl Answers {
         }
     }
 
-    /// Has them sent from where they lie, if that can be: they stay there until they have arrived, which is not before the call that
-    /// makes the packet has sent it.
+    /// Has them sent from where they lie, if that can be: they stay there until they have arrived, which is not before
+    /// the call that makes the packet has sent it.
     pub fn leave(&self, token: u64, at: u64, to: &mut [u8], gaps: &mut Gaps) -> bool {
         self.bytes_at(token, at, to.len()).is_some_and(|bytes| {
             let piece = Piece::new(bytes.as_ptr().cast_mut(), bytes.len());

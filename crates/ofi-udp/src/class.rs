@@ -1,5 +1,5 @@
-//! Traffic classes on the wire: the differentiated services field of each datagram (RFC 2474), which the network may act on
-//! or not, and the two bits behind it, in which the network tells of congestion (ECN, RFC 3168).
+//! Traffic classes on the wire: the differentiated services field of each datagram (RFC 2474), which the network may
+//! act on or not, and the two bits behind it, in which the network tells of congestion (ECN, RFC 3168).
 
 use std::net::UdpSocket;
 
@@ -49,8 +49,8 @@ pub fn is_marked(field: i32) -> bool {
     field & 0b11 == MARKED
 }
 
-/// Marks everything that `socket` sends. `ecn`: routers may mark its datagrams in place of dropping them, and the kernel tells of those
-/// that come marked.
+/// Marks everything that `socket` sends. `ecn`: routers may mark its datagrams in place of dropping them, and the
+/// kernel tells of those that come marked.
 ///
 /// # Errors
 /// As [`code_point`]; `FI_EPERM` where the system does not let this process.

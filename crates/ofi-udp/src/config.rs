@@ -24,8 +24,8 @@ const WARM_PEERS: usize = 64;
 
 /// For an endpoint whose socket may hold `granted` bytes, and that is answered for on `liveness_port`.
 pub fn config(granted: usize, liveness_port: u16) -> Config {
-    // The kernel counts what it holds generously: half of it may be under way, in at least eight packets. A stream may have as much, and
-    // more where that is little.
+    // The kernel counts what it holds generously: half of it may be under way, in at least eight packets. A stream may
+    // have as much, and more where that is little.
     let params = Params {
         window: (granted as u64).clamp(128 << 10, 4 << 20).max(granted as u64 / 2),
         in_flight: granted as u64 / 2,
@@ -49,8 +49,8 @@ pub fn config(granted: usize, liveness_port: u16) -> Config {
     }
 }
 
-/// With whom an endpoint talks, and how its packets are protected. Without an authorization key nobody knows who the peer is: packets
-/// that only hide from those who listen are not worth their price unless somebody asks for them.
+/// With whom an endpoint talks, and how its packets are protected. Without an authorization key nobody knows who the
+/// peer is: packets that only hide from those who listen are not worth their price unless somebody asks for them.
 ///
 /// # Errors
 /// `FI_EIO` on a system without random numbers.

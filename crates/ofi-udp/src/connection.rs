@@ -1,5 +1,5 @@
-//! What connected endpoints (`FI_EP_MSG`) need besides: packets of connection management, which are records like others,
-//! and that only the one peer is listened to.
+//! What connected endpoints (`FI_EP_MSG`) need besides: packets of connection management, which are records like
+//! others, and that only the one peer is listened to.
 //!
 //! A connecting endpoint has a session with the passive endpoint, until one with the accepting endpoint takes its place
 //! as that of peer 0. What comes of any other session is packets of connection management, or breaks the protocol.

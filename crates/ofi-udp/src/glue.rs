@@ -56,8 +56,8 @@ pub struct Glue<'a, H> {
 }
 
 impl<H: Host<Udp>> Glue<'_, H> {
-    /// Takes the first of `records`, and with a part of a payload those that go on with it. Answers how many, and what became of
-    /// them.
+    /// Takes the first of `records`, and with a part of a payload those that go on with it. Answers how many, and what
+    /// became of them.
     fn take(
         &mut self,
         peer: u32,
@@ -227,7 +227,8 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
         }
         match self.host.op(peer, SlotId::from_wire(token)) {
             Some(Op::Message { payload, .. } | Op::Write(payload)) => fill(payload, at as usize, to),
-            // The peer reported the end of an operation that was still being sent: it breaks the protocol, and gets zeros.
+            // The peer reported the end of an operation that was still being sent: it breaks the protocol, and gets
+            // zeros.
             _ => to.fill(0),
         }
     }

@@ -7,8 +7,8 @@ use std::ptr::null_mut;
 use crate::settings;
 use crate::socket::name::{empty_storage, from_storage};
 
-/// The address that the setting names, of the family that is wanted: an address as it is, or the first one of an interface.
-/// `None` where nothing is set, or there is no such thing.
+/// The address that the setting names, of the family that is wanted: an address as it is, or the first one of an
+/// interface. `None` where nothing is set, or there is no such thing.
 pub fn chosen(v6: bool) -> Option<IpAddr> {
     let text = settings::INTERFACE.get();
     if text.is_empty() {
@@ -59,7 +59,8 @@ impl Interface {
         matches!(self.ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
     }
 
-    /// Whether others may reach this host by it, unasked: it is up, and neither loopback nor a tunnel, as C libfabric has it.
+    /// Whether others may reach this host by it, unasked: it is up, and neither loopback nor a tunnel, as C libfabric
+    /// has it.
     pub fn serves(&self, v6: bool) -> bool {
         let up = self.has(libc::IFF_UP) && self.has(libc::IFF_RUNNING);
         let meant = !self.is_loopback() && !self.has(libc::IFF_POINTOPOINT) && !self.is_of_link();
@@ -67,8 +68,8 @@ impl Interface {
     }
 }
 
-/// The addresses that endpoints may be bound to one by one: of interfaces that are up, other hosts' before loopback's, IPv4's
-/// before IPv6's. With `FI_UDP_IFACE`, those that it names, if it names any.
+/// The addresses that endpoints may be bound to one by one: of interfaces that are up, other hosts' before loopback's,
+/// IPv4's before IPv6's. With `FI_UDP_IFACE`, those that it names, if it names any.
 pub fn usable() -> Vec<Interface> {
     let text = settings::INTERFACE.get();
     let wanted = |found: &Interface| found.name == text || found.ip.to_string() == text;

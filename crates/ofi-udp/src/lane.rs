@@ -48,8 +48,8 @@ pub struct Common {
     pub counts: Counts,
 }
 
-/// Peers that had no session when they were added, least recently checked first. The number of an idle one goes to the next new
-/// peer.
+/// Peers that had no session when they were added, least recently checked first. The number of an idle one goes to the
+/// next new peer.
 #[derive(Default)]
 pub struct Loose {
     pub peers: VecDeque<Peer>,
@@ -228,8 +228,9 @@ impl Lane {
 mod tests {
     use super::*;
 
-    /// Of the 1,024 bytes that an idle peer may cost, `ofi-rdm` takes up to 640 (`ofi-testkit/tests/protocol_peers.rs`), and the core's
-    /// lists and address vector some 240. `benches/tests/crowd.rs` looks at all of it.
+    /// Of the 1,024 bytes that an idle peer may cost, `ofi-rdm` takes up to 640
+    /// (`ofi-testkit/tests/protocol_peers.rs`), and the core's lists and address vector some 240.
+    /// `benches/tests/crowd.rs` looks at all of it.
     #[test]
     fn an_idle_peer_s_lane_is_small() {
         assert!(size_of::<Lane>() <= 32, "{}", size_of::<Lane>());

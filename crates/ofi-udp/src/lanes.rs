@@ -1,8 +1,8 @@
 //! All lanes of an endpoint over its socket.
 //!
 //! A message to a peer that nothing was sent to just now leaves at once; others gather in the session's stream until
-//! they fill a packet, or the next poll. Of injected messages, whose sender has no completion to poll for, a few leave at once all the
-//! same: a program may send its last ones and never look again.
+//! they fill a packet, or the next poll. Of injected messages, whose sender has no completion to poll for, a few leave
+//! at once all the same: a program may send its last ones and never look again.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -2,8 +2,9 @@
 //!
 //! `ofi-rdm` decides what goes into datagrams and when; this crate has the sockets and the clock, and says what the
 //! records of a session mean. Follow a message: [`Lanes::send`](ofi_core::transport::Lanes::send) in `state.rs`,
-//! `lanes.rs`, `message.rs`, the session's stream, a packet, `socket.rs`; and on the peer `lanes.rs` (poll), `glue.rs`, `message.rs`
-//! again, and the core. Peers of the same host go another way: `near.rs`. `command.rs` has the layout of records; `docs/protocol.md` specifies all of it.
+//! `lanes.rs`, `message.rs`, the session's stream, a packet, `socket.rs`; and on the peer `lanes.rs` (poll), `glue.rs`,
+//! `message.rs` again, and the core. Peers of the same host go another way: `near.rs`. `command.rs` has the layout of
+//! records; `docs/protocol.md` specifies all of it.
 
 mod address;
 mod answer;
@@ -47,7 +48,8 @@ pub use settings::SETTINGS;
 /// The transport over sockets, which the provider has together with shared memory ([`UdpOrShm`]).
 pub struct Udp;
 
-// SAFETY: allocations are pages of this process, and this process alone executes accesses, by the key table of the core.
+// SAFETY: allocations are pages of this process, and this process alone executes accesses, by the key table of the
+// core.
 unsafe impl Transport for Udp {
     type Domain = ();
     type Region = ();

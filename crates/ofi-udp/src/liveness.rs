@@ -1,7 +1,7 @@
 //! Says that this process lives, while its application does other things: one thread, asleep in the kernel, that
-//! answers questions about endpoints (`docs/protocol.md`, "Liveness"). A question also has the endpoint send its delayed
-//! acknowledgements, if any thread may call it: the peer asks because it has waited for something, which may be the
-//! acknowledgement of the last message, after which the application does not poll again.
+//! answers questions about endpoints (`docs/protocol.md`, "Liveness"). A question also has the endpoint send its
+//! delayed acknowledgements, if any thread may call it: the peer asks because it has waited for something, which may be
+//! the acknowledgement of the last message, after which the application does not poll again.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -103,8 +103,9 @@ impl Helper {
 }
 
 impl Helper {
-    /// Looks after the sockets of endpoints. Something came to one in the set: a moment later the endpoint may have looked itself. If not,
-    /// questions of strangers among it are answered, again and again until it does. Answers when to look next.
+    /// Looks after the sockets of endpoints. Something came to one in the set: a moment later the endpoint may have
+    /// looked itself. If not, questions of strangers among it are answered, again and again until it does. Answers when
+    /// to look next.
     ///
     /// An idle process is not woken by this, and a busy one twice in a second.
     fn watch(&self, buffer: &mut [u8]) -> Option<Instant> {
@@ -169,8 +170,8 @@ impl Alive {
         self.epoch = epoch;
     }
 
-    /// Has strangers who ask for a session told that the endpoint lives, while it does not look at its socket. To be ended before that is
-    /// closed.
+    /// Has strangers who ask for a session told that the endpoint lives, while it does not look at its socket. To be
+    /// ended before that is closed.
     ///
     /// # Errors
     /// What epoll_ctl(2) answers.

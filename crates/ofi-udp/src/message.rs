@@ -45,8 +45,8 @@ pub enum Op {
     },
 }
 
-/// Has the bytes of a payload from byte `skip` on sent from where they lie. Whether that can be: they are lent until the
-/// operation ends, which is not before the call that makes the packet has sent it.
+/// Has the bytes of a payload from byte `skip` on sent from where they lie. Whether that can be: they are lent until
+/// the operation ends, which is not before the call that makes the packet has sent it.
 pub fn leave(payload: &Payload, skip: usize, to: &mut [u8], gaps: &mut Gaps) -> bool {
     payload.pieces().is_ok_and(|pieces| gaps.leave(pieces, skip, to))
 }
@@ -314,8 +314,8 @@ impl Lane {
         if let Some(receiving) = host.receiving(into) {
             let mut got = pull.got;
             for bytes in parts.bytes() {
-                // SAFETY: `bytes` is readable; the pieces are lent for this receive, and `got` and the bytes are within the
-                // length that they were found to have.
+                // SAFETY: `bytes` is readable; the pieces are lent for this receive, and `got` and the bytes are within
+                // the length that they were found to have.
                 unsafe { copy::scatter(bytes.as_ptr(), bytes.len(), receiving.pieces, got) };
                 got += bytes.len();
             }

@@ -1,9 +1,10 @@
 //! Peers of the same host: shared memory, under the address that the endpoint has on the network.
 //!
-//! An endpoint at `10.0.0.1:7000` is also the shared-memory endpoint `fi_shm://udp/10.0.0.1:7000`, and one at all addresses of
-//! the host is `fi_shm://udp/0.0.0.0:7000`; each says so by a [`Door`]. Whoever is about to send to it for the first time looks whether the address is this host's and the door is
-//! there. Everybody else uses the socket, which the endpoint has in any case: other hosts, containers with a network of
-//! their own, other users, and processes that have shared memory turned off.
+//! An endpoint at `10.0.0.1:7000` is also the shared-memory endpoint `fi_shm://udp/10.0.0.1:7000`, and one at all
+//! addresses of the host is `fi_shm://udp/0.0.0.0:7000`; each says so by a [`Door`]. Whoever is about to send to it for
+//! the first time looks whether the address is this host's and the door is there. Everybody else uses the socket, which
+//! the endpoint has in any case: other hosts, containers with a network of their own, other users, and processes that
+//! have shared memory turned off.
 
 use std::net::SocketAddr;
 

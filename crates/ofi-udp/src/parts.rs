@@ -1,4 +1,5 @@
-//! Parts of one payload that came together: records of one kind and name, each of which begins where the one before ended.
+//! Parts of one payload that came together: records of one kind and name, each of which begins where the one before
+//! ended.
 
 use ofi_rdm::wire::Record;
 

@@ -149,8 +149,8 @@ fn format_of(ip: IpAddr) -> AddrFormat {
     if ip.is_ipv6() { AddrFormat::SockaddrIn6 } else { AddrFormat::SockaddrIn }
 }
 
-/// The interfaces that are answered one by one: all where nothing says which end is meant, and those that the hints name. An
-/// end that is given says of which family they are, and a source with an address, which one of them it is.
+/// The interfaces that are answered one by one: all where nothing says which end is meant, and those that the hints
+/// name. An end that is given says of which family they are, and a source with an address, which one of them it is.
 fn interfaces(request: &Request<'_>, format: AddrFormat, address: Option<&Address>) -> Vec<Interface> {
     let mut ends = Info::default();
     offer::name_ends(&mut ends, request, address);
@@ -205,8 +205,8 @@ fn answer(
     offer::answer(&TYPES, &variants, request)
 }
 
-// SAFETY: all that it opens is `ofi-core`'s, which keeps the promises for every transport; the lanes complete an operation
-// when they are done with its memory.
+// SAFETY: all that it opens is `ofi-core`'s, which keeps the promises for every transport; the lanes complete an
+// operation when they are done with its memory.
 unsafe impl Provider for UdpProvider {
     fn name(&self) -> &str {
         NAME

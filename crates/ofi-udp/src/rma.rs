@@ -1,4 +1,5 @@
-//! Remote reads and writes, executed by the memory's owner, who checks key, bounds and rights whenever bytes are copied.
+//! Remote reads and writes, executed by the memory's owner, who checks key, bounds and rights whenever bytes are
+//! copied.
 
 use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, RemotePiece, Result};
 use ofi_core::copy;
@@ -33,8 +34,8 @@ pub struct ServedRead {
     len: usize,
 }
 
-/// The longest answer to a read that is a record like others. Longer ones are payloads, cut as packets are, so that each part is put in
-/// place where it lies.
+/// The longest answer to a read that is a record like others. Longer ones are payloads, cut as packets are, so that
+/// each part is put in place where it lies.
 const SHORT_ANSWER: usize = 4 << 10;
 
 impl Lane {
@@ -225,7 +226,8 @@ impl Lane {
         Ok(Flow::Next)
     }
 
-    /// Answers reads as far as answers may wait. The bytes are copied now: later commands of the peer may change the memory.
+    /// Answers reads as far as answers may wait. The bytes are copied now: later commands of the peer may change the
+    /// memory.
     pub fn serve_reads<H: Host<Udp>>(
         &mut self,
         common: &mut Common,

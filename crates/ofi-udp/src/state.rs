@@ -51,7 +51,8 @@ impl State {
     }
 }
 
-// SAFETY: the kernel copies during its calls, and everything else is copied in polls, from and to operations that the host still has.
+// SAFETY: the kernel copies during its calls, and everything else is copied in polls, from and to operations that the
+// host still has.
 unsafe impl Lanes<Udp> for State {
     fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
         let Self::Closed { domain, info } = self else {

@@ -13,8 +13,8 @@ pub fn lend_socket(fd: RawFd) -> ManuallyDrop<UdpSocket> {
     ManuallyDrop::new(unsafe { UdpSocket::from_raw_fd(fd) })
 }
 
-/// Has each look at a datagram that leaves it there be at the next one, from the first on; or each at the first one again. Whether the
-/// system does that.
+/// Has each look at a datagram that leaves it there be at the next one, from the first on; or each at the first one
+/// again. Whether the system does that.
 pub fn peek_from_front(socket: &UdpSocket, each: bool) -> bool {
     let offset: libc::c_int = if each { 0 } else { -1 };
     let len = size_of::<libc::c_int>() as libc::socklen_t;
@@ -47,8 +47,8 @@ pub struct Bound {
     pub joins: bool,
 }
 
-/// Binds a socket with buffers of about `buffer` bytes. `segments`: datagrams may go to the kernel and come from it many at
-/// a time, where it can do that.
+/// Binds a socket with buffers of about `buffer` bytes. `segments`: datagrams may go to the kernel and come from it
+/// many at a time, where it can do that.
 ///
 /// # Errors
 /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`, and what else bind(2) answers.

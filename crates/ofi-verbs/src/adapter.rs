@@ -19,7 +19,8 @@ const SEND_SLOTS: usize = 256;
 pub const READS: usize = 64;
 /// Requests of one lane that may be under way.
 pub const REQUESTS: usize = 96;
-/// Requests of all lanes that may be under way, where the device's completion queues hold as many: each may have an entry there.
+/// Requests of all lanes that may be under way, where the device's completion queues hold as many: each may have an
+/// entry there.
 const ALL_REQUESTS: usize = 4096;
 /// Bytes that a request carries itself, where the device can: a record of 64 bytes with its header fits.
 const INLINE: usize = 128;
@@ -126,7 +127,8 @@ pub enum Ended {
 pub struct Adapter {
     pub queues: Box<dyn Queues>,
     pub posted: Slots<Posted>,
-    /// Of those whose ends are reported, so many may be under way, and as many of the others, which are reported if they fail.
+    /// Of those whose ends are reported, so many may be under way, and as many of the others, which are reported if
+    /// they fail.
     most: usize,
     /// Of the others, those under way.
     silent: usize,
@@ -255,7 +257,8 @@ impl Adapter {
     /// A record that has come: a copy of what the device wrote would cost, and the device writes to it no more.
     pub fn record(&self, slot: u32, at: usize, len: usize) -> &[u8] {
         let at = at.min(SLOT);
-        // SAFETY: the slot is the library's from the receive's end until it is posted again, and nobody writes to it meanwhile.
+        // SAFETY: the slot is the library's from the receive's end until it is posted again, and nobody writes to it
+        // meanwhile.
         unsafe { std::slice::from_raw_parts(self.receiving.at(slot).wrapping_add(at), len.min(SLOT - at)) }
     }
 

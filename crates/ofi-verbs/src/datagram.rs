@@ -1,8 +1,10 @@
-//! Endpoints of `FI_EP_DGRAM`: each message is a datagram of the device (UD), as it is, with up to 4 bytes of remote CQ data as immediate
-//! data: what C libfabric's verbs provider sends and understands. Addresses are its, too (`FI_ADDR_IB_UD`).
+//! Endpoints of `FI_EP_DGRAM`: each message is a datagram of the device (UD), as it is, with up to 4 bytes of remote CQ
+//! data as immediate data: what C libfabric's verbs provider sends and understands. Addresses are its, too
+//! (`FI_ADDR_IB_UD`).
 //!
-//! Messages are copied to registered slots on their way out, and from such slots on their way in, behind the route header that the device
-//! writes there. Nothing is repeated, and nobody waits: what finds no room is dropped and counted.
+//! Messages are copied to registered slots on their way out, and from such slots on their way in, behind the route
+//! header that the device writes there. Nothing is repeated, and nobody waits: what finds no room is dropped and
+//! counted.
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -199,7 +201,8 @@ impl Datagrams {
 
     fn receive(&self, slot: u32) {
         let to = self.receiving.segment(slot, self.receiving.size());
-        // SAFETY: the slot's datagram has been taken, so that it is the device's again; the slab goes after the queue pair.
+        // SAFETY: the slot's datagram has been taken, so that it is the device's again; the slab goes after the queue
+        // pair.
         if let Err(error) = unsafe { self.qp.receive(RECEIVE | u64::from(slot), to) } {
             tracing::warn!(target: "ofi::verbs::ep_data", %error, "a receive is lost");
         }

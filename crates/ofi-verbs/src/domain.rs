@@ -182,8 +182,8 @@ pub struct Domain {
     port: Option<DomainPort>,
     /// The address that endpoints have unless they are named.
     pub ip: IpAddr,
-    /// Whether peers may be given keys of the device. A key that the application chooses may mean another registration later, while
-    /// peers still have the device's key of the first: then every access is looked at by the owner.
+    /// Whether peers may be given keys of the device. A key that the application chooses may mean another registration
+    /// later, while peers still have the device's key of the first: then every access is looked at by the owner.
     pub native: bool,
     /// Whether keys are the device's, for peers that hand them to their devices: a domain for endpoints of `FI_EP_MSG`.
     pub keyed: bool,

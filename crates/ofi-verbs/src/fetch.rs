@@ -107,7 +107,8 @@ impl Lane {
                 let inline = step.write && step.local.len as usize <= self.inline;
                 let how = Post { fence, inline, quiet: false };
                 let posted = if step.write {
-                    // SAFETY: the memory is registered, and lent until the access ends, or a slot that nothing else uses.
+                    // SAFETY: the memory is registered, and lent until the access ends, or a slot that nothing else
+                    // uses.
                     unsafe { connection.write(wr.to_wire(), step.local, step.remote, how) }
                 } else {
                     // SAFETY: as above, for the receive or the access; a lane is lost before either ends early.

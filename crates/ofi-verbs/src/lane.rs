@@ -1,11 +1,13 @@
 //! One peer of an endpoint: its connection, its credits, and what is under way with it.
 //!
 //! Invariants:
-//! - A lane has at most as many records under way as the peer gave it credits, a quarter of which only answers may use. Answers are taken
-//!   by the peer whatever else it cannot take, so two ends that wait for each other's answers get them.
-//! - The last of the other credits are for what has waited, which then goes out in packs: a burst to a peer that does not look is not cut
-//!   off at the number of its credits.
-//! - A record's slot belongs to the device from the post to the end of the request, unless the request carries the record itself.
+//! - A lane has at most as many records under way as the peer gave it credits, a quarter of which only answers may use.
+//!   Answers are taken by the peer whatever else it cannot take, so two ends that wait for each other's answers get
+//!   them.
+//! - The last of the other credits are for what has waited, which then goes out in packs: a burst to a peer that does
+//!   not look is not cut off at the number of its credits.
+//! - A record's slot belongs to the device from the post to the end of the request, unless the request carries the
+//!   record itself.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -269,7 +271,8 @@ impl Lane {
         self.owed > 0 && self.owed >= common.grant / 4
     }
 
-    /// A record has come. Over a connection that this end granted it may come before rdma_cm reports the connection, which then is there.
+    /// A record has come. Over a connection that this end granted it may come before rdma_cm reports the connection,
+    /// which then is there.
     #[inline]
     pub fn heard(&mut self, common: &mut Common, peer: Peer) {
         if !matches!(self.link, Link::Accepting(..)) {
@@ -282,8 +285,8 @@ impl Lane {
         }
     }
 
-    /// Whether an endpoint that closes waits for this lane: for requests under way, among them answers that the peer counts on,
-    /// and for the peer to take what was reported as sent.
+    /// Whether an endpoint that closes waits for this lane: for requests under way, among them answers that the peer
+    /// counts on, and for the peer to take what was reported as sent.
     pub fn is_awaited(&self) -> bool {
         let owes = self.requests > 0 || !self.answers.is_empty() || self.detached > 0;
         self.is_open() && (owes || !self.kept.is_empty())
@@ -321,8 +324,8 @@ impl Lane {
         self.record(common, peer, (kind::DONE, flags), fields.bytes(), 0, None, |_| {});
     }
 
-    /// A request of this lane is reported as done: the quiet ones before it have ended. What waits for one is that it was reported as sent
-    /// before it arrived.
+    /// A request of this lane is reported as done: the quiet ones before it have ended. What waits for one is that it
+    /// was reported as sent before it arrived.
     pub fn end_quiet(&mut self, common: &mut Common, number: u64) {
         while let Some(id) = self.quiet.pop_before(number) {
             let Some(Posted::Send { slot, mark, marks, quiet, .. }) = common.adapter.posted.remove(id) else {
@@ -344,7 +347,8 @@ impl Lane {
         }
     }
 
-    /// The connection is over: nothing of it is left here. The queue pair goes first, so that the device writes nowhere any more.
+    /// The connection is over: nothing of it is left here. The queue pair goes first, so that the device writes nowhere
+    /// any more.
     pub fn lose<H: Host<Verbs>>(&mut self, common: &mut Common, host: &mut H, peer: Peer, errno: Errno) {
         let was_dirty = self.is_dirty;
         let old = std::mem::replace(self, Self::new(self.address));

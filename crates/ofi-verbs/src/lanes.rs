@@ -284,12 +284,14 @@ impl VerbsLanes {
         Ok(())
     }
 
-    /// The peer does not keep to the protocol: nothing more of it is taken. `slot` is one that is not among the stalled.
+    /// The peer does not keep to the protocol: nothing more of it is taken. `slot` is one that is not among the
+    /// stalled.
     fn broken(&mut self, peer: Peer, slot: Option<u32>) {
         let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
         common.counts.malformed += 1;
         let stalled = std::mem::take(&mut lane.stalled);
-        // Of a pack in the middle of which it broke, the stalled ones are of the slot that is given, and none is the last.
+        // Of a pack in the middle of which it broke, the stalled ones are of the slot that is given, and none is the
+        // last.
         for part in stalled.iter().filter(|part| part.last) {
             common.adapter.receive(part.slot);
         }
@@ -354,7 +356,8 @@ impl VerbsLanes {
         }
     }
 
-    /// Tells peers of keys that they were given and that are no more. Until they know, an access by the device ends the connection.
+    /// Tells peers of keys that they were given and that are no more. Until they know, an access by the device ends the
+    /// connection.
     #[cold]
     fn tell_withdrawn(&mut self) {
         self.withdrawals = self.common.domain.transport.withdrawals();
@@ -400,8 +403,8 @@ impl VerbsLanes {
         Arm::Armed
     }
 
-    /// Waits a little for what was reported as sent to arrive, and for answers to what was executed here. Frames that wait for
-    /// credits are sent as these come.
+    /// Waits a little for what was reported as sent to arrive, and for answers to what was executed here. Frames that
+    /// wait for credits are sent as these come.
     fn close(&mut self) {
         let end = self.common.adapter.queues.now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
         self.common.closing = true;

@@ -1,9 +1,10 @@
 //! Provider `verbs`: messages, tags and remote memory over RDMA devices: InfiniBand, RoCE, soft-RoCE.
 //!
-//! A lane to a peer is a reliable connected queue pair, made at first use by rdma_cm (`meeting.rs`). What a peer sends comes into slots of one
-//! shared receive queue (`adapter.rs`), and as many as it has credits for (`lane.rs`). Short messages travel in records (`wire.rs`); long ones
-//! are announced, and the receiver reads them from where they lie (`message.rs`, `fetch.rs`). Remote accesses are executed by the memory's
-//! owner, who checks key, bounds and rights when the bytes are copied (`rma.rs`, `atomic.rs`).
+//! A lane to a peer is a reliable connected queue pair, made at first use by rdma_cm (`meeting.rs`). What a peer sends
+//! comes into slots of one shared receive queue (`adapter.rs`), and as many as it has credits for (`lane.rs`). Short
+//! messages travel in records (`wire.rs`); long ones are announced, and the receiver reads them from where they lie
+//! (`message.rs`, `fetch.rs`). Remote accesses are executed by the memory's owner, who checks key, bounds and rights
+//! when the bytes are copied (`rma.rs`, `atomic.rs`).
 //!
 //! Peers of the same host go another way, over shared memory: `near.rs`.
 //!
@@ -48,15 +49,16 @@ pub use near::VerbsOrShm;
 pub use provider::VerbsProvider;
 pub use settings::SETTINGS;
 
-/// How often a packet is sent again that nobody acknowledges, before the connection is given up: after some 15 s on RoCE, as
-/// rdma_cm sets the time between. C's provider has the most that there is, 7, which soft-RoCE takes for ever: an operation over a cut wire would
-/// never end.
+/// How often a packet is sent again that nobody acknowledges, before the connection is given up: after some 15 s on
+/// RoCE, as rdma_cm sets the time between. C's provider has the most that there is, 7, which soft-RoCE takes for ever:
+/// an operation over a cut wire would never end.
 const RETRIES: u8 = 6;
 
 /// The transport.
 pub struct Verbs;
 
-// SAFETY: allocations are pages of this process, and the device holds a registration from `ibv_reg_mr` to `ibv_dereg_mr`, which is what a region lives for.
+// SAFETY: allocations are pages of this process, and the device holds a registration from `ibv_reg_mr` to
+// `ibv_dereg_mr`, which is what a region lives for.
 unsafe impl Transport for Verbs {
     type Domain = domain::Domain;
     type Region = region::Region;
@@ -161,7 +163,8 @@ fn failed(error: &ibv::Error) -> Error {
     Error::with(Errno::from_raw(error.errno), error.to_string())
 }
 
-/// Explains a `prov_errno` of a connected endpoint: the status of a request, as C's provider has it, or an error number.
+/// Explains a `prov_errno` of a connected endpoint: the status of a request, as C's provider has it, or an error
+/// number.
 fn request_text(number: i32) -> String {
     match u32::try_from(number).map(ibv::Status::from_raw) {
         Ok(status) if status.is_known() => format!("{status:?}"),

@@ -1,8 +1,9 @@
 //! How two endpoints get a connection: rdma_cm, with what `Greeting` says along.
 //!
-//! Both ends may begin at once. Then the request of the end with the lower address counts: the other end drops its own and accepts, and its own
-//! request is refused with [`CROSSED`], which is no failure. A request says how many its endpoint has made, so that one that was on its way when
-//! the connection came about otherwise is told from one of a peer that has lost it.
+//! Both ends may begin at once. Then the request of the end with the lower address counts: the other end drops its own
+//! and accepts, and its own request is refused with [`CROSSED`], which is no failure. A request says how many its
+//! endpoint has made, so that one that was on its way when the connection came about otherwise is told from one of a
+//! peer that has lost it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -304,8 +305,8 @@ impl VerbsLanes {
             let _ = id.reject(b"not an endpoint of provider verbs");
             return;
         };
-        // A greeting says at which port its endpoint listens; at which address it is, the network says. Otherwise a stranger could take
-        // the place of a peer that is connected.
+        // A greeting says at which port its endpoint listens; at which address it is, the network says. Otherwise a
+        // stranger could take the place of a peer that is connected.
         if id.peer_address().is_some_and(|from| address::canonical(from).ip() != greeting.address.ip()) {
             self.common.counts.malformed += 1;
             let _ = id.reject(b"the greeting is of another address");

@@ -1,7 +1,8 @@
 //! Peers of the same host: shared memory, under the address that the endpoint has at its device.
 //!
-//! A reliable datagram endpoint at `10.0.0.1:7471` is also the shared-memory endpoint `fi_shm://verbs/10.0.0.1:7471`, and says so by a [`Door`].
-//! Connected endpoints and unreliable datagrams stay with the device: the other end may be C libfabric's.
+//! A reliable datagram endpoint at `10.0.0.1:7471` is also the shared-memory endpoint `fi_shm://verbs/10.0.0.1:7471`,
+//! and says so by a [`Door`]. Connected endpoints and unreliable datagrams stay with the device: the other end may be C
+//! libfabric's.
 
 use std::net::SocketAddr;
 

@@ -1,8 +1,9 @@
 //! Peers that are gone without a word.
 //!
-//! What a device has posted fails when the peer does not acknowledge it. But a lane may wait for a peer's word with nothing posted: an announced
-//! message, an access that its owner executes. Then the device asks, now and then, by a write of no bytes, which the peer's device acknowledges
-//! alone: it takes no receive, so a peer that does not look for a long time loses nothing by it.
+//! What a device has posted fails when the peer does not acknowledge it. But a lane may wait for a peer's word with
+//! nothing posted: an announced message, an access that its owner executes. Then the device asks, now and then, by a
+//! write of no bytes, which the peer's device acknowledges alone: it takes no receive, so a peer that does not look for
+//! a long time loses nothing by it.
 
 use std::time::{Duration, Instant};
 

@@ -36,8 +36,8 @@ fn plain(mut info: Info) -> Info {
 
 const TYPES: [(EpType, Narrow); 1] = [(EpType::Rdm, plain)];
 
-/// Connected endpoints, for messages and accesses as C libfabric's verbs provider understands them. A write with remote CQ data
-/// uses up a receive, for which the application must be prepared.
+/// Connected endpoints, for messages and accesses as C libfabric's verbs provider understands them. A write with remote
+/// CQ data uses up a receive, for which the application must be prepared.
 fn accesses(info: Info) -> Info {
     let mut info = over_connections(info, Caps::RMA | Caps::RMA_DIRECTIONS);
     info.rx_attr.mode = Mode::RX_CQ_DATA;
@@ -128,8 +128,8 @@ fn addresses(request: &Request<'_>) -> Result<(Option<AddrFormat>, Option<Addres
     Ok((format.or(named.as_ref().map(Address::format)), named))
 }
 
-/// The device that node and service of a request for datagrams name, by an address of its port. A port number says nothing here, as
-/// in C's provider, which keeps it in the address: the queue pair gets its number when it is made.
+/// The device that node and service of a request for datagrams name, by an address of its port. A port number says
+/// nothing here, as in C's provider, which keeps it in the address: the queue pair gets its number when it is made.
 fn datagram_device(request: &Request<'_>) -> Result<Option<IpAddr>, Refusal> {
     if request.node.is_none() && request.service.is_none() {
         return Ok(None);
@@ -180,8 +180,8 @@ fn port_nic(Port { context, number, .. }: Port, ip: IpAddr) -> Nic {
     nic
 }
 
-// SAFETY: all that it opens is `ofi-core`'s, which keeps the promises for every transport; an operation is reported when its memory
-// is copied, or deregistered, or its queue pair is gone.
+// SAFETY: all that it opens is `ofi-core`'s, which keeps the promises for every transport; an operation is reported
+// when its memory is copied, or deregistered, or its queue pair is gone.
 unsafe impl Provider for VerbsProvider {
     fn name(&self) -> &str {
         NAME
@@ -211,7 +211,8 @@ fn not_the_systems(request: &Request<'_>) -> Refusal {
     refusal("ep_attr.type", wanted, "FI_EP_RDM, as the device is not the system's")
 }
 
-/// Connected endpoints of a device: remote writes carry CQ data for an application that is prepared for what comes with it.
+/// Connected endpoints of a device: remote writes carry CQ data for an application that is prepared for what comes with
+/// it.
 fn connected_offers(own: &Own, variants: &[Info], request: &Request<'_>) -> Offers {
     let Some(port) = own.port() else {
         let refusals = vec![not_the_systems(request)];

@@ -1,8 +1,8 @@
-//! Requests whose success the device does not report: nobody waits for what ends with them, and a report costs the device a write and
-//! this end a look.
+//! Requests whose success the device does not report: nobody waits for what ends with them, and a report costs the
+//! device a write and this end a look.
 //!
-//! A queue pair executes its requests in order, so a quiet one has ended when a later one is reported. A failed one is reported itself,
-//! and ends the connection.
+//! A queue pair executes its requests in order, so a quiet one has ended when a later one is reported. A failed one is
+//! reported itself, and ends the connection.
 
 use std::collections::VecDeque;
 

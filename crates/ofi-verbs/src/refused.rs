@@ -1,8 +1,10 @@
-//! Accesses that the peer's device refused, as its owner has taken the registration away: the owner is asked for them over the next connection.
+//! Accesses that the peer's device refused, as its owner has taken the registration away: the owner is asked for them
+//! over the next connection.
 //!
-//! A refusal ends the connection. The device executes requests in order, so nothing that was posted behind the refused one was executed:
-//! those accesses too go to the owner, each once, in the order in which they were posted. One whose requests were all executed and
-//! that waits for the peer's word is not among them: it ends with the connection, as messages do.
+//! A refusal ends the connection. The device executes requests in order, so nothing that was posted behind the refused
+//! one was executed: those accesses too go to the owner, each once, in the order in which they were posted. One whose
+//! requests were all executed and that waits for the peer's word is not among them: it ends with the connection, as
+//! messages do.
 
 use ofi_api::{Piece, RemotePiece};
 use ofi_core::copy;
@@ -113,7 +115,8 @@ impl Lane {
                 let from = slot.map(|slot| common.adapter.outgoing(slot));
                 self.ask(common, peer, id, &asked, |body, len| {
                     if let Some(from) = from {
-                        // SAFETY: the slot has the bytes of a short write since it was posted, and belongs to this access.
+                        // SAFETY: the slot has the bytes of a short write since it was posted, and belongs to this
+                        // access.
                         unsafe { copy::bytes(from, body, len) };
                     }
                 });

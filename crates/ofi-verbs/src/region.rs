@@ -12,8 +12,8 @@ use crate::rc::{self, Access};
 
 /// See the module.
 pub struct Region {
-    /// `None` where peers' accesses are executed by this end: it is in several pieces, or not the system's memory, or for no peer,
-    /// or the device does not take it.
+    /// `None` where peers' accesses are executed by this end: it is in several pieces, or not the system's memory, or
+    /// for no peer, or the device does not take it.
     remote: Mutex<Option<Box<dyn rc::Region>>>,
     cache: Arc<Cache<Box<dyn rc::Region>>>,
     ranges: Mutex<Vec<RangeId>>,

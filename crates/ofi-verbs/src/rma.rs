@@ -1,4 +1,5 @@
-//! Remote reads and writes, executed by the memory's owner, who checks key, bounds and rights whenever bytes are copied.
+//! Remote reads and writes, executed by the memory's owner, who checks key, bounds and rights whenever bytes are
+//! copied.
 
 use ofi_api::{Caps, Errno, MrAccess, RemotePiece, Result};
 use ofi_core::auth::AuthKey;
@@ -244,8 +245,8 @@ impl Lane {
         Ok(Flow::Next)
     }
 
-    /// Answers the oldest read with its next part. The bytes are copied now: later commands of the peer, which may change the
-    /// memory, wait until all reads are answered.
+    /// Answers the oldest read with its next part. The bytes are copied now: later commands of the peer, which may
+    /// change the memory, wait until all reads are answered.
     pub fn serve_reads<H: Host<Verbs>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) {
         let Some(mut read) = self.reads.pop_front() else { return };
         let part = PAYLOAD.min(read.len - read.done);

@@ -1,4 +1,5 @@
-//! Records on their way out: posted at once where credits, slots and the queue pair have room, else kept in queues and packed.
+//! Records on their way out: posted at once where credits, slots and the queue pair have room, else kept in queues and
+//! packed.
 
 use ofi_api::Errno;
 use ofi_core::slots::SlotId;
@@ -145,7 +146,8 @@ impl Lane {
         common.counts.sent += 1;
     }
 
-    /// Posts what waits, as far as credits and slots go. `false`: something still waits that no peer's word is needed for.
+    /// Posts what waits, as far as credits and slots go. `false`: something still waits that no peer's word is needed
+    /// for.
     pub fn flush<H: Host<Verbs>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) -> bool {
         if !self.is_open() {
             return true;
@@ -181,7 +183,8 @@ impl Lane {
                     };
                     let part = PAYLOAD.min(len - done);
                     let Some(Op::Write(payload)) = host.op(peer, id) else {
-                        // The application has ended the write in the middle: the peer cannot make sense of what comes next.
+                        // The application has ended the write in the middle: the peer cannot make sense of what comes
+                        // next.
                         common.adapter.give_slot(slot);
                         self.ending.get_or_insert(Errno::ECANCELED);
                         return false;
@@ -228,7 +231,8 @@ impl Lane {
         true
     }
 
-    /// Posts the first of the commands that wait, together with those behind it that fit in one record. `false`: there is no slot.
+    /// Posts the first of the commands that wait, together with those behind it that fit in one record. `false`: there
+    /// is no slot.
     fn post_pack(&mut self, common: &mut Common, peer: Peer) -> bool {
         let Some(slot) = common.adapter.take_slot() else { return false };
         let to = common.adapter.outgoing(slot);
@@ -269,7 +273,8 @@ impl Lane {
     /// Copies a frame that has waited to a slot, where it fits: its length.
     fn lay(&mut self, to: *mut u8, frame: &Frame) -> usize {
         let len = frame.bytes.len();
-        // SAFETY: a slot that nothing else uses, and no record is longer than one; of a pack, the rest of the slot is as long.
+        // SAFETY: a slot that nothing else uses, and no record is longer than one; of a pack, the rest of the slot is
+        // as long.
         unsafe { ofi_core::copy::bytes(frame.bytes.as_ptr(), to, len) };
         self.waiting -= len;
         len

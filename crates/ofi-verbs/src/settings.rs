@@ -55,8 +55,9 @@ pub static MIN_RNR_TIMER: Setting<usize> = Setting::new(
 )
 .range(0, 31);
 
-/// Whether `list`, the value of [`DEVICE_NAME`] or [`IFACE`], takes `name`: by a prefix of it, in either case, as C libfabric
-/// compares. Prefixes are separated by commas; blanks around them and empty ones do not count, and a list of none takes all.
+/// Whether `list`, the value of [`DEVICE_NAME`] or [`IFACE`], takes `name`: by a prefix of it, in either case, as C
+/// libfabric compares. Prefixes are separated by commas; blanks around them and empty ones do not count, and a list of
+/// none takes all.
 pub fn takes(list: &str, name: &str) -> bool {
     let mut prefixes = list.split(',').map(str::trim).filter(|prefix| !prefix.is_empty()).peekable();
     let begins =

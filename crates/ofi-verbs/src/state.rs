@@ -61,7 +61,8 @@ impl State {
     }
 }
 
-// SAFETY: an operation ends by the completion of the request that has its memory; queue pairs that fail are flushed, and dropped before the operations of their lanes are.
+// SAFETY: an operation ends by the completion of the request that has its memory; queue pairs that fail are flushed,
+// and dropped before the operations of their lanes are.
 unsafe impl Lanes<Verbs> for State {
     fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
         let Self::Closed { domain, info } = self else {

@@ -1,7 +1,7 @@
 //! What the records of a lane say. All numbers are in network byte order.
 //!
-//! A record is a message of its queue pair: 8 bytes of header (kind, flags, credits that are given back, 4 bytes of 0), fields as the kind
-//! has them, and a payload.
+//! A record is a message of its queue pair: 8 bytes of header (kind, flags, credits that are given back, 4 bytes of 0),
+//! fields as the kind has them, and a payload.
 
 use ofi_core::transport::record::{Broken, Fields, flag};
 
@@ -38,8 +38,9 @@ pub mod kind {
     pub const KEEP: u8 = 18;
     /// Nothing but credits. It needs none itself.
     pub const CREDIT: u8 = 19;
-    /// The receiver's device may access a registration of the sender: key, its address in accesses, length, rights (1 to read, 2 to
-    /// write), its address for the device, the device's key; address and device's key of a word to read behind writes.
+    /// The receiver's device may access a registration of the sender: key, its address in accesses, length, rights (1
+    /// to read, 2 to write), its address for the device, the device's key; address and device's key of a word to read
+    /// behind writes.
     pub const KEY: u8 = 20;
     /// It may not any more: key.
     pub const KEY_GONE: u8 = 21;

@@ -1,7 +1,8 @@
-//! Several processes, on one host or on many, estimate pi together: each throws its share of darts, and an all-reduce sums the hits.
+//! Several processes, on one host or on many, estimate pi together: each throws its share of darts, and an all-reduce
+//! sums the hits.
 //!
-//! `cargo run --release --example allreduce` starts four processes on this host. On `n` hosts, with an address of one of them, run on each
-//! `cargo run --release --example allreduce -- 10.0.0.1:7000 n`.
+//! `cargo run --release --example allreduce` starts four processes on this host. On `n` hosts, with an address of one
+//! of them, run on each `cargo run --release --example allreduce -- 10.0.0.1:7000 n`.
 #![forbid(unsafe_code)]
 
 mod support;

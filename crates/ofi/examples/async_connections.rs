@@ -1,5 +1,5 @@
-//! Connections as futures: a server accepts every client, receives a stream of messages from each in one buffer, and replies with the
-//! number of bytes. The clients run on another thread; futures of a node run on any executor.
+//! Connections as futures: a server accepts every client, receives a stream of messages from each in one buffer, and
+//! replies with the number of bytes. The clients run on another thread; futures of a node run on any executor.
 //!
 //! `cargo run --release --example async_connections`
 #![forbid(unsafe_code)]

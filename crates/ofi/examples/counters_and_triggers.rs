@@ -1,5 +1,5 @@
-//! Counters instead of queues, and a reply that is sent without involving the program: two endpoints of one process, on the raw
-//! layer.
+//! Counters instead of queues, and a reply that is sent without involving the program: two endpoints of one process, on
+//! the raw layer.
 //!
 //! `cargo run --example counters_and_triggers`
 

@@ -1,8 +1,8 @@
 //! Many peers send to one node, which receives everything in a few buffers: multi-receive packs messages behind each
 //! other, and each completion has a range of the buffer.
 //!
-//! `cargo run --release --example many_peers [PROCESSES [NODES]]`: the number of other processes (4), and of nodes in each
-//! (16).
+//! `cargo run --release --example many_peers [PROCESSES [NODES]]`: the number of other processes (4), and of nodes in
+//! each (16).
 #![forbid(unsafe_code)]
 
 mod support;

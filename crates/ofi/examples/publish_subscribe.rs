@@ -1,5 +1,6 @@
-//! Publish and subscribe, with back-pressure: each subscriber may lag `WINDOW` messages behind. Then the publisher waits for it, up to
-//! `PATIENCE`, and drops it, so that a subscriber that has stopped reading does not hold up the others.
+//! Publish and subscribe, with back-pressure: each subscriber may lag `WINDOW` messages behind. Then the publisher
+//! waits for it, up to `PATIENCE`, and drops it, so that a subscriber that has stopped reading does not hold up the
+//! others.
 //!
 //! `cargo run --release --example publish_subscribe`
 #![forbid(unsafe_code)]
@@ -29,7 +30,8 @@ fn main() -> ExitCode {
 }
 
 fn publish() -> Outcome {
-    // A message counts as pending until its subscriber has it; merely having sent it says nothing about a stalled subscriber.
+    // A message counts as pending until its subscriber has it; merely having sent it says nothing about a stalled
+    // subscriber.
     let hints = Hints::new().provider("udp").tx_op_flags(OpFlags::DELIVERY_COMPLETE);
     let hub = Hub::open_at(&hints, "127.0.0.1", "0")?;
     let name = hub.name()?.to_string();

@@ -1,5 +1,5 @@
-//! One process lets another write and read its memory. Remote CQ data announces that bytes have arrived, and a word in the
-//! window counts them.
+//! One process lets another write and read its memory. Remote CQ data announces that bytes have arrived, and a word in
+//! the window counts them.
 //!
 //! `cargo run --release --example rma_with_data`
 #![forbid(unsafe_code)]
@@ -48,7 +48,8 @@ fn owner(node: &Node) -> Outcome {
         if !told.flags.contains(CompletionFlags::REMOTE_WRITE) || told.len != CHUNK {
             return Err(format!("no notice of a chunk: {told:?}").into());
         }
-        // The notification comes after the bytes. Until the window is withdrawn they are copied out, as the peer may write.
+        // The notification comes after the bytes. Until the window is withdrawn they are copied out, as the peer may
+        // write.
         let mut bytes = vec![0; CHUNK];
         window.read_into(number * CHUNK, &mut bytes)?;
         if bytes != chunk(number) {

@@ -1,5 +1,5 @@
-//! A service of two workers under one address: each has a receive context, a transmit context and a queue of its own, and a
-//! client chooses the worker for its request. Two endpoints of one process.
+//! A service of two workers under one address: each has a receive context, a transmit context and a queue of its own,
+//! and a client chooses the worker for its request. Two endpoints of one process.
 //!
 //! `cargo run --example scalable_endpoint`
 #![forbid(unsafe_code)]

@@ -1,5 +1,5 @@
-//! How tags choose receives: exact tags, ignored bits, the order of receives, one source only, and looking for a message
-//! before receiving it.
+//! How tags choose receives: exact tags, ignored bits, the order of receives, one source only, and looking for a
+//! message before receiving it.
 //!
 //! `cargo run --release --example tagged_matching`
 #![forbid(unsafe_code)]

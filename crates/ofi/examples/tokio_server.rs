@@ -1,4 +1,5 @@
-//! A server of many clients on tokio: a task for each connection, woken by tokio's reactor. The process sleeps while it is idle.
+//! A server of many clients on tokio: a task for each connection, woken by tokio's reactor. The process sleeps while it
+//! is idle.
 //!
 //! `cargo run --release --features tokio --example tokio_server`
 #![forbid(unsafe_code)]

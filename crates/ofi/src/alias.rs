@@ -1,6 +1,6 @@
-//! Other names for providers (`FI_PROVIDER_ALIAS`), for programs that require one. With `tcp=udp`, `udp` also answers requests for
-//! `tcp`; its infos then carry the name `tcp` and that name's properties ([`crate::profile`]). A provider keeps its own name too:
-//! without hints, its infos are listed under both.
+//! Other names for providers (`FI_PROVIDER_ALIAS`), for programs that require one. With `tcp=udp`, `udp` also answers
+//! requests for `tcp`; its infos then carry the name `tcp` and that name's properties ([`crate::profile`]). A provider
+//! keeps its own name too: without hints, its infos are listed under both.
 
 use ofi_core::config::PROVIDER_ALIAS;
 

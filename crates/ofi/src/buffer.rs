@@ -1,7 +1,8 @@
 //! Buffers: memory that moves into an operation and comes back with its completion.
 //!
-//! While an operation is in flight, there is no buffer object but its [`RawBuffer`]: an address that no `Box` or reference claims to own. A
-//! transport, a device or a peer may therefore access the memory without invalidating a Rust object.
+//! While an operation is in flight, there is no buffer object but its [`RawBuffer`]: an address that no `Box` or
+//! reference claims to own. A transport, a device or a peer may therefore access the memory without invalidating a Rust
+//! object.
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -53,16 +54,17 @@ impl RawBuffer {
     }
 }
 
-/// Memory that an operation may read: the source of a send or a remote write.
-/// Programs use the types that implement it: `Vec<u8>`, `Box<[u8]>`, `Arc<[u8]>`, `&'static [u8]`,
-/// [`Memory`](crate::Memory), [`Registered`](crate::Registered), and with feature `bytes` `bytes::Bytes` and `BytesMut`.
+/// Memory that an operation may read: the source of a send or a remote write. Programs use the types that implement it:
+/// `Vec<u8>`, `Box<[u8]>`, `Arc<[u8]>`, `&'static [u8]`, [`Memory`](crate::Memory), [`Registered`](crate::Registered),
+/// and with feature `bytes` `bytes::Bytes` and `BytesMut`.
 ///
 /// # Safety
 /// * From `into_raw` on, the memory that it names is initialised, valid for reads, and neither moves nor changes,
 ///   until `from_raw` gets the same value, possibly on another thread.
 /// * While a value of the type exists, only its owner writes the memory.
 /// * `from_raw` only turns the value back.
-/// * Neither calls a node, nor waits for a thread that does: they run under locks of an [`AsyncNode`](crate::AsyncNode).
+/// * Neither calls a node, nor waits for a thread that does: they run under locks of an
+///   [`AsyncNode`](crate::AsyncNode).
 pub unsafe trait Buffer: Send + Sized + 'static {
     /// Gives the memory up for the time of an operation.
     fn into_raw(self) -> RawBuffer;

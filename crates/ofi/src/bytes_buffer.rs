@@ -1,4 +1,5 @@
-//! Buffers of the crate `bytes`. In flight each is in a box of its own: it has more to keep than a raw buffer has room for.
+//! Buffers of the crate `bytes`. In flight each is in a box of its own: it has more to keep than a raw buffer has room
+//! for.
 
 use bytes::{Bytes, BytesMut};
 
@@ -18,7 +19,8 @@ unsafe fn unboxed<B>(raw: &RawBuffer) -> B {
     *unsafe { Box::from_raw(raw.owner().cast()) }
 }
 
-// SAFETY: nobody can write bytes that are shared, they stay where they are however the handle moves, and the box keeps this one.
+// SAFETY: nobody can write bytes that are shared, they stay where they are however the handle moves, and the box keeps
+// this one.
 unsafe impl Buffer for Bytes {
     fn into_raw(self) -> RawBuffer {
         let (addr, len) = (self.as_ptr().cast_mut(), self.len());
@@ -31,8 +33,8 @@ unsafe impl Buffer for Bytes {
     }
 }
 
-// SAFETY: the bytes up to the length are initialised and this handle's alone; they stay where they are however it moves, and the box
-// keeps it.
+// SAFETY: the bytes up to the length are initialised and this handle's alone; they stay where they are however it
+// moves, and the box keeps it.
 unsafe impl Buffer for BytesMut {
     fn into_raw(mut self) -> RawBuffer {
         let (addr, len) = (self.as_mut_ptr(), self.len());

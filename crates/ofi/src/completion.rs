@@ -106,8 +106,8 @@ impl Completion {
         }
     }
 
-    /// The bytes of the operation: the message that was received (as much of it as fit), or the payload that was sent, read
-    /// or written.
+    /// The bytes of the operation: the message that was received (as much of it as fit), or the payload that was sent,
+    /// read or written.
     pub fn bytes(&self) -> &[u8] {
         match (&self.range, &self.buffer) {
             (Some(range), _) => range,

@@ -229,7 +229,8 @@ impl fmt::Debug for Incoming {
     }
 }
 
-/// A node with one peer: messages need no address, and everything else that a [`Node`] can do is done with [`Connection::peer`].
+/// A node with one peer: messages need no address, and everything else that a [`Node`] can do is done with
+/// [`Connection::peer`].
 #[derive(Debug)]
 pub struct Connection {
     node: Node<Safe>,
@@ -250,7 +251,8 @@ impl Connection {
     /// Connects to the listener at `address`, gives `data` along, and waits until the connection is there.
     ///
     /// # Errors
-    /// `FI_ECONNREFUSED`, with the peer's data; `FI_ETIMEDOUT`; the errors of [`getinfo`](crate::getinfo) and of opening.
+    /// `FI_ECONNREFUSED`, with the peer's data; `FI_ETIMEDOUT`; the errors of [`getinfo`](crate::getinfo) and of
+    /// opening.
     pub fn open(
         hints: &Hints,
         address: &Address,
@@ -318,7 +320,8 @@ impl Connection {
         &self.greeting
     }
 
-    /// Ends the connection. Outstanding operations complete with `FI_ECANCELED`; the peer still receives everything sent before.
+    /// Ends the connection. Outstanding operations complete with `FI_ECANCELED`; the peer still receives everything
+    /// sent before.
     ///
     /// # Errors
     /// An error of the transport.
@@ -327,8 +330,8 @@ impl Connection {
         self.node.raw_endpoint().shutdown()
     }
 
-    /// Waits until the peer has ended the connection, or is gone. `false` if it is there when the time is over. Without a
-    /// limit this waits until it is gone.
+    /// Waits until the peer has ended the connection, or is gone. `false` if it is there when the time is over. Without
+    /// a limit this waits until it is gone.
     ///
     /// # Errors
     /// An error of the event queue.

@@ -1,9 +1,9 @@
 //! One transport, known when the program is compiled: libfabric's `FABRIC_DIRECT`.
 //!
 //! The raw layer's objects are `dyn`, so that a program finds its transport at run time. A program that is for one
-//! transport alone turns the two that its data path uses into types of that transport. They have the same methods, those
-//! of [`raw::Endpoint`] and [`raw::CompletionQueue`], which the compiler then calls directly, and may inline. All other
-//! objects stay as they are, and nothing else changes.
+//! transport alone turns the two that its data path uses into types of that transport. They have the same methods,
+//! those of [`raw::Endpoint`] and [`raw::CompletionQueue`], which the compiler then calls directly, and may inline. All
+//! other objects stay as they are, and nothing else changes.
 //!
 //! ```
 //! use ofi::direct::{CompletionQueue, Endpoint, Shm};

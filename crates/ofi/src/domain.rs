@@ -50,9 +50,9 @@ pub struct Domain<L: Level = Safe> {
 
 impl Domain<Safe> {
     /// Opens the first domain that getinfo offers for `hints`, for `FI_THREAD_SAFE` nodes. Hints without capabilities
-    /// get all that there are, but `FI_SOURCE_ERR` and `FI_RMA_EVENT`, and hints without a type `FI_EP_RDM`. Hints that name no
-    /// provider get one that reaches other hosts (of those, the fastest there is; `udp` reaches processes of its own host through shared
-    /// memory), unless they have `FI_LOCAL_COMM`.
+    /// get all that there are, but `FI_SOURCE_ERR` and `FI_RMA_EVENT`, and hints without a type `FI_EP_RDM`. Hints that
+    /// name no provider get one that reaches other hosts (of those, the fastest there is; `udp` reaches processes of
+    /// its own host through shared memory), unless they have `FI_LOCAL_COMM`.
     ///
     /// ```
     /// use ofi::{Caps, Domain, Hints};

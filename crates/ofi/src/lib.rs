@@ -1,5 +1,5 @@
-//! libfabric's object model for Rust programs: messages, tags, remote memory, atomic operations and collectives between processes
-//! and hosts, without a C library underneath.
+//! libfabric's object model for Rust programs: messages, tags, remote memory, atomic operations and collectives between
+//! processes and hosts, without a C library underneath.
 //!
 //! ```
 //! use std::time::Duration;
@@ -15,9 +15,9 @@
 //! # Ok::<(), ofi::Error>(())
 //! ```
 //!
-//! Processes find each other by addresses: [`Node::name`] gives one as text, which [`Node::insert`] of a peer takes, and
-//! [`Node::meet`] tells them to all processes of a group ([`rendezvous`]); or a [`Listener`] waits at an address that a
-//! [`Connection`] dials. `examples/two_hosts.rs` does that over a network.
+//! Processes find each other by addresses: [`Node::name`] gives one as text, which [`Node::insert`] of a peer takes,
+//! and [`Node::meet`] tells them to all processes of a group ([`rendezvous`]); or a [`Listener`] waits at an address
+//! that a [`Connection`] dials. `examples/two_hosts.rs` does that over a network.
 //!
 //! # Features
 //!
@@ -32,7 +32,8 @@
 //! | `serde` | addresses and remote windows are written and read by serde |
 //! | `futures` | a [`MultiRecv`] is a `futures_core::Stream` |
 //!
-//! Linux 5.1 or newer is needed. `udp` reaches processes of its own host through shared memory, whether or not `shm` is there.
+//! Linux 5.1 or newer is needed. `udp` reaches processes of its own host through shared memory, whether or not `shm` is
+//! there.
 //!
 //! # Two layers
 //!
@@ -40,12 +41,13 @@
 //!
 //! The safe layer is this module: a [`Node`] is an endpoint with its queue and addresses; buffers move into operations
 //! and come back with their [`Completion`]s; memory that peers access is a [`Window`]. A program on it has no `unsafe`
-//! and cannot free memory in flight. The `examples/` show messages, tags, remote memory and many peers. An [`AsyncNode`]
-//! is the same with futures. The contexts of a scalable endpoint are nodes too ([`NodeBuilder::open_contexts`]), and nodes share
-//! contexts by [`SharedReceive`] and [`SharedTransmit`].
+//! and cannot free memory in flight. The `examples/` show messages, tags, remote memory and many peers. An
+//! [`AsyncNode`] is the same with futures. The contexts of a scalable endpoint are nodes too
+//! ([`NodeBuilder::open_contexts`]), and nodes share contexts by [`SharedReceive`] and [`SharedTransmit`].
 //!
-//! The raw layer ([`raw`]) has exactly libfabric's semantics, on memory that is lent by an `unsafe` promise. [`getinfo`]
-//! lists what this host offers and [`open_fabric`] opens it; everything else is a method of an opened object.
+//! The raw layer ([`raw`]) has exactly libfabric's semantics, on memory that is lent by an `unsafe` promise.
+//! [`getinfo`] lists what this host offers and [`open_fabric`] opens it; everything else is a method of an opened
+//! object.
 #![warn(missing_debug_implementations)]
 
 #[cfg(not(target_os = "linux"))]

@@ -37,8 +37,8 @@ impl MultiRecvBuffer {
         self.len() == 0
     }
 
-    /// Whether none of its ranges is left, so that it may be posted again. A buffer of a [`SharedReceive`](crate::SharedReceive)
-    /// also counts as used while any of its nodes has unread messages in it.
+    /// Whether none of its ranges is left, so that it may be posted again. A buffer of a
+    /// [`SharedReceive`](crate::SharedReceive) also counts as used while any of its nodes has unread messages in it.
     pub fn is_unused(&mut self) -> bool {
         Arc::get_mut(&mut self.0).is_some()
     }

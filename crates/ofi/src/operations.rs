@@ -1,5 +1,6 @@
 //! Operations in flight: a table of slots. Each slot owns the resources of its operation. The context that the
-//! transport gets is the slot's number and generation, so a context that comes back twice, late or forged finds nothing.
+//! transport gets is the slot's number and generation, so a context that comes back twice, late or forged finds
+//! nothing.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -34,9 +35,9 @@ impl Op {
     }
 }
 
-/// A message that a search claimed: no other receive can match it. Receive it with [`Node::claim`](crate::Node::claim) or
-/// drop it with [`Node::discard_claimed`](crate::Node::discard_claimed); a claim that is only dropped keeps its message until the
-/// node is closed.
+/// A message that a search claimed: no other receive can match it. Receive it with [`Node::claim`](crate::Node::claim)
+/// or drop it with [`Node::discard_claimed`](crate::Node::discard_claimed); a claim that is only dropped keeps its
+/// message until the node is closed.
 #[derive(Debug)]
 #[must_use = "the message stays where it is until the claim is used"]
 pub struct Claim(pub(crate) Op);
@@ -57,7 +58,8 @@ pub enum Slot {
 pub struct Operations {
     node: u64,
     slots: Slots<Slot>,
-    /// Released multi-receives stay until they are [removed](Operations::remove): completions of theirs may still be unread.
+    /// Released multi-receives stay until they are [removed](Operations::remove): completions of theirs may still be
+    /// unread.
     keeps_released: bool,
     /// By index, the owner of the operation that has the slot, or had it last: in tables of several endpoints.
     owners: Vec<u32>,

@@ -1,6 +1,6 @@
 //! The properties of a provider of C libfabric, for our provider that answers under its name ([`crate::alias`]): the
-//! protocol of each type of endpoint, and the capabilities that it offers by default. Programs choose by both. Capabilities that they
-//! request explicitly are granted even if C's provider lacks them.
+//! protocol of each type of endpoint, and the capabilities that it offers by default. Programs choose by both.
+//! Capabilities that they request explicitly are granted even if C's provider lacks them.
 
 use ofi_api::{Caps, EpType, Hints, Info, Protocol, Refusal};
 

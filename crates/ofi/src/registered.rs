@@ -15,8 +15,8 @@ struct Parts<B: Buffer> {
     opened: Arc<Opened>,
 }
 
-/// A buffer that stays registered from operation to operation, and whose bytes are accessible between them. Peers have no
-/// access to it; use a [`Window`](crate::Window) for that.
+/// A buffer that stays registered from operation to operation, and whose bytes are accessible between them. Peers have
+/// no access to it; use a [`Window`](crate::Window) for that.
 ///
 /// It belongs to its domain: nodes of another refuse it with `FI_EDOMAIN`.
 pub struct Registered<B: Buffer>(Box<Parts<B>>);

@@ -43,8 +43,9 @@ fn providers() -> &'static Mutex<Vec<Arc<dyn Provider>>> {
     })
 }
 
-/// Prints this library's `tracing` events as libfabric prints its log, if the environment sets `FI_LOG_LEVEL`. For the `main` of
-/// a program that has no subscriber of its own; a library leaves it to the program. Later calls change nothing.
+/// Prints this library's `tracing` events as libfabric prints its log, if the environment sets `FI_LOG_LEVEL`. For the
+/// `main` of a program that has no subscriber of its own; a library leaves it to the program. Later calls change
+/// nothing.
 ///
 /// ```
 /// ofi::log_from_env(); // FI_LOG_LEVEL=debug shows why a provider is turned down
@@ -212,11 +213,11 @@ pub fn getinfo(
     found(explain(&Request { version, node, service, flags, hints })?)
 }
 
-/// [`getinfo`] for C programs: where the hints leave the choice, a provider is asked for offers without `FI_MR_PROV_KEY`
-/// and `FI_MR_VIRT_ADDR` first. In an info these bits mean "needed" (fi_mr(3)), which here they are not, and C's own
-/// software providers leave them out, so there are programs that take no notice of them. The price is that a program's
-/// keys can be guessed. Providers whose devices have keys ([`Provider::has_device_keys`]) are asked as they are: C's need
-/// both bits there, and without them no device would access anything.
+/// [`getinfo`] for C programs: where the hints leave the choice, a provider is asked for offers without
+/// `FI_MR_PROV_KEY` and `FI_MR_VIRT_ADDR` first. In an info these bits mean "needed" (fi_mr(3)), which here they are
+/// not, and C's own software providers leave them out, so there are programs that take no notice of them. The price is
+/// that a program's keys can be guessed. Providers whose devices have keys ([`Provider::has_device_keys`]) are asked as
+/// they are: C's need both bits there, and without them no device would access anything.
 ///
 /// # Errors
 /// As [`getinfo`].
@@ -224,8 +225,8 @@ pub fn getinfo_asking_least(request: &Request<'_>) -> Result<Vec<Info>> {
     ask_least(request, None)
 }
 
-/// [`getinfo_asking_least`] of one provider, for a host program that selects providers itself. The settings about provider names and
-/// the choice of providers do not apply.
+/// [`getinfo_asking_least`] of one provider, for a host program that selects providers itself. The settings about
+/// provider names and the choice of providers do not apply.
 ///
 /// # Errors
 /// As [`getinfo`].

@@ -1,10 +1,11 @@
 //! Contexts that nodes share: receives that serve any of them, and room for the operations of all of them.
 //!
-//! The receives of a shared context are operations of the context, not of a node. Their buffers are in the context's table,
-//! and a node looks them up there when its queue reports a receive.
+//! The receives of a shared context are operations of the context, not of a node. Their buffers are in the context's
+//! table, and a node looks them up there when its queue reports a receive.
 //!
-//! A completion of one node releases a multi-receive buffer, while other nodes may not have read their messages in it: queues
-//! have no order between them. So the operation stays until each of the other nodes has found its queue empty after that.
+//! A completion of one node releases a multi-receive buffer, while other nodes may not have read their messages in it:
+//! queues have no order between them. So the operation stays until each of the other nodes has found its queue empty
+//! after that.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -218,16 +219,16 @@ impl Membership {
     }
 }
 
-/// A receive context that several nodes of a domain share (`fi_srx_context`): its receives take the messages of whichever node
-/// is sent to. One pool of buffers serves many nodes, instead of one for each.
+/// A receive context that several nodes of a domain share (`fi_srx_context`): its receives take the messages of
+/// whichever node is sent to. One pool of buffers serves many nodes, instead of one for each.
 ///
 /// Receives are posted here. Each completes in the queue of the node that its message came through: in [`Node::poll`],
-/// [`Node::wait`], or as an [event](crate::AsyncNode::event) of an [`AsyncNode`]. Completions without a node, such as cancelled
-/// receives and unsuccessful searches, go to the queue of the node that was opened first.
+/// [`Node::wait`], or as an [event](crate::AsyncNode::event) of an [`AsyncNode`]. Completions without a node, such as
+/// cancelled receives and unsuccessful searches, go to the queue of the node that was opened first.
 ///
-/// Its nodes share one address vector, configured by the first of them. The context stays open while it or one of its nodes exists.
-/// A node that closes discards the messages that it has received and not returned. The context may be used from any
-/// thread, whatever the level of the domain.
+/// Its nodes share one address vector, configured by the first of them. The context stays open while it or one of its
+/// nodes exists. A node that closes discards the messages that it has received and not returned. The context may be
+/// used from any thread, whatever the level of the domain.
 ///
 /// ```
 /// use std::time::Duration;
@@ -296,8 +297,8 @@ impl<L: Level> SharedReceive<L> {
         self.recv_message(RecvMsg::new(buffer).tag(tag, ignore))
     }
 
-    /// Posts a receive with all choices, as [`Node::recv_message`](crate::Node::recv_message). A source is one of the nodes' address
-    /// vector.
+    /// Posts a receive with all choices, as [`Node::recv_message`](crate::Node::recv_message). A source is one of the
+    /// nodes' address vector.
     ///
     /// # Errors
     /// Those of [`Node::recv_message`](crate::Node::recv_message); `FI_ENOAV` for a source while there is no node.
@@ -330,9 +331,10 @@ impl<L: Level> SharedReceive<L> {
     }
 
     /// Posts a buffer that takes one untagged message after the other, whichever node they are for, as
-    /// [`Node::recv_multi`](crate::Node::recv_multi): each message is a completion of its node. The buffer comes back in the completion that is
-    /// [`released`](crate::Completion::released). Other nodes may have unread messages in it: it can be posted again
-    /// when it [is unused](MultiRecvBuffer::is_unused), which requires polling each node until its queue is empty.
+    /// [`Node::recv_multi`](crate::Node::recv_multi): each message is a completion of its node. The buffer comes back
+    /// in the completion that is [`released`](crate::Completion::released). Other nodes may have unread messages in it:
+    /// it can be posted again when it [is unused](MultiRecvBuffer::is_unused), which requires polling each node until
+    /// its queue is empty.
     ///
     /// ```
     /// use std::time::Duration;
@@ -476,8 +478,8 @@ impl<L: Level> fmt::Debug for SharedReceive<L> {
     }
 }
 
-/// A transmit context that several nodes of a domain share (`fi_stx_context`). The nodes draw on one pool of room for operations
-/// instead of one each. Posting returns `FI_EAGAIN` when the pool is exhausted.
+/// A transmit context that several nodes of a domain share (`fi_stx_context`). The nodes draw on one pool of room for
+/// operations instead of one each. Posting returns `FI_EAGAIN` when the pool is exhausted.
 ///
 /// ```
 /// use ofi::{Domain, Hints, Node};

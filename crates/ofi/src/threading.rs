@@ -1,11 +1,13 @@
-//! Threading levels: does the library serialise calls, or the program? Fixed when a domain opens, and then part of the types.
+//! Threading levels: does the library serialise calls, or the program? Fixed when a domain opens, and then part of the
+//! types.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
 
 use ofi_api::{Serialization, Threading};
 
-/// `FI_THREAD_SAFE`: a [`Node`](crate::Node) is `Sync`. For a single thread it costs the same as [`Exclusive`]: locks are biased to that thread.
+/// `FI_THREAD_SAFE`: a [`Node`](crate::Node) is `Sync`. For a single thread it costs the same as [`Exclusive`]: locks
+/// are biased to that thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Safe(());
 

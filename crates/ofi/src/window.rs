@@ -1,8 +1,8 @@
 //! Memory that peers may access.
 //!
-//! While peers have access, there is no reference to it: this program accesses it by copies and single words, through raw
-//! pointers, as if the memory belonged to a device. A read that races with a peer's write may return partly old and partly
-//! new bytes. Programs have to synchronise, with messages, remote CQ data or a flag word.
+//! While peers have access, there is no reference to it: this program accesses it by copies and single words, through
+//! raw pointers, as if the memory belonged to a device. A read that races with a peer's write may return partly old and
+//! partly new bytes. Programs have to synchronise, with messages, remote CQ data or a flag word.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -144,8 +144,8 @@ impl<B: BufferMut> Window<B> {
         Ok(unsafe { AtomicU64::from_ptr(at) })
     }
 
-    /// Reads the word at `offset` in one access. Everything that a peer wrote before it is then visible, if the transport
-    /// places bytes in order.
+    /// Reads the word at `offset` in one access. Everything that a peer wrote before it is then visible, if the
+    /// transport places bytes in order.
     ///
     /// # Errors
     /// `FI_EINVAL` beyond the end, and at an address that is not a multiple of 8.

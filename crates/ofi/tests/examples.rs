@@ -1,5 +1,5 @@
-//! Every example that needs no arguments, as a user starts it: it ends well, and says something. What they do together with others of
-//! their kind (`two_hosts`, `echo`) has tests of its own.
+//! Every example that needs no arguments, as a user starts it: it ends well, and says something. What they do together
+//! with others of their kind (`two_hosts`, `echo`) has tests of its own.
 
 use std::process::Command;
 

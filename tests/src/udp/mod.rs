@@ -1,5 +1,5 @@
-//! What the tests of UDP on real sockets share: a peer in another process that sends everything back, a conversation with it
-//! that checks every byte, and a relay that loses datagrams.
+//! What the tests of UDP on real sockets share: a peer in another process that sends everything back, a conversation
+//! with it that checks every byte, and a relay that loses datagrams.
 
 mod relay;
 

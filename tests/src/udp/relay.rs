@@ -1,4 +1,5 @@
-//! A relay between two sockets that loses, repeats, holds back and refuses datagrams, where there is nothing else that does.
+//! A relay between two sockets that loses, repeats, holds back and refuses datagrams, where there is nothing else that
+//! does.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Connected endpoints of provider `udp` within one host: which connections go over shared memory as a whole, and which do not.
+//! Connected endpoints of provider `udp` within one host: which connections go over shared memory as a whole, and which
+//! do not.
 
 use std::net::Ipv4Addr;
 

@@ -1,5 +1,5 @@
-//! Long reads and writes of application memory: what arrives, what is counted, and two processes of which one closes its
-//! registration, dies or is denied in the middle.
+//! Long reads and writes of application memory: what arrives, what is counted, and two processes of which one closes
+//! its registration, dies or is denied in the middle.
 
 use std::sync::Arc;
 
@@ -122,8 +122,8 @@ fn an_access_in_several_remote_pieces_goes_through_the_ring() {
     assert_eq!(pair.a.statistic("shm_single_accesses") + pair.b.statistic("shm_single_accesses"), 0);
 }
 
-/// Accesses, again and again, what it is told of (`write` or `read`, address, length and key), until one fails; says how it did,
-/// and waits for more.
+/// Accesses, again and again, what it is told of (`write` or `read`, address, length and key), until one fails; says
+/// how it did, and waits for more.
 pub fn accessor(line: &mut Line, _arguments: &[String]) {
     let (side, to) = meet(line);
     let local = Memory::patterned(LARGE, 1);

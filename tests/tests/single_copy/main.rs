@@ -1,5 +1,5 @@
-//! Single copies from memory to memory, forced: the conformance suite, contents of every shape, and two processes of which
-//! one closes, dies, is denied or does not want it in the middle.
+//! Single copies from memory to memory, forced: the conformance suite, contents of every shape, and two processes of
+//! which one closes, dies, is denied or does not want it in the middle.
 
 mod accesses;
 mod contents;

@@ -1,8 +1,8 @@
-//! `cargo xtask efa-bench`: everything that a person with two EFA instances runs to measure this library beside C's. No figure of it has been
-//! taken yet.
+//! `cargo xtask efa-bench`: everything that a person with two EFA instances runs to measure this library beside C's. No
+//! figure of it has been taken yet.
 //!
-//! One instance waits, the other is told where: `cargo xtask efa-bench`, and `cargo xtask efa-bench HOST`. They tell each other what they
-//! have, run the same programs one after the other, and the second writes the page to send back.
+//! One instance waits, the other is told where: `cargo xtask efa-bench`, and `cargo xtask efa-bench HOST`. They tell
+//! each other what they have, run the same programs one after the other, and the second writes the page to send back.
 
 mod facts;
 mod page;
@@ -272,7 +272,8 @@ fn finished(mut child: Child, path: &Path) -> Result<String, String> {
     ended.map(|()| text).map_err(|why| format!("{why}: {}", log.trim()))
 }
 
-/// Both sides on emulated devices of this host: that it runs, and writes its page. `start` has a command find the device.
+/// Both sides on emulated devices of this host: that it runs, and writes its page. `start` has a command find the
+/// device.
 pub fn on_emulator(start: impl Fn(&mut Command)) -> StepResult {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let side = |host: Option<&str>| {

@@ -59,7 +59,8 @@ fn folder() -> PathBuf {
     if folder.as_os_str().len() > 70 { std::env::temp_dir().join("efa-emulator") } else { folder }
 }
 
-/// Has a command find the device, and use it to other processes of this host too, unless the environment says otherwise.
+/// Has a command find the device, and use it to other processes of this host too, unless the environment says
+/// otherwise.
 fn on<'a>(command: &'a mut Command, emulator: &Path, dir: &Path) -> &'a mut Command {
     const SHM: &str = "FI_EFA_ENABLE_SHM_TRANSFER";
     command.env(SHM, std::env::var_os(SHM).unwrap_or_else(|| "0".into()));
@@ -160,8 +161,9 @@ fn flows(emulator: &Path, dir: &Path) -> StepResult {
     run(on(test.args(["--include-ignored", "over_efa"]), emulator, dir))
 }
 
-/// Our provider and C's, under the same program: messages of up to 1 MiB, which either end reads from the other, on a quiet network and on one
-/// without order. Untagged messages of 2.x's program go over `efa-direct`, unless `efa` is asked for.
+/// Our provider and C's, under the same program: messages of up to 1 MiB, which either end reads from the other, on a
+/// quiet network and on one without order. Untagged messages of 2.x's program go over `efa-direct`, unless `efa` is
+/// asked for.
 fn meets_c(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepResult {
     if !stock.has_programs() {
         return stock.no_programs(name);

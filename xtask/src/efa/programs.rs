@@ -1,5 +1,6 @@
-//! Programs on our `efa`. At every end, Open MPI's ranks and NIXL's agents: once on a device that behaves, and once on one that keeps no order
-//! and finds receivers without receives. With C's `efa` at the other end, the accesses of tests/capi/efa.
+//! Programs on our `efa`. At every end, Open MPI's ranks and NIXL's agents: once on a device that behaves, and once on
+//! one that keeps no order and finds receivers without receives. With C's `efa` at the other end, the accesses of
+//! tests/capi/efa.
 
 use std::path::Path;
 use std::process::Command;

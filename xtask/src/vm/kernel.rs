@@ -62,7 +62,8 @@ fn fetch(folder: &Path, root: &Path) -> Result<(), String> {
     fetched
 }
 
-/// The package that Debian's newest kernel is in: the others depend on it by name. The kernel for clouds has no soft-RoCE.
+/// The package that Debian's newest kernel is in: the others depend on it by name. The kernel for clouds has no
+/// soft-RoCE.
 fn package() -> Result<String, String> {
     let text = quietly("apt-cache", &["depends", "--no-recommends", "linux-image-amd64"], Path::new("/"))?;
     let named = text.lines().find_map(|line| line.trim().strip_prefix("Depends: "));

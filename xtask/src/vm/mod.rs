@@ -1,8 +1,9 @@
 //! `cargo xtask vm -- COMMAND ARGS`: runs a command on a kernel that has soft-RoCE, which the host's need not have.
 //!
 //! QEMU boots Debian's kernel in emulation, over the host's own files: absolute paths mean the same inside, the working
-//! directory is kept, and nothing that the command writes stays, but for what it writes to [`SHARE`]. What it prints comes back, and
-//! so does its exit status. Nothing is installed on the host, and no privileges are needed there; inside, the command is root.
+//! directory is kept, and nothing that the command writes stays, but for what it writes to [`SHARE`]. What it prints
+//! comes back, and so does its exit status. Nothing is installed on the host, and no privileges are needed there;
+//! inside, the command is root.
 //!
 //! Emulated time says nothing about speed: no measurement belongs in here.
 

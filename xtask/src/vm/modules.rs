@@ -1,5 +1,5 @@
-//! Which files of a kernel's modules have to be loaded, and in which order. Each says itself what it needs, in its section
-//! `.modinfo`; no list of them comes with the kernel's package.
+//! Which files of a kernel's modules have to be loaded, and in which order. Each says itself what it needs, in its
+//! section `.modinfo`; no list of them comes with the kernel's package.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;

@@ -38,8 +38,8 @@ const PROGRAMS: [Program; 3] = [
         threads: 1,
         cases: &["over_verbs"],
     },
-    // Of the conformance suite what shows that every part of the transport works. All of it takes half an hour in emulation, and some cases
-    // then miss their limits of time; `cargo xtask vm` runs any of them.
+    // Of the conformance suite what shows that every part of the transport works. All of it takes half an hour in
+    // emulation, and some cases then miss their limits of time; `cargo xtask vm` runs any of them.
     Program {
         package: "ofi-tests",
         test: "verbs",
@@ -110,7 +110,8 @@ pub fn run(report: &mut Report) {
     }
 }
 
-/// Runs the cases of a program of tests. What fails is run again by itself, twice, and is flaky if it passes both times.
+/// Runs the cases of a program of tests. What fails is run again by itself, twice, and is flaky if it passes both
+/// times.
 fn tests(name: &str, program: &str, threads: u32, cases: &[&str]) -> StepResult {
     let arguments = |threads: u32| {
         vec![program.to_string(), format!("--test-threads={threads}"), "--include-ignored".into()]

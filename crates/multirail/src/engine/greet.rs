@@ -1,12 +1,14 @@
 //! How a session opens: greeting, welcome, confirmation, and the answer to it.
 //!
-//! An incarnation is a random number, so nobody can tell which of two is newer; instead, nothing is replaced before the other side has
-//! answered: a greeting that was delayed beyond its sender's death gets a welcome that nobody confirms. A restarted peer's greeting
-//! ends the session with its predecessor when it is confirmed, not before. The greeter in turn uses the session only when the other side
-//! has said something in it: a welcome may be as old as a greeting.
+//! An incarnation is a random number, so nobody can tell which of two is newer; instead, nothing is replaced before the
+//! other side has answered: a greeting that was delayed beyond its sender's death gets a welcome that nobody confirms.
+//! A restarted peer's greeting ends the session with its predecessor when it is confirmed, not before. The greeter in
+//! turn uses the session only when the other side has said something in it: a welcome may be as old as a greeting.
 //!
-//! Where both greet at once, the one with the greater incarnation takes no notice of the other's greeting, and the other gives its own
-//! up: what waits for it goes by the session that the peer opens. So does what is posted while a peer's greeting is answered. Greetings are repeated, on one path after the other, until the session is open or its time is up.
+//! Where both greet at once, the one with the greater incarnation takes no notice of the other's greeting, and the
+//! other gives its own up: what waits for it goes by the session that the peer opens. So does what is posted while a
+//! peer's greeting is answered. Greetings are repeated, on one path after the other, until the session is open or its
+//! time is up.
 
 use std::sync::Arc;
 

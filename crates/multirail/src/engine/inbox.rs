@@ -1,11 +1,12 @@
-//! Notifications of one session as they come in: fragments in any order, once or more often, beside the writes that they wait for.
+//! Notifications of one session as they come in: fragments in any order, once or more often, beside the writes that
+//! they wait for.
 //!
-//! A notification is handed out when all of its fragments are here and all writes of its transfer have arrived. Each write carries the
-//! number of its transfer and its own number within it, so a write that came twice, since its rail failed and it was sent again,
-//! counts once. Only transfers with a notification count.
+//! A notification is handed out when all of its fragments are here and all writes of its transfer have arrived. Each
+//! write carries the number of its transfer and its own number within it, so a write that came twice, since its rail
+//! failed and it was sent again, counts once. Only transfers with a notification count.
 //!
-//! Bounds: ids within [`WINDOW`] of the oldest that is missing, [`BYTES`] in unfinished notifications, and the writes of the last
-//! [`NUMBERS`] transfers. The sender keeps to less; what goes beyond is dropped and counted.
+//! Bounds: ids within [`WINDOW`] of the oldest that is missing, [`BYTES`] in unfinished notifications, and the writes
+//! of the last [`NUMBERS`] transfers. The sender keeps to less; what goes beyond is dropped and counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -124,7 +125,8 @@ impl Inbox {
             self.partial.insert(id, fresh);
         }
         let Some(partial) = self.partial.get_mut(&id) else { return Taken::Refused };
-        // The first fragment that came says what the notification is like; `Fragment::parse` has checked each against itself.
+        // The first fragment that came says what the notification is like; `Fragment::parse` has checked each against
+        // itself.
         if (partial.bytes.len(), partial.expected, partial.transfer) != (total, expected, transfer) {
             return Taken::Refused;
         }
@@ -215,8 +217,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the order, and however often each thing comes: every notification is handed out once, whole, and never before
-        /// the last of its writes.
+        /// Whatever the order, and however often each thing comes: every notification is handed out once, whole, and
+        /// never before the last of its writes.
         #[test]
         fn each_is_handed_out_once_after_its_writes(
             lens in prop::collection::vec((0..3 * FRAGMENT, 0..5_u16), 1..12),

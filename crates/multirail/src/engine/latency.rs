@@ -37,7 +37,8 @@ impl Latencies {
 }
 
 impl Histogram {
-    /// How many there are below a microsecond, below two of those that are left, below four, and so on, and all longer ones.
+    /// How many there are below a microsecond, below two of those that are left, below four, and so on, and all longer
+    /// ones.
     pub fn buckets(&self) -> &[u64] {
         &self.buckets
     }
@@ -52,7 +53,8 @@ impl Histogram {
         self.buckets.iter().sum()
     }
 
-    /// A time that `per_cent` (0 to 100) of the accesses took at most: a power of two of microseconds. `None` without accesses.
+    /// A time that `per_cent` (0 to 100) of the accesses took at most: a power of two of microseconds. `None` without
+    /// accesses.
     pub fn at_most(&self, per_cent: u64) -> Option<Duration> {
         let count = self.count();
         let wanted = (count * per_cent.min(100)).div_ceil(100).max(1);

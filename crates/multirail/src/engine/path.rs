@@ -1,8 +1,8 @@
 //! A path is one of our rails to one of a peer's, with what has been measured of it.
 //!
-//! The cost of moving `len` bytes is `latency + (in flight + len) / bandwidth`. Both numbers are measured as operations end, so a
-//! slow rail gets as much as it can carry. A rail that has stopped without an error is not waited for: the longer nothing ends on it, the
-//! later it is expected to be done.
+//! The cost of moving `len` bytes is `latency + (in flight + len) / bandwidth`. Both numbers are measured as operations
+//! end, so a slow rail gets as much as it can carry. A rail that has stopped without an error is not waited for: the
+//! longer nothing ends on it, the later it is expected to be done.
 
 use std::time::Duration;
 
@@ -96,7 +96,8 @@ impl Path {
         modelled.max(2.0 * now.saturating_sub(self.progress).as_secs_f64())
     }
 
-    /// When this path, on which nothing ends, is expected to take more than `seconds`; `None` if only what ends on it changes that.
+    /// When this path, on which nothing ends, is expected to take more than `seconds`; `None` if only what ends on it
+    /// changes that.
     pub(super) fn behind(&self, seconds: f64) -> Option<Time> {
         let after = Duration::try_from_secs_f64(seconds / 2.0).ok()?;
         (self.operations > 0).then(|| self.progress.saturating_add(after))
@@ -195,7 +196,8 @@ impl Path {
     }
 }
 
-/// Pairs our rails with a peer's of the same provider and address format: each of the more numerous side once, the others by turns.
+/// Pairs our rails with a peer's of the same provider and address format: each of the more numerous side once, the
+/// others by turns.
 pub(super) fn pair(ours: &[super::RailSpec], theirs: &[crate::wire::RailInfo]) -> Vec<Path> {
     let mut kinds: Vec<(&str, u32)> =
         ours.iter().map(|rail| (rail.info.provider.as_str(), rail.info.format)).collect();

@@ -29,12 +29,12 @@ impl<G> Core<G> {
         Metadata { name: self.name.to_string(), incarnation: self.incarnation, rails, regions }
     }
 
-    /// Takes what a peer has handed out. A peer that is known under this name and has another incarnation has restarted: its session
-    /// ends, and its regions are those given now. Otherwise regions are added.
+    /// Takes what a peer has handed out. A peer that is known under this name and has another incarnation has
+    /// restarted: its session ends, and its regions are those given now. Otherwise regions are added.
     ///
     /// # Errors
-    /// `FI_EADDRINUSE` for our own name, `FI_ENOSPC` for more peers than there may be, `FI_EHOSTUNREACH` if no rail of the peer's
-    /// reaches one of ours.
+    /// `FI_EADDRINUSE` for our own name, `FI_ENOSPC` for more peers than there may be, `FI_EHOSTUNREACH` if no rail of
+    /// the peer's reaches one of ours.
     pub fn load(&mut self, metadata: &Metadata) -> Result<PeerId, (Errno, &'static str)> {
         if *metadata.name == *self.name && metadata.incarnation != self.incarnation {
             return Err((Errno::EADDRINUSE, "the name is this agent's own"));
@@ -157,7 +157,8 @@ impl<G> Core<G> {
         self.names.iter().map(|(name, &id)| (Arc::clone(name), PeerId(id))).collect()
     }
 
-    /// The session that takes what is posted to a peer: the one that there is, that which the peer is opening, or a new one.
+    /// The session that takes what is posted to a peer: the one that there is, that which the peer is opening, or a new
+    /// one.
     pub(super) fn session_for(&mut self, peer: SlotId, now: Time) -> Option<SlotId> {
         let found = self.peers.get(peer)?;
         let answered = found.offered.filter(|&offered| {

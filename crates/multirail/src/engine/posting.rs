@@ -14,12 +14,12 @@ impl<G> Core<G> {
         !self.transfers.ids(is_user).is_empty()
     }
 
-    /// Posts a plan: [`Core::progress`] says how it goes, and [`Core::release`] gives it up. `deadline` is the time at which it has
-    /// ended in any case.
+    /// Posts a plan: [`Core::progress`] says how it goes, and [`Core::release`] gives it up. `deadline` is the time at
+    /// which it has ended in any case.
     ///
     /// # Errors
-    /// `FI_ENOENT` for a peer that is not there, `FI_ECONNRESET` for a plan of an earlier incarnation of it, `FI_EMSGSIZE` for a
-    /// notification that is too long.
+    /// `FI_ENOENT` for a peer that is not there, `FI_ECONNRESET` for a plan of an earlier incarnation of it,
+    /// `FI_EMSGSIZE` for a notification that is too long.
     pub fn post(
         &mut self,
         peer: PeerId,

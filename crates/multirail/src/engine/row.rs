@@ -1,7 +1,7 @@
 //! Accesses under way, in rows.
 //!
-//! What successive descriptors of a transfer have in common stands in their row once. An access is then a bit there, and a number in its
-//! [`OpId`](super::OpId), from which its chunk follows.
+//! What successive descriptors of a transfer have in common stands in their row once. An access is then a bit there,
+//! and a number in its [`OpId`](super::OpId), from which its chunk follows.
 
 use ofi_core::slots::SlotId;
 
@@ -10,8 +10,8 @@ use super::transfer::Chunk;
 /// Most accesses of a row: the bits of [`Row::under_way`].
 pub(super) const LONGEST_ROW: u32 = u64::BITS;
 
-/// Accesses that were posted one after the other on one path: a chunk, and whole descriptors of the same length that follow it in the plan.
-/// Their transfer is there until they have ended, and so is the transfer's session.
+/// Accesses that were posted one after the other on one path: a chunk, and whole descriptors of the same length that
+/// follow it in the plan. Their transfer is there until they have ended, and so is the transfer's session.
 #[derive(Clone, Copy)]
 pub(super) struct Row {
     pub(super) transfer: SlotId,

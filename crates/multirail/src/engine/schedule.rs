@@ -1,8 +1,8 @@
 //! Which chunk goes by which path.
 //!
-//! Paths pull: a chunk is cut when a path has room for it, and goes to the path that is expected to have it there first. So a fast path gets
-//! more, a slow one no more than it carries, and one that stands still nothing new. Where the best path is full, the chunk
-//! waits for it: a path that is so much slower that waiting is faster gets nothing.
+//! Paths pull: a chunk is cut when a path has room for it, and goes to the path that is expected to have it there
+//! first. So a fast path gets more, a slow one no more than it carries, and one that stands still nothing new. Where
+//! the best path is full, the chunk waits for it: a path that is so much slower that waiting is faster gets nothing.
 
 use std::time::Duration;
 
@@ -31,8 +31,8 @@ enum Choice {
 }
 
 impl<G> Core<G> {
-    /// Posts the next accesses of a session's transfers, or puts a message that is due into the commands: how many. `None` if there is
-    /// nothing to do, also when the session is gone.
+    /// Posts the next accesses of a session's transfers, or puts a message that is due into the commands: how many.
+    /// `None` if there is nothing to do, also when the session is gone.
     pub(super) fn post_transfers(&mut self, id: SlotId, now: Time, sink: &mut impl Sink<G>) -> Option<u64> {
         let mut turns = self.sessions.get(id)?.transfers.len();
         while turns > 0 {
@@ -209,7 +209,8 @@ impl<G> Core<G> {
     }
 }
 
-/// How many descriptors make a row: the first, and those after it that are as long, lie in the same region, and have `room` with it.
+/// How many descriptors make a row: the first, and those after it that are as long, lie in the same region, and have
+/// `room` with it.
 fn row_of(pieces: &[Piece], most: u32, room: u64) -> u32 {
     let Some((first, rest)) = pieces.split_first() else { return 0 };
     let (mut count, mut bytes) = (1, first.len);
@@ -223,7 +224,8 @@ fn row_of(pieces: &[Piece], most: u32, room: u64) -> u32 {
     count
 }
 
-/// How long the next chunk of a transfer may be: a descriptor over the threshold is cut so that every path gets about two parts.
+/// How long the next chunk of a transfer may be: a descriptor over the threshold is cut so that every path gets about
+/// two parts.
 fn longest<G>(transfer: &Transfer<G>, paths: &[Path], config: &Config, now: Time) -> u64 {
     let Some(piece) = transfer.next_piece() else { return config.largest_access };
     if piece.len < config.striping_threshold || paths.len() < 2 {
@@ -288,7 +290,8 @@ fn choose<G>(
         Some((at, key, _)) if has_room(&paths[at]) => Choice::Path(at, key),
         None if !is_waiting => Choice::Nowhere,
         best => {
-            // The longer nothing ends on the best, the later it is expected to be done; and a path that rests comes back.
+            // The longer nothing ends on the best, the later it is expected to be done; and a path that rests comes
+            // back.
             let when = |at: usize| match best {
                 _ if paths[at].addr.is_none() => None, // its insertion has it looked at
                 _ if !paths[at].is_up(now) => Some(paths[at].rests_until()),

@@ -13,7 +13,8 @@ use super::{Command, Core, Event, InFlight, OpId, Sink, Time, Timer};
 use crate::wire::message::{ACKED, Body, Reason};
 use crate::wire::{Message, RailInfo};
 
-/// Notifications that may be unacknowledged at the same time, and transfers whose writes the peer counts: less than an inbox takes.
+/// Notifications that may be unacknowledged at the same time, and transfers whose writes the peer counts: less than an
+/// inbox takes.
 pub(super) const UNACKED: u64 = 512;
 /// Bytes of unacknowledged notifications; one alone may be longer.
 pub(super) const UNACKED_BYTES: usize = 8 << 20;
@@ -216,7 +217,8 @@ impl<G> Core<G> {
         }
     }
 
-    /// Does what an open session has to do next: a message goes into the commands, accesses straight to their rail. How many.
+    /// Does what an open session has to do next: a message goes into the commands, accesses straight to their rail. How
+    /// many.
     pub(super) fn session_work(&mut self, id: SlotId, now: Time, sink: &mut impl Sink<G>) -> u64 {
         match self.control_command(id, now) {
             Some(command) => {
@@ -261,7 +263,8 @@ impl<G> Core<G> {
         Some(Command::Send { op: OpId::message(op), rail, addr, bytes: message.encode() })
     }
 
-    /// Nothing was heard of a message for some time: it goes by another path too. Receivers take the second for what it is.
+    /// Nothing was heard of a message for some time: it goes by another path too. Receivers take the second for what it
+    /// is.
     pub(super) fn repeat(&mut self, op: SlotId) {
         let Some(InFlight::Control { session, outgoing, timer, .. }) = self.messages.get_mut(op) else {
             return;
@@ -293,9 +296,9 @@ impl<G> Core<G> {
         }
     }
 
-    /// Time to look at a path. If nothing has ended on it for long, and meanwhile something has on another, the peer lives and the path
-    /// does not: it is fenced. Transfers with a part there fail, since a part that may still arrive cannot go elsewhere. A peer that does not look
-    /// for some time is waited for.
+    /// Time to look at a path. If nothing has ended on it for long, and meanwhile something has on another, the peer
+    /// lives and the path does not: it is fenced. Transfers with a part there fail, since a part that may still arrive
+    /// cannot go elsewhere. A peer that does not look for some time is waited for.
     pub(super) fn look_at(&mut self, id: SlotId, index: usize, now: Time) {
         let stall = self.config.stall_timeout;
         let Some(session) = self.sessions.get_mut(id).filter(|session| session.state == State::Up) else {

@@ -1,7 +1,8 @@
 //! What carries the engine's work out, and the loop that hands it the work.
 //!
-//! Work goes straight from where it is decided into the sink: a queue between the two cost more than the rest of an access. What a rail
-//! has no room for stays here, in order, and the rail is asked for nothing else until it has taken it.
+//! Work goes straight from where it is decided into the sink: a queue between the two cost more than the rest of an
+//! access. What a rail has no room for stays here, in order, and the rail is asked for nothing else until it has taken
+//! it.
 
 use std::collections::VecDeque;
 
@@ -24,15 +25,15 @@ pub enum Refused {
 
 /// The rails, as the engine uses them. Rails are named by their place in what [`Core::new`] was given.
 pub trait Sink<G> {
-    /// Posts an access of `plan`; [`Core::ended`] follows, when the bytes are at their place. `more` says that another access follows on
-    /// this rail at once.
+    /// Posts an access of `plan`; [`Core::ended`] follows, when the bytes are at their place. `more` says that another
+    /// access follows on this rail at once.
     ///
     /// # Errors
     /// [`Refused`]: [`Core::ended`] must not follow.
     fn access(&mut self, access: &Access, plan: &Plan<G>, more: bool) -> Result<(), Refused>;
 
-    /// Posts accesses one after the other: `access`, which moves the first of `pieces` or a part of it, and one for each further piece. On
-    /// an error `access` is the one that was refused.
+    /// Posts accesses one after the other: `access`, which moves the first of `pieces` or a part of it, and one for
+    /// each further piece. On an error `access` is the one that was refused.
     ///
     /// # Errors
     /// As [`Sink::access`].

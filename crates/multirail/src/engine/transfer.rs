@@ -77,7 +77,8 @@ pub struct Progress {
     pub is_quiet: bool,
 }
 
-/// A part of a piece that is moved by one access. It is never cut again, so that its number means the same bytes on every path.
+/// A part of a piece that is moved by one access. It is never cut again, so that its number means the same bytes on
+/// every path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
     /// Which piece.
@@ -162,7 +163,8 @@ impl<G> Transfer<G> {
         self.plan.pieces.get(self.cursor.0 as usize)
     }
 
-    /// The next chunk: one that was given back, or one of at most `longest` bytes. [`Transfer::took`] says that it was posted.
+    /// The next chunk: one that was given back, or one of at most `longest` bytes. [`Transfer::took`] says that it was
+    /// posted.
     pub(super) fn next_chunk(&self, longest: u64) -> Option<Chunk> {
         if let Some(&chunk) = self.retry.front() {
             return Some(chunk);
@@ -314,7 +316,8 @@ impl<G> Core<G> {
         }
     }
 
-    /// Puts a transfer's notification into its session's outbox, if its time has come. Whether the transfer may leave the list.
+    /// Puts a transfer's notification into its session's outbox, if its time has come. Whether the transfer may leave
+    /// the list.
     pub(super) fn send_notice(&mut self, id: SlotId) {
         let Some(transfer) = self.transfers.get_mut(id) else { return };
         let is_counted = transfer.number.is_some();

@@ -28,18 +28,19 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// Time between greetings.
     pub greeting_interval: Duration,
-    /// How long nothing is heard of a message before it is repeated on another path. The time doubles with each repetition.
+    /// How long nothing is heard of a message before it is repeated on another path. The time doubles with each
+    /// repetition.
     pub repeat_after: Duration,
-    /// How long operations of a path may be under way without one that ends, while some end on another path. Then the path is left alone,
-    /// and transfers with a part there fail with `FI_ETIMEDOUT`: the part may still arrive, so it cannot go elsewhere. The slowest
-    /// rail must carry `largest_access` in this time.
+    /// How long operations of a path may be under way without one that ends, while some end on another path. Then the
+    /// path is left alone, and transfers with a part there fail with `FI_ETIMEDOUT`: the part may still arrive, so it
+    /// cannot go elsewhere. The slowest rail must carry `largest_access` in this time.
     pub stall_timeout: Duration,
     /// Most peers.
     pub most_peers: usize,
     /// Longest notification.
     pub longest_notification: usize,
-    /// Whether the receiver counts writes, so that the notification travels beside them; otherwise it follows when all of them have
-    /// ended.
+    /// Whether the receiver counts writes, so that the notification travels beside them; otherwise it follows when all
+    /// of them have ended.
     pub count_writes: bool,
 }
 
@@ -74,14 +75,16 @@ pub struct RailSpec {
 
 /// Names an operation: an access of a row, or a message.
 ///
-/// The upper half is the generation of its slot. Of the lower half, [`OpId::MESSAGE`] is set for messages, and the rest is their slot's index; without
-/// it, the lowest bits say which access of its row it is, and the others are the row's index.
+/// The upper half is the generation of its slot. Of the lower half, [`OpId::MESSAGE`] is set for messages, and the rest
+/// is their slot's index; without it, the lowest bits say which access of its row it is, and the others are the row's
+/// index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OpId(u64);
 
 impl OpId {
     const MESSAGE: u64 = 1 << 31;
-    /// Bits for the place in a row. They leave 25 for its index: more rows than that have more operations under way than a rail takes.
+    /// Bits for the place in a row. They leave 25 for its index: more rows than that have more operations under way
+    /// than a rail takes.
     const PLACE: u32 = LONGEST_ROW.trailing_zeros();
 
     /// As the context of an operation.

@@ -1,7 +1,7 @@
 //! Calls of etcd's HTTP/JSON gateway: which member is asked, who asks, and what is an answer.
 //!
-//! Members are asked in turn, beginning with the one that answered last. An error of etcd's own is an answer, except that a member has no
-//! leader; a token that ran out, or that a restarted etcd does not know, is replaced once.
+//! Members are asked in turn, beginning with the one that answered last. An error of etcd's own is an answer, except
+//! that a member has no leader; a token that ran out, or that a restarted etcd does not know, is replaced once.
 
 use std::fmt;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -119,7 +119,8 @@ impl Gateway {
     /// The answer to a request. It may be asked more than once, also where the first was carried out.
     ///
     /// # Errors
-    /// `FI_EREMOTEIO` for an error of etcd's; the last member's error where none answers, `FI_EAGAIN` if it has no leader.
+    /// `FI_EREMOTEIO` for an error of etcd's; the last member's error where none answers, `FI_EAGAIN` if it has no
+    /// leader.
     pub(super) fn ask(&self, method: &str, body: &Value) -> Result<Value> {
         match self.round(method, body)? {
             Ok(answer) => Ok(answer),
@@ -131,8 +132,8 @@ impl Gateway {
         }
     }
 
-    /// Asks the members in turn, the first one twice: a connection that was kept may be one of a member that has been restarted since. The inner
-    /// error is that of a token that is none.
+    /// Asks the members in turn, the first one twice: a connection that was kept may be one of a member that has been
+    /// restarted since. The inner error is that of a token that is none.
     fn round(&self, method: &str, body: &Value) -> Result<Result<Value, Error>> {
         let (count, first) = (self.members.urls.len(), self.last.load(Ordering::Relaxed));
         let mut silent = None;
@@ -194,8 +195,8 @@ impl Gateway {
         }
     }
 
-    /// Waits until something happens to `key` from `revision` on, or the time is up. Whether something has: etcd may also have gone, or the
-    /// revision may be too old, and then the key is to be looked at.
+    /// Waits until something happens to `key` from `revision` on, or the time is up. Whether something has: etcd may
+    /// also have gone, or the revision may be too old, and then the key is to be looked at.
     pub(super) fn watch(&self, key: &str, revision: i64, patience: Duration) -> bool {
         let member = &self.members.urls[self.last.load(Ordering::Relaxed)];
         let create =

@@ -1,10 +1,12 @@
 //! Metadata through etcd: agents publish theirs under a lease, and find that of others by name.
 //!
-//! The key of an agent is the prefix and its name; the value is its metadata. The lease is kept alive by a thread, so the entry of an
-//! agent that dies goes when the lease runs out. A name belongs to the agent that has its key: a second one is refused, and a restarted
-//! agent gets it when its predecessor's lease is over. Who waits for a name watches its key, and asks again now and then.
+//! The key of an agent is the prefix and its name; the value is its metadata. The lease is kept alive by a thread, so
+//! the entry of an agent that dies goes when the lease runs out. A name belongs to the agent that has its key: a second
+//! one is refused, and a restarted agent gets it when its predecessor's lease is over. Who waits for a name watches its
+//! key, and asks again now and then.
 //!
-//! The HTTP/JSON gateway of etcd 3.4 and newer is used, in the clear: for networks that are trusted (`docs/threat-model.md`).
+//! The HTTP/JSON gateway of etcd 3.4 and newer is used, in the clear: for networks that are trusted
+//! (`docs/threat-model.md`).
 
 mod gateway;
 mod published;
@@ -37,8 +39,8 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// Talks to the etcd whose members have these client URLs, separated by commas, such as `http://10.0.0.1:2379`. Keys begin with `prefix`:
-    /// agents that share it find each other.
+    /// Talks to the etcd whose members have these client URLs, separated by commas, such as `http://10.0.0.1:2379`.
+    /// Keys begin with `prefix`: agents that share it find each other.
     ///
     /// # Errors
     /// As of [`Etcd::open`].
@@ -49,7 +51,8 @@ impl Etcd {
     /// Talks to etcd. A member that does not answer is replaced by the next.
     ///
     /// # Errors
-    /// `FI_EINVAL` for a URL that is not `http://HOST:PORT`; what connecting answers, and `FI_EREMOTEIO` for a user or password that is wrong.
+    /// `FI_EINVAL` for a URL that is not `http://HOST:PORT`; what connecting answers, and `FI_EREMOTEIO` for a user or
+    /// password that is wrong.
     pub fn open(members: &Members, prefix: &str) -> Result<Self> {
         Ok(Self { gateway: Arc::new(Gateway::open(members)?), prefix: prefix.to_string() })
     }
@@ -72,7 +75,8 @@ impl Etcd {
         Ok(names)
     }
 
-    /// Publishes a value of the caller's under a name, as [`Agent::publish`] does an agent's metadata: such as where to meet.
+    /// Publishes a value of the caller's under a name, as [`Agent::publish`] does an agent's metadata: such as where to
+    /// meet.
     ///
     /// # Errors
     /// As of [`Agent::publish`].
@@ -118,7 +122,8 @@ impl Etcd {
         Ok((found, revision(&answer)?))
     }
 
-    /// Waits until a key has changed since `revision`, or should be looked at for another reason; until `deadline` at the latest.
+    /// Waits until a key has changed since `revision`, or should be looked at for another reason; until `deadline` at
+    /// the latest.
     fn wait_for_change(&self, key: &str, revision: i64, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now()).min(WATCH);
         if !left.is_zero() && !self.gateway.watch(key, revision, left) {
@@ -153,20 +158,22 @@ impl Etcd {
 }
 
 impl Agent {
-    /// Publishes this agent's metadata, as it is now, until the answer is dropped, or `ttl` after this process has died. A name that another
-    /// agent has is waited for, as long as its lease may last.
+    /// Publishes this agent's metadata, as it is now, until the answer is dropped, or `ttl` after this process has
+    /// died. A name that another agent has is waited for, as long as its lease may last.
     ///
     /// # Errors
-    /// `FI_EINVAL` for a `ttl` that is not between 2 s and a day; `FI_EADDRINUSE` for a name that another agent keeps; what etcd answers, and
-    /// those of [`Agent::metadata`].
+    /// `FI_EINVAL` for a `ttl` that is not between 2 s and a day; `FI_EADDRINUSE` for a name that another agent keeps;
+    /// what etcd answers, and those of [`Agent::metadata`].
     pub fn publish(&self, etcd: &Etcd, ttl: Duration) -> Result<Published> {
         etcd.announce(self.name(), &self.metadata()?, ttl)
     }
 
-    /// Loads the metadata of the agent `name`, waiting until it is there, and answers its name. An etcd that is gone meanwhile is waited for.
+    /// Loads the metadata of the agent `name`, waiting until it is there, and answers its name. An etcd that is gone
+    /// meanwhile is waited for.
     ///
     /// # Errors
-    /// `FI_ENOENT` if it is not there after `timeout`; what etcd answers, or the last error of reaching it, and those of [`Agent::load`].
+    /// `FI_ENOENT` if it is not there after `timeout`; what etcd answers, or the last error of reaching it, and those
+    /// of [`Agent::load`].
     pub fn find(&self, etcd: &Etcd, name: &str, timeout: Duration) -> Result<Arc<str>> {
         let (deadline, key) = (Instant::now() + timeout, etcd.key(name));
         loop {

@@ -1,8 +1,9 @@
 //! How many rails the memory of one NUMA node can feed, and which.
 //!
-//! NICs below one switch share its uplink, so beyond a certain count another NIC adds nothing. The count and the choice are NIXL's: as
-//! many rails as the node's switch uplinks carry links of a NIC, spread over the switches, then more of that node, then other
-//! nodes by distance. Where links or NUMA nodes are not known, every NIC is as good as any other, and all are used.
+//! NICs below one switch share its uplink, so beyond a certain count another NIC adds nothing. The count and the choice
+//! are NIXL's: as many rails as the node's switch uplinks carry links of a NIC, spread over the switches, then more of
+//! that node, then other nodes by distance. Where links or NUMA nodes are not known, every NIC is as good as any other,
+//! and all are used.
 
 use std::collections::BTreeMap;
 
@@ -34,8 +35,8 @@ impl Topology {
         capacity
     }
 
-    /// The NICs, of these, to move memory of NUMA node `numa` with. `turn` rotates among equals, so that successive buffers use
-    /// different ones.
+    /// The NICs, of these, to move memory of NUMA node `numa` with. `turn` rotates among equals, so that successive
+    /// buffers use different ones.
     pub fn dram_rails(&self, nics: &[usize], numa: Option<u32>, limit: DramLimit, turn: usize) -> Vec<usize> {
         let Some((wanted, link)) = self.wanted(nics, limit) else { return nics.to_vec() };
         let mut chosen = Vec::new();

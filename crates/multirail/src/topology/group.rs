@@ -1,9 +1,10 @@
 //! Which NICs serve which accelerator.
 //!
-//! The rule is NIXL's, so that the same machine gives the same answer: an accelerator belongs to the nearest place above it that has
-//! a NIC somewhere below; a NIC belongs to the nearest place above it that has such an accelerator. In each place the NICs, by bus
-//! number, are dealt out in rows, evenly, the first accelerators getting one more each where that does not come out; where NICs are
-//! fewer than accelerators, all share all. An accelerator that gets none that way may use every NIC.
+//! The rule is NIXL's, so that the same machine gives the same answer: an accelerator belongs to the nearest place
+//! above it that has a NIC somewhere below; a NIC belongs to the nearest place above it that has such an accelerator.
+//! In each place the NICs, by bus number, are dealt out in rows, evenly, the first accelerators getting one more each
+//! where that does not come out; where NICs are fewer than accelerators, all share all. An accelerator that gets none
+//! that way may use every NIC.
 
 use std::collections::{BTreeMap, BTreeSet};
 

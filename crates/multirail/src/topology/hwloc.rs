@@ -1,8 +1,8 @@
 //! A topology as hwloc sees it (feature `hwloc`): of this host, or of a machine that `lstopo` described in XML.
 //!
-//! hwloc knows the bandwidth of a PCI link and neither its lanes nor the rate of a port. Of links that carry as much the widest is taken;
-//! [`Topology::add_infos`] joins the rates. The NUMA node of a device is the one whose memory is local to the place that it hangs on, and none where
-//! that is the whole machine.
+//! hwloc knows the bandwidth of a PCI link and neither its lanes nor the rate of a port. Of links that carry as much
+//! the widest is taken; [`Topology::add_infos`] joins the rates. The NUMA node of a device is the one whose memory is
+//! local to the place that it hangs on, and none where that is the whole machine.
 
 use std::collections::HashMap;
 

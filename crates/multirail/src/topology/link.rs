@@ -60,7 +60,8 @@ impl Link {
         (tenth_gigatransfers > 0).then_some(Self { tenth_gigatransfers, width })
     }
 
-    /// A link that carries so many bits per second, to half of a hundredth; the widest of several. `None` where there is none.
+    /// A link that carries so many bits per second, to half of a hundredth; the widest of several. `None` where there
+    /// is none.
     #[cfg(feature = "hwloc")]
     pub(super) fn carrying(bits_per_second: f64) -> Option<Self> {
         let widths = [16, 8, 4, 2, 1, 32];
@@ -71,8 +72,8 @@ impl Link {
         links.into_iter().find(|link| (rate(link) - bits_per_second).abs() < rate(link) / 200.0)
     }
 
-    /// What the link carries, without its coding: 8 of 10 bits up to 5 GT/s, 128 of 130 up to 32, 242 of 256 beyond (PCI Express
-    /// Base Specification, "Physical Layer").
+    /// What the link carries, without its coding: 8 of 10 bits up to 5 GT/s, 128 of 130 up to 32, 242 of 256 beyond
+    /// (PCI Express Base Specification, "Physical Layer").
     pub fn rate(self) -> Rate {
         let raw = u64::from(self.tenth_gigatransfers) * 100_000_000 * u64::from(self.width);
         Rate(match self.tenth_gigatransfers {

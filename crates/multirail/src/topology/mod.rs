@@ -1,11 +1,11 @@
 //! Where the NICs, accelerators and memory of this host are, and which of them belong together.
 //!
-//! [`Topology::of_host`] reads sysfs, nothing else: no library, no privilege. Feature `hwloc` asks hwloc instead. What sysfs does not say (inside containers it may
-//! say little) is absent from the answer, never guessed. [`Topology::add_infos`] joins what getinfo offers, so that
-//! interfaces without a PCI address have their place too.
+//! [`Topology::of_host`] reads sysfs, nothing else: no library, no privilege. Feature `hwloc` asks hwloc instead. What
+//! sysfs does not say (inside containers it may say little) is absent from the answer, never guessed.
+//! [`Topology::add_infos`] joins what getinfo offers, so that interfaces without a PCI address have their place too.
 //!
-//! Invariants of a [`Topology`]: a node's parent has a smaller index; node 0 is the machine; NICs and accelerators are in the
-//! order of their PCI addresses, those without an address last, by name.
+//! Invariants of a [`Topology`]: a node's parent has a smaller index; node 0 is the machine; NICs and accelerators are
+//! in the order of their PCI addresses, those without an address last, by name.
 
 mod bandwidth;
 mod group;
@@ -149,7 +149,8 @@ impl Topology {
     /// This host's, from `/sys`.
     ///
     /// # Errors
-    /// What the system answers when `/sys` cannot be read at all. Files below it that are missing or unreadable are skipped.
+    /// What the system answers when `/sys` cannot be read at all. Files below it that are missing or unreadable are
+    /// skipped.
     pub fn of_host() -> std::io::Result<Self> {
         Self::read(Path::new("/sys"))
     }
@@ -187,8 +188,8 @@ impl Topology {
         (0..self.nics.len()).filter(|&index| wanted(&self.nics[index])).collect()
     }
 
-    /// The NICs that rails are made of where nobody says which: RDMA devices if there are any, otherwise those that a provider offers,
-    /// otherwise those on PCI.
+    /// The NICs that rails are made of where nobody says which: RDMA devices if there are any, otherwise those that a
+    /// provider offers, otherwise those on PCI.
     pub fn usual_nics(&self) -> Vec<usize> {
         let choices: [fn(&Nic) -> bool; 3] =
             [|nic| nic.kind == NicKind::Rdma, |nic| !nic.providers.is_empty(), |nic| nic.pci.is_some()];
@@ -199,8 +200,8 @@ impl Topology {
             .unwrap_or_default()
     }
 
-    /// Joins what getinfo offers: an info whose device, domain or PCI address is that of a NIC adds its provider there, and its
-    /// speed where sysfs gave none; any other becomes a NIC of its own, below the machine or its NUMA node.
+    /// Joins what getinfo offers: an info whose device, domain or PCI address is that of a NIC adds its provider there,
+    /// and its speed where sysfs gave none; any other becomes a NIC of its own, below the machine or its NUMA node.
     pub fn add_infos(&mut self, infos: &[ofi::Info]) {
         for info in infos {
             let offer =

@@ -1,4 +1,5 @@
-//! Reading a topology out of sysfs. The kernel's files are input like any other: bounded, parsed once, skipped when strange.
+//! Reading a topology out of sysfs. The kernel's files are input like any other: bounded, parsed once, skipped when
+//! strange.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;

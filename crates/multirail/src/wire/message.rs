@@ -1,5 +1,5 @@
-//! The messages of a session. Each begins with a header of 16 bytes: `MR`, the version, the kind, four zeroes, and the tag by
-//! which its receiver knows the session (in a greeting, which opens one, the incarnation that is meant).
+//! The messages of a session. Each begins with a header of 16 bytes: `MR`, the version, the kind, four zeroes, and the
+//! tag by which its receiver knows the session (in a greeting, which opens one, the incarnation that is meant).
 
 use super::{Malformed, RailInfo, Reader, VERSION, put_name, put_rails, take_name, take_rails};
 

@@ -1,7 +1,8 @@
 //! What agents tell each other: the messages of a session and the metadata that is handed over out of band.
 //!
-//! All numbers are little-endian. A parser takes bytes of strangers: it allocates no more than the bytes that are there ask for,
-//! refuses what is longer than the bounds below, and accepts only the one form that the encoder writes, to the last byte.
+//! All numbers are little-endian. A parser takes bytes of strangers: it allocates no more than the bytes that are there
+//! ask for, refuses what is longer than the bounds below, and accepts only the one form that the encoder writes, to the
+//! last byte.
 
 pub mod blob;
 pub mod message;

@@ -176,7 +176,8 @@ impl World {
         self.cuts.get(&(from.min(to), from.max(to), rail)).copied().filter(|&(until, _)| until > self.now)
     }
 
-    /// Whether what a rail has taken stays on it: it is sent again and again, until the rail works or its target is gone.
+    /// Whether what a rail has taken stays on it: it is sent again and again, until the rail works or its target is
+    /// gone.
     pub fn is_kept(&self, from: usize, rail: usize, addr: u64) -> Option<Duration> {
         let (to, life) = ((addr >> 48) as usize, (addr >> 16) as u32);
         let (until, is_mute) = self.cut(from, rail, addr)?;

@@ -1,5 +1,5 @@
-//! The eight machines that NIXL tests its grouping with (bus numbers, links and rates as AWS builds them, in descriptions of our own):
-//! the same NICs for each accelerator, and the same count and spread of rails for memory.
+//! The eight machines that NIXL tests its grouping with (bus numbers, links and rates as AWS builds them, in
+//! descriptions of our own): the same NICs for each accelerator, and the same count and spread of rails for memory.
 
 mod fake;
 #[cfg(feature = "hwloc")]
@@ -136,7 +136,8 @@ fn each_gpu_of_p6_b200_has_one_of_the_two_nics_of_its_switch() {
     assert_spread(&p6, 8, Rate::gbps(400), 2, 1);
 }
 
-/// `rails` of a node for its own memory, `each` of a switch; beyond that the rest of the node, evenly; then the other node.
+/// `rails` of a node for its own memory, `each` of a switch; beyond that the rest of the node, evenly; then the other
+/// node.
 fn assert_spread(machine: &Machine, nics: usize, speed: Rate, rails: usize, each: usize) {
     let topology = &machine.topology;
     let numa = |&nic: &usize| topology.nics()[nic].numa.unwrap();

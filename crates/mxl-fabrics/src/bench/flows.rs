@@ -1,4 +1,5 @@
-//! Many flows that one thread reads: a grain of each is written at the same moments, and the thread sleeps until the first of them comes.
+//! Many flows that one thread reads: a grain of each is written at the same moments, and the thread sleeps until the
+//! first of them comes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -42,7 +43,8 @@ impl Options {
     /// Measures.
     ///
     /// # Errors
-    /// A core that is not there, flows that cannot be made (a limit of files or maps), a reader that hears nothing for ten seconds.
+    /// A core that is not there, flows that cannot be made (a limit of files or maps), a reader that hears nothing for
+    /// ten seconds.
     pub fn measure(
         &self,
         domain: &Domain,

@@ -1,7 +1,7 @@
 //! Within one host: how long after a commit a reader knows, and what the calls cost.
 //!
-//! Writer and readers are threads, each with maps of its own and pinned to its core. The bare futex is one word of shared memory
-//! between the same cores, in turns with the flow: what the machine does at some moment, it does to both.
+//! Writer and readers are threads, each with maps of its own and pinned to its core. The bare futex is one word of
+//! shared memory between the same cores, in turns with the flow: what the machine does at some moment, it does to both.
 #![allow(unsafe_code)]
 
 use std::ptr;
@@ -44,7 +44,8 @@ pub struct Local {
     pub commit: Figures,
     pub commit_filled: Figures,
     pub read: Figures,
-    /// Grains that were overwritten before a reader came to them: its core was taken away for longer than the ring lasts.
+    /// Grains that were overwritten before a reader came to them: its core was taken away for longer than the ring
+    /// lasts.
     pub missed: u64,
 }
 

@@ -21,8 +21,8 @@ use nix::unistd::Pid;
 use self::pair::{Places, Role};
 use crate::{Error, Provider, Result};
 
-/// Measures flows: a commit to a reader's return beside a bare futex between the same cores, the calls, and copies to another
-/// process over shm and udp with one grain in flight. Nothing else should run meanwhile.
+/// Measures flows: a commit to a reader's return beside a bare futex between the same cores, the calls, and copies to
+/// another process over shm and udp with one grain in flight. Nothing else should run meanwhile.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "mxl-bench", version, args_override_self = true)]
 struct Options {
@@ -63,7 +63,8 @@ struct Options {
 
 #[derive(Clone, Debug, Subcommand)]
 enum What {
-    /// A flow at its own rate to another process, its payload checked there: what arrives, how late, and what both cost.
+    /// A flow at its own rate to another process, its payload checked there: what arrives, how late, and what both
+    /// cost.
     Stream(stream::Options),
     /// Many flows that one thread reads, all written at the same moments.
     Flows(flows::Options),

@@ -1,4 +1,5 @@
-//! What `mxl-bench` measures unless it is told otherwise: a commit to its readers, the calls, and copies to another process.
+//! What `mxl-bench` measures unless it is told otherwise: a commit to its readers, the calls, and copies to another
+//! process.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! Two processes of this program, an initiator's and a target's, and what they say.
 //!
-//! Each is started with the arguments of the measurement, and its role besides. A target prints its info first; everything else that either
-//! prints is what it measured.
+//! Each is started with the arguments of the measurement, and its role besides. A target prints its info first;
+//! everything else that either prints is what it measured.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,8 +1,8 @@
 //! Pacing: when which part of a transfer may be posted.
 //!
-//! Flows of one rate are written at the same moments, so without pacing all of a host's initiators fill its link at the start of each period and
-//! leave it empty afterwards. With pacing a transfer's parts are spread over a share of its period, and flows begin at different phases of
-//! it: while one pauses, another sends.
+//! Flows of one rate are written at the same moments, so without pacing all of a host's initiators fill its link at the
+//! start of each period and leave it empty afterwards. With pacing a transfer's parts are spread over a share of its
+//! period, and flows begin at different phases of it: while one pauses, another sends.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -67,7 +67,8 @@ impl Pace {
     }
 }
 
-/// The phases of one process, each in the widest gap between those before (by the golden ratio), from a start that depends on the process.
+/// The phases of one process, each in the widest gap between those before (by the golden ratio), from a start that
+/// depends on the process.
 fn nth_phase(process: u32, turn: u32) -> f64 {
     const GOLDEN: f64 = 0.618_033_988_749_895;
     // Another irrational number, for neighbouring process numbers.
@@ -97,8 +98,8 @@ mod tests {
         Pace::new(&Pacing { spread, phase })
     }
 
-    /// Flows that are handed a grain at the same moment of a fake clock, every period: the most parts that are posted within a 16th of a
-    /// period, and the latest that any is posted after its hand-over.
+    /// Flows that are handed a grain at the same moment of a fake clock, every period: the most parts that are posted
+    /// within a 16th of a period, and the latest that any is posted after its hand-over.
     fn busiest(paces: &[Pace]) -> (usize, Duration) {
         let begin = Instant::now();
         let (mut busiest, mut latest) = (0, Duration::ZERO);

@@ -233,8 +233,8 @@ impl Peer {
         }
     }
 
-    /// Takes a job into the last one, if it has the slices that follow. They go as one transfer then: a program that commits line by line
-    /// is not slowed down by an answer for each of them.
+    /// Takes a job into the last one, if it has the slices that follow. They go as one transfer then: a program that
+    /// commits line by line is not slowed down by an answer for each of them.
     pub fn extend_last(&mut self, job: &Job) -> bool {
         let is_longer = self.jobs.back_mut().is_some_and(|last| last.extend(job));
         if is_longer && self.jobs.len() == 1 {

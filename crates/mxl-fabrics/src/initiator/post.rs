@@ -188,7 +188,8 @@ impl Initiator {
         true
     }
 
-    /// Posts the next part of a job, whose payload is `spans`. Whether it was the last; `None` if there was no room, or it is not its time.
+    /// Posts the next part of a job, whose payload is `spans`. Whether it was the last; `None` if there was no room, or
+    /// it is not its time.
     fn post_part(
         &mut self,
         at: usize,
@@ -221,8 +222,8 @@ impl Initiator {
         let posted = match peer.way {
             Way::Writes => {
                 let commit = amount.commit(number, count);
-                // SAFETY: the slot or the rings are mapped as long as the reader, which outlives the link; their writer may change them,
-                // which `holds` tells.
+                // SAFETY: the slot or the rings are mapped as long as the reader, which outlives the link; their writer
+                // may change them, which `holds` tells.
                 unsafe { self.link.write(addr, source, remote, part, commit.encode())? }
             }
             Way::Messages => {

@@ -37,8 +37,8 @@ impl Window {
         self.head.map_or(0, |head| head.saturating_add(1).saturating_sub(self.length))
     }
 
-    /// What a copy is good for. After a whole window of late copies and no other, the source went back in time (or one path sent an
-    /// index from the far future), and the next copy begins anew.
+    /// What a copy is good for. After a whole window of late copies and no other, the source went back in time (or one
+    /// path sent an index from the far future), and the next copy begins anew.
     pub fn judge(&mut self, index: u64, invalid: bool) -> Verdict {
         if index < self.oldest() {
             self.late += 1;

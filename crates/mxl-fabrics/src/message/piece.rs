@@ -23,8 +23,8 @@ pub struct Piece {
     pub amount: u32,
     /// Messages of the commit: at least one.
     pub parts: u32,
-    /// Destinations of the bytes in the target's memory, in order: 1 to `PIECES` - 1 spans. `from` is local to the sender; in a parsed header it is the offset
-    /// in the payload.
+    /// Destinations of the bytes in the target's memory, in order: 1 to `PIECES` - 1 spans. `from` is local to the
+    /// sender; in a parsed header it is the offset in the payload.
     pub spans: Vec<Span>,
 }
 
@@ -53,7 +53,8 @@ impl Piece {
         bytes
     }
 
-    /// A piece and its payload, if the payload is as long as the spans and none of them is empty or ends beyond 64 bits.
+    /// A piece and its payload, if the payload is as long as the spans and none of them is empty or ends beyond 64
+    /// bits.
     pub fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let mut rest = Bytes(bytes);
         let [KIND] = rest.take()? else { return None };

@@ -13,7 +13,8 @@ use crate::message::{Message, Remote, Why};
 
 /// Queue reads that fetch what an old initiator's writes completed, at most: nobody keeps a target busy by talking.
 const DRAINED: usize = 64;
-/// Messages that an initiator may leave unread beyond those that its provider holds: one that writes is told a few for each grain.
+/// Messages that an initiator may leave unread beyond those that its provider holds: one that writes is told a few for
+/// each grain.
 const UNHEARD: usize = 1024;
 /// Refusals under way.
 const DISMISSED: usize = 16;
@@ -115,7 +116,8 @@ impl Target {
             length = (stride / word) as u64;
             if !peer.by_messages {
                 let memory = Memory { addr: base, len: stride * writer.channels() as usize };
-                // SAFETY: the ring is mapped as long as the writer, which outlives the windows; there are no references to it.
+                // SAFETY: the ring is mapped as long as the writer, which outlives the windows; there are no references
+                // to it.
                 let window = unsafe { self.link.open_window(memory) }?;
                 rings = window.remote();
                 peer.windows.insert(0, window);

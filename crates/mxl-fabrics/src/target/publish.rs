@@ -30,7 +30,8 @@ impl Pending {
 }
 
 impl Peer {
-    /// The commit that a part belongs to, if it may: the commit is near, and all of its parts say the same and are no more than they say.
+    /// The commit that a part belongs to, if it may: the commit is near, and all of its parts say the same and are no
+    /// more than they say.
     pub(super) fn admit(&mut self, number: u64, part: Pending) -> Option<&mut Pending> {
         if number.checked_sub(self.next)? >= WINDOW {
             return None;

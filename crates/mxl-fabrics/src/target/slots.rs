@@ -11,8 +11,8 @@ use crate::Result;
 use crate::link::{Link, Memory};
 use crate::message::{Message, Remote};
 
-/// Slots that are open beyond the one that is written: the next grain need not wait for its slot. Readers of the target's
-/// flow have as much less history.
+/// Slots that are open beyond the one that is written: the next grain need not wait for its slot. Readers of the
+/// target's flow have as much less history.
 const AHEAD: usize = 2;
 
 impl Target {
@@ -69,7 +69,8 @@ pub(super) fn grant(
         _ if peer.by_messages => Remote::default(),
         Entry::Occupied(there) => there.get().remote(),
         Entry::Vacant(place) => {
-            // SAFETY: the slot is mapped as long as the writer, which outlives the windows; there are no references to it.
+            // SAFETY: the slot is mapped as long as the writer, which outlives the windows; there are no references to
+            // it.
             let window = unsafe { link.open_window(Memory { addr, len: payload as usize }) }?;
             place.insert(window).remote()
         }

@@ -1,7 +1,7 @@
 //! Copies to and from memory that another process may write or read at the same time.
 //!
-//! For an ordinary copy the compiler may assume that nothing else touches the memory. These copies are done by code that is opaque
-//! to the compiler, so a racing write at worst yields a mix of old and new bytes.
+//! For an ordinary copy the compiler may assume that nothing else touches the memory. These copies are done by code
+//! that is opaque to the compiler, so a racing write at worst yields a mix of old and new bytes.
 
 use std::ptr::NonNull;
 

@@ -20,8 +20,8 @@ use super::{BatchHints, Error, garbage};
 /// How much a ring holds unless `options.json` says otherwise, in nanoseconds.
 const HISTORY: u64 = 200_000_000;
 const HISTORY_OPTION: &str = "urn:x-mxl:option:history_duration/v1.0";
-/// Grains of a ring, at least: the newest, one that is read, and one that is written. The C++ SDK makes rings of fewer for
-/// rates below 15, and of none below 5.
+/// Grains of a ring, at least: the newest, one that is read, and one that is written. The C++ SDK makes rings of fewer
+/// for rates below 15, and of none below 5.
 const MIN_GRAINS: u32 = 3;
 /// Grains of a ring, at most; each is a file.
 const MAX_GRAINS: u32 = 65_536;
@@ -160,8 +160,8 @@ impl Domain {
     /// Makes or opens a flow of grains.
     ///
     /// # Errors
-    /// [`Error::Definition`]; [`Error::Conflict`] if the flow exists and differs; [`Error::Argument`] for audio; an error of the
-    /// system, such as missing permission or memory.
+    /// [`Error::Definition`]; [`Error::Conflict`] if the flow exists and differs; [`Error::Argument`] for audio; an
+    /// error of the system, such as missing permission or memory.
     pub fn create_grains(
         &self,
         definition: &FlowDefinition,

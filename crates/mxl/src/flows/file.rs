@@ -22,7 +22,8 @@ pub struct Mapping {
     len: usize,
 }
 
-// SAFETY: it is a range of addresses that stays mapped; every access through it is atomic or a copy that tolerates others.
+// SAFETY: it is a range of addresses that stays mapped; every access through it is atomic or a copy that tolerates
+// others.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -142,7 +143,8 @@ pub fn header<T: FromBytes + IntoBytes>(file: impl AsFd, path: &Path) -> Result<
 /// How long a lock that a prober holds for a moment is waited for.
 const LOCK_TRIES: u32 = 100;
 
-/// Takes the writers' lock. A process that checks whether the flow is alive holds the exclusive lock for a moment; this waits for it.
+/// Takes the writers' lock. A process that checks whether the flow is alive holds the exclusive lock for a moment; this
+/// waits for it.
 pub fn lock_shared(file: &OwnedFd, path: &Path) -> Result<(), Error> {
     for _ in 0..LOCK_TRIES {
         match rustix::fs::flock(file, FlockOperation::NonBlockingLockShared) {

@@ -36,8 +36,8 @@ const SIZE_U32: u32 = 2;
 /// As many as one call takes.
 pub const MANY: usize = 128;
 
-/// Sleeps until one of the words is not what was seen, or `limit` is over. False if the kernel cannot (before 5.16, or it
-/// is forbidden), or if there are more than [`MANY`].
+/// Sleeps until one of the words is not what was seen, or `limit` is over. False if the kernel cannot (before 5.16, or
+/// it is forbidden), or if there are more than [`MANY`].
 pub fn wait_many(words: &[(&AtomicU32, u32)], limit: Duration) -> bool {
     if words.is_empty() || words.len() > MANY {
         return false;

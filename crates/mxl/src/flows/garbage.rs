@@ -75,8 +75,8 @@ fn remove_unfinished(dir: &Path) -> bool {
     }
 }
 
-/// Removes what nobody has locked. The lock is held meanwhile, so that nobody opens or deletes it; but before we had it, the
-/// flow may have been deleted and made anew, and then the name is another's.
+/// Removes what nobody has locked. The lock is held meanwhile, so that nobody opens or deletes it; but before we had
+/// it, the flow may have been deleted and made anew, and then the name is another's.
 fn remove_locked(file: &OwnedFd, dir: &Path) -> bool {
     if !file::lock_alone(file) {
         return false;

@@ -209,7 +209,8 @@ impl GrainReader {
     }
 }
 
-/// A grain that was there when it was read. Its slot may be overwritten at any time: [`still_valid`](Self::still_valid).
+/// A grain that was there when it was read. Its slot may be overwritten at any time:
+/// [`still_valid`](Self::still_valid).
 #[derive(Clone, Copy)]
 pub struct ReadGrain<'a> {
     slot: &'a Slot,
@@ -270,8 +271,8 @@ impl ReadGrain<'_> {
         protocol::unchanged(self.slot.words(), self.info.index)
     }
 
-    /// Address of the payload: [`len`](Self::len) bytes, mapped as long as the reader exists. Another process may write them at
-    /// any time, so use volatile or atomic reads, or code that tolerates races.
+    /// Address of the payload: [`len`](Self::len) bytes, mapped as long as the reader exists. Another process may write
+    /// them at any time, so use volatile or atomic reads, or code that tolerates races.
     pub fn as_ptr(&self) -> *const u8 {
         self.slot.payload().as_ptr()
     }
@@ -319,7 +320,8 @@ impl GrainWriter {
         self.slots.len() as u64
     }
 
-    /// Opens a grain for writing. Several may be open, in different slots. Slices already committed of the same grain stay.
+    /// Opens a grain for writing. Several may be open, in different slots. Slices already committed of the same grain
+    /// stay.
     ///
     /// # Errors
     /// [`Error::AlreadyOpen`].
@@ -332,8 +334,8 @@ impl GrainWriter {
         Ok(OpenGrain { writer: self, info })
     }
 
-    /// Assigns a slot to grain `index`, and returns its current state and the address of its payload: the raw layer, for
-    /// callers that keep track of open grains themselves.
+    /// Assigns a slot to grain `index`, and returns its current state and the address of its payload: the raw layer,
+    /// for callers that keep track of open grains themselves.
     pub fn begin(&self, index: u64) -> (GrainInfo, *mut u8) {
         let slot = slot(&self.slots, index);
         let grain = protocol::open(slot.words(), index, slot.slices);
@@ -464,8 +466,8 @@ impl OpenGrain<'_> {
         Err(outside(offset, from.len(), self.len()))
     }
 
-    /// Address of the payload: [`len`](Self::len) bytes, mapped as long as the writer exists. Readers and other writers may
-    /// access it at any time.
+    /// Address of the payload: [`len`](Self::len) bytes, mapped as long as the writer exists. Readers and other writers
+    /// may access it at any time.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.slot().payload().as_ptr()
     }

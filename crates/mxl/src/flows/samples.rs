@@ -128,8 +128,8 @@ impl SampleReader {
     /// The `count` samples before `index`, of every channel.
     ///
     /// # Errors
-    /// [`Error::TooEarly`] when the wait is over, [`Error::TooLate`], [`Error::FlowInvalid`], and [`Error::Argument`] for
-    /// more than [`max_read`](Self::max_read).
+    /// [`Error::TooEarly`] when the wait is over, [`Error::TooLate`], [`Error::FlowInvalid`], and [`Error::Argument`]
+    /// for more than [`max_read`](Self::max_read).
     pub fn read(&self, index: u64, count: u64, wait: Wait) -> Result<ReadSamples<'_>, Error> {
         let window = ring::window(index, count, self.ring.length).filter(|_| count <= self.max_read());
         let window = window
@@ -143,8 +143,8 @@ impl SampleReader {
         protocol::samples_unchanged(self.flow.words(), start, self.ring.length)
     }
 
-    /// Where the first channel's ring begins: mapped as long as the reader, each channel's ring behind the one before. Another
-    /// process may write it at any time.
+    /// Where the first channel's ring begins: mapped as long as the reader, each channel's ring behind the one before.
+    /// Another process may write it at any time.
     pub fn base(&self) -> *const u8 {
         self.ring.bytes().as_ptr()
     }
@@ -205,8 +205,8 @@ impl ReadSamples<'_> {
         Ok(())
     }
 
-    /// Where a channel's samples lie: two pieces of some bytes each, mapped as long as the reader. Another process may write
-    /// them at any time.
+    /// Where a channel's samples lie: two pieces of some bytes each, mapped as long as the reader. Another process may
+    /// write them at any time.
     pub fn pieces(&self, channel: u32) -> [(*const u8, usize); 2] {
         let ring = &self.reader.ring;
         let channel = channel.min(ring.channels - 1);
@@ -253,8 +253,8 @@ impl SampleWriter {
         Ok(OpenSamples { writer: self, window, index, _one: PhantomData })
     }
 
-    /// The location of the samples of every channel: the raw layer, for callers that keep track of open windows themselves. Returns the
-    /// window, and the start of the first channel's ring.
+    /// The location of the samples of every channel: the raw layer, for callers that keep track of open windows
+    /// themselves. Returns the window, and the start of the first channel's ring.
     ///
     /// # Errors
     /// As [`open`](Self::open).

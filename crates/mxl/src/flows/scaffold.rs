@@ -41,7 +41,8 @@ fn place(domain: &Path) -> PathBuf {
     domain.join(format!("{PREFIX}{mixed:016x}"))
 }
 
-/// Deletes a flow's directory: by one rename, and then out of sight. So a process that dies of it leaves no half of a flow under the name.
+/// Deletes a flow's directory: by one rename, and then out of sight. So a process that dies of it leaves no half of a
+/// flow under the name.
 pub fn remove(dir: &Path) -> io::Result<()> {
     let aside = place(dir.parent().unwrap_or(dir));
     // Where it cannot be renamed, its files may be removable all the same.

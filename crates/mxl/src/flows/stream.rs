@@ -1,6 +1,7 @@
 //! Grains of a flow as a stream, for programs with an executor: feature `stream`.
 //!
-//! One thread waits for all streams of a process, by one system call for up to 127 of them, and ends with the last that waits.
+//! One thread waits for all streams of a process, by one system call for up to 127 of them, and ends with the last that
+//! waits.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -17,8 +18,9 @@ use crate::Error;
 
 /// The whole grains of a flow, each index once. Made by [`GrainReader::stream`].
 ///
-/// An item announces a grain; [`GrainReader::read`] with its index returns the payload. A missed grain is an
-/// error, after which the stream continues with the oldest available grain. After [`Error::FlowInvalid`] or an error of the system it ends.
+/// An item announces a grain; [`GrainReader::read`] with its index returns the payload. A missed grain is an error,
+/// after which the stream continues with the oldest available grain. After [`Error::FlowInvalid`] or an error of the
+/// system it ends.
 #[derive(Debug)]
 pub struct Grains {
     reader: Arc<GrainReader>,

@@ -82,7 +82,8 @@ fn later<T>(flow: &Flow, wait: Wait, mut attempt: impl FnMut() -> Result<T, Miss
             }
             continue;
         }
-        // What woke us is looked at first: to ask the file system takes microseconds, and data that is there is the flow's.
+        // What woke us is looked at first: to ask the file system takes microseconds, and data that is there is the
+        // flow's.
         if woken && !flow.seems_current() {
             return Err(Ended::Invalid);
         }

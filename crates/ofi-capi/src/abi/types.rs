@@ -74,7 +74,8 @@ c_structs! {
         prov_attr: Ptr,
     }
 
-    /// A variable of a profile, or an event. `datatype` is an `enum fi_datatype` or an `enum fi_type`, as `datatype_sel` says.
+    /// A variable of a profile, or an event. `datatype` is an `enum fi_datatype` or an `enum fi_type`, as
+    /// `datatype_sel` says.
     struct fi_profile_desc {
         id: u32,
         datatype_sel: u32,
@@ -485,7 +486,8 @@ pub(crate) mod flag {
     pub(crate) const AUTH_KEY: u64 = 1 << 57;
     /// The memory is named by a dma-buf.
     pub(crate) const MR_DMABUF: u64 = 1 << 40;
-    /// All that a registration may say (fi_mr(3)): with that, the memory is persistent, used once, or where of a device.
+    /// All that a registration may say (fi_mr(3)): with that, the memory is persistent, used once, or where of a
+    /// device.
     pub(crate) const OF_REGISTRATION: u64 =
         MR_DMABUF | AUTH_KEY | RMA_EVENT | 1 << 41 | 1 << 45 | 1 << 46 | 1 << 49;
 }

@@ -32,8 +32,8 @@ impl Verb {
         count.checked_mul(size).ok_or_else(|| invalid("count", "less", count.to_string()))
     }
 
-    /// What C's numbers name, and the bytes of so many elements, on a hot path: without an error that would have to be carried
-    /// along. [`Verb::new`] and [`Verb::bytes`] have it.
+    /// What C's numbers name, and the bytes of so many elements, on a hot path: without an error that would have to be
+    /// carried along. [`Verb::new`] and [`Verb::bytes`] have it.
     #[inline(always)]
     pub(super) fn with_bytes(datatype: u32, op: u32, count: usize) -> Option<(Self, usize)> {
         let verb = Self { datatype: Datatype::from_c(datatype)?, op: FiOp::from_c(op)? };

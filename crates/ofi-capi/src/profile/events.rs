@@ -1,8 +1,8 @@
 //! Events of profiles: what a program has called for messages that come before their receive.
 //!
-//! A callback runs while its profile's registrations are locked, so that a profile which is closed, or a callback that is
-//! taken back, has ended when that call returns. It may read variables; calls that would wait for that lock answer `-FI_EBUSY`
-//! inside of one, as fi_profile(3) forbids them there.
+//! A callback runs while its profile's registrations are locked, so that a profile which is closed, or a callback that
+//! is taken back, has ended when that call returns. It may read variables; calls that would wait for that lock answer
+//! `-FI_EBUSY` inside of one, as fi_profile(3) forbids them there.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -110,8 +110,8 @@ impl Callbacks {
         let profile = std::ptr::with_exposed_provenance_mut(state.profile);
         let context = std::ptr::with_exposed_provenance_mut(context);
         CALLING.set(true);
-        // SAFETY: the program's function, with the arguments of fi_profile(3); what it answers says nothing to us. The handle is
-        // open, as closing it begins with `end`.
+        // SAFETY: the program's function, with the arguments of fi_profile(3); what it answers says nothing to us. The
+        // handle is open, as closing it begins with `end`.
         let _ = unsafe { callback(profile, &raw mut event, std::ptr::null_mut(), 0, context) };
         CALLING.set(false);
     }

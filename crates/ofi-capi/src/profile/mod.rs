@@ -1,8 +1,8 @@
-//! Profiles (fi_profile(3)): the statistics of an endpoint or a domain as variables that a C program lists and reads, and events
-//! of endpoints for which it registers.
+//! Profiles (fi_profile(3)): the statistics of an endpoint or a domain as variables that a C program lists and reads,
+//! and events of endpoints for which it registers.
 //!
-//! `fi_open_ops` with the name `fi_profile_ops` answers the address of the profile's field `ops`, not the table: from that
-//! C's `fi_profile_open` finds the profile.
+//! `fi_open_ops` with the name `fi_profile_ops` answers the address of the profile's field `ops`, not the table: from
+//! that C's `fi_profile_open` finds the profile.
 
 mod events;
 mod variables;
@@ -34,8 +34,8 @@ enum Subject {
 /// Where a profile finds what it is of, until that closes.
 type Place = Arc<Mutex<Option<Subject>>>;
 
-/// What the profiles of a handle have of it. It waits here for one that is reading when it closes: when that returns, nobody
-/// uses what was lent to it.
+/// What the profiles of a handle have of it. It waits here for one that is reading when it closes: when that returns,
+/// nobody uses what was lent to it.
 #[derive(Default)]
 pub(crate) struct Profiles {
     place: Place,
@@ -331,7 +331,8 @@ unsafe extern "C" fn query_events(
 /// Stores as many as there is room for, tells how many there are, and answers how many were stored.
 ///
 /// # Safety
-/// The C caller's promise: `count` is null or may be read and written; `list` is null or has room for as many as it says.
+/// The C caller's promise: `count` is null or may be read and written; `list` is null or has room for as many as it
+/// says.
 unsafe fn put(all: &[fi_profile_desc], list: *mut fi_profile_desc, count: *mut usize) -> Result<usize> {
     if count.is_null() {
         return Err(border::null("the number of descriptions"));

@@ -7,9 +7,9 @@ use ofi_api::Statistic;
 use crate::abi::fi_profile_desc;
 use crate::names;
 
-/// Those of libfabric's own variables that are known here, by number and C's name, and the statistics that have their values.
-/// What waits unexpected has no listing (`FI_VAR_UNEXP_MSG_QUEUE`), refused connections are a passive endpoint's, and
-/// message queues and memory are not counted.
+/// Those of libfabric's own variables that are known here, by number and C's name, and the statistics that have their
+/// values. What waits unexpected has no listing (`FI_VAR_UNEXP_MSG_QUEUE`), refused connections are a passive
+/// endpoint's, and message queues and memory are not counted.
 const COMMON: [Common; 4] = [
     Common(0, "pvar_unexp_msg_cnt", "rx_unexpected_now", "messages that wait for their receive"),
     Common(3, "pvar_connection_cnt", "cm_connections", "connections made"),
@@ -35,8 +35,8 @@ pub(super) struct Variable {
 }
 
 impl Variable {
-    /// All variables of what has these statistics: libfabric's own, then ours. Transports under one endpoint may count the same
-    /// thing: then it is what they counted together.
+    /// All variables of what has these statistics: libfabric's own, then ours. Transports under one endpoint may count
+    /// the same thing: then it is what they counted together.
     pub(super) fn all(statistics: Vec<Statistic>) -> Vec<Self> {
         let own = Statistic::add_up(statistics);
         let common = COMMON.iter().filter_map(|&Common(id, name, statistic, help)| {

@@ -53,8 +53,8 @@ cells! {
 
 #[cfg(target_arch = "x86_64")]
 impl Cell for u128 {
-    /// With AVX, aligned loads of 16 bytes are atomic (Intel SDM volume 3, 9.1.1; AMD64 volume 2, 7.3.2), which reads of
-    /// memory without the right to write need; cmpxchg16b alone cannot read it.
+    /// With AVX, aligned loads of 16 bytes are atomic (Intel SDM volume 3, 9.1.1; AMD64 volume 2, 7.3.2), which reads
+    /// of memory without the right to write need; cmpxchg16b alone cannot read it.
     #[inline]
     fn is_atomic() -> bool {
         std::arch::is_x86_feature_detected!("cmpxchg16b") && std::arch::is_x86_feature_detected!("avx")
@@ -79,9 +79,9 @@ impl Cell for u128 {
     #[inline]
     unsafe fn replace(at: *mut u8, old: Self, new: Self) -> Result<(), Self> {
         let (mut low, mut high) = (old as u64, (old >> 64) as u64);
-        // Written out, since the compiler makes a call to a library of its own intrinsic unless all around it is compiled
-        // for such CPUs. It keeps rbx for itself, so that is put back.
-        // SAFETY: aligned and writable by the caller's promise; the CPU has the instruction, as `is_atomic` said.
+        // Written out, since the compiler makes a call to a library of its own intrinsic unless all around it is
+        // compiled for such CPUs. It keeps rbx for itself, so that is put back. SAFETY: aligned and writable by the
+        // caller's promise; the CPU has the instruction, as `is_atomic` said.
         unsafe {
             std::arch::asm!(
                 "xchg rsi, rbx",

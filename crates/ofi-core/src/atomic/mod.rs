@@ -89,7 +89,8 @@ impl Executor {
         self.size
     }
 
-    /// Whether `len` is a whole number of elements, or an address aligned to one. Without a division: all sizes are powers of two.
+    /// Whether `len` is a whole number of elements, or an address aligned to one. Without a division: all sizes are
+    /// powers of two.
     #[inline]
     pub fn divides(&self, len: usize) -> bool {
         len & (self.size - 1) == 0
@@ -183,8 +184,8 @@ impl Executor {
         }
     }
 
-    /// Executes a peer's operation on registered memory, at its owner, through an endpoint with the authorization key `auth`. `operand`, `compare` and `result` are for all of
-    /// `remote`, in order.
+    /// Executes a peer's operation on registered memory, at its owner, through an endpoint with the authorization key
+    /// `auth`. `operand`, `compare` and `result` are for all of `remote`, in order.
     ///
     /// # Errors
     /// What the peer is told; pieces before the one that failed may have been changed.

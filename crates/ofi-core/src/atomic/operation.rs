@@ -147,7 +147,8 @@ unsafe fn element<E: Number>(is_there: bool, array: *const u8, index: usize) -> 
 /// By atomic instructions.
 ///
 /// # Safety
-/// As [`super::Executor::execute`], and `target` is aligned to the size of an element, for which there are instructions.
+/// As [`super::Executor::execute`], and `target` is aligned to the size of an element, for which there are
+/// instructions.
 unsafe fn lock_free<E: Number, O: Operation<E>>(
     target: *mut u8,
     operands: *const u8,

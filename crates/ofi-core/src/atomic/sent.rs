@@ -47,8 +47,9 @@ impl Default for Sent {
 }
 
 impl Sent {
-    /// Executes an operation on registered memory for the peer `who`: on all of `remote`, with the operands and comparands in `body`, as far
-    /// as the operation takes either ([`Executor::sent_len`]). The old values, if it fetches them.
+    /// Executes an operation on registered memory for the peer `who`: on all of `remote`, with the operands and
+    /// comparands in `body`, as far as the operation takes either ([`Executor::sent_len`]). The old values, if it
+    /// fetches them.
     ///
     /// # Errors
     /// What the peer is told: `FI_EINVAL` for lengths that do not fit, and those of [`Executor::execute_at`].
@@ -74,8 +75,8 @@ impl Sent {
             old = self.old.addr();
         }
         let (operands, comparands) = (self.operands.addr(), self.comparands.addr());
-        // SAFETY: operands and comparands were just filled with `len` bytes where the executor wants them, and there is room for as many old
-        // values; the arrays are aligned for every type.
+        // SAFETY: operands and comparands were just filled with `len` bytes where the executor wants them, and there is
+        // room for as many old values; the arrays are aligned for every type.
         unsafe { executor.execute_at(regions, who, remote, operands, comparands, old)? };
         if old.is_null() {
             return Ok(&[]);

@@ -61,8 +61,8 @@ impl CountsOf {
     /// The counts.
     #[inline(always)]
     pub fn get(&self) -> &Counts {
-        // SAFETY: they lie in a box or a mapping that the vector owns and never moves, and `_av` keeps the vector; or they
-        // are static.
+        // SAFETY: they lie in a box or a mapping that the vector owns and never moves, and `_av` keeps the vector; or
+        // they are static.
         unsafe { self.counts.as_ref() }
     }
 }

@@ -1,5 +1,6 @@
-//! The authorization keys of an address vector, in a domain that was opened with `FI_AV_AUTH_KEY` (fi_av(3)). There is one at most
-//! (`max_ep_auth_key`): all addresses of the vector, and all endpoints that it is bound to, are of that key.
+//! The authorization keys of an address vector, in a domain that was opened with `FI_AV_AUTH_KEY` (fi_av(3)). There is
+//! one at most (`max_ep_auth_key`): all addresses of the vector, and all endpoints that it is bound to, are of that
+//! key.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

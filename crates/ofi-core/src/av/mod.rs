@@ -81,8 +81,8 @@ impl Av {
     /// Opens a vector of addresses of transport `T`, for the domain that was opened with `info`.
     ///
     /// # Errors
-    /// `FI_EINVAL` for read-only access to a vector without name, and for more bits of receive contexts than there may be; `FI_ENOSYS` for user ids with that; those of
-    /// [`SharedTable::open`].
+    /// `FI_EINVAL` for read-only access to a vector without name, and for more bits of receive contexts than there may
+    /// be; `FI_ENOSYS` for user ids with that; those of [`SharedTable::open`].
     pub fn open<T: Transport>(attr: &AvAttr, info: &Info, domain: DomainId) -> Result<Arc<Self>> {
         let format = info.addr_format;
         let user_ids = if attr.user_ids { UserIds::Always } else { UserIds::PerInsert };

@@ -14,7 +14,8 @@ use crate::transport::{Held, Peer, Reaction};
 enum Phase {
     /// Nothing was asked for.
     Idle,
-    /// A request is on its way. Once it is `granted`, the acceptance comes from elsewhere, and the passive endpoint may go.
+    /// A request is on its way. Once it is `granted`, the acceptance comes from elsewhere, and the passive endpoint may
+    /// go.
     Connecting { deadline: Instant, granted: bool },
     /// This end has accepted, and waits for the confirmation. While it is `awaited`, other requests wait for it too.
     Accepted { deadline: Instant, awaited: bool },

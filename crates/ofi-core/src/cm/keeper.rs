@@ -88,7 +88,8 @@ impl Keeper {
             let mut ready = false;
             for driven in &all {
                 driven.drive_if_pending();
-                // Nobody has to wake it for what others undo: whoever polls moves the connection on, and it looks again soon.
+                // Nobody has to wake it for what others undo: whoever polls moves the connection on, and it looks again
+                // soon.
                 ready |= driven.arm(&self.bell) == Arm::Ready;
                 until = driven.deadline().map_or(until, |deadline| deadline.min(until));
             }

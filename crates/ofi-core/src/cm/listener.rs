@@ -19,7 +19,8 @@ use crate::transport::{Arm, Held, Port, Transport};
 
 /// How soon an answer is tried again that its receiver had no room for.
 const RETRY: Duration = Duration::from_millis(2);
-/// Answers that wait for room; with more, the oldest is dropped: its receiver does not read, and its request ends in time.
+/// Answers that wait for room; with more, the oldest is dropped: its receiver does not read, and its request ends in
+/// time.
 const LATE: usize = 1024;
 
 /// [`Transport::open_port`].
@@ -71,8 +72,8 @@ impl Request {
         true
     }
 
-    /// Tells whoever asks that the answer may come from elsewhere, so that the end of the passive endpoint is not taken for a
-    /// refusal.
+    /// Tells whoever asks that the answer may come from elsewhere, so that the end of the passive endpoint is not taken
+    /// for a refusal.
     pub fn grant(&self) {
         if let Some(listener) = self.listener.upgrade()
             && listener.born.is_here()
@@ -89,7 +90,8 @@ impl Request {
         }
     }
 
-    /// Refuses it for a passive endpoint that is closed, which has told whoever asks that the answer may come from elsewhere.
+    /// Refuses it for a passive endpoint that is closed, which has told whoever asks that the answer may come from
+    /// elsewhere.
     fn refuse_from_elsewhere(&self) {
         let sent = (self.open_port)(&self.info, None)
             .and_then(|port| port.send(&self.from, &refusal(self.cookie, &[]).encode()));
@@ -130,8 +132,8 @@ struct Listener {
     fid: Fid,
     info: Info,
     state: Mutex<State>,
-    /// Held while the port is used beyond the state's lock: once it is free after the port left the state, nobody has the port.
-    /// Taken before the state's.
+    /// Held while the port is used beyond the state's lock: once it is free after the port left the state, nobody has
+    /// the port. Taken before the state's.
     driving: Mutex<()>,
     open_port: OpenPort,
     unanswered: AtomicUsize,
@@ -421,8 +423,8 @@ impl<T: Transport> Drop for Passive<T> {
             eq.remove(&self.pump);
             eq.forget(self.listener.fid); // which refuses requests that nobody read
         }
-        // The others may still be accepted, by endpoints that need no passive one. Dropped without the state's lock, which a
-        // refusal takes.
+        // The others may still be accepted, by endpoints that need no passive one. Dropped without the state's lock,
+        // which a refusal takes.
         let requests = std::mem::take(&mut self.listener.state().requests);
         let handed: Vec<_> = requests.iter().filter_map(Weak::upgrade).collect();
         for request in handed.iter().filter(|request| !request.answered.load(Ordering::Acquire)) {

@@ -3,7 +3,8 @@
 //!
 //! Invariants:
 //! I1. Whoever raises a number looks afterwards whether somebody sleeps for it (the bell). Whoever is going to sleep
-//!     arms the bell first, and looks at the numbers afterwards. All four accesses are `SeqCst`, so one of the two sees the other.
+//!     arms the bell first, and looks at the numbers afterwards. All four accesses are `SeqCst`, so one of the two sees
+//!     the other.
 //! I2. Nothing here is called with the lock of `polled` held but the sources themselves; an endpoint never takes that
 //!     lock while it holds its own.
 
@@ -236,8 +237,8 @@ impl Cntr {
         (self.value.load(Ordering::SeqCst), self.errors.load(Ordering::SeqCst))
     }
 
-    /// Arms everything that may change the counter: `Ok` if the caller may block until the descriptors are readable, and
-    /// the numbers were `values` after that.
+    /// Arms everything that may change the counter: `Ok` if the caller may block until the descriptors are readable,
+    /// and the numbers were `values` after that.
     fn arm(&self, waiting: &Waiting, values: (u64, u64)) -> bool {
         waiting.bell.arm();
         let bell = Some(&waiting.bell);

@@ -24,8 +24,8 @@ struct Nearby<P: Pairing> {
     /// Closed first, so that nobody comes to lanes that are gone. An endpoint with a connection is met by nobody else.
     meeting: Option<P::Meeting>,
     lanes: <P::Near as Transport>::Lanes,
-    /// Readable when either transport's descriptor is: the near one's is there, the far one's once somebody may sleep, as a
-    /// transport that is watched may have more to do.
+    /// Readable when either transport's descriptor is: the near one's is there, the far one's once somebody may sleep,
+    /// as a transport that is watched may have more to do.
     wait: Option<WaitSet>,
     far_watched: AtomicBool,
 }

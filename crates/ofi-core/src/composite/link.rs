@@ -1,7 +1,8 @@
 //! The connection of an endpoint of `FI_EP_MSG` over one of two transports.
 //!
-//! A connection is near or far as a whole, and whoever asks for it decides: a request over the near transport is answered there. The
-//! endpoint knows both of its ends by far addresses, the near transport by near ones; here is which is which.
+//! A connection is near or far as a whole, and whoever asks for it decides: a request over the near transport is
+//! answered there. The endpoint knows both of its ends by far addresses, the near transport by near ones; here is which
+//! is which.
 
 use std::sync::Arc;
 
@@ -85,7 +86,8 @@ impl Link {
     }
 }
 
-/// A packet for a passive endpoint, which has one near name and may have several far addresses: which of them was asked for goes along.
+/// A packet for a passive endpoint, which has one near name and may have several far addresses: which of them was asked
+/// for goes along.
 ///
 /// # Errors
 /// `FI_E2BIG` if that is too much for a packet.

@@ -2,13 +2,13 @@
 //!
 //! The endpoint owns matching, completions, keys and addresses; a transport moves bytes to a peer. So two transports go
 //! together without either knowing of it: [`Both`] is a transport made of two, and hands what an endpoint asks for on
-//! to one of them by the peer's number. A [`Pairing`] says what belongs together, and which of the two a peer is sent to
-//! over: asked before the first message, and not again before that lane is lost. So what an endpoint sends to a peer
+//! to one of them by the peer's number. A [`Pairing`] says what belongs together, and which of the two a peer is sent
+//! to over: asked before the first message, and not again before that lane is lost. So what an endpoint sends to a peer
 //! arrives once and in order, as the lane has it.
 //!
-//! Each end decides for what it sends. Usually both decide alike; where they do not, since one was not there yet when the
-//! other looked, the two directions use different lanes, and an endpoint hears its peer on either. A connection (`link.rs`, `port.rs`)
-//! has both directions over the transport that it was asked for.
+//! Each end decides for what it sends. Usually both decide alike; where they do not, since one was not there yet when
+//! the other looked, the two directions use different lanes, and an endpoint hears its peer on either. A connection
+//! (`link.rs`, `port.rs`) has both directions over the transport that it was asked for.
 
 mod either;
 mod lanes;
@@ -33,8 +33,8 @@ use crate::transport::{Port, SharedReceives, Transport};
 pub trait Pairing: Sized + Send + Sync + 'static {
     /// The transport for peers nearby.
     type Near: Transport;
-    /// The transport for all others, and for unreliable datagrams. If it takes receives before their messages ([`Lanes::claims`](crate::transport::Lanes::claims)),
-    /// endpoints have no near transport.
+    /// The transport for all others, and for unreliable datagrams. If it takes receives before their messages
+    /// ([`Lanes::claims`](crate::transport::Lanes::claims)), endpoints have no near transport.
     type Far: Transport;
     /// What an enabled endpoint has, while peers may reach it over the near transport.
     type Meeting: Send + Sync;
@@ -58,12 +58,12 @@ pub trait Pairing: Sized + Send + Sync + 'static {
     /// Any: the endpoint then goes without the near transport.
     fn meet(near: &Address) -> Result<Self::Meeting>;
 
-    /// The near address of the peer at `far`, if it is to be sent to over the near transport. Asked before the first message,
-    /// and again after that lane was lost; at once, so by what this host knows.
+    /// The near address of the peer at `far`, if it is to be sent to over the near transport. Asked before the first
+    /// message, and again after that lane was lost; at once, so by what this host knows.
     fn near_address(meeting: &mut Self::Meeting, far: &Address) -> Option<Address>;
 
-    /// The near address of a passive endpoint, whose port over the far transport was opened under the name `wanted` and has the
-    /// address `far`. `None` has connections go over the far transport.
+    /// The near address of a passive endpoint, whose port over the far transport was opened under the name `wanted` and
+    /// has the address `far`. `None` has connections go over the far transport.
     fn passive_near(wanted: Option<&Address>, far: &Address) -> Option<Address> {
         let _ = (wanted, far);
         None

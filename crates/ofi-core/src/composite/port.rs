@@ -22,8 +22,8 @@ struct NearPort<P: Pairing> {
     set: WaitSet,
 }
 
-/// How endpoints asked, by their far addresses: of those that asked over the near transport, their near one, and the far one of this end that
-/// they asked.
+/// How endpoints asked, by their far addresses: of those that asked over the near transport, their near one, and the
+/// far one of this end that they asked.
 #[derive(Default)]
 struct Asked {
     ways: HashMap<Address, Option<Names>>,

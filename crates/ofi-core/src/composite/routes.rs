@@ -1,7 +1,7 @@
 //! The endpoint's numbers for its peers, and those of its two transports.
 //!
-//! A peer that no transport has a number for any more is alone: when nothing of the endpoint refers to its number either, that is
-//! used again. So there are as many as peers at one time, as far as the transports do the same.
+//! A peer that no transport has a number for any more is alone: when nothing of the endpoint refers to its number
+//! either, that is used again. So there are as many as peers at one time, as far as the transports do the same.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -116,8 +116,8 @@ impl Routes {
         self.by_address.find(hash, |&peer| known[peer as usize].address == *address).copied()
     }
 
-    /// Makes numbers free that no transport needs, and the core does not either, as `retire` says. To be called when there may be a
-    /// new peer.
+    /// Makes numbers free that no transport needs, and the core does not either, as `retire` says. To be called when
+    /// there may be a new peer.
     pub fn make_room(&mut self, mut retire: impl FnMut(Peer) -> bool) {
         for _ in 0..LOOKS.min(self.alone.len()) {
             let Some(peer) = self.alone.pop_front() else { return };

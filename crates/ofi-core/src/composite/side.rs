@@ -159,8 +159,8 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
         self.host.address(self.peer(local))
     }
 
-    /// The transport's number is used again, unless it was decided to send there and the core may still; the endpoint's own when
-    /// nobody needs it.
+    /// The transport's number is used again, unless it was decided to send there and the core may still; the endpoint's
+    /// own when nobody needs it.
     fn retire(&mut self, local: Peer) -> bool {
         if self.routes.leads(S::INDEX, local) && !self.host.retire(self.peer(local)) {
             return false;

@@ -63,8 +63,8 @@ pub struct Outbox {
     bell: Option<Bell>,
 }
 
-// SAFETY: `direct` and `entries` are of use only between `begin_direct` and `end_direct`, which stay on one thread under the
-// endpoint's lock.
+// SAFETY: `direct` and `entries` are of use only between `begin_direct` and `end_direct`, which stay on one thread
+// under the endpoint's lock.
 unsafe impl Send for Outbox {}
 
 impl Outbox {
@@ -98,8 +98,8 @@ impl Outbox {
         self.bell = Some(bell);
     }
 
-    /// Moves waiting entries into `buffer` from entry `filled` on, up to the first error. Returns the new fill, and whether
-    /// that is all of this read: an error is next, or the buffer is full.
+    /// Moves waiting entries into `buffer` from entry `filled` on, up to the first error. Returns the new fill, and
+    /// whether that is all of this read: an error is next, or the buffer is full.
     #[inline(never)]
     pub fn drain(
         &mut self,
@@ -164,15 +164,15 @@ impl Outbox {
     #[inline(always)]
     pub fn push(&mut self, credits: &mut Credits, body: CqTaggedEntry, source: FiAddr, credit: Credit) {
         if self.filled < self.plain {
-            // SAFETY: set by `begin_direct`, and `plain` reset by `end_direct`, which one function calls around the poll
-            // that we are in, while the array lives and under the endpoint's lock; `filled` is below its length. An
-            // unaligned store asks nothing of a C caller's buffer.
+            // SAFETY: set by `begin_direct`, and `plain` reset by `end_direct`, which one function calls around the
+            // poll that we are in, while the array lives and under the endpoint's lock; `filled` is below its length.
+            // An unaligned store asks nothing of a C caller's buffer.
             unsafe { self.entries.wrapping_add(self.filled).write_unaligned(body) };
             self.filled += 1;
             credits[credit as usize] += 1;
         } else {
-            // In pairs, which go through registers: an entry that went by address would be built in memory above as well,
-            // from words, and the wider loads that copy it from there wait until those stores have retired.
+            // In pairs, which go through registers: an entry that went by address would be built in memory above as
+            // well, from words, and the wider loads that copy it from there wait until those stores have retired.
             let CqTaggedEntry { op_context, flags, len, buf, data, tag } = body;
             self.push_otherwise(credits, (op_context, flags), (len, buf), (data, tag), source, credit);
         }

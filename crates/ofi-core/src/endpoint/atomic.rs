@@ -96,8 +96,8 @@ impl<T: Transport> EpCore<T> {
 }
 
 impl<T: Transport> TxSide<T> {
-    /// Checks what can be checked of an atomic before its peer is known: what executes it, its flags, whether its success is
-    /// reported, and its length.
+    /// Checks what can be checked of an atomic before its peer is known: what executes it, its flags, whether its
+    /// success is reported, and its length.
     pub fn check_atomic(&self, op: &AtomicOp<'_>) -> Result<(Executor, OpFlags, bool, usize)> {
         let side = self.atomics;
         side.check(op.kind, op.op)?;

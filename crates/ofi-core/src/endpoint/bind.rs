@@ -1,5 +1,5 @@
-//! What an endpoint is bound to before it is enabled: queues, counters, an address vector; and the refusals of what does not belong to
-//! it.
+//! What an endpoint is bound to before it is enabled: queues, counters, an address vector; and the refusals of what
+//! does not belong to it.
 
 use std::any::Any;
 use std::sync::Arc;

@@ -191,7 +191,8 @@ impl<T: Transport> EpCore<T> {
         eq.map_or(Ok(()), |eq| self.be_driven_by(&eq))
     }
 
-    /// Lets the transport have out what the endpoint owes: a peer waits for it, and the application may never look again.
+    /// Lets the transport have out what the endpoint owes: a peer waits for it, and the application may never look
+    /// again.
     pub(super) fn attend(self: &Arc<Self>) {
         let attendant: Weak<dyn Attendant> = Arc::downgrade(self) as _;
         let mut guard = self.state.lock();

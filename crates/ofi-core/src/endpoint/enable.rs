@@ -1,4 +1,5 @@
-//! Enabling: the checks that everything is bound that the endpoint's capabilities need, and the place where its lanes come to be.
+//! Enabling: the checks that everything is bound that the endpoint's capabilities need, and the place where its lanes
+//! come to be.
 
 use std::sync::Arc;
 
@@ -117,8 +118,8 @@ impl<T: Transport> EpCore<T> {
     }
 }
 
-/// Whether capabilities need a transmit queue and a receive queue. Messages and remote access each have directions of their
-/// own, all of them where none is named; being the target of an access needs neither queue.
+/// Whether capabilities need a transmit queue and a receive queue. Messages and remote access each have directions of
+/// their own, all of them where none is named; being the target of an access needs neither queue.
 fn directions(caps: Caps) -> (bool, bool) {
     let may = |what: Caps, all: Caps, direction: Caps| {
         caps.intersects(what) && (!caps.intersects(all) || caps.intersects(direction))

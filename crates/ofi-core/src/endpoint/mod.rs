@@ -359,8 +359,8 @@ impl<T: Transport> Ep<T> {
         self.core.domain.id() == domain.id()
     }
 
-    /// The address that its lanes have, once it is enabled: where peers' packets reach it. It is the endpoint's name, but for
-    /// one that accepted a connection, whose name is its passive endpoint's.
+    /// The address that its lanes have, once it is enabled: where peers' packets reach it. It is the endpoint's name,
+    /// but for one that accepted a connection, whose name is its passive endpoint's.
     pub fn lane_address(&self) -> Option<Address> {
         self.core.state.lock().name.clone()
     }

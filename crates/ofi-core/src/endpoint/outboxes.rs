@@ -148,7 +148,8 @@ impl Outboxes {
         }
     }
 
-    /// Counts a failure; whether the queue is to hear of it. Of deferred work it hears on request, or if nobody else does.
+    /// Counts a failure; whether the queue is to hear of it. Of deferred work it hears on request, or if nobody else
+    /// does.
     #[cold]
     fn failed(&mut self, kind: Kind, route: Route) -> bool {
         if route == Route::ENDPOINT {

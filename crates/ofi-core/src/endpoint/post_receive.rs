@@ -48,8 +48,8 @@ pub(super) fn scattered_multi(pieces: usize) -> Error {
 }
 
 impl<T: Transport> State<T> {
-    /// A receive as most are: plain, of one piece, from anyone, with nothing there that it might match. `false` says that
-    /// nothing happened, and that [`State::receive`] knows why or does what else it takes.
+    /// A receive as most are: plain, of one piece, from anyone, with nothing there that it might match. `false` says
+    /// that nothing happened, and that [`State::receive`] knows why or does what else it takes.
     #[inline(always)]
     pub(super) fn receive_now<const TAGGED: bool>(&mut self, op: &ReceiveOp<'_>, tag: TagMatch) -> bool {
         let rx = &mut self.ends.rx;
@@ -68,8 +68,8 @@ impl<T: Transport> State<T> {
         queued
     }
 
-    /// A receive from all peers of an authorization key (`FI_AUTH_KEY`), as one from anybody: an endpoint has one key, and no
-    /// other peers.
+    /// A receive from all peers of an authorization key (`FI_AUTH_KEY`), as one from anybody: an endpoint has one key,
+    /// and no other peers.
     ///
     /// # Errors
     /// `FI_EINVAL` unless the source is a key of the address vector.
@@ -103,7 +103,8 @@ impl<T: Transport> State<T> {
         let flags = if op.call == Call::Msg { op.flags } else { rx.op_flags | op.flags };
         let directed = if TAGGED { rx.tagged_directed } else { rx.directed };
         if flags.intersects(SEARCH_FLAGS) {
-            // A search comes upon what has arrived. This is before numbers of peers are held, as a poll may retire some.
+            // A search comes upon what has arrived. This is before numbers of peers are held, as a poll may retire
+            // some.
             self.drive();
         }
         let source = if directed && op.source != FiAddr::UNSPEC {

@@ -60,7 +60,8 @@ pub struct Posted {
 pub const SIGNALLED: u64 = 0;
 /// The same, on an endpoint that counts receives: it takes the longer way, so that the short one need not ask.
 pub const COUNTED: u64 = 2;
-/// A receive of one piece whose success is not reported. (Generations of occupied slots are odd, so no id is below 2^32.)
+/// A receive of one piece whose success is not reported. (Generations of occupied slots are odd, so no id is below
+/// 2^32.)
 pub const SILENT: u64 = 1;
 
 /// What few receives have.
@@ -282,7 +283,8 @@ impl<T: Transport> RxQueue<T> {
     }
 
     /// Finds the receive of a message, or keeps the message. `from`: through which endpoint it came. With `beyond` a
-    /// payload that is here already may exceed the budget: by as much as a peer has under way ([`Transport::in_flight`]).
+    /// payload that is here already may exceed the budget: by as much as a peer has under way
+    /// ([`Transport::in_flight`]).
     ///
     /// # Safety
     /// A [`Incoming::Body`] may be read for `arrived.len` bytes during the call.

@@ -1,4 +1,5 @@
-//! What endpoints of special kinds do not have: shared receive contexts send nothing, scalable endpoints transfer nothing.
+//! What endpoints of special kinds do not have: shared receive contexts send nothing, scalable endpoints transfer
+//! nothing.
 
 use ofi_api::{Errno, Error};
 

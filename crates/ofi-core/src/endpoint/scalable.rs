@@ -1,7 +1,7 @@
 //! Scalable endpoints (`fi_scalable_ep`): one address and one set of lanes under several transmit and receive contexts.
 //!
-//! The endpoint inside is an ordinary one that posts nothing itself; its contexts are in `sides.rs`. So all of them share
-//! one address: a peer sees one source, and one vector entry leads to all receive contexts.
+//! The endpoint inside is an ordinary one that posts nothing itself; its contexts are in `sides.rs`. So all of them
+//! share one address: a peer sees one source, and one vector entry leads to all receive contexts.
 
 use std::sync::Arc;
 

@@ -1,10 +1,10 @@
-//! Shared receive contexts (`fi_srx_context`): one queue of receives for the messages of several endpoints, each of which
-//! reports what came through it on its own completion queue.
+//! Shared receive contexts (`fi_srx_context`): one queue of receives for the messages of several endpoints, each of
+//! which reports what came through it on its own completion queue.
 //!
 //! A message is matched under its endpoint's lock and, inside it, the context's. A receive that finds its message
 //! waiting is completed by the endpoint that the message came through, after the context's lock was released: an
-//! endpoint's lock comes before a context's, never after it. Until then a payload that lies at its sender stays in the context's
-//! hands, where it is found if the sender is lost meanwhile.
+//! endpoint's lock comes before a context's, never after it. Until then a payload that lies at its sender stays in the
+//! context's hands, where it is found if the sender is lost meanwhile.
 //!
 //! Senders have numbers of the context's own here, by address, so that a directed receive takes what its peer sent to
 //! whichever endpoint.
@@ -290,8 +290,8 @@ impl<T: Transport> SharedRx<T> {
         Ok(())
     }
 
-    /// Takes room back that endpoints' completions have freed; how much. Moving those endpoints on lets a program through
-    /// that only tries again.
+    /// Takes room back that endpoints' completions have freed; how much. Moving those endpoints on lets a program
+    /// through that only tries again.
     fn collect(&self) -> usize {
         let cores = self.state.lock().cores();
         let mut collected = 0;
@@ -541,8 +541,8 @@ impl<T: Transport> SharedPart<T> {
         self.context.state.lock().queue.matcher.may_hold_bytes(sender, len)
     }
 
-    /// Whether messages of a peer wait here, or may be on their way to a receive: a message that was matched is completed
-    /// after the context's lock was released.
+    /// Whether messages of a peer wait here, or may be on their way to a receive: a message that was matched is
+    /// completed after the context's lock was released.
     pub fn knows(&self, peer: Peer) -> bool {
         let guard = self.context.state.lock();
         let waits = self.sender(peer).is_some_and(|sender| guard.queue.matcher.envelopes_of(sender) > 0);

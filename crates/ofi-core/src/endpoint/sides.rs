@@ -1,8 +1,8 @@
 //! The transmit and receive contexts of a scalable endpoint, inside the endpoint that has their address and lanes.
 //!
-//! A context is a side: what is posted and reported there. Contexts are numbered from 1: first those that transmit, then
-//! those that receive; 0 is the endpoint itself, which has no transfers of its own then. All sides share the endpoint's
-//! peers, its lock, and the slots of what is under way.
+//! A context is a side: what is posted and reported there. Contexts are numbered from 1: first those that transmit,
+//! then those that receive; 0 is the endpoint itself, which has no transfers of its own then. All sides share the
+//! endpoint's peers, its lock, and the slots of what is under way.
 
 use std::sync::{Arc, Weak};
 
@@ -103,8 +103,8 @@ impl<T: Transport> Contexts<T> {
         self.sides.iter().enumerate().map(|(at, side)| (at as u16 + 1, side))
     }
 
-    /// Which context receives a message of `peer`, or reports its data: the one that it names, or else one of those that
-    /// are enabled and receive such, always the same of one peer.
+    /// Which context receives a message of `peer`, or reports its data: the one that it names, or else one of those
+    /// that are enabled and receive such, always the same of one peer.
     fn choose(&self, peer: Peer, rx: RxName, takes: impl Fn(&Side<T>) -> bool) -> Option<u16> {
         if self.named
             && let Some(index) = rx.index()

@@ -40,7 +40,8 @@ pub struct Limits {
     pub rma_iov: usize,
 }
 
-/// What a send of one piece and no flags must satisfy: all the checks that its endpoint's settings decide, decided once.
+/// What a send of one piece and no flags must satisfy: all the checks that its endpoint's settings decide, decided
+/// once.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quick {
     /// Its length is below this, for a plain call and for an injected one.
@@ -156,8 +157,8 @@ impl<T: Transport> TxSide<T> {
         Ok((flags, wanted && asked && call != Call::Inject && self.bound))
     }
 
-    /// Checks what can be checked of a send before its peer is known: its flags, whether its success is reported, and its
-    /// length.
+    /// Checks what can be checked of a send before its peer is known: its flags, whether its success is reported, and
+    /// its length.
     #[inline]
     pub fn check_send<const TAGGED: bool>(&self, op: &SendOp<'_>) -> Result<(OpFlags, bool, usize)> {
         if !self.may_send[usize::from(TAGGED)] {
@@ -169,8 +170,8 @@ impl<T: Transport> TxSide<T> {
         Ok((flags, signal, len))
     }
 
-    /// Checks what can be checked of a remote access before its peer is known: its flags, whether its success is reported,
-    /// and its length.
+    /// Checks what can be checked of a remote access before its peer is known: its flags, whether its success is
+    /// reported, and its length.
     #[inline]
     pub fn check_rma(&self, op: &RmaOp<'_>, write: bool) -> Result<(OpFlags, bool, usize)> {
         if !(if write { self.may_write } else { self.may_read }) {

@@ -114,8 +114,8 @@ impl<T: Transport> Ep<T> {
 }
 
 impl<T: Transport> State<T> {
-    /// Checks an operation as far as that does not depend on when it starts. The flags, whether a completion tells of its end
-    /// and the length, of one that goes out.
+    /// Checks an operation as far as that does not depend on when it starts. The flags, whether a completion tells of
+    /// its end and the length, of one that goes out.
     #[inline(always)]
     fn check(&self, op: &DeferredOp<'_>) -> Result<Option<(OpFlags, bool, usize)>> {
         let tx = &self.ends.tx;

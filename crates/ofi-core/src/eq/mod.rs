@@ -68,10 +68,12 @@ struct Events {
 /// What decides what a thread may block on.
 const FIELD: &str = "fi_eq_attr.wait_obj";
 
-/// How long a request waits at most for the confirmation of one that was accepted before: both are under way at the same time.
-/// Longer than a peer takes that runs at all, on a machine where many want to. An acceptance costs others that once.
+/// How long a request waits at most for the confirmation of one that was accepted before: both are under way at the
+/// same time. Longer than a peer takes that runs at all, on a machine where many want to. An acceptance costs others
+/// that once.
 const HELD: Duration = Duration::from_secs(1);
-/// The pause of a blocked thread meanwhile: on a machine with few cores, the confirmation may need the one that it would spin on.
+/// The pause of a blocked thread meanwhile: on a machine with few cores, the confirmation may need the one that it
+/// would spin on.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The core's event queue.

@@ -1,13 +1,14 @@
 //! The text that a reader gets.
 //!
-//! Lines of fields with tabs between. Each field that a program or a peer chose is escaped as in Rust source, so that it holds neither
-//! tabs nor ends of lines:
+//! Lines of fields with tabs between. Each field that a program or a peer chose is escaped as in Rust source, so that
+//! it holds neither tabs nor ends of lines:
 //!
 //! - `ofi-statistics`, the version (1), the process id, the program's name: the first line
 //! - `endpoint`, provider, domain, kind, address: opens the section of one
 //! - a statistic's name, its value, what it counts
-//! - `histogram`, a name, labels (`name=value`, with semicolons between), the sum of the times in microseconds, how many times there are below one
-//!   microsecond, below two of those that are left, below four and so on, with commas between and the rest last, and what is timed
+//! - `histogram`, a name, labels (`name=value`, with semicolons between), the sum of the times in microseconds, how
+//!   many times there are below one microsecond, below two of those that are left, below four and so on, with commas
+//!   between and the rest last, and what is timed
 //! - `end`: the last line. Without it the text was cut.
 
 use std::fmt::Write;

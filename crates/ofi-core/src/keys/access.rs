@@ -1,4 +1,5 @@
-//! Bytes from and to registered memory, for a peer that names it by remote pieces. Each piece is checked when it is copied.
+//! Bytes from and to registered memory, for a peer that names it by remote pieces. Each piece is checked when it is
+//! copied.
 
 use ofi_api::{Errno, MrAccess, RemotePiece, Result};
 
@@ -101,7 +102,8 @@ impl<T> RegionTable<T> {
         for run in runs(remote, skip, len) {
             let granted = self.grant(who, run, MrAccess::REMOTE_WRITE)?;
             for piece in granted.pieces() {
-                // SAFETY: the grant holds the registered memory while it is written; the runs together have no more than `len` bytes.
+                // SAFETY: the grant holds the registered memory while it is written; the runs together have no more
+                // than `len` bytes.
                 unsafe { copy::bytes(from.wrapping_add(done), piece.addr, piece.len) };
                 done += piece.len;
             }
@@ -143,7 +145,8 @@ impl<T> RegionTable<T> {
         for run in runs(remote, skip, len) {
             let granted = self.grant(who, run, MrAccess::REMOTE_READ)?;
             for piece in granted.pieces() {
-                // SAFETY: the grant holds the registered memory while it is read; the runs together have no more than `len` bytes.
+                // SAFETY: the grant holds the registered memory while it is read; the runs together have no more than
+                // `len` bytes.
                 unsafe { copy::bytes(piece.addr, to.wrapping_add(done), piece.len) };
                 done += piece.len;
             }

@@ -147,8 +147,8 @@ impl<T> RegionTable<T> {
         self.check_as(Accessor::ANYBODY, key, addr, len, access)
     }
 
-    /// Checks a peer's access to `addr..addr + len` of the region `key`, with all of `access`. An access of no bytes is checked
-    /// like any other; its address may be the end of the region.
+    /// Checks a peer's access to `addr..addr + len` of the region `key`, with all of `access`. An access of no bytes is
+    /// checked like any other; its address may be the end of the region.
     ///
     /// # Errors
     /// The reason why not, which is counted.

@@ -1,8 +1,8 @@
 //! A program that takes the log itself: its own functions decide what is wanted, and get it (`fi_import_log` of C).
 //!
 //! [`Front`] is the subscriber that the library installs. It hands on to the program's [`Sink`] while there is one, and
-//! to the [`Logger`] of the environment, if there is one, otherwise. `tracing` lets a subscriber be installed once only,
-//! so it stays when the program gives the log back.
+//! to the [`Logger`] of the environment, if there is one, otherwise. `tracing` lets a subscriber be installed once
+//! only, so it stays when the program gives the log back.
 
 use std::cell::Cell;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -15,8 +15,9 @@ use super::line::{self, Entry};
 use super::origin::Origin;
 use super::{Level, Logger, init_from_env};
 
-/// A program's own log. Its functions are called by whichever thread has something to say, possibly while an object is locked: they
-/// must not call into the library. What the library says while they run in a thread is not for that thread's log.
+/// A program's own log. Its functions are called by whichever thread has something to say, possibly while an object is
+/// locked: they must not call into the library. What the library says while they run in a thread is not for that
+/// thread's log.
 pub trait Sink: Send + Sync {
     /// Whether such a message is wanted. `None` leaves it to the environment.
     fn enabled(&self, provider: &str, subsystem: &str, level: Level) -> Option<bool>;
@@ -34,8 +35,8 @@ thread_local! {
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on `sink` gets the log, in place of the one before. `false` if the program has a subscriber of its own, which goes on to get
-/// all events.
+/// From now on `sink` gets the log, in place of the one before. `false` if the program has a subscriber of its own,
+/// which goes on to get all events.
 pub fn take_over(sink: Arc<dyn Sink>) -> bool {
     init_from_env();
     if !install(None) {
@@ -45,7 +46,8 @@ pub fn take_over(sink: Arc<dyn Sink>) -> bool {
     true
 }
 
-/// The log goes where the environment says again. When this returns, another thread may still be in a function of the sink.
+/// The log goes where the environment says again. When this returns, another thread may still be in a function of the
+/// sink.
 pub fn give_back() {
     set(None);
 }
@@ -85,7 +87,8 @@ fn guarded<T>(otherwise: T, call: impl FnOnce() -> T) -> T {
     answer
 }
 
-/// Runs a function of the program outside of [`Sink`]: what the library says meanwhile in this thread is not for the sink either.
+/// Runs a function of the program outside of [`Sink`]: what the library says meanwhile in this thread is not for the
+/// sink either.
 pub fn unheard(call: impl FnOnce()) {
     let before = BUSY.replace(true);
     call();

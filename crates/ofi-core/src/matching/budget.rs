@@ -11,8 +11,9 @@
 //! come last could still find nothing; so each may always hold `FLOOR` envelopes, even beyond the limit: at
 //! most 16 for each peer, whose own state takes as much.
 //!
-//! A payload may arrive that its sender could not know to keep: it had sent before it was told. Such payloads go beyond the
-//! budget, by as much for each sender as it can have under way, and count: until they have left, it is not told to go on.
+//! A payload may arrive that its sender could not know to keep: it had sent before it was told. Such payloads go beyond
+//! the budget, by as much for each sender as it can have under way, and count: until they have left, it is not told to
+//! go on.
 //!
 //! A stopped sender may resume once it holds less than three quarters of what it may: a margin, so that it
 //! does not stop and resume with every message.

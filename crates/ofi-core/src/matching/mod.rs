@@ -310,8 +310,8 @@ impl<R, U> Matcher<R, U> {
         self.posted.take_first(wanted)
     }
 
-    /// Takes the receive posted first of those with this context (`fi_cancel`), and tells where it waited. The first of a
-    /// row of cancels looks at all posted receives, later ones do not.
+    /// Takes the receive posted first of those with this context (`fi_cancel`), and tells where it waited. The first of
+    /// a row of cancels looks at all posted receives, later ones do not.
     pub fn cancel_by_context(&mut self, context: usize) -> Option<(Space, R)>
     where
         R: PostedReceive,
@@ -360,8 +360,8 @@ impl<R, U> Matcher<R, U> {
         self.keep(held, envelope, content, bytes_held)
     }
 
-    /// As [`store`](Self::store), for a payload whose sender could not know that there is no room for it. It may have `most`
-    /// bytes of such messages here; more break what it was told.
+    /// As [`store`](Self::store), for a payload whose sender could not know that there is no room for it. It may have
+    /// `most` bytes of such messages here; more break what it was told.
     ///
     /// # Errors
     /// The message.
@@ -466,8 +466,8 @@ impl<R, U> Matcher<R, U> {
         message
     }
 
-    /// Has `watcher` called for each message that is stored, or found; the caller holds its lock then. Who was called before is
-    /// answered, to be dropped without the lock: it is the application's.
+    /// Has `watcher` called for each message that is stored, or found; the caller holds its lock then. Who was called
+    /// before is answered, to be dropped without the lock: it is the application's.
     #[must_use]
     pub fn watch(&mut self, watcher: Option<Watcher>) -> Option<Watcher> {
         std::mem::replace(&mut self.watcher, watcher)

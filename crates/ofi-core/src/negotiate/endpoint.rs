@@ -19,7 +19,8 @@ pub(super) fn ep_attr(talk: &mut Negotiation<'_>, caps: Caps) -> EpAttr {
         let offered = format_args!("at most {}", offer.protocol_version);
         talk.refuse("ep_attr.protocol_version", hints.protocol_version, offered);
     }
-    // Asked for at least, and answered as it is, as C's providers do: `fi_pingpong` asks for its payload's length, and sends more.
+    // Asked for at least, and answered as it is, as C's providers do: `fi_pingpong` asks for its payload's length, and
+    // sends more.
     talk.at_most("ep_attr.max_msg_size", hints.max_msg_size, offer.max_msg_size);
     let [raw, war, waw] = order_sizes(talk, caps);
     let (auth_key_size, auth_key) = auth_key(talk);

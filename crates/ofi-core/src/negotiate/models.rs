@@ -116,8 +116,8 @@ pub(super) fn resource_mgmt(talk: &mut Negotiation<'_>) -> ResourceMgmt {
     offered
 }
 
-/// The kind of address vector; `FI_AV_UNSPEC` says that any may be opened. `FI_AV_MAP` is deprecated and served by tables; it is granted by its name,
-/// which the application will give when it opens the vector.
+/// The kind of address vector; `FI_AV_UNSPEC` says that any may be opened. `FI_AV_MAP` is deprecated and served by
+/// tables; it is granted by its name, which the application will give when it opens the vector.
 pub(super) fn av_type(talk: &mut Negotiation<'_>) -> AvType {
     match (talk.offer.domain_attr.av_type, talk.hints.domain_attr.av_type) {
         (offered, AvType::Unspec) => offered,

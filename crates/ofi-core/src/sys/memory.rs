@@ -1,7 +1,7 @@
 //! Memory that several processes map: memfds, what their seals promise, and mappings that no child inherits.
 //!
-//! A process that maps what another one hands over checks it first ([`map_foreign`], [`sealed_len`]): the size is sealed, so
-//! that no mapped page goes away under a reader, and no access can run out of pages.
+//! A process that maps what another one hands over checks it first ([`map_foreign`], [`sealed_len`]): the size is
+//! sealed, so that no mapped page goes away under a reader, and no access can run out of pages.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -67,8 +67,8 @@ pub fn allocate(fd: &OwnedFd, len: usize) -> Result<()> {
 /// Who may write to a memory from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writers {
-    /// Those that have mapped it for writing already. The kernel refuses new writable mappings, write(2) and the punching
-    /// of holes through every descriptor, also one that a receiver opens again by `/proc`.
+    /// Those that have mapped it for writing already. The kernel refuses new writable mappings, write(2) and the
+    /// punching of holes through every descriptor, also one that a receiver opens again by `/proc`.
     Present,
     /// Whoever has a descriptor.
     Any,
@@ -125,8 +125,8 @@ impl Foreign {
     }
 }
 
-/// The length of a memory that came from another process, of which pages may be missing still: it is sealed in size, and of
-/// ordinary pages, which are there when they are touched. (Huge ones may have run out.)
+/// The length of a memory that came from another process, of which pages may be missing still: it is sealed in size,
+/// and of ordinary pages, which are there when they are touched. (Huge ones may have run out.)
 ///
 /// # Errors
 /// `FI_EINVAL` if it is not so.
@@ -138,9 +138,9 @@ pub fn sealed_len(fd: &OwnedFd) -> Result<usize> {
     Ok(memory.len)
 }
 
-/// Maps the first `len` bytes of a memory that came from another process, so that no access to the mapping can fault: it is
-/// sealed in size and allocated, and nobody can punch holes into what is only read here, nor into huge pages, which may
-/// have run out when a hole is touched. (A hole in ordinary pages reads as zeroes.)
+/// Maps the first `len` bytes of a memory that came from another process, so that no access to the mapping can fault:
+/// it is sealed in size and allocated, and nobody can punch holes into what is only read here, nor into huge pages,
+/// which may have run out when a hole is touched. (A hole in ordinary pages reads as zeroes.)
 ///
 /// # Errors
 /// `FI_EINVAL` if it is not so; what [`Mapping::new`] answers.
@@ -170,8 +170,8 @@ pub struct Mapping {
     born: Born,
 }
 
-// SAFETY: an address and a length. What lies there other processes change at any time, so that it is accessed by atomics and
-// raw copies alone, whichever thread does it.
+// SAFETY: an address and a length. What lies there other processes change at any time, so that it is accessed by
+// atomics and raw copies alone, whichever thread does it.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -186,8 +186,8 @@ impl Mapping {
         // SAFETY: a new mapping at an address of the kernel's choosing disturbs nothing.
         let base = unsafe { mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, fd, 0) };
         let base = base.map_err(failed("mmap"))?;
-        // SAFETY: the range was just mapped, and nobody refers to it. A kernel without the advice lets children inherit; they
-        // may not use it.
+        // SAFETY: the range was just mapped, and nobody refers to it. A kernel without the advice lets children
+        // inherit; they may not use it.
         let _ = unsafe { mm::madvise(base, len, Advice::LinuxDontFork) };
         let base = NonNull::new(base.cast()).ok_or_else(|| Error::new(Errno::ENOMEM))?;
         Ok(Self { base, len, born: Born::here() })

@@ -53,8 +53,8 @@ pub fn drain_eventfd(fd: impl AsFd) {
     let _ = rustix::io::read(fd, &mut [0u8; 8]);
 }
 
-/// Checks that a descriptor of another process is an eventfd, and that writing to it does not block. Anything else might do
-/// worse: a pipe or a socket raises `SIGPIPE`, and a file may be served by a program of the peer's.
+/// Checks that a descriptor of another process is an eventfd, and that writing to it does not block. Anything else
+/// might do worse: a pipe or a socket raises `SIGPIPE`, and a file may be served by a program of the peer's.
 ///
 /// # Errors
 /// `FI_EINVAL` if it is not.
@@ -153,8 +153,8 @@ pub fn is_readable(fd: RawFd) -> bool {
     wait_readable(&[fd], Some(Instant::now()))
 }
 
-/// Asks for huge pages under memory that is going to be used at random. Does nothing for less than two of them, or where
-/// the system gives none.
+/// Asks for huge pages under memory that is going to be used at random. Does nothing for less than two of them, or
+/// where the system gives none.
 pub fn advise_huge<T>(memory: &mut [std::mem::MaybeUninit<T>]) {
     const HUGE: usize = 2 << 20;
     let (base, len) = (memory.as_mut_ptr().addr(), size_of_val(memory));

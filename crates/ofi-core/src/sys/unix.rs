@@ -1,7 +1,8 @@
 //! Unix sockets under abstract names (no file, so nothing is left behind), and the descriptors that they carry.
 //!
-//! None of them blocks, and none is inherited by a program that is executed. What comes in is taken apart here and not by
-//! rustix, which has no place for a sender of another process namespace (its number is 0) and none for a path of 108 bytes.
+//! None of them blocks, and none is inherited by a program that is executed. What comes in is taken apart here and not
+//! by rustix, which has no place for a sender of another process namespace (its number is 0) and none for a path of 108
+//! bytes.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -124,8 +125,8 @@ pub fn peer(socket: &OwnedFd) -> Option<Credentials> {
     (rc == 0).then_some(Credentials { pid: who.pid, uid: who.uid })
 }
 
-/// Sends a datagram with at most [`MAX_FDS`] descriptors to the socket called `to`, or to the one that it is connected to.
-/// Never blocks.
+/// Sends a datagram with at most [`MAX_FDS`] descriptors to the socket called `to`, or to the one that it is connected
+/// to. Never blocks.
 ///
 /// # Errors
 /// `FI_ECONNREFUSED` if there is no such socket; `FI_EAGAIN` if it does not take more for now; `FI_EINVAL` for too many
@@ -212,8 +213,8 @@ pub fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Option<Datagram> {
     Some(datagram)
 }
 
-/// Only an abstract name begins with a zero byte. A path, which anybody may choose, names nobody. `len` is the kernel's, which
-/// is one more than there is room for where a path fills it.
+/// Only an abstract name begins with a zero byte. A path, which anybody may choose, names nobody. `len` is the
+/// kernel's, which is one more than there is room for where a path fills it.
 fn abstract_name(address: &libc::sockaddr_un, len: usize) -> &[u8] {
     // SAFETY: `c_char` and `u8` are as long, and valid whatever their bits.
     let path: &[u8; 108] = unsafe { &*(&raw const address.sun_path).cast() };

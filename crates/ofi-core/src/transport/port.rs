@@ -11,8 +11,8 @@ use super::Lanes;
 /// The most bytes that an application gives along (`FI_OPT_CM_DATA_SIZE`), as in providers of C libfabric.
 pub const DATA_SIZE: usize = 256;
 
-/// Where a passive endpoint gets connection packets, and answers them from. Nothing is lost on the way: a packet arrives,
-/// or the peer's process is gone.
+/// Where a passive endpoint gets connection packets, and answers them from. Nothing is lost on the way: a packet
+/// arrives, or the peer's process is gone.
 pub trait Port: Send + Sync {
     /// Its address.
     fn address(&self) -> &Address;

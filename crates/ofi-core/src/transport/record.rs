@@ -1,6 +1,8 @@
-//! Fields of records: how transports that send packets say what an operation is. All numbers are 8 bytes in network byte order.
+//! Fields of records: how transports that send packets say what an operation is. All numbers are 8 bytes in network
+//! byte order.
 //!
-//! A record has a kind, which each transport numbers for itself, [flags](flag), fields as the kind has them, and a payload.
+//! A record has a kind, which each transport numbers for itself, [flags](flag), fields as the kind has them, and a
+//! payload.
 
 use ofi_api::{OpFlags, RemotePiece, Result};
 

@@ -1,4 +1,5 @@
-//! What queues and counters sleep on: a bell, a set of descriptors over it, and the ways in which applications see them.
+//! What queues and counters sleep on: a bell, a set of descriptors over it, and the ways in which applications see
+//! them.
 
 mod mutex_cond;
 mod wait_set;

@@ -1,7 +1,7 @@
 //! `FI_WAIT_MUTEX_COND`: a thread that watches a descriptor and broadcasts a condition variable while it is readable.
 //!
-//! The broadcast is repeated as long as the descriptor is readable, less and less often: a thread that looked before the
-//! first one and began to wait after it is woken by the next.
+//! The broadcast is repeated as long as the descriptor is readable, less and less often: a thread that looked before
+//! the first one and began to wait after it is woken by the next.
 
 use std::cell::UnsafeCell;
 use std::os::fd::RawFd;

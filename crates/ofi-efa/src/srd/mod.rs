@@ -1,5 +1,5 @@
-//! What the transport needs of a device: SRD queue pairs, address handles, registrations. Messages of a queue pair arrive once or are reported as
-//! failed, in any order.
+//! What the transport needs of a device: SRD queue pairs, address handles, registrations. Messages of a queue pair
+//! arrive once or are reported as failed, in any order.
 //!
 //! Devices are behind traits, so that the code that decides runs over a simulated fabric (`ofi_testkit::srd`) too.
 
@@ -48,7 +48,8 @@ pub struct Segment {
     pub lkey: u32,
 }
 
-// SAFETY: an address, of memory that requests use under the promises of [`QueuePair::post`], whichever thread has the queue pair.
+// SAFETY: an address, of memory that requests use under the promises of [`QueuePair::post`], whichever thread has the
+// queue pair.
 unsafe impl Send for Segment {}
 
 /// To whom a message goes.
@@ -226,8 +227,8 @@ pub trait QueuePair: Send {
     /// What the device answers; none was posted then.
     ///
     /// # Safety
-    /// Until a request has ended, its segment is registered, and is not written to; what a read fills is not touched. Bytes that go inline
-    /// are readable during the call.
+    /// Until a request has ended, its segment is registered, and is not written to; what a read fills is not touched.
+    /// Bytes that go inline are readable during the call.
     unsafe fn post(&mut self, requests: &[WorkRequest]) -> Result<()>;
 
     /// Ends it: what is under way and what is posted comes back soon, and nothing more is taken.

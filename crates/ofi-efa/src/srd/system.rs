@@ -16,7 +16,8 @@ use super::{
     WorkRequest,
 };
 
-/// Times that the device itself asks a receiver without receives again, as C libfabric has it: after that, the endpoint rests and asks.
+/// Times that the device itself asks a receiver without receives again, as C libfabric has it: after that, the endpoint
+/// rests and asks.
 const RNR_RETRY: u8 = 3;
 
 /// Those that there are, or what is missing.

@@ -7,7 +7,8 @@ pub struct RawAddress {
     pub gid: [u8; 16],
     /// Number of its queue pair on the device.
     pub qpn: u16,
-    /// Its connection id, which is its queue pair's Q-Key: random, so that it tells endpoints apart that had the same number.
+    /// Its connection id, which is its queue pair's Q-Key: random, so that it tells endpoints apart that had the same
+    /// number.
     pub connid: u32,
 }
 

@@ -1,4 +1,5 @@
-//! Packets about operations that are under way (chapters 3 and 4: CTS, CTSDATA, READRSP, EOR, ATOMRSP, RECEIPT, READ_NACK, PEER_ERROR).
+//! Packets about operations that are under way (chapters 3 and 4: CTS, CTSDATA, READRSP, EOR, ATOMRSP, RECEIPT,
+//! READ_NACK, PEER_ERROR).
 
 use super::cursor::Reader;
 use super::{Answer, Header, Malformed, Origin, flag, kind};

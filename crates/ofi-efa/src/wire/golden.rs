@@ -1,5 +1,6 @@
 //! Packets as a C compiler lays out the published structures, and what they say. The bytes came from a program over
-//! `prov/efa/src/rdm/efa_rdm_protocol.h` of libfabric 2.6 on x86-64, where every field was set to the value that the expectation has.
+//! `prov/efa/src/rdm/efa_rdm_protocol.h` of libfabric 2.6 on x86-64, where every field was set to the value that the
+//! expectation has.
 
 use super::*;
 

@@ -67,8 +67,8 @@ impl<'a> Form<'a> {
     }
 }
 
-/// The header of an eager message as most are: to a peer that knows this end, with no data and no receipt. The same bytes as
-/// [`Message::encode`], made by fewer instructions.
+/// The header of an eager message as most are: to a peer that knows this end, with no data and no receipt. The same
+/// bytes as [`Message::encode`], made by fewer instructions.
 #[derive(Clone, Copy)]
 pub struct Short {
     bytes: [u8; 20],

@@ -1,11 +1,12 @@
-//! Amazon's RDM protocol, version 4, as `prov/efa/docs/efa_rdm_protocol_v4.md` of libfabric publishes it: what each packet says, parsed
-//! and encoded. All numbers are little-endian, as on every host that has the device.
+//! Amazon's RDM protocol, version 4, as `prov/efa/docs/efa_rdm_protocol_v4.md` of libfabric publishes it: what each
+//! packet says, parsed and encoded. All numbers are little-endian, as on every host that has the device.
 //!
-//! A packet is one message of an SRD queue pair: a base header (type, version, flags), the fields of its type, optional headers, a payload.
-//! Nothing of a packet is believed: [`parse`] answers only what lies inside the packet, and [`Malformed`] for everything else.
+//! A packet is one message of an SRD queue pair: a base header (type, version, flags), the fields of its type, optional
+//! headers, a payload. Nothing of a packet is believed: [`parse`] answers only what lies inside the packet, and
+//! [`Malformed`] for everything else.
 //!
-//! Types that are not here are refused by name ([`Malformed::Type`]): 1 and 2 (retired), 6 (never sent), 131 and 142 to 144, which C
-//! libfabric's endpoints neither send nor take.
+//! Types that are not here are refused by name ([`Malformed::Type`]): 1 and 2 (retired), 6 (never sent), 131 and 142 to
+//! 144, which C libfabric's endpoints neither send nor take.
 
 #![forbid(unsafe_code)]
 
@@ -123,7 +124,8 @@ mod flag {
     pub const CTS_READ: u16 = 0x80;
     /// A request is repeated after a READ_NACK.
     pub const NACKED: u16 = 0x2000;
-    /// Between endpoints of this library alone: a request has eight more bytes behind its optional headers ([`super::Own`]).
+    /// Between endpoints of this library alone: a request has eight more bytes behind its optional headers
+    /// ([`super::Own`]).
     pub const OWN: u16 = 0x4000;
     /// The sender's connection id is in the packet.
     pub const CONNID: u16 = 0x8000;
@@ -166,7 +168,8 @@ pub enum Packet<'a> {
         /// Its payload.
         payload: &'a [u8],
     },
-    /// Whether the peer wants messages now. Such words are numbered from 1, as they may overtake one another; odd ones ask to wait.
+    /// Whether the peer wants messages now. Such words are numbered from 1, as they may overtake one another; odd ones
+    /// ask to wait.
     Pause(u32),
     /// The peer closes.
     Bye,

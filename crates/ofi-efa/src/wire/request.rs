@@ -28,7 +28,8 @@ pub(super) struct Options {
     pub own: Own,
 }
 
-/// Length of the optional raw address as C libfabric writes it: the address, padded so that its header has a multiple of 8 bytes.
+/// Length of the optional raw address as C libfabric writes it: the address, padded so that its header has a multiple
+/// of 8 bytes.
 const PADDED: usize = 36;
 
 impl Options {

@@ -22,10 +22,12 @@ pub trait Controller: Debug + Send {
     /// `bytes` that left at `sent` have arrived. `limited`: the window was what held the sender back.
     fn on_acked(&mut self, now: Instant, sent: Instant, bytes: u64, limited: bool);
 
-    /// `bytes` that left at `sent` are lost. `queue`: round trips are longer than they were at best, so packets wait somewhere.
+    /// `bytes` that left at `sent` are lost. `queue`: round trips are longer than they were at best, so packets wait
+    /// somewhere.
     fn on_lost(&mut self, now: Instant, sent: Instant, bytes: u64, queue: bool);
 
-    /// Packets were marked on their way, as a queue is about to be full (RFC 3168), the youngest of those that have arrived left at `sent`.
+    /// Packets were marked on their way, as a queue is about to be full (RFC 3168), the youngest of those that have
+    /// arrived left at `sent`.
     fn on_marked(&mut self, now: Instant, sent: Instant);
 
     /// Nothing has been heard for several probe timeouts.

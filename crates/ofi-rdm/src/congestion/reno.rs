@@ -1,9 +1,10 @@
 //! NewReno, as RFC 9002, section 7, has it, with the window of RFC 6928 to begin with: a share of a link like TCP's.
 //!
-//! One difference: a loss while round trips are as short as ever may be one of the line. It costs three eighths of the window, not half.
-//! Where queues are so short that round trips do not show them, one who gives up a part `b` gets more than one who gives up half, by
-//! the square root of `(2 - b) / 3b` where losses come one by one (1.2), and more where flows lose together: an eighth, which this was, leaves
-//! TCP nothing (`ofi-testkit/tests/protocol_fairness.rs`), and half costs lines that lose packets more than they need.
+//! One difference: a loss while round trips are as short as ever may be one of the line. It costs three eighths of the
+//! window, not half. Where queues are so short that round trips do not show them, one who gives up a part `b` gets more
+//! than one who gives up half, by the square root of `(2 - b) / 3b` where losses come one by one (1.2), and more where
+//! flows lose together: an eighth, which this was, leaves TCP nothing (`ofi-testkit/tests/protocol_fairness.rs`), and
+//! half costs lines that lose packets more than they need.
 
 use super::Controller;
 use crate::time::Instant;
@@ -21,7 +22,8 @@ pub struct Reno {
     counted: u64,
 }
 
-/// Packets that may be under way at first. Ten of 1,500 bytes (RFC 6928), and no less than 64 KiB in one burst of large ones.
+/// Packets that may be under way at first. Ten of 1,500 bytes (RFC 6928), and no less than 64 KiB in one burst of large
+/// ones.
 const INITIAL_PACKETS: u64 = 10;
 /// The least window, in packets.
 const LEAST_PACKETS: u64 = 2;
@@ -50,7 +52,8 @@ impl Controller for Reno {
         self.window
     }
 
-    /// Somewhat more than the window, so that it stays what bounds the sender (RFC 9002, section 7.7); twice as much while it doubles.
+    /// Somewhat more than the window, so that it stays what bounds the sender (RFC 9002, section 7.7); twice as much
+    /// while it doubles.
     fn pace(&self) -> Option<u64> {
         let grown = if self.window < self.threshold { self.window } else { self.window / 4 };
         self.paced.then_some(self.window.saturating_add(grown))
@@ -75,14 +78,15 @@ impl Controller for Reno {
         self.answer(now, sent, if queue { self.window / 2 } else { self.window / 8 * 5 });
     }
 
-    /// Queues that mark are kept short, and drain with less than half. Three tenths are what TCP gives up (CUBIC, RFC 9438, section 4.6); with the
-    /// fifth of RFC 8511 a TCP that halves gets a quarter of the share over queues of some packets.
+    /// Queues that mark are kept short, and drain with less than half. Three tenths are what TCP gives up (CUBIC, RFC
+    /// 9438, section 4.6); with the fifth of RFC 8511 a TCP that halves gets a quarter of the share over queues of some
+    /// packets.
     fn on_marked(&mut self, now: Instant, sent: Instant) {
         self.answer(now, sent, self.window / 10 * 7);
     }
 
-    /// As RFC 9002, section 7.6, has it: half of what was under way may be reached quickly again. The losses of this silence that are
-    /// found later belong to it.
+    /// As RFC 9002, section 7.6, has it: half of what was under way may be reached quickly again. The losses of this
+    /// silence that are found later belong to it.
     fn on_silence(&mut self, now: Instant) {
         let least = LEAST_PACKETS * self.packet;
         self.threshold = (self.window / 2).max(least);

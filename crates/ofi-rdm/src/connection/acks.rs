@@ -10,9 +10,11 @@ use crate::wire::Ack;
 
 /// Packets that may overtake another before it counts as lost.
 const REORDERING: u64 = 3;
-/// Numbers that are told again though the peer knows of higher ones: packets that have been overtaken by more count as come.
+/// Numbers that are told again though the peer knows of higher ones: packets that have been overtaken by more count as
+/// come.
 const TOLD_AGAIN: u64 = 128;
-/// Probe timeouts in a row after which a round trip is not taken for the path's, and how many such are passed over in a row.
+/// Probe timeouts in a row after which a round trip is not taken for the path's, and how many such are passed over in a
+/// row.
 const SILENCE: u32 = 2;
 const ODD_SAMPLES: u8 = 4;
 /// The longest delay of an acknowledgement that is believed.
@@ -76,7 +78,8 @@ impl Session {
         self.vanishing.on_acked(sent.size);
         if sent.end() == ack.largest + 1 {
             self.largest_left = at;
-            // After a silence the sample says how long that was. A path that has become so much longer says so again and again.
+            // After a silence the sample says how long that was. A path that has become so much longer says so again
+            // and again.
             if self.probe_count >= SILENCE && self.odd_samples < ODD_SAMPLES && self.rtt.least().is_some() {
                 self.odd_samples += 1;
             } else {
@@ -102,7 +105,8 @@ impl Session {
         }
     }
 
-    /// The peer knows that numbers up to `told` have come: those far below need not be told again, nor what is missing among them.
+    /// The peer knows that numbers up to `told` have come: those far below need not be told again, nor what is missing
+    /// among them.
     fn forget_told(&mut self, told: u64) {
         let below = told.saturating_sub(TOLD_AGAIN);
         if below > self.floor {

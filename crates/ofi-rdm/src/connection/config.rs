@@ -20,7 +20,8 @@ pub struct Config {
     pub max_peers: usize,
     /// And of those, of one host (IPv6: of one /64).
     pub max_of_host: usize,
-    /// How long nothing has to come of a stranger before it may be asked whether it is there: for the place that it takes.
+    /// How long nothing has to come of a stranger before it may be asked whether it is there: for the place that it
+    /// takes.
     pub idle: Duration,
     /// Peers at rest whose sessions stay as they are, for the next message to them; others are put into less memory.
     pub warm_peers: usize,
@@ -43,8 +44,8 @@ pub enum Lost {
     Key,
     /// The peer protects packets in no way that this end takes.
     Suites,
-    /// The peer does not have the address that it was asked at, or not this end that which the peer sees: somebody changes addresses on
-    /// the way.
+    /// The peer does not have the address that it was asked at, or not this end that which the peer sees: somebody
+    /// changes addresses on the way.
     Address,
     /// More packets were forged than may be tried against one session.
     Forged,

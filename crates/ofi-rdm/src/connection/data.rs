@@ -37,8 +37,8 @@ impl Connection {
         let Some(session) = self.session.as_deref_mut() else { return Ok(Arrival::Malformed) };
         if head.number < session.floor || session.received.contains(head.number) {
             self.stats.duplicates += 1;
-            // Its sender may not know that it came: say so again, unless that is all that it said. A network that repeats
-            // everything would keep two ends at it for good.
+            // Its sender may not know that it came: say so again, unless that is all that it said. A network that
+            // repeats everything would keep two ends at it for good.
             session.ack_now |= asks_for_acknowledgement(body);
             return Ok(Arrival::Duplicate);
         }

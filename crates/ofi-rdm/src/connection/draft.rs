@@ -69,7 +69,8 @@ pub(super) struct Allowance {
 impl Session {
     /// Bytes of the next packet, at most.
     pub(super) fn packet_size(&self) -> u64 {
-        // Of two packets after a timeout the second is one that every path carries: if that alone arrives, the path has become shorter.
+        // Of two packets after a timeout the second is one that every path carries: if that alone arrives, the path has
+        // become shorter.
         let short = self.probes == 1 && self.probe_count >= SHORT_AFTER;
         if short { self.size.packet().min(BASE_PACKET) } else { self.size.packet() }
     }
@@ -158,8 +159,8 @@ impl Session {
         }
     }
 
-    /// Asks for an acknowledgement where a timeout wants one, or, in a packet that says nothing else, whether the path carries `probe`
-    /// bytes. `None` if a packet has no room for that.
+    /// Asks for an acknowledgement where a timeout wants one, or, in a packet that says nothing else, whether the path
+    /// carries `probe` bytes. `None` if a packet has no room for that.
     pub(super) fn ping(&mut self, probe: Option<u64>, trailer: usize, draft: &mut Draft<'_>) -> Option<()> {
         if self.probes > 0 {
             self.probes -= 1;

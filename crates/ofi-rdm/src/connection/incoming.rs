@@ -1,5 +1,5 @@
-//! Rows of packets that come in as they were sent: each the next one, with nothing but bytes of a stream. They are taken without
-//! what others need for each packet.
+//! Rows of packets that come in as they were sent: each the next one, with nothing but bytes of a stream. They are
+//! taken without what others need for each packet.
 
 use super::{ACK_EVERY, Config, Connection, Lost};
 use crate::endpoint::Driver;
@@ -29,8 +29,8 @@ impl<'a> Plain<'a> {
 }
 
 impl Connection {
-    /// Takes packets off the front of `row`, in which each has `len` bytes, as long as they are of that kind. Answers how many
-    /// bytes they are: whatever is wrong with the next one is for [`Connection::on_data`] to find.
+    /// Takes packets off the front of `row`, in which each has `len` bytes, as long as they are of that kind. Answers
+    /// how many bytes they are: whatever is wrong with the next one is for [`Connection::on_data`] to find.
     ///
     /// # Errors
     /// Why the session is over.

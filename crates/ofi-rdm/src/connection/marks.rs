@@ -1,4 +1,5 @@
-//! Marks of congestion (ECN, RFC 3168): routers mark packets when their queues grow, and the receiver tells the sender how many came so.
+//! Marks of congestion (ECN, RFC 3168): routers mark packets when their queues grow, and the receiver tells the sender
+//! how many came so.
 
 use super::{Connection, Session};
 use crate::time::Instant;
@@ -25,7 +26,8 @@ impl Marks {
         *self = Self { total: self.total, ..Self::default() };
     }
 
-    /// The peer has had `count` by now, of packets of which `arrived` are known to have arrived. Whether the sender is to slow down.
+    /// The peer has had `count` by now, of packets of which `arrived` are known to have arrived. Whether the sender is
+    /// to slow down.
     fn hear(&mut self, count: u64, arrived: u64) -> bool {
         if self.heard < TESTED && count >= TESTED {
             self.is_mangled = count >= arrived;
@@ -42,7 +44,8 @@ impl Connection {
         let marks = self.marks.get_or_insert_default();
         (marks.received, marks.total[0]) = (marks.received + count, marks.total[0] + count);
         if let Some(session) = self.session.as_deref_mut() {
-            // The sender is to know at once; but not of what asked for nothing, or two ends acknowledge acknowledgements.
+            // The sender is to know at once; but not of what asked for nothing, or two ends acknowledge
+            // acknowledgements.
             session.ack_now |= session.unacked > 0;
         }
     }

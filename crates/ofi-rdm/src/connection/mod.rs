@@ -1,10 +1,10 @@
 //! One peer: its session, if there is one, and what survives sessions.
 //!
-//! Packets out: `transmit.rs` makes them, `train.rs` makes rows of them, `sent.rs` remembers them, `pacing.rs` spreads them over
-//! time, `packet_size.rs` finds what the path carries. Packets in: `data.rs` takes them one by one, `incoming.rs` takes rows,
-//! `acks.rs` reacts to acknowledgements and finds losses. `timers.rs` reacts to the passing of time. Sessions: `question.rs` asks
-//! for them, `session.rs` holds one, `resting.rs` holds one that is idle in less memory, `past.rs` tells an echo from a restart.
-//! This file begins and ends sessions.
+//! Packets out: `transmit.rs` makes them, `train.rs` makes rows of them, `sent.rs` remembers them, `pacing.rs` spreads
+//! them over time, `packet_size.rs` finds what the path carries. Packets in: `data.rs` takes them one by one,
+//! `incoming.rs` takes rows, `acks.rs` reacts to acknowledgements and finds losses. `timers.rs` reacts to the passing
+//! of time. Sessions: `question.rs` asks for them, `session.rs` holds one, `resting.rs` holds one that is idle in less
+//! memory, `past.rs` tells an echo from a restart. This file begins and ends sessions.
 
 mod acks;
 mod config;
@@ -164,8 +164,8 @@ impl Connection {
         matches!(self.state, State::Open)
     }
 
-    /// Whether there is a session, and no message was sent in it since `since` that is still under way; or a whole packet
-    /// waits. Probes do not count: whoever posted the last message has nothing left to look for.
+    /// Whether there is a session, and no message was sent in it since `since` that is still under way; or a whole
+    /// packet waits. Probes do not count: whoever posted the last message has nothing left to look for.
     pub fn is_ready(&self, since: Instant) -> bool {
         self.session.as_ref().is_some_and(|session| {
             session.in_flight_packets == 0
@@ -227,7 +227,8 @@ impl Connection {
         }
     }
 
-    /// This end's name for the session that there is, if it is with the incarnation that calls it `remote` and has this epoch.
+    /// This end's name for the session that there is, if it is with the incarnation that calls it `remote` and has this
+    /// epoch.
     pub fn is_with(&self, epoch: u64, local: u64) -> bool {
         self.is_open() && self.peer_epoch == Some(epoch) && self.local == local
     }
@@ -364,7 +365,8 @@ impl Connection {
         }
     }
 
-    /// The process of the peer that was asked for a session says that the endpoint lives: it has the question, and will look at it.
+    /// The process of the peer that was asked for a session says that the endpoint lives: it has the question, and will
+    /// look at it.
     pub fn on_wait(&mut self, now: Instant) {
         if let Some(question) = &mut self.question {
             self.silent = Duration::ZERO;

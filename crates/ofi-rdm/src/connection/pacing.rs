@@ -1,13 +1,13 @@
-//! When the next packet may leave: where round trips are long, a window of packets is spread over one, so that no queue on the way
-//! has to hold all of it at once.
+//! When the next packet may leave: where round trips are long, a window of packets is spread over one, so that no queue
+//! on the way has to hold all of it at once.
 
 use core::time::Duration;
 
 use super::Session;
 use crate::time::Instant;
 
-/// Round trips that are ever shorter are not paced: their queues are those of one switch and of two hosts, and waiting would cost
-/// more than it saves.
+/// Round trips that are ever shorter are not paced: their queues are those of one switch and of two hosts, and waiting
+/// would cost more than it saves.
 const SHORT: Duration = Duration::from_millis(1);
 /// What may leave at once: packets, and as many as leave in this time, since no timer is exact.
 const BURST: (u64, Duration) = (10, Duration::from_micros(250));

@@ -1,5 +1,5 @@
-//! The longest packet that the path carries, found by packets of padding (RFC 8899, much reduced), and looked for again now and
-//! then: a path may carry more than it did.
+//! The longest packet that the path carries, found by packets of padding (RFC 8899, much reduced), and looked for again
+//! now and then: a path may carry more than it did.
 
 use core::time::Duration;
 
@@ -9,9 +9,9 @@ use crate::time::Instant;
 pub const BASE_PACKET: u64 = 1232;
 /// Longest packet that there is.
 pub const LONGEST_PACKET: u64 = 65_000;
-/// What is tried, besides the longest that both ends take: steps below a loopback; links of 9,000 bytes, and of 8,896 (Google's cloud);
-/// InfiniBand's datagrams of 4,092 and 2,044; Ethernet, and through a tunnel, where 1,460 (Google's cloud by default) or 1,420 are left.
-/// Less 48 each, for headers of IPv6 and UDP.
+/// What is tried, besides the longest that both ends take: steps below a loopback; links of 9,000 bytes, and of 8,896
+/// (Google's cloud); InfiniBand's datagrams of 4,092 and 2,044; Ethernet, and through a tunnel, where 1,460 (Google's
+/// cloud by default) or 1,420 are left. Less 48 each, for headers of IPv6 and UDP.
 const CANDIDATES: [u32; 9] = [32_716, 16_332, 8952, 8848, 4044, 1996, 1452, 1412, 1372];
 /// Probes of a size before it counts as too long.
 const TRIES: u8 = 2;
@@ -112,8 +112,8 @@ impl PacketSize {
     }
 }
 
-/// Rounds of long packets that vanish while short ones arrive, after which the path counts as shorter, and how long they have to
-/// have taken.
+/// Rounds of long packets that vanish while short ones arrive, after which the path counts as shorter, and how long
+/// they have to have taken.
 const VANISHED: (u32, Duration) = (4, Duration::from_millis(50));
 
 /// Whether long packets alone vanish: then probes after a timeout are answered, and no silence tells of it.

@@ -9,8 +9,8 @@ use super::Connection;
 /// Incarnations of a peer that are remembered, so that an echo is not taken for a restart.
 const RETIRED: usize = 4;
 
-/// Incarnations of a peer that are over, the latest last; zeroes before there were so many, which no incarnation is called. Few peers
-/// have any.
+/// Incarnations of a peer that are over, the latest last; zeroes before there were so many, which no incarnation is
+/// called. Few peers have any.
 #[derive(Debug, Default)]
 pub(super) struct Retired {
     epochs: [u64; RETIRED],

@@ -1,7 +1,7 @@
 //! A question for a session: this end asks until it is answered, refused, or out of patience.
 //!
-//! It is also how an end finds out whether its peer still has the session that there is, when somebody who need not be the peer says
-//! that it has not.
+//! It is also how an end finds out whether its peer still has the session that there is, when somebody who need not be
+//! the peer says that it has not.
 
 use alloc::boxed::Box;
 use core::net::SocketAddr;
@@ -102,7 +102,8 @@ impl Connection {
         self.question = Some(Box::new(Question::new(now, name, self.attempts, true)));
     }
 
-    /// Lets the peer's question have precedence: this end's is void, and there will be another one if nothing comes of the peer's.
+    /// Lets the peer's question have precedence: this end's is void, and there will be another one if nothing comes of
+    /// the peer's.
     pub fn give_way(&mut self, now: Instant) {
         if self.is_connecting() {
             self.question = None;

@@ -42,8 +42,8 @@ impl Resting {
         stats.packet_size = self.size.packet();
     }
 
-    /// Of the packets that came only the highest run is kept: the contents of lower ones that are still missing have come in
-    /// others, or come again.
+    /// Of the packets that came only the highest run is kept: the contents of lower ones that are still missing have
+    /// come in others, or come again.
     fn of(session: &Session) -> Option<([Position; 2], Range<u64>)> {
         let [commands, bulk] = &session.receive;
         let received = session.received.iter().next_back().cloned().unwrap_or(session.floor..session.floor);

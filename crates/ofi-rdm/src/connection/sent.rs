@@ -5,7 +5,8 @@ use core::ops::Range;
 
 use crate::time::Instant;
 
-/// Packets with numbers one behind the other that left together: all of one length, each with as many bytes of each stream.
+/// Packets with numbers one behind the other that left together: all of one length, each with as many bytes of each
+/// stream.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
     /// The number of the first.
@@ -109,8 +110,8 @@ impl History {
         self.0.partition_point(|sent| sent.end() <= number)
     }
 
-    /// Makes what run `index` has in common with `numbers` a run of its own, and answers where that is. They have something in
-    /// common.
+    /// Makes what run `index` has in common with `numbers` a run of its own, and answers where that is. They have
+    /// something in common.
     pub fn isolate(&mut self, mut index: usize, numbers: &Range<u64>) -> usize {
         if let Some(sent) = self.0.get_mut(index).filter(|sent| sent.first < numbers.start) {
             let rest = sent.split_off(numbers.start - sent.first);
@@ -124,7 +125,8 @@ impl History {
         index
     }
 
-    /// Forgets what nothing is to be learned of any more. What was taken for lost is kept while older ones are under way.
+    /// Forgets what nothing is to be learned of any more. What was taken for lost is kept while older ones are under
+    /// way.
     pub fn forget(&mut self) {
         while self.0.front().is_some_and(|sent| !sent.in_flight) {
             self.0.pop_front();

@@ -36,8 +36,8 @@ pub struct Session {
     pub(super) probe_count: u32,
     /// The first of these probe timeouts.
     pub(super) silent_from: Instant,
-    /// Those since the peer's process last said that the endpoint lives, the first of them, and whether the path counts as changed
-    /// since, until something is heard.
+    /// Those since the peer's process last said that the endpoint lives, the first of them, and whether the path counts
+    /// as changed since, until something is heard.
     pub(super) unanswered: u32,
     pub(super) unanswered_from: Instant,
     pub(super) changed: bool,
@@ -66,8 +66,8 @@ pub struct Session {
     pub(super) ask: bool,
     pub(super) asks: u32,
     pub(super) last_heard: Instant,
-    /// When the network last said that the peer cannot be reached, and was believed so far as to ask; and how often since
-    /// something was heard.
+    /// When the network last said that the peer cannot be reached, and was believed so far as to ask; and how often
+    /// since something was heard.
     pub(super) last_hint: Option<Instant>,
     pub(super) hints: u32,
 }

@@ -1,5 +1,5 @@
-//! Numbers that are left out now and then. Whoever acknowledges one of them acknowledges packets that have not come, to be sent more than
-//! the path carries (RFC 9000, section 21.4).
+//! Numbers that are left out now and then. Whoever acknowledges one of them acknowledges packets that have not come, to
+//! be sent more than the path carries (RFC 9000, section 21.4).
 
 /// The numbers of a session that are left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -11,8 +11,8 @@ pub struct Skips {
 }
 
 impl Skips {
-    /// The number of a packet, where `next` would be the next one. `gap` answers how many numbers there are, from one on, before the next is
-    /// left out; the peer must not be able to tell.
+    /// The number of a packet, where `next` would be the next one. `gap` answers how many numbers there are, from one
+    /// on, before the next is left out; the peer must not be able to tell.
     #[inline]
     pub fn number(&mut self, next: u64, gap: impl FnOnce(u64) -> u64) -> u64 {
         if next < self.due {

@@ -6,7 +6,8 @@ use super::question::Question;
 use super::{Config, Connection, Lost, State};
 use crate::time::Instant;
 
-/// Probes come at least this often, unless the path takes as long: a peer that wakes up after a while gets its data soon.
+/// Probes come at least this often, unless the path takes as long: a peer that wakes up after a while gets its data
+/// soon.
 const LONGEST_PROBE: Duration = Duration::from_millis(500);
 /// The most silence that one look at the clock adds: an endpoint that is not polled cannot hear its peer.
 const LONGEST_TICK: Duration = Duration::from_secs(1);
@@ -14,10 +15,11 @@ const LONGEST_TICK: Duration = Duration::from_secs(1);
 const ASK_AFTER: (u32, Duration) = (2, Duration::from_millis(10));
 /// The network's word is asked after no more often than this.
 pub(super) const LEAST_HINT_GAP: Duration = Duration::from_millis(100);
-/// The network's word, so often since the peer was last heard, and nothing heard of it for a part of the patience: it is believed.
+/// The network's word, so often since the peer was last heard, and nothing heard of it for a part of the patience: it
+/// is believed.
 const BELIEVED_HINTS: (u32, u32) = (3, 5);
-/// Probe timeouts without a word of the peer's process either after which the path counts as changed, and how long they have to have
-/// taken: a thread that waits for its turn is no change of the path.
+/// Probe timeouts without a word of the peer's process either after which the path counts as changed, and how long they
+/// have to have taken: a thread that waits for its turn is no change of the path.
 const BLACK_HOLE_AFTER: (u32, Duration) = (4, Duration::from_millis(50));
 
 impl Connection {

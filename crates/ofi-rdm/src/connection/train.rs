@@ -51,8 +51,8 @@ impl Heads {
 }
 
 impl Connection {
-    /// Writes more packets like the one just made to `buf`, if that was filled by one part of a payload: at most `most`. Answers
-    /// how many. The payload's last part is left to a packet that may say more.
+    /// Writes more packets like the one just made to `buf`, if that was filled by one part of a payload: at most
+    /// `most`. Answers how many. The payload's last part is left to a packet that may say more.
     pub fn train<D: Driver>(
         &mut self,
         now: Instant,

@@ -14,8 +14,8 @@ use crate::wire::{Frame, Header, Kind, frame};
 const FAREWELL: u32 = 10;
 
 impl Session {
-    /// Bytes under way that count in the window: not those of a packet that only looks what the path carries, which may be longer than
-    /// the window is.
+    /// Bytes under way that count in the window: not those of a packet that only looks what the path carries, which may
+    /// be longer than the window is.
     pub(super) fn counted(&self) -> u64 {
         self.in_flight.saturating_sub(self.size.under_way())
     }

@@ -1,9 +1,9 @@
 //! Who may talk to this end, and how packets are protected.
 //!
-//! Two ends agree on keys by Noise (`noise.rs`): NNpsk0 where they have an authorization key, NN where they only encrypt. What the
-//! client asks for in the clear is the handshake's prologue, and what the server grants its payload: whoever changes a byte of either,
-//! to have them take a weaker suite for one, or has another authorization key, gets no session. `protection.rs` has the keys of
-//! packets, `suite.rs` what they are used with.
+//! Two ends agree on keys by Noise (`noise.rs`): NNpsk0 where they have an authorization key, NN where they only
+//! encrypt. What the client asks for in the clear is the handshake's prologue, and what the server grants its payload:
+//! whoever changes a byte of either, to have them take a weaker suite for one, or has another authorization key, gets
+//! no session. `protection.rs` has the keys of packets, `suite.rs` what they are used with.
 
 mod noise;
 mod protection;
@@ -171,7 +171,8 @@ impl Identity {
         self.psk.is_some() && !self.translated
     }
 
-    /// The client's part: its first message, about the question with this prologue, if there is to be one. `asked`: the server insists.
+    /// The client's part: its first message, about the question with this prologue, if there is to be one. `asked`: the
+    /// server insists.
     pub fn initiate(&mut self, prologue: &[u8], asked: bool) -> Option<(Box<Initiator>, [u8; FIRST_LEN])> {
         let may = asked && self.suites & suites::ENCRYPTED != 0;
         (self.insists() || may).then(|| {
@@ -245,7 +246,8 @@ impl Identity {
         (suite != suites::CLEAR).then(|| Box::new(Protection::new(keys, suite, self.limits, client)))
     }
 
-    /// What protects a session of the endpoint with itself: as others are, but under keys that it needs to agree on with nobody.
+    /// What protects a session of the endpoint with itself: as others are, but under keys that it needs to agree on
+    /// with nobody.
     pub fn with_itself(&mut self) -> Option<Box<Protection>> {
         let suite = [suite::FIRST, suite::SECOND].into_iter().find(|suite| self.suites & suite != 0)?;
         if self.suites & suites::CLEAR != 0 {

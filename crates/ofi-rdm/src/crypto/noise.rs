@@ -1,5 +1,5 @@
-//! The Noise protocol framework (revision 34, <https://noiseprotocol.org/noise.html>), as far as this crate speaks it: the patterns NN
-//! and NNpsk0 with 25519, ChaChaPoly and SHA256.
+//! The Noise protocol framework (revision 34, <https://noiseprotocol.org/noise.html>), as far as this crate speaks it:
+//! the patterns NN and NNpsk0 with 25519, ChaChaPoly and SHA256.
 //!
 //! ```text
 //! NN:                NNpsk0:
@@ -7,7 +7,8 @@
 //!   <- e, ee           <- e, ee
 //! ```
 //!
-//! The first message has no payload. Each handshake uses its ephemeral keys once. Secrets are wiped when they are dropped.
+//! The first message has no payload. Each handshake uses its ephemeral keys once. Secrets are wiped when they are
+//! dropped.
 
 use chacha20poly1305::aead::{AeadInOut, KeyInit};
 use chacha20poly1305::{ChaCha20Poly1305, Nonce, Tag};
@@ -164,8 +165,8 @@ impl Initiator {
         (Self { state, own, psk: psk.is_some() }, message)
     }
 
-    /// Takes the second message, whose payload of `N` bytes it answers, with the keys of what the initiator sends and of what the
-    /// responder does.
+    /// Takes the second message, whose payload of `N` bytes it answers, with the keys of what the initiator sends and
+    /// of what the responder does.
     ///
     /// # Errors
     /// It is not what the responder has said to what this end has.
@@ -211,8 +212,8 @@ impl Responder {
         Ok(Self { state, theirs: *theirs, psk: psk.is_some() })
     }
 
-    /// Makes the second message: puts the payload, which `message` has behind [`KEY_LEN`] bytes and before [`TAG_LEN`], into it. Answers
-    /// the keys as [`Initiator::finish`] does.
+    /// Makes the second message: puts the payload, which `message` has behind [`KEY_LEN`] bytes and before [`TAG_LEN`],
+    /// into it. Answers the keys as [`Initiator::finish`] does.
     ///
     /// # Errors
     /// The initiator's public key is none.
@@ -237,8 +238,9 @@ mod tests {
         (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
     }
 
-    /// What another implementation (Python's `noiseprotocol` 0.3.1) makes of the prologue "a prologue", private keys of 0x11 and of 0x22,
-    /// the pre-shared key 0, 1, 2, ... and the payload "an answer": both messages, the handshake's hash, and both keys.
+    /// What another implementation (Python's `noiseprotocol` 0.3.1) makes of the prologue "a prologue", private keys of
+    /// 0x11 and of 0x22, the pre-shared key 0, 1, 2, ... and the payload "an answer": both messages, the handshake's
+    /// hash, and both keys.
     const VECTORS: [(bool, [&str; 5]); 2] = [
         (
             true,

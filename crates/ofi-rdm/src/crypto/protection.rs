@@ -1,8 +1,8 @@
 //! What protects the packets of a session: a key for each direction, and for each range of packet numbers.
 //!
-//! The secret of a direction makes the key of its first [`Limits::packets`] numbers, and the secret of the next ones, and is wiped
-//! with that. A receiver knows by the number, which is in the clear, which key a packet has; it takes packets of the key before for
-//! a while, as they may come late, and of later ones once a packet has opened under them.
+//! The secret of a direction makes the key of its first [`Limits::packets`] numbers, and the secret of the next ones,
+//! and is wiped with that. A receiver knows by the number, which is in the clear, which key a packet has; it takes
+//! packets of the key before for a while, as they may come late, and of later ones once a packet has opened under them.
 
 use alloc::boxed::Box;
 use core::time::Duration;
@@ -25,8 +25,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Half of what RFC 9001 allows AES-GCM with packets of up to 2^16 bytes (appendix B.1.1), so that bytes need no count of their
-    /// own; and its integrity limits (section 6.6).
+    /// Half of what RFC 9001 allows AES-GCM with packets of up to 2^16 bytes (appendix B.1.1), so that bytes need no
+    /// count of their own; and its integrity limits (section 6.6).
     pub const RFC_9001: Self = Self { packets: 1 << 22, forgeries_aes: 1 << 52, forgeries_chacha: 1 << 36 };
 }
 

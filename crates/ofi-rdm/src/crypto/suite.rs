@@ -1,5 +1,5 @@
-//! Authenticated encryption of packets (RFC 5116). The nonce is 12 bytes of the key's material, changed by the packet's number,
-//! which no session uses twice (as in RFC 9001, section 5.3). The header is authenticated along.
+//! Authenticated encryption of packets (RFC 5116). The nonce is 12 bytes of the key's material, changed by the packet's
+//! number, which no session uses twice (as in RFC 9001, section 5.3). The header is authenticated along.
 
 use aes_gcm::Aes256Gcm;
 use alloc::boxed::Box;
@@ -46,8 +46,8 @@ impl Cipher {
         nonce.into()
     }
 
-    /// Encrypts `body` but for its trailer, which it writes. Should a cipher refuse, which none does with packets as short as these,
-    /// nothing of the text is left to be sent.
+    /// Encrypts `body` but for its trailer, which it writes. Should a cipher refuse, which none does with packets as
+    /// short as these, nothing of the text is left to be sent.
     pub fn seal(&self, number: u64, head: &[u8], body: &mut [u8]) {
         let Some((text, trailer)) = body.split_last_chunk_mut::<TAG_LEN>() else { return body.fill(0) };
         let tag = match self {

@@ -3,8 +3,9 @@
 use crate::wire::header::{self, flag};
 use crate::wire::{Header, Kind};
 
-/// Answers a datagram that lies in the socket of an endpoint which does not look, if it asks for a session: that the endpoint lives. Whoever
-/// asked knows that by the name that it has just made up, and by the address. The answer is shorter than the question.
+/// Answers a datagram that lies in the socket of an endpoint which does not look, if it asks for a session: that the
+/// endpoint lives. Whoever asked knows that by the name that it has just made up, and by the address. The answer is
+/// shorter than the question.
 pub fn answer_question(datagram: &[u8]) -> Option<[u8; header::LEN]> {
     let (head, body) = Header::parse(datagram).ok()?;
     let long = datagram.len() >= crate::wire::handshake::INIT_LEN;

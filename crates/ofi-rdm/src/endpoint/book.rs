@@ -1,7 +1,8 @@
 //! Peers by their numbers, their addresses, and their sessions' names.
 //!
-//! Both tables hold numbers alone, and look into the peer for the rest: whoever is found is looked at next in any case. Addresses are
-//! hashed with a secret, since strangers choose them; names are random bits of this end's own making, and are their own hash.
+//! Both tables hold numbers alone, and look into the peer for the rest: whoever is found is looked at next in any case.
+//! Addresses are hashed with a secret, since strangers choose them; names are random bits of this end's own making, and
+//! are their own hash.
 
 use core::net::{IpAddr, SocketAddr};
 

@@ -6,8 +6,8 @@ use crate::connection::{Heads, Lost};
 use crate::stream::{Flow, Sender, Stream};
 use crate::wire::Record;
 
-/// Who drives an [`Endpoint`]: what it is told, and asked for. Peers go by numbers, dense from 0, in the order in which they were
-/// introduced; the number of one that was forgotten goes to the next.
+/// Who drives an [`Endpoint`]: what it is told, and asked for. Peers go by numbers, dense from 0, in the order in which
+/// they were introduced; the number of one that was forgotten goes to the next.
 pub trait Driver {
     /// There is a new peer, which has spoken first.
     fn introduce(&mut self, peer: u32, address: SocketAddr);
@@ -15,8 +15,8 @@ pub trait Driver {
     /// A record has arrived: each once, and in the order in which it was sent. Answers may go to `sender`.
     fn record(&mut self, peer: u32, sender: &mut Sender, stream: Stream, record: Record<'_>) -> Flow;
 
-    /// As [`Driver::record`], for records that have come together, of which it takes one off the front, or more: how many, and what
-    /// became of the last. Of those it answers [`Flow::Stop`] to, it has taken none.
+    /// As [`Driver::record`], for records that have come together, of which it takes one off the front, or more: how
+    /// many, and what became of the last. Of those it answers [`Flow::Stop`] to, it has taken none.
     fn records(
         &mut self,
         peer: u32,
@@ -36,8 +36,8 @@ pub trait Driver {
     /// Copies bytes of a payload, from `at` on.
     fn fill(&mut self, peer: u32, token: u64, at: u64, to: &mut [u8]);
 
-    /// As [`Driver::fill`], for the packets in `row`, each of which has its `part` bytes at `skip`: one behind the other in the
-    /// payload, from `at` on.
+    /// As [`Driver::fill`], for the packets in `row`, each of which has its `part` bytes at `skip`: one behind the
+    /// other in the payload, from `at` on.
     fn fill_row(&mut self, peer: u32, token: u64, at: u64, row: Row<'_>) {
         let part = row.part as u64;
         for (at, to) in (at..).step_by(row.part.max(1)).zip(row.parts()) {
@@ -46,8 +46,8 @@ pub trait Driver {
         }
     }
 
-    /// As [`Driver::fill`], for a packet that nobody looks at before it leaves: the bytes may take their place, which is a part
-    /// of the buffer given to [`Endpoint::poll_transmit`], on the way out.
+    /// As [`Driver::fill`], for a packet that nobody looks at before it leaves: the bytes may take their place, which
+    /// is a part of the buffer given to [`Endpoint::poll_transmit`], on the way out.
     fn refer(&mut self, peer: u32, token: u64, at: u64, to: &mut [u8]) {
         self.fill(peer, token, at, to);
     }
@@ -64,7 +64,8 @@ pub struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// The room in each, all of which is to be asked for: a packet's heads are written along with it, while its lines are here.
+    /// The room in each, all of which is to be asked for: a packet's heads are written along with it, while its lines
+    /// are here.
     pub fn parts(self) -> impl Iterator<Item = &'a mut [u8]> {
         let Self { bytes, len, mut heads, part } = self;
         bytes.chunks_exact_mut(len).map(move |packet| &mut heads.put(packet)[..part])

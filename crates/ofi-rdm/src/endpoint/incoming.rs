@@ -416,8 +416,8 @@ impl Endpoint {
 
     /// An `Init` with this endpoint's epoch has come.
     fn on_own_init(&mut self, now: Instant, from: SocketAddr, init: &Init) {
-        // From this endpoint itself; or somebody at a peer's address sends back what was sent to the peer, which a key does not
-        // prevent ("Selfie", RFC 9257 section 4.1).
+        // From this endpoint itself; or somebody at a peer's address sends back what was sent to the peer, which a key
+        // does not prevent ("Selfie", RFC 9257 section 4.1).
         let asked = self.asked(from, init.session).filter(|&peer| !self.peers[peer as usize].is_open());
         match asked.filter(|_| matches!(self.locate(from), Place::Here)) {
             Some(peer) => {
@@ -470,8 +470,8 @@ impl Endpoint {
         self.peers.len() - self.free.len() < max_peers && self.hosts.enter(self.secret.0, from, max_of_host)
     }
 
-    /// For each stranger that comes some others are looked at: those of which nothing has come for long are asked whether they are
-    /// there, and forgotten if they are not.
+    /// For each stranger that comes some others are looked at: those of which nothing has come for long are asked
+    /// whether they are there, and forgotten if they are not.
     fn ask_idle(&mut self, now: Instant) {
         for _ in 0..LOOKS {
             self.hand = if self.hand as usize + 1 < self.peers.len() { self.hand + 1 } else { 0 };
@@ -500,8 +500,8 @@ impl Endpoint {
         }
     }
 
-    /// Somebody at a peer's address says that the session is over. Where packets are in the clear, that is as good as the peer's word;
-    /// else the peer is asked.
+    /// Somebody at a peer's address says that the session is over. Where packets are in the clear, that is as good as
+    /// the peer's word; else the peer is asked.
     fn doubt<D: Driver>(&mut self, now: Instant, peer: u32, reason: Lost, driver: &mut D) {
         if !self.peers[peer as usize].is_sealed() {
             return self.lose(peer, reason, driver);

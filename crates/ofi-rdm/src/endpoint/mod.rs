@@ -73,8 +73,8 @@ pub struct Endpoint {
     admits: bool,
     /// Addresses of this endpoint itself.
     own: Vec<SocketAddr>,
-    /// A peer says that it reached this endpoint at this address, which is none of them as far as that is known; and one that was still
-    /// none of them when they were last named.
+    /// A peer says that it reached this endpoint at this address, which is none of them as far as that is known; and
+    /// one that was still none of them when they were last named.
     unknown: Option<SocketAddr>,
     foreign: Option<SocketAddr>,
     /// The datagrams that are being taken were marked on their way.
@@ -131,22 +131,22 @@ impl Endpoint {
         self.identity.epoch
     }
 
-    /// Says with whom it talks, and how packets are protected. To be called before anything else: an endpoint that is not told has no
-    /// authorization key and sends in the clear.
+    /// Says with whom it talks, and how packets are protected. To be called before anything else: an endpoint that is
+    /// not told has no authorization key and sends in the clear.
     pub fn secure(&mut self, security: &Security) {
         self.identity = Identity::new(self.identity.epoch, security);
     }
 
-    /// Names the addresses at which datagrams reach this endpoint. Only from one of these does it take a question of its own as a
-    /// message to itself; from anywhere else that is a reflection. A peer that has the key, and dials an address that is none of these,
-    /// was turned here by somebody on the way.
+    /// Names the addresses at which datagrams reach this endpoint. Only from one of these does it take a question of
+    /// its own as a message to itself; from anywhere else that is a reflection. A peer that has the key, and dials an
+    /// address that is none of these, was turned here by somebody on the way.
     pub fn set_addresses(&mut self, own: impl IntoIterator<Item = SocketAddr>) {
         self.own = own.into_iter().collect();
         self.foreign = self.unknown.take();
     }
 
-    /// Whether the addresses are to be named again, as a host gets new ones while it runs: a peer says that it reached this endpoint at one
-    /// that was not among them. Its question waits for that, as it is repeated.
+    /// Whether the addresses are to be named again, as a host gets new ones while it runs: a peer says that it reached
+    /// this endpoint at one that was not among them. Its question waits for that, as it is repeated.
     pub fn wants_addresses(&self) -> bool {
         self.unknown.is_some()
     }

@@ -54,8 +54,8 @@ impl Endpoint {
         None
     }
 
-    /// Whether what waits for `peer` had better leave now: nothing is on its way to it but what was sent more than `gap`
-    /// ago, or a whole packet waits. Otherwise more may come along, or an acknowledgement.
+    /// Whether what waits for `peer` had better leave now: nothing is on its way to it but what was sent more than
+    /// `gap` ago, or a whole packet waits. Otherwise more may come along, or an acknowledgement.
     pub fn is_ready(&self, now: Instant, peer: u32, gap: Duration) -> bool {
         let since = Instant::from_nanos(now.as_nanos().saturating_sub(gap.as_nanos() as u64));
         self.peers.get(peer as usize).is_some_and(|connection| connection.is_ready(since))
@@ -99,16 +99,18 @@ impl Endpoint {
         Some(Transmit { to, len, count: 1 + more, peer: Some(peer) })
     }
 
-    /// Writes a packet with any frames, for tests that play a hostile peer. `None` where there is no session, or no room.
+    /// Writes a packet with any frames, for tests that play a hostile peer. `None` where there is no session, or no
+    /// room.
     #[doc(hidden)]
     pub fn forge(&mut self, peer: u32, frames: &[u8], buf: &mut [u8]) -> Option<Transmit> {
         let (to, len) = self.peers.get_mut(peer as usize)?.forge(&self.config, frames, buf)?;
         Some(Transmit { to, len, count: 1, peer: Some(peer) })
     }
 
-    /// The endpoint is about to close, and the driver's payloads to go away, but for those whose tokens are `lasting`: from here on nothing is sent to peers that would
-    /// need them. The others get what is left, such as answers, though the window may be full: a search for the path's
-    /// longest packet fills that of a young session, and nobody would send them later.
+    /// The endpoint is about to close, and the driver's payloads to go away, but for those whose tokens are `lasting`:
+    /// from here on nothing is sent to peers that would need them. The others get what is left, such as answers, though
+    /// the window may be full: a search for the path's longest packet fills that of a young session, and nobody would
+    /// send them later.
     pub fn take_leave(&mut self, lasting: &dyn Fn(u64) -> bool) {
         for (peer, connection) in self.peers.iter_mut().enumerate() {
             connection.muted =

@@ -1,4 +1,5 @@
-//! What is remembered of the last peers that were forgotten: as much as it takes to know an echo of their questions from a new one.
+//! What is remembered of the last peers that were forgotten: as much as it takes to know an echo of their questions
+//! from a new one.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use core::net::SocketAddr;

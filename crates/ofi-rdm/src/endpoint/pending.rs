@@ -1,7 +1,7 @@
 //! Sessions that were granted to somebody who has not yet shown that it heard of it.
 //!
-//! A question may be an old one that somebody else repeats. So nothing is begun with it, and nothing ended, before a packet of the new
-//! session has come: only who asked can make one.
+//! A question may be an old one that somebody else repeats. So nothing is begun with it, and nothing ended, before a
+//! packet of the new session has come: only who asked can make one.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};

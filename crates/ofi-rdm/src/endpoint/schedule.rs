@@ -1,5 +1,5 @@
-//! Which peers are looked at, and when: those that may have something to send stand in a queue, those to which time means
-//! something in a heap. So peers at rest cost nothing but their memory, and little of that.
+//! Which peers are looked at, and when: those that may have something to send stand in a queue, those to which time
+//! means something in a heap. So peers at rest cost nothing but their memory, and little of that.
 
 use core::cmp::Reverse;
 

@@ -1,8 +1,8 @@
-//! Bytes that came before those in front of them, where they will be needed: blocks of one length, each made when the first of
-//! its bytes comes.
+//! Bytes that came before those in front of them, where they will be needed: blocks of one length, each made when the
+//! first of its bytes comes.
 //!
-//! Whatever a peer sends, this takes no more memory than the stream's window and a block, and no fragment costs more than a
-//! search among [`RUNS`] runs: what would be one run more is refused.
+//! Whatever a peer sends, this takes no more memory than the stream's window and a block, and no fragment costs more
+//! than a search among [`RUNS`] runs: what would be one run more is refused.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -13,7 +13,8 @@ use crate::ranges::RangeSet;
 
 /// Bytes of a block.
 const BLOCK: u64 = 1 << 15;
-/// Runs that are kept. Each is what came after a loss: a window of 4 MiB in packets of 1,452 bytes may lose every tenth of them.
+/// Runs that are kept. Each is what came after a loss: a window of 4 MiB in packets of 1,452 bytes may lose every tenth
+/// of them.
 pub const RUNS: usize = 256;
 
 /// See the module.
@@ -73,7 +74,8 @@ impl Late {
         true
     }
 
-    /// Forgets what lies below `next`, and takes what lies there, as far as one block has it. The piece is to be given back.
+    /// Forgets what lies below `next`, and takes what lies there, as far as one block has it. The piece is to be given
+    /// back.
     pub fn take(&mut self, next: u64) -> Option<Piece> {
         if self.runs.is_empty() {
             return None;

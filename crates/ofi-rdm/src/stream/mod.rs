@@ -19,7 +19,8 @@ pub use send::SendStream;
 pub enum Stream {
     /// Everything whose order counts. Its receiver may stop it.
     Commands = 0,
-    /// Answers, and payloads that were asked for. Always taken, so two ends that wait for each other's answers get them.
+    /// Answers, and payloads that were asked for. Always taken, so two ends that wait for each other's answers get
+    /// them.
     Bulk = 1,
 }
 

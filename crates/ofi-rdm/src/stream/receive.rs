@@ -15,8 +15,8 @@ pub enum Refused {
     Crowded,
 }
 
-/// See the module. Bytes below `next` have all arrived; those in `taken..next` are held as their record is not whole, or
-/// was not wanted yet; those above are kept in `late`.
+/// See the module. Bytes below `next` have all arrived; those in `taken..next` are held as their record is not whole,
+/// or was not wanted yet; those above are kept in `late`.
 #[derive(Debug)]
 pub struct ReceiveStream {
     next: u64,
@@ -77,8 +77,8 @@ impl ReceiveStream {
         self.limit
     }
 
-    /// The record that `bytes` from `offset` on are, if they are a whole one, and that may be taken where it lies once the
-    /// `before` bytes of others are taken: nothing is held, nothing has come early.
+    /// The record that `bytes` from `offset` on are, if they are a whole one, and that may be taken where it lies once
+    /// the `before` bytes of others are taken: nothing is held, nothing has come early.
     #[inline]
     pub fn whole<'a>(&self, before: u64, offset: u64, bytes: &'a [u8]) -> Option<Record<'a>> {
         let plain = self.held.len() == self.skip && self.late.is_empty() && !self.stopped;
@@ -277,8 +277,8 @@ mod tests {
         assert_eq!(stream.receive(20_008, &huge, &mut take), Err(Refused::Violation));
     }
 
-    /// Every second byte of a window, from its end on: whatever order a peer chooses, what is kept is bounded, and what is not
-    /// kept may come again.
+    /// Every second byte of a window, from its end on: whatever order a peer chooses, what is kept is bounded, and what
+    /// is not kept may come again.
     #[test]
     fn a_stream_in_shreds_takes_no_more_than_its_window_and_few_runs() {
         let bytes = stream_of(200);

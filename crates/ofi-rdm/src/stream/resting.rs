@@ -5,7 +5,8 @@ use core::ops::{Deref, DerefMut};
 
 use super::{SendStream, Sender, Stream};
 
-/// [`Sender`], which takes no room while everything has arrived and nobody writes. Reading it is the same then; writing wakes it.
+/// [`Sender`], which takes no room while everything has arrived and nobody writes. Reading it is the same then; writing
+/// wakes it.
 #[derive(Debug)]
 pub struct Senders(State);
 

@@ -1,8 +1,8 @@
 //! The sending end of a stream.
 //!
-//! Bytes are numbered from 0. Those in `base..end` are kept, as segments, until the peer has acknowledged them; those in
-//! `base..next` have been sent at least once. A segment is either bytes, or the name of a payload that stays with the
-//! driver and is fetched when a packet is made: once for each time that it is sent.
+//! Bytes are numbered from 0. Those in `base..end` are kept, as segments, until the peer has acknowledged them; those
+//! in `base..next` have been sent at least once. A segment is either bytes, or the name of a payload that stays with
+//! the driver and is fetched when a packet is made: once for each time that it is sent.
 //!
 //! A payload becomes parts (records of one packet each) when its packet is made, so that each part lies within one
 //! packet and its receiver can put it in place without assembling.
@@ -160,8 +160,8 @@ impl SendStream {
         }
     }
 
-    /// Whether everything that has not arrived is kept here, or is of payloads whose tokens are `lasting`: then it can be sent without the
-    /// driver's other payloads.
+    /// Whether everything that has not arrived is kept here, or is of payloads whose tokens are `lasting`: then it can
+    /// be sent without the driver's other payloads.
     pub fn is_plain(&self, lasting: &dyn Fn(u64) -> bool) -> bool {
         let held = |segment: &Segment| match &segment.what {
             What::Bytes(_) => true,
@@ -308,8 +308,8 @@ impl SendStream {
         Some((bytes, frame::STREAM_LEN + len))
     }
 
-    /// Puts more parts of the payload into the stream of which the packet that was just written has one, and nothing else of the
-    /// stream but `bytes`: at most `most`, and not the payload's last one. They count as sent.
+    /// Puts more parts of the payload into the stream of which the packet that was just written has one, and nothing
+    /// else of the stream but `bytes`: at most `most`, and not the payload's last one. They count as sent.
     pub(crate) fn train(&mut self, bytes: &Range<u64>, most: u64) -> Option<Train> {
         let Segment { start, len, what: What::Parts(parts) } = self.segments.back_mut()? else { return None };
         let stride = parts.stride();
@@ -356,8 +356,8 @@ impl SendStream {
         }
     }
 
-    /// Which segment has byte `at` of the stream, or how many there are. What was never sent lies in the last ones, which are
-    /// looked at first: the search through all of them costs a cache miss for each step.
+    /// Which segment has byte `at` of the stream, or how many there are. What was never sent lies in the last ones,
+    /// which are looked at first: the search through all of them costs a cache miss for each step.
     fn find(&self, at: u64) -> usize {
         let holds = |&index: &usize| {
             let segment = &self.segments[index];

@@ -129,7 +129,8 @@ impl<'a> Frame<'a> {
         Ok(Some((frame, reader.0)))
     }
 
-    /// Where the bytes belong that are all there is in a packet with the frames `input`; `None` if there is more, or anything else.
+    /// Where the bytes belong that are all there is in a packet with the frames `input`; `None` if there is more, or
+    /// anything else.
     #[inline]
     pub fn only_data(input: &'a [u8]) -> Option<(Stream, u64, &'a [u8])> {
         let (&[kind::STREAM, stream, a, b, ref offset @ ..], bytes) =

@@ -13,7 +13,8 @@ pub const INIT_LEN: usize = 1200;
 pub struct Params {
     /// Bytes of each stream that may be sent ahead of what was taken.
     pub window: u64,
-    /// Bytes that may be under way, as its socket holds them: a packet counts [`crate::wire::handshake::PACKET_COST`] more than its length.
+    /// Bytes that may be under way, as its socket holds them: a packet counts [`crate::wire::handshake::PACKET_COST`]
+    /// more than its length.
     pub in_flight: u64,
     /// Longest datagram that it takes.
     pub max_packet: u32,
@@ -23,7 +24,8 @@ pub struct Params {
     pub flags: u16,
 }
 
-/// What the kernel's socket buffer is charged for a packet beyond its bytes, about (Linux: 768 bytes for one of 64, 2,304 for one of 1,400).
+/// What the kernel's socket buffer is charged for a packet beyond its bytes, about (Linux: 768 bytes for one of 64,
+/// 2,304 for one of 1,400).
 pub const PACKET_COST: u64 = 1000;
 
 /// The smallest window: the longest record fits into half of it.

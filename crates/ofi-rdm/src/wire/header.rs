@@ -100,8 +100,8 @@ impl Header {
         }
     }
 
-    /// Flags and number of a packet of the session `session` that is neither checked nor sealed. `None` for any other, and for
-    /// what is malformed.
+    /// Flags and number of a packet of the session `session` that is neither checked nor sealed. `None` for any other,
+    /// and for what is malformed.
     #[inline]
     pub fn of_data(packet: &[u8], session: u64) -> Option<(u16, u64)> {
         let head = packet.first_chunk::<LEN>()?;

@@ -25,8 +25,8 @@ impl Guarded {
         self.1.with_mut(|number| unsafe { *number += 1 });
     }
 
-    /// As [`Guarded::add`], but gives up where it would wait for `held`: loom cannot tell two threads that wait for a third
-    /// from threads that wait for each other. Whether it did.
+    /// As [`Guarded::add`], but gives up where it would wait for `held`: loom cannot tell two threads that wait for a
+    /// third from threads that wait for each other. Whether it did.
     fn try_add(&self, me: usize) -> u32 {
         let bias = self.0.bias.load(Ordering::Acquire);
         // SAFETY: owners live as long as the lock.

@@ -1,9 +1,9 @@
 //! Registration before `main`.
 //!
 //! Linux answers a registration at once while the process has one thread. Later it waits until every processor has gone
-//! through the scheduler's quiescent states (`synchronize_rcu`): 10 to 30 ms on an idle machine, and tens of seconds were
-//! measured where processes that yield in a loop starve the kernel's RCU thread (6.18, two cores; docs/hot-path.md,
-//! "Barriers"). An endpoint would open that much later, and a peer would take its process for dead.
+//! through the scheduler's quiescent states (`synchronize_rcu`): 10 to 30 ms on an idle machine, and tens of seconds
+//! were measured where processes that yield in a loop starve the kernel's RCU thread (6.18, two cores;
+//! docs/hot-path.md, "Barriers"). An endpoint would open that much later, and a peer would take its process for dead.
 //!
 //! A library that is loaded by a process with several threads is not held up: it registers with its first endpoint.
 

@@ -45,7 +45,8 @@ pub fn register_private() -> Support {
     imp::register_private()
 }
 
-/// As [`heavy`], for the threads of this process only, which costs less (`MEMBARRIER_CMD_PRIVATE_EXPEDITED`, Linux 4.14).
+/// As [`heavy`], for the threads of this process only, which costs less (`MEMBARRIER_CMD_PRIVATE_EXPEDITED`, Linux
+/// 4.14).
 ///
 /// # Errors
 /// As there.

@@ -281,8 +281,8 @@ impl Consumer {
         self.load_header() != 0
     }
 
-    /// The caller's half of the next header word, unchecked: for choosing a way, before [`peek`](Self::peek). 0 if there
-    /// is none.
+    /// The caller's half of the next header word, unchecked: for choosing a way, before [`peek`](Self::peek). 0 if
+    /// there is none.
     #[inline(always)]
     pub fn next_high(&self) -> u32 {
         (self.load_header() >> 32) as u32

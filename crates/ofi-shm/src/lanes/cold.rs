@@ -1,7 +1,7 @@
 //! Lanes that are not polled at every poll.
 //!
-//! With more than [`HOT`] peers those that were quiet become cold: their senders set a hint byte, and a poll looks at a cache
-//! line of hints and at one cold lane in turn, since a hint may be wrong (the memory is everybody's).
+//! With more than [`HOT`] peers those that were quiet become cold: their senders set a hint byte, and a poll looks at a
+//! cache line of hints and at one cold lane in turn, since a hint may be wrong (the memory is everybody's).
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

@@ -39,7 +39,8 @@ impl ShmLanes {
                         self.spare(peer);
                         continue;
                     }
-                    // What was sent before the peer was there rang no bell, and the peer may have looked, and slept, since.
+                    // What was sent before the peer was there rang no bell, and the peer may have looked, and slept,
+                    // since.
                     crash_point!("attach.rings");
                     lane.ring(&mut self.common);
                     lane.confirm(host);

@@ -1,7 +1,8 @@
 //! All lanes of an endpoint: what it keeps of them, and what the core asks of them.
 //!
-//! `peers.rs`: which there are; `events.rs`: what the helper thread found; `poll.rs`: which are looked at; `cold.rs`: those that
-//! are not at every poll; `sleep.rs`: how the endpoint sleeps; `close.rs`: its end; `statistics.rs`: what it counts.
+//! `peers.rs`: which there are; `events.rs`: what the helper thread found; `poll.rs`: which are looked at; `cold.rs`:
+//! those that are not at every poll; `sleep.rs`: how the endpoint sleeps; `close.rs`: its end; `statistics.rs`: what it
+//! counts.
 
 mod close;
 mod cold;
@@ -139,7 +140,8 @@ impl ShmLanes {
     }
 }
 
-// SAFETY: copies of this end run in its polls and are over when they report; a peer copies under a lease or a grant, which is ended before the operation is (`bulk`, `single`, `grants`), and dropping the state withdraws all.
+// SAFETY: copies of this end run in its polls and are over when they report; a peer copies under a lease or a grant,
+// which is ended before the operation is (`bulk`, `single`, `grants`), and dropping the state withdraws all.
 unsafe impl Lanes<Shm> for State {
     fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
         let Self::Closed { domain, terms } = self else {

@@ -30,8 +30,8 @@ impl ShmLanes {
         Some(peer)
     }
 
-    /// The number of a lane that was lost, and that nothing refers to: so there are as many lanes as peers at one time, not as
-    /// peers ever met.
+    /// The number of a lane that was lost, and that nothing refers to: so there are as many lanes as peers at one time,
+    /// not as peers ever met.
     pub(super) fn take_spare<H: Host<Shm>>(&mut self, host: &mut H) -> Option<Peer> {
         for _ in 0..self.spare.len().min(SPARES) {
             let peer = self.spare.pop_front()?;

@@ -21,8 +21,8 @@ pub struct Token {
     pub op: u64,
     /// Flags of the announcement.
     pub high: u32,
-    /// The key of the library memory that holds the payload, 0 for none, and where it lies. With `LENT` in the flags, the
-    /// ticket and the address of application memory that may be read (`single/`).
+    /// The key of the library memory that holds the payload, 0 for none, and where it lies. With `LENT` in the flags,
+    /// the ticket and the address of application memory that may be read (`single/`).
     pub key: u64,
     pub offset: u64,
 }

@@ -13,15 +13,15 @@ use crate::lane::{Lane, Link};
 use crate::layout::pair;
 use crate::sys;
 
-/// How long ending a receive waits for a sender that writes into it: a chunk, or as long as the sender's process is kept
-/// from running in the middle of one.
+/// How long ending a receive waits for a sender that writes into it: a chunk, or as long as the sender's process is
+/// kept from running in the middle of one.
 const BOUND: Duration = Duration::from_secs(5);
 
 /// As [`BOUND`], once a peer of this process has overrun that.
 const LESS: Duration = Duration::from_secs(1);
 
-/// A peer has said for as long as [`BOUND`] that it writes. Waits hold the endpoint up, and a peer that lies could make every
-/// other of its peers wait: so nothing is opened to writers in this process any more, and receivers copy alone.
+/// A peer has said for as long as [`BOUND`] that it writes. Waits hold the endpoint up, and a peer that lies could make
+/// every other of its peers wait: so nothing is opened to writers in this process any more, and receivers copy alone.
 static OVERRUN: AtomicBool = AtomicBool::new(false);
 
 /// Whether peers may be let write here.

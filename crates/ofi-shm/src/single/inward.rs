@@ -1,5 +1,5 @@
-//! The receiving end of a long transfer: it chooses how the bytes come, and copies them from the front. The transfer is a message, a peer's
-//! write to a region of this end, or this end's own read.
+//! The receiving end of a long transfer: it chooses how the bytes come, and copies them from the front. The transfer is
+//! a message, a peer's write to a region of this end, or this end's own read.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -73,8 +73,8 @@ impl Lane {
         self.start_waiting(common, host);
     }
 
-    /// Starts what waits, as far as it goes the way of what is under way: ways that overlap could not be compared. One single
-    /// copy at a time.
+    /// Starts what waits, as far as it goes the way of what is under way: ways that overlap could not be compared. One
+    /// single copy at a time.
     fn start_waiting<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) {
         while let Some(single) = &mut self.single
             && let Some(next) = single.waiting.front()
@@ -220,7 +220,8 @@ impl Lane {
         let (ticket, len) = (inward.ticket, inward.len);
         let target = own.word64(pair::TARGET);
         let writes = inward.shared;
-        // The registration was closed, or a counter was bound to it: the sender begins nothing more, and counts what it has.
+        // The registration was closed, or a counter was bound to it: the sender begins nothing more, and counts what it
+        // has.
         let alone = inward.opened.is_some() && target.load(Ordering::SeqCst) != ticket;
         let said = |offset| {
             let word = cma::word(&up.parts.pair, offset).load(Ordering::Acquire);

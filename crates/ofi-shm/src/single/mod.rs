@@ -1,28 +1,33 @@
-//! Large messages in application memory without a stop on the way: the receiver reads from the sender's memory and the sender
-//! writes to the receiver's, from both ends, until they meet.
+//! Large messages in application memory without a stop on the way: the receiver reads from the sender's memory and the
+//! sender writes to the receiver's, from both ends, until they meet.
 //!
 //! 1. An `Announce` says where its payload lies (`LENT`), and whether the sender can write (`WRITES`).
-//! 2. The receiver begins to copy from the front, and tells the sender by `Share` where its memory is. The sender copies from
-//!    the end, if it is there to do so: a sender that computes holds nothing up. Each says in its pair memory how far it has
-//!    got (`FRONT`; `CLAIMED` and `WRITTEN`). Where the two overlap, bytes are copied twice, the same ones.
+//! 2. The receiver begins to copy from the front, and tells the sender by `Share` where its memory is. The sender
+//!    copies from the end, if it is there to do so: a sender that computes holds nothing up. Each says in its pair
+//!    memory how far it has got (`FRONT`; `CLAIMED` and `WRITTEN`). Where the two overlap, bytes are copied twice, the
+//!    same ones.
 //! 3. The receiver sees that all is there, and answers `Done`.
 //!
-//! Long writes and reads go so too. A write announces its bytes as a message does, and its owner receives them into registered
-//! memory. A read is answered by an `Offer`: its owner is the sender then, and the reader the receiver, whose replies have the flag
-//! `SERVED`. Registered memory is checked at each chunk that its owner copies; what the other end does by itself is in `opening.rs`.
+//! Long writes and reads go so too. A write announces its bytes as a message does, and its owner receives them into
+//! registered memory. A read is answered by an `Offer`: its owner is the sender then, and the reader the receiver,
+//! whose replies have the flag `SERVED`. Registered memory is checked at each chunk that its owner copies; what the
+//! other end does by itself is in `opening.rs`.
 //!
-//! One payload of a lane is copied so at a time. What cannot be copied (a page that is a device's, a right that was taken
-//! away) is left to the other end, and if neither can, the message comes through the bulk ring, from its beginning.
+//! One payload of a lane is copied so at a time. What cannot be copied (a page that is a device's, a right that was
+//! taken away) is left to the other end, and if neither can, the message comes through the bulk ring, from its
+//! beginning.
 //!
-//! Nobody writes into memory whose operation has ended, and nobody believes what was read out of such. The words and their order
-//! are [`ofi_ring::ticket`]'s, which loom checks; here:
-//! S1. A sender writes each chunk under a claim of `TARGET`, which it says in `WRITING`. A receiver that ends a receive for
-//!     whatever reason takes `TARGET` away and waits until `WRITING` is not the ticket any more, or the process of the sender
-//!     has ended: [`Lane::withdraw`]. Closing a registration does the same for a write that is being copied into it.
-//! S2. A sender takes `LENT` away when its operation ends ([`Lend`]), before the application has the memory back. A receiver
-//!     looks at it after each read, and drops what it read if the ticket is gone. Closing a registration takes away what is read of it.
-//! S3. `CLAIMED` and `WRITTEN` begin with 16 bits of the ticket, and a sender sets them at each `Share`, of which a ring of
-//!     replies holds fewer than 64: what stands there of another message is never taken for this one's.
+//! Nobody writes into memory whose operation has ended, and nobody believes what was read out of such. The words and
+//! their order are [`ofi_ring::ticket`]'s, which loom checks; here:
+//! S1. A sender writes each chunk under a claim of `TARGET`, which it says in `WRITING`. A receiver that ends a receive
+//!     for whatever reason takes `TARGET` away and waits until `WRITING` is not the ticket any more, or the process of
+//!     the sender has ended: [`Lane::withdraw`]. Closing a registration does the same for a write that is being copied
+//!     into it.
+//! S2. A sender takes `LENT` away when its operation ends ([`Lend`]), before the application has the memory back. A
+//!     receiver looks at it after each read, and drops what it read if the ticket is gone. Closing a registration takes
+//!     away what is read of it.
+//! S3. `CLAIMED` and `WRITTEN` begin with 16 bits of the ticket, and a sender sets them at each `Share`, of which a
+//!     ring of replies holds fewer than 64: what stands there of another message is never taken for this one's.
 //!
 //! A peer that lies about any of it spoils its own messages, or its own memory (`docs/threat-model.md`).
 

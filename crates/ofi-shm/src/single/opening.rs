@@ -1,9 +1,9 @@
 //! Registered memory that a peer copies to or from by itself, and how closing the registration stops it.
 //!
-//! A peer copies only while a word of this end's pair memory has its ticket: `TARGET` for what it writes (S1), a word of `LENT`
-//! for what it reads (S2). Each registration has a list of such words. Closing it takes the tickets away, and waits until
-//! nobody writes. What is open goes into the list under its lock, after a look whether the registration is still there: so closing,
-//! which takes the key away first, finds it in the list or is seen.
+//! A peer copies only while a word of this end's pair memory has its ticket: `TARGET` for what it writes (S1), a word
+//! of `LENT` for what it reads (S2). Each registration has a list of such words. Closing it takes the tickets away, and
+//! waits until nobody writes. What is open goes into the list under its lock, after a look whether the registration is
+//! still there: so closing, which takes the key away first, finds it in the list or is seen.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -106,7 +106,8 @@ impl Registered {
         Ok(first.filter(|first| first.len == len).map(|first| Self { addr: first.addr, grant }))
     }
 
-    /// Stores the ticket and keeps it there until the answer goes, or the registration is closed. `None` if it is closed.
+    /// Stores the ticket and keeps it there until the answer goes, or the registration is closed. `None` if it is
+    /// closed.
     pub fn open(&self, common: &Common, key: u64, opening: Opening) -> Option<Opened> {
         let regions = &common.shared.domain.regions;
         let region = self.grant.region();

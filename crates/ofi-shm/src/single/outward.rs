@@ -1,5 +1,5 @@
-//! The end that has the bytes: lending them, and writing them from their end. They are a message's or a write's, or registered memory
-//! that the peer reads.
+//! The end that has the bytes: lending them, and writing them from their end. They are a message's or a write's, or
+//! registered memory that the peer reads.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -51,8 +51,8 @@ pub struct ServedRead {
 }
 
 impl Lane {
-    /// Lends a payload to the peer, if it may be copied from memory to memory: flags and words of its announcement, and what
-    /// the operation keeps.
+    /// Lends a payload to the peer, if it may be copied from memory to memory: flags and words of its announcement, and
+    /// what the operation keeps.
     pub fn lend(
         &mut self,
         common: &mut Common,
@@ -128,8 +128,8 @@ impl Lane {
         Ok(self.reads_served.remove(at))
     }
 
-    /// Whether a command may be taken while others are served: a read behind reads that were offered, so that the peer has the
-    /// next one before it is through with the last. It reads them in their order.
+    /// Whether a command may be taken while others are served: a read behind reads that were offered, so that the peer
+    /// has the next one before it is through with the last. It reads them in their order.
     pub fn may_serve(&self, kind: u32) -> bool {
         let served = self.reads_served.len();
         self.serving == 0 || (kind == kind::READ && self.serving == served && served < OFFERS)
@@ -267,7 +267,8 @@ impl Lane {
             };
             crash_point!("single.write");
             let there = copy::runs(&outward.there, skip, size);
-            // SAFETY: the payload is lent until the operation ends, or registered while its grant is held; it is only read.
+            // SAFETY: the payload is lent until the operation ends, or registered while its grant is held; it is only
+            // read.
             let result = unsafe { up.parts.process.write(there, copy::runs(here, from, size)) };
             crash_point!("single.written");
             match result {

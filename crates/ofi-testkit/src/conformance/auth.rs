@@ -1,4 +1,5 @@
-//! Authorization keys: who may talk to whom, and whose peers may access a registration (fi_endpoint(3), fi_domain(3), fi_mr(3)).
+//! Authorization keys: who may talk to whom, and whose peers may access a registration (fi_endpoint(3), fi_domain(3),
+//! fi_mr(3)).
 
 use std::sync::Arc;
 

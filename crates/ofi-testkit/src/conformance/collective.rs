@@ -1,5 +1,5 @@
-//! Collectives (fi_collective(3)) and sets of addresses (fi_av_set(3)). What each schedule does is checked against a model
-//! for all numbers of ranks in `ofi-core/collective`; here whole groups run over the transport.
+//! Collectives (fi_collective(3)) and sets of addresses (fi_av_set(3)). What each schedule does is checked against a
+//! model for all numbers of ranks in `ofi-core/collective`; here whole groups run over the transport.
 
 use std::sync::Arc;
 
@@ -82,7 +82,8 @@ impl Circle {
         let side = &self.sides[rank];
         let (buf, result) = (&work.buf[rank], &work.result[rank]);
         let pieces = [buf, result].map(|memory| [memory.slice(..).piece()]);
-        // SAFETY: the memory is in `work`, which outlives the wait for all completions in `run`; a failed test leaks it.
+        // SAFETY: the memory is in `work`, which outlives the wait for all completions in `run`; a failed test leaks
+        // it.
         let lent = pieces.each_ref().map(|pieces| unsafe { Lent::new(pieces, &[]) });
         let mut op = CollectiveOp::new(work.kind, self.groups[rank].addr(), Context(rank + 1));
         op = op.data(work.datatype, work.count, lent[0], lent[1]);

@@ -383,8 +383,8 @@ pub fn a_passive_endpoint_needs_its_queue_and_has_its_name(kit: &dyn Kit) {
     pep.listen().expect("twice");
     let name: Address = pep.name().expect("a name");
     assert_eq!(pep.set_name(&name).unwrap_err().errno(), Errno::EOPBADSTATE);
-    // A name is free once its endpoint is closed. Another process of this host may be given a port that is free before it is
-    // asked for again: then this looks at another one.
+    // A name is free once its endpoint is closed. Another process of this host may be given a port that is free before
+    // it is asked for again: then this looks at another one.
     let is_freed = |pep: Arc<dyn PassiveEndpoint>| {
         let name = pep.name().expect("a name");
         let second = open();

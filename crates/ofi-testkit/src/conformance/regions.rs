@@ -48,7 +48,8 @@ pub fn requested_keys_are_used(kit: &dyn Kit) {
 pub fn a_key_that_is_used_again_opens_the_new_region(kit: &dyn Kit) {
     for mode in [MrMode::empty(), MrMode::VIRT_ADDR] {
         let Some(pair) = pair_in(kit, mode) else { continue };
-        // What a peer knew of the key before says nothing of the next region: it is longer, elsewhere, and has more rights.
+        // What a peer knew of the key before says nothing of the next region: it is longer, elsewhere, and has more
+        // rights.
         for (len, rights) in [(64, MrAccess::REMOTE_READ), (4_096, RIGHTS), (70_000, RIGHTS)] {
             let memory = Memory::library(&pair.b.domain, len);
             let region = pair.b.register_with(&memory, rights, 9, 0).unwrap();

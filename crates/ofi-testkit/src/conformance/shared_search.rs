@@ -1,5 +1,5 @@
-//! Peek, claim and discard (fi_tagged(3)) in a receive context that endpoints share: told by the endpoint that the message
-//! came through, and by the first one if there is no message.
+//! Peek, claim and discard (fi_tagged(3)) in a receive context that endpoints share: told by the endpoint that the
+//! message came through, and by the first one if there is no message.
 
 use super::sharing::Group;
 use crate::prelude::*;

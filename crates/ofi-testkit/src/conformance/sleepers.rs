@@ -103,7 +103,8 @@ pub fn a_thread_that_polls_lets_the_sleepers_of_another_queue_sleep(kit: &dyn Ki
     });
 }
 
-/// A thread blocks in `sleep` on what `b` has, another does `meanwhile` and never looks again, then `a` sends: the sleeper wakes.
+/// A thread blocks in `sleep` on what `b` has, another does `meanwhile` and never looks again, then `a` sends: the
+/// sleeper wakes.
 fn is_woken_after(pair: &Pair, what: &str, sleep: impl Fn() + Sync, meanwhile: impl Fn()) {
     pair.post(|| pair.b.receive(()).context(2).post());
     std::thread::scope(|scope| {

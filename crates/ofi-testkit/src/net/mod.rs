@@ -1,5 +1,5 @@
-//! A simulated network with a virtual clock: endpoints of `ofi-rdm`, links that lose, repeat, reorder, damage and
-//! delay datagrams, hosts that sleep, die and come back. An hour of silence costs nothing, and a seed gives the same run
+//! A simulated network with a virtual clock: endpoints of `ofi-rdm`, links that lose, repeat, reorder, damage and delay
+//! datagrams, hosts that sleep, die and come back. An hour of silence costs nothing, and a seed gives the same run
 //! again.
 
 mod application;
@@ -414,7 +414,8 @@ impl Net {
         }
     }
 
-    /// What somebody does who sees all datagrams and can put others on the wire: sends them back, elsewhere, and once more.
+    /// What somebody does who sees all datagrams and can put others on the wire: sends them back, elsewhere, and once
+    /// more.
     fn interfere(&mut self, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
         let soon = self.now + self.link.delay + self.link.delay;
         if self.random.chance(self.link.reflect) {
@@ -443,7 +444,8 @@ impl Net {
         }
     }
 
-    /// When a packet that reaches the link to `target` has passed it, and whether it is marked; `None` if its queue is full.
+    /// When a packet that reaches the link to `target` has passed it, and whether it is marked; `None` if its queue is
+    /// full.
     fn pass(&mut self, target: usize, at: Instant, len: usize) -> Option<(Instant, bool)> {
         let occupied = len as u64 * self.link.byte_time;
         if occupied == 0 {

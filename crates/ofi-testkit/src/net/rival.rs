@@ -1,5 +1,6 @@
-//! Cross traffic: a flow that always has something to send, and shares a link as TCP does: NewReno's window (RFC 5681), with losses found
-//! packet by packet by those that overtook them, and the last ones of a window by a probe (RACK and TLP, RFC 8985).
+//! Cross traffic: a flow that always has something to send, and shares a link as TCP does: NewReno's window (RFC 5681),
+//! with losses found packet by packet by those that overtook them, and the last ones of a window by a probe (RACK and
+//! TLP, RFC 8985).
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -207,7 +207,8 @@ pub struct Last {
     key: u32,
 }
 
-// SAFETY: segments are of memory that its owner lends the device until the request has ended or the queue is gone, whichever thread moves it.
+// SAFETY: segments are of memory that its owner lends the device until the request has ended or the queue is gone,
+// whichever thread moves it.
 unsafe impl Send for Fabric {}
 
 impl Fabric {
@@ -656,7 +657,8 @@ impl Bytes {
 fn place(pair: &mut Pair) {
     let Some((_, at, bytes)) = pair.unplaced.take() else { return };
     let to = std::ptr::with_exposed_provenance_mut(at.addr as usize);
-    // SAFETY: memory of this process whose registration was looked at when this was executed; whoever takes it back places this before.
+    // SAFETY: memory of this process whose registration was looked at when this was executed; whoever takes it back
+    // places this before.
     unsafe { ofi_core::copy::bytes(bytes.as_ptr(), to, bytes.len()) };
 }
 

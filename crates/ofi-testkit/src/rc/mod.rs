@@ -1,10 +1,12 @@
-//! A simulated fabric of devices with reliable connected queue pairs in this process, and the rdma_cm that connects them.
+//! A simulated fabric of devices with reliable connected queue pairs in this process, and the rdma_cm that connects
+//! them.
 //!
-//! What happens is drawn from a seed: which connection moves next, when an end is reported, how long an event takes, whether a receiver is for once
-//! not ready, how much of what a connection had under way was done when it failed. Within a connection everything keeps its order, as on a
-//! device. Nothing moves unless an endpoint polls, but for a thread that moves what is under way for those who sleep. A
-//! [`SimulatedDevice::driven`] one has no such thread and a time of its own, so that a run of one thread is the same for the same seed. Nothing
-//! that is seen here says anything about a device's speed.
+//! What happens is drawn from a seed: which connection moves next, when an end is reported, how long an event takes,
+//! whether a receiver is for once not ready, how much of what a connection had under way was done when it failed.
+//! Within a connection everything keeps its order, as on a device. Nothing moves unless an endpoint polls, but for a
+//! thread that moves what is under way for those who sleep. A [`SimulatedDevice::driven`] one has no such thread and a
+//! time of its own, so that a run of one thread is the same for the same seed. Nothing that is seen here says anything
+//! about a device's speed.
 
 mod device;
 mod fabric;
@@ -27,7 +29,8 @@ pub struct Plan {
     pub not_ready: u64,
     /// Of 100 requests, so many are reported late.
     pub late: u64,
-    /// Of 100 writes, so many are reported before they are in memory. They are when anything follows on their connection.
+    /// Of 100 writes, so many are reported before they are in memory. They are when anything follows on their
+    /// connection.
     pub unplaced: u64,
     /// Of 100 events of connections, so many are late.
     pub slow: u64,
@@ -137,8 +140,8 @@ impl SimulatedDevice {
         self.lock().begin(plan);
     }
 
-    /// The addresses of its endpoints, which no other device has, of another process either: endpoints of one host find each other by the IPv4
-    /// address, which therefore is one of this host.
+    /// The addresses of its endpoints, which no other device has, of another process either: endpoints of one host find
+    /// each other by the IPv4 address, which therefore is one of this host.
     fn addresses(&self) -> Vec<IpAddr> {
         // The system numbers processes up to 2^22, and few have more than three devices.
         let [_, a, b, c] = std::process::id().to_be_bytes();
@@ -147,8 +150,8 @@ impl SimulatedDevice {
         vec![v4.into(), v6.into()]
     }
 
-    /// Has the queue pair of the endpoint at `of` that is connected to the one at `to` fail: what is under way and what is posted comes back.
-    /// The other end is told nothing.
+    /// Has the queue pair of the endpoint at `of` that is connected to the one at `to` fail: what is under way and what
+    /// is posted comes back. The other end is told nothing.
     pub fn fail(&self, of: SocketAddr, to: SocketAddr) {
         self.lock().fail_between(of, to);
     }

@@ -1,9 +1,10 @@
-//! A simulated fabric of SRD devices in this process: messages arrive once, in any order, or fail as a device reports it.
+//! A simulated fabric of SRD devices in this process: messages arrive once, in any order, or fail as a device reports
+//! it.
 //!
-//! What happens is drawn from a seed: which message arrives next, how long its completion takes, and whether a receiver is for once not ready.
-//! Nothing moves unless an endpoint polls, but for a thread that moves what is under way for those who sleep. A [`SimulatedDevice::driven`]
-//! one has no such thread and a time of its own, so that a run of one thread is the same for the same seed. Nothing that is seen here says
-//! anything about a device's speed.
+//! What happens is drawn from a seed: which message arrives next, how long its completion takes, and whether a receiver
+//! is for once not ready. Nothing moves unless an endpoint polls, but for a thread that moves what is under way for
+//! those who sleep. A [`SimulatedDevice::driven`] one has no such thread and a time of its own, so that a run of one
+//! thread is the same for the same seed. Nothing that is seen here says anything about a device's speed.
 
 mod device;
 
@@ -60,7 +61,8 @@ enum What {
     Write { bytes: Vec<u8>, at: Remote, data: Option<u32> },
 }
 
-// SAFETY: the segment is of memory that the queue pair's owner lends it until the request has ended, whichever thread moves it.
+// SAFETY: the segment is of memory that the queue pair's owner lends it until the request has ended, whichever thread
+// moves it.
 unsafe impl Send for What {}
 
 struct Queue {
@@ -369,7 +371,8 @@ impl SimulatedDevice {
         let len = bytes.len();
         match flight.what {
             What::Read { into, at } => {
-                // SAFETY: registered memory of this process, of which `len` bytes are there; the segment is lent until the read has ended.
+                // SAFETY: registered memory of this process, of which `len` bytes are there; the segment is lent until
+                // the read has ended.
                 unsafe {
                     ofi_core::copy::bytes(
                         std::ptr::with_exposed_provenance(at.addr as usize),

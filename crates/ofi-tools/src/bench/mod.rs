@@ -1,8 +1,9 @@
 //! `mr-bench`: how fast transfers of `multirail` are between two processes, in the manner of nixlbench.
 //!
 //! A target owns memory and drives its agent. An initiator reads or writes it, in transfers of a batch of blocks, and
-//! measures preparing, posting and the whole. They meet by TCP ([`meeting`]), at addresses that are given or
-//! [`listed`] in etcd. Without `--listen`, `--etcd` and an address, the program starts its own targets. Several initiators are agents of one process, with rails of their own, so that they begin each measurement together.
+//! measures preparing, posting and the whole. They meet by TCP ([`meeting`]), at addresses that are given or [`listed`]
+//! in etcd. Without `--listen`, `--etcd` and an address, the program starts its own targets. Several initiators are
+//! agents of one process, with rails of their own, so that they begin each measurement together.
 
 mod figures;
 mod initiator;
@@ -34,8 +35,8 @@ pub(crate) struct Options {
     /// Be a target: wait for the initiators of one run at this address (port 0 chooses one, which is printed).
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "addresses")]
     listen: Option<String>,
-    /// Meet in etcd, at the client URL of a member (http://HOST:PORT), or of several, separated by commas: targets are listed there, and initiators
-    /// take those that wait.
+    /// Meet in etcd, at the client URL of a member (http://HOST:PORT), or of several, separated by commas: targets are
+    /// listed there, and initiators take those that wait.
     #[arg(long, value_name = "URLS", conflicts_with = "addresses")]
     etcd: Option<String>,
     /// Ask etcd as this user; MR_BENCH_ETCD_PASSWORD in the environment is the password.
@@ -47,7 +48,8 @@ pub(crate) struct Options {
     /// Who works with whom.
     #[arg(long, default_value = "pairwise")]
     scheme: Scheme,
-    /// How many initiators, targets, or pairs of one of each, by the scheme. As many as there are addresses, if there are several.
+    /// How many initiators, targets, or pairs of one of each, by the scheme. As many as there are addresses, if there
+    /// are several.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=64))]
     pairs: Option<u64>,
     /// Providers, one for each rail: `udp,udp` are two rails.

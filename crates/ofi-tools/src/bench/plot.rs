@@ -100,7 +100,8 @@ fn lines(rows: &[Row], value: fn(&Row) -> f64) -> Vec<Line> {
     lines
 }
 
-/// What an axis must show, with room at both ends. Logarithms need more than 0, which a clock that stood still would give.
+/// What an axis must show, with room at both ends. Logarithms need more than 0, which a clock that stood still would
+/// give.
 fn range(values: impl Iterator<Item = f64>) -> Range<f64> {
     let (low, high) =
         values.fold((f64::MAX, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));

@@ -1,8 +1,9 @@
 //! `ofi cp`: copies a file from another host, over any provider.
 //!
-//! `ofi cp serve DIR` hands out the regular files below a directory; `ofi cp get ADDRESS FILE` fetches one by several connections at once.
-//! A file travels in blocks, each with its BLAKE3 hash ([`wire`]). What has arrived is written beside the destination with a journal
-//! ([`partial`]), so that a copy that was cut goes on where it was, in the same process or in a later one.
+//! `ofi cp serve DIR` hands out the regular files below a directory; `ofi cp get ADDRESS FILE` fetches one by several
+//! connections at once. A file travels in blocks, each with its BLAKE3 hash ([`wire`]). What has arrived is written
+//! beside the destination with a journal ([`partial`]), so that a copy that was cut goes on where it was, in the same
+//! process or in a later one.
 
 mod get;
 mod link;

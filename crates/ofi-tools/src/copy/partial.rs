@@ -1,8 +1,8 @@
-//! A file that has arrived in part: `FILE.ofi-part`, and `FILE.ofi-journal` with a line on which file it is and a record for each block
-//! that was written: its number and its hash.
+//! A file that has arrived in part: `FILE.ofi-part`, and `FILE.ofi-journal` with a line on which file it is and a
+//! record for each block that was written: its number and its hash.
 //!
-//! Whoever goes on checks every block of the journal against its hash, so that neither a cut nor a crash of the system can leave a
-//! block that was never written. A record that was cut is not one.
+//! Whoever goes on checks every block of the journal against its hash, so that neither a cut nor a crash of the system
+//! can leave a block that was never written. A record that was cut is not one.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -54,7 +54,8 @@ fn open(path: &Path) -> Result<File> {
 }
 
 impl Partial {
-    /// Begins to write `destination`, or goes on: answers the blocks that are missing, too. `name` is what the server calls it.
+    /// Begins to write `destination`, or goes on: answers the blocks that are missing, too. `name` is what the server
+    /// calls it.
     ///
     /// # Errors
     /// When another process writes it, or the system refuses.
@@ -124,7 +125,8 @@ fn begin(journal: &mut File, header: &Header) -> io::Result<()> {
     journal.write_all(&line)
 }
 
-/// The blocks that are there, sorted; `None` if the journal is another file's. Leaves the journal where the next record goes.
+/// The blocks that are there, sorted; `None` if the journal is another file's. Leaves the journal where the next record
+/// goes.
 fn arrived(journal: &mut File, header: &Header, data: &File) -> io::Result<Option<Vec<u64>>> {
     let most = (header.file.blocks() + 1).saturating_mul(2 * RECORD as u64) + (64 << 10);
     let mut bytes = Vec::new();

@@ -1,5 +1,5 @@
-//! The messages. A client sends requests as JSON; a server answers each, in any order: a block begins with [`BLOCK_MARK`], anything
-//! else is an [`Answer`] as JSON.
+//! The messages. A client sends requests as JSON; a server answers each, in any order: a block begins with
+//! [`BLOCK_MARK`], anything else is an [`Answer`] as JSON.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,5 @@
-//! What a network device does by itself: the features that `ethtool -k` shows, read by the same requests (`linux/ethtool.h`).
+//! What a network device does by itself: the features that `ethtool -k` shows, read by the same requests
+//! (`linux/ethtool.h`).
 
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -77,7 +78,8 @@ fn ask(socket: &UdpSocket, interface: &str, words: &mut [u32]) -> io::Result<()>
         *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
-    // SAFETY: the name ends, and `words` has room for all that the kernel writes for this command, as said where it is made.
+    // SAFETY: the name ends, and `words` has room for all that the kernel writes for this command, as said where it is
+    // made.
     let answer = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &mut request) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

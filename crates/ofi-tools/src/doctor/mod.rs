@@ -1,7 +1,8 @@
 //! `ofi doctor`: what this host lacks for speed, and what to change.
 //!
-//! A check tries the thing where that is possible (it locks memory, reads another process's memory, sends segmented datagrams),
-//! since limits, sandboxes and namespaces forbid what files under `/proc` allow. Checks stand in the order of their effect.
+//! A check tries the thing where that is possible (it locks memory, reads another process's memory, sends segmented
+//! datagrams), since limits, sandboxes and namespaces forbid what files under `/proc` allow. Checks stand in the order
+//! of their effect.
 
 mod check;
 mod devices;

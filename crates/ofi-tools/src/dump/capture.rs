@@ -1,4 +1,5 @@
-//! Captures as tcpdump writes them (pcap-savefile(5)): UDP datagrams over IPv4 and IPv6. What else is there is passed over.
+//! Captures as tcpdump writes them (pcap-savefile(5)): UDP datagrams over IPv4 and IPv6. What else is there is passed
+//! over.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -1,7 +1,8 @@
 //! The promises that this program makes to the raw layer: about the memory that it lends, and about its threads.
 //!
 //! Invariants:
-//! I1. An [`Arena`] is freed after the endpoint that its memory was lent to is closed: `Node` keeps both, in that order.
+//! I1. An [`Arena`] is freed after the endpoint that its memory was lent to is closed: `Node` keeps both, in that
+//! order.
 //! I2. The slots of a [`Slots`] do not overlap, and no two receives or reads in flight use the same one.
 //! I3. A slot in flight is touched by nobody but the library: [`Slots::fill`] and [`Slots::verify`] are called only by
 //!     `check.rs`, on slots whose completions it has read.

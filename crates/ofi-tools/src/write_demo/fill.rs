@@ -1,5 +1,5 @@
-//! The bytes of a region: those of the C++ demo, whose `std::uniform_int_distribution<uint64_t>` over all 64-bit numbers hands out
-//! the numbers of its `std::mt19937_64` as they come.
+//! The bytes of a region: those of the C++ demo, whose `std::uniform_int_distribution<uint64_t>` over all 64-bit
+//! numbers hands out the numbers of its `std::mt19937_64` as they come.
 
 use rand_mt::Mt64;
 

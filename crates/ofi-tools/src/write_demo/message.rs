@@ -10,9 +10,9 @@
 //!                                  @32  u32 page_index[pages]
 //! ```
 //!
-//! Two messages are this program's own. `CONNECT_NAMED` (2) carries an address of more than 32 bytes: its length at @4, its bytes
-//! behind the regions. `REPEATED_FILL` (3) has the number of rounds at @32, how arrival is announced at @1 (0 the last write,
-//! 1 every write), and the page indices from @40 on. Everything is little-endian.
+//! Two messages are this program's own. `CONNECT_NAMED` (2) carries an address of more than 32 bytes: its length at @4,
+//! its bytes behind the regions. `REPEATED_FILL` (3) has the number of rounds at @32, how arrival is announced at @1 (0
+//! the last write, 1 every write), and the page indices from @40 on. Everything is little-endian.
 
 use ofi::RemoteWindow;
 

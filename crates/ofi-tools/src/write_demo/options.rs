@@ -10,8 +10,8 @@ use crate::pingpong::sizes;
 
 /// Writes random pages into another process's memory, and checks them there.
 ///
-/// Without an address: the writer, which prints its address and serves requests. With an address: the reader, which offers two
-/// regions, asks for pages and compares every byte. Speaks with the C++ demo 16_write_cpu over provider efa.
+/// Without an address: the writer, which prints its address and serves requests. With an address: the reader, which
+/// offers two regions, asks for pages and compares every byte. Speaks with the C++ demo 16_write_cpu over provider efa.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "fi_write_demo", version)]
 pub struct Options {

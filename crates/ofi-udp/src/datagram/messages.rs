@@ -137,7 +137,8 @@ impl Messages {
         self.strangers.len() < STRANGERS
     }
 
-    /// Sends `bytes`, an address and a length, to a peer. What the system does not take is lost, as it may be on the way.
+    /// Sends `bytes`, an address and a length, to a peer. What the system does not take is lost, as it may be on the
+    /// way.
     ///
     /// # Errors
     /// `FI_EAGAIN` if the socket is full.

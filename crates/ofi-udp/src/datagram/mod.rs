@@ -1,6 +1,6 @@
 //! Endpoints of `FI_EP_DGRAM`: each message is a datagram, as it is, so that anything that speaks UDP can be the peer,
-//! C libfabric's `udp` for one. Where the application asked for tags, remote CQ data or remote memory, a small header goes
-//! before it (`header.rs`).
+//! C libfabric's `udp` for one. Where the application asked for tags, remote CQ data or remote memory, a small header
+//! goes before it (`header.rs`).
 //!
 //! No message is repeated, and nobody waits. What finds no room is dropped and counted. Accesses to remote memory are
 //! repeated until they are answered, or fail: they go through sessions, which have the same socket (`beside.rs`).

@@ -1,4 +1,5 @@
-//! Questions of strangers that lie unread in the socket of an endpoint: they are looked at where they are, and stay there.
+//! Questions of strangers that lie unread in the socket of an endpoint: they are looked at where they are, and stay
+//! there.
 
 use std::io::ErrorKind;
 use std::os::fd::RawFd;

@@ -1,5 +1,5 @@
-//! Which way datagrams come from the kernel: by io_uring where that is wanted and allowed, by recvmmsg(2) where it is not, and for
-//! threads that do not own the ring.
+//! Which way datagrams come from the kernel: by io_uring where that is wanted and allowed, by recvmmsg(2) where it is
+//! not, and for threads that do not own the ring.
 
 use std::net::UdpSocket;
 

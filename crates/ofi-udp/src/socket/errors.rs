@@ -8,8 +8,8 @@ use super::name::{empty_storage, from_storage};
 /// Errors that one call takes from the socket's queue.
 const MOST: usize = 64;
 
-/// Takes errors off the socket's queue, and tells `refused` the addresses for which ICMP said that nothing is there. Too-long
-/// datagrams are not among them: they are found by probing.
+/// Takes errors off the socket's queue, and tells `refused` the addresses for which ICMP said that nothing is there.
+/// Too-long datagrams are not among them: they are found by probing.
 pub fn drain(socket: &UdpSocket, mut refused: impl FnMut(SocketAddr)) {
     let mut name = empty_storage();
     let mut control = [0u64; 64];

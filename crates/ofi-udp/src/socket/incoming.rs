@@ -43,8 +43,8 @@ pub struct Incoming {
     used: usize,
     /// The last batch had long ones.
     long: bool,
-    /// The last call found nothing. The next one asks for a single datagram: a busy-polling thread has it sooner, as the kernel
-    /// does not look for a second.
+    /// The last call found nothing. The next one asks for a single datagram: a busy-polling thread has it sooner, as
+    /// the kernel does not look for a second.
     idle: bool,
     spans: Vec<Span>,
 }
@@ -82,8 +82,8 @@ impl Incoming {
         Ok(new)
     }
 
-    /// Receives as many datagrams as there are, and room for: how many, and whether there may be more. An error that the
-    /// kernel reports instead is answered as its number.
+    /// Receives as many datagrams as there are, and room for: how many, and whether there may be more. An error that
+    /// the kernel reports instead is answered as its number.
     ///
     /// # Errors
     /// What the socket has to report, such as `ECONNREFUSED`; there may be datagrams nevertheless.
@@ -143,7 +143,8 @@ impl Incoming {
         Ok((self.spans.len(), got == most && !alone))
     }
 
-    /// The datagrams from `index` on that came in one message: their bytes, the length of each but the last, and their sender.
+    /// The datagrams from `index` on that came in one message: their bytes, the length of each but the last, and their
+    /// sender.
     #[inline]
     pub fn row(&mut self, index: usize) -> Row<'_> {
         let Span { message, start, end, last } = self.spans[index];

@@ -1,5 +1,6 @@
-//! The addresses of this host that datagrams come to and go from, at a socket that is bound to all of them (`IP_PKTINFO`,
-//! `IPV6_RECVPKTINFO`): a peer knows an endpoint by the address that it has sent to, so answers have to come from there.
+//! The addresses of this host that datagrams come to and go from, at a socket that is bound to all of them
+//! (`IP_PKTINFO`, `IPV6_RECVPKTINFO`): a peer knows an endpoint by the address that it has sent to, so answers have to
+//! come from there.
 
 use std::collections::HashMap;
 use std::io::{Error, Result};
@@ -9,11 +10,13 @@ use std::os::fd::AsRawFd;
 use super::name::{empty_storage, from_storage, to_storage};
 use crate::class;
 
-/// Bytes of control messages: those of UDP_GRO or UDP_SEGMENT, of a local address of either family, and of the traffic class.
+/// Bytes of control messages: those of UDP_GRO or UDP_SEGMENT, of a local address of either family, and of the traffic
+/// class.
 pub const CONTROL: usize = 96;
 /// Bytes of a header, as cmsghdr(3) has it.
 const HEADER: usize = size_of::<libc::cmsghdr>();
-/// Peers that are remembered. With more, it begins anew: who is not known is answered from the address that the routes say.
+/// Peers that are remembered. With more, it begins anew: who is not known is answered from the address that the routes
+/// say.
 const MOST: usize = 1 << 16;
 
 /// The control messages of one message.
@@ -103,8 +106,8 @@ impl Control {
     }
 }
 
-/// Has the kernel tell the local address of each datagram, where `address` is all of the host's; and keep from the socket what
-/// other sockets have joined groups for.
+/// Has the kernel tell the local address of each datagram, where `address` is all of the host's; and keep from the
+/// socket what other sockets have joined groups for.
 pub fn prepare(socket: &UdpSocket, address: SocketAddr) {
     /// `IPV6_MULTICAST_ALL` (linux/in6.h).
     const IPV6_MULTICAST_ALL: i32 = 29;
@@ -205,7 +208,8 @@ pub unsafe fn send_raw(
         header.msg_controllen = control.put_local(0, local);
         header.msg_control = control.0.as_mut_ptr().cast();
     }
-    // SAFETY: the header leads to memory of this call and to the caller's, of the lengths that it says; none of it is written.
+    // SAFETY: the header leads to memory of this call and to the caller's, of the lengths that it says; none of it is
+    // written.
     let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &header, libc::MSG_NOSIGNAL) };
     usize::try_from(sent).map_err(|_| Error::last_os_error())
 }

@@ -1,8 +1,9 @@
 //! An endpoint's socket, its batches of datagrams, and the descriptor that it sleeps on.
 //!
-//! Out: a packet is made in a buffer of `outgoing.rs`, with gaps where payloads belong that lie in lent memory; packets of one
-//! length to one peer become one message (`segments.rs`). In: `driver.rs` chooses between system calls (`incoming.rs`) and io_uring
-//! (`ring.rs`), which take messages apart again. What is received leaves the socket only in [`Socket::receive`].
+//! Out: a packet is made in a buffer of `outgoing.rs`, with gaps where payloads belong that lie in lent memory; packets
+//! of one length to one peer become one message (`segments.rs`). In: `driver.rs` chooses between system calls
+//! (`incoming.rs`) and io_uring (`ring.rs`), which take messages apart again. What is received leaves the socket only
+//! in [`Socket::receive`].
 
 mod driver;
 mod errors;
@@ -69,7 +70,8 @@ pub struct Socket {
     /// Addresses where ICMP says that nobody is.
     pub refused: Vec<SocketAddr>,
     set: WaitSet,
-    /// The set has the socket. Each datagram would tell the set of itself, which costs its sender: so not before somebody may sleep.
+    /// The set has the socket. Each datagram would tell the set of itself, which costs its sender: so not before
+    /// somebody may sleep.
     watched: AtomicBool,
     timer: Timer,
     timer_set: Option<Instant>,
@@ -87,7 +89,8 @@ fn empty_header() -> libc::mmsghdr {
 }
 
 impl Socket {
-    /// Binds a socket with buffers of about `buffer` bytes, which receives as `choice` says. `segments`: as for [`bind`].
+    /// Binds a socket with buffers of about `buffer` bytes, which receives as `choice` says. `segments`: as for
+    /// [`bind`].
     ///
     /// # Errors
     /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`, `FI_EMFILE`, `FI_ENOMEM`.
@@ -153,8 +156,8 @@ impl Socket {
         row
     }
 
-    /// The address that peers know it by: what it is bound to, or, with all addresses of the host, the one that others most
-    /// likely reach.
+    /// The address that peers know it by: what it is bound to, or, with all addresses of the host, the one that others
+    /// most likely reach.
     pub fn name(&self) -> SocketAddr {
         let mut name = crate::address::canonical(self.address);
         if name.ip().is_unspecified() {
@@ -324,8 +327,8 @@ impl Socket {
         std::mem::take(&mut self.refused)
     }
 
-    /// Whether datagrams wait to be received, or word that somebody is unreachable. An error that nobody takes from the socket
-    /// would keep it readable for good.
+    /// Whether datagrams wait to be received, or word that somebody is unreachable. An error that nobody takes from the
+    /// socket would keep it readable for good.
     pub fn is_readable(&mut self) -> bool {
         if self.driver.holds() {
             return true;
@@ -371,8 +374,9 @@ fn send(socket: &UdpSocket, headers: &mut [libc::mmsghdr]) -> Result<usize, i32>
     let fd = socket.as_raw_fd();
     let sent = match headers {
         [one] => {
-            // SAFETY: the header leads to names, vectors and controls that hold until the batch is described anew, of the
-            // lengths that it says; the vectors to the batch's buffers, and to memory that is lent during this call.
+            // SAFETY: the header leads to names, vectors and controls that hold until the batch is described anew, of
+            // the lengths that it says; the vectors to the batch's buffers, and to memory that is lent during this
+            // call.
             let sent = unsafe { libc::sendmsg(fd, &one.msg_hdr, flags) };
             if sent < 0 { -1 } else { 1 }
         }

@@ -1,5 +1,5 @@
-//! Datagrams on their way out: made in buffers, with gaps where bytes of lent memory belong, and described for the kernel as
-//! messages of one datagram or many.
+//! Datagrams on their way out: made in buffers, with gaps where bytes of lent memory belong, and described for the
+//! kernel as messages of one datagram or many.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -50,8 +50,8 @@ impl Gaps {
         count: 0,
     };
 
-    /// Leaves `to`, a part of the datagram's buffer, to the bytes of `pieces` from `skip` on. Answers whether it could; if
-    /// not, they have to be copied.
+    /// Leaves `to`, a part of the datagram's buffer, to the bytes of `pieces` from `skip` on. Answers whether it could;
+    /// if not, they have to be copied.
     pub fn leave(&mut self, pieces: &[Piece], mut skip: usize, to: &mut [u8]) -> bool {
         let Some(mut at) = (to.as_ptr() as usize).checked_sub(self.base as usize) else { return false };
         let before = self.count;
@@ -93,8 +93,8 @@ struct Slot {
     gaps: Gaps,
 }
 
-/// See the module. The pointers in `headers` lead to the other fields' heap memory and to lent memory, and are written anew
-/// by [`Outgoing::describe`] before each call that uses them.
+/// See the module. The pointers in `headers` lead to the other fields' heap memory and to lent memory, and are written
+/// anew by [`Outgoing::describe`] before each call that uses them.
 pub struct Outgoing {
     pages: Pages,
     slots: Box<[Slot]>,
@@ -143,8 +143,8 @@ impl Outgoing {
         })
     }
 
-    /// The buffer of the next row of datagrams, which ends within what one message may be, and where the gaps of its only one are
-    /// noted; `None` if the batch is full.
+    /// The buffer of the next row of datagrams, which ends within what one message may be, and where the gaps of its
+    /// only one are noted; `None` if the batch is full.
     #[inline]
     pub fn next(&mut self) -> Option<(&mut [u8], &mut Gaps)> {
         if self.waiting.is_empty() {
@@ -185,7 +185,8 @@ impl Outgoing {
         self.waiting.is_empty()
     }
 
-    /// Describes what waits for sendmmsg(2): from where `locals` say. The descriptions hold until the next call of `self`.
+    /// Describes what waits for sendmmsg(2): from where `locals` say. The descriptions hold until the next call of
+    /// `self`.
     pub fn describe(&mut self, locals: Option<&Locals>) -> &mut [libc::mmsghdr] {
         let (mut at, mut message, mut vector) = (self.waiting.start, 0, 0);
         while at < self.waiting.end {
@@ -222,8 +223,8 @@ impl Outgoing {
         &mut self.headers[..message]
     }
 
-    /// Writes the parts of row `index` to the vectors from `next` on, of which those from `first` on are of the same message;
-    /// what lies behind the last of these makes it longer. Answers which vector is the next.
+    /// Writes the parts of row `index` to the vectors from `next` on, of which those from `first` on are of the same
+    /// message; what lies behind the last of these makes it longer. Answers which vector is the next.
     fn parts(&mut self, index: usize, first: usize, mut next: usize) -> usize {
         let slot = &self.slots[index];
         let base = self.pages.base().wrapping_add(slot.at);
@@ -260,8 +261,8 @@ impl Outgoing {
         self.slots[gone].iter().map(|slot| slot.count).sum()
     }
 
-    /// The kernel refused the first message. If it had many datagrams, each goes alone from now on, and the answer is `None`;
-    /// if not, it is taken out of the batch: its peer and length.
+    /// The kernel refused the first message. If it had many datagrams, each goes alone from now on, and the answer is
+    /// `None`; if not, it is taken out of the batch: its peer and length.
     pub fn refused(&mut self) -> Option<(Option<u32>, usize)> {
         self.again = false;
         let first = self.waiting.start..self.waiting.start + self.runs[0];
@@ -308,8 +309,8 @@ impl Outgoing {
             let base = self.pages.base().wrapping_add(self.slots[index].at);
             let gaps = &mut self.slots[index].gaps;
             for gap in &gaps.gaps[..gaps.count] {
-                // SAFETY: the memory is lent until the call of the core ends in which the gap was left, and the gap lies
-                // within the datagram's buffer.
+                // SAFETY: the memory is lent until the call of the core ends in which the gap was left, and the gap
+                // lies within the datagram's buffer.
                 unsafe { copy::bytes(gap.from, base.wrapping_add(gap.at), gap.len) };
             }
             gaps.count = 0;
@@ -376,7 +377,8 @@ mod tests {
         assert!(batch.is_empty());
     }
 
-    /// As on a path of 9,000 bytes: the first datagram was made by itself, with a gap, and the others behind it at once.
+    /// As on a path of 9,000 bytes: the first datagram was made by itself, with a gap, and the others behind it at
+    /// once.
     #[test]
     fn a_row_of_long_datagrams_has_gaps_in_the_first_alone() {
         const LEN: usize = LEAST_GAP + 72;

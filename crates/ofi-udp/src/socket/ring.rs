@@ -2,10 +2,12 @@
 //!
 //! The ring belongs to the thread that made it, and the kernel works for it only while that thread asks it to
 //! (`IORING_SETUP_DEFER_TASKRUN`, Linux 6.1). Three rules follow, and nobody who sleeps is forgotten:
-//! I1. A datagram leaves the socket only inside [`Ring::receive`], which is called under the endpoint's lock. Until then it makes
-//!     the socket readable, which is what sleepers watch.
-//! I2. What has left it is handed on by the same call, or waits in the ring's completions, which [`Ring::holds`] tells of.
-//! I3. Another thread takes what completions there are, and then what the socket has by a system call: it owes the owner nothing.
+//! I1. A datagram leaves the socket only inside [`Ring::receive`], which is called under the endpoint's lock. Until
+//!     then it makes the socket readable, which is what sleepers watch.
+//! I2. What has left it is handed on by the same call, or waits in the ring's completions, which [`Ring::holds`] tells
+//! of.
+//! I3. Another thread takes what completions there are, and then what the socket has by a system call: it owes the
+//! owner nothing.
 //!
 //! The owner's look at a socket to which nothing has come costs no system call: two loads.
 
@@ -72,8 +74,8 @@ pub struct Ring {
     pub calls: u64,
 }
 
-// SAFETY: the pointers inside lead to memory of this value. The kernel lets one thread enter the ring, which is asked before each
-// entry; everything else about it is memory, used by whoever holds the value.
+// SAFETY: the pointers inside lead to memory of this value. The kernel lets one thread enter the ring, which is asked
+// before each entry; everything else about it is memory, used by whoever holds the value.
 unsafe impl Send for Ring {}
 
 impl Ring {
@@ -133,8 +135,8 @@ impl Ring {
         self.ring.submission().taskrun()
     }
 
-    /// Takes what has come: how many datagrams, and whether there may be more. `None` if that is another thread's to find out,
-    /// or the ring is of no use any more ([`Ring::has_failed`]).
+    /// Takes what has come: how many datagrams, and whether there may be more. `None` if that is another thread's to
+    /// find out, or the ring is of no use any more ([`Ring::has_failed`]).
     ///
     /// # Errors
     /// What the socket has to report, such as `ECONNREFUSED`.
@@ -199,8 +201,8 @@ impl Ring {
             && let Some(buffer) = self.here.pop()
         {
             let at = usize::from(self.tail & (BUFFERS - 1));
-            // SAFETY: inside the pages, which are zeroed at first and so hold entries; the kernel does not look at entries that
-            // are not below the tail.
+            // SAFETY: inside the pages, which are zeroed at first and so hold entries; the kernel does not look at
+            // entries that are not below the tail.
             let entry = unsafe { &mut *entries.wrapping_add(at) };
             entry.set_addr(self.buffers.base().wrapping_add(usize::from(buffer) * BUFFER) as u64);
             entry.set_len(BUFFER as u32);
@@ -296,7 +298,8 @@ impl Ring {
         Row { bytes, len: (end - start) as usize, from, local, marked }
     }
 
-    /// Ends the receive, so that nothing of the kernel's holds the socket any more. Whether it has: only the owner can say so.
+    /// Ends the receive, so that nothing of the kernel's holds the socket any more. Whether it has: only the owner can
+    /// say so.
     pub fn end(&mut self) -> bool {
         if !self.receiving {
             return true;

@@ -33,8 +33,9 @@ pub const MOST: usize = 64;
 /// Bytes of them all together: an IPv4 packet's 65,535, less its headers.
 pub const MOST_BYTES: usize = 65_535 - 60 - 8;
 
-/// How many of the first rows of datagrams, of which `get` tells address, length of each datagram and how many it has, may be one
-/// message: all to one peer and of one length, but for the last datagram, which may be shorter. At least 1, if there are any.
+/// How many of the first rows of datagrams, of which `get` tells address, length of each datagram and how many it has,
+/// may be one message: all to one peer and of one length, but for the last datagram, which may be shorter. At least 1,
+/// if there are any.
 pub fn run(rows: usize, get: impl Fn(usize) -> (SocketAddr, usize, usize)) -> usize {
     if rows == 0 {
         return 0;
@@ -56,8 +57,8 @@ pub fn run(rows: usize, get: impl Fn(usize) -> (SocketAddr, usize, usize)) -> us
     run
 }
 
-/// Where the datagrams begin and end in `len` bytes that came as one message, whose datagrams have `segment` bytes each, but
-/// for the last. A message without segments is one datagram.
+/// Where the datagrams begin and end in `len` bytes that came as one message, whose datagrams have `segment` bytes
+/// each, but for the last. A message without segments is one datagram.
 pub fn cut(len: usize, segment: Option<usize>) -> impl Iterator<Item = (usize, usize)> {
     let step = segment.filter(|&step| step > 0).unwrap_or(len).max(1);
     (0..len.max(1)).step_by(step).map(move |at| (at, (at + step).min(len)))

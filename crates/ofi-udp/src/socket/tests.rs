@@ -144,8 +144,8 @@ fn what_comes_after_an_empty_look_comes_all_the_same() {
     });
 }
 
-/// One thread looks without sleeping, now and then, and others sleep in sets within sets, as completion queues, event queues and
-/// applications make them. Whatever comes wakes a sleeper, or has been taken by the one that looks.
+/// One thread looks without sleeping, now and then, and others sleep in sets within sets, as completion queues, event
+/// queues and applications make them. Whatever comes wakes a sleeper, or has been taken by the one that looks.
 #[test]
 fn a_sleeper_is_woken_while_another_thread_looks() {
     const ROUNDS: usize = 2_000;

@@ -224,7 +224,8 @@ impl Connected {
                 self.link = link;
                 self.give_up(host, &to, reason(kind));
             }
-            // A peer that goes before it has heard that the connection is there refuses it, as far as the kernel is concerned.
+            // A peer that goes before it has heard that the connection is there refuses it, as far as the kernel is
+            // concerned.
             (
                 link @ Link::Open(_),
                 CmEventKind::Disconnected

@@ -1,13 +1,14 @@
-//! Endpoints of `FI_EP_MSG`: one reliable connected queue pair, on the wire what C libfabric's verbs provider speaks. A message is a
-//! plain send into the oldest receive that the peer has posted, remote CQ data are 4 bytes of immediate data, remote accesses are the
-//! device's with the device's keys.
+//! Endpoints of `FI_EP_MSG`: one reliable connected queue pair, on the wire what C libfabric's verbs provider speaks. A
+//! message is a plain send into the oldest receive that the peer has posted, remote CQ data are 4 bytes of immediate
+//! data, remote accesses are the device's with the device's keys.
 //!
-//! So every receive goes to the device when it is posted ([`Host::claim`]), and cannot be cancelled any more; a sender whose peer has
-//! posted none waits (RNR); a message that is longer than its receive ends the connection, and so does an access that the peer's device
-//! refuses. A write with remote CQ data uses up a receive of the peer (`FI_RX_CQ_DATA`).
+//! So every receive goes to the device when it is posted ([`Host::claim`]), and cannot be cancelled any more; a sender
+//! whose peer has posted none waits (RNR); a message that is longer than its receive ends the connection, and so does
+//! an access that the peer's device refuses. A write with remote CQ data uses up a receive of the peer
+//! (`FI_RX_CQ_DATA`).
 //!
-//! Short payloads are copied to registered slots, others are sent from where they lie, of which the registration is kept where the
-//! application has registered the memory (`cache.rs`).
+//! Short payloads are copied to registered slots, others are sent from where they lie, of which the registration is
+//! kept where the application has registered the memory (`cache.rs`).
 
 mod link;
 mod port;
@@ -132,8 +133,8 @@ impl Connected {
     /// Opens one, under `name`, or that of its info.
     ///
     /// # Errors
-    /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`; `FI_EINVAL` for remote accesses in a domain that was opened for endpoints of another type,
-    /// and so has other keys.
+    /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`; `FI_EINVAL` for remote accesses in a domain that was opened for endpoints
+    /// of another type, and so has other keys.
     pub fn new(domain: &Arc<DomainPart<Verbs>>, info: &Info, name: Option<&Address>) -> Result<Self> {
         if info.caps.contains(Caps::RMA) && !domain.transport.keyed {
             return Err(Error::wanted(
@@ -207,8 +208,8 @@ impl Connected {
         self.shared = Some(receives);
     }
 
-    /// See [`ofi_core::transport::Lanes::settle_receives`]. Memory of a context that was closed is the application's again, and only the end of
-    /// the connection keeps the device from it.
+    /// See [`ofi_core::transport::Lanes::settle_receives`]. Memory of a context that was closed is the application's
+    /// again, and only the end of the connection keeps the device from it.
     pub fn settle_receives<H: Host<Verbs>>(&mut self, host: &mut H) {
         if self.shared.take_if(|shared| shared.is_closed()).is_some() {
             self.lose(host);
@@ -226,8 +227,8 @@ impl Connected {
             let local = registered(&self.domain, receiving.pieces, whole);
             let posted = local.and_then(|(segments, regions)| {
                 let id = self.claimed.insert(Claimed { into, _regions: regions });
-                // SAFETY: the memory was lent until the receive's completion, which is made when the request has ended, or
-                // the queue pair is gone; it is registered as long.
+                // SAFETY: the memory was lent until the receive's completion, which is made when the request has ended,
+                // or the queue pair is gone; it is registered as long.
                 let posted = unsafe { qp.receive(RECEIVE | id.to_wire(), &segments) };
                 posted.inspect_err(|_| drop(self.claimed.remove(id)))
             });
@@ -296,8 +297,8 @@ impl Connected {
         let op = host.open(PEER, ticket, Op::Request);
         let id = self.posted.insert(Request { op, slot, injected, reads, read, _regions: regions });
         let how = Post { inline, ..Post::default() };
-        // SAFETY: the memory is a slot, or lent and registered until the operation ends, which is when the request has ended, or the
-        // queue pair is gone; or it is lent during the call, and goes inline.
+        // SAFETY: the memory is a slot, or lent and registered until the operation ends, which is when the request has
+        // ended, or the queue pair is gone; or it is lent during the call, and goes inline.
         let posted = unsafe { qp.work(id.to_wire(), &segments, work, how) };
         posted.map_err(|error| {
             host.abandon(op);
@@ -375,7 +376,8 @@ impl Connected {
             match (result, entry.opcode) {
                 (Err(errno), _) => host.receive_failed(into, fault(errno)),
                 (Ok(()), Opcode::WriteArrived) if !self.is_target => {
-                    // An access that nobody here has allowed. Its receive is gone, and the next message would take the one behind it.
+                    // An access that nobody here has allowed. Its receive is gone, and the next message would take the
+                    // one behind it.
                     self.counts.malformed += 1;
                     self.broken = true;
                     host.received(into, Err(Errno::EIO));
@@ -417,7 +419,8 @@ impl Connected {
         self.lose(host);
     }
 
-    /// Something has come after the application closed the endpoint: nobody wants it any more, but its receive may be another endpoint's.
+    /// Something has come after the application closed the endpoint: nobody wants it any more, but its receive may be
+    /// another endpoint's.
     fn unread(&self, entry: &WorkCompletion) {
         if let Some(shared) = self.shared.as_ref().filter(|_| entry.id & RECEIVE != 0) {
             shared.put_back(SlotId::from_wire(entry.id & !RECEIVE)); // the log says if it is lost

@@ -1,7 +1,7 @@
 //! Where a passive endpoint gets connection requests: an identifier of rdma_cm that listens.
 //!
-//! A request brings an identifier of its own, which is kept with it (`Held`): whoever accepts takes it out, a rejection uses it, and the
-//! kernel rejects for one that is dropped.
+//! A request brings an identifier of its own, which is kept with it (`Held`): whoever accepts takes it out, a rejection
+//! uses it, and the kernel rejects for one that is dropped.
 
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -15,7 +15,8 @@ use rustc_hash::FxHashMap;
 use super::private;
 use crate::{address, failed};
 
-/// Connection requests that the system keeps until they are looked at. The core has a limit of its own for those that nobody answers.
+/// Connection requests that the system keeps until they are looked at. The core has a limit of its own for those that
+/// nobody answers.
 const BACKLOG: usize = 128;
 
 /// The identifier of a request that was not answered yet.

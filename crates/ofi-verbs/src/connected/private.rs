@@ -1,6 +1,6 @@
-//! What connection requests, acceptances and rejections carry, as C libfabric's verbs provider has it (`struct vrb_cm_data_hdr`): one
-//! byte of length, and as many bytes of the application's. InfiniBand fills the rest of its packets with zeros, so the length has to be
-//! told.
+//! What connection requests, acceptances and rejections carry, as C libfabric's verbs provider has it
+//! (`struct vrb_cm_data_hdr`): one byte of length, and as many bytes of the application's. InfiniBand fills the rest of
+//! its packets with zeros, so the length has to be told.
 
 /// Bytes that an application may give along: 56 of a request, less the length.
 pub const MOST: usize = 55;
@@ -14,8 +14,8 @@ pub fn encode(data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What the application gave along: nothing, if nothing came. `None` for another program's data, which says that it is longer
-/// than it is.
+/// What the application gave along: nothing, if nothing came. `None` for another program's data, which says that it is
+/// longer than it is.
 pub fn parse(bytes: &[u8]) -> Option<&[u8]> {
     match bytes {
         [] => Some(&[]),

@@ -1,5 +1,5 @@
-//! Receives of a shared context (`fi_srx_context`): one shared receive queue of the device, whose receives go to whichever connection
-//! a message comes over.
+//! Receives of a shared context (`fi_srx_context`): one shared receive queue of the device, whose receives go to
+//! whichever connection a message comes over.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -62,8 +62,8 @@ impl SharedReceives {
         self.posted().remove(id).map(|claimed| claimed.into)
     }
 
-    /// A receive came back unused from a queue pair that is over, or with a message that nobody reads: it waits again. The context's receive
-    /// that ends if the device does not take it.
+    /// A receive came back unused from a queue pair that is over, or with a message that nobody reads: it waits again.
+    /// The context's receive that ends if the device does not take it.
     pub fn put_back(&self, id: SlotId) -> Option<SlotId> {
         let mut guard = self.posted();
         let claimed = guard.get(id)?;

@@ -1,8 +1,8 @@
-//! What reliable datagrams need of a device: queue pairs that rdma_cm connects, receives and completions that all of an endpoint's share,
-//! registrations.
+//! What reliable datagrams need of a device: queue pairs that rdma_cm connects, receives and completions that all of an
+//! endpoint's share, registrations.
 //!
-//! Devices are behind traits, so that the code that decides runs over a simulated fabric (`ofi_testkit::rc`) too. What is posted and what comes
-//! out of completion queues is as the interface of verbs has it.
+//! Devices are behind traits, so that the code that decides runs over a simulated fabric (`ofi_testkit::rc`) too. What
+//! is posted and what comes out of completion queues is as the interface of verbs has it.
 
 mod system;
 
@@ -80,7 +80,8 @@ pub trait Device: Send + Sync {
     fn open(&self, sizes: Sizes) -> Result<Box<dyn Queues>>;
 }
 
-/// What an endpoint has of a device: a completion queue, a shared receive queue, and events of its connections. Connections go before it.
+/// What an endpoint has of a device: a completion queue, a shared receive queue, and events of its connections.
+/// Connections go before it.
 pub trait Queues: Send {
     /// Has connections asked for at an address, as long as this is there. Port 0 is any; the answer says which.
     ///
@@ -198,7 +199,8 @@ pub trait Connection: Send {
     /// What the device answers; nothing was posted then.
     ///
     /// # Safety
-    /// The segment is registered, and is not written to until the send has ended; what goes inline may be read during the call.
+    /// The segment is registered, and is not written to until the send has ended; what goes inline may be read during
+    /// the call.
     unsafe fn send(&self, id: u64, from: Segment, how: Post) -> Result<()>;
 
     /// Posts a write to the peer's memory. One of no bytes touches none, whatever the key.

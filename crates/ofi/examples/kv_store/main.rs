@@ -1,13 +1,14 @@
 //! A key-value store for processes of one host or of several, on futures.
 //!
-//! The server keeps its table in a window. Clients look values up by reading the window (`FI_READ`), without involving the server's
-//! program. They send updates as tagged messages to the server, the only writer.
+//! The server keeps its table in a window. Clients look values up by reading the window (`FI_READ`), without involving
+//! the server's program. They send updates as tagged messages to the server, the only writer.
 //!
-//! `cargo run --release --example kv_store [CLIENTS [KEYS]]`: the number of client processes on this host (2), and of keys
-//! for each (2,000).
+//! `cargo run --release --example kv_store [CLIENTS [KEYS]]`: the number of client processes on this host (2), and of
+//! keys for each (2,000).
 //!
-//! On several hosts, run `cargo run --release --example kv_store -- server 10.0.0.1 7000 2 2000` on the first, with its address, for
-//! two clients; then `cargo run --release --example kv_store -- client 10.0.0.1:7000 0 2000` on others, each with another number.
+//! On several hosts, run `cargo run --release --example kv_store -- server 10.0.0.1 7000 2 2000` on the first, with its
+//! address, for two clients; then `cargo run --release --example kv_store -- client 10.0.0.1:7000 0 2000` on others,
+//! each with another number.
 //!
 //! `table.rs`: the layout of the window. `server.rs`, `client.rs`: the two sides, and their messages.
 #![forbid(unsafe_code)]

@@ -1,7 +1,7 @@
 //! The server: the table's only writer.
 //!
-//! Requests and replies are tagged messages. The upper half of a tag is the kind, the lower half the client's number of the request;
-//! a reply has the number of its request.
+//! Requests and replies are tagged messages. The upper half of a tag is the kind, the lower half the client's number of
+//! the request; a reply has the number of its request.
 //!
 //! | kind | client | server's answer |
 //! |---|---|---|
@@ -49,7 +49,8 @@ impl Server {
             Some((host, port)) => builder.listen(host, port).open_async()?,
             None => builder.open_async()?,
         };
-        // Memory of the library: clients on this host map it and read it with plain copies, without involving this process.
+        // Memory of the library: clients on this host map it and read it with plain copies, without involving this
+        // process.
         let table = node.domain().alloc_window(table::bytes(slots), MrAccess::REMOTE_READ)?;
         Ok(Self { node, table, slots })
     }

@@ -4,8 +4,8 @@
 //! slot, 128 bytes: checksum of the rest (8) | key length (1) | value length (1) | 6 zeroes | key (48) | value (64)
 //! ```
 //!
-//! A client reads while the server writes, so it may get a mix of old and new bytes. The checksum detects that, and the client
-//! reads again. An empty slot is all zeroes.
+//! A client reads while the server writes, so it may get a mix of old and new bytes. The checksum detects that, and the
+//! client reads again. An empty slot is all zeroes.
 
 use std::error::Error;
 use std::fmt;

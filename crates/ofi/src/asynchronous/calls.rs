@@ -298,7 +298,8 @@ impl<L: Level> AsyncNode<L> {
         self.bare(Line::To(peer), move |node| node.fetch_add(value, peer, remote), fetched)
     }
 
-    /// Replaces a number in a peer's memory if it equals `expected`, and returns the old value, as [`Node::compare_swap`].
+    /// Replaces a number in a peer's memory if it equals `expected`, and returns the old value, as
+    /// [`Node::compare_swap`].
     pub fn compare_swap<T: Element>(
         &self,
         expected: T,

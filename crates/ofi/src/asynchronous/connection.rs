@@ -116,9 +116,9 @@ fn begin(
     Ok((node, eq))
 }
 
-/// A connection that is coming about: a future of it. It began with the call that made this, and goes on while this is awaited; the other
-/// end waits for that. It gives up with `FI_ETIMEDOUT` in the end (`FI_CONNECT_TIMEOUT`); dropping this gives up at once, and the other end
-/// is told.
+/// A connection that is coming about: a future of it. It began with the call that made this, and goes on while this is
+/// awaited; the other end waits for that. It gives up with `FI_ETIMEDOUT` in the end (`FI_CONNECT_TIMEOUT`); dropping
+/// this gives up at once, and the other end is told.
 ///
 /// # Panics
 /// When it is polled after it was ready, as futures may.
@@ -167,8 +167,8 @@ pub struct AsyncConnection {
 }
 
 impl AsyncConnection {
-    /// Starts connecting to the listener at `address` and attaches `data`. The future fails with `FI_ECONNREFUSED` and the data
-    /// of the peer's rejection, or with `FI_ETIMEDOUT`.
+    /// Starts connecting to the listener at `address` and attaches `data`. The future fails with `FI_ECONNREFUSED` and
+    /// the data of the peer's rejection, or with `FI_ETIMEDOUT`.
     ///
     /// # Errors
     /// The errors of [`getinfo`](crate::getinfo) and of opening.
@@ -214,8 +214,8 @@ impl AsyncConnection {
         self.node.node.raw_endpoint().shutdown()
     }
 
-    /// Waits until the peer, or this end, has ended the connection, or the peer is gone. Dropping the future loses nothing, as long as
-    /// it was not ready.
+    /// Waits until the peer, or this end, has ended the connection, or the peer is gone. Dropping the future loses
+    /// nothing, as long as it was not ready.
     pub fn ended(&self) -> ConnectionEnd<'_> {
         ConnectionEnd(self)
     }

@@ -1,7 +1,7 @@
 //! Drivers: they make progress while futures sleep.
 //!
-//! A driver reads the queue, arms it, and blocks on its descriptor. A future that is polled meanwhile also reads the queue,
-//! which disarms it; it then wakes the sleeping drivers, and they arm the queue again.
+//! A driver reads the queue, arms it, and blocks on its descriptor. A future that is polled meanwhile also reads the
+//! queue, which disarms it; it then wakes the sleeping drivers, and they arm the queue again.
 
 use std::future::Future;
 use std::pin::pin;
@@ -36,8 +36,8 @@ pub enum Turn {
 pub struct Driver<'a, L: Level = Safe>(&'a AsyncNode<L>);
 
 impl<L: Level> Driver<'_, L> {
-    /// Drives the node, and wakes futures whose operations have ended. After [`Turn::Sleep`] it is to be called again when
-    /// the node's descriptor is readable, and when `waker` is woken, whichever is first.
+    /// Drives the node, and wakes futures whose operations have ended. After [`Turn::Sleep`] it is to be called again
+    /// when the node's descriptor is readable, and when `waker` is woken, whichever is first.
     ///
     /// # Errors
     /// The queue's error if it cannot be read any more; all operations end with it.
@@ -141,8 +141,8 @@ impl<L: Level> AsyncNode<L> {
 }
 
 impl AsyncNode<Safe> {
-    /// Starts a thread that drives the node until the returned value is dropped. The node's futures may be polled by any
-    /// executor, on any thread.
+    /// Starts a thread that drives the node until the returned value is dropped. The node's futures may be polled by
+    /// any executor, on any thread.
     ///
     /// ```
     /// # use std::sync::Arc;

@@ -18,8 +18,8 @@ pub struct Event<'a, L: Level = Safe>(&'a AsyncNode<L>);
 
 impl<L: Level> AsyncNode<L> {
     /// Waits for the next completion without an operation of the node: a peer's write with remote CQ data
-    /// ([`write_with_data`](AsyncNode::write_with_data)), or a receive of a [shared context](crate::SharedReceive). The node keeps up to 65,536 of them; more are dropped and
-    /// [counted](AsyncNode::lost).
+    /// ([`write_with_data`](AsyncNode::write_with_data)), or a receive of a [shared context](crate::SharedReceive). The
+    /// node keeps up to 65,536 of them; more are dropped and [counted](AsyncNode::lost).
     ///
     /// # Errors
     /// The future returns the queue's error if the queue cannot be read any more.

@@ -35,8 +35,8 @@ use crate::threading::{Exclusive, Level, Safe};
 
 /// A [`Node`] whose operations are futures, on any executor.
 ///
-/// The calls are those of `Node`. Each returns an [`Operation`], which starts at once and resolves to the buffer and the
-/// result. Do not poll the queue by hand: the node's type decides whether futures or calls to `poll` read it.
+/// The calls are those of `Node`. Each returns an [`Operation`], which starts at once and resolves to the buffer and
+/// the result. Do not poll the queue by hand: the node's type decides whether futures or calls to `poll` read it.
 ///
 /// ```
 /// use ofi::{AsyncNode, Hints};
@@ -190,12 +190,14 @@ impl<L: Level> AsyncNode<L> {
         self.node.in_flight()
     }
 
-    /// Messages that had arrived for a receive whose future was dropped, and events beyond the 65,536 that the node keeps.
+    /// Messages that had arrived for a receive whose future was dropped, and events beyond the 65,536 that the node
+    /// keeps.
     pub fn lost(&self) -> u64 {
         self.table().lost
     }
 
-    /// The descriptor that a driver blocks on after [`Driver::turn`] told it to: readable when there is something to do.
+    /// The descriptor that a driver blocks on after [`Driver::turn`] told it to: readable when there is something to
+    /// do.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         self.node.wait_fd()
     }

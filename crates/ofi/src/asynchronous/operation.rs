@@ -18,8 +18,8 @@ use crate::threading::{Level, Safe};
 
 /// An operation of an [`AsyncNode`]: a future of its result.
 ///
-/// The operation starts with the call that created this future, not with the first poll, so operations of one kind to one peer
-/// start in the order of the calls. An operation without room waits in that order, and starts when the node is
+/// The operation starts with the call that created this future, not with the first poll, so operations of one kind to
+/// one peer start in the order of the calls. An operation without room waits in that order, and starts when the node is
 /// driven and has room.
 ///
 /// Dropping it while it is in flight frees nothing: the node keeps the buffer until the transport is done with it. A
@@ -196,8 +196,8 @@ impl<B: AsRef<[u8]>> Done<B> {
 pub struct Failed<B> {
     /// Why.
     pub error: Error,
-    /// The buffer. `None` if the node's queue cannot be read any more: the node then keeps the buffer, because it may still be
-    /// in use.
+    /// The buffer. `None` if the node's queue cannot be read any more: the node then keeps the buffer, because it may
+    /// still be in use.
     pub buffer: Option<B>,
     /// Bytes of a receive that were placed.
     pub len: usize,

@@ -334,8 +334,8 @@ impl<L: Level> Table<L> {
         }
     }
 
-    /// Reads the queue, distributes the completions, and posts operations that waited for room. Sleeping drivers are not woken:
-    /// see [`Table::rouse`].
+    /// Reads the queue, distributes the completions, and posts operations that waited for room. Sleeping drivers are
+    /// not woken: see [`Table::rouse`].
     ///
     /// # Errors
     /// The queue's error; everything in flight ends with it.

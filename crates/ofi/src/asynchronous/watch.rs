@@ -1,5 +1,6 @@
-//! Wakes futures that wait for event queues, with one thread for the process. The thread sleeps on all of the queues and exists while a future
-//! waits. Events (connection requests, closed connections) are few and rare, so event queues need no driver.
+//! Wakes futures that wait for event queues, with one thread for the process. The thread sleeps on all of the queues
+//! and exists while a future waits. Events (connection requests, closed connections) are few and rare, so event queues
+//! need no driver.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,8 +37,8 @@ fn state() -> MutexGuard<'static, Option<State>> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Wakes `waker`, once, when `eq` has something to read; a while later in any case, sooner if something is under way. It must have
-/// been read after the waker was there to be woken, or is read when it is.
+/// Wakes `waker`, once, when `eq` has something to read; a while later in any case, sooner if something is under way.
+/// It must have been read after the waker was there to be woken, or is read when it is.
 ///
 /// # Errors
 /// The system's error if the thread cannot be started.

@@ -19,11 +19,11 @@ use crate::threading::Safe;
 /// The peer of a connected endpoint.
 const PEER: FiAddr = FiAddr(0);
 
-/// A connection that a [`Hub`](super::Hub) accepted. Clones are the same connection. Completions of its operations come from
-/// [`Hub::wait`](super::Hub::wait).
+/// A connection that a [`Hub`](super::Hub) accepted. Clones are the same connection. Completions of its operations come
+/// from [`Hub::wait`](super::Hub::wait).
 ///
-/// It closes when the hub has told that it ended and the last clone is dropped, or when hub and clones are dropped. Operations that are in
-/// flight then end without completions, and their buffers are dropped.
+/// It closes when the hub has told that it ended and the last clone is dropped, or when hub and clones are dropped.
+/// Operations that are in flight then end without completions, and their buffers are dropped.
 #[derive(Clone)]
 pub struct HubConnection(Arc<Member>);
 
@@ -121,8 +121,8 @@ impl HubConnection {
     /// Sends a message to the peer. See [`Node::send`].
     ///
     /// # Errors
-    /// `FI_EAGAIN` when resources are short: take events, then try again. `FI_EMSGSIZE`; `FI_ENOTCONN` before the connection is
-    /// established and after it ended.
+    /// `FI_EAGAIN` when resources are short: take events, then try again. `FI_EMSGSIZE`; `FI_ENOTCONN` before the
+    /// connection is established and after it ended.
     pub fn send<B: Buffer>(&self, buffer: B) -> Result<Op, PostError<B>> {
         self.node().send(buffer, PEER)
     }
@@ -159,7 +159,8 @@ impl HubConnection {
         self.node().recv(buffer)
     }
 
-    /// Posts a receive for a tagged message from the peer. Bits set in `ignore` are not compared with `tag`. See [`Node::recv_tagged`].
+    /// Posts a receive for a tagged message from the peer. Bits set in `ignore` are not compared with `tag`. See
+    /// [`Node::recv_tagged`].
     ///
     /// # Errors
     /// As [`HubConnection::recv`].
@@ -178,7 +179,8 @@ impl HubConnection {
     /// Reads the peer's memory. See [`Node::read`].
     ///
     /// # Errors
-    /// As [`HubConnection::send`]; `FI_EINVAL` if the lengths differ. If the peer refuses the access, the operation fails.
+    /// As [`HubConnection::send`]; `FI_EINVAL` if the lengths differ. If the peer refuses the access, the operation
+    /// fails.
     pub fn read<B: BufferMut>(&self, buffer: B, remote: RemoteWindow) -> Result<Op, PostError<B>> {
         self.node().read(buffer, PEER, remote)
     }
@@ -191,7 +193,8 @@ impl HubConnection {
         self.node().write(buffer, PEER, remote)
     }
 
-    /// Cancels a receive of this connection. Its completion comes in any case: with its message, or with `FI_ECANCELED`.
+    /// Cancels a receive of this connection. Its completion comes in any case: with its message, or with
+    /// `FI_ECANCELED`.
     ///
     /// # Errors
     /// `FI_ENOENT` for an operation that is not a waiting receive of this connection.
@@ -200,7 +203,8 @@ impl HubConnection {
         self.node().cancel(op)
     }
 
-    /// Ends the connection: [`HubEvent::Closed`](super::HubEvent::Closed) follows. The peer still receives everything sent before.
+    /// Ends the connection: [`HubEvent::Closed`](super::HubEvent::Closed) follows. The peer still receives everything
+    /// sent before.
     ///
     /// # Errors
     /// `FI_ENOTCONN` if it is not established.

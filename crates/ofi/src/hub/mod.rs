@@ -1,7 +1,8 @@
 //! Hubs: a server's connections in one domain, with one completion queue and one event queue.
 //!
-//! Followed: `accept` opens an endpoint that is bound to the hub's queues and whose operations are in the hub's table, under the
-//! number of the connection. `poll` reads the completion queue, then the event queue, and names the connection of each entry.
+//! Followed: `accept` opens an endpoint that is bound to the hub's queues and whose operations are in the hub's table,
+//! under the number of the connection. `poll` reads the completion queue, then the event queue, and names the
+//! connection of each entry.
 
 mod connection;
 
@@ -47,13 +48,14 @@ pub enum HubEvent {
     Connected(HubConnection),
     /// An operation of a connection has ended, well or not.
     Completed {
-        /// Whose operation. `None` for a peer's write with remote CQ data and for an inject that failed: the queue does not say which
-        /// connection they came through.
+        /// Whose operation. `None` for a peer's write with remote CQ data and for an inject that failed: the queue does
+        /// not say which connection they came through.
         connection: Option<HubConnection>,
         /// The operation.
         completion: Completion,
     },
-    /// A connection has ended, or was not established. The hub does not hold it any more: it closes when the last clone is dropped.
+    /// A connection has ended, or was not established. The hub does not hold it any more: it closes when the last clone
+    /// is dropped.
     Closed {
         /// Which one.
         connection: HubConnection,
@@ -64,9 +66,9 @@ pub enum HubEvent {
 
 /// A listener with all the connections that it accepts, in one domain and with one completion queue.
 ///
-/// One thread serves many clients by [`Hub::wait`], which sleeps while nothing happens. Memory that [`Hub::domain`] registers is open to
-/// every connection: one [`Window`](crate::Window) serves them all. A connection that ends, or whose peer dies, is an event, and the others
-/// go on.
+/// One thread serves many clients by [`Hub::wait`], which sleeps while nothing happens. Memory that [`Hub::domain`]
+/// registers is open to every connection: one [`Window`](crate::Window) serves them all. A connection that ends, or
+/// whose peer dies, is an event, and the others go on.
 ///
 /// ```
 /// use std::time::Duration;
@@ -124,7 +126,8 @@ struct Center {
     /// Of all connections, so that the context of a completion leads to its operation whichever it came through.
     operations: Arc<Lock<Operations>>,
     members: Members,
-    /// Held while the queue is read and what was read is looked up, and while a connection closes: so an operation that is read is in the table.
+    /// Held while the queue is read and what was read is looked up, and while a connection closes: so an operation that
+    /// is read is in the table.
     reading: Mutex<()>,
 }
 
@@ -193,11 +196,12 @@ impl Hub {
         self.center.operations.lock().len()
     }
 
-    /// Starts accepting `request` and attaches `data` to the acceptance. Receives may be posted at once; sends fail before
-    /// [`HubEvent::Connected`], or [`HubEvent::Closed`] if the connection is not established.
+    /// Starts accepting `request` and attaches `data` to the acceptance. Receives may be posted at once; sends fail
+    /// before [`HubEvent::Connected`], or [`HubEvent::Closed`] if the connection is not established.
     ///
     /// # Errors
-    /// `FI_EINVAL` for a request of another listener, the errors of opening an endpoint, and `FI_ECONNREFUSED` if the peer is gone.
+    /// `FI_EINVAL` for a request of another listener, the errors of opening an endpoint, and `FI_ECONNREFUSED` if the
+    /// peer is gone.
     pub fn accept(&self, request: Incoming, data: &[u8]) -> Result<HubConnection> {
         if !self.listener.is_mine(&request) {
             let (wanted, found) = ("one of this hub", "another listener's");
@@ -221,8 +225,8 @@ impl Hub {
         Ok(connection)
     }
 
-    /// Drives progress of all connections, and gives the next event if there is one. Completions of a connection come before its
-    /// [`HubEvent::Closed`], unless they are of operations that the end itself cancelled.
+    /// Drives progress of all connections, and gives the next event if there is one. Completions of a connection come
+    /// before its [`HubEvent::Closed`], unless they are of operations that the end itself cancelled.
     ///
     /// # Errors
     /// The error of a queue that cannot be read any more. Failures of a connection or of an operation are events.
@@ -248,7 +252,8 @@ impl Hub {
         Ok(events.pop_front())
     }
 
-    /// Waits for the next event, sleeping. `None` if there is no event within `limit`; without a limit this waits until there is one.
+    /// Waits for the next event, sleeping. `None` if there is no event within `limit`; without a limit this waits until
+    /// there is one.
     ///
     /// # Errors
     /// The errors of [`Hub::poll`].

@@ -43,8 +43,8 @@ impl<L: Level> Node<L> {
         Ok(self.fetch_atomic(FiOp::Sum, &[value], vec![0; size_of::<T>()], peer, remote)?)
     }
 
-    /// Replaces a number in a peer's memory if it equals `expected`, and fetches the old value (`fi_compare_atomic` with
-    /// `FI_CSWAP`).
+    /// Replaces a number in a peer's memory if it equals `expected`, and fetches the old value (`fi_compare_atomic`
+    /// with `FI_CSWAP`).
     ///
     /// # Errors
     /// As [`Node::fetch_atomic`].
@@ -71,9 +71,9 @@ impl<L: Level> Node<L> {
     /// which may be used again at once.
     ///
     /// # Errors
-    /// As [`Node::send`]; `FI_EINVAL` if the lengths differ, `FI_EMSGSIZE` for more than [`Node::atomic_valid`] numbers,
-    /// `FI_EOPNOTSUPP` for an unsupported operation, and without `FI_ATOMIC`. If the peer refuses the access, the operation
-    /// fails.
+    /// As [`Node::send`]; `FI_EINVAL` if the lengths differ, `FI_EMSGSIZE` for more than [`Node::atomic_valid`]
+    /// numbers, `FI_EOPNOTSUPP` for an unsupported operation, and without `FI_ATOMIC`. If the peer refuses the access,
+    /// the operation fails.
     #[doc(alias = "fi_atomic")]
     pub fn atomic<T: Element>(
         &self,
@@ -130,7 +130,8 @@ impl<L: Level> Node<L> {
         }
     }
 
-    /// Changes the numbers for which a comparison with `compare` holds, and fetches the old values (`fi_compare_atomic`).
+    /// Changes the numbers for which a comparison with `compare` holds, and fetches the old values
+    /// (`fi_compare_atomic`).
     ///
     /// # Errors
     /// As [`Node::atomic`].

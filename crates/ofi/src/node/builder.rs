@@ -93,7 +93,8 @@ impl<L: Level> NodeBuilder<L> {
         Self { hints, ..self }
     }
 
-    /// The address to listen on, as names: `FI_SOURCE` of `fi_getinfo`. Like [`NodeBuilder::hints`], it has no effect in an existing domain.
+    /// The address to listen on, as names: `FI_SOURCE` of `fi_getinfo`. Like [`NodeBuilder::hints`], it has no effect
+    /// in an existing domain.
     pub fn listen(self, node: &str, service: &str) -> Self {
         let flags = self.flags | GetinfoFlags::SOURCE;
         Self { node: Some(node.into()), service: Some(service.into()), flags, ..self }
@@ -106,7 +107,8 @@ impl<L: Level> NodeBuilder<L> {
     }
 
     /// How threads wait in [`Node::wait`]: [`WaitObj::Unspec`], the default, sleeps; [`WaitObj::Fd`] sleeps, and has a
-    /// [`Node::wait_fd`]; [`WaitObj::Yield`] busy-polls and yields, which saves the time of a wake-up and keeps a core busy.
+    /// [`Node::wait_fd`]; [`WaitObj::Yield`] busy-polls and yields, which saves the time of a wake-up and keeps a core
+    /// busy.
     pub fn wait_obj(self, wait_obj: WaitObj) -> Self {
         Self { wait_obj, ..self }
     }
@@ -121,16 +123,16 @@ impl<L: Level> NodeBuilder<L> {
         Self { av_count, ..self }
     }
 
-    /// How many bits of a peer's number name one of its receive contexts: see [`Node::rx_addr`]. Peers with `n` contexts
-    /// take the logarithm of `n` to base 2, rounded up.
+    /// How many bits of a peer's number name one of its receive contexts: see [`Node::rx_addr`]. Peers with `n`
+    /// contexts take the logarithm of `n` to base 2, rounded up.
     pub fn rx_ctx_bits(self, rx_ctx_bits: u32) -> Self {
         Self { rx_ctx_bits, ..self }
     }
 
     /// Inserts unknown senders when their first message arrives, so that a server can reply to them:
-    /// [`Completion::source`](crate::Completion::source) is then set for them too. At most `limit` peers are in the address vector by
-    /// this at a time; [`Node::remove`] makes room. Beyond that the completion has failed with `FI_EADDRNOTAVAIL`, and the sender's
-    /// address is its [`err_data`](crate::OpError::err_data).
+    /// [`Completion::source`](crate::Completion::source) is then set for them too. At most `limit` peers are in the
+    /// address vector by this at a time; [`Node::remove`] makes room. Beyond that the completion has failed with
+    /// `FI_EADDRNOTAVAIL`, and the sender's address is its [`err_data`](crate::OpError::err_data).
     ///
     /// ```
     /// use std::time::Duration;
@@ -296,12 +298,13 @@ impl<L: Level> NodeBuilder<L> {
 
 /// Scalable endpoints.
 impl<L: Level> NodeBuilder<L> {
-    /// Opens a scalable endpoint (`fi_scalable_ep`) of `count` contexts, each as a node: transmit context `i`, receive context
-    /// `i`, and a queue of its own. All nodes have one address, so that a peer sees one source, and one address
+    /// Opens a scalable endpoint (`fi_scalable_ep`) of `count` contexts, each as a node: transmit context `i`, receive
+    /// context `i`, and a queue of its own. All nodes have one address, so that a peer sees one source, and one address
     /// vector: a peer inserted by one node has its index on all.
     ///
-    /// A message goes to the context that its sender names ([`Node::rx_addr`]), if the hints have `FI_NAMED_RX_CTX`; otherwise
-    /// all messages of one sender go to the same context. There are no collectives. The endpoint closes with its last context.
+    /// A message goes to the context that its sender names ([`Node::rx_addr`]), if the hints have `FI_NAMED_RX_CTX`;
+    /// otherwise all messages of one sender go to the same context. There are no collectives. The endpoint closes with
+    /// its last context.
     ///
     /// # Errors
     /// As [`NodeBuilder::open`]; `FI_ENODATA` or `FI_EINVAL` for more contexts than there can be, and for shared ones.

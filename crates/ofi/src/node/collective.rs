@@ -114,8 +114,8 @@ impl<L: Level> Node<L> {
     /// ```
     ///
     /// # Errors
-    /// `FI_EOPNOTSUPP` without the capability; `FI_EINVAL` for members without this node, or that are not in its address
-    /// vector; `FI_ETIMEDOUT`; why a member failed.
+    /// `FI_EOPNOTSUPP` without the capability; `FI_EINVAL` for members without this node, or that are not in its
+    /// address vector; `FI_ETIMEDOUT`; why a member failed.
     pub fn join(&self, members: &[FiAddr], limit: Duration) -> Result<Group> {
         let set = Arc::clone(&self.av).set(&AvSetAttr::default())?;
         set.replace(members)?;

@@ -51,7 +51,8 @@ impl<L: Level> Node<L> {
         Outgoing { call: Call::Inject, ..out }.post(&*self.endpoint, lent, Context::NULL)
     }
 
-    /// Sends a message (`fi_send`). `tx_attr.op_flags`, fixed when the node opens, decides what its completion guarantees.
+    /// Sends a message (`fi_send`). `tx_attr.op_flags`, fixed when the node opens, decides what its completion
+    /// guarantees.
     ///
     /// # Errors
     /// `FI_EAGAIN` when resources are short: poll, then try again. `FI_EMSGSIZE`, `FI_EINVAL` for an unknown peer.
@@ -80,8 +81,9 @@ impl<L: Level> Node<L> {
         self.post_send(buffer, part, out)
     }
 
-    /// Sends a short message without a completion (`fi_inject`): up to `tx_attr.inject_size` bytes, which are copied, so the
-    /// caller keeps its buffer. A later failure is reported as a completion without [`op`](crate::Completion::op).
+    /// Sends a short message without a completion (`fi_inject`): up to `tx_attr.inject_size` bytes, which are copied,
+    /// so the caller keeps its buffer. A later failure is reported as a completion without
+    /// [`op`](crate::Completion::op).
     ///
     /// # Errors
     /// As [`Node::send`].

@@ -323,10 +323,10 @@ impl<L: Level> Node<L> {
     /// ```
     ///
     /// # Safety
-    /// Completions that you read here are lost to the node. Operations that you post here must not complete on the node's queue (post them with
-    /// `FI_INJECT`, or use a counter): the node takes each context for one of its own operations, and would return a
-    /// buffer that is still in flight. If the node's level is not [`Safe`], only one thread at a time may use the objects, and likewise all objects
-    /// that its domain opens.
+    /// Completions that you read here are lost to the node. Operations that you post here must not complete on the
+    /// node's queue (post them with `FI_INJECT`, or use a counter): the node takes each context for one of its own
+    /// operations, and would return a buffer that is still in flight. If the node's level is not [`Safe`], only one
+    /// thread at a time may use the objects, and likewise all objects that its domain opens.
     pub unsafe fn raw(&self) -> RawNode<'_> {
         let domain = &*self.domain.opened().raw;
         RawNode { domain, endpoint: &*self.endpoint, cq: &*self.cq, av: &*self.av }
@@ -337,8 +337,8 @@ impl<L: Level> Node<L> {
         &*self.endpoint
     }
 
-    /// Closes the endpoint. Operations in flight end without completions, and their buffers are returned; the buffers of
-    /// multi-receives live on in their ranges.
+    /// Closes the endpoint. Operations in flight end without completions, and their buffers are returned; the buffers
+    /// of multi-receives live on in their ranges.
     pub fn close(self) -> Vec<AnyBuffer> {
         let Self { shared, endpoint, receiver, operations, .. } = self;
         drop(shared);

@@ -102,8 +102,9 @@ impl<L: Level> Node<L> {
         }
     }
 
-    /// Waits for the next completion. It sleeps, or busy-polls if the node's [wait object](crate::NodeBuilder::wait_obj)
-    /// asks for that. `None` if there is no completion within `timeout`, or if [`Node::signal`] wakes the thread. Without a timeout it waits until there is one.
+    /// Waits for the next completion. It sleeps, or busy-polls if the node's
+    /// [wait object](crate::NodeBuilder::wait_obj) asks for that. `None` if there is no completion within `timeout`, or
+    /// if [`Node::signal`] wakes the thread. Without a timeout it waits until there is one.
     ///
     /// # Errors
     /// `FI_EINVAL` for a node that was opened with `FI_WAIT_NONE`; an error of the queue.

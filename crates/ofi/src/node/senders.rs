@@ -33,8 +33,8 @@ impl Senders {
         Ok(Self { limit, format: info.addr_format, inserted: Lock::new(HashSet::new()) })
     }
 
-    /// The completion behind an error that only says that the sender is unknown, now that it is inserted. `None` for other errors,
-    /// and beyond the limit.
+    /// The completion behind an error that only says that the sender is unknown, now that it is inserted. `None` for
+    /// other errors, and beyond the limit.
     #[cold]
     pub fn admit(&self, error: &CqErrorEntry, vector: &dyn AddressVector) -> Option<(CqTaggedEntry, FiAddr)> {
         let received = error.flags.contains(CompletionFlags::RECV);

@@ -53,7 +53,8 @@ impl<L: Level> Node<L> {
         self.post_inject(bytes, Outgoing::plain(dest, Some(tag), Some(data)))
     }
 
-    /// Posts a receive for a tagged message from any sender (`fi_trecv`). Bits set in `ignore` are not compared with `tag`.
+    /// Posts a receive for a tagged message from any sender (`fi_trecv`). Bits set in `ignore` are not compared with
+    /// `tag`.
     ///
     /// # Errors
     /// As [`Node::recv`].

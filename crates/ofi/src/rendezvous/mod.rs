@@ -1,6 +1,7 @@
-//! Rendezvous: processes that were started apart tell each other their addresses, or whatever else they have to know first.
-//! All processes make the same call with the same place. Each contributes some bytes and gets the contributions of all, in the same order. The processes
-//! may start in any order: the first one to arrive opens the place, and the others come to it.
+//! Rendezvous: processes that were started apart tell each other their addresses, or whatever else they have to know
+//! first. All processes make the same call with the same place. Each contributes some bytes and gets the contributions
+//! of all, in the same order. The processes may start in any order: the first one to arrive opens the place, and the
+//! others come to it.
 //!
 //! ```
 //! use std::time::Duration;
@@ -34,8 +35,9 @@
 //! # Ok::<(), ofi::Error>(())
 //! ```
 //!
-//! A place has no key: anyone who reaches a TCP address may take part, and a stranger may take a seat. Input is bounded and checked, and
-//! malformed requests are rejected. Use an address of a trusted network, or a socket in a folder that only its user can enter.
+//! A place has no key: anyone who reaches a TCP address may take part, and a stranger may take a seat. Input is bounded
+//! and checked, and malformed requests are rejected. Use an address of a trusted network, or a socket in a folder that
+//! only its user can enter.
 
 mod folder;
 mod guests;
@@ -80,8 +82,8 @@ pub struct Peers {
 /// Meets `count - 1` other processes at `place`, and tells them `own`. Every one of them has to come within `limit`.
 ///
 /// # Errors
-/// `FI_ETIMEDOUT`, with the number of processes that arrived; `FI_EINVAL` if they disagree about `count`, for a `count` of 0 or above
-/// [`MOST_PROCESSES`], and for more than [`MOST_BYTES`]; the system's error if the place cannot be used.
+/// `FI_ETIMEDOUT`, with the number of processes that arrived; `FI_EINVAL` if they disagree about `count`, for a `count`
+/// of 0 or above [`MOST_PROCESSES`], and for more than [`MOST_BYTES`]; the system's error if the place cannot be used.
 pub fn meet(place: &Place, count: usize, own: &[u8], limit: Duration) -> Result<Meeting> {
     let refuse = |subject: &str, wanted: String, found: usize| {
         let advice = "see the module ofi::rendezvous";

@@ -11,12 +11,14 @@ use ofi_api::{Errno, Error};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Place {
-    /// A TCP address of one of the hosts, which all of them reach. A process on that host opens it; meetings there may follow each
-    /// other.
+    /// A TCP address of one of the hosts, which all of them reach. A process on that host opens it; meetings there may
+    /// follow each other.
     Tcp(SocketAddr),
-    /// A socket in the file system, for processes of one host. `PATH.lock` is beside it and stays; the socket itself goes.
+    /// A socket in the file system, for processes of one host. `PATH.lock` is beside it and stays; the socket itself
+    /// goes.
     Unix(PathBuf),
-    /// A folder that all hosts have mounted and that is empty at first: one for each meeting. The processes' files stay there.
+    /// A folder that all hosts have mounted and that is empty at first: one for each meeting. The processes' files stay
+    /// there.
     Folder(PathBuf),
 }
 

@@ -1,6 +1,6 @@
-//! What the processes of a meeting write to each other. A request: [`MAGIC`], how many they are, and what this one says. An answer: 0,
-//! the rank of the one that asks, and what each says; or 1, and why not. Numbers have four bytes, little-endian; what is said has its
-//! length before it.
+//! What the processes of a meeting write to each other. A request: [`MAGIC`], how many they are, and what this one
+//! says. An answer: 0, the rank of the one that asks, and what each says; or 1, and why not. Numbers have four bytes,
+//! little-endian; what is said has its length before it.
 
 use super::{MOST_BYTES, MOST_PROCESSES, Meeting};
 

@@ -93,7 +93,8 @@ fn messages_wait_are_searched_and_claimed() {
     assert_eq!(group.receives.in_flight(), 0);
 }
 
-/// Posts a message that ends when it lies where it is received, and has it got there though nobody reads that node's queue.
+/// Posts a message that ends when it lies where it is received, and has it got there though nobody reads that node's
+/// queue.
 fn place(group: &Group, bytes: Vec<u8>, at: usize, tag: Option<u64>) {
     let message = SendMsg::new(bytes, group.to[at]).flags(OpFlags::DELIVERY_COMPLETE);
     let message = match tag {

@@ -281,8 +281,8 @@ impl Load {
         (self.state >> 20) as usize % below
     }
 
-    /// One turn: takes what there is, begins something. Answers the dead that are settled: every operation with them has
-    /// ended, and a new one failed.
+    /// One turn: takes what there is, begins something. Answers the dead that are settled: every operation with them
+    /// has ended, and a new one failed.
     ///
     /// # Panics
     /// For anything that is not as it should be.

@@ -213,8 +213,8 @@ enum Reader {
 }
 
 impl Reader {
-    /// The index of what is whole now, and whether it is what was sent. What the next lap of the ring overwrote before it was looked at tells
-    /// nothing, and counts as missing.
+    /// The index of what is whole now, and whether it is what was sent. What the next lap of the ring overwrote before
+    /// it was looked at tells nothing, and counts as missing.
     fn check(&self, received: Received) -> Result<Option<(u64, bool)>> {
         match self.look(received) {
             Err(Error::Flow(mxl::Error::TooLate { .. })) => Ok(None),

@@ -1,8 +1,9 @@
 //! How processes find a shared vector by its name, and take turns in changing it.
 //!
-//! The name is an abstract socket. Every process that has the vector open holds the same listening socket and answers at
-//! it, on a thread that sleeps otherwise: who connects gets the socket and the memory. So the name is there exactly while
-//! somebody has the vector open, whoever made it and however the others ended, and the kernel forgets both with the last.
+//! The name is an abstract socket. Every process that has the vector open holds the same listening socket and answers
+//! at it, on a thread that sleeps otherwise: who connects gets the socket and the memory. So the name is there exactly
+//! while somebody has the vector open, whoever made it and however the others ended, and the kernel forgets both with
+//! the last.
 //!
 //! Who changes the vector binds a second socket for as long: the kernel lets go of it if the process dies.
 
@@ -42,7 +43,8 @@ pub struct Meeting {
     name: String,
 }
 
-/// The name of the socket: a hash, since the kernel's names are short. The memory has the whole name and is asked for it.
+/// The name of the socket: a hash, since the kernel's names are short. The memory has the whole name and is asked for
+/// it.
 fn socket_name(name: &str) -> String {
     // FNV-1a with 128 bits (draft-eastlake-fnv): the same in every process.
     let hash = name.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |hash, byte| {

@@ -8,8 +8,9 @@
 //!
 //! Invariants:
 //! I1. A slot's state is odd while it has an address, and changes whenever that comes or goes ([`Version`]).
-//! I2. Who changes anything has the lock (`meeting::Lock`), and `busy` is set while it does. `busy` found set by the next
-//!     one that has the lock means that somebody died: then both counts move, so that nobody relies on what it saw before.
+//! I2. Who changes anything has the lock (`meeting::Lock`), and `busy` is set while it does. `busy` found set by the
+//!     next one that has the lock means that somebody died: then both counts move, so that nobody relies on what it saw
+//!     before.
 //! I3. An address is in its slot, with its references, before the state says so; it goes after the state says so.
 //! I4. Whatever is read is copied first and checked then. A wild value is an address that is not there.
 

@@ -1,9 +1,9 @@
 //! Address vectors that processes of one host and user share (`fi_av_attr.name`).
 //!
-//! The memory has addresses and nothing else ([`memory`]); how processes find it is in [`meeting`]. Each process keeps an
-//! index of its own from addresses to numbers, brought up to date when a count of the memory has moved. Sharers may be
-//! hostile or die at any moment: what they write is checked at each look, every wait has a bound, and the worst that they
-//! can do is to take addresses away or to make the vector name wrong peers, which a sharer may do anyway.
+//! The memory has addresses and nothing else ([`memory`]); how processes find it is in [`meeting`]. Each process keeps
+//! an index of its own from addresses to numbers, brought up to date when a count of the memory has moved. Sharers may
+//! be hostile or die at any moment: what they write is checked at each look, every wait has a bound, and the worst that
+//! they can do is to take addresses away or to make the vector name wrong peers, which a sharer may do anyway.
 
 mod meeting;
 mod memory;
@@ -97,7 +97,8 @@ impl SharedTable {
     fn index(&self) -> MutexGuard<'_, Index> {
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         if self.memory.is_busy() {
-            // Perhaps by one that died: then its change is finished here. Otherwise what it does is seen at the next look.
+            // Perhaps by one that died: then its change is finished here. Otherwise what it does is seen at the next
+            // look.
             if !self.read_only
                 && let Some(_lock) = self.meeting.try_lock()
             {

@@ -42,7 +42,8 @@ impl Access {
         CompletionFlags::RMA | if self.write { CompletionFlags::WRITE } else { CompletionFlags::READ }
     }
 
-    /// The operation, whether it writes, and what it was found to be: flags, whether a completion tells of its end, length.
+    /// The operation, whether it writes, and what it was found to be: flags, whether a completion tells of its end,
+    /// length.
     #[inline]
     pub fn with<R>(&self, post: impl FnOnce(&RmaOp<'_>, bool, (OpFlags, bool, usize)) -> R) -> R {
         let Self { peer, context, data, flags, signal, write, .. } = *self;

@@ -1,16 +1,18 @@
 //! Triggered operations and deferred work: what waits for a counter, and how it starts.
 //!
-//! A request waits in its counter ([`Line`]). An application that raises the counter over the first threshold starts what is
-//! due. An endpoint that does so moves it to the domain's [`Works`] and flags it: its lock is held, so nothing starts there.
-//! The flag is looked at where no lock is held: after a poll, after a post, and when the application changes a counter.
+//! A request waits in its counter ([`Line`]). An application that raises the counter over the first threshold starts
+//! what is due. An endpoint that does so moves it to the domain's [`Works`] and flags it: its lock is held, so nothing
+//! starts there. The flag is looked at where no lock is held: after a poll, after a post, and when the application
+//! changes a counter.
 //!
 //! Invariants:
-//! I1. `Line::first` is the lowest threshold that waits, `u64::MAX` for none. Whoever adds a request stores it first and
-//!     then looks at the counter; whoever raises the counter then looks at it. Both in `SeqCst` order: one sees the other.
+//! I1. `Line::first` is the lowest threshold that waits, `u64::MAX` for none. Whoever adds a request stores it first
+//!     and then looks at the counter; whoever raises the counter then looks at it. Both in `SeqCst` order: one sees the
+//!     other.
 //! I2. One thread at a time starts requests (`running`), in the order in which they became due; those of one endpoint
 //!     keep that order also when it says `FI_EAGAIN`, and hold up no other endpoint.
-//! I3. What waits keeps no counter alive. It shares its endpoint, which takes its triggered operations back when it closes
-//!     ([`Works::forget`]); deferred work does not, and fails when it is due.
+//! I3. What waits keeps no counter alive. It shares its endpoint, which takes its triggered operations back when it
+//!     closes ([`Works::forget`]); deferred work does not, and fails when it is due.
 
 mod access;
 mod line;

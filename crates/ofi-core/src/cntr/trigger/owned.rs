@@ -72,8 +72,8 @@ pub struct Owned {
 unsafe impl Send for Owned {}
 
 impl Owned {
-    /// A copy of `op`. With `keep`, an injected operation's payload is copied too, since its memory is the caller's again
-    /// when the call returns.
+    /// A copy of `op`. With `keep`, an injected operation's payload is copied too, since its memory is the caller's
+    /// again when the call returns.
     pub fn new(op: &DeferredOp<'_>, keep: bool) -> Self {
         let nothing: &[RemotePiece] = &[];
         let (kind, buf, remote, peer) = match op {

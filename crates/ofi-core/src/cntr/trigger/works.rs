@@ -72,8 +72,8 @@ impl Works {
 
     /// Starts what is due at `counter`. To be called without a lock.
     ///
-    /// Straight from its line, unless others are before it. Whoever takes requests out of the line meanwhile has announced
-    /// it first; what is taken after that belongs behind those.
+    /// Straight from its line, unless others are before it. Whoever takes requests out of the line meanwhile has
+    /// announced it first; what is taken after that belongs behind those.
     #[inline]
     pub fn start(&self, counter: &Cntr) {
         if self.is_due() || !self.errand.take() {

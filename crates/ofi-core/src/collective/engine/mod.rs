@@ -4,9 +4,9 @@
 //! and then streamed. What comes before its operation was posted here is kept: at most [`CREDITS`] notes of each peer,
 //! as a sender waits for credit beyond that; so a rank that runs ahead is slowed down, and memory stays bounded.
 //!
-//! A group fails as a whole: when a member is gone of which something is wanted, leaves while something runs, or says something else than the others.
-//! Whoever notices tells the others. Nothing here waits or locks; [`Collectives::advance`] is called after each poll
-//! while there is something to do.
+//! A group fails as a whole: when a member is gone of which something is wanted, leaves while something runs, or says
+//! something else than the others. Whoever notices tells the others. Nothing here waits or locks;
+//! [`Collectives::advance`] is called after each poll while there is something to do.
 
 mod arriving;
 mod numbers;

@@ -1,8 +1,9 @@
 //! Numbers of groups, which all members of a group find alike without a word between them.
 //!
-//! The upper 44 bits of a number are a hash of the list of members. The lower 20 bits count how often the list was joined, so a
-//! number that was given out is recognized without a list of them: a program that joins and leaves groups for days keeps one
-//! entry for each list. Two lists of one endpoint share a hash with a probability of 3 in a million at 10,000 lists.
+//! The upper 44 bits of a number are a hash of the list of members. The lower 20 bits count how often the list was
+//! joined, so a number that was given out is recognized without a list of them: a program that joins and leaves groups
+//! for days keeps one entry for each list. Two lists of one endpoint share a hash with a probability of 3 in a million
+//! at 10,000 lists.
 
 use rustc_hash::FxHashMap;
 

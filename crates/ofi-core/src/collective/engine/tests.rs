@@ -1,5 +1,5 @@
-//! Engines that exchange notes in memory: over a wire that is often full, with ranks that come in any order, and against
-//! a peer that says anything.
+//! Engines that exchange notes in memory: over a wire that is often full, with ranks that come in any order, and
+//! against a peer that says anything.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

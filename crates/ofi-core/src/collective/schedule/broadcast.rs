@@ -55,7 +55,8 @@ impl Planner {
         });
     }
 
-    /// Blocks go round a ring: this rank begins with block `first`, and in the end has all. The ring has the ranks' order.
+    /// Blocks go round a ring: this rank begins with block `first`, and in the end has all. The ring has the ranks'
+    /// order.
     pub(super) fn ring(&mut self, first: usize, block: impl Fn(&Self, usize) -> Part) {
         let ranks = self.ranks();
         for step in 0..ranks - 1 {

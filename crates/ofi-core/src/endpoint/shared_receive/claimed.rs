@@ -12,8 +12,8 @@ impl<T: Transport> SharedRx<T> {
     /// Has the lanes of an endpoint that is being enabled take their receives from here.
     ///
     /// # Errors
-    /// `FI_EINVAL` if one of the two hands receives to a device and the other one does not: the domain was opened for endpoints of another
-    /// type.
+    /// `FI_EINVAL` if one of the two hands receives to a device and the other one does not: the domain was opened for
+    /// endpoints of another type.
     pub(in crate::endpoint) fn hand_over(&self, lanes: &mut T::Lanes) -> Result<()> {
         match &self.device {
             Some(device) if lanes.claims() => lanes.share(device),
@@ -50,8 +50,8 @@ impl<T: Transport> SharedRx<T> {
             let posted = state.queue.posted(op.context, &op.buf, asked, plain);
             let filling = state.queue.fill(posted, &none);
             let id = state.claimed.insert(filling);
-            // SAFETY: the pieces are lent until the receive's completion, which is made when it has ended; and a context that closes has the
-            // lanes of its endpoints settle.
+            // SAFETY: the pieces are lent until the receive's completion, which is made when it has ended; and a
+            // context that closes has the lanes of its endpoints settle.
             if let Err(error) = unsafe { device.post(id, op.buf.pieces()) } {
                 state.claimed.remove(id);
                 return Err(error);

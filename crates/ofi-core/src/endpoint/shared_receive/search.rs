@@ -1,8 +1,8 @@
 //! Peek, claim and discard in a shared receive context.
 //!
-//! A message is told of by the endpoint that it came through, as if a receive had taken it; that nothing was found is told by
-//! the first endpoint that is enabled. The message is looked up under the context's lock and told of afterwards, so its endpoint
-//! may have closed in between: then its messages are gone, and the search begins again.
+//! A message is told of by the endpoint that it came through, as if a receive had taken it; that nothing was found is
+//! told by the first endpoint that is enabled. The message is looked up under the context's lock and told of
+//! afterwards, so its endpoint may have closed in between: then its messages are gone, and the search begins again.
 
 use std::sync::Arc;
 

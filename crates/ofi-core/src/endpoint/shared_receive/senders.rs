@@ -1,8 +1,8 @@
-//! The numbers of senders in a shared receive context, by address: of those that its endpoints know, and of those that something in
-//! the context is of or for. Other numbers are used again.
+//! The numbers of senders in a shared receive context, by address: of those that its endpoints know, and of those that
+//! something in the context is of or for. Other numbers are used again.
 //!
-//! Invariants: a sender that no endpoint holds is among the loose ones, once. Each new sender has two of these looked at, so that
-//! there are never many that nothing needs.
+//! Invariants: a sender that no endpoint holds is among the loose ones, once. Each new sender has two of these looked
+//! at, so that there are never many that nothing needs.
 
 use std::collections::VecDeque;
 
@@ -28,8 +28,8 @@ pub struct Senders {
 }
 
 impl Senders {
-    /// The number of whoever has this address, for now: [hold](Senders::hold) it, or have something in the context that is of that
-    /// number, as `is_needed` says.
+    /// The number of whoever has this address, for now: [hold](Senders::hold) it, or have something in the context that
+    /// is of that number, as `is_needed` says.
     pub fn number(&mut self, address: &[u8], is_needed: impl FnMut(u32) -> bool) -> u32 {
         if let Some(&number) = self.by_address.get(address) {
             return number;

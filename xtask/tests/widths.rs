@@ -1,0 +1,72 @@
+//! Comments and pages are no wider than a person reads with ease. rustfmt sees to code, but not to these.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// Characters of a line.
+const WIDTH: usize = 120;
+
+/// The lines of a text that are too wide. `words` gives the part of a line that may be broken into several; tables and
+/// fenced blocks may not.
+fn wide<'a>(text: &'a str, words: impl Fn(&'a str) -> Option<&'a str>) -> Vec<usize> {
+    let mut fenced = false;
+    let mut found = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        let Some(words) = words(line).map(str::trim) else {
+            fenced = false;
+            continue;
+        };
+        if words.starts_with("```") {
+            fenced = !fenced;
+        }
+        let is_fixed = fenced || words.starts_with('|') || !breaks(words);
+        if !is_fixed && line.chars().count() > WIDTH {
+            found.push(at + 1);
+        }
+    }
+    found
+}
+
+/// Whether there is a space outside of code spans and brackets.
+fn breaks(words: &str) -> bool {
+    let (mut code, mut depth) = (false, 0_i32);
+    words.chars().any(|letter| {
+        match letter {
+            '`' => code = !code,
+            '[' => depth += 1,
+            ']' => depth -= 1,
+            _ => {}
+        }
+        letter == ' ' && !code && depth <= 0
+    })
+}
+
+/// What a line that is a comment says.
+fn comment(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    ["///", "//!", "//"].iter().find_map(|mark| line.strip_prefix(mark))
+}
+
+#[test]
+fn comments_and_pages_fit_on_a_screen() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let listed = Command::new("git").args(["ls-files", "*.rs", "*.md"]).current_dir(&root).output().unwrap();
+    assert!(listed.status.success(), "{listed:?}");
+    let mut found = Vec::new();
+    for file in String::from_utf8(listed.stdout).unwrap().lines() {
+        let Ok(text) = fs::read_to_string(root.join(file)) else { continue }; // removed, and not committed yet
+        let lines = if file.ends_with(".md") { wide(&text, Some) } else { wide(&text, comment) };
+        found.extend(lines.into_iter().map(|line| format!("{file}:{line}")));
+    }
+    assert!(found.is_empty(), "more than {WIDTH} characters: {}", found.join(", "));
+}
+
+#[test]
+fn prose_is_told_from_tables_and_programs() {
+    let (long, short) = ("a ".repeat(61), "a");
+    assert_eq!(wide(&format!("{short}\n{long}\n| {long}\n```\n{long}\n```\n{long}"), Some), [2, 7]);
+    assert_eq!(wide(&format!("/// {long}\nlet a = \"{long}\";\n    // {long}"), comment), [1, 3]);
+    let words = ["a".repeat(200), format!("`{long}`"), format!("![{long}](picture.svg)")];
+    assert!(words.iter().all(|word| wide(word, Some).is_empty()), "one word each");
+}
