@@ -497,6 +497,10 @@ pub trait Attendant: Send + Sync {
 /// operation is finished there ([`Host::finish`], [`Host::received`], [`Host::abandon`]) at most, by this end, its
 /// threads, peers and devices; what was not finished when the lanes are dropped is not touched after that.
 pub unsafe trait Lanes<T: Transport>: Send {
+    /// Whether [`Lanes::inject_now`] does anything else than [`Lanes::send_now`]. Where it does not, injected messages
+    /// take the one path of the two.
+    const INJECTS: bool = false;
+
     /// Makes the endpoint reachable, under `name` or one of the transport's choosing, and answers its address.
     ///
     /// # Errors

@@ -36,6 +36,9 @@ impl State {
 // SAFETY: an operation ends by the completion of the request that has its memory; receives and reads that end early
 // wait for the device in `settle_receives`, and the queue pair is stopped before the rest goes.
 unsafe impl Lanes<Efa> for State {
+    // A plain send ends when it has arrived.
+    const INJECTS: bool = true;
+
     fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
         let Self::Closed { domain, info } = self else {
             return Err(Error::new(Errno::EOPBADSTATE));

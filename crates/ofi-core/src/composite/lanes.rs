@@ -184,6 +184,8 @@ macro_rules! over {
 
 // SAFETY: both transports hold to it, and each operation is given to one.
 unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
+    const INJECTS: bool = <P::Near as Transport>::Lanes::INJECTS || <P::Far as Transport>::Lanes::INJECTS;
+
     fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
         let address = self.far.enable(name)?;
         if let Some(lanes) = self.prepared.take() {

@@ -127,11 +127,12 @@ impl<T: Transport> State<T> {
         if self.ends.boxes.credits[Credit::Transmit as usize] == 0 {
             return false;
         }
-        let sent = match op.call {
+        let sent = if T::Lanes::INJECTS && op.call == Call::Inject {
             // SAFETY: the piece is lent for reading.
-            Call::Inject => unsafe { lanes.inject_now::<TAGGED>(peer, tag, piece.addr, piece.len) },
+            unsafe { lanes.inject_now::<TAGGED>(peer, tag, piece.addr, piece.len) }
+        } else {
             // SAFETY: as above.
-            _ => unsafe { lanes.send_now::<TAGGED>(peer, tag, piece.addr, piece.len) },
+            unsafe { lanes.send_now::<TAGGED>(peer, tag, piece.addr, piece.len) }
         };
         if !sent {
             return false;
