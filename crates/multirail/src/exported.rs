@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use ofi::Statistic;
-use ofi_core::export::Counted;
-use ofi_core::export::{About, Histogram};
+use ofi_core::export::{About, Counted, Histogram};
 
 use crate::driver::Shared;
 use crate::engine::{Counts, Latencies};
@@ -28,7 +27,7 @@ impl Counted for Shared {
         let driver = self.lock();
         let rails = driver.rails.iter().zip(driver.core.latencies()).enumerate();
         let of_rails = rails.flat_map(|(nth, (rail, latencies))| {
-            let labels = vec![("rail", nth.to_string()), ("provider", rail.spec.info.provider.clone())];
+            let labels = vec![("rail", nth.to_string()), ("rail_provider", rail.spec.info.provider.clone())];
             named(
                 "rail_access_seconds",
                 "reads and writes of a rail, from posting to their end",

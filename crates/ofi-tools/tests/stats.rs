@@ -94,6 +94,12 @@ fn agents_say_how_long_accesses_and_transfers_took() {
         .lines()
         .find(|line| line.starts_with("ofi_transfer_seconds_bucket") && line.contains("+Inf"));
     assert!(whole.unwrap().contains("domain=\"here\"") && whole.unwrap().ends_with(" 100"), "{whole:?}");
+    for line in prometheus.lines().filter(|line| !line.starts_with('#')) {
+        let labels = line.split_once('{').unwrap().1.split("\",").map(|label| label.split('=').next().unwrap());
+        let labels: Vec<&str> = labels.collect();
+        let once: std::collections::BTreeSet<&str> = labels.iter().copied().collect();
+        assert_eq!(once.len(), labels.len(), "a label twice: {line}");
+    }
     let text = String::from_utf8(running.ofi(&["stats"]).stdout).unwrap();
     assert!(text.contains("bytes=4096: ") && text.contains("99 % <= "), "{text}");
     let rows = json(&running.ofi(&["top", "--once", "--json"]));

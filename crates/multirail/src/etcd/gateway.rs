@@ -13,6 +13,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use ofi::{Errno, Error, Result};
 use serde_json::{Value, json};
+use ureq::http::StatusCode;
 
 use crate::wire::blob::LONGEST;
 
@@ -25,6 +26,10 @@ const ANSWER: u64 = LONGEST as u64 / 3 * 4 + (1 << 20);
 /// gRPC's codes for a member that cannot answer now, and for a token that is none.
 const UNAVAILABLE: i64 = 14;
 const UNAUTHENTICATED: i64 = 16;
+/// What etcd says of a token that was given before users or roles changed, or of none, under a code of many meanings.
+const OLD_TOKEN: [&str; 2] = ["revision of auth store is old", "user name is empty"];
+/// Gives the token, so it is asked without one.
+const AUTHENTICATE: &str = "auth/authenticate";
 
 /// Where etcd is, and who asks.
 #[derive(Clone, Default)]
@@ -57,6 +62,7 @@ impl fmt::Debug for Members {
 }
 
 /// What one member has answered to one request.
+#[derive(Debug)]
 enum Asked {
     Answer(Value),
     /// An error of etcd's.
@@ -68,7 +74,6 @@ enum Asked {
 }
 
 /// A way to etcd.
-#[derive(Debug)]
 pub(super) struct Gateway {
     http: ureq::Agent,
     members: Members,
@@ -77,10 +82,20 @@ pub(super) struct Gateway {
     token: Mutex<Option<String>>,
 }
 
+/// Without the token.
+impl fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gateway").field("members", &self.members).finish_non_exhaustive()
+    }
+}
+
 impl Gateway {
     /// # Errors
     /// `FI_EINVAL` for no members, or one that is not `http://HOST:PORT`; what connecting answers.
     pub(super) fn open(members: &Members) -> Result<Self> {
+        if members.urls.iter().any(|url| url.contains('@')) {
+            return Err(not_a_url("one with a user, whose password logs would show: use Members::user"));
+        }
         if let Some(wrong) = members.urls.iter().find(|url| !url.starts_with("http://")) {
             return Err(not_a_url(&format!("{wrong:?}")));
         }
@@ -97,10 +112,8 @@ impl Gateway {
             last: AtomicUsize::new(0),
             token: Mutex::new(None),
         };
-        gateway.ask("maintenance/status", &json!({}))?;
-        if gateway.members.user.is_some() {
-            gateway.log_in()?;
-        }
+        gateway.ask("maintenance/status", &json!({}), PATIENCE)?;
+        gateway.log_in(PATIENCE)?;
         Ok(gateway)
     }
 
@@ -108,38 +121,38 @@ impl Gateway {
         self.token.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn log_in(&self) -> Result<()> {
+    fn log_in(&self, patience: Duration) -> Result<()> {
         let Some((name, password)) = &self.members.user else { return Ok(()) };
-        *self.token() = None;
-        let answer = self.round("auth/authenticate", &json!({ "name": name, "password": password }))??;
+        let answer = self.round(AUTHENTICATE, &json!({ "name": name, "password": password }), patience)??;
         *self.token() = Some(text(&answer, "token")?.to_string());
         Ok(())
     }
 
-    /// The answer to a request. It may be asked more than once, also where the first was carried out.
+    /// The answer to a request. It may be asked more than once, also where the first was carried out; each member has
+    /// `patience` to answer.
     ///
     /// # Errors
     /// `FI_EREMOTEIO` for an error of etcd's; the last member's error where none answers, `FI_EAGAIN` if it has no
     /// leader.
-    pub(super) fn ask(&self, method: &str, body: &Value) -> Result<Value> {
-        match self.round(method, body)? {
+    pub(super) fn ask(&self, method: &str, body: &Value, patience: Duration) -> Result<Value> {
+        match self.round(method, body, patience)? {
             Ok(answer) => Ok(answer),
             Err(stranger) if self.members.user.is_none() => Err(stranger),
             Err(_) => {
-                self.log_in()?;
-                self.round(method, body)?
+                self.log_in(patience)?;
+                self.round(method, body, patience)?
             }
         }
     }
 
     /// Asks the members in turn, the first one twice: a connection that was kept may be one of a member that has been
     /// restarted since. The inner error is that of a token that is none.
-    fn round(&self, method: &str, body: &Value) -> Result<Result<Value, Error>> {
+    fn round(&self, method: &str, body: &Value, patience: Duration) -> Result<Result<Value, Error>> {
         let (count, first) = (self.members.urls.len(), self.last.load(Ordering::Relaxed));
         let mut silent = None;
         for nth in 0..=count {
             let at = (first + nth) % count;
-            match self.ask_member(&self.members.urls[at], method, body) {
+            match self.ask_member(&self.members.urls[at], method, body, patience) {
                 Asked::Silent(error) => silent = Some(error),
                 answered => {
                     self.last.store(at, Ordering::Relaxed);
@@ -161,15 +174,16 @@ impl Gateway {
         patience: Duration,
     ) -> Result<ureq::http::Response<ureq::Body>, ureq::Error> {
         let mut request = self.http.post(url);
-        if let Some(token) = self.token().as_ref() {
+        let token = self.token().clone();
+        if let Some(token) = token.filter(|_| !url.ends_with(AUTHENTICATE)) {
             request = request.header("Authorization", token);
         }
         request.config().timeout_global(Some(patience)).build().send(body.to_string())
     }
 
-    fn ask_member(&self, member: &str, method: &str, body: &Value) -> Asked {
+    fn ask_member(&self, member: &str, method: &str, body: &Value, patience: Duration) -> Asked {
         let url = format!("{member}/v3/{method}");
-        let mut response = match self.post(&url, body, PATIENCE) {
+        let mut response = match self.post(&url, body, patience) {
             Ok(response) => response,
             Err(error) => return Asked::Silent(failed(&url, &error)),
         };
@@ -177,22 +191,7 @@ impl Gateway {
             Ok(bytes) => bytes,
             Err(error) => return Asked::Silent(failed(&url, &error)),
         };
-        let answer: Value = match serde_json::from_slice(&bytes) {
-            Ok(answer) => answer,
-            Err(error) => {
-                return Asked::Silent(strange(&format!("{} that is no JSON: {error}", response.status())));
-            }
-        };
-        let Some(said) = answer.get("error").or_else(|| answer.pointer("/error/message")) else {
-            return Asked::Answer(answer);
-        };
-        let error = |errno| Error::with(errno, format!("etcd answers {method} with {said}"));
-        let code = answer.get("code").or_else(|| answer.pointer("/error/grpc_code")).and_then(Value::as_i64);
-        match code {
-            Some(UNAVAILABLE) => Asked::Silent(error(Errno::EAGAIN)),
-            Some(UNAUTHENTICATED) => Asked::Stranger(error(Errno::EREMOTEIO)),
-            _ => Asked::Refused(error(Errno::EREMOTEIO)),
-        }
+        sort(method, response.status(), &bytes)
     }
 
     /// Waits until something happens to `key` from `revision` on, or the time is up. Whether something has: etcd may
@@ -218,6 +217,33 @@ impl Gateway {
             line.clear();
         }
         false
+    }
+}
+
+/// What an answer is. Errors have their message and code where the version of etcd's gateway puts them: beside each
+/// other (3.4 and 3.5: `error`; from 3.6 on `message`), or inside `error` for those of a stream.
+fn sort(method: &str, status: StatusCode, bytes: &[u8]) -> Asked {
+    let answer: Value = match serde_json::from_slice(bytes) {
+        Ok(answer) => answer,
+        // Of a proxy whose etcd is not there.
+        Err(_) if status.is_server_error() => {
+            return Asked::Silent(Error::with(Errno::EAGAIN, format!("asking etcd for {method}: {status}")));
+        }
+        Err(error) => return Asked::Silent(strange(&format!("{status} that is no JSON: {error}"))),
+    };
+    if status.is_success() && answer.get("error").is_none() {
+        return Asked::Answer(answer);
+    }
+    let said = ["/error/message", "/error", "/message"].iter().find_map(|at| answer.pointer(at)?.as_str());
+    let said = said.map_or_else(|| status.to_string(), ToString::to_string);
+    let code =
+        ["/code", "/error/grpc_code", "/error/code"].iter().find_map(|at| answer.pointer(at)?.as_i64());
+    let error = |errno| Error::with(errno, format!("etcd answers {method} with {said:?}"));
+    match code {
+        Some(UNAVAILABLE) => Asked::Silent(error(Errno::EAGAIN)),
+        Some(UNAUTHENTICATED) => Asked::Stranger(error(Errno::EREMOTEIO)),
+        _ if OLD_TOKEN.iter().any(|token| said.contains(token)) => Asked::Stranger(error(Errno::EREMOTEIO)),
+        _ => Asked::Refused(error(Errno::EREMOTEIO)),
     }
 }
 
@@ -265,4 +291,63 @@ pub(super) fn strange(found: &str) -> Error {
         found,
         "check the endpoint: something else may listen there",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sorted(status: u16, body: &str) -> Asked {
+        sort("kv/range", StatusCode::from_u16(status).unwrap(), body.as_bytes())
+    }
+
+    #[test]
+    fn errors_of_every_version_are_told_from_answers() {
+        assert!(matches!(sorted(200, r#"{"header":{}}"#), Asked::Answer(_)));
+        let strangers = [
+            (
+                401,
+                r#"{"error":"etcdserver: invalid auth token","code":16,"message":"etcdserver: invalid auth token"}"#,
+            ),
+            (401, r#"{"code":16,"message":"etcdserver: invalid auth token","details":[]}"#),
+            (400, r#"{"code":3,"message":"etcdserver: revision of auth store is old"}"#),
+            (400, r#"{"error":"etcdserver: user name is empty","code":3}"#),
+        ];
+        for (status, body) in strangers {
+            assert!(matches!(sorted(status, body), Asked::Stranger(_)), "{body}");
+        }
+        let silent = [
+            (503, r#"{"error":"etcdserver: no leader","code":14}"#),
+            (503, r#"{"code":14,"message":"etcdserver: no leader"}"#),
+            (200, r#"{"error":{"grpc_code":14,"message":"etcdserver: no leader"}}"#),
+            (200, r#"{"error":{"code":14,"message":"etcdserver: no leader"}}"#),
+            (502, "<html>Bad Gateway</html>"),
+        ];
+        for (status, body) in silent {
+            match sorted(status, body) {
+                Asked::Silent(error) => assert_eq!(error.errno(), Errno::EAGAIN, "{body}"),
+                other => panic!("{body}: {other:?}"),
+            }
+        }
+        match sorted(400, r#"{"code":9,"message":"etcdserver: lease not found"}"#) {
+            Asked::Refused(error) => assert!(error.to_string().contains("lease not found"), "{error}"),
+            other => panic!("{other:?}"),
+        }
+        assert!(matches!(sorted(200, "<html>"), Asked::Silent(error) if error.errno() == Errno::EINVAL));
+    }
+
+    #[test]
+    fn neither_password_nor_token_is_shown() {
+        let members = Members::at("http://10.0.0.1:2379").user("root", "hush");
+        let gateway = Gateway {
+            http: ureq::Agent::new_with_defaults(),
+            members: members.clone(),
+            last: AtomicUsize::new(0),
+            token: Mutex::new(Some("token-of-a-user".into())),
+        };
+        let shown = format!("{members:?} {gateway:?}");
+        assert!(!shown.contains("hush") && !shown.contains("token-of"), "{shown}");
+        let refused = Gateway::open(&Members::at("http://root:hush@10.0.0.1:2379")).unwrap_err();
+        assert!(refused.errno() == Errno::EINVAL && !refused.to_string().contains("hush"), "{refused}");
+    }
 }

@@ -28,6 +28,8 @@ pub use published::Published;
 const PAUSE: Duration = Duration::from_millis(50);
 /// Longest watch: what became of a member that says nothing any more is found out by asking.
 const WATCH: Duration = Duration::from_secs(5);
+/// Shortest time that a member is given to answer, however little is left.
+const SHORTEST: Duration = Duration::from_millis(200);
 /// Shortest and longest lease.
 const LEASE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(24 * 3600));
 
@@ -92,32 +94,52 @@ impl Etcd {
         }
         let (key, value) = (self.key(name), BASE64_STANDARD.encode(value));
         let lease = self.lease(ttl)?;
-        let deadline = Instant::now() + ttl + PATIENCE;
-        while !self.claim(&key, &value, &lease)? {
-            if Instant::now() >= deadline {
+        match self.wait_for_name(&key, &value, &lease, ttl) {
+            Ok(true) => return Published::keep(self, key, value, lease, ttl),
+            claimed => {
                 // It runs out by itself if that fails.
                 let _ = self.ask("lease/revoke", &json!({ "ID": lease }));
-                return Err(Error::wanted(
-                    Errno::EADDRINUSE,
-                    format!("the name {name:?} in etcd"),
-                    "one that no living agent has",
-                    format!("another agent under {key:?}, for {ttl:?} and longer"),
-                    "choose another name or prefix",
-                ));
+                claimed?;
             }
-            let renewed = self.ask("lease/keepalive", &json!({ "ID": lease }))?;
-            self.wait_for_change(&key, revision(&renewed)? + 1, deadline.min(Instant::now() + ttl / 4));
         }
-        Published::keep(self, key, value, lease, ttl)
+        Err(Error::wanted(
+            Errno::EADDRINUSE,
+            format!("the name {name:?} in etcd"),
+            "one that no living agent has",
+            format!("another agent under {key:?}, for {ttl:?} and longer"),
+            "choose another name or prefix",
+        ))
+    }
+
+    /// Waits as long as another agent's lease may last. Whether the key is ours then.
+    fn wait_for_name(&self, key: &str, value: &str, lease: &str, ttl: Duration) -> Result<bool> {
+        let deadline = Instant::now() + ttl + PATIENCE;
+        loop {
+            let claim = self.claim(key, value, lease, patience(ttl))?;
+            if claim.is_ours || Instant::now() >= deadline {
+                return Ok(claim.is_ours);
+            }
+            self.keep_alive(lease, patience(ttl))?;
+            let until = deadline.min(Instant::now() + ttl / 4);
+            self.wait_for_change(key, claim.revision.saturating_add(1), until);
+        }
     }
 
     fn ask(&self, method: &str, body: &Value) -> Result<Value> {
-        self.gateway.ask(method, body)
+        self.gateway.ask(method, body, PATIENCE)
+    }
+
+    /// Renews a lease. Whether it was still there.
+    fn keep_alive(&self, lease: &str, patience: Duration) -> Result<bool> {
+        let answer = self.gateway.ask("lease/keepalive", &json!({ "ID": lease }), patience)?;
+        let left = answer.pointer("/result/TTL").and_then(Value::as_str);
+        Ok(left.is_some_and(|left| left != "0"))
     }
 
     /// The metadata that is published under a name, and as of which revision.
-    fn metadata(&self, name: &str) -> Result<(Option<Vec<u8>>, i64)> {
-        let answer = self.ask("kv/range", &json!({ "key": encoded(&self.key(name)) }))?;
+    fn metadata(&self, name: &str, patience: Duration) -> Result<(Option<Vec<u8>>, i64)> {
+        let range = json!({ "key": encoded(&self.key(name)) });
+        let answer = self.gateway.ask("kv/range", &range, patience)?;
         let found = entries(&answer).next().map(|entry| field(entry, "value")).transpose()?;
         Ok((found, revision(&answer)?))
     }
@@ -141,20 +163,30 @@ impl Etcd {
     }
 
     /// Puts a value where there is none. Whether it is there.
-    fn claim(&self, key: &str, value: &str, lease: &str) -> Result<bool> {
+    fn claim(&self, key: &str, value: &str, lease: &str, patience: Duration) -> Result<Claim> {
         let key = encoded(key);
-        let answer = self.ask(
-            "kv/txn",
-            &json!({
-                "compare": [{ "key": key, "target": "CREATE", "create_revision": "0" }],
-                "success": [{ "requestPut": { "key": key, "value": value, "lease": lease } }],
-                "failure": [{ "requestRange": { "key": key } }],
-            }),
-        )?;
+        let put = json!({
+            "compare": [{ "key": key, "target": "CREATE", "create_revision": "0" }],
+            "success": [{ "requestPut": { "key": key, "value": value, "lease": lease } }],
+            "failure": [{ "requestRange": { "key": key } }],
+        });
+        let answer = self.gateway.ask("kv/txn", &put, patience)?;
         // It may have been put by a request whose answer was lost.
         let found = answer.pointer("/responses/0/response_range/kvs/0/lease").and_then(Value::as_str);
-        Ok(answer["succeeded"] == true || found == Some(lease))
+        let is_ours = answer["succeeded"] == true || found == Some(lease);
+        Ok(Claim { is_ours, revision: revision(&answer)? })
     }
+}
+
+/// What became of a claim, and as of which revision of the store.
+struct Claim {
+    is_ours: bool,
+    revision: i64,
+}
+
+/// How long a member may take to answer for a lease: several are asked before it runs out.
+fn patience(ttl: Duration) -> Duration {
+    PATIENCE.min(ttl / 8)
 }
 
 impl Agent {
@@ -177,10 +209,11 @@ impl Agent {
     pub fn find(&self, etcd: &Etcd, name: &str, timeout: Duration) -> Result<Arc<str>> {
         let (deadline, key) = (Instant::now() + timeout, etcd.key(name));
         loop {
-            let missing = match etcd.metadata(name) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let missing = match etcd.metadata(name, PATIENCE.min(left.max(SHORTEST))) {
                 Ok((Some(metadata), _)) => return self.load(&metadata),
                 Ok((None, revision)) => {
-                    etcd.wait_for_change(&key, revision + 1, deadline);
+                    etcd.wait_for_change(&key, revision.saturating_add(1), deadline);
                     None
                 }
                 Err(error) if error == Errno::EREMOTEIO || error == Errno::EINVAL => return Err(error),

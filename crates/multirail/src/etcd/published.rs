@@ -7,10 +7,10 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use ofi::{Errno, Error, Result};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::Etcd;
 use super::gateway::encoded;
+use super::{Etcd, patience};
 use crate::agent::Agent;
 
 /// An agent's entry. Dropping it takes the entry away at once.
@@ -32,6 +32,8 @@ struct Entry {
 #[derive(Debug)]
 struct State {
     lease: String,
+    /// The key is known to be under this lease.
+    is_claimed: bool,
     value: String,
     /// The entry was lost to another agent: its lease had run out.
     is_lost: bool,
@@ -47,7 +49,7 @@ impl Published {
         lease: String,
         ttl: Duration,
     ) -> Result<Self> {
-        let state = Mutex::new(State { lease, value, is_lost: false, is_over: false });
+        let state = Mutex::new(State { lease, is_claimed: true, value, is_lost: false, is_over: false });
         let entry = Arc::new(Entry { etcd: etcd.clone(), key, ttl, state, over: Condvar::new() });
         let keeper = Arc::clone(&entry);
         let thread =
@@ -58,17 +60,28 @@ impl Published {
     /// Publishes the agent's metadata as it is now: with regions that were added since.
     ///
     /// # Errors
-    /// As of [`Agent::publish`]; `FI_EADDRINUSE` if the entry was lost to another agent.
+    /// As of [`Agent::publish`]; `FI_EADDRINUSE` if the entry was lost to another agent. After other errors the
+    /// metadata may still be published, with the next lease.
     pub fn update(&self, agent: &Agent) -> Result<()> {
         let value = BASE64_STANDARD.encode(agent.metadata()?);
-        let mut state = self.entry.lock();
-        if state.is_lost {
-            return Err(Error::with(Errno::EADDRINUSE, "an entry in etcd that another agent has now"));
+        self.entry.lock().value.clone_from(&value);
+        loop {
+            let lease = {
+                let state = self.entry.lock();
+                if state.is_lost {
+                    return Err(Error::with(
+                        Errno::EADDRINUSE,
+                        "an entry in etcd that another agent has now",
+                    ));
+                }
+                state.lease.clone()
+            };
+            match self.entry.put(&value, &lease) {
+                // The entry was made anew meanwhile.
+                Err(_) if self.entry.lock().lease != lease => {}
+                put => return put,
+            }
         }
-        let put = json!({ "key": encoded(&self.entry.key), "value": value, "lease": state.lease });
-        self.entry.etcd.ask("kv/put", &put)?;
-        state.value = value;
-        Ok(())
     }
 
     /// Whether the entry is still this agent's: it may be lost where etcd was not reached for longer than the lease.
@@ -91,39 +104,57 @@ impl Entry {
             if state.is_over {
                 return;
             }
-            if let Err(error) = self.renew(&mut state) {
+            drop(state); // nobody waits for etcd's answers to look at the entry
+            if let Err(error) = self.renew() {
                 tracing::warn!(target: "multirail", %error, "the lease of an agent's metadata was not renewed");
             }
+            state = self.lock();
         }
     }
 
     /// Renews the lease, or makes the entry anew where it has run out.
-    fn renew(&self, state: &mut State) -> Result<()> {
-        let answer = self.etcd.ask("lease/keepalive", &json!({ "ID": state.lease }))?;
-        let left = answer.pointer("/result/TTL").and_then(Value::as_str);
-        if left.is_some_and(|left| left != "0") {
+    fn renew(&self) -> Result<()> {
+        let patience = patience(self.ttl);
+        let (mut lease, is_claimed) = {
+            let state = self.lock();
+            (state.lease.clone(), state.is_claimed)
+        };
+        let is_there = self.etcd.keep_alive(&lease, patience)?;
+        if is_there && is_claimed {
             return Ok(());
         }
-        let lease = self.etcd.lease(self.ttl)?;
-        state.is_lost = !self.etcd.claim(&self.key, &state.value, &lease)?;
-        state.lease = lease;
-        Ok(())
+        if !is_there {
+            lease = self.etcd.lease(self.ttl)?;
+            let mut state = self.lock();
+            // A claim whose answer is lost may have been granted: it is repeated under the same lease.
+            (state.lease, state.is_claimed) = (lease.clone(), false);
+        }
+        let value = self.lock().value.clone();
+        let claim = self.etcd.claim(&self.key, &value, &lease, patience)?;
+        let now = {
+            let mut state = self.lock();
+            (state.is_claimed, state.is_lost) = (claim.is_ours, !claim.is_ours);
+            state.value.clone()
+        };
+        if claim.is_ours && now != value { self.put(&now, &lease) } else { Ok(()) }
+    }
+
+    fn put(&self, value: &str, lease: &str) -> Result<()> {
+        let put = json!({ "key": encoded(&self.key), "value": value, "lease": lease });
+        self.etcd.gateway.ask("kv/put", &put, patience(self.ttl)).map(drop)
     }
 }
 
 impl Drop for Published {
     fn drop(&mut self) {
-        let lease = {
-            let mut state = self.entry.lock();
-            state.is_over = true;
-            state.lease.clone()
-        };
+        self.entry.lock().is_over = true;
         self.entry.over.notify_all();
         if let Some(thread) = self.thread.take() {
             // A panic of the thread was reported when it happened.
             let _ = thread.join();
         }
-        if let Err(error) = self.entry.etcd.ask("lease/revoke", &json!({ "ID": lease })) {
+        let revoke = json!({ "ID": self.entry.lock().lease });
+        if let Err(error) = self.entry.etcd.gateway.ask("lease/revoke", &revoke, patience(self.entry.ttl)) {
             tracing::debug!(target: "multirail", %error, "an entry in etcd stays until its lease is over");
         }
     }

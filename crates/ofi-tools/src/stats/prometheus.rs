@@ -42,9 +42,13 @@ impl<'a> Metric<'a> {
     }
 }
 
+/// Labels of a section, and of a bucket. A metric that has one of them twice makes the whole text unreadable.
+const LABELS: [&str; 8] = ["pid", "program", "endpoint", "provider", "domain", "kind", "address", "le"];
+
 /// The samples of a histogram.
 fn samples(one: &Histogram, labels: &str) -> Vec<String> {
-    let own = one.labels.iter().map(|(name, value)| format!(",{name}=\"{}\"", escaped(value)));
+    let own = one.labels.iter().filter(|(name, _)| !LABELS.contains(&name.as_str()));
+    let own = own.map(|(name, value)| format!(",{name}=\"{}\"", escaped(value)));
     let (name, labels) = (&one.name, format!("{labels}{}", own.collect::<String>()));
     let below = one.below().map(|(bound, count)| {
         let bound = bound.map_or("+Inf".to_string(), |seconds| seconds.to_string());
@@ -102,7 +106,7 @@ mod tests {
     #[test]
     fn a_histogram_has_its_bounds_its_sum_and_its_count() {
         let histogram =
-            Histogram::parse("access_seconds", "rail=0", "2500000", "1,0,2,1", "accesses").unwrap();
+            Histogram::parse("access_seconds", "rail=0;provider=shm;le=1", "2500000", "1,0,2,1", "accesses").unwrap();
         let endpoint = Endpoint {
             provider: "multirail".into(),
             domain: "a".into(),
