@@ -95,7 +95,8 @@ fn agents_say_how_long_accesses_and_transfers_took() {
         .find(|line| line.starts_with("ofi_transfer_seconds_bucket") && line.contains("+Inf"));
     assert!(whole.unwrap().contains("domain=\"here\"") && whole.unwrap().ends_with(" 100"), "{whole:?}");
     for line in prometheus.lines().filter(|line| !line.starts_with('#')) {
-        let labels = line.split_once('{').unwrap().1.split("\",").map(|label| label.split('=').next().unwrap());
+        let labels =
+            line.split_once('{').unwrap().1.split("\",").map(|label| label.split('=').next().unwrap());
         let labels: Vec<&str> = labels.collect();
         let once: std::collections::BTreeSet<&str> = labels.iter().copied().collect();
         assert_eq!(once.len(), labels.len(), "a label twice: {line}");

@@ -106,7 +106,8 @@ mod tests {
     #[test]
     fn a_histogram_has_its_bounds_its_sum_and_its_count() {
         let histogram =
-            Histogram::parse("access_seconds", "rail=0;provider=shm;le=1", "2500000", "1,0,2,1", "accesses").unwrap();
+            Histogram::parse("access_seconds", "rail=0;provider=shm;le=1", "2500000", "1,0,2,1", "accesses")
+                .unwrap();
         let endpoint = Endpoint {
             provider: "multirail".into(),
             domain: "a".into(),
