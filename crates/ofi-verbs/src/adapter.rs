@@ -24,8 +24,9 @@ pub const REQUESTS: usize = 96;
 const ALL_REQUESTS: usize = 4096;
 /// Bytes that a request carries itself, where the device can: a record of 64 bytes with its header fits.
 const INLINE: usize = 128;
-/// Marks requests for receives; others go by [`SlotId`].
-const RECEIVE: u64 = 1 << 63;
+/// Marks receives among the numbers of requests. Where these are [`SlotId`]s, the high half is a generation that takes
+/// any value, so this is the highest bit of the index: no table has as many slots.
+pub const RECEIVE: u64 = 1 << 31;
 
 /// Registered slots.
 pub struct Slab {
@@ -138,6 +139,8 @@ pub struct Adapter {
     pub waiter: Waiter,
     /// A word that peers read behind their writes, which then are in memory.
     witness: Witness,
+    /// Slots of [`Adapter::receiving`].
+    receives: usize,
     free: Vec<u32>,
     /// Slots of quiet requests.
     quiet: usize,
@@ -172,6 +175,7 @@ impl Adapter {
             reads: 0,
             waiter,
             witness: Witness::new(device)?,
+            receives,
             free,
             quiet: 0,
             sending,
@@ -264,13 +268,61 @@ impl Adapter {
 
     /// Says what an entry of the completion queue is about.
     pub fn sort(&self, entry: &WorkCompletion) -> Ended {
-        if entry.id & RECEIVE != 0 {
-            let slot = (entry.id & !RECEIVE) as u32;
-            return match entry.status {
+        sort(entry, self.receives)
+    }
+}
+
+/// Of an endpoint with so many receives. What is none of them is a request; one that is not under way is nobody's.
+fn sort(entry: &WorkCompletion, receives: usize) -> Ended {
+    match entry.id.checked_sub(RECEIVE) {
+        Some(slot) if slot < receives as u64 => {
+            let slot = slot as u32;
+            match entry.status {
                 Status::SUCCESS => Ended::Received { slot, qp: entry.qp, len: entry.len },
                 _ => Ended::Returned { slot },
-            };
+            }
         }
-        Ended::Request { id: SlotId::from_wire(entry.id), status: entry.status }
+        _ => Ended::Request { id: SlotId::from_wire(entry.id), status: entry.status },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rc::Opcode;
+
+    fn entry(id: u64) -> WorkCompletion {
+        WorkCompletion {
+            id,
+            status: Status::SUCCESS,
+            opcode: Opcode::Request,
+            len: 9,
+            qp: 3,
+            data: None,
+            source_qp: 0,
+            lid: 0,
+            has_route: false,
+        }
+    }
+
+    #[test]
+    fn requests_are_told_from_receives_however_often_their_slots_were_used() {
+        let first = Slots::default().insert(()).to_wire();
+        for generation in [0, 1 << 61, 1 << 62, 1 << 63, u64::MAX << 32] {
+            let id = generation | first;
+            assert!(
+                matches!(sort(&entry(id), 64), Ended::Request { id: of, .. } if of.to_wire() == id),
+                "{id:#x}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_receives_that_there_are_come_back() {
+        let sorted = |slot| sort(&entry(RECEIVE | slot), 64);
+        assert!(matches!(sorted(63), Ended::Received { slot: 63, qp: 3, len: 9 }));
+        for none in [64, RECEIVE - 1, 1 << 32] {
+            assert!(matches!(sorted(none), Ended::Request { .. }), "{none:#x}");
+        }
     }
 }

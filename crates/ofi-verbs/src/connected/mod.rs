@@ -34,7 +34,7 @@ use ofi_core::slots::{SlotId, Slots};
 use ofi_core::sys::is_readable;
 use ofi_core::transport::{Arm, Arrived, Fault, Host, OutMessage, OutRma, Peer, Posted, RxName, Ticket};
 
-use crate::adapter::Slab;
+use crate::adapter::{RECEIVE, Slab};
 use crate::message::Op;
 use crate::region::Local;
 use crate::waiter::Waiter;
@@ -59,8 +59,6 @@ const SLOTS: usize = 128;
 const INLINE: u32 = 128;
 /// The one peer.
 const PEER: Peer = 0;
-/// Marks receives; the rest of a request's number is a [`SlotId`].
-const RECEIVE: u64 = 1 << 63;
 /// Entries of the completion queue that one poll takes.
 const MOST: usize = 256;
 /// Polls after which events of the connection are looked for, if none is expected.
