@@ -76,6 +76,16 @@ fn a_burst_to_many_peers_fits_into_the_completion_queue() {
     }
 }
 
+/// Where [`Raw`] says that it listens.
+const RAW: ([u8; 4], u16) = ([10, 9, 0, 1], 7);
+
+/// A record of this kind without flags.
+fn record(kind: u8, words: &[u64]) -> Vec<u8> {
+    let mut bytes = vec![kind, 0, 0, 0, 0, 0, 0, 0];
+    bytes.extend(words.iter().flat_map(|word| word.to_be_bytes()));
+    bytes
+}
+
 /// A peer that is written out: it connects under an address that nobody has, and sends.
 struct Raw {
     connection: Box<dyn Connection>,
@@ -90,13 +100,15 @@ impl Raw {
         let device = Handle(Arc::clone(&DEVICE));
         let sizes = Sizes { requests: 64, receives: 16, completions: 256, inline: 128 };
         let queues = device.open(sizes).unwrap();
-        let memory = Box::leak(vec![0u8; 64].into_boxed_slice());
+        let memory = Box::leak(vec![0u8; 128].into_boxed_slice());
         // SAFETY: leaked memory, which only the device and this struct touch.
-        let region = unsafe { device.register(memory.as_mut_ptr(), memory.len(), Access::Local) }.unwrap();
-        let (host, limit) = ([10, 9, 0, 1], Duration::from_secs(1));
+        let region =
+            unsafe { device.register(memory.as_mut_ptr(), memory.len(), Access::RemoteRead) }.unwrap();
+        let (host, limit) = (RAW.0, Duration::from_secs(1));
         let mut greeting = b"ofv1".to_vec();
         greeting.extend(Ipv4Addr::from(host).to_ipv6_mapped().octets());
-        greeting.extend([0, 7, 0, 0, 0, 0, 0, 64]); // port, scope, credits
+        greeting.extend(RAW.1.to_be_bytes());
+        greeting.extend([0, 0, 0, 0, 0, 64]); // scope, credits
         greeting.extend([0; 11]); // incarnation and attempts
         greeting.push(attempt);
         let from = SocketAddr::from((host, 0));
@@ -125,6 +137,15 @@ impl Raw {
         // SAFETY: registered, and carried by the request.
         unsafe { self.connection.send(1, from, how) }.unwrap();
     }
+
+    /// Waits until `count` of its records have arrived, whether or not the endpoint looks.
+    fn arrived(&self, count: usize) {
+        let mut ended = VecDeque::new();
+        wait::drive(&[], "the ends of all records", || {
+            self.queues.poll(&mut ended).unwrap();
+            (ended.len() == count).then_some(())
+        });
+    }
 }
 
 /// A peer that sends more than it has credits for would take the receives of all others.
@@ -142,11 +163,7 @@ fn a_peer_that_does_not_keep_to_its_credits_is_given_up() {
         for _ in 0..count {
             raw.send(&[1, 0, 0, 0, 0, 0, 0, 0]); // a message of no bytes
         }
-        let mut ended = VecDeque::new();
-        wait::drive(&[], "the ends of all", || {
-            raw.queues.poll(&mut ended).unwrap();
-            (ended.len() == count).then_some(())
-        });
+        raw.arrived(count);
         wait::drive(&[&pair.b], "all records", || {
             (pair.b.statistic("verbs_received") >= received + count as u64).then_some(())
         });
@@ -155,6 +172,34 @@ fn a_peer_that_does_not_keep_to_its_credits_is_given_up() {
     }
     pair.warm_up();
     assert_eq!(pair.a.statistic("verbs_connections"), connections, "the friend's connection went on");
+}
+
+/// The device still writes to the memory of a read that the peer says is over.
+#[test]
+fn a_peer_does_not_end_a_read_that_the_device_does() {
+    const KEY: u64 = 77;
+    const LEN: usize = 64;
+    let kit: &dyn Kit = &VerbsPair;
+    let side = kit.side();
+    let mut raw = Raw::to(&side, 1);
+    let (at, rkey) = (raw.memory.as_ptr().expose_provenance() as u64, raw.region.rkey().into());
+    raw.send(&record(20, &[KEY, 0, LEN as u64, 1, at, rkey, at, rkey]));
+    wait::drive(&[&side], "the key", || (side.statistic("verbs_received") == 1).then_some(()));
+    raw.arrived(1);
+    // The endpoint's first operation has this number. Its end is there before the device begins.
+    raw.send(&record(16, &[1 << 32, 0]));
+    raw.arrived(1);
+    let to = side.insert_address(&SocketAddr::from(RAW).into());
+    let into = Memory::new(LEN);
+    side.out(to, &into).context(1).read(&[RemotePiece { addr: 0, len: LEN, key: KEY }]).unwrap();
+    let end = wait::drive(&[&side], "the end of the read", || side.next_of(1));
+    assert_eq!(side.statistic("verbs_native_reads"), 1);
+    assert_eq!(side.statistic("verbs_malformed"), 1, "{end:?}");
+    if let Event::Done(..) = end {
+        // The device was faster than the end of the connection.
+        assert_eq!(into.bytes()[..16], raw.memory[..16]);
+    }
+    wait::drive(&[&side], "the end of the lane", || (side.statistic("verbs_lanes") == 0).then_some(()));
 }
 
 /// A device that goes away.

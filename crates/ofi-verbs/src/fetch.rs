@@ -136,6 +136,11 @@ impl Lane {
         }
     }
 
+    /// Whether an access is under way that ends with its transfer.
+    pub fn is_with_device(&self, op: SlotId) -> bool {
+        self.transfers.values().any(|transfer| matches!(transfer.end, End::Access(of) if of == op))
+    }
+
     /// A request of a transfer has ended.
     pub fn fetched<H: Host<Verbs>>(
         &mut self,

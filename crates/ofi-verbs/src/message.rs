@@ -276,6 +276,11 @@ impl Lane {
             Ok(errno @ 1..=4096) => Err(ofi_api::Errno::from_raw(errno)),
             _ => return Err(Broken),
         };
+        // The device says when these end, and touches the memory of reads until then. Of one that the peer was told
+        // of, its word may be faster than the device's.
+        if matches!(host.op(peer, id), Some(Op::Native(_))) && self.is_with_device(id) {
+            return Err(Broken);
+        }
         self.finish(host, peer, id, result);
         Ok(())
     }
