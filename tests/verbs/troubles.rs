@@ -202,6 +202,24 @@ fn a_peer_does_not_end_a_read_that_the_device_does() {
     wait::drive(&[&side], "the end of the lane", || (side.statistic("verbs_lanes") == 0).then_some(()));
 }
 
+/// Messages that count as sent wait for credits, and nothing is under way that would tell that nobody gives any.
+#[test]
+fn a_peer_that_is_gone_while_messages_wait_for_its_credits_is_given_up() {
+    let kit: &dyn Kit = &VerbsPair;
+    let pair = kit.pair();
+    pair.warm_up();
+    let from = Memory::patterned(64, 1);
+    // More than fit into packs for all credits.
+    for _ in 0..4000 {
+        pair.a.out(pair.to_b, &from).inject().send().unwrap();
+    }
+    wait::drive_through(Duration::from_millis(20), &[&pair.a]);
+    assert!(pair.a.statistic("verbs_waiting_now") > 0, "the peer does not look, and gives no credits");
+    DEVICE.vanish(pair.b.name().to_socket_addr().unwrap());
+    wait::drive(&[&pair.a], "the end of the lane", || (pair.a.statistic("verbs_lanes") == 0).then_some(()));
+    assert_eq!(pair.a.statistic("verbs_waiting_now"), 0);
+}
+
 /// A device that goes away.
 struct Pulled;
 

@@ -1,9 +1,12 @@
 //! Peers that are gone without a word.
 //!
 //! What a device has posted fails when the peer does not acknowledge it. But a lane may wait for a peer's word with
-//! nothing posted: an announced message, an access that its owner executes. Then the device asks, now and then, by a
-//! write of no bytes, which the peer's device acknowledges alone: it takes no receive, so a peer that does not look for
-//! a long time loses nothing by it.
+//! nothing posted: an announced message, an access that its owner executes, records that wait for credits. Then the
+//! device asks, now and then, by a write of no bytes, which the peer's device acknowledges alone: it takes no receive,
+//! so a peer that does not look for a long time loses nothing by it.
+//!
+//! A note that has arrived is owed nothing that the lane knows of: whoever waits for a peer's note in a collective, and
+//! has nothing else under way with it, does not ask.
 
 use std::time::{Duration, Instant};
 
@@ -21,9 +24,9 @@ pub fn interval() -> Duration {
 }
 
 impl Lane {
-    /// Whether the peer owes an answer, and no request is under way that would tell if it were gone.
+    /// Whether the peer owes an answer or credits, and no request is under way that would tell if it were gone.
     pub fn awaits_word(&self) -> bool {
-        let owes = self.outstanding > 0 || !self.kept.is_empty();
+        let owes = self.outstanding > 0 || !self.kept.is_empty() || self.waits();
         owes && self.is_open() && self.requests == self.quiet.len()
     }
 
