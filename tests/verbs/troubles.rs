@@ -220,6 +220,36 @@ fn a_peer_that_is_gone_while_messages_wait_for_its_credits_is_given_up() {
     assert_eq!(pair.a.statistic("verbs_waiting_now"), 0);
 }
 
+/// What finds no slot waits, also where no request of its lane is under way.
+#[test]
+fn what_was_injected_to_many_peers_arrives_after_the_sender_has_closed() {
+    const EACH: usize = 20;
+    const LEN: usize = 200;
+    let kit: &dyn Kit = &VerbsPair;
+    let sender = kit.side();
+    let peers: Vec<Side> = (0..20).map(|_| kit.side()).collect();
+    let from = Memory::patterned(LEN, 1);
+    let into: Vec<Memory> = peers.iter().map(|_| Memory::new(LEN)).collect();
+    let to: Vec<FiAddr> = peers.iter().map(|peer| sender.insert(peer)).collect();
+    for ((peer, into), &to) in peers.iter().zip(&into).zip(&to) {
+        (0..EACH + 1).for_each(|_| peer.receive(into).context(1).post().unwrap());
+        sender.out(to, &from).context(0).send().unwrap();
+        wait::drive(&[&sender, peer], "a connection", || peer.next_of(1)).done();
+        wait::drive(&[&sender, peer], "a message", || sender.next_of(0)).done();
+    }
+    for &to in &to {
+        (0..EACH).for_each(|_| sender.out(to, &from).inject().send().unwrap());
+    }
+    assert!(sender.statistic("verbs_waiting_now") > 0, "more than there are slots");
+    drop(sender);
+    let all: Vec<&Side> = peers.iter().collect();
+    for peer in &peers {
+        (0..EACH).for_each(|_| {
+            wait::drive(&all, "a message", || peer.next_of(1)).done();
+        });
+    }
+}
+
 /// A device that goes away.
 struct Pulled;
 

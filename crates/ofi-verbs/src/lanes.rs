@@ -414,8 +414,9 @@ impl VerbsLanes {
         }
         while self.lanes.iter().any(Lane::is_awaited) && self.common.adapter.queues.now() < end {
             if self.ready.is_empty() && self.refill() == 0 {
-                // There may have been no slot for it before.
+                // There may have been no slot before: other lanes' requests had them.
                 for peer in 0..self.lanes.len() {
+                    self.lanes[peer].flush_frames(&mut self.common, peer as Peer);
                     self.lanes[peer].await_quiet(&mut self.common, peer as Peer);
                 }
                 std::thread::sleep(Duration::from_micros(50));
