@@ -376,7 +376,7 @@ impl Lane {
         let ids = slots.ids(|_| true);
         let mut transfers: Vec<Transfer> = ids.into_iter().filter_map(|id| slots.remove(id)).collect();
         let spared = match old.refused {
-            Some(refused) => Self::spare(host, peer, refused, &mut transfers),
+            Some(refused) => Self::spare(common, host, peer, refused, &mut transfers),
             None => Vec::new(),
         };
         for Transfer { end, slot, .. } in transfers {

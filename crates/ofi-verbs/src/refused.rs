@@ -70,6 +70,7 @@ impl Refused {
 impl Lane {
     /// The accesses of a lane whose connection a refusal has ended, which they do not end with, in their order.
     pub fn spare<H: Host<Verbs>>(
+        common: &mut Common,
         host: &mut H,
         peer: Peer,
         mut refused: Vec<Refused>,
@@ -86,6 +87,8 @@ impl Lane {
             if let Some(Op::Native(native)) = host.op(peer, one.op) {
                 native.spared = true;
                 numbered.push((native.number, one));
+            } else if let Some(slot) = one.slot {
+                common.adapter.give_slot(slot); // its operation has ended otherwise
             }
         }
         numbered.sort_unstable_by_key(|(number, _)| *number);
