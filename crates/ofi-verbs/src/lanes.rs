@@ -341,7 +341,13 @@ impl VerbsLanes {
             self.resume(host, peer);
         }
         let lane = &mut self.lanes[peer as usize];
-        let Some(errno) = lane.ending else { return };
+        let Some(errno) = lane.ending else {
+            // Its connection was ended elsewhere, and accesses that were refused are to be asked for.
+            if matches!(lane.link, Link::Closed) && lane.has_commands() {
+                self.connect(peer);
+            }
+            return;
+        };
         // What has come before the end is taken before it.
         if self.ready.is_empty() && self.refill() == 0 && self.lanes[peer as usize].stalled.is_empty() {
             self.unlink(peer);
