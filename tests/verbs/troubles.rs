@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Once};
 
 use ofi_testkit::prelude::*;
 use ofi_testkit::rc::{Handle, Plan, SimulatedDevice};
@@ -248,6 +248,27 @@ fn what_was_injected_to_many_peers_arrives_after_the_sender_has_closed() {
             wait::drive(&all, "a message", || peer.next_of(1)).done();
         });
     }
+}
+
+/// A device whose completion queues hold fewer entries than an endpoint wants receives.
+struct Narrow;
+
+impl Kit for Narrow {
+    fn hints(&self) -> Hints {
+        static ADDED: Once = Once::new();
+        ADDED.call_once(|| drop(device("narrow0", Plan { completions: 300, ..Plan::default() })));
+        hints("narrow0")
+    }
+
+    fn shared_memory(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_small_completion_queue_has_room_for_requests_beside_receives() {
+    let kit: &dyn Kit = &Narrow;
+    kit.pair().warm_up();
 }
 
 /// A device that goes away.

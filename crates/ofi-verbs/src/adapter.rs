@@ -8,7 +8,7 @@ use ofi_core::pages::Pages;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::Peer;
 
-use crate::rc::{Access, Device, Queues, Region, Segment, Sizes, Status, WorkCompletion};
+use crate::rc::{Access, Device, Limits, Queues, Region, Segment, Sizes, Status, WorkCompletion};
 use crate::waiter::Waiter;
 use crate::wire::SLOT;
 use crate::{failed, settings};
@@ -153,13 +153,8 @@ impl Adapter {
     pub fn new(device: &dyn Device, wanted: SocketAddr) -> Result<Self> {
         let failed = |error: ibv::Error| failed(&error);
         let limits = device.limits().map_err(failed)?;
-        let receives = settings::RX_SLOTS.get().min(limits.receives);
-        let sizes = Sizes {
-            requests: REQUESTS.min(limits.requests),
-            receives,
-            completions: (receives + ALL_REQUESTS).min(limits.completions),
-            inline: INLINE,
-        };
+        let sizes = sizes(limits, settings::RX_SLOTS.get());
+        let receives = sizes.receives;
         let mut queues = device.open(sizes).map_err(failed)?;
         let address = queues.listen(wanted).map_err(failed)?;
         let waiter = Waiter::new(&[queues.fd(), queues.event_fd()])?;
@@ -169,7 +164,7 @@ impl Adapter {
         let adapter = Self {
             queues,
             posted: Slots::default(),
-            most: sizes.completions.saturating_sub(receives) / 2,
+            most: (sizes.completions - receives) / 2,
             silent: 0,
             address,
             reads: 0,
@@ -272,6 +267,18 @@ impl Adapter {
     }
 }
 
+/// What an endpoint that wants so many receives has of a device. Half of the completion queue is for ends of requests:
+/// without room there, nothing could ever be posted.
+fn sizes(limits: Limits, receives: usize) -> Sizes {
+    let receives = receives.min(limits.receives).min(limits.completions / 2);
+    Sizes {
+        requests: REQUESTS.min(limits.requests),
+        receives,
+        completions: (receives + ALL_REQUESTS).min(limits.completions),
+        inline: INLINE,
+    }
+}
+
 /// Of an endpoint with so many receives. What is none of them is a request; one that is not under way is nobody's.
 fn sort(entry: &WorkCompletion, receives: usize) -> Ended {
     match entry.id.checked_sub(RECEIVE) {
@@ -314,6 +321,19 @@ mod tests {
                 matches!(sort(&entry(id), 64), Ended::Request { id: of, .. } if of.to_wire() == id),
                 "{id:#x}"
             );
+        }
+    }
+
+    #[test]
+    fn requests_have_room_in_the_completion_queue_beside_the_receives() {
+        for (wanted, completions, sized) in [
+            (512, 1 << 16, (512, 512 + ALL_REQUESTS)),
+            (1 << 15, 1 << 15, (1 << 14, (1 << 14) + ALL_REQUESTS)),
+            (512, 512, (256, 512)),
+            (512, 100, (50, 100)),
+        ] {
+            let got = sizes(Limits { requests: 1024, receives: 1 << 15, completions }, wanted);
+            assert_eq!((got.receives, got.completions), sized, "{wanted} of {completions}");
         }
     }
 
