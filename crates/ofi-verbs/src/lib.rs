@@ -164,10 +164,26 @@ fn failed(error: &ibv::Error) -> Error {
 }
 
 /// Explains a `prov_errno` of a connected endpoint: the status of a request, as C's provider has it, or an error
-/// number.
+/// number. 0 is what an error has that no request failed with.
+///
+/// In a domain of connected endpoints, endpoints of other types have error numbers, which this takes for statuses where
+/// they are small: `err` says what an error is.
 fn request_text(number: i32) -> String {
     match u32::try_from(number).map(ibv::Status::from_raw) {
-        Ok(status) if status.is_known() => format!("{status:?}"),
+        Ok(status) if number != 0 && status.is_known() => format!("{status:?}"),
         _ => Errno::from_raw(number).to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_failed_requests_are_explained_and_none_is_a_success() {
+        assert_eq!(request_text(5), format!("{:?}", ibv::Status::FLUSHED));
+        assert_eq!(request_text(0), Errno::from_raw(0).to_string());
+        assert!(!request_text(0).contains("uccess"), "{}", request_text(0));
+        assert_eq!(request_text(-1), Errno::from_raw(-1).to_string());
     }
 }
