@@ -6,7 +6,7 @@ use ofi_tests::{parse, parse_region, region_text};
 
 use super::VerbsPair;
 
-/// How long an operation to a peer that is gone may take to end. Packets are sent again seven times before a device
+/// How long an operation to a peer that is gone may take to end. Packets are sent again six times before a device
 /// gives a peer up; and time passes faster in emulation than the guest gets anything done.
 const BOUND: Duration = Duration::from_secs(30);
 
