@@ -202,6 +202,29 @@ fn a_peer_does_not_end_a_read_that_the_device_does() {
     wait::drive(&[&side], "the end of the lane", || (side.statistic("verbs_lanes") == 0).then_some(()));
 }
 
+/// A peer that has lost its connection without having heard so has what it sent before received all the same.
+#[test]
+fn what_a_peer_sent_before_it_connects_anew_is_received() {
+    const LEN: usize = 1 << 20;
+    let kit: &dyn Kit = &VerbsPair;
+    let side = kit.side();
+    let region = side.register(&Memory::patterned(LEN, 1), MrAccess::REMOTE_READ).unwrap();
+    let into = Memory::new(64);
+    side.receive(&into).context(3).post().unwrap();
+    // It takes no answers, so that the message waits behind the reads.
+    let mut raw = Raw::to(&side, 1);
+    for op in [1, 2] {
+        raw.send(&record(6, &[op, 1, region.base(), LEN as u64, region.key()]));
+    }
+    raw.send(&record(1, &[5]));
+    wait::drive(&[&side], "all records", || (side.statistic("verbs_received") == 3).then_some(()));
+    assert_eq!(side.pending(), 0, "the message waits behind the reads");
+    let again = Raw::to(&side, 2);
+    let entry = wait::drive(&[&side], "the message", || side.next_of(3)).done();
+    assert_eq!(entry.len, 8);
+    drop((raw, again));
+}
+
 /// Messages that count as sent wait for credits, and nothing is under way that would tell that nobody gives any.
 #[test]
 fn a_peer_that_is_gone_while_messages_wait_for_its_credits_is_given_up() {

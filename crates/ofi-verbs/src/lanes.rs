@@ -303,7 +303,7 @@ impl VerbsLanes {
     }
 
     /// Offers again what could not be taken.
-    fn resume<H: Host<Verbs>>(&mut self, host: &mut H, peer: Peer) {
+    pub(crate) fn resume<H: Host<Verbs>>(&mut self, host: &mut H, peer: Peer) {
         loop {
             let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
             if lane.is_read() {

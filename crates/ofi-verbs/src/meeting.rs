@@ -331,6 +331,15 @@ impl VerbsLanes {
         if matches!(lane.link, Link::Open(_) | Link::Accepting(..)) {
             // The peer has lost the connection, or is another process by now.
             self.take_rest(host);
+            // Nobody hears the answers to its reads, and what came behind them does not wait any more. Records for
+            // which the application has no room go with the connection: the request does not wait for that.
+            loop {
+                self.lanes[peer as usize].reads.clear();
+                self.resume(host, peer);
+                if !self.lanes[peer as usize].is_read() {
+                    break; // else one of those that had waited has begun
+                }
+            }
             self.unlink(peer);
             let lane = &mut self.lanes[peer as usize];
             lane.lose(&mut self.common, host, peer, Errno::ECONNRESET);
