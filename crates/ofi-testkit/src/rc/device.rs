@@ -29,7 +29,8 @@ struct Registered {
     key: u32,
 }
 
-impl Region for Registered {
+// SAFETY: the fabric looks keys up before it touches memory, and forgets this one when it is dropped.
+unsafe impl Region for Registered {
     fn lkey(&self) -> u32 {
         self.key
     }
@@ -48,7 +49,8 @@ impl Drop for Registered {
 /// A [`SimulatedDevice`] as the provider sees it.
 pub struct Handle(pub Arc<SimulatedDevice>);
 
-impl Device for Handle {
+// SAFETY: the fabric touches only memory whose registration it has just looked up.
+unsafe impl Device for Handle {
     fn name(&self) -> String {
         self.0.name.clone()
     }
@@ -114,7 +116,9 @@ impl Drop for Opened {
     }
 }
 
-impl Queues for Opened {
+// SAFETY: a receive is taken off the queue when its message is written, and its end reported once; the queue goes when
+// this is dropped.
+unsafe impl Queues for Opened {
     fn listen(&mut self, at: SocketAddr) -> Result<SocketAddr> {
         let mut fabric = self.device.lock();
         if !self.device.addresses().contains(&at.ip()) {
@@ -249,7 +253,9 @@ impl End {
     }
 }
 
-impl Connection for End {
+// SAFETY: dropped, its queue pair leaves the fabric with all that was posted. Memory is touched before the end is
+// reported, and written to by reads alone.
+unsafe impl Connection for End {
     fn number(&self) -> usize {
         self.id
     }

@@ -43,7 +43,11 @@ pub struct Sizes {
 }
 
 /// Memory that a device may touch, until this is dropped.
-pub trait Region: Send + Sync {
+///
+/// # Safety
+/// The keys name the memory that was registered, and nothing else. When this has been dropped, no device touches the
+/// memory by them.
+pub unsafe trait Region: Send + Sync {
     /// What names it in requests of this end.
     fn lkey(&self) -> u32;
     /// What names it in requests of peers.
@@ -51,7 +55,11 @@ pub trait Region: Send + Sync {
 }
 
 /// A device.
-pub trait Device: Send + Sync {
+///
+/// # Safety
+/// It touches only memory that was registered ([`Device::register`]), as long as it is and as `access` allows, and what
+/// goes inline during the call.
+pub unsafe trait Device: Send + Sync {
     /// Its name, such as `mlx5_0`.
     fn name(&self) -> String;
 
@@ -82,7 +90,12 @@ pub trait Device: Send + Sync {
 
 /// What an endpoint has of a device: a completion queue, a shared receive queue, and events of its connections.
 /// Connections go before it.
-pub trait Queues: Send {
+///
+/// # Safety
+/// A receive's memory is written from [`Queues::receive`] until its end was taken ([`Queues::poll`]) at most, and no
+/// more once this is dropped. An end is reported once, by the number with which its request or receive was posted; that
+/// of a successful receive says how many bytes were written, from the first on.
+pub unsafe trait Queues: Send {
     /// Has connections asked for at an address, as long as this is there. Port 0 is any; the answer says which.
     ///
     /// # Errors
@@ -146,8 +159,13 @@ pub struct Event {
     pub private_data: Vec<u8>,
 }
 
-/// A connection, or what is to become one. When it is dropped, the device touches memory of its requests no more.
-pub trait Connection: Send {
+/// A connection, or what is to become one.
+///
+/// # Safety
+/// Once it is dropped, the device touches memory of its requests no more. While it is there, memory of a request is
+/// touched until its end was taken ([`Queues::poll`]), or that of a later one if it is quiet, at most; and only reads
+/// write to it, all of it where they succeed.
+pub unsafe trait Connection: Send {
     /// Tells it from others while it is there.
     fn number(&self) -> usize;
 

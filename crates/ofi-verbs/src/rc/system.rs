@@ -32,7 +32,8 @@ impl System {
     }
 }
 
-impl Device for System {
+// SAFETY: the device, whose library's interface promises as much.
+unsafe impl Device for System {
     fn name(&self) -> String {
         self.pd.context().name()
     }
@@ -68,7 +69,8 @@ impl Device for System {
     }
 }
 
-impl Region for MemoryRegion {
+// SAFETY: dropped, it is deregistered, and the device knows its keys no more.
+unsafe impl Region for MemoryRegion {
     fn lkey(&self) -> u32 {
         self.lkey()
     }
@@ -93,7 +95,8 @@ impl Opened {
     }
 }
 
-impl Queues for Opened {
+// SAFETY: the device's own queues: each end is reported once, and a queue that is destroyed is not written from.
+unsafe impl Queues for Opened {
     fn listen(&mut self, at: SocketAddr) -> Result<SocketAddr> {
         let listener = CmId::new(&self.events)?;
         if at.port() != 0 {
@@ -158,7 +161,8 @@ impl Identified {
     }
 }
 
-impl Connection for Identified {
+// SAFETY: dropped, its queue pair is destroyed, which ends what the device does for its requests.
+unsafe impl Connection for Identified {
     fn number(&self) -> usize {
         self.id.number()
     }
