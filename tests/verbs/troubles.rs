@@ -79,6 +79,11 @@ fn a_burst_to_many_peers_fits_into_the_completion_queue() {
 /// Where [`Raw`] says that it listens.
 const RAW: ([u8; 4], u16) = ([10, 9, 0, 1], 7);
 
+/// What names its memory, and what it may say that others may do there.
+const KEY: u64 = 77;
+const RIGHT_TO_READ: u64 = 1;
+const RIGHT_TO_WRITE: u64 = 2;
+
 /// A record of this kind without flags.
 fn record(kind: u8, words: &[u64]) -> Vec<u8> {
     let mut bytes = vec![kind, 0, 0, 0, 0, 0, 0, 0];
@@ -138,6 +143,15 @@ impl Raw {
         unsafe { self.connection.send(1, from, how) }.unwrap();
     }
 
+    /// Gives an endpoint the key [`KEY`] of its memory.
+    fn give(&mut self, to: &Side, rights: u64) {
+        let (at, len) = (self.memory.as_ptr().expose_provenance() as u64, self.memory.len() as u64);
+        let rkey = self.region.rkey().into();
+        self.send(&record(20, &[KEY, 0, len, rights, at, rkey, at, rkey]));
+        wait::drive(&[to], "the key", || (to.statistic("verbs_received") == 1).then_some(()));
+        self.arrived(1);
+    }
+
     /// Waits until `count` of its records have arrived, whether or not the endpoint looks.
     fn arrived(&self, count: usize) {
         let mut ended = VecDeque::new();
@@ -177,15 +191,11 @@ fn a_peer_that_does_not_keep_to_its_credits_is_given_up() {
 /// The device still writes to the memory of a read that the peer says is over.
 #[test]
 fn a_peer_does_not_end_a_read_that_the_device_does() {
-    const KEY: u64 = 77;
     const LEN: usize = 64;
     let kit: &dyn Kit = &VerbsPair;
     let side = kit.side();
     let mut raw = Raw::to(&side, 1);
-    let (at, rkey) = (raw.memory.as_ptr().expose_provenance() as u64, raw.region.rkey().into());
-    raw.send(&record(20, &[KEY, 0, LEN as u64, 1, at, rkey, at, rkey]));
-    wait::drive(&[&side], "the key", || (side.statistic("verbs_received") == 1).then_some(()));
-    raw.arrived(1);
+    raw.give(&side, RIGHT_TO_READ);
     // The endpoint's first operation has this number. Its end is there before the device begins.
     raw.send(&record(16, &[1 << 32, 0]));
     raw.arrived(1);
@@ -200,6 +210,24 @@ fn a_peer_does_not_end_a_read_that_the_device_does() {
         assert_eq!(into.bytes()[..16], raw.memory[..16]);
     }
     wait::drive(&[&side], "the end of the lane", || (side.statistic("verbs_lanes") == 0).then_some(()));
+}
+
+/// The peer's word of a write may be faster than the refusal of its device.
+#[test]
+fn a_refused_write_whose_end_was_told_gives_its_slot_back() {
+    let kit: &dyn Kit = &VerbsPair;
+    let side = kit.side();
+    let mut raw = Raw::to(&side, 1);
+    raw.give(&side, RIGHT_TO_WRITE); // which its device does not know of
+    raw.send(&record(16, &[1 << 32, 0]));
+    raw.arrived(1);
+    let to = side.insert_address(&SocketAddr::from(RAW).into());
+    let from = Memory::patterned(64, 1);
+    side.out(to, &from).context(1).data(7).write(&[RemotePiece { addr: 0, len: 64, key: KEY }]).unwrap();
+    wait::drive(&[&side], "the end of the write", || side.next_of(1)).done();
+    wait::drive(&[&side], "the end of the lane", || (side.statistic("verbs_lanes") == 0).then_some(()));
+    assert_eq!((side.statistic("verbs_native_writes"), side.statistic("verbs_malformed")), (1, 0));
+    assert_eq!(side.statistic("verbs_slots_now"), 0);
 }
 
 /// A peer that has lost its connection without having heard so has what it sent before received all the same.
