@@ -8,6 +8,8 @@ use ofi_testkit::srd::{Handle, Plan, SimulatedDevice};
 
 #[path = "../efa/batches.rs"]
 mod batches;
+#[path = "../efa/contexts.rs"]
+mod contexts;
 #[path = "../efa/direct.rs"]
 mod direct;
 #[path = "../efa/native.rs"]

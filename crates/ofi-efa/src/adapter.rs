@@ -9,6 +9,7 @@ use ofi_core::pages::Pages;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::Peer;
 
+use crate::region::Local;
 use crate::settings;
 use crate::srd::{
     Access, Action, Completion, Device, From, QueuePair, Region, Segment, Status, To, WorkRequest,
@@ -56,17 +57,17 @@ pub struct Request {
 }
 
 /// An operation that is one request of the device.
-#[derive(Clone, Copy, Debug)]
 pub struct Single {
     pub peer: Peer,
     pub op: SlotId,
     pub action: Action,
     /// The slot that its bytes are in, if they are not in the application's memory.
     pub slot: Option<u32>,
+    /// The registration of that memory: the operation may be gone before the device has ended the request.
+    pub region: Option<Local>,
 }
 
 /// What is under way.
-#[derive(Clone, Copy, Debug)]
 enum Posted {
     Packet(Packet),
     Request(Request),
@@ -288,10 +289,11 @@ impl Adapter {
     /// As [`Adapter::access`].
     #[inline(always)]
     pub unsafe fn single(&mut self, to: To, single: Single) {
+        let action = single.action;
         let id = self.posted.insert(Posted::Single(single)).to_wire();
         self.room -= 1;
         // SAFETY: the caller's promise.
-        unsafe { self.post(WorkRequest { id, to, action: single.action }) };
+        unsafe { self.post(WorkRequest { id, to, action }) };
     }
 
     /// Bytes that a request carries itself.
@@ -299,17 +301,14 @@ impl Adapter {
         self.inline
     }
 
-    /// Reads of one request that go to the application's memory.
-    pub fn reads(&self) -> Vec<(SlotId, Single)> {
-        let is_read = |posted: &Posted| {
-            matches!(posted, Posted::Single(Single { action: Action::Read { .. }, slot: None, .. }))
-        };
-        let found = self.posted.ids(is_read).into_iter();
+    /// Requests in the application's memory that are operations by themselves: their numbers, and the operations.
+    pub fn lent(&self) -> Vec<(SlotId, Peer, SlotId)> {
+        let is_lent = |posted: &Posted| matches!(posted, Posted::Single(Single { slot: None, .. }));
         let single = |id| match self.posted.get(id) {
-            Some(&Posted::Single(single)) => Some((id, single)),
+            Some(Posted::Single(single)) => Some((id, single.peer, single.op)),
             _ => None,
         };
-        found.filter_map(single).collect()
+        self.posted.ids(is_lent).into_iter().filter_map(single).collect()
     }
 
     /// Whether a request is under way.

@@ -458,9 +458,12 @@ impl EfaLanes {
         }
     }
 
-    /// Waits until the device is done with memory of receives and reads that have ended.
+    /// Waits until the device is done with memory of receives and accesses that have ended.
     pub fn settle_receives<H: Host<Efa>>(&mut self, host: &mut H) {
         let common = &mut self.common;
+        for lane in &mut self.lanes {
+            lane.drop_singles(common, host);
+        }
         let mut gone = common.transfers.ids(|_| true);
         gone.retain(|&id| match common.transfers.get(id).map(|transfer| (transfer.peer, &transfer.end)) {
             Some((_, End::Payload(incoming))) => {
@@ -469,8 +472,8 @@ impl EfaLanes {
             Some((peer, &End::Access(op))) => host.op(peer, op).is_none(),
             None => false,
         });
-        let mut alone = common.adapter.reads();
-        alone.retain(|(_, single)| host.op(single.peer, single.op).is_none());
+        let mut alone = common.adapter.lent();
+        alone.retain(|&(_, peer, op)| host.op(peer, op).is_none());
         let end = common.adapter.now() + SETTLE;
         let mut stopped = false;
         loop {
@@ -480,7 +483,7 @@ impl EfaLanes {
                 }
             }
             gone.retain(|&id| common.transfers.get(id).is_some_and(|transfer| transfer.posted > 0));
-            alone.retain(|&(id, _)| common.adapter.is_posted(id));
+            alone.retain(|&(id, ..)| common.adapter.is_posted(id));
             if gone.is_empty() && alone.is_empty() {
                 return;
             }

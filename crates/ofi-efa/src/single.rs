@@ -20,8 +20,6 @@ use crate::srd::{Action, Remote, Segment, Status};
 
 /// An access of one request, as its owner would have to be asked for it; or a message.
 pub struct Alone {
-    /// What holds the registration of its memory.
-    region: Option<Local>,
     access: Option<Access>,
 }
 
@@ -76,12 +74,12 @@ impl Lane {
             remote: *remote,
             told: None,
         });
-        let alone = Alone { region: Some(region), access };
-        let op = Op { work: Work::Alone(alone), unacked: 0, making: false, awaits: true, id: 0 };
+        let op = Op { work: Work::Alone(Alone { access }), unacked: 0, making: false, awaits: true, id: 0 };
         self.outstanding += 1;
         self.transfers += 1;
-        let single = Single { peer: out.peer, op: host.open(out.peer, out.ticket, op), action, slot: None };
-        // SAFETY: its memory is registered, as the operation holds it, and lent until the request has ended.
+        let op = host.open(out.peer, out.ticket, op);
+        let single = Single { peer: out.peer, op, action, slot: None, region: Some(region) };
+        // SAFETY: its memory is registered, as the request holds it, and lent until it has ended.
         unsafe { common.adapter.single(self.to, single) };
         match out.write {
             true => common.counts.native_writes += 1,
@@ -152,8 +150,8 @@ impl Lane {
             false => Action::Read { into: memory.segment, at },
         };
         let access = Access { write: out.write, piece: *piece, remote: *remote, told: out.remote_data() };
-        let alone = Alone { region: memory.region, access: Some(access) };
-        self.post_alone(common, host, (out.peer, out.ticket), alone, action, memory.slot);
+        let alone = Alone { access: Some(access) };
+        self.post_alone(common, host, (out.peer, out.ticket), alone, action, (memory.slot, memory.region));
         match out.write {
             true => common.counts.native_writes += 1,
             false => common.counts.native_reads += 1,
@@ -177,8 +175,7 @@ impl Lane {
         let found = unsafe { common.recent.find(&common.domain.transport, addr, len) };
         let Some((lkey, region)) = found else { return false };
         let action = Action::Send { from: Segment { addr, len, lkey }, inline: false, data };
-        let alone = Alone { region: Some(region), access: None };
-        self.post_alone(common, host, (peer, ticket), alone, action, None);
+        self.post_alone(common, host, (peer, ticket), Alone { access: None }, action, (None, Some(region)));
         common.counts.sent += 1;
         true
     }
@@ -190,14 +187,14 @@ impl Lane {
         (peer, ticket): (Peer, Ticket),
         alone: Alone,
         action: Action,
-        slot: Option<u32>,
+        (slot, region): (Option<u32>, Option<Local>),
     ) {
         self.outstanding += 1;
         let op = Op { work: Work::Alone(alone), unacked: 0, making: false, awaits: true, id: 0 };
-        let single = Single { peer, op: host.open(peer, ticket, op), action, slot };
+        let single = Single { peer, op: host.open(peer, ticket, op), action, slot, region };
         self.transfers += 1;
         if self.may_flush() {
-            // SAFETY: its memory is registered, as the operation holds it, and lent until the request has ended.
+            // SAFETY: its memory is registered, as the request holds it, and lent until it has ended.
             unsafe { common.adapter.single(self.to, single) };
         } else {
             self.singles.push_back(single);
@@ -226,23 +223,22 @@ impl Lane {
         single: Single,
         status: Status,
     ) {
-        let Single { peer, op: id, slot, .. } = single;
+        let peer = single.peer;
         match status {
             // A message, or a write with data, whose peer has no receive.
             Status::NotReady if self.ending.is_none() && self.dead.is_none() => {
-                self.singles.push_back(single);
                 self.rest(common, peer);
-                return common.hold(&mut self.is_dirty, peer);
+                // Memory of an operation that is gone is lent no more.
+                if host.op(peer, single.op).is_some() {
+                    self.singles.push_back(single);
+                    return common.hold(&mut self.is_dirty, peer);
+                }
             }
             Status::NoDestination | Status::Unresponsive | Status::Flushed | Status::NotReady => self.lost(),
             Status::Done => self.pause_shortly(),
             Status::BadAddress | Status::Failed(_) => {}
         }
-        self.transfers -= 1;
-        self.finish_alone(common, host, (peer, id), slot, status);
-        if let Some(slot) = slot {
-            common.adapter.give_slot(slot);
-        }
+        self.finish_alone(common, host, single, status);
         if self.ending.is_some() || self.dead.is_some() {
             common.hold(&mut self.is_dirty, peer);
         }
@@ -251,15 +247,38 @@ impl Lane {
     /// Ends what is not posted: the lane is lost.
     pub fn stop_singles<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H) {
         for single in std::mem::take(&mut self.singles) {
-            self.transfers -= 1;
-            self.finish_alone(common, host, (single.peer, single.op), single.slot, Status::Flushed);
-            if let Some(slot) = single.slot {
-                common.adapter.give_slot(slot);
+            self.finish_alone(common, host, single, Status::Flushed);
+        }
+    }
+
+    /// Ends what is not posted of operations that are gone: their memory is lent no more.
+    pub fn drop_singles<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H) {
+        for single in std::mem::take(&mut self.singles) {
+            match host.op(single.peer, single.op) {
+                Some(_) => self.singles.push_back(single),
+                None => self.finish_alone(common, host, single, Status::Flushed),
             }
         }
     }
 
+    /// A request is the device's no more: its operation ends, if it is there.
     fn finish_alone<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        Single { peer, op, slot, region, .. }: Single,
+        status: Status,
+    ) {
+        self.transfers -= 1;
+        // Before the application has its memory back.
+        drop(region);
+        self.end_alone(common, host, (peer, op), slot, status);
+        if let Some(slot) = slot {
+            common.adapter.give_slot(slot);
+        }
+    }
+
+    fn end_alone<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -267,9 +286,11 @@ impl Lane {
         slot: Option<u32>,
         status: Status,
     ) {
-        let Some(Op { work: Work::Alone(alone), .. }) = host.op(peer, id) else { return };
-        // Before the application has its memory back.
-        alone.region = None;
+        let Some(Op { work: Work::Alone(alone), .. }) = host.op(peer, id) else {
+            // Its context was closed.
+            self.outstanding = self.outstanding.saturating_sub(1);
+            return;
+        };
         let bytes = slot.map(|slot| common.adapter.outgoing(slot).cast_const());
         if status == Status::Done
             && let Some(from) = bytes

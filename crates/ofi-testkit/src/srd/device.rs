@@ -161,6 +161,9 @@ impl QueuePair for Simulated {
     }
 
     unsafe fn post(&mut self, requests: &[WorkRequest]) -> Result<()> {
+        if self.device.full.load(Ordering::Relaxed) {
+            return Err(Error::new(Errno::ENOMEM));
+        }
         let mtu = self.device.lock().plan.mtu;
         for request in requests {
             match request.action {

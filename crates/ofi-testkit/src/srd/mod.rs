@@ -177,6 +177,10 @@ pub struct SimulatedDevice {
     work: Condvar,
     /// Whether memory that peers may not access is refused when it is registered.
     refuses: AtomicBool,
+    /// Whether requests are refused.
+    full: AtomicBool,
+    /// Whether nothing arrives.
+    held: AtomicBool,
 }
 
 impl SimulatedDevice {
@@ -220,8 +224,15 @@ impl SimulatedDevice {
             last_key: 0,
             last_used: 0,
         };
-        let (name, inner, refuses) = (name.to_string(), Mutex::new(inner), AtomicBool::new(false));
-        Self { name, began, inner, work: Condvar::new(), refuses }
+        Self {
+            name: name.to_string(),
+            began,
+            inner: Mutex::new(inner),
+            work: Condvar::new(),
+            refuses: AtomicBool::new(false),
+            full: AtomicBool::new(false),
+            held: AtomicBool::new(false),
+        }
     }
 
     /// Begins anew by another plan, for endpoints that are opened from now on.
@@ -291,12 +302,30 @@ impl SimulatedDevice {
         self.refuses.store(refuses, Ordering::Relaxed);
     }
 
+    /// Whether queue pairs take no requests from now on, as if they were full.
+    pub fn refuse_requests(&self, refuses: bool) {
+        self.full.store(refuses, Ordering::Relaxed);
+    }
+
+    /// Whether nothing of what is under way arrives from now on.
+    pub fn hold(&self, held: bool) {
+        self.held.store(held, Ordering::Relaxed);
+    }
+
+    /// Registrations that there are.
+    pub fn registrations(&self) -> usize {
+        self.lock().registered.len()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has some of what is under way arrive: whichever is drawn.
     fn step(&self, inner: &mut Inner) {
+        if self.held.load(Ordering::Relaxed) {
+            return;
+        }
         inner.steps += 1;
         let quiet = inner.flying.is_empty() && inner.late.is_empty();
         inner.clock += if quiet { Duration::from_micros(200) } else { Duration::from_micros(1) };

@@ -1,0 +1,65 @@
+//! Contexts of a scalable endpoint that close while the device has requests of theirs.
+
+use ofi_testkit::prelude::*;
+
+use super::EfaPair;
+use super::native::{DEVICE, alone, on_own_device};
+
+/// Bytes of an access that goes through no slot, in memory that the application has not registered.
+const LEN: usize = 100_000;
+
+/// A scalable endpoint with one transmit context, and one receive context for what peers say.
+fn scalable() -> (Side, Side, Side) {
+    let kit: &dyn Kit = &EfaPair;
+    let caps = kit.usual_caps() | Caps::NAMED_RX_CTX;
+    let hints = |hints| on_own_device(hints).caps(caps).tx_ctx_cnt(1).rx_ctx_cnt(1);
+    let host = kit.opening().hints(hints).rx_ctx_bits(1).open_disabled().expect("an endpoint");
+    let hub = host.domain.open_scalable(&host.info).expect("a scalable endpoint");
+    hub.bind_av(&host.av).unwrap();
+    let hub = host.context(hub);
+    let context = |ep: std::sync::Arc<dyn Endpoint>, direction| {
+        let queue = hub.domain.open_cq(&CqAttr::default()).unwrap();
+        ep.bind_cq(&queue, direction).unwrap();
+        ep.enable().unwrap();
+        hub.context_with(ep, queue)
+    };
+    let tx = context(hub.ep.transmit_context(0, None).unwrap().0, BindFlags::TRANSMIT);
+    let rx = context(hub.ep.receive_context(0, None).unwrap().0, BindFlags::RECV);
+    hub.ep.enable().unwrap();
+    (hub, tx, rx)
+}
+
+#[test]
+fn memory_stays_registered_until_its_request_ends_though_its_context_has_closed() {
+    let _alone = alone();
+    let (hub, tx, rx) = scalable();
+    let kit: &dyn Kit = &EfaPair;
+    let peer = kit.opening().hints(on_own_device).open();
+    let to_peer = hub.insert(&peer);
+    peer.receive(()).context(1).post().unwrap();
+    wait::drive(&[&tx, &rx, &peer], "room", || tx.out(to_peer, ()).inject().send().ok());
+    wait::drive(&[&tx, &rx, &peer], "a greeting", || peer.next_of(1)).done();
+    let (there, into) = (Memory::patterned(LEN, 5), Memory::new(LEN));
+    let region = peer.register(&there, MrAccess::REMOTE_READ).unwrap();
+    // Once the peer's device is known to answer, one request reads.
+    wait::drive(&[&tx, &rx, &peer], "a read by the device", || {
+        tx.out(to_peer, &into).context(2).read(&[remote(&region)]).ok()?;
+        wait::drive(&[&tx, &rx, &peer], "a read", || tx.next_of(2)).done();
+        (hub.statistic("efa_native_reads") > 0).then_some(())
+    });
+    let before = DEVICE.registrations();
+    DEVICE.hold(true);
+    tx.out(to_peer, &into).context(2).read(&[remote(&region)]).unwrap();
+    assert_eq!(DEVICE.registrations(), before + 1);
+    std::thread::scope(|scope| {
+        let closed = scope.spawn(|| drop(tx));
+        // The context waits a second for what it has posted.
+        std::thread::sleep(Duration::from_millis(1500));
+        let (registered, flying) = (DEVICE.registrations(), DEVICE.flying());
+        DEVICE.hold(false);
+        closed.join().unwrap();
+        assert!(flying > 0);
+        assert_eq!(registered, before + 1, "the device has the request");
+    });
+    assert_eq!((DEVICE.registrations(), hub.statistic("efa_open_now")), (before, 0));
+}
