@@ -1,99 +1,19 @@
 //! An endpoint and a peer that is written out packet by packet: what C libfabric sends and this library does not, and
 //! what nobody should send.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ofi_efa::srd::{Access, Action, Completion, Device, QueuePair, Region, Segment, To, WorkRequest};
-use ofi_efa::wire::{
-    Control, Features, Form, Handshake, Iov, Iovs, Message, Origin, Own, Packet, RawAddress, parse,
-};
+use ofi_efa::srd::{Access, Device, Region};
+use ofi_efa::wire::{Control, Form, Iov, Iovs, Message, Origin, Own, Packet, RawAddress, parse};
 use ofi_testkit::prelude::*;
 use ofi_testkit::srd::Handle;
 
 use super::EfaPair;
 use super::native::{DEVICE, alone, on_own_device};
+use super::raw_peer::{C, Raw};
 
-/// Receives of the peer.
+/// Receives of a peer.
 const RECEIVES: usize = 64;
-const MTU: usize = 8760;
-
-/// A peer on the device's own interface. What it lends the device stays to the end of the process.
-struct Raw {
-    qp: Box<dyn QueuePair>,
-    address: RawAddress,
-    to: To,
-    slots: &'static mut [[u8; MTU]],
-    came: VecDeque<Completion>,
-    packets: VecDeque<Vec<u8>>,
-}
-
-impl Raw {
-    /// One that has said what it can do.
-    fn to(side: &Side, features: &[usize]) -> Self {
-        let mut raw = Self::silent(side);
-        let features = Features::of(features);
-        raw.send(&Packet::Handshake(Handshake { features, ..Handshake::default() }));
-        raw
-    }
-
-    fn silent(side: &Side) -> Self {
-        let device = Handle(Arc::clone(&DEVICE));
-        let mut qp = device.open(64, RECEIVES).unwrap();
-        let address = RawAddress { gid: device.gid(), qpn: qp.qpn(), connid: qp.qkey() };
-        let peer = RawAddress::from_bytes(side.name().bytes()).unwrap();
-        let to = To { handle: qp.attach(&peer.gid).unwrap(), qpn: peer.qpn, qkey: peer.connid };
-        let slots = Box::leak(vec![[0; MTU]; RECEIVES].into_boxed_slice());
-        for (id, slot) in slots.iter_mut().enumerate() {
-            let into = Segment { addr: slot.as_mut_ptr(), len: MTU, lkey: 0 };
-            // SAFETY: the slot is looked at when its receive has ended.
-            unsafe { qp.receive(&[(id as u64, into)]) }.unwrap();
-        }
-        Self { qp, address, to, slots, came: VecDeque::new(), packets: VecDeque::new() }
-    }
-
-    fn send(&mut self, packet: &Packet<'_>) {
-        self.send_as(Origin::Address(self.address), packet);
-    }
-
-    fn send_as(&mut self, origin: Origin, packet: &Packet<'_>) {
-        self.send_bytes(&packet.to_vec(origin));
-    }
-
-    fn send_bytes(&mut self, bytes: &[u8]) {
-        let bytes = Box::leak(bytes.to_vec().into_boxed_slice());
-        let from = Segment { addr: bytes.as_mut_ptr(), len: bytes.len(), lkey: 0 };
-        // What was sent before gives its place back.
-        self.qp.poll(&mut self.came).unwrap();
-        // SAFETY: the bytes stay.
-        unsafe {
-            self.qp.post(&[WorkRequest {
-                id: 0,
-                to: self.to,
-                action: Action::Send { from, inline: false, data: None },
-            }])
-        }
-        .unwrap();
-    }
-
-    /// The next packet that `which` wants.
-    fn next(&mut self, side: &Side, what: &str, which: impl Fn(&Packet<'_>) -> bool) -> Vec<u8> {
-        wait::drive(&[side], what, || {
-            self.qp.poll(&mut self.came).unwrap();
-            while let Some(came) = self.came.pop_front() {
-                if let Completion::Received { id, len, .. } = came {
-                    let slot = &mut self.slots[id as usize];
-                    self.packets.push_back(slot[..len].to_vec());
-                    let into = Segment { addr: slot.as_mut_ptr(), len: MTU, lkey: 0 };
-                    // SAFETY: what came was copied.
-                    unsafe { self.qp.receive(&[(id, into)]) }.unwrap();
-                }
-            }
-            let at = self.packets.iter().position(|bytes| parse(bytes).is_ok_and(|(_, it)| which(&it)))?;
-            self.packets.remove(at)
-        })
-    }
-}
 
 fn side() -> Side {
     let kit: &dyn Kit = &EfaPair;
@@ -117,19 +37,11 @@ fn lent(len: usize) -> (&'static [u8], Box<dyn Region>, Iovs) {
     (bytes, region, Iovs::new([iov]).unwrap())
 }
 
-const C: &[usize] = &[
-    Features::RDMA_READ,
-    Features::DELIVERY_COMPLETE,
-    Features::CONNID,
-    Features::RUNT,
-    Features::READ_NACK,
-];
-
 #[test]
 fn a_runt_read_message_comes_in_packets_and_its_rest_is_read() {
     let _alone = alone();
     let side = side();
-    let mut raw = Raw::to(&side, C);
+    let mut raw = Raw::to(&DEVICE, &side, C, RECEIVES);
     let (bytes, _region, from) = lent(5000);
     let into = Memory::new(5000);
     side.receive(&into).context(1).post().unwrap();
@@ -150,7 +62,7 @@ fn a_runt_read_message_comes_in_packets_and_its_rest_is_read() {
 fn what_cannot_be_read_of_c_s_is_asked_for_and_put_behind_what_came() {
     let _alone = alone();
     let side = side();
-    let mut raw = Raw::to(&side, C);
+    let mut raw = Raw::to(&DEVICE, &side, C, RECEIVES);
     let (bytes, _region, from) = lent(5000);
     let into = Memory::new(5000);
     side.receive(&into).context(1).post().unwrap();
@@ -182,7 +94,7 @@ fn what_cannot_be_read_of_c_s_is_asked_for_and_put_behind_what_came() {
 fn memory_that_a_peer_names_and_has_not_is_not_read() {
     let _alone = alone();
     let side = side();
-    let mut raw = Raw::to(&side, C);
+    let mut raw = Raw::to(&DEVICE, &side, C, RECEIVES);
     let into = Memory::new(5000);
     for (msg_id, iov) in [
         Iov { addr: 0, len: 5000, key: 1 << 23 },
@@ -208,7 +120,7 @@ fn what_breaks_the_protocol_is_counted_and_disturbs_nobody_else() {
     let kit: &dyn Kit = &EfaPair;
     let pair = kit.pair_with(|opening| opening.hints(on_own_device));
     pair.warm_up();
-    let mut raw = Raw::silent(&pair.b);
+    let mut raw = Raw::silent(&DEVICE, &pair.b, RECEIVES);
     let good = message(0, 0, Form::Eager { payload: b"x" }).to_vec(Origin::Address(raw.address));
     for version in [3, 5] {
         let mut other = good.clone();
@@ -258,7 +170,7 @@ fn what_breaks_the_protocol_is_counted_and_disturbs_nobody_else() {
 fn a_peer_that_comes_back_with_its_queue_pair_s_number_is_another_one() {
     let _alone = alone();
     let side = side();
-    let mut raw = Raw::silent(&side);
+    let mut raw = Raw::silent(&DEVICE, &side, RECEIVES);
     // The first has the number no more: what is sent to it under its key finds nobody.
     let second = raw.address;
     let first = RawAddress { connid: second.connid ^ 1, ..second };
@@ -302,8 +214,8 @@ fn a_peer_of_c_s_that_dies_before_its_receipt_is_noticed() {
     for features in [Some(C), None] {
         let side = side();
         let mut raw = match features {
-            Some(features) => Raw::to(&side, features),
-            None => Raw::silent(&side),
+            Some(features) => Raw::to(&DEVICE, &side, features, RECEIVES),
+            None => Raw::silent(&DEVICE, &side, RECEIVES),
         };
         if features.is_some() {
             raw.next(&side, "a greeting", |packet| matches!(packet, Packet::Handshake(_)));
@@ -323,7 +235,7 @@ fn a_peer_of_c_s_that_dies_before_its_receipt_is_noticed() {
 fn a_peer_of_c_s_that_dies_before_its_data_is_noticed() {
     let _alone = alone();
     let side = side();
-    let mut raw = Raw::to(&side, C);
+    let mut raw = Raw::to(&DEVICE, &side, C, RECEIVES);
     let into = Memory::new(100_000);
     side.receive(&into).context(1).post().unwrap();
     raw.send(&message(0, 7, Form::LongCts { len: 100_000, credits: 8, payload: &[1; 100], nacked: false }));
@@ -337,7 +249,7 @@ fn a_peer_of_c_s_that_dies_before_its_data_is_noticed() {
 fn a_peer_of_c_s_that_is_slow_is_only_asked() {
     let _alone = alone();
     let side = side();
-    let mut raw = Raw::to(&side, C);
+    let mut raw = Raw::to(&DEVICE, &side, C, RECEIVES);
     raw.next(&side, "a greeting", |packet| matches!(packet, Packet::Handshake(_)));
     confirmed(&side, &raw, 1);
     let bytes = raw.next(&side, "a message", is_message);

@@ -18,6 +18,8 @@ mod native;
 mod near;
 #[path = "../efa/raw.rs"]
 mod raw;
+#[path = "../efa/raw_peer.rs"]
+mod raw_peer;
 #[path = "../efa/troubles.rs"]
 mod troubles;
 

@@ -197,7 +197,7 @@ impl Lane {
             self.next_msg = self.next_msg.wrapping_add(1);
             common.counts.lent += 1;
             message.send_id = number;
-            let runt = self.runt(common, len);
+            let runt = self.runt(common, len, message.confirm);
             Self::keep_lent(host, peer, id, Lent { payload, len, runt, message, regions });
             if runt > 0 {
                 common.counts.runts += 1;

@@ -53,10 +53,12 @@ impl Lane {
     }
 
     /// Bytes of such a message that are sent ahead of its being read: what may still be on its way to the peer so, if
-    /// it understands that.
-    pub fn runt(&self, common: &Common, len: usize) -> usize {
+    /// it understands that. C's endpoints say that they have read, which may be before the packets are there: what is
+    /// to be confirmed is read from its first byte on.
+    pub fn runt(&self, common: &Common, len: usize, confirm: bool) -> usize {
         let understands = self.features.is_some_and(|features| features.has(Features::RUNT));
-        let most = if understands { common.settings.runt_size } else { 0 };
+        let early = confirm && self.is_own() != Some(true);
+        let most = if understands && !early { common.settings.runt_size } else { 0 };
         // Something is left to be read.
         most.saturating_sub(self.runts).min(len - 1)
     }
@@ -202,11 +204,17 @@ impl Lane {
     ) -> Result<(), Broken> {
         let Some(id) = self.operation(common, peer, send_id) else { return Ok(()) };
         let Some(op) = host.op(peer, id) else { return Ok(()) };
-        let Work::Lent(lent) = &op.work else { return Err(Broken) };
-        self.runts = self.runts.saturating_sub(lent.runt);
-        // Its registrations go before the application has its memory back. What was to be sent ahead is not missed.
-        op.work = Work::Packed;
-        (op.awaits, op.making) = (false, false);
+        if !matches!(op.work, Work::Lent(_)) {
+            return Err(Broken);
+        }
+        let Work::Lent(lent) = std::mem::replace(&mut op.work, Work::Packed) else { return Err(Broken) };
+        let Lent { payload, runt, regions, .. } = *lent;
+        self.runts = self.runts.saturating_sub(runt);
+        // Before the application has its memory back.
+        drop(regions);
+        // C's endpoints read when the first packet is there: the rest of what is sent ahead follows all the same.
+        op.work = Work::Out { payload, len: runt, done: runt };
+        op.awaits = false;
         self.settle(common, host, peer, id);
         Ok(())
     }

@@ -1,0 +1,102 @@
+//! A peer that is written out packet by packet, on a simulated device.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ofi_efa::srd::{Action, Completion, Device, QueuePair, Segment, To, WorkRequest};
+use ofi_efa::wire::{Features, Handshake, Origin, Packet, RawAddress, parse};
+use ofi_testkit::prelude::*;
+use ofi_testkit::srd::{Handle, SimulatedDevice};
+
+/// What endpoints of C's say that they can do.
+pub const C: &[usize] = &[
+    Features::RDMA_READ,
+    Features::DELIVERY_COMPLETE,
+    Features::CONNID,
+    Features::RUNT,
+    Features::READ_NACK,
+];
+
+const MTU: usize = 8760;
+
+/// A peer on the device's own interface. What it lends the device stays to the end of the process.
+pub struct Raw {
+    qp: Box<dyn QueuePair>,
+    /// Its name.
+    pub address: RawAddress,
+    to: To,
+    slots: &'static mut [[u8; MTU]],
+    came: VecDeque<Completion>,
+    packets: VecDeque<Vec<u8>>,
+}
+
+impl Raw {
+    /// One with so many receives that has said what it can do.
+    pub fn to(device: &Arc<SimulatedDevice>, side: &Side, features: &[usize], receives: usize) -> Self {
+        let mut raw = Self::silent(device, side, receives);
+        let features = Features::of(features);
+        raw.send(&Packet::Handshake(Handshake { features, ..Handshake::default() }));
+        raw
+    }
+
+    /// One that has said nothing.
+    pub fn silent(device: &Arc<SimulatedDevice>, side: &Side, receives: usize) -> Self {
+        let device = Handle(Arc::clone(device));
+        let mut qp = device.open(64, receives).unwrap();
+        let address = RawAddress { gid: device.gid(), qpn: qp.qpn(), connid: qp.qkey() };
+        let peer = RawAddress::from_bytes(side.name().bytes()).unwrap();
+        let to = To { handle: qp.attach(&peer.gid).unwrap(), qpn: peer.qpn, qkey: peer.connid };
+        let slots = Box::leak(vec![[0; MTU]; receives].into_boxed_slice());
+        for (id, slot) in slots.iter_mut().enumerate() {
+            let into = Segment { addr: slot.as_mut_ptr(), len: MTU, lkey: 0 };
+            // SAFETY: the slot is looked at when its receive has ended.
+            unsafe { qp.receive(&[(id as u64, into)]) }.unwrap();
+        }
+        Self { qp, address, to, slots, came: VecDeque::new(), packets: VecDeque::new() }
+    }
+
+    /// Sends a packet to the endpoint.
+    pub fn send(&mut self, packet: &Packet<'_>) {
+        self.send_as(Origin::Address(self.address), packet);
+    }
+
+    /// The same, from whom it says.
+    pub fn send_as(&mut self, origin: Origin, packet: &Packet<'_>) {
+        self.send_bytes(&packet.to_vec(origin));
+    }
+
+    /// Sends bytes, whatever they are.
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
+        let bytes = Box::leak(bytes.to_vec().into_boxed_slice());
+        let from = Segment { addr: bytes.as_mut_ptr(), len: bytes.len(), lkey: 0 };
+        // What was sent before gives its place back.
+        self.qp.poll(&mut self.came).unwrap();
+        // SAFETY: the bytes stay.
+        unsafe {
+            self.qp.post(&[WorkRequest {
+                id: 0,
+                to: self.to,
+                action: Action::Send { from, inline: false, data: None },
+            }])
+        }
+        .unwrap();
+    }
+
+    /// The next packet that `which` wants.
+    pub fn next(&mut self, side: &Side, what: &str, which: impl Fn(&Packet<'_>) -> bool) -> Vec<u8> {
+        wait::drive(&[side], what, || {
+            self.qp.poll(&mut self.came).unwrap();
+            while let Some(came) = self.came.pop_front() {
+                if let Completion::Received { id, len, .. } = came {
+                    let slot = &mut self.slots[id as usize];
+                    self.packets.push_back(slot[..len].to_vec());
+                    let into = Segment { addr: slot.as_mut_ptr(), len: MTU, lkey: 0 };
+                    // SAFETY: what came was copied.
+                    unsafe { self.qp.receive(&[(id, into)]) }.unwrap();
+                }
+            }
+            let at = self.packets.iter().position(|bytes| parse(bytes).is_ok_and(|(_, it)| which(&it)))?;
+            self.packets.remove(at)
+        })
+    }
+}
