@@ -266,3 +266,15 @@ fn a_peer_of_c_s_that_is_slow_is_only_asked() {
     raw.send(&Packet::Control(Control::Receipt { send_id, msg_id }));
     wait::drive(&[&side], "the end of a message", || side.next_of(1)).done();
 }
+
+#[test]
+fn a_peer_of_c_s_that_takes_nothing_is_not_asked_again_and_again() {
+    let _alone = alone();
+    let side = side();
+    let raw = Raw::to(&DEVICE, &side, C, 0);
+    confirmed(&side, &raw, 1);
+    // Long enough for several questions.
+    wait::drive_through(Duration::from_millis(2500), &[&side]);
+    assert!(side.statistic("efa_not_ready") > 10, "what is for it is sent again");
+    assert!(side.statistic("efa_packets_now") <= 2, "a greeting and the message");
+}

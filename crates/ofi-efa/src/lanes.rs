@@ -440,7 +440,9 @@ impl EfaLanes {
         for (peer, lane) in self.lanes.iter_mut().enumerate() {
             let peer = peer as Peer;
             let owes = lane.outstanding > 0 || owing.contains(&peer);
-            if lane.dead.is_some() || !owes || lane.inflight > 0 {
+            // The device answers for what is under way; what waits to go out is a question too.
+            let asks = lane.inflight > 0 || !lane.may_send_now();
+            if lane.dead.is_some() || !owes || asks {
                 continue;
             }
             match lane.probed {
