@@ -156,3 +156,21 @@ fn injected_messages_arrive_in_order_with_others() {
     }
     pair.all_done(&pair.a, 2, 10);
 }
+
+#[test]
+fn requests_that_the_device_refuses_fail_by_its_reason_and_the_lane_goes_on() {
+    let _alone = alone();
+    let pair = pair();
+    let (memory, from) = (Memory::new(64), Memory::patterned(64, 3));
+    let region = pair.b.register(&memory, RIGHTS).unwrap();
+    DEVICE.refuse_requests(true);
+    for _ in 0..3 {
+        let out = pair.a.out(pair.to_b, &from).context(2);
+        out.msg(OpFlags::COMPLETION | OpFlags::MORE).write(&[remote(&region)]).unwrap();
+    }
+    (0..3).for_each(|_| assert_eq!(pair.failed(&pair.a).err, Errno::ENOMEM));
+    DEVICE.refuse_requests(false);
+    pair.post(|| pair.a.out(pair.to_b, &from).context(2).write(&[remote(&region)]));
+    pair.done(&pair.a);
+    memory.check(64, 3);
+}

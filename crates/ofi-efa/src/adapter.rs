@@ -214,8 +214,8 @@ impl Adapter {
         if let Err(error) = unsafe { self.qp.post(&self.untold) } {
             tracing::warn!(target: "ofi::efa::ep_data", %error, "requests cannot be posted");
             // The same for all: they end as if the device had refused them.
-            let refused =
-                |request: &WorkRequest| Completion::Sent { id: request.id, status: Status::Failed(0) };
+            let status = Status::Refused(error.errno());
+            let refused = |request: &WorkRequest| Completion::Sent { id: request.id, status };
             self.ready.extend(self.untold.iter().map(refused));
         }
         self.untold.clear();
@@ -341,13 +341,13 @@ impl Adapter {
         std::ptr::slice_from_raw_parts(self.receiving.at(slot), len.min(self.mtu))
     }
 
-    /// Takes completions off the device.
+    /// Takes completions off the device, and answers how many wait: requests that it refuses are among them.
     pub fn refill(&mut self) -> usize {
         self.tell();
-        self.qp.poll(&mut self.ready).unwrap_or_else(|error| {
+        if let Err(error) = self.qp.poll(&mut self.ready) {
             tracing::error!(target: "ofi::efa::cq", %error, "the device is lost");
-            0
-        })
+        }
+        self.ready.len()
     }
 
     /// Whether completions wait.

@@ -259,7 +259,7 @@ impl Lane {
                 transfer.failed.get_or_insert(status);
                 self.lost();
             }
-            Status::BadAddress | Status::Failed(_) => {
+            Status::BadAddress | Status::Refused(_) | Status::Failed(_) => {
                 transfer.failed.get_or_insert(status);
             }
         }
@@ -357,6 +357,7 @@ impl Lane {
     pub fn failure(&self, status: Status) -> Errno {
         match status {
             Status::BadAddress => Errno::EKEYREJECTED,
+            Status::Refused(errno) => errno,
             Status::NoDestination => Errno::ECONNREFUSED,
             _ if self.ending.is_some() || self.dead.is_some() => Errno::ECONNRESET,
             _ => Errno::EIO,

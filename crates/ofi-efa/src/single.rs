@@ -236,7 +236,7 @@ impl Lane {
             }
             Status::NoDestination | Status::Unresponsive | Status::Flushed | Status::NotReady => self.lost(),
             Status::Done => self.pause_shortly(),
-            Status::BadAddress | Status::Failed(_) => {}
+            Status::BadAddress | Status::Refused(_) | Status::Failed(_) => {}
         }
         self.finish_alone(common, host, single, status);
         if self.ending.is_some() || self.dead.is_some() {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 pub use ibv::{Access, Remote};
-use ofi_api::{Nic, Result};
+use ofi_api::{Errno, Nic, Result};
 
 /// A device's address on its fabric.
 pub type Gid = [u8; 16];
@@ -119,6 +119,8 @@ pub enum Status {
     BadAddress,
     /// The queue pair is in error, and its requests come back.
     Flushed,
+    /// The queue pair did not take it.
+    Refused(Errno),
     /// Anything else, by the device's number for it.
     Failed(u32),
 }
