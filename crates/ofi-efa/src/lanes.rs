@@ -547,7 +547,8 @@ impl EfaLanes {
             }
             let awaited = self.lanes.iter().any(Lane::is_awaited);
             if (!awaited && told) || self.common.adapter.now() >= end {
-                return;
+                // The device may go at once, but not before it has heard of what was posted.
+                return self.common.adapter.tell();
             }
             if !awaited {
                 told = true;
