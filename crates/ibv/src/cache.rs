@@ -35,6 +35,8 @@ pub struct RangeId {
 struct Range<R> {
     len: usize,
     made: Option<Arc<R>>,
+    /// It could not be registered, and is not tried again.
+    refused: bool,
     /// When it was used last, by the cache's clock.
     used: u64,
 }
@@ -91,7 +93,7 @@ impl<R> Cache<R> {
         let id = RangeId { start, number: ranges.next };
         ranges.next += 1;
         ranges.longest = ranges.longest.max(len);
-        ranges.all.insert(id, Range { len, made: None, used: 0 });
+        ranges.all.insert(id, Range { len, made: None, refused: false, used: 0 });
         id
     }
 
@@ -133,7 +135,7 @@ impl<R> Cache<R> {
     }
 
     /// A registration of a range that was added and has `len` bytes from `start` on, and which addresses it covers.
-    /// `None` if there is no such range, or it is too long to be kept.
+    /// `None` if there is no such range, or it is too long to be kept, or `make` has failed for it before.
     ///
     /// # Errors
     /// Those of `make`, which is given all of the range.
@@ -162,7 +164,11 @@ impl<R> Cache<R> {
             return Ok(None);
         };
         // Under the lock, so that nobody removes the range meanwhile, and nobody registers it twice.
-        let made = Arc::new(make(id.start, bytes)?);
+        let made = make(id.start, bytes).map(Arc::new).inspect_err(|_| {
+            if let Some(range) = ranges.all.get_mut(&id) {
+                range.refused = true;
+            }
+        })?;
         let mut gone = Vec::new();
         while ranges.counts.kept >= self.limits.count || ranges.counts.bytes + bytes > self.limits.bytes {
             let Some(old) = ranges.evict() else { break };
@@ -186,7 +192,7 @@ impl<R> Cache<R> {
 }
 
 impl<R> Ranges<R> {
-    /// A range that holds all of `len` bytes from `start` on, if possible one with a registration.
+    /// A range that holds all of `len` bytes from `start` on and was not refused, if possible one with a registration.
     fn find(&self, start: usize, len: usize) -> Option<RangeId> {
         let end = start.checked_add(len)?;
         let last = RangeId { start, number: u64::MAX };
@@ -199,7 +205,9 @@ impl<R> Ranges<R> {
                 if range.made.is_some() {
                     return Some(id);
                 }
-                found.get_or_insert(id);
+                if !range.refused {
+                    found.get_or_insert(id);
+                }
             }
         }
         found
@@ -257,11 +265,23 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_registered_is_not_kept() {
-        let cache = Cache::<()>::new(Limits { count: 2, bytes: 100 });
-        cache.add(0, 10);
-        assert_eq!(cache.get(0, 10, |_, _| Err("no")), Err("no"));
+    fn what_cannot_be_registered_is_not_kept_and_is_tried_once() {
+        let cache = Cache::new(Limits { count: 2, bytes: 100 });
+        let id = cache.add(0, 10);
+        let mut tries = 0;
+        for wanted in [Err("no"), Ok(None), Ok(None)] {
+            let refuse = |_: usize, _: usize| {
+                tries += 1;
+                Err("no")
+            };
+            assert_eq!(cache.get_range(2, 5, refuse), wanted);
+        }
+        assert_eq!(tries, 1);
         assert_eq!((cache.counts().kept, cache.counts().bytes), (0, 0));
+        assert_eq!(*cache.get(2, 5, whole).unwrap(), (2, 5), "a part of it, for one operation");
+        cache.remove(id);
+        cache.add(0, 10);
+        assert_eq!(*cache.get(2, 5, whole).unwrap(), (0, 10), "one that is there anew is tried anew");
     }
 
     proptest! {
