@@ -276,12 +276,18 @@ impl SrdQueuePair {
         let mut pieces = [ibv_sge::default(); Self::RECEIVES];
         let none = ibv_recv_wr { wr_id: 0, next: null_mut(), sg_list: null_mut(), num_sge: 1 };
         let mut requests = [none; Self::RECEIVES];
+        for (piece, &(_, segment)) in pieces.iter_mut().zip(receives) {
+            *piece = segment.into_sge();
+        }
+        // Taken once: a pointer that the driver follows would not be valid behind another borrow of the same array.
+        let (first_piece, first) = (pieces.as_mut_ptr(), requests.as_mut_ptr());
         let mut next = null_mut();
-        for (at, &(id, segment)) in receives.iter().enumerate().rev() {
-            pieces[at] = segment.into_sge();
-            let sg_list = pieces.as_mut_ptr().wrapping_add(at);
-            requests[at] = ibv_recv_wr { wr_id: id, next, sg_list, num_sge: 1 };
-            next = requests.as_mut_ptr().wrapping_add(at);
+        for (at, &(id, _)) in receives.iter().enumerate().rev() {
+            let sg_list = first_piece.wrapping_add(at);
+            let request = first.wrapping_add(at);
+            // SAFETY: one of the array's, as there are no more receives than that.
+            unsafe { request.write(ibv_recv_wr { wr_id: id, next, sg_list, num_sge: 1 }) };
+            next = request;
         }
         let mut bad = null_mut();
         // SAFETY: a queue pair of this driver, and a chain of requests that the driver copies.
