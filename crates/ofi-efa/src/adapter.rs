@@ -18,7 +18,8 @@ use crate::wire::RawAddress;
 
 /// Marks requests for receives; others go by [`SlotId`].
 const RECEIVE: u64 = 1 << 63;
-/// Requests for peers' memory under way at a time, over which packets keep their room.
+/// Requests that are no packets under way at a time: accesses to peers' memory, and messages of fabric `efa-direct`
+/// from where they lie. Packets have their room besides.
 const REQUESTS: usize = 256;
 /// Requests of which the device is told at once, at most.
 const BATCH: usize = 16;
@@ -123,7 +124,7 @@ pub struct Adapter {
     untold: Vec<WorkRequest>,
     /// Slots that are to receive, of which it has not either, as the requests for it.
     returned: Vec<(u64, Segment)>,
-    /// Requests for peers' memory that have room.
+    /// Requests that are no packets which have room (`REQUESTS`).
     room: usize,
     /// Bytes that a request carries itself.
     inline: usize,
@@ -261,7 +262,7 @@ impl Adapter {
         self.sending.segment(slot, len)
     }
 
-    /// Whether a request for a peer's memory has room.
+    /// Whether a request has room that is an access to a peer's memory, or a message by itself.
     pub fn has_room(&self) -> bool {
         self.room > 0
     }
@@ -322,7 +323,7 @@ impl Adapter {
         self.qp.stop();
     }
 
-    /// The next request for a peer's memory that has ended, in front of everything else.
+    /// The next request that has ended of those that [`Adapter::has_room`] is about, in front of everything else.
     pub fn next_accessed(&mut self) -> Option<Ended> {
         let is_request = |completion: &Completion| match completion {
             Completion::Sent { id, .. } => {

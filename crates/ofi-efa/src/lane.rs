@@ -321,7 +321,7 @@ impl Lane {
         match status {
             Status::Done => {
                 common.adapter.give_slot(packet.slot);
-                self.pause_shortly();
+                self.took();
                 self.arrived(common, host, peer, packet.mark);
             }
             Status::NotReady if self.dead.is_none() => {
@@ -356,8 +356,8 @@ impl Lane {
         }
     }
 
-    /// The peer has receives again.
-    pub fn pause_shortly(&mut self) {
+    /// The peer has receives: the next rest is a short one.
+    pub fn took(&mut self) {
         self.pause = REST.0;
     }
 

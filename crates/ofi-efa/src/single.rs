@@ -159,7 +159,8 @@ impl Lane {
         Ok(Some(Posted::Pending))
     }
 
-    /// Sends a message from where it lies. `false`: the application has not registered its memory.
+    /// Sends a message from where it lies. `false`: the application has not registered its memory, or there is no room
+    /// for a request.
     pub fn send_alone<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -235,7 +236,7 @@ impl Lane {
                 }
             }
             Status::NoDestination | Status::Unresponsive | Status::Flushed | Status::NotReady => self.lost(),
-            Status::Done => self.pause_shortly(),
+            Status::Done => self.took(),
             Status::BadAddress | Status::Refused(_) | Status::Failed(_) => {}
         }
         self.finish_alone(common, host, single, status);
