@@ -1,23 +1,28 @@
 //! Contexts of a scalable endpoint that close while the device has requests of theirs.
 
+use std::sync::Arc;
+
+use ofi_efa::srd::{Access, Device};
+use ofi_efa::wire::Features;
 use ofi_testkit::prelude::*;
+use ofi_testkit::srd::{Handle, Plan, SimulatedDevice};
 
 use super::EfaPair;
 use super::native::{DEVICE, alone, on_own_device};
+use super::raw_peer::{C, Raw};
 
 /// Bytes of an access that goes through no slot, in memory that the application has not registered.
 const LEN: usize = 100_000;
 
 /// A scalable endpoint with one transmit context, and one receive context for what peers say.
-fn scalable() -> (Side, Side, Side) {
+fn scalable(on: impl Fn(Hints) -> Hints) -> (Side, Side, Side) {
     let kit: &dyn Kit = &EfaPair;
-    let caps = kit.usual_caps() | Caps::NAMED_RX_CTX;
-    let hints = |hints| on_own_device(hints).caps(caps).tx_ctx_cnt(1).rx_ctx_cnt(1);
-    let host = kit.opening().hints(hints).rx_ctx_bits(1).open_disabled().expect("an endpoint");
+    let hints = |hints| on(hints).tx_ctx_cnt(1).rx_ctx_cnt(1);
+    let host = kit.opening().hints(hints).open_disabled().expect("an endpoint");
     let hub = host.domain.open_scalable(&host.info).expect("a scalable endpoint");
     hub.bind_av(&host.av).unwrap();
     let hub = host.context(hub);
-    let context = |ep: std::sync::Arc<dyn Endpoint>, direction| {
+    let context = |ep: Arc<dyn Endpoint>, direction| {
         let queue = hub.domain.open_cq(&CqAttr::default()).unwrap();
         ep.bind_cq(&queue, direction).unwrap();
         ep.enable().unwrap();
@@ -32,7 +37,7 @@ fn scalable() -> (Side, Side, Side) {
 #[test]
 fn memory_stays_registered_until_its_request_ends_though_its_context_has_closed() {
     let _alone = alone();
-    let (hub, tx, rx) = scalable();
+    let (hub, tx, rx) = scalable(on_own_device);
     let kit: &dyn Kit = &EfaPair;
     let peer = kit.opening().hints(on_own_device).open();
     let to_peer = hub.insert(&peer);
@@ -62,4 +67,25 @@ fn memory_stays_registered_until_its_request_ends_though_its_context_has_closed(
         assert_eq!(registered, before + 1, "the device has the request");
     });
     assert_eq!((DEVICE.registrations(), hub.statistic("efa_open_now")), (before, 0));
+}
+
+#[test]
+fn what_waits_for_its_peer_is_dropped_with_its_context() {
+    // Writes with data take receives, of which the peer has none.
+    let device = SimulatedDevice::new("simulated2", Plan { unsolicited: false, ..Plan::default() });
+    ofi_efa::srd::add(Arc::new(Handle(Arc::clone(&device))));
+    let (hub, tx, rx) = scalable(|hints| hints.domain("simulated2-rdm"));
+    let raw = Raw::to(&device, &hub, &[C, &[Features::RDMA_WRITE]].concat(), 0);
+    wait::drive(&[&tx, &rx], "its features", || (hub.statistic("efa_received") > 0).then_some(()));
+    let to_raw = hub.insert_address(&Address::new(hub.name().format(), &raw.address.to_bytes()));
+    let (there, from) = (Memory::new(LEN), Memory::patterned(LEN, 5));
+    // SAFETY: the memory stays longer than the registration.
+    let region = unsafe { Handle(Arc::clone(&device)).register(there.as_ptr(), LEN, Access::RemoteWrite) };
+    let key = region.as_ref().unwrap().rkey().into();
+    let there = RemotePiece { addr: there.as_ptr().expose_provenance() as u64, len: LEN, key };
+    let before = device.registrations();
+    wait::drive(&[&tx, &rx], "room", || tx.out(to_raw, &from).context(2).data(7).write(&[there]).ok());
+    assert_eq!((hub.statistic("efa_native_writes"), hub.statistic("efa_open_now")), (1, 2));
+    drop(tx);
+    assert_eq!((device.registrations(), hub.statistic("efa_open_now")), (before, 0));
 }
