@@ -176,7 +176,10 @@ pub enum Completion {
 }
 
 /// Memory that a device may touch, until this is dropped.
-pub trait Region: Send + Sync {
+///
+/// # Safety
+/// When it has been dropped, no request of a peer touches the memory any more.
+pub unsafe trait Region: Send + Sync {
     /// What names it in requests of this end.
     fn lkey(&self) -> u32;
     /// What names it in requests of peers.
@@ -184,7 +187,11 @@ pub trait Region: Send + Sync {
 }
 
 /// A device.
-pub trait Device: Send + Sync {
+///
+/// # Safety
+/// [`Device::register`] hands out regions of just the memory that it is given, and [`Device::limits`] says no more than
+/// the device keeps to: none of its messages is longer than its `mtu`.
+pub unsafe trait Device: Send + Sync {
     /// Its name, such as `rdmap0s6`.
     fn name(&self) -> &str;
     /// Its address.
@@ -210,8 +217,13 @@ pub trait Device: Send + Sync {
     fn open(&self, sends: usize, receives: usize) -> Result<Box<dyn QueuePair>>;
 }
 
-/// A queue pair with its completion queue. When it is dropped, the device touches memory of its requests no more.
-pub trait QueuePair: Send {
+/// A queue pair with its completion queue.
+///
+/// # Safety
+/// Memory of a request or a receive is touched from when it is posted until it has ended, and only as it asks for: a
+/// completion says so of each once, under its number, with as many bytes as were written. A request that is refused,
+/// and all of them once this is dropped, touch nothing more.
+pub unsafe trait QueuePair: Send {
     /// Its number on the device.
     fn qpn(&self) -> u16;
     /// Its key: random, so that it tells endpoints apart that had the same number.

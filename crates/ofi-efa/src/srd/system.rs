@@ -67,7 +67,8 @@ impl System {
     }
 }
 
-impl Device for System {
+// SAFETY: the driver registers what it is told to, and tells the limits of the device.
+unsafe impl Device for System {
     fn name(&self) -> &str {
         &self.name
     }
@@ -156,7 +157,8 @@ impl Device for System {
 
 struct Registered(MemoryRegion);
 
-impl Region for Registered {
+// SAFETY: the registration ends with the value that holds it.
+unsafe impl Region for Registered {
     fn lkey(&self) -> u32 {
         self.0.lkey()
     }
@@ -198,7 +200,8 @@ fn piece(segment: Segment) -> ibv::Segment {
     ibv::Segment { addr: segment.addr, len: segment.len as u32, lkey: segment.lkey }
 }
 
-impl QueuePair for Queue {
+// SAFETY: the driver keeps to it; the queue pair is destroyed when it is dropped.
+unsafe impl QueuePair for Queue {
     fn qpn(&self) -> u16 {
         self.qpn
     }

@@ -23,7 +23,8 @@ struct Registered {
     key: u32,
 }
 
-impl Region for Registered {
+// SAFETY: requests look for the key, which goes with this.
+unsafe impl Region for Registered {
     fn lkey(&self) -> u32 {
         self.key
     }
@@ -49,7 +50,8 @@ struct Simulated {
 /// A [`SimulatedDevice`] as the provider sees it.
 pub struct Handle(pub Arc<SimulatedDevice>);
 
-impl Device for Handle {
+// SAFETY: memory is kept as it was named; a queue pair takes no message longer than the plan's.
+unsafe impl Device for Handle {
     fn name(&self) -> &str {
         &self.0.name
     }
@@ -141,7 +143,9 @@ impl Simulated {
     }
 }
 
-impl QueuePair for Simulated {
+// SAFETY: memory is touched where a request is posted or arrives, before its one completion; a queue that is gone has
+// no receives, and its reads do not arrive.
+unsafe impl QueuePair for Simulated {
     fn qpn(&self) -> u16 {
         self.qpn
     }
