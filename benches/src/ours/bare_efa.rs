@@ -99,7 +99,8 @@ struct Pair {
     silent: [OwnedFd; 2],
 }
 
-// SAFETY: a request is done, and its memory left alone, when `post` returns; a receive ends once, with what was written.
+// SAFETY: a request is done, and its memory left alone, when `post` returns; a receive ends once, with what was
+// written.
 unsafe impl QueuePair for Pair {
     fn qpn(&self) -> u16 {
         self.qpn
