@@ -76,15 +76,17 @@ const PROGRAMS: [Program; 3] = [
 
 /// Runs all of it.
 pub fn run(report: &mut Report) {
-    report.add("soft-RoCE's devices", || inside("soft-RoCE's devices", &["tests/verbs/devices.sh".into()]));
+    report.add_retried("soft-RoCE's devices", || {
+        inside("soft-RoCE's devices", &["tests/verbs/devices.sh".into()])
+    });
     for (name, path) in [
         ("C libfabric's verbs beside ours, on soft-RoCE", "tests/verbs/interop.sh"),
         ("other programs on our device, on soft-RoCE", "tests/verbs/neighbours.sh"),
     ] {
-        report.add(name, || script(name, path, &[&capi::link_with(false, Some("verbs"))?]));
+        report.add_retried(name, || script(name, path, &[&capi::link_with(false, Some("verbs"))?]));
     }
     let name = "Open MPI over verbs, on soft-RoCE";
-    report.add(name, || {
+    report.add_retried(name, || {
         if !capi::has_open_mpi() {
             return not_run(name, capi::NO_OPEN_MPI);
         }
@@ -92,12 +94,12 @@ pub fn run(report: &mut Report) {
         script(name, "tests/verbs/mpi.sh", &[&folder, &capi::stress(&folder)?])
     });
     let name = "what a host lacks, on soft-RoCE";
-    report.add(name, || {
+    report.add_retried(name, || {
         let tools = [capi::tool("fi_info", "verbs")?, capi::tool("fi_pingpong", "verbs")?];
         script(name, "tests/verbs/refusals.sh", &tools.each_ref().map(|path| path.as_path()))
     });
     let name = "fi_write_demo over verbs, on soft-RoCE";
-    report.add(name, || {
+    report.add_retried(name, || {
         let demo = capi::tool("fi_write_demo", "verbs")?.to_string_lossy().into_owned();
         // Both of its processes are on one host.
         let command = ["env".to_string(), "FI_VERBS_SHARED_MEMORY=0".to_string(), demo];

@@ -8,6 +8,8 @@
 //! | Reject | `rdma_reject`; at the other end: the event |
 //! | Shutdown | `rdma_disconnect`, by [`Connected::part`]; at the other end: the event |
 
+use std::time::{Duration, Instant};
+
 use ibv::{CmEvent, CmEventKind, CmId, ConnParam, QueuePair};
 use ofi_api::{Address, Errno, Error, Result};
 use ofi_core::cm::packet::{Kind, Packet};
@@ -18,6 +20,8 @@ use super::{Connected, PEER, private};
 use crate::meeting::limit;
 use crate::{RETRIES, Verbs, address, failed, settings};
 
+/// How long acknowledgements are waited for of a peer that has gone: they were sent before it said so.
+const ACKNOWLEDGED: Duration = Duration::from_millis(200);
 /// As many remote reads at a time as the device has.
 const READS: u8 = u8::MAX;
 
@@ -223,6 +227,11 @@ impl Connected {
                 };
                 self.link = link;
                 self.give_up(host, &to, reason(kind));
+            }
+            // What the peer has received before it went may be acknowledged still.
+            (link @ Link::Open(_), CmEventKind::Disconnected) if !self.posted.is_empty() => {
+                self.link = link;
+                self.going.get_or_insert_with(|| Instant::now() + ACKNOWLEDGED);
             }
             // A peer that goes before it has heard that the connection is there refuses it, as far as the kernel is
             // concerned.

@@ -121,6 +121,8 @@ pub struct Connected {
     is_target: bool,
     /// The connection is to be ended.
     broken: bool,
+    /// The peer has ended the connection, and until when its acknowledgements may come.
+    going: Option<Instant>,
     /// Events of the connection wait.
     look: bool,
     polls: u32,
@@ -189,6 +191,7 @@ impl Connected {
             name: address::canonical(name).into(),
             is_target: info.caps.contains(Caps::RMA),
             broken: false,
+            going: None,
             look: false,
             polls: 0,
             counts: Counts::default(),
@@ -318,8 +321,7 @@ impl Connected {
         if taken > 0 {
             self.claim(host);
         }
-        if self.broken {
-            self.broken = false;
+        if self.broken || self.going.is_some_and(|until| self.posted.is_empty() || until <= Instant::now()) {
             self.lose(host);
         }
         if self.look || self.link.is_moving() || self.polls.is_multiple_of(LOOK) {
@@ -450,12 +452,16 @@ impl Connected {
         }
         self.free = (0..SLOTS as u32).collect();
         self.ready.clear();
-        self.broken = false;
+        (self.broken, self.going) = (false, None);
     }
 
     /// See [`ofi_core::transport::Lanes::arm`].
     pub fn arm(&mut self) -> Arm {
-        if !self.ready.is_empty() || self.broken || matches!(self.link, Link::Failed(..)) {
+        if !self.ready.is_empty()
+            || self.broken
+            || self.going.is_some()
+            || matches!(self.link, Link::Failed(..))
+        {
             return Arm::Ready;
         }
         let cq = Arc::clone(&self.attr.cq);
