@@ -497,10 +497,6 @@ pub trait Attendant: Send + Sync {
 /// operation is finished there ([`Host::finish`], [`Host::received`], [`Host::abandon`]) at most, by this end, its
 /// threads, peers and devices; what was not finished when the lanes are dropped is not touched after that.
 pub unsafe trait Lanes<T: Transport>: Send {
-    /// Whether [`Lanes::inject_now`] does anything else than [`Lanes::send_now`]. Where it does not, injected messages
-    /// take the one path of the two.
-    const INJECTS: bool = false;
-
     /// Makes the endpoint reachable, under `name` or one of the transport's choosing, and answers its address.
     ///
     /// # Errors
@@ -517,6 +513,8 @@ pub unsafe trait Lanes<T: Transport>: Send {
     /// Sends a short message of one piece whole, at once, if it can: then it is finished. `false` says that nothing
     /// happened, and [`Lanes::send`] is called: the way for everything that is not the common case.
     ///
+    /// A message that was `injected` may be finished before it has arrived: its end is not reported.
+    ///
     /// # Safety
     /// `from` may be read for `len` bytes during the call.
     #[inline]
@@ -526,25 +524,9 @@ pub unsafe trait Lanes<T: Transport>: Send {
         _tag: u64,
         _from: *const u8,
         _len: usize,
+        _injected: bool,
     ) -> bool {
         false
-    }
-
-    /// As [`Lanes::send_now`], for an injected message: nobody is told when it has arrived, so it may be finished
-    /// before that.
-    ///
-    /// # Safety
-    /// As there.
-    #[inline]
-    unsafe fn inject_now<const TAGGED: bool>(
-        &mut self,
-        peer: Peer,
-        tag: u64,
-        from: *const u8,
-        len: usize,
-    ) -> bool {
-        // SAFETY: the caller's promise.
-        unsafe { self.send_now::<TAGGED>(peer, tag, from, len) }
     }
 
     /// Sends a message.

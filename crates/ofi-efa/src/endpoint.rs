@@ -36,9 +36,6 @@ impl State {
 // SAFETY: an operation ends by the completion of the request that has its memory; receives and reads that end early
 // wait for the device in `settle_receives`, and the queue pair is stopped before the rest goes.
 unsafe impl Lanes<Efa> for State {
-    // A plain send ends when it has arrived.
-    const INJECTS: bool = true;
-
     fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
         let Self::Closed { domain, info } = self else {
             return Err(Error::new(Errno::EOPBADSTATE));
@@ -64,13 +61,18 @@ unsafe impl Lanes<Efa> for State {
     }
 
     #[inline]
-    unsafe fn inject_now<const TAGGED: bool>(
+    unsafe fn send_now<const TAGGED: bool>(
         &mut self,
         peer: Peer,
         tag: u64,
         from: *const u8,
         len: usize,
+        injected: bool,
     ) -> bool {
+        // A plain send ends when it has arrived.
+        if !injected {
+            return false;
+        }
         let Self::Open(lanes) = self else { return false };
         let lane = &mut lanes.lanes[peer as usize];
         // SAFETY: the caller's promise.

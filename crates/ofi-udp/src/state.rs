@@ -95,6 +95,7 @@ unsafe impl Lanes<Udp> for State {
         _tag: u64,
         from: *const u8,
         len: usize,
+        _injected: bool,
     ) -> bool {
         match self {
             // SAFETY: the caller's promise.

@@ -184,8 +184,6 @@ macro_rules! over {
 
 // SAFETY: both transports hold to it, and each operation is given to one.
 unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
-    const INJECTS: bool = <P::Near as Transport>::Lanes::INJECTS || <P::Far as Transport>::Lanes::INJECTS;
-
     fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
         let address = self.far.enable(name)?;
         if let Some(lanes) = self.prepared.take() {
@@ -239,6 +237,7 @@ unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
         tag: u64,
         from: *const u8,
         len: usize,
+        injected: bool,
     ) -> bool {
         let route = self.routes.get(peer);
         if route.is_open() {
@@ -247,33 +246,11 @@ unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
         if route.side() == NEAR {
             let Some(near) = &mut self.near else { return false };
             // SAFETY: the caller's promise.
-            return unsafe { near.lanes.send_now::<TAGGED>(route.local(), tag, from, len) };
+            return unsafe { near.lanes.send_now::<TAGGED>(route.local(), tag, from, len, injected) };
         }
         self.pace.wake();
         // SAFETY: the caller's promise.
-        unsafe { self.far.send_now::<TAGGED>(route.local(), tag, from, len) }
-    }
-
-    #[inline(always)]
-    unsafe fn inject_now<const TAGGED: bool>(
-        &mut self,
-        peer: Peer,
-        tag: u64,
-        from: *const u8,
-        len: usize,
-    ) -> bool {
-        let route = self.routes.get(peer);
-        if route.is_open() {
-            return false;
-        }
-        if route.side() == NEAR {
-            let Some(near) = &mut self.near else { return false };
-            // SAFETY: the caller's promise.
-            return unsafe { near.lanes.inject_now::<TAGGED>(route.local(), tag, from, len) };
-        }
-        self.pace.wake();
-        // SAFETY: the caller's promise.
-        unsafe { self.far.inject_now::<TAGGED>(route.local(), tag, from, len) }
+        unsafe { self.far.send_now::<TAGGED>(route.local(), tag, from, len, injected) }
     }
 
     fn send<H: Host<Both<P>>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {

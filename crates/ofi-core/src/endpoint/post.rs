@@ -127,13 +127,9 @@ impl<T: Transport> State<T> {
         if self.ends.boxes.credits[Credit::Transmit as usize] == 0 {
             return false;
         }
-        let sent = if T::Lanes::INJECTS && op.call == Call::Inject {
-            // SAFETY: the piece is lent for reading.
-            unsafe { lanes.inject_now::<TAGGED>(peer, tag, piece.addr, piece.len) }
-        } else {
-            // SAFETY: as above.
-            unsafe { lanes.send_now::<TAGGED>(peer, tag, piece.addr, piece.len) }
-        };
+        let injected = op.call == Call::Inject;
+        // SAFETY: the piece is lent for reading.
+        let sent = unsafe { lanes.send_now::<TAGGED>(peer, tag, piece.addr, piece.len, injected) };
         if !sent {
             return false;
         }

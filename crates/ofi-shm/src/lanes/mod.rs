@@ -166,6 +166,7 @@ unsafe impl Lanes<Shm> for State {
         tag: u64,
         from: *const u8,
         len: usize,
+        _injected: bool,
     ) -> bool {
         let Self::Open(lanes) = self else { return false };
         let Some(lane) = lanes.lanes.get_mut(peer as usize) else { return false };
