@@ -4,19 +4,15 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use ofi::raw::{Caps, EpType, Hints, Info, MrMode};
+use ofi::raw::{EpType, Hints, Info, MrMode};
 use ofi_efa::srd::{Access, Action, Completion, Device, QueuePair, Region, Segment, To, WorkRequest};
 use ofi_efa::wire::{Origin, Packet, RawAddress, parse};
 use ofi_testkit::srd::{Handle, Plan, SimulatedDevice};
 use ofi_testkit::{Kit, Side};
 
 use super::Input;
-use super::two::{LONGEST, Two};
+use super::two::{self, LONGEST, POLLS, STEPS, Two};
 
-/// Steps of one input.
-const STEPS: usize = 200;
-/// Polls after which everything has ended.
-const POLLS: usize = 50_000;
 /// Bytes of the longest packet.
 const MTU: usize = 8760;
 /// Receives and sends of the third queue pair.
@@ -53,11 +49,7 @@ fn device() -> (Arc<SimulatedDevice>, MutexGuard<'static, ()>) {
 
 fn open() -> Side {
     static INFO: OnceLock<Info> = OnceLock::new();
-    let kit: &dyn Kit = &Driven;
-    let opening = kit.opening().hints(|hints| hints.caps(kit.usual_caps() | Caps::DIRECTED_RECV));
-    // To ask all providers takes longer than all the rest.
-    let info = INFO.get_or_init(|| opening.first_info().expect("an endpoint of the device"));
-    opening.info(info.clone()).open()
+    two::open(&Driven, &INFO)
 }
 
 /// The third queue pair. Its fields go in their order: the device touches the memory until the queue pair and the

@@ -1,16 +1,28 @@
 //! Two endpoints, and what they do with each other while somebody else does what the input says: all of it ends, with
 //! its own bytes.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use ofi::raw::{FiAddr, MrAccess};
+use ofi::raw::{Caps, FiAddr, Info, MrAccess};
 use ofi_testkit::side::remote_at;
-use ofi_testkit::{Memory, Side};
+use ofi_testkit::{Kit, Memory, Side};
 
 /// Bytes that one operation has at most.
 pub const LONGEST: usize = 200_000;
+/// Steps of one input.
+pub const STEPS: usize = 200;
+/// Polls after which everything has ended.
+pub const POLLS: usize = 50_000;
 /// Operations that may be open at a time.
 const OPEN: usize = 16;
+
+/// An endpoint of the kit's device. `info` is what the first one has found out.
+pub fn open(kit: &dyn Kit, info: &OnceLock<Info>) -> Side {
+    let opening = kit.opening().hints(|hints| hints.caps(kit.usual_caps() | Caps::DIRECTED_RECV));
+    // To ask all providers takes longer than all the rest.
+    let info = info.get_or_init(|| opening.first_info().expect("an endpoint of the device"));
+    opening.info(info.clone()).open()
+}
 
 /// An operation, and where its bytes are.
 pub enum Op {

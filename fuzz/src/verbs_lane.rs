@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use ofi::raw::{AddrFormat, Caps, EpType, Hints, Info, MrMode};
+use ofi::raw::{AddrFormat, EpType, Hints, Info, MrMode};
 use ofi_testkit::rc::{Handle, Plan, SimulatedDevice};
 use ofi_testkit::{Kit, Side};
 use ofi_verbs::rc::{
@@ -16,12 +16,8 @@ use ofi_verbs::rc::{
 };
 
 use super::Input;
-use super::two::{LONGEST, Two};
+use super::two::{self, LONGEST, POLLS, STEPS, Two};
 
-/// Steps of one input.
-const STEPS: usize = 200;
-/// Polls after which everything has ended.
-const POLLS: usize = 50_000;
 /// Bytes of the longest record of the stranger: longer than the two have room for.
 const RECORD: usize = 9000;
 /// Receives and requests of the stranger.
@@ -63,11 +59,7 @@ fn device() -> (Arc<SimulatedDevice>, MutexGuard<'static, ()>) {
 
 fn open() -> Side {
     static INFO: OnceLock<Info> = OnceLock::new();
-    let kit: &dyn Kit = &Driven;
-    let opening = kit.opening().hints(|hints| hints.caps(kit.usual_caps() | Caps::DIRECTED_RECV));
-    // To ask all providers takes longer than all the rest.
-    let info = INFO.get_or_init(|| opening.first_info().expect("an endpoint of the device"));
-    opening.info(info.clone()).open()
+    two::open(&Driven, &INFO)
 }
 
 /// A connection of the stranger, with the greeting that it asks by.
