@@ -229,6 +229,9 @@ impl<T: Transport> MemoryRegion for Mr<T> {
             *life = Life::Closing(closing);
             return Err(error);
         }
+        if closing.in_use() > 0 {
+            self.domain.roster.give_back();
+        }
         let Err(closing) = closing.wait(BOUND) else { return Ok(()) };
         *life = Life::Closing(closing);
         Err(Error::wanted(

@@ -66,6 +66,13 @@ impl Roster {
         counters.iter().for_each(|counter| counter.remove_source(endpoint));
     }
 
+    /// Has every endpoint give back what it keeps of registrations that are closing.
+    pub fn give_back(&self) {
+        let endpoints: Vec<Arc<dyn Source>> =
+            self.members().endpoints.iter().filter_map(Weak::upgrade).collect();
+        endpoints.iter().for_each(|endpoint| endpoint.give_back());
+    }
+
     /// Has every endpoint move `counter` on, those that come later too.
     ///
     /// # Errors

@@ -47,6 +47,8 @@ pub trait Source: Send + Sync {
     fn stand_in(&self) -> Arm;
     /// Moves the source on for the application, which is looking at something else than a queue.
     fn attend(&self);
+    /// Gives back what it keeps of registrations that are closing.
+    fn give_back(&self);
     /// Prepares for blocking until there is something for this queue.
     fn arm(&self, slot: usize) -> Arm;
     /// Prepares for blocking until there is something to poll for, or `bell` rings, where there is one.

@@ -400,6 +400,10 @@ pub trait Host<T: Transport> {
     /// peers' accesses pass through them, for every access that succeeded, with the rights that it needed.
     fn accessed(&mut self, regions: &Regions, access: MrAccess, remote: &[RemotePiece]);
 
+    /// Whether a counter may tell the application of peers' reads: then the application may change what was read as
+    /// soon as [`Host::accessed`] was called.
+    fn counts_reads(&self, regions: &Regions) -> bool;
+
     /// A note of a peer's core has arrived.
     ///
     /// # Errors
@@ -596,6 +600,10 @@ pub unsafe trait Lanes<T: Transport>: Send {
 
     /// Lets out what waits for company, such as acknowledgements, and takes nothing in.
     fn let_out<H: Host<T>>(&mut self, _host: &mut H) {}
+
+    /// A registration is closing, and grants on it are left: gives those back that the lanes have kept, once what they
+    /// are for is copied.
+    fn give_back(&mut self) {}
 
     /// Prepares for blocking on [`Lanes::wait_fd`].
     fn arm(&mut self) -> Arm;

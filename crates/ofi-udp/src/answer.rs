@@ -1,16 +1,19 @@
-//! Answers to reads of peers: memory is copied when a read is answered, since later commands may change it, and leaves
-//! from the copy, part by part and once more where packets are lost. The copy goes when all of it has arrived.
+//! Answers to reads of peers. They leave part by part, and once more where packets are lost, from the memory that is
+//! read while nothing may change it, and from a copy otherwise. A copy is made when a later command of the peer comes
+//! that is no read, as it may change the memory or have the application do so, and when the registration closes. Memory
+//! and copy go when all of the answer has arrived.
 
 use core::ops::{Deref, DerefMut};
 
 use ofi_api::Piece;
 use ofi_core::slots::{SlotId, Slots};
 
+use crate::lent::Lent;
 use crate::socket::Gaps;
 
 /// Bytes of answers that may wait to arrive at one peer.
 pub const READ_AHEAD: usize = 2 << 20;
-/// Bytes that are copied at once, at most.
+/// Bytes of one answer, at most: a longer read has several.
 pub const CHUNK: usize = 256 << 10;
 /// Bytes of memory that waits for the next read: as much as one peer's answers may take ([`READ_AHEAD`]).
 const SPARE: usize = READ_AHEAD;
@@ -26,10 +29,31 @@ pub fn is_answer(token: u64) -> bool {
     token & MARK != 0
 }
 
-/// A copy of memory from byte `at` of a read on.
+/// Where the bytes of an answer are.
+enum Source {
+    Copied(Room),
+    Lent(Lent),
+}
+
+/// Bytes of a read, from byte `at` of it on.
 struct Answer {
-    bytes: Room,
+    source: Source,
     at: u64,
+}
+
+impl Answer {
+    fn len(&self) -> usize {
+        match &self.source {
+            Source::Copied(room) => room.len(),
+            Source::Lent(lent) => lent.len(),
+        }
+    }
+
+    /// Where in the answer the `len` bytes from byte `at` of the read on begin, if it has all of them.
+    fn skip_to(&self, at: u64, len: usize) -> Option<usize> {
+        let skip = usize::try_from(at.checked_sub(self.at)?).ok()?;
+        (skip.checked_add(len)? <= self.len()).then_some(skip)
+    }
 }
 
 /// Memory for a copy.
@@ -98,8 +122,10 @@ impl Spare {
 /// What a peer has not confirmed yet.
 #[derive(Default)]
 pub struct Answers {
-    copies: Slots<Answer>,
+    answers: Slots<Answer>,
     bytes: usize,
+    /// How many are lent.
+    lent: usize,
 }
 
 impl Answers {
@@ -110,44 +136,85 @@ impl Answers {
 
     /// Whether everything has arrived.
     pub fn is_empty(&self) -> bool {
-        self.copies.is_empty()
+        self.answers.is_empty()
     }
 
     /// Keeps a copy; answers its token.
     pub fn keep(&mut self, bytes: Room, at: u64) -> u64 {
-        self.bytes += bytes.len();
-        self.copies.insert(Answer { bytes, at }).to_wire() | MARK
+        self.insert(Source::Copied(bytes), at)
     }
 
-    /// It has arrived: answers its memory.
-    pub fn arrived(&mut self, token: u64) -> Option<Room> {
-        let answer = self.copies.remove(SlotId::from_wire(token & !MARK))?;
-        self.bytes -= answer.bytes.len();
-        Some(answer.bytes)
+    /// Keeps memory that the bytes stay in for now; answers its token.
+    pub fn lend(&mut self, lent: Lent, at: u64) -> u64 {
+        self.lent += 1;
+        self.insert(Source::Lent(lent), at)
     }
 
-    /// The bytes of a copy from byte `at` of its read on, `len` of them.
-    fn bytes_at(&self, token: u64, at: u64, len: usize) -> Option<&[u8]> {
-        let answer = self.copies.get(SlotId::from_wire(token & !MARK))?;
-        let skip = usize::try_from(at.checked_sub(answer.at)?).ok()?;
-        answer.bytes.get(skip..)?.get(..len)
+    fn insert(&mut self, source: Source, at: u64) -> u64 {
+        let answer = Answer { source, at };
+        self.bytes += answer.len();
+        self.answers.insert(answer).to_wire() | MARK
+    }
+
+    /// Copies what is lent, which may change or go from now on.
+    #[inline]
+    pub fn settle(&mut self, spare: &mut Spare) {
+        if self.lent > 0 {
+            self.copy_lent(spare);
+        }
+    }
+
+    #[cold]
+    fn copy_lent(&mut self, spare: &mut Spare) {
+        for id in self.answers.ids(|answer| matches!(answer.source, Source::Lent(_))) {
+            let Some(answer) = self.answers.get_mut(id) else { continue };
+            if let Source::Lent(lent) = &answer.source {
+                let mut room = spare.take(lent.len());
+                lent.fill(0, &mut room);
+                answer.source = Source::Copied(room);
+            }
+        }
+        self.lent = 0;
+    }
+
+    /// It has arrived: its memory may be used for others.
+    pub fn arrived(&mut self, token: u64, spare: &mut Spare) {
+        let Some(answer) = self.answers.remove(SlotId::from_wire(token & !MARK)) else { return };
+        self.bytes -= answer.len();
+        match answer.source {
+            Source::Copied(room) => spare.give_back(room),
+            Source::Lent(_) => self.lent -= 1,
+        }
+    }
+
+    fn get(&self, token: u64) -> Option<&Answer> {
+        self.answers.get(SlotId::from_wire(token & !MARK))
     }
 
     /// Copies bytes from byte `at` of the read on.
     pub fn fill(&self, token: u64, at: u64, to: &mut [u8]) {
-        match self.bytes_at(token, at, to.len()) {
-            Some(bytes) => to.copy_from_slice(bytes),
+        let found = self.get(token).and_then(|answer| Some((answer, answer.skip_to(at, to.len())?)));
+        match found {
+            Some((Answer { source: Source::Copied(room), .. }, skip)) => {
+                to.copy_from_slice(&room[skip..skip + to.len()]);
+            }
+            Some((Answer { source: Source::Lent(lent), .. }, skip)) => lent.fill(skip, to),
             None => to.fill(0), // not asked for: parts are of what is kept
         }
     }
 
-    /// Has them sent from where they lie, if that can be: they stay there until they have arrived, which is not before
-    /// the call that makes the packet has sent it.
+    /// Has them sent from where they lie, if that can be: they stay there until the call that makes the packet has sent
+    /// it.
     pub fn leave(&self, token: u64, at: u64, to: &mut [u8], gaps: &mut Gaps) -> bool {
-        self.bytes_at(token, at, to.len()).is_some_and(|bytes| {
-            let piece = Piece::new(bytes.as_ptr().cast_mut(), bytes.len());
-            gaps.leave(&[piece], 0, to)
-        })
+        let Some(answer) = self.get(token) else { return false };
+        let Some(skip) = answer.skip_to(at, to.len()) else { return false };
+        match &answer.source {
+            Source::Copied(room) => {
+                let bytes = &room[skip..skip + to.len()];
+                gaps.leave(&[Piece::new(bytes.as_ptr().cast_mut(), bytes.len())], 0, to)
+            }
+            Source::Lent(lent) => lent.leave(skip, to, gaps),
+        }
     }
 }
 
@@ -175,9 +242,9 @@ mod tests {
         for (at, len) in [(49_999, 10), (52_999, 2), (60_000, 1), (u64::MAX, 1), (50_000, 3_001)] {
             assert_eq!(read(&answers, at, len), vec![0; len], "{at} {len}");
         }
-        let back = answers.arrived(token).expect("it was there");
-        spare.give_back(back);
-        assert!(answers.arrived(token).is_none() && answers.is_empty());
+        answers.arrived(token, &mut spare);
+        answers.arrived(token, &mut spare);
+        assert!(answers.is_empty());
         assert_eq!((answers.bytes(), read(&answers, 50_000, 4)), (0, vec![0; 4]));
     }
 

@@ -177,6 +177,7 @@ impl UdpLanes {
         }
         connection.parted = true;
         let errno = if drain { Errno::ECONNRESET } else { Errno::ECANCELED };
+        self.lanes[0].settle_answers(&mut self.common.spare);
         let answers = self.lanes[0].long.as_mut().map(|long| std::mem::take(&mut long.answers));
         self.lanes[0].lose(&mut self.common, host, 0, errno);
         // Payloads are the application's, which has them back. Answers to reads are not.

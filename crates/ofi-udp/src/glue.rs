@@ -88,6 +88,9 @@ impl<H: Host<Udp>> Glue<'_, H> {
             if lane.is_written() != (record.kind == kind::WRITE_PART) {
                 return Err(Broken);
             }
+            if record.kind != kind::READ {
+                lane.settle_answers(&mut common.spare);
+            }
             let flow = match record.kind {
                 kind::MESSAGE => lane.take_message(common, sender, host, peer, flags, body),
                 kind::ANNOUNCE => lane.take_announcement(common, sender, host, peer, flags, body),
@@ -207,8 +210,10 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
             return connection.arrived(peer);
         }
         if is_answer(mark) {
-            let arrived = lane.long.as_mut().and_then(|long| long.answers.arrived(mark));
-            return arrived.into_iter().for_each(|bytes| self.common.spare.give_back(bytes));
+            if let Some(long) = lane.long.as_deref_mut() {
+                long.answers.arrived(mark, &mut self.common.spare);
+            }
+            return;
         }
         let id = SlotId::from_wire(mark);
         let op = self.host.op(peer, id);

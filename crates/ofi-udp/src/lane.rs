@@ -100,7 +100,7 @@ pub struct Long {
     pub pulls: FxHashMap<u64, Pull>,
     /// Reads of the peer, being served. Its later commands wait.
     pub reads: VecDeque<ServedRead>,
-    /// What of them has been copied and has not arrived yet.
+    /// What of them has been answered and has not arrived yet.
     pub answers: Answers,
     /// The peer's long write, being served.
     pub write: Option<Box<ServedWrite>>,
@@ -169,6 +169,14 @@ impl Lane {
     /// Whether reads of the peer are being served.
     pub fn is_read(&self) -> bool {
         self.long.as_ref().is_some_and(|long| !long.reads.is_empty())
+    }
+
+    /// Copies what answers to the peer's reads have left where it lies.
+    #[inline]
+    pub fn settle_answers(&mut self, spare: &mut Spare) {
+        if let Some(long) = self.long.as_deref_mut() {
+            long.answers.settle(spare);
+        }
     }
 
     /// Whether a long write of the peer is being served.

@@ -379,6 +379,12 @@ impl UdpLanes {
         if grouped || self.socket.is_readable() { Arm::Ready } else { Arm::Armed }
     }
 
+    /// See [`ofi_core::transport::Lanes::give_back`].
+    #[cold]
+    pub(crate) fn give_back(&mut self) {
+        self.lanes.iter_mut().for_each(|lane| lane.settle_answers(&mut self.common.spare));
+    }
+
     /// Sends everything that needs no application.
     fn send_rest(&mut self) {
         let time = now();
@@ -401,6 +407,7 @@ impl UdpLanes {
     /// Waits a little for what was reported as sent, and says goodbye.
     fn close(&mut self) {
         self.alive.unwatch();
+        self.give_back(); // a registration that closes asks the endpoints that are open
         self.endpoint.take_leave(&is_answer);
         self.send_rest();
         let end = now() + Duration::from_millis(settings::LINGER_MS.get() as u64);

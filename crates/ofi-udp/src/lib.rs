@@ -18,6 +18,7 @@ mod glue;
 mod interface;
 mod lane;
 mod lanes;
+mod lent;
 mod liveness;
 mod message;
 mod near;
@@ -74,7 +75,7 @@ unsafe impl Transport for Udp {
     }
 
     fn deregister(_domain: &Self::Domain, _region: &Self::Region) -> Result<()> {
-        Ok(()) // every access is checked when its bytes are copied, by the owner
+        Ok(()) // every access is checked by the owner; what it has lent to answers, it gives back
     }
 
     fn alloc(

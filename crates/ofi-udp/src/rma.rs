@@ -10,9 +10,10 @@ use ofi_core::transport::{Host, OutRma, Payload, Peer, Posted, RemoteData};
 use ofi_rdm::{Flow, Sender};
 
 use crate::Udp;
-use crate::answer::{CHUNK, READ_AHEAD};
+use crate::answer::{Answers, CHUNK, READ_AHEAD};
 use crate::command::kind;
 use crate::lane::{Common, Lane, Long};
+use crate::lent::Lent;
 use crate::message::{Op, STREAM_LIMIT};
 use crate::parts::Parts;
 
@@ -32,6 +33,63 @@ pub struct ServedRead {
     remote: Vec<RemotePiece>,
     done: usize,
     len: usize,
+}
+
+impl ServedRead {
+    /// Checks all of the read: a region may have been closed since it began.
+    fn check<H: Host<Udp>>(&self, common: &Common, host: &H, peer: Peer) -> Result<(), Errno> {
+        let who = accessor(common, host, peer);
+        Lane::check(common, who, &self.remote, Caps::RMA, MrAccess::REMOTE_READ).map(|_| ())
+    }
+
+    /// Has the next `part` bytes leave from where they lie.
+    fn lend<H: Host<Udp>>(
+        &self,
+        common: &Common,
+        host: &H,
+        peer: Peer,
+        sender: &mut Sender,
+        answers: &mut Answers,
+        part: usize,
+    ) -> Result<(), Errno> {
+        self.check(common, host, peer)?;
+        let who = accessor(common, host, peer);
+        let lent = Lent::new(&common.domain.regions, who, &self.remote, (self.done, part))?;
+        let at = self.done as u64;
+        let token = answers.lend(lent, at);
+        sender.bulk.part_of_payload(kind::READ_PART, 0, self.op, token, at..at + part as u64);
+        Ok(())
+    }
+
+    /// Copies the next `part` bytes.
+    fn copy<H: Host<Udp>>(
+        &self,
+        common: &mut Common,
+        host: &H,
+        peer: Peer,
+        sender: &mut Sender,
+        answers: &mut Answers,
+        part: usize,
+    ) -> Result<(), Errno> {
+        self.check(common, host, peer)?;
+        let mut bytes = common.spare.take(part);
+        let who = accessor(common, host, peer);
+        let read = common.domain.regions.read_as(who, &self.remote, self.done, &mut bytes);
+        let at = self.done as u64;
+        if read.is_ok() && part > SHORT_ANSWER {
+            let token = answers.keep(bytes, at);
+            sender.bulk.part_of_payload(kind::READ_PART, 0, self.op, token, at..at + part as u64);
+            return Ok(());
+        }
+        if read.is_ok() {
+            let mut fields = Fields::new();
+            fields.word(self.op).word(at);
+            let body = sender.bulk.record(kind::READ_PART, 0, fields.bytes(), part, None);
+            body.copy_from_slice(&bytes);
+        }
+        common.spare.give_back(bytes);
+        read.map(|_| ())
+    }
 }
 
 /// The longest answer to a read that is a record like others. Longer ones are payloads, cut as packets are, so that
@@ -226,8 +284,7 @@ impl Lane {
         Ok(Flow::Next)
     }
 
-    /// Answers reads as far as answers may wait. The bytes are copied now: later commands of the peer may change the
-    /// memory.
+    /// Answers reads as far as answers may wait.
     pub fn serve_reads<H: Host<Udp>>(
         &mut self,
         common: &mut Common,
@@ -236,30 +293,18 @@ impl Lane {
         peer: Peer,
     ) {
         let Some(Long { reads, answers, .. }) = self.long.as_deref_mut() else { return };
+        // Whoever counts reads may change the memory as soon as one is counted, which is now.
+        let lends = !host.counts_reads(&common.domain.regions);
         while let Some(read) = reads.front_mut() {
             if answers.bytes() + sender.bulk.records() > READ_AHEAD {
                 return;
             }
             let part = CHUNK.min(read.len - read.done);
-            // Checked before anything is promised, as a region may have been closed meanwhile.
-            let mut bytes = common.spare.take(part);
-            let who = accessor(common, host, peer);
-            let allowed = Self::check(common, who, &read.remote, Caps::RMA, MrAccess::REMOTE_READ);
-            let result =
-                allowed.and_then(|_| common.domain.regions.read_as(who, &read.remote, read.done, &mut bytes));
-            let at = read.done as u64;
-            if result.is_ok() && part > SHORT_ANSWER {
-                let token = answers.keep(bytes, at);
-                sender.bulk.part_of_payload(kind::READ_PART, 0, read.op, token, at..at + part as u64);
+            let result = if part > SHORT_ANSWER && lends {
+                read.lend(common, host, peer, sender, answers, part)
             } else {
-                if result.is_ok() {
-                    let mut fields = Fields::new();
-                    fields.word(read.op).word(at);
-                    let body = sender.bulk.record(kind::READ_PART, 0, fields.bytes(), part, None);
-                    body.copy_from_slice(&bytes);
-                }
-                common.spare.give_back(bytes);
-            }
+                read.copy(common, host, peer, sender, answers, part)
+            };
             read.done += part;
             if let Err(errno) = result {
                 Self::done(sender, 0, read.op, Err(errno));

@@ -190,6 +190,12 @@ unsafe impl Lanes<Udp> for State {
         }
     }
 
+    fn give_back(&mut self) {
+        if let Self::Open(lanes) = self {
+            lanes.give_back();
+        }
+    }
+
     fn arm(&mut self) -> Arm {
         match self {
             Self::Open(lanes) => lanes.arm(),

@@ -461,6 +461,13 @@ unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
         self.far.let_out(&mut FarHost::<P, H>::new(&mut self.routes, host, &mut heard));
     }
 
+    fn give_back(&mut self) {
+        if let Some(near) = &mut self.near {
+            near.lanes.give_back();
+        }
+        self.far.give_back();
+    }
+
     fn is_settled(&self) -> bool {
         self.far.is_settled()
     }

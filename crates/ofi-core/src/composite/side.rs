@@ -226,6 +226,10 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
         self.host.accessed(regions, access, remote);
     }
 
+    fn counts_reads(&self, regions: &Regions) -> bool {
+        self.host.counts_reads(regions)
+    }
+
     unsafe fn noted(
         &mut self,
         peer: Peer,

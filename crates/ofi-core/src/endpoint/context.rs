@@ -109,6 +109,10 @@ impl<T: Transport> Source for Port<T> {
         self.core.attend();
     }
 
+    fn give_back(&self) {
+        self.core.give_back();
+    }
+
     fn arm(&self, slot: usize) -> Arm {
         if self.core.domain.works.is_due() || !self.is_empty(slot) {
             return Arm::Ready;

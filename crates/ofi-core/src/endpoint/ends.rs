@@ -256,6 +256,10 @@ impl<T: Transport> Host<T> for Ends<T> {
         regions.count(done, remote);
     }
 
+    fn counts_reads(&self, regions: &Regions) -> bool {
+        self.boxes.counters.has(Kind::RemoteRead) || regions.counts()
+    }
+
     unsafe fn noted(
         &mut self,
         peer: Peer,

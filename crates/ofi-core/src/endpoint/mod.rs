@@ -207,6 +207,12 @@ impl<T: Transport> Source for EpCore<T> {
         self.domain.works.run_if_due();
     }
 
+    fn give_back(&self) {
+        if let Some(lanes) = self.state.lock().lanes.as_mut() {
+            lanes.give_back();
+        }
+    }
+
     fn take_error(&self, slot: usize) -> Option<CqErrorEntry> {
         let mut guard = self.state.lock();
         let (outbox, credits) = guard.ends.boxes.slot(slot);

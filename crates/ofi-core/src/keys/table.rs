@@ -251,10 +251,16 @@ impl<T> RegionTable<T> {
         Ok(())
     }
 
+    /// Whether some region has, or had, a counter.
+    #[inline]
+    pub fn counts(&self) -> bool {
+        self.counting.load(Ordering::Acquire)
+    }
+
     /// Counts a peer's access: once for each region that it touched.
     #[inline]
     pub fn count(&self, kind: Kind, remote: &[RemotePiece]) {
-        if self.counting.load(Ordering::Acquire) {
+        if self.counts() {
             self.count_each(kind, remote);
         }
     }

@@ -1,0 +1,50 @@
+//! Registered memory that the answer to a read leaves from, as long as nothing may change it or take it away.
+
+use ofi_api::{Errno, MrAccess, Piece, RemotePiece};
+use ofi_core::copy;
+use ofi_core::domain::{RegionData, Regions};
+use ofi_core::keys::{Accessor, Grant};
+
+use crate::socket::Gaps;
+
+/// See the module.
+pub struct Lent {
+    /// Hold the registrations: one that closes waits for them (`Lanes::give_back`).
+    _grants: Vec<Grant<RegionData>>,
+    pieces: Box<[Piece]>,
+    len: usize,
+}
+
+impl Lent {
+    /// What `who` may read of `remote`: `len` bytes from byte `skip` on.
+    ///
+    /// # Errors
+    /// What the peer is told if it may not read all of it.
+    pub fn new(
+        regions: &Regions,
+        who: Accessor<'_>,
+        remote: &[RemotePiece],
+        (skip, len): (usize, usize),
+    ) -> Result<Self, Errno> {
+        let grants = regions.grants_as(who, remote, (skip, len), MrAccess::REMOTE_READ)?;
+        let pieces = grants.iter().flat_map(Grant::pieces).collect();
+        Ok(Self { _grants: grants, pieces, len })
+    }
+
+    /// How many bytes these are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Copies the bytes from byte `skip` on; zeroes, where there are none.
+    pub fn fill(&self, skip: usize, to: &mut [u8]) {
+        // SAFETY: the grants hold the registered memory, and `to` is as long as it says.
+        let got = unsafe { copy::gather(&self.pieces, skip, to.as_mut_ptr(), to.len()) };
+        to[got..].fill(0);
+    }
+
+    /// Has them sent from where they lie, if that can be.
+    pub fn leave(&self, skip: usize, to: &mut [u8], gaps: &mut Gaps) -> bool {
+        gaps.leave(&self.pieces, skip, to)
+    }
+}

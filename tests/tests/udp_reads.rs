@@ -1,0 +1,149 @@
+//! Reads of peers over sockets, whose answers leave from the memory itself: they show what was there when the peer's
+//! next command came, when a counter told of them, or when the registration closed, however often packets are repeated.
+
+use ofi_testkit::prelude::*;
+use ofi_tests::udp::{Relay, Weather, socket};
+use ofi_tests::{Naming, opening};
+
+/// A tenth of the packets is lost: a whole row of them leaves more than once.
+const WEATHER: Weather = Weather { loss: 100, duplicate: 20, reorder: 20, longest: 1_472 };
+const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
+/// Less than may be answered ahead, and more.
+const LENGTHS: [usize; 3] = [5_000, 1 << 20, 5 << 20];
+const OLD: u8 = 3;
+const NEW: u8 = 200;
+const READ: usize = 1;
+const OTHER: usize = 2;
+
+/// Two endpoints that reach each other by a relay; the second has what is read.
+fn apart() -> (Pair, Relay) {
+    let own =
+        || opening(Naming::Udp).hints(|hints| hints.caps(Caps::MSG | Caps::RMA | Caps::RMA_EVENT)).open();
+    let (a, b) = (own(), own());
+    let relay = Relay::between([socket(&a.name()), socket(&b.name())], WEATHER);
+    let to_b = a.insert_address(&relay.sides[0].into());
+    let to_a = b.insert_address(&relay.sides[1].into());
+    (Pair { a, b, to_b, to_a }, relay)
+}
+
+/// The end of the read, whatever else ends meanwhile.
+fn end_of_read(pair: &Pair) -> Event {
+    pair.drive("the end of the read", || pair.a.next_of(READ))
+}
+
+#[test]
+fn a_write_behind_a_read_does_not_change_what_is_read() {
+    let (pair, relay) = apart();
+    for len in LENGTHS {
+        let target = Memory::patterned(len, OLD);
+        let (into, from) = (Memory::new(len), Memory::patterned(len, NEW));
+        let region = pair.b.register(&target, RIGHTS).unwrap();
+        let there = [remote(&region)];
+        pair.post(|| pair.a.out(pair.to_b, &into).context(READ).read(&there));
+        pair.post(|| pair.a.out(pair.to_b, &from).context(OTHER).write(&there));
+        end_of_read(&pair).done();
+        into.check(len, OLD);
+        pair.drive("the end of the write", || pair.a.next_of(OTHER)).done();
+        target.check(len, NEW);
+    }
+    assert!(relay.lost() > 0, "it was to lose something");
+}
+
+#[test]
+fn the_owner_may_change_what_was_read_when_it_hears_a_later_message() {
+    let (pair, relay) = apart();
+    for len in LENGTHS {
+        let target = Memory::patterned(len, OLD);
+        let (into, word) = (Memory::new(len), Memory::patterned(8, 1));
+        let region = pair.b.register(&target, RIGHTS).unwrap();
+        pair.post(|| pair.b.receive(&word).context(OTHER).post());
+        pair.post(|| pair.a.out(pair.to_b, &into).context(READ).read(&[remote(&region)]));
+        pair.post(|| pair.a.out(pair.to_b, &word).context(OTHER).send());
+        pair.drive("the message", || pair.b.next_of(OTHER)).done();
+        target.fill(NEW);
+        end_of_read(&pair).done();
+        into.check(len, OLD);
+        pair.drive("the end of the send", || pair.a.next_of(OTHER)).done();
+    }
+    assert!(relay.lost() > 0, "it was to lose something");
+}
+
+#[test]
+fn the_owner_may_change_what_was_read_when_a_counter_tells_of_it() {
+    let (pair, relay) = apart();
+    for len in LENGTHS {
+        let target = Memory::patterned(len, OLD);
+        let into = Memory::new(len);
+        let region = pair.b.register(&target, RIGHTS).unwrap();
+        let counter = pair.b.domain.open_counter(&CntrAttr::default()).unwrap();
+        region.bind_counter(&counter, BindFlags::REMOTE_READ).unwrap();
+        pair.post(|| pair.a.out(pair.to_b, &into).context(READ).read(&[remote(&region)]));
+        pair.drive("the region's counter", || (counter.read() == 1).then_some(()));
+        target.fill(NEW);
+        end_of_read(&pair).done();
+        into.check(len, OLD);
+    }
+    assert!(relay.lost() > 0, "it was to lose something");
+}
+
+#[test]
+fn a_registration_closes_under_a_read_and_its_memory_is_looked_at_no_more() {
+    let (pair, relay) = apart();
+    let (mut read, mut refused) = (0, 0);
+    for len in LENGTHS {
+        for polls in [1, 3, 10, 30] {
+            let target = Memory::patterned(len, OLD);
+            let into = Memory::new(len);
+            let region = pair.b.register(&target, RIGHTS).unwrap();
+            pair.post(|| pair.a.out(pair.to_b, &into).context(READ).read(&[remote(&region)]));
+            for _ in 0..polls {
+                std::thread::sleep(Duration::from_millis(1));
+                pair.poll();
+            }
+            let begin = Instant::now();
+            region.close().expect("nobody else is at it");
+            assert!(begin.elapsed() < Duration::from_millis(900), "closing waited for the read");
+            target.fill(NEW);
+            match end_of_read(&pair) {
+                Event::Failed(error) => {
+                    assert!(
+                        [Errno::ENOKEY, Errno::EINVAL, Errno::EKEYREJECTED].contains(&error.err),
+                        "{error:?}"
+                    );
+                    refused += 1;
+                }
+                event => {
+                    event.done();
+                    into.check(len, OLD);
+                    read += 1;
+                }
+            }
+        }
+    }
+    assert!(read > 0 && refused > 0, "{read} ended, and {refused} were refused");
+    assert!(relay.lost() > 0, "it was to lose something");
+}
+
+#[test]
+fn an_endpoint_closes_under_a_read_and_the_registration_after_it() {
+    let len = LENGTHS[1];
+    let (Pair { a, b, to_b, .. }, _relay) = apart();
+    let target = Memory::patterned(len, OLD);
+    let into = Memory::new(len);
+    let region = b.register(&target, RIGHTS).unwrap();
+    wait::drive(&[&a, &b], "room to post", || a.out(to_b, &into).context(READ).read(&[remote(&region)]).ok());
+    for _ in 0..5 {
+        std::thread::sleep(Duration::from_millis(1));
+        wait::drive(&[&a, &b], "a poll", || Some(()));
+    }
+    drop(b);
+    region.close().expect("nobody is at it");
+    target.fill(NEW);
+    match wait::drive(&[&a], "the end of the read", || a.next_of(READ)) {
+        Event::Failed(_) => {}
+        event => {
+            event.done();
+            into.check(len, OLD);
+        }
+    }
+}
