@@ -18,6 +18,7 @@ mod chunks;
 pub mod congestion;
 mod connection;
 mod crypto;
+mod driver;
 mod endpoint;
 mod hash;
 mod ranges;
@@ -27,10 +28,10 @@ mod time;
 pub mod wire;
 
 pub use chunks::Chunks;
-pub use connection::{Config, LONGEST_PACKET, Lost, Stats};
-pub use crypto::{Limits, Refusal, Security, suites};
-pub use endpoint::{
-    Arrivals, Driver, Endpoint, EndpointStats, Row, Transmit, answer_liveness, answer_question,
-};
-pub use stream::{Flow, SendStream, Sender, Stream};
+pub use connection::{Config, LONGEST_PACKET, Stats};
+pub use crypto::{Limits, Refusal, Security};
+pub use driver::{Driver, Lost, Row};
+pub use endpoint::{Arrivals, Endpoint, EndpointStats, Transmit, answer_liveness, answer_question};
+pub use stream::{Flow, SendStream, Sender};
 pub use time::Instant;
+pub use wire::{Stream, suites};

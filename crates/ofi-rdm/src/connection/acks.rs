@@ -4,9 +4,9 @@ use core::ops::Range;
 use core::time::Duration;
 
 use super::{Connection, Session};
-use crate::stream::{Sender, Stream};
+use crate::stream::Sender;
 use crate::time::Instant;
-use crate::wire::Ack;
+use crate::wire::{Ack, Stream};
 
 /// Packets that may overtake another before it counts as lost.
 const REORDERING: u64 = 3;

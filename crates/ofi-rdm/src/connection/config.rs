@@ -1,4 +1,4 @@
-//! How an endpoint behaves towards its peers, why a session ends, and what is counted of one.
+//! How an endpoint behaves towards its peers, and what is counted of one.
 
 use core::time::Duration;
 
@@ -25,30 +25,6 @@ pub struct Config {
     pub idle: Duration,
     /// Peers at rest whose sessions stay as they are, for the next message to them; others are put into less memory.
     pub warm_peers: usize,
-}
-
-/// Why a session ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lost {
-    /// Nobody answered for as long as was to be waited.
-    Silent,
-    /// The peer closed it.
-    Closed,
-    /// The peer knows nothing of it, or has begun another one.
-    Reset,
-    /// The peer broke the protocol.
-    Broken,
-    /// The peer speaks other versions of the protocol.
-    Version,
-    /// The peer has another authorization key.
-    Key,
-    /// The peer protects packets in no way that this end takes.
-    Suites,
-    /// The peer does not have the address that it was asked at, or not this end that which the peer sees: somebody
-    /// changes addresses on the way.
-    Address,
-    /// More packets were forged than may be tried against one session.
-    Forged,
 }
 
 /// What is counted of one peer.

@@ -1,11 +1,10 @@
 //! Data packets: their frames go to acknowledgements, streams and credit, and their numbers into what is acknowledged.
 
-use crate::endpoint::Driver;
-use crate::stream::{Flow, ReceiveStream, Refused, Stream};
+use super::{Config, Connection};
+use crate::driver::{Driver, Lost};
+use crate::stream::{Flow, ReceiveStream, Refused};
 use crate::time::Instant;
-use crate::wire::{Frame, Header, Record, header};
-
-use super::{Config, Connection, Lost};
+use crate::wire::{Frame, Header, Record, Stream, header};
 
 /// Packets whose arrival is remembered, in runs.
 const RECEIVED_RUNS: usize = 128;

@@ -4,10 +4,10 @@ use core::ops::Range;
 
 use super::sent::Sent;
 use super::{BASE_PACKET, Config, Session};
-use crate::stream::{Senders, Stream};
+use crate::stream::Senders;
 use crate::time::Instant;
 use crate::wire::handshake::PACKET_COST;
-use crate::wire::{Frame, frame, header};
+use crate::wire::{Frame, Stream, frame, header};
 
 /// Probe timeouts from which on one of the packets after each is short.
 const SHORT_AFTER: u32 = 2;

@@ -1,11 +1,11 @@
 //! Rows of packets that come in as they were sent: each the next one, with nothing but bytes of a stream. They are
 //! taken without what others need for each packet.
 
-use super::{ACK_EVERY, Config, Connection, Lost};
-use crate::endpoint::Driver;
-use crate::stream::{Flow, Refused, Stream};
+use super::{ACK_EVERY, Config, Connection};
+use crate::driver::{Driver, Lost};
+use crate::stream::{Flow, Refused};
 use crate::time::Instant;
-use crate::wire::{Frame, Header, Record, header};
+use crate::wire::{Frame, Header, Record, Stream, header};
 
 /// Packets of a row whose records are offered together.
 const TOGETHER: usize = 64;

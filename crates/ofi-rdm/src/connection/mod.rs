@@ -29,12 +29,12 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use crate::crypto::Protection;
-use crate::stream::{ReceiveStream, Senders, Stream};
+use crate::stream::{ReceiveStream, Senders};
 use crate::time::Instant;
 use crate::wire::handshake::param;
-use crate::wire::{Accept, Header, Init, Params, header};
+use crate::wire::{Accept, Header, Init, Params, Stream, header};
 
-pub use config::{Config, Counts, Lost, Stats};
+pub use config::{Config, Counts, Stats};
 pub use data::Arrival;
 use marks::Marks;
 use packet_size::PacketSize;
@@ -44,7 +44,6 @@ use past::Retired;
 use question::Question;
 use resting::Resting;
 use session::Session;
-pub use train::Heads;
 
 #[derive(Debug)]
 enum State {

@@ -7,10 +7,11 @@ use alloc::boxed::Box;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use super::{Connection, Lost, State};
-use crate::crypto::{FIRST_LEN, Identity, Initiator};
+use super::{Connection, State};
+use crate::crypto::{Identity, Initiator};
+use crate::driver::Lost;
 use crate::time::Instant;
-use crate::wire::handshake::INIT_LEN;
+use crate::wire::handshake::{FIRST_LEN, INIT_LEN};
 use crate::wire::header::{self, flag};
 use crate::wire::{Header, Init, Kind, Params, Retry};
 

@@ -3,7 +3,8 @@
 use core::time::Duration;
 
 use super::question::Question;
-use super::{Config, Connection, Lost, State};
+use super::{Config, Connection, State};
+use crate::driver::Lost;
 use crate::time::Instant;
 
 /// Probes come at least this often, unless the path takes as long: a peer that wakes up after a while gets its data

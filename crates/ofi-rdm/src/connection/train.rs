@@ -1,54 +1,11 @@
 //! Rows of packets that differ in numbers alone: what a payload is sent in, made at once.
 
 use super::{Config, Connection};
-use crate::endpoint::{Driver, Row};
-use crate::stream::{PART_HEAD, Stream, Train};
+use crate::driver::{Driver, Heads, Row};
 use crate::time::Instant;
 use crate::wire::handshake::PACKET_COST;
 use crate::wire::header::{self, flag};
-use crate::wire::{Header, Kind, frame};
-
-/// Bytes of such a packet before its payload.
-const HEADS: usize = header::LEN + frame::STREAM_LEN + PART_HEAD;
-/// Where in them the numbers are that differ: the packet's, the place in the stream, the place in the payload.
-const NUMBER: usize = header::LEN - 8;
-const OFFSET: usize = header::LEN + frame::STREAM_LEN - 8;
-const AT: usize = HEADS - 8;
-
-/// What comes before the payload in the packets of a row, one after the other.
-#[derive(Debug)]
-pub struct Heads {
-    bytes: [u8; HEADS],
-    number: u64,
-    offset: u64,
-    stride: u64,
-    at: u64,
-    part: u64,
-}
-
-impl Heads {
-    fn new(header: &Header, stream: Stream, train: &Train) -> Self {
-        let mut bytes = [0; HEADS];
-        header.write(&mut bytes[..header::LEN]);
-        frame::write_stream_head(&mut bytes[header::LEN..], stream, train.start, train.stride() as usize);
-        bytes[HEADS - PART_HEAD..].copy_from_slice(&train.head(0));
-        let (_, at, part) = train.payload();
-        let (number, offset, stride) = (header.number, train.start, train.stride());
-        Self { bytes, number, offset, stride, at, part: part as u64 }
-    }
-
-    /// Puts the next packet's before its payload, and answers the room for that and for what follows.
-    pub fn put<'a>(&mut self, packet: &'a mut [u8]) -> &'a mut [u8] {
-        let Some((to, room)) = packet.split_first_chunk_mut() else { return &mut [] };
-        for (place, value) in [(NUMBER, self.number), (OFFSET, self.offset), (AT, self.at)] {
-            self.bytes[place..place + 8].copy_from_slice(&value.to_be_bytes());
-        }
-        *to = self.bytes;
-        (self.number, self.offset, self.at) =
-            (self.number + 1, self.offset + self.stride, self.at + self.part);
-        room
-    }
-}
+use crate::wire::{Header, Kind, Stream, frame};
 
 impl Connection {
     /// Writes more packets like the one just made to `buf`, if that was filled by one part of a payload: at most

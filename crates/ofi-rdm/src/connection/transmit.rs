@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 use super::draft::Draft;
 use super::{Config, Connection, Session};
 use crate::crypto::Identity;
-use crate::endpoint::Driver;
+use crate::driver::Driver;
 use crate::time::Instant;
 use crate::wire::header::{self, flag};
 use crate::wire::{Frame, Header, Kind, frame};

@@ -16,27 +16,13 @@ use hkdf::Hkdf;
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
-pub use noise::{FIRST_LEN, Initiator};
+pub use noise::Initiator;
 use noise::{KEY_LEN, Responder, Secret, TAG_LEN};
 pub use protection::{Limits, Protection};
 
 use crate::hash::{self, Key};
-use crate::wire::handshake::SEALED_ACCEPT_LEN;
-use crate::wire::{Accept, Init};
-
-/// Ways to protect packets. An end offers a set of them, and takes one.
-pub mod suites {
-    /// Not at all.
-    pub const CLEAR: u8 = 1;
-    /// AES-256-GCM.
-    pub const AES_256_GCM: u8 = 2;
-    /// ChaCha20-Poly1305.
-    pub const CHACHA20_POLY1305: u8 = 4;
-    /// Those that encrypt and authenticate.
-    pub const ENCRYPTED: u8 = AES_256_GCM | CHACHA20_POLY1305;
-    /// All.
-    pub const ALL: u8 = CLEAR | ENCRYPTED;
-}
+use crate::wire::handshake::{FIRST_LEN, SEALED_ACCEPT_LEN};
+use crate::wire::{Accept, Init, suites};
 
 /// What an end is willing to do, and what it shows of itself.
 pub struct Security {

@@ -18,13 +18,14 @@ use x25519_dalek::{PublicKey, StaticSecret};
 use zeroize::Zeroizing;
 
 use super::Forged;
+use crate::wire::handshake::FIRST_LEN;
 
 /// Bytes of a public key.
 pub const KEY_LEN: usize = 32;
 /// Bytes by which a message is longer than what it carries.
 pub const TAG_LEN: usize = 16;
-/// Bytes of the first message: the public key, and a tag where there is a pre-shared key; zeros otherwise.
-pub const FIRST_LEN: usize = KEY_LEN + TAG_LEN;
+// The public key, and a tag where there is a pre-shared key; zeros otherwise.
+const _: () = assert!(FIRST_LEN == KEY_LEN + TAG_LEN);
 
 /// A key that is wiped.
 pub type Secret = Zeroizing<[u8; 32]>;

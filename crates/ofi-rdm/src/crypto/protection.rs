@@ -7,11 +7,11 @@
 use alloc::boxed::Box;
 use core::time::Duration;
 
+use super::expand;
 use super::noise::Secret;
 use super::suite::{Cipher, TAG_LEN};
-use super::{expand, suites};
 use crate::time::Instant;
-use crate::wire::header;
+use crate::wire::{header, suites};
 
 /// How much a key is used. Both ends of a session must have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,8 +6,9 @@ use alloc::boxed::Box;
 use chacha20poly1305::aead::{AeadInOut, KeyInit};
 use chacha20poly1305::{ChaCha20Poly1305, Nonce, Tag};
 
+use super::expand;
 use super::noise::Secret;
-use super::{expand, suites};
+use crate::wire::suites;
 
 /// Bytes of what shows that a packet is as it was sealed.
 pub const TAG_LEN: usize = 16;

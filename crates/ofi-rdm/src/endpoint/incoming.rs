@@ -4,13 +4,14 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use super::pending::Pending;
-use super::{Arrivals, Driver, Endpoint};
-use crate::connection::{Arrival, Config, Lost, open_packet};
-use crate::crypto::{Examined, Refusal, is_own, suites};
+use super::{Arrivals, Endpoint};
+use crate::connection::{Arrival, Config, open_packet};
+use crate::crypto::{Examined, Refusal, is_own};
+use crate::driver::{Driver, Lost};
 use crate::hash;
 use crate::time::Instant;
 use crate::wire::header::{self, flag};
-use crate::wire::{Accept, Header, Init, Kind, Malformed, Retry, VERSION};
+use crate::wire::{Accept, Header, Init, Kind, Malformed, Retry, VERSION, suites};
 
 /// Answers to strangers that wait to be sent.
 const ANSWERS: usize = 64;

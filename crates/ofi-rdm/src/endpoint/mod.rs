@@ -5,7 +5,7 @@
 
 mod answers;
 mod book;
-mod driver;
+mod datagrams;
 mod hosts;
 mod incoming;
 mod outgoing;
@@ -13,6 +13,7 @@ mod past;
 mod peers;
 mod pending;
 mod schedule;
+mod statistics;
 
 use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::vec::Vec;
@@ -21,14 +22,16 @@ use core::net::SocketAddr;
 
 pub use answers::{answer_liveness, answer_question};
 use book::Book;
-pub use driver::{Arrivals, Driver, EndpointStats, Row, Transmit};
+pub use datagrams::{Arrivals, Transmit};
 use hosts::Hosts;
 use past::Pasts;
 use pending::Waiting;
+pub use statistics::EndpointStats;
 
 use crate::chunks::Chunks;
-use crate::connection::{Config, Connection, Lost, Stats};
+use crate::connection::{Config, Connection, Stats};
 use crate::crypto::{Identity, Security};
+use crate::driver::{Driver, Lost};
 use crate::hash::{self, Key};
 use crate::stream::Sender;
 use crate::time::Instant;

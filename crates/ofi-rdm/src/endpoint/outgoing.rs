@@ -5,7 +5,8 @@ use core::time::Duration;
 use crate::time::Instant;
 use crate::wire::header::{self, flag};
 
-use super::{Driver, Endpoint, Transmit};
+use super::{Endpoint, Transmit};
+use crate::driver::Driver;
 
 /// Bytes that a peer is sent before it is another's turn: about what the kernel takes as one message.
 const TURN: usize = 1 << 16;

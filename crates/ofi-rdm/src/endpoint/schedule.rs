@@ -3,7 +3,8 @@
 
 use core::cmp::Reverse;
 
-use super::{Driver, Endpoint};
+use super::Endpoint;
+use crate::driver::Driver;
 use crate::time::Instant;
 
 impl Endpoint {

@@ -3,7 +3,8 @@
 use alloc::boxed::Box;
 use core::ops::{Deref, DerefMut};
 
-use super::{SendStream, Sender, Stream};
+use super::{SendStream, Sender};
+use crate::wire::Stream;
 
 /// [`Sender`], which takes no room while everything has arrived and nobody writes. Reading it is the same then; writing
 /// wakes it.

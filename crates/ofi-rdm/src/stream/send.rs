@@ -11,11 +11,10 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::Stream;
 use super::parts::{Fill, PART_HEAD, Parts, Train};
 use crate::ranges::RangeSet;
-use crate::wire::frame;
 use crate::wire::record::{self, HEAD};
+use crate::wire::{Stream, frame};
 
 /// Records share an allocation up to this size.
 const CHUNK: usize = 4096;

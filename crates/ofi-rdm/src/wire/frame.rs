@@ -2,9 +2,8 @@
 
 use core::ops::Range;
 
-use super::{Malformed, Reader, Writer};
+use super::{Malformed, Reader, Stream, Writer};
 use crate::ranges::RangeSet;
-use crate::stream::Stream;
 
 /// Kinds of frames.
 mod kind {

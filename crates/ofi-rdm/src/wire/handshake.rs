@@ -2,11 +2,12 @@
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use super::{Malformed, Reader, Writer};
-use crate::crypto::FIRST_LEN;
+use super::{Malformed, Reader, Writer, suites};
 
 /// Every `Init` is at least this long: the path carries packets of this size, and answers are shorter than questions.
 pub const INIT_LEN: usize = 1200;
+/// Bytes of the first message of Noise, which a question has at its end.
+pub const FIRST_LEN: usize = 48;
 
 /// What an end says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +105,7 @@ pub struct Init {
     pub cookie: u64,
     /// What the client is.
     pub params: Params,
-    /// [`crate::suites`] that it takes.
+    /// [`suites`] that it takes.
     pub suites: u8,
     /// Where it has sent this to.
     pub server: SocketAddr,
@@ -120,7 +121,7 @@ impl Init {
 
     /// Of a client that knows no keys, and has no cookie yet.
     pub fn plain(session: u64, epoch: u64, attempt: u64, params: Params, server: SocketAddr) -> Self {
-        let (cookie, suites, message) = (0, crate::suites::CLEAR, [0; FIRST_LEN]);
+        let (cookie, suites, message) = (0, suites::CLEAR, [0; FIRST_LEN]);
         Self { session, epoch, attempt, cookie, params, suites, server, message }
     }
 

@@ -7,11 +7,14 @@ pub mod frame;
 pub mod handshake;
 pub mod header;
 pub mod record;
+mod stream;
+pub mod suites;
 
 pub use frame::{Ack, Frame};
 pub use handshake::{Accept, Init, Params, Retry};
 pub use header::{Header, Kind};
 pub use record::Record;
+pub use stream::Stream;
 
 /// The version of the protocol that this crate speaks.
 pub const VERSION: u8 = 2;
