@@ -8,7 +8,7 @@ use crate::any_buffer::AnyBuffer;
 use crate::buffer::Buffer;
 use crate::element::{Element, numbers_of};
 use crate::multi_recv::{MultiRecvBuffer, MultiRecvRange};
-use crate::operations::{Claim, Op};
+use crate::op::{Claim, Op};
 
 /// The kind of a [`Completion`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

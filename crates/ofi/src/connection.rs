@@ -13,7 +13,7 @@ use ofi_api::{
 use crate::buffer::Buffer;
 use crate::domain::Domain;
 use crate::node::{Node, NodeBuilder};
-use crate::operations::Op;
+use crate::op::Op;
 use crate::request::PostError;
 use crate::threading::Safe;
 
@@ -135,7 +135,7 @@ impl Listener {
     ) -> Result<(Self, Domain)> {
         let domain =
             Domain::<Safe>::open_as(&connected(hints), Caps::empty(), (node, service), GetinfoFlags::SOURCE)?;
-        let fabric = domain.opened().fabric();
+        let fabric = &domain.opened().fabric;
         let (pep, eq) = (fabric.open_passive(domain.info())?, open_eq(fabric)?);
         pep.bind_eq(&eq)?;
         pep.listen()?;
@@ -272,7 +272,7 @@ impl Connection {
     ) -> Result<Self, ConnectError> {
         // Too late for the clock is no limit.
         let deadline = Instant::now().checked_add(limit);
-        let eq = open_eq(domain.opened().fabric())?;
+        let eq = open_eq(&domain.opened().fabric)?;
         let node = NodeBuilder::in_domain(domain).open_connected(info, &eq)?;
         begin(&node)?;
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));

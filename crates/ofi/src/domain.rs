@@ -5,39 +5,19 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ofi_api::{
-    Caps, EpType, Errno, Error, Fabric, GetinfoFlags, Hints, Info, MrAccess, MrAttr, MrMode, Piece,
-    Placement, Result, Version,
-};
+use ofi_api::{Caps, EpType, Error, GetinfoFlags, Hints, Info, MrAccess, MrMode, Placement, Result, Version};
 
-use crate::buffer::{Buffer, BufferMut, RawBuffer};
+use crate::buffer::{Buffer, BufferMut};
 use crate::memory::Memory;
-use crate::node::NodeBuilder;
+use crate::opened::Opened;
 use crate::registered::Registered;
 use crate::request::PostError;
-use crate::shared::{SharedReceive, SharedTransmit};
 use crate::threading::{Exclusive, Level, Safe};
 use crate::window::Window;
 
 /// Capabilities that change what a program sees, or cost much, and so are not for programs that name none:
 /// `FI_SOURCE_ERR` makes errors of messages from strangers.
 const UNASKED: Caps = Caps::SOURCE_ERR.union(Caps::RMA_EVENT).union(Caps::EXACT_DIRECTED_RECV);
-
-/// The parts of a domain that nodes and memory hold on to.
-pub struct Opened {
-    /// Distinguishes domains, so that a descriptor of one is not used in another.
-    pub id: u64,
-    pub info: Info,
-    pub raw: Arc<dyn ofi_api::Domain>,
-    fabric: Arc<dyn Fabric>,
-}
-
-impl Opened {
-    /// The fabric that it is a domain of.
-    pub fn fabric(&self) -> &Arc<dyn Fabric> {
-        &self.fabric
-    }
-}
 
 /// A domain (`fid_domain`). A [`Node`](crate::Node) opens one of its own; it takes a domain only to share one between
 /// nodes, or to allocate and register from places that have no node.
@@ -125,27 +105,6 @@ impl<L: Level> Domain<L> {
         Ok(Self { opened: Arc::new(Opened { id, info, raw, fabric }), _level: PhantomData })
     }
 
-    /// Begins to open a node in it.
-    pub fn node(&self) -> NodeBuilder<L> {
-        NodeBuilder::in_domain(self.clone())
-    }
-
-    /// Opens a receive context for nodes to share: see [`SharedReceive`].
-    ///
-    /// # Errors
-    /// `FI_ENOSYS` if the transport has no shared receive contexts.
-    pub fn shared_receive(&self) -> Result<SharedReceive<L>> {
-        SharedReceive::open(self)
-    }
-
-    /// Opens a transmit context for nodes to share: see [`SharedTransmit`].
-    ///
-    /// # Errors
-    /// `FI_ENOSYS` if the transport has no shared transmit contexts.
-    pub fn shared_transmit(&self) -> Result<SharedTransmit<L>> {
-        SharedTransmit::open(self)
-    }
-
     /// The negotiated attributes.
     pub fn info(&self) -> &Info {
         &self.opened.info
@@ -199,57 +158,5 @@ impl<L: Level> Clone for Domain<L> {
 impl<L: Level> fmt::Debug for Domain<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Domain({} of {})", self.opened.raw.name(), self.opened.info.fabric_attr.prov_name)
-    }
-}
-
-/// A buffer's memory under a registration. The memory is given back when the registration is closed for sure, and
-/// leaked otherwise.
-pub struct Region<B: Buffer> {
-    /// Taken when the region ends.
-    raw: Option<RawBuffer>,
-    pub mr: Arc<dyn ofi_api::MemoryRegion>,
-    _buffer: PhantomData<B>,
-}
-
-impl<B: Buffer> Region<B> {
-    /// Registers `buffer`.
-    pub fn new(opened: &Opened, buffer: B, access: MrAccess) -> Result<Self, PostError<B>> {
-        let raw = buffer.into_raw();
-        let pieces = [Piece::new(raw.addr, raw.len)];
-        // SAFETY: the memory stays until `end`, and is behind no reference while peers have rights to it.
-        let attr = unsafe { MrAttr::new(&pieces, access) };
-        match opened.raw.register(&attr) {
-            Ok(mr) => Ok(Self { raw: Some(raw), mr, _buffer: PhantomData }),
-            // SAFETY: taken apart above, and not registered.
-            Err(error) => Err(PostError { error, buffer: unsafe { B::from_raw(raw) } }),
-        }
-    }
-
-    /// Where the memory is.
-    pub fn memory(&self) -> (*mut u8, usize) {
-        self.raw.as_ref().map_or((std::ptr::null_mut(), 0), |raw| (raw.addr, raw.len))
-    }
-
-    /// Closes the registration and gives the memory back.
-    ///
-    /// # Errors
-    /// `FI_EBUSY` if somebody may still use the memory; it is leaked then.
-    pub fn end(mut self) -> Result<RawBuffer> {
-        let raw = self.raw.take();
-        self.mr.close()?;
-        raw.ok_or_else(|| Error::new(Errno::EOPBADSTATE))
-    }
-}
-
-impl<B: Buffer> Drop for Region<B> {
-    fn drop(&mut self) {
-        let Some(raw) = self.raw.take() else { return };
-        match self.mr.close() {
-            // SAFETY: taken apart in `new`; the registration is closed, so nobody uses the memory any more.
-            Ok(()) => drop(unsafe { B::from_raw(raw) }),
-            Err(error) => {
-                tracing::warn!(target: "ofi::core::mr", %error, len = raw.len, "memory of a registration is leaked")
-            }
-        }
     }
 }

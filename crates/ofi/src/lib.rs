@@ -68,8 +68,12 @@ mod hub;
 mod memory;
 mod multi_recv;
 mod node;
+mod op;
+mod opened;
 mod operations;
+mod post;
 mod profile;
+mod region;
 mod registered;
 mod registry;
 mod remote;
@@ -93,7 +97,7 @@ pub use hub::{Hub, HubConnection, HubEvent};
 pub use memory::Memory;
 pub use multi_recv::{MultiRecvBuffer, MultiRecvRange};
 pub use node::{Group, Node, NodeBuilder, RawNode};
-pub use operations::{Claim, Op};
+pub use op::{Claim, Op};
 pub use registered::Registered;
 pub use registry::{
     explain, getinfo, getinfo_asking_least, getinfo_of, log_from_env, open_fabric, provider_names,

@@ -8,7 +8,7 @@ use ofi_api::{Allocation, Placement, Result};
 use ofi_core::copy;
 
 use crate::buffer::{Buffer, BufferMut, RawBuffer};
-use crate::domain::Opened;
+use crate::opened::Opened;
 
 struct Parts {
     allocation: Allocation,

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use ofi_api::{MrAccess, Result};
 
 use crate::buffer::{Buffer, BufferMut, RawBuffer};
-use crate::domain::{Opened, Region};
+use crate::opened::Opened;
+use crate::region::Region;
 use crate::request::PostError;
 
 struct Parts<B: Buffer> {

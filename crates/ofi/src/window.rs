@@ -12,8 +12,9 @@ use ofi_api::{Errno, Error, MrAccess, Result};
 use ofi_core::copy;
 
 use crate::buffer::BufferMut;
-use crate::domain::{Opened, Region};
 use crate::memory::Memory;
+use crate::opened::Opened;
+use crate::region::Region;
 use crate::remote::RemoteWindow;
 use crate::request::PostError;
 

@@ -11,7 +11,7 @@ use crate::completion::Completion;
 use crate::element::Element;
 use crate::multi_recv::MultiRecvBuffer;
 use crate::node::Node;
-use crate::operations::{Claim, Op};
+use crate::op::{Claim, Op};
 use crate::remote::RemoteWindow;
 use crate::request::{PostError, RecvMsg, RmaMsg, SendMsg};
 use crate::threading::Level;

@@ -110,7 +110,7 @@ fn begin(
     info: Option<&Info>,
     call: impl FnOnce(&Node<Safe>) -> Result<()>,
 ) -> Result<Begun> {
-    let eq = open_eq(domain.opened().fabric())?;
+    let eq = open_eq(&domain.opened().fabric)?;
     let node = NodeBuilder::in_domain(domain).wait_obj(WaitObj::Fd).open_connected(info, &eq)?;
     call(&node)?;
     Ok((node, eq))

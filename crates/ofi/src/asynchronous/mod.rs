@@ -9,6 +9,7 @@ mod connection;
 mod driver;
 mod event;
 mod multi;
+mod open;
 mod operation;
 mod table;
 #[cfg(feature = "tokio")]

@@ -15,7 +15,7 @@ use crate::buffer::BufferMut;
 use crate::completion::Completion;
 use crate::multi_recv::MultiRecvBuffer;
 use crate::node::Node;
-use crate::operations::Claim;
+use crate::op::Claim;
 use crate::threading::{Level, Safe};
 
 /// A stream of the messages that fill one buffer. The buffer comes back with the last message, whose completion is

@@ -13,7 +13,7 @@ use crate::any_buffer::AnyBuffer;
 use crate::completion::Completion;
 use crate::multi_recv::MultiRecvBuffer;
 use crate::node::Node;
-use crate::operations::{Claim, Op};
+use crate::op::{Claim, Op};
 use crate::threading::Level;
 
 /// Whether it only tells that its operation will end.

@@ -5,7 +5,7 @@ use ofi_api::{AtomicKind, AtomicOp, Call, Context, FiAddr, FiOp, Lent, OpFlags, 
 use super::Node;
 use crate::buffer::BufferMut;
 use crate::element::{Element, bytes_of};
-use crate::operations::Op;
+use crate::op::Op;
 use crate::remote::RemoteWindow;
 use crate::request::{Part, PostError};
 use crate::threading::Level;

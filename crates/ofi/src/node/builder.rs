@@ -14,8 +14,8 @@ use ofi_core::lock::Lock;
 use super::Node;
 use super::collective::Joins;
 use super::senders::Senders;
-use crate::asynchronous::AsyncNode;
-use crate::domain::{Domain, Opened};
+use crate::domain::Domain;
+use crate::opened::Opened;
 use crate::operations::{Operations, Table};
 use crate::shared::{Shared, SharedReceive, SharedTransmit, Vector};
 use crate::threading::Level;
@@ -163,14 +163,6 @@ impl<L: Level> NodeBuilder<L> {
         Self { domain, shared_transmit: Some(Arc::clone(context.raw())), ..self }
     }
 
-    /// Opens it with operations that are futures. The wait object is [`WaitObj::Fd`], whatever was chosen.
-    ///
-    /// # Errors
-    /// As [`NodeBuilder::open`].
-    pub fn open_async(self) -> Result<AsyncNode<L>> {
-        self.wait_obj(WaitObj::Fd).open().map(AsyncNode::new)
-    }
-
     /// Opens it, ready for operations.
     ///
     /// # Errors
@@ -255,7 +247,7 @@ impl<L: Level> NodeBuilder<L> {
             endpoint.set_name(name)?;
         }
         let joins = if eq.is_none() && info.caps.contains(Caps::COLLECTIVE) {
-            let queue = opened.fabric().open_eq(&EqAttr::default())?;
+            let queue = opened.fabric.open_eq(&EqAttr::default())?;
             endpoint.bind_eq(&queue)?;
             Some(Joins::new(queue))
         } else {
@@ -293,6 +285,13 @@ impl<L: Level> NodeBuilder<L> {
             signaled: AtomicBool::new(false),
             _level: PhantomData,
         })
+    }
+}
+
+impl<L: Level> Domain<L> {
+    /// Begins to open a node in it.
+    pub fn node(&self) -> NodeBuilder<L> {
+        NodeBuilder::in_domain(self.clone())
     }
 }
 
@@ -347,15 +346,6 @@ impl<L: Level> NodeBuilder<L> {
         let nodes = nodes.collect::<Result<_>>()?;
         hub.enable()?;
         Ok(nodes)
-    }
-
-    /// As [`NodeBuilder::open_contexts`], with operations that are futures.
-    ///
-    /// # Errors
-    /// Those of [`NodeBuilder::open_contexts`].
-    pub fn open_contexts_async(self, count: usize) -> Result<Vec<AsyncNode<L>>> {
-        let nodes = self.wait_obj(WaitObj::Fd).open_contexts(count)?;
-        Ok(nodes.into_iter().map(AsyncNode::new).collect())
     }
 }
 

@@ -11,7 +11,7 @@ use ofi_api::{
 use super::Node;
 use crate::buffer::BufferMut;
 use crate::element::{Element, bytes_of};
-use crate::operations::Op;
+use crate::op::Op;
 use crate::request::{Part, PostError};
 use crate::threading::Level;
 

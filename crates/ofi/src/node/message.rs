@@ -5,7 +5,7 @@ use ofi_api::{Call, Context, FiAddr, Lent, OpFlags, Piece, Result, SendOp};
 use super::Node;
 use crate::buffer::{Buffer, BufferMut};
 use crate::multi_recv::MultiRecvBuffer;
-use crate::operations::Op;
+use crate::op::Op;
 use crate::request::{Part, PostError, RecvMsg, SendMsg};
 use crate::threading::Level;
 

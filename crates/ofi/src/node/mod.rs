@@ -1,15 +1,13 @@
 //! Nodes: an endpoint with its completion queue and address vector, as one value.
 //!
 //! Followed: a call comes in at `message.rs`, `tagged.rs` or `rma.rs`, moves its buffer into a slot of the table of
-//! operations (`post.rs`), and goes to the raw endpoint; `queue.rs` reads the raw queue and gives the buffer back.
+//! operations (`crate::post`), and goes to the raw endpoint; `queue.rs` reads the raw queue and gives the buffer back.
 
 mod atomic;
 mod builder;
 mod collective;
 mod message;
-mod post;
 mod queue;
-mod receiving;
 mod rma;
 mod senders;
 mod tagged;
@@ -28,12 +26,13 @@ use ofi_core::lock::Lock;
 pub use builder::NodeBuilder;
 pub(crate) use builder::Seat;
 pub use collective::Group;
-pub(crate) use post::Desk;
 use senders::Senders;
 
 use crate::any_buffer::AnyBuffer;
 use crate::domain::Domain;
-use crate::operations::{Op, Table};
+use crate::op::Op;
+use crate::operations::Table;
+use crate::post::Desk;
 use crate::shared::Membership;
 use crate::threading::{Exclusive, Level, Safe};
 
@@ -344,6 +343,25 @@ impl<L: Level> Node<L> {
         drop(shared);
         drop((endpoint, receiver));
         operations.lock().drain()
+    }
+}
+
+impl<L: Level> Node<L> {
+    /// For everything but receives.
+    #[inline]
+    pub(super) fn desk(&self) -> Desk<'_> {
+        Desk {
+            endpoint: &*self.endpoint,
+            operations: &self.operations,
+            opened: self.domain.opened(),
+            owner: self.operations.owner,
+        }
+    }
+
+    /// For receives.
+    #[inline]
+    pub(super) fn receiving(&self) -> Desk<'_> {
+        Desk { endpoint: self.receiver.as_deref().unwrap_or(&*self.endpoint), ..self.desk() }
     }
 }
 

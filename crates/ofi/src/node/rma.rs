@@ -4,7 +4,7 @@ use ofi_api::{Call, Context, FiAddr, Lent, OpFlags, Piece, RemotePiece, Result, 
 
 use super::Node;
 use crate::buffer::{Buffer, BufferMut};
-use crate::operations::Op;
+use crate::op::Op;
 use crate::remote::RemoteWindow;
 use crate::request::{Part, PostError, RmaMsg};
 use crate::threading::Level;

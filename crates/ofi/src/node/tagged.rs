@@ -6,7 +6,7 @@ use super::Node;
 use super::message::Outgoing;
 use crate::buffer::{Buffer, BufferMut};
 use crate::multi_recv::MultiRecvBuffer;
-use crate::operations::{Claim, Op};
+use crate::op::{Claim, Op};
 use crate::request::{Part, PostError, RecvMsg};
 use crate::threading::Level;
 

@@ -1,19 +1,19 @@
 //! Posting: the one place where memory is lent to the raw layer.
 
+mod receiving;
+
 use std::ops::Range;
 
 use ofi_api::{Caps, Context, Desc, Endpoint, Errno, Error, FiAddr, Lent, MrMode, Piece, Result};
-
 use ofi_core::lock::Lock;
 
-use super::Node;
 use crate::any_buffer::AnyBuffer;
 use crate::buffer::Buffer;
-use crate::domain::Opened;
 use crate::multi_recv::MultiRecvBuffer;
-use crate::operations::{Claim, Op, Operations, Slot};
+use crate::op::{Claim, Op};
+use crate::opened::Opened;
+use crate::operations::{Operations, Slot};
 use crate::request::{Part, PostError};
-use crate::threading::Level;
 
 /// Memory of a slot, before it is lent.
 struct Memory {
@@ -44,31 +44,12 @@ impl Memory {
 
 /// Where operations are posted: an endpoint, and the table that owns what they use.
 #[derive(Clone, Copy)]
-pub(crate) struct Desk<'a> {
+pub struct Desk<'a> {
     pub endpoint: &'a dyn Endpoint,
     pub operations: &'a Lock<Operations>,
     pub opened: &'a Opened,
     /// See [`Operations::insert_for`].
     pub owner: u32,
-}
-
-impl<L: Level> Node<L> {
-    /// For everything but receives.
-    #[inline]
-    pub(super) fn desk(&self) -> Desk<'_> {
-        Desk {
-            endpoint: &*self.endpoint,
-            operations: &self.operations,
-            opened: self.domain.opened(),
-            owner: self.operations.owner,
-        }
-    }
-
-    /// For receives.
-    #[inline]
-    pub(super) fn receiving(&self) -> Desk<'_> {
-        Desk { endpoint: self.receiver.as_deref().unwrap_or(&*self.endpoint), ..self.desk() }
-    }
 }
 
 impl Desk<'_> {
@@ -78,7 +59,7 @@ impl Desk<'_> {
     /// `post` posts one operation on the memory, under the context, which ends with one completion, and answers an
     /// error if it did not post it. If the operation writes, `B` is a `BufferMut`.
     #[inline]
-    pub(super) unsafe fn transfer<B: Buffer>(
+    pub unsafe fn transfer<B: Buffer>(
         &self,
         buffer: B,
         part: Part,
@@ -105,7 +86,7 @@ impl Desk<'_> {
     ///
     /// # Safety
     /// Those of [`Desk::transfer`].
-    pub(super) unsafe fn transfer_claimed<B: Buffer>(
+    pub unsafe fn transfer_claimed<B: Buffer>(
         &self,
         claim: Claim,
         buffer: B,
@@ -136,7 +117,7 @@ impl Desk<'_> {
     ///
     /// # Safety
     /// Those of [`Desk::transfer`].
-    pub(super) unsafe fn transfer_multi(
+    pub unsafe fn transfer_multi(
         &self,
         mut buffer: MultiRecvBuffer,
         post: impl FnOnce(&dyn Endpoint, Lent<'_>, Context) -> Result<()>,
@@ -168,11 +149,7 @@ impl Desk<'_> {
     }
 
     /// Posts something that uses no memory.
-    pub(super) fn search(
-        &self,
-        claim: bool,
-        post: impl FnOnce(&dyn Endpoint, Context) -> Result<()>,
-    ) -> Result<Op> {
+    pub fn search(&self, claim: bool, post: impl FnOnce(&dyn Endpoint, Context) -> Result<()>) -> Result<Op> {
         let op = self.operations.lock().insert_for(self.owner, Slot::Search { claim });
         let posted = post(self.endpoint, op.context());
         if posted.is_err() {
@@ -182,7 +159,7 @@ impl Desk<'_> {
     }
 
     /// Posts something about a claimed message that uses no memory.
-    pub(super) fn search_claimed(
+    pub fn search_claimed(
         &self,
         claim: Claim,
         post: impl FnOnce(&dyn Endpoint, Context) -> Result<()>,
@@ -213,7 +190,7 @@ impl Desk<'_> {
     }
 
     /// Refuses a directed receive where the transport would take messages from anybody.
-    pub(super) fn check_source(&self, source: FiAddr, tagged: bool) -> Result<()> {
+    pub fn check_source(&self, source: FiAddr, tagged: bool) -> Result<()> {
         let enough =
             if tagged { Caps::DIRECTED_RECV | Caps::TAGGED_DIRECTED_RECV } else { Caps::DIRECTED_RECV };
         if source == FiAddr::UNSPEC || self.opened.info.caps.intersects(enough) {

@@ -2,14 +2,14 @@
 
 use ofi_api::{Call, Errno, Error, FiAddr, Lent, OpFlags, ReceiveOp, Result, TagMatch};
 
-use super::post::Desk;
+use super::Desk;
 use crate::buffer::BufferMut;
 use crate::multi_recv::MultiRecvBuffer;
-use crate::operations::{Claim, Op};
+use crate::op::{Claim, Op};
 use crate::request::{PostError, RecvMsg};
 
 impl Desk<'_> {
-    pub(crate) fn recv_message<B: BufferMut>(self, message: RecvMsg<B>) -> Result<Op, PostError<B>> {
+    pub fn recv_message<B: BufferMut>(self, message: RecvMsg<B>) -> Result<Op, PostError<B>> {
         let RecvMsg { buffer, source, tag, part } = message;
         if let Err(error) = self.check_source(source, tag.is_some()) {
             return Err(PostError { error, buffer });
@@ -27,7 +27,7 @@ impl Desk<'_> {
         }
     }
 
-    pub(crate) fn recv_multi(
+    pub fn recv_multi(
         self,
         buffer: MultiRecvBuffer,
         tag: Option<TagMatch>,
@@ -45,7 +45,7 @@ impl Desk<'_> {
         }
     }
 
-    pub(crate) fn look(self, claim: bool, source: FiAddr, tag: TagMatch, flags: OpFlags) -> Result<Op> {
+    pub fn look(self, claim: bool, source: FiAddr, tag: TagMatch, flags: OpFlags) -> Result<Op> {
         self.check_source(source, true)?;
         self.search(claim, |endpoint, context| {
             let op = ReceiveOp { buf: Lent::EMPTY, source, context, flags, call: Call::Msg };
@@ -53,7 +53,7 @@ impl Desk<'_> {
         })
     }
 
-    pub(crate) fn claim<B: BufferMut>(self, claim: Claim, buffer: B) -> Result<Op, PostError<(Claim, B)>> {
+    pub fn claim<B: BufferMut>(self, claim: Claim, buffer: B) -> Result<Op, PostError<(Claim, B)>> {
         let flags = OpFlags::CLAIM | OpFlags::COMPLETION;
         // SAFETY: one receive into the memory of a `BufferMut`, with one completion.
         unsafe {
@@ -64,7 +64,7 @@ impl Desk<'_> {
         }
     }
 
-    pub(crate) fn discard_claimed(self, claim: Claim) -> Result<Op, PostError<Claim>> {
+    pub fn discard_claimed(self, claim: Claim) -> Result<Op, PostError<Claim>> {
         let flags = OpFlags::CLAIM | OpFlags::DISCARD;
         self.search_claimed(claim, |endpoint, context| {
             let op = ReceiveOp { buf: Lent::EMPTY, source: FiAddr::UNSPEC, context, flags, call: Call::Msg };
@@ -73,7 +73,7 @@ impl Desk<'_> {
     }
 
     /// Cancels a receive of this table.
-    pub(crate) fn cancel(self, op: Op) -> Result<()> {
+    pub fn cancel(self, op: Op) -> Result<()> {
         if !self.operations.lock().contains(op) {
             return Err(Error::wanted(
                 Errno::ENOENT,

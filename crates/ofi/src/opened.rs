@@ -1,0 +1,14 @@
+//! An opened domain.
+
+use std::sync::Arc;
+
+use ofi_api::{Fabric, Info};
+
+/// The parts of a domain that nodes and memory hold on to.
+pub struct Opened {
+    /// Distinguishes domains, so that a descriptor of one is not used in another.
+    pub id: u64,
+    pub info: Info,
+    pub raw: Arc<dyn ofi_api::Domain>,
+    pub fabric: Arc<dyn Fabric>,
+}
