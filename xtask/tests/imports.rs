@@ -180,10 +180,11 @@ fn circle(imports: &Imports) -> Option<Vec<String>> {
 }
 
 /// The crates that promise it, and an import that each has: that imports are found at all.
-const CRATES: [(&str, &str, &str); 3] = [
+const CRATES: [(&str, &str, &str); 4] = [
     ("ofi-core", "endpoint", "matching"),
     ("ofi-rdm", "connection", "driver"),
     ("ofi", "asynchronous", "node"),
+    ("ofi-shm", "lanes", "lane"),
 ];
 
 #[test]

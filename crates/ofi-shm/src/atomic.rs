@@ -14,11 +14,13 @@ use ofi_core::transport::{Host, OutAtomic, Payload, Posted};
 use ofi_ring::crash_point;
 
 use crate::Shm;
-use crate::command::{Words, Writer, kind};
-use crate::grants::Grant;
-use crate::lane::{Broken, Common, Flow, Lane, full};
-use crate::message::{Coming, Op};
-use crate::rma::{Parked, RMA_IOV_LIMIT, SHORT_READ, Way, accessor};
+use crate::command::{RMA_IOV_LIMIT, SHORT_READ, Words, Writer, kind};
+use crate::common::{Common, accessor, full};
+use crate::lane::grants::Grant;
+use crate::lane::parked::{AtomicAccess, Parked};
+use crate::lane::{Broken, Flow, Lane};
+use crate::op::{Coming, Op};
+use crate::rma::Way;
 
 /// Where the executor is in a command's half of the header word.
 const EXECUTOR: u32 = 16;
@@ -64,41 +66,6 @@ unsafe fn joined(pieces: &[Piece], len: usize, scratch: &mut Scratch) -> *const 
     }
 }
 
-/// An operation that waits for a grant.
-pub struct Waiting {
-    executor: Executor,
-    /// Operands, then comparands.
-    bytes: Box<[u8]>,
-    results: Box<[Piece]>,
-    remote: Box<[RemotePiece]>,
-    len: usize,
-}
-
-impl Waiting {
-    fn new(out: &OutAtomic<'_>) -> Self {
-        let both: Vec<Piece> = out.operands.iter().chain(out.comparands).copied().collect();
-        let len = both.iter().map(|piece| piece.len).sum();
-        Self {
-            executor: out.executor,
-            // SAFETY: the core lends the pieces of what it posts.
-            bytes: unsafe { copy::copied(&both, len) },
-            results: out.results.into(),
-            remote: out.remote.into(),
-            len: out.len,
-        }
-    }
-
-    /// The same as pieces: operands, comparands.
-    fn parts(&self) -> [Vec<Piece>; 2] {
-        let (operands, comparands) =
-            if self.executor.takes_operands() { self.bytes.split_at(self.len) } else { (&[][..], &[][..]) };
-        [operands, comparands].map(|part| match part {
-            [] => Vec::new(),
-            part => vec![Piece::new(part.as_ptr().cast_mut(), part.len())],
-        })
-    }
-}
-
 /// Counts an operation that was done through a mapping.
 #[inline]
 fn changed_directly(common: &mut Common) {
@@ -106,7 +73,7 @@ fn changed_directly(common: &mut Common) {
     common.counts.direct_atomics += 1;
 }
 
-/// One operation, borrowed from the call that posts it or from [`Waiting`].
+/// One operation, borrowed from the call that posts it or from [`AtomicAccess`].
 struct Atomic<'a> {
     executor: Executor,
     operands: &'a [Piece],
@@ -166,7 +133,7 @@ impl Lane {
         }
         let id = host.open(self.peer, out.ticket, Op::Parked);
         (self.outstanding, self.busy) = (self.outstanding + 1, true);
-        self.parked.push_back(Parked::Atomic { id, waiting: Waiting::new(out) });
+        self.parked.push_back(Parked::Atomic { id, access: AtomicAccess::new(out) });
         self.parked_accesses += 1;
         self.move_parked(common, host);
         Ok(Posted::Pending)
@@ -318,23 +285,23 @@ impl Lane {
         common: &mut Common,
         host: &mut H,
         id: SlotId,
-        waiting: Waiting,
-    ) -> Option<Waiting> {
-        let [operands, comparands] = waiting.parts();
+        access: AtomicAccess,
+    ) -> Option<AtomicAccess> {
+        let [operands, comparands] = access.parts();
         let atomic = Atomic {
-            executor: waiting.executor,
+            executor: access.executor,
             operands: &operands,
             comparands: &comparands,
-            results: &waiting.results,
-            remote: &waiting.remote,
-            len: waiting.len,
+            results: &access.results,
+            remote: &access.remote,
+            len: access.len,
         };
         match self.way_of(common, &atomic) {
-            Way::Wait => return Some(waiting),
+            Way::Wait => return Some(access),
             Way::Direct => {
                 match self.change_directly(common, &atomic) {
                     Ok(true) => self.finish(host, id, Ok(())),
-                    Ok(false) => return Some(waiting),
+                    Ok(false) => return Some(access),
                     Err(errno) => self.finish(host, id, Err(errno)),
                 }
                 return None;
@@ -342,11 +309,11 @@ impl Lane {
             Way::Command => {}
         }
         if self.send_atomic(common, &atomic, id).is_err() {
-            return Some(waiting);
+            return Some(access);
         }
         self.commanded += 1;
         if let Some(slot) = host.op(self.peer, id) {
-            *slot = commanded(waiting.results, waiting.len);
+            *slot = commanded(access.results, access.len);
         }
         None
     }

@@ -8,139 +8,27 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use ofi_api::{Errno, MrAccess, RemotePiece, Result};
-use ofi_core::copy;
-use ofi_core::slots::SlotId;
+use ofi_api::{Errno, MrAccess, Result};
+
 use ofi_core::transport::Host;
 use ofi_ring::crash_point;
 use ofi_ring::record::{Consumer, Producer, ReserveError};
 
 use crate::Shm;
 use crate::command::{PART_HEADER, Words, Writer, kind};
+use crate::common::Common;
 use crate::control::Message;
-use crate::lane::{Broken, Common, Lane, Link};
+use crate::lane::bulk::{BulkIn, BulkOut, PART, Stream, Streamed};
+use crate::lane::{Broken, Lane};
 use crate::layout::{LINE, pair};
-use crate::message::Op;
+use crate::op::Op;
 use crate::pair::lines;
-use crate::rma::accessor;
 use crate::settings::BULK_LINES;
 use crate::sys::{self, Mapping};
 
-/// Payload bytes of a part: with 16 KiB in a ring of 512 KiB both copies overlap well, and each part stays in the
-/// second-level cache.
-const PART: usize = 16 << 10;
 /// Parts that one poll takes, or puts in, at most: while both ends keep pace there would be no end of them, and the
 /// application and the other peers wait.
 const TURN: usize = 64;
-
-/// The ring to the peer.
-pub struct BulkOut {
-    producer: Producer,
-    /// Keeps the lines mapped; after the producer, which is dropped first.
-    _memory: Mapping,
-}
-
-/// The ring from the peer.
-pub struct BulkIn {
-    consumer: Consumer,
-    _memory: Mapping,
-}
-
-impl BulkOut {
-    /// Whether another part fits.
-    pub fn has_room(&mut self) -> bool {
-        self.producer.reserve(PART_HEADER + PART).is_ok()
-    }
-}
-
-impl BulkIn {
-    /// Whether a part waits.
-    pub fn has_input(&mut self) -> bool {
-        !matches!(self.consumer.peek(), Ok(None))
-    }
-}
-
-/// What is being streamed.
-enum Source {
-    /// The payload of a message.
-    Message(SlotId),
-    /// A message that the library kept.
-    Kept(Box<[u8]>),
-    /// The bytes of a remote write.
-    Write(SlotId),
-    /// Registered memory here, which the peer reads.
-    Read(Box<[RemotePiece]>),
-}
-
-/// One payload on its way to the peer.
-pub struct Stream {
-    source: Source,
-    /// What the peer knows it by.
-    id: u64,
-    sent: usize,
-    len: usize,
-}
-
-impl Stream {
-    pub fn message(op: SlotId, into: u64, len: usize) -> Self {
-        Self { source: Source::Message(op), id: into, sent: 0, len }
-    }
-
-    pub fn kept(bytes: Box<[u8]>, into: u64, len: usize) -> Self {
-        Self { source: Source::Kept(bytes), id: into, sent: 0, len }
-    }
-
-    pub fn write(op: SlotId, into: u64, len: usize) -> Self {
-        Self { source: Source::Write(op), id: into, sent: 0, len }
-    }
-
-    pub fn read(remote: Box<[RemotePiece]>, op: u64, len: usize) -> Self {
-        Self { source: Source::Read(remote), id: op, sent: 0, len }
-    }
-
-    const fn kind(&self) -> u32 {
-        match self.source {
-            Source::Message(_) | Source::Kept(_) => kind::MESSAGE_PART,
-            Source::Write(_) => kind::WRITE_PART,
-            Source::Read(_) => kind::READ_PART,
-        }
-    }
-
-    /// Copies the next `len` bytes to `to`.
-    ///
-    /// # Safety
-    /// `to` is writable for `len` bytes.
-    unsafe fn fill<H: Host<Shm>>(
-        &self,
-        lane: u32,
-        common: &Common,
-        host: &mut H,
-        to: *mut u8,
-        len: usize,
-    ) -> Result<(), Errno> {
-        let copied = match &self.source {
-            Source::Message(op) | Source::Write(op) => match host.op(lane, *op) {
-                Some(Op::Message { payload, .. } | Op::Write(payload, _)) => {
-                    // SAFETY: the caller's promise.
-                    unsafe { payload.gather_raw(self.sent, to, len) }
-                }
-                _ => return Err(Errno::ECANCELED),
-            },
-            Source::Kept(bytes) => {
-                let part = bytes.get(self.sent..).unwrap_or_default();
-                // SAFETY: `part` is memory of ours; `min` keeps inside it.
-                unsafe { copy::bytes(part.as_ptr(), to, len.min(part.len())) };
-                len.min(part.len())
-            }
-            Source::Read(remote) => {
-                let (who, regions) = (accessor(common, host, lane), &common.shared.domain.regions);
-                // SAFETY: the caller's promise.
-                unsafe { regions.read_raw_as(who, remote, self.sent, to, len)? }
-            }
-        };
-        if copied == len { Ok(()) } else { Err(Errno::EINVAL) }
-    }
-}
 
 impl Lane {
     /// Makes the ring for large payloads and tells the peer.
@@ -159,7 +47,7 @@ impl Lane {
         crash_point!("bulk.open");
         common.helper.post(&common.shared, &self.socket, message, Some(Arc::new(fd)));
         crash_point!("bulk.opened");
-        self.bulk_out = Some(BulkOut { producer, _memory: memory });
+        self.bulk_out = Some(BulkOut::new(producer, memory));
         Ok(())
     }
 
@@ -174,7 +62,7 @@ impl Lane {
         // only consumer.
         let consumer = unsafe { Consumer::new(lines, link.own.memory.word(pair::BULK_READ)) };
         crash_point!("bulk.attach");
-        self.bulk_in = Some(BulkIn { consumer, _memory: memory });
+        self.bulk_in = Some(BulkIn::new(consumer, memory));
         Ok(())
     }
 
@@ -231,24 +119,24 @@ impl Lane {
     /// A stream is in the ring to its last byte.
     fn streamed<H: Host<Shm>>(&mut self, common: &Common, host: &mut H, stream: &Stream) {
         match &stream.source {
-            &Source::Message(op) => {
+            &Streamed::Message(op) => {
                 // Transmit-complete: the bytes no longer depend on this process. With confirmation the peer ends it.
                 if !matches!(host.op(self.peer, op), Some(Op::Message { confirm: true, .. })) {
                     self.finish(host, op, Ok(()));
                 }
             }
-            Source::Read(remote) => {
+            Streamed::Read(remote) => {
                 self.serving -= 1;
                 host.accessed(&common.shared.domain.regions, MrAccess::REMOTE_READ, remote);
             }
-            Source::Kept(_) | Source::Write(_) => {}
+            Streamed::Kept(_) | Streamed::Write(_) => {}
         }
     }
 
     /// The memory of a stream is not there any more: its registration was closed, or its operation ended.
     fn break_off(&mut self, common: &mut Common, errno: Errno) {
         let Some(stream) = self.streams.pop_front() else { return };
-        if let Source::Read(_) = stream.source {
+        if let Streamed::Read(_) = stream.source {
             self.serving -= 1;
             self.done(common, stream.id, Err(errno));
         }
@@ -290,10 +178,5 @@ impl Lane {
             self.ring(common); // the peer may sleep until there is room
         }
         Ok(())
-    }
-
-    /// This end's half of the link, for `rma/`.
-    pub fn link_mut(&mut self) -> Option<&mut Link> {
-        self.link.as_mut()
     }
 }

@@ -23,6 +23,14 @@
 
 use ofi_core::transport::RxName;
 
+use crate::layout::{LINE, pair};
+
+/// Most remote pieces in one operation (`rma_iov_limit`).
+pub const RMA_IOV_LIMIT: usize = 8;
+
+/// Longest read that travels inside a reply.
+pub const SHORT_READ: usize = pair::REPLY_LINES / 4 * LINE - 16;
+
 /// Kinds of record.
 pub mod kind {
     pub const MESSAGE: u32 = 1;

@@ -5,11 +5,13 @@ use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::Host;
 
 use crate::Shm;
-use crate::bulk::BulkIn;
 use crate::command::flag;
-use crate::lane::{Common, Lane, Link};
+use crate::common::Common;
+use crate::lane::Lane;
+use crate::lane::bulk::BulkIn;
+use crate::lane::link::Link;
 use crate::layout::wish;
-use crate::message::{Coming, Op};
+use crate::op::{Coming, Op};
 
 /// Rounds of the helper after which a whole one lies in between: the first was perhaps under way, and the last has been
 /// counted before it reads.

@@ -10,7 +10,9 @@ use std::sync::{Arc, Weak};
 use ofi_api::Errno;
 use ofi_core::cm::packet::{Kind, Packet};
 
-use crate::shared::{Event, Shared};
+use crate::event::Event;
+use crate::shared::Shared;
+use crate::sys;
 
 /// What has ended, or was found to be gone.
 pub enum End {
@@ -67,4 +69,18 @@ impl Farewell {
 /// Whether a packet of connection management ends the connection.
 pub fn is_shutdown(packet: &[u8]) -> bool {
     Packet::parse(packet).is_some_and(|packet| packet.kind == Kind::Shutdown)
+}
+
+impl Shared {
+    /// Notices if the watched socket is gone.
+    pub fn look_after(self: &Arc<Self>) -> Option<Farewell> {
+        let connection = self.connection.as_ref()?;
+        let watched = connection.watched()?;
+        let met = self.incarnation_of(&watched).is_some(); // its process is watched, then
+        if !met && sys::is_bound(&watched) {
+            return None;
+        }
+        connection.unwatch(&watched);
+        (!met).then(|| Farewell::new(self, watched, End::Unreached(Errno::ECONNREFUSED)))
+    }
 }

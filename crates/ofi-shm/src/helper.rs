@@ -16,12 +16,12 @@ use ofi_ring::crash_point;
 use tracing::{debug, warn};
 
 use crate::control::{self, Message};
+use crate::event::Event;
 use crate::farewell::{self, End, Farewell};
-use crate::grants;
-use crate::name;
 use crate::pair::OwnPair;
-use crate::shared::{Event, Shared};
+use crate::shared::Shared;
 use crate::sys::{self, Datagram};
+use crate::{name, region};
 
 /// How long a greeting is repeated to a name that nobody has, so that two programs may start in any order.
 const GREETING: Duration = Duration::from_millis(500);
@@ -497,7 +497,7 @@ impl Helper {
             }
             Message::Request { incarnation, key, write } if known(incarnation) => {
                 crash_point!("grant.asked");
-                let (grant, fd) = grants::answer(endpoint, key, write);
+                let (grant, fd) = region::answer(endpoint, key, write);
                 crash_point!("grant.decided");
                 if fd.is_some() {
                     endpoint.counts.granted.fetch_add(1, Ordering::Relaxed);

@@ -10,10 +10,13 @@ mod bulk;
 mod choice;
 mod cma;
 mod command;
-mod connection;
+mod common;
+mod connected;
 mod control;
 pub mod door;
 mod ending;
+mod endpoint_info;
+mod event;
 mod farewell;
 #[doc(hidden)]
 pub mod fuzz;
@@ -23,18 +26,24 @@ mod hints;
 mod lane;
 mod lanes;
 mod layout;
+mod lend;
 mod memory;
 mod message;
 mod name;
 mod note;
+mod op;
+mod openings;
 mod pair;
 mod poll;
+mod port;
 mod provider;
+mod region;
 mod rma;
 mod settings;
 mod shared;
 mod single;
 mod sys;
+mod token;
 
 use std::sync::Arc;
 
@@ -59,10 +68,10 @@ pub struct ShmDomain {
 // `deregister` withdraws and waits for.
 unsafe impl Transport for Shm {
     type Domain = Arc<ShmDomain>;
-    type Region = grants::ShmRegion;
+    type Region = region::ShmRegion;
     type Lanes = lanes::State;
-    type Op = message::Op;
-    type Token = message::Token;
+    type Op = op::Op;
+    type Token = token::Token;
 
     const MATCHES: bool = true;
     const AUTH_KEY_SIZE: usize = auth::MAX_SIZE;
@@ -76,11 +85,11 @@ unsafe impl Transport for Shm {
     }
 
     fn register(domain: &Self::Domain, attr: &MrAttr<'_>) -> Result<Self::Region> {
-        Ok(grants::ShmRegion::new(domain, attr))
+        Ok(region::ShmRegion::new(domain, attr))
     }
 
     fn deregister(_domain: &Self::Domain, region: &Self::Region) -> Result<()> {
-        grants::withdraw(region)
+        region::withdraw(region)
     }
 
     fn alloc(
@@ -117,6 +126,6 @@ unsafe impl Transport for Shm {
     }
 
     fn open_port(info: &Info, name: Option<&Address>) -> Result<Box<dyn Port>> {
-        Ok(Box::new(connection::ShmPort::open(info, name)?))
+        Ok(Box::new(port::ShmPort::open(info, name)?))
     }
 }

@@ -7,7 +7,8 @@ use ofi_core::transport::{Host, OutNote};
 
 use crate::Shm;
 use crate::command::{Words, Writer, kind};
-use crate::lane::{Broken, Common, Flow, Lane, full};
+use crate::common::{Common, full};
+use crate::lane::{Broken, Flow, Lane};
 use crate::layout::wish;
 
 /// Bytes of a note's words.

@@ -13,12 +13,13 @@ use ofi_ring::crash_point;
 use ofi_ring::doorbell::Wake;
 use ofi_ring::record::{Consumer, Record};
 
-use crate::Shm;
-use crate::bulk::{BulkIn, BulkOut};
 use crate::command::{Words, flag, kind};
-use crate::lane::{Broken, Common, Flow, Lane, Link};
+use crate::common::Common;
+use crate::lane::bulk::{BulkIn, BulkOut};
+use crate::lane::link::Link;
+use crate::lane::{Broken, Flow, Lane};
 use crate::layout::{pair, wish};
-use crate::message;
+use crate::{Shm, message};
 
 /// Commands, and replies, that one poll takes of a peer at most. One that sends as fast as they are taken would keep
 /// the caller, and the other peers, for ever.

@@ -9,9 +9,8 @@ use ofi_api::{
 use ofi_core::fabric::FabricCore;
 use ofi_core::offer::{self, Base, Narrow, connected};
 
-use crate::Shm;
-use crate::name;
-use crate::rma::RMA_IOV_LIMIT;
+use crate::command::RMA_IOV_LIMIT;
+use crate::{Shm, name};
 
 /// Name in `FI_PROVIDER`.
 const NAME: &str = "shm";
@@ -36,7 +35,7 @@ const TYPES: [(EpType, Narrow); 3] =
 /// everywhere.
 fn datagram(mut info: Info) -> Info {
     info.ep_attr.ep_type = EpType::Dgram;
-    info.ep_attr.max_msg_size = crate::lane::eager();
+    info.ep_attr.max_msg_size = crate::common::eager();
     let messages = Caps::MSG | Caps::MSG_DIRECTIONS | Caps::MULTI_RECV;
     let sources = Caps::SOURCE | Caps::SOURCE_ERR | Caps::DIRECTED_RECV;
     let memory = Caps::RMA | Caps::RMA_DIRECTIONS;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use ofi_api::{Address, Caps, Errno, Error, MrAccess, Result};
 use ofi_core::auth::AuthKey;
@@ -12,33 +13,19 @@ use ofi_ring::membarrier::Support;
 use ofi_ring::mpsc;
 use ofi_ring::{crash_point, lease};
 
-use crate::Shm;
 use crate::cma::TokenPage;
-use crate::connection::Connected;
-use crate::control::{self, Introduction, Message, Terms};
+use crate::connected::Connected;
+use crate::control::{self, Introduction, Message};
+use crate::endpoint_info::EndpointInfo;
+use crate::event::Event;
 use crate::layout::{doorbell, endpoint};
-use crate::name;
 use crate::pair::{OwnPair, PeerParts};
 use crate::settings::SingleCopy;
 use crate::sys::{self, ControlSocket, Mapping, Writers};
+use crate::{Shm, name};
 
-/// What the helper tells an endpoint. Peers go by the names of their sockets.
-pub enum Event {
-    /// A peer and this endpoint have each other's memory.
-    Attached { peer: Vec<u8>, own: Arc<OwnPair>, parts: Box<PeerParts> },
-    /// Nobody answers under this name.
-    Refused { peer: Vec<u8>, errno: Errno },
-    /// The peer has closed, or its process has ended.
-    Gone { peer: Vec<u8>, incarnation: u64 },
-    /// The peer's bulk memory.
-    Bulk { peer: Vec<u8>, incarnation: u64, lines: u32, memory: Mapping },
-    /// The peer's answer to a request: without memory it does not grant.
-    Grant { peer: Vec<u8>, incarnation: u64, key: u64, terms: Terms, memory: Option<Mapping> },
-    /// A packet of connection management.
-    Packet { peer: Vec<u8>, packet: Vec<u8> },
-    /// Such a packet did not arrive, or the socket that it went to is gone since.
-    PacketLost { peer: Vec<u8>, errno: Errno },
-}
+/// How long a goodbye is tried at a peer whose socket is full: that is one whose helper does not run.
+const GOODBYE: Duration = Duration::from_millis(50);
 
 /// This end of one pair, as far as it must be known before the peer is.
 struct Entry {
@@ -112,11 +99,11 @@ impl Shared {
     pub fn open(
         domain: &Arc<DomainPart<Shm>>,
         wanted: Option<&Address>,
-        terms: &crate::lanes::Terms,
+        info: &EndpointInfo,
         barrier: Support,
     ) -> Result<(Arc<Self>, mpsc::Receiver<Event>)> {
         let (address, socket) =
-            name::bind(wanted, wanted.is_some() && wanted == terms.proposed.as_ref(), terms.format)?;
+            name::bind(wanted, wanted.is_some() && wanted == info.proposed.as_ref(), info.format)?;
         let memory_fd = sys::memfd(c"ofi-shm endpoint", endpoint::SIZE)?;
         let memory = Mapping::new(memory_fd.as_fd(), endpoint::SIZE, true)?;
         sys::seal(&memory_fd, Writers::Present)?;
@@ -139,8 +126,8 @@ impl Shared {
             token_page: if SingleCopy::get() == SingleCopy::Never { None } else { TokenPage::new() },
             event: ofi_core::sys::eventfd()?,
             domain: Arc::clone(domain),
-            caps: terms.caps,
-            auth: terms.auth.clone(),
+            caps: info.caps,
+            auth: info.auth.clone(),
             barrier,
             counts: HelperCounts::default(),
             inbox,
@@ -148,7 +135,7 @@ impl Shared {
             late: Mutex::new(Vec::new()),
             pairs: Mutex::new(HashMap::new()),
             closed: AtomicBool::new(false),
-            connection: terms.connected.then(Connected::default),
+            connection: info.connected.then(Connected::default),
             next_hint: AtomicU32::new(0),
             command_lines: crate::settings::COMMAND_LINES.get().next_power_of_two(),
         };
@@ -387,5 +374,43 @@ impl Shared {
         *late = rest;
         self.news.store(true, Ordering::Release);
         ofi_core::sys::signal_eventfd(&self.event);
+    }
+}
+
+/// Of connected endpoints.
+impl Shared {
+    /// Hands a packet to the endpoint.
+    pub fn take_packet(&self, peer: Vec<u8>, packet: &[u8]) {
+        let Some(connection) = &self.connection else { return };
+        if !connection.begin_packet() {
+            self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        self.tell(Event::Packet { peer, packet: packet.to_vec() });
+    }
+
+    /// The connection is over: a successor of the peer under its name is not let in.
+    pub fn shut_out(&self) {
+        if let Some(connection) = &self.connection {
+            connection.shut_out();
+        }
+    }
+
+    /// Says goodbye to the one peer, which has to be told of the end, and may know this endpoint though this one has
+    /// not met it. Nobody else does it: an idle connection is not polled for the word in its memory.
+    pub fn part_from_admitted(&self) {
+        let Some(peer) = self.connection.as_ref().and_then(Connected::admitted) else { return };
+        let bye = Message::Bye { incarnation: self.incarnation }.encode();
+        let deadline = Instant::now() + GOODBYE;
+        while self.socket.send(&peer, &bye, &[]).is_err_and(|error| error.is_again())
+            && Instant::now() < deadline
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Whether `look_after` has to be called from time to time.
+    pub fn watches(&self) -> bool {
+        self.connection.as_ref().is_some_and(|connection| connection.watched().is_some())
     }
 }

@@ -6,7 +6,7 @@ use ofi_ring::crash_point;
 
 use super::ShmLanes;
 use crate::Shm;
-use crate::shared::Event;
+use crate::event::Event;
 
 impl ShmLanes {
     /// Takes what the helper has to say.

@@ -6,6 +6,7 @@
 
 mod close;
 mod cold;
+mod connection;
 mod events;
 mod peers;
 mod poll;
@@ -16,8 +17,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
-use ofi_api::{AddrFormat, Address, Caps, Errno, Error, Info, MsgOrder, Result, Statistic};
-use ofi_core::auth::AuthKey;
+use ofi_api::{AddrFormat, Address, Errno, Error, Info, Result, Statistic};
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted};
@@ -26,13 +26,16 @@ use ofi_ring::{membarrier, mpsc};
 use rustc_hash::FxHashMap;
 
 use crate::Shm;
+use crate::common::{Common, Counts};
+use crate::endpoint_info::EndpointInfo;
+use crate::event::Event;
 use crate::helper::Helper;
 use crate::hints::HintTable;
-use crate::lane::{Common, Counts, Lane};
+use crate::lane::Lane;
 use crate::layout::endpoint;
-use crate::message::Token;
 use crate::settings::{SINGLE_COPY_SIZE, SingleCopy};
-use crate::shared::{Event, Shared};
+use crate::shared::Shared;
+use crate::token::Token;
 
 /// The lanes of one endpoint.
 pub struct ShmLanes {
@@ -61,34 +64,14 @@ pub struct ShmLanes {
 
 /// An endpoint's lanes before and after it is enabled.
 pub enum State {
-    Closed { domain: Arc<DomainPart<Shm>>, terms: Terms },
+    Closed { domain: Arc<DomainPart<Shm>>, info: EndpointInfo },
     Open(Box<ShmLanes>),
-}
-
-/// What the lanes must know of their endpoint's info.
-#[derive(Clone)]
-pub struct Terms {
-    pub format: AddrFormat,
-    pub caps: Caps,
-    pub strict: bool,
-    pub connected: bool,
-    pub auth: AuthKey,
-    /// The name in the info, which is the endpoint's unless another endpoint has it.
-    pub proposed: Option<Address>,
 }
 
 impl State {
     /// See [`ofi_core::transport::Transport::open_lanes`].
     pub fn new(domain: &Arc<DomainPart<Shm>>, info: &Info) -> Self {
-        let terms = Terms {
-            format: info.addr_format,
-            caps: info.caps,
-            strict: info.tx_attr.msg_order.intersects(MsgOrder::WAS | MsgOrder::RAS),
-            connected: crate::connection::is_connected(info),
-            auth: AuthKey::of(info),
-            proposed: info.src_addr.clone(),
-        };
-        Self::Closed { domain: Arc::clone(domain), terms }
+        Self::Closed { domain: Arc::clone(domain), info: EndpointInfo::of(info) }
     }
 
     #[inline]
@@ -101,20 +84,20 @@ impl State {
 }
 
 impl ShmLanes {
-    fn new(domain: &Arc<DomainPart<Shm>>, terms: &Terms, name: Option<&Address>) -> Result<Self> {
+    fn new(domain: &Arc<DomainPart<Shm>>, info: &EndpointInfo, name: Option<&Address>) -> Result<Self> {
         let barrier = membarrier::register();
         let helper = Helper::get()?;
-        let (shared, inbox) = Shared::open(domain, name, terms, barrier)?;
+        let (shared, inbox) = Shared::open(domain, name, info, barrier)?;
         helper.add(&shared);
         // SAFETY: the word lies in the endpoint memory, which `common.shared` keeps; only this sleeper stores it.
         let sleeper = unsafe { Sleeper::new(shared.memory.word(endpoint::SLEEPING), barrier) };
         let common = Common {
             shared,
             helper,
-            eager: crate::lane::eager(),
+            eager: crate::common::eager(),
             kept: 0,
             kept_limit: crate::settings::KEPT_BYTES.get(),
-            strict: terms.strict,
+            strict: info.strict,
             single: SingleCopy::get(),
             single_size: SINGLE_COPY_SIZE.get(),
             counts: Counts::default(),
@@ -123,7 +106,7 @@ impl ShmLanes {
             common,
             inbox,
             postponed: Vec::new(),
-            format: terms.format,
+            format: info.format,
             by_socket: FxHashMap::default(),
             lanes: Vec::new(),
             spare: VecDeque::new(),
@@ -144,10 +127,10 @@ impl ShmLanes {
 // which is ended before the operation is (`bulk`, `single`, `grants`), and dropping the state withdraws all.
 unsafe impl Lanes<Shm> for State {
     fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
-        let Self::Closed { domain, terms } = self else {
+        let Self::Closed { domain, info } = self else {
             return Err(Error::new(Errno::EOPBADSTATE));
         };
-        let lanes = ShmLanes::new(domain, terms, name)?;
+        let lanes = ShmLanes::new(domain, info, name)?;
         let address = lanes.common.shared.address.clone();
         *self = Self::Open(Box::new(lanes));
         Ok(address)

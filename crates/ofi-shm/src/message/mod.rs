@@ -1,6 +1,5 @@
 //! Messages: short ones inside a command, long ones announced and then pulled by the receiver.
 
-mod op;
 mod pull;
 mod receive;
 mod send;
@@ -9,10 +8,9 @@ use ofi_api::Errno;
 use ofi_core::transport::Host;
 
 use crate::Shm;
-use crate::lane::{Common, Lane};
+use crate::common::Common;
+use crate::lane::Lane;
 
-pub use op::{Coming, Op};
-pub use pull::{Pull, Token};
 pub use receive::deliver;
 
 impl Lane {

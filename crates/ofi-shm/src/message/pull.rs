@@ -5,36 +5,16 @@ use ofi_core::slots::SlotId;
 use ofi_core::transport::Host;
 use ofi_ring::crash_point;
 
-use super::op::{Coming, Op};
 use crate::Shm;
-use crate::bulk::Stream;
 use crate::command::{Words, flag, kind};
-use crate::grants::Grant;
-use crate::lane::{Broken, Common, Lane};
-use crate::rma::Parked;
-use crate::single::Sink;
-
-/// Names a payload at its sender (`Transport::Token`).
-#[derive(Clone, Copy, Debug)]
-pub struct Token {
-    /// The sender's operation.
-    pub op: u64,
-    /// Flags of the announcement.
-    pub high: u32,
-    /// The key of the library memory that holds the payload, 0 for none, and where it lies. With `LENT` in the flags,
-    /// the ticket and the address of application memory that may be read (`single/`).
-    pub key: u64,
-    pub offset: u64,
-}
-
-/// A payload that is being pulled.
-pub struct Pull {
-    token: Token,
-    got: usize,
-    len: usize,
-    /// How long it takes is measured, and others wait for it (`single/`).
-    measured: bool,
-}
+use crate::common::Common;
+use crate::lane::bulk::Stream;
+use crate::lane::grants::Grant;
+use crate::lane::parked::Parked;
+use crate::lane::pull::Pull;
+use crate::lane::{Broken, Lane};
+use crate::op::{Coming, Op};
+use crate::token::{Sink, Token};
 
 impl Lane {
     /// Moves an announced payload into the open receive `into`.

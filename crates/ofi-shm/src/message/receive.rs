@@ -3,10 +3,11 @@
 use ofi_core::transport::{Announced, Arrived, Delivery, Host, Peer, RxName};
 use ofi_ring::crash_point;
 
-use super::pull::Token;
 use crate::Shm;
 use crate::command::{Words, flag, rx_of};
-use crate::lane::{Broken, Common, Flow, Lane};
+use crate::common::Common;
+use crate::lane::{Broken, Flow, Lane};
+use crate::token::Token;
 
 /// Takes a message of `peer` that has a tag, or not, and nothing else before its payload.
 #[inline(always)]

@@ -7,12 +7,13 @@ use ofi_core::transport::{Host, OutMessage, Payload, Posted};
 use ofi_ring::crash_point;
 use ofi_ring::doorbell::Wake;
 
-use super::op::Op;
-use crate::Shm;
 use crate::command::{Writer, flag, kind, rx_bits};
-use crate::grants;
-use crate::lane::{Common, Lane, Link, full};
+use crate::common::{Common, full};
+use crate::lane::Lane;
+use crate::lane::link::Link;
 use crate::layout::wish;
+use crate::op::Op;
+use crate::{Shm, region};
 
 impl Lane {
     /// See [`ofi_core::transport::Lanes::send_now`].
@@ -174,7 +175,7 @@ impl Lane {
         }
         let (key, offset) = match out.pieces {
             [one] if !keep && !out.flags.contains(OpFlags::INJECT) => {
-                grants::source(&common.shared, one.addr, one.len).unwrap_or((0, 0))
+                region::source(&common.shared, one.addr, one.len).unwrap_or((0, 0))
             }
             _ => (0, 0),
         };

@@ -11,37 +11,16 @@ use ofi_core::slots::SlotId;
 use ofi_core::transport::{Host, OutRma, Payload, Posted, RemoteData};
 use ofi_ring::crash_point;
 
-pub use self::owner::{SHORT_READ, ServedWrite, accessor};
 use crate::Shm;
-use crate::atomic::Waiting;
-use crate::command::{Words, Writer, flag, kind, rx_bits};
-use crate::grants::Grant;
-use crate::lane::{Broken, Common, Lane, full};
+use crate::command::{RMA_IOV_LIMIT, Words, Writer, flag, kind, rx_bits};
+use crate::common::{Common, full};
+use crate::lane::grants::Grant;
+use crate::lane::parked::{Access, Parked};
+use crate::lane::{Broken, Lane};
 use crate::layout::wish;
-use crate::message::{Coming, Op, Token};
-use crate::single::{Lend, Sink};
-
-/// Most remote pieces in one operation (`rma_iov_limit`).
-pub const RMA_IOV_LIMIT: usize = 8;
-
-/// Something that waits for a grant. In order.
-pub enum Parked {
-    /// An access of this end.
-    Rma { id: SlotId, access: Access },
-    /// An atomic operation of this end.
-    Atomic { id: SlotId, waiting: Waiting },
-    /// A payload to be pulled out of the sender's library memory.
-    Pull { token: Token, into: SlotId },
-}
-
-/// An access, with everything that it needs later.
-pub struct Access {
-    write: bool,
-    payload: Payload,
-    remote: Box<[RemotePiece]>,
-    len: usize,
-    data: Option<RemoteData>,
-}
+use crate::lend::Lend;
+use crate::op::{Coming, Op};
+use crate::token::Sink;
 
 /// An access that the peer is to execute, borrowed from the call that posts it or from [`Access`].
 struct Command<'a> {
@@ -322,9 +301,9 @@ impl Lane {
                     }
                     self.parked_accesses -= 1;
                 }
-                Parked::Atomic { id, waiting } => {
-                    if let Some(waiting) = self.move_atomic(common, host, id, waiting) {
-                        self.parked.push_front(Parked::Atomic { id, waiting });
+                Parked::Atomic { id, access } => {
+                    if let Some(access) = self.move_atomic(common, host, id, access) {
+                        self.parked.push_front(Parked::Atomic { id, access });
                         return;
                     }
                     self.parked_accesses -= 1;

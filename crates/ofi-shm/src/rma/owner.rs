@@ -3,32 +3,16 @@
 use ofi_api::{Caps, Errno, MrAccess, RemotePiece};
 use ofi_core::keys::Accessor;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Host, Peer, RemoteData};
+use ofi_core::transport::{Host, RemoteData};
 use ofi_ring::crash_point;
 
-use super::RMA_IOV_LIMIT;
 use crate::Shm;
-use crate::bulk::Stream;
-use crate::command::{Words, Writer, flag, kind, rx_of};
-use crate::lane::{Broken, Common, Flow, Lane};
-use crate::layout::{LINE, pair};
-use crate::message::Token;
-use crate::single::Sink;
-
-/// Longest read that travels inside a reply.
-pub const SHORT_READ: usize = pair::REPLY_LINES / 4 * LINE - 16;
-
-/// A long write of the peer, being executed here.
-pub struct ServedWrite {
-    op: u64,
-    pub remote: Box<[RemotePiece]>,
-    got: usize,
-    len: usize,
-    pub data: Option<RemoteData>,
-    failed: Option<Errno>,
-    /// How long it takes is measured (`single/`).
-    pub measured: bool,
-}
+use crate::command::{RMA_IOV_LIMIT, SHORT_READ, Words, Writer, flag, kind, rx_of};
+use crate::common::{Common, accessor};
+use crate::lane::bulk::Stream;
+use crate::lane::served::ServedWrite;
+use crate::lane::{Broken, Flow, Lane};
+use crate::token::{Sink, Token};
 
 /// The ranges of an access: few, and needed for a moment only.
 pub struct Targets {
@@ -84,12 +68,6 @@ impl Targets {
         }
         self.len().ok_or(Errno::EINVAL)
     }
-}
-
-/// A peer of the endpoint, as one that accesses memory here.
-#[inline]
-pub fn accessor<'a, H: Host<Shm>>(common: &'a Common, host: &'a H, peer: Peer) -> Accessor<'a> {
-    Accessor { auth: &common.shared.auth, peer: host.address(peer) }
 }
 
 impl Lane {

@@ -6,12 +6,11 @@ use std::time::{Duration, Instant};
 use ofi_core::transport::Host;
 use ofi_ring::{crash_point, ticket};
 
-use super::Sink;
-use crate::Shm;
-use crate::cma;
-use crate::lane::{Lane, Link};
+use crate::lane::Lane;
+use crate::lane::link::Link;
 use crate::layout::pair;
-use crate::sys;
+use crate::token::Sink;
+use crate::{Shm, cma, sys};
 
 /// How long ending a receive waits for a sender that writes into it: a chunk, or as long as the sender's process is
 /// kept from running in the middle of one.

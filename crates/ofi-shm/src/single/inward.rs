@@ -12,17 +12,20 @@ use ofi_core::transport::Host;
 use ofi_ring::{crash_point, ticket};
 
 use super::ending::trusts_writers;
-use super::opening::{Opening, Registered};
-use super::{BYTES, Inward, Sink, TURN, Waiting, chunk, deadline, pack, unpack};
+use super::{BYTES, TURN, chunk, deadline, pack, unpack};
 use crate::Shm;
 use crate::choice::Way;
 use crate::cma::{self, Fault};
 use crate::command::{Writer, flag, kind};
-use crate::lane::{Broken, Common, Lane, Link};
+use crate::common::{Common, accessor};
+use crate::lane::link::Link;
+use crate::lane::single::{Inward, Queued};
+use crate::lane::{Broken, Lane};
 use crate::layout::pair;
-use crate::message::{Coming, Op, Token};
-use crate::rma::accessor;
+use crate::op::{Coming, Op};
+use crate::openings::{Opening, Registered};
 use crate::settings::SingleCopy;
+use crate::token::{Sink, Token};
 
 /// What became of an inward copy for now.
 enum Stand {
@@ -68,7 +71,7 @@ impl Lane {
         (token, sink, len): (Token, Sink, usize),
         way: Way,
     ) {
-        self.single.get_or_insert_default().waiting.push_back(Waiting { token, sink, len, way });
+        self.single.get_or_insert_default().waiting.push_back(Queued { token, sink, len, way });
         self.busy = true;
         self.start_waiting(common, host);
     }
@@ -86,7 +89,7 @@ impl Lane {
             if single.flying == 0 && common.single == SingleCopy::Auto {
                 single.since = Some(Instant::now());
             }
-            let Some(Waiting { token, sink, len, way }) = single.waiting.pop_front() else { return };
+            let Some(Queued { token, sink, len, way }) = single.waiting.pop_front() else { return };
             (single.flying, single.way) = (single.flying + 1, Some(way));
             match way {
                 Way::Ring => self.ask(common, host, token, sink, len, true),
@@ -266,7 +269,13 @@ impl Lane {
                     let Some(write) = self.writes.get(id) else { return Stand::Unwanted };
                     let who = accessor(common, host, self.peer);
                     let part = (inward.front, size);
-                    match Registered::find(common, who, write.remote[0], part, MrAccess::REMOTE_WRITE) {
+                    match Registered::find(
+                        &common.shared.domain,
+                        who,
+                        write.remote[0],
+                        part,
+                        MrAccess::REMOTE_WRITE,
+                    ) {
                         // SAFETY: registered memory that the peer may write, and the grant is held until this is over.
                         Ok(Some(to)) => unsafe { process.read(there, std::iter::once((to.addr, size))) },
                         Ok(None) => Err(Fault::Memory),
@@ -359,7 +368,7 @@ impl Lane {
                 let Some(write) = self.writes.get(id) else { return Ok(false) };
                 let who = accessor(common, host, self.peer);
                 let (piece, all) = (write.remote[0], (0, inward.len));
-                match Registered::find(common, who, piece, all, MrAccess::REMOTE_WRITE)? {
+                match Registered::find(&common.shared.domain, who, piece, all, MrAccess::REMOTE_WRITE)? {
                     Some(found) => {
                         one = [Piece::new(found.addr, inward.len)];
                         registered = Some((found, piece.key));
@@ -382,7 +391,7 @@ impl Lane {
             if let Some((to, key)) = registered {
                 let writer = Some((Arc::clone(&up.parts.pair), up.parts.process.pid));
                 let opening = Opening { own: Arc::clone(own), word: pair::TARGET, ticket, writer };
-                inward.opened = to.open(common, key, opening);
+                inward.opened = to.open(&common.shared.domain, key, opening);
                 if inward.opened.is_none() {
                     return Ok(false); // it was closed just now: the next poll says why
                 }

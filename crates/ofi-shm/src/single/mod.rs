@@ -11,7 +11,7 @@
 //! Long writes and reads go so too. A write announces its bytes as a message does, and its owner receives them into
 //! registered memory. A read is answered by an `Offer`: its owner is the sender then, and the reader the receiver,
 //! whose replies have the flag `SERVED`. Registered memory is checked at each chunk that its owner copies; what the
-//! other end does by itself is in `opening.rs`.
+//! other end does by itself is in `openings.rs`.
 //!
 //! One payload of a lane is copied so at a time. What cannot be copied (a page that is a device's, a right that was
 //! taken away) is left to the other end, and if neither can, the message comes through the bulk ring, from its
@@ -33,27 +33,18 @@
 
 mod ending;
 mod inward;
-mod opening;
 mod outward;
 
-use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
-use ofi_api::Piece;
-use ofi_core::slots::SlotId;
 use ofi_core::transport::Host;
 
 pub use self::ending::deadline;
-use self::opening::Opened;
-pub use self::opening::Openings;
-pub use self::outward::{Lend, ServedRead};
-use crate::Shm;
-use crate::choice::{Choice, Way};
-use crate::cma;
-use crate::lane::{Common, Lane, Link};
+use crate::common::Common;
+use crate::lane::Lane;
+use crate::lane::link::Link;
 use crate::layout::pair;
-use crate::message::Token;
+use crate::{Shm, cma};
 
 /// The longest chunk: some 60 us of a system call, for which ending an operation may have to wait.
 const LONGEST_CHUNK: usize = 512 << 10;
@@ -81,97 +72,6 @@ fn chunk(left: usize, alone: bool) -> usize {
     let share = if alone { left } else { (left / 8 * 3).next_multiple_of(4096) };
     let share = if share + SHORTEST_CHUNK / 2 >= left { left } else { share };
     share.clamp(SHORTEST_CHUNK, LONGEST_CHUNK).min(left)
-}
-
-/// What a payload goes to.
-#[derive(Clone, Copy)]
-pub enum Sink {
-    /// A receive.
-    Receive(SlotId),
-    /// A write of the peer that is served here.
-    Write(SlotId),
-    /// A read of this end.
-    Read(SlotId),
-}
-
-impl Sink {
-    const fn is_access(self) -> bool {
-        !matches!(self, Self::Receive(_))
-    }
-}
-
-/// What a payload comes out of.
-#[derive(Clone, Copy)]
-enum Source {
-    /// A message or a write of this end.
-    Op(SlotId),
-    /// What the peer reads, by its operation.
-    Served(u64),
-}
-
-/// A payload of which it is decided how it comes.
-struct Waiting {
-    token: Token,
-    sink: Sink,
-    len: usize,
-    way: Way,
-}
-
-/// A payload that is being copied to here.
-struct Inward {
-    token: Token,
-    sink: Sink,
-    len: usize,
-    /// 0 before the sender was asked.
-    ticket: u64,
-    /// Bytes read, from the front.
-    front: usize,
-    /// This end can read, as far as it knows.
-    reads: bool,
-    /// The other end writes, and is to: not if registered memory may not be written by it (any more).
-    shared: bool,
-    /// Keeps registered memory open to it.
-    opened: Option<Opened>,
-}
-
-/// A payload that is being copied from here.
-struct Outward {
-    source: Source,
-    ticket: u64,
-    len: usize,
-    /// Where it goes: addresses of the peer.
-    there: Box<[Piece]>,
-    /// Bytes written, from the end.
-    written: usize,
-}
-
-// SAFETY: addresses of another process, which this one never follows.
-unsafe impl Send for Outward {}
-
-/// What a lane has for single copies; made at the first message that may be copied so.
-#[derive(Default)]
-pub struct Single {
-    may_read: Option<bool>,
-    may_write: Option<bool>,
-    waiting: VecDeque<Waiting>,
-    inward: Option<Inward>,
-    outward: Option<Outward>,
-    /// Tickets given out, of receives and of payloads that are lent.
-    tickets: u64,
-    lends: u64,
-    /// Of messages and of accesses: these are served one at a time.
-    choices: [Choice; 2],
-    /// Measured payloads under way, all of them this way, and since when the next of them is under way.
-    flying: usize,
-    way: Option<Way>,
-    since: Option<Instant>,
-}
-
-impl Single {
-    /// Whether something is under way.
-    pub fn is_busy(&self) -> bool {
-        self.inward.is_some() || self.outward.is_some() || !self.waiting.is_empty()
-    }
 }
 
 impl Lane {

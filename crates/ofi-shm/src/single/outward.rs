@@ -10,45 +10,24 @@ use ofi_core::slots::SlotId;
 use ofi_core::transport::Host;
 use ofi_ring::{crash_point, ticket};
 
-use super::opening::{Opened, Opening, Registered};
-use super::{BYTES, GIVEN_UP, Outward, Source, TURN, chunk, pack, unpack};
+use super::{BYTES, GIVEN_UP, TURN, chunk, pack, unpack};
 use crate::Shm;
-use crate::bulk::Stream;
 use crate::cma::{self, Fault};
 use crate::command::{Words, flag, kind};
-use crate::lane::{Broken, Common, Lane, Link};
+use crate::common::{Common, accessor};
+use crate::lane::bulk::Stream;
+use crate::lane::link::Link;
+use crate::lane::served::ServedRead;
+use crate::lane::single::{Origin, Outward};
+use crate::lane::{Broken, Lane};
 use crate::layout::pair;
-use crate::message::Op;
+use crate::lend::Lend;
+use crate::op::Op;
+use crate::openings::{Opening, Registered};
 use crate::pair::OwnPair;
-use crate::rma::accessor;
 
 /// Reads of a peer that are offered at a time.
 const OFFERS: usize = 8;
-
-/// A payload that the receiver may read, until this goes.
-pub struct Lend {
-    own: Arc<OwnPair>,
-    slot: usize,
-    ticket: u64,
-    /// Of registered memory: closing the registration ends it too.
-    _opened: Option<Opened>,
-}
-
-impl Drop for Lend {
-    fn drop(&mut self) {
-        // Closing a registration may have taken the ticket away, and the slot may have another one by now.
-        ticket::void(self.own.word64(pair::LENT + 8 * self.slot), self.ticket);
-        ticket::settle(); // whatever the application stores there is seen after this
-    }
-}
-
-/// A read of the peer that it is asked to choose a way for.
-pub struct ServedRead {
-    /// The peer's operation.
-    op: u64,
-    piece: RemotePiece,
-    _lend: Option<Lend>,
-}
 
 impl Lane {
     /// Lends a payload to the peer, if it may be copied from memory to memory: flags and words of its announcement, and
@@ -71,7 +50,7 @@ impl Lane {
             own.word64(pair::LENT + 8 * slot).store(ticket, Ordering::Relaxed); // published by the announcement
             high |= flag::LENT;
             words = [ticket, one.addr.addr() as u64];
-            lend = Some(Box::new(Lend { own, slot, ticket, _opened: None }));
+            lend = Some(Box::new(Lend::new(own, slot, ticket, None)));
         }
         (high != 0).then_some((high, words, lend))
     }
@@ -100,24 +79,25 @@ impl Lane {
             return false;
         }
         let who = accessor(common, host, self.peer);
-        let found = Registered::find(common, who, piece, (0, piece.len), MrAccess::REMOTE_READ);
+        let found =
+            Registered::find(&common.shared.domain, who, piece, (0, piece.len), MrAccess::REMOTE_READ);
         let Ok(Some(registered)) = found else { return false };
         let mut high = if self.may_copy(common, true) { flag::WRITES } else { 0 };
         self.single.get_or_insert_default();
         let lend = self.free_lend().and_then(|(own, slot, ticket)| {
             let opening =
                 Opening { own: Arc::clone(&own), word: pair::LENT + 8 * slot, ticket, writer: None };
-            let opened = registered.open(common, piece.key, opening)?;
-            Some(Lend { own, slot, ticket, _opened: Some(opened) })
+            let opened = registered.open(&common.shared.domain, piece.key, opening)?;
+            Some(Lend::new(own, slot, ticket, Some(opened)))
         });
-        let ticket = lend.as_ref().map_or(0, |lend| lend.ticket);
+        let ticket = lend.as_ref().map_or(0, Lend::ticket);
         if lend.is_some() {
             high |= flag::LENT;
         }
         if high == 0 {
             return false;
         }
-        self.reads_served.push(ServedRead { op, piece, _lend: lend });
+        self.reads_served.push(ServedRead::new(op, piece, lend));
         self.reply(common, kind::OFFER | high, [op, ticket, registered.addr.addr() as u64]);
         crash_point!("offer.sent");
         true
@@ -183,13 +163,13 @@ impl Lane {
             addr.checked_add(run).ok_or(Broken)?;
             there.push(Piece::new(std::ptr::without_provenance_mut(addr as usize), run as usize));
         }
-        let (source, most) = if high & flag::SERVED != 0 {
+        let (origin, most) = if high & flag::SERVED != 0 {
             let served = self.reads_served.iter().find(|served| served.op == op).ok_or(Broken)?;
-            (Source::Served(op), served.piece.len)
+            (Origin::Served(op), served.piece.len)
         } else {
             let op = SlotId::from_wire(op);
             match host.op(self.peer, op) {
-                Some(Op::Message { payload, .. } | Op::Write(payload, _)) => (Source::Op(op), payload.len()),
+                Some(Op::Message { payload, .. } | Op::Write(payload, _)) => (Origin::Op(op), payload.len()),
                 _ => return Err(Broken),
             }
         };
@@ -201,7 +181,7 @@ impl Lane {
         own.word64(pair::CLAIMED).store(pack(ticket, 0), Ordering::Relaxed);
         let given_up = if may { 0 } else { GIVEN_UP };
         own.word64(pair::WRITTEN).store(pack(ticket, 0) | given_up, Ordering::Release);
-        let outward = Outward { source, ticket, len: len as usize, there: there.into(), written: 0 };
+        let outward = Outward { origin, ticket, len: len as usize, there: there.into(), written: 0 };
         single.outward = may.then_some(outward);
         self.busy = true;
         if !may {
@@ -233,8 +213,8 @@ impl Lane {
             let size = chunk(left, false);
             let skip = outward.len - written - size;
             let (whole, part, registered);
-            let here: Option<(&[Piece], usize)> = match outward.source {
-                Source::Op(op) => match host.op(self.peer, op) {
+            let here: Option<(&[Piece], usize)> = match outward.origin {
+                Origin::Op(op) => match host.op(self.peer, op) {
                     Some(Op::Message { payload, .. } | Op::Write(payload, _)) => match payload.pieces() {
                         Ok(pieces) => Some((pieces, skip)),
                         Err(bytes) => {
@@ -244,10 +224,12 @@ impl Lane {
                     },
                     _ => None,
                 },
-                Source::Served(op) => {
+                Origin::Served(op) => {
                     let who = accessor(common, host, self.peer);
                     let place = (skip, size);
-                    let find = |piece| Registered::find(common, who, piece, place, MrAccess::REMOTE_READ);
+                    let find = |piece| {
+                        Registered::find(&common.shared.domain, who, piece, place, MrAccess::REMOTE_READ)
+                    };
                     let served = self.reads_served.iter().find(|served| served.op == op);
                     registered = served.and_then(|read| find(read.piece).ok().flatten());
                     part = registered.as_ref().map(|found| Piece::new(found.addr, size));

@@ -1,8 +1,17 @@
 //! One peer of an endpoint: the rings to it and from it, and what is under way.
 //!
 //! This file makes the rings and puts commands and replies into them; `poll.rs` takes in what comes out of the peer's,
-//! `ending.rs` ends operations and lanes, and `message.rs`, `bulk.rs`, `single/`, `rma/`, `atomic.rs` and `note.rs` say
+//! `ending.rs` ends operations and lanes, and `message/`, `bulk.rs`, `single/`, `rma/`, `atomic.rs` and `note.rs` say
 //! what goes over them.
+
+pub mod bulk;
+pub mod grants;
+pub mod link;
+pub mod parked;
+pub mod pull;
+pub mod replies;
+pub mod served;
+pub mod single;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,116 +23,21 @@ use ofi_core::transport::Peer;
 use ofi_ring::crash_point;
 use ofi_ring::doorbell::{Bell, Wake};
 use ofi_ring::membarrier::Support;
-use ofi_ring::record::{Consumer, Corrupt, Producer, ReserveError};
+use ofi_ring::record::{Consumer, Corrupt, Producer};
 use rustc_hash::FxHashMap;
 
-use crate::bulk::{BulkIn, BulkOut, Stream};
+use self::bulk::{BulkIn, BulkOut, Stream};
+use self::grants::Grant;
+use self::link::{Link, Up};
+use self::parked::Parked;
+use self::pull::Pull;
+use self::replies::{DONES, Dones, Reply};
+use self::served::{ServedRead, ServedWrite};
+use self::single::Single;
 use crate::command::{Writer, kind};
-use crate::grants::{self, Grant};
-use crate::helper::Helper;
+use crate::common::{Common, full};
 use crate::layout::{doorbell, endpoint, pair};
-use crate::message::Pull;
 use crate::pair::{self as pairs, OwnPair, PeerParts};
-use crate::rma::{Parked, ServedWrite};
-use crate::settings::SingleCopy;
-use crate::shared::Shared;
-use crate::single::{ServedRead, Single};
-
-/// What all lanes of an endpoint have in common.
-pub struct Common {
-    pub shared: Arc<Shared>,
-    pub helper: Arc<Helper>,
-    /// Longest payload that travels inside a command.
-    pub eager: usize,
-    /// Bytes kept for receivers that are out of room, and how many may be.
-    pub kept: usize,
-    pub kept_limit: usize,
-    /// A remote access must not overtake a message sent before it (`FI_ORDER_WAS`, `FI_ORDER_RAS`).
-    pub strict: bool,
-    /// Whether large messages may be copied from memory to memory, and from which size on.
-    pub single: SingleCopy,
-    pub single_size: usize,
-    pub counts: Counts,
-}
-
-/// Longest payload that travels inside a command.
-pub fn eager() -> usize {
-    ofi_ring::record::max_body(crate::settings::COMMAND_LINES.get().next_power_of_two()) - 24
-}
-
-/// What people may read about the lanes.
-#[derive(Default)]
-pub struct Counts {
-    pub eager: u64,
-    pub announced: u64,
-    pub kept: u64,
-    pub bulk_bytes: u64,
-    pub direct_bytes: u64,
-    pub direct_atomics: u64,
-    pub single_messages: u64,
-    pub single_accesses: u64,
-    pub single_read: u64,
-    pub single_received: u64,
-    pub single_written: u64,
-    pub single_failed: u64,
-    pub single_denied: u64,
-    pub wakes: u64,
-    pub corrupt: u64,
-    pub lost: u64,
-    pub ring_full: u64,
-}
-
-/// This end's rings to the peer, usable before the peer has seen them.
-///
-/// What points into memory is dropped before what keeps it mapped: fields are dropped in their order.
-pub struct Link {
-    pub commands: Producer,
-    pub replies: Producer,
-    pub up: Option<Up>,
-    pub own: Arc<OwnPair>,
-}
-
-/// What there is once both ends have each other's memory.
-pub struct Up {
-    pub commands: Consumer,
-    pub replies: Consumer,
-    pub bell: Bell,
-    /// A copy through a grant is announced with a fence: one of both processes lacks the barrier.
-    pub fences: bool,
-    wish: *const AtomicU32,
-    /// Keeps mapped what all of the above point into.
-    pub parts: Box<PeerParts>,
-}
-
-// SAFETY: the pointer leads into `parts.pair`, which moves along.
-unsafe impl Send for Up {}
-
-impl Up {
-    /// What the peer asks of this end.
-    #[inline]
-    pub fn wish(&self) -> u32 {
-        // SAFETY: aligned and mapped while `parts` lives; accessed atomically.
-        unsafe { &*self.wish }.load(Ordering::Relaxed)
-    }
-}
-
-/// Ends of operations that one reply tells of: they fill a line of its ring.
-const DONES: usize = 7;
-
-/// Operations of the peer that were executed, and of which it is told together.
-#[derive(Default)]
-struct Dones {
-    ops: [u64; DONES],
-    count: usize,
-    /// Commands are being taken: more may come.
-    gathers: bool,
-}
-
-/// A reply that found its ring full.
-pub struct Reply {
-    pub high: u32,
-    pub words: [u64; 3],
-}
 
 /// See the module.
 pub struct Lane {
@@ -304,6 +218,11 @@ impl Lane {
         self.link.as_ref()?.up.as_ref()
     }
 
+    /// This end's half of the link.
+    pub fn link_mut(&mut self) -> Option<&mut Link> {
+        self.link.as_mut()
+    }
+
     /// Wakes the peer if it sleeps. To be called after records were published.
     #[inline]
     pub fn ring(&self, common: &mut Common) {
@@ -433,23 +352,11 @@ impl Lane {
     }
 }
 
-/// Counts and translates a reservation that failed.
-#[cold]
-pub fn full(common: &mut Common, error: ReserveError) -> Error {
-    match error {
-        ReserveError::Full => {
-            common.counts.ring_full += 1;
-            Error::AGAIN
-        }
-        ReserveError::TooBig => Error::with(Errno::EMSGSIZE, "a command longer than a quarter of its ring"),
-        // The peer claims to have read what was never written. The lane is given up at the next poll.
-        ReserveError::Corrupt => Error::AGAIN,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
+
+    use ofi_ring::record::ReserveError;
 
     use super::*;
     use crate::control::Introduction;

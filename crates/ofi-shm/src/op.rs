@@ -3,7 +3,7 @@
 use ofi_api::Piece;
 use ofi_core::transport::Payload;
 
-use crate::single::Lend;
+use crate::lend::Lend;
 
 /// What this transport keeps of an operation that has not ended.
 pub enum Op {

@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ofi_api::{Errno, MrAccess, RemotePiece};
-use ofi_core::domain::RegionData;
+use ofi_core::domain::{DomainPart, RegionData};
 use ofi_core::keys::{Accessor, Grant};
 use ofi_ring::ticket;
 
+use crate::Shm;
 use crate::cma;
-use crate::lane::Common;
 use crate::layout::pair;
 use crate::pair::OwnPair;
 use crate::sys::{self, Mapping};
@@ -93,14 +93,14 @@ impl Registered {
     /// # Errors
     /// Why the peer may not access it.
     pub fn find(
-        common: &Common,
+        domain: &DomainPart<Shm>,
         who: Accessor<'_>,
         piece: RemotePiece,
         (skip, len): (usize, usize),
         access: MrAccess,
     ) -> Result<Option<Self>, Errno> {
         let addr = piece.addr.wrapping_add(skip as u64);
-        let checked = common.shared.domain.regions.check_as(who, piece.key, addr, len as u64, access);
+        let checked = domain.regions.check_as(who, piece.key, addr, len as u64, access);
         let grant = checked.map_err(|violation| violation.errno())?;
         let first = grant.pieces().next();
         Ok(first.filter(|first| first.len == len).map(|first| Self { addr: first.addr, grant }))
@@ -108,12 +108,11 @@ impl Registered {
 
     /// Stores the ticket and keeps it there until the answer goes, or the registration is closed. `None` if it is
     /// closed.
-    pub fn open(&self, common: &Common, key: u64, opening: Opening) -> Option<Opened> {
-        let regions = &common.shared.domain.regions;
+    pub fn open(&self, domain: &DomainPart<Shm>, key: u64, opening: Opening) -> Option<Opened> {
         let region = self.grant.region();
-        let openings = Arc::clone(&common.shared.domain.data(region)?.openings);
+        let openings = Arc::clone(&domain.data(region)?.openings);
         let mut list = openings.list();
-        if !regions.remote(key).is_some_and(|found| std::ptr::eq(found.region(), region)) {
+        if !domain.regions.remote(key).is_some_and(|found| std::ptr::eq(found.region(), region)) {
             return None;
         }
         opening.own.word64(opening.word).store(opening.ticket, Ordering::Release);

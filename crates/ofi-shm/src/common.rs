@@ -1,0 +1,77 @@
+//! What all lanes of an endpoint have in common.
+
+use std::sync::Arc;
+
+use ofi_api::{Errno, Error};
+use ofi_core::keys::Accessor;
+use ofi_core::transport::{Host, Peer};
+use ofi_ring::record::ReserveError;
+
+use crate::Shm;
+use crate::helper::Helper;
+use crate::settings::SingleCopy;
+use crate::shared::Shared;
+
+/// See the module.
+pub struct Common {
+    pub shared: Arc<Shared>,
+    pub helper: Arc<Helper>,
+    /// Longest payload that travels inside a command.
+    pub eager: usize,
+    /// Bytes kept for receivers that are out of room, and how many may be.
+    pub kept: usize,
+    pub kept_limit: usize,
+    /// A remote access must not overtake a message sent before it (`FI_ORDER_WAS`, `FI_ORDER_RAS`).
+    pub strict: bool,
+    /// Whether large messages may be copied from memory to memory, and from which size on.
+    pub single: SingleCopy,
+    pub single_size: usize,
+    pub counts: Counts,
+}
+
+/// Longest payload that travels inside a command.
+pub fn eager() -> usize {
+    ofi_ring::record::max_body(crate::settings::COMMAND_LINES.get().next_power_of_two()) - 24
+}
+
+/// What people may read about the lanes.
+#[derive(Default)]
+pub struct Counts {
+    pub eager: u64,
+    pub announced: u64,
+    pub kept: u64,
+    pub bulk_bytes: u64,
+    pub direct_bytes: u64,
+    pub direct_atomics: u64,
+    pub single_messages: u64,
+    pub single_accesses: u64,
+    pub single_read: u64,
+    pub single_received: u64,
+    pub single_written: u64,
+    pub single_failed: u64,
+    pub single_denied: u64,
+    pub wakes: u64,
+    pub corrupt: u64,
+    pub lost: u64,
+    pub ring_full: u64,
+}
+
+/// A peer of the endpoint, as one that accesses memory here.
+#[inline]
+pub fn accessor<'a, H: Host<Shm>>(common: &'a Common, host: &'a H, peer: Peer) -> Accessor<'a> {
+    Accessor { auth: &common.shared.auth, peer: host.address(peer) }
+}
+
+/// Counts and translates a reservation that failed.
+#[cold]
+pub fn full(common: &mut Common, error: ReserveError) -> Error {
+    match error {
+        ReserveError::Full => {
+            common.counts.ring_full += 1;
+            Error::AGAIN
+        }
+        ReserveError::TooBig => Error::with(Errno::EMSGSIZE, "a command longer than a quarter of its ring"),
+        // The peer claims to have read what was never written. The lane is given up at the next poll.
+        ReserveError::Corrupt => Error::AGAIN,
+    }
+}

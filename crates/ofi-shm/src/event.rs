@@ -1,0 +1,27 @@
+//! What the process's helper thread tells an endpoint.
+
+use std::sync::Arc;
+
+use ofi_api::Errno;
+
+use crate::control::Terms;
+use crate::pair::{OwnPair, PeerParts};
+use crate::sys::Mapping;
+
+/// What the helper tells an endpoint. Peers go by the names of their sockets.
+pub enum Event {
+    /// A peer and this endpoint have each other's memory.
+    Attached { peer: Vec<u8>, own: Arc<OwnPair>, parts: Box<PeerParts> },
+    /// Nobody answers under this name.
+    Refused { peer: Vec<u8>, errno: Errno },
+    /// The peer has closed, or its process has ended.
+    Gone { peer: Vec<u8>, incarnation: u64 },
+    /// The peer's bulk memory.
+    Bulk { peer: Vec<u8>, incarnation: u64, lines: u32, memory: Mapping },
+    /// The peer's answer to a request: without memory it does not grant.
+    Grant { peer: Vec<u8>, incarnation: u64, key: u64, terms: Terms, memory: Option<Mapping> },
+    /// A packet of connection management.
+    Packet { peer: Vec<u8>, packet: Vec<u8> },
+    /// Such a packet did not arrive, or the socket that it went to is gone since.
+    PacketLost { peer: Vec<u8>, errno: Errno },
+}

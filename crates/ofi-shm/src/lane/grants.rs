@@ -1,0 +1,67 @@
+//! Memory of the peer that is mapped here.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use ofi_api::Errno;
+
+use super::link::Up;
+use crate::control::Terms;
+use crate::layout::endpoint;
+use crate::sys::Mapping;
+
+/// Grants of one peer that are not worth looking at twice, and how many answers are remembered that could be asked for
+/// again.
+pub const FEW: usize = 64;
+pub const MANY: usize = 4096;
+
+/// What this end knows of a peer's key.
+pub enum Grant {
+    /// The peer has been asked.
+    Asked,
+    /// The memory is mapped.
+    Given(Granted),
+    /// The memory cannot be mapped: the peer executes accesses.
+    Refused,
+}
+
+/// A peer's memory, mapped here.
+pub struct Granted {
+    pub terms: Terms,
+    pub memory: Mapping,
+}
+
+impl Granted {
+    /// Where byte `offset` lies, if `len` bytes from there on are granted.
+    pub fn at(&self, offset: u64, len: usize) -> Option<*mut u8> {
+        let end = offset.checked_add(len as u64)?;
+        (end <= self.terms.len && end <= self.memory.len() as u64)
+            .then(|| self.memory.base().as_ptr().wrapping_add(offset as usize))
+    }
+
+    /// Whether the peer has not withdrawn it: what it says is true then.
+    pub fn holds(&self, up: &Up) -> bool {
+        self.terms.slot == u32::MAX || holds(&up.parts.endpoint, &self.terms)
+    }
+
+    /// Where the peer's address `addr` lies, if the access is granted.
+    pub fn resolve(&self, addr: u64, len: usize, write: bool) -> Result<*mut u8, Errno> {
+        if write && !self.terms.write {
+            return Err(Errno::EACCES);
+        }
+        // As the owner answers (`ofi_core::keys::Violation`).
+        let offset = addr.checked_sub(self.terms.base).ok_or(Errno::EACCES)?;
+        self.at(offset, len).ok_or(Errno::EACCES)
+    }
+}
+
+/// The generation of a grant's slot, in the endpoint memory of the peer that gave it.
+pub fn current<'a>(peer: &'a Mapping, terms: &Terms) -> &'a AtomicU32 {
+    let slot = terms.slot as usize % endpoint::GRANT_SLOTS;
+    // SAFETY: `word` checks place and alignment; mapped while `peer` lives and accessed atomically.
+    unsafe { &*peer.word(endpoint::GRANTS + 4 * slot) }
+}
+
+/// Whether a grant still holds.
+pub fn holds(peer: &Mapping, terms: &Terms) -> bool {
+    current(peer, terms).load(Ordering::Acquire) == terms.generation
+}

@@ -1,0 +1,43 @@
+//! The rings to the peer and from it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use ofi_ring::doorbell::Bell;
+use ofi_ring::record::{Consumer, Producer};
+
+use crate::pair::{OwnPair, PeerParts};
+
+/// This end's rings to the peer, usable before the peer has seen them.
+///
+/// What points into memory is dropped before what keeps it mapped: fields are dropped in their order.
+pub struct Link {
+    pub commands: Producer,
+    pub replies: Producer,
+    pub up: Option<Up>,
+    pub own: Arc<OwnPair>,
+}
+
+/// What there is once both ends have each other's memory.
+pub struct Up {
+    pub commands: Consumer,
+    pub replies: Consumer,
+    pub bell: Bell,
+    /// A copy through a grant is announced with a fence: one of both processes lacks the barrier.
+    pub fences: bool,
+    pub wish: *const AtomicU32,
+    /// Keeps mapped what all of the above point into.
+    pub parts: Box<PeerParts>,
+}
+
+// SAFETY: the pointer leads into `parts.pair`, which moves along.
+unsafe impl Send for Up {}
+
+impl Up {
+    /// What the peer asks of this end.
+    #[inline]
+    pub fn wish(&self) -> u32 {
+        // SAFETY: aligned and mapped while `parts` lives; accessed atomically.
+        unsafe { &*self.wish }.load(Ordering::Relaxed)
+    }
+}

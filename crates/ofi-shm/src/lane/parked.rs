@@ -1,0 +1,63 @@
+//! What waits for a grant.
+
+use ofi_api::{Piece, RemotePiece};
+use ofi_core::atomic::Executor;
+use ofi_core::copy;
+use ofi_core::slots::SlotId;
+use ofi_core::transport::{OutAtomic, Payload, RemoteData};
+
+use crate::token::Token;
+
+/// Something that waits for a grant. In order.
+pub enum Parked {
+    /// An access of this end.
+    Rma { id: SlotId, access: Access },
+    /// An atomic operation of this end.
+    Atomic { id: SlotId, access: AtomicAccess },
+    /// A payload to be pulled out of the sender's library memory.
+    Pull { token: Token, into: SlotId },
+}
+
+/// An access, with everything that it needs later.
+pub struct Access {
+    pub write: bool,
+    pub payload: Payload,
+    pub remote: Box<[RemotePiece]>,
+    pub len: usize,
+    pub data: Option<RemoteData>,
+}
+
+/// An atomic operation, with everything that it needs later.
+pub struct AtomicAccess {
+    pub executor: Executor,
+    /// Operands, then comparands.
+    pub bytes: Box<[u8]>,
+    pub results: Box<[Piece]>,
+    pub remote: Box<[RemotePiece]>,
+    pub len: usize,
+}
+
+impl AtomicAccess {
+    pub fn new(out: &OutAtomic<'_>) -> Self {
+        let both: Vec<Piece> = out.operands.iter().chain(out.comparands).copied().collect();
+        let len = both.iter().map(|piece| piece.len).sum();
+        Self {
+            executor: out.executor,
+            // SAFETY: the core lends the pieces of what it posts.
+            bytes: unsafe { copy::copied(&both, len) },
+            results: out.results.into(),
+            remote: out.remote.into(),
+            len: out.len,
+        }
+    }
+
+    /// The same as pieces: operands, comparands.
+    pub fn parts(&self) -> [Vec<Piece>; 2] {
+        let (operands, comparands) =
+            if self.executor.takes_operands() { self.bytes.split_at(self.len) } else { (&[][..], &[][..]) };
+        [operands, comparands].map(|part| match part {
+            [] => Vec::new(),
+            part => vec![Piece::new(part.as_ptr().cast_mut(), part.len())],
+        })
+    }
+}

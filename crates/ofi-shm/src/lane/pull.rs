@@ -1,0 +1,12 @@
+//! Payloads that are being pulled.
+
+use crate::token::Token;
+
+/// A payload that is being pulled.
+pub struct Pull {
+    pub token: Token,
+    pub got: usize,
+    pub len: usize,
+    /// How long it takes is measured, and others wait for it (`single/`).
+    pub measured: bool,
+}

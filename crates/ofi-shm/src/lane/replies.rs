@@ -1,0 +1,19 @@
+//! Replies that wait.
+
+/// Ends of operations that one reply tells of: they fill a line of its ring.
+pub const DONES: usize = 7;
+
+/// Operations of the peer that were executed, and of which it is told together.
+#[derive(Default)]
+pub struct Dones {
+    pub ops: [u64; DONES],
+    pub count: usize,
+    /// Commands are being taken: more may come.
+    pub gathers: bool,
+}
+
+/// A reply that found its ring full.
+pub struct Reply {
+    pub high: u32,
+    pub words: [u64; 3],
+}

@@ -1,0 +1,38 @@
+//! Payloads that a peer may read by itself.
+
+use std::sync::Arc;
+
+use ofi_ring::ticket;
+
+use crate::layout::pair;
+use crate::openings::Opened;
+use crate::pair::OwnPair;
+
+/// A payload that the receiver may read, until this goes.
+pub struct Lend {
+    own: Arc<OwnPair>,
+    slot: usize,
+    ticket: u64,
+    /// Of registered memory: closing the registration ends it too.
+    _opened: Option<Opened>,
+}
+
+impl Lend {
+    /// Of the payload whose ticket stands in word `slot` of `LENT`.
+    pub const fn new(own: Arc<OwnPair>, slot: usize, ticket: u64, opened: Option<Opened>) -> Self {
+        Self { own, slot, ticket, _opened: opened }
+    }
+
+    /// What the peer knows it by.
+    pub const fn ticket(&self) -> u64 {
+        self.ticket
+    }
+}
+
+impl Drop for Lend {
+    fn drop(&mut self) {
+        // Closing a registration may have taken the ticket away, and the slot may have another one by now.
+        ticket::void(self.own.word64(pair::LENT + 8 * self.slot), self.ticket);
+        ticket::settle(); // whatever the application stores there is seen after this
+    }
+}

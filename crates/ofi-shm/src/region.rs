@@ -1,0 +1,194 @@
+//! Direct access, at the owner: a peer that has a key may map the memory behind it, if the library allocated that
+//! memory.
+//!
+//! Mapping is the grant. A registration is granted only if it covers its allocation to the last byte, since a mapping
+//! shows whole pages; for all other memory the owner executes the access (`rma/owner.rs`). A peer that copies says so
+//! in its pair memory (`COPYING`) and then looks whether the grant still holds (`grants.rs`); who closes the
+//! registration voids the grant, and then waits until nobody says so any more. The barrier between the two is on the
+//! closing side.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use ofi_api::{Caps, Errno, Error, MrAccess, MrAttr, Result};
+use ofi_ring::{crash_point, lease, membarrier};
+
+use crate::control::Terms;
+use crate::layout::endpoint;
+use crate::memory::Allocated;
+use crate::openings::Openings;
+use crate::shared::Shared;
+use crate::sys::Writers;
+
+/// How long closing waits for a peer that copies.
+const BOUND: Duration = Duration::from_secs(1);
+
+/// What a registration has of this transport.
+#[derive(Default)]
+pub struct ShmRegion {
+    /// The allocation that it covers.
+    allocated: Option<Arc<Allocated>>,
+    /// It keeps the allocation for peers that write.
+    shares: bool,
+    /// Where it was granted: endpoint and slot, once each.
+    given: Mutex<Vec<(Weak<Shared>, u32)>>,
+    /// What of it peers copy by themselves (`single/`).
+    pub openings: Arc<Openings>,
+}
+
+impl ShmRegion {
+    /// Prepares a registration.
+    pub fn new(domain: &crate::ShmDomain, attr: &MrAttr<'_>) -> Self {
+        let whole = match attr.pieces() {
+            [one] => domain
+                .allocations
+                .find(one.addr as usize, one.len)
+                .filter(|found| found.base() == one.addr as usize && one.len >= found.asked()),
+            _ => None,
+        };
+        let both = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
+        let shares = whole.is_some() && attr.access().contains(both);
+        if let Some(allocated) = whole.as_ref().filter(|_| shares) {
+            allocated.share();
+        }
+        Self { allocated: whole, shares, given: Mutex::default(), openings: Arc::default() }
+    }
+
+    fn given(&self) -> MutexGuard<'_, Vec<(Weak<Shared>, u32)>> {
+        self.given.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for ShmRegion {
+    fn drop(&mut self) {
+        if let Some(allocated) = self.allocated.as_ref().filter(|_| self.shares) {
+            allocated.unshare();
+        }
+    }
+}
+
+/// The helper's answer to a peer that asks for `key`.
+pub fn answer(shared: &Arc<Shared>, key: u64, write: bool) -> (Terms, Option<Arc<OwnedFd>>) {
+    let refused = (Terms::default(), None);
+    if let Some(allocated) = shared.domain.transport.allocations.keyed(key) {
+        let terms = Terms { len: allocated.mapped() as u64, slot: u32::MAX, ..Terms::default() };
+        return match allocated.descriptor(Writers::Present) {
+            Some(fd) => (terms, Some(Arc::new(fd))),
+            None => refused,
+        };
+    }
+    let both = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
+    if !shared.serves(Caps::RMA | Caps::ATOMIC, both) {
+        return refused; // the owner decides on each access
+    }
+    let Some(granted) = shared.domain.regions.remote(key) else { return refused };
+    let region = granted.region();
+    if !shared.auth.opens(region.auth()) {
+        return refused; // as below
+    }
+    if region.only().is_some() {
+        return refused; // the owner looks who it is, at each access
+    }
+    let Some(data) = shared.domain.data(region) else { return refused };
+    let Some(allocated) = data.allocated.as_ref().filter(|_| region.is_enabled()) else {
+        return refused;
+    };
+    let access = region.access();
+    let may_write = access.contains(MrAccess::REMOTE_WRITE);
+    if (write && !may_write) || (!write && !access.contains(MrAccess::REMOTE_READ)) {
+        return refused; // the owner turns the access itself down, and counts why
+    }
+    // A mapping for writing shows the memory too: only both rights together give it.
+    let writable = may_write && access.contains(MrAccess::REMOTE_READ);
+    if write && !writable {
+        return refused;
+    }
+    let slot = (key % endpoint::GRANT_SLOTS as u64) as u32;
+    let generation = generation(shared, slot).load(Ordering::Relaxed);
+    let mut given = data.given();
+    // Under the lock, so that whoever binds a counter or closes the region either finds the grant in the list, or is
+    // seen here. The key may be another region's by now.
+    let is_there =
+        shared.domain.regions.remote(key).is_some_and(|found| std::ptr::eq(found.region(), region));
+    if region.is_counted() || shared.counts() || !is_there {
+        return refused; // the owner has to see each access
+    }
+    let writers = if writable { Writers::Any } else { Writers::Present };
+    let Some(fd) = allocated.descriptor(writers) else { return refused };
+    if !given.iter().any(|(to, its)| *its == slot && std::ptr::eq(to.as_ptr(), Arc::as_ptr(shared))) {
+        given.retain(|(to, _)| to.strong_count() > 0);
+        given.push((Arc::downgrade(shared), slot));
+    }
+    let terms =
+        Terms { len: region.len() as u64, base: region.base_address(), slot, generation, write: writable };
+    (terms, Some(Arc::new(fd)))
+}
+
+fn generation(shared: &Shared, slot: u32) -> &AtomicU32 {
+    // SAFETY: a grant slot of the endpoint memory, which lives with `shared` and is accessed atomically.
+    unsafe { &*shared.memory.word(endpoint::GRANTS + 4 * (slot as usize % endpoint::GRANT_SLOTS)) }
+}
+
+/// Withdraws what was granted of a registration whose key is already gone, or that is to be counted from now on: then
+/// what peers copy by themselves goes on without them. See `Transport::deregister`.
+///
+/// # Errors
+/// `FI_EBUSY` if a peer still copies after a second.
+pub fn withdraw(region: &ShmRegion) -> Result<()> {
+    let deadline = Instant::now() + BOUND;
+    let written = !region.openings.void(deadline);
+    // The list stays until nobody copies: who asks again waits again.
+    let given = region.given().clone();
+    let copied = !given.is_empty() && !void(&given, deadline);
+    if !copied {
+        let is_old = |entry: &(Weak<Shared>, u32)| {
+            given.iter().any(|(to, slot)| *slot == entry.1 && to.ptr_eq(&entry.0))
+        };
+        region.given().retain(|entry| !is_old(entry));
+    }
+    if written || copied {
+        return Err(Error::wanted(
+            Errno::EBUSY,
+            "fi_close of a registration",
+            "peers that stop copying within a second",
+            "one that did not",
+            "do not use the memory for anything secret before that peer has ended",
+        ));
+    }
+    Ok(())
+}
+
+/// Voids grants, and waits until nobody copies through them, at the latest until `deadline`. Whether that is so.
+fn void(given: &[(Weak<Shared>, u32)], deadline: Instant) -> bool {
+    let mut endpoints: Vec<(Arc<Shared>, u32)> = Vec::new();
+    for (shared, slot) in given {
+        if let Some(shared) = shared.upgrade() {
+            crash_point!("withdraw.void");
+            lease::end(generation(&shared, *slot));
+            endpoints.push((shared, *slot));
+        }
+    }
+    // A peer without the barrier fences by itself, and so do all if this process has none (`endpoint::FENCE`). One that
+    // is refused now, as in a sandbox entered since, orders nothing: then a copy that has begun cannot be seen.
+    let relies = endpoints.iter().any(|(shared, _)| shared.barrier == membarrier::Support::Expedited);
+    if lease::settle(relies).is_err() {
+        return false;
+    }
+    crash_point!("withdraw.wait");
+    while endpoints.iter().any(|(shared, slot)| shared.copies_through(*slot)) {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    true
+}
+
+/// The allocation that `len` bytes at `addr` lie in, as a key and an offset for a peer.
+pub fn source(shared: &Shared, addr: *const u8, len: usize) -> Option<(u64, u64)> {
+    let found = shared.domain.transport.allocations.find(addr as usize, len);
+    let allocated = found.filter(|allocated| allocated.is_for_messages())?;
+    Some((allocated.key, (addr as usize - allocated.base()) as u64))
+}
