@@ -180,11 +180,12 @@ fn circle(imports: &Imports) -> Option<Vec<String>> {
 }
 
 /// The crates that promise it, and an import that each has: that imports are found at all.
-const CRATES: [(&str, &str, &str); 4] = [
+const CRATES: [(&str, &str, &str); 5] = [
     ("ofi-core", "endpoint", "matching"),
     ("ofi-rdm", "connection", "driver"),
     ("ofi", "asynchronous", "node"),
     ("ofi-shm", "lanes", "lane"),
+    ("ofi-udp", "lanes", "lane"),
 ];
 
 #[test]

@@ -72,10 +72,15 @@ pub fn resolve(node: Option<&str>, service: Option<&str>, format: Option<AddrFor
         .ok_or_else(|| invalid(format!("{host}, which has no address of the format asked for")))
 }
 
+/// All addresses, of the family that is wanted.
+pub fn any(v6: bool) -> IpAddr {
+    if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() }
+}
+
 /// What an endpoint binds that was given `name`, or the address `source` of an interface: all addresses of this host,
 /// if neither says more, or those that `FI_UDP_IFACE` leaves.
 pub fn to_bind(name: Option<SocketAddr>, source: Option<IpAddr>, v6: bool) -> SocketAddr {
-    let any = crate::socket::local::any(v6);
+    let any = any(v6);
     let mut wanted = name.unwrap_or_else(|| SocketAddr::new(source.unwrap_or(any), 0));
     if wanted.ip().is_unspecified()
         && let Some(ip) = crate::interface::chosen(wanted.is_ipv6())

@@ -9,10 +9,10 @@ use ofi_core::transport::{Host, OutAtomic, Peer, Posted};
 use ofi_rdm::{Flow, Sender};
 
 use crate::Udp;
-use crate::command::kind;
-use crate::lane::{Common, Lane};
-use crate::message::{Op, STREAM_LIMIT};
-use crate::rma::accessor;
+use crate::command::{STREAM_LIMIT, kind};
+use crate::lane::Lane;
+use crate::lane::common::{Common, accessor};
+use crate::op::Op;
 
 impl Lane {
     /// Changes the peer's memory.

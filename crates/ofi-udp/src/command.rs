@@ -1,5 +1,8 @@
 //! What the records of a session say (`docs/protocol.md`, "Commands"). All numbers are in network byte order.
 
+/// Bytes of records that may wait in the stream to a peer, past which it takes no more.
+pub const STREAM_LIMIT: usize = 1 << 20;
+
 /// Kinds of records on the stream of commands.
 pub mod kind {
     /// A short message: op if `CONFIRM`, tag, data, payload.

@@ -9,42 +9,20 @@ use ofi_core::transport::record::{Broken, Words, flag};
 use ofi_rdm::wire::Record;
 use ofi_rdm::{Chunks, Driver, Flow, Lost, Row, Sender, Stream};
 
-use crate::Udp;
 use crate::answer::is_answer;
 use crate::command::kind;
-use crate::connection::CONNECTION;
-use crate::lane::{Common, DETACHED, Lane, Loose};
-use crate::message::{Op, fill, leave};
-use crate::note;
+use crate::connected::CONNECTION;
+use crate::lane::common::{Common, accessor};
+use crate::lane::loose::introduce;
+use crate::lane::{DETACHED, Lane, errno_of};
+use crate::message::{fill, leave};
+use crate::op::Op;
 use crate::parts::Parts;
-use crate::rma::accessor;
 use crate::socket::Gaps;
+use crate::{Udp, note};
 
 /// Bytes of answers that may wait to be acknowledged before no further command of their peer is taken.
 pub const ANSWERS: usize = 1 << 20;
-
-/// What operations fail with whose session ended.
-pub fn errno_of(reason: Lost) -> Errno {
-    match reason {
-        Lost::Silent => Errno::ETIMEDOUT,
-        Lost::Closed | Lost::Reset => Errno::ECONNRESET,
-        Lost::Broken | Lost::Forged => Errno::EIO,
-        Lost::Address => Errno::EADDRNOTAVAIL,
-        Lost::Version | Lost::Suites => Errno::ENOPROTOOPT,
-        Lost::Key => Errno::EKEYREJECTED,
-    }
-}
-
-/// Makes the lane of a new peer, which may have the number of one that was forgotten.
-pub fn introduce(lanes: &mut Chunks<Lane>, loose: &mut Loose, peer: u32) {
-    debug_assert!(peer as usize <= lanes.len(), "peers are introduced in the order of their numbers");
-    match lanes.get_mut(peer as usize) {
-        Some(lane) => lane.renew(),
-        None => lanes.push(Lane::default()),
-    }
-    loose.new += 1;
-    loose.add(&mut lanes[peer as usize], peer);
-}
 
 /// See the module.
 pub struct Glue<'a, H> {

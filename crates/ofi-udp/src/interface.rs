@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::ptr::null_mut;
 
 use crate::settings;
-use crate::socket::name::{empty_storage, from_storage};
+use crate::sockaddr::{empty_storage, from_storage};
 
 /// The address that the setting names, of the family that is wanted: an address as it is, or the first one of an
 /// interface. `None` where nothing is set, or there is no such thing.

@@ -2,7 +2,7 @@
 //!
 //! `ofi-rdm` decides what goes into datagrams and when; this crate has the sockets and the clock, and says what the
 //! records of a session mean. Follow a message: [`Lanes::send`](ofi_core::transport::Lanes::send) in `state.rs`,
-//! `lanes.rs`, `message.rs`, the session's stream, a packet, `socket.rs`; and on the peer `lanes.rs` (poll), `glue.rs`,
+//! `lanes/`, `message.rs`, the session's stream, a packet, `socket/`; and on the peer `lanes/` (poll), `glue.rs`,
 //! `message.rs` again, and the core. Peers of the same host go another way: `near.rs`. `command.rs` has the layout of
 //! records; `docs/protocol.md` specifies all of it.
 
@@ -12,7 +12,7 @@ mod atomic;
 mod class;
 mod command;
 mod config;
-mod connection;
+mod connected;
 mod datagram;
 mod glue;
 mod interface;
@@ -24,6 +24,7 @@ mod message;
 mod near;
 mod nic;
 mod note;
+mod op;
 mod parts;
 mod port;
 mod ports;
@@ -31,10 +32,12 @@ mod probe;
 mod provider;
 mod rma;
 mod settings;
+mod sockaddr;
 mod socket;
 mod state;
 mod statistics;
 mod sys;
+mod time;
 
 use std::sync::Arc;
 
@@ -55,8 +58,8 @@ unsafe impl Transport for Udp {
     type Domain = ();
     type Region = ();
     type Lanes = state::State;
-    type Op = message::Op;
-    type Token = message::Token;
+    type Op = op::Op;
+    type Token = op::Token;
 
     const MATCHES: bool = true;
     const KEEPS: bool = true;

@@ -1,6 +1,6 @@
 //! Messages: short ones inside a command, long ones announced and then pulled by the receiver.
 
-use ofi_api::{Error, OpFlags, Piece, Result};
+use ofi_api::{Error, OpFlags, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::record::{Broken, Fields, Words, flag};
@@ -8,42 +8,13 @@ use ofi_core::transport::{Announced, Delivery, Host, OutMessage, Payload, Peer, 
 use ofi_rdm::{Flow, Sender};
 
 use crate::Udp;
-use crate::command::kind;
-use crate::lane::{Common, DETACHED, Lane};
+use crate::command::{STREAM_LIMIT, kind};
+use crate::lane::common::Common;
+use crate::lane::pull::Pull;
+use crate::lane::{DETACHED, Lane};
+use crate::op::{Op, Token};
 use crate::parts::Parts;
 use crate::socket::Gaps;
-
-/// What this transport keeps of an operation that has not ended.
-pub enum Op {
-    /// A short message that waits for its arrival.
-    Sent,
-    /// A message that was injected before there was a session with its peer.
-    Injected,
-    /// A short message or write that waits for word from the peer.
-    Confirm,
-    /// An announced message.
-    Message {
-        /// Its payload.
-        payload: Payload,
-        /// It ends only when the peer says so.
-        confirm: bool,
-        /// Bytes in all.
-        len: usize,
-        /// The peer has asked for it.
-        asked: bool,
-    },
-    /// A long remote write.
-    Write(Payload),
-    /// A remote read.
-    Read {
-        /// Where it goes.
-        pieces: Box<[Piece]>,
-        /// Bytes that have arrived.
-        got: usize,
-        /// Bytes in all.
-        len: usize,
-    },
-}
 
 /// Has the bytes of a payload from byte `skip` on sent from where they lie. Whether that can be: they are lent until
 /// the operation ends, which is not before the call that makes the packet has sent it.
@@ -56,25 +27,6 @@ pub fn fill(payload: &Payload, skip: usize, to: &mut [u8]) {
     let got = payload.gather(skip, to);
     to[got..].fill(0);
 }
-
-/// Names a payload at its sender (`Transport::Token`).
-#[derive(Clone, Copy, Debug)]
-pub struct Token {
-    /// The sender's operation.
-    op: u64,
-    /// Flags of the announcement.
-    flags: u8,
-}
-
-/// A payload that is being pulled.
-pub struct Pull {
-    token: Token,
-    got: usize,
-    len: usize,
-}
-
-/// Bytes of records that may wait in the stream to a peer, past which it takes no more.
-pub const STREAM_LIMIT: usize = 1 << 20;
 
 impl Lane {
     /// Sends a message.

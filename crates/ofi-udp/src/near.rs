@@ -16,7 +16,6 @@ use ofi_shm::door::{self, Door};
 use crate::Udp;
 use crate::address;
 use crate::settings;
-use crate::socket::local;
 use crate::state::State;
 
 /// How the addresses in shared memory begin.
@@ -107,7 +106,7 @@ fn socket_in(near: &Address) -> Option<SocketAddr> {
 
 /// The port of `socket`, at all addresses of its family.
 fn all_of(socket: SocketAddr) -> SocketAddr {
-    SocketAddr::new(local::any(socket.is_ipv6()), socket.port())
+    SocketAddr::new(address::any(socket.is_ipv6()), socket.port())
 }
 
 #[cfg(test)]

@@ -7,8 +7,7 @@ use ofi_core::transport::{Host, OutNote, Peer};
 use ofi_rdm::{Flow, Sender};
 
 use crate::Udp;
-use crate::command::kind;
-use crate::message::STREAM_LIMIT;
+use crate::command::{STREAM_LIMIT, kind};
 
 /// Most bytes of a note's payload.
 pub const MOST: usize = 8 << 10;

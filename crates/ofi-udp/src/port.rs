@@ -12,12 +12,13 @@ use ofi_core::transport::{MAX_PACKET, Port};
 use ofi_rdm::wire::Record;
 use ofi_rdm::{Config, Driver, Endpoint, Flow, Lost, Sender, Stream};
 
-use crate::address;
 use crate::command::kind;
 use crate::config::{config, secret, security};
 use crate::liveness::Alive;
-use crate::settings;
-use crate::socket::{Choice, Sent, Socket, now};
+use crate::settings::Choice;
+use crate::socket::{Sent, Socket};
+use crate::time::now;
+use crate::{address, settings};
 
 /// Packets that wait for the event queue to be read; their senders' streams wait with them.
 const INBOX: usize = 1024;

@@ -5,8 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::ops::RangeInclusive;
 use std::os::fd::AsRawFd;
 
-use crate::datagram::kernel;
-use crate::settings;
+use crate::{settings, sys};
 
 /// Reads a range as `LOW-HIGH`, or one port. `None` for what is none.
 fn parse(text: &str) -> Option<RangeInclusive<u16>> {
@@ -39,9 +38,9 @@ fn bind_one(address: SocketAddr) -> Result<UdpSocket> {
         return UdpSocket::bind(address);
     }
     let system = |error: ofi_api::Error| Error::from_raw_os_error(error.errno().get());
-    let socket = UdpSocket::from(kernel::unbound(true).map_err(system)?);
-    crate::sys::set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1);
-    kernel::bind(socket.as_raw_fd(), address).map_err(system)?;
+    let socket = UdpSocket::from(sys::unbound(true).map_err(system)?);
+    sys::set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1);
+    sys::bind(socket.as_raw_fd(), address).map_err(system)?;
     Ok(socket)
 }
 

@@ -61,7 +61,7 @@ mod tests {
     fn look(probe: &mut Probe, bound: Duration) -> bool {
         let start = std::time::Instant::now();
         while start.elapsed() < bound {
-            if probe.is_refused(crate::socket::now()) {
+            if probe.is_refused(crate::time::now()) {
                 return true;
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -73,7 +73,7 @@ mod tests {
     fn a_port_that_nobody_has_is_told_from_one_that_somebody_has() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let to = socket.local_addr().unwrap();
-        let mut probe = Probe::new(to.ip(), to, crate::socket::now()).unwrap();
+        let mut probe = Probe::new(to.ip(), to, crate::time::now()).unwrap();
         assert!(!look(&mut probe, Duration::from_millis(50)));
         drop(socket);
         assert!(look(&mut probe, Duration::from_secs(5)));

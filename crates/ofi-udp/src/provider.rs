@@ -17,7 +17,6 @@ use crate::address;
 use crate::interface::{self, Interface};
 use crate::nic;
 use crate::settings;
-use crate::socket::local;
 
 /// Name in `FI_PROVIDER`.
 const NAME: &str = "udp";
@@ -135,7 +134,7 @@ fn addresses(request: &Request<'_>) -> Result<(AddrFormat, Option<Address>), Ref
     // A service of this host, whatever address it is asked for at.
     let address = match address.as_ref().and_then(Address::to_socket_addr) {
         Some(mut all) if nowhere => {
-            all.set_ip(local::any(all.is_ipv6()));
+            all.set_ip(address::any(all.is_ipv6()));
             Some(Address::from(all))
         }
         _ => address,

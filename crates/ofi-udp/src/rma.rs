@@ -6,34 +6,18 @@ use ofi_core::copy;
 use ofi_core::keys::Accessor;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::record::{Broken, Fields, Words};
-use ofi_core::transport::{Host, OutRma, Payload, Peer, Posted, RemoteData};
+use ofi_core::transport::{Host, OutRma, Payload, Peer, Posted};
 use ofi_rdm::{Flow, Sender};
 
 use crate::Udp;
 use crate::answer::{Answers, CHUNK, READ_AHEAD};
-use crate::command::kind;
-use crate::lane::{Common, Lane, Long};
+use crate::command::{STREAM_LIMIT, kind};
+use crate::lane::common::{Common, accessor};
+use crate::lane::served::{ServedRead, ServedWrite};
+use crate::lane::{Lane, Long};
 use crate::lent::Lent;
-use crate::message::{Op, STREAM_LIMIT};
+use crate::op::Op;
 use crate::parts::Parts;
-
-/// A long write of the peer, being executed here.
-pub struct ServedWrite {
-    op: u64,
-    remote: Vec<RemotePiece>,
-    got: usize,
-    len: usize,
-    data: Option<RemoteData>,
-    failed: Option<Errno>,
-}
-
-/// A read of the peer, being executed here.
-pub struct ServedRead {
-    op: u64,
-    remote: Vec<RemotePiece>,
-    done: usize,
-    len: usize,
-}
 
 impl ServedRead {
     /// Checks all of the read: a region may have been closed since it began.
@@ -346,9 +330,4 @@ impl Lane {
         }
         Ok(())
     }
-}
-
-/// A peer of the endpoint, as one that accesses memory here.
-pub fn accessor<'a, H: Host<Udp>>(common: &'a Common, host: &'a H, peer: Peer) -> Accessor<'a> {
-    Accessor { auth: &common.auth, peer: host.address(peer) }
 }

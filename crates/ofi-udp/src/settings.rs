@@ -2,8 +2,6 @@
 
 use ofi_core::config::{AnySetting, Setting};
 
-use crate::socket::Choice;
-
 /// How long a peer may be silent, with something outstanding, before everything addressed to it fails.
 pub static PEER_TIMEOUT_MS: Setting<usize> = Setting::new(
     "udp",
@@ -130,6 +128,15 @@ pub static DRIVER: Setting<&'static str> = Setting::new(
     "How datagrams are received: calls (recvmmsg), ring (io_uring, or calls where the kernel forbids it), auto (docs/tuning.md)",
 )
 .one_of(&["auto", "calls", "ring"]);
+
+/// Which driver is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// System calls.
+    Calls,
+    /// io_uring, or system calls where the kernel does not allow it.
+    Ring,
+}
 
 /// The driver that [`DRIVER`] names.
 pub fn driver() -> Choice {

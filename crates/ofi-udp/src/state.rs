@@ -10,14 +10,12 @@ use ofi_core::transport::{
     Arm, Attendant, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted,
 };
 
-use crate::Udp;
-use crate::address;
 use crate::datagram::{self, Beside, Datagrams};
 use crate::lane::Lane;
 use crate::lanes::UdpLanes;
-use crate::message::Token;
-use crate::note;
-use crate::socket::now;
+use crate::op::Token;
+use crate::time::now;
+use crate::{Udp, address, note};
 
 /// An endpoint's lanes before and after it is enabled.
 pub enum State {

@@ -2,10 +2,12 @@
 
 use std::mem::ManuallyDrop;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-use ofi_api::{Errno, Error, Result};
+use ofi_api::Result;
 use ofi_core::sys::os_error;
+
+use crate::sockaddr::{empty_storage, to_storage};
 
 /// The socket of a descriptor that stays its owner's.
 pub fn lend_socket(fd: RawFd) -> ManuallyDrop<UdpSocket> {
@@ -30,57 +32,64 @@ pub fn set_option(socket: &UdpSocket, level: i32, name: i32, value: i32) -> bool
     unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, from, len) == 0 }
 }
 
-fn option(socket: &UdpSocket, level: i32, name: i32) -> Option<i32> {
+/// Reads such an option; `None` where the system does not know it.
+pub fn option(socket: &UdpSocket, level: i32, name: i32) -> Option<i32> {
     let (mut value, mut len) = (0i32, size_of::<i32>() as libc::socklen_t);
     let to = std::ptr::from_mut(&mut value).cast();
     // SAFETY: `value` is an int, which all options used here are.
     (unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, to, &mut len) } == 0).then_some(value)
 }
 
-/// A socket, and what the kernel granted it.
-pub struct Bound {
-    /// Bound; does not block; sends no fragments, and reports what ICMP says.
-    pub socket: UdpSocket,
-    /// Bytes that the kernel lets it receive ahead, overhead included.
-    pub granted: usize,
-    /// Many datagrams may be sent as one message (UDP_SEGMENT).
-    pub joins: bool,
+/// `SK_MEMINFO_DROPS` (linux/sock_diag.h): which number counts what found no room.
+const DROPS: usize = 8;
+
+/// Datagrams that the socket dropped for lack of room; 0 where the kernel does not say.
+pub fn dropped(socket: &UdpSocket) -> u64 {
+    let mut numbers = [0u32; 16];
+    let mut len = size_of_val(&numbers) as libc::socklen_t;
+    let to = numbers.as_mut_ptr().cast();
+    // SAFETY: room for `len` bytes, of which the kernel writes as many as it has, and says how many.
+    let rc =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, to, &mut len) };
+    if rc < 0 || (len as usize) <= DROPS * size_of::<u32>() { 0 } else { numbers[DROPS].into() }
 }
 
-/// Binds a socket with buffers of about `buffer` bytes. `segments`: datagrams may go to the kernel and come from it
-/// many at a time, where it can do that.
+/// Lets other sockets of this host have the same address and port, as members of one group do.
 ///
 /// # Errors
-/// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`, and what else bind(2) answers.
-pub fn bind(address: SocketAddr, buffer: usize, segments: bool) -> Result<Bound> {
-    let socket = crate::ports::bind(address).map_err(|error| {
-        let errno = Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
-        let wanted = "an address and port of this host that are free";
-        let advice = "leave the port 0, or choose another address with FI_SOURCE or fi_setname";
-        Error::wanted(errno, "the address of an endpoint", wanted, format!("{address}: {error}"), advice)
-    })?;
-    socket.set_nonblocking(true).map_err(|_| os_error("fcntl"))?;
-    crate::socket::local::prepare(&socket, address);
-    let asked = i32::try_from(buffer).unwrap_or(i32::MAX);
-    // Privileged processes get what they ask for, others at most net.core.rmem_max and wmem_max.
-    for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
-    {
-        if !set_option(&socket, libc::SOL_SOCKET, forced, asked) {
-            set_option(&socket, libc::SOL_SOCKET, plain, asked);
-        }
+/// What setsockopt(2) answers.
+pub fn share_address(fd: RawFd) -> Result<()> {
+    let (one, len) = (1i32, size_of::<i32>() as libc::socklen_t);
+    let from = std::ptr::from_ref(&one).cast();
+    // SAFETY: `one` is an int, which this option takes.
+    let rc = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, from, len) };
+    if rc < 0 { Err(os_error("setsockopt")) } else { Ok(()) }
+}
+
+/// A datagram socket that is not bound.
+///
+/// # Errors
+/// What socket(2) answers.
+pub fn unbound(v6: bool) -> Result<OwnedFd> {
+    let family = if v6 { libc::AF_INET6 } else { libc::AF_INET };
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: takes no pointers.
+    let fd = unsafe { libc::socket(family, kind, 0) };
+    if fd < 0 {
+        return Err(os_error("socket"));
     }
-    // Packets that are too long for the path are to vanish, so that the longest size that does not can be found.
-    if address.is_ipv4() {
-        set_option(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE);
-        set_option(&socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1);
-    } else {
-        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE);
-        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1);
-    }
-    if segments {
-        set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1);
-    }
-    let joins = segments && option(&socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_some();
-    let granted = option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(212_992);
-    Ok(Bound { socket, granted: usize::try_from(granted).unwrap_or(0).max(65_536), joins })
+    // SAFETY: the call just made this descriptor, so nothing else owns it.
+    Ok(unsafe { FromRawFd::from_raw_fd(fd) })
+}
+
+/// Binds a socket.
+///
+/// # Errors
+/// What bind(2) answers.
+pub fn bind(fd: RawFd, address: SocketAddr) -> Result<()> {
+    let mut storage = empty_storage();
+    let len = to_storage(address, &mut storage);
+    // SAFETY: the storage holds an address of `len` bytes.
+    let rc = unsafe { libc::bind(fd, std::ptr::from_ref(&storage).cast(), len) };
+    if rc < 0 { Err(os_error("bind")) } else { Ok(()) }
 }

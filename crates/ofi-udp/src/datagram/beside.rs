@@ -8,8 +8,8 @@ use ofi_rdm::{Chunks, Endpoint};
 
 use super::messages::Book;
 use crate::Udp;
-use crate::glue::introduce;
-use crate::lane::{Lane, Loose};
+use crate::lane::Lane;
+use crate::lane::loose::{Loose, introduce};
 
 /// The peers of sessions.
 pub struct Beside<'a> {

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 
 use ofi_api::{Errno, Error, Result};
 
-use super::kernel;
+use crate::sys;
 
 /// Groups that an endpoint may join.
 const MOST: usize = 64;
@@ -36,9 +36,9 @@ impl Groups {
         if self.0.len() >= MOST {
             return Err(Error::with(Errno::ENOSPC, format!("an endpoint joins {MOST} groups at most")));
         }
-        let fd = kernel::unbound(group.is_ipv6())?;
-        kernel::share_address(fd.as_raw_fd())?;
-        kernel::bind(fd.as_raw_fd(), group)?;
+        let fd = sys::unbound(group.is_ipv6())?;
+        sys::share_address(fd.as_raw_fd())?;
+        sys::bind(fd.as_raw_fd(), group)?;
         let socket = UdpSocket::from(fd);
         let joined = match (group, own.ip()) {
             (SocketAddr::V4(group), IpAddr::V4(own)) => socket.join_multicast_v4(group.ip(), &own),
@@ -70,7 +70,7 @@ impl Groups {
 
     /// Datagrams that found no room.
     pub fn dropped(&self) -> u64 {
-        self.0.iter().map(|(_, socket)| kernel::dropped(socket)).sum()
+        self.0.iter().map(|(_, socket)| sys::dropped(socket)).sum()
     }
 }
 

@@ -13,10 +13,8 @@ use ofi_core::transport::{Arrived, Host, OutMessage, Peer, Posted, RxName};
 
 use super::groups::{self, Groups};
 use super::header::{self, Envelope};
-use super::kernel;
-use crate::Udp;
-use crate::address;
 use crate::socket::Socket;
+use crate::{Udp, address, sys};
 
 /// Datagrams of one group received by one poll.
 const FROM_GROUP: usize = 64;
@@ -336,7 +334,7 @@ impl Messages {
 
     fn common_statistics(&self, socket: &Socket, into: &mut Vec<Statistic>) {
         let mut add = |name, value, help| into.push(Statistic { name, value, help });
-        let dropped = kernel::dropped(socket.raw()) + self.groups.dropped();
+        let dropped = sys::dropped(socket.raw()) + self.groups.dropped();
         add("udp_rx_dropped", dropped, "datagrams that found no room in the socket's buffer");
         add("udp_refused", self.counts.refused, "times that ICMP said that a peer cannot be reached");
         add("udp_nameless", self.counts.nameless, "datagrams of senders that are too many to be remembered");

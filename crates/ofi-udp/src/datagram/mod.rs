@@ -8,7 +8,6 @@
 mod beside;
 mod groups;
 mod header;
-pub mod kernel;
 mod messages;
 
 use std::collections::HashMap;

@@ -8,15 +8,7 @@ use ofi_api::Result;
 use super::incoming::Incoming;
 use super::ring::Ring;
 use super::segments::Row;
-
-/// Which driver is wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choice {
-    /// System calls.
-    Calls,
-    /// io_uring, or system calls where the kernel does not allow it.
-    Ring,
-}
+use crate::settings::Choice;
 
 /// Batches in a row that another thread than the ring's owner receives before it makes a ring of its own.
 const MOVE: u32 = 64;

@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
-use super::name::{empty_storage, from_storage};
+use crate::sockaddr::{empty_storage, from_storage};
 
 /// Errors that one call takes from the socket's queue.
 const MOST: usize = 64;
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_closed_port_is_told_and_a_cut_message_is_nothing() {
-        let socket = crate::sys::bind(([127, 0, 0, 1], 0).into(), 65_536, true).unwrap().socket;
+        let socket = super::super::bind::bind(([127, 0, 0, 1], 0).into(), 65_536, true).unwrap().socket;
         let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         socket.send_to(b"hello", nobody).unwrap();
         let (mut told, end) = (vec![], Instant::now() + Duration::from_secs(5));

@@ -6,8 +6,8 @@ use std::os::fd::AsRawFd;
 use ofi_api::Result;
 
 use super::local::{CONTROL, Control, Told};
-use super::name::{empty_storage, from_storage};
 use super::segments::{self, Row};
+use crate::sockaddr::{empty_storage, from_storage};
 use ofi_core::pages::Pages;
 
 /// Messages received by one system call.

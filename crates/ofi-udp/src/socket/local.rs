@@ -4,11 +4,11 @@
 
 use std::collections::HashMap;
 use std::io::{Error, Result};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
-use super::name::{empty_storage, from_storage, to_storage};
 use crate::class;
+use crate::sockaddr::{empty_storage, from_storage, to_storage};
 
 /// Bytes of control messages: those of UDP_GRO or UDP_SEGMENT, of a local address of either family, and of the traffic
 /// class.
@@ -220,11 +220,6 @@ pub fn send(socket: &UdpSocket, bytes: &[u8], to: SocketAddr, local: Option<IpAd
     unsafe { send_raw(socket, (bytes.as_ptr(), bytes.len()), to, local) }
 }
 
-/// All addresses, of the family that is wanted.
-pub fn any(v6: bool) -> IpAddr {
-    if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,7 +248,7 @@ mod tests {
             let port = socket.local_addr().unwrap().port();
             prepare(&socket, SocketAddr::new(any.parse().unwrap(), port));
             let asked = SocketAddr::new(asked.parse().unwrap(), port);
-            let asker = UdpSocket::bind(SocketAddr::new(self::any(asked.is_ipv6()), 0)).unwrap();
+            let asker = UdpSocket::bind(SocketAddr::new(crate::address::any(asked.is_ipv6()), 0)).unwrap();
             asker.connect(asked).unwrap(); // hears nobody else
             asker.send(b"question").unwrap();
             socket.set_nonblocking(false).unwrap();

@@ -5,11 +5,11 @@
 //! (`incoming.rs`) and io_uring (`ring.rs`), which take messages apart again. What is received leaves the socket only
 //! in [`Socket::receive`].
 
+mod bind;
 mod driver;
 mod errors;
 mod incoming;
 pub mod local;
-pub mod name;
 mod outgoing;
 mod ring;
 mod segments;
@@ -17,7 +17,6 @@ mod vacancy;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -25,25 +24,17 @@ use ofi_api::Result;
 use ofi_core::sys::{Timer, WaitSet};
 use ofi_rdm::{Instant, Transmit};
 
+use bind::{Bound, bind};
 use driver::Driver;
 use local::Locals;
 use outgoing::Outgoing;
 use segments::Row;
 use vacancy::Vacancy;
 
-use crate::sys::{Bound, bind};
+use crate::settings::Choice;
 
-pub use driver::Choice;
 pub use outgoing::Gaps;
 pub use segments::MOST_BYTES as LONGEST_ROW;
-
-/// The time, as `ofi-rdm` counts it.
-pub fn now() -> Instant {
-    static START: OnceLock<std::time::Instant> = OnceLock::new();
-    let start = START.get_or_init(std::time::Instant::now);
-    // Not 0, so that what was never is always earlier.
-    Instant::from_nanos(1_000_000 + start.elapsed().as_nanos() as u64)
-}
 
 /// What became of a try to send.
 pub enum Sent {

@@ -9,8 +9,8 @@ use ofi_core::copy;
 use ofi_rdm::Transmit;
 
 use super::local::{Control, Locals};
-use super::name::{empty_storage, to_storage};
 use super::segments;
+use crate::sockaddr::{empty_storage, to_storage};
 use ofi_core::pages::Pages;
 
 /// Datagrams that one batch holds before it is full: three messages of as many as fit a path of 1,500 bytes.

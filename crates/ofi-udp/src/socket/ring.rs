@@ -20,8 +20,8 @@ use io_uring::types::{BufRingEntry, CancelBuilder, Fd, RecvMsgOut, Timespec};
 use io_uring::{IoUring, cqueue, opcode};
 
 use super::local::{CONTROL, Control};
-use super::name::{empty_storage, from_storage};
 use super::segments::{self, Row};
+use crate::sockaddr::{empty_storage, from_storage};
 use ofi_core::pages::Pages;
 
 /// Buffers of a ring; a power of two.

@@ -4,6 +4,8 @@
 //! they fill a packet, or the next poll. Of injected messages, whose sender has no completion to poll for, a few leave
 //! at once all the same: a program may send its last ones and never look again.
 
+mod connection;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,18 +16,19 @@ use ofi_core::domain::DomainPart;
 use ofi_core::transport::{Arm, Host, Peer};
 use ofi_rdm::{Arrivals, Chunks, Endpoint, Instant};
 
-use crate::Udp;
-use crate::address;
 use crate::answer::{Spare, is_answer};
 use crate::config::{config, secret, security};
-use crate::connection::{self, Connected};
+use crate::connected::{Connected, is_connected};
 use crate::datagram::{self, Beside, Book, Messages};
 use crate::glue::{ANSWERS, Closing, Glue};
-use crate::lane::{Common, Counts, Lane, Loose};
+use crate::lane::Lane;
+use crate::lane::common::{Common, Counts};
+use crate::lane::loose::Loose;
 use crate::liveness::Alive;
 use crate::message::ask_to_keep;
-use crate::settings;
-use crate::socket::{LONGEST_ROW, Sent, Socket, now};
+use crate::socket::{LONGEST_ROW, Sent, Socket};
+use crate::time::now;
+use crate::{Udp, address, settings};
 
 /// Longest payload that travels inside a command.
 const EAGER: usize = 16 << 10;
@@ -92,7 +95,7 @@ impl UdpLanes {
             spare: Spare::default(),
             changed: Vec::new(),
             loose: Loose::default(),
-            connection: connection::is_connected(info).then(Box::<Connected>::default),
+            connection: is_connected(info).then(Box::<Connected>::default),
             counts: Counts::default(),
         };
         if common.connection.is_some() {

@@ -1,94 +1,25 @@
 //! One peer of an endpoint, as far as it is not `ofi-rdm`'s: what is under way with it.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+pub mod common;
+pub mod loose;
+pub mod pull;
+pub mod served;
 
-use ofi_api::{Caps, Errno, MrAccess};
-use ofi_core::auth::AuthKey;
-use ofi_core::domain::DomainPart;
+use std::collections::VecDeque;
+
+use ofi_api::Errno;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::record::Fields;
 use ofi_core::transport::{Host, Peer};
-use ofi_rdm::Sender;
+use ofi_rdm::{Lost, Sender};
 use rustc_hash::FxHashMap;
 
+use self::common::Common;
+use self::pull::Pull;
+use self::served::{ServedRead, ServedWrite};
 use crate::Udp;
 use crate::answer::{Answers, Spare};
 use crate::command::kind;
-use crate::connection::Connected;
-use crate::message::Pull;
-use crate::rma::{ServedRead, ServedWrite};
-
-/// What all lanes of an endpoint have in common.
-pub struct Common {
-    pub domain: Arc<DomainPart<Udp>>,
-    pub caps: Caps,
-    /// The endpoint's authorization key.
-    pub auth: AuthKey,
-    /// There is no session yet with the peer of the message being sent: what is injected may still fail.
-    pub greets: bool,
-    /// Longest payload that travels inside a command.
-    pub eager: usize,
-    /// Bytes kept for receivers that are out of room, and how many may be.
-    pub kept: usize,
-    pub kept_limit: usize,
-    /// Messages that were reported as sent and have not arrived.
-    pub detached: usize,
-    /// Peers that were asked to keep their payloads.
-    pub keeping: Vec<Peer>,
-    /// Peers whose reads are being served, or that have to take answers first.
-    pub serving: Vec<Peer>,
-    /// Memory for answers to reads.
-    pub spare: Spare,
-    /// Peers of which it changed whether something is expected.
-    pub changed: Vec<Peer>,
-    /// Of a connected endpoint.
-    pub connection: Option<Box<Connected>>,
-    pub loose: Loose,
-    pub counts: Counts,
-}
-
-/// Peers that had no session when they were added, least recently checked first. The number of an idle one goes to the
-/// next new peer.
-#[derive(Default)]
-pub struct Loose {
-    pub peers: VecDeque<Peer>,
-    /// New peers since some were looked at.
-    pub new: usize,
-}
-
-impl Loose {
-    /// There is no session with the peer, or not yet.
-    pub fn add(&mut self, lane: &mut Lane, peer: Peer) {
-        if !std::mem::replace(&mut lane.is_loose, true) {
-            self.peers.push_back(peer);
-        }
-    }
-}
-
-/// What people may read about the lanes.
-#[derive(Default)]
-pub struct Counts {
-    pub eager: u64,
-    pub announced: u64,
-    pub kept: u64,
-    pub received: u64,
-    pub sent: u64,
-    pub send_full: u64,
-}
-
-impl Common {
-    /// Whether the endpoint lets peers access its memory in this way, by operations of capability `kind`.
-    pub fn serves(&self, kind: Caps, access: MrAccess) -> bool {
-        let directions = self.caps & Caps::RMA_DIRECTIONS;
-        let serves = |right, direction| {
-            !access.contains(right) || directions.is_empty() || directions.contains(direction)
-        };
-        self.caps.intersects(kind)
-            && serves(MrAccess::REMOTE_READ, Caps::REMOTE_READ)
-            && serves(MrAccess::REMOTE_WRITE, Caps::REMOTE_WRITE)
-    }
-}
 
 /// The mark of messages that were reported as sent before they arrived.
 pub const DETACHED: u64 = u64::MAX;
@@ -108,6 +39,18 @@ pub struct Long {
     pub kept: Slots<Box<[u8]>>,
 }
 
+/// What operations fail with whose session ended.
+pub fn errno_of(reason: Lost) -> Errno {
+    match reason {
+        Lost::Silent => Errno::ETIMEDOUT,
+        Lost::Closed | Lost::Reset => Errno::ECONNRESET,
+        Lost::Broken | Lost::Forged => Errno::EIO,
+        Lost::Address => Errno::EADDRNOTAVAIL,
+        Lost::Version | Lost::Suites => Errno::ENOPROTOOPT,
+        Lost::Key => Errno::EKEYREJECTED,
+    }
+}
+
 /// See the module.
 #[derive(Default)]
 pub struct Lane {
@@ -119,7 +62,7 @@ pub struct Lane {
     pub peer_keeps: bool,
     /// The peer asked this end to keep its payloads.
     pub keeps: bool,
-    /// It is in [`Loose`].
+    /// It is in [`loose::Loose`].
     pub is_loose: bool,
     /// It is in [`Common::serving`].
     pub is_served: bool,

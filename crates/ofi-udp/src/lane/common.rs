@@ -1,0 +1,72 @@
+//! What all lanes of an endpoint have in common.
+
+use std::sync::Arc;
+
+use ofi_api::{Caps, MrAccess};
+use ofi_core::auth::AuthKey;
+use ofi_core::domain::DomainPart;
+use ofi_core::keys::Accessor;
+use ofi_core::transport::{Host, Peer};
+
+use super::loose::Loose;
+use crate::Udp;
+use crate::answer::Spare;
+use crate::connected::Connected;
+
+/// See the module.
+pub struct Common {
+    pub domain: Arc<DomainPart<Udp>>,
+    pub caps: Caps,
+    /// The endpoint's authorization key.
+    pub auth: AuthKey,
+    /// There is no session yet with the peer of the message being sent: what is injected may still fail.
+    pub greets: bool,
+    /// Longest payload that travels inside a command.
+    pub eager: usize,
+    /// Bytes kept for receivers that are out of room, and how many may be.
+    pub kept: usize,
+    pub kept_limit: usize,
+    /// Messages that were reported as sent and have not arrived.
+    pub detached: usize,
+    /// Peers that were asked to keep their payloads.
+    pub keeping: Vec<Peer>,
+    /// Peers whose reads are being served, or that have to take answers first.
+    pub serving: Vec<Peer>,
+    /// Memory for answers to reads.
+    pub spare: Spare,
+    /// Peers of which it changed whether something is expected.
+    pub changed: Vec<Peer>,
+    /// Of a connected endpoint.
+    pub connection: Option<Box<Connected>>,
+    pub loose: Loose,
+    pub counts: Counts,
+}
+
+/// What people may read about the lanes.
+#[derive(Default)]
+pub struct Counts {
+    pub eager: u64,
+    pub announced: u64,
+    pub kept: u64,
+    pub received: u64,
+    pub sent: u64,
+    pub send_full: u64,
+}
+
+impl Common {
+    /// Whether the endpoint lets peers access its memory in this way, by operations of capability `kind`.
+    pub fn serves(&self, kind: Caps, access: MrAccess) -> bool {
+        let directions = self.caps & Caps::RMA_DIRECTIONS;
+        let serves = |right, direction| {
+            !access.contains(right) || directions.is_empty() || directions.contains(direction)
+        };
+        self.caps.intersects(kind)
+            && serves(MrAccess::REMOTE_READ, Caps::REMOTE_READ)
+            && serves(MrAccess::REMOTE_WRITE, Caps::REMOTE_WRITE)
+    }
+}
+
+/// A peer of the endpoint, as one that accesses memory here.
+pub fn accessor<'a, H: Host<Udp>>(common: &'a Common, host: &'a H, peer: Peer) -> Accessor<'a> {
+    Accessor { auth: &common.auth, peer: host.address(peer) }
+}

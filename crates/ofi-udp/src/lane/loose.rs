@@ -1,0 +1,37 @@
+//! Peers without a session.
+
+use std::collections::VecDeque;
+
+use ofi_core::transport::Peer;
+use ofi_rdm::Chunks;
+
+use super::Lane;
+
+/// Peers that had no session when they were added, least recently checked first. The number of an idle one goes to the
+/// next new peer.
+#[derive(Default)]
+pub struct Loose {
+    pub peers: VecDeque<Peer>,
+    /// New peers since some were looked at.
+    pub new: usize,
+}
+
+impl Loose {
+    /// There is no session with the peer, or not yet.
+    pub fn add(&mut self, lane: &mut Lane, peer: Peer) {
+        if !std::mem::replace(&mut lane.is_loose, true) {
+            self.peers.push_back(peer);
+        }
+    }
+}
+
+/// Makes the lane of a new peer, which may have the number of one that was forgotten.
+pub fn introduce(lanes: &mut Chunks<Lane>, loose: &mut Loose, peer: u32) {
+    debug_assert!(peer as usize <= lanes.len(), "peers are introduced in the order of their numbers");
+    match lanes.get_mut(peer as usize) {
+        Some(lane) => lane.renew(),
+        None => lanes.push(Lane::default()),
+    }
+    loose.new += 1;
+    loose.add(&mut lanes[peer as usize], peer);
+}

@@ -1,0 +1,58 @@
+//! Binding an endpoint's socket, and what the kernel grants it.
+
+use std::net::{SocketAddr, UdpSocket};
+
+use ofi_api::{Errno, Error, Result};
+use ofi_core::sys::os_error;
+
+use super::local;
+use crate::ports;
+use crate::sys::{option, set_option};
+
+/// A socket, and what the kernel granted it.
+pub struct Bound {
+    /// Bound; does not block; sends no fragments, and reports what ICMP says.
+    pub socket: UdpSocket,
+    /// Bytes that the kernel lets it receive ahead, overhead included.
+    pub granted: usize,
+    /// Many datagrams may be sent as one message (UDP_SEGMENT).
+    pub joins: bool,
+}
+
+/// Binds a socket with buffers of about `buffer` bytes. `segments`: datagrams may go to the kernel and come from it
+/// many at a time, where it can do that.
+///
+/// # Errors
+/// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`, and what else bind(2) answers.
+pub fn bind(address: SocketAddr, buffer: usize, segments: bool) -> Result<Bound> {
+    let socket = ports::bind(address).map_err(|error| {
+        let errno = Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
+        let wanted = "an address and port of this host that are free";
+        let advice = "leave the port 0, or choose another address with FI_SOURCE or fi_setname";
+        Error::wanted(errno, "the address of an endpoint", wanted, format!("{address}: {error}"), advice)
+    })?;
+    socket.set_nonblocking(true).map_err(|_| os_error("fcntl"))?;
+    local::prepare(&socket, address);
+    let asked = i32::try_from(buffer).unwrap_or(i32::MAX);
+    // Privileged processes get what they ask for, others at most net.core.rmem_max and wmem_max.
+    for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
+    {
+        if !set_option(&socket, libc::SOL_SOCKET, forced, asked) {
+            set_option(&socket, libc::SOL_SOCKET, plain, asked);
+        }
+    }
+    // Packets that are too long for the path are to vanish, so that the longest size that does not can be found.
+    if address.is_ipv4() {
+        set_option(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE);
+        set_option(&socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1);
+    } else {
+        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE);
+        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1);
+    }
+    if segments {
+        set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1);
+    }
+    let joins = segments && option(&socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_some();
+    let granted = option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(212_992);
+    Ok(Bound { socket, granted: usize::try_from(granted).unwrap_or(0).max(65_536), joins })
+}
