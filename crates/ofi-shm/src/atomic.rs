@@ -95,7 +95,7 @@ impl Lane {
         if self.change_one(common, out) {
             return Ok(Posted::Done);
         }
-        if self.parked.is_empty() {
+        if self.parked.queue.is_empty() {
             let atomic = Atomic {
                 executor: out.executor,
                 operands: out.operands,
@@ -110,7 +110,7 @@ impl Lane {
                     Ok(false) => {} // the grant was withdrawn: ask again
                     Err(errno) => {
                         let id = host.open(self.peer, out.ticket, Op::Parked);
-                        (self.outstanding, self.busy) = (self.outstanding + 1, true);
+                        (self.initiated.outstanding, self.busy) = (self.initiated.outstanding + 1, true);
                         self.finish(host, id, Err(errno));
                         return Ok(Posted::Pending);
                     }
@@ -125,16 +125,16 @@ impl Lane {
                     if let Some(slot) = host.op(self.peer, id) {
                         *slot = commanded(out.results.into(), out.len);
                     }
-                    (self.outstanding, self.busy) = (self.outstanding + 1, true);
-                    self.commanded += 1;
+                    (self.initiated.outstanding, self.busy) = (self.initiated.outstanding + 1, true);
+                    self.initiated.commanded += 1;
                     return Ok(Posted::Pending);
                 }
             }
         }
         let id = host.open(self.peer, out.ticket, Op::Parked);
-        (self.outstanding, self.busy) = (self.outstanding + 1, true);
-        self.parked.push_back(Parked::Atomic { id, access: AtomicAccess::new(out) });
-        self.parked_accesses += 1;
+        (self.initiated.outstanding, self.busy) = (self.initiated.outstanding + 1, true);
+        self.parked.queue.push_back(Parked::Atomic { id, access: AtomicAccess::new(out) });
+        self.parked.accesses += 1;
         self.move_parked(common, host);
         Ok(Posted::Pending)
     }
@@ -144,8 +144,8 @@ impl Lane {
     #[inline]
     fn change_one(&self, common: &mut Common, out: &OutAtomic<'_>) -> bool {
         let [piece] = out.remote else { return false };
-        let Some(Grant::Given(granted)) = self.grants.get(&piece.key) else { return false };
-        if !self.may_be_direct(common) || !self.parked.is_empty() {
+        let Some(Grant::Given(granted)) = self.grants.known.get(&piece.key) else { return false };
+        if !self.may_be_direct(common) || !self.parked.queue.is_empty() {
             return false;
         }
         let one = |pieces: &[Piece]| match pieces {
@@ -189,7 +189,7 @@ impl Lane {
 
     /// An address in memory that is aligned like the element at this remote address: of the mapping, once there is one.
     fn place_of(&self, piece: &RemotePiece) -> u64 {
-        match self.grants.get(&piece.key) {
+        match self.grants.known.get(&piece.key) {
             Some(Grant::Given(granted)) => {
                 granted.resolve(piece.addr, piece.len, true).map_or(piece.addr, |target| target.addr() as u64)
             }
@@ -220,7 +220,7 @@ impl Lane {
         };
         let mut done = 0;
         for (&(target, run), piece) in targets.iter().zip(atomic.remote) {
-            let holds = match self.grants.get(&piece.key) {
+            let holds = match self.grants.known.get(&piece.key) {
                 Some(Grant::Given(granted)) => self.while_granted(granted, || {
                     let old = if old.is_null() { old } else { old.wrapping_add(done) };
                     let (operands, comparands) = (operands.wrapping_add(done), comparands.wrapping_add(done));
@@ -232,7 +232,7 @@ impl Lane {
                 _ => false,
             };
             if !holds {
-                self.grants.remove(&piece.key);
+                self.grants.known.remove(&piece.key);
                 // Beginning again would change the first pieces twice.
                 return if done == 0 { Ok(false) } else { Err(Errno::EKEYREJECTED) };
             }
@@ -311,7 +311,7 @@ impl Lane {
         if self.send_atomic(common, &atomic, id).is_err() {
             return Some(access);
         }
-        self.commanded += 1;
+        self.initiated.commanded += 1;
         if let Some(slot) = host.op(self.peer, id) {
             *slot = commanded(access.results, access.len);
         }

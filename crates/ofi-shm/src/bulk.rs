@@ -47,7 +47,7 @@ impl Lane {
         crash_point!("bulk.open");
         common.helper.post(&common.shared, &self.socket, message, Some(Arc::new(fd)));
         crash_point!("bulk.opened");
-        self.bulk_out = Some(BulkOut::new(producer, memory));
+        self.bulk.out = Some(BulkOut::new(producer, memory));
         Ok(())
     }
 
@@ -62,7 +62,7 @@ impl Lane {
         // only consumer.
         let consumer = unsafe { Consumer::new(lines, link.own.memory.word(pair::BULK_READ)) };
         crash_point!("bulk.attach");
-        self.bulk_in = Some(BulkIn::new(consumer, memory));
+        self.bulk.input = Some(BulkIn::new(consumer, memory));
         Ok(())
     }
 
@@ -71,15 +71,17 @@ impl Lane {
     /// # Errors
     /// [`Broken`] if the peer claims to have read what was never written.
     pub fn pump<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
-        if self.streams.is_empty() {
+        if self.bulk.streams.is_empty() {
             return Ok(());
         }
-        if self.bulk_out.is_none() && self.open_bulk(common).is_err() {
+        if self.bulk.out.is_none() && self.open_bulk(common).is_err() {
             return Ok(()); // out of memory or descriptors now; tried again at the next poll
         }
         let mut sent = false;
         for _ in 0..TURN {
-            let (Some(stream), Some(bulk)) = (self.streams.front_mut(), &mut self.bulk_out) else { break };
+            let (Some(stream), Some(bulk)) = (self.bulk.streams.front_mut(), &mut self.bulk.out) else {
+                break;
+            };
             let part = (stream.len - stream.sent).min(PART);
             let mut slot = match bulk.producer.reserve(PART_HEADER + part) {
                 Ok(slot) => slot,
@@ -105,7 +107,7 @@ impl Lane {
             stream.sent += part;
             let over = stream.sent == stream.len;
             self.ring(common);
-            if over && let Some(stream) = self.streams.pop_front() {
+            if over && let Some(stream) = self.bulk.streams.pop_front() {
                 crash_point!("stream.ended");
                 self.streamed(common, host, &stream);
             }
@@ -126,7 +128,7 @@ impl Lane {
                 }
             }
             Streamed::Read(remote) => {
-                self.serving -= 1;
+                self.served.serving -= 1;
                 host.accessed(&common.shared.domain.regions, MrAccess::REMOTE_READ, remote);
             }
             Streamed::Kept(_) | Streamed::Write(_) => {}
@@ -135,9 +137,9 @@ impl Lane {
 
     /// The memory of a stream is not there any more: its registration was closed, or its operation ended.
     fn break_off(&mut self, common: &mut Common, errno: Errno) {
-        let Some(stream) = self.streams.pop_front() else { return };
+        let Some(stream) = self.bulk.streams.pop_front() else { return };
         if let Streamed::Read(_) = stream.source {
-            self.serving -= 1;
+            self.served.serving -= 1;
             self.done(common, stream.id, Err(errno));
         }
     }
@@ -149,7 +151,7 @@ impl Lane {
     pub fn take_parts<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
         let mut taken = false;
         for _ in 0..TURN {
-            let Some(bulk) = &mut self.bulk_in else { return Ok(()) };
+            let Some(bulk) = &mut self.bulk.input else { return Ok(()) };
             let Some(record) = bulk.consumer.peek()? else { break };
             // SAFETY: the record's body is aligned, and readable until `advance`.
             let mut words = unsafe { Words::new(record.body, record.body_len) };
@@ -167,12 +169,12 @@ impl Lane {
             }
             taken = true;
             crash_point!("part.taken");
-            if let Some(bulk) = &mut self.bulk_in {
+            if let Some(bulk) = &mut self.bulk.input {
                 bulk.consumer.advance(&record);
             }
         }
         if taken {
-            if let Some(bulk) = &mut self.bulk_in {
+            if let Some(bulk) = &mut self.bulk.input {
                 bulk.consumer.flush();
             }
             self.ring(common); // the peer may sleep until there is room

@@ -21,24 +21,24 @@ impl Lane {
     /// The peer has ended: fails everything that this end still asks of it. What the peer sent before is still
     /// delivered.
     pub fn end<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) {
-        self.gone = true;
+        self.end.gone = true;
         self.settle_reads();
-        if self.outstanding > 0 {
+        if self.initiated.outstanding > 0 {
             host.fail_outgoing(self.peer, Errno::ECONNRESET);
         }
-        (self.outstanding, self.commanded, self.parked_accesses) = (0, 0, 0);
-        self.unconfirmed.clear();
-        self.serving -= self.reads_served.drain(..).count();
-        self.streams.clear();
-        self.parked.clear();
-        self.backlog.clear();
-        for id in self.kept.ids(|_| true) {
-            common.kept -= self.kept.remove(id).map_or(0, |bytes| bytes.len());
+        (self.initiated.outstanding, self.initiated.commanded, self.parked.accesses) = (0, 0, 0);
+        self.initiated.unconfirmed.clear();
+        self.served.serving -= self.served.reads.drain(..).count();
+        self.bulk.streams.clear();
+        self.parked.queue.clear();
+        self.replies.backlog.clear();
+        for id in self.back_pressure.kept.ids(|_| true) {
+            common.kept -= self.back_pressure.kept.remove(id).map_or(0, |bytes| bytes.len());
         }
-        if !self.bulk_in.as_mut().is_some_and(BulkIn::has_input) {
+        if !self.bulk.input.as_mut().is_some_and(BulkIn::has_input) {
             // What it was writing when it ended stays unfinished, and holds up nothing behind it.
-            self.writes = Slots::default();
-            self.serving = 0;
+            self.served.writes = Slots::default();
+            self.served.serving = 0;
         }
     }
 
@@ -55,7 +55,7 @@ impl Lane {
             return true;
         }
         let round = common.helper.rounds();
-        let since = *self.closed_at.get_or_insert(round);
+        let since = *self.end.closed_at.get_or_insert(round);
         if round.wrapping_sub(since) >= WHOLE_ROUND {
             return true;
         }
@@ -65,7 +65,7 @@ impl Lane {
 
     /// Whether everything that an ended peer sent has been taken.
     pub fn is_drained(&mut self) -> bool {
-        !self.has_commands() && !self.bulk_in.as_mut().is_some_and(BulkIn::has_input)
+        !self.has_commands() && !self.bulk.input.as_mut().is_some_and(BulkIn::has_input)
     }
 
     /// Whether commands wait that were sent before the peer closed.
@@ -85,12 +85,12 @@ impl Lane {
     ) {
         let id = SlotId::from_wire(op);
         if high & flag::KEPT != 0 {
-            if let Some(bytes) = self.kept.remove(id) {
+            if let Some(bytes) = self.back_pressure.kept.remove(id) {
                 common.kept -= bytes.len();
             }
         } else if let Some(op) = host.finish(self.peer, id, result) {
-            self.outstanding -= 1;
-            self.commanded -= usize::from(op.is_commanded());
+            self.initiated.outstanding -= 1;
+            self.initiated.commanded -= usize::from(op.is_commanded());
             if let Op::Read { coming: Coming::Parts(true), .. } = op {
                 self.took_off(common, host);
             }
@@ -100,8 +100,8 @@ impl Lane {
     /// An operation of this end has ended here.
     pub fn finish<H: Host<Shm>>(&mut self, host: &mut H, id: SlotId, result: Result<(), Errno>) {
         if let Some(op) = host.finish(self.peer, id, result) {
-            self.outstanding -= 1;
-            self.commanded -= usize::from(op.is_commanded());
+            self.initiated.outstanding -= 1;
+            self.initiated.commanded -= usize::from(op.is_commanded());
         }
     }
 
@@ -110,14 +110,14 @@ impl Lane {
         // Before anything ends: the peer may be writing into a receive, or reading what is sent.
         self.close_copies(crate::single::deadline());
         common.counts.lost += 1;
-        for id in self.kept.ids(|_| true) {
-            if let Some(bytes) = self.kept.remove(id) {
+        for id in self.back_pressure.kept.ids(|_| true) {
+            if let Some(bytes) = self.back_pressure.kept.remove(id) {
                 common.kept -= bytes.len();
             }
         }
-        let is_spare = self.is_spare;
+        let is_spare = self.schedule.is_spare;
         *self = Self::new(self.peer, std::mem::take(&mut self.socket));
-        self.is_spare = is_spare;
+        self.schedule.is_spare = is_spare;
         host.fail_peer(self.peer, errno);
     }
 }

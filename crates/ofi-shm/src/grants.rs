@@ -15,7 +15,7 @@ use crate::sys::Mapping;
 impl Lane {
     /// What is known of the peer's `key`; asks the peer if that is nothing.
     pub fn grant(&mut self, common: &Common, key: u64, write: bool) -> &Grant {
-        self.grants.entry(key).or_insert_with(|| {
+        self.grants.known.entry(key).or_insert_with(|| {
             let message = Message::Request { incarnation: common.shared.incarnation, key, write };
             common.helper.post(&common.shared, &self.socket, message, None);
             crash_point!("grant.ask");
@@ -29,11 +29,11 @@ impl Lane {
     /// What the owner would answer. That is asked of a grant that holds alone: the key of one that does not may be
     /// another region's by now.
     pub fn resolve(&mut self, piece: &RemotePiece, write: bool) -> Result<Option<*mut u8>, Errno> {
-        let Some(Grant::Given(granted)) = self.grants.get(&piece.key) else { return Ok(None) };
+        let Some(Grant::Given(granted)) = self.grants.known.get(&piece.key) else { return Ok(None) };
         match granted.resolve(piece.addr, piece.len, write) {
             Ok(target) => Ok(Some(target)),
             Err(_) if self.up().is_none_or(|up| !granted.holds(up)) => {
-                self.grants.remove(&piece.key);
+                self.grants.known.remove(&piece.key);
                 Ok(None)
             }
             Err(errno) => Err(errno),
@@ -46,8 +46,8 @@ impl Lane {
             Some(memory) => Grant::Given(Granted { terms, memory }),
             None => Grant::Refused,
         };
-        self.grants.insert(key, grant);
-        if self.grants.len() > self.grants_limit {
+        self.grants.known.insert(key, grant);
+        if self.grants.known.len() > self.grants.limit {
             self.forget_grants();
         }
     }
@@ -64,13 +64,13 @@ impl Lane {
             Grant::Given(granted) => granted.terms.slot == u32::MAX,
             Grant::Asked => false,
         };
-        let too_many = self.grants.values().filter(|grant| unknown(grant)).count() > MANY;
-        self.grants.retain(|_, grant| match grant {
+        let too_many = self.grants.known.values().filter(|grant| unknown(grant)).count() > MANY;
+        self.grants.known.retain(|_, grant| match grant {
             grant if unknown(grant) => !too_many,
             Grant::Given(granted) => holds(&parts.endpoint, &granted.terms),
             _ => true,
         });
-        self.grants_limit = (2 * self.grants.len()).max(FEW);
+        self.grants.limit = (2 * self.grants.known.len()).max(FEW);
     }
 
     /// Runs `copy` if the grant still holds, in a way that its owner can wait for.

@@ -22,7 +22,7 @@ pub fn size_limit() -> usize {
 impl Lane {
     /// Sends a note.
     pub fn note(&mut self, common: &mut Common, out: &OutNote<'_>) -> Result<()> {
-        if self.gone {
+        if self.end.gone {
             return Err(Error::AGAIN);
         }
         match self.up() {

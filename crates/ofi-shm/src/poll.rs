@@ -73,7 +73,7 @@ impl Lane {
     #[inline]
     fn next_kind(&self) -> u32 {
         match &self.link {
-            Some(Link { up: Some(up), .. }) if self.serving == 0 => up.commands.next_high(),
+            Some(Link { up: Some(up), .. }) if self.served.serving == 0 => up.commands.next_high(),
             _ => 0,
         }
     }
@@ -109,7 +109,7 @@ impl Lane {
                 break;
             }
         }
-        self.idle = 0;
+        self.schedule.idle = 0;
         up.commands.flush();
         if up.bell.ring() == Wake::Needed {
             self.ring(common); // it sleeps until there is room
@@ -152,7 +152,7 @@ impl Lane {
 
     /// Tells the peer of the room that there is now.
     fn taken(&mut self, common: &mut Common) {
-        self.idle = 0;
+        self.schedule.idle = 0;
         let Some(Link { up: Some(up), .. }) = &mut self.link else { return };
         up.commands.flush();
         if up.bell.ring() == Wake::Needed {
@@ -162,25 +162,25 @@ impl Lane {
 
     /// Whether something is under way.
     fn is_busy(&self) -> bool {
-        self.outstanding != 0
-            || self.gone
-            || self.wished
-            || self.serving != 0
+        self.initiated.outstanding != 0
+            || self.end.gone
+            || self.back_pressure.wished
+            || self.served.serving != 0
             || !self.pulls.is_empty()
             || self.copies()
-            || !self.backlog.is_empty()
-            || !self.streams.is_empty()
-            || !self.parked.is_empty()
-            || !self.kept.is_empty()
+            || !self.replies.backlog.is_empty()
+            || !self.bulk.streams.is_empty()
+            || !self.parked.queue.is_empty()
+            || !self.back_pressure.kept.is_empty()
     }
 
     /// Whether a poll would move something: the peer has put something into a ring, or made room that was waited for.
     pub fn has_input(&mut self) -> bool {
-        let bulk = self.bulk_in.as_mut().is_some_and(BulkIn::has_input);
-        let room = !self.streams.is_empty() && self.bulk_out.as_mut().is_none_or(BulkOut::has_room);
+        let bulk = self.bulk.input.as_mut().is_some_and(BulkIn::has_input);
+        let room = !self.bulk.streams.is_empty() && self.bulk.out.as_mut().is_none_or(BulkOut::has_room);
         let copies = self.has_copies_to_move();
         let room = room || self.has_room_again();
-        let backlog = !self.backlog.is_empty();
+        let backlog = !self.replies.backlog.is_empty();
         let Some(Link { up: Some(up), replies, .. }) = &mut self.link else { return false };
         let some = |consumer: &mut Consumer| !matches!(consumer.peek(), Ok(None));
         bulk || room
@@ -188,30 +188,30 @@ impl Lane {
             || some(&mut up.commands)
             || some(&mut up.replies)
             || up.wish() == wish::CLOSED
-            || self.gone
+            || self.end.gone
             || (backlog && replies.reserve(24).is_ok())
     }
 
     #[inline(never)]
     fn poll_slow<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
         // Looked at before the replies are taken: what the peer answered before it closed still counts.
-        let closed = self.gone || (self.is_closed() && self.may_tell_of_end(common));
+        let closed = self.end.gone || (self.is_closed() && self.may_tell_of_end(common));
         std::sync::atomic::fence(Ordering::Acquire); // with the store of `CLOSED`
         self.take_replies(common, host)?;
         self.take_parts(common, host)?;
-        while let Some(reply) = self.backlog.front() {
+        while let Some(reply) = self.replies.backlog.front() {
             let (high, words) = (reply.high, reply.words);
             if !self.try_reply(common, high, words) {
                 break;
             }
-            self.backlog.pop_front();
+            self.replies.backlog.pop_front();
         }
         self.pump(common, host)?;
         if self.single.is_some() {
             self.move_single(common, host);
         }
         self.move_parked(common, host);
-        if self.wished && host.may_hold(self.peer, common.eager) {
+        if self.back_pressure.wished && host.may_hold(self.peer, common.eager) {
             self.wish(wish::NONE);
         }
         if closed {
@@ -225,8 +225,8 @@ impl Lane {
     }
 
     fn wish(&mut self, what: u32) {
-        self.wished = what == wish::KEEP;
-        self.busy |= self.wished;
+        self.back_pressure.wished = what == wish::KEEP;
+        self.busy |= self.back_pressure.wished;
         if let Some(link) = &self.link {
             link.own.word32(pair::WISH).store(what, Ordering::Relaxed);
             crash_point!("wish.stored");
@@ -264,7 +264,8 @@ impl Lane {
     /// Asks the peer to keep its payloads, if there is no more room for them.
     #[inline]
     pub fn after_delivery<H: Host<Shm>>(&mut self, common: &Common, host: &H, delivery: Delivery) {
-        if delivery == Delivery::Kept && !self.wished && !host.may_hold(self.peer, common.eager) {
+        if delivery == Delivery::Kept && !self.back_pressure.wished && !host.may_hold(self.peer, common.eager)
+        {
             self.wish(wish::KEEP);
         }
     }

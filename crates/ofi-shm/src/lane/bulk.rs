@@ -1,5 +1,7 @@
 //! The rings for large payloads, and what is streamed through them.
 
+use std::collections::VecDeque;
+
 use ofi_api::{Errno, RemotePiece};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
@@ -132,4 +134,13 @@ impl Stream {
         };
         if copied == len { Ok(()) } else { Err(Errno::EINVAL) }
     }
+}
+
+/// What a lane has for large payloads.
+#[derive(Default)]
+pub struct Bulk {
+    pub out: Option<BulkOut>,
+    pub input: Option<BulkIn>,
+    /// Payloads on their way to the peer, in their order.
+    pub streams: VecDeque<Stream>,
 }

@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use ofi_api::Errno;
 
+use rustc_hash::FxHashMap;
+
 use super::link::Up;
 use crate::control::Terms;
 use crate::layout::endpoint;
@@ -64,4 +66,17 @@ pub fn current<'a>(peer: &'a Mapping, terms: &Terms) -> &'a AtomicU32 {
 /// Whether a grant still holds.
 pub fn holds(peer: &Mapping, terms: &Terms) -> bool {
     current(peer, terms).load(Ordering::Acquire) == terms.generation
+}
+
+/// What is known of the peer's keys.
+pub struct Grants {
+    pub known: FxHashMap<u64, Grant>,
+    /// How many there may be before void ones are looked for.
+    pub limit: usize,
+}
+
+impl Default for Grants {
+    fn default() -> Self {
+        Self { known: FxHashMap::default(), limit: FEW }
+    }
 }

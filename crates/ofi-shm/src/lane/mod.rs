@@ -13,7 +13,6 @@ pub mod replies;
 pub mod served;
 pub mod single;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -26,68 +25,83 @@ use ofi_ring::membarrier::Support;
 use ofi_ring::record::{Consumer, Corrupt, Producer};
 use rustc_hash::FxHashMap;
 
-use self::bulk::{BulkIn, BulkOut, Stream};
-use self::grants::Grant;
+use self::bulk::Bulk;
+use self::grants::Grants;
 use self::link::{Link, Up};
-use self::parked::Parked;
+use self::parked::ParkedQueue;
 use self::pull::Pull;
-use self::replies::{DONES, Dones, Reply};
-use self::served::{ServedRead, ServedWrite};
+use self::replies::{DONES, Replies, Reply};
+use self::served::Served;
 use self::single::Single;
 use crate::command::{Writer, kind};
 use crate::common::{Common, full};
 use crate::layout::{doorbell, endpoint, pair};
 use crate::pair::{self as pairs, OwnPair, PeerParts};
 
-/// See the module.
-pub struct Lane {
-    pub peer: Peer,
-    pub socket: Vec<u8>,
-    /// Before `link`, whose memories have their words.
-    pub bulk_out: Option<BulkOut>,
-    pub bulk_in: Option<BulkIn>,
-    pub link: Option<Link>,
+/// How the peer ends.
+#[derive(Default)]
+pub struct End {
     /// The peer has ended. What it sent is still taken; then the lane is given up.
     pub gone: bool,
     /// The helper's round in which its end was seen in its memory, of a connected endpoint.
     pub closed_at: Option<u64>,
+}
+
+/// Operations of this end.
+#[derive(Default)]
+pub struct Initiated {
+    /// Those that have not ended.
+    pub outstanding: usize,
+    /// Reads and writes among them that the peer serves.
+    pub commanded: usize,
+    /// Sends that are in the ring before the peer is known to exist.
+    pub unconfirmed: Vec<SlotId>,
     /// One more than the bytes for which a post found no room in the ring of commands; 0 once a sleeper was told of
     /// room.
     pub starved: u32,
-    /// Something is under way: set when it begins, reset by the poll that finds nothing left.
-    pub busy: bool,
-    /// Operations of this lane that have not ended.
-    pub outstanding: usize,
-    /// Long reads and writes of the peer being served here: its commands wait.
-    pub serving: usize,
+}
+
+/// Payloads that stay with their senders until a receiver has room.
+#[derive(Default)]
+pub struct BackPressure {
     /// This end has asked the peer to keep its payloads.
     pub wished: bool,
-    /// Sends that are in the ring before the peer is known to exist.
-    pub unconfirmed: Vec<SlotId>,
-    pub backlog: VecDeque<Reply>,
-    dones: Dones,
-    pub streams: VecDeque<Stream>,
-    pub pulls: FxHashMap<u64, Pull>,
-    /// Copies from memory to memory.
-    pub single: Option<Box<Single>>,
+    /// What this end keeps as the peer has asked for that.
     pub kept: Slots<Box<[u8]>>,
-    pub writes: Slots<ServedWrite>,
-    /// Reads of the peer that it is asked to choose a way for.
-    pub reads_served: Vec<ServedRead>,
-    pub grants: FxHashMap<u64, Grant>,
-    /// How many of them there may be before void ones are looked for.
-    pub grants_limit: usize,
-    pub parked: VecDeque<Parked>,
-    /// How many of them are accesses of this end: later operations must not overtake them.
-    pub parked_accesses: usize,
-    /// Reads and writes of this end that the peer serves.
-    pub commanded: usize,
+}
+
+/// Where the endpoint's lists have the lane (`lanes/`).
+#[derive(Default)]
+pub struct Schedule {
     /// Not polled each time: its peer rings.
     pub is_cold: bool,
     /// It is in the list of those that were lost, and whose number another peer may take.
     pub is_spare: bool,
     /// Polls since a command came; `ShmLanes::cool_down` uses it.
     pub idle: u32,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Lane {
+    pub peer: Peer,
+    pub socket: Vec<u8>,
+    /// Before `link`, whose memories have their words.
+    pub bulk: Bulk,
+    pub link: Option<Link>,
+    pub end: End,
+    /// Something is under way: set when it begins, reset by the poll that finds nothing left.
+    pub busy: bool,
+    pub initiated: Initiated,
+    pub served: Served,
+    pub back_pressure: BackPressure,
+    pub replies: Replies,
+    pub pulls: FxHashMap<u64, Pull>,
+    /// Copies from memory to memory.
+    pub single: Option<Box<Single>>,
+    pub grants: Grants,
+    pub parked: ParkedQueue,
+    pub schedule: Schedule,
 }
 
 /// Why a lane has to be given up.
@@ -109,37 +123,7 @@ pub enum Flow {
 
 impl Lane {
     pub fn new(peer: Peer, socket: Vec<u8>) -> Self {
-        Self {
-            peer,
-            socket,
-            link: None,
-            gone: false,
-            closed_at: None,
-            starved: 0,
-            busy: false,
-            outstanding: 0,
-            serving: 0,
-            wished: false,
-            unconfirmed: Vec::new(),
-            backlog: VecDeque::new(),
-            dones: Dones::default(),
-            streams: VecDeque::new(),
-            bulk_out: None,
-            bulk_in: None,
-            pulls: FxHashMap::default(),
-            single: None,
-            kept: Slots::default(),
-            writes: Slots::default(),
-            reads_served: Vec::new(),
-            grants: FxHashMap::default(),
-            grants_limit: grants::FEW,
-            parked: VecDeque::new(),
-            parked_accesses: 0,
-            commanded: 0,
-            is_cold: false,
-            is_spare: false,
-            idle: 0,
-        }
+        Self { peer, socket, ..Self::default() }
     }
 
     /// Makes this end of the pair and greets the peer, unless that has been done.
@@ -250,12 +234,12 @@ impl Lane {
     /// A post found no room for `len` bytes: see [`Lane::has_room_again`].
     #[cold]
     pub fn starve(&mut self, len: usize) {
-        self.starved = u32::try_from(len + 1).unwrap_or(u32::MAX);
+        self.initiated.starved = u32::try_from(len + 1).unwrap_or(u32::MAX);
     }
 
     /// Whether there is room now for what found none.
     pub fn has_room_again(&mut self) -> bool {
-        let (wanted, link) = (self.starved, self.link_mut());
+        let (wanted, link) = (self.initiated.starved, self.link_mut());
         wanted > 0 && link.is_some_and(|link| link.commands.reserve(wanted as usize - 1).is_ok())
     }
 
@@ -282,8 +266,8 @@ impl Lane {
 
     /// Sends a reply, now or when its ring has room.
     pub fn reply(&mut self, common: &mut Common, high: u32, words: [u64; 3]) {
-        if !self.backlog.is_empty() || !self.try_reply(common, high, words) {
-            self.backlog.push_back(Reply { high, words });
+        if !self.replies.backlog.is_empty() || !self.try_reply(common, high, words) {
+            self.replies.backlog.push_back(Reply { high, words });
             self.busy = true;
         }
     }
@@ -303,10 +287,10 @@ impl Lane {
     /// Tells the peer how its operation ended: at once, or along with others that are being executed just now.
     pub fn done(&mut self, common: &mut Common, op: u64, result: Result<(), Errno>) {
         crash_point!("done.send");
-        if self.dones.gathers && result.is_ok() {
-            self.dones.ops[self.dones.count] = op;
-            self.dones.count += 1;
-            if self.dones.count == DONES {
+        if self.replies.dones.gathers && result.is_ok() {
+            self.replies.dones.ops[self.replies.dones.count] = op;
+            self.replies.dones.count += 1;
+            if self.replies.dones.count == DONES {
                 self.tell_done(common);
             }
             return;
@@ -320,23 +304,23 @@ impl Lane {
     /// Has the ends of operations gather from now on, or tells of those that have.
     #[inline]
     pub fn gather_dones(&mut self, common: &mut Common, gather: bool) {
-        self.dones.gathers = gather;
+        self.replies.dones.gathers = gather;
         self.tell_done(common);
     }
 
     /// Tells of the operations that have gathered.
     #[inline]
     pub fn tell_done(&mut self, common: &mut Common) {
-        let count = std::mem::take(&mut self.dones.count);
+        let count = std::mem::take(&mut self.replies.dones.count);
         if count > 0 {
             self.tell_of(common, count);
         }
     }
 
     fn tell_of(&mut self, common: &mut Common, count: usize) {
-        let ops = self.dones.ops;
+        let ops = self.replies.dones.ops;
         if count > 1
-            && self.backlog.is_empty()
+            && self.replies.backlog.is_empty()
             && let Some(link) = &mut self.link
             && let Ok(mut slot) = link.replies.reserve(count * 8)
         {

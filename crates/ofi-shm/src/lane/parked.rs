@@ -1,5 +1,7 @@
 //! What waits for a grant.
 
+use std::collections::VecDeque;
+
 use ofi_api::{Piece, RemotePiece};
 use ofi_core::atomic::Executor;
 use ofi_core::copy;
@@ -60,4 +62,12 @@ impl AtomicAccess {
             part => vec![Piece::new(part.as_ptr().cast_mut(), part.len())],
         })
     }
+}
+
+/// All of it, in order.
+#[derive(Default)]
+pub struct ParkedQueue {
+    pub queue: VecDeque<Parked>,
+    /// How many of them are accesses of this end: later operations must not overtake them.
+    pub accesses: usize,
 }

@@ -1,5 +1,7 @@
 //! Replies that wait.
 
+use std::collections::VecDeque;
+
 /// Ends of operations that one reply tells of: they fill a line of its ring.
 pub const DONES: usize = 7;
 
@@ -16,4 +18,12 @@ pub struct Dones {
 pub struct Reply {
     pub high: u32,
     pub words: [u64; 3],
+}
+
+/// What the peer is still to be told.
+#[derive(Default)]
+pub struct Replies {
+    /// Replies that found their ring full, in order.
+    pub backlog: VecDeque<Reply>,
+    pub dones: Dones,
 }

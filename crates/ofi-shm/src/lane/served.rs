@@ -1,6 +1,7 @@
 //! What this end does for the peer.
 
 use ofi_api::{Errno, RemotePiece};
+use ofi_core::slots::Slots;
 use ofi_core::transport::RemoteData;
 
 use crate::lend::Lend;
@@ -30,4 +31,14 @@ impl ServedRead {
     pub const fn new(op: u64, piece: RemotePiece, lend: Option<Lend>) -> Self {
         Self { op, piece, _lend: lend }
     }
+}
+
+/// Long accesses of the peer that are being served here.
+#[derive(Default)]
+pub struct Served {
+    /// How many there are: its commands wait.
+    pub serving: usize,
+    pub writes: Slots<ServedWrite>,
+    /// Reads that it is asked to choose a way for.
+    pub reads: Vec<ServedRead>,
 }

@@ -23,7 +23,8 @@ impl ShmLanes {
     /// Makes quiet lanes cold, while there are too many hot ones.
     #[cold]
     pub(super) fn cool_down<H: Host<Shm>>(&mut self, host: &mut H) {
-        let quiet = |lane: &Lane| lane.idle >= QUIET && lane.outstanding == 0 && !lane.copies();
+        let quiet =
+            |lane: &Lane| lane.schedule.idle >= QUIET && lane.initiated.outstanding == 0 && !lane.copies();
         let candidates: Vec<Peer> =
             self.hot.iter().copied().filter(|&peer| quiet(&self.lanes[peer as usize])).collect();
         if candidates.is_empty() {
@@ -41,10 +42,10 @@ impl ShmLanes {
         for peer in candidates {
             // What was sent before the barrier is seen now; what comes later rings.
             let lane = &mut self.lanes[peer as usize];
-            lane.is_cold = !lane.has_input();
-            if lane.is_cold { quiet.push(peer) } else { late.push(peer) }
+            lane.schedule.is_cold = !lane.has_input();
+            if lane.schedule.is_cold { quiet.push(peer) } else { late.push(peer) }
         }
-        self.hot.retain(|&peer| !self.lanes[peer as usize].is_cold);
+        self.hot.retain(|&peer| !self.lanes[peer as usize].schedule.is_cold);
         self.cold.append(&mut quiet);
         for peer in late {
             self.poll_lane(host, peer);
@@ -52,12 +53,12 @@ impl ShmLanes {
     }
 
     pub(super) fn warm_up(&mut self, peer: Peer) {
-        if self.lanes.get(peer as usize).is_some_and(|lane| lane.is_cold)
+        if self.lanes.get(peer as usize).is_some_and(|lane| lane.schedule.is_cold)
             && let Some(at) = self.cold.iter().position(|&other| other == peer)
         {
             self.cold.swap_remove(at);
             let lane = &mut self.lanes[peer as usize];
-            (lane.idle, lane.is_cold) = (0, false);
+            (lane.schedule.idle, lane.schedule.is_cold) = (0, false);
             if self.lanes[peer as usize].up().is_some() {
                 self.hot.push(peer);
             }

@@ -21,7 +21,7 @@ impl ShmLanes {
                 Event::Attached { peer, own, parts } => {
                     let Some(peer) = self.meet(host, &peer) else { continue };
                     let lane = &mut self.lanes[peer as usize];
-                    if lane.gone && lane.has_commands() {
+                    if lane.end.gone && lane.has_commands() {
                         // The successor of an ended peer waits until all that its predecessor sent has been taken.
                         let peer = lane.socket.clone();
                         self.postponed.push(Event::Attached { peer, own, parts });

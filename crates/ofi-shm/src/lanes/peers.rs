@@ -36,12 +36,12 @@ impl ShmLanes {
         for _ in 0..self.spare.len().min(SPARES) {
             let peer = self.spare.pop_front()?;
             let lane = &mut self.lanes[peer as usize];
-            let is_idle = lane.link.is_none() && lane.outstanding == 0;
+            let is_idle = lane.link.is_none() && lane.initiated.outstanding == 0;
             if is_idle && !host.retire(peer) {
                 self.spare.push_back(peer); // later, perhaps
                 continue;
             }
-            lane.is_spare = false;
+            lane.schedule.is_spare = false;
             if is_idle {
                 return Some(peer);
             }
@@ -52,8 +52,8 @@ impl ShmLanes {
     /// The peer of this lane is lost. The lane is kept for its return, and is given to another peer if none is free.
     pub(super) fn spare(&mut self, peer: Peer) {
         let lane = &mut self.lanes[peer as usize];
-        if !lane.is_spare {
-            lane.is_spare = true;
+        if !lane.schedule.is_spare {
+            lane.schedule.is_spare = true;
             self.spare.push_back(peer);
         }
     }
@@ -67,7 +67,7 @@ impl ShmLanes {
     /// A peer is gone. Its lane ends when what it sent has been taken.
     pub(crate) fn bury(&mut self, peer: Peer) {
         let lane = &mut self.lanes[peer as usize];
-        (lane.gone, lane.busy) = (true, true);
+        (lane.end.gone, lane.busy) = (true, true);
         self.warm_up(peer); // a cold lane is not polled
     }
 
@@ -85,7 +85,7 @@ impl ShmLanes {
     #[cold]
     pub(super) fn break_up<H: Host<Shm>>(&mut self, host: &mut H, peer: Peer) {
         let lane = &self.lanes[peer as usize];
-        let closed = lane.gone || lane.is_closed();
+        let closed = lane.end.gone || lane.is_closed();
         if !closed {
             self.common.counts.corrupt += 1;
             tracing::warn!(target: "ofi::shm::ep_data", peer, "a peer broke the protocol; its lane is given up");

@@ -52,7 +52,7 @@ impl ShmLanes {
         }
         if self.hot.len() > HOT {
             for index in 0..self.hot.len() {
-                self.lanes[self.hot[index] as usize].idle += 1;
+                self.lanes[self.hot[index] as usize].schedule.idle += 1;
             }
             self.cool_down(host);
         }

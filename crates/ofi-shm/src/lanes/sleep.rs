@@ -47,7 +47,7 @@ impl ShmLanes {
             let lane = &mut self.lanes[self.hot[index] as usize];
             let has_input = lane.has_input();
             if has_input && lane.has_room_again() {
-                lane.starved = 0;
+                lane.initiated.starved = 0;
             }
             has_input
         })

@@ -16,7 +16,7 @@ pub use receive::deliver;
 impl Lane {
     /// The peer is there: what was put into its ring before counts as sent.
     pub fn confirm<H: Host<Shm>>(&mut self, host: &mut H) {
-        for id in std::mem::take(&mut self.unconfirmed) {
+        for id in std::mem::take(&mut self.initiated.unconfirmed) {
             self.finish(host, id, Ok(()));
         }
     }

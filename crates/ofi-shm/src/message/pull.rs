@@ -23,7 +23,7 @@ impl Lane {
         if token.key != 0 && token.high & flag::LENT == 0 && len > 0 {
             match self.grant(common, token.key, false) {
                 Grant::Asked => {
-                    self.parked.push_back(Parked::Pull { token, into });
+                    self.parked.queue.push_back(Parked::Pull { token, into });
                     self.busy = true;
                     return;
                 }
@@ -52,7 +52,7 @@ impl Lane {
         let into = match sink {
             Sink::Receive(into) => into,
             Sink::Write(id) => {
-                if let Some(write) = self.writes.get_mut(id) {
+                if let Some(write) = self.served.writes.get_mut(id) {
                     write.measured = measured;
                 }
                 return self.reply(common, kind::SEND, [token.op, id.to_wire(), len as u64]);
@@ -87,7 +87,7 @@ impl Lane {
         len: usize,
     ) -> bool {
         let Some(receiving) = host.receiving(into) else { return true };
-        let Some(Grant::Given(granted)) = self.grants.get(&token.key) else { return false };
+        let Some(Grant::Given(granted)) = self.grants.known.get(&token.key) else { return false };
         let Some(source) = granted.at(token.offset, len) else { return false };
         // SAFETY: `at` checked that the bytes lie in the granted mapping; the pieces are lent for this receive.
         unsafe { copy::scatter(source, len, receiving.pieces, 0) };
@@ -120,12 +120,12 @@ impl Lane {
         let id = SlotId::from_wire(op);
         let len = usize::try_from(len).map_err(|_| Broken)?;
         if high & flag::KEPT != 0 {
-            let Some(bytes) = self.kept.remove(id) else { return Ok(()) };
+            let Some(bytes) = self.back_pressure.kept.remove(id) else { return Ok(()) };
             common.kept -= bytes.len();
             let len = len.min(bytes.len());
             if len > 0 {
                 // Nothing is pulled of an empty one: a part of it would be one that nobody asked for.
-                self.streams.push_back(Stream::kept(bytes, into, len));
+                self.bulk.streams.push_back(Stream::kept(bytes, into, len));
             }
             return Ok(());
         }
@@ -136,10 +136,10 @@ impl Lane {
                         self.finish(host, id, Ok(()));
                     }
                 } else {
-                    self.streams.push_back(Stream::message(id, into, len));
+                    self.bulk.streams.push_back(Stream::message(id, into, len));
                 }
             }
-            Some(Op::Write(..)) => self.streams.push_back(Stream::write(id, into, len)),
+            Some(Op::Write(..)) => self.bulk.streams.push_back(Stream::write(id, into, len)),
             _ => return Err(Broken),
         }
         Ok(())

@@ -29,7 +29,7 @@ impl Lane {
         len: usize,
     ) -> bool {
         let Some(Link { commands, up: Some(up), .. }) = &mut self.link else { return false };
-        if len > common.eager || self.parked_accesses > 0 || self.gone || up.wish() != wish::NONE {
+        if len > common.eager || self.parked.accesses > 0 || self.end.gone || up.wish() != wish::NONE {
             return false;
         }
         let Ok(mut slot) = commands.reserve(if TAGGED { 8 + len } else { len }) else { return false };
@@ -58,8 +58,8 @@ impl Lane {
         const SLOW: OpFlags = OpFlags::DELIVERY_COMPLETE.union(OpFlags::MATCH_COMPLETE).union(OpFlags::FENCE);
         if out.len > common.eager
             || out.flags.intersects(SLOW)
-            || self.parked_accesses > 0
-            || self.gone
+            || self.parked.accesses > 0
+            || self.end.gone
             || self.up().is_none_or(|up| up.wish() != wish::NONE)
         {
             return self.send_slow(common, host, out);
@@ -122,10 +122,10 @@ impl Lane {
         host: &mut H,
         out: &OutMessage<'_>,
     ) -> Result<Posted> {
-        if out.flags.contains(OpFlags::FENCE) && self.outstanding > 0 {
+        if out.flags.contains(OpFlags::FENCE) && self.initiated.outstanding > 0 {
             return Err(Error::AGAIN);
         }
-        if self.parked_accesses > 0 || self.gone {
+        if self.parked.accesses > 0 || self.end.gone {
             // It must not overtake an access that waits for a grant. And a peer that has ended makes way for its
             // successor when all that it sent has been taken.
             return Err(Error::AGAIN);
@@ -151,9 +151,9 @@ impl Lane {
                 host.abandon(id);
                 return Err(error);
             }
-            (self.outstanding, self.busy) = (self.outstanding + 1, true);
+            (self.initiated.outstanding, self.busy) = (self.initiated.outstanding + 1, true);
             if !confirm {
-                self.unconfirmed.push(id);
+                self.initiated.unconfirmed.push(id);
             }
             return Ok(Posted::Pending);
         }
@@ -169,7 +169,10 @@ impl Lane {
         confirm: bool,
     ) -> Result<Posted> {
         // A short one was held back for the peer's want of room: it counts as sent, and the library keeps it.
-        let keep = out.len <= common.eager && self.unconfirmed.is_empty() && self.up().is_some() && !confirm;
+        let keep = out.len <= common.eager
+            && self.initiated.unconfirmed.is_empty()
+            && self.up().is_some()
+            && !confirm;
         if keep && common.kept + out.len > common.kept_limit {
             return Err(Error::AGAIN);
         }
@@ -192,7 +195,7 @@ impl Lane {
         let id = if keep {
             high |= flag::KEPT;
             // SAFETY: the core lends the pieces of what it posts.
-            self.kept.insert(unsafe { copy::copied(out.pieces, out.len) })
+            self.back_pressure.kept.insert(unsafe { copy::copied(out.pieces, out.len) })
         } else {
             // SAFETY: the core lends the pieces of what it posts.
             let payload = unsafe { Payload::new(out.pieces, out.len, out.flags) };
@@ -215,7 +218,7 @@ impl Lane {
         }
         if let Err(error) = self.command(common, high, &words[..count]) {
             if keep {
-                self.kept.remove(id);
+                self.back_pressure.kept.remove(id);
             } else {
                 host.abandon(id);
             }
@@ -230,7 +233,7 @@ impl Lane {
             self.busy = true;
             return Ok(Posted::Done);
         }
-        (self.outstanding, self.busy) = (self.outstanding + 1, true);
+        (self.initiated.outstanding, self.busy) = (self.initiated.outstanding + 1, true);
         Ok(Posted::Pending)
     }
 }

@@ -66,7 +66,7 @@ impl Lane {
     ) -> Result<Posted> {
         self.ready_for_access(common, out.flags)?;
         let data = out.remote_data();
-        if self.parked.is_empty() {
+        if self.parked.queue.is_empty() {
             match self.way(common, out.remote, out.write) {
                 Way::Direct => match self.direct(common, out.write, out.pieces, out.remote, data) {
                     Ok(true) => return Ok(Posted::Done),
@@ -74,7 +74,7 @@ impl Lane {
                     Err(errno) if errno == Errno::EAGAIN => return Err(Error::AGAIN),
                     Err(errno) => {
                         let id = host.open(self.peer, out.ticket, Op::Parked);
-                        (self.outstanding, self.busy) = (self.outstanding + 1, true);
+                        (self.initiated.outstanding, self.busy) = (self.initiated.outstanding + 1, true);
                         self.finish(host, id, Err(errno));
                         return Ok(Posted::Pending);
                     }
@@ -103,8 +103,8 @@ impl Lane {
                             if let Some(slot) = host.op(self.peer, id) {
                                 *slot = op;
                             }
-                            (self.outstanding, self.busy) = (self.outstanding + 1, true);
-                            self.commanded += 1;
+                            (self.initiated.outstanding, self.busy) = (self.initiated.outstanding + 1, true);
+                            self.initiated.commanded += 1;
                             Ok(Posted::Pending)
                         }
                         Err(error) => {
@@ -124,9 +124,9 @@ impl Lane {
             data,
         };
         let id = host.open(self.peer, out.ticket, Op::Parked);
-        (self.outstanding, self.busy) = (self.outstanding + 1, true);
-        self.parked.push_back(Parked::Rma { id, access });
-        self.parked_accesses += 1;
+        (self.initiated.outstanding, self.busy) = (self.initiated.outstanding + 1, true);
+        self.parked.queue.push_back(Parked::Rma { id, access });
+        self.parked.accesses += 1;
         self.move_parked(common, host);
         Ok(Posted::Pending)
     }
@@ -136,7 +136,7 @@ impl Lane {
     /// # Errors
     /// `FI_EAGAIN` while it has to wait.
     pub fn ready_for_access(&mut self, common: &mut Common, flags: OpFlags) -> Result<()> {
-        if self.gone || (flags.contains(OpFlags::FENCE) && self.outstanding > 0) {
+        if self.end.gone || (flags.contains(OpFlags::FENCE) && self.initiated.outstanding > 0) {
             return Err(Error::AGAIN);
         }
         match self.up() {
@@ -153,7 +153,7 @@ impl Lane {
     #[inline]
     pub fn may_be_direct(&self, common: &Common) -> bool {
         let drained = || self.link.as_ref().is_some_and(|link| link.commands.is_drained());
-        self.commanded == 0 && (!common.strict || drained())
+        self.initiated.commanded == 0 && (!common.strict || drained())
     }
 
     /// Which way an access to `remote` goes. Asks for grants that are not known.
@@ -201,7 +201,7 @@ impl Lane {
         }
         let mut done = 0;
         for (&(target, run), piece) in targets.iter().zip(remote) {
-            let Some(Grant::Given(granted)) = self.grants.get(&piece.key) else { return Ok(false) };
+            let Some(Grant::Given(granted)) = self.grants.known.get(&piece.key) else { return Ok(false) };
             let holds = self.while_granted(granted, || {
                 let mut skip = 0;
                 for (local, part) in copy::runs(pieces, done, run) {
@@ -218,7 +218,7 @@ impl Lane {
                 }
             });
             if !holds {
-                self.grants.remove(&piece.key);
+                self.grants.known.remove(&piece.key);
                 return Ok(false);
             }
             done += run;
@@ -283,30 +283,30 @@ impl Lane {
 
     /// Moves on what waited for grants.
     pub fn move_parked<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) {
-        while let Some(parked) = self.parked.pop_front() {
+        while let Some(parked) = self.parked.queue.pop_front() {
             match parked {
                 Parked::Pull { token, into } => {
-                    let before = self.parked.len();
+                    let before = self.parked.queue.len();
                     self.pull(common, host, token, into);
-                    if self.parked.len() > before {
+                    if self.parked.queue.len() > before {
                         // Still waiting: it went to the back, and belongs to the front.
-                        self.parked.rotate_right(1);
+                        self.parked.queue.rotate_right(1);
                         return;
                     }
                 }
                 Parked::Rma { id, access } => {
                     if let Some(access) = self.move_access(common, host, id, access) {
-                        self.parked.push_front(Parked::Rma { id, access });
+                        self.parked.queue.push_front(Parked::Rma { id, access });
                         return;
                     }
-                    self.parked_accesses -= 1;
+                    self.parked.accesses -= 1;
                 }
                 Parked::Atomic { id, access } => {
                     if let Some(access) = self.move_atomic(common, host, id, access) {
-                        self.parked.push_front(Parked::Atomic { id, access });
+                        self.parked.queue.push_front(Parked::Atomic { id, access });
                         return;
                     }
-                    self.parked_accesses -= 1;
+                    self.parked.accesses -= 1;
                 }
             }
         }
@@ -350,7 +350,7 @@ impl Lane {
             stays: access.payload.pieces().is_ok(),
         };
         let Ok(sent) = self.send_access(common, &command, id) else { return Some(access) };
-        self.commanded += 1;
+        self.initiated.commanded += 1;
         if let Some(slot) = host.op(self.peer, id) {
             *slot = match (access.write, sent, access.payload) {
                 (true, Sent::Inside, _) => Op::Write(Payload::owned(Box::default()), None),

@@ -184,8 +184,8 @@ impl Lane {
             Ok((remote, len)) => {
                 let (remote, whole) = ((*remote).into(), remote.count == 1);
                 let write = ServedWrite { op, remote, got: 0, len, data, failed: None, measured: false };
-                let sink = Sink::Write(self.writes.insert(write));
-                (self.serving, self.busy) = (self.serving + 1, true);
+                let sink = Sink::Write(self.served.writes.insert(write));
+                (self.served.serving, self.busy) = (self.served.serving + 1, true);
                 crash_point!("write_long.taken");
                 if whole {
                     self.come(common, host, token, sink, len);
@@ -208,7 +208,7 @@ impl Lane {
     ) -> Result<bool, Broken> {
         let (_, part) = words.rest();
         let id = SlotId::from_wire(id);
-        let write = self.writes.get_mut(id).ok_or(Broken)?;
+        let write = self.served.writes.get_mut(id).ok_or(Broken)?;
         if offset != write.got as u64 || part > write.len - write.got {
             return Err(Broken);
         }
@@ -244,8 +244,8 @@ impl Lane {
         id: SlotId,
         result: Result<(), Errno>,
     ) {
-        let Some(write) = self.writes.remove(id) else { return };
-        self.serving -= 1;
+        let Some(write) = self.served.writes.remove(id) else { return };
+        self.served.serving -= 1;
         if result.is_ok() {
             host.accessed(&common.shared.domain.regions, MrAccess::REMOTE_WRITE, &write.remote);
         }
@@ -264,14 +264,14 @@ impl Lane {
             Err(errno) => self.done(common, op, Err(errno)),
             Ok((remote, len)) => {
                 let offered = len > SHORT_READ && self.offer(common, host, op, &remote);
-                if !offered && self.serving > 0 {
+                if !offered && self.served.serving > 0 {
                     return Ok(Flow::Stop); // it would overtake the reads that were offered
                 }
                 if len > SHORT_READ {
                     crash_point!("read_long.taken");
-                    (self.serving, self.busy) = (self.serving + 1, true);
+                    (self.served.serving, self.busy) = (self.served.serving + 1, true);
                     if !offered {
-                        self.streams.push_back(Stream::read((*remote).into(), op, len));
+                        self.bulk.streams.push_back(Stream::read((*remote).into(), op, len));
                     }
                 } else {
                     match self.reply_data(common, host, op, &remote, len) {

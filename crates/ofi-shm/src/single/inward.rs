@@ -194,7 +194,7 @@ impl Lane {
     pub(super) fn is_wanted<H: Host<Shm>>(&self, host: &mut H, sink: Sink) -> bool {
         match sink {
             Sink::Receive(into) => host.receiving(into).is_some(),
-            Sink::Write(id) => self.writes.get(id).is_some(),
+            Sink::Write(id) => self.served.writes.get(id).is_some(),
             Sink::Read(id) => matches!(host.op(self.peer, id), Some(Op::Read { .. })),
         }
     }
@@ -266,7 +266,7 @@ impl Lane {
                     unsafe { process.read(there, copy::runs(pieces, inward.front, size)) }
                 }
                 Sink::Write(id) => {
-                    let Some(write) = self.writes.get(id) else { return Stand::Unwanted };
+                    let Some(write) = self.served.writes.get(id) else { return Stand::Unwanted };
                     let who = accessor(common, host, self.peer);
                     let part = (inward.front, size);
                     match Registered::find(
@@ -317,7 +317,7 @@ impl Lane {
         match (refused, inward.sink) {
             (Some(errno), _) => Stand::Refused(errno),
             (None, Sink::Write(id)) if whole => {
-                let data = self.writes.get(id).and_then(|write| write.data);
+                let data = self.served.writes.get(id).and_then(|write| write.data);
                 match data {
                     Some(data) if !host.remote_write(self.peer, data, len) => Stand::Busy,
                     _ => Stand::Whole,
@@ -365,7 +365,7 @@ impl Lane {
                 _ => return Ok(false),
             },
             Sink::Write(id) => {
-                let Some(write) = self.writes.get(id) else { return Ok(false) };
+                let Some(write) = self.served.writes.get(id) else { return Ok(false) };
                 let who = accessor(common, host, self.peer);
                 let (piece, all) = (write.remote[0], (0, inward.len));
                 match Registered::find(&common.shared.domain, who, piece, all, MrAccess::REMOTE_WRITE)? {

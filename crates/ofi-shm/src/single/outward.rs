@@ -97,22 +97,22 @@ impl Lane {
         if high == 0 {
             return false;
         }
-        self.reads_served.push(ServedRead::new(op, piece, lend));
+        self.served.reads.push(ServedRead::new(op, piece, lend));
         self.reply(common, kind::OFFER | high, [op, ticket, registered.addr.addr() as u64]);
         crash_point!("offer.sent");
         true
     }
 
     fn take_served(&mut self, op: u64) -> Result<ServedRead, Broken> {
-        let at = self.reads_served.iter().position(|served| served.op == op).ok_or(Broken)?;
-        Ok(self.reads_served.remove(at))
+        let at = self.served.reads.iter().position(|served| served.op == op).ok_or(Broken)?;
+        Ok(self.served.reads.remove(at))
     }
 
     /// Whether a command may be taken while others are served: a read behind reads that were offered, so that the peer
     /// has the next one before it is through with the last. It reads them in their order.
     pub fn may_serve(&self, kind: u32) -> bool {
-        let served = self.reads_served.len();
-        self.serving == 0 || (kind == kind::READ && self.serving == served && served < OFFERS)
+        let served = self.served.reads.len();
+        self.served.serving == 0 || (kind == kind::READ && self.served.serving == served && served < OFFERS)
     }
 
     /// The peer has read what it was offered, or will not.
@@ -124,7 +124,7 @@ impl Lane {
         result: Result<(), Errno>,
     ) -> Result<(), Broken> {
         let served = self.take_served(op)?;
-        self.serving -= 1;
+        self.served.serving -= 1;
         if result.is_ok() {
             host.accessed(&common.shared.domain.regions, MrAccess::REMOTE_READ, &[served.piece]);
         }
@@ -138,7 +138,7 @@ impl Lane {
         if len != served.piece.len as u64 {
             return Err(Broken);
         }
-        self.streams.push_back(Stream::read([served.piece].into(), op, served.piece.len));
+        self.bulk.streams.push_back(Stream::read([served.piece].into(), op, served.piece.len));
         Ok(())
     }
 
@@ -164,7 +164,7 @@ impl Lane {
             there.push(Piece::new(std::ptr::without_provenance_mut(addr as usize), run as usize));
         }
         let (origin, most) = if high & flag::SERVED != 0 {
-            let served = self.reads_served.iter().find(|served| served.op == op).ok_or(Broken)?;
+            let served = self.served.reads.iter().find(|served| served.op == op).ok_or(Broken)?;
             (Origin::Served(op), served.piece.len)
         } else {
             let op = SlotId::from_wire(op);
@@ -230,7 +230,7 @@ impl Lane {
                     let find = |piece| {
                         Registered::find(&common.shared.domain, who, piece, place, MrAccess::REMOTE_READ)
                     };
-                    let served = self.reads_served.iter().find(|served| served.op == op);
+                    let served = self.served.reads.iter().find(|served| served.op == op);
                     registered = served.and_then(|read| find(read.piece).ok().flatten());
                     part = registered.as_ref().map(|found| Piece::new(found.addr, size));
                     part.is_some().then_some((part.as_slice(), 0))
