@@ -16,11 +16,11 @@ use ofi_ring::crash_point;
 use crate::Shm;
 use crate::command::{RMA_IOV_LIMIT, SHORT_READ, Words, Writer, kind};
 use crate::common::{Common, accessor, full};
-use crate::lane::grants::Grant;
+use crate::lane::grants::KeyState;
 use crate::lane::parked::{AtomicAccess, Parked};
 use crate::lane::{Broken, Flow, Lane};
 use crate::op::{Coming, Op};
-use crate::rma::Way;
+use crate::rma::Route;
 
 /// Where the executor is in a command's half of the header word.
 const EXECUTOR: u32 = 16;
@@ -104,8 +104,8 @@ impl Lane {
                 remote: out.remote,
                 len: out.len,
             };
-            match self.way_of(common, &atomic) {
-                Way::Direct => match self.change_directly(common, &atomic) {
+            match self.route_of(common, &atomic) {
+                Route::Direct => match self.change_directly(common, &atomic) {
                     Ok(true) => return Ok(Posted::Done),
                     Ok(false) => {} // the grant was withdrawn: ask again
                     Err(errno) => {
@@ -115,8 +115,8 @@ impl Lane {
                         return Ok(Posted::Pending);
                     }
                 },
-                Way::Wait => {}
-                Way::Command => {
+                Route::Wait => {}
+                Route::Command => {
                     let id = host.open(self.peer, out.ticket, Op::Parked);
                     if let Err(error) = self.send_atomic(common, &atomic, id) {
                         host.abandon(id);
@@ -144,7 +144,7 @@ impl Lane {
     #[inline]
     fn change_one(&self, common: &mut Common, out: &OutAtomic<'_>) -> bool {
         let [piece] = out.remote else { return false };
-        let Some(Grant::Given(granted)) = self.grants.known.get(&piece.key) else { return false };
+        let Some(KeyState::Mapped(granted)) = self.grants.known.get(&piece.key) else { return false };
         if !self.may_be_direct(common) || !self.parked.queue.is_empty() {
             return false;
         }
@@ -176,21 +176,21 @@ impl Lane {
     }
 
     /// Which way it goes: in place only if every element is changed by an instruction.
-    fn way_of(&mut self, common: &Common, atomic: &Atomic<'_>) -> Way {
+    fn route_of(&mut self, common: &Common, atomic: &Atomic<'_>) -> Route {
         if atomic.remote.iter().all(|piece| atomic.executor.is_lock_free(self.place_of(piece))) {
             // Also for reads, since a mapping for writing is only given with both rights.
-            self.way(common, atomic.remote, true)
+            self.route(common, atomic.remote, true)
         } else if self.up().is_none() {
-            Way::Wait
+            Route::Wait
         } else {
-            Way::Command
+            Route::Command
         }
     }
 
     /// An address in memory that is aligned like the element at this remote address: of the mapping, once there is one.
     fn place_of(&self, piece: &RemotePiece) -> u64 {
         match self.grants.known.get(&piece.key) {
-            Some(Grant::Given(granted)) => {
+            Some(KeyState::Mapped(granted)) => {
                 granted.resolve(piece.addr, piece.len, true).map_or(piece.addr, |target| target.addr() as u64)
             }
             _ => piece.addr,
@@ -221,7 +221,7 @@ impl Lane {
         let mut done = 0;
         for (&(target, run), piece) in targets.iter().zip(atomic.remote) {
             let holds = match self.grants.known.get(&piece.key) {
-                Some(Grant::Given(granted)) => self.while_granted(granted, || {
+                Some(KeyState::Mapped(granted)) => self.while_granted(granted, || {
                     let old = if old.is_null() { old } else { old.wrapping_add(done) };
                     let (operands, comparands) = (operands.wrapping_add(done), comparands.wrapping_add(done));
                     // SAFETY: `resolve` checked that `run` bytes at `target` are granted for reading and writing, and
@@ -296,9 +296,9 @@ impl Lane {
             remote: &access.remote,
             len: access.len,
         };
-        match self.way_of(common, &atomic) {
-            Way::Wait => return Some(access),
-            Way::Direct => {
+        match self.route_of(common, &atomic) {
+            Route::Wait => return Some(access),
+            Route::Direct => {
                 match self.change_directly(common, &atomic) {
                     Ok(true) => self.finish(host, id, Ok(())),
                     Ok(false) => return Some(access),
@@ -306,7 +306,7 @@ impl Lane {
                 }
                 return None;
             }
-            Way::Command => {}
+            Route::Command => {}
         }
         if self.send_atomic(common, &atomic, id).is_err() {
             return Some(access);

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 /// How a payload comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Path {
     /// In parts through the bulk ring.
     Ring = 0,
     /// Straight from memory to memory.
     Single = 1,
 }
 
-impl Way {
+impl Path {
     const fn other(self) -> Self {
         match self {
             Self::Ring => Self::Single,
@@ -41,7 +41,7 @@ const MARGIN: f32 = 0.95;
 #[derive(Clone, Copy, Debug)]
 struct Class {
     /// The way that is taken.
-    way: Way,
+    path: Path,
     /// Nanoseconds for a byte, each way; 0 before any measurement.
     cost: [f32; 2],
     /// Messages left of the trial that runs, of `way.other()` if `settled`, else of `way`.
@@ -56,7 +56,7 @@ struct Class {
 }
 
 const FRESH: Class = Class {
-    way: Way::Ring,
+    path: Path::Ring,
     cost: [0.0; 2],
     trial: TRIAL,
     settled: false,
@@ -82,46 +82,46 @@ fn class_of(len: usize) -> usize {
 
 impl Choice {
     /// Which way a message of `len` bytes comes.
-    pub fn choose(&mut self, len: usize) -> Way {
+    pub fn choose(&mut self, len: usize) -> Path {
         let class = &mut self.classes[class_of(len)];
         if !class.settled {
             if class.trial == 0 {
-                match class.way {
-                    Way::Ring => (class.way, class.trial, class.skipped) = (Way::Single, TRIAL, false),
-                    Way::Single => {
+                match class.path {
+                    Path::Ring => (class.path, class.trial, class.skipped) = (Path::Single, TRIAL, false),
+                    Path::Single => {
                         class.settled = true;
                         class.decide();
                     }
                 }
             }
             class.trial = class.trial.saturating_sub(1);
-            return class.way;
+            return class.path;
         }
         if class.trial > 0 {
             class.trial -= 1;
-            return class.way.other();
+            return class.path.other();
         }
         if class.until == 0 {
             class.decide();
             class.until = class.interval;
             (class.trial, class.skipped) = (TRIAL - 1, false);
-            return class.way.other();
+            return class.path.other();
         }
         class.until -= 1;
-        class.way
+        class.path
     }
 
     /// A message of `len` bytes came this way in `took`.
-    pub fn measured(&mut self, way: Way, len: usize, took: Duration) {
+    pub fn measured(&mut self, path: Path, len: usize, took: Duration) {
         let class = &mut self.classes[class_of(len)];
-        let on_trial = if class.settled { class.way.other() == way } else { class.way == way };
+        let on_trial = if class.settled { class.path.other() == path } else { class.path == path };
         if on_trial && !class.skipped {
             class.skipped = true;
-            class.cost[way as usize] = 0.0; // what it cost long ago says little
+            class.cost[path as usize] = 0.0; // what it cost long ago says little
             return;
         }
         let sample = (took.as_nanos() as f32 / len.max(1) as f32).max(f32::MIN_POSITIVE);
-        let cost = &mut class.cost[way as usize];
+        let cost = &mut class.cost[path as usize];
         *cost = match *cost {
             0.0 => sample,
             known if on_trial => (known + sample) / 2.0,
@@ -134,7 +134,7 @@ impl Choice {
     /// A message of `len` bytes could not come straight, and had to come through the ring.
     pub fn failed(&mut self, len: usize) {
         let class = &mut self.classes[class_of(len)];
-        (class.way, class.trial, class.settled) = (Way::Ring, 0, true);
+        (class.path, class.trial, class.settled) = (Path::Ring, 0, true);
         class.interval = HARDLY_EVER;
         class.until = class.interval;
     }
@@ -146,12 +146,12 @@ impl Class {
         if !self.settled {
             return;
         }
-        let (mine, its) = (self.cost[self.way as usize], self.cost[self.way.other() as usize]);
+        let (mine, its) = (self.cost[self.path as usize], self.cost[self.path.other() as usize]);
         if its == 0.0 {
             return;
         }
         if mine == 0.0 || its < mine * MARGIN {
-            (self.way, self.trial) = (self.way.other(), 0);
+            (self.path, self.trial) = (self.path.other(), 0);
             (self.interval, self.until) = (SELDOM, SELDOM);
         } else if self.until == 0 {
             self.interval = (self.interval * 2).min(HARDLY_EVER);
@@ -169,10 +169,10 @@ mod tests {
     fn run(choice: &mut Choice, count: usize, costs: [f32; 2]) -> usize {
         let mut single = 0;
         for _ in 0..count {
-            let way = choice.choose(LEN);
-            let took = Duration::from_nanos((costs[way as usize] * LEN as f32) as u64);
-            choice.measured(way, LEN, took);
-            single += usize::from(way == Way::Single);
+            let path = choice.choose(LEN);
+            let took = Duration::from_nanos((costs[path as usize] * LEN as f32) as u64);
+            choice.measured(path, LEN, took);
+            single += usize::from(path == Path::Single);
         }
         single
     }
@@ -206,7 +206,7 @@ mod tests {
     fn one_long_measurement_changes_nothing() {
         let mut choice = Choice::default();
         run(&mut choice, 1_000, [1.0, 1.6]);
-        choice.measured(Way::Ring, LEN, Duration::from_secs(1));
+        choice.measured(Path::Ring, LEN, Duration::from_secs(1));
         assert!(run(&mut choice, 200, [1.0, 1.6]) <= 2 * TRIAL as usize);
     }
 
@@ -214,10 +214,10 @@ mod tests {
     fn sizes_are_judged_apart() {
         let mut choice = Choice::default();
         run(&mut choice, 1_000, [2.0, 1.0]);
-        assert_eq!(choice.choose(LEN / 4), Way::Ring, "not known yet");
+        assert_eq!(choice.choose(LEN / 4), Path::Ring, "not known yet");
         for len in [0, 1, 4096, usize::MAX] {
             choice.choose(len);
-            choice.measured(Way::Ring, len, Duration::ZERO);
+            choice.measured(Path::Ring, len, Duration::ZERO);
         }
     }
 
@@ -226,6 +226,6 @@ mod tests {
         let mut choice = Choice::default();
         run(&mut choice, 1_000, [2.0, 1.0]);
         choice.failed(LEN);
-        assert_eq!((0..1_000).filter(|_| choice.choose(LEN) == Way::Single).count(), 0);
+        assert_eq!((0..1_000).filter(|_| choice.choose(LEN) == Path::Single).count(), 0);
     }
 }

@@ -92,7 +92,7 @@ impl Lane {
             self.initiated.outstanding -= 1;
             self.initiated.commanded -= usize::from(op.is_commanded());
             if let Op::Read { coming: Coming::Parts(true), .. } = op {
-                self.took_off(common, host);
+                self.transfer_ended(common, host);
             }
         }
     }

@@ -7,19 +7,19 @@ use ofi_ring::{crash_point, lease};
 use crate::common::Common;
 use crate::control::{Message, Terms};
 use crate::lane::Lane;
-use crate::lane::grants::{FEW, Grant, Granted, MANY, current, holds};
+use crate::lane::grants::{FEW, KeyState, MANY, MappedRegion, current, holds};
 use crate::lane::link::Link;
 use crate::layout::pair;
 use crate::sys::Mapping;
 
 impl Lane {
     /// What is known of the peer's `key`; asks the peer if that is nothing.
-    pub fn grant(&mut self, common: &Common, key: u64, write: bool) -> &Grant {
+    pub fn grant(&mut self, common: &Common, key: u64, write: bool) -> &KeyState {
         self.grants.known.entry(key).or_insert_with(|| {
             let message = Message::Request { incarnation: common.shared.incarnation, key, write };
             common.helper.post(&common.shared, &self.socket, message, None);
             crash_point!("grant.ask");
-            Grant::Asked
+            KeyState::Asked
         })
     }
 
@@ -29,7 +29,7 @@ impl Lane {
     /// What the owner would answer. That is asked of a grant that holds alone: the key of one that does not may be
     /// another region's by now.
     pub fn resolve(&mut self, piece: &RemotePiece, write: bool) -> Result<Option<*mut u8>, Errno> {
-        let Some(Grant::Given(granted)) = self.grants.known.get(&piece.key) else { return Ok(None) };
+        let Some(KeyState::Mapped(granted)) = self.grants.known.get(&piece.key) else { return Ok(None) };
         match granted.resolve(piece.addr, piece.len, write) {
             Ok(target) => Ok(Some(target)),
             Err(_) if self.up().is_none_or(|up| !granted.holds(up)) => {
@@ -43,8 +43,8 @@ impl Lane {
     /// Takes the peer's answer.
     pub fn granted(&mut self, key: u64, terms: Terms, memory: Option<Mapping>) {
         let grant = match memory {
-            Some(memory) => Grant::Given(Granted { terms, memory }),
-            None => Grant::Refused,
+            Some(memory) => KeyState::Mapped(MappedRegion { terms, memory }),
+            None => KeyState::Refused,
         };
         self.grants.known.insert(key, grant);
         if self.grants.known.len() > self.grants.limit {
@@ -59,22 +59,22 @@ impl Lane {
     fn forget_grants(&mut self) {
         let Some(Link { up: Some(up), .. }) = &self.link else { return };
         let parts = &up.parts;
-        let unknown = |grant: &Grant| match grant {
-            Grant::Refused => true,
-            Grant::Given(granted) => granted.terms.slot == u32::MAX,
-            Grant::Asked => false,
+        let unknown = |grant: &KeyState| match grant {
+            KeyState::Refused => true,
+            KeyState::Mapped(granted) => granted.terms.slot == u32::MAX,
+            KeyState::Asked => false,
         };
         let too_many = self.grants.known.values().filter(|grant| unknown(grant)).count() > MANY;
         self.grants.known.retain(|_, grant| match grant {
             grant if unknown(grant) => !too_many,
-            Grant::Given(granted) => holds(&parts.endpoint, &granted.terms),
+            KeyState::Mapped(granted) => holds(&parts.endpoint, &granted.terms),
             _ => true,
         });
         self.grants.limit = (2 * self.grants.known.len()).max(FEW);
     }
 
     /// Runs `copy` if the grant still holds, in a way that its owner can wait for.
-    pub fn while_granted(&self, granted: &Granted, copy: impl FnOnce()) -> bool {
+    pub fn while_granted(&self, granted: &MappedRegion, copy: impl FnOnce()) -> bool {
         let Some(link) = &self.link else { return false };
         let Some(up) = &link.up else { return false };
         if granted.terms.slot == u32::MAX {

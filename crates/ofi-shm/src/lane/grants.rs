@@ -17,22 +17,22 @@ pub const FEW: usize = 64;
 pub const MANY: usize = 4096;
 
 /// What this end knows of a peer's key.
-pub enum Grant {
+pub enum KeyState {
     /// The peer has been asked.
     Asked,
     /// The memory is mapped.
-    Given(Granted),
+    Mapped(MappedRegion),
     /// The memory cannot be mapped: the peer executes accesses.
     Refused,
 }
 
 /// A peer's memory, mapped here.
-pub struct Granted {
+pub struct MappedRegion {
     pub terms: Terms,
     pub memory: Mapping,
 }
 
-impl Granted {
+impl MappedRegion {
     /// Where byte `offset` lies, if `len` bytes from there on are granted.
     pub fn at(&self, offset: u64, len: usize) -> Option<*mut u8> {
         let end = offset.checked_add(len as u64)?;
@@ -70,7 +70,7 @@ pub fn holds(peer: &Mapping, terms: &Terms) -> bool {
 
 /// What is known of the peer's keys.
 pub struct Grants {
-    pub known: FxHashMap<u64, Grant>,
+    pub known: FxHashMap<u64, KeyState>,
     /// How many there may be before void ones are looked for.
     pub limit: usize,
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use ofi_api::Piece;
 use ofi_core::slots::SlotId;
 
-use crate::choice::{Choice, Way};
+use crate::choice::{Choice, Path};
 use crate::openings::Opened;
 use crate::token::{Sink, Token};
 
@@ -24,7 +24,7 @@ pub struct Queued {
     pub token: Token,
     pub sink: Sink,
     pub len: usize,
-    pub way: Way,
+    pub path: Path,
 }
 
 /// A payload that is being copied to here.
@@ -72,8 +72,8 @@ pub struct Single {
     /// Of messages and of accesses: these are served one at a time.
     pub choices: [Choice; 2],
     /// Measured payloads under way, all of them this way, and since when the next of them is under way.
-    pub flying: usize,
-    pub way: Option<Way>,
+    pub in_flight: usize,
+    pub path: Option<Path>,
     pub since: Option<Instant>,
 }
 

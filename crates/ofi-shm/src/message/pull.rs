@@ -9,7 +9,7 @@ use crate::Shm;
 use crate::command::{Words, flag, kind};
 use crate::common::Common;
 use crate::lane::bulk::Stream;
-use crate::lane::grants::Grant;
+use crate::lane::grants::KeyState;
 use crate::lane::parked::Parked;
 use crate::lane::pull::Pull;
 use crate::lane::{Broken, Lane};
@@ -22,20 +22,20 @@ impl Lane {
         let Some(len) = host.receiving(into).map(|receiving| receiving.len) else { return };
         if token.key != 0 && token.high & flag::LENT == 0 && len > 0 {
             match self.grant(common, token.key, false) {
-                Grant::Asked => {
+                KeyState::Asked => {
                     self.parked.queue.push_back(Parked::Pull { token, into });
                     self.busy = true;
                     return;
                 }
-                Grant::Given(_) => {
+                KeyState::Mapped(_) => {
                     if self.pull_directly(common, host, token, into, len) {
                         return;
                     }
                 }
-                Grant::Refused => {}
+                KeyState::Refused => {}
             }
         }
-        self.come(common, host, token, Sink::Receive(into), len);
+        self.start_transfer(common, host, token, Sink::Receive(into), len);
     }
 
     /// Asks for a payload, to come in parts.
@@ -87,7 +87,7 @@ impl Lane {
         len: usize,
     ) -> bool {
         let Some(receiving) = host.receiving(into) else { return true };
-        let Some(Grant::Given(granted)) = self.grants.known.get(&token.key) else { return false };
+        let Some(KeyState::Mapped(granted)) = self.grants.known.get(&token.key) else { return false };
         let Some(source) = granted.at(token.offset, len) else { return false };
         // SAFETY: `at` checked that the bytes lie in the granted mapping; the pieces are lent for this receive.
         unsafe { copy::scatter(source, len, receiving.pieces, 0) };
@@ -174,7 +174,7 @@ impl Lane {
                 self.done(common, token.op, Ok(()));
             }
             if measured {
-                self.landed(common, host, Sink::Receive(into), len);
+                self.transfer_completed(common, host, Sink::Receive(into), len);
             }
         }
         Ok(())

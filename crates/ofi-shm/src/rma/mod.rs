@@ -14,7 +14,7 @@ use ofi_ring::crash_point;
 use crate::Shm;
 use crate::command::{RMA_IOV_LIMIT, Words, Writer, flag, kind, rx_bits};
 use crate::common::{Common, full};
-use crate::lane::grants::Grant;
+use crate::lane::grants::KeyState;
 use crate::lane::parked::{Access, Parked};
 use crate::lane::{Broken, Lane};
 use crate::layout::wish;
@@ -47,7 +47,7 @@ const fn reading(pieces: Box<[Piece]>, len: usize) -> Op {
 }
 
 /// What stands in the way of a direct access.
-pub enum Way {
+pub enum Route {
     /// Nothing.
     Direct,
     /// The peer has not answered yet.
@@ -67,8 +67,8 @@ impl Lane {
         self.ready_for_access(common, out.flags)?;
         let data = out.remote_data();
         if self.parked.queue.is_empty() {
-            match self.way(common, out.remote, out.write) {
-                Way::Direct => match self.direct(common, out.write, out.pieces, out.remote, data) {
+            match self.route(common, out.remote, out.write) {
+                Route::Direct => match self.direct(common, out.write, out.pieces, out.remote, data) {
                     Ok(true) => return Ok(Posted::Done),
                     Ok(false) => {} // the grant was withdrawn: ask again
                     Err(errno) if errno == Errno::EAGAIN => return Err(Error::AGAIN),
@@ -79,8 +79,8 @@ impl Lane {
                         return Ok(Posted::Pending);
                     }
                 },
-                Way::Wait => {}
-                Way::Command => {
+                Route::Wait => {}
+                Route::Command => {
                     let id = host.open(self.peer, out.ticket, Op::Parked);
                     // SAFETY: the core lends the pieces of what it posts.
                     let payload = |flags| unsafe { Payload::new(out.pieces, out.len, flags) };
@@ -157,22 +157,22 @@ impl Lane {
     }
 
     /// Which way an access to `remote` goes. Asks for grants that are not known.
-    pub fn way(&mut self, common: &Common, remote: &[RemotePiece], write: bool) -> Way {
+    pub fn route(&mut self, common: &Common, remote: &[RemotePiece], write: bool) -> Route {
         if self.up().is_none() {
-            return Way::Wait;
+            return Route::Wait;
         }
         if !self.may_be_direct(common) {
-            return Way::Command;
+            return Route::Command;
         }
-        let mut way = Way::Direct;
+        let mut route = Route::Direct;
         for piece in remote {
             match self.grant(common, piece.key, write) {
-                Grant::Given(_) => {}
-                Grant::Asked => way = Way::Wait,
-                Grant::Refused => return Way::Command,
+                KeyState::Mapped(_) => {}
+                KeyState::Asked => route = Route::Wait,
+                KeyState::Refused => return Route::Command,
             }
         }
-        way
+        route
     }
 
     /// Copies through the mappings. `false` if a grant was withdrawn.
@@ -201,7 +201,7 @@ impl Lane {
         }
         let mut done = 0;
         for (&(target, run), piece) in targets.iter().zip(remote) {
-            let Some(Grant::Given(granted)) = self.grants.known.get(&piece.key) else { return Ok(false) };
+            let Some(KeyState::Mapped(granted)) = self.grants.known.get(&piece.key) else { return Ok(false) };
             let holds = self.while_granted(granted, || {
                 let mut skip = 0;
                 for (local, part) in copy::runs(pieces, done, run) {
@@ -328,9 +328,9 @@ impl Lane {
                 &owned
             }
         };
-        match self.way(common, &access.remote, access.write) {
-            Way::Wait => return Some(access),
-            Way::Direct => {
+        match self.route(common, &access.remote, access.write) {
+            Route::Wait => return Some(access),
+            Route::Direct => {
                 match self.direct(common, access.write, pieces, &access.remote, access.data) {
                     Ok(true) => self.finish(host, id, Ok(())),
                     Ok(false) => return Some(access),
@@ -339,7 +339,7 @@ impl Lane {
                 }
                 return None;
             }
-            Way::Command => {}
+            Route::Command => {}
         }
         let command = Command {
             write: access.write,
@@ -385,7 +385,7 @@ impl Lane {
             let (len, measured) = (*len, *coming == Coming::Parts(true));
             self.finish(host, id, Ok(()));
             if measured {
-                self.landed(common, host, Sink::Read(id), len);
+                self.transfer_completed(common, host, Sink::Read(id), len);
             }
         }
         Ok(())

@@ -188,7 +188,7 @@ impl Lane {
                 (self.served.serving, self.busy) = (self.served.serving + 1, true);
                 crash_point!("write_long.taken");
                 if whole {
-                    self.come(common, host, token, sink, len);
+                    self.start_transfer(common, host, token, sink, len);
                 } else {
                     self.ask(common, host, token, sink, len, false);
                 }
@@ -230,7 +230,7 @@ impl Lane {
             let (result, measured, len) = (write.failed.map_or(Ok(()), Err), write.measured, write.len);
             self.written(common, host, id, result);
             if measured {
-                self.landed(common, host, Sink::Write(id), len);
+                self.transfer_completed(common, host, Sink::Write(id), len);
             }
         }
         Ok(true)

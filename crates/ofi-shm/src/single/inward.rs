@@ -14,7 +14,7 @@ use ofi_ring::{crash_point, ticket};
 use super::ending::trusts_writers;
 use super::{BYTES, TURN, chunk, deadline, pack, unpack};
 use crate::Shm;
-use crate::choice::Way;
+use crate::choice::Path;
 use crate::cma::{self, Fault};
 use crate::command::{Writer, flag, kind};
 use crate::common::{Common, accessor};
@@ -28,7 +28,7 @@ use crate::settings::SingleCopy;
 use crate::token::{Sink, Token};
 
 /// What became of an inward copy for now.
-enum Stand {
+enum CopyStatus {
     /// It goes on at the next poll.
     Busy,
     /// It is whole.
@@ -49,7 +49,7 @@ impl Lane {
     }
 
     /// How an announced payload comes, if there is a choice.
-    fn pull_way(&mut self, common: &mut Common, token: &Token, sink: Sink, len: usize) -> Option<Way> {
+    fn choose_path(&mut self, common: &mut Common, token: &Token, sink: Sink, len: usize) -> Option<Path> {
         if !self.is_single(common, len) {
             return None;
         }
@@ -58,20 +58,20 @@ impl Lane {
             && self.may_copy(common, false);
         let single = self.single.get_or_insert_default();
         match common.single {
-            SingleCopy::Always => (readable || token.high & flag::WRITES != 0).then_some(Way::Single),
+            SingleCopy::Always => (readable || token.high & flag::WRITES != 0).then_some(Path::Single),
             _ => readable.then(|| single.choices[usize::from(sink.is_access())].choose(len)),
         }
     }
 
     /// Has an announced payload come this way, after those that come another.
-    fn pull_by<H: Host<Shm>>(
+    fn queue_transfer<H: Host<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
         (token, sink, len): (Token, Sink, usize),
-        way: Way,
+        path: Path,
     ) {
-        self.single.get_or_insert_default().waiting.push_back(Queued { token, sink, len, way });
+        self.single.get_or_insert_default().waiting.push_back(Queued { token, sink, len, path });
         self.busy = true;
         self.start_waiting(common, host);
     }
@@ -82,18 +82,18 @@ impl Lane {
         while let Some(single) = &mut self.single
             && let Some(next) = single.waiting.front()
         {
-            let same = single.way == Some(Way::Ring) && next.way == Way::Ring;
-            if single.flying > 0 && !same {
+            let same = single.path == Some(Path::Ring) && next.path == Path::Ring;
+            if single.in_flight > 0 && !same {
                 return;
             }
-            if single.flying == 0 && common.single == SingleCopy::Auto {
+            if single.in_flight == 0 && common.single == SingleCopy::Auto {
                 single.since = Some(Instant::now());
             }
-            let Some(Queued { token, sink, len, way }) = single.waiting.pop_front() else { return };
-            (single.flying, single.way) = (single.flying + 1, Some(way));
-            match way {
-                Way::Ring => self.ask(common, host, token, sink, len, true),
-                Way::Single => {
+            let Some(Queued { token, sink, len, path }) = single.waiting.pop_front() else { return };
+            (single.in_flight, single.path) = (single.in_flight + 1, Some(path));
+            match path {
+                Path::Ring => self.ask(common, host, token, sink, len, true),
+                Path::Single => {
                     let reads = token.high & flag::LENT != 0 && single.may_read == Some(true);
                     let shared = token.high & flag::WRITES != 0 && trusts_writers();
                     single.inward =
@@ -105,20 +105,26 @@ impl Lane {
     }
 
     /// A measured payload is here.
-    pub fn landed<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H, sink: Sink, len: usize) {
+    pub fn transfer_completed<H: Host<Shm>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        sink: Sink,
+        len: usize,
+    ) {
         let Some(single) = &mut self.single else { return };
-        if let (Some(way), Some(since)) = (single.way, single.since) {
+        if let (Some(path), Some(since)) = (single.path, single.since) {
             let now = Instant::now();
-            single.choices[usize::from(sink.is_access())].measured(way, len, now - since);
+            single.choices[usize::from(sink.is_access())].measured(path, len, now - since);
             single.since = Some(now);
         }
-        self.took_off(common, host);
+        self.transfer_ended(common, host);
     }
 
     /// A measured payload is not under way any more.
-    pub fn took_off<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) {
+    pub fn transfer_ended<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) {
         if let Some(single) = &mut self.single {
-            single.flying = single.flying.saturating_sub(1);
+            single.in_flight = single.in_flight.saturating_sub(1);
             self.start_waiting(common, host);
         }
     }
@@ -127,21 +133,21 @@ impl Lane {
     pub(super) fn copy_all_in<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) {
         let mut budget = TURN;
         while let Some(mut inward) = self.single.as_mut().and_then(|single| single.inward.take()) {
-            let stand = self.copy_in(common, host, &mut inward, &mut budget);
+            let status = self.copy_in(common, host, &mut inward, &mut budget);
             let Inward { token, sink, len, front, .. } = inward;
-            if let Stand::Busy = stand {
+            if let CopyStatus::Busy = status {
                 if let Some(single) = &mut self.single {
                     single.inward = Some(inward);
                 }
                 return;
             }
-            if let Stand::Unwanted = stand {
+            if let CopyStatus::Unwanted = status {
                 self.withdraw(deadline());
             }
             drop(inward); // registered memory is not open any more
-            match stand {
-                Stand::Busy => {}
-                Stand::Whole => {
+            match status {
+                CopyStatus::Busy => {}
+                CopyStatus::Whole => {
                     let counts = &mut common.counts;
                     let kind = if sink.is_access() {
                         &mut counts.single_accesses
@@ -162,29 +168,29 @@ impl Lane {
                         }
                     }
                     crash_point!("single.done");
-                    self.landed(common, host, sink, len);
+                    self.transfer_completed(common, host, sink, len);
                 }
-                Stand::Failed => {
+                CopyStatus::Failed => {
                     common.counts.single_failed += 1;
                     if let Some(single) = &mut self.single {
                         single.choices[usize::from(sink.is_access())].failed(len);
                     }
                     self.ask(common, host, token, sink, len, false);
-                    self.took_off(common, host);
+                    self.transfer_ended(common, host);
                 }
-                Stand::Unwanted => {
+                CopyStatus::Unwanted => {
                     match sink {
                         Sink::Receive(_) => self.discard(common, token),
                         Sink::Read(_) => self.tell_read(common, token, Some(Errno::ECANCELED)),
                         Sink::Write(_) => {} // whoever wrote it is gone
                     }
-                    self.took_off(common, host);
+                    self.transfer_ended(common, host);
                 }
-                Stand::Refused(errno) => {
+                CopyStatus::Refused(errno) => {
                     if let Sink::Write(id) = sink {
                         self.written(common, host, id, Err(errno));
                     }
-                    self.took_off(common, host);
+                    self.transfer_ended(common, host);
                 }
             }
         }
@@ -206,19 +212,19 @@ impl Lane {
         host: &mut H,
         inward: &mut Inward,
         budget: &mut usize,
-    ) -> Stand {
+    ) -> CopyStatus {
         if !self.is_wanted(host, inward.sink) {
-            return Stand::Unwanted;
+            return CopyStatus::Unwanted;
         }
         if inward.ticket == 0 {
             match self.share(common, host, inward) {
                 Ok(true) => self.ring(common),
-                Ok(false) => return Stand::Busy,
-                Err(errno) => return Stand::Refused(errno),
+                Ok(false) => return CopyStatus::Busy,
+                Err(errno) => return CopyStatus::Refused(errno),
             }
         }
         let (Some(Link { own, up: Some(up), .. }), Some(single)) = (&self.link, &mut self.single) else {
-            return Stand::Busy;
+            return CopyStatus::Busy;
         };
         let (ticket, len) = (inward.ticket, inward.len);
         let target = own.word64(pair::TARGET);
@@ -226,24 +232,24 @@ impl Lane {
         // The registration was closed, or a counter was bound to it: the sender begins nothing more, and counts what it
         // has.
         let alone = inward.opened.is_some() && target.load(Ordering::SeqCst) != ticket;
-        let said = |offset| {
+        let progress = |offset| {
             let word = cma::word(&up.parts.pair, offset).load(Ordering::Acquire);
             if writes { unpack(word, ticket).unwrap_or_default() } else { (0, false) }
         };
         let is_writing = || writes && ticket::is_writing(cma::word(&up.parts.pair, pair::WRITING), ticket);
         if alone && is_writing() {
-            return Stand::Busy;
+            return CopyStatus::Busy;
         }
         let claimed = if alone { pair::WRITTEN } else { pair::CLAIMED };
         let front = own.word64(pair::FRONT);
         let mut refused = None;
         while inward.reads {
-            let left = len.saturating_sub(inward.front).saturating_sub(said(claimed).0);
+            let left = len.saturating_sub(inward.front).saturating_sub(progress(claimed).0);
             if left == 0 {
                 break;
             }
             if *budget == 0 {
-                return Stand::Busy;
+                return CopyStatus::Busy;
             }
             let size = chunk(left, !writes || alone);
             *budget = budget.saturating_sub(size);
@@ -253,20 +259,20 @@ impl Lane {
             let process = &up.parts.process;
             let read = match inward.sink {
                 Sink::Receive(into) => {
-                    let Some(receiving) = host.receiving(into) else { return Stand::Unwanted };
+                    let Some(receiving) = host.receiving(into) else { return CopyStatus::Unwanted };
                     let here = copy::runs(receiving.pieces, inward.front, size);
                     // SAFETY: the pieces are lent for this receive, which is open.
                     unsafe { process.read(there, here) }
                 }
                 Sink::Read(id) => {
                     let Some(Op::Read { pieces, .. }) = host.op(self.peer, id) else {
-                        return Stand::Unwanted;
+                        return CopyStatus::Unwanted;
                     };
                     // SAFETY: the pieces are lent until the operation ends, and it is open.
                     unsafe { process.read(there, copy::runs(pieces, inward.front, size)) }
                 }
                 Sink::Write(id) => {
-                    let Some(write) = self.served.writes.get(id) else { return Stand::Unwanted };
+                    let Some(write) = self.served.writes.get(id) else { return CopyStatus::Unwanted };
                     let who = accessor(common, host, self.peer);
                     let part = (inward.front, size);
                     match Registered::find(
@@ -302,29 +308,29 @@ impl Lane {
                 }
             }
         }
-        let (written, given_up) = said(pair::WRITTEN);
+        let (written, given_up) = progress(pair::WRITTEN);
         let whole = inward.front.saturating_add(written) >= len;
         if !whole && refused.is_none() && (inward.reads || (writes && !given_up && !alone)) {
-            return Stand::Busy;
+            return CopyStatus::Busy;
         }
         // S1: from here on the sender begins nothing.
         ticket::clear(target);
         ticket::settle();
         if is_writing() {
-            return Stand::Busy; // it is in the middle of a chunk, of bytes that are there already
+            return CopyStatus::Busy; // it is in the middle of a chunk, of bytes that are there already
         }
         crash_point!("single.whole");
         match (refused, inward.sink) {
-            (Some(errno), _) => Stand::Refused(errno),
+            (Some(errno), _) => CopyStatus::Refused(errno),
             (None, Sink::Write(id)) if whole => {
                 let data = self.served.writes.get(id).and_then(|write| write.data);
                 match data {
-                    Some(data) if !host.remote_write(self.peer, data, len) => Stand::Busy,
-                    _ => Stand::Whole,
+                    Some(data) if !host.remote_write(self.peer, data, len) => CopyStatus::Busy,
+                    _ => CopyStatus::Whole,
                 }
             }
-            (None, _) if whole => Stand::Whole,
-            (None, _) => Stand::Failed,
+            (None, _) if whole => CopyStatus::Whole,
+            (None, _) => CopyStatus::Failed,
         }
     }
 
@@ -432,12 +438,12 @@ impl Lane {
         *coming = Coming::Offered;
         crash_point!("offer.taken");
         let token = Token { op, high: high | flag::SERVED, key, offset };
-        self.come(common, host, token, Sink::Read(id), len);
+        self.start_transfer(common, host, token, Sink::Read(id), len);
         Ok(())
     }
 
     /// Has a payload come, one way or another.
-    pub fn come<H: Host<Shm>>(
+    pub fn start_transfer<H: Host<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -445,8 +451,8 @@ impl Lane {
         sink: Sink,
         len: usize,
     ) {
-        match self.pull_way(common, &token, sink, len) {
-            Some(way) => self.pull_by(common, host, (token, sink, len), way),
+        match self.choose_path(common, &token, sink, len) {
+            Some(path) => self.queue_transfer(common, host, (token, sink, len), path),
             None => self.ask(common, host, token, sink, len, false),
         }
     }

@@ -119,7 +119,7 @@ impl Lane {
             let front = its(pair::FRONT, outward.ticket).0;
             outward.len > front.saturating_add(outward.written)
         });
-        inward || outward || (single.flying == 0 && !single.waiting.is_empty())
+        inward || outward || (single.in_flight == 0 && !single.waiting.is_empty())
     }
 
     /// Whether something is being copied from memory to memory: the lane has to be polled.
