@@ -27,7 +27,7 @@ use crate::lock::Lock;
 use crate::patience::Patience;
 use crate::source::{Arm, Source};
 use crate::sys;
-use crate::wait::{Waitable, Waiting, no_wait_object};
+use crate::wait::{WaitObject, Waitable, no_wait_object};
 
 /// The core's counter.
 pub struct Cntr {
@@ -47,7 +47,7 @@ pub struct Cntr {
     /// What waits for it, and where that goes when it is due.
     pub(crate) line: Line,
     works: Arc<Works>,
-    waiting: Option<Waiting>,
+    waiting: Option<WaitObject>,
 }
 
 /// What a read uses, under one lock.
@@ -64,7 +64,7 @@ impl Cntr {
     /// # Errors
     /// `FI_EINVAL` for `FI_WAIT_SET` without a set; `FI_EMFILE` and the like.
     pub fn open(attr: &CntrAttr, domain: DomainId, works: &Arc<Works>) -> Result<Arc<Self>> {
-        let waiting = Waiting::open(attr.wait_obj, attr.wait_set.as_ref())?;
+        let waiting = WaitObject::open(attr.wait_obj, attr.wait_set.as_ref())?;
         let counter = Arc::new(Self {
             domain,
             born: Born::here(),
@@ -239,7 +239,7 @@ impl Cntr {
 
     /// Arms everything that may change the counter: `Ok` if the caller may block until the descriptors are readable,
     /// and the numbers were `values` after that.
-    fn arm(&self, waiting: &Waiting, values: (u64, u64)) -> bool {
+    fn arm(&self, waiting: &WaitObject, values: (u64, u64)) -> bool {
         waiting.bell.arm();
         let bell = Some(&waiting.bell);
         let armed = self.polled.lock().sources.iter().all(|source| source.arm_lanes(bell) == Arm::Armed);
@@ -375,7 +375,7 @@ impl Counter for Cntr {
     }
 
     fn mutex_cond(&self) -> Option<MutexCond> {
-        self.waiting.as_ref().and_then(Waiting::mutex_cond)
+        self.waiting.as_ref().and_then(WaitObject::mutex_cond)
     }
 
     fn events(&self) -> CntrEvents {

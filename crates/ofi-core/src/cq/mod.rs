@@ -23,7 +23,7 @@ use crate::lock::Lock;
 use crate::patience::Turn;
 use crate::source::{Arm, Source};
 use crate::sys;
-use crate::wait::{Waitable, Waiting, no_wait_object};
+use crate::wait::{WaitObject, Waitable, no_wait_object};
 
 struct Bound {
     source: Arc<dyn Source>,
@@ -74,7 +74,7 @@ pub struct Cq {
     /// Bindings made or ended since the last read: control calls do not wait for a read.
     changes: Mutex<Vec<Change>>,
     changed: AtomicBool,
-    waiting: Option<Waiting>,
+    waiting: Option<WaitObject>,
     signaled: AtomicBool,
     /// Explains a `prov_errno`.
     text: fn(i32) -> String,
@@ -88,7 +88,7 @@ impl Cq {
     pub fn open(attr: &CqAttr, domain: DomainId, text: fn(i32) -> String) -> Result<Arc<Self>> {
         // Entries wait with their endpoints, for as many as are outstanding there: the size is met, if it is one.
         holds(attr.size, "fi_cq_attr.size")?;
-        let waiting = Waiting::open(attr.wait_obj, attr.wait_set.as_ref())?;
+        let waiting = WaitObject::open(attr.wait_obj, attr.wait_set.as_ref())?;
         let format = if attr.format == CqFormat::Unspec { CqFormat::Tagged } else { attr.format };
         let queue = Arc::new(Self {
             domain,
@@ -276,7 +276,7 @@ impl Cq {
     }
 
     /// Blocks until the bell or a source's descriptor is readable. Whether one is.
-    fn block(&self, waiting: &Waiting, deadline: Option<Instant>) -> bool {
+    fn block(&self, waiting: &WaitObject, deadline: Option<Instant>) -> bool {
         let one = {
             let guard = self.reader.lock();
             match guard.sources.as_slice() {
@@ -411,7 +411,7 @@ impl CompletionQueue for Cq {
     }
 
     fn mutex_cond(&self) -> Option<MutexCond> {
-        self.waiting.as_ref().and_then(Waiting::mutex_cond)
+        self.waiting.as_ref().and_then(WaitObject::mutex_cond)
     }
 
     fn format(&self) -> CqFormat {

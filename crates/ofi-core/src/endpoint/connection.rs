@@ -7,20 +7,20 @@ use std::time::Instant;
 use ofi_api::{Address, CqErrorEntry, Errno, Error, ReceiveOp, Result, TagMatch};
 
 use super::ends::Ends;
-use super::queue::Posted;
+use super::queue::CompactReceive;
 use super::receive;
 use super::{EpCore, State};
 use crate::bell::Bell;
 use crate::cm::{Connection, Ended};
 use crate::cq::Credit;
 use crate::eq::{Driven, EqCore};
-use crate::matching::{self, Source, Space, Want};
+use crate::matching::{self, SourceFilter, Space, Want};
 use crate::source::Source as _;
 use crate::transport::{Arm, Attendant, Lanes, Peer, Reaction, Transport};
 
 impl<T: Transport> Ends<T> {
     /// Ends a posted receive without a message.
-    pub fn give_back(&mut self, space: Space, posted: &Posted, errno: Errno) {
+    pub fn give_back(&mut self, space: Space, posted: &CompactReceive, errno: Errno) {
         let (flags, credit, route) = self.rx.queue.end(posted);
         let error = CqErrorEntry::new(posted.context, receive::kind_of(space) | flags, errno);
         self.boxes.receive_failed(error, credit, route);
@@ -97,7 +97,7 @@ impl<T: Transport> State<T> {
         if !self.ends.connection.as_ref()?.is_over() {
             return None;
         }
-        let source = Source::Any;
+        let source = SourceFilter::Any;
         let want = if TAGGED { Want::tagged(source, tag.tag, tag.ignore) } else { Want::untagged(source) };
         let waits = self.ends.rx.queue.matcher.peek(&want).is_some();
         let plain = op.flags.is_empty() && op.buf.pieces().len() <= self.ends.rx.iov_limit;
@@ -106,7 +106,9 @@ impl<T: Transport> State<T> {
         }
         self.ends.boxes.credits[Credit::Receive as usize] -= 1;
         let posted = self.ends.rx.posted(op.context, &op.buf, true);
-        if let matching::Posted::Matched { recv, message } = self.ends.rx.queue.matcher.post(want, posted) {
+        if let matching::PostOutcome::Matched { recv, message } =
+            self.ends.rx.queue.matcher.post(want, posted)
+        {
             let arrived = receive::arrived(&message.envelope, message.content.peer);
             let filling = self.ends.rx.queue.fill(recv, &arrived);
             self.settle(filling, message.content.held);

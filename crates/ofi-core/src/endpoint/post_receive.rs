@@ -11,7 +11,7 @@ use super::search::SEARCH_FLAGS;
 use super::transmit::{bad_flags, many_len, not_opened_for, null_piece};
 use crate::copy;
 use crate::cq::Credit;
-use crate::matching::{self, Source as From, Want};
+use crate::matching::{self, SourceFilter, Want};
 use crate::transport::{Fault, Lanes, Route, Transport};
 
 /// What a receive may be flagged with.
@@ -112,9 +112,9 @@ impl<T: Transport> State<T> {
                 let stripped = self.of_key(op, flags)?;
                 return self.receive::<TAGGED>(at, &stripped, tag);
             }
-            From::From(matching::Peer(self.dest(op.source)?.0))
+            SourceFilter::From(matching::Peer(self.dest(op.source)?.0))
         } else {
-            From::Any
+            SourceFilter::Any
         };
         let want = if TAGGED { Want::tagged(source, tag.tag, tag.ignore) } else { Want::untagged(source) };
         if !RECEIVE_FLAGS.contains(flags) {
@@ -136,9 +136,9 @@ impl<T: Transport> State<T> {
         }
         let posted = rx.posted(op.context, &op.buf, signal);
         match rx.queue.matcher.post(want, posted) {
-            matching::Posted::Queued(_) if rx.claimed => self.claimable(),
-            matching::Posted::Queued(_) => {}
-            matching::Posted::Matched { recv, message } => {
+            matching::PostOutcome::Queued(_) if rx.claimed => self.claimable(),
+            matching::PostOutcome::Queued(_) => {}
+            matching::PostOutcome::Matched { recv, message } => {
                 let arrived = receive::arrived(&message.envelope, message.content.peer);
                 let filling = Filling { at, ..rx.queue.fill(recv, &arrived) };
                 self.settle(filling, message.content.held);
@@ -190,8 +190,8 @@ impl<T: Transport> State<T> {
             let queue = &mut self.ends.receiver(at).rx.queue;
             let posted = queue.posted_special(op.context, special);
             let message = match queue.matcher.post(want, posted) {
-                matching::Posted::Queued(_) => return Ok(()),
-                matching::Posted::Matched { message, recv } => {
+                matching::PostOutcome::Queued(_) => return Ok(()),
+                matching::PostOutcome::Matched { message, recv } => {
                     queue.forget(&recv);
                     message
                 }

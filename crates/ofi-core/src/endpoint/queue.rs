@@ -48,7 +48,7 @@ impl Buffer {
 }
 
 /// A posted receive, small enough to lie in one cache line with what matching needs.
-pub struct Posted {
+pub struct CompactReceive {
     pub context: Context,
     /// The memory, if it is one piece.
     piece: Piece,
@@ -80,7 +80,7 @@ pub enum SpecialKind {
     Multi(SlotId),
 }
 
-impl Posted {
+impl CompactReceive {
     /// A receive into one piece, marked [`SIGNALLED`], [`SILENT`] or [`COUNTED`].
     #[inline(always)]
     pub const fn plain(context: Context, piece: Piece, mark: u64) -> Self {
@@ -104,7 +104,7 @@ impl Posted {
     }
 }
 
-impl PostedReceive for Posted {
+impl PostedReceive for CompactReceive {
     #[inline]
     fn context(&self) -> usize {
         self.context.0
@@ -187,7 +187,7 @@ enum Found {
 
 /// See the module.
 pub struct RxQueue<T: Transport> {
-    pub matcher: Matcher<Posted, Kept<T>>,
+    pub matcher: Matcher<CompactReceive, Kept<T>>,
     specials: Slots<Special>,
     multis: Slots<MultiBuffer>,
     pub min_multi_recv: usize,
@@ -203,11 +203,11 @@ impl<T: Transport> RxQueue<T> {
         }
     }
 
-    /// A receive to post into `lent`; `plain` marks one of one piece ([`Posted::plain`]).
+    /// A receive to post into `lent`; `plain` marks one of one piece ([`CompactReceive::plain`]).
     #[inline(always)]
-    pub fn posted(&mut self, context: Context, lent: &Lent<'_>, signal: bool, plain: u64) -> Posted {
+    pub fn posted(&mut self, context: Context, lent: &Lent<'_>, signal: bool, plain: u64) -> CompactReceive {
         if let [piece] = lent.pieces() {
-            return Posted { context, piece: *piece, tail: plain };
+            return CompactReceive { context, piece: *piece, tail: plain };
         }
         self.posted_special(
             context,
@@ -217,9 +217,9 @@ impl<T: Transport> RxQueue<T> {
 
     /// A receive to post of something that is not one piece.
     #[inline(never)]
-    pub fn posted_special(&mut self, context: Context, special: Special) -> Posted {
+    pub fn posted_special(&mut self, context: Context, special: Special) -> CompactReceive {
         let id = self.specials.insert(special);
-        Posted { context, piece: Piece::new(std::ptr::null_mut(), 0), tail: id.to_wire() }
+        CompactReceive { context, piece: Piece::new(std::ptr::null_mut(), 0), tail: id.to_wire() }
     }
 
     /// Makes a multi-receive buffer.
@@ -229,7 +229,7 @@ impl<T: Transport> RxQueue<T> {
     }
 
     /// The multi-receive buffer behind a posted receive, and whether success is reported.
-    fn multi_of(&self, posted: &Posted) -> Option<(SlotId, bool)> {
+    fn multi_of(&self, posted: &CompactReceive) -> Option<(SlotId, bool)> {
         match self.specials.get(posted.special()?)? {
             Special { signal, kind: SpecialKind::Multi(id), .. } => Some((*id, *signal)),
             Special { kind: SpecialKind::Pieces(_), .. } => None,
@@ -237,7 +237,7 @@ impl<T: Transport> RxQueue<T> {
     }
 
     /// Forgets a receive that is posted no longer; answers the multi-receive buffer that was behind it.
-    pub fn forget(&mut self, posted: &Posted) -> Option<SlotId> {
+    pub fn forget(&mut self, posted: &CompactReceive) -> Option<SlotId> {
         match self.specials.remove(posted.special()?)?.kind {
             SpecialKind::Multi(id) => Some(id),
             SpecialKind::Pieces(_) => None,
@@ -335,7 +335,7 @@ impl<T: Transport> RxQueue<T> {
     }
 
     /// Starts to fill a receive that is posted no longer, and has no multi-receive buffer.
-    pub fn fill(&mut self, posted: Posted, arrived: &Arrived) -> Filling {
+    pub fn fill(&mut self, posted: CompactReceive, arrived: &Arrived) -> Filling {
         let (buffer, signal, route) = match posted.special().and_then(|id| self.specials.remove(id)) {
             Some(Special { signal, route, kind: SpecialKind::Pieces(all) }) => {
                 (Buffer::many(all), signal, route)
@@ -389,7 +389,7 @@ impl<T: Transport> RxQueue<T> {
     }
 
     /// Ends a receive that was posted and gets no message: what to flag, whether the credit comes back, who counts it.
-    pub fn end(&mut self, posted: &Posted) -> (CompletionFlags, Credit, Route) {
+    pub fn end(&mut self, posted: &CompactReceive) -> (CompletionFlags, Credit, Route) {
         let special = posted.special().and_then(|id| self.specials.get(id));
         let route = special.map_or(Route::ENDPOINT, |special| special.route);
         let (mut flags, mut credit) = (CompletionFlags::empty(), Credit::Receive);

@@ -4,7 +4,7 @@ use ofi_api::{CompletionFlags, Context, CqErrorEntry, CqTaggedEntry, Errno, FiAd
 
 use super::outboxes::Outboxes;
 use super::peers::Peers;
-use super::queue::{COUNTED, Filling, Held, Kept, Posted, RxQueue, SIGNALLED, SILENT};
+use super::queue::{COUNTED, CompactReceive, Filling, Held, Kept, RxQueue, SIGNALLED, SILENT};
 use super::shared_receive::SharedPart;
 use crate::cntr::Kind;
 use crate::cq::Credit;
@@ -99,8 +99,8 @@ impl<T: Transport> RxSide<T> {
 
     /// A receive without flags to post into one piece.
     #[inline(always)]
-    pub fn plain(&self, context: Context, piece: Piece) -> Posted {
-        Posted::plain(context, piece, self.plain)
+    pub fn plain(&self, context: Context, piece: Piece) -> CompactReceive {
+        CompactReceive::plain(context, piece, self.plain)
     }
 
     /// As [`RxSide::reports`], of a receive of a shared queue that asked for it or not.
@@ -110,7 +110,7 @@ impl<T: Transport> RxSide<T> {
 
     /// A receive to post into `lent`.
     #[inline(always)]
-    pub fn posted(&mut self, context: Context, lent: &Lent<'_>, signal: bool) -> Posted {
+    pub fn posted(&mut self, context: Context, lent: &Lent<'_>, signal: bool) -> CompactReceive {
         let plain = if signal { self.signalled } else { SILENT };
         self.queue.posted(context, lent, signal, plain)
     }
@@ -170,7 +170,7 @@ impl<T: Transport> RxSide<T> {
         }
     }
 
-    /// Reports a simple receive ([`Posted::simple`]).
+    /// Reports a simple receive ([`CompactReceive::simple`]).
     #[inline(always)]
     pub fn report(&mut self, boxes: &mut Outboxes, peers: &mut Peers, context: Context, arrived: &Arrived) {
         self.counts.messages += 1;

@@ -31,7 +31,7 @@ use super::outboxes::Outboxes;
 use super::peers::Peers;
 use super::post_receive::{RECEIVE_FLAGS, check_pieces, searches};
 use super::queue::{
-    Arrival, Filling, Held, Incoming, Kept, Posted, RxQueue, SIGNALLED, SILENT, Special, SpecialKind,
+    Arrival, CompactReceive, Filling, Held, Incoming, Kept, RxQueue, SIGNALLED, SILENT, Special, SpecialKind,
 };
 use super::receive;
 use super::transmit::{bad_flags, not_opened_for};
@@ -40,7 +40,7 @@ use crate::cq::Credit;
 use crate::domain::DomainCore;
 use crate::fork::Born;
 use crate::lock::Lock;
-use crate::matching::{self, Config, Source, Want};
+use crate::matching::{self, Config, SourceFilter, Want};
 use crate::slots::{SlotId, Slots};
 use crate::transport::{Arrived, Lanes, Peer, Route, SharedReceives, Transport};
 
@@ -136,7 +136,7 @@ impl<T: Transport> State<T> {
         let caps = Caps::DIRECTED_RECV
             | if tag.is_some() { Caps::TAGGED_DIRECTED_RECV } else { Caps::DIRECTED_RECV };
         let source = if source == FiAddr::UNSPEC || !attr.caps.intersects(caps) {
-            Source::Any
+            SourceFilter::Any
         } else {
             let av = self.av.as_ref().ok_or_else(|| {
                 Error::wanted(
@@ -148,7 +148,7 @@ impl<T: Transport> State<T> {
                 )
             })?;
             let address = av.address(av.split(source)?.0)?;
-            Source::From(matching::Peer(self.sender(address.bytes())))
+            SourceFilter::From(matching::Peer(self.sender(address.bytes())))
         };
         Ok(tag.map_or(Want::untagged(source), |tag| Want::tagged(source, tag.tag, tag.ignore)))
     }
@@ -392,8 +392,8 @@ impl<T: Transport> State<T> {
         loop {
             let posted = self.queue.posted(context, lent, asked, if asked { SIGNALLED } else { SILENT });
             let (recv, message) = match self.queue.matcher.post(want, posted) {
-                matching::Posted::Queued(_) => return Vec::new(),
-                matching::Posted::Matched { recv, message } => (recv, message),
+                matching::PostOutcome::Queued(_) => return Vec::new(),
+                matching::PostOutcome::Matched { recv, message } => (recv, message),
             };
             let Kept { member, peer, .. } = message.content;
             let Some(core) = self.core(member) else {
@@ -414,10 +414,10 @@ impl<T: Transport> State<T> {
         let id = self.queue.multi(piece);
         loop {
             let special = Special { signal: asked, route: Route::ENDPOINT, kind: SpecialKind::Multi(id) };
-            let posted: Posted = self.queue.posted_special(context, special);
+            let posted: CompactReceive = self.queue.posted_special(context, special);
             let message = match self.queue.matcher.post(want, posted) {
-                matching::Posted::Queued(_) => return settled,
-                matching::Posted::Matched { message, recv } => {
+                matching::PostOutcome::Queued(_) => return settled,
+                matching::PostOutcome::Matched { message, recv } => {
                     self.queue.forget(&recv);
                     message
                 }

@@ -17,7 +17,7 @@ use crate::cntr::Cntr;
 use crate::cntr::trigger::{Access, Deed, Owned, Target};
 use crate::cq::Credit;
 use crate::domain::DomainCore;
-use crate::matching::{self, Source as From, Want};
+use crate::matching::{self, SourceFilter, Want};
 use crate::slots::SlotId;
 use crate::transport::{Route, Transport};
 
@@ -153,9 +153,9 @@ impl<T: Transport> State<T> {
         let rx = &self.ends.rx;
         let directed = if tag.is_some() { rx.tagged_directed } else { rx.directed };
         let source = if directed && op.source != ofi_api::FiAddr::UNSPEC {
-            From::From(matching::Peer(self.dest(op.source)?.0))
+            SourceFilter::From(matching::Peer(self.dest(op.source)?.0))
         } else {
-            From::Any
+            SourceFilter::Any
         };
         let want = match tag {
             Some(tag) => Want::tagged(source, tag.tag, tag.ignore),
@@ -168,7 +168,9 @@ impl<T: Transport> State<T> {
         *credit -= 1;
         let special = Special { signal, route, kind: SpecialKind::Pieces(op.buf.pieces().into()) };
         let posted = self.ends.rx.queue.posted_special(op.context, special);
-        if let matching::Posted::Matched { recv, message } = self.ends.rx.queue.matcher.post(want, posted) {
+        if let matching::PostOutcome::Matched { recv, message } =
+            self.ends.rx.queue.matcher.post(want, posted)
+        {
             let arrived = receive::arrived(&message.envelope, message.content.peer);
             let filling = self.ends.rx.queue.fill(recv, &arrived);
             self.settle(filling, message.content.held);

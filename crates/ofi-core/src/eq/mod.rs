@@ -20,7 +20,7 @@ use crate::bell::Bell;
 use crate::fork::Born;
 use crate::source::Arm;
 use crate::sys;
-use crate::wait::{Waitable, Waiting, no_wait_object};
+use crate::wait::{WaitObject, Waitable, no_wait_object};
 
 /// Events that the application may have written and not read, unless it asked for room for more.
 const WRITTEN: usize = 1024;
@@ -80,7 +80,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub struct EqCore {
     events: Mutex<Events>,
     sources: Mutex<Vec<Weak<dyn Driven>>>,
-    waiting: Option<Waiting>,
+    waiting: Option<WaitObject>,
     wait_obj: WaitObj,
     /// Events that the application may write before it reads; 0 if it may not.
     room: usize,
@@ -101,7 +101,7 @@ impl EqCore {
         let queue = Arc::new(Self {
             events: Mutex::default(),
             sources: Mutex::default(),
-            waiting: Waiting::open(attr.wait_obj, attr.wait_set.as_ref())?,
+            waiting: WaitObject::open(attr.wait_obj, attr.wait_set.as_ref())?,
             wait_obj: attr.wait_obj,
             room: if attr.write { attr.size.max(WRITTEN) } else { 0 },
             born: Born::here(),
@@ -278,7 +278,7 @@ impl EqCore {
 
 impl EqCore {
     /// Blocks until there may be something, unless there is already. Whether it blocked.
-    fn sleep(&self, waiting: &Waiting, deadline: Option<Instant>) -> bool {
+    fn sleep(&self, waiting: &WaitObject, deadline: Option<Instant>) -> bool {
         let may_sleep = self.trywait().is_ok();
         if may_sleep {
             let due = self.sources().iter().filter_map(|source| source.deadline()).min();
@@ -352,7 +352,7 @@ impl EventQueue for EqCore {
     }
 
     fn mutex_cond(&self) -> Option<MutexCond> {
-        self.waiting.as_ref().and_then(Waiting::mutex_cond)
+        self.waiting.as_ref().and_then(WaitObject::mutex_cond)
     }
 }
 

@@ -57,7 +57,7 @@ pub enum Space {
 
 /// Whose messages a receive takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Source {
+pub enum SourceFilter {
     /// Anyone's: `FI_ADDR_UNSPEC`, or the endpoint has no directed receives.
     Any,
     /// One peer's (`FI_DIRECTED_RECV`).
@@ -70,7 +70,7 @@ pub struct Want {
     /// Untagged receives have no regard for `tag` and `ignore`.
     pub space: Space,
     /// From whom.
-    pub source: Source,
+    pub source: SourceFilter,
     /// The tag, compared in the bits that `ignore` leaves.
     pub tag: u64,
     /// Bits of the tag that may differ; 0 is the fast case.
@@ -80,13 +80,13 @@ pub struct Want {
 impl Want {
     /// An untagged receive.
     #[inline]
-    pub const fn untagged(source: Source) -> Self {
+    pub const fn untagged(source: SourceFilter) -> Self {
         Self { space: Space::Untagged, source, tag: 0, ignore: 0 }
     }
 
     /// A tagged receive.
     #[inline]
-    pub const fn tagged(source: Source, tag: u64, ignore: u64) -> Self {
+    pub const fn tagged(source: SourceFilter, tag: u64, ignore: u64) -> Self {
         Self { space: Space::Tagged, source, tag, ignore }
     }
 
@@ -94,7 +94,7 @@ impl Want {
     #[inline]
     pub fn matches(&self, envelope: &Envelope) -> bool {
         let tag = self.space == Space::Untagged || self.tag | self.ignore == envelope.tag | self.ignore;
-        let source = self.source == Source::Any || self.source == Source::From(envelope.peer);
+        let source = self.source == SourceFilter::Any || self.source == SourceFilter::From(envelope.peer);
         self.space == envelope.space && source && tag
     }
 }
@@ -148,7 +148,7 @@ pub struct Unexpected<U> {
 /// What became of a posted receive.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Posted<R, U> {
+pub enum PostOutcome<R, U> {
     /// It waits.
     Queued(RecvId),
     /// The oldest message that matches, which is no longer stored, and the receive back. A multi-receive
@@ -250,13 +250,13 @@ impl<R, U> Matcher<R, U> {
 
     /// Posts a receive: it gets the oldest unexpected message that matches, or is queued.
     #[inline(always)] // so that `recv` is written in place; what is rare is in functions of its own
-    pub fn post(&mut self, want: Want, recv: R) -> Posted<R, U> {
+    pub fn post(&mut self, want: Want, recv: R) -> PostOutcome<R, U> {
         if !self.unexpected.is_empty(want.space)
             && let Some(message) = self.discard(&want)
         {
-            return Posted::Matched { recv, message };
+            return PostOutcome::Matched { recv, message };
         }
-        Posted::Queued(self.posted.push(&want, recv))
+        PostOutcome::Queued(self.posted.push(&want, recv))
     }
 
     /// As [`post`](Self::post) of a receive from anyone that ignores nothing, if no message waits in its space.
@@ -329,7 +329,7 @@ impl<R, U> Matcher<R, U> {
     pub fn has_directed_at(&mut self, peer: Peer) -> bool {
         let mut found = false;
         drop(self.posted.extract(|want, _| {
-            found |= want.source == Source::From(peer);
+            found |= want.source == SourceFilter::From(peer);
             false
         }));
         found

@@ -70,8 +70,8 @@ impl Model {
 /// fi_tagged(3), word by word, in a form of its own.
 fn accepts(want: &Want, envelope: &Envelope) -> bool {
     let from = match want.source {
-        Source::Any => true,
-        Source::From(peer) => peer == envelope.peer,
+        SourceFilter::Any => true,
+        SourceFilter::From(peer) => peer == envelope.peer,
     };
     let tag = match want.space {
         Space::Untagged => true,
@@ -119,7 +119,7 @@ impl Pair {
             Op::Discard(want) => assert_eq!(self.matcher.discard(&want), self.model.take_message(&want)),
             Op::DropPeer(peer) => self.drop_peer(peer),
             Op::ExtractPosted(peer) => {
-                let directed = |want: &Want| want.source == Source::From(peer);
+                let directed = |want: &Want| want.source == SourceFilter::From(peer);
                 let expected =
                     self.model.posted.extract_if(.., |(want, _)| directed(want)).map(|(_, recv)| recv);
                 let expected: Vec<Recv> = expected.collect();
@@ -142,10 +142,10 @@ impl Pair {
     fn post(&mut self, want: Want, recv: Recv) {
         let expected = self.model.take_message(&want);
         match self.matcher.post(want, recv.clone()) {
-            Posted::Matched { recv: back, message } => {
+            PostOutcome::Matched { recv: back, message } => {
                 assert_eq!((back, Some(message)), (recv, expected));
             }
-            Posted::Queued(id) => {
+            PostOutcome::Queued(id) => {
                 assert_eq!(expected, None);
                 assert_eq!(self.matcher.get(id), Some(&recv));
                 self.model.posted.push((want, recv));
@@ -238,8 +238,8 @@ fn peer() -> impl Strategy<Value = Peer> {
     (0..PEERS).prop_map(Peer)
 }
 
-fn source() -> impl Strategy<Value = Source> {
-    prop_oneof![Just(Source::Any), peer().prop_map(Source::From)]
+fn source() -> impl Strategy<Value = SourceFilter> {
+    prop_oneof![Just(SourceFilter::Any), peer().prop_map(SourceFilter::From)]
 }
 
 fn want() -> impl Strategy<Value = Want> {

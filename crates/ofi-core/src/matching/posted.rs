@@ -13,7 +13,7 @@
 use super::cancel::CancelIndex;
 use super::slab::{NIL, Slab};
 use super::table::{KeyHash, Table};
-use super::{Envelope, Peer, RecvId, Source, Space, Want};
+use super::{Envelope, Peer, RecvId, SourceFilter, Space, Want};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
@@ -403,8 +403,8 @@ impl Key {
         let class = self.class();
         let space = self.space();
         let source = match class {
-            Class::UntaggedAny | Class::TagAny | Class::WildAny => Source::Any,
-            _ => Source::From(Peer(self.peer)),
+            Class::UntaggedAny | Class::TagAny | Class::WildAny => SourceFilter::Any,
+            _ => SourceFilter::From(Peer(self.peer)),
         };
         let ignore = if matches!(class, Class::WildAny | Class::WildFrom) { ignored } else { 0 };
         Want { space, source, tag: self.tag, ignore }
@@ -415,12 +415,12 @@ impl Key {
 #[inline]
 fn classify(want: &Want) -> (Class, u32, u64) {
     match (want.space, want.source) {
-        (Space::Untagged, Source::Any) => (Class::UntaggedAny, 0, 0),
-        (Space::Untagged, Source::From(peer)) => (Class::UntaggedFrom, peer.0, 0),
-        (Space::Tagged, Source::Any) if want.ignore == 0 => (Class::TagAny, 0, want.tag),
-        (Space::Tagged, Source::From(peer)) if want.ignore == 0 => (Class::TagFrom, peer.0, want.tag),
-        (Space::Tagged, Source::Any) => (Class::WildAny, 0, want.tag | want.ignore),
-        (Space::Tagged, Source::From(peer)) => (Class::WildFrom, peer.0, want.tag | want.ignore),
+        (Space::Untagged, SourceFilter::Any) => (Class::UntaggedAny, 0, 0),
+        (Space::Untagged, SourceFilter::From(peer)) => (Class::UntaggedFrom, peer.0, 0),
+        (Space::Tagged, SourceFilter::Any) if want.ignore == 0 => (Class::TagAny, 0, want.tag),
+        (Space::Tagged, SourceFilter::From(peer)) if want.ignore == 0 => (Class::TagFrom, peer.0, want.tag),
+        (Space::Tagged, SourceFilter::Any) => (Class::WildAny, 0, want.tag | want.ignore),
+        (Space::Tagged, SourceFilter::From(peer)) => (Class::WildFrom, peer.0, want.tag | want.ignore),
     }
 }
 

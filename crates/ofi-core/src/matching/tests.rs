@@ -1,6 +1,6 @@
 //! One test for each rule of matching, named after it.
 
-use super::Source::{Any, From};
+use super::SourceFilter::{Any, From};
 use super::*;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ fn tagged(peer: u32, tag: u64) -> Envelope {
 
 fn queue(matcher: &mut Subject, want: Want, context: usize) -> RecvId {
     match matcher.post(want, plain(context)) {
-        Posted::Queued(id) => id,
+        PostOutcome::Queued(id) => id,
         other => panic!("{other:?}"),
     }
 }
@@ -48,8 +48,8 @@ fn store(matcher: &mut Subject, envelope: Envelope, content: &'static str) {
 /// The content of the message that a new receive gets.
 fn receive(matcher: &mut Subject, want: Want) -> Option<&'static str> {
     match matcher.post(want, plain(0)) {
-        Posted::Matched { message, .. } => Some(message.content),
-        Posted::Queued(id) => matcher.take(id).and(None),
+        PostOutcome::Matched { message, .. } => Some(message.content),
+        PostOutcome::Queued(id) => matcher.take(id).and(None),
     }
 }
 
@@ -185,7 +185,7 @@ fn a_multi_receive_buffer_keeps_its_place_until_it_is_taken() {
     let mut m = subject();
     queue(&mut m, Want::untagged(Any), 1);
     let multi = Recv { context: 2, multi: true };
-    let Posted::Queued(id) = m.post(Want::untagged(Any), multi) else { panic!("matched") };
+    let PostOutcome::Queued(id) = m.post(Want::untagged(Any), multi) else { panic!("matched") };
     queue(&mut m, Want::untagged(Any), 3);
     assert_eq!(taken(&mut m, &[message(0), message(1), message(0)]), [Some(1), Some(2), Some(2)]);
     assert_eq!(m.arrive(&message(0)).map(|found| found.id()), Some(id));

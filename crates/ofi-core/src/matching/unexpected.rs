@@ -12,7 +12,7 @@
 
 use super::slab::{NIL, Slab};
 use super::table::{KeyHash, Table};
-use super::{Envelope, Peer, Source, Space, Unexpected, UnexpectedId, Want};
+use super::{Envelope, Peer, SourceFilter, Space, Unexpected, UnexpectedId, Want};
 
 const ORDER: usize = 0;
 const SOURCE: usize = 1;
@@ -90,18 +90,20 @@ impl<U> UnexpectedMessages<U> {
             return None;
         }
         let all = match want.source {
-            Source::Any => self.order[want.space as usize],
-            Source::From(peer) => self.source.get(peer.0 as usize)?[want.space as usize],
+            SourceFilter::Any => self.order[want.space as usize],
+            SourceFilter::From(peer) => self.source.get(peer.0 as usize)?[want.space as usize],
         };
         if all == NIL || want.space == Space::Untagged {
             return (all != NIL).then_some(all);
         }
         let tag = want.tag;
         match want.source {
-            Source::Any if want.ignore == 0 => self.tag_list(tag).map(|(_, head)| head),
-            Source::From(peer) if want.ignore == 0 => self.source_tag_list(peer, tag).map(|(_, head)| head),
-            Source::Any => self.slab.list::<ORDER>(all).find(|&index| self.is_wanted(want, index)),
-            Source::From(_) => self.slab.list::<SOURCE>(all).find(|&index| self.is_wanted(want, index)),
+            SourceFilter::Any if want.ignore == 0 => self.tag_list(tag).map(|(_, head)| head),
+            SourceFilter::From(peer) if want.ignore == 0 => {
+                self.source_tag_list(peer, tag).map(|(_, head)| head)
+            }
+            SourceFilter::Any => self.slab.list::<ORDER>(all).find(|&index| self.is_wanted(want, index)),
+            SourceFilter::From(_) => self.slab.list::<SOURCE>(all).find(|&index| self.is_wanted(want, index)),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use ofi_api::{Address, FiAddr, Result};
 
-use super::table::{AddressTable, Peer, Removed};
+use super::table::{AddressTable, PeerEntry, Removed};
 
 /// Where the answers of a vector insertion go. All of it may be absent: without removals the indices are
 /// known beforehand.
@@ -25,7 +25,7 @@ impl AddressTable {
         &mut self,
         addresses: impl IntoIterator<Item = Result<Address>>,
         answers: &mut Answers<'_>,
-        mut admit: impl FnMut(Peer, &[u8]) -> Result<()>,
+        mut admit: impl FnMut(PeerEntry, &[u8]) -> Result<()>,
     ) -> usize {
         let mut inserted = 0;
         for (at, address) in addresses.into_iter().enumerate() {
@@ -53,7 +53,7 @@ impl AddressTable {
     ///
     /// # Errors
     /// `FI_EINVAL` if one was not there.
-    pub fn remove_each(&mut self, addresses: &[FiAddr], mut gone: impl FnMut(Peer)) -> Result<()> {
+    pub fn remove_each(&mut self, addresses: &[FiAddr], mut gone: impl FnMut(PeerEntry)) -> Result<()> {
         let mut first_error = Ok(());
         for &address in addresses {
             match self.remove(address) {

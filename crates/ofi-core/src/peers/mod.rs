@@ -17,7 +17,7 @@ mod table;
 
 pub use batch::Answers;
 pub use key::AddressKey;
-pub use table::{AddressTable, Peer, Removals, Removed, UserIds, no_user_ids};
+pub use table::{AddressTable, PeerEntry, Removals, Removed, UserIds, no_user_ids};
 
 #[cfg(test)]
 mod tests;

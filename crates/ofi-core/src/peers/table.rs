@@ -33,12 +33,12 @@ pub enum UserIds {
 
 /// One peer under one index, for caches: another peer under the same index is another value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Peer {
+pub struct PeerEntry {
     index: u32,
     generation: u32,
 }
 
-impl Peer {
+impl PeerEntry {
     /// The index.
     pub fn address(self) -> FiAddr {
         FiAddr(self.index.into())
@@ -56,7 +56,7 @@ pub enum Removed {
     /// The address was inserted more often; the index stays valid.
     Kept,
     /// The address is gone and its index is invalid.
-    Gone(Peer),
+    Gone(PeerEntry),
 }
 
 /// Counts removals, without the table's lock. See [`AddressTable::removals`].
@@ -132,7 +132,7 @@ impl AddressTable {
     pub fn insert_address(
         &mut self,
         address: &Address,
-        admit: impl FnOnce(Peer, &[u8]) -> Result<()>,
+        admit: impl FnOnce(PeerEntry, &[u8]) -> Result<()>,
     ) -> Result<FiAddr> {
         if address.format() != self.format && address.relabelled(self.format).is_none() {
             return Err(Error::wanted(
@@ -146,7 +146,11 @@ impl AddressTable {
         self.admit(address.bytes(), admit)
     }
 
-    fn admit(&mut self, address: &[u8], admit: impl FnOnce(Peer, &[u8]) -> Result<()>) -> Result<FiAddr> {
+    fn admit(
+        &mut self,
+        address: &[u8],
+        admit: impl FnOnce(PeerEntry, &[u8]) -> Result<()>,
+    ) -> Result<FiAddr> {
         let address = destination(self.format, address)?;
         let key = Key::of(self.format, address);
         let hash = self.secret.hash(key);
@@ -159,7 +163,7 @@ impl AddressTable {
         }
         let at = self.store.occupy(address)?;
         self.index.insert_unique(hash, at, |&at| self.secret.hash(stored_key(self.format, &self.store, at)));
-        let peer = Peer { index: at, generation: self.store.generation(at).unwrap_or_default() };
+        let peer = PeerEntry { index: at, generation: self.store.generation(at).unwrap_or_default() };
         match admit(peer, address) {
             Ok(()) => Ok(peer.address()),
             Err(refused) => {
@@ -265,15 +269,16 @@ impl AddressTable {
     /// # Errors
     /// `FI_EINVAL` if there is none.
     #[inline]
-    pub fn peer(&self, address: FiAddr) -> Result<Peer> {
+    pub fn peer(&self, address: FiAddr) -> Result<PeerEntry> {
         let index = u32::try_from(address.0).ok();
-        let peer = index.and_then(|index| Some(Peer { index, generation: self.store.generation(index)? }));
+        let peer =
+            index.and_then(|index| Some(PeerEntry { index, generation: self.store.generation(index)? }));
         peer.ok_or_else(|| self.no_such_peer(address))
     }
 
     /// Whether `peer` is still there.
     #[inline]
-    pub fn is_current(&self, peer: Peer) -> bool {
+    pub fn is_current(&self, peer: PeerEntry) -> bool {
         self.store.generation(peer.index) == Some(peer.generation)
     }
 
@@ -319,7 +324,7 @@ impl AddressTable {
     }
 
     /// Gives a peer the user id that came with its insertion. The last insertion decides.
-    pub(super) fn put_id(&mut self, peer: Peer, id: FiAddr) {
+    pub(super) fn put_id(&mut self, peer: PeerEntry, id: FiAddr) {
         if self.ids.len() <= peer.index() {
             self.ids.resize(peer.index() + 1, FiAddr::NOTAVAIL);
         }

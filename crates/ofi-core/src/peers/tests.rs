@@ -18,7 +18,7 @@ fn peer(n: u32) -> Address {
     socket(&format!("10.{}.{}.{}:5000", n >> 16 & 255, n >> 8 & 255, n & 255))
 }
 
-fn take_all(_: Peer, _: &[u8]) -> ofi_api::Result<()> {
+fn take_all(_: PeerEntry, _: &[u8]) -> ofi_api::Result<()> {
     Ok(())
 }
 
@@ -156,7 +156,7 @@ fn a_transport_may_turn_a_peer_down() {
     assert_eq!(table.find_address(&peer(1)), None);
     let mut admitted = Vec::new();
     for n in [1, 2, 1] {
-        let admit = |peer: Peer, bytes: &[u8]| {
+        let admit = |peer: PeerEntry, bytes: &[u8]| {
             admitted.push((peer.index(), bytes.to_vec()));
             Ok(())
         };

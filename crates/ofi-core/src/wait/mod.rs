@@ -27,7 +27,7 @@ pub trait Waitable: Send + Sync {
 }
 
 /// What an object blocks on. Fields drop in order: the thread behind `waker` watches the descriptors of the others.
-pub struct Waiting {
+pub struct WaitObject {
     waker: Option<Waker>,
     /// Rung when something is there that no descriptor shows.
     pub bell: Bell,
@@ -37,7 +37,7 @@ pub struct Waiting {
     group: Option<Arc<Waits>>,
 }
 
-impl Waiting {
+impl WaitObject {
     /// What `wait_obj` needs; `None` for none and yield.
     ///
     /// # Errors
@@ -80,7 +80,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitObject {
     fn drop(&mut self) {
         if let Some(group) = &self.group {
             group.remove(self.set.fd());

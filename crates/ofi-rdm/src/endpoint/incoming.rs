@@ -243,7 +243,7 @@ impl Endpoint {
     ) {
         let known = self.book.named(&self.peers, head.session);
         let Some(peer) = known.filter(|&peer| self.peers[peer as usize].address == from) else {
-            if known.is_none() && self.waiting.named(head.session).is_some() {
+            if known.is_none() && self.pending.named(head.session).is_some() {
                 return self.on_first(now, from, head, bytes, body, driver);
             }
             self.stats.strangers += 1;
@@ -295,7 +295,7 @@ impl Endpoint {
         body: &mut [u8],
         driver: &mut D,
     ) {
-        let Some(pending) = self.waiting.named(head.session).filter(|pending| pending.address == from) else {
+        let Some(pending) = self.pending.named(head.session).filter(|pending| pending.address == from) else {
             self.stats.strangers += 1;
             return;
         };
@@ -303,7 +303,7 @@ impl Endpoint {
             self.stats.forged += 1;
             return;
         };
-        let Some(pending) = self.waiting.take(head.session) else { return };
+        let Some(pending) = self.pending.take(head.session) else { return };
         let known = self.find(from);
         if known.is_some() || !self.admits {
             self.uncount(&pending);
@@ -348,7 +348,7 @@ impl Endpoint {
         if !good.contains(&init.cookie) {
             return self.say_cookie(from, init, good[0]);
         }
-        if let Some(pending) = self.waiting.granted(from, init.session) {
+        if let Some(pending) = self.pending.granted(from, init.session) {
             let (flags, body) = pending.accept.clone();
             let header = Header { flags, ..Header::new(Kind::Accept, init.session, 0) };
             return self.answer(from, header, &body);
@@ -367,7 +367,7 @@ impl Endpoint {
             Place::Unknown => return,
             Place::Elsewhere => return self.refuse(from, init, Refusal::Address),
         }
-        while let Some(expired) = self.waiting.expire(now) {
+        while let Some(expired) = self.pending.expire(now) {
             self.uncount(&expired);
         }
         let counted = known.is_none() && self.admits;
@@ -402,7 +402,7 @@ impl Endpoint {
         self.answer(from, header, &accept.1);
         if session != 0 {
             let time = self.config.patience * 2;
-            self.waiting.grant(
+            self.pending.grant(
                 now,
                 time,
                 session,

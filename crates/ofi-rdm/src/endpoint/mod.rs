@@ -25,7 +25,7 @@ use book::Book;
 pub use datagrams::{Arrivals, Transmit};
 use hosts::Hosts;
 use past::Pasts;
-use pending::Waiting;
+use pending::PendingSessions;
 pub use statistics::EndpointStats;
 
 use crate::chunks::Chunks;
@@ -64,7 +64,7 @@ pub struct Endpoint {
     undrained: u32,
     stopped: Vec<u32>,
     answers: VecDeque<(SocketAddr, Header, Vec<u8>)>,
-    waiting: Waiting,
+    pending: PendingSessions,
     /// Numbers of peers that were forgotten.
     free: Vec<u32>,
     /// Strangers of each host.
@@ -115,7 +115,7 @@ impl Endpoint {
             undrained: 0,
             stopped: Vec::new(),
             answers: VecDeque::new(),
-            waiting: Waiting::default(),
+            pending: PendingSessions::default(),
             free: Vec::new(),
             hosts: Hosts::default(),
             hand: 0,
@@ -223,7 +223,7 @@ impl Endpoint {
     fn fresh_name(&mut self) -> u64 {
         loop {
             let name = self.random();
-            if name != 0 && self.book.named(&self.peers, name).is_none() && self.waiting.named(name).is_none()
+            if name != 0 && self.book.named(&self.peers, name).is_none() && self.pending.named(name).is_none()
             {
                 return name;
             }

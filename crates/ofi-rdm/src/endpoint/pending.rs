@@ -33,7 +33,7 @@ pub struct Pending {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Waiting {
+pub struct PendingSessions {
     by_name: BTreeMap<u64, Box<Pending>>,
     /// Names by address and name of who asked.
     by_question: BTreeMap<(SocketAddr, u64), u64>,
@@ -41,7 +41,7 @@ pub struct Waiting {
     order: VecDeque<(Instant, u64)>,
 }
 
-impl Waiting {
+impl PendingSessions {
     /// What was granted to `address`, which calls it `name`.
     pub fn granted(&self, address: SocketAddr, name: u64) -> Option<&Pending> {
         self.by_name.get(self.by_question.get(&(address, name))?).map(|pending| &**pending)

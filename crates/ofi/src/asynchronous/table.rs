@@ -88,7 +88,7 @@ enum Owner {
     Discard,
 }
 
-struct Waiting<L: Level> {
+struct RetryQueue<L: Level> {
     line: Line,
     queue: VecDeque<(SlotId, Retry<L>)>,
 }
@@ -119,7 +119,7 @@ pub struct Table<L: Level> {
     cells: Slots<Cell>,
     /// By [`Op::index`].
     owners: Vec<Owner>,
-    lines: Vec<Waiting<L>>,
+    lines: Vec<RetryQueue<L>>,
     events: VecDeque<Completion>,
     listeners: Vec<Waker>,
     /// Drivers there are.
@@ -179,7 +179,7 @@ impl<L: Level> Table<L> {
         }
         if queued {
             let at = waiting.unwrap_or_else(|| {
-                self.lines.push(Waiting { line, queue: VecDeque::new() });
+                self.lines.push(RetryQueue { line, queue: VecDeque::new() });
                 self.lines.len() - 1
             });
             self.lines[at].queue.push_back((id, Box::new(retry)));

@@ -16,7 +16,7 @@ const SOON: Duration = Duration::from_millis(50);
 const SELDOM: Duration = Duration::from_secs(1);
 
 /// A future that waits.
-struct Waiting {
+struct Watched {
     eq: Arc<dyn EventQueue>,
     waker: Waker,
     until: Instant,
@@ -24,7 +24,7 @@ struct Waiting {
 
 #[derive(Default)]
 struct State {
-    new: Vec<Waiting>,
+    new: Vec<Watched>,
     /// What wakes the thread, while there is one.
     running: Option<Arc<OwnedFd>>,
     /// The process that it is a thread of: a forked child has none.
@@ -44,13 +44,13 @@ fn state() -> MutexGuard<'static, Option<State>> {
 /// The system's error if the thread cannot be started.
 pub fn wake_for(eq: &Arc<dyn EventQueue>, waker: &Waker, under_way: bool) -> Result<()> {
     let until = Instant::now() + if under_way { SOON } else { SELDOM };
-    let waiting = Waiting { eq: Arc::clone(eq), waker: waker.clone(), until };
+    let watched = Watched { eq: Arc::clone(eq), waker: waker.clone(), until };
     let mut guard = state();
     let state = guard.get_or_insert_default();
     if state.process != std::process::id() {
         *state = State { process: std::process::id(), ..State::default() };
     }
-    state.new.push(waiting);
+    state.new.push(watched);
     if let Some(wake) = &state.running {
         sys::signal_eventfd(wake);
         return Ok(());
@@ -68,7 +68,7 @@ pub fn wake_for(eq: &Arc<dyn EventQueue>, waker: &Waker, under_way: bool) -> Res
 
 /// The thread: ends when nobody waits.
 fn run(set: &WaitSet, wake: &OwnedFd) {
-    let mut all: Vec<Waiting> = Vec::new();
+    let mut all: Vec<Watched> = Vec::new();
     loop {
         {
             let mut guard = state();
@@ -96,7 +96,7 @@ fn run(set: &WaitSet, wake: &OwnedFd) {
     }
 }
 
-fn wake_those(all: &mut Vec<Waiting>, which: impl Fn(&Waiting) -> bool) {
+fn wake_those(all: &mut Vec<Watched>, which: impl Fn(&Watched) -> bool) {
     let (woken, rest): (Vec<_>, Vec<_>) = std::mem::take(all).into_iter().partition(|waiting| which(waiting));
     *all = rest;
     woken.into_iter().for_each(|waiting| waiting.waker.wake());

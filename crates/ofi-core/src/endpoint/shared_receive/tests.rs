@@ -85,7 +85,7 @@ fn a_matched_message_whose_sender_is_lost_before_it_is_told_of_ends_with_an_erro
         let pieces = lent(&mut memory);
         // SAFETY: the memory outlives the endpoint's use of it: the scene is dropped before it.
         let buf = unsafe { Lent::new(&pieces, &[]) };
-        let want = Want::tagged(Source::Any, 5, 0);
+        let want = Want::tagged(SourceFilter::Any, 5, 0);
         let mut settled = match multi {
             false => scene.srx.shared.state.lock().post(Context(9), &buf, want, true),
             true => scene.srx.shared.state.lock().post_multi(Context(9), &buf, want, true),
@@ -105,7 +105,8 @@ fn a_matched_message_whose_endpoint_closes_before_it_is_told_of_is_nobodys() {
     let pieces = lent(&mut memory);
     // SAFETY: as above.
     let buf = unsafe { Lent::new(&pieces, &[]) };
-    let mut settled = srx.shared.state.lock().post(Context(9), &buf, Want::tagged(Source::Any, 5, 0), true);
+    let mut settled =
+        srx.shared.state.lock().post(Context(9), &buf, Want::tagged(SourceFilter::Any, 5, 0), true);
     drop(ep);
     assert!(settled.pop().unwrap().settle().is_some(), "the receive looks for another one");
     assert!(srx.shared.state.lock().matched.is_empty());
@@ -116,7 +117,7 @@ fn a_matched_message_whose_endpoint_closes_before_it_is_told_of_is_nobodys() {
 fn a_message_thrown_away_after_its_sender_was_lost_is_not_answered() {
     let scene = Scene::open();
     let tag = TagMatch { tag: 5, ignore: 0 };
-    let want = Want::tagged(Source::Any, tag.tag, tag.ignore);
+    let want = Want::tagged(SourceFilter::Any, tag.tag, tag.ignore);
     let op = ReceiveOp::new(Lent::EMPTY, Context(9));
     let step = scene.srx.shared.state.lock().search(Search::Discard, &op, &want, true);
     let Some(Step::Discard(core, arrived, content)) = step else { panic!("there is a message") };
