@@ -10,8 +10,8 @@ use crate::wire::{Record, Stream};
 pub(crate) use row::Heads;
 pub use row::Row;
 
-/// Who drives an [`crate::Endpoint`]: what it is told, and asked for. Peers go by numbers, dense from 0, in the order in which
-/// they were introduced; the number of one that was forgotten goes to the next.
+/// Who drives an [`crate::Endpoint`]: what it is told, and asked for. Peers go by numbers, dense from 0, in the order
+/// in which they were introduced; the number of one that was forgotten goes to the next.
 pub trait Driver {
     /// There is a new peer, which has spoken first.
     fn introduce(&mut self, peer: u32, address: SocketAddr);
