@@ -3,6 +3,8 @@
 use ofi::raw::{AddrFormat, Caps, EpType, Hints, Mode};
 use ofi_testkit::Kit;
 
+#[path = "../verbs/atomics.rs"]
+mod atomics;
 #[path = "../verbs/connected.rs"]
 mod connected;
 #[path = "../verbs/datagram.rs"]
@@ -20,7 +22,7 @@ mod near;
 #[path = "../verbs/shared_receive.rs"]
 mod shared_receive;
 
-use connected::caller;
+use connected::{ConnectedPair, caller};
 use loss::victim;
 
 ofi_testkit::roles!(victim, caller);

@@ -209,7 +209,41 @@ pub struct ibv_recv_wr {
     pub num_sge: c_int,
 }
 
-/// With the part of its union `wr` that reads and writes use.
+/// Of reads and writes.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_wr_rdma {
+    pub remote_addr: u64,
+    pub rkey: u32,
+}
+
+/// Of atomics.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_wr_atomic {
+    pub remote_addr: u64,
+    pub compare_add: u64,
+    pub swap: u64,
+    pub rkey: u32,
+}
+
+/// Of datagrams.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_wr_ud {
+    pub ah: *mut ibv_ah,
+    pub remote_qpn: u32,
+    pub remote_qkey: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union ibv_wr_target {
+    pub rdma: ibv_wr_rdma,
+    pub atomic: ibv_wr_atomic,
+    pub ud: ibv_wr_ud,
+}
+
 #[repr(C)]
 pub struct ibv_send_wr {
     pub wr_id: u64,
@@ -219,11 +253,8 @@ pub struct ibv_send_wr {
     pub opcode: c_uint,
     pub send_flags: c_uint,
     pub imm_data: u32,
-    pub remote_addr: u64,
-    pub rkey: u32,
-    /// Of datagrams, which have the address handle in `remote_addr` and the queue pair in `rkey`.
-    pub qkey: u32,
-    pub rest: [u64; 9],
+    pub wr: ibv_wr_target,
+    pub rest: [u64; 7],
 }
 
 #[repr(C)]
@@ -303,11 +334,15 @@ pub struct rdma_cm_event {
 pub const IBV_ACCESS_LOCAL_WRITE: c_int = 1;
 pub const IBV_ACCESS_REMOTE_WRITE: c_int = 2;
 pub const IBV_ACCESS_REMOTE_READ: c_int = 4;
+pub const IBV_ACCESS_REMOTE_ATOMIC: c_int = 8;
+pub const IBV_ATOMIC_NONE: c_int = 0;
 pub const IBV_WR_RDMA_WRITE: c_uint = 0;
 pub const IBV_WR_RDMA_WRITE_WITH_IMM: c_uint = 1;
 pub const IBV_WR_SEND: c_uint = 2;
 pub const IBV_WR_SEND_WITH_IMM: c_uint = 3;
 pub const IBV_WR_RDMA_READ: c_uint = 4;
+pub const IBV_WR_ATOMIC_CMP_AND_SWP: c_uint = 5;
+pub const IBV_WR_ATOMIC_FETCH_AND_ADD: c_uint = 6;
 pub const IBV_SEND_FENCE: c_uint = 1;
 pub const IBV_SEND_SIGNALED: c_uint = 2;
 pub const IBV_SEND_INLINE: c_uint = 8;
@@ -345,6 +380,8 @@ const _: () = {
     assert!(size_of::<ibv_gid_entry>() == 32);
     assert!(offset_of!(ibv_mr, lkey) == 36 && offset_of!(ibv_qp, qp_num) == 52);
     assert!(size_of::<ibv_wc>() == 48 && size_of::<ibv_send_wr>() == 128 && size_of::<ibv_recv_wr>() == 32);
+    assert!(offset_of!(ibv_send_wr, wr) == 40 && size_of::<ibv_wr_target>() == 32);
+    assert!(offset_of!(ibv_wr_atomic, rkey) == 24);
     assert!(size_of::<ibv_qp_init_attr>() == 64 && size_of::<ibv_srq_init_attr>() == 24);
     assert!(size_of::<rdma_cm_id>() == 416 && offset_of!(rdma_cm_id, ps) == 344);
     assert!(offset_of!(rdma_cm_id, event) == 352 && size_of::<rdma_conn_param>() == 24);

@@ -47,6 +47,8 @@ pub struct DeviceInfo {
     pub max_shared: usize,
     /// Pieces of memory of one work request.
     pub max_pieces: usize,
+    /// Whether it changes numbers in remote memory, atomically towards its own other changes at least.
+    pub atomics: bool,
     /// Remote reads that a queue pair may have outstanding, or serve, at a time.
     pub max_reads: u8,
 }
@@ -188,6 +190,7 @@ impl Context {
             max_completions: count(attr.max_cqe),
             max_shared: count(attr.max_srq_wr),
             max_pieces: count(attr.max_sge.min(attr.max_sge_rd.max(1))),
+            atomics: attr.atomic_cap != IBV_ATOMIC_NONE,
             max_reads: attr.max_qp_rd_atom.min(attr.max_qp_init_rd_atom).clamp(0, 255) as u8,
         })
     }

@@ -61,6 +61,8 @@ pub enum Access {
     RemoteWrite,
     /// Peers that know its key read and write it, too.
     RemoteReadWrite,
+    /// Peers that know its key read and write it, and have this device change its numbers.
+    RemoteAtomic,
 }
 
 /// Memory that is registered with a device. Its pages stay where they are until this is dropped.
@@ -92,6 +94,10 @@ impl MemoryRegion {
             Access::RemoteWrite => IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE,
             Access::RemoteReadWrite => {
                 IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE
+            }
+            Access::RemoteAtomic => {
+                let accesses = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+                IBV_ACCESS_LOCAL_WRITE | accesses
             }
         };
         // SAFETY: the domain is there; the memory is the caller's promise.

@@ -69,6 +69,17 @@ pub enum Work {
     Write(Remote, Option<u32>),
     /// Reads the peer's memory.
     Read(Remote),
+    /// Adds to a number of 8 bytes in the peer's memory, at a multiple of 8, and reads what it was.
+    FetchAdd(Remote, u64),
+    /// Changes such a number that is `expected` to `new`, and reads what it was.
+    CompareSwap {
+        /// Where.
+        at: Remote,
+        /// What it has to be.
+        expected: u64,
+        /// What it becomes.
+        new: u64,
+    },
 }
 
 /// Where receives of a queue pair come from.
@@ -126,6 +137,16 @@ pub(crate) const MAX_PIECES: usize = 16;
 /// What sends name instead of a peer's memory.
 const NOWHERE: Remote = Remote { addr: 0, rkey: 0 };
 
+impl Remote {
+    const fn target(self) -> ibv_wr_target {
+        ibv_wr_target { rdma: ibv_wr_rdma { remote_addr: self.addr, rkey: self.rkey } }
+    }
+
+    const fn number(self, compare_add: u64, swap: u64) -> ibv_wr_target {
+        ibv_wr_target { atomic: ibv_wr_atomic { remote_addr: self.addr, compare_add, swap, rkey: self.rkey } }
+    }
+}
+
 /// Puts the pieces of a request where the driver reads them; how many.
 pub(crate) fn gather(
     call: &'static str,
@@ -176,7 +197,7 @@ impl QueuePair {
     /// read during the call.
     pub unsafe fn send(&self, id: u64, from: &[Segment], how: Post) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.post(id, IBV_WR_SEND, from, NOWHERE, (how, None)) }
+        unsafe { self.post(id, IBV_WR_SEND, from, NOWHERE.target(), (how, None)) }
     }
 
     /// Posts what `work` says.
@@ -185,17 +206,21 @@ impl QueuePair {
     /// As [`QueuePair::send`].
     ///
     /// # Safety
-    /// As [`QueuePair::send`]; the memory of a read is written.
+    /// As [`QueuePair::send`]; the memory of what reads is written.
     pub unsafe fn work(&self, id: u64, local: &[Segment], work: Work, how: Post) -> Result<()> {
-        let (opcode, remote, data) = match work {
-            Work::Send(None) => (IBV_WR_SEND, NOWHERE, None),
-            Work::Send(data) => (IBV_WR_SEND_WITH_IMM, NOWHERE, data),
-            Work::Write(to, None) => (IBV_WR_RDMA_WRITE, to, None),
-            Work::Write(to, data) => (IBV_WR_RDMA_WRITE_WITH_IMM, to, data),
-            Work::Read(from) => (IBV_WR_RDMA_READ, from, None),
+        let (opcode, target, data) = match work {
+            Work::Send(None) => (IBV_WR_SEND, NOWHERE.target(), None),
+            Work::Send(data) => (IBV_WR_SEND_WITH_IMM, NOWHERE.target(), data),
+            Work::Write(to, None) => (IBV_WR_RDMA_WRITE, to.target(), None),
+            Work::Write(to, data) => (IBV_WR_RDMA_WRITE_WITH_IMM, to.target(), data),
+            Work::Read(from) => (IBV_WR_RDMA_READ, from.target(), None),
+            Work::FetchAdd(at, add) => (IBV_WR_ATOMIC_FETCH_AND_ADD, at.number(add, 0), None),
+            Work::CompareSwap { at, expected, new } => {
+                (IBV_WR_ATOMIC_CMP_AND_SWP, at.number(expected, new), None)
+            }
         };
         // SAFETY: the caller's promise.
-        unsafe { self.post(id, opcode, local, remote, (how, data)) }
+        unsafe { self.post(id, opcode, local, target, (how, data)) }
     }
 
     /// Posts a read of the peer's memory.
@@ -207,7 +232,7 @@ impl QueuePair {
     /// As [`QueuePair::send`]; the memory is written.
     pub unsafe fn read(&self, id: u64, to: &[Segment], from: Remote) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.post(id, IBV_WR_RDMA_READ, to, from, (Post::default(), None)) }
+        unsafe { self.post(id, IBV_WR_RDMA_READ, to, from.target(), (Post::default(), None)) }
     }
 
     /// Posts a write to the peer's memory.
@@ -219,7 +244,7 @@ impl QueuePair {
     /// As [`QueuePair::send`].
     pub unsafe fn write(&self, id: u64, from: &[Segment], to: Remote, how: Post) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.post(id, IBV_WR_RDMA_WRITE, from, to, (how, None)) }
+        unsafe { self.post(id, IBV_WR_RDMA_WRITE, from, to.target(), (how, None)) }
     }
 
     /// Posts a receive, if the queue pair has receives of its own. One that ends with an error comes after all that
@@ -265,7 +290,7 @@ impl QueuePair {
         id: u64,
         opcode: u32,
         local: &[Segment],
-        remote: Remote,
+        target: ibv_wr_target,
         (how, data): (Post, Option<u32>),
     ) -> Result<()> {
         let Some(post) = self.attr.pd.context().ops().post_send else {
@@ -281,10 +306,8 @@ impl QueuePair {
             opcode,
             send_flags: how.flags(),
             imm_data: data.unwrap_or(0).to_be(),
-            remote_addr: remote.addr,
-            rkey: remote.rkey,
-            qkey: 0,
-            rest: [0; 9],
+            wr: target,
+            rest: [0; 7],
         };
         let mut bad = null_mut();
         // SAFETY: a queue pair of this driver, and a request that the driver copies; the memory is the caller's

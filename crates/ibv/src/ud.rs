@@ -116,8 +116,7 @@ impl UdQueuePair {
             return Err(Error::of("ibv_post_send", libc::ENOSYS));
         };
         let mut sge = from.into_sge();
-        // The part of the union that datagrams use: the handle, the queue pair, its key.
-        let (remote_addr, rkey) = (to.handle.as_ptr() as u64, to.qp);
+        let target = ibv_wr_ud { ah: to.handle.as_ptr(), remote_qpn: to.qp, remote_qkey: to.qkey };
         let mut request = ibv_send_wr {
             wr_id: id,
             next: null_mut(),
@@ -126,10 +125,8 @@ impl UdQueuePair {
             opcode: if data.is_some() { IBV_WR_SEND_WITH_IMM } else { IBV_WR_SEND },
             send_flags: IBV_SEND_SIGNALED,
             imm_data: data.unwrap_or(0).to_be(),
-            remote_addr,
-            rkey,
-            qkey: to.qkey,
-            rest: [0; 9],
+            wr: ibv_wr_target { ud: target },
+            rest: [0; 7],
         };
         let mut bad = null_mut();
         // SAFETY: a queue pair of this driver, and a request that the driver copies; the memory is the caller's

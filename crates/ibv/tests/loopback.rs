@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use ibv::{
     Access, CmEvent, CmEventKind, CmId, CompletionChannel, CompletionQueue, ConnParam, Context, EventChannel,
     MemoryRegion, Opcode, Post, ProtectionDomain, QueuePairAttr, Receives, Remote, Segment,
-    SharedReceiveQueue, Status, WorkCompletion,
+    SharedReceiveQueue, Status, Work, WorkCompletion,
 };
 
 const LONG: Duration = Duration::from_secs(20);
@@ -42,6 +42,11 @@ struct Setup {
 
 impl Setup {
     fn new() -> Option<Self> {
+        Self::with(Access::RemoteWrite)
+    }
+
+    /// With memory that peers access so.
+    fn with(access: Access) -> Option<Self> {
         let (context, address) = device()?;
         let pd = ProtectionDomain::new(context).unwrap();
         let cq = CompletionQueue::new(&CompletionChannel::new(context).unwrap(), 64).unwrap();
@@ -49,7 +54,7 @@ impl Setup {
         // Never freed: it is the device's as long as the process lives.
         let memory = Box::leak(vec![0u8; 4 * SLOT].into_boxed_slice()).as_mut_ptr();
         // SAFETY: leaked memory, which only raw pointers lead to.
-        let region = unsafe { MemoryRegion::new(&pd, memory, 4 * SLOT, Access::RemoteWrite) }.unwrap();
+        let region = unsafe { MemoryRegion::new(&pd, memory, 4 * SLOT, access) }.unwrap();
         let attr = QueuePairAttr {
             pd,
             cq,
@@ -192,6 +197,26 @@ fn requests_carry_short_messages_and_may_be_quiet() {
     all.sort_by_key(|entry| entry.id);
     assert_eq!(all.map(|entry| (entry.id, entry.status)), [1, 2, 9].map(|id| (id, Status::SUCCESS)));
     assert_eq!((setup.byte(1, 0), setup.byte(1, 63), setup.byte(2, 0), setup.byte(2, 63)), (8, 8, 9, 9));
+}
+
+#[test]
+fn a_device_changes_numbers_in_remote_memory_and_answers_what_they_were() {
+    let Some(setup) = Setup::with(Access::RemoteAtomic) else { return };
+    let (_listener, client, _server) = setup.connect();
+    let at = Remote { addr: setup.memory as u64, rkey: setup.region.rkey() };
+    // SAFETY: slots 0 and 1 are used by nothing now, and lie at multiples of 8.
+    let number = |slot| unsafe { setup.memory.wrapping_add(slot * SLOT).cast::<u64>().read() };
+    for (id, work, was, is) in [
+        (1, Work::FetchAdd(at, 7), 0, 7),
+        (2, Work::FetchAdd(at, u64::MAX), 7, 6),
+        (3, Work::CompareSwap { at, expected: 7, new: 9 }, 6, 6),
+        (4, Work::CompareSwap { at, expected: 6, new: 1 << 63 }, 6, 1 << 63),
+    ] {
+        // SAFETY: slot 1 is used by nothing else until it has ended.
+        unsafe { client.qp().unwrap().work(id, &[setup.slot(1, 8)], work, Post::default()) }.unwrap();
+        let entry = setup.completion();
+        assert_eq!((entry.id, entry.status, number(1), number(0)), (id, Status::SUCCESS, was, is));
+    }
 }
 
 /// Soft-RoCE lets a region without remote reads be read by nobody, and says so to who tried.

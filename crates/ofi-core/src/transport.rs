@@ -15,8 +15,8 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
 
 use ofi_api::{
-    Address, Context, Errno, Error, Info, LibraryMemory, MrAccess, MrAttr, Piece, Placement, RemotePiece,
-    Result, RxAttr, Statistic,
+    Address, AtomicKind, Context, Datatype, EpType, Errno, Error, FiOp, Info, LibraryMemory, MrAccess,
+    MrAttr, Piece, Placement, RemotePiece, Result, RxAttr, Statistic,
 };
 
 use crate::slots::SlotId;
@@ -179,9 +179,16 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// `FI_EINVAL` for names that do not resolve.
     fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address>;
 
-    /// Most bytes that one atomic operation changes; 0 where the transport has no atomics.
-    fn atomic_size() -> usize {
+    /// Most bytes that one atomic operation of an endpoint of this type changes; 0 where there are no atomics.
+    fn atomic_size(_ep: EpType) -> usize {
         0
+    }
+
+    /// Whether endpoints of this type have an operation on a type of number, of those that the core can execute: all of
+    /// them where a library executes them at the memory's owner.
+    #[inline]
+    fn has_atomic(_ep: EpType, _kind: AtomicKind, _op: FiOp, _datatype: Datatype) -> bool {
+        true
     }
 
     /// Bytes of messages that a peer may have under way when it is told to keep its payloads. One that sends more all

@@ -37,7 +37,7 @@ pub mod wire;
 
 use std::sync::Arc;
 
-use ofi_api::{Address, Info, LibraryMemory, MrAttr, Placement, Result};
+use ofi_api::{Address, EpType, Info, LibraryMemory, MrAttr, Placement, Result};
 use ofi_core::domain::{DomainPart, Registered};
 use ofi_core::transport::Transport;
 
@@ -91,7 +91,7 @@ unsafe impl Transport for Efa {
         ofi_core::pages::alloc(len, placement)
     }
 
-    fn atomic_size() -> usize {
+    fn atomic_size(_ep: EpType) -> usize {
         ofi_core::atomic::MOST_SENT
     }
 

@@ -47,7 +47,7 @@ mod token;
 
 use std::sync::Arc;
 
-use ofi_api::{Address, Info, LibraryMemory, MrAttr, Placement, Result};
+use ofi_api::{Address, EpType, Info, LibraryMemory, MrAttr, Placement, Result};
 use ofi_core::auth;
 use ofi_core::domain::{DomainPart, Registered};
 use ofi_core::transport::{Port, Transport};
@@ -113,7 +113,7 @@ unsafe impl Transport for Shm {
         (4 * layout::LINE * settings::COMMAND_LINES.get().next_power_of_two()).max(256 << 10)
     }
 
-    fn atomic_size() -> usize {
+    fn atomic_size(_ep: EpType) -> usize {
         atomic::size_limit()
     }
 

@@ -41,7 +41,7 @@ mod time;
 
 use std::sync::Arc;
 
-use ofi_api::{Address, Info, LibraryMemory, MrAttr, Placement, Result};
+use ofi_api::{Address, EpType, Info, LibraryMemory, MrAttr, Placement, Result};
 use ofi_core::domain::{DomainPart, Registered};
 use ofi_core::transport::{Port, Transport};
 
@@ -89,7 +89,7 @@ unsafe impl Transport for Udp {
         ofi_core::pages::alloc(len, placement)
     }
 
-    fn atomic_size() -> usize {
+    fn atomic_size(_ep: EpType) -> usize {
         ofi_core::atomic::MOST_SENT
     }
 

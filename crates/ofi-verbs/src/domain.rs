@@ -187,6 +187,8 @@ pub struct Domain {
     pub native: bool,
     /// Whether keys are the device's, for peers that hand them to their devices: a domain for endpoints of `FI_EP_MSG`.
     pub keyed: bool,
+    /// Whether the device changes numbers in registered memory for peers, of such a domain.
+    pub atomics: bool,
     /// Registrations of local memory.
     pub cache: Arc<Cache<Box<dyn Region>>>,
     /// Counts registrations that were withdrawn from peers.
@@ -253,6 +255,8 @@ impl Domain {
                 (Arc::new(System::new(&port.pd, own.ip)), Some(port))
             }
         };
+        let atomics =
+            port.as_ref().is_some_and(|port| port.pd.context().query().is_ok_and(|info| info.atomics));
         let native = info.domain_attr.mr_mode.expanded().contains(MrMode::PROV_KEY);
         let limits =
             Limits { count: settings::MR_CACHE_MAX_COUNT.get(), bytes: settings::MR_CACHE_MAX_SIZE.get() };
@@ -262,6 +266,7 @@ impl Domain {
             port,
             ip: own.ip,
             native,
+            atomics,
             keyed: info.ep_attr.ep_type == EpType::Msg,
             cache,
             withdrawals: AtomicU64::new(0),

@@ -40,7 +40,8 @@ mod wire;
 use std::sync::Arc;
 
 use ofi_api::{
-    AddrFormat, Address, Errno, Error, Info, LibraryMemory, MrAttr, OpFlags, Placement, Result, RxAttr,
+    AddrFormat, Address, AtomicKind, Datatype, EpType, Errno, Error, FiOp, Info, LibraryMemory, MrAttr,
+    OpFlags, Placement, Result, RxAttr,
 };
 use ofi_core::domain::{DomainPart, Registered};
 use ofi_core::transport::{Port, SharedReceives, Transport};
@@ -124,8 +125,13 @@ unsafe impl Transport for Verbs {
         if domain.keyed { request_text } else { |number| Errno::from_raw(number).to_string() }
     }
 
-    fn atomic_size() -> usize {
-        ofi_core::atomic::MOST_SENT
+    fn atomic_size(ep: EpType) -> usize {
+        if ep == EpType::Msg { connected::atomic::SIZE } else { ofi_core::atomic::MOST_SENT }
+    }
+
+    #[inline]
+    fn has_atomic(ep: EpType, kind: AtomicKind, op: FiOp, datatype: Datatype) -> bool {
+        ep != EpType::Msg || connected::atomic::has(kind, op, datatype)
     }
 
     fn note_size() -> usize {

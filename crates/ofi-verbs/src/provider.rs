@@ -39,14 +39,14 @@ const TYPES: [(EpType, Narrow); 1] = [(EpType::Rdm, plain)];
 /// Connected endpoints, for messages and accesses as C libfabric's verbs provider understands them. A write with remote
 /// CQ data uses up a receive, for which the application must be prepared.
 fn accesses(info: Info) -> Info {
-    let mut info = over_connections(info, Caps::RMA | Caps::RMA_DIRECTIONS);
+    let mut info = over_connections(info, Caps::RMA | Caps::ATOMIC | Caps::RMA_DIRECTIONS);
     info.rx_attr.mode = Mode::RX_CQ_DATA;
     info
 }
 
 /// The same for an application that is not prepared for it, and asks for no CQ data: so does C's provider.
 fn plain_accesses(info: Info) -> Info {
-    let mut info = over_connections(info, Caps::RMA | Caps::RMA_DIRECTIONS);
+    let mut info = over_connections(info, Caps::RMA | Caps::ATOMIC | Caps::RMA_DIRECTIONS);
     info.domain_attr.cq_data_size = 0;
     info
 }
@@ -71,6 +71,7 @@ fn over_connections(info: Info, beside: Caps) -> Info {
     // What a queue pair keeps: only what follows a read may be faster than its answer.
     let order = MsgOrder::SAS | MsgOrder::SAW | MsgOrder::WAS | MsgOrder::RAS | MsgOrder::RAR | MsgOrder::RAW;
     let order = order | MsgOrder::WAW | MsgOrder::RMA_RAR | MsgOrder::RMA_RAW | MsgOrder::RMA_WAW;
+    let order = order | MsgOrder::ATOMIC_RAR | MsgOrder::ATOMIC_RAW | MsgOrder::ATOMIC_WAW;
     let (tx, rx) = (&mut info.tx_attr, &mut info.rx_attr);
     (tx.msg_order, rx.msg_order) = (order, order);
     (tx.size, rx.size) = (connected::SIZE, connected::SIZE);
@@ -222,12 +223,14 @@ fn connected_offers(own: &Own, variants: &[Info], request: &Request<'_>) -> Offe
     let longest = port.context.port(port.number).map_or(connected::LONGEST, |port| port.max_message);
     let mut variants: Vec<Info> =
         variants.iter().filter(|info| info.domain_attr.mr_mode.contains(whole)).cloned().collect();
+    let atomics = port.context.query().is_ok_and(|info| info.atomics);
     for info in &mut variants {
+        info.caps.set(Caps::ATOMIC, atomics);
         info.ep_attr.max_msg_size = longest.min(connected::LONGEST);
     }
     let prepared = request.hints.is_none_or(|hints| {
         let modes = hints.info.mode | hints.info.rx_attr.mode;
-        modes.contains(Mode::RX_CQ_DATA) || hints.info.caps.contains(Caps::RMA)
+        modes.contains(Mode::RX_CQ_DATA) || hints.info.caps.intersects(Caps::RMA | Caps::ATOMIC)
     });
     let mut types: [(EpType, Narrow); 3] =
         [(EpType::Msg, accesses), (EpType::Msg, plain_accesses), (EpType::Msg, messages)];

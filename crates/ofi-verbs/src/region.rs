@@ -42,7 +42,10 @@ impl Region {
                 "register each piece by itself",
             ));
         };
-        let access = access(attr).unwrap_or(Access::Local);
+        let access = match access(attr) {
+            Some(Access::RemoteReadWrite) if domain.atomics => Access::RemoteAtomic,
+            access => access.unwrap_or(Access::Local),
+        };
         // SAFETY: the memory is the application's promise (`MrAttr::new`), until the registration is closed.
         let region = unsafe { domain.device.register(piece.addr, piece.len, access) };
         let region = region.map_err(|error| failed(&error))?;

@@ -120,6 +120,9 @@ unsafe impl Lanes<Verbs> for State {
     }
 
     fn atomic<H: Host<Verbs>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
+        if let Self::Connected(connected) = self {
+            return connected.atomic(host, out);
+        }
         let lanes = self.open()?;
         lanes.lane(out.peer)?;
         lanes.lanes[out.peer as usize].atomic(&mut lanes.common, host, out)

@@ -48,6 +48,7 @@ const PROGRAMS: [Program; 3] = [
         cases: &[
             "verbs::skipped",
             "peers_of_one_host",
+            "atomics::",
             "connected::",
             "shared_receive::",
             "verbs::connection::",

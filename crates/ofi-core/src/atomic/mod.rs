@@ -83,6 +83,11 @@ impl Executor {
         self.kind
     }
 
+    /// What is done.
+    pub fn op(&self) -> FiOp {
+        self.op
+    }
+
     /// Bytes of an element.
     #[inline]
     pub fn size(&self) -> usize {

@@ -21,7 +21,9 @@ mod side;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use ofi_api::{Address, Info, LibraryMemory, MrAttr, Placement, Result, RxAttr};
+use ofi_api::{
+    Address, AtomicKind, Datatype, EpType, FiOp, Info, LibraryMemory, MrAttr, Placement, Result, RxAttr,
+};
 
 pub use either::Either;
 pub use lanes::BothLanes;
@@ -191,8 +193,13 @@ unsafe impl<P: Pairing> Transport for Both<P> {
         P::Near::in_flight().max(P::Far::in_flight())
     }
 
-    fn atomic_size() -> usize {
-        P::Near::atomic_size().min(P::Far::atomic_size())
+    fn atomic_size(ep: EpType) -> usize {
+        P::Near::atomic_size(ep).min(P::Far::atomic_size(ep))
+    }
+
+    #[inline]
+    fn has_atomic(ep: EpType, kind: AtomicKind, op: FiOp, datatype: Datatype) -> bool {
+        P::Near::has_atomic(ep, kind, op, datatype) && P::Far::has_atomic(ep, kind, op, datatype)
     }
 
     fn cm_data_size() -> usize {

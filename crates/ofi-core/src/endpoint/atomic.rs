@@ -1,7 +1,8 @@
 //! Posting atomic operations.
 
 use ofi_api::{
-    AtomicKind, AtomicOp, Call, Caps, CompletionFlags, Datatype, Errno, Error, FiOp, Lent, OpFlags, Result,
+    AtomicKind, AtomicOp, Call, Caps, CompletionFlags, Datatype, EpType, Errno, Error, FiOp, Lent, OpFlags,
+    Result,
 };
 
 use super::post::not_enabled;
@@ -15,6 +16,8 @@ use crate::transport::{Lanes, OutAtomic, Ticket, Transport};
 pub struct AtomicSide {
     may_read: bool,
     may_write: bool,
+    /// Of the endpoint, which decides what there is ([`Transport::has_atomic`]).
+    ep: EpType,
     /// Most bytes of one operation, and of an injected one.
     pub size: usize,
     pub inject: usize,
@@ -23,18 +26,20 @@ pub struct AtomicSide {
 
 impl AtomicSide {
     /// The most elements of one call.
-    pub fn valid(&self, kind: AtomicKind, op: FiOp, datatype: Datatype) -> Result<usize> {
+    pub fn valid<T: Transport>(&self, kind: AtomicKind, op: FiOp, datatype: Datatype) -> Result<usize> {
         self.check(kind, op)?;
-        Ok(self.size / Executor::find(kind, op, datatype)?.size())
+        Ok(self.size / find::<T>(self.ep, kind, op, datatype)?.size())
     }
 
-    /// The side of an endpoint with these capabilities.
-    pub fn new(caps: Caps, size: usize, inject: usize) -> Self {
+    /// The side of an endpoint of this type, with these capabilities.
+    pub fn new<T: Transport>(caps: Caps, ep: EpType, inject: usize) -> Self {
+        let size = T::atomic_size(ep);
         let named = caps & Caps::RMA_DIRECTIONS;
         let may = |way| caps.contains(Caps::ATOMIC) && (named.is_empty() || named.contains(way));
         Self {
             may_read: may(Caps::READ),
             may_write: may(Caps::WRITE),
+            ep,
             size,
             inject: inject.min(size),
             posted: 0,
@@ -81,10 +86,20 @@ fn same_len_of_many(what: &str, lent: &Lent<'_>, iov_limit: usize, len: usize) -
     Ok(())
 }
 
+/// What executes an operation of endpoints of a type.
+///
+/// # Errors
+/// `FI_EOPNOTSUPP` for what makes no sense, or what they do not have.
+#[inline]
+pub fn find<T: Transport>(ep: EpType, kind: AtomicKind, op: FiOp, datatype: Datatype) -> Result<Executor> {
+    let executor = Executor::find(kind, op, datatype)?;
+    if T::has_atomic(ep, kind, op, datatype) { Ok(executor) } else { Err(not_of_these(ep, op, datatype)) }
+}
+
 impl<T: Transport> EpCore<T> {
     /// See [`ofi_api::Endpoint::atomic_valid`].
     pub(super) fn atomic_valid(&self, kind: AtomicKind, op: FiOp, datatype: Datatype) -> Result<usize> {
-        self.state.lock().ends.tx.atomics.valid(kind, op, datatype)
+        self.state.lock().ends.tx.atomics.valid::<T>(kind, op, datatype)
     }
 
     /// See [`ofi_api::Endpoint::atomic`].
@@ -101,7 +116,7 @@ impl<T: Transport> TxSide<T> {
     pub fn check_atomic(&self, op: &AtomicOp<'_>) -> Result<(Executor, OpFlags, bool, usize)> {
         let side = self.atomics;
         side.check(op.kind, op.op)?;
-        let executor = Executor::find(op.kind, op.op, op.datatype)?;
+        let executor = find::<T>(side.ep, op.kind, op.op, op.datatype)?;
         let (flags, signal) = self.flags(op.call, op.flags)?;
         if flags.contains(OpFlags::REMOTE_CQ_DATA) {
             return Err(bad_flags(OpFlags::REMOTE_CQ_DATA));
@@ -197,6 +212,17 @@ fn too_many(len: usize, size: usize, executor: &Executor) -> Error {
         format!("at most {}", size / executor.size()),
         (len / executor.size()).to_string(),
         "ask fi_atomicvalid for the limit, and split the operation",
+    )
+}
+
+#[cold]
+fn not_of_these(ep: EpType, op: FiOp, datatype: Datatype) -> Error {
+    Error::wanted(
+        Errno::EOPNOTSUPP,
+        format!("an atomic operation of {ep}"),
+        "one that the peer's device executes",
+        format!("{op} on {datatype}"),
+        "ask fi_query_atomic first, and do the others with messages",
     )
 }
 

@@ -396,7 +396,7 @@ impl<T: Transport> Endpoint for ContextEp<T> {
     fn atomic_valid(&self, kind: AtomicKind, op: FiOp, datatype: Datatype) -> Result<usize> {
         self.only(true, "fi_atomicvalid")?;
         let mut guard = self.core()?.state.lock();
-        guard.ends.sender(self.port.at).0.atomics.valid(kind, op, datatype)
+        guard.ends.sender(self.port.at).0.atomics.valid::<T>(kind, op, datatype)
     }
 
     fn cancel(&self, context: Context) -> Result<()> {

@@ -45,6 +45,7 @@ use ofi_api::{
 };
 
 use self::atomic::AtomicSide;
+pub use self::atomic::find as find_atomic;
 use self::bind::{bad_state, foreign, of_another_domain, queue_of};
 use self::collective::CollectiveSide;
 use self::ends::Ends;
@@ -273,7 +274,7 @@ fn tx_side<T: Transport>(info: &Info, caps: Caps, attr: &TxAttr) -> TxSide<T> {
         iov: attr.iov_limit,
         rma_iov: attr.rma_iov_limit,
     };
-    tx.atomics = AtomicSide::new(caps, T::atomic_size(), attr.inject_size);
+    tx.atomics = AtomicSide::new::<T>(caps, info.ep_attr.ep_type, attr.inject_size);
     tx
 }
 

@@ -51,8 +51,10 @@ impl<T: Transport> EpCore<T> {
             EpOption::InjectMsgSize => (&mut limits.inject_message, max_inject),
             EpOption::InjectTaggedSize => (&mut limits.inject_tagged, max_inject),
             EpOption::InjectRmaSize => (&mut limits.inject_rma, max_inject),
-            EpOption::MaxAtomicSize => (&mut atomics.size, T::atomic_size()),
-            EpOption::InjectAtomicSize => (&mut atomics.inject, max_inject.min(T::atomic_size())),
+            EpOption::MaxAtomicSize => (&mut atomics.size, T::atomic_size(self.info.ep_attr.ep_type)),
+            EpOption::InjectAtomicSize => {
+                (&mut atomics.inject, max_inject.min(T::atomic_size(self.info.ep_attr.ep_type)))
+            }
             other => return Err(refused(other)),
         };
         if value > max {

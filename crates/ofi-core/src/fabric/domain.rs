@@ -10,13 +10,12 @@ use ofi_api::{
 };
 
 use super::limits;
-use crate::atomic::Executor;
 use crate::av::Av;
 use crate::cntr::Cntr;
 use crate::cntr::trigger::deed;
 use crate::cq::Cq;
 use crate::domain::DomainCore;
-use crate::endpoint::{Ep, Sep, SharedTx, Srx, collective};
+use crate::endpoint::{self, Ep, Sep, SharedTx, Srx, collective};
 use crate::eq::EqCore;
 use crate::mr::Mr;
 use crate::poll_set::Polls;
@@ -167,8 +166,9 @@ impl<T: Transport> Domain for DomainHandle<T> {
 
     fn query_atomic(&self, kind: AtomicKind, op: FiOp, datatype: Datatype) -> Result<AtomicAttr> {
         self.0.born.check()?;
-        let size = Executor::find(kind, op, datatype)?.size();
-        match T::atomic_size() / size {
+        let ep = self.0.info.ep_attr.ep_type;
+        let size = endpoint::find_atomic::<T>(ep, kind, op, datatype)?.size();
+        match T::atomic_size(ep) / size {
             0 => Err(Error::wanted(
                 Errno::EOPNOTSUPP,
                 "fi_query_atomic",

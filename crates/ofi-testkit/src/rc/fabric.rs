@@ -302,7 +302,7 @@ impl Fabric {
             Access::Local => false,
             Access::RemoteRead => !write,
             Access::RemoteWrite => write,
-            Access::RemoteReadWrite => true,
+            Access::RemoteReadWrite | Access::RemoteAtomic => true,
         };
         let end = at.addr.checked_sub(addr).and_then(|offset| offset.checked_add(len as u64));
         right && end.is_some_and(|end| end <= size as u64)

@@ -132,7 +132,7 @@ impl Inner {
             Access::Local => false,
             Access::RemoteRead => !write,
             Access::RemoteWrite => write,
-            Access::RemoteReadWrite => true,
+            Access::RemoteReadWrite | Access::RemoteAtomic => true,
         };
         let offset = at.addr.checked_sub(addr);
         right

@@ -10,6 +10,7 @@
 //! Short payloads are copied to registered slots, others are sent from where they lie, of which the registration is
 //! kept where the application has registered the memory (`cache.rs`).
 
+pub mod atomic;
 mod link;
 mod port;
 mod private;
@@ -32,7 +33,9 @@ use ofi_core::copy;
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::sys::is_readable;
-use ofi_core::transport::{Arm, Arrived, Fault, Host, OutMessage, OutRma, Peer, Posted, RxName, Ticket};
+use ofi_core::transport::{
+    Arm, Arrived, Fault, Host, OutAtomic, OutMessage, OutRma, Peer, Posted, RxName, Ticket,
+};
 
 use crate::adapter::{RECEIVE, Slab};
 use crate::message::Op;
@@ -71,6 +74,7 @@ struct Counts {
     received: u64,
     writes: u64,
     reads: u64,
+    atomics: u64,
     written: u64,
     full: u64,
     connections: u64,
@@ -136,10 +140,11 @@ impl Connected {
     /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`; `FI_EINVAL` for remote accesses in a domain that was opened for endpoints
     /// of another type, and so has other keys.
     pub fn new(domain: &Arc<DomainPart<Verbs>>, info: &Info, name: Option<&Address>) -> Result<Self> {
-        if info.caps.contains(Caps::RMA) && !domain.transport.keyed {
+        let is_target = info.caps.intersects(Caps::RMA | Caps::ATOMIC);
+        if is_target && !domain.transport.keyed {
             return Err(Error::wanted(
                 Errno::EINVAL,
-                "an endpoint of FI_EP_MSG with FI_RMA",
+                "an endpoint of FI_EP_MSG with FI_RMA or FI_ATOMIC",
                 "a domain that was opened with an info of FI_EP_MSG, whose keys are the device's",
                 "one of another type",
                 "open the domain with the endpoint's info",
@@ -189,7 +194,7 @@ impl Connected {
             waiter,
             domain: Arc::clone(domain),
             name: address::canonical(name).into(),
-            is_target: info.caps.contains(Caps::RMA),
+            is_target,
             broken: false,
             going: None,
             look: false,
@@ -260,6 +265,14 @@ impl Connected {
         Ok(Posted::Pending)
     }
 
+    /// See [`ofi_core::transport::Lanes::atomic`].
+    pub fn atomic<H: Host<Verbs>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
+        let (pieces, work) = atomic::work(out, remote(out.remote)?)?;
+        self.post(host, (pieces, out.len), out.flags, out.ticket, work)?;
+        self.counts.atomics += 1;
+        Ok(Posted::Pending)
+    }
+
     fn post<H: Host<Verbs>>(
         &mut self,
         host: &mut H,
@@ -270,15 +283,17 @@ impl Connected {
     ) -> Result<()> {
         let Some(qp) = self.link.open() else { return Err(Error::AGAIN) }; // the core hears that it is over with the next poll
         let injected = flags.contains(OpFlags::INJECT);
-        let reads = matches!(work, Work::Read(_));
+        let reads = !matches!(work, Work::Send(_) | Work::Write(..));
+        let changes = matches!(work, Work::FetchAdd(..) | Work::CompareSwap { .. });
         // A queue pair executes in order, but what was read may not be here yet, or not in its place.
         if flags.contains(OpFlags::FENCE) && self.is_reading() {
             return Err(Error::AGAIN);
         }
         let inline = !reads && len <= qp.inline_size();
         let slot = if len > 0 && len <= INJECT && !inline { self.free.pop() } else { None };
-        if self.posted.len() >= self.attr.size as usize || (injected && !inline && len > 0 && slot.is_none())
-        {
+        // What a number was comes back in one piece.
+        let needs_slot = changes || (injected && !inline && len > 0);
+        if self.posted.len() >= self.attr.size as usize || (needs_slot && slot.is_none()) {
             self.free.extend(slot);
             self.counts.full += 1;
             return Err(Error::AGAIN);
@@ -490,6 +505,11 @@ impl Connected {
         add("verbs_received", counts.received, "messages received");
         add("verbs_native_writes", counts.writes, "requests that write the peer's memory");
         add("verbs_native_reads", counts.reads, "requests that read the peer's memory");
+        add(
+            "verbs_native_atomics",
+            counts.atomics,
+            "requests that change or look at numbers in the peer's memory",
+        );
         add("verbs_written", counts.written, "receives used up by the peer's writes with remote CQ data");
         add("verbs_claimed", self.claimed.len() as u64, "receives that the device has now");
         add("verbs_send_full", counts.full, "operations that found no room");

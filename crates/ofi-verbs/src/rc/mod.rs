@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use ibv::{
-    Access, CmEventKind, ConnParam, Error, Opcode, Post, Remote, Result, Segment, Status, WorkCompletion,
+    Access, CmEventKind, ConnParam, Error, Opcode, Post, Remote, Result, Segment, Status, Work,
+    WorkCompletion,
 };
 
 pub(crate) use system::System;
