@@ -31,17 +31,22 @@ impl Region {
     /// Registers memory with the device, whose key is the registration's.
     ///
     /// # Errors
-    /// `FI_ENOSYS` for memory of another kind than the system's, or in several pieces; those of ibv_reg_mr(3).
+    /// `FI_EINVAL` for several pieces, or none; `FI_ENOSYS` for memory of another kind than the system's; those of
+    /// ibv_reg_mr(3).
     pub fn keyed(domain: &Domain, attr: &MrAttr<'_>) -> Result<Self> {
-        let ([piece], HmemIface::System) = (attr.pieces(), attr.iface) else {
-            return Err(Error::wanted(
-                Errno::ENOSYS,
-                "memory to register for connected endpoints",
-                "one piece of the system's memory (domain_attr.mr_iov_limit)",
-                format!("{} pieces of {:?}", attr.pieces().len(), attr.iface),
-                "register each piece by itself",
-            ));
+        let refused = |errno, wanted, found, advice| {
+            let what = "memory to register for connected endpoints";
+            Err(Error::wanted(errno, what, wanted, found, advice))
         };
+        let [piece] = attr.pieces() else {
+            let found = format!("{} pieces", attr.pieces().len());
+            let wanted = "one piece (domain_attr.mr_iov_limit)";
+            return refused(Errno::EINVAL, wanted, found, "register each piece by itself");
+        };
+        if attr.iface != HmemIface::System {
+            let (wanted, advice) = ("the system's memory", "copy what a GPU has to memory of the system");
+            return refused(Errno::ENOSYS, wanted, format!("that of {:?}", attr.iface), advice);
+        }
         let access = match access(attr) {
             Some(Access::RemoteReadWrite) if domain.atomics => Access::RemoteAtomic,
             access => access.unwrap_or(Access::Local),

@@ -92,3 +92,19 @@ fn receives_are_claimed_in_the_order_of_posting_and_each_ends_once() {
     assert_eq!((error.op_context, error.err, error.olen), (Context(3), Errno::ECANCELED, 0));
     assert!(scene.cq.read_error().is_err(), "no more than one end for each");
 }
+
+/// A device fills one receive with one message.
+#[test]
+fn a_receive_of_several_messages_is_refused() {
+    let scene = Scene::open();
+    let mut memory = [0u8; 16];
+    let pieces = [Piece::new(memory.as_mut_ptr(), memory.len())];
+    // SAFETY: nobody writes there.
+    let buf = unsafe { Lent::new(&pieces, &[]) };
+    let (context, call) = (Context(1), ofi_api::Call::Msg);
+    let op = ReceiveOp { buf, source: FiAddr::UNSPEC, context, flags: OpFlags::MULTI_RECV, call };
+    scene.ep.core().state.lock().ends.rx.claimed = true; // as with lanes that say so
+    let error = scene.ep.receive(&op).unwrap_err();
+    assert_eq!(error.errno(), Errno::EBADFLAGS, "{error}");
+    assert!(scene.claim().is_none());
+}

@@ -82,6 +82,8 @@ impl<T: Transport> EpCore<T> {
         state.name = Some(name);
         let rx = &mut state.ends.rx;
         rx.claimed = lanes.claims();
+        state.ends.tx.matches &= !lanes.claims(); // a device does not say that a message has found its receive
+        let rx = &mut state.ends.rx;
         if let Some(part) = &rx.shared {
             part.context.hand_over(&mut lanes)?;
         }

@@ -125,6 +125,9 @@ impl<T: Transport> State<T> {
         }
         let Receiver { rx, boxes, .. } = self.ends.receiver(at);
         check_pieces(op, rx.iov_limit)?;
+        if rx.claimed && flags.contains(OpFlags::MULTI_RECV) {
+            return Err(bad_flags(OpFlags::MULTI_RECV)); // a device fills a receive with one message
+        }
         let credit = &mut boxes.credits[Credit::Receive as usize];
         if *credit == 0 {
             return Err(self.no_credit());
