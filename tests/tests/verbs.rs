@@ -21,9 +21,11 @@ mod native;
 mod near;
 #[path = "../verbs/shared_receive.rs"]
 mod shared_receive;
+#[path = "../verbs/strangers.rs"]
+mod strangers;
 
-use connected::{ConnectedPair, caller};
 use loss::victim;
+use strangers::caller;
 
 ofi_testkit::roles!(victim, caller);
 
@@ -45,7 +47,29 @@ impl Kit for VerbsPair {
     }
 }
 
-/// The same, with shared memory between the endpoints: as they are by default.
+/// Connected endpoints, by IPv4.
+struct ConnectedPair;
+
+impl Kit for ConnectedPair {
+    fn hints(&self) -> Hints {
+        let hints = Hints::new().provider("verbs").ep_type(EpType::Msg).addr_format(AddrFormat::SockaddrIn);
+        hints.mode(Mode::RX_CQ_DATA)
+    }
+
+    fn usual_caps(&self) -> Caps {
+        Caps::MSG | Caps::RMA
+    }
+
+    fn connected_caps(&self) -> Caps {
+        self.usual_caps()
+    }
+
+    fn moves_by_itself(&self) -> bool {
+        true
+    }
+}
+
+/// The same as the first, with shared memory between the endpoints: as they are by default.
 struct VerbsNear;
 
 impl Kit for VerbsNear {

@@ -3,16 +3,28 @@
 
 use std::sync::{Arc, LazyLock, Once};
 
-use ofi::raw::{AddrFormat, EpType, Hints};
+use ofi::raw::{AddrFormat, Caps, EpType, Hints, Mode};
 use ofi_testkit::Kit;
 use ofi_testkit::rc::{Handle, Plan, SimulatedDevice};
 
+#[path = "../verbs/atomics.rs"]
+mod atomics;
+#[path = "../verbs/connected.rs"]
+mod connected;
 #[path = "../verbs/costs.rs"]
 mod costs;
 #[path = "../verbs/native.rs"]
 mod native;
 #[path = "../near.rs"]
 mod near;
+#[path = "../verbs/shared_receive.rs"]
+mod shared_receive;
+#[path = "suites/connected.rs"]
+#[macro_use]
+mod suite;
+#[path = "suites/verbs_connected.rs"]
+#[macro_use]
+mod verbs_suite;
 #[path = "../verbs/troubles.rs"]
 mod troubles;
 
@@ -30,6 +42,9 @@ fn hints(device: &str) -> Hints {
 }
 
 static DEVICE: LazyLock<Arc<SimulatedDevice>> = LazyLock::new(|| device("simulated0", Plan::default()));
+
+/// What connected endpoints have.
+const CONNECTED: Caps = Caps::MSG.union(Caps::RMA);
 
 /// Reliable datagram endpoints, every byte over a device that does what it should at once.
 struct VerbsPair;
@@ -54,7 +69,11 @@ impl Kit for Unruly {
         ADDED.call_once(|| {
             device("simulated1", Plan { not_ready: 1, late: 10, slow: 5, ..Plan::default() });
         });
-        hints("simulated1")
+        hints("simulated1").mode(Mode::RX_CQ_DATA) // of connected endpoints
+    }
+
+    fn connected_caps(&self) -> Caps {
+        CONNECTED
     }
 
     fn shared_memory(&self) -> bool {
@@ -67,7 +86,53 @@ struct VerbsNear;
 
 impl Kit for VerbsNear {
     fn hints(&self) -> Hints {
-        VerbsPair.hints()
+        VerbsPair.hints().mode(Mode::RX_CQ_DATA) // of connected endpoints
+    }
+
+    fn connected_caps(&self) -> Caps {
+        CONNECTED
+    }
+}
+
+/// Connected endpoints over the device that does what it should at once.
+struct ConnectedPair;
+
+impl Kit for ConnectedPair {
+    fn hints(&self) -> Hints {
+        VerbsPair.hints().ep_type(EpType::Msg).mode(Mode::RX_CQ_DATA)
+    }
+
+    fn usual_caps(&self) -> Caps {
+        CONNECTED
+    }
+
+    fn connected_caps(&self) -> Caps {
+        CONNECTED
+    }
+
+    fn moves_by_itself(&self) -> bool {
+        true
+    }
+}
+
+/// Connected endpoints over the unruly one.
+struct UnrulyConnected;
+
+impl Kit for UnrulyConnected {
+    fn hints(&self) -> Hints {
+        Unruly.hints().ep_type(EpType::Msg)
+    }
+
+    fn usual_caps(&self) -> Caps {
+        CONNECTED
+    }
+
+    fn connected_caps(&self) -> Caps {
+        CONNECTED
+    }
+
+    fn moves_by_itself(&self) -> bool {
+        true
     }
 }
 
@@ -85,29 +150,6 @@ ofi_testkit::conformance!($name: $kit, skip = [
     endpoints_of_one_key_talk: "no authorization keys",
     both_may_begin_and_both_are_refused: "no authorization keys",
     no_key_fits_only_no_key: "no authorization keys",
-    a_connection_carries_data_both_ways_and_then_messages: "no FI_EP_MSG",
-    a_connected_endpoint_reads_and_writes_its_peer_s_memory: "no FI_EP_MSG",
-    connection_data_is_cut_to_the_size_that_is_told: "no FI_EP_MSG",
-    a_rejection_is_an_error_with_its_data: "no FI_EP_MSG",
-    a_request_that_is_dropped_is_refused: "no FI_EP_MSG",
-    requests_over_the_backlog_are_refused: "no FI_EP_MSG",
-    nobody_listening_refuses: "no FI_EP_MSG",
-    a_listener_that_closes_refuses_what_waits: "no FI_EP_MSG",
-    a_listener_that_closes_after_an_acceptance_undoes_nothing: "no FI_EP_MSG",
-    a_request_that_was_read_outlives_its_listener: "no FI_EP_MSG",
-    nothing_is_sent_before_the_connection_but_receives_are_posted: "no FI_EP_MSG",
-    shutdown_follows_all_that_was_sent: "no FI_EP_MSG",
-    both_ends_may_shut_down_and_both_are_told_once: "no FI_EP_MSG",
-    nothing_is_told_of_an_endpoint_that_was_closed: "no FI_EP_MSG",
-    shutdown_ends_what_is_outstanding: "no FI_EP_MSG",
-    closing_an_endpoint_shuts_its_peer_down: "no FI_EP_MSG",
-    a_caller_that_closes_while_it_waits_fails_the_acceptance: "no FI_EP_MSG",
-    one_listener_serves_many_callers_in_any_domain: "no FI_EP_MSG",
-    a_passive_endpoint_needs_its_queue_and_has_its_name: "no FI_EP_MSG",
-    a_connected_endpoint_needs_an_event_queue_and_no_address_vector: "no FI_EP_MSG",
-    a_connected_endpoint_without_an_event_queue_has_its_domain_s: "no FI_EP_MSG",
-    a_blocked_reader_of_events_wakes_for_a_connection: "no FI_EP_MSG",
-    connections_come_and_go: "no FI_EP_MSG",
     a_datagram_endpoint_reads_and_writes_its_peer_s_memory: "no FI_EP_DGRAM",
     messages_and_accesses_share_a_datagram_endpoint: "no FI_EP_DGRAM",
     datagrams_carry_messages_and_their_source: "no FI_EP_DGRAM",
@@ -118,12 +160,16 @@ ofi_testkit::conformance!($name: $kit, skip = [
     a_sender_of_datagrams_never_waits_for_its_receiver: "no FI_EP_DGRAM",
     a_datagram_to_nobody_completes: "no FI_EP_DGRAM",
     a_datagram_longer_than_its_receive_is_an_error: "no FI_EP_DGRAM",
+    shutdown_follows_all_that_was_sent: "a message without a receive waits at its sender",
+    shutdown_ends_what_is_outstanding: "has tags",
     services_are_inserted_by_name: "names loopback, which has no simulated device",
 ]);
     };
 }
 
 on_verbs!(verbs: Unruly);
+verbs_connected!(verbs_msg: ConnectedPair);
+verbs_connected!(verbs_msg_unruly: UnrulyConnected);
 on_verbs!(verbs_near: VerbsNear);
 
 #[test]

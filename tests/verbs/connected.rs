@@ -1,53 +1,19 @@
 //! Connected endpoints (`ofi-verbs/connected/`): what the suite cannot ask of them, as a device has no unexpected
 //! messages.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
-
-use ibv::{
-    CmEvent, CmEventKind, CmId, CompletionChannel, CompletionQueue, ConnParam, EventChannel, Post,
-    ProtectionDomain, QueuePairAttr, Receives, Remote, Work,
-};
-use ofi_testkit::connect::{Listener, connect, event_of, try_outcome};
+use ofi_testkit::connect::{connect, event_of};
 use ofi_testkit::prelude::*;
-use ofi_testkit::process::{Child, Line};
-use ofi_tests::parse;
 
-/// Connected endpoints, by IPv4.
-pub struct ConnectedPair;
-
-impl Kit for ConnectedPair {
-    fn hints(&self) -> Hints {
-        let hints = Hints::new().provider("verbs").ep_type(EpType::Msg).addr_format(AddrFormat::SockaddrIn);
-        hints.mode(Mode::RX_CQ_DATA)
-    }
-
-    fn usual_caps(&self) -> Caps {
-        Caps::MSG | Caps::RMA
-    }
-
-    fn connected_caps(&self) -> Caps {
-        self.usual_caps()
-    }
-
-    fn moves_by_itself(&self) -> bool {
-        true
-    }
-}
+use super::ConnectedPair;
 
 const ANY: FiAddr = FiAddr::UNSPEC;
 const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
-const LIMIT: Duration = Duration::from_secs(5);
 
 fn kit() -> &'static dyn Kit {
     &ConnectedPair
 }
 
-fn messages_alone() -> Opening {
-    kit().opening_for(kit().usual().caps(Caps::MSG))
-}
-
-fn closed() -> Side {
+pub fn closed() -> Side {
     kit().opening().open_disabled().unwrap()
 }
 
@@ -59,7 +25,7 @@ fn pair() -> (Side, Side) {
 
 /// What has become of the operation `context` of `side`.
 #[track_caller]
-fn end(sides: &[&Side], side: &Side, context: usize) -> Event {
+pub fn end(sides: &[&Side], side: &Side, context: usize) -> Event {
     wait::drive(sides, "the end of an operation", || side.next_of(context))
 }
 
@@ -255,175 +221,4 @@ fn accesses_carry_data_for_applications_that_give_receives_for_it() {
     });
     let refusals = explained.unwrap().refusals;
     assert!(refusals.iter().any(|refusal| refusal.offered.contains("RX_CQ_DATA")), "{refusals:?}");
-}
-
-/// An end of connections that is no endpoint of ours.
-struct Stranger {
-    channel: Arc<EventChannel>,
-    attr: QueuePairAttr,
-    address: SocketAddr,
-}
-
-impl Stranger {
-    fn new(side: &Side) -> Self {
-        side.ep.enable().unwrap();
-        let mut address = side.name().to_socket_addr().unwrap();
-        address.set_port(0);
-        let has = |context: &ibv::Context| {
-            context.gids(1).unwrap_or_default().iter().any(|gid| gid.ip() == address.ip())
-        };
-        let context = *ibv::contexts().unwrap().iter().find(|context| has(context)).unwrap();
-        let pd = ProtectionDomain::new(context).unwrap();
-        let cq = CompletionQueue::new(&CompletionChannel::new(context).unwrap(), 64).unwrap();
-        let attr = QueuePairAttr { pd, cq, receives: Receives::Own(8), size: 8, pieces: 1, inline: 0 };
-        Self { channel: EventChannel::new().unwrap(), attr, address }
-    }
-
-    #[track_caller]
-    fn event(&self, sides: &[&Side], kind: CmEventKind) -> CmEvent {
-        let event = wait::drive(sides, "an event", || self.channel.next().unwrap());
-        assert_eq!(event.kind, kind);
-        event
-    }
-
-    /// Asks for a connection with this private data.
-    fn ask(&self, to: &Address, private_data: &[u8]) -> CmId {
-        let mut id = CmId::new(&self.channel).unwrap();
-        id.resolve_address(None, to.to_socket_addr().unwrap(), LIMIT).unwrap();
-        self.event(&[], CmEventKind::AddressResolved);
-        id.resolve_route(LIMIT).unwrap();
-        self.event(&[], CmEventKind::RouteResolved);
-        id.create_qp(&self.attr).unwrap();
-        id.connect(param(private_data)).unwrap();
-        id
-    }
-}
-
-fn param(private_data: &[u8]) -> ConnParam<'_> {
-    ConnParam { private_data, reads: 1, retries: 7, rnr_retries: 7 }
-}
-
-#[test]
-fn another_program_s_request_is_refused_by_name() {
-    let side = closed();
-    let listener = Listener::open(&kit().opening().first_info().unwrap()).unwrap();
-    let stranger = Stranger::new(&side);
-    let _id = stranger.ask(&listener.pep.name().unwrap(), &[56; 56]);
-    let refused = wait::drive(&[], "a refusal", || {
-        assert!(listener.eq.read().is_err(), "no request of anybody is reported");
-        stranger.channel.next().unwrap()
-    });
-    assert_eq!(refused.kind, CmEventKind::Rejected);
-    let told = String::from_utf8_lossy(&refused.private_data).into_owned();
-    assert!(told.contains("private data of another program"), "{told}");
-    // And whoever comes next is served.
-    side.ep.connect(&listener.pep.name().unwrap(), b"next").unwrap();
-    assert_eq!(listener.request(&[&side]).conn_data, b"next");
-}
-
-#[test]
-fn another_program_s_acceptance_counts_as_one_without_data() {
-    let side = closed();
-    let stranger = Stranger::new(&side);
-    let listener = CmId::new(&stranger.channel).unwrap();
-    listener.bind(stranger.address).unwrap();
-    listener.listen(1).unwrap();
-    side.ep.connect(&listener.local_address().unwrap().into(), b"hello").unwrap();
-    let request = stranger.event(&[&side], CmEventKind::Request);
-    assert_eq!(request.private_data[..6], *b"\x05hello");
-    let mut id = request.request.unwrap();
-    id.create_qp(&stranger.attr).unwrap();
-    id.accept(param(&[255; 196])).unwrap();
-    assert!(event_of(&side, EventKind::Connected, &[]).conn_data.is_empty());
-    assert_eq!(side.statistic("verbs_malformed"), 1);
-    drop(id);
-    event_of(&side, EventKind::Shutdown, &[&side]);
-}
-
-/// The kernel tells of a peer that goes before it has heard that the connection is there by a refusal, not by a
-/// disconnection.
-#[test]
-fn a_peer_that_goes_as_soon_as_it_has_accepted_ends_the_connection() {
-    let stranger = Stranger::new(&closed());
-    let listener = CmId::new(&stranger.channel).unwrap();
-    listener.bind(stranger.address).unwrap();
-    listener.listen(1).unwrap();
-    for _ in 0..50 {
-        let side = closed();
-        side.ep.enable().unwrap();
-        side.ep.connect(&listener.local_address().unwrap().into(), &[]).unwrap();
-        let mut id = stranger.event(&[&side], CmEventKind::Request).request.unwrap();
-        id.create_qp(&stranger.attr).unwrap();
-        id.accept(param(&[0])).unwrap();
-        event_of(&side, EventKind::Connected, &[]);
-        drop(id);
-        event_of(&side, EventKind::Shutdown, &[&side]);
-        // What the stranger's end has heard of it meanwhile.
-        while stranger.channel.next().unwrap().is_some() {}
-    }
-}
-
-#[test]
-fn data_of_a_write_that_nobody_allowed_ends_the_connection() {
-    let listener = Listener::open(&messages_alone().first_info().unwrap()).unwrap();
-    let side = closed();
-    let stranger = Stranger::new(&side);
-    let id = stranger.ask(&listener.pep.name().unwrap(), &[0]);
-    let info = *listener.request(&[]).info.unwrap();
-    let accepting = messages_alone().info(info).open_disabled().unwrap();
-    accepting.ep.enable().unwrap();
-    accepting.receive(()).context(1).post().unwrap();
-    accepting.ep.accept(&[]).unwrap();
-    stranger.event(&[&accepting], CmEventKind::Established);
-    event_of(&accepting, EventKind::Connected, &[]);
-    // SAFETY: a write of nothing uses no memory.
-    unsafe {
-        id.qp().unwrap().work(1, &[], Work::Write(Remote { addr: 0, rkey: 0 }, Some(5)), Post::default())
-    }
-    .unwrap();
-    assert_eq!(end(&[&accepting], &accepting, 1).failed().err, Errno::EIO);
-    event_of(&accepting, EventKind::Shutdown, &[&accepting]);
-    assert_eq!(accepting.statistic("verbs_malformed"), 1);
-}
-
-/// Connects, says so, and waits to be killed.
-pub fn caller(line: &mut Line, _arguments: &[String]) {
-    let side = closed();
-    side.ep.connect(&parse(&line.hear()), b"from another process").unwrap();
-    event_of(&side, EventKind::Connected, &[]);
-    let into = Memory::new(1 << 20);
-    side.receive(&into).context(1).post().unwrap();
-    end(&[&side], &side, 1).done();
-    into.check(1 << 20, 6);
-    line.say("received");
-    line.hear();
-}
-
-#[test]
-fn a_peer_that_is_killed_is_a_shutdown_and_ends_what_is_outstanding() {
-    let listener = Listener::open(&kit().opening().first_info().unwrap()).unwrap();
-    let mut child = Child::start("caller", &[]);
-    child.line.say(listener.pep.name().unwrap());
-    let request = listener.request(&[]);
-    assert_eq!(request.conn_data, b"from another process");
-    let side = kit().opening().info(*request.info.unwrap()).open_disabled().unwrap();
-    side.ep.accept(&[]).unwrap();
-    event_of(&side, EventKind::Connected, &[]);
-    let memory = Memory::patterned(1 << 20, 6);
-    side.out(ANY, &memory).context(1).send().unwrap();
-    end(&[&side], &side, 1).done();
-    child.line.expect("received");
-    side.receive(&memory).context(2).post().unwrap();
-    side.out(ANY, &memory).context(3).send().unwrap(); // there is no receive for it
-    child.kill();
-    for context in [2, 3] {
-        wait::drive_for(Duration::from_secs(30), &[&side], "an error", || side.next_of(context)).failed();
-    }
-    event_of(&side, EventKind::Shutdown, &[&side]);
-    assert!(outcome_is_empty(&side), "FI_SHUTDOWN comes once");
-}
-
-fn outcome_is_empty(side: &Side) -> bool {
-    wait::drive_through(Duration::from_millis(50), &[side]);
-    try_outcome(side.eq()).is_none()
 }

@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use ofi_testkit::connect::{connect, event_of};
 use ofi_testkit::prelude::*;
 
+use super::ConnectedPair;
 use super::VerbsPair;
-use super::connected::ConnectedPair;
 
 /// The ends of the machine's wire (`xtask/src/vm/guest.sh`).
 const HERE: [u8; 4] = [10, 78, 0, 1];

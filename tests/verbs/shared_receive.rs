@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ofi_testkit::connect::{Listener, connect, event_of};
 use ofi_testkit::prelude::*;
 
-use super::connected::ConnectedPair;
+use super::ConnectedPair;
 
 const ANY: FiAddr = FiAddr::UNSPEC;
 

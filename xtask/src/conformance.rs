@@ -19,7 +19,7 @@ const DOCUMENT: &str = "docs/conformance.md";
 /// Where tests may be.
 const FOLDERS: [&str; 2] = ["crates", "tests"];
 /// Where the suite is made into tests of a transport.
-const INSTANCES: [&str; 7] = [
+const INSTANCES: [&str; 8] = [
     "tests/tests/conformance.rs",
     "tests/tests/lanes/main.rs",
     "tests/tests/suites/udp.rs",
@@ -27,9 +27,10 @@ const INSTANCES: [&str; 7] = [
     "tests/tests/verbs.rs",
     "tests/tests/verbs_simulated.rs",
     "tests/tests/suites/connected.rs",
+    "tests/tests/suites/verbs_connected.rs",
 ];
 /// Macros that run the suite without cases that several transports have no use for.
-const SHARED_SKIPS: [&str; 3] = ["connected", "on_efa", "on_verbs"];
+const SHARED_SKIPS: [&str; 4] = ["connected", "on_efa", "on_verbs", "verbs_connected"];
 /// Columns of a line of names.
 const WIDTH: usize = 118;
 

@@ -9,7 +9,8 @@ use ibv::{Context, Gid, ProtectionDomain};
 use ofi_api::{AddrFormat, Address, EpType, Errno, Error, Info, MrMode, Result};
 
 use crate::datagram::Name;
-use crate::rc::{self, Access, Device, Region, System};
+use crate::rc::msg::{Abilities, Channel, Connects};
+use crate::rc::{self, Access, Device, Region, System, msg_system};
 use crate::region::Local;
 use crate::{address, failed, settings};
 
@@ -57,6 +58,29 @@ impl Own {
             Of::Port(port) => Some(port),
             Of::Added(_) => None,
         }
+    }
+}
+
+impl Own {
+    /// What connected endpoints may have there: `None` if the device has none.
+    pub fn abilities(&self) -> Option<Abilities> {
+        match &self.of {
+            Of::Port(port) => msg_system::abilities(port.context, port.number).ok(),
+            Of::Added(device) => device.connects()?.abilities().ok(),
+        }
+    }
+}
+
+/// Where connections at an address come from: an added device that has it, or the system.
+///
+/// # Errors
+/// What the device answers.
+pub fn channel_at(ip: IpAddr) -> ibv::Result<Arc<dyn Channel>> {
+    let added = rc::added();
+    let mut found = added.iter().filter(|device| device.addresses().contains(&ip));
+    match found.find_map(|device| device.connects()) {
+        Some(device) => device.channel(),
+        None => msg_system::channel(),
     }
 }
 
@@ -178,7 +202,7 @@ impl DomainPort {
 pub struct Domain {
     /// What its memory is registered with, and whose queue pairs endpoints of reliable datagrams have.
     pub device: Arc<dyn Device>,
-    /// What endpoints of other types have.
+    /// What endpoints of unreliable datagrams have.
     port: Option<DomainPort>,
     /// The address that endpoints have unless they are named.
     pub ip: IpAddr,
@@ -211,12 +235,21 @@ impl Domain {
         })
     }
 
-    /// What endpoints of datagrams and of connections have.
+    /// What connected endpoints have.
+    ///
+    /// # Errors
+    /// `FI_ENOSYS` if the device has none.
+    pub fn connects(&self) -> Result<&dyn Connects> {
+        let advice = "this device has no connected endpoints";
+        self.device.connects().ok_or_else(|| Error::with(Errno::ENOSYS, advice))
+    }
+
+    /// What endpoints of unreliable datagrams have.
     ///
     /// # Errors
     /// `FI_ENOSYS` if the device is not the system's.
     pub fn port(&self) -> Result<&DomainPort> {
-        let advice = "only reliable datagrams run over a device that is not the system's";
+        let advice = "unreliable datagrams run only over devices of the system";
         self.port.as_ref().ok_or_else(|| Error::with(Errno::ENOSYS, advice))
     }
 
@@ -252,11 +285,10 @@ impl Domain {
             Of::Added(device) => (Arc::clone(device), None),
             Of::Port(port) => {
                 let port = DomainPort::open(*port, own.ip, info)?;
-                (Arc::new(System::new(&port.pd, own.ip)), Some(port))
+                (Arc::new(System::new(&port.pd, own.ip, port.number)), Some(port))
             }
         };
-        let atomics =
-            port.as_ref().is_some_and(|port| port.pd.context().query().is_ok_and(|info| info.atomics));
+        let atomics = device.connects().is_some_and(|of| of.abilities().is_ok_and(|has| has.atomics));
         let native = info.domain_attr.mr_mode.expanded().contains(MrMode::PROV_KEY);
         let limits =
             Limits { count: settings::MR_CACHE_MAX_COUNT.get(), bytes: settings::MR_CACHE_MAX_SIZE.get() };

@@ -215,18 +215,16 @@ fn not_the_systems(request: &Request<'_>) -> Refusal {
 /// Connected endpoints of a device: remote writes carry CQ data for an application that is prepared for what comes with
 /// it.
 fn connected_offers(own: &Own, variants: &[Info], request: &Request<'_>) -> Offers {
-    let Some(port) = own.port() else {
+    let Some(abilities) = own.abilities() else {
         let refusals = vec![not_the_systems(request)];
         return Offers { refusals, ..Offers::default() };
     };
     let whole = MrMode::VIRT_ADDR | MrMode::PROV_KEY;
-    let longest = port.context.port(port.number).map_or(connected::LONGEST, |port| port.max_message);
     let mut variants: Vec<Info> =
         variants.iter().filter(|info| info.domain_attr.mr_mode.contains(whole)).cloned().collect();
-    let atomics = port.context.query().is_ok_and(|info| info.atomics);
     for info in &mut variants {
-        info.caps.set(Caps::ATOMIC, atomics);
-        info.ep_attr.max_msg_size = longest.min(connected::LONGEST);
+        info.caps.set(Caps::ATOMIC, abilities.atomics);
+        info.ep_attr.max_msg_size = abilities.longest.min(connected::LONGEST);
     }
     let prepared = request.hints.is_none_or(|hints| {
         let modes = hints.info.mode | hints.info.rx_attr.mode;

@@ -51,6 +51,7 @@ const PROGRAMS: [Program; 3] = [
             "atomics::",
             "connected::",
             "shared_receive::",
+            "strangers::",
             "verbs::connection::",
             "native::",
             "datagram::messages_of",

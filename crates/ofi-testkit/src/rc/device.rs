@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use ofi_core::sys;
 use ofi_verbs::rc::{
     Access, CmEventKind, ConnParam, Connection, Device, Error, Event, Limits, Post, Queues, Region, Remote,
-    Result, Segment, Sizes, WorkCompletion,
+    Result, Segment, Sizes, WorkCompletion, msg,
 };
 
 use super::SimulatedDevice;
 use super::fabric::{Bytes, Endpoint, Fabric, What};
 use super::meeting::{Message, Stage};
 
-fn error(call: &'static str, errno: i32) -> Error {
+pub fn error(call: &'static str, errno: i32) -> Error {
     Error { call, errno, advice: "this device is simulated".into() }
 }
 
@@ -94,6 +94,10 @@ unsafe impl Device for Handle {
         fabric.endpoints.insert(number, Endpoint::new(sizes, done, told));
         Ok(Box::new(Opened { device: Arc::clone(&self.0), number, inline, fds }))
     }
+
+    fn connects(&self) -> Option<&dyn msg::Connects> {
+        Some(self)
+    }
 }
 
 /// An endpoint's queues.
@@ -168,7 +172,7 @@ unsafe impl Queues for Opened {
     }
 
     unsafe fn receive(&self, id: u64, into: Segment) -> Result<()> {
-        let fits = self.device.lock().receive(self.number, id, into);
+        let fits = self.device.lock().receive(self.number, id, vec![into]);
         if fits { Ok(()) } else { Err(error("ibv_post_srq_recv", libc::ENOMEM)) }
     }
 
@@ -197,12 +201,12 @@ unsafe impl Queues for Opened {
 }
 
 /// One end of a connection.
-struct End {
-    device: Arc<SimulatedDevice>,
-    id: usize,
-    peer: SocketAddr,
-    inline: usize,
-    qp: Option<u32>,
+pub struct End {
+    pub device: Arc<SimulatedDevice>,
+    pub id: usize,
+    pub peer: SocketAddr,
+    pub inline: usize,
+    pub qp: Option<u32>,
 }
 
 impl End {
@@ -217,7 +221,7 @@ impl End {
     }
 
     /// Goes on from a stage, unless the connection is not there yet, or not any more.
-    fn go(&self, call: &'static str, from: Stage, act: impl FnOnce(&mut Fabric)) -> Result<()> {
+    pub fn go(&self, call: &'static str, from: Stage, act: impl FnOnce(&mut Fabric)) -> Result<()> {
         let mut fabric = self.device.lock();
         if fabric.removed {
             return Err(error(call, libc::ENODEV));
@@ -245,7 +249,7 @@ impl End {
     unsafe fn bytes(&self, from: Segment, how: Post) -> Result<Bytes> {
         let len = from.len as usize;
         match how.inline {
-            false => Ok(Bytes::At(from)),
+            false => Ok(Bytes::At(vec![from])),
             true if len > self.inline => Err(error("ibv_post_send", libc::EINVAL)),
             // SAFETY: the caller's promise.
             true => Ok(Bytes::Inline(unsafe { std::slice::from_raw_parts(from.addr, len) }.to_vec())),
@@ -316,16 +320,16 @@ unsafe impl Connection for End {
 
     unsafe fn send(&self, id: u64, from: Segment, how: Post) -> Result<()> {
         // SAFETY: the caller's promise.
-        self.post(id, What::Send(unsafe { self.bytes(from, how) }?), how)
+        self.post(id, What::Send(unsafe { self.bytes(from, how) }?, None), how)
     }
 
     unsafe fn write(&self, id: u64, from: Segment, to: Remote, how: Post) -> Result<()> {
         // SAFETY: the caller's promise.
-        self.post(id, What::Write(unsafe { self.bytes(from, how) }?, to), how)
+        self.post(id, What::Write(unsafe { self.bytes(from, how) }?, to, None), how)
     }
 
     unsafe fn read(&self, id: u64, into: Segment, from: Remote) -> Result<()> {
-        self.post(id, What::Read(into, from), Post::default())
+        self.post(id, What::Read(vec![into], from), Post::default())
     }
 }
 

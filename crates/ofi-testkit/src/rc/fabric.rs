@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use ofi_core::sys;
-use ofi_verbs::rc::{Access, Opcode, Post, Remote, Segment, Sizes, Status, WorkCompletion};
+use ofi_verbs::rc::{Access, Opcode, Post, Remote, Segment, Sizes, Status, Work, WorkCompletion};
 
 use super::meeting::{Id, Message, Told};
 use super::{Did, Logged, Plan};
@@ -25,14 +25,16 @@ pub enum Bytes {
     /// The request has them.
     Inline(Vec<u8>),
     /// They are read when they leave.
-    At(Segment),
+    At(Vec<Segment>),
 }
 
 /// What a request does at the other end.
 pub enum What {
-    Send(Bytes),
-    Write(Bytes, Remote),
-    Read(Segment, Remote),
+    Send(Bytes, Option<u32>),
+    Write(Bytes, Remote, Option<u32>),
+    Read(Vec<Segment>, Remote),
+    /// Changes a number, and reads what it was: fetch-and-add, compare-and-swap.
+    Change(Vec<Segment>, Work),
 }
 
 /// A request that has not been executed.
@@ -51,8 +53,33 @@ struct Executed {
     number: u64,
     status: Status,
     quiet: bool,
-    /// Where what it has read goes; from where it may be read once more.
-    read: Option<(Segment, Vec<u8>, Option<Remote>)>,
+    read: Option<Reading>,
+}
+
+/// What was read, where it goes, and from where it may be read once more.
+type Reading = (Vec<Segment>, Vec<u8>, Option<Remote>);
+
+/// A receive.
+type Receive = (u64, Vec<Segment>);
+
+/// Where receives of a queue pair come from.
+pub enum Receives {
+    /// Those of an endpoint.
+    Of(u64),
+    /// Its own, and how many it holds.
+    Own(VecDeque<Receive>, usize),
+}
+
+/// What has come into a receive.
+struct Got {
+    len: usize,
+    data: Option<u32>,
+    /// To memory elsewhere.
+    written: bool,
+}
+
+impl Got {
+    const NOTHING: Self = Self { len: 0, data: None, written: false };
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +91,11 @@ enum Stage {
 
 /// A queue pair.
 pub struct Pair {
+    /// Where its ends are reported.
     pub endpoint: u64,
+    receives: Receives,
+    /// Requests that it holds.
+    requests: usize,
     pub other: Option<u32>,
     /// How often a send is tried that finds no receive.
     pub tries: u8,
@@ -84,9 +115,11 @@ pub struct Pair {
 }
 
 impl Pair {
-    pub fn new(endpoint: u64) -> Self {
+    pub fn new(endpoint: u64, receives: Receives, requests: usize) -> Self {
         Self {
             endpoint,
+            receives,
+            requests,
             other: None,
             tries: FOR_EVER,
             stage: Stage::Made,
@@ -114,7 +147,7 @@ pub struct Endpoint {
     pub told_fd: OwnedFd,
     /// It is cut off.
     pub vanished: bool,
-    receives: VecDeque<(u64, Segment)>,
+    receives: VecDeque<Receive>,
     /// Ends, and the numbers of the requests that these are of.
     done: VecDeque<(WorkCompletion, Option<u64>)>,
     /// More ended than the completion queue holds.
@@ -143,30 +176,29 @@ impl Endpoint {
         }
     }
 
-    fn push(&mut self, qp: u32, id: u64, status: Status, of: Result<usize, u64>) {
-        let (opcode, len) = of.map_or((Opcode::Request, 0), |len| (Opcode::Receive, len));
-        let entry = WorkCompletion {
-            id,
-            status,
-            opcode,
-            len,
-            qp,
-            data: None,
-            source_qp: 0,
-            lid: 0,
-            has_route: false,
+    fn push(&mut self, qp: u32, id: u64, status: Status, of: Result<Got, u64>) {
+        let (opcode, Got { len, data, .. }, request) = match of {
+            Ok(got) if got.written => (Opcode::WriteArrived, got, None),
+            Ok(got) => (Opcode::Receive, got, None),
+            Err(number) => (Opcode::Request, Got::NOTHING, Some(number)),
         };
+        let entry =
+            WorkCompletion { id, status, opcode, len, qp, data, source_qp: 0, lid: 0, has_route: false };
         self.overrun |= self.done.len() >= self.sizes.completions;
-        self.reported += usize::from(of.is_err());
-        self.done.push_back((entry, of.err()));
+        self.reported += usize::from(request.is_some());
+        self.done.push_back((entry, request));
         if std::mem::take(&mut self.armed) {
             sys::signal_eventfd(&self.done_fd);
         }
     }
 
     pub fn arm(&mut self) {
-        sys::drain_eventfd(&self.done_fd);
+        self.quiet();
         self.armed = true;
+    }
+
+    pub fn quiet(&self) {
+        sys::drain_eventfd(&self.done_fd);
     }
 
     pub fn tell(&mut self, told: Told) {
@@ -320,14 +352,34 @@ impl Fabric {
     }
 
     /// Posts a receive. `false`: the queue is full.
-    pub fn receive(&mut self, endpoint: u64, id: u64, into: Segment) -> bool {
-        assert!(self.owns(into), "a receive into memory that is not registered");
+    pub fn receive(&mut self, endpoint: u64, id: u64, into: Vec<Segment>) -> bool {
+        assert!(self.owns_all(&into), "a receive into memory that is not registered");
         let Some(it) = self.endpoints.get_mut(&endpoint) else { return false };
         let fits = it.receives.len() < it.sizes.receives;
         if fits {
             it.receives.push_back((id, into));
         }
         fits
+    }
+
+    /// Posts a receive of a queue pair's own. `false`: the queue is full.
+    pub fn receive_of(&mut self, qp: u32, id: u64, into: Vec<Segment>) -> bool {
+        assert!(self.owns_all(&into), "a receive into memory that is not registered");
+        let Some(pair) = self.pairs.get_mut(&qp) else { return false };
+        let Receives::Own(posted, size) = &mut pair.receives else { return false };
+        if posted.len() >= *size {
+            return false;
+        }
+        if pair.stage != Stage::Failed {
+            posted.push_back((id, into));
+        } else if let Some(it) = self.endpoints.get_mut(&pair.endpoint) {
+            it.push(qp, id, Status::FLUSHED, Ok(Got::NOTHING));
+        }
+        true
+    }
+
+    fn owns_all(&self, segments: &[Segment]) -> bool {
+        segments.iter().all(|&segment| self.owns(segment))
     }
 
     /// Takes ends of requests and receives.
@@ -348,23 +400,21 @@ impl Fabric {
 
     /// Posts a request. `false`: the queue is full.
     pub fn post(&mut self, qp: u32, id: u64, what: What, how: Post) -> bool {
-        let (did, segment) = match &what {
-            What::Send(bytes) => (Did::Sent, bytes.segment()),
-            What::Write(bytes, _) => (Did::Wrote, bytes.segment()),
-            What::Read(into, _) => (Did::Read, Some(*into)),
+        let (did, segments) = match &what {
+            What::Send(bytes, _) => (Did::Sent, bytes.segments()),
+            What::Write(bytes, ..) => (Did::Wrote, bytes.segments()),
+            What::Read(into, _) => (Did::Read, &into[..]),
+            What::Change(into, _) => (Did::Changed, &into[..]),
         };
-        assert!(
-            segment.is_none_or(|segment| self.owns(segment)),
-            "memory that is not registered: {segment:?}"
-        );
+        assert!(self.owns_all(segments), "memory that is not registered: {segments:?}");
         let Some(pair) = self.pairs.get_mut(&qp) else { return false };
         let Some(it) = self.endpoints.get_mut(&pair.endpoint) else { return false };
-        if pair.next - pair.freed >= it.sizes.requests as u64 {
+        if pair.next - pair.freed >= pair.requests as u64 {
             return false;
         }
         let (addr, len) = match &what {
-            What::Send(Bytes::Inline(bytes)) | What::Write(Bytes::Inline(bytes), _) => (0, bytes.len()),
-            _ => segment.map_or((0, 0), |segment| (segment.addr.addr(), segment.len as usize)),
+            What::Send(Bytes::Inline(bytes), _) | What::Write(Bytes::Inline(bytes), ..) => (0, bytes.len()),
+            _ => (segments.first().map_or(0, |first| first.addr.addr()), total(segments)),
         };
         it.log.push(Logged { did, addr, len, inline: how.inline, reported: !how.quiet });
         let request = Request { id, how, what, number: pair.next };
@@ -407,11 +457,16 @@ impl Fabric {
             flush(&mut pair);
             // A message that was on its way has taken a receive.
             let takes = self.chance(10);
-            if let Some(it) = self.endpoints.get_mut(&pair.endpoint)
-                && takes
-                && let Some((id, _)) = it.receives.pop_front()
+            let is_own = matches!(pair.receives, Receives::Own(..));
+            // All of its own come back.
+            while (is_own || takes)
+                && let Some((id, _)) = pop_receive(&mut self.endpoints, &mut pair)
+                && let Some(it) = self.endpoints.get_mut(&pair.endpoint)
             {
-                it.push(qp, id, Status::FLUSHED, Ok(0));
+                it.push(qp, id, Status::FLUSHED, Ok(Got::NOTHING));
+                if !is_own {
+                    break;
+                }
             }
         }
         self.pairs.insert(qp, pair);
@@ -508,9 +563,8 @@ impl Fabric {
                 if let Some(at) = again.filter(|&at| self.allows(at, bytes.len(), false)) {
                     bytes = self.take(at, bytes.len());
                 }
-                if self.owns(into) {
-                    // SAFETY: registered memory of this process, lent until the read has ended.
-                    unsafe { ofi_core::copy::bytes(bytes.as_ptr(), into.addr, bytes.len()) };
+                if self.owns_all(&into) {
+                    put(&into, &bytes);
                 } else {
                     status = LOCAL_PROTECTION;
                 }
@@ -562,12 +616,7 @@ impl Fabric {
     }
 
     /// What becomes of a request at the other end; `None`: it is tried again.
-    fn arrive(
-        &mut self,
-        pair: &mut Pair,
-        request: &Request,
-        read: &mut Option<(Segment, Vec<u8>, Option<Remote>)>,
-    ) -> Option<Status> {
+    fn arrive(&mut self, pair: &mut Pair, request: &Request, read: &mut Option<Reading>) -> Option<Status> {
         let (number, other) = match pair.other.and_then(|qp| Some((qp, self.pairs.get(&qp)?))) {
             Some((qp, other)) if other.stage == Stage::Ready => (qp, other.endpoint),
             _ => return self.unanswered(pair),
@@ -577,53 +626,74 @@ impl Fabric {
             return self.unanswered(pair);
         }
         let bytes = match &request.what {
-            What::Send(bytes) | What::Write(bytes, _) => match bytes {
+            What::Send(bytes, _) | What::Write(bytes, ..) => match bytes {
                 Bytes::Inline(bytes) => bytes.clone(),
-                Bytes::At(segment) if segment.len == 0 => Vec::new(),
-                Bytes::At(segment) if self.owns(*segment) => {
-                    // SAFETY: registered, and lent until the request has ended.
-                    unsafe { std::slice::from_raw_parts(segment.addr, segment.len as usize) }.to_vec()
-                }
+                Bytes::At(segments) if self.owns_all(segments) => gather(segments),
                 Bytes::At(_) => return Some(LOCAL_PROTECTION),
             },
-            What::Read(..) => Vec::new(),
+            What::Read(..) | What::Change(..) => Vec::new(),
         };
-        match request.what {
-            What::Send(_) => {
-                let unready = self.chance(self.plan.not_ready);
-                let it = self.endpoints.get_mut(&other)?;
-                let Some((id, into)) = it.receives.pop_front_if(|_| !unready) else {
-                    pair.tried = pair.tried.saturating_add(1);
-                    pair.wait = self.steps + 1 + self.draw() % 20;
-                    return (pair.tries != FOR_EVER && pair.tried > pair.tries).then_some(Status::NO_RECEIVE);
-                };
+        match &request.what {
+            &What::Send(_, data) => {
+                let Some((id, into)) = self.receive_at(number) else { return self.not_ready(pair) };
                 pair.tried = 0;
                 place(pair);
-                if bytes.len() > into.len as usize {
-                    it.push(number, id, Status::TOO_LONG, Ok(0));
+                let is_there = self.owns_all(&into);
+                let it = self.endpoints.get_mut(&other)?;
+                if bytes.len() > total(&into) || !is_there {
+                    let status = if is_there { Status::TOO_LONG } else { LOCAL_PROTECTION };
+                    it.push(number, id, status, Ok(Got::NOTHING));
                     self.fail(number);
                     return Some(REMOTE_INVALID);
                 }
-                // SAFETY: the segment is the queue's until its end is taken, and was just found long enough.
-                unsafe { ofi_core::copy::bytes(bytes.as_ptr(), into.addr, bytes.len()) };
-                it.push(number, id, Status::SUCCESS, Ok(bytes.len()));
+                put(&into, &bytes);
+                it.push(number, id, Status::SUCCESS, Ok(Got { len: bytes.len(), data, written: false }));
             }
-            What::Write(_, at) => {
-                if !self.allows(at, bytes.len(), true) {
+            &What::Write(_, at, data) => {
+                let len = bytes.len();
+                if !self.allows(at, len, true) {
+                    self.fail(number);
+                    return Some(Status::REMOTE_ACCESS);
+                }
+                let receive = match data.map(|_| self.receive_at(number)) {
+                    Some(None) => return self.not_ready(pair),
+                    receive => receive.flatten(),
+                };
+                place(pair);
+                if len > 0 {
+                    pair.unplaced = Some((self.steps + self.draw() % 300, at, bytes));
+                }
+                if receive.is_some() || !self.chance(self.plan.unplaced) {
+                    place(pair);
+                }
+                if let Some((id, _)) = receive {
+                    pair.tried = 0;
+                    let it = self.endpoints.get_mut(&other)?;
+                    it.push(number, id, Status::SUCCESS, Ok(Got { len, data, written: true }));
+                }
+            }
+            What::Change(into, work) => {
+                let (Work::FetchAdd(at, _) | Work::CompareSwap { at, .. }) = *work else {
+                    return Some(LOCAL_PROTECTION);
+                };
+                if !self.changes(at) {
                     self.fail(number);
                     return Some(Status::REMOTE_ACCESS);
                 }
                 place(pair);
-                if bytes.is_empty() {
-                    return Some(Status::SUCCESS);
-                }
-                pair.unplaced = Some((self.steps + self.draw() % 300, at, bytes));
-                if !self.chance(self.plan.unplaced) {
-                    place(pair);
-                }
+                let was = self.take(at, 8);
+                let old = was.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+                let new = match *work {
+                    Work::FetchAdd(_, add) => old.wrapping_add(add),
+                    Work::CompareSwap { expected, new, .. } if old == expected => new,
+                    _ => old,
+                };
+                pair.unplaced = Some((0, at, new.to_ne_bytes().to_vec()));
+                place(pair);
+                *read = Some((into.clone(), was, None)); // an answer that is lost is sent again as it was
             }
-            What::Read(into, at) => {
-                let len = into.len as usize;
+            &What::Read(ref into, at) => {
+                let len = total(into);
                 if !self.allows(at, len, false) {
                     self.fail(number);
                     return Some(Status::REMOTE_ACCESS);
@@ -631,10 +701,31 @@ impl Fabric {
                 place(pair);
                 // An answer that is lost is asked for again, and says what is there by then.
                 let again = self.draw().is_multiple_of(2).then_some(at);
-                *read = Some((into, self.take(at, len), again));
+                *read = Some((into.clone(), self.take(at, len), again));
             }
         }
         Some(Status::SUCCESS)
+    }
+
+    /// A receive of a queue pair, unless it is for once not ready.
+    fn receive_at(&mut self, qp: u32) -> Option<Receive> {
+        if self.chance(self.plan.not_ready) {
+            return None;
+        }
+        pop_receive(&mut self.endpoints, self.pairs.get_mut(&qp)?)
+    }
+
+    /// The other end has no receive: the request is sent again.
+    fn not_ready(&mut self, pair: &mut Pair) -> Option<Status> {
+        pair.tried = pair.tried.saturating_add(1);
+        pair.wait = self.steps + 1 + self.draw() % 20;
+        (pair.tries != FOR_EVER && pair.tried > pair.tries).then_some(Status::NO_RECEIVE)
+    }
+
+    /// Whether a peer may change the number there.
+    fn changes(&self, at: Remote) -> bool {
+        let access = self.registered.get(&at.rkey).map(|&(.., access)| access);
+        access == Some(Access::RemoteAtomic) && at.addr.is_multiple_of(8) && self.allows(at, 8, true)
     }
 
     /// Nobody answers: the request is sent again for a while.
@@ -645,11 +736,43 @@ impl Fabric {
 }
 
 impl Bytes {
-    fn segment(&self) -> Option<Segment> {
+    fn segments(&self) -> &[Segment] {
         match self {
-            Self::Inline(_) => None,
-            Self::At(segment) => Some(*segment),
+            Self::Inline(_) => &[],
+            Self::At(segments) => segments,
         }
+    }
+}
+
+/// A receive of a queue pair.
+fn pop_receive(endpoints: &mut BTreeMap<u64, Endpoint>, pair: &mut Pair) -> Option<Receive> {
+    match &mut pair.receives {
+        Receives::Of(endpoint) => endpoints.get_mut(endpoint)?.receives.pop_front(),
+        Receives::Own(posted, _) => posted.pop_front(),
+    }
+}
+
+fn total(segments: &[Segment]) -> usize {
+    segments.iter().map(|segment| segment.len as usize).sum()
+}
+
+/// The bytes of registered memory that is lent until its request has ended.
+fn gather(segments: &[Segment]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(total(segments));
+    for segment in segments.iter().filter(|segment| segment.len > 0) {
+        // SAFETY: the caller's promise.
+        bytes.extend(unsafe { std::slice::from_raw_parts(segment.addr, segment.len as usize) });
+    }
+    bytes
+}
+
+/// Puts bytes into registered memory that is long enough, and lent until its request or receive has ended.
+fn put(segments: &[Segment], mut bytes: &[u8]) {
+    for segment in segments {
+        let (here, rest) = bytes.split_at(bytes.len().min(segment.len as usize));
+        // SAFETY: the caller's promise; `here` is as long as the segment at most.
+        unsafe { ofi_core::copy::bytes(here.as_ptr(), segment.addr, here.len()) };
+        bytes = rest;
     }
 }
 

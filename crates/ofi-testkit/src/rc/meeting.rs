@@ -1,14 +1,17 @@
 //! Connections: what rdma_cm does.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use ofi_verbs::rc::CmEventKind;
 
-use super::fabric::{Fabric, Pair};
+use super::fabric::{Fabric, Pair, Receives};
 
 /// How far a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
+    /// It has an address.
+    Bound,
     /// The device and the way are looked for.
     Resolving,
     /// The other end has been asked.
@@ -31,6 +34,8 @@ pub struct Id {
     pub peer: SocketAddr,
     pub other: Option<usize>,
     pub qp: Option<u32>,
+    /// Whether its address is its own alone.
+    pub bound: bool,
     /// What happens to it next does not happen before: events of one end keep their order.
     due: u64,
 }
@@ -72,7 +77,8 @@ impl Fabric {
     /// A new end.
     pub fn new_id(&mut self, endpoint: u64, stage: Stage, own: SocketAddr, peer: SocketAddr) -> usize {
         self.last.id += 1;
-        let id = Id { endpoint, stage, own, peer, other: None, qp: None, due: 0 };
+        let bound = stage == Stage::Bound;
+        let id = Id { endpoint, stage, own, peer, other: None, qp: None, bound, due: 0 };
         self.ids.insert(self.last.id, id);
         self.last.id
     }
@@ -85,11 +91,31 @@ impl Fabric {
 
     /// Gives an end a queue pair.
     pub fn new_pair(&mut self, id: usize) -> Option<u32> {
+        let endpoint = self.ids.get(&id)?.endpoint;
+        let requests = self.endpoints.get(&endpoint)?.sizes.requests;
+        self.add_pair(id, Pair::new(endpoint, Receives::Of(endpoint), requests))
+    }
+
+    /// The same, which is as it is.
+    pub fn add_pair(&mut self, id: usize, pair: Pair) -> Option<u32> {
         let end = self.ids.get_mut(&id)?;
         self.last.pair += 1;
         end.qp = Some(self.last.pair);
-        self.pairs.insert(self.last.pair, Pair::new(end.endpoint));
+        self.pairs.insert(self.last.pair, pair);
         Some(self.last.pair)
+    }
+
+    /// Has what an end is told come to another endpoint, what waits too.
+    pub fn move_to(&mut self, id: usize, endpoint: u64) {
+        let Some(end) = self.ids.get_mut(&id) else { return };
+        let from = std::mem::replace(&mut end.endpoint, endpoint);
+        let Some(it) = self.endpoints.get_mut(&from) else { return };
+        let (waiting, others): (VecDeque<Told>, _) =
+            std::mem::take(&mut it.told).into_iter().partition(|told| told.id == id);
+        it.told = others;
+        if let Some(it) = self.endpoints.get_mut(&endpoint) {
+            waiting.into_iter().for_each(|told| it.tell(told));
+        }
     }
 
     /// Sends a message, which takes as long as is drawn.
@@ -259,7 +285,7 @@ impl Fabric {
             match stage {
                 Stage::Asked => self.say(Message::Reject(other, Vec::new())),
                 Stage::Open | Stage::Accepted => self.say(Message::Part(other)),
-                Stage::Resolving | Stage::Asking | Stage::Over => {}
+                Stage::Bound | Stage::Resolving | Stage::Asking | Stage::Over => {}
             }
         }
         self.set(id, Stage::Over);

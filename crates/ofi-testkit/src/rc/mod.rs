@@ -11,6 +11,7 @@
 mod device;
 mod fabric;
 mod meeting;
+mod msg;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -72,6 +73,8 @@ pub enum Did {
     Wrote,
     /// A read of a peer's memory.
     Read,
+    /// A change of a number in a peer's memory.
+    Changed,
 }
 
 /// A request as it was posted, each with a doorbell of its own.

@@ -8,16 +8,19 @@
 //! | Reject | `rdma_reject`; at the other end: the event |
 //! | Shutdown | `rdma_disconnect`, by [`Connected::part`]; at the other end: the event |
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ibv::{CmEvent, CmEventKind, CmId, ConnParam, QueuePair};
 use ofi_api::{Address, Errno, Error, Result};
 use ofi_core::cm::packet::{Kind, Packet};
+use ofi_core::domain::DomainPart;
 use ofi_core::transport::{Held, Host, Reaction};
 
 use super::port::Asked;
 use super::{Connected, PEER, private};
 use crate::meeting::limit;
+use crate::rc::msg::{IdEvent, Identifier, Pair, PairAttr};
+use crate::rc::{self, CmEventKind, ConnParam};
 use crate::{RETRIES, Verbs, address, failed, settings};
 
 /// How long acknowledgements are waited for of a peer that has gone: they were sent before it said so.
@@ -28,24 +31,24 @@ const READS: u8 = u8::MAX;
 /// See the module.
 pub enum Link {
     /// Nothing was asked for. An endpoint that does not accept has its name already.
-    Idle(Option<CmId>),
+    Idle(Option<Box<dyn Identifier>>),
     /// The peer is looked for, or asked.
     Calling(Box<Call>),
     /// A request is accepted.
     Answering(Box<Call>),
     /// It is there.
-    Open(CmId),
+    Open(Box<dyn Identifier>),
     /// It could not begin: the next poll says so.
     Failed(Address, Errno),
     /// It is over, and the peer is being told.
-    Parting(CmId),
+    Parting(Box<dyn Identifier>),
     /// It is over.
     Over,
 }
 
 /// A connection that is coming about.
 pub struct Call {
-    id: CmId,
+    id: Box<dyn Identifier>,
     to: Address,
     cookie: u64,
     /// What the application gives along.
@@ -53,24 +56,24 @@ pub struct Call {
 }
 
 impl Link {
-    fn id(&self) -> Option<&CmId> {
+    fn id(&self) -> Option<&dyn Identifier> {
         match self {
-            Self::Calling(call) | Self::Answering(call) => Some(&call.id),
-            Self::Open(id) | Self::Parting(id) => Some(id),
-            Self::Idle(id) => id.as_ref(),
+            Self::Calling(call) | Self::Answering(call) => Some(&*call.id),
+            Self::Open(id) | Self::Parting(id) => Some(&**id),
+            Self::Idle(id) => id.as_deref(),
             Self::Failed(..) | Self::Over => None,
         }
     }
 
     /// The queue pair, from when receives may be posted on.
-    pub fn qp(&self) -> Option<&QueuePair> {
-        self.id()?.qp()
+    pub fn pair(&self) -> Option<&dyn Pair> {
+        self.id()?.pair()
     }
 
     /// The queue pair of a connection that is there.
-    pub fn open(&self) -> Option<&QueuePair> {
+    pub fn open(&self) -> Option<&dyn Pair> {
         match self {
-            Self::Open(id) => id.qp(),
+            Self::Open(id) => id.pair(),
             _ => None,
         }
     }
@@ -95,15 +98,26 @@ fn reason(kind: CmEventKind) -> Errno {
     }
 }
 
+/// Gives an identifier its queue pair.
+fn create_pair(domain: &DomainPart<Verbs>, id: &mut dyn Identifier, attr: &PairAttr) -> rc::Result<()> {
+    match domain.transport.device.connects() {
+        Some(device) => device.create_pair(id, attr),
+        None => Err(rc::Error {
+            call: "rdma_create_qp",
+            errno: libc::ENOSYS,
+            advice: "no connected endpoints".into(),
+        }),
+    }
+}
+
 impl Connected {
     /// See [`ofi_core::transport::Lanes::packet`].
     pub fn packet(&mut self, to: &Address, packet: &[u8]) -> Result<()> {
         let Some(packet) = Packet::parse(packet) else { return Ok(()) };
         match (packet.kind, std::mem::replace(&mut self.link, Link::Over)) {
             (Kind::Request, Link::Idle(Some(id))) => {
-                let resolved = address::socket(to).and_then(|socket| {
-                    id.resolve_address(None, socket, limit()).map_err(|error| failed(&error))
-                });
+                let resolved = address::socket(to)
+                    .and_then(|socket| id.resolve_address(socket, limit()).map_err(|error| failed(&error)));
                 self.link = match resolved {
                     Ok(()) => {
                         let data = packet.data.to_vec();
@@ -129,7 +143,7 @@ impl Connected {
     }
 
     /// The connection cannot come about, as the next poll says.
-    fn cannot(&mut self, error: &ibv::Error, to: &Address) {
+    fn cannot(&mut self, error: &rc::Error, to: &Address) {
         tracing::warn!(target: "ofi::verbs::ep_ctrl", %error, %to, "no connection");
         // An identifier whose peer has given up is in no state to go on.
         let errno = match error.errno {
@@ -153,7 +167,7 @@ impl Connected {
     /// See [`ofi_core::transport::Lanes::join`]: called of an endpoint that accepts, before it does.
     pub fn join<H: Host<Verbs>>(&mut self, host: &mut H, to: &Address) {
         let Link::Answering(call) = &mut self.link else { return };
-        match call.id.create_qp(&self.attr) {
+        match create_pair(&self.domain, &mut *call.id, &self.attr) {
             Ok(()) => {
                 host.introduce(PEER, to);
                 self.claim(host);
@@ -169,7 +183,7 @@ impl Connected {
             return self.give_up(host, &to, errno);
         }
         loop {
-            match self.channel.next() {
+            match Arc::clone(&self.channel).next() {
                 Ok(Some(event)) => self.take_event(host, event),
                 Ok(None) => return,
                 Err(error) => {
@@ -186,8 +200,8 @@ impl Connected {
         self.lose(host);
     }
 
-    fn take_event<H: Host<Verbs>>(&mut self, host: &mut H, event: CmEvent) {
-        if self.link.id().map(CmId::number) != Some(event.id) {
+    fn take_event<H: Host<Verbs>>(&mut self, host: &mut H, event: IdEvent) {
+        if self.link.id().map(Identifier::number) != Some(event.id) {
             return;
         }
         match (std::mem::replace(&mut self.link, Link::Over), event.kind) {
@@ -195,17 +209,21 @@ impl Connected {
                 let result = call.id.resolve_route(limit());
                 self.calling(host, call, result);
             }
-            (Link::Calling(mut call), CmEventKind::RouteResolved) => match call.id.create_qp(&self.attr) {
-                Ok(()) => {
-                    host.introduce(PEER, &call.to);
-                    self.link = Link::Calling(call);
-                    self.claim(host); // the peer may send before this end knows that it has accepted
-                    let Link::Calling(call) = std::mem::replace(&mut self.link, Link::Over) else { return };
-                    let result = call.id.connect(param(&private::encode(&call.data)));
-                    self.calling(host, call, result);
+            (Link::Calling(mut call), CmEventKind::RouteResolved) => {
+                match create_pair(&self.domain, &mut *call.id, &self.attr) {
+                    Ok(()) => {
+                        host.introduce(PEER, &call.to);
+                        self.link = Link::Calling(call);
+                        self.claim(host); // the peer may send before this end knows that it has accepted
+                        let Link::Calling(call) = std::mem::replace(&mut self.link, Link::Over) else {
+                            return;
+                        };
+                        let result = call.id.connect(param(&private::encode(&call.data)));
+                        self.calling(host, call, result);
+                    }
+                    Err(error) => self.calling(host, call, Err(error)),
                 }
-                Err(error) => self.calling(host, call, Err(error)),
-            },
+            }
             (Link::Calling(call), CmEventKind::Established) => self.established(host, *call, &event),
             (Link::Calling(call), CmEventKind::Rejected) => {
                 let data = self.given(&event.private_data);
@@ -254,7 +272,7 @@ impl Connected {
     }
 
     /// Goes on with a call, or gives it up.
-    fn calling<H: Host<Verbs>>(&mut self, host: &mut H, call: Box<Call>, result: ibv::Result<()>) {
+    fn calling<H: Host<Verbs>>(&mut self, host: &mut H, call: Box<Call>, result: rc::Result<()>) {
         let to = call.to.clone();
         self.link = Link::Calling(call);
         if let Err(error) = result {
@@ -271,7 +289,7 @@ impl Connected {
     }
 
     /// The peer has accepted.
-    fn established<H: Host<Verbs>>(&mut self, host: &mut H, call: Call, event: &CmEvent) {
+    fn established<H: Host<Verbs>>(&mut self, host: &mut H, call: Call, event: &IdEvent) {
         let data = self.given(&event.private_data);
         let packet = Packet::new(Kind::Accept, call.cookie, data).encode();
         self.open(call.id);
@@ -280,9 +298,9 @@ impl Connected {
         }
     }
 
-    fn open(&mut self, id: CmId) {
+    fn open(&mut self, id: Box<dyn Identifier>) {
         let timer = settings::MIN_RNR_TIMER.get() as u8; // its range is a code's
-        if let Some(Err(error)) = id.qp().map(|qp| qp.set_rnr_timer(timer)) {
+        if let Some(Err(error)) = id.pair().map(|pair| pair.set_rnr_timer(timer)) {
             tracing::debug!(target: "ofi::verbs::ep_ctrl", %error, "peers that find no receive wait longer");
         }
         self.counts.connections += 1;
@@ -298,7 +316,7 @@ impl Connected {
                 if self.shared.is_some() {
                     while self.take_all(host) > 0 {} // receives that the queue pair has taken from those of all
                 }
-                id.destroy_qp();
+                id.destroy_pair();
                 Some(id)
             }
             Link::Calling(_) | Link::Answering(_) => None, // the kernel tells the peer

@@ -22,10 +22,6 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ibv::{
-    CmId, CompletionChannel, CompletionQueue, EventChannel, Opcode, Post, QueuePairAttr, Receives, Remote,
-    Segment, Status, Work, WorkCompletion,
-};
 use ofi_api::{
     Address, Caps, Errno, Error, Info, OpFlags, Piece, RemotePiece, Result, SHARED_CONTEXT, Statistic,
 };
@@ -39,6 +35,8 @@ use ofi_core::transport::{
 
 use crate::adapter::{RECEIVE, Slab};
 use crate::message::Op;
+use crate::rc::msg::{Channel, PairAttr, Receives};
+use crate::rc::{Opcode, Post, Remote, Segment, Status, Work, WorkCompletion};
 use crate::region::Local;
 use crate::waiter::Waiter;
 use crate::{Verbs, address, failed, immediate, settings};
@@ -59,7 +57,7 @@ pub const LONGEST: usize = 1 << 30;
 /// Short payloads that may be on their way.
 const SLOTS: usize = 128;
 /// Bytes that a request carries itself, where the device can.
-const INLINE: u32 = 128;
+const INLINE: usize = 128;
 /// The one peer.
 const PEER: Peer = 0;
 /// Entries of the completion queue that one poll takes.
@@ -106,8 +104,8 @@ struct Request {
 pub struct Connected {
     // The connection goes first: its queue pair uses what is below.
     link: Link,
-    channel: Arc<EventChannel>,
-    attr: QueuePairAttr,
+    channel: Arc<dyn Channel>,
+    attr: PairAttr,
     receives: usize,
     /// In the core's hands as well as in the device's.
     claimed: Slots<Claimed>,
@@ -151,22 +149,20 @@ impl Connected {
             ));
         }
         let failed = |error: ibv::Error| failed(&error);
-        let pd = &domain.transport.port()?.pd;
-        let limits = pd.context().query().map_err(failed)?;
-        let most = limits.max_queue.min(limits.max_completions / 2);
+        let device = domain.transport.connects()?;
+        let limits = device.abilities().map_err(failed)?;
+        let most = limits.queue.min(limits.completions / 2);
         let (sends, receives) = (info.tx_attr.size.clamp(1, most), info.rx_attr.size.clamp(1, most));
-        let channel = EventChannel::new().map_err(failed)?;
-        let completions = CompletionChannel::new(pd.context()).map_err(failed)?;
+        let channel = device.channel().map_err(failed)?;
         // Every message to a shared context may come over this connection.
         let most_received = if info.ep_attr.rx_ctx_cnt == SHARED_CONTEXT { most.min(SIZE) } else { receives };
-        let cq = CompletionQueue::new(&completions, sends + most_received).map_err(failed)?;
+        let completions = device.completions(sends + most_received).map_err(failed)?;
         let waiter = Waiter::new(&[completions.fd(), channel.fd()])?;
-        let attr = QueuePairAttr {
-            pd: Arc::clone(pd),
-            cq,
-            receives: Receives::Own(receives as u32),
-            size: sends as u32,
-            pieces: IOV_LIMIT.min(limits.max_pieces) as u32,
+        let attr = PairAttr {
+            completions,
+            receives: Receives::Own(receives),
+            size: sends,
+            pieces: IOV_LIMIT.min(limits.pieces),
             inline: INLINE,
         };
         let given = name.or(info.src_addr.as_ref()).map(address::socket).transpose()?;
@@ -174,8 +170,7 @@ impl Connected {
         let (link, name) = match info.handle {
             Some(_) => (Link::Idle(None), wanted), // it gets the identifier that came with the request
             None => {
-                let id = CmId::new(&channel).map_err(failed)?;
-                id.bind(wanted).map_err(failed)?;
+                let id = Arc::clone(&channel).bind(wanted).map_err(failed)?;
                 let name = id.local_address().unwrap_or(wanted);
                 (Link::Idle(Some(id)), name)
             }
@@ -225,7 +220,7 @@ impl Connected {
 
     /// Hands posted receives to the device, as many as it takes.
     pub fn claim<H: Host<Verbs>>(&mut self, host: &mut H) {
-        let Some(qp) = self.link.qp() else { return };
+        let Some(pair) = self.link.pair() else { return };
         while self.claimed.len() < self.receives {
             let Some(into) = host.claim(PEER) else { return };
             let Some(receiving) = host.receiving(into) else { continue };
@@ -235,7 +230,7 @@ impl Connected {
                 let id = self.claimed.insert(Claimed { into, _regions: regions });
                 // SAFETY: the memory was lent until the receive's completion, which is made when the request has ended,
                 // or the queue pair is gone; it is registered as long.
-                let posted = unsafe { qp.receive(RECEIVE | id.to_wire(), &segments) };
+                let posted = unsafe { pair.receive(RECEIVE | id.to_wire(), &segments) };
                 posted.inspect_err(|_| drop(self.claimed.remove(id)))
             });
             if let Err(error) = posted {
@@ -281,7 +276,7 @@ impl Connected {
         ticket: Ticket,
         work: Work,
     ) -> Result<()> {
-        let Some(qp) = self.link.open() else { return Err(Error::AGAIN) }; // the core hears that it is over with the next poll
+        let Some(pair) = self.link.open() else { return Err(Error::AGAIN) }; // the core hears that it is over with the next poll
         let injected = flags.contains(OpFlags::INJECT);
         let reads = !matches!(work, Work::Send(_) | Work::Write(..));
         let changes = matches!(work, Work::FetchAdd(..) | Work::CompareSwap { .. });
@@ -289,11 +284,11 @@ impl Connected {
         if flags.contains(OpFlags::FENCE) && self.is_reading() {
             return Err(Error::AGAIN);
         }
-        let inline = !reads && len <= qp.inline_size();
+        let inline = !reads && len <= pair.inline_size();
         let slot = if len > 0 && len <= INJECT && !inline { self.free.pop() } else { None };
         // What a number was comes back in one piece.
         let needs_slot = changes || (injected && !inline && len > 0);
-        if self.posted.len() >= self.attr.size as usize || (needs_slot && slot.is_none()) {
+        if self.posted.len() >= self.attr.size || (needs_slot && slot.is_none()) {
             self.free.extend(slot);
             self.counts.full += 1;
             return Err(Error::AGAIN);
@@ -315,7 +310,7 @@ impl Connected {
         let how = Post { inline, ..Post::default() };
         // SAFETY: the memory is a slot, or lent and registered until the operation ends, which is when the request has
         // ended, or the queue pair is gone; or it is lent during the call, and goes inline.
-        let posted = unsafe { qp.work(id.to_wire(), &segments, work, how) };
+        let posted = unsafe { pair.work(id.to_wire(), &segments, work, how) };
         posted.map_err(|error| {
             host.abandon(op);
             self.posted.remove(id);
@@ -355,7 +350,7 @@ impl Connected {
 
     fn refill(&mut self) -> usize {
         let ready = &mut self.ready;
-        self.attr.cq.poll(|entry| ready.push_back(entry)).unwrap_or_else(|error| {
+        self.attr.completions.poll(&mut |entry| ready.push_back(entry)).unwrap_or_else(|error| {
             tracing::error!(target: "ofi::verbs::cq", %error, "the device is lost");
             self.broken = true;
             0
@@ -479,10 +474,10 @@ impl Connected {
         {
             return Arm::Ready;
         }
-        let cq = Arc::clone(&self.attr.cq);
-        cq.quiet();
+        let completions = Arc::clone(&self.attr.completions);
+        completions.quiet();
         // What came before the queue was armed makes nothing readable.
-        if self.link.open().is_some() && (cq.arm().is_err() || self.refill() > 0) {
+        if self.link.open().is_some() && (completions.arm().is_err() || self.refill() > 0) {
             return Arm::Ready;
         }
         if is_readable(self.channel.fd()) {

@@ -6,25 +6,26 @@
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use ibv::{CmEventKind, CmId, EventChannel};
 use ofi_api::{Address, Errno, Error, Info, Result};
 use ofi_core::cm::packet::{Kind, Packet};
 use ofi_core::transport::{Held, Port};
 use rustc_hash::FxHashMap;
 
 use super::private;
-use crate::{address, failed};
+use crate::rc::CmEventKind;
+use crate::rc::msg::{Channel, Identifier};
+use crate::{address, domain, failed};
 
 /// Connection requests that the system keeps until they are looked at. The core has a limit of its own for those that
 /// nobody answers.
 const BACKLOG: usize = 128;
 
 /// The identifier of a request that was not answered yet.
-pub struct Asked(Mutex<Option<CmId>>);
+pub struct Asked(Mutex<Option<Box<dyn Identifier>>>);
 
 impl Asked {
     /// Takes it, to answer.
-    pub fn take(&self) -> Option<CmId> {
+    pub fn take(&self) -> Option<Box<dyn Identifier>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
@@ -35,8 +36,8 @@ type Requests = FxHashMap<u64, (Weak<Asked>, Option<Arc<Asked>>)>;
 /// See the module.
 pub struct MsgPort {
     // The listener goes first: its events come to the channel.
-    _listener: CmId,
-    channel: Arc<EventChannel>,
+    _listener: Box<dyn Identifier>,
+    channel: Arc<dyn Channel>,
     address: Address,
     requests: Mutex<Requests>,
 }
@@ -55,9 +56,8 @@ impl MsgPort {
         };
         let wanted = address::socket(wanted)?;
         let failed = |error: ibv::Error| failed(&error);
-        let channel = EventChannel::new().map_err(failed)?;
-        let listener = CmId::new(&channel).map_err(failed)?;
-        listener.bind(wanted).map_err(failed)?;
+        let channel = domain::channel_at(wanted.ip()).map_err(failed)?;
+        let listener = Arc::clone(&channel).bind(wanted).map_err(failed)?;
         listener.listen(BACKLOG).map_err(failed)?;
         let address = address::canonical(listener.local_address().unwrap_or(wanted)).into();
         Ok(Self { _listener: listener, channel, address, requests: Mutex::default() })
@@ -68,7 +68,7 @@ impl MsgPort {
     }
 
     /// Takes a request: who asks, and the packet that it stands for.
-    fn take(&self, id: CmId, private_data: &[u8]) -> Option<(Address, Vec<u8>)> {
+    fn take(&self, id: Box<dyn Identifier>, private_data: &[u8]) -> Option<(Address, Vec<u8>)> {
         let from: Address = address::canonical(id.peer_address()?).into();
         let Some(data) = private::parse(private_data) else {
             tracing::warn!(target: "ofi::verbs::ep_ctrl", %from, "refused a request of another program: its private data is shorter than it says");
@@ -102,7 +102,7 @@ impl Port for MsgPort {
 
     fn receive(&self) -> Option<(Address, Vec<u8>)> {
         loop {
-            let event = match self.channel.next() {
+            let event = match Arc::clone(&self.channel).next() {
                 Ok(event) => event?,
                 Err(error) => {
                     tracing::error!(target: "ofi::verbs::ep_ctrl", %error, "a passive endpoint is lost");

@@ -4,12 +4,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ibv::{Segment, SharedReceiveQueue};
 use ofi_api::{Error, Piece, Result, RxAttr};
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::{SlotId, Slots};
 
 use super::{IOV_LIMIT, RECEIVE, SIZE, registered};
+use crate::rc::Segment;
+use crate::rc::msg::SharedQueue;
 use crate::region::Local;
 use crate::{Verbs, failed};
 
@@ -24,7 +25,7 @@ struct Claimed {
 /// See the module.
 pub struct SharedReceives {
     // The queue goes first: it uses the memory of what is posted.
-    srq: Arc<SharedReceiveQueue>,
+    srq: Arc<dyn SharedQueue>,
     posted: Mutex<Slots<Claimed>>,
     domain: Arc<DomainPart<Verbs>>,
     is_closed: AtomicBool,
@@ -39,11 +40,10 @@ impl SharedReceives {
     /// # Errors
     /// Those of ibv_create_srq(3).
     pub fn new(domain: &Arc<DomainPart<Verbs>>, attr: &RxAttr) -> Result<Self> {
-        let pd = &domain.transport.port()?.pd;
-        let limits = pd.context().query().map_err(|error| failed(&error))?;
-        let size = attr.size.clamp(1, SIZE.min(limits.max_queue));
-        let pieces = IOV_LIMIT.min(limits.max_pieces) as u32;
-        let srq = SharedReceiveQueue::new(pd, size, pieces).map_err(|error| failed(&error))?;
+        let device = domain.transport.connects()?;
+        let limits = device.abilities().map_err(|error| failed(&error))?;
+        let size = attr.size.clamp(1, SIZE.min(limits.shared));
+        let srq = device.shared(size, IOV_LIMIT.min(limits.pieces)).map_err(|error| failed(&error))?;
         let (posted, is_closed) = (Mutex::default(), AtomicBool::new(false));
         Ok(Self { srq, posted, domain: Arc::clone(domain), is_closed })
     }
@@ -53,7 +53,7 @@ impl SharedReceives {
     }
 
     /// The device's queue.
-    pub fn queue(&self) -> &Arc<SharedReceiveQueue> {
+    pub fn queue(&self) -> &Arc<dyn SharedQueue> {
         &self.srq
     }
 

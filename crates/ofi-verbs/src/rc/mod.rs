@@ -1,9 +1,11 @@
-//! What reliable datagrams need of a device: queue pairs that rdma_cm connects, receives and completions that all of an
+//! What endpoints need of a device, reliable datagrams here, and connected ones in [`msg`]: queue pairs that rdma_cm connects, receives and completions that all of an
 //! endpoint's share, registrations.
 //!
 //! Devices are behind traits, so that the code that decides runs over a simulated fabric (`ofi_testkit::rc`) too. What
 //! is posted and what comes out of completion queues is as the interface of verbs has it.
 
+pub mod msg;
+pub(crate) mod msg_system;
 mod system;
 
 use std::collections::VecDeque;
@@ -87,6 +89,11 @@ pub unsafe trait Device: Send + Sync {
     /// # Errors
     /// What the device answers.
     fn open(&self, sizes: Sizes) -> Result<Box<dyn Queues>>;
+
+    /// What connected endpoints have of it, if it has them.
+    fn connects(&self) -> Option<&dyn msg::Connects> {
+        None
+    }
 }
 
 /// What an endpoint has of a device: a completion queue, a shared receive queue, and events of its connections.
@@ -244,7 +251,8 @@ pub unsafe trait Connection: Send {
 /// Devices that are not the system's.
 static ADDED: Mutex<Vec<Arc<dyn Device>>> = Mutex::new(Vec::new());
 
-/// Adds a device that the provider offers from now on, for reliable datagrams: one that is simulated, for tests.
+/// Adds a device that the provider offers from now on, for reliable datagrams, and for connected endpoints if it has them
+/// ([`Device::connects`]): one that is simulated, for tests.
 pub fn add(device: Arc<dyn Device>) {
     ADDED.lock().unwrap_or_else(PoisonError::into_inner).push(device);
 }

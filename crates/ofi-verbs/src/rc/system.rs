@@ -11,6 +11,7 @@ use ibv::{
     QueuePairAttr, Receives, SharedReceiveQueue,
 };
 
+use super::msg::Connects;
 use super::{
     Access, ConnParam, Connection, Device, Error, Event, Limits, Post, Queues, Region, Remote, Result,
     Segment, Sizes, WorkCompletion,
@@ -23,12 +24,21 @@ const BACKLOG: usize = 128;
 pub struct System {
     pd: Arc<ProtectionDomain>,
     ip: IpAddr,
+    port: u8,
 }
 
 impl System {
-    /// The device of this domain, for endpoints at `ip`.
-    pub fn new(pd: &Arc<ProtectionDomain>, ip: IpAddr) -> Self {
-        Self { pd: Arc::clone(pd), ip }
+    /// The device of this domain, for endpoints at `ip`, which is of that port.
+    pub fn new(pd: &Arc<ProtectionDomain>, ip: IpAddr, port: u8) -> Self {
+        Self { pd: Arc::clone(pd), ip, port }
+    }
+
+    pub(super) fn pd(&self) -> &Arc<ProtectionDomain> {
+        &self.pd
+    }
+
+    pub(super) fn port(&self) -> u8 {
+        self.port
     }
 }
 
@@ -66,6 +76,9 @@ unsafe impl Device for System {
             inline: u32::try_from(sizes.inline).unwrap_or(u32::MAX),
         };
         Ok(Box::new(Opened { events, completions, srq, attr: Arc::new(attr), listener: None }))
+    }
+    fn connects(&self) -> Option<&dyn Connects> {
+        Some(self)
     }
 }
 
