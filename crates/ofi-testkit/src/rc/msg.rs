@@ -1,5 +1,5 @@
-//! The simulated fabric as connected endpoints see it. A channel, a completion queue and a shared receive queue are each
-//! an endpoint of the fabric of which one part is used.
+//! The simulated fabric as connected endpoints see it. A channel, a completion queue and a shared receive queue are
+//! each an endpoint of the fabric of which one part is used.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -66,6 +66,7 @@ impl Connects for Handle {
             completions: plan.completions,
             pieces: PIECES,
             longest: LONGEST,
+            retries: 7,
             atomics: true,
         })
     }

@@ -1,6 +1,6 @@
-//! Atomics that the peer's device executes, on numbers of 8 bytes, one at a time: those that C libfabric's verbs provider
-//! has. They are atomic towards what goes through the same device; of the owner's instructions only a device knows that
-//! has `IBV_ATOMIC_GLOB`.
+//! Atomics that the peer's device executes, on numbers of 8 bytes, one at a time: those that C libfabric's verbs
+//! provider has. They are atomic towards what goes through the same device; of the owner's instructions only a device
+//! knows that has `IBV_ATOMIC_GLOB`.
 //!
 //! | call | request |
 //! |---|---|

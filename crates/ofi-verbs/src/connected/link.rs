@@ -21,7 +21,7 @@ use super::{Connected, PEER, private};
 use crate::meeting::limit;
 use crate::rc::msg::{IdEvent, Identifier, Pair, PairAttr};
 use crate::rc::{self, CmEventKind, ConnParam};
-use crate::{RETRIES, Verbs, address, failed, settings};
+use crate::{Verbs, address, failed, settings};
 
 /// How long acknowledgements are waited for of a peer that has gone: they were sent before it said so.
 const ACKNOWLEDGED: Duration = Duration::from_millis(200);
@@ -84,11 +84,6 @@ impl Link {
     }
 }
 
-fn param(private_data: &[u8]) -> ConnParam<'_> {
-    // Without end where the peer has no receive, as in C's provider.
-    ConnParam { private_data, reads: READS, retries: RETRIES, rnr_retries: 7 }
-}
-
 /// What the application is told of an event that ends an attempt. C's provider calls all but a refusal a timeout.
 fn reason(kind: CmEventKind) -> Errno {
     match kind {
@@ -111,6 +106,11 @@ fn create_pair(domain: &DomainPart<Verbs>, id: &mut dyn Identifier, attr: &PairA
 }
 
 impl Connected {
+    fn param<'a>(&self, private_data: &'a [u8]) -> ConnParam<'a> {
+        // Without end where the peer has no receive, as in C's provider.
+        ConnParam { private_data, reads: READS, retries: self.retries, rnr_retries: 7 }
+    }
+
     /// See [`ofi_core::transport::Lanes::packet`].
     pub fn packet(&mut self, to: &Address, packet: &[u8]) -> Result<()> {
         let Some(packet) = Packet::parse(packet) else { return Ok(()) };
@@ -131,7 +131,7 @@ impl Connected {
             }
             (Kind::Accept, Link::Answering(mut call)) => {
                 call.cookie = packet.cookie;
-                let accepted = call.id.accept(param(&private::encode(packet.data)));
+                let accepted = call.id.accept(self.param(&private::encode(packet.data)));
                 self.link = Link::Answering(call);
                 if let Err(error) = accepted {
                     self.cannot(&error, to);
@@ -218,7 +218,7 @@ impl Connected {
                         let Link::Calling(call) = std::mem::replace(&mut self.link, Link::Over) else {
                             return;
                         };
-                        let result = call.id.connect(param(&private::encode(&call.data)));
+                        let result = call.id.connect(self.param(&private::encode(&call.data)));
                         self.calling(host, call, result);
                     }
                     Err(error) => self.calling(host, call, Err(error)),

@@ -106,6 +106,8 @@ pub struct Connected {
     link: Link,
     channel: Arc<dyn Channel>,
     attr: PairAttr,
+    /// How often a packet is sent again.
+    retries: u8,
     receives: usize,
     /// In the core's hands as well as in the device's.
     claimed: Slots<Claimed>,
@@ -179,6 +181,7 @@ impl Connected {
             link,
             channel,
             attr,
+            retries: limits.retries,
             receives,
             claimed: Slots::default(),
             shared: None,

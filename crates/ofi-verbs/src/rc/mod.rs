@@ -1,5 +1,5 @@
-//! What endpoints need of a device, reliable datagrams here, and connected ones in [`msg`]: queue pairs that rdma_cm connects, receives and completions that all of an
-//! endpoint's share, registrations.
+//! What endpoints need of a device, reliable datagrams here, and connected ones in [`msg`]: queue pairs that rdma_cm
+//! connects, receives and completions that all of an endpoint's share, registrations.
 //!
 //! Devices are behind traits, so that the code that decides runs over a simulated fabric (`ofi_testkit::rc`) too. What
 //! is posted and what comes out of completion queues is as the interface of verbs has it.
@@ -251,8 +251,8 @@ pub unsafe trait Connection: Send {
 /// Devices that are not the system's.
 static ADDED: Mutex<Vec<Arc<dyn Device>>> = Mutex::new(Vec::new());
 
-/// Adds a device that the provider offers from now on, for reliable datagrams, and for connected endpoints if it has them
-/// ([`Device::connects`]): one that is simulated, for tests.
+/// Adds a device that the provider offers from now on, for reliable datagrams, and for connected endpoints if it has
+/// them ([`Device::connects`]): one that is simulated, for tests.
 pub fn add(device: Arc<dyn Device>) {
     ADDED.lock().unwrap_or_else(PoisonError::into_inner).push(device);
 }

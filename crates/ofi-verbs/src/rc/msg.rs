@@ -22,6 +22,8 @@ pub struct Abilities {
     pub pieces: usize,
     /// Bytes of a message.
     pub longest: usize,
+    /// How often it sends a packet again that nobody acknowledges, at most: a number of 3 bits.
+    pub retries: u8,
     /// Whether it changes numbers in its peers' memory.
     pub atomics: bool,
 }
@@ -186,8 +188,8 @@ pub unsafe trait Identifier: Any + Send + Sync {
 /// A queue pair.
 ///
 /// # Safety
-/// Memory of a request or a receive is touched until its end was taken ([`Completions::poll`]) or the queue pair is gone,
-/// at most. Only receives and what reads write to it.
+/// Memory of a request or a receive is touched until its end was taken ([`Completions::poll`]) or the queue pair is
+/// gone, at most. Only receives and what reads write to it.
 pub unsafe trait Pair: Send + Sync {
     /// Bytes that a request carries itself.
     fn inline_size(&self) -> usize;

@@ -16,6 +16,9 @@ use super::msg::{
 use super::system::System;
 use super::{ConnParam, Error, Post, Result, Segment, Work, WorkCompletion};
 
+/// The vendor of soft-RoCE (`RXE_VENDOR_ID`), which takes 7 tries for ever.
+const SOFT_ROCE: u32 = 0xFF_FFFF;
+
 /// A channel for connections of any device of this host.
 ///
 /// # Errors
@@ -36,6 +39,8 @@ pub fn abilities(context: ibv::Context, port: u8) -> Result<Abilities> {
         completions: info.max_completions,
         pieces: info.max_pieces,
         longest: port.max_message,
+        // C's provider asks every device for 7.
+        retries: if info.vendor == SOFT_ROCE { crate::RETRIES } else { 7 },
         atomics: info.atomics,
     })
 }
