@@ -27,6 +27,13 @@ mod strangers;
 use loss::victim;
 use strangers::caller;
 
+#[path = "suites/connected.rs"]
+#[macro_use]
+mod suite;
+#[path = "suites/verbs_connected.rs"]
+#[macro_use]
+mod verbs_suite;
+
 ofi_testkit::roles!(victim, caller);
 
 /// Reliable datagram endpoints, by IPv4, every byte over the device.
@@ -104,6 +111,10 @@ ofi_testkit::conformance!(verbs: VerbsPair, skip = [
     a_sender_of_datagrams_never_waits_for_its_receiver: "datagrams of the device have other addresses, and 4 bytes of data: tests/verbs/datagram.rs",
     a_datagram_to_nobody_completes: "datagrams of the device have other addresses, and 4 bytes of data: tests/verbs/datagram.rs",
     a_datagram_longer_than_its_receive_is_an_error: "datagrams of the device have other addresses, and 4 bytes of data: tests/verbs/datagram.rs",
+]);
+
+verbs_connected!(verbs_msg: ConnectedPair, skip = [
+    another_endpoint_type_is_refused_by_name: "datagrams have addresses of another format",
 ]);
 
 #[test]

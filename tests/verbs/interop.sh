@@ -1,9 +1,10 @@
 #!/bin/sh
 # In the machine of `cargo xtask vm`: C libfabric's verbs provider and ours, through the same program, both ways round.
-# interop.sh FOLDER: where our libfabric.so.1 is.
+# interop.sh FOLDER ATOMICS: where our libfabric.so.1 is, and tests/capi/verbs/atomics.c as a program.
 set -u
 ours="env LD_LIBRARY_PATH=$1"
 c=""
+program="$2"
 # C takes the first GID unless it is told: a link-local one, which leads from one device to itself only by chance.
 export FI_VERBS_GID_IDX=1
 
@@ -45,6 +46,27 @@ for size in 64 4096 1048576; do
     pair msg $size C "$c" ours "$ours"
     pair msg $size ours "$ours" C "$c"
 done
+# atomics OWNER-NAME OWNER ACCESSING-NAME ACCESSING: numbers that the owner's device changes.
+atomics() {
+    timeout 60 $2 "$program" own 10.77.0.1 >/tmp/owner.out 2>&1 &
+    owner=$!
+    for attempt in 1 2 3 4 5 6 7 8 9 10; do
+        sleep 0.5
+        timeout 60 $4 "$program" access 10.77.0.1 >/tmp/access.out 2>&1
+        access=$?
+        grep -q "no event.*Connection refused" /tmp/access.out || break
+    done
+    wait $owner
+    status=$?
+    echo "atomics: owner $1 ended with $status, accessing $3 with $access"
+    if [ $status -ne 0 ] || [ $access -ne 0 ]; then
+        failed=1
+        tail -n 5 /tmp/owner.out /tmp/access.out
+    fi
+}
+atomics C "$c" ours "$ours"
+atomics ours "$ours" C "$c"
+atomics ours "$ours" ours "$ours"
 pair rdm 64 ours "$ours" ours "$ours"
 pair rdm 1048576 ours "$ours" ours "$ours"
 

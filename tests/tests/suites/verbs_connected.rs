@@ -3,8 +3,10 @@
 
 /// The suite over connected endpoints of provider `verbs`.
 macro_rules! verbs_connected {
-    ($name:ident: $kit:expr) => {
+    ($name:ident: $kit:expr) => { verbs_connected!($name: $kit, skip = []); };
+    ($name:ident: $kit:expr, skip = [$($case:ident: $reason:literal),* $(,)?]) => {
 connected!($name: $kit, skip = [
+    $($case: $reason,)*
     a_call_without_its_capability_is_refused: "has tags",
     a_claim_without_a_peek_is_refused: "has tags",
     a_claimed_large_message_arrives: "has tags",

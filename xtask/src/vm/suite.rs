@@ -7,7 +7,8 @@ use super::machine::Ended;
 use super::{machine, prepare};
 use crate::StepResult;
 use crate::capi;
-use crate::step::{NOT_RUN, Outcome, Report, cargo, not_run, output};
+use crate::step::{NOT_RUN, Outcome, Report, cargo, not_run, output, root};
+use crate::stock::Stock;
 
 /// The longest that one of these may take, the boot included.
 const LIMIT: Duration = Duration::from_secs(900);
@@ -61,6 +62,10 @@ const PROGRAMS: [Program; 3] = [
             "loss::",
             "link::",
             "hostile::",
+            "verbs_msg::rma::",
+            "verbs_msg::completion::",
+            "verbs_msg::sharing::",
+            "verbs_msg::wait_objects::",
             "verbs::matching::",
             "verbs::order::",
             "verbs::receive::",
@@ -81,12 +86,22 @@ pub fn run(report: &mut Report) {
     report.add_retried("soft-RoCE's devices", || {
         inside("soft-RoCE's devices", &["tests/verbs/devices.sh".into()])
     });
-    for (name, path) in [
-        ("C libfabric's verbs beside ours, on soft-RoCE", "tests/verbs/interop.sh"),
-        ("other programs on our device, on soft-RoCE", "tests/verbs/neighbours.sh"),
-    ] {
-        report.add_retried(name, || script(name, path, &[&capi::link_with(false, Some("verbs"))?]));
-    }
+    let name = "C libfabric's verbs beside ours, on soft-RoCE";
+    report.add_retried(name, || {
+        let stock = Stock::of_system();
+        if !stock.compiles("#include <rdma/fabric.h>") {
+            return not_run(name, "no headers of libfabric (apt-get install libfabric-dev)");
+        }
+        let folder = capi::link_with(false, Some("verbs"))?;
+        let source = root().join("tests/capi/verbs/atomics.c");
+        let program = stock.output(&folder, &source);
+        stock.program(&[&source], &program, &[])?;
+        script(name, "tests/verbs/interop.sh", &[&folder, &program])
+    });
+    let name = "other programs on our device, on soft-RoCE";
+    report.add_retried(name, || {
+        script(name, "tests/verbs/neighbours.sh", &[&capi::link_with(false, Some("verbs"))?])
+    });
     let name = "Open MPI over verbs, on soft-RoCE";
     report.add_retried(name, || {
         if !capi::has_open_mpi() {
