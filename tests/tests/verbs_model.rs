@@ -6,6 +6,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ofi::raw::{AddrFormat, Address, Caps, EpType, Hints};
 use ofi_testkit::net::Random;
@@ -17,6 +18,9 @@ mod model;
 
 /// Reliable datagram endpoints on a device.
 struct Driven(Arc<SimulatedDevice>);
+
+/// The most connections that an endpoint has put away.
+static RETIRED: AtomicU64 = AtomicU64::new(0);
 
 const DEVICE: &str = "driven0";
 /// Receives of an endpoint.
@@ -40,6 +44,8 @@ fn at(name: &Address) -> SocketAddr {
 impl model::Fabric for Driven {
     fn begin(&self, random: &mut Random, seed: u64) {
         let of = |random: &mut Random, choice: &[u64]| choice[random.below(choice.len() as u64) as usize];
+        // Who has fewer than there are peers puts connections away, and with none each as soon as it is idle.
+        set("MAX_CONNECTIONS", &of(random, &[0, 1, 1024]).to_string());
         self.0.begin(Plan {
             seed,
             not_ready: of(random, &[0, 0, 5, 40]),
@@ -48,6 +54,7 @@ impl model::Fabric for Driven {
             slow: of(random, &[0, 10, 60]),
             inline: of(random, &[0, 64, 256]) as usize,
             cleans: random.chance(300),
+            requests: of(random, &[1024, 1024, 8]) as usize,
             ..Plan::default()
         });
     }
@@ -76,6 +83,7 @@ impl model::Fabric for Driven {
         let now =
             ["verbs_requests_now", "verbs_waiting_now", "verbs_slots_now"].map(|name| side.statistic(name));
         let receives = self.0.receives(at(&side.name()));
+        RETIRED.fetch_max(side.statistic("verbs_retired"), Ordering::Relaxed);
         ((now, receives) != ([0; 3], RECEIVES)).then(|| format!("{now:?}, {receives} receives"))
     }
 
@@ -93,10 +101,13 @@ fn settings() {
         ("KEEPALIVE_MS", "10"),
         ("LINGER_MS", "20"),
     ];
-    for (name, value) in values {
-        // SAFETY: the one test of this binary, before it starts anything.
-        unsafe { std::env::set_var(format!("FI_VERBS_{name}"), value) };
-    }
+    values.into_iter().for_each(|(name, value)| set(name, value));
+}
+
+/// Sets one of the provider's settings, which an endpoint reads when it opens.
+fn set(name: &str, value: &str) {
+    // SAFETY: this binary has one test, which starts no threads that read the environment.
+    unsafe { std::env::set_var(format!("FI_VERBS_{name}"), value) };
 }
 
 #[test]
@@ -107,4 +118,5 @@ fn endpoints_keep_to_the_model_whatever_their_devices_do() {
     // Where the library has it already, this is refused.
     let _ = ofi::register_provider(Arc::new(ofi_verbs::VerbsProvider));
     model::run(&Driven(device), "OFI_VERBS", 200);
+    assert!(RETIRED.load(Ordering::Relaxed) > 0, "no connection was put away, in none of the seeds");
 }

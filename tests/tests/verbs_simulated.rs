@@ -81,6 +81,24 @@ impl Kit for Unruly {
     }
 }
 
+/// A device that holds one connection: where an endpoint has several peers, each is put away as soon as it has nothing
+/// to do.
+struct Retiring;
+
+impl Kit for Retiring {
+    fn hints(&self) -> Hints {
+        static ADDED: Once = Once::new();
+        ADDED.call_once(|| {
+            device("retiring0", Plan { late: 10, connections: 1, ..Plan::default() });
+        });
+        hints("retiring0")
+    }
+
+    fn shared_memory(&self) -> bool {
+        false
+    }
+}
+
 /// The same, with shared memory between the endpoints: as they are by default.
 struct VerbsNear;
 
@@ -138,7 +156,7 @@ impl Kit for UnrulyConnected {
 
 /// The suite without what endpoints of this provider do not have.
 macro_rules! on_verbs {
-    ($name:ident: $kit:expr) => {
+    ($name:ident: $kit:expr, skip = [$($more:tt)*]) => {
 ofi_testkit::conformance!($name: $kit, skip = [
     a_connection_of_one_key_comes_about: "no authorization keys",
     a_domain_s_key_is_that_of_its_endpoints: "no authorization keys",
@@ -163,14 +181,24 @@ ofi_testkit::conformance!($name: $kit, skip = [
     shutdown_follows_all_that_was_sent: "a message without a receive waits at its sender",
     shutdown_ends_what_is_outstanding: "has tags",
     services_are_inserted_by_name: "names loopback, which has no simulated device",
+    $($more)*
 ]);
     };
 }
 
-on_verbs!(verbs: Unruly);
+on_verbs!(verbs: Unruly, skip = []);
 verbs_connected!(verbs_msg: ConnectedPair);
 verbs_connected!(verbs_msg_unruly: UnrulyConnected);
-on_verbs!(verbs_near: VerbsNear);
+on_verbs!(verbs_retiring: Retiring, skip = [
+    a_member_that_leaves_or_ends_fails_the_others: "a member whose connection was put away is found to refuse another",
+    a_member_may_end_when_its_part_is_done: "a member whose connection was put away is found to refuse another",
+    a_poll_set_reports_each_change_of_a_counter_once: "a sender that makes no more calls does not connect anew",
+    a_poll_set_reports_what_has_something: "a sender that makes no more calls does not connect anew",
+    a_sleeping_hub_is_woken_by_each_of_many_peers: "a sender that makes no more calls does not connect anew",
+    a_wait_set_has_one_descriptor_for_all: "a sender that makes no more calls does not connect anew",
+    a_wait_set_wakes_for_any_member: "a sender that makes no more calls does not connect anew",
+]);
+on_verbs!(verbs_near: VerbsNear, skip = []);
 
 #[test]
 fn peers_of_one_host_are_met_over_shared_memory_unless_it_is_forbidden() {

@@ -102,13 +102,17 @@ struct Raw {
 impl Raw {
     /// Its connections to an endpoint are numbered: an earlier one does not count any more.
     fn to(side: &Side, attempt: u8) -> Self {
-        let device = Handle(Arc::clone(&DEVICE));
+        Self::over(&DEVICE, side, attempt, Access::RemoteRead)
+    }
+
+    /// On another device, where others may do this with its memory.
+    fn over(device: &Arc<SimulatedDevice>, side: &Side, attempt: u8, access: Access) -> Self {
+        let device = Handle(Arc::clone(device));
         let sizes = Sizes { requests: 64, receives: 16, completions: 256, inline: 128 };
         let queues = device.open(sizes).unwrap();
         let memory = Box::leak(vec![0u8; 128].into_boxed_slice());
         // SAFETY: leaked memory, which only the device and this struct touch.
-        let region =
-            unsafe { device.register(memory.as_mut_ptr(), memory.len(), Access::RemoteRead) }.unwrap();
+        let region = unsafe { device.register(memory.as_mut_ptr(), memory.len(), access) }.unwrap();
         let (host, limit) = (RAW.0, Duration::from_secs(1));
         let mut greeting = b"ofv1".to_vec();
         greeting.extend(Ipv4Addr::from(host).to_ipv6_mapped().octets());
@@ -228,6 +232,76 @@ fn a_refused_write_whose_end_was_told_gives_its_slot_back() {
     wait::drive(&[&side], "the end of the lane", || (side.statistic("verbs_lanes") == 0).then_some(()));
     assert_eq!((side.statistic("verbs_native_writes"), side.statistic("verbs_malformed")), (1, 0));
     assert_eq!(side.statistic("verbs_slots_now"), 0);
+}
+
+/// A device that reports what has ended late.
+struct Late;
+
+static LATE: LazyLock<Arc<SimulatedDevice>> =
+    LazyLock::new(|| device("late0", Plan { late: 100, ..Plan::default() }));
+
+impl Kit for Late {
+    fn hints(&self) -> Hints {
+        LazyLock::force(&LATE);
+        hints("late0")
+    }
+
+    fn shared_memory(&self) -> bool {
+        false
+    }
+}
+
+/// The device still reads the memory of a write that the peer says is over.
+#[test]
+fn a_peer_does_not_end_a_write_that_the_device_does() {
+    let kit: &dyn Kit = &Late;
+    for attempt in 1..=10 {
+        let side = kit.side();
+        let mut raw = Raw::over(&LATE, &side, attempt, Access::RemoteReadWrite);
+        raw.give(&side, RIGHT_TO_WRITE);
+        raw.send(&record(16, &[1 << 32, 0]));
+        raw.arrived(1);
+        let to = side.insert_address(&SocketAddr::from(RAW).into());
+        let from = Memory::patterned(64, 1);
+        let own = side.name().to_socket_addr().unwrap();
+        let _before = LATE.take_log(own);
+        side.out(to, &from).context(1).data(7).write(&[RemotePiece { addr: 0, len: 64, key: KEY }]).unwrap();
+        wait::drive(&[&side], "the end of the write", || side.next_of(1)).done();
+        let (_, reported) = LATE.take_log(own);
+        assert!(reported > 0, "the write has ended before its device was done with it");
+    }
+}
+
+/// Records that came between the last look at a queue pair and its end have receives of all peers, which are not lost
+/// with it where the device forgets what is in its completion queue.
+#[test]
+fn a_queue_pair_that_goes_takes_no_receives_with_it() {
+    const RECEIVES: usize = 512;
+    let device = SimulatedDevice::driven("forgets0", Plan { cleans: true, not_ready: 70, ..Plan::default() });
+    ofi_verbs::rc::add(Arc::new(Handle(Arc::clone(&device))));
+    let _ = ofi::register_provider(Arc::new(ofi_verbs::VerbsProvider));
+    struct Forgets;
+    impl Kit for Forgets {
+        fn hints(&self) -> Hints {
+            hints("forgets0")
+        }
+
+        fn shared_memory(&self) -> bool {
+            false
+        }
+    }
+    let kit: &dyn Kit = &Forgets;
+    let side = kit.side();
+    for attempt in 1..=20 {
+        let mut raw = Raw::over(&device, &side, attempt, Access::RemoteRead);
+        // It breaks the protocol, and goes on.
+        for _ in 0..20 {
+            raw.send(&record(99, &[]));
+        }
+        wait::drive(&[&side], "the end of the lane", || (side.statistic("verbs_lanes") == 0).then_some(()));
+        drop(raw);
+    }
+    assert_eq!(device.receives(side.name().to_socket_addr().unwrap()), RECEIVES);
 }
 
 /// A peer that has lost its connection without having heard so has what it sent before received all the same.
@@ -359,4 +433,54 @@ fn everything_ends_once_when_the_device_goes_away() {
     assert_eq!(pair.a.out(pair.to_b, &into).context(4).send().unwrap_err().errno(), Errno::ENODEV);
     pair.quiet(Duration::from_millis(5));
     assert_eq!((pair.a.pending(), pair.b.pending()), (0, 0), "each has ended once, and the receive waits");
+}
+
+/// A device that holds fewer connections than an endpoint has peers.
+struct Few;
+
+const HELD: u64 = 4;
+
+impl Kit for Few {
+    fn hints(&self) -> Hints {
+        static ADDED: Once = Once::new();
+        ADDED.call_once(|| drop(device("few0", Plan { connections: HELD as usize, ..Plan::default() })));
+        hints("few0")
+    }
+
+    fn shared_memory(&self) -> bool {
+        false
+    }
+}
+
+/// Of many peers, those that have nothing to do have no connection, and get one again for what comes next. By hand with
+/// `OFI_VERBS_PEERS=10000`.
+#[test]
+fn an_endpoint_has_more_peers_than_its_device_holds_connections() {
+    let count =
+        std::env::var("OFI_VERBS_PEERS").map_or(40, |count| count.parse().expect("a number of peers"));
+    let kit: &dyn Kit = &Few;
+    let hub = kit.side();
+    let peers: Vec<Side> = (0..count).map(|_| kit.side()).collect();
+    let to: Vec<FiAddr> = peers.iter().map(|peer| hub.insert(peer)).collect();
+    let (from, into) = (Memory::patterned(64, 1), Memory::new(64));
+    for round in 1..=2 {
+        for (peer, &to) in peers.iter().zip(&to) {
+            let both = [&hub, peer];
+            hub.receive(&into).context(1).post().unwrap();
+            let hub_at = peer.insert(&hub);
+            wait::drive(&both, "room", || peer.out(hub_at, &from).context(2).send().ok());
+            wait::drive(&both, "a message", || hub.next_of(1)).done();
+            into.check(64, 1);
+            wait::drive(&both, "its end", || peer.next_of(2)).done();
+            peer.receive(&into).context(3).post().unwrap();
+            wait::drive(&both, "room", || hub.out(to, &from).context(4).send().ok());
+            wait::drive(&both, "an answer", || peer.next_of(3)).done();
+            wait::drive(&both, "its end", || hub.next_of(4)).done();
+        }
+        let all: Vec<&Side> = peers.iter().chain([&hub]).collect();
+        wait::drive(&all, "no more connections than the device holds", || {
+            (hub.statistic("verbs_lanes") <= HELD).then_some(())
+        });
+        assert!(hub.statistic("verbs_retired") + HELD >= round * count as u64);
+    }
 }

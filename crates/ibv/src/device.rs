@@ -39,6 +39,8 @@ pub struct DeviceInfo {
     pub version: u32,
     /// Ports, numbered from 1.
     pub ports: u8,
+    /// Queue pairs, of all programs together.
+    pub max_queue_pairs: usize,
     /// Work requests that a queue holds at most.
     pub max_queue: usize,
     /// Entries of a completion queue.
@@ -186,6 +188,7 @@ impl Context {
             part: attr.vendor_part_id,
             version: attr.hw_ver,
             ports: attr.phys_port_cnt,
+            max_queue_pairs: count(attr.max_qp),
             max_queue: count(attr.max_qp_wr),
             max_completions: count(attr.max_cqe),
             max_shared: count(attr.max_srq_wr),

@@ -17,8 +17,8 @@ use crate::{failed, settings};
 const SEND_SLOTS: usize = 256;
 /// Remote reads of all lanes that may be under way.
 pub const READS: usize = 64;
-/// Requests of one lane that may be under way.
-pub const REQUESTS: usize = 96;
+/// Requests of one lane that may be under way, where the device's queues hold as many.
+const REQUESTS: usize = 96;
 /// Requests of all lanes that may be under way, where the device's completion queues hold as many: each may have an
 /// entry there.
 const ALL_REQUESTS: usize = 4096;
@@ -128,6 +128,10 @@ pub enum Ended {
 pub struct Adapter {
     pub queues: Box<dyn Queues>,
     pub posted: Slots<Posted>,
+    /// Requests of one lane that may be under way.
+    pub requests: usize,
+    /// Lanes whose connections are kept though they have nothing to do.
+    pub connections: usize,
     /// Of those whose ends are reported, so many may be under way, and as many of the others, which are reported if
     /// they fail.
     most: usize,
@@ -164,6 +168,8 @@ impl Adapter {
         let adapter = Self {
             queues,
             posted: Slots::default(),
+            requests: sizes.requests,
+            connections: settings::MAX_CONNECTIONS.get().min(limits.connections),
             most: (sizes.completions - receives) / 2,
             silent: 0,
             address,
@@ -332,7 +338,10 @@ mod tests {
             (512, 512, (256, 512)),
             (512, 100, (50, 100)),
         ] {
-            let got = sizes(Limits { requests: 1024, receives: 1 << 15, completions }, wanted);
+            let got = sizes(
+                Limits { connections: 1 << 16, requests: 1024, receives: 1 << 15, completions },
+                wanted,
+            );
             assert_eq!((got.receives, got.completions), sized, "{wanted} of {completions}");
         }
     }

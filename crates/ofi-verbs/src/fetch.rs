@@ -6,10 +6,11 @@ use ibv::transfer::{LONGEST, Step, plan};
 use ofi_api::Errno;
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
+use ofi_core::transport::record::Broken;
 use ofi_core::transport::{Host, Peer};
 
 use crate::Verbs;
-use crate::adapter::{Posted, READS, REQUESTS};
+use crate::adapter::{Posted, READS};
 use crate::lane::{Common, Lane};
 use crate::message::{Op, Token};
 use crate::rc::Post;
@@ -22,8 +23,9 @@ pub enum End {
     Receive { into: SlotId, token: Token },
     /// An access to the peer's memory.
     Access(SlotId),
-    /// Nothing: the peer says when this access ends, as it has been told something besides.
-    Told(SlotId),
+    /// An access of which the peer has been told something besides: it ends when the peer has said so, too. What it said
+    /// may come first.
+    Told(SlotId, Option<Result<(), Errno>>),
 }
 
 /// A transfer on its way.
@@ -81,6 +83,9 @@ impl Lane {
         let id = self.transfers.insert(transfer);
         self.fetching.push_back(id);
         self.accesses_waiting += usize::from(is_access);
+        if self.link.open().is_none() {
+            return common.hold(&mut self.is_dirty, peer); // it was put away
+        }
         self.fetch(common, peer);
     }
 
@@ -94,7 +99,7 @@ impl Lane {
             let is_access = !matches!(transfer.end, End::Receive { .. });
             while let Some(&step) = transfer.todo.front() {
                 let Some(connection) = self.link.open() else { return };
-                let has_room = self.requests < REQUESTS && common.adapter.has_room();
+                let has_room = self.requests < common.adapter.requests && common.adapter.has_room();
                 if !has_room || (!step.write && common.adapter.reads >= READS) {
                     return common.hold(&mut self.is_dirty, peer);
                 }
@@ -136,9 +141,21 @@ impl Lane {
         }
     }
 
-    /// Whether an access is under way that ends with its transfer.
-    pub fn is_with_device(&self, op: SlotId) -> bool {
-        self.transfers.values().any(|transfer| matches!(transfer.end, End::Access(of) if of == op))
+    /// The peer says how an access ended. `true`: the device is not done with it, and touches its memory until then.
+    ///
+    /// # Errors
+    /// It is none of which the peer says anything.
+    pub fn is_with_device(&mut self, op: SlotId, result: Result<(), Errno>) -> Result<bool, Broken> {
+        let is_of = |end: &End| matches!(*end, End::Access(of) | End::Told(of, _) if of == op);
+        let found = self.transfers.ids(|transfer| is_of(&transfer.end)).pop();
+        match found.and_then(|id| self.transfers.get_mut(id)).map(|transfer| &mut transfer.end) {
+            Some(End::Told(_, said)) => {
+                said.get_or_insert(result);
+                Ok(true)
+            }
+            Some(_) => Err(Broken),
+            None => Ok(false),
+        }
     }
 
     /// A request of a transfer has ended.
@@ -161,7 +178,9 @@ impl Lane {
         // Its registrations go before the application has its memory back.
         let Some(Transfer { end, failed, slot, regions, .. }) = self.transfers.remove(id) else { return };
         drop(regions);
-        if failed.is_some()
+        if let End::Told(op, Some(said)) = end {
+            self.finish(host, peer, op, said);
+        } else if failed.is_some()
             && let Some(refused) = &mut self.refused
             && let Some(one) = Refused::of(&end, slot)
         {
@@ -184,7 +203,7 @@ impl Lane {
                 }
                 self.finish(host, peer, op, result);
             }
-            End::Told(_) => {}
+            End::Told(..) => {}
         }
         if let Some(slot) = slot {
             common.adapter.give_slot(slot);

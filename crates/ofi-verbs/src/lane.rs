@@ -30,6 +30,7 @@ use crate::native::Key;
 use crate::quiet::Quiet;
 use crate::rc::Connection;
 use crate::refused::{Refused, is_lost};
+use crate::retiring::Retiring;
 use crate::rma::{ServedRead, ServedWrite};
 use crate::sending::{Frame, Item};
 use crate::wire::kind;
@@ -58,6 +59,8 @@ pub struct Common {
     pub incarnation: u64,
     /// Connections asked for so far.
     pub attempts: u32,
+    /// Polls so far: what lanes were used last is counted in them.
+    pub turn: u64,
     pub counts: Counts,
 }
 
@@ -79,6 +82,7 @@ pub struct Counts {
     pub received: u64,
     pub stalls: u64,
     pub connections: u64,
+    pub retired: u64,
     pub probes: u64,
     pub malformed: u64,
 }
@@ -126,6 +130,8 @@ pub struct Part {
     pub len: usize,
     /// It is the last in the slot, which is posted again when it has been taken.
     pub last: bool,
+    /// The connection that it came over is no more: nobody hears an answer.
+    pub orphan: bool,
 }
 
 /// See the module.
@@ -192,6 +198,16 @@ pub struct Lane {
     pub probe: Option<Instant>,
     /// It is among [`Common::dirty`].
     pub is_dirty: bool,
+    /// It is among those that are looked at for their connections.
+    pub is_live: bool,
+    /// The turn in which something was last posted, or came.
+    pub last_use: u64,
+    /// The turn in which a note last waited for the connection, or was awaited of the peer.
+    pub wanted: u64,
+    /// The connection is being put away: nothing more is posted over it.
+    pub retiring: Option<Retiring>,
+    /// The peer has declined that: when it is asked again at the earliest.
+    pub declined: Option<Instant>,
     /// The connection is over; what came before it is still to be taken.
     pub ending: Option<Errno>,
 }
@@ -234,6 +250,11 @@ impl Lane {
             peer_wishes: false,
             probe: None,
             is_dirty: false,
+            is_live: false,
+            last_use: 0,
+            wanted: 0,
+            retiring: None,
+            declined: None,
             ending: None,
         }
     }
@@ -241,13 +262,24 @@ impl Lane {
     /// A record of the peer has been taken.
     pub fn taken(&mut self, common: &mut Common, part: Part) {
         if part.last {
-            self.owed += 1;
+            // One of an earlier connection may be none that the peer had credits for on this one.
+            self.owed = self.used.min(self.owed + 1);
             common.adapter.receive(part.slot);
         }
     }
 
+    /// Slots of records that could not be taken yet.
+    pub fn held_slots(&self) -> usize {
+        self.stalled.iter().filter(|part| part.last).count()
+    }
+
     /// Whether records can go out.
     pub fn is_open(&self) -> bool {
+        self.is_connected() && self.retiring.is_none()
+    }
+
+    /// Whether there is a connection, which may be about to be put away.
+    pub fn is_connected(&self) -> bool {
         self.link.open().is_some() && self.ending.is_none()
     }
 
@@ -279,9 +311,18 @@ impl Lane {
             return;
         }
         if let Link::Accepting(id, _) = std::mem::replace(&mut self.link, Link::Closed) {
-            self.link = Link::Open(id);
-            common.counts.connections += 1;
-            common.hold(&mut self.is_dirty, peer);
+            self.opened(common, peer, id);
+        }
+    }
+
+    /// The connection is there.
+    pub fn opened(&mut self, common: &mut Common, peer: Peer, id: Box<dyn Connection>) {
+        self.link = Link::Open(id);
+        self.last_use = common.turn;
+        common.counts.connections += 1;
+        common.hold(&mut self.is_dirty, peer);
+        if self.wished {
+            self.wish(common, peer, true); // an earlier connection was put away meanwhile
         }
     }
 
@@ -289,7 +330,7 @@ impl Lane {
     /// counts on, and for the peer to take what was reported as sent.
     pub fn is_awaited(&self) -> bool {
         let owes = self.requests > 0 || !self.answers.is_empty() || self.detached > 0;
-        self.is_open() && (owes || !self.kept.is_empty())
+        self.is_connected() && (owes || !self.kept.is_empty())
     }
 
     /// Whether another operation may be posted.
@@ -347,15 +388,15 @@ impl Lane {
         }
     }
 
-    /// The connection is over: nothing of it is left here. The queue pair goes first, so that the device writes nowhere
-    /// any more.
-    pub fn lose<H: Host<Verbs>>(&mut self, common: &mut Common, host: &mut H, peer: Peer, errno: Errno) {
-        let was_dirty = self.is_dirty;
-        let old = std::mem::replace(self, Self::new(self.address));
+    /// Takes the connection off, and everything that is of it. The queue pair goes first, so that the device writes
+    /// nowhere any more. What the lane had is handed back.
+    pub fn disconnected(&mut self, common: &mut Common, peer: Peer) -> Self {
+        let mut old = std::mem::replace(self, Self::new(self.address));
         self.attempt = old.attempt;
-        self.is_dirty = was_dirty;
-        drop(old.link);
-        drop(old.mirror);
+        (self.is_dirty, self.is_live) = (old.is_dirty, old.is_live);
+        (self.last_use, self.wanted) = (old.last_use, old.wanted);
+        old.link = Link::Closed;
+        old.mirror = None;
         for wr in common.adapter.posted.ids(|posted| posted.peer() == peer) {
             match common.adapter.posted.remove(wr) {
                 Some(Posted::Send { slot, quiet, .. }) => common.adapter.end_send(slot, quiet),
@@ -363,14 +404,22 @@ impl Lane {
                 None => {}
             }
         }
-        for part in old.stalled.iter().filter(|part| part.last) {
-            common.adapter.receive(part.slot);
+        self.stalled = orphans(common, std::mem::take(&mut old.stalled));
+        common.stalled.retain(|&other| other != peer);
+        if !self.stalled.is_empty() {
+            common.stalled.push(peer);
         }
+        old
+    }
+
+    /// The connection is over: nothing of it is left here but messages of the peer that the application had no room
+    /// for.
+    pub fn lose<H: Host<Verbs>>(&mut self, common: &mut Common, host: &mut H, peer: Peer, errno: Errno) {
+        let old = self.disconnected(common, peer);
         for id in old.kept.ids(|_| true) {
             common.kept -= old.kept.get(id).map_or(0, |(_, len)| *len);
         }
         common.wishing.retain(|&other| other != peer);
-        common.stalled.retain(|&other| other != peer);
         let mut receives = Vec::new();
         let mut slots = old.transfers;
         let ids = slots.ids(|_| true);
@@ -394,4 +443,25 @@ impl Lane {
         host.fail_lane(peer, errno, is_lost, |_| true);
         self.ask_again(common, host, peer, spared);
     }
+}
+
+/// What stays of records that could not be taken, when their connection is over: messages, which the peer's device was
+/// told have arrived. What the peer waits for an answer to has failed there.
+fn orphans(common: &Common, stalled: VecDeque<Part>) -> VecDeque<Part> {
+    let mut kept = VecDeque::<Part>::new();
+    for part in stalled {
+        if matches!(
+            common.adapter.record(part.slot, part.at, part.len).first(),
+            Some(&(kind::MESSAGE | kind::NOTE))
+        ) {
+            kept.push_back(Part { orphan: true, ..part });
+        } else if part.last {
+            // Of the records of a pack, those that stay may be before this one.
+            match kept.back_mut().filter(|before| before.slot == part.slot) {
+                Some(before) => before.last = true,
+                None => common.adapter.receive(part.slot),
+            }
+        }
+    }
+    kept
 }

@@ -25,7 +25,7 @@ const KEPT_LIMIT: usize = 64 << 20;
 /// Entries of the completion queue that one poll takes.
 const MOST: usize = 256;
 /// Polls after which events of connections are looked for, if none is expected.
-const LOOK: u32 = 64;
+const LOOK: u64 = 64;
 
 /// The lanes of one endpoint.
 pub struct VerbsLanes {
@@ -34,12 +34,13 @@ pub struct VerbsLanes {
     /// Lanes by the identifiers and the queue pairs of their connections.
     pub(crate) ids: FxHashMap<usize, Peer>,
     pub(crate) qps: FxHashMap<u32, Peer>,
+    /// Lanes with a connection, or one that is coming about; and some that have lost theirs since the last look.
+    pub(crate) live: Vec<Peer>,
     /// Connections that are coming about.
     pub(crate) meetings: usize,
     pub(crate) next_deadline: Option<Instant>,
     /// Entries that were taken out of the completion queue when it was armed.
     ready: VecDeque<WorkCompletion>,
-    polls: u32,
     /// Withdrawn registrations that were looked at.
     withdrawals: u64,
     // The last: queue pairs go before the memory that they use.
@@ -76,6 +77,7 @@ impl VerbsLanes {
             closing: false,
             incarnation,
             attempts: 0,
+            turn: 0,
             counts: Counts::default(),
         };
         Ok(Self {
@@ -83,10 +85,10 @@ impl VerbsLanes {
             peers: FxHashMap::default(),
             ids: FxHashMap::default(),
             qps: FxHashMap::default(),
+            live: Vec::new(),
             meetings: 0,
             next_deadline: None,
             ready: VecDeque::new(),
-            polls: 0,
             withdrawals: domain.transport.withdrawals(),
             common,
         })
@@ -121,9 +123,10 @@ impl VerbsLanes {
     }
 
     pub(crate) fn poll<H: Host<Verbs>>(&mut self, host: &mut H) {
-        self.polls = self.polls.wrapping_add(1);
-        if self.meetings > 0 || self.polls.is_multiple_of(LOOK) {
+        self.common.turn += 1;
+        if self.meetings > 0 || self.common.turn.is_multiple_of(LOOK) {
             self.meet(host);
+            self.retire();
         }
         let common = &mut self.common;
         for peer in std::mem::take(&mut common.stalled) {
@@ -153,7 +156,7 @@ impl VerbsLanes {
     }
 
     /// Takes entries out of the completion queue.
-    fn refill(&mut self) -> usize {
+    pub(crate) fn refill(&mut self) -> usize {
         let polled = self.common.adapter.queues.poll(&mut self.ready);
         polled.unwrap_or_else(|error| {
             tracing::error!(target: "ofi::verbs::cq", %error, "the device is lost");
@@ -216,7 +219,8 @@ impl VerbsLanes {
                         errno => errno,
                     });
                 }
-                if lane.waits() || lane.owes_credits(common) || lane.ending.is_some() {
+                let is_over = lane.ending.is_some() || lane.retiring.is_some();
+                if lane.waits() || lane.owes_credits(common) || is_over {
                     common.hold(&mut lane.is_dirty, peer);
                 }
             }
@@ -228,6 +232,7 @@ impl VerbsLanes {
         let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
         common.counts.received += 1;
         lane.heard(common, peer);
+        lane.last_use = common.turn;
         let record = common.adapter.record(slot, 0, len);
         let head = record.first_chunk::<HEAD>().copied();
         let Some([what, _, high, low, 0, 0, 0, 0]) = head.filter(|head| flag::are_known(head[1])) else {
@@ -244,7 +249,7 @@ impl VerbsLanes {
                 Ok(parts) => {
                     let count = parts.len();
                     for (index, (at, len)) in parts.into_iter().enumerate() {
-                        let part = Part { slot, at, len, last: index + 1 == count };
+                        let part = Part { slot, at, len, last: index + 1 == count, orphan: false };
                         if self.take_part(host, peer, part).is_err() {
                             return self.broken(peer, Some(slot));
                         }
@@ -253,7 +258,7 @@ impl VerbsLanes {
                 Err(Broken) => return self.broken(peer, Some(slot)),
             },
             _ => {
-                let part = Part { slot, at: 0, len, last: true };
+                let part = Part { slot, at: 0, len, last: true, orphan: false };
                 if self.take_part(host, peer, part).is_err() {
                     return self.broken(peer, Some(slot));
                 }
@@ -330,6 +335,9 @@ impl VerbsLanes {
     fn tend<H: Host<Verbs>>(&mut self, host: &mut H, peer: Peer) {
         let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
         lane.is_dirty = false;
+        if lane.is_retired() {
+            return self.put_away(host, peer);
+        }
         let reading = lane.is_read();
         if lane.ending.is_some() {
             lane.reads.clear(); // nobody hears the answers, and what waits behind them does not wait any more
@@ -342,16 +350,20 @@ impl VerbsLanes {
         }
         let lane = &mut self.lanes[peer as usize];
         let Some(errno) = lane.ending else {
-            // Its connection was ended elsewhere, and accesses that were refused are to be asked for.
-            if matches!(lane.link, Link::Closed) && lane.has_commands() {
+            // Its connection was ended elsewhere, and accesses that were refused are to be asked for; or it was put away,
+            // and a payload is to be fetched.
+            if matches!(lane.link, Link::Closed) && lane.wants_connection() {
                 self.connect(peer);
             }
             return;
         };
         // What has come before the end is taken before it.
         if self.ready.is_empty() && self.refill() == 0 && self.lanes[peer as usize].stalled.is_empty() {
-            self.unlink(peer);
+            self.hang_up(host, peer);
             let lane = &mut self.lanes[peer as usize];
+            if lane.has_agreed() {
+                return self.put_away(host, peer);
+            }
             lane.lose(&mut self.common, host, peer, errno);
             if lane.has_commands() {
                 self.connect(peer); // for accesses that were refused
@@ -367,8 +379,8 @@ impl VerbsLanes {
     #[cold]
     fn tell_withdrawn(&mut self) {
         self.withdrawals = self.common.domain.transport.withdrawals();
-        for (peer, lane) in self.lanes.iter_mut().enumerate() {
-            lane.tell_withdrawn(&mut self.common, peer as Peer);
+        for &peer in &self.live {
+            self.lanes[peer as usize].tell_withdrawn(&mut self.common, peer);
         }
     }
 
@@ -400,7 +412,11 @@ impl VerbsLanes {
         }
         let now = self.common.adapter.queues.now();
         let mut wait = self.next_deadline.filter(|_| self.meetings > 0);
-        if self.lanes.iter().any(Lane::awaits_word) {
+        if self.may_retire() {
+            self.meetings += 1; // have the next poll do it
+            return Arm::Ready;
+        }
+        if self.live.iter().any(|&peer| self.lanes[peer as usize].awaits_word(self.common.turn)) {
             let probe = now + probe::interval();
             wait = Some(wait.map_or(probe, |at| at.min(probe)));
             self.meetings += 1; // have the next poll look
@@ -456,6 +472,12 @@ impl VerbsLanes {
                 {
                     self.common.kept -= len;
                 }
+                // What waits here, or at the peer, goes on if this connection is not put away.
+                if let [kind::RETIRE, ..] = record
+                    && let Some(body) = record.get(HEAD..).map(<[u8]>::to_vec)
+                {
+                    let _ = lane.take_retire(&mut self.common, peer, &body);
+                }
                 self.common.adapter.receive(slot);
                 lane.flush_frames(&mut self.common, peer);
             }
@@ -508,7 +530,7 @@ fn dispatch<H: Host<Verbs>>(
     let (head, body) = record.split_first_chunk::<HEAD>().ok_or(Broken)?;
     let [what, flags, ..] = *head;
     match what {
-        kind::MESSAGE => lane.take_message(common, host, peer, flags, body),
+        kind::MESSAGE => lane.take_message(common, host, peer, flags, body, !part.orphan),
         kind::ANNOUNCE => lane.take_announcement(common, host, peer, flags, body),
         kind::WRITE => lane.take_write(common, host, peer, flags, body),
         kind::WRITE_LONG => lane.take_long_write(common, host, peer, flags, body),
@@ -516,6 +538,7 @@ fn dispatch<H: Host<Verbs>>(
         kind::READ => lane.take_read(common, host, peer, body),
         kind::ATOMIC => lane.take_atomic(common, host, peer, body),
         kind::WRITTEN => lane.take_written(common, host, peer, flags, body),
+        kind::RETIRE => lane.take_retire(common, peer, body).map(|()| Flow::Next),
         kind::KEY => lane.take_key(body).map(|()| Flow::Next),
         kind::KEY_GONE => {
             lane.keys.remove(&Words(body).word()?);

@@ -30,6 +30,7 @@ mod quiet;
 pub mod rc;
 mod refused;
 mod region;
+mod retiring;
 mod rma;
 mod sending;
 mod settings;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use ofi_api::{Address, Errno};
 use ofi_core::transport::{Host, Peer};
 
-use crate::lane::Common;
+use crate::lane::{Common, Lane};
 use crate::lanes::VerbsLanes;
 use crate::rc::{CmEventKind, ConnParam, Connection, Event};
 use crate::{Verbs, address, settings};
@@ -65,6 +65,9 @@ impl Link {
 const MAGIC: [u8; 4] = *b"ofv1";
 /// The reason of a refusal that is no failure.
 pub const CROSSED: &[u8] = b"ofv1 crossed";
+
+/// Credits without which two ends may wait for each other for ever.
+const LEAST_CREDITS: usize = 4;
 
 /// What each end tells the other when they meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +124,7 @@ impl Greeting {
             None => std::net::SocketAddrV6::new(ip, port, 0, u32::from_be_bytes(part(bytes, 22))).into(),
         };
         let credits = u16::from_be_bytes(part(bytes, 26));
-        if port == 0 || credits < 4 {
+        if port == 0 || usize::from(credits) < LEAST_CREDITS {
             return None;
         }
         Some(Self {
@@ -137,10 +140,14 @@ pub fn limit() -> Duration {
     Duration::from_millis(settings::CONNECT_TIMEOUT_MS.get() as u64)
 }
 
-fn greeting(common: &Common) -> [u8; Greeting::LEN] {
+/// What this end says to begin a connection of a lane. Records of an earlier one that hold slots count as if they had
+/// come over this one.
+fn greeting(lane: &mut Lane, common: &Common) -> [u8; Greeting::LEN] {
+    let credits = common.grant.saturating_sub(lane.held_slots()).max(LEAST_CREDITS);
+    (lane.used, lane.owed) = (common.grant - credits, 0);
     Greeting {
         address: common.adapter.address,
-        credits: common.grant as u16,
+        credits: credits as u16,
         incarnation: common.incarnation,
         attempts: common.attempts,
     }
@@ -164,6 +171,7 @@ impl VerbsLanes {
                 self.ids.insert(id.number(), peer);
                 lane.link = Link::Resolving(id, queues.now() + limit());
                 self.meetings += 1;
+                self.watch(peer);
             }
             Err(error) => {
                 tracing::warn!(target: "ofi::verbs::ep_ctrl", %error, to = %lane.address, "cannot connect");
@@ -188,18 +196,28 @@ impl VerbsLanes {
         let now = self.common.adapter.queues.now();
         self.meetings = 0;
         self.next_deadline = None;
-        for (peer, lane) in self.lanes.iter_mut().enumerate() {
+        self.live.retain(|&peer| {
+            let lane = &mut self.lanes[peer as usize];
             let Some(deadline) = lane.link.deadline() else {
-                lane.probe(&mut self.common, peer as Peer, now);
-                continue;
+                lane.probe(&mut self.common, peer, now);
+                lane.is_live = lane.link.open().is_some();
+                return lane.is_live;
             };
             self.meetings += 1;
             if deadline <= now {
                 lane.ending.get_or_insert(Errno::ETIMEDOUT);
-                self.common.hold(&mut lane.is_dirty, peer as Peer);
+                self.common.hold(&mut lane.is_dirty, peer);
             } else if self.next_deadline.is_none_or(|next| deadline < next) {
                 self.next_deadline = Some(deadline);
             }
+            true
+        });
+    }
+
+    /// Has the connection of a lane looked at from now on.
+    fn watch(&mut self, peer: Peer) {
+        if !std::mem::replace(&mut self.lanes[peer as usize].is_live, true) {
+            self.live.push(peer);
         }
     }
 
@@ -210,7 +228,7 @@ impl VerbsLanes {
         // Of an identifier that is gone, or of the one that listens.
         let Some(&peer) = self.ids.get(&event.id) else { return };
         if !matches!(event.kind, CmEventKind::Established | CmEventKind::Other)
-            && self.lanes[peer as usize].is_open()
+            && self.lanes[peer as usize].is_connected()
         {
             // The device may have reported before this why the connection ends, and what came over it.
             self.take_rest(host);
@@ -229,7 +247,7 @@ impl VerbsLanes {
             }
             (Link::Resolving(mut id, at), CmEventKind::RouteResolved) => {
                 common.attempts += 1;
-                let result = id.create_qp().and_then(|()| id.connect(param(&greeting(common))));
+                let result = id.create_qp().and_then(|()| id.connect(param(&greeting(lane, common))));
                 if let Some((qp, inline)) = id.qp() {
                     self.qps.insert(qp, peer);
                     lane.inline = inline;
@@ -239,10 +257,8 @@ impl VerbsLanes {
             }
             (Link::Asking(id, _), CmEventKind::Established) => match Greeting::parse(&event.private_data) {
                 Some(greeting) => {
-                    lane.link = Link::Open(id);
                     lane.greeted(&greeting);
-                    common.counts.connections += 1;
-                    common.hold(&mut lane.is_dirty, peer);
+                    lane.opened(common, peer, id);
                     None
                 }
                 None => {
@@ -265,9 +281,7 @@ impl VerbsLanes {
                 None
             }
             (Link::Accepting(id, _), CmEventKind::Established) => {
-                lane.link = Link::Open(id);
-                common.counts.connections += 1;
-                common.hold(&mut lane.is_dirty, peer);
+                lane.opened(common, peer, id);
                 None
             }
             // A record was faster than the event.
@@ -329,25 +343,32 @@ impl VerbsLanes {
             return;
         }
         if matches!(lane.link, Link::Open(_) | Link::Accepting(..)) {
-            // The peer has lost the connection, or is another process by now.
-            self.take_rest(host);
-            // Nobody hears the answers to its reads, and what came behind them does not wait any more. Records for
-            // which the application has no room go with the connection: the request does not wait for that.
-            loop {
-                self.lanes[peer as usize].reads.clear();
-                self.resume(host, peer);
-                if !self.lanes[peer as usize].is_read() {
-                    break; // else one of those that had waited has begun
+            // The peer has lost the connection, or is another process by now, or both ends have put it away.
+            self.hang_up(host, peer);
+            if self.lanes[peer as usize].has_agreed() {
+                self.lanes[peer as usize].put_away(&mut self.common, peer);
+            } else {
+                // Nobody hears the answers to its reads, and what came behind them does not wait any more. Messages for
+                // which the application has no room stay: the request does not wait for that.
+                loop {
+                    self.lanes[peer as usize].reads.clear();
+                    self.resume(host, peer);
+                    if !self.lanes[peer as usize].is_read() {
+                        break; // else one of those that had waited has begun
+                    }
                 }
+                let lane = &mut self.lanes[peer as usize];
+                lane.lose(&mut self.common, host, peer, Errno::ECONNRESET);
             }
-            self.unlink(peer);
-            let lane = &mut self.lanes[peer as usize];
-            lane.lose(&mut self.common, host, peer, Errno::ECONNRESET);
         }
         let lane = &mut self.lanes[peer as usize];
+        if lane.held_slots() >= 2 * self.common.grant {
+            let _ = id.reject(b"messages of earlier connections wait for the application");
+            return;
+        }
         lane.attempt = Some(sign);
         let common = &mut self.common;
-        let accepted = id.create_qp().and_then(|()| id.accept(param(&self::greeting(common))));
+        let accepted = id.create_qp().and_then(|()| id.accept(param(&self::greeting(lane, common))));
         match accepted {
             Ok(()) => {
                 lane.greeted(&greeting);
@@ -358,6 +379,7 @@ impl VerbsLanes {
                 }
                 lane.link = Link::Accepting(id, common.adapter.queues.now() + limit());
                 lane.ending = None;
+                self.watch(peer);
             }
             Err(error) => {
                 tracing::warn!(target: "ofi::verbs::ep_ctrl", %error, from = %greeting.address, "cannot accept");
@@ -370,7 +392,7 @@ impl VerbsLanes {
     /// The endpoint has called itself: both ends are one lane's.
     fn reflect(&mut self, peer: Peer, mut id: Box<dyn Connection>) {
         let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
-        let accepted = id.create_qp().and_then(|()| id.accept(param(&greeting(common))));
+        let accepted = id.create_qp().and_then(|()| id.accept(param(&greeting(lane, common))));
         match (accepted, id.qp()) {
             (Ok(()), Some((qp, _))) => {
                 self.qps.insert(qp, peer);
@@ -384,14 +406,14 @@ impl VerbsLanes {
         }
     }
 
-    /// Forgets which connection is whose, of a lane that is lost.
+    /// Forgets which connection is whose, of a lane that has none any more.
     pub fn unlink(&mut self, peer: Peer) {
         self.ids.retain(|_, other| *other != peer);
         self.qps.retain(|_, other| *other != peer);
     }
 }
 
-impl crate::lane::Lane {
+impl Lane {
     /// The peer has said how much it can take.
     fn greeted(&mut self, greeting: &Greeting) {
         self.credits = usize::from(greeting.credits);

@@ -178,6 +178,7 @@ impl Lane {
         peer: Peer,
         flags: u8,
         body: &[u8],
+        is_answered: bool,
     ) -> Result<Flow, Broken> {
         let mut words = Words(body);
         let confirm = words.word_if(flags & flag::CONFIRM != 0)?;
@@ -196,7 +197,7 @@ impl Lane {
                 }
             }
         }
-        if let Some(op) = confirm {
+        if let Some(op) = confirm.filter(|_| is_answered) {
             self.done(common, peer, 0, op, Ok(()));
         }
         Ok(Flow::Next)
@@ -246,8 +247,11 @@ impl Lane {
         self.done(common, peer, token.flags & flag::KEPT, token.op, Ok(()));
     }
 
-    /// Tells the peer whether to keep its payloads.
+    /// Tells the peer whether to keep its payloads. Without a connection, the next one begins with that.
     pub fn wish(&mut self, common: &mut Common, peer: Peer, keep: bool) {
+        if self.link.open().is_none() {
+            return;
+        }
         let mut fields = Fields::new();
         fields.word(keep.into());
         self.record(common, peer, (kind::KEEP, 0), fields.bytes(), 0, None, |_| {});
@@ -276,10 +280,9 @@ impl Lane {
             Ok(errno @ 1..=4096) => Err(ofi_api::Errno::from_raw(errno)),
             _ => return Err(Broken),
         };
-        // The device says when these end, and touches the memory of reads until then. Of one that the peer was told
-        // of, its word may be faster than the device's.
-        if matches!(host.op(peer, id), Some(Op::Native(_))) && self.is_with_device(id) {
-            return Err(Broken);
+        // Of an access that the peer was told of, its word may be faster than the device's.
+        if matches!(host.op(peer, id), Some(Op::Native(_))) && self.is_with_device(id, result)? {
+            return Ok(());
         }
         self.finish(host, peer, id, result);
         Ok(())

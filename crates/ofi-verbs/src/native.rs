@@ -137,7 +137,7 @@ impl Lane {
         self.outstanding += 1;
         self.natives += 1;
         let id = host.open(out.peer, out.ticket, Op::Native(Native::new(out, self.natives)));
-        let end = if data.is_some() { End::Told(id) } else { End::Access(id) };
+        let end = if data.is_some() { End::Told(id, None) } else { End::Access(id) };
         self.transfer(common, out.peer, Transfer { end, todo, posted: 0, failed: None, slot, regions });
         if data.is_some() {
             let mut fields = Fields::new();

@@ -5,8 +5,9 @@
 //! device asks, now and then, by a write of no bytes, which the peer's device acknowledges alone: it takes no receive,
 //! so a peer that does not look for a long time loses nothing by it.
 //!
-//! A note that has arrived is owed nothing that the lane knows of: whoever waits for a peer's note in a collective, and
-//! has nothing else under way with it, does not ask.
+//! Of notes that a collective waits for, the core tells ([`Lanes::await_note`]).
+//!
+//! [`Lanes::await_note`]: ofi_core::transport::Lanes::await_note
 
 use std::time::{Duration, Instant};
 
@@ -24,15 +25,15 @@ pub fn interval() -> Duration {
 }
 
 impl Lane {
-    /// Whether the peer owes an answer or credits, and no request is under way that would tell if it were gone.
-    pub fn awaits_word(&self) -> bool {
-        let owes = self.outstanding > 0 || !self.kept.is_empty() || self.waits();
-        owes && self.is_open() && self.requests == self.quiet.len()
+    /// Whether the peer owes an answer, credits or a note, and no request is under way that would tell if it were gone.
+    pub fn awaits_word(&self, turn: u64) -> bool {
+        let owes = self.outstanding > 0 || !self.kept.is_empty() || self.waits() || self.retiring.is_some();
+        (owes || self.is_wanted(turn)) && self.is_connected() && self.requests == self.quiet.len()
     }
 
     /// Asks the peer's device whether it is there, if it is time for that.
     pub fn probe(&mut self, common: &mut Common, peer: Peer, now: Instant) {
-        if !self.awaits_word() || !common.adapter.has_room() {
+        if !self.awaits_word(common.turn) || !common.adapter.has_room() {
             self.probe = None;
             return;
         }

@@ -8,11 +8,6 @@ use std::collections::VecDeque;
 
 use ofi_core::slots::SlotId;
 
-use crate::adapter::REQUESTS;
-
-/// Quiet requests of a lane at most: the others of its queue are reported, so that there is always one to come.
-const MOST: usize = REQUESTS / 4;
-
 /// The quiet requests of a lane, oldest first, by their numbers among all requests of the lane.
 #[derive(Default)]
 pub struct Quiet {
@@ -27,9 +22,10 @@ impl Quiet {
         self.next
     }
 
-    /// Whether one more request may be quiet.
-    pub fn has_room(&self) -> bool {
-        self.posted.len() < MOST
+    /// Whether one more request may be quiet, of a queue of so many: most of them are reported, so that there is always
+    /// one to come.
+    pub fn has_room(&self, requests: usize) -> bool {
+        self.posted.len() < requests / 4
     }
 
     /// Whether there are some, and all `requests` that are under way are quiet: no report is to come.
@@ -89,11 +85,11 @@ mod tests {
     fn most_of_a_queue_is_reported() {
         let (mut slots, mut quiet) = (Slots::default(), Quiet::default());
         let mut posted = 0;
-        while quiet.has_room() {
+        while quiet.has_room(96) {
             let number = quiet.number();
             quiet.push(number, slots.insert(()));
             posted += 1;
         }
-        assert_eq!(posted, REQUESTS / 4);
+        assert_eq!(posted, 24);
     }
 }

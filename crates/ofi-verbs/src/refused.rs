@@ -61,7 +61,7 @@ impl Refused {
     /// What is left of a transfer, if it is an access.
     pub fn of(end: &End, slot: Option<u32>) -> Option<Self> {
         match *end {
-            End::Access(op) | End::Told(op) => Some(Self { op, slot }),
+            End::Access(op) | End::Told(op, _) => Some(Self { op, slot }),
             End::Receive { .. } => None,
         }
     }

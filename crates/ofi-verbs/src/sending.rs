@@ -7,10 +7,11 @@ use ofi_core::transport::record::Fields;
 use ofi_core::transport::{Host, Peer};
 
 use crate::Verbs;
-use crate::adapter::{Posted, REQUESTS};
+use crate::adapter::Posted;
 use crate::lane::{Common, DETACHED, Lane};
 use crate::message::Op;
 use crate::rc::Post;
+use crate::retiring::Retiring;
 use crate::wire::{HEAD, PAYLOAD, PREFIX, SLOT, header, kind};
 
 /// A record that waits for credits or room.
@@ -28,6 +29,13 @@ enum Use {
     Waited,
     /// All but those and the last, which are for what has waited.
     Direct,
+}
+
+impl Frame {
+    /// Its length.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
 }
 
 /// What waits among the commands.
@@ -92,7 +100,10 @@ impl Lane {
         };
         // Commands follow the accesses before them; answers are nobody's order.
         let is_turn = of == Use::Answer || self.accesses_waiting == 0;
-        self.is_open() && is_turn && self.credits > kept && self.has_room(common)
+        // Behind the question whether the connection may be put away, answers go on: who waits for one declines.
+        let is_open =
+            if of == Use::Answer { self.is_connected() && !self.has_agreed() } else { self.is_open() };
+        is_open && is_turn && self.credits > kept && self.has_room(common)
     }
 
     /// Posts the record in a slot; `marks` are those of a pack's other records.
@@ -111,8 +122,11 @@ impl Lane {
         unsafe { to.write(given.to_be_bytes()) };
         let Some(connection) = self.link.open() else { return common.adapter.give_slot(slot) };
         let inline = len <= self.inline;
-        let awaited = common.closing || mark.iter().chain(&marks).any(|&mark| mark != DETACHED);
-        let quiet = !awaited && self.quiet.has_room() && common.adapter.may_be_quiet(inline);
+        let awaited = common.closing
+            || self.retiring.is_some()
+            || mark.iter().chain(&marks).any(|&mark| mark != DETACHED);
+        let quiet =
+            !awaited && self.quiet.has_room(common.adapter.requests) && common.adapter.may_be_quiet(inline);
         let number = self.quiet.number();
         let kept = (!inline).then_some(slot);
         let wr = common.adapter.begin_send(Posted::Send { peer, slot: kept, mark, marks, number, quiet });
@@ -143,13 +157,14 @@ impl Lane {
         self.used -= usize::from(given);
         self.requests += 1;
         self.credits = self.credits.saturating_sub(1);
+        self.last_use = common.turn;
         common.counts.sent += 1;
     }
 
     /// Posts what waits, as far as credits and slots go. `false`: something still waits that no peer's word is needed
     /// for.
     pub fn flush<H: Host<Verbs>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) -> bool {
-        if !self.is_open() {
+        if !self.is_connected() || self.has_agreed() {
             return true;
         }
         self.fetch(common, peer);
@@ -215,7 +230,7 @@ impl Lane {
 
     /// Whether the lane's queue pair and the completion queue take one more request.
     pub fn has_room(&self, common: &Common) -> bool {
-        self.requests < REQUESTS && common.adapter.has_room()
+        self.requests < common.adapter.requests && common.adapter.has_room()
     }
 
     /// Posts the first of the answers that wait. `false`: there is no slot.
@@ -311,6 +326,21 @@ impl Lane {
             self.credits += 1; // it needs none
             self.post(common, peer, slot, HEAD, None, Vec::new());
         }
+    }
+
+    /// Has the peer told a word about putting the connection away, behind which nothing is posted. `false`: there is no
+    /// room now.
+    pub fn post_last(&mut self, common: &mut Common, peer: Peer, word: u64, then: Retiring) -> bool {
+        if !self.answers.is_empty() || !self.has_credit(common, Use::Answer) {
+            return false;
+        }
+        let Some(slot) = common.adapter.take_slot() else { return false };
+        let mut fields = Fields::new();
+        fields.word(word);
+        put(common.adapter.outgoing(slot), &header(kind::RETIRE, 0), fields.bytes());
+        self.retiring = Some(then);
+        self.post(common, peer, slot, HEAD + fields.bytes().len(), None, Vec::new());
+        true
     }
 
     /// Appends the parts of a long write behind its announcement.

@@ -79,6 +79,15 @@ pub static PEER_CREDITS: Setting<usize> =
     Setting::new("verbs", "peer_credits", 32, "Records that one peer may have under way to an endpoint")
         .range(8, 1024);
 
+/// Connections that an endpoint keeps though they have nothing to do.
+pub static MAX_CONNECTIONS: Setting<usize> = Setting::new(
+    "verbs",
+    "max_connections",
+    1024,
+    "Connections of an endpoint above which those that have done nothing for longest are put away, until they are used again (FI_EP_RDM)",
+)
+.range(0, 1 << 20);
+
 /// How long meeting a peer may take.
 pub static CONNECT_TIMEOUT_MS: Setting<usize> = Setting::new(
     "verbs",
@@ -136,6 +145,7 @@ pub static SETTINGS: &[&dyn AnySetting] = &[
     &MIN_RNR_TIMER,
     &RX_SLOTS,
     &PEER_CREDITS,
+    &MAX_CONNECTIONS,
     &CONNECT_TIMEOUT_MS,
     &KEEPALIVE_MS,
     &LINGER_MS,

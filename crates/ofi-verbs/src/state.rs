@@ -133,6 +133,11 @@ unsafe impl Lanes<Verbs> for State {
         lanes.lane(out.peer)?;
         let lane = &mut lanes.lanes[out.peer as usize];
         lane.may_post(ofi_api::OpFlags::empty())?;
+        if !lane.is_open() {
+            // Whoever closes when its part of a collective is done waits for what was posted, and makes no connections.
+            lane.wanted = lanes.common.turn;
+            return Err(Error::AGAIN);
+        }
         let mut fields = Fields::new();
         for word in out.words {
             fields.word(word);
@@ -142,6 +147,12 @@ unsafe impl Lanes<Verbs> for State {
             unsafe { ofi_core::copy::gather(out.pieces, out.skip, body, out.len) };
         });
         Ok(())
+    }
+
+    fn await_note(&mut self, peer: Peer) {
+        if let Self::Open(lanes) = self {
+            lanes.await_note(peer);
+        }
     }
 
     fn pull<H: Host<Verbs>>(&mut self, host: &mut H, peer: Peer, token: Token, into: SlotId) {
@@ -159,14 +170,15 @@ unsafe impl Lanes<Verbs> for State {
             for id in lanes.lanes[peer].transfers.ids(|_| true) {
                 is_gone |= match lanes.lanes[peer].transfers.get(id).map(|transfer| &transfer.end) {
                     Some(&End::Receive { into, .. }) => host.receiving(into).is_none(),
-                    Some(&End::Access(op)) => host.op(peer as Peer, op).is_none(),
-                    Some(End::Told(_)) | None => false,
+                    Some(&(End::Access(op) | End::Told(op, _))) => host.op(peer as Peer, op).is_none(),
+                    None => false,
                 };
             }
             if !is_gone {
                 continue;
             }
             // The device may be writing there: only the end of the connection stops it.
+            lanes.stop(peer as Peer);
             lanes.unlink(peer as Peer);
             lanes.lanes[peer].lose(&mut lanes.common, host, peer as Peer, Errno::ECONNABORTED);
         }
@@ -279,6 +291,7 @@ unsafe impl Lanes<Verbs> for State {
         add("verbs_received", counts.received, "records received");
         add("verbs_stalls", counts.stalls, "records that had to wait for room here");
         add("verbs_connections", counts.connections, "connections made");
+        add("verbs_retired", counts.retired, "of those, put away as they had nothing to do");
         add("verbs_probes", counts.probes, "requests that asked whether a peer is there");
         add("verbs_lanes", open.count() as u64, "peers with a queue pair now");
         let now = |of: fn(&Lane) -> usize| lanes.lanes.iter().map(of).sum::<usize>() as u64;

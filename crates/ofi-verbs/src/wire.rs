@@ -44,6 +44,8 @@ pub mod kind {
     pub const KEY: u8 = 20;
     /// It may not any more: key.
     pub const KEY_GONE: u8 = 21;
+    /// About putting the connection away: 0 asks for it, 1 agrees, 2 declines (`retiring.rs`).
+    pub const RETIRE: u8 = 22;
 }
 
 /// Bytes of a record's header.

@@ -290,6 +290,18 @@ unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
         self.far.note(&out)
     }
 
+    fn await_note(&mut self, peer: Peer) {
+        let route = self.routes.get(peer);
+        if route.is_open() {
+            return;
+        }
+        match (route.side() == NEAR, &mut self.near) {
+            (true, Some(near)) => near.lanes.await_note(route.local()),
+            (true, None) => {}
+            (false, _) => self.far.await_note(route.local()),
+        }
+    }
+
     fn pull<H: Host<Both<P>>>(&mut self, host: &mut H, peer: Peer, token: TokenOf<P>, into: SlotId) {
         let mut heard = false;
         match token {

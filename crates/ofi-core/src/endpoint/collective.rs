@@ -104,6 +104,10 @@ impl<T: Transport> Wire for OnLanes<'_, T> {
     fn note(&mut self, out: &OutNote<'_>) -> Result<()> {
         self.0.note(out)
     }
+
+    fn await_note(&mut self, peer: Peer) {
+        self.0.await_note(peer);
+    }
 }
 
 impl<T: Transport> State<T> {

@@ -61,7 +61,12 @@ unsafe impl Device for Handle {
 
     fn limits(&self) -> Result<Limits> {
         let plan = self.0.lock().plan;
-        Ok(Limits { requests: plan.requests, receives: plan.receives, completions: plan.completions })
+        Ok(Limits {
+            connections: plan.connections,
+            requests: plan.requests,
+            receives: plan.receives,
+            completions: plan.completions,
+        })
     }
 
     unsafe fn register(&self, addr: *mut u8, len: usize, access: Access) -> Result<Box<dyn Region>> {
@@ -313,7 +318,10 @@ unsafe impl Connection for End {
     }
 
     fn disconnect(&self) -> Result<()> {
-        self.device.lock().disconnect(self.id);
+        let mut fabric = self.device.lock();
+        fabric.pass();
+        fabric.disconnect(self.id);
+        drop(fabric);
         self.device.work.notify_one();
         Ok(())
     }
@@ -335,7 +343,10 @@ unsafe impl Connection for End {
 
 impl Drop for End {
     fn drop(&mut self) {
-        self.device.lock().forget(self.id);
+        let mut fabric = self.device.lock();
+        fabric.pass();
+        fabric.forget(self.id);
+        drop(fabric);
         self.device.work.notify_one();
     }
 }

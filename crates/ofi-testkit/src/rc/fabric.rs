@@ -205,6 +205,14 @@ impl Endpoint {
         self.told.push_back(told);
         sys::signal_eventfd(&self.told_fd);
     }
+
+    /// Nobody wants to know any more of an end.
+    pub fn untell(&mut self, id: usize) {
+        self.told.retain(|told| told.id != id);
+        if self.told.is_empty() {
+            sys::drain_eventfd(&self.told_fd);
+        }
+    }
 }
 
 /// See the module.
@@ -516,6 +524,13 @@ impl Fabric {
             && let Some(it) = self.endpoints.get_mut(&pair.endpoint)
         {
             it.done.retain(|(entry, _)| entry.qp != qp);
+        }
+    }
+
+    /// A call takes its time, in which others go on.
+    pub fn pass(&mut self) {
+        if self.driven {
+            self.step();
         }
     }
 

@@ -307,7 +307,7 @@ impl Fabric {
             self.destroy(qp);
         }
         for it in self.endpoints.values_mut() {
-            it.told.retain(|told| told.id != id);
+            it.untell(id);
         }
     }
 

@@ -37,6 +37,8 @@ pub struct Plan {
     pub slow: u64,
     /// Bytes that a request carries itself, at most.
     pub inline: usize,
+    /// Queue pairs that the device says it holds. It takes more: endpoints are not asked to fail without.
+    pub connections: usize,
     /// Requests that a queue pair takes, at most.
     pub requests: usize,
     /// Receives that an endpoint takes, at most.
@@ -56,6 +58,7 @@ impl Default for Plan {
             unplaced: 0,
             slow: 0,
             inline: 256,
+            connections: 1 << 16,
             requests: 1024,
             receives: 4096,
             completions: 1 << 16,

@@ -24,6 +24,8 @@ pub(crate) use system::System;
 /// What a device can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
+    /// Queue pairs, and so connections.
+    pub connections: usize,
     /// Requests that one queue pair holds.
     pub requests: usize,
     /// Receives that a shared queue holds.

@@ -54,7 +54,12 @@ unsafe impl Device for System {
 
     fn limits(&self) -> Result<Limits> {
         let info = self.pd.context().query()?;
-        Ok(Limits { requests: info.max_queue, receives: info.max_shared, completions: info.max_completions })
+        Ok(Limits {
+            connections: info.max_queue_pairs,
+            requests: info.max_queue,
+            receives: info.max_shared,
+            completions: info.max_completions,
+        })
     }
 
     unsafe fn register(&self, addr: *mut u8, len: usize, access: Access) -> Result<Box<dyn Region>> {

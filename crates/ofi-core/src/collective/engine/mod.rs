@@ -46,6 +46,9 @@ pub trait Wire {
     /// # Errors
     /// `FI_EAGAIN` for lack of room.
     fn note(&mut self, out: &OutNote<'_>) -> Result<()>;
+
+    /// A note of this peer is waited for.
+    fn await_note(&mut self, peer: Peer);
 }
 
 /// What a note belongs to: group, operation, round, and who sent it.
@@ -278,6 +281,9 @@ impl Collectives {
         }
         self.moved = moved;
         self.send_outbox(wire);
+        for peer in self.running.iter().flat_map(|running| running.awaited()).filter(|&peer| peer != SELF) {
+            wire.await_note(peer);
+        }
     }
 
     fn send_outbox(&mut self, wire: &mut impl Wire) {

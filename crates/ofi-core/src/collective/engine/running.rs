@@ -243,6 +243,12 @@ impl Running {
             || self.receives.iter().any(|receive| !receive.is_done)
     }
 
+    /// Those whose notes the round waits for.
+    pub fn awaited(&self) -> impl Iterator<Item = Peer> {
+        let asked = self.sends.iter().filter(|send| send.state == State::Asked).map(|send| send.peer);
+        asked.chain(self.receives.iter().filter(|receive| !receive.is_done).map(|receive| receive.peer))
+    }
+
     /// Whether something of the round is left to do with `peer`.
     pub fn wants(&self, peer: Peer) -> bool {
         self.sends.iter().any(|send| send.peer == peer && send.state != State::Done)

@@ -42,6 +42,8 @@ impl Wire for Full<'_> {
         self.sent.borrow_mut().push_back((out.peer as usize, out.words, payload));
         Ok(())
     }
+
+    fn await_note(&mut self, _peer: Peer) {}
 }
 
 fn report(context: usize) -> Report {

@@ -1,0 +1,188 @@
+//! Connections that are put away while they have nothing to do, so that an endpoint serves more peers than its device
+//! holds queue pairs.
+//!
+//! An end with more connections than `FI_VERBS_MAX_CONNECTIONS` asks the peer of the one that was used least recently,
+//! and posts nothing more over it but answers. A peer with nothing under way, which waits for none, agrees, and posts
+//! nothing more either; another one declines, and both go on. Ends that ask at once agree by that. A connection keeps its order, so whoever has the
+//! peer's word has everything that came before it. When an end's own word has arrived, it disconnects: the other end
+//! then has both words too. What is posted meanwhile waits, and goes over the next connection, which is made as soon
+//! as there is something to say.
+//!
+//! What both ends know of each other by the connection is forgotten at both: credits begin anew, and so do the device's
+//! keys. A wish to keep payloads (`KEEP`) is told again.
+
+use std::time::Instant;
+
+use ofi_core::transport::record::{Broken, Fields, Words};
+use ofi_core::transport::{Host, Peer};
+
+use crate::Verbs;
+use crate::lane::{Common, Lane};
+use crate::lanes::VerbsLanes;
+use crate::meeting::Link;
+use crate::probe;
+use crate::sending::Item;
+use crate::wire::kind;
+
+/// How far a connection is on its way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retiring {
+    /// The peer was asked. Answers are posted, and nothing else.
+    Asked,
+    /// Neither end posts anything any more.
+    Agreed,
+}
+
+const ASK: u64 = 0;
+const AGREE: u64 = 1;
+const DECLINE: u64 = 2;
+
+impl Lane {
+    /// Whether nothing of this end's needs the connection.
+    fn is_idle(&self, turn: u64) -> bool {
+        let nothing_here = self.outstanding == 0 && self.kept.is_empty() && self.transfers.is_empty();
+        let nothing_there = self.stalled.is_empty() && self.write.is_none() && !self.is_wanted(turn);
+        self.is_open() && self.mirror.is_none() && !self.waits() && nothing_here && nothing_there
+    }
+
+    /// Whether its peer may be asked now.
+    fn may_retire(&self, turn: u64, now: Instant) -> bool {
+        self.is_idle(turn) && self.declined.is_none_or(|until| until <= now)
+    }
+
+    /// The peer has said something about putting the connection away.
+    pub fn take_retire(&mut self, common: &mut Common, peer: Peer, body: &[u8]) -> Result<(), Broken> {
+        match (Words(body).word()?, self.retiring) {
+            (ASK, Some(Retiring::Asked)) | (AGREE, Some(Retiring::Asked)) => {
+                self.retiring = Some(Retiring::Agreed);
+            }
+            (ASK, None) => {
+                if !self.is_idle(common.turn) || !self.post_last(common, peer, AGREE, Retiring::Agreed) {
+                    let mut fields = Fields::new();
+                    fields.word(DECLINE);
+                    self.record(common, peer, (kind::RETIRE, 0), fields.bytes(), 0, None, |_| {});
+                }
+            }
+            (DECLINE, Some(Retiring::Asked)) => {
+                self.retiring = None;
+                self.declined = Some(common.adapter.queues.now() + probe::interval());
+            }
+            _ => return Err(Broken),
+        }
+        common.hold(&mut self.is_dirty, peer);
+        Ok(())
+    }
+
+    /// Whether the peer has agreed to put the connection away, or this end has.
+    pub fn has_agreed(&self) -> bool {
+        self.retiring == Some(Retiring::Agreed)
+    }
+
+    /// Whether the connection can go: the peer has this end's word, or has gone already.
+    pub fn is_retired(&self) -> bool {
+        self.has_agreed() && (self.requests == 0 || self.ending.is_some())
+    }
+
+    /// Whether a note waits for the connection, or is awaited of the peer: both are said anew after each turn.
+    pub fn is_wanted(&self, turn: u64) -> bool {
+        self.wanted > 0 && turn <= self.wanted + 1
+    }
+
+    /// Whether something waits that a connection has to be made for.
+    pub fn wants_connection(&self) -> bool {
+        self.has_commands() || !self.fetching.is_empty()
+    }
+
+    /// The connection has been put away. What waits, and what was not taken yet, stays.
+    pub fn put_away(&mut self, common: &mut Common, peer: Peer) {
+        let old = self.disconnected(common, peer);
+        self.commands = old.commands;
+        let len = |item: &Item| if let Item::Frame(frame) = item { frame.len() } else { 0 };
+        self.waiting = self.commands.iter().map(len).sum();
+        (self.outstanding, self.executed) = (old.outstanding, old.executed);
+        (self.transfers, self.fetching) = (old.transfers, old.fetching);
+        self.wished = old.wished;
+        common.counts.retired += 1;
+    }
+}
+
+impl VerbsLanes {
+    /// Asks the peers of as many lanes as are too many, those first that were used least recently.
+    pub fn retire(&mut self) {
+        if self.live.len() <= self.common.adapter.connections {
+            return;
+        }
+        let now = self.common.adapter.queues.now();
+        let retiring = self.live.iter().filter(|&&peer| self.lanes[peer as usize].retiring.is_some()).count();
+        let excess = self.live.len().saturating_sub(self.common.adapter.connections + retiring);
+        let mut idle: Vec<Peer> = self.live.clone();
+        idle.retain(|&peer| self.lanes[peer as usize].may_retire(self.common.turn, now));
+        idle.sort_unstable_by_key(|&peer| self.lanes[peer as usize].last_use);
+        for peer in idle.into_iter().take(excess) {
+            self.lanes[peer as usize].post_last(&mut self.common, peer, ASK, Retiring::Asked);
+        }
+    }
+
+    /// A collective waits for a note of this peer. Whether it is gone is only noticed over a connection: one that was
+    /// put away is made anew. Who was never met may not be there yet.
+    pub fn await_note(&mut self, peer: Peer) {
+        let lane = &mut self.lanes[peer as usize];
+        lane.wanted = self.common.turn;
+        if matches!(lane.link, Link::Closed) && lane.ending.is_none() && lane.attempt.is_some() {
+            self.connect(peer);
+        }
+    }
+
+    /// Whether [`VerbsLanes::retire`] would ask somebody.
+    pub fn may_retire(&self) -> bool {
+        let of = |&peer: &Peer| &self.lanes[peer as usize];
+        let going = |lane: &&Lane| lane.retiring.is_some() || matches!(lane.link, Link::Closed);
+        self.live.len() > self.common.adapter.connections
+            && self.live.len() - self.live.iter().map(of).filter(going).count()
+                > self.common.adapter.connections
+            && {
+                let now = self.common.adapter.queues.now();
+                self.live.iter().map(of).any(|lane| lane.may_retire(self.common.turn, now))
+            }
+    }
+
+    /// Puts a lane's connection away.
+    pub fn put_away<H: Host<Verbs>>(&mut self, host: &mut H, peer: Peer) {
+        self.hang_up(host, peer);
+        let lane = &mut self.lanes[peer as usize];
+        lane.put_away(&mut self.common, peer);
+        if lane.wants_connection() {
+            self.connect(peer);
+        }
+    }
+
+    /// Ends a lane's connection, and takes what had come over it.
+    pub fn hang_up<H: Host<Verbs>>(&mut self, host: &mut H, peer: Peer) {
+        self.stop(peer);
+        self.take_rest(host);
+        self.unlink(peer);
+    }
+
+    /// Has nothing more come over a lane's connection, and takes what has out of the completion queue: some devices
+    /// forget it together with the queue pair, and the receives would be lost.
+    pub fn stop(&mut self, peer: Peer) {
+        let lane = &self.lanes[peer as usize];
+        for id in lane.link.id().into_iter().chain(lane.mirror.as_deref()) {
+            let _ = id.disconnect();
+        }
+        while self.refill() > 0 {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// docs/tuning.md says what a peer without a connection takes here.
+    #[test]
+    fn a_peer_without_a_connection_takes_no_more_than_a_kilobyte() {
+        assert!(size_of::<Lane>() <= 1024, "{} bytes", size_of::<Lane>());
+        let lane = Lane::new("10.0.0.1:1".parse().unwrap());
+        assert_eq!((lane.commands.capacity(), lane.answers.capacity(), lane.keys.capacity()), (0, 0, 0));
+    }
+}
