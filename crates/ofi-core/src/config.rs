@@ -98,21 +98,30 @@ impl<T: Value> Setting<T> {
         if word.is_empty() && (T::KIND != Kind::Text || !self.choices.is_empty()) {
             return Ok(None); // `FI_X= command` is how a shell user clears a variable
         }
-        let value = T::parse(text)?;
+        let value = match self.choice(word)? {
+            Some(choice) => T::parse(choice)?,
+            None => T::parse(text)?,
+        };
         if let Some((low, high)) = self.limits
             && (value < low.read() || value > high.read())
         {
             return Err(format!("it must lie between {} and {}", low.show(), high.show()));
         }
-        if !self.choices.is_empty() && !self.choices.iter().any(|choice| choice.eq_ignore_ascii_case(word)) {
-            return Err(format!("it must be one of {}", self.choices.join(", ")));
-        }
         Ok(Some(value))
+    }
+
+    /// The choice that `word` names, in its own spelling, so that nobody who compares words has to mind their case.
+    fn choice(&self, word: &str) -> Result<Option<&'static str>, String> {
+        let named = self.choices.iter().find(|choice| choice.eq_ignore_ascii_case(word)).copied();
+        match named {
+            None if !self.choices.is_empty() => Err(format!("it must be one of {}", self.choices.join(", "))),
+            named => Ok(named),
+        }
     }
 }
 
 impl Setting<&'static str> {
-    /// Refuses everything but these words, whose case does not matter.
+    /// Refuses everything but these words, whose case does not matter: the value has theirs.
     pub const fn one_of(self, choices: &'static [&'static str]) -> Self {
         Self { choices, ..self }
     }

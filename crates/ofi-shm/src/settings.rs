@@ -67,9 +67,9 @@ pub enum SingleCopy {
 impl SingleCopy {
     /// As it stands now.
     pub fn get() -> Self {
-        match SINGLE_COPY.get().trim() {
-            word if word.eq_ignore_ascii_case("always") => Self::Always,
-            word if word.eq_ignore_ascii_case("never") => Self::Never,
+        match SINGLE_COPY.get().as_str() {
+            "always" => Self::Always,
+            "never" => Self::Never,
             _ => Self::Auto,
         }
     }

@@ -140,7 +140,7 @@ pub enum Choice {
 
 /// The driver that [`DRIVER`] names.
 pub fn driver() -> Choice {
-    if DRIVER.get().eq_ignore_ascii_case("ring") { Choice::Ring } else { Choice::Calls }
+    if DRIVER.get() == "ring" { Choice::Ring } else { Choice::Calls }
 }
 
 /// All settings of this provider.
