@@ -77,7 +77,9 @@ pub fn protocol(input: &[u8]) -> u64 {
     };
     let mut ends: Vec<(Endpoint, Application)> =
         (1..3u64).map(|number| (Endpoint::new(config, [number, number]), Application::default())).collect();
-    ends.iter_mut().zip(&security).for_each(|((endpoint, _), security)| endpoint.secure(security));
+    ends.iter_mut().zip(&security).for_each(|((endpoint, _), security)| {
+        endpoint.secure(security).expect("feature `encryption`");
+    });
     let mut wire: Vec<(usize, SocketAddr, Vec<u8>)> = Vec::new();
     let mut now = Instant::from_nanos(1_000_000_000);
     let mut buffer = vec![0u8; 65_536];
@@ -167,5 +169,5 @@ pub fn protocol(input: &[u8]) -> u64 {
 
 fn endpoint_restarts(end: &mut (Endpoint, Application), config: Config, security: &Security, seed: u8) {
     *end = (Endpoint::new(config, [u64::from(seed) + 10, 3]), Application::default());
-    end.0.secure(security);
+    end.0.secure(security).expect("feature `encryption`");
 }

@@ -198,7 +198,8 @@ impl<'a> Hostile<'a> {
         seed[..8].copy_from_slice(&secret.to_le_bytes());
         let (suites, key) =
             if victim.is_sealed { (suites::ENCRYPTED, SHARED.to_vec()) } else { (suites::ALL, Vec::new()) };
-        endpoint.secure(&Security { suites, key, seed, translated: false, limits: Limits::RFC_9001 });
+        let security = Security { suites, key, seed, translated: false, limits: Limits::RFC_9001 };
+        endpoint.secure(&security).expect("feature `encryption`");
         endpoint.set_addresses(victim.socket.local_addr());
         let (heard, start) = (Heard::default(), Instant::now());
         let mut hostile = Self { victim, endpoint, heard, start, buf: vec![0; 65_536], at: [0, 16] };

@@ -16,6 +16,7 @@ pub fn test(report: &mut Report) {
     report.add("what was left out", left_out);
     // What `cargo nextest` does not run.
     report.add("doc tests", || run(&mut cargo(&["test", "--workspace", "--doc", "--quiet"])));
+    report.add("fewer features", fewer_features);
     report.add("topology by hwloc", hwloc);
     capi::test(report);
     report.add("documents", || docs::run(true));
@@ -33,6 +34,21 @@ fn tests() -> StepResult {
     }
     run(&mut cargo(&["test", "--workspace", "--all-targets", "--no-fail-fast", "--quiet"]))?;
     not_run("what tests say that they could not do", "cargo-nextest, which collects it, is not installed")
+}
+
+/// `ofi` with one provider, and both without encryption, which everything else builds with all of it.
+fn fewer_features() -> StepResult {
+    for features in ["shm", "udp", "udp,encryption"] {
+        let build =
+            ["clippy", "--package", "ofi", "--no-default-features", "--quiet", "--features", features];
+        run(cargo(&build).args(["--", "--deny", "warnings"]))?;
+    }
+    let lints =
+        ["clippy", "--package", "ofi", "--no-default-features", "--features", "shm,udp", "--all-targets"];
+    run(cargo(&lints).args(["--quiet", "--", "--deny", "warnings"]))?;
+    let refusals = ["test", "--package", "ofi", "--no-default-features", "--features", "shm,udp", "--quiet"];
+    run(cargo(&refusals).args(["--test", "encryption"]))?;
+    run(&mut cargo(&["test", "--package", "ofi-rdm", "--no-default-features", "--lib", "--quiet"]))
 }
 
 /// `multirail`'s feature `hwloc`, which nothing else builds: its library is C, and may not be here.

@@ -6,6 +6,9 @@
 //! Follow a record: [`SendStream::record`] appends it to one of a session's two streams, `connection/` cuts the stream
 //! into packets and repeats what is lost, and on the peer `stream/receive.rs` puts it back in order and
 //! hands it to [`Driver::record`]. How sessions begin and end: `endpoint/incoming.rs`, `wire/handshake.rs`.
+//!
+//! Without the feature `encryption`, which is on by default, there are no ciphers: [`Endpoint::secure`] refuses keys, and
+//! peers that insist on encryption are refused.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -29,7 +32,7 @@ pub mod wire;
 
 pub use chunks::Chunks;
 pub use connection::{Config, LONGEST_PACKET, Stats};
-pub use crypto::{Limits, Refusal, Security};
+pub use crypto::{Limits, NoEncryption, Refusal, Security};
 pub use driver::{Driver, Lost, Row};
 pub use endpoint::{Arrivals, Endpoint, EndpointStats, Transmit, answer_liveness, answer_question};
 pub use stream::{Flow, SendStream, Sender};

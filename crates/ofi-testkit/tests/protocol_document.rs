@@ -43,7 +43,7 @@ fn endpoint(number: u8, address: SocketAddr) -> Endpoint {
     let mut endpoint = Endpoint::new(config, [u64::from(number); 2]);
     let (suites, seed) = (suites::CHACHA20_POLY1305, [number; 32]);
     let (key, translated, limits) = (b"job 7".to_vec(), false, Limits::RFC_9001);
-    endpoint.secure(&Security { suites, key, seed, translated, limits });
+    endpoint.secure(&Security { suites, key, seed, translated, limits }).unwrap();
     endpoint.set_addresses([address]);
     endpoint
 }

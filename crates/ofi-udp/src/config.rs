@@ -7,7 +7,7 @@ use ofi_core::auth::AuthKey;
 use ofi_rdm::congestion::Congestion;
 use ofi_rdm::wire::Params;
 use ofi_rdm::wire::handshake::param;
-use ofi_rdm::{Config, LONGEST_PACKET, Limits, Security, suites};
+use ofi_rdm::{Config, Endpoint, LONGEST_PACKET, Limits, NoEncryption, Security, suites};
 
 use crate::settings;
 
@@ -49,12 +49,13 @@ pub fn config(granted: usize, liveness_port: u16) -> Config {
     }
 }
 
-/// With whom an endpoint talks, and how its packets are protected. Without an authorization key nobody knows who the
-/// peer is: packets that only hide from those who listen are not worth their price unless somebody asks for them.
+/// Tells `endpoint` with whom it talks, and how its packets are protected. Without an authorization key nobody knows who
+/// the peer is: packets that only hide from those who listen are not worth their price unless somebody asks for them.
 ///
 /// # Errors
-/// `FI_EIO` on a system without random numbers.
-pub fn security(key: &AuthKey) -> Result<Security> {
+/// `FI_EIO` on a system without random numbers; `FI_EOPNOTSUPP` for a key, or encryption, in a build without the
+/// feature `encryption`.
+pub fn secure(endpoint: &mut Endpoint, key: &AuthKey) -> Result<()> {
     let suites = match (settings::ENCRYPTION.get().as_str(), key.is_none()) {
         ("off", _) => suites::CLEAR,
         ("required", _) | (_, false) => suites::ENCRYPTED,
@@ -63,7 +64,23 @@ pub fn security(key: &AuthKey) -> Result<Security> {
     let mut seed = [0u8; 32];
     getrandom::fill(&mut seed).map_err(|_| Error::new(Errno::EIO))?;
     let translated = settings::TRANSLATED.get();
-    Ok(Security { suites, key: key.bytes().to_vec(), seed, translated, limits: Limits::RFC_9001 })
+    let security = Security { suites, key: key.bytes().to_vec(), seed, translated, limits: Limits::RFC_9001 };
+    endpoint.secure(&security).map_err(|NoEncryption| {
+        let found = beyond_this_build(!key.is_none()).unwrap_or_default();
+        Error::wanted(Errno::EOPNOTSUPP, "encryption", "neither a key nor encryption", found, WITHOUT)
+    })
+}
+
+/// What a program can do whose build lacks the feature `encryption`.
+pub const WITHOUT: &str = "build ofi with its feature `encryption`, which is on by default";
+
+/// What a program asks for, by a key or by settings, that takes the feature `encryption`, if this build lacks it.
+pub fn beyond_this_build(has_key: bool) -> Option<&'static str> {
+    match has_key {
+        _ if cfg!(feature = "encryption") => None,
+        true => Some("an authorization key"),
+        false => (settings::ENCRYPTION.get() == "required").then_some("FI_UDP_ENCRYPTION=required"),
+    }
 }
 
 /// The secret of an endpoint.

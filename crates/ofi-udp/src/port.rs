@@ -13,7 +13,7 @@ use ofi_rdm::wire::Record;
 use ofi_rdm::{Config, Driver, Endpoint, Flow, Lost, Sender, Stream};
 
 use crate::command::kind;
-use crate::config::{config, secret, security};
+use crate::config::{config, secret, secure};
 use crate::liveness::Alive;
 use crate::settings::Choice;
 use crate::socket::{Sent, Socket};
@@ -93,7 +93,7 @@ impl UdpPort {
         let mut alive = Alive::new(wanted)?;
         let config = Config { max_peers: CLIENTS, ..config(socket.granted, alive.port) };
         let mut endpoint = Endpoint::new(config, secret()?);
-        endpoint.secure(&security(&AuthKey::of(info))?);
+        secure(&mut endpoint, &AuthKey::of(info))?;
         endpoint.set_addresses(socket.names());
         alive.set_epoch(endpoint.epoch());
         alive.watch(socket.raw())?;

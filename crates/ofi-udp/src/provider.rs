@@ -14,6 +14,7 @@ use ofi_core::transport::record::RMA_IOV_LIMIT;
 
 use crate::UdpOrShm;
 use crate::address;
+use crate::config;
 use crate::interface::{self, Interface};
 use crate::nic;
 use crate::settings;
@@ -43,12 +44,17 @@ const TYPES: [(EpType, Narrow); 5] = [
     (EpType::Dgram, reaching),
 ];
 
-/// Unreliable datagrams: what all of them have.
-fn datagrams(mut info: Info) -> Info {
-    info.ep_attr.ep_type = EpType::Dgram;
-    // Nobody could check a key, datagram by datagram.
+/// An offer that checks no authorization key.
+fn without_keys(mut info: Info) -> Info {
     (info.ep_attr.auth_key_size, info.domain_attr.auth_key_size) = (0, 0);
     info.domain_attr.max_ep_auth_key = 0;
+    info
+}
+
+/// Unreliable datagrams: what all of them have.
+fn datagrams(info: Info) -> Info {
+    let mut info = without_keys(info); // nobody could check one, datagram by datagram
+    info.ep_attr.ep_type = EpType::Dgram;
     let messages = Caps::MSG | Caps::MSG_DIRECTIONS | Caps::MULTI_RECV | Caps::MULTICAST;
     let sources = Caps::SOURCE | Caps::SOURCE_ERR | Caps::DIRECTED_RECV;
     info.caps |= Caps::MULTICAST;
@@ -105,6 +111,18 @@ fn reaching(info: Info) -> Info {
 
 fn refusal(field: &'static str, wanted: impl Into<String>, offered: impl Into<String>) -> Refusal {
     offer::refusal(NAME, field, wanted, offered)
+}
+
+/// Why nothing is offered to a program that wants a key or encryption, in a build that has neither: it must not find
+/// out by sending in the clear.
+fn beyond_this_build(request: &Request<'_>) -> Option<Refusal> {
+    let wants_key = request.hints.is_some_and(|hints| {
+        let (domain, endpoint) = (&hints.info.domain_attr, &hints.info.ep_attr);
+        let sizes = domain.auth_key_size | endpoint.auth_key_size;
+        sizes != 0 || !domain.auth_key.is_empty() || !endpoint.auth_key.is_empty()
+    });
+    let wanted = config::beyond_this_build(wants_key)?;
+    Some(refusal("encryption", wanted, format!("neither keys nor encryption: {}", config::WITHOUT)))
 }
 
 /// The address that node and service name, and the format of all addresses.
@@ -183,6 +201,9 @@ fn answer(
     }
     let nic = interface.and_then(|interface| nic::of(&interface.name));
     let mut variants = base.variants();
+    if !cfg!(feature = "encryption") {
+        variants = variants.into_iter().map(without_keys).collect();
+    }
     for info in &mut variants {
         // Any class that is asked for is granted (`class.rs`).
         (info.tx_attr.tclass, info.domain_attr.tclass) =
@@ -216,6 +237,9 @@ unsafe impl Provider for UdpProvider {
     }
 
     fn offers(&self, request: &Request<'_>) -> Offers {
+        if let Some(refusal) = beyond_this_build(request) {
+            return Offers { infos: Vec::new(), refusals: vec![refusal] };
+        }
         let (format, address) = match addresses(request) {
             Ok(found) => found,
             Err(refusal) => return Offers { infos: Vec::new(), refusals: vec![refusal] },

@@ -5,24 +5,56 @@
 //! whoever changes a byte of either, to have them take a weaker suite for one, or has another authorization key, gets
 //! no session. `protection.rs` has the keys of packets, `suite.rs` what they are used with.
 
+#[cfg(not(feature = "encryption"))]
+mod absent;
+#[cfg(feature = "encryption")]
+mod identity;
+#[cfg(feature = "encryption")]
 mod noise;
+#[cfg(feature = "encryption")]
 mod protection;
+#[cfg(feature = "encryption")]
 mod suite;
 
 use alloc::boxed::Box;
 use core::net::SocketAddr;
 
-use hkdf::Hkdf;
-use sha2::{Digest, Sha256};
-use zeroize::Zeroizing;
-
-pub use noise::Initiator;
-use noise::{KEY_LEN, Responder, Secret, TAG_LEN};
-pub use protection::{Limits, Protection};
+#[cfg(not(feature = "encryption"))]
+pub use absent::{Identity, Initiator, Protection, Responder};
+#[cfg(feature = "encryption")]
+pub use {
+    identity::Identity,
+    noise::{Initiator, Responder},
+    protection::Protection,
+};
 
 use crate::hash::{self, Key};
-use crate::wire::handshake::{FIRST_LEN, SEALED_ACCEPT_LEN};
-use crate::wire::{Accept, Init, suites};
+use crate::wire::handshake::FIRST_LEN;
+use crate::wire::suites;
+
+/// Bytes of a public key.
+pub const KEY_LEN: usize = 32;
+/// Bytes by which a message is longer than what it carries.
+pub const TAG_LEN: usize = 16;
+// The public key, and a tag where there is a pre-shared key; zeros otherwise.
+const _: () = assert!(FIRST_LEN == KEY_LEN + TAG_LEN);
+
+/// How much a key is used. Both ends of a session must have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Numbers of packets under one key.
+    pub packets: u64,
+    /// Packets that do not open after which a session ends, whose suite is AES-256-GCM.
+    pub forgeries_aes: u64,
+    /// And whose suite is ChaCha20-Poly1305.
+    pub forgeries_chacha: u64,
+}
+
+impl Limits {
+    /// Half of what RFC 9001 allows AES-GCM with packets of up to 2^16 bytes (appendix B.1.1), so that bytes need no
+    /// count of their own; and its integrity limits (section 6.6).
+    pub const RFC_9001: Self = Self { packets: 1 << 22, forgeries_aes: 1 << 52, forgeries_chacha: 1 << 36 };
+}
 
 /// What an end is willing to do, and what it shows of itself.
 pub struct Security {
@@ -57,6 +89,20 @@ pub enum Refusal {
     Address = 3,
 }
 
+/// The crate was built without its feature `encryption`, and somebody wants a key or encrypted packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoEncryption;
+
+impl core::fmt::Display for NoEncryption {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(
+            "authorization keys and encrypted packets need the feature `encryption`, which this build lacks",
+        )
+    }
+}
+
+impl core::error::Error for NoEncryption {}
+
 /// Somebody has changed it, or made it up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forged;
@@ -66,6 +112,7 @@ pub enum Examined {
     /// A session of this suite may begin, after the handshake if there is one.
     Granted(u8, Option<Box<Responder>>),
     /// It lacks the handshake's first message.
+    #[cfg_attr(not(feature = "encryption"), expect(dead_code, reason = "nothing is insisted on"))]
     Bare,
     /// There will be none.
     Refused(Refusal),
@@ -75,172 +122,16 @@ pub enum Examined {
 const LEAST_GAP: u64 = 256;
 const GAPS: u64 = 3840;
 
-/// HKDF-Expand (RFC 5869).
-fn expand<const N: usize>(secret: &Secret, label: &[u8]) -> Zeroizing<[u8; N]> {
-    let mut output = Zeroizing::new([0; N]);
-    let keys = Hkdf::<Sha256>::from_prk(&**secret).expect("32 bytes");
-    keys.expand(label, &mut *output).expect("fewer than 8,160 bytes");
-    output
-}
+/// Which numbers a session leaves out: nobody else can tell.
+struct Gaps(Key);
 
-/// Private keys, each from the seed, which is replaced with each: what was made before cannot be found from it.
-struct Generator(Secret);
-
-impl Generator {
-    fn next(&mut self) -> Secret {
-        let key = expand(&self.0, b"ofi-udp 2 ephemeral");
-        self.0 = expand(&self.0, b"ofi-udp 2 seed");
-        key
-    }
-}
-
-/// [`Security`], prepared.
-pub struct Identity {
-    /// Of the endpoint, for its handshakes.
-    pub epoch: u64,
-    suites: u8,
-    psk: Option<Secret>,
-    generator: Generator,
-    gaps: Key,
-    translated: bool,
-    limits: Limits,
-}
-
-impl core::fmt::Debug for Identity {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Identity").field("suites", &self.suites).finish_non_exhaustive() // the rest is secret
-    }
-}
-
-impl Identity {
-    /// Of an end that knows no keys.
-    pub fn clear(epoch: u64) -> Self {
-        let (suites, key, seed) = (suites::CLEAR, alloc::vec::Vec::new(), [0; 32]);
-        Self::new(epoch, &Security { suites, key, seed, translated: false, limits: Limits::RFC_9001 })
-    }
-
-    /// Of an end with these wishes.
-    pub fn new(epoch: u64, security: &Security) -> Self {
-        let psk = (!security.key.is_empty()).then(|| {
-            let hash = Sha256::new_with_prefix(b"ofi-udp 2 psk").chain_update(&security.key).finalize();
-            Zeroizing::new(hash.into())
-        });
-        let seed = Zeroizing::new(security.seed);
-        let (one, other) =
-            (expand::<8>(&seed, b"ofi-udp 2 gap one"), expand::<8>(&seed, b"ofi-udp 2 gap two"));
-        let gaps = Key(u64::from_le_bytes(*one), u64::from_le_bytes(*other));
-        let (suites, generator) = (security.suites & suites::ALL, Generator(seed));
-        let Security { translated, limits, .. } = *security;
-        Self { epoch, suites, psk, generator, gaps, translated, limits }
-    }
-
-    /// How many numbers of a session are used before one is left out, from `number` on: nobody else can tell.
-    pub fn gap(&self, session: u64, number: u64) -> u64 {
+impl Gaps {
+    /// How many numbers are used before one is left out, from `number` on.
+    fn gap(&self, session: u64, number: u64) -> u64 {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&session.to_le_bytes());
         bytes[8..].copy_from_slice(&number.to_le_bytes());
-        LEAST_GAP + hash::sip(self.gaps, &bytes) % GAPS
-    }
-
-    /// [`suites`] that it takes.
-    pub fn suites(&self) -> u8 {
-        self.suites
-    }
-
-    /// Whether sessions begin with a handshake of Noise or not at all.
-    pub fn insists(&self) -> bool {
-        self.psk.is_some() || self.suites & suites::CLEAR == 0
-    }
-
-    /// Whether the addresses that both ends have heard of must be theirs.
-    pub fn knows_addresses(&self) -> bool {
-        self.psk.is_some() && !self.translated
-    }
-
-    /// The client's part: its first message, about the question with this prologue, if there is to be one. `asked`: the
-    /// server insists.
-    pub fn initiate(&mut self, prologue: &[u8], asked: bool) -> Option<(Box<Initiator>, [u8; FIRST_LEN])> {
-        let may = asked && self.suites & suites::ENCRYPTED != 0;
-        (self.insists() || may).then(|| {
-            let private = self.generator.next();
-            let (initiator, message) = Initiator::new(self.psk.as_deref(), prologue, &private);
-            (Box::new(initiator), message)
-        })
-    }
-
-    /// What a server makes of a question.
-    pub fn examine(&self, init: &Init, prologue: &[u8]) -> Examined {
-        let responder = if init.message == [0; FIRST_LEN] {
-            if self.psk.is_some() {
-                return Examined::Refused(Refusal::Key);
-            }
-            None
-        } else {
-            match Responder::new(self.psk.as_deref(), prologue, &init.message) {
-                Ok(responder) => Some(Box::new(responder)),
-                Err(Forged) => return Examined::Refused(Refusal::Key),
-            }
-        };
-        let common = self.suites & init.suites;
-        // Where both let packets go in the clear, nobody wants more. AES is the faster one on processors that have it.
-        let suite =
-            [suites::CLEAR, suite::FIRST, suite::SECOND].into_iter().find(|suite| common & suite != 0);
-        match suite {
-            None => Examined::Refused(Refusal::Suites),
-            Some(suites::CLEAR) if self.psk.is_none() => Examined::Granted(suites::CLEAR, None),
-            Some(_) if responder.is_none() => Examined::Bare,
-            Some(suite) => Examined::Granted(suite, responder),
-        }
-    }
-
-    /// The server's part: its message, and what protects the session, if something does.
-    ///
-    /// # Errors
-    /// The client's public key is no key.
-    pub fn respond(
-        &mut self,
-        responder: Responder,
-        accept: &Accept,
-    ) -> Result<([u8; SEALED_ACCEPT_LEN], Option<Box<Protection>>), Refusal> {
-        let mut message = [0u8; SEALED_ACCEPT_LEN];
-        accept.write(&mut message[KEY_LEN..SEALED_ACCEPT_LEN - TAG_LEN]);
-        let private = self.generator.next();
-        let keys = responder.finish(&mut message, &private).map_err(|Forged| Refusal::Key)?;
-        Ok((message, self.protect(keys, accept.suite, false)))
-    }
-
-    /// What the client makes of the server's message, if it has sent one itself.
-    ///
-    /// # Errors
-    /// The answer is not one to this question by somebody with its key.
-    pub fn finish(
-        &self,
-        initiator: &Initiator,
-        message: &[u8],
-    ) -> Result<(Accept, Option<Box<Protection>>), Forged> {
-        let (payload, keys) = initiator.finish::<{ Accept::LEN }>(message)?;
-        let accept = Accept::parse(&payload).map_err(|_| Forged)?;
-        if !accept.suite.is_power_of_two() || accept.suite & self.suites == 0 {
-            return Err(Forged);
-        }
-        let protection = self.protect(keys, accept.suite, true);
-        Ok((accept, protection))
-    }
-
-    fn protect(&self, keys: [Secret; 2], suite: u8, client: bool) -> Option<Box<Protection>> {
-        let keys = keys.map(|key| expand(&key, b"ofi-udp 2 packets"));
-        (suite != suites::CLEAR).then(|| Box::new(Protection::new(keys, suite, self.limits, client)))
-    }
-
-    /// What protects a session of the endpoint with itself: as others are, but under keys that it needs to agree on
-    /// with nobody.
-    pub fn with_itself(&mut self) -> Option<Box<Protection>> {
-        let suite = [suite::FIRST, suite::SECOND].into_iter().find(|suite| self.suites & suite != 0)?;
-        if self.suites & suites::CLEAR != 0 {
-            return None;
-        }
-        let secret = self.generator.next();
-        Some(Box::new(Protection::new([secret.clone(), secret], suite, self.limits, true)))
+        LEAST_GAP + hash::sip(self.0, &bytes) % GAPS
     }
 }
 

@@ -17,15 +17,7 @@ use sha2::{Digest, Sha256};
 use x25519_dalek::{PublicKey, StaticSecret};
 use zeroize::Zeroizing;
 
-use super::Forged;
-use crate::wire::handshake::FIRST_LEN;
-
-/// Bytes of a public key.
-pub const KEY_LEN: usize = 32;
-/// Bytes by which a message is longer than what it carries.
-pub const TAG_LEN: usize = 16;
-// The public key, and a tag where there is a pre-shared key; zeros otherwise.
-const _: () = assert!(FIRST_LEN == KEY_LEN + TAG_LEN);
+use super::{FIRST_LEN, Forged, KEY_LEN, TAG_LEN};
 
 /// A key that is wiped.
 pub type Secret = Zeroizing<[u8; 32]>;

@@ -7,28 +7,12 @@
 use alloc::boxed::Box;
 use core::time::Duration;
 
-use super::expand;
+use super::identity::expand;
 use super::noise::Secret;
-use super::suite::{Cipher, TAG_LEN};
+use super::suite::Cipher;
+use super::{Limits, TAG_LEN};
 use crate::time::Instant;
 use crate::wire::{header, suites};
-
-/// How much a key is used. Both ends of a session must have the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Numbers of packets under one key.
-    pub packets: u64,
-    /// Packets that do not open after which a session ends, whose suite is AES-256-GCM.
-    pub forgeries_aes: u64,
-    /// And whose suite is ChaCha20-Poly1305.
-    pub forgeries_chacha: u64,
-}
-
-impl Limits {
-    /// Half of what RFC 9001 allows AES-GCM with packets of up to 2^16 bytes (appendix B.1.1), so that bytes need no
-    /// count of their own; and its integrity limits (section 6.6).
-    pub const RFC_9001: Self = Self { packets: 1 << 22, forgeries_aes: 1 << 52, forgeries_chacha: 1 << 36 };
-}
 
 /// How long late packets of the key before are taken: three times the longest probe timeout.
 const LATE: Duration = Duration::from_millis(1500);

@@ -6,12 +6,10 @@ use alloc::boxed::Box;
 use chacha20poly1305::aead::{AeadInOut, KeyInit};
 use chacha20poly1305::{ChaCha20Poly1305, Nonce, Tag};
 
-use super::expand;
+use super::TAG_LEN;
+use super::identity::expand;
 use super::noise::Secret;
 use crate::wire::suites;
-
-/// Bytes of what shows that a packet is as it was sealed.
-pub const TAG_LEN: usize = 16;
 
 /// The faster suite of this architecture, and the other.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]

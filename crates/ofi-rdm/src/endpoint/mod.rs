@@ -30,7 +30,7 @@ pub use statistics::EndpointStats;
 
 use crate::chunks::Chunks;
 use crate::connection::{Config, Connection, Stats};
-use crate::crypto::{Identity, Security};
+use crate::crypto::{Identity, NoEncryption, Security};
 use crate::driver::{Driver, Lost};
 use crate::hash::{self, Key};
 use crate::stream::Sender;
@@ -136,8 +136,13 @@ impl Endpoint {
 
     /// Says with whom it talks, and how packets are protected. To be called before anything else: an endpoint that is
     /// not told has no authorization key and sends in the clear.
-    pub fn secure(&mut self, security: &Security) {
-        self.identity = Identity::new(self.identity.epoch, security);
+    ///
+    /// # Errors
+    /// A build without the feature `encryption` takes neither a key nor wishes that leave out packets in the clear. The
+    /// endpoint must not be used then: it would send in the clear.
+    pub fn secure(&mut self, security: &Security) -> Result<(), NoEncryption> {
+        self.identity = Identity::new(self.identity.epoch, security)?;
+        Ok(())
     }
 
     /// Names the addresses at which datagrams reach this endpoint. Only from one of these does it take a question of

@@ -188,7 +188,8 @@ impl Net {
         let mut seed = [0u8; 32];
         seed.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = self.random.bits().to_le_bytes());
         let (translated, limits) = (false, self.limits);
-        endpoint.secure(&Security { suites, key: key.to_vec(), seed, translated, limits });
+        let security = Security { suites, key: key.to_vec(), seed, translated, limits };
+        endpoint.secure(&security).expect("this crate has the feature `encryption`");
         let here = &mut self.hosts[host];
         endpoint.set_addresses([here.address]);
         here.incarnation += 1;

@@ -17,7 +17,7 @@ use ofi_core::transport::{Arm, Host, Peer};
 use ofi_rdm::{Arrivals, Chunks, Endpoint, Instant};
 
 use crate::answer::{Spare, is_answer};
-use crate::config::{config, secret, security};
+use crate::config::{config, secret, secure};
 use crate::connected::{Connected, is_connected};
 use crate::datagram::{self, Beside, Book, Messages};
 use crate::glue::{ANSWERS, Closing, Glue};
@@ -77,7 +77,7 @@ impl UdpLanes {
         socket.mark(crate::class::of(info), ecn)?;
         let mut alive = Alive::new(wanted)?;
         let mut endpoint = Endpoint::new(config(socket.granted, alive.port), secret()?);
-        endpoint.secure(&security(&AuthKey::of(info))?);
+        secure(&mut endpoint, &AuthKey::of(info))?;
         endpoint.set_addresses(socket.names());
         alive.set_epoch(endpoint.epoch());
         alive.watch(socket.raw())?;
