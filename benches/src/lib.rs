@@ -39,6 +39,7 @@ pub mod report;
 pub mod rows;
 pub mod socket;
 pub mod spawn;
+pub mod sweeps;
 pub mod sys;
 pub mod table;
 pub mod targets;

@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 use ofi_benches::counts;
 use ofi_benches::{
     Error, Result, bare, bounce, instructions, lines, machine::Machine, ours::Role, pairs::Policy,
-    peers::packages, report, report::Report, rows, table, veth, worker,
+    peers::packages, report, report::Report, rows, sweeps, table, veth, worker,
 };
 
 /// Measures this stack beside libfabric and UCX over shared memory, and prints a table with a verdict on each line.
@@ -40,6 +40,9 @@ struct Options {
     /// Only lines whose key contains this; may be given several times. Keys are in the JSON.
     #[arg(long)]
     only: Vec<String>,
+    /// Measure sizes of messages and numbers of peers too, for the plots of `cargo xtask report`.
+    #[arg(long)]
+    sweeps: bool,
     /// Write the report as JSON into this file.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -198,7 +201,8 @@ fn compare(options: &Options, cores: [usize; 2]) -> Result<ExitCode> {
         longest_bounce_ns: options.longest_bounce,
     };
     let chosen = |key: &str| options.only.is_empty() || options.only.iter().any(|part| key.contains(part));
-    let lines: Vec<_> = lines::LINES.iter().filter(|line| chosen(line.key)).collect();
+    let sweeps = sweeps::lines().filter(|_| options.sweeps);
+    let lines: Vec<_> = lines::LINES.iter().chain(sweeps).filter(|line| chosen(line.key)).collect();
     let mut report = Report { machine: Machine::read(), cores, rows: Vec::with_capacity(lines.len()) };
     for (at, line) in lines.iter().enumerate() {
         eprintln!("[{}/{}] {} ({})", at + 1, lines.len(), line.title, line.key);

@@ -58,6 +58,33 @@ impl Benches {
         serde_json::from_str(text).map_err(|error| format!("the figures of ofi-benches: {error}"))
     }
 
+    /// The lines of a plot over sizes or numbers: ours, and each peer's. Latencies are in microseconds. Nothing for
+    /// figures that were measured without `--sweeps`.
+    pub fn sweep(&self, plot: &str) -> Vec<Series> {
+        let mut all: Vec<Series> = Vec::new();
+        let mut add = |name: &str, x: f64, value: Option<f64>| {
+            let Some(value) = value.filter(|value| value.is_finite() && *value > 0.0) else { return };
+            let at = all.iter().position(|series| series.0 == name).unwrap_or_else(|| {
+                all.push((name.into(), Vec::new()));
+                all.len() - 1
+            });
+            let points = &mut all[at].1;
+            // Ours was measured beside each peer; the first one's stands for all.
+            if points.iter().all(|point| point.0 != x) {
+                points.push((x, value));
+            }
+        };
+        for row in &self.rows {
+            let Some((of, x)) = row.sweep() else { continue };
+            if of == plot {
+                let scale = if row.quantity == "latency_ns" { 1e-3 } else { 1.0 };
+                add("ofi", x, row.ours.map(|value| value * scale));
+                add(&row.against, x, row.theirs.map(|value| value * scale));
+            }
+        }
+        all
+    }
+
     /// Lines that have no figures, each with the reason.
     pub fn not_run(&self) -> Vec<String> {
         let why = |row: &Row| Some(format!("{}: {}", row.key, row.error()?));
@@ -80,6 +107,12 @@ impl Row {
 
     fn less_is_better(&self) -> bool {
         !matches!(self.quantity.as_str(), "rate_m" | "bandwidth")
+    }
+
+    /// The plot that it is a point of, and where; `sweep-PLOT-PEER-X` (`benches/src/sweeps.rs`).
+    pub fn sweep(&self) -> Option<(&str, f64)> {
+        let mut parts = self.key.strip_prefix("sweep-")?.split('-');
+        Some((parts.next()?, parts.nth(1)?.parse().ok()?))
     }
 
     /// Why there are no figures.

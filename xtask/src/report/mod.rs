@@ -12,6 +12,7 @@ use clap::Args;
 use crate::StepResult;
 use crate::step::{Outcome, cargo, command, output, root, run, target_dir};
 use data::{Benches, Sizes};
+use plot::Over;
 
 /// Where the plots go, beside the page.
 const PLOTS: &str = "performance";
@@ -66,7 +67,8 @@ fn measure(options: &Options, work: &Path, commands: &mut Vec<String>) -> Result
     fs::create_dir_all(work).map_err(|error| format!("{}: {error}", work.display()))?;
     let (benches, sizes) = (work.join("benches.json"), work.join("sizes.json"));
     let pairs = if options.quick { "1".to_string() } else { options.pairs.to_string() };
-    let arguments = ["run", "--release", "--package", "ofi-benches", "--", "--pairs", &pairs, "--json"];
+    let arguments =
+        ["run", "--release", "--package", "ofi-benches", "--", "--sweeps", "--pairs", &pairs, "--json"];
     commands.push(format!("cargo {} FILE", arguments.join(" ")));
     let _ = fs::remove_file(&benches);
     let ended = run(cargo(&arguments).arg(&benches));
@@ -91,17 +93,28 @@ fn write(folder: &Path, benches: &Benches, sizes: &Sizes, about: &page::About) -
     for theme in plot::THEMES {
         for (name, svg) in [
             ("ratios", plot::ratios(benches, theme)),
-            ("latency", plot::by_size("One way, microseconds", &sizes.latency(), theme)),
-            ("bandwidth", plot::by_size("Bandwidth, GB/s", &sizes.bandwidth(), theme)),
+            ("latency", plot::lines("One way, microseconds", &sizes.latency(), Over::Sizes, theme)),
+            ("bandwidth", plot::lines("Bandwidth, GB/s", &sizes.bandwidth(), Over::Sizes, theme)),
         ] {
-            let file = plots.join(format!("{name}-{}.svg", theme.name));
-            fs::write(&file, svg).map_err(|error| format!("{}: {error}", file.display()))?;
+            write_plot(&plots, name, &svg, theme)?;
+        }
+        for sweep in page::SWEEPS {
+            let series = benches.sweep(sweep.plot);
+            if !series.is_empty() {
+                let svg = plot::lines(sweep.axis, &series, sweep.over, theme);
+                write_plot(&plots, &format!("sweep-{}", sweep.plot), &svg, theme)?;
+            }
         }
     }
     let page = folder.join("performance.md");
     fs::write(&page, page::markdown(benches, sizes, about))
         .map_err(|error| format!("{}: {error}", page.display()))?;
     Ok(page)
+}
+
+fn write_plot(folder: &Path, name: &str, svg: &str, theme: plot::Theme) -> Result<(), String> {
+    let file = folder.join(format!("{name}-{}.svg", theme.name));
+    fs::write(&file, svg).map_err(|error| format!("{}: {error}", file.display()))
 }
 
 /// Names the page in the book.
@@ -185,7 +198,7 @@ mod tests {
             let ratios = plot::ratios(&benches, theme);
             assert!(ratios.starts_with("<svg ") && ratios.ends_with("</svg>\n"), "{ratios}");
             assert!(ratios.contains(theme.losing) && ratios.contains("a &lt;b&gt; &amp; c"), "{ratios}");
-            let lines = plot::by_size("x", &sizes.latency(), theme);
+            let lines = plot::lines("x", &sizes.latency(), Over::Sizes, theme);
             assert_eq!(lines.matches("<polyline").count(), 2, "{lines}");
             assert!(!lines.contains("NaN") && !lines.contains("inf"), "{lines}");
         }
@@ -196,6 +209,36 @@ mod tests {
             assert!(folder.join(link).exists(), "{link}");
         }
         fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn points_of_ours_and_theirs_become_lines_of_one_plot() {
+        let row = |key: &str, against: &str, ours: &str, theirs: &str| {
+            format!(
+                r#"{{"key":"{key}","title":"t","quantity":"latency_ns","against":"{against}","ours":{ours},"theirs":{theirs},"ratio":null,"ratio_range":null,"verdict":"shown"}}"#
+            )
+        };
+        let rows = [
+            row("sweep-latency-libfabric-8", "libfabric", "100", "300"),
+            row("sweep-latency-libfabric-64", "libfabric", "110", "310"),
+            row("sweep-latency-ucx-8", "UCX", "120", "null"),
+            row("sweep-peers-none-10", "", "900", "null"),
+            row("latency-ucx", "UCX", "1", "1"),
+        ];
+        let machine = r#"{"cpu":"c","cores":2,"kernel":"k","huge_pages":"never"}"#;
+        let text = format!(r#"{{"machine":{machine},"cores":[0,1],"rows":[{}]}}"#, rows.join(","));
+        let benches = Benches::parse(&text).unwrap();
+        assert_eq!(
+            benches.sweep("latency"),
+            [
+                ("ofi".to_string(), vec![(8.0, 0.1), (64.0, 0.11)]),
+                ("libfabric".into(), vec![(8.0, 0.3), (64.0, 0.31)])
+            ]
+        );
+        assert_eq!(benches.sweep("peers"), [("ofi".to_string(), vec![(10.0, 0.9)])]);
+        let page = page::markdown(&benches, &canned().1, &about());
+        assert!(page.contains("sweep-latency-light.svg") && page.contains("sweep-peers-dark.svg"), "{page}");
+        assert!(!page.contains("sweep-bandwidth"), "nothing was measured for it: {page}");
     }
 
     #[test]

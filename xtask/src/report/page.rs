@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::PLOTS;
 use super::data::{Benches, Row, Sizes};
+use super::plot::Over;
 
 /// What the figures themselves do not say.
 pub struct About {
@@ -14,6 +15,46 @@ pub struct About {
     /// How.
     pub commands: Vec<String>,
 }
+
+/// A plot over sizes or numbers, ours beside the peers'.
+pub struct Sweep {
+    /// Its name in the keys of `benches/src/sweeps.rs`.
+    pub plot: &'static str,
+    /// What its lines are, with the unit.
+    pub axis: &'static str,
+    /// For people who do not see it.
+    title: &'static str,
+    /// What it goes over.
+    pub over: Over,
+}
+
+const fn sweep(plot: &'static str, axis: &'static str, title: &'static str, over: Over) -> Sweep {
+    Sweep { plot, axis, title, over }
+}
+
+/// All of them, in the order of the page.
+pub const SWEEPS: [Sweep; 5] = [
+    sweep(
+        "latency",
+        "Shared memory: one way, microseconds",
+        "Latency by size, over shared memory",
+        Over::Sizes,
+    ),
+    sweep(
+        "bandwidth",
+        "Shared memory: bandwidth, GB/s",
+        "Bandwidth by size, over shared memory",
+        Over::Sizes,
+    ),
+    sweep("udp_latency", "Sockets: one way, microseconds", "Latency by size, over sockets", Over::Sizes),
+    sweep("udp_bandwidth", "Sockets: bandwidth, GB/s", "Bandwidth by size, over sockets", Over::Sizes),
+    sweep(
+        "peers",
+        "A message and its answer by turns, microseconds",
+        "Latency by number of UDP peers",
+        Over::Numbers,
+    ),
+];
 
 const HEAD: &str =
     "| measurement | ours | against | theirs | times better (range) |\n|---|---|---|---|---|\n";
@@ -54,6 +95,14 @@ fn write_page(text: &mut String, benches: &Benches, sizes: &Sizes, about: &About
     }
     writeln!(text, "## Every line\n")?;
     table(text, &benches.rows.iter().filter(|row| row.error().is_none()).collect::<Vec<_>>())?;
+    let drawn = |sweep: &&Sweep| !benches.sweep(sweep.plot).is_empty();
+    if SWEEPS.iter().any(|sweep| drawn(&sweep)) {
+        writeln!(text, "## Ours and theirs by size, and by number of peers\n")?;
+        SWEEPS
+            .iter()
+            .filter(drawn)
+            .try_for_each(|sweep| picture(text, &format!("sweep-{}", sweep.plot), sweep.title))?;
+    }
     writeln!(text, "## By size\n\nBetween two processes of this host, by `fi_pingpong`.\n")?;
     picture(text, "latency", "Latency by size")?;
     picture(text, "bandwidth", "Bandwidth by size")?;

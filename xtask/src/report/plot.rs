@@ -54,7 +54,12 @@ pub fn ratios(benches: &Benches, theme: Theme) -> String {
     const WIDTH: f64 = 900.0;
     const ROW: f64 = 18.0;
     const TOP: f64 = 30.0;
-    let rows: Vec<_> = benches.rows.iter().filter_map(|row| Some((row, row.advantage()?))).collect();
+    let rows: Vec<_> = benches
+        .rows
+        .iter()
+        .filter(|row| row.sweep().is_none())
+        .filter_map(|row| Some((row, row.advantage()?)))
+        .collect();
     let height = TOP + ROW * rows.len() as f64 + 10.0;
     let x = |times: f64| LABEL + (WIDTH - LABEL - 60.0) * (times.log2().clamp(-4.0, 4.0) + 4.0) / 8.0;
     let mut svg = begin(WIDTH, height, theme);
@@ -102,8 +107,17 @@ fn scale(values: impl Iterator<Item = f64>, base: f64) -> (f64, f64) {
     (low, base.powf(high.log(base).ceil()).max(low * base))
 }
 
-/// A line for each series over the sizes of messages, both scales logarithmic.
-pub fn by_size(title: &str, series: &[Series], theme: Theme) -> String {
+/// What a plot goes over.
+#[derive(Clone, Copy)]
+pub enum Over {
+    /// Bytes of a message.
+    Sizes,
+    /// How many there are of something.
+    Numbers,
+}
+
+/// A line for each series, both scales logarithmic.
+pub fn lines(title: &str, series: &[Series], over: Over, theme: Theme) -> String {
     const WIDTH: f64 = 720.0;
     const HEIGHT: f64 = 360.0;
     const LEFT: f64 = 60.0;
@@ -111,7 +125,11 @@ pub fn by_size(title: &str, series: &[Series], theme: Theme) -> String {
     const TOP: f64 = 40.0;
     const BOTTOM: f64 = 40.0;
     let points = || series.iter().flat_map(|(_, points)| points);
-    let (x_low, x_high) = scale(points().map(|point| point.0), 2.0);
+    let (base, step, label): (f64, f64, fn(f64) -> String) = match over {
+        Over::Sizes => (2.0, 16.0, bytes),
+        Over::Numbers => (10.0, 10.0, |value| format!("{value:.0}")),
+    };
+    let (x_low, x_high) = scale(points().map(|point| point.0), base);
     let (y_low, y_high) = scale(points().map(|point| point.1), 10.0);
     let share = |value: f64, low: f64, high: f64| (value / low).ln() / (high / low).ln();
     let x = |value: f64| LEFT + (WIDTH - LEFT - RIGHT) * share(value, x_low, x_high);
@@ -142,9 +160,9 @@ pub fn by_size(title: &str, series: &[Series], theme: Theme) -> String {
             svg,
             "<text x=\"{:.1}\" y=\"{at}\" text-anchor=\"middle\">{}</text>",
             x(tick),
-            bytes(tick)
+            label(tick)
         );
-        tick *= 16.0;
+        tick *= step;
     }
     for (place, (name, points)) in series.iter().enumerate() {
         let Some(last) = points.last() else { continue };

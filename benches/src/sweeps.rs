@@ -1,0 +1,96 @@
+//! Lines over sizes of messages and numbers of peers, from which `cargo xtask report` draws its plots. None has a bound.
+//!
+//! A key is `sweep-PLOT-PEER-X`.
+
+use crate::{
+    figures::Quantity,
+    ours::{Job, Test},
+    peers::{Benchmark, Peer, PeerRun, Wire},
+    targets::{Against, Bound, Line, Ours},
+};
+
+/// Enough messages that a run takes some tenths of a second.
+const fn messages(size: usize, wire: Wire) -> u64 {
+    let over_shm = match size {
+        0..=4096 => 200_000,
+        4097..=65_536 => 20_000,
+        _ => 2_000,
+    };
+    if matches!(wire, Wire::Shm) { over_shm } else { over_shm / 4 }
+}
+
+const fn line(
+    key: &'static str,
+    title: &'static str,
+    benchmark: Benchmark,
+    (peer, wire, size): (Peer, Wire, usize),
+) -> Line {
+    let (quantity, test) = match benchmark {
+        Benchmark::Stream => (Quantity::Bandwidth, Test::Stream),
+        _ => (Quantity::LatencyNs, Test::PingPong),
+    };
+    let job = Job::new(test, size, messages(size, wire));
+    let ours = Ours::Job(if matches!(wire, Wire::Shm) { job } else { job.over_udp() });
+    let against = Some(Against::Peer(PeerRun { peer, benchmark, size, wire }));
+    Line { key, title, quantity, ours, against, bound: Bound::None, goal: None }
+}
+
+const fn peers(key: &'static str, title: &'static str, peers: usize) -> Line {
+    let ours = Ours::Job(Job::new(Test::Round { peers }, 64, 100_000).over_udp());
+    Line { key, title, quantity: Quantity::LatencyNs, ours, against: None, bound: Bound::None, goal: None }
+}
+
+/// A line for each size: `sizes!(plot, peer, "what", benchmark, wire)`.
+macro_rules! sizes {
+    ($plot:literal, $name:literal, $what:literal, $benchmark:ident, $peer:ident, $wire:ident) => {
+        sizes!(@ $plot, $name, $what, $benchmark, $peer, $wire;
+            8, 64, 512, 4096, 16384, 65536, 262144, 1048576)
+    };
+    (@ $plot:literal, $name:literal, $what:literal, $benchmark:ident, $peer:ident, $wire:ident; $($size:literal),*) => {
+        [$(line(
+            concat!("sweep-", $plot, "-", $name, "-", $size),
+            concat!($size, " B ", $what),
+            Benchmark::$benchmark,
+            (Peer::$peer, Wire::$wire, $size),
+        )),*]
+    };
+}
+
+/// Every one.
+pub fn lines() -> impl Iterator<Item = &'static Line> {
+    const LATENCY: [Line; 8] = sizes!("latency", "libfabric", "message, one way", Latency, Libfabric, Shm);
+    const LATENCY_UCX: [Line; 8] = sizes!("latency", "ucx", "message, one way", Latency, Ucx, Shm);
+    const BANDWIDTH: [Line; 8] = sizes!("bandwidth", "libfabric", "messages", Stream, Libfabric, Shm);
+    const BANDWIDTH_UCX: [Line; 8] = sizes!("bandwidth", "ucx", "messages", Stream, Ucx, Shm);
+    const UDP_LATENCY: [Line; 8] =
+        sizes!("udp_latency", "libfabric", "message over UDP, one way", Latency, Libfabric, Tcp);
+    const UDP_BANDWIDTH: [Line; 8] =
+        sizes!("udp_bandwidth", "libfabric", "messages over UDP", Stream, Libfabric, Tcp);
+    const PEERS: [Line; 4] = [
+        peers("sweep-peers-none-10", "64 B message and answer, 10 UDP peers by turns", 10),
+        peers("sweep-peers-none-100", "64 B message and answer, 100 UDP peers by turns", 100),
+        peers("sweep-peers-none-1000", "64 B message and answer, 1,000 UDP peers by turns", 1000),
+        peers("sweep-peers-none-10000", "64 B message and answer, 10,000 UDP peers by turns", 10_000),
+    ];
+    static ALL: [&[Line]; 7] =
+        [&LATENCY, &LATENCY_UCX, &BANDWIDTH, &BANDWIDTH_UCX, &UDP_LATENCY, &UDP_BANDWIDTH, &PEERS];
+    ALL.into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_say_plot_peer_and_place() {
+        let mut keys: Vec<_> = lines().map(|line| line.key).collect();
+        for key in &keys {
+            let parts: Vec<_> = key.split('-').collect();
+            assert!(parts.len() == 4 && parts[0] == "sweep" && parts[3].parse::<usize>().is_ok(), "{key}");
+        }
+        let all = keys.len();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), all);
+    }
+}
