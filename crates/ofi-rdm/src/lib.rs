@@ -7,8 +7,8 @@
 //! into packets and repeats what is lost, and on the peer `stream/receive.rs` puts it back in order and
 //! hands it to [`Driver::record`]. How sessions begin and end: `endpoint/incoming.rs`, `wire/handshake.rs`.
 //!
-//! Without the feature `encryption`, which is on by default, there are no ciphers: [`Endpoint::secure`] refuses keys, and
-//! peers that insist on encryption are refused.
+//! Without the feature `encryption`, which is on by default, there are no ciphers: [`Endpoint::secure`] refuses keys,
+//! and peers that insist on encryption are refused.
 
 #![no_std]
 #![forbid(unsafe_code)]

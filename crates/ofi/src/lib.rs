@@ -25,7 +25,7 @@
 //! |---|---|
 //! | `shm` (default) | provider `shm`: processes of one host |
 //! | `udp` (default) | provider `udp`: processes of one host and of others |
-//! | `encryption` (default) | `udp` encrypts packets and checks authorization keys; without it, it refuses to open with either |
+//! | `encryption` (default) | `udp` has authorization keys and encryption; it refuses both without this feature |
 //! | `tokio` | nodes that are driven by tokio's reactor |
 //! | `verbs` | provider `verbs`: RDMA devices, by rdma-core, which is opened at run time |
 //! | `efa` | provider `efa`: EFA devices, likewise |
