@@ -1,4 +1,4 @@
-//! Lines over sizes of messages and numbers of peers, from which `cargo xtask report` draws its plots. None has a bound.
+//! Lines over sizes of messages and numbers of peers, from which `cargo xtask report` draws plots. None has a bound.
 //!
 //! A key is `sweep-PLOT-PEER-X`.
 
