@@ -75,7 +75,7 @@ fn packages() -> StepResult {
         "--offline",
         "--quiet",
     ];
-    let others = ["xtask", "ofi-tests", "ofi-benches", "efa-emulator"];
+    let others = ["xtask", "ofi-tests", "ofi-benches", "efa-emulator", "cuda-emulator"];
     run(cargo(&workspace).args(others.iter().flat_map(|package| ["--exclude", package])))
 }
 

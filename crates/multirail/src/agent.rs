@@ -14,9 +14,12 @@ use crate::builder::{Builder, Thread};
 use crate::driver::{Driver, Guard, Shared};
 use crate::engine::{Counts, Event, Latencies, Notification, PathState, PeerId, Piece, Plan, Way};
 use crate::future::NextNotification;
-use crate::memory::{Inner as RegionInner, Library, Local, Region};
+#[cfg(feature = "cuda")]
+use crate::memory::cuda::DeviceMemory;
 use crate::rail::RailCounts;
-use crate::transfer::{Prepared, Remote, Transfer};
+use crate::region::{Inner as RegionInner, Library, Local, Region};
+use crate::staging;
+use crate::transfer::{Posted, Prepared, Remote, Transfer};
 use crate::wire::{Metadata, RegionInfo};
 
 /// How long an agent that is dropped tries to tell its peers.
@@ -61,6 +64,16 @@ impl Agent {
         Ok(self.keep(Region::new(self.region_id(), buffer, &self.shared.domains)?))
     }
 
+    /// Makes memory of a CUDA device a region. Rails do not touch it: each end copies between it and memory that rails
+    /// move, and within a host it is mapped where that can be ([`Builder::map_devices`]).
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for no bytes.
+    #[cfg(feature = "cuda")]
+    pub fn register_device(&self, memory: DeviceMemory) -> Result<Region<DeviceMemory>> {
+        Ok(self.keep(Region::of_device(self.region_id(), memory, &self.shared.domains)?))
+    }
+
     /// Allocates a region that peers of the same host share: the fastest there. It is zeroed.
     ///
     /// # Errors
@@ -80,7 +93,10 @@ impl Agent {
             let regions = self.shared.regions.lock().unwrap_or_else(PoisonError::into_inner);
             regions.values().filter_map(Weak::upgrade).filter(|region| !region.is_revoked()).collect()
         };
-        let infos = regions.iter().map(|region| region.info()).collect::<Result<Vec<RegionInfo>>>()?;
+        let infos = regions
+            .iter()
+            .map(|region| region.info(self.shared.map_devices))
+            .collect::<Result<Vec<RegionInfo>>>()?;
         Ok(self.shared.lock().core.metadata(infos).encode())
     }
 
@@ -94,7 +110,7 @@ impl Agent {
     /// # Errors
     /// As there.
     pub fn metadata_of<B>(&self, region: &Region<B>) -> Result<Vec<u8>> {
-        let info = region.inner().info()?;
+        let info = region.inner().info(self.shared.map_devices)?;
         Ok(self.shared.lock().core.metadata(vec![info]).encode())
     }
 
@@ -109,7 +125,10 @@ impl Agent {
         inner.revoke();
         self.shared.rouse(&mut self.shared.lock());
         let uses = |guard: &Guard| guard.iter().any(|other| Arc::ptr_eq(other, inner));
-        let quiet = self.shared.wait_for(timeout, |driver| (!driver.core.is_used(uses)).then_some(()))?;
+        let quiet = self.shared.wait_for(timeout, |driver| {
+            let is_used = driver.core.is_used(uses) || driver.staging.is_used(inner);
+            (!is_used).then_some(())
+        })?;
         if quiet.is_none() {
             return Err(Error::wanted(
                 Errno::EBUSY,
@@ -233,6 +252,13 @@ impl Agent {
                 len: local.len,
             });
         }
+        let is_staged = plan.guard.iter().any(|region| region.device().is_some())
+            || plan.regions.iter().any(|region| region.is_staged);
+        let plan = if is_staged {
+            Posted::Staged(Arc::new(staged(plan, peer_id)))
+        } else {
+            Posted::Moved(Arc::new(plan))
+        };
         Ok(Prepared::new(plan, peer_id, self.clone()))
     }
 
@@ -320,8 +346,9 @@ impl Agent {
 
     /// Operations that rails have not given back, and transfers that were not given up or are not quiet.
     pub fn under_way(&self) -> (usize, usize) {
-        let (operations, transfers, _) = self.shared.lock().core.kept();
-        (operations, transfers)
+        let driver = self.shared.lock();
+        let (operations, transfers, _) = driver.core.kept();
+        (operations, transfers + driver.staging.kept())
     }
 
     /// What was dropped and moved.
@@ -364,6 +391,20 @@ impl Agent {
     pub fn progress(&self) -> Result<bool> {
         self.shared.poll()
     }
+}
+
+/// A plan whose bytes do not go straight over the rails.
+fn staged(plan: Plan<Guard>, peer: PeerId) -> staging::Plan {
+    let Plan { way, pieces, regions, incarnation, total, guard } = plan;
+    let piece = |piece: Piece| staging::Piece {
+        local: Arc::clone(&guard[piece.region as usize]),
+        at: piece.local,
+        remote: Arc::clone(&regions[piece.remote_region as usize]),
+        offset: piece.remote,
+        len: piece.len,
+    };
+    let pieces = pieces.into_iter().map(piece).collect();
+    staging::Plan { way, peer, incarnation, pieces, total }
 }
 
 fn unknown_region(peer: &str, region: u64, nth: usize) -> Error {

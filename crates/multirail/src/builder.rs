@@ -1,6 +1,5 @@
 //! Opening an agent.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
@@ -14,6 +13,7 @@ use crate::agent::Agent;
 use crate::driver::{Driver, Shared};
 use crate::engine::{Config, Core, RailSpec};
 use crate::rail::Rail;
+use crate::staging::Staging;
 use crate::wait::Waiters;
 use crate::wire::{MOST_RAILS, check_name};
 
@@ -34,6 +34,7 @@ pub struct Builder {
     config: Config,
     progress_thread: bool,
     shared_memory: bool,
+    map_devices: bool,
 }
 
 #[derive(Debug)]
@@ -50,6 +51,7 @@ impl Builder {
             config: Config::default(),
             progress_thread: false,
             shared_memory: true,
+            map_devices: true,
         }
     }
 
@@ -81,6 +83,12 @@ impl Builder {
         Self { shared_memory: wanted, ..self }
     }
 
+    /// Whether memory of devices is mapped into processes of this host (CUDA IPC): this agent hands out handles, and
+    /// opens those of its peers. A handle gives the whole allocation, and cannot be taken back.
+    pub fn map_devices(self, wanted: bool) -> Self {
+        Self { map_devices: wanted, ..self }
+    }
+
     /// Opens it.
     ///
     /// # Errors
@@ -104,6 +112,8 @@ impl Builder {
         let specs: Vec<RailSpec> = rails.iter().map(|rail| rail.spec.clone()).collect();
         let domains: Arc<[Arc<dyn Domain>]> = rails.iter().map(|rail| Arc::clone(&rail.domain)).collect();
         let core = Core::new(&self.name, specs, self.config, Box::new(random));
+        let regions = Arc::default();
+        let staging = Staging::new(Arc::clone(&domains), Arc::clone(&regions), self.map_devices);
         let shared = Arc::new(Shared {
             name: self.name.into(),
             began: Instant::now(),
@@ -111,8 +121,9 @@ impl Builder {
             news: Condvar::new(),
             queues: rails.iter().map(Rail::queue).collect(),
             has_thread: self.progress_thread,
-            state: Mutex::new(Driver { core, rails, waiters: Waiters::default() }),
-            regions: Mutex::new(BTreeMap::new()),
+            state: Mutex::new(Driver { core, rails, staging, waiters: Waiters::default() }),
+            regions,
+            map_devices: self.map_devices,
             next_region: AtomicU64::new(1),
             over: AtomicBool::new(false),
         });

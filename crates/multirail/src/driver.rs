@@ -9,8 +9,9 @@ use ofi::raw::{CompletionQueue, Domain};
 use ofi::{Errno, Error};
 
 use crate::engine::{Access, Core, OpId, Plan, Refused, Sink};
-use crate::memory::Inner as RegionInner;
 use crate::rail::Rail;
+use crate::region::Inner as RegionInner;
+use crate::staging::Staging;
 use crate::wait::Waiters;
 
 /// Queue reads of one rail in one call of [`Driver::progress`], so that it ends.
@@ -29,7 +30,9 @@ pub(crate) struct Shared {
     /// The rails' queues: their descriptors stay open while somebody sleeps on them.
     pub(crate) queues: Box<[Arc<dyn CompletionQueue>]>,
     pub(crate) has_thread: bool,
-    pub(crate) regions: Mutex<BTreeMap<u64, Weak<RegionInner>>>,
+    pub(crate) regions: Arc<Mutex<BTreeMap<u64, Weak<RegionInner>>>>,
+    /// Whether regions of devices are exported.
+    pub(crate) map_devices: bool,
     pub(crate) next_region: AtomicU64,
     pub(crate) over: AtomicBool,
 }
@@ -49,6 +52,7 @@ pub(crate) struct Driver {
     // Fields drop in order: rails first, since closing them ends what uses the memory that the plans of `core` keep.
     pub(crate) rails: Vec<Rail>,
     pub(crate) core: Core<Guard>,
+    pub(crate) staging: Staging,
     pub(crate) waiters: Waiters,
 }
 
@@ -67,12 +71,18 @@ impl Driver {
             }
         }
         self.core.tick(now);
+        was_busy |= self.staging.advance(&mut self.core, now);
         Ok(self.pump(now) || was_busy)
     }
 
-    /// Whether something waits for room of a rail, of which no descriptor tells.
+    /// When [`Driver::progress`] wants to be called next, whatever happens.
+    pub(crate) fn next_timeout(&self) -> Option<Duration> {
+        self.core.next_timeout().into_iter().chain(self.staging.next_timeout()).min()
+    }
+
+    /// Whether something waits for what no descriptor tells of: room of a rail, a copy's end.
     pub(crate) fn is_stalled(&self) -> bool {
-        self.core.is_stalled() || self.rails.iter().any(Rail::is_short)
+        self.core.is_stalled() || self.staging.is_copying() || self.rails.iter().any(Rail::is_short)
     }
 
     /// Hands the rails what is to be done. Whether there was anything.

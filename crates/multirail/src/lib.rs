@@ -7,7 +7,7 @@
 //!
 //! What decides is [`engine`], which does no I/O; [`wire`] has what agents tell each other. `docs/multirail.md` is the
 //! guide.
-#![deny(unsafe_code)] // allowed in memory.rs and rail.rs, which lend memory to rails, and wait.rs
+#![deny(unsafe_code)] // allowed in region.rs and rail.rs, which lend memory to rails, memory/ and staging/, which copy it, and wait.rs
 
 mod agent;
 mod builder;
@@ -18,9 +18,11 @@ mod etcd;
 mod exchange;
 mod exported;
 mod future;
-mod memory;
+pub mod memory;
 mod rail;
 mod range;
+mod region;
+mod staging;
 pub mod topology;
 mod transfer;
 mod wait;
@@ -33,7 +35,8 @@ pub use engine::{Config, Event, Notification, Outcome, PathState, Progress, Way}
 pub use etcd::{Etcd, Members, Published};
 pub use exchange::Server;
 pub use future::{Ended, NextNotification};
-pub use memory::{Library, Local, Region};
+pub use memory::Kind;
 pub use rail::RailCounts;
+pub use region::{Library, Local, Region};
 pub use topology::Topology;
 pub use transfer::{Prepared, Remote, Transfer};

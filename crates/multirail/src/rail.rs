@@ -218,7 +218,7 @@ impl Rail {
     pub(crate) fn access(
         &mut self,
         access: &Access,
-        region: &crate::memory::Inner,
+        region: &crate::region::Inner,
         more: bool,
     ) -> Result<()> {
         let addr = region.pointer(access.local, access.len).ok_or_else(|| Error::new(Errno::EFAULT))?;
@@ -259,7 +259,7 @@ impl Rail {
         posted
     }
 
-    fn index(&self, region: &crate::memory::Inner) -> Result<usize> {
+    fn index(&self, region: &crate::region::Inner) -> Result<usize> {
         region.rail_of(&self.domain).ok_or_else(|| Error::new(Errno::EDOMAIN))
     }
 

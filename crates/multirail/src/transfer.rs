@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ofi::{Errno, Error, Result};
+use ofi_core::slots::SlotId;
 
 use crate::agent::Agent;
 use crate::driver::{Driver, Guard};
 use crate::engine::{Outcome, PeerId, Plan, Progress, TransferId};
 use crate::future::Ended;
+use crate::staging;
 
 /// A range of a region of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,29 +26,51 @@ pub struct Remote {
 /// Transfers that were prepared: post it as often as you like.
 #[derive(Clone, Debug)]
 pub struct Prepared {
-    plan: Arc<Plan<Guard>>,
+    plan: Posted,
     peer: PeerId,
     agent: Agent,
 }
 
+/// What is posted.
+#[derive(Clone, Debug)]
+pub(crate) enum Posted {
+    /// Its bytes go over the rails as they are.
+    Moved(Arc<Plan<Guard>>),
+    /// An end copies them.
+    Staged(Arc<staging::Plan>),
+}
+
+/// Names a transfer under way.
+#[derive(Clone, Copy, Debug)]
+enum Id {
+    Moved(TransferId),
+    Staged(SlotId),
+}
+
 impl Prepared {
-    pub(crate) fn new(plan: Plan<Guard>, peer: PeerId, agent: Agent) -> Self {
-        Self { plan: Arc::new(plan), peer, agent }
+    pub(crate) fn new(plan: Posted, peer: PeerId, agent: Agent) -> Self {
+        Self { plan, peer, agent }
     }
 
     /// Bytes of one transfer.
     pub fn total(&self) -> u64 {
-        self.plan.total
+        match &self.plan {
+            Posted::Moved(plan) => plan.total,
+            Posted::Staged(plan) => plan.total,
+        }
     }
 
     /// How many descriptors it has.
     pub fn len(&self) -> usize {
-        self.plan.pieces.len()
+        match &self.plan {
+            Posted::Moved(plan) => plan.pieces.len(),
+            Posted::Staged(plan) => plan.pieces.len(),
+        }
     }
 
     /// Whether it has none.
     pub fn is_empty(&self) -> bool {
-        self.plan.pieces.is_empty()
+        self.len() == 0
     }
 
     /// Starts a transfer. It has ended after `timeout` in any case.
@@ -71,10 +95,22 @@ impl Prepared {
         let mut driver = shared.lock();
         let now = shared.now();
         let deadline = now.saturating_add(timeout);
-        let id = driver
-            .core
-            .post(self.peer, Arc::clone(&self.plan), notice.map(<[u8]>::to_vec), deadline, now)
-            .map_err(|(errno, why)| Error::with(errno, why))?;
+        let notice = notice.map(<[u8]>::to_vec);
+        let posted = match &self.plan {
+            Posted::Moved(plan) => {
+                driver.core.post(self.peer, Arc::clone(plan), notice, deadline, now).map(Id::Moved)
+            }
+            Posted::Staged(plan) => {
+                let checked = driver.core.check(self.peer, plan.incarnation, notice.as_deref());
+                let driver = &mut *driver;
+                checked.map(|()| {
+                    let id = driver.staging.post(Arc::clone(plan), notice, deadline);
+                    driver.staging.advance(&mut driver.core, now);
+                    Id::Staged(id)
+                })
+            }
+        };
+        let id = posted.map_err(|(errno, why)| Error::with(errno, why))?;
         driver.pump(now);
         shared.posted(&mut driver);
         drop(driver);
@@ -86,7 +122,7 @@ impl Prepared {
         let driver = self.agent.shared.lock();
         let paths = driver.core.paths(self.peer, self.agent.shared.now());
         let bandwidth: f64 = paths.iter().filter(|path| path.up).map(|path| path.bandwidth).sum();
-        (bandwidth > 0.0).then(|| Duration::from_secs_f64(self.plan.total as f64 / bandwidth))
+        (bandwidth > 0.0).then(|| Duration::from_secs_f64(self.total() as f64 / bandwidth))
     }
 }
 
@@ -95,14 +131,14 @@ impl Prepared {
 #[must_use = "a transfer that is dropped is cancelled"]
 pub struct Transfer {
     agent: Agent,
-    id: TransferId,
+    id: Id,
 }
 
 impl Transfer {
     /// How it goes, as of the last progress.
     pub fn progress(&self) -> Progress {
         let gone = Progress { outcome: Some(Outcome::Cancelled), moved: 0, total: 0, is_quiet: true };
-        self.agent.shared.lock().core.progress(self.id).unwrap_or(gone)
+        self.agent.shared.lock().progress_of(self.id).unwrap_or(gone)
     }
 
     /// Drives the agent once, and says how the transfer goes.
@@ -136,7 +172,7 @@ impl Transfer {
 
     /// How it ended, if it has.
     pub(crate) fn outcome(&self, driver: &Driver) -> Option<Outcome> {
-        driver.core.progress(self.id).map_or(Some(Outcome::Cancelled), |progress| progress.outcome)
+        driver.progress_of(self.id).map_or(Some(Outcome::Cancelled), |progress| progress.outcome)
     }
 
     /// Waits, after its end, until no rail uses its memory; `false` if one still does after `timeout`.
@@ -146,7 +182,7 @@ impl Transfer {
     pub fn wait_quiet(&self, timeout: Duration) -> Result<bool> {
         let id = self.id;
         let quiet = self.agent.shared.wait_for(timeout, |driver| {
-            driver.core.progress(id).is_none_or(|progress| progress.is_quiet).then_some(())
+            driver.progress_of(id).is_none_or(|progress| progress.is_quiet).then_some(())
         })?;
         Ok(quiet.is_some())
     }
@@ -155,8 +191,20 @@ impl Transfer {
     /// [`Transfer::wait_quiet`].
     pub fn cancel(&self) {
         let mut driver = self.agent.shared.lock();
-        driver.core.cancel(self.id);
+        match self.id {
+            Id::Moved(id) => driver.core.cancel(id),
+            Id::Staged(id) => driver.staging.cancel(id),
+        }
         self.agent.shared.rouse(&mut driver);
+    }
+}
+
+impl Driver {
+    fn progress_of(&self, id: Id) -> Option<Progress> {
+        match id {
+            Id::Moved(id) => self.core.progress(id),
+            Id::Staged(id) => self.staging.progress(id),
+        }
     }
 }
 
@@ -170,6 +218,10 @@ pub(crate) fn result(outcome: Outcome) -> Result<()> {
 
 impl Drop for Transfer {
     fn drop(&mut self) {
-        self.agent.shared.lock().core.release(self.id);
+        let mut driver = self.agent.shared.lock();
+        match self.id {
+            Id::Moved(id) => driver.core.release(id),
+            Id::Staged(id) => driver.staging.release(id),
+        }
     }
 }

@@ -93,7 +93,7 @@ impl Shared {
 
     /// Something was posted: the leader must not sleep beyond a new timer.
     pub(crate) fn posted(&self, driver: &mut Driver) {
-        let is_earlier = |until| driver.core.next_timeout().is_some_and(|next| next < until);
+        let is_earlier = |until| driver.next_timeout().is_some_and(|next| next < until);
         if driver.waiters.led_until.is_some_and(is_earlier) || driver.is_stalled() {
             self.disarm(driver);
         }
@@ -160,7 +160,7 @@ impl Shared {
             driver.waiters.followers -= 1;
             return Ok(found(&mut driver));
         }
-        let until = [Some(deadline), driver.core.next_timeout(), Some(now.saturating_add(SLEEP))];
+        let until = [Some(deadline), driver.next_timeout(), Some(now.saturating_add(SLEEP))];
         let until = until.into_iter().flatten().min().unwrap_or(now);
         if driver.is_stalled() || self.queues.iter().any(|queue| queue.wait_fd().is_none()) {
             drop(driver);

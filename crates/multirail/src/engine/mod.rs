@@ -44,7 +44,8 @@ pub use sink::{Refused, Sink};
 use transfer::Transfer;
 pub use transfer::{Chunk, Outcome, Piece, Plan, Progress, Way};
 pub use vocabulary::{
-    Access, Config, Counts, Event, Notification, OpId, PathState, PeerId, RailSpec, Time, TransferId,
+    Access, Audience, Config, Counts, Event, Notification, OpId, PathState, PeerId, RailSpec, Time,
+    TransferId,
 };
 use vocabulary::{Command, Named, PathId};
 
@@ -78,6 +79,10 @@ pub struct Core<G> {
     stalled: Stalled,
     events: VecDeque<Event>,
     notifications: VecDeque<Notification>,
+    /// Notifications for the memory's keeper.
+    orders: VecDeque<(PeerId, Vec<u8>)>,
+    /// Peers whose open sessions are over.
+    gone: Vec<PeerId>,
     counts: Counts,
     /// Of accesses, by rails.
     latencies: Vec<Latencies>,
@@ -132,6 +137,8 @@ impl<G> Core<G> {
             stalled,
             events: VecDeque::new(),
             notifications: VecDeque::new(),
+            orders: VecDeque::new(),
+            gone: Vec::new(),
             counts: Counts::default(),
             latencies,
             transfer_latencies: Latencies::default(),
@@ -147,6 +154,16 @@ impl<G> Core<G> {
     /// The next notification.
     pub fn take_notification(&mut self) -> Option<Notification> {
         self.notifications.pop_front()
+    }
+
+    /// The next notification for [`Audience::Memory`].
+    pub fn take_order(&mut self) -> Option<(PeerId, Vec<u8>)> {
+        self.orders.pop_front()
+    }
+
+    /// Peers whose open sessions have ended since the last call.
+    pub fn take_gone(&mut self) -> Vec<PeerId> {
+        std::mem::take(&mut self.gone)
     }
 
     /// What was counted.

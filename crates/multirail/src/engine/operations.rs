@@ -7,7 +7,7 @@ use ofi_core::slots::SlotId;
 
 use super::session::{self, State};
 use super::transfer::Chunk;
-use super::{Core, Named, Notification, OpId, PathId, Row, Time};
+use super::{Audience, Core, Named, Notification, OpId, PathId, PeerId, Row, Time};
 
 /// Accesses of one row that have ended well at the same time. They are accounted for together.
 #[derive(Clone, Copy)]
@@ -202,11 +202,17 @@ impl<G> Core<G> {
     }
 
     /// A notification is complete.
-    pub(super) fn hand_out(&mut self, id: SlotId, notification: u64, bytes: Vec<u8>) {
+    pub(super) fn hand_out(&mut self, id: SlotId, notification: u64, mut bytes: Vec<u8>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.acks.push(notification);
-        if let Some(peer) = session.peer.and_then(|peer| self.peers.get(peer)) {
-            self.notifications.push_back(Notification { peer: Arc::clone(&peer.name), bytes });
+        let audience = Audience::of(bytes.pop());
+        match (audience, session.peer.and_then(|id| Some((id, self.peers.get(id)?)))) {
+            (Some(Audience::Program), Some((_, peer))) => {
+                self.notifications.push_back(Notification { peer: Arc::clone(&peer.name), bytes });
+            }
+            (Some(Audience::Memory), Some((id, _))) => self.orders.push_back((PeerId(id), bytes)),
+            (None, _) => self.counts.refused += 1,
+            (Some(_), None) => {}
         }
         self.wake(id);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ofi::Errno;
 
 use super::transfer::{Outcome, Plan, Progress, Transfer};
-use super::{Core, PeerId, Time, Timer, TransferId};
+use super::{Audience, Core, PeerId, Time, Timer, TransferId};
 
 impl<G> Core<G> {
     /// Whether operations of a transfer whose plan `uses` something are under way, or may still be posted.
@@ -28,14 +28,57 @@ impl<G> Core<G> {
         deadline: Time,
         now: Time,
     ) -> Result<TransferId, (Errno, &'static str)> {
+        self.post_to(Audience::Program, peer, plan, notice, deadline, now)
+    }
+
+    /// Whether a plan for this incarnation of a peer, and a notification, may be posted.
+    ///
+    /// # Errors
+    /// As [`Core::post`].
+    pub fn check(
+        &self,
+        peer: PeerId,
+        incarnation: u64,
+        notice: Option<&[u8]>,
+    ) -> Result<(), (Errno, &'static str)> {
+        self.check_post(peer, Some(incarnation), notice)
+    }
+
+    fn check_post(
+        &self,
+        peer: PeerId,
+        incarnation: Option<u64>,
+        notice: Option<&[u8]>,
+    ) -> Result<(), (Errno, &'static str)> {
         let Some(found) = self.peers.get(peer.0) else {
             return Err((Errno::ENOENT, "the peer was forgotten"));
         };
-        if !plan.pieces.is_empty() && plan.incarnation != found.incarnation {
+        if incarnation.is_some_and(|incarnation| incarnation != found.incarnation) {
             return Err((Errno::ECONNRESET, "the peer has restarted since the plan was prepared"));
         }
-        if notice.as_ref().is_some_and(|notice| notice.len() > self.config.longest_notification) {
+        if notice.is_some_and(|notice| notice.len() > self.config.longest_notification) {
             return Err((Errno::EMSGSIZE, "the notification is longer than agents take"));
+        }
+        Ok(())
+    }
+
+    /// As [`Core::post`], with a notification for this audience.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn post_to(
+        &mut self,
+        audience: Audience,
+        peer: PeerId,
+        plan: Arc<Plan<G>>,
+        mut notice: Option<Vec<u8>>,
+        deadline: Time,
+        now: Time,
+    ) -> Result<TransferId, (Errno, &'static str)> {
+        let incarnation = if plan.pieces.is_empty() { None } else { Some(plan.incarnation) };
+        self.check_post(peer, incarnation, notice.as_deref())?;
+        if let Some(notice) = &mut notice {
+            notice.push(audience.byte());
         }
         let Some(session) = self.session_for(peer.0, now) else {
             return Err((Errno::ENOENT, "the peer was forgotten"));

@@ -9,7 +9,7 @@ use ofi_core::slots::SlotId;
 use super::inbox::{Inbox, Taken};
 use super::path::Path;
 use super::transfer::Outcome;
-use super::{Command, Core, Event, InFlight, OpId, Sink, Time, Timer};
+use super::{Command, Core, Event, InFlight, OpId, PeerId, Sink, Time, Timer};
 use crate::wire::message::{ACKED, Body, Reason};
 use crate::wire::{Message, RailInfo};
 
@@ -455,6 +455,9 @@ impl<G> Core<G> {
             self.timers.remove(&timer);
         }
         self.tags.remove(&((session.tag >> 32) as u32));
+        if let Some(id) = session.peer.map(PeerId).filter(|id| was_up && !self.gone.contains(id)) {
+            self.gone.push(id);
+        }
         if let Some(peer) = session.peer.and_then(|peer| self.peers.get_mut(peer)) {
             for slot in [&mut peer.current, &mut peer.offered] {
                 if *slot == Some(id) {

@@ -229,6 +229,28 @@ pub enum Event {
     Restarted(Arc<str>),
 }
 
+/// For whom a notification is. It travels as the last byte, which is taken off again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience {
+    /// The peer's program.
+    Program,
+    /// What serves the peer's memory that rails do not touch.
+    Memory,
+}
+
+impl Audience {
+    pub(super) const fn byte(self) -> u8 {
+        match self {
+            Self::Program => 0,
+            Self::Memory => 1,
+        }
+    }
+
+    pub(super) fn of(byte: Option<u8>) -> Option<Self> {
+        [Self::Program, Self::Memory].into_iter().find(|audience| Some(audience.byte()) == byte)
+    }
+}
+
 /// A notification of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notification {

@@ -1,5 +1,7 @@
 //! Metadata: what an agent hands to others, by whatever way, so that they reach it and its memory.
 
+use crate::memory::Export;
+
 use super::{Malformed, RailInfo, Reader, VERSION, put_name, put_rails, take_name, take_rails};
 
 const MAGIC: [u8; 4] = *b"MRMD";
@@ -28,6 +30,10 @@ pub struct RegionInfo {
     pub len: u64,
     /// Its keys, by rails, ascending. It is reached on no others.
     pub keys: Vec<RegionKey>,
+    /// Its memory is not touched by the owner's processor: the owner copies it.
+    pub is_staged: bool,
+    /// By which processes of its host map it.
+    pub export: Option<Export>,
 }
 
 /// How a region is named on a rail.
@@ -51,16 +57,7 @@ impl Metadata {
         put_name(&mut out, &self.name);
         put_rails(&mut out, &self.rails);
         out.extend_from_slice(&(self.regions.len() as u32).to_le_bytes());
-        for region in &self.regions {
-            out.extend_from_slice(&region.id.to_le_bytes());
-            out.extend_from_slice(&region.len.to_le_bytes());
-            out.push(region.keys.len() as u8);
-            for key in &region.keys {
-                out.push(key.rail);
-                out.extend_from_slice(&key.key.to_le_bytes());
-                out.extend_from_slice(&key.base.to_le_bytes());
-            }
-        }
+        self.regions.iter().for_each(|region| region.put(&mut out));
         out
     }
 
@@ -96,8 +93,35 @@ impl Metadata {
     }
 }
 
+/// Values of the byte that says how a region is reached.
+const BY_RAILS: u8 = 0;
+const STAGED: u8 = 1;
+const EXPORTED: u8 = 2;
+
 impl RegionInfo {
-    fn parse(reader: &mut Reader<'_>, rails: usize) -> Result<Self, Malformed> {
+    pub(super) fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.id.to_le_bytes());
+        out.extend_from_slice(&self.len.to_le_bytes());
+        out.push(self.keys.len() as u8);
+        for key in &self.keys {
+            out.push(key.rail);
+            out.extend_from_slice(&key.key.to_le_bytes());
+            out.extend_from_slice(&key.base.to_le_bytes());
+        }
+        match (&self.export, self.is_staged) {
+            (None, false) => out.push(BY_RAILS),
+            (None, true) => out.push(STAGED),
+            (Some(export), _) => {
+                out.push(EXPORTED);
+                out.extend_from_slice(&export.host);
+                out.extend_from_slice(&export.device);
+                out.extend_from_slice(&export.handle);
+                out.extend_from_slice(&export.offset.to_le_bytes());
+            }
+        }
+    }
+
+    pub(super) fn parse(reader: &mut Reader<'_>, rails: usize) -> Result<Self, Malformed> {
         let (id, len) = (reader.u64()?, reader.u64()?);
         let mut keys: Vec<RegionKey> = Vec::new();
         for _ in 0..reader.u8()? {
@@ -114,7 +138,22 @@ impl RegionInfo {
         if len == 0 {
             return Err(Malformed::Field("region length"));
         }
-        Ok(Self { id, len, keys })
+        let is_staged = match reader.u8()? {
+            BY_RAILS => false,
+            STAGED | EXPORTED if !keys.is_empty() => return Err(Malformed::Field("keys of staged memory")),
+            STAGED => true,
+            EXPORTED => {
+                let export = Export {
+                    host: reader.array()?,
+                    device: reader.array()?,
+                    handle: reader.array()?,
+                    offset: reader.u64()?,
+                };
+                return Ok(Self { id, len, keys, is_staged: true, export: Some(export) });
+            }
+            _ => return Err(Malformed::Field("way to a region")),
+        };
+        Ok(Self { id, len, keys, is_staged, export: None })
     }
 }
 
@@ -129,9 +168,20 @@ mod tests {
             let keys = keys.into_iter().enumerate();
             keys.map(|(rail, (key, base))| RegionKey { rail: rail as u8, key, base }).collect::<Vec<_>>()
         });
-        let regions = vec((1..1_u64 << 40, keys), 0..5).prop_map(|regions| {
+        let export = (any::<[u8; 16]>(), any::<[u8; 16]>(), any::<[u8; 32]>(), any::<u64>());
+        let export = export.prop_map(|(host, device, half, offset)| {
+            let mut handle = [0; 64];
+            handle[16..48].copy_from_slice(&half);
+            Export { host, device, handle, offset }
+        });
+        let regions = vec((1..1_u64 << 40, keys, proptest::option::of(export)), 0..5).prop_map(|regions| {
             let regions = regions.into_iter().enumerate();
-            regions.map(|(id, (len, keys))| RegionInfo { id: id as u64 * 3, len, keys }).collect::<Vec<_>>()
+            let region = |(id, (len, keys, export)): (usize, (u64, Vec<RegionKey>, Option<Export>))| {
+                let is_staged = keys.is_empty();
+                let export = export.filter(|_| is_staged);
+                RegionInfo { id: id as u64 * 3, len, keys, is_staged, export }
+            };
+            regions.map(region).collect::<Vec<_>>()
         });
         (any::<u64>(), regions).prop_map(|(incarnation, regions)| {
             let rail = RailInfo { provider: "udp".into(), format: 2, address: vec![1; 16] };

@@ -272,7 +272,7 @@ mod tests {
 
         #[test]
         fn what_parses_is_what_is_encoded(bytes in vec(any::<u8>(), 0..200)) {
-            let whole = [&b"MR\x01"[..], &bytes].concat();
+            let whole = [&b"MR\x02"[..], &bytes].concat();
             if let Ok(message) = Message::parse(&whole) {
                 prop_assert_eq!(message.encode(), whole);
             }

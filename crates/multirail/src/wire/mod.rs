@@ -7,6 +7,7 @@
 pub mod blob;
 pub mod message;
 mod reader;
+pub(crate) mod staging;
 
 use std::fmt;
 
@@ -15,7 +16,7 @@ pub use message::{FRAGMENT, MESSAGE, Message};
 pub(crate) use reader::Reader;
 
 /// Version of messages and blobs. Another version is refused: what fields mean may have changed.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Longest name of an agent, in bytes.
 pub const LONGEST_NAME: usize = 255;
 /// Most rails of an agent: their addresses fit into one message.

@@ -144,7 +144,13 @@ impl World {
     pub fn publish(&mut self, index: usize) {
         let life = self.agents[index].life;
         let keys = (0..RAILS).map(|rail| RegionKey { rail: rail as u8, key: u64::from(life), base: 1 << 20 });
-        let region = RegionInfo { id: 1, len: (SLOT * SLOTS) as u64, keys: keys.collect() };
+        let region = RegionInfo {
+            id: 1,
+            len: (SLOT * SLOTS) as u64,
+            keys: keys.collect(),
+            is_staged: false,
+            export: None,
+        };
         let metadata = self.agents[index].core.metadata(vec![region]);
         for (other, agent) in self.agents.iter_mut().enumerate() {
             if other != index {

@@ -15,6 +15,9 @@ use ofi::raw::{Desc, Domain, MemoryRegion, MrAccess, MrAttr, Piece, Placement};
 use ofi::{Buffer, BufferMut, Errno, Error, RawBuffer, Result};
 use ofi_core::copy;
 
+#[cfg(feature = "cuda")]
+use crate::memory::cuda::DeviceMemory;
+use crate::memory::{self, Device, Kind, Pinned};
 use crate::wire::{RegionInfo, RegionKey};
 
 /// What a rail may be used for on a region: everything.
@@ -54,6 +57,10 @@ pub(crate) struct Inner {
     domains: Arc<[Arc<dyn Domain>]>,
     /// Keeps accesses of this process apart. Rails and peers do not know of it.
     local: RwLock<()>,
+    /// For memory that the processor does not touch: rails do not register it, and copies go through this.
+    device: Option<Arc<dyn Device>>,
+    /// Given back after everything else: what the memory is a part of, where `raw` is not.
+    owner: Option<Box<dyn Send + Sync>>,
     /// Nothing new may use it.
     revoked: AtomicBool,
 }
@@ -79,17 +86,24 @@ unsafe fn free_allocation(raw: RawBuffer) {
 
 impl Inner {
     fn new(id: u64, raw: RawBuffer, free: unsafe fn(RawBuffer), domains: &Arc<[Arc<dyn Domain>]>) -> Self {
+        let mut inner = Self::at(id, raw.addr(), raw.len(), domains);
+        (inner.raw, inner.free) = (Some(raw), free);
+        inner
+    }
+
+    fn at(id: u64, addr: *mut u8, len: usize, domains: &Arc<[Arc<dyn Domain>]>) -> Self {
         let rails = domains.iter().map(|_| OnceLock::new()).collect();
-        let (addr, len) = (raw.addr(), raw.len());
         Self {
             id,
             addr,
             len,
-            raw: Some(raw),
-            free,
+            raw: None,
+            free: |_| {},
             rails,
             domains: Arc::clone(domains),
             local: RwLock::new(()),
+            device: None,
+            owner: None,
             revoked: AtomicBool::new(false),
         }
     }
@@ -110,8 +124,31 @@ impl Inner {
         self.addr.addr() as u64
     }
 
-    /// `len` bytes at the address `at`, if they lie in the region and it was not revoked.
+    /// Memory that a device has pinned, which rails move like any other. The lengths of its uses are up to the caller.
+    pub(crate) fn pinned(id: u64, pinned: Pinned, domains: &Arc<[Arc<dyn Domain>]>) -> Self {
+        let mut inner = Self::at(id, pinned.at, pinned.len, domains);
+        inner.owner = Some(pinned.owner);
+        inner
+    }
+
+    /// What the memory is copied by, if the processor does not touch it.
+    pub(crate) fn device(&self) -> Option<&Arc<dyn Device>> {
+        self.device.as_ref()
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.device.as_ref().map_or(Kind::Dram, |device| device.kind())
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.len as u64
+    }
+
+    /// `len` bytes at the address `at`, if they lie in the region, it was not revoked, and rails may touch it.
     pub(crate) fn pointer(&self, at: u64, len: u64) -> Option<*mut u8> {
+        if self.device.is_some() {
+            return None;
+        }
         let offset = at.checked_sub(self.address())?;
         let end = offset.checked_add(len)?;
         (end <= self.len as u64 && !self.is_revoked()).then(|| self.addr.wrapping_add(offset as usize))
@@ -144,7 +181,20 @@ impl Inner {
     }
 
     /// What peers need. Rails on which it cannot be registered are left out.
-    pub(crate) fn info(&self) -> Result<RegionInfo> {
+    pub(crate) fn info(&self, exports: bool) -> Result<RegionInfo> {
+        if let Some(device) = &self.device {
+            let export = if exports { Some(device.export(self.address())) } else { None };
+            let export = export.transpose().inspect_err(|error| {
+                tracing::debug!(target: "multirail", %error, "a region that other processes cannot map");
+            });
+            return Ok(RegionInfo {
+                id: self.id,
+                len: self.len as u64,
+                keys: Vec::new(),
+                is_staged: true,
+                export: export.ok().flatten(),
+            });
+        }
         let mut keys = Vec::new();
         let mut last = None;
         for rail in 0..self.rails.len() {
@@ -158,7 +208,7 @@ impl Inner {
         }
         match last {
             Some(error) if keys.is_empty() => Err(error),
-            _ => Ok(RegionInfo { id: self.id, len: self.len as u64, keys }),
+            _ => Ok(RegionInfo { id: self.id, len: self.len as u64, keys, is_staged: false, export: None }),
         }
     }
 
@@ -170,12 +220,17 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let Some(raw) = self.raw.take() else { return };
-        match self.close() {
+        let (raw, owner) = (self.raw.take(), self.owner.take());
+        if raw.is_none() && owner.is_none() {
+            return;
+        }
+        match (self.close(), raw) {
             // SAFETY: taken apart when the region was made; no rail has the memory any more.
-            Ok(()) => unsafe { (self.free)(raw) },
-            Err(error) => {
-                tracing::warn!(target: "multirail", %error, len = self.len, "memory of a region is leaked")
+            (Ok(()), Some(raw)) => unsafe { (self.free)(raw) },
+            (Ok(()), None) => drop(owner),
+            (Err(error), _) => {
+                tracing::warn!(target: "multirail", %error, len = self.len, "memory of a region is leaked");
+                std::mem::forget(owner);
             }
         }
     }
@@ -198,6 +253,11 @@ impl<B> Region<B> {
     /// Length in bytes.
     pub fn len(&self) -> usize {
         self.inner.len
+    }
+
+    /// What it lies in.
+    pub fn kind(&self) -> Kind {
+        self.inner.kind()
     }
 
     /// Whether the length is zero: never.
@@ -234,6 +294,9 @@ impl<B> Region<B> {
     /// `FI_EINVAL` beyond the end.
     pub fn read_into(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         let from = self.at(offset, to.len())?;
+        if let Some(device) = &self.inner.device {
+            return memory::copy_out(&**device, from.addr() as u64, to);
+        }
         let _reading = self.inner.local.read().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: in bounds; nothing else of this program writes meanwhile, `to` is no part of the region, as there are
         // no references into it, and `copy` is made for memory that peers change.
@@ -247,6 +310,9 @@ impl<B> Region<B> {
     /// `FI_EINVAL` beyond the end.
     pub fn write_from(&self, offset: usize, from: &[u8]) -> Result<()> {
         let to = self.at(offset, from.len())?;
+        if let Some(device) = &self.inner.device {
+            return memory::copy_in(&**device, to.addr() as u64, from);
+        }
         let _writing = self.inner.local.write().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: as above, and the buffer is a `BufferMut`, or an allocation: writable.
         unsafe { copy::bytes(from.as_ptr(), to, from.len()) };
@@ -279,6 +345,22 @@ impl<B: BufferMut> Region<B> {
         let raw = raw.ok_or_else(|| Error::new(Errno::EOPBADSTATE))?;
         // SAFETY: taken apart in `new`, and all registrations are closed.
         unsafe { B::from_raw_written(raw) }
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl Region<DeviceMemory> {
+    /// Memory of a CUDA device.
+    pub(crate) fn of_device(id: u64, memory: DeviceMemory, domains: &Arc<[Arc<dyn Domain>]>) -> Result<Self> {
+        if memory.len == 0 {
+            return Err(Error::with(Errno::EINVAL, "a region of no bytes".to_string()));
+        }
+        let device: Arc<dyn Device> = Arc::new(memory.device.clone());
+        let addr = std::ptr::without_provenance_mut(memory.at as usize);
+        let mut inner = Inner::at(id, addr, memory.len, domains);
+        inner.device = Some(device);
+        inner.owner = Some(Box::new(memory));
+        Ok(Self::of(inner))
     }
 }
 

@@ -1,0 +1,39 @@
+//! What the environment asks for.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How many devices there are.
+pub(crate) fn devices() -> i32 {
+    number("CUDA_EMULATOR_DEVICES").unwrap_or(1) as i32
+}
+
+/// How often an event is asked before it is ready.
+pub(crate) fn polls() -> u64 {
+    static POLLS: OnceLock<u64> = OnceLock::new();
+    *POLLS.get_or_init(|| number("CUDA_EMULATOR_POLLS").unwrap_or(3))
+}
+
+/// Whether dma-bufs are given: memfds, which no NIC takes.
+pub(crate) fn gives_dmabuf() -> bool {
+    number("CUDA_EMULATOR_DMABUF") == Some(1)
+}
+
+/// The result that this call of `function` has to have: `CUDA_EMULATOR_FAIL=FUNCTION:RESULT[@NUMBER]`, where NUMBER
+/// says which call it is, counted from 1; without it, all of them.
+pub(crate) fn failure(function: &str) -> Option<i32> {
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    let wanted = std::env::var("CUDA_EMULATOR_FAIL").ok()?;
+    let (name, rest) = wanted.split_once(':')?;
+    if name != function {
+        return None;
+    }
+    let (result, nth) = rest.split_once('@').unwrap_or((rest, ""));
+    let call = CALLS.fetch_add(1, Ordering::Relaxed) + 1;
+    let is_it = nth.parse().map_or(nth.is_empty(), |nth: u64| nth == call);
+    result.parse().ok().filter(|_| is_it)
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}

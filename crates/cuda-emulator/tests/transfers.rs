@@ -1,0 +1,304 @@
+//! Device memory over the emulator: each test runs in a process whose `libcuda.so.1` is the emulator.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use multirail::memory::cuda::{self, Cuda};
+use multirail::{Agent, Kind, Local, Remote, Way};
+use ofi::{Errno, Hints};
+
+const LONG: Duration = Duration::from_secs(30);
+/// Set in processes that run on the emulator.
+const INSIDE: &str = "CUDA_EMULATOR_TEST";
+
+fn emulator() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    let folder = program.parent().and_then(Path::parent).unwrap();
+    let found = [folder.join("libcuda_emulator.so"), folder.join("deps/libcuda_emulator.so")];
+    found.into_iter().find(|path| path.exists()).expect("libcuda_emulator.so is beside this program")
+}
+
+/// This program again, for one test, on the emulator.
+fn again(test: &str) -> Command {
+    let folder = std::env::temp_dir().join(format!("cuda-emulator-{}-{test}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let link = folder.join("libcuda.so.1");
+    let _ = std::fs::remove_file(&link);
+    std::os::unix::fs::symlink(emulator(), &link).unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture"]).env(INSIDE, "1").env("LD_LIBRARY_PATH", folder);
+    command
+}
+
+/// Whether this is the process on the emulator; otherwise runs one, with these settings, and wants it to pass.
+fn is_inside(test: &str, settings: &[(&str, &str)]) -> bool {
+    if std::env::var_os(INSIDE).is_some() {
+        return true;
+    }
+    let output = again(test).envs(settings.iter().copied()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}\n{text}", output.status);
+    false
+}
+
+fn agent(name: &str, rails: &[&str]) -> Agent {
+    let builder = Agent::builder(name).progress_thread(true).shared_memory(false);
+    let builder =
+        rails.iter().fold(builder, |builder, provider| builder.rail(Hints::new().provider(*provider)));
+    builder.open().unwrap()
+}
+
+fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + at / 251 + seed * 31) as u8).collect()
+}
+
+type Fill = Box<dyn Fn(&[u8])>;
+type Contents = Box<dyn Fn() -> Vec<u8>>;
+
+/// Memory of either kind.
+struct Memory {
+    id: u64,
+    whole: Local,
+    fill: Fill,
+    contents: Contents,
+}
+
+fn memory(agent: &Agent, kind: &str, len: usize) -> Memory {
+    fn of<B: 'static>(region: multirail::Region<B>) -> Memory {
+        let (id, whole, filled) = (region.id(), region.slice(..).unwrap(), region.clone());
+        let contents = move || {
+            let mut bytes = vec![0; region.len()];
+            region.read_into(0, &mut bytes).unwrap();
+            bytes
+        };
+        let fill = move |bytes: &[u8]| filled.write_from(0, bytes).unwrap();
+        Memory { id, whole, fill: Box::new(fill), contents: Box::new(contents) }
+    }
+    match kind {
+        "dram" => of(agent.register(vec![0_u8; len]).unwrap()),
+        _ => {
+            let region = agent.register_device(Cuda::open(0).unwrap().alloc(len).unwrap()).unwrap();
+            assert_eq!(region.kind(), Kind::Cuda(0));
+            of(region)
+        }
+    }
+}
+
+/// Writes and reads with every pair of kinds that has a device in it.
+fn every_pair(rails: &[&str]) {
+    for (ours, theirs) in [("cuda", "dram"), ("dram", "cuda"), ("cuda", "cuda")] {
+        let (alice, bob) = (agent("alice", rails), agent("bob", rails));
+        for len in [1, 4097, (1 << 20) - 3, (11 << 20) + 5] {
+            let (source, target) = (memory(&alice, ours, len), memory(&bob, theirs, len));
+            bob.load(&alice.metadata().unwrap()).unwrap();
+            alice.load(&bob.metadata().unwrap()).unwrap();
+            let remote = [Remote { region: target.id, offset: 0, len: len as u64 }];
+            let local = [source.whole.clone()];
+            (source.fill)(&pattern(len, 1));
+            let plan = alice.prepare("bob", Way::Write, &local, &remote).unwrap();
+            let transfer = plan.post_notify(b"written", LONG).unwrap();
+            let notification = bob.wait_notification(LONG).unwrap().expect("a notification");
+            assert_eq!(notification.bytes, b"written");
+            assert_eq!((target.contents)(), pattern(len, 1), "{len} bytes from {ours} to {theirs}");
+            transfer.wait().unwrap();
+            assert_eq!(transfer.progress().moved, len as u64);
+            (target.fill)(&pattern(len, 2));
+            let plan = alice.prepare("bob", Way::Read, &local, &remote).unwrap();
+            plan.post(LONG).unwrap().wait().unwrap();
+            assert_eq!((source.contents)(), pattern(len, 2), "{len} bytes from {theirs} to {ours}");
+        }
+        assert_eq!((alice.counts(), bob.counts()), Default::default(), "nothing was dropped");
+        assert_eq!(alice.under_way().1, 0);
+    }
+}
+
+#[test]
+fn every_pair_of_kinds_over_shared_memory() {
+    if is_inside("every_pair_of_kinds_over_shared_memory", &[]) {
+        every_pair(&["shm"]);
+    }
+}
+
+#[test]
+fn every_pair_of_kinds_over_sockets() {
+    if is_inside("every_pair_of_kinds_over_sockets", &[]) {
+        every_pair(&["udp", "udp"]);
+    }
+}
+
+/// Ranges inside an allocation, in any order, and nothing beside them is touched.
+#[test]
+fn parts_of_allocations_and_nothing_beside_them() {
+    if !is_inside("parts_of_allocations_and_nothing_beside_them", &[]) {
+        return;
+    }
+    let (alice, bob) = (agent("alice", &["shm"]), agent("bob", &["shm"]));
+    let device = Cuda::open(0).unwrap();
+    let source = alice.register_device(device.alloc(10_000).unwrap()).unwrap();
+    let whole = device.alloc(10_000).unwrap();
+    // SAFETY: `whole` lives until the end of this function, after the region.
+    let part = unsafe { device.borrow(whole.address() + 1000, 8000) }.unwrap();
+    let target = bob.register_device(part).unwrap();
+    source.write_from(0, &pattern(10_000, 1)).unwrap();
+    target.write_from(0, &[0xEE; 8000]).unwrap();
+    alice.load(&bob.metadata().unwrap()).unwrap();
+    let local = [source.slice(5000..5003).unwrap(), source.slice(10..4010).unwrap()];
+    let remote = [
+        Remote { region: target.id(), offset: 7997, len: 3 },
+        Remote { region: target.id(), offset: 1, len: 4000 },
+    ];
+    let plan = alice.prepare("bob", Way::Write, &local, &remote).unwrap();
+    plan.post(LONG).unwrap().wait().unwrap();
+    let mut wanted = vec![0xEE; 8000];
+    wanted[7997..].copy_from_slice(&pattern(10_000, 1)[5000..5003]);
+    wanted[1..4001].copy_from_slice(&pattern(10_000, 1)[10..4010]);
+    let mut found = vec![0; 8000];
+    target.read_into(0, &mut found).unwrap();
+    assert!(found == wanted);
+    // SAFETY: refused.
+    let beyond = unsafe { device.borrow(whole.address() + 9000, 8000) };
+    assert_eq!(beyond.unwrap_err().errno(), Errno::EINVAL);
+}
+
+/// A copy that the peer's device refuses fails its transfer alone, with the device's error.
+#[test]
+fn a_device_that_refuses_fails_the_transfer_alone() {
+    let settings = [("CUDA_EMULATOR_FAIL", "cuMemcpyAsync:2@2")];
+    if !is_inside("a_device_that_refuses_fails_the_transfer_alone", &settings) {
+        return;
+    }
+    let (alice, bob) = (agent("alice", &["shm"]), agent("bob", &["shm"]));
+    let (source, target) = (memory(&alice, "dram", 5000), memory(&bob, "cuda", 5000));
+    (target.fill)(&[1; 5000]); // the first copy
+    (source.fill)(&pattern(5000, 1));
+    alice.load(&bob.metadata().unwrap()).unwrap();
+    let remote = [Remote { region: target.id, offset: 0, len: 5000 }];
+    let plan = alice.prepare("bob", Way::Write, std::slice::from_ref(&source.whole), &remote).unwrap();
+    assert_eq!(plan.post(LONG).unwrap().wait().unwrap_err().errno(), Errno::ENOMEM);
+    plan.post(LONG).unwrap().wait().unwrap();
+    assert_eq!((target.contents)(), pattern(5000, 1));
+}
+
+/// A transfer whose copies never end is cancelled, ends by its deadline, and keeps its memory.
+#[test]
+fn copies_that_never_end_hold_nobody_up() {
+    let settings = [("CUDA_EMULATOR_POLLS", "1000000000000")];
+    if !is_inside("copies_that_never_end_hold_nobody_up", &settings) {
+        return;
+    }
+    let (alice, bob) = (agent("alice", &["shm"]), agent("bob", &["shm"]));
+    let (source, target) = (memory(&alice, "cuda", 5000), memory(&bob, "dram", 5000));
+    alice.load(&bob.metadata().unwrap()).unwrap();
+    let remote = [Remote { region: target.id, offset: 0, len: 5000 }];
+    let plan = alice.prepare("bob", Way::Write, std::slice::from_ref(&source.whole), &remote).unwrap();
+    let overdue = plan.post(Duration::from_millis(200)).unwrap();
+    assert_eq!(overdue.wait().unwrap_err().errno(), Errno::ETIMEDOUT);
+    assert!(!overdue.wait_quiet(Duration::from_millis(50)).unwrap());
+    let cancelled = plan.post(LONG).unwrap();
+    cancelled.cancel();
+    assert_eq!(cancelled.wait().unwrap_err().errno(), Errno::ECANCELED);
+    std::process::exit(0); // the devices' copies would keep the memory
+}
+
+/// Without a driver there is a named error, and everything else works.
+#[test]
+fn a_host_without_the_driver_says_so() {
+    if std::env::var_os(INSIDE).is_some() || count_is_real() {
+        return;
+    }
+    let error = cuda::count().unwrap_err();
+    assert_eq!(error.errno(), Errno::ENODEV);
+    assert!(error.to_string().contains("libcuda.so.1"), "{error}");
+}
+
+fn count_is_real() -> bool {
+    cuda::count().is_ok()
+}
+
+/// On a real GPU, where there is one.
+#[test]
+fn a_real_gpu_writes_and_reads() {
+    if !count_is_real() || std::env::var_os(INSIDE).is_some() {
+        println!("NOT RUN: device memory on a real GPU: no libcuda.so.1 with a device");
+        return;
+    }
+    every_pair(&["shm"]);
+}
+
+/// A peer in a process of its own, killed when this goes.
+struct Peer(Child);
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Peer {
+    fn start() -> (Self, String) {
+        let mut command = again("serve_a_region");
+        command.env("CUDA_EMULATOR_PEER", "1").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let address = lines.find_map(|line| line.split_once("ADDRESS ").map(|(_, rest)| rest.to_string()));
+        std::thread::spawn(move || lines.for_each(drop));
+        (Self(child), address.expect("the peer's address"))
+    }
+}
+
+const SERVED: usize = 5 << 20;
+
+/// The peer's process: a region of a device, until its standard input ends.
+#[test]
+fn serve_a_region() {
+    if std::env::var_os("CUDA_EMULATOR_PEER").is_none() {
+        return;
+    }
+    let bob = agent("bob", &["shm"]);
+    let region = memory(&bob, "cuda", SERVED);
+    (region.fill)(&pattern(SERVED, 7));
+    let server = bob.serve("127.0.0.1:0").unwrap();
+    println!("ADDRESS {}", server.address());
+    std::io::stdout().flush().unwrap();
+    let _ = std::io::stdin().read_line(&mut String::new());
+}
+
+/// Two processes: device to device goes by one mapping, and nothing of it over the rails; host to device goes over
+/// them; a peer that is killed fails what is under way.
+#[test]
+fn processes_of_a_host_map_and_bear_a_kill() {
+    if !is_inside("processes_of_a_host_map_and_bear_a_kill", &[]) {
+        return;
+    }
+    let (peer, address) = Peer::start();
+    let alice = agent("alice", &["shm"]);
+    let (device, host) = (memory(&alice, "cuda", SERVED), memory(&alice, "dram", SERVED));
+    alice.visit(&*address, LONG).unwrap();
+    let (id, len) = alice.regions("bob").unwrap()[0];
+    let remote = [Remote { region: id, offset: 0, len }];
+    let moved = || alice.rails().iter().map(|(_, counts)| counts.bytes).sum::<u64>();
+    let run = |way, memory: &Memory| {
+        let plan = alice.prepare("bob", way, std::slice::from_ref(&memory.whole), &remote).unwrap();
+        plan.post(LONG).unwrap().wait()
+    };
+    run(Way::Read, &device).unwrap();
+    assert_eq!((device.contents)(), pattern(SERVED, 7));
+    assert_eq!(moved(), 0, "mapped");
+    (device.fill)(&pattern(SERVED, 8));
+    run(Way::Write, &device).unwrap();
+    assert_eq!(moved(), 0, "mapped");
+    run(Way::Read, &host).unwrap();
+    assert_eq!((host.contents)(), pattern(SERVED, 8));
+    assert_eq!(moved(), len, "staged");
+    let plan = alice.prepare("bob", Way::Write, std::slice::from_ref(&host.whole), &remote).unwrap();
+    let transfers: Vec<_> = (0..8).map(|_| plan.post(LONG).unwrap()).collect();
+    drop(peer);
+    let failed = transfers.iter().filter(|transfer| transfer.wait().is_err()).count();
+    assert!(failed > 0, "what was under way fails");
+    for transfer in &transfers {
+        assert!(transfer.wait_quiet(LONG).unwrap());
+    }
+}

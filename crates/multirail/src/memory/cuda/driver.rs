@@ -1,0 +1,124 @@
+//! The functions of `libcuda.so.1` that are called.
+//!
+//! A table of our own, as bindings with an enum for results would be undefined for a result of a newer driver, and
+//! panic where a function is missing.
+#![allow(non_snake_case, reason = "CUDA's names")]
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ptr;
+use std::sync::OnceLock;
+
+use ofi::{Errno, Error, Result};
+
+pub(super) type Context = *mut c_void;
+pub(super) type Stream = *mut c_void;
+pub(super) type Event = *mut c_void;
+/// `CUipcMemHandle`, which is given by value: 64 bytes in a struct, which C passes on the stack.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Handle(pub(super) [u8; 64]);
+
+/// `CUDA_ERROR_NOT_READY`.
+pub(super) const NOT_READY: c_int = 600;
+
+macro_rules! table {
+    ($($name:ident($($arg:ty),*);)*) => {
+        /// The driver's functions.
+        pub(super) struct Driver {
+            $(pub(super) $name: unsafe extern "C" fn($($arg),*) -> c_int,)*
+        }
+
+        impl Driver {
+            fn of(library: &'static libloading::Library) -> std::result::Result<Self, &'static str> {
+                Ok(Self {
+                    $($name: {
+                        // SAFETY: the type is that of cuda.h; the library stays.
+                        let found = unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) };
+                        *found.map_err(|_| stringify!($name))?
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+table! {
+    cuInit(c_uint);
+    cuGetErrorName(c_int, *mut *const c_char);
+    cuDeviceGetCount(*mut c_int);
+    cuDeviceGet(*mut c_int, c_int);
+    cuDeviceGetUuid(*mut [u8; 16], c_int);
+    cuDevicePrimaryCtxRetain(*mut Context, c_int);
+    cuDevicePrimaryCtxRelease_v2(c_int);
+    cuCtxPushCurrent_v2(Context);
+    cuCtxPopCurrent_v2(*mut Context);
+    cuMemAlloc_v2(*mut u64, usize);
+    cuMemFree_v2(u64);
+    cuMemAllocHost_v2(*mut *mut c_void, usize);
+    cuMemFreeHost(*mut c_void);
+    cuMemGetAddressRange_v2(*mut u64, *mut usize, u64);
+    cuPointerGetAttribute(*mut c_void, c_int, u64);
+    cuIpcGetMemHandle(*mut Handle, u64);
+    cuIpcOpenMemHandle_v2(*mut u64, Handle, c_uint);
+    cuIpcCloseMemHandle(u64);
+    cuStreamCreate(*mut Stream, c_uint);
+    cuStreamDestroy_v2(Stream);
+    cuStreamSynchronize(Stream);
+    cuMemcpyAsync(u64, u64, usize, Stream);
+    cuEventCreate(*mut Event, c_uint);
+    cuEventRecord(Event, Stream);
+    cuEventQuery(Event);
+    cuEventDestroy_v2(Event);
+}
+
+/// The driver, loaded and initialised by the first call.
+pub(super) fn driver() -> Result<&'static Driver> {
+    static DRIVER: OnceLock<std::result::Result<Driver, (Errno, String)>> = OnceLock::new();
+    let loaded = DRIVER.get_or_init(|| load().map_err(|why| (Errno::ENODEV, why)));
+    loaded.as_ref().map_err(|(errno, why)| {
+        let todo = "install NVIDIA's driver, or use memory of the host";
+        Error::wanted(*errno, "memory of a CUDA device", "the driver's libcuda.so.1", why.clone(), todo)
+    })
+}
+
+fn load() -> std::result::Result<Driver, String> {
+    // SAFETY: the driver's library has no initialiser that asks anything of its caller.
+    let library = unsafe { libloading::Library::new("libcuda.so.1") }.map_err(|error| error.to_string())?;
+    // Its threads live as long as the process.
+    let library: &'static libloading::Library = Box::leak(Box::new(library));
+    let driver = Driver::of(library).map_err(|name| format!("a libcuda.so.1 without {name}"))?;
+    // SAFETY: as cuda.h says, the first call.
+    let result = unsafe { (driver.cuInit)(0) };
+    if result == 0 { Ok(driver) } else { Err(format!("cuInit answered {}", driver.name(result))) }
+}
+
+impl Driver {
+    /// A result's name.
+    fn name(&self, result: c_int) -> String {
+        let mut name = ptr::null();
+        // SAFETY: a place for the name.
+        let found = unsafe { (self.cuGetErrorName)(result, &raw mut name) };
+        if found != 0 || name.is_null() {
+            return format!("CUresult {result}");
+        }
+        // SAFETY: a static string of the driver's.
+        let name = unsafe { CStr::from_ptr(name) };
+        format!("{} ({result})", name.to_string_lossy())
+    }
+
+    /// An error, unless the call has succeeded.
+    pub(super) fn check(&self, call: &'static str, result: c_int) -> Result<()> {
+        let (errno, todo) = match result {
+            0 => return Ok(()),
+            1 => (Errno::EINVAL, "give memory of this device that was not freed"),
+            2 => (Errno::ENOMEM, "free memory of the device (nvidia-smi shows who has it)"),
+            100 | 101 => {
+                (Errno::ENODEV, "choose a device that nvidia-smi lists, and look at CUDA_VISIBLE_DEVICES")
+            }
+            201 => (Errno::EINVAL, "a context was destroyed under this process: open the device again"),
+            801 => (Errno::ENOSYS, "the device or its driver lacks it: use memory of the host there"),
+            _ => (Errno::EIO, "look for errors of the device (nvidia-smi, dmesg)"),
+        };
+        Err(Error::wanted(errno, call, "CUDA_SUCCESS", self.name(result), todo))
+    }
+}

@@ -1,0 +1,369 @@
+//! Memory of CUDA devices, through the driver's `libcuda.so.1`, which is loaded when it is first asked for.
+//!
+//! A device is used through its primary context, which the CUDA runtime uses too. Each call pushes it and pops it
+//! again, so that threads keep the context that they have.
+#![allow(unsafe_code)]
+
+mod driver;
+
+use std::ffi::c_int;
+use std::fmt;
+use std::ptr;
+use std::sync::Arc;
+
+use driver::{Context, Driver, Event, Handle, NOT_READY, Stream, driver};
+use ofi::{Errno, Error, Result};
+
+use super::{Copying, Device, Export, Kind, Mapping, Pinned};
+
+/// `CU_STREAM_NON_BLOCKING`: copies do not wait for the program's default stream.
+const NON_BLOCKING: u32 = 1;
+/// `CU_EVENT_DISABLE_TIMING`.
+const NO_TIMING: u32 = 2;
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`.
+const LAZY_PEER_ACCESS: u32 = 1;
+/// `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`.
+const DEVICE_ORDINAL: c_int = 9;
+/// Where the kernel says which boot this is.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// How many CUDA devices there are.
+///
+/// # Errors
+/// `FI_ENODEV` without NVIDIA's driver.
+pub fn count() -> Result<u32> {
+    let driver = driver()?;
+    let mut count = 0;
+    // SAFETY: a place for the number.
+    driver.check("cuDeviceGetCount", unsafe { (driver.cuDeviceGetCount)(&raw mut count) })?;
+    Ok(count.unsigned_abs())
+}
+
+/// A CUDA device. Clones are the same.
+#[derive(Clone)]
+pub struct Cuda(Arc<Opened>);
+
+struct Opened {
+    driver: &'static Driver,
+    ordinal: u32,
+    device: c_int,
+    uuid: [u8; 16],
+    context: Context,
+    /// To the device and from it: one does not wait for the other.
+    streams: [Stream; 2],
+}
+
+// SAFETY: handles of the driver's, which takes calls of any thread.
+unsafe impl Send for Opened {}
+// SAFETY: as above.
+unsafe impl Sync for Opened {}
+
+impl fmt::Debug for Cuda {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cuda({})", self.0.ordinal)
+    }
+}
+
+impl Opened {
+    /// Calls the driver with the device's context as the thread's.
+    fn call(&self, call: &'static str, run: impl FnOnce(&Driver) -> c_int) -> Result<()> {
+        // SAFETY: a context that is retained until `drop`.
+        let pushed = unsafe { (self.driver.cuCtxPushCurrent_v2)(self.context) };
+        self.driver.check("cuCtxPushCurrent", pushed)?;
+        let result = run(self.driver);
+        let mut was = ptr::null_mut();
+        // SAFETY: what was pushed above.
+        unsafe { (self.driver.cuCtxPopCurrent_v2)(&raw mut was) };
+        self.driver.check(call, result)
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        for stream in self.streams.into_iter().filter(|stream| !stream.is_null()) {
+            // SAFETY: ours; copies keep the device, so none is under way.
+            let _ = self.call("cuStreamDestroy", |driver| unsafe { (driver.cuStreamDestroy_v2)(stream) });
+        }
+        // SAFETY: retained once in `open`.
+        unsafe { (self.driver.cuDevicePrimaryCtxRelease_v2)(self.device) };
+    }
+}
+
+impl Cuda {
+    /// Opens the device with this ordinal.
+    ///
+    /// # Errors
+    /// `FI_ENODEV` without NVIDIA's driver, or such a device; what the driver answers.
+    pub fn open(ordinal: u32) -> Result<Self> {
+        let driver = driver()?;
+        let (mut device, mut uuid, mut context) = (0, [0; 16], ptr::null_mut());
+        let number = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
+        // SAFETY: a place for the device.
+        driver.check("cuDeviceGet", unsafe { (driver.cuDeviceGet)(&raw mut device, number) })?;
+        // SAFETY: a place for 16 bytes.
+        driver.check("cuDeviceGetUuid", unsafe { (driver.cuDeviceGetUuid)(&raw mut uuid, device) })?;
+        // SAFETY: a place for the context.
+        let retained = unsafe { (driver.cuDevicePrimaryCtxRetain)(&raw mut context, device) };
+        driver.check("cuDevicePrimaryCtxRetain", retained)?;
+        let mut opened = Opened { driver, ordinal, device, uuid, context, streams: [ptr::null_mut(); 2] };
+        for at in 0..2 {
+            let mut stream = ptr::null_mut();
+            // SAFETY: a place for the stream.
+            opened.call("cuStreamCreate", |driver| unsafe {
+                (driver.cuStreamCreate)(&raw mut stream, NON_BLOCKING)
+            })?;
+            opened.streams[at] = stream;
+        }
+        Ok(Self(Arc::new(opened)))
+    }
+
+    /// Allocates memory of the device, for [`Agent::register_device`](crate::Agent::register_device).
+    ///
+    /// # Errors
+    /// `FI_ENOMEM`, and what else the driver answers.
+    pub fn alloc(&self, len: usize) -> Result<DeviceMemory> {
+        let mut at = 0;
+        // SAFETY: a place for the address.
+        self.0.call("cuMemAlloc", |driver| unsafe { (driver.cuMemAlloc_v2)(&raw mut at, len) })?;
+        Ok(DeviceMemory { device: self.clone(), at, len, is_owned: true })
+    }
+
+    /// Memory that the program has allocated with CUDA, or a part of it: on the device that it is of.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for an address of no device, and a range that its allocation does not have.
+    ///
+    /// # Safety
+    /// It is not freed as long as the value, or a region made of it, is there.
+    pub unsafe fn borrow(&self, at: u64, len: usize) -> Result<DeviceMemory> {
+        let mut ordinal: c_int = -1;
+        self.0.call("cuPointerGetAttribute", |driver| {
+            // SAFETY: a place for the attribute, which is an int.
+            unsafe { (driver.cuPointerGetAttribute)((&raw mut ordinal).cast(), DEVICE_ORDINAL, at) }
+        })?;
+        let (base, whole) = self.allocation(at)?;
+        if ordinal != self.0.device || at - base > whole || len as u64 > whole - (at - base) {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                format!("memory of CUDA device {}", self.0.ordinal),
+                format!("at most {} bytes of device {}", whole - (at - base).min(whole), self.0.device),
+                format!("{len} bytes of device {ordinal}"),
+                "give the device and length that the memory was allocated with",
+            ));
+        }
+        Ok(DeviceMemory { device: self.clone(), at, len, is_owned: false })
+    }
+
+    /// Where the allocation begins in which an address lies, and how long it is.
+    fn allocation(&self, at: u64) -> Result<(u64, u64)> {
+        let (mut base, mut whole) = (0, 0);
+        self.0.call("cuMemGetAddressRange", |driver| {
+            // SAFETY: places for both.
+            unsafe { (driver.cuMemGetAddressRange_v2)(&raw mut base, &raw mut whole, at) }
+        })?;
+        Ok((base, whole as u64))
+    }
+}
+
+/// Memory of a device.
+#[derive(Debug)]
+pub struct DeviceMemory {
+    pub(crate) device: Cuda,
+    pub(crate) at: u64,
+    pub(crate) len: usize,
+    is_owned: bool,
+}
+
+impl DeviceMemory {
+    /// Its address on the device.
+    pub fn address(&self) -> u64 {
+        self.at
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        if self.is_owned {
+            let at = self.at;
+            // SAFETY: of `alloc`, and freed once.
+            let freed = self.device.0.call("cuMemFree", |driver| unsafe { (driver.cuMemFree_v2)(at) });
+            if let Err(error) = freed {
+                tracing::warn!(target: "multirail", %error, "memory of a device is leaked");
+            }
+        }
+    }
+}
+
+/// The event behind a copy.
+struct Behind {
+    event: Event,
+    device: Cuda,
+}
+
+// SAFETY: a handle of the driver's, used by one thread at a time.
+unsafe impl Send for Behind {}
+
+impl fmt::Debug for Behind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a copy of {:?}", self.device)
+    }
+}
+
+impl Copying for Behind {
+    fn is_done(&mut self) -> Result<bool> {
+        let mut is_ready = true;
+        self.device.0.call("a copy (cuEventQuery)", |driver| {
+            // SAFETY: an event that is destroyed with this.
+            let result = unsafe { (driver.cuEventQuery)(self.event) };
+            is_ready = result != NOT_READY;
+            if is_ready { result } else { 0 }
+        })?;
+        Ok(is_ready)
+    }
+}
+
+impl Drop for Behind {
+    fn drop(&mut self) {
+        // SAFETY: created in `copy`; the driver keeps what it needs of it.
+        let _ =
+            self.device.0.call("cuEventDestroy", |driver| unsafe { (driver.cuEventDestroy_v2)(self.event) });
+    }
+}
+
+/// Pinned memory, freed with this.
+struct Pin {
+    at: *mut std::ffi::c_void,
+    device: Cuda,
+}
+
+// SAFETY: it only frees the memory.
+unsafe impl Send for Pin {}
+// SAFETY: as above.
+unsafe impl Sync for Pin {}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        // SAFETY: of `pinned`, and freed once.
+        let _ = self.device.0.call("cuMemFreeHost", |driver| unsafe { (driver.cuMemFreeHost)(self.at) });
+    }
+}
+
+/// Memory of another process.
+struct Opening {
+    /// What the driver has mapped.
+    base: u64,
+    at: u64,
+    device: Cuda,
+}
+
+impl fmt::Debug for Opening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "memory of another process on {:?}", self.device)
+    }
+}
+
+impl Mapping for Opening {
+    fn at(&self) -> u64 {
+        self.at
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        // SAFETY: opened in `import`, and closed once. Copies keep it.
+        let closed = self
+            .device
+            .0
+            .call("cuIpcCloseMemHandle", |driver| unsafe { (driver.cuIpcCloseMemHandle)(self.base) });
+        if let Err(error) = closed {
+            tracing::warn!(target: "multirail", %error, "a mapping of another process's memory is leaked");
+        }
+    }
+}
+
+impl Device for Cuda {
+    fn kind(&self) -> Kind {
+        Kind::Cuda(self.0.ordinal)
+    }
+
+    unsafe fn copy(&self, to: u64, from: u64, len: u64) -> Result<Box<dyn Copying>> {
+        let mut event = ptr::null_mut();
+        self.0.call("cuEventCreate", |driver| {
+            // SAFETY: a place for the event.
+            unsafe { (driver.cuEventCreate)(&raw mut event, NO_TIMING) }
+        })?;
+        let behind = Box::new(Behind { event, device: self.clone() });
+        let is_out = self.allocation(from).is_ok();
+        let stream = self.0.streams[usize::from(is_out)];
+        // SAFETY: the caller's promise.
+        self.0.call("cuMemcpyAsync", |driver| unsafe {
+            (driver.cuMemcpyAsync)(to, from, len as usize, stream)
+        })?;
+        // SAFETY: an event and a stream of ours.
+        let recorded =
+            self.0.call("cuEventRecord", |driver| unsafe { (driver.cuEventRecord)(event, stream) });
+        if let Err(error) = recorded {
+            // The copy is under way, and nothing tells of its end but this.
+            // SAFETY: a stream of ours.
+            self.0.call("cuStreamSynchronize", |driver| unsafe { (driver.cuStreamSynchronize)(stream) })?;
+            return Err(error);
+        }
+        Ok(behind)
+    }
+
+    fn pinned(&self, len: usize) -> Result<Pinned> {
+        let mut at = ptr::null_mut();
+        // SAFETY: a place for the address.
+        self.0.call("cuMemAllocHost", |driver| unsafe { (driver.cuMemAllocHost_v2)(&raw mut at, len) })?;
+        // SAFETY: new memory of so many bytes; rails may send what was never written.
+        unsafe { at.cast::<u8>().write_bytes(0, len) };
+        Ok(Pinned { at: at.cast(), len, owner: Box::new(Pin { at, device: self.clone() }) })
+    }
+
+    fn export(&self, at: u64) -> Result<Export> {
+        let mut handle = Handle([0; 64]);
+        let (base, _) = self.allocation(at)?;
+        self.0.call("cuIpcGetMemHandle", |driver| {
+            // SAFETY: a place for the handle.
+            unsafe { (driver.cuIpcGetMemHandle)(&raw mut handle, at) }
+        })?;
+        Ok(Export { host: host()?, device: self.0.uuid, handle: handle.0, offset: at - base })
+    }
+
+    fn import(&self, export: &Export, len: u64) -> Result<Arc<dyn Mapping>> {
+        if export.host != host()? || export.device != self.0.uuid {
+            return Err(Error::with(
+                Errno::EHOSTUNREACH,
+                "memory of a device of another host, or another device",
+            ));
+        }
+        let mut base = 0;
+        self.0.call("cuIpcOpenMemHandle", |driver| unsafe {
+            // SAFETY: any 64 bytes: the driver checks them.
+            (driver.cuIpcOpenMemHandle_v2)(&raw mut base, Handle(export.handle), LAZY_PEER_ACCESS)
+        })?;
+        let opening = Opening { base, at: base.wrapping_add(export.offset), device: self.clone() };
+        // What the peer says of its memory is believed only as far as the driver says the same.
+        let (start, whole) = self.allocation(base)?;
+        let end = export.offset.checked_add(len);
+        if end.is_none_or(|end| end > whole - base.saturating_sub(start).min(whole)) {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "memory that a peer has exported",
+                format!("a range inside its {whole} bytes"),
+                format!("{len} bytes at {}", export.offset),
+                "the peer's metadata is wrong: load it again",
+            ));
+        }
+        Ok(Arc::new(opening))
+    }
+}
+
+/// Which boot of which host this is.
+fn host() -> Result<[u8; 16]> {
+    let text = std::fs::read_to_string(BOOT_ID)?;
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    let id = u128::from_str_radix(&digits, 16)
+        .map_err(|_| Error::with(Errno::EIO, format!("{BOOT_ID}: {text:?}")))?;
+    Ok(id.to_be_bytes())
+}

@@ -1,0 +1,143 @@
+//! Kinds of memory.
+//!
+//! What a region lies in decides how it is reached. Rails move DRAM by themselves. Memory that the processor does not
+//! touch is behind [`Device`]: it is copied through it, piece by piece, to and from memory that rails move
+//! (`staging`), and between processes of one host by what it [exports](Device::export). A kind of its own (a file, an
+//! accelerator of another maker) implements that trait.
+
+#![allow(unsafe_code)] // copies of devices ask for a promise
+
+#[cfg(feature = "cuda")]
+pub mod cuda;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ofi::{Errno, Error, Result};
+
+/// What a region lies in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// Memory of the host.
+    #[default]
+    Dram,
+    /// Memory of the CUDA device with this ordinal, as its process counts.
+    Cuda(u32),
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dram => write!(f, "dram"),
+            Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+        }
+    }
+}
+
+/// What another process of this host needs to map memory of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Export {
+    /// Which host: the kernel's boot id.
+    pub host: [u8; 16],
+    /// Which device, whatever its ordinal.
+    pub device: [u8; 16],
+    /// What the driver gave.
+    pub handle: [u8; 64],
+    /// Where in what the handle names the memory begins.
+    pub offset: u64,
+}
+
+/// Where memory lies that the processor does not touch.
+///
+/// Addresses are those of the device, or of this process: the device tells them apart. Calls come from any thread.
+pub(crate) trait Device: Send + Sync + fmt::Debug {
+    fn kind(&self) -> Kind;
+
+    /// Begins to copy.
+    ///
+    /// # Safety
+    /// Both ranges are memory of a device or of this process, and stay until the copy [is done](Copying::is_done).
+    unsafe fn copy(&self, to: u64, from: u64, len: u64) -> Result<Box<dyn Copying>>;
+
+    /// Memory of the host from which and to which copies are fast. It is given back when the value is dropped.
+    fn pinned(&self, len: usize) -> Result<Pinned>;
+
+    fn export(&self, at: u64) -> Result<Export>;
+
+    /// Maps what another process has exported, `len` bytes from its offset on.
+    fn import(&self, export: &Export, len: u64) -> Result<Arc<dyn Mapping>>;
+}
+
+/// A copy under way. Dropping it does not end it.
+pub(crate) trait Copying: Send + fmt::Debug {
+    /// # Errors
+    /// It has failed, and nothing of it is under way.
+    fn is_done(&mut self) -> Result<bool>;
+}
+
+/// Memory of another process, mapped until this is dropped.
+pub(crate) trait Mapping: Send + Sync + fmt::Debug {
+    /// Where it is here.
+    fn at(&self) -> u64;
+}
+
+/// Memory of the host that a device has pinned.
+pub(crate) struct Pinned {
+    pub(crate) at: *mut u8,
+    pub(crate) len: usize,
+    /// Given back with this.
+    pub(crate) owner: Box<dyn Send + Sync>,
+}
+
+/// How long [`copy_out`] and [`copy_in`] wait for a device.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes that they copy at once.
+const PIECE: usize = 1 << 20;
+
+/// Waits for a copy. The memory of one that does not end must not be used again.
+fn wait(mut copying: Box<dyn Copying>) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while !copying.is_done()? {
+        if Instant::now() >= deadline {
+            return Err(Error::wanted(
+                Errno::ETIMEDOUT,
+                "a copy of a device",
+                format!("its end within {PATIENCE:?}"),
+                "none",
+                "look for errors of the device (nvidia-smi, dmesg)",
+            ));
+        }
+        std::thread::yield_now();
+    }
+    Ok(())
+}
+
+/// Copies out of a device's memory, and waits.
+pub(crate) fn copy_out(device: &dyn Device, from: u64, to: &mut [u8]) -> Result<()> {
+    for (nth, to) in to.chunks_mut(PIECE).enumerate() {
+        let between = std::mem::ManuallyDrop::new(vec![0_u8; to.len()]);
+        let from = from + (nth * PIECE) as u64;
+        // SAFETY: the caller's range lies in a region. `between` lives on, should the copy not end.
+        let copying =
+            unsafe { device.copy(between.as_ptr().expose_provenance() as u64, from, to.len() as u64) }?;
+        wait(copying)?;
+        to.copy_from_slice(&std::mem::ManuallyDrop::into_inner(between));
+    }
+    Ok(())
+}
+
+/// Copies into a device's memory, and waits.
+pub(crate) fn copy_in(device: &dyn Device, to: u64, from: &[u8]) -> Result<()> {
+    for (nth, from) in from.chunks(PIECE).enumerate() {
+        let between = std::mem::ManuallyDrop::new(from.to_vec());
+        let to = to + (nth * PIECE) as u64;
+        // SAFETY: as in `copy_out`.
+        let copying =
+            unsafe { device.copy(to, between.as_ptr().expose_provenance() as u64, from.len() as u64) }?;
+        wait(copying)?;
+        drop(std::mem::ManuallyDrop::into_inner(between));
+    }
+    Ok(())
+}

@@ -1,0 +1,710 @@
+//! Transfers of memory that its owner copies.
+//!
+//! Rails do not touch a device's memory. Each end copies between it and pinned memory of the host, which rails move: an
+//! agent's own pool for its devices, and for each peer that asks a *window*, which the peer alone writes and reads. A
+//! transfer is cut into chunks, several of which are under way, each a small state machine:
+//!
+//! - write: copy to the pool, if our memory is a device's; move to the peer's memory, or to its window with `Land`
+//!   behind the data; the peer copies from the window, and answers `Done`.
+//! - read: `Fetch` has the peer copy to its window, and answer `Done`; move from there, or from the peer's memory, to
+//!   ours, or to the pool; copy from the pool.
+//! - where the peer's memory can be mapped (`Export`), one copy is all.
+//!
+//! Orders travel as notifications with an audience of their own ([`Order`]), so they come after the data that they
+//! speak of. A place of a window whose use did not end with the peer's answer is not used again: what is late must not
+//! overwrite what is new. Windows and mappings go when the session with their peer does.
+#![allow(unsafe_code)] // begins copies
+
+mod serve;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, Weak};
+
+use ofi::raw::Domain;
+use ofi::{Errno, Error, Result};
+use ofi_core::slots::{SlotId, Slots};
+
+use crate::driver::Guard;
+use crate::engine::{self, Audience, Core, Outcome, PeerId, Progress, Time, TransferId, Way};
+use crate::memory::{Copying, Device, Mapping};
+use crate::region::Inner as Region;
+use crate::wire::RegionInfo;
+use crate::wire::staging::{Order, Through};
+use serve::Served;
+
+/// Bytes of a place in the pool, or in a window: the longest chunk.
+pub(crate) const PLACE: u64 = 1 << 20;
+/// Places of the pool, and of a window.
+pub(crate) const PLACES: usize = 8;
+/// Most memory of peers that is mapped at once.
+const MAPPINGS: usize = 4096;
+
+/// A transfer that was prepared.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) way: Way,
+    pub(crate) peer: PeerId,
+    pub(crate) incarnation: u64,
+    pub(crate) pieces: Vec<Piece>,
+    pub(crate) total: u64,
+}
+
+/// Equally long ranges of a local and a remote region.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    pub(crate) local: Arc<Region>,
+    /// The first local byte's address.
+    pub(crate) at: u64,
+    pub(crate) remote: Arc<RegionInfo>,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+/// What the agent's regions are found by.
+pub(crate) type Regions = Arc<Mutex<BTreeMap<u64, Weak<Region>>>>;
+
+/// The window that a peer has lent.
+enum Lent {
+    Asked { op: u64, note: Option<TransferId> },
+    Window { info: Arc<RegionInfo>, free: Vec<u64>, used: usize },
+}
+
+struct Transfer {
+    plan: Arc<Plan>,
+    /// The first piece that is not wholly cut, and how much of it is.
+    cursor: (usize, u64),
+    chunks: Vec<Chunk>,
+    /// What opens the session.
+    ping: Option<TransferId>,
+    notice: Option<Vec<u8>>,
+    /// The notification's sending.
+    note: Option<TransferId>,
+    outcome: Option<Outcome>,
+    is_released: bool,
+    moved: u64,
+    deadline: Time,
+}
+
+struct Chunk {
+    piece: usize,
+    offset: u64,
+    len: u64,
+    op: u64,
+    /// Its place in the pool.
+    pooled: Option<u64>,
+    /// Its place in this window of the peer's.
+    place: Option<(Arc<RegionInfo>, u64)>,
+    mapped: Option<Arc<dyn Mapping>>,
+    answer: Option<u32>,
+    step: Step,
+}
+
+#[derive(Debug)]
+enum Step {
+    Copy(Box<dyn Copying>),
+    /// A transfer of the engine's: of the data, or of `Fetch`.
+    Move {
+        id: TransferId,
+        is_data: bool,
+    },
+    Answer,
+}
+
+/// What became of a chunk that was looked at.
+enum Turn {
+    Waits,
+    Goes(Step),
+    Ends(Result<(), Errno>),
+}
+
+/// All of it. Behind the agent's lock.
+pub(crate) struct Staging {
+    domains: Arc<[Arc<dyn Domain>]>,
+    transfers: Slots<Transfer>,
+    pool: Option<Arc<Region>>,
+    free: Vec<u64>,
+    lent: HashMap<PeerId, Lent>,
+    mappings: HashMap<(PeerId, u64), Option<Arc<dyn Mapping>>>,
+    served: Served,
+    next_op: u64,
+    /// Whether peers' memory may be mapped.
+    may_map: bool,
+}
+
+/// A plan of the engine's with one descriptor.
+fn one(
+    way: Way,
+    local: &Arc<Region>,
+    at: u64,
+    remote: &Arc<RegionInfo>,
+    offset: u64,
+    len: u64,
+    incarnation: u64,
+) -> engine::Plan<Guard> {
+    let piece = engine::Piece { region: 0, local: at, remote_region: 0, remote: offset, len };
+    let (regions, guard) = (vec![Arc::clone(remote)], vec![Arc::clone(local)]);
+    engine::Plan { way, pieces: vec![piece], regions, incarnation, total: len, guard }
+}
+
+/// A plan of the engine's that moves nothing.
+fn nothing() -> Arc<engine::Plan<Guard>> {
+    let (pieces, regions, guard) = (Vec::new(), Vec::new(), Guard::new());
+    Arc::new(engine::Plan { way: Way::Write, pieces, regions, incarnation: 0, total: 0, guard })
+}
+
+fn tell(
+    core: &mut Core<Guard>,
+    peer: PeerId,
+    order: &Order,
+    deadline: Time,
+    now: Time,
+) -> Result<TransferId, Errno> {
+    let notice = Some(order.encode());
+    core.post_to(Audience::Memory, peer, nothing(), notice, deadline, now).map_err(|(errno, _)| errno)
+}
+
+impl Staging {
+    pub(crate) fn new(domains: Arc<[Arc<dyn Domain>]>, regions: Regions, may_map: bool) -> Self {
+        Self {
+            served: Served::new(Arc::clone(&domains), regions),
+            domains,
+            transfers: Slots::default(),
+            pool: None,
+            free: Vec::new(),
+            lent: HashMap::new(),
+            mappings: HashMap::new(),
+            next_op: 1,
+            may_map,
+        }
+    }
+
+    pub(crate) fn post(&mut self, plan: Arc<Plan>, notice: Option<Vec<u8>>, deadline: Time) -> SlotId {
+        self.transfers.insert(Transfer {
+            plan,
+            cursor: (0, 0),
+            chunks: Vec::new(),
+            ping: None,
+            notice,
+            note: None,
+            outcome: None,
+            is_released: false,
+            moved: 0,
+            deadline,
+        })
+    }
+
+    pub(crate) fn progress(&self, id: SlotId) -> Option<Progress> {
+        let transfer = self.transfers.get(id)?;
+        let is_quiet = transfer.outcome.is_some() && transfer.chunks.is_empty();
+        Some(Progress {
+            outcome: transfer.outcome,
+            moved: transfer.moved,
+            total: transfer.plan.total,
+            is_quiet,
+        })
+    }
+
+    pub(crate) fn cancel(&mut self, id: SlotId) {
+        if let Some(transfer) = self.transfers.get_mut(id) {
+            transfer.outcome.get_or_insert(Outcome::Cancelled);
+        }
+    }
+
+    pub(crate) fn release(&mut self, id: SlotId) {
+        self.cancel(id);
+        if let Some(transfer) = self.transfers.get_mut(id) {
+            transfer.is_released = true;
+            if transfer.chunks.is_empty() && transfer.note.is_none() && transfer.ping.is_none() {
+                self.transfers.remove(id);
+            }
+        }
+    }
+
+    /// How many transfers are kept.
+    pub(crate) fn kept(&self) -> usize {
+        self.transfers.len()
+    }
+
+    /// Whether copies are under way, of whose end no descriptor tells.
+    pub(crate) fn is_copying(&self) -> bool {
+        let copies =
+            |transfer: &Transfer| transfer.chunks.iter().any(|chunk| matches!(chunk.step, Step::Copy(_)));
+        self.served.is_copying() || self.transfers.values().any(copies)
+    }
+
+    /// When the next transfer's time is up.
+    pub(crate) fn next_timeout(&self) -> Option<Time> {
+        let open = self.transfers.values().filter(|transfer| transfer.outcome.is_none());
+        open.map(|transfer| transfer.deadline).min()
+    }
+
+    /// Whether something is under way, or may still begin, that uses a region.
+    pub(crate) fn is_used(&self, region: &Arc<Region>) -> bool {
+        let uses = |transfer: &Transfer| {
+            let is_quiet = transfer.outcome.is_some() && transfer.chunks.is_empty();
+            !is_quiet && transfer.plan.pieces.iter().any(|piece| Arc::ptr_eq(&piece.local, region))
+        };
+        self.served.is_used(region) || self.transfers.values().any(uses)
+    }
+
+    /// Does what can be done. Whether that was anything.
+    pub(crate) fn advance(&mut self, core: &mut Core<Guard>, now: Time) -> bool {
+        let mut was_busy = false;
+        for peer in core.take_gone() {
+            self.gone(core, peer);
+        }
+        while let Some((peer, bytes)) = core.take_order() {
+            was_busy = true;
+            match Order::parse(&bytes) {
+                Ok(order) => self.take(core, peer, order, now),
+                Err(error) => {
+                    tracing::warn!(target: "multirail", %error, "an order that is none was dropped")
+                }
+            }
+        }
+        was_busy |= self.served.advance(core, now);
+        for id in self.transfers.ids(|_| true) {
+            let Some(mut transfer) = self.transfers.get_mut(id).map(Transfer::take) else { continue };
+            was_busy |= self.turn(core, &mut transfer, now);
+            let is_over = transfer.is_released && transfer.chunks.is_empty();
+            match self.transfers.get_mut(id) {
+                Some(slot) if !is_over => *slot = transfer,
+                _ => drop(self.transfers.remove(id)),
+            }
+        }
+        was_busy
+    }
+
+    /// Forgets a peer's window, or that it was asked for one.
+    fn forget_window(&mut self, core: &mut Core<Guard>, peer: PeerId) {
+        if let Some(Lent::Asked { note: Some(note), .. }) = self.lent.remove(&peer) {
+            core.release(note);
+        }
+    }
+
+    /// The session with a peer is over.
+    fn gone(&mut self, core: &mut Core<Guard>, peer: PeerId) {
+        self.forget_window(core, peer);
+        self.mappings.retain(|&(other, _), _| other != peer);
+        self.served.gone(peer);
+        for id in self.transfers.ids(|transfer| transfer.plan.peer == peer && transfer.outcome.is_none()) {
+            if let Some(transfer) = self.transfers.get_mut(id)
+                && transfer.cursor != (0, 0)
+            {
+                transfer.outcome = Some(Outcome::Failed(Errno::ECONNRESET));
+            }
+        }
+    }
+
+    fn take(&mut self, core: &mut Core<Guard>, peer: PeerId, order: Order, now: Time) {
+        match order {
+            Order::Ping => {}
+            Order::Ask(op) => self.served.ask(core, peer, op, now),
+            Order::Land(it) => self.served.begin(core, peer, it, true, now),
+            Order::Fetch(it) => self.served.begin(core, peer, it, false, now),
+            Order::Grant(op, window) => {
+                let is_asked =
+                    |lent: &&mut Lent| matches!(lent, Lent::Asked { op: asked, .. } if *asked == op);
+                if self.lent.get_mut(&peer).filter(is_asked).is_none() {
+                    return;
+                }
+                self.forget_window(core, peer);
+                match window {
+                    Ok(info) => {
+                        let places = (info.len / PLACE).min(PLACES as u64);
+                        let free = (0..places).map(|nth| nth * PLACE).collect();
+                        self.lent.insert(peer, Lent::Window { info: Arc::new(info), free, used: 0 });
+                    }
+                    Err(errno) => self.refuse(peer, Errno::from_raw(errno.cast_signed())),
+                }
+            }
+            Order::Done(op, errno) => {
+                let its = |transfer: &Transfer| transfer.plan.peer == peer;
+                for id in self.transfers.ids(its) {
+                    let Some(transfer) = self.transfers.get_mut(id) else { continue };
+                    if let Some(chunk) = transfer.chunks.iter_mut().find(|chunk| chunk.op == op) {
+                        chunk.answer = Some(errno);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A peer gives no window: what needs one fails.
+    fn refuse(&mut self, peer: PeerId, errno: Errno) {
+        for id in self.transfers.ids(|transfer| transfer.plan.peer == peer && transfer.outcome.is_none()) {
+            if let Some(transfer) = self.transfers.get_mut(id) {
+                transfer.outcome = Some(Outcome::Failed(errno));
+            }
+        }
+    }
+
+    fn turn(&mut self, core: &mut Core<Guard>, transfer: &mut Transfer, now: Time) -> bool {
+        if transfer.outcome.is_none() && now >= transfer.deadline {
+            transfer.outcome = Some(Outcome::Failed(Errno::ETIMEDOUT));
+        }
+        let mut was_busy = self.look_at_chunks(core, transfer, now);
+        if transfer.outcome.is_some() {
+            for id in [transfer.ping.take(), transfer.note.take()].into_iter().flatten() {
+                core.release(id);
+            }
+            return was_busy;
+        }
+        if !self.is_open(core, transfer, now) {
+            return was_busy;
+        }
+        while transfer.outcome.is_none() && transfer.cursor.0 < transfer.plan.pieces.len() {
+            match self.start(core, transfer, now) {
+                Ok(true) => was_busy = true,
+                Ok(false) => return was_busy,
+                Err(errno) => transfer.outcome = Some(Outcome::Failed(errno)),
+            }
+        }
+        if transfer.outcome.is_none() && transfer.chunks.is_empty() {
+            self.tell_end(core, transfer, now);
+        }
+        was_busy
+    }
+
+    /// Whether there is a session; begins to open one.
+    fn is_open(&mut self, core: &mut Core<Guard>, transfer: &mut Transfer, now: Time) -> bool {
+        if let Some(ping) = transfer.ping {
+            let Some(outcome) = core.progress(ping).map_or(Some(Outcome::Cancelled), |found| found.outcome)
+            else {
+                return false;
+            };
+            core.release(ping);
+            transfer.ping = None;
+            if outcome != Outcome::Done {
+                transfer.outcome = Some(outcome);
+                return false;
+            }
+        } else if !core.is_up(transfer.plan.peer) {
+            match tell(core, transfer.plan.peer, &Order::Ping, transfer.deadline, now) {
+                Ok(ping) => transfer.ping = Some(ping),
+                Err(errno) => transfer.outcome = Some(Outcome::Failed(errno)),
+            }
+            return false;
+        }
+        true
+    }
+
+    /// All bytes are at their place: tells the peer's program, if it is to be told.
+    fn tell_end(&mut self, core: &mut Core<Guard>, transfer: &mut Transfer, now: Time) {
+        if let Some(notice) = transfer.notice.take() {
+            let note = core.post(transfer.plan.peer, nothing(), Some(notice), transfer.deadline, now);
+            match note {
+                Ok(note) => transfer.note = Some(note),
+                Err((errno, _)) => transfer.outcome = Some(Outcome::Failed(errno)),
+            }
+            return;
+        }
+        let outcome = match transfer.note {
+            Some(note) => core.progress(note).map_or(Some(Outcome::Cancelled), |found| found.outcome),
+            None => Some(Outcome::Done),
+        };
+        if outcome.is_some() {
+            transfer.outcome = outcome;
+            transfer.note.take().into_iter().for_each(|note| core.release(note));
+        }
+    }
+
+    fn look_at_chunks(&mut self, core: &mut Core<Guard>, transfer: &mut Transfer, now: Time) -> bool {
+        let mut was_busy = false;
+        let mut at = 0;
+        while at < transfer.chunks.len() {
+            let is_over = transfer.outcome.is_some();
+            let chunk = &mut transfer.chunks[at];
+            match self.look_at(core, &transfer.plan, chunk, is_over, transfer.deadline, now) {
+                Turn::Waits => at += 1,
+                Turn::Goes(step) => {
+                    (chunk.step, was_busy) = (step, true);
+                }
+                Turn::Ends(result) => {
+                    was_busy = true;
+                    let chunk = transfer.chunks.swap_remove(at);
+                    match result {
+                        Ok(()) => transfer.moved += chunk.len,
+                        Err(errno) => drop(transfer.outcome.get_or_insert(Outcome::Failed(errno))),
+                    }
+                    self.give_back(transfer.plan.peer, &chunk, result.is_ok() || chunk.answer.is_some());
+                }
+            }
+        }
+        was_busy
+    }
+
+    /// A chunk's places are free again; that of the window only if the peer is done with it.
+    fn give_back(&mut self, peer: PeerId, chunk: &Chunk, is_clean: bool) {
+        self.free.extend(chunk.pooled);
+        let Some((window, place)) = &chunk.place else { return };
+        let Some(Lent::Window { info, free, used }) = self.lent.get_mut(&peer) else { return };
+        if !Arc::ptr_eq(info, window) {
+            return; // of an earlier session
+        }
+        *used = used.saturating_sub(1);
+        if is_clean {
+            free.push(*place);
+        }
+        if free.is_empty() && *used == 0 {
+            self.lent.remove(&peer); // another is asked for
+        }
+    }
+
+    fn look_at(
+        &mut self,
+        core: &mut Core<Guard>,
+        plan: &Plan,
+        chunk: &mut Chunk,
+        is_over: bool,
+        deadline: Time,
+        now: Time,
+    ) -> Turn {
+        let is_write = plan.way == Way::Write;
+        match &mut chunk.step {
+            Step::Copy(copying) => match copying.is_done() {
+                Ok(false) => Turn::Waits,
+                Ok(true) if is_over && is_write && chunk.mapped.is_none() => {
+                    Turn::Ends(Err(Errno::ECANCELED))
+                }
+                Ok(true) if is_write && chunk.mapped.is_none() => self.go(core, plan, chunk, deadline, now),
+                Ok(true) => Turn::Ends(Ok(())),
+                Err(error) => failed(&error),
+            },
+            Step::Move { id, is_data } => {
+                let (id, is_data) = (*id, *is_data);
+                if is_over {
+                    core.cancel(id);
+                }
+                let progress = core.progress(id);
+                if progress.is_some_and(|progress| !progress.is_quiet) {
+                    return Turn::Waits;
+                }
+                core.release(id);
+                match progress.and_then(|progress| progress.outcome) {
+                    Some(Outcome::Done) => {}
+                    Some(Outcome::Failed(errno)) => return Turn::Ends(Err(errno)),
+                    _ => return Turn::Ends(Err(Errno::ECANCELED)),
+                }
+                match (is_data, is_write, chunk.pooled) {
+                    (false, ..) => Turn::Goes(Step::Answer),
+                    (true, true, _) if chunk.place.is_some() => Turn::Goes(Step::Answer),
+                    (true, false, Some(_)) if !is_over => self.copy(plan, chunk),
+                    _ => Turn::Ends(Ok(())),
+                }
+            }
+            Step::Answer => match chunk.answer {
+                Some(0) if is_write => Turn::Ends(Ok(())),
+                Some(0) if !is_over => self.go(core, plan, chunk, deadline, now),
+                Some(errno) if errno != 0 => Turn::Ends(Err(Errno::from_raw(errno.cast_signed()))),
+                _ if is_over => Turn::Ends(Err(Errno::ECANCELED)),
+                _ => Turn::Waits,
+            },
+        }
+    }
+
+    /// Cuts the next chunk and begins with it; `false` if it has to wait for a place.
+    fn start(&mut self, core: &mut Core<Guard>, transfer: &mut Transfer, now: Time) -> Result<bool, Errno> {
+        let plan = Arc::clone(&transfer.plan);
+        let (nth, offset) = transfer.cursor;
+        let piece = &plan.pieces[nth];
+        let device = piece.local.device();
+        if piece.local.is_revoked() {
+            return Err(Errno::EFAULT);
+        }
+        let mapped = if piece.remote.is_staged { self.map(plan.peer, piece) } else { None };
+        let needs_window = piece.remote.is_staged && mapped.is_none();
+        if mapped.is_some() && transfer.chunks.len() >= PLACES {
+            return Ok(false);
+        }
+        let needs_pool = device.is_some() && mapped.is_none();
+        if let (Some(device), true) = (device, needs_pool) {
+            self.make_pool(device)?;
+            if self.free.is_empty() {
+                return Ok(false);
+            }
+        }
+        let place = if needs_window { self.place(core, plan.peer, transfer.deadline, now)? } else { None };
+        if needs_window && place.is_none() {
+            return Ok(false);
+        }
+        let pooled = if needs_pool { self.free.pop() } else { None };
+        let is_plain = mapped.is_none() && pooled.is_none() && place.is_none();
+        let left = piece.len - offset;
+        let len = if is_plain { left } else { left.min(PLACE) };
+        let op = self.next_op;
+        self.next_op += 1;
+        let mut chunk =
+            Chunk { piece: nth, offset, len, op, pooled, place, mapped, answer: None, step: Step::Answer };
+        transfer.cursor = if len == left { (nth + 1, 0) } else { (nth, offset + len) };
+        let first = match (plan.way, chunk.mapped.is_some(), chunk.place.is_some(), pooled.is_some()) {
+            (_, true, ..) | (Way::Write, _, _, true) => self.copy(&plan, &chunk),
+            (Way::Read, _, true, _) => {
+                let order = Order::Fetch(through(&plan, &chunk));
+                match tell(core, plan.peer, &order, transfer.deadline, now) {
+                    Ok(id) => Turn::Goes(Step::Move { id, is_data: false }),
+                    Err(errno) => Turn::Ends(Err(errno)),
+                }
+            }
+            _ => self.go(core, &plan, &chunk, transfer.deadline, now),
+        };
+        match first {
+            Turn::Goes(step) => {
+                chunk.step = step;
+                transfer.chunks.push(chunk);
+                Ok(true)
+            }
+            Turn::Ends(Err(errno)) => {
+                self.give_back(plan.peer, &chunk, true);
+                Err(errno)
+            }
+            Turn::Waits | Turn::Ends(Ok(())) => Err(Errno::EIO),
+        }
+    }
+
+    /// Begins a chunk's copy here.
+    fn copy(&self, plan: &Plan, chunk: &Chunk) -> Turn {
+        let piece = &plan.pieces[chunk.piece];
+        let ours = piece.at + chunk.offset;
+        let theirs = match (&chunk.mapped, chunk.pooled, &self.pool) {
+            (Some(mapped), ..) => mapped.at() + piece.offset + chunk.offset,
+            (None, Some(place), Some(pool)) => pool.address() + place,
+            _ => return Turn::Ends(Err(Errno::EIO)),
+        };
+        let (to, from) = match plan.way {
+            Way::Write => (theirs, ours),
+            Way::Read => (ours, theirs),
+        };
+        let Some(device) = piece.local.device() else {
+            return Turn::Ends(Err(Errno::ENODEV));
+        };
+        // SAFETY: the plan keeps our memory and the chunk its place and mapping until the copy has ended; both ranges
+        // were checked when the plan was prepared and the memory was mapped.
+        match unsafe { device.copy(to, from, chunk.len) } {
+            Ok(copying) => Turn::Goes(Step::Copy(copying)),
+            Err(error) => failed(&error),
+        }
+    }
+
+    /// Moves a chunk's bytes over the rails.
+    fn go(&self, core: &mut Core<Guard>, plan: &Plan, chunk: &Chunk, deadline: Time, now: Time) -> Turn {
+        let piece = &plan.pieces[chunk.piece];
+        let (local, at) = match (chunk.pooled, &self.pool) {
+            (Some(place), Some(pool)) => (pool, pool.address() + place),
+            _ => (&piece.local, piece.at + chunk.offset),
+        };
+        let (remote, offset) = match &chunk.place {
+            None => (&piece.remote, piece.offset + chunk.offset),
+            Some((window, place)) => (window, *place),
+        };
+        let moving = Arc::new(one(plan.way, local, at, remote, offset, chunk.len, plan.incarnation));
+        let notice = (plan.way == Way::Write && chunk.place.is_some())
+            .then(|| Order::Land(through(plan, chunk)).encode());
+        match core.post_to(Audience::Memory, plan.peer, moving, notice, deadline, now) {
+            Ok(id) => Turn::Goes(Step::Move { id, is_data: true }),
+            Err((errno, _)) => Turn::Ends(Err(errno)),
+        }
+    }
+
+    fn make_pool(&mut self, device: &Arc<dyn Device>) -> Result<(), Errno> {
+        if self.pool.is_none() {
+            let pinned = device.pinned(PLACES * PLACE as usize).map_err(|error| log(&error))?;
+            self.pool = Some(Arc::new(Region::pinned(u64::MAX, pinned, &self.domains)));
+            self.free = (0..PLACES as u64).map(|nth| nth * PLACE).collect();
+        }
+        Ok(())
+    }
+
+    /// A place in the peer's window, if one is free; asks for a window if there is none.
+    fn place(
+        &mut self,
+        core: &mut Core<Guard>,
+        peer: PeerId,
+        deadline: Time,
+        now: Time,
+    ) -> Result<Option<(Arc<RegionInfo>, u64)>, Errno> {
+        match self.lent.get_mut(&peer) {
+            Some(Lent::Window { info, free, used }) => {
+                let place = free.pop();
+                *used += usize::from(place.is_some());
+                return Ok(place.map(|place| (Arc::clone(info), place)));
+            }
+            Some(Lent::Asked { note, .. }) => {
+                let outcome = note.and_then(|note| core.progress(note)?.outcome);
+                match (outcome, *note) {
+                    (Some(Outcome::Done), Some(id)) => {
+                        core.release(id);
+                        *note = None;
+                    }
+                    (Some(_), Some(id)) => {
+                        core.release(id);
+                        self.lent.remove(&peer);
+                    }
+                    _ => {}
+                }
+                return Ok(None);
+            }
+            None => {}
+        }
+        let op = self.next_op;
+        self.next_op += 1;
+        let note = tell(core, peer, &Order::Ask(op), deadline, now)?;
+        self.lent.insert(peer, Lent::Asked { op, note: Some(note) });
+        Ok(None)
+    }
+
+    /// The peer's memory, mapped here, if that can be.
+    fn map(&mut self, peer: PeerId, piece: &Piece) -> Option<Arc<dyn Mapping>> {
+        let (export, device) = (piece.remote.export.as_ref()?, piece.local.device()?);
+        if !self.may_map {
+            return None;
+        }
+        if let Some(known) = self.mappings.get(&(peer, piece.remote.id)) {
+            return known.clone();
+        }
+        if self.mappings.len() >= MAPPINGS {
+            return None;
+        }
+        let mapped = device.import(export, piece.remote.len);
+        let mapped = mapped.inspect_err(|error| {
+            tracing::debug!(target: "multirail", %error, "memory of a peer is not mapped, and goes over the rails");
+        });
+        let mapped = mapped.ok();
+        self.mappings.insert((peer, piece.remote.id), mapped.clone());
+        mapped
+    }
+}
+
+fn through(plan: &Plan, chunk: &Chunk) -> Through {
+    let piece = &plan.pieces[chunk.piece];
+    Through {
+        op: chunk.op,
+        region: piece.remote.id,
+        offset: piece.offset + chunk.offset,
+        len: chunk.len,
+        place: chunk.place.as_ref().map_or(0, |&(_, place)| place),
+    }
+}
+
+#[cold]
+fn log(error: &Error) -> Errno {
+    tracing::warn!(target: "multirail", %error, "a device refuses");
+    error.errno()
+}
+
+#[cold]
+fn failed(error: &Error) -> Turn {
+    Turn::Ends(Err(log(error)))
+}
+
+impl Transfer {
+    /// Takes it out of its slot, for as long as it is worked on.
+    fn take(&mut self) -> Self {
+        Self {
+            plan: Arc::clone(&self.plan),
+            chunks: std::mem::take(&mut self.chunks),
+            notice: self.notice.take(),
+            ..*self
+        }
+    }
+}
