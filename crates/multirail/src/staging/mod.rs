@@ -489,7 +489,8 @@ impl Staging {
                 match (is_data, is_write, chunk.pooled) {
                     (false, ..) => Turn::Goes(Step::Answer),
                     (true, true, _) if chunk.place.is_some() => Turn::Goes(Step::Answer),
-                    (true, false, Some(_)) if !is_over => self.copy(plan, chunk),
+                    (true, false, Some(_)) if is_over => Turn::Ends(Err(Errno::ECANCELED)),
+                    (true, false, Some(_)) => self.copy(plan, chunk),
                     _ => Turn::Ends(Ok(())),
                 }
             }
