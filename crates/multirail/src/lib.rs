@@ -7,7 +7,7 @@
 //!
 //! What decides is [`engine`], which does no I/O; [`wire`] has what agents tell each other. `docs/multirail.md` is the
 //! guide.
-#![deny(unsafe_code)] // allowed in region.rs and rail.rs, which lend memory to rails, memory/ and staging/, which copy it, and wait.rs
+#![deny(unsafe_code)] // allowed in region.rs and rail.rs (lend memory), memory/ and staging/ (copy it), wait.rs
 
 mod agent;
 mod builder;
