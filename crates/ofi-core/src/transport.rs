@@ -572,8 +572,8 @@ pub unsafe trait Lanes<T: Transport>: Send {
         Err(ofi_api::Error::new(Errno::EOPNOTSUPP))
     }
 
-    /// A collective waits for a note of this peer: said anew after each poll, as long as it does. A transport that would
-    /// not notice otherwise that the peer is gone looks for it.
+    /// A collective waits for a note of this peer: said anew after each poll, as long as it does. A transport that
+    /// would not notice otherwise that the peer is gone looks for it.
     fn await_note(&mut self, _peer: Peer) {}
 
     /// Moves the payload behind `token` into the open receive `into`, then calls [`Host::received`].

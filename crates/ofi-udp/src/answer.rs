@@ -30,22 +30,22 @@ pub fn is_answer(token: u64) -> bool {
 }
 
 /// Where the bytes of an answer are.
-enum Source {
+enum Backing {
     Copied(Room),
     Lent(Lent),
 }
 
 /// Bytes of a read, from byte `at` of it on.
 struct Answer {
-    source: Source,
+    backing: Backing,
     at: u64,
 }
 
 impl Answer {
     fn len(&self) -> usize {
-        match &self.source {
-            Source::Copied(room) => room.len(),
-            Source::Lent(lent) => lent.len(),
+        match &self.backing {
+            Backing::Copied(room) => room.len(),
+            Backing::Lent(lent) => lent.len(),
         }
     }
 
@@ -141,17 +141,17 @@ impl Answers {
 
     /// Keeps a copy; answers its token.
     pub fn keep(&mut self, bytes: Room, at: u64) -> u64 {
-        self.insert(Source::Copied(bytes), at)
+        self.insert(Backing::Copied(bytes), at)
     }
 
     /// Keeps memory that the bytes stay in for now; answers its token.
     pub fn lend(&mut self, lent: Lent, at: u64) -> u64 {
         self.lent += 1;
-        self.insert(Source::Lent(lent), at)
+        self.insert(Backing::Lent(lent), at)
     }
 
-    fn insert(&mut self, source: Source, at: u64) -> u64 {
-        let answer = Answer { source, at };
+    fn insert(&mut self, backing: Backing, at: u64) -> u64 {
+        let answer = Answer { backing, at };
         self.bytes += answer.len();
         self.answers.insert(answer).to_wire() | MARK
     }
@@ -166,12 +166,12 @@ impl Answers {
 
     #[cold]
     fn copy_lent(&mut self, spare: &mut Spare) {
-        for id in self.answers.ids(|answer| matches!(answer.source, Source::Lent(_))) {
+        for id in self.answers.ids(|answer| matches!(answer.backing, Backing::Lent(_))) {
             let Some(answer) = self.answers.get_mut(id) else { continue };
-            if let Source::Lent(lent) = &answer.source {
+            if let Backing::Lent(lent) = &answer.backing {
                 let mut room = spare.take(lent.len());
                 lent.fill(0, &mut room);
-                answer.source = Source::Copied(room);
+                answer.backing = Backing::Copied(room);
             }
         }
         self.lent = 0;
@@ -181,9 +181,9 @@ impl Answers {
     pub fn arrived(&mut self, token: u64, spare: &mut Spare) {
         let Some(answer) = self.answers.remove(SlotId::from_wire(token & !MARK)) else { return };
         self.bytes -= answer.len();
-        match answer.source {
-            Source::Copied(room) => spare.give_back(room),
-            Source::Lent(_) => self.lent -= 1,
+        match answer.backing {
+            Backing::Copied(room) => spare.give_back(room),
+            Backing::Lent(_) => self.lent -= 1,
         }
     }
 
@@ -195,10 +195,10 @@ impl Answers {
     pub fn fill(&self, token: u64, at: u64, to: &mut [u8]) {
         let found = self.get(token).and_then(|answer| Some((answer, answer.skip_to(at, to.len())?)));
         match found {
-            Some((Answer { source: Source::Copied(room), .. }, skip)) => {
+            Some((Answer { backing: Backing::Copied(room), .. }, skip)) => {
                 to.copy_from_slice(&room[skip..skip + to.len()]);
             }
-            Some((Answer { source: Source::Lent(lent), .. }, skip)) => lent.fill(skip, to),
+            Some((Answer { backing: Backing::Lent(lent), .. }, skip)) => lent.fill(skip, to),
             None => to.fill(0), // not asked for: parts are of what is kept
         }
     }
@@ -208,12 +208,12 @@ impl Answers {
     pub fn leave(&self, token: u64, at: u64, to: &mut [u8], gaps: &mut Gaps) -> bool {
         let Some(answer) = self.get(token) else { return false };
         let Some(skip) = answer.skip_to(at, to.len()) else { return false };
-        match &answer.source {
-            Source::Copied(room) => {
+        match &answer.backing {
+            Backing::Copied(room) => {
                 let bytes = &room[skip..skip + to.len()];
                 gaps.leave(&[Piece::new(bytes.as_ptr().cast_mut(), bytes.len())], 0, to)
             }
-            Source::Lent(lent) => lent.leave(skip, to, gaps),
+            Backing::Lent(lent) => lent.leave(skip, to, gaps),
         }
     }
 }

@@ -50,7 +50,8 @@ pub fn config(granted: usize, liveness_port: u16) -> Config {
 }
 
 /// Tells `endpoint` with whom it talks, and how its packets are protected. Without an authorization key nobody knows
-/// who the peer is: packets that only hide from those who listen are not worth their price unless somebody asks for them.
+/// who the peer is: packets that only hide from those who listen are not worth their price unless somebody asks for
+/// them.
 ///
 /// # Errors
 /// `FI_EIO` on a system without random numbers; `FI_EOPNOTSUPP` for a key, or encryption, in a build without the

@@ -23,8 +23,8 @@ pub enum End {
     Receive { into: SlotId, token: Token },
     /// An access to the peer's memory.
     Access(SlotId),
-    /// An access of which the peer has been told something besides: it ends when the peer has said so, too. What it said
-    /// may come first.
+    /// An access of which the peer has been told something besides: it ends when the peer has said so, too. What it
+    /// said may come first.
     Told(SlotId, Option<Result<(), Errno>>),
 }
 

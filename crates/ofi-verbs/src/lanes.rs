@@ -350,8 +350,8 @@ impl VerbsLanes {
         }
         let lane = &mut self.lanes[peer as usize];
         let Some(errno) = lane.ending else {
-            // Its connection was ended elsewhere, and accesses that were refused are to be asked for; or it was put away,
-            // and a payload is to be fetched.
+            // Its connection was ended elsewhere, and accesses that were refused are to be asked for; or it was put
+            // away, and a payload is to be fetched.
             if matches!(lane.link, Link::Closed) && lane.wants_connection() {
                 self.connect(peer);
             }

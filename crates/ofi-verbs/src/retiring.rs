@@ -3,10 +3,10 @@
 //!
 //! An end with more connections than `FI_VERBS_MAX_CONNECTIONS` asks the peer of the one that was used least recently,
 //! and posts nothing more over it but answers. A peer with nothing under way, which waits for none, agrees, and posts
-//! nothing more either; another one declines, and both go on. Ends that ask at once agree by that. A connection keeps its order, so whoever has the
-//! peer's word has everything that came before it. When an end's own word has arrived, it disconnects: the other end
-//! then has both words too. What is posted meanwhile waits, and goes over the next connection, which is made as soon
-//! as there is something to say.
+//! nothing more either; another one declines, and both go on. Ends that ask at once agree by that. A connection keeps
+//! its order, so whoever has the peer's word has everything that came before it. When an end's own word has arrived, it
+//! disconnects: the other end then has both words too. What is posted meanwhile waits, and goes over the next
+//! connection, which is made as soon as there is something to say.
 //!
 //! What both ends know of each other by the connection is forgotten at both: credits begin anew, and so do the device's
 //! keys. A wish to keep payloads (`KEEP`) is told again.
