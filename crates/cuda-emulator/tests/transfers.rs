@@ -28,7 +28,10 @@ fn again(test: &str) -> Command {
     let _ = std::fs::remove_file(&link);
     std::os::unix::fs::symlink(emulator(), &link).unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", test, "--nocapture"]).env(INSIDE, "1").env("LD_LIBRARY_PATH", folder);
+    command
+        .args(["--exact", test, "--nocapture", "--include-ignored"])
+        .env(INSIDE, "1")
+        .env("LD_LIBRARY_PATH", folder);
     command
 }
 
@@ -205,7 +208,8 @@ fn copies_that_never_end_hold_nobody_up() {
 /// Without a driver there is a named error, and everything else works.
 #[test]
 fn a_host_without_the_driver_says_so() {
-    if std::env::var_os(INSIDE).is_some() || count_is_real() {
+    if count_is_real() {
+        println!("NOT RUN: a host without the driver: this one has it");
         return;
     }
     let error = cuda::count().unwrap_err();
@@ -240,7 +244,7 @@ impl Drop for Peer {
 impl Peer {
     fn start() -> (Self, String) {
         let mut command = again("serve_a_region");
-        command.env("CUDA_EMULATOR_PEER", "1").stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
         let address = lines.find_map(|line| line.split_once("ADDRESS ").map(|(_, rest)| rest.to_string()));
@@ -253,10 +257,8 @@ const SERVED: usize = 5 << 20;
 
 /// The peer's process: a region of a device, until its standard input ends.
 #[test]
+#[ignore = "the other process of processes_of_a_host_map_and_bear_a_kill"]
 fn serve_a_region() {
-    if std::env::var_os("CUDA_EMULATOR_PEER").is_none() {
-        return;
-    }
     let bob = agent("bob", &["shm"]);
     let region = memory(&bob, "cuda", SERVED);
     (region.fill)(&pattern(SERVED, 7));
