@@ -54,7 +54,7 @@ atomics() {
         sleep 0.5
         timeout 60 $4 "$program" access 10.77.0.1 >/tmp/access.out 2>&1
         access=$?
-        grep -q "no event.*Connection refused" /tmp/access.out || break
+        grep -qi "no event.*connection refused" /tmp/access.out || break
     done
     wait $owner
     status=$?
