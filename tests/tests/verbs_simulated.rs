@@ -91,7 +91,11 @@ impl Kit for Retiring {
         ADDED.call_once(|| {
             device("retiring0", Plan { late: 10, connections: 1, ..Plan::default() });
         });
-        hints("retiring0")
+        hints("retiring0").mode(Mode::RX_CQ_DATA) // of connected endpoints
+    }
+
+    fn connected_caps(&self) -> Caps {
+        CONNECTED
     }
 
     fn shared_memory(&self) -> bool {
