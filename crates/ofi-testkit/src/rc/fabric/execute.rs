@@ -1,0 +1,223 @@
+//! What requests do: to memory, and to the receives of the other end.
+
+use std::collections::BTreeMap;
+
+use ofi_verbs::rc::{Access, Remote, Segment, Status, Work};
+
+use super::{
+    Bytes, Endpoint, Executed, FOR_EVER, Fabric, Got, LOCAL_PROTECTION, Pair, Reading, Receive, Receives,
+    Request, Stage, What,
+};
+
+/// The receive at the other end is too short.
+const REMOTE_INVALID: Status = Status::from_raw(9);
+/// Times for which a device sends again what is not answered.
+const RETRIES: u64 = 40;
+
+impl Fabric {
+    /// The bytes at a registered place.
+    pub(super) fn take(&self, at: Remote, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        let from = std::ptr::with_exposed_provenance(at.addr as usize);
+        // SAFETY: registered memory of this process, of which the caller has looked that `len` bytes are there.
+        unsafe { ofi_core::copy::bytes(from, bytes.as_mut_ptr(), len) };
+        bytes
+    }
+
+    /// Executes the next request of a queue pair. Whether the one behind it may follow.
+    pub(super) fn execute(&mut self, pair: &mut Pair) -> bool {
+        if pair.stage != Stage::Ready || self.steps < pair.wait {
+            return false;
+        }
+        let reads = pair.executed.iter().any(|executed| executed.read.is_some());
+        let Some(request) = pair.posted.pop_front_if(|request| !(request.how.fence && reads)) else {
+            return false;
+        };
+        let mut read = None;
+        let status = match self.arrive(pair, &request, &mut read) {
+            Some(status) => status,
+            None => {
+                pair.posted.push_front(request);
+                return false;
+            }
+        };
+        let late = self.chance(self.plan.late);
+        let due = self.steps + if late { self.draw() % 300 } else { 0 };
+        let Request { id, number, how, .. } = request;
+        pair.executed.push_back(Executed { due, id, number, status, quiet: how.quiet, read });
+        if status != Status::SUCCESS {
+            flush(pair);
+            return false;
+        }
+        true
+    }
+
+    /// What becomes of a request at the other end; `None`: it is tried again.
+    fn arrive(&mut self, pair: &mut Pair, request: &Request, read: &mut Option<Reading>) -> Option<Status> {
+        let (number, other) = match pair.other.and_then(|qp| Some((qp, self.pairs.get(&qp)?))) {
+            Some((qp, other)) if other.stage == Stage::Ready => (qp, other.endpoint),
+            _ => return self.unanswered(pair),
+        };
+        let is_cut = |endpoint| self.endpoints.get(&endpoint).is_none_or(|it: &Endpoint| it.vanished);
+        if is_cut(pair.endpoint) || is_cut(other) {
+            return self.unanswered(pair);
+        }
+        let bytes = match &request.what {
+            What::Send(bytes, _) | What::Write(bytes, ..) => match bytes {
+                Bytes::Inline(bytes) => bytes.clone(),
+                Bytes::At(segments) if self.owns_all(segments) => gather(segments),
+                Bytes::At(_) => return Some(LOCAL_PROTECTION),
+            },
+            What::Read(..) | What::Change(..) => Vec::new(),
+        };
+        match &request.what {
+            &What::Send(_, data) => {
+                let Some((id, into)) = self.receive_at(number) else { return self.not_ready(pair) };
+                pair.tried = 0;
+                place(pair);
+                let is_there = self.owns_all(&into);
+                let it = self.endpoints.get_mut(&other)?;
+                if bytes.len() > total(&into) || !is_there {
+                    let status = if is_there { Status::TOO_LONG } else { LOCAL_PROTECTION };
+                    it.push(number, id, status, Ok(Got::NOTHING));
+                    self.fail(number);
+                    return Some(REMOTE_INVALID);
+                }
+                put(&into, &bytes);
+                it.push(number, id, Status::SUCCESS, Ok(Got { len: bytes.len(), data, written: false }));
+            }
+            &What::Write(_, at, data) => {
+                let len = bytes.len();
+                if !self.allows(at, len, true) {
+                    self.fail(number);
+                    return Some(Status::REMOTE_ACCESS);
+                }
+                let receive = match data.map(|_| self.receive_at(number)) {
+                    Some(None) => return self.not_ready(pair),
+                    receive => receive.flatten(),
+                };
+                place(pair);
+                if len > 0 {
+                    pair.unplaced = Some((self.steps + self.draw() % 300, at, bytes));
+                }
+                if receive.is_some() || !self.chance(self.plan.unplaced) {
+                    place(pair);
+                }
+                if let Some((id, _)) = receive {
+                    pair.tried = 0;
+                    let it = self.endpoints.get_mut(&other)?;
+                    it.push(number, id, Status::SUCCESS, Ok(Got { len, data, written: true }));
+                }
+            }
+            What::Change(into, work) => {
+                let (Work::FetchAdd(at, _) | Work::CompareSwap { at, .. }) = *work else {
+                    return Some(LOCAL_PROTECTION);
+                };
+                if !self.changes(at) {
+                    self.fail(number);
+                    return Some(Status::REMOTE_ACCESS);
+                }
+                place(pair);
+                let was = self.take(at, 8);
+                let old = was.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
+                let new = match *work {
+                    Work::FetchAdd(_, add) => old.wrapping_add(add),
+                    Work::CompareSwap { expected, new, .. } if old == expected => new,
+                    _ => old,
+                };
+                pair.unplaced = Some((0, at, new.to_ne_bytes().to_vec()));
+                place(pair);
+                *read = Some((into.clone(), was, None)); // an answer that is lost is sent again as it was
+            }
+            &What::Read(ref into, at) => {
+                let len = total(into);
+                if !self.allows(at, len, false) {
+                    self.fail(number);
+                    return Some(Status::REMOTE_ACCESS);
+                }
+                place(pair);
+                // An answer that is lost is asked for again, and says what is there by then.
+                let again = self.draw().is_multiple_of(2).then_some(at);
+                *read = Some((into.clone(), self.take(at, len), again));
+            }
+        }
+        Some(Status::SUCCESS)
+    }
+
+    /// A receive of a queue pair, unless it is for once not ready.
+    fn receive_at(&mut self, qp: u32) -> Option<Receive> {
+        if self.chance(self.plan.not_ready) {
+            return None;
+        }
+        pop_receive(&mut self.endpoints, self.pairs.get_mut(&qp)?)
+    }
+
+    /// The other end has no receive: the request is sent again.
+    fn not_ready(&mut self, pair: &mut Pair) -> Option<Status> {
+        pair.tried = pair.tried.saturating_add(1);
+        pair.wait = self.steps + 1 + self.draw() % 20;
+        (pair.tries != FOR_EVER && pair.tried > pair.tries).then_some(Status::NO_RECEIVE)
+    }
+
+    /// Whether a peer may change the number there.
+    fn changes(&self, at: Remote) -> bool {
+        let access = self.registered.get(&at.rkey).map(|&(.., access)| access);
+        access == Some(Access::RemoteAtomic) && at.addr.is_multiple_of(8) && self.allows(at, 8, true)
+    }
+
+    /// Nobody answers: the request is sent again for a while.
+    fn unanswered(&mut self, pair: &mut Pair) -> Option<Status> {
+        let limit = *pair.given_up.get_or_insert(self.steps + RETRIES);
+        (self.steps >= limit).then_some(Status::RETRY_EXCEEDED)
+    }
+}
+
+/// A receive of a queue pair.
+pub(super) fn pop_receive(endpoints: &mut BTreeMap<u64, Endpoint>, pair: &mut Pair) -> Option<Receive> {
+    match &mut pair.receives {
+        Receives::Of(endpoint) => endpoints.get_mut(endpoint)?.receives.pop_front(),
+        Receives::Own(posted, _) => posted.pop_front(),
+    }
+}
+
+pub(super) fn total(segments: &[Segment]) -> usize {
+    segments.iter().map(|segment| segment.len as usize).sum()
+}
+
+/// The bytes of registered memory that is lent until its request has ended.
+fn gather(segments: &[Segment]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(total(segments));
+    for segment in segments.iter().filter(|segment| segment.len > 0) {
+        // SAFETY: the caller's promise.
+        bytes.extend(unsafe { std::slice::from_raw_parts(segment.addr, segment.len as usize) });
+    }
+    bytes
+}
+
+/// Puts bytes into registered memory that is long enough, and lent until its request or receive has ended.
+pub(super) fn put(segments: &[Segment], mut bytes: &[u8]) {
+    for segment in segments {
+        let (here, rest) = bytes.split_at(bytes.len().min(segment.len as usize));
+        // SAFETY: the caller's promise; `here` is as long as the segment at most.
+        unsafe { ofi_core::copy::bytes(here.as_ptr(), segment.addr, here.len()) };
+        bytes = rest;
+    }
+}
+
+/// What was written is in memory.
+pub(super) fn place(pair: &mut Pair) {
+    let Some((_, at, bytes)) = pair.unplaced.take() else { return };
+    let to = std::ptr::with_exposed_provenance_mut(at.addr as usize);
+    // SAFETY: memory of this process whose registration was looked at when this was executed; whoever takes it back
+    // places this before.
+    unsafe { ofi_core::copy::bytes(bytes.as_ptr(), to, bytes.len()) };
+}
+
+/// What was not executed comes back.
+pub(super) fn flush(pair: &mut Pair) {
+    pair.stage = Stage::Failed;
+    for Request { id, number, .. } in pair.posted.drain(..) {
+        let status = Status::FLUSHED;
+        pair.executed.push_back(Executed { due: 0, id, number, status, quiet: false, read: None });
+    }
+}
