@@ -20,12 +20,6 @@ use crate::op::Op;
 use crate::parts::Parts;
 
 impl ServedRead {
-    /// Checks all of the read: a region may have been closed since it began.
-    fn check<H: Host<Udp>>(&self, common: &Common, host: &H, peer: Peer) -> Result<(), Errno> {
-        let who = accessor(common, host, peer);
-        Lane::check(common, who, &self.remote, Caps::RMA, MrAccess::REMOTE_READ).map(|_| ())
-    }
-
     /// Has the next `part` bytes leave from where they lie.
     fn lend<H: Host<Udp>>(
         &self,
@@ -36,7 +30,6 @@ impl ServedRead {
         answers: &mut Answers,
         part: usize,
     ) -> Result<(), Errno> {
-        self.check(common, host, peer)?;
         let who = accessor(common, host, peer);
         let lent = Lent::new(&common.domain.regions, who, &self.remote, (self.done, part))?;
         let at = self.done as u64;
@@ -55,7 +48,6 @@ impl ServedRead {
         answers: &mut Answers,
         part: usize,
     ) -> Result<(), Errno> {
-        self.check(common, host, peer)?;
         let mut bytes = common.spare.take(part);
         let who = accessor(common, host, peer);
         let read = common.domain.regions.read_as(who, &self.remote, self.done, &mut bytes);
@@ -284,11 +276,13 @@ impl Lane {
                 return;
             }
             let part = CHUNK.min(read.len - read.done);
-            let result = if part > SHORT_ANSWER && lends {
-                read.lend(common, host, peer, sender, answers, part)
-            } else {
-                read.copy(common, host, peer, sender, answers, part)
-            };
+            // All of it, before anything is promised: a region may have been closed since the read began.
+            let who = accessor(common, host, peer);
+            let allowed = Self::check(common, who, &read.remote, Caps::RMA, MrAccess::REMOTE_READ);
+            let result = allowed.and_then(|_| match part > SHORT_ANSWER && lends {
+                true => read.lend(common, host, peer, sender, answers, part),
+                false => read.copy(common, host, peer, sender, answers, part),
+            });
             read.done += part;
             if let Err(errno) = result {
                 Self::done(sender, 0, read.op, Err(errno));

@@ -13,10 +13,13 @@ pub(super) enum Memory {
 impl Memory {
     pub(super) fn new(agent: &Agent, len: u64, library: bool) -> Result<Self> {
         let stack = Failure::stack("registering memory");
-        Ok(match library {
+        let memory = match library {
             true => Self::Library(agent.alloc(len as usize).map_err(stack)?),
             false => Self::Application(agent.register(vec![0_u8; len as usize]).map_err(stack)?),
-        })
+        };
+        // All pages that were never written are the kernel's one page of zeroes, which is read from the cache.
+        fill(&memory, len, 0).map_err(Failure::stack("filling memory"))?;
+        Ok(memory)
     }
 
     pub(super) fn slice(&self, start: u64, len: u64) -> ofi::Result<Local> {
