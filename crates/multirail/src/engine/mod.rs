@@ -161,6 +161,11 @@ impl<G> Core<G> {
         self.orders.pop_front()
     }
 
+    /// Whether orders have come, or open sessions have ended, since they were last taken.
+    pub fn has_orders(&self) -> bool {
+        !self.orders.is_empty() || !self.gone.is_empty()
+    }
+
     /// Peers whose open sessions have ended since the last call.
     pub fn take_gone(&mut self) -> Vec<PeerId> {
         std::mem::take(&mut self.gone)

@@ -2,6 +2,7 @@
 //!
 //! Peers are not believed: ranges are checked against the region and the window, a peer has one window, and no more
 //! copies under way than that has places.
+#![allow(unsafe_code)] // begins copies
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, Weak};
@@ -43,6 +44,10 @@ pub(super) struct Served {
 impl Served {
     pub(super) fn new(domains: Arc<[Arc<dyn Domain>]>, regions: Regions) -> Self {
         Self { domains, regions, windows: HashMap::new(), serving: Vec::new(), answers: Vec::new() }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.serving.is_empty() && self.answers.is_empty()
     }
 
     pub(super) fn is_copying(&self) -> bool {

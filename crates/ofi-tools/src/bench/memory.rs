@@ -15,10 +15,12 @@ impl Memory {
         let stack = Failure::stack("registering memory");
         let memory = match library {
             true => Self::Library(agent.alloc(len as usize).map_err(stack)?),
-            false => Self::Application(agent.register(vec![0_u8; len as usize]).map_err(stack)?),
+            // Not zeroes: all pages that were never written are the kernel's one page, which is read from the cache.
+            false => Self::Application(agent.register(vec![1_u8; len as usize]).map_err(stack)?),
         };
-        // All pages that were never written are the kernel's one page of zeroes, which is read from the cache.
-        fill(&memory, len, 0).map_err(Failure::stack("filling memory"))?;
+        if library {
+            fill(&memory, len, 0).map_err(Failure::stack("filling memory"))?;
+        }
         Ok(memory)
     }
 
