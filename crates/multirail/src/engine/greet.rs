@@ -212,13 +212,23 @@ impl<G> Core<G> {
     }
 
     /// The peer has welcomed us.
-    pub(super) fn welcomed(&mut self, id: SlotId, incarnation: u64, tag: u64) {
+    pub(super) fn welcomed(&mut self, id: SlotId, incarnation: u64, tag: u64, now: Time) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         if session.incarnation != incarnation {
             self.counts.strays += 1;
             return;
         }
-        if session.state == State::Greeting || session.theirs != tag {
+        if session.theirs != 0 && session.theirs != tag {
+            // The peer has made another session of our greeting, as the one that we knew of is over there. Writes of
+            // that one were counted under our tag, and may still come: the new one must not share it.
+            if let Some(peer) = session.peer {
+                let greeting = self.greet(peer, now);
+                self.move_waiting(id, greeting);
+            }
+            self.end_session(id, Errno::ECONNRESET);
+            return self.settle(id);
+        }
+        if session.state == State::Greeting {
             (session.theirs, session.state, session.due) = (tag, State::Confirming, true);
         }
         self.wake(id);

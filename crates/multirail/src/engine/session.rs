@@ -362,7 +362,7 @@ impl<G> Core<G> {
         let Some(state) = self.sessions.get(id).map(|session| session.state) else { return };
         match (message.body, state) {
             (Body::Welcome { incarnation, tag }, State::Greeting | State::Confirming) => {
-                self.welcomed(id, incarnation, tag)
+                self.welcomed(id, incarnation, tag, now)
             }
             (Body::Reject(reason), State::Greeting | State::Confirming) => {
                 let errno = match reason {
