@@ -116,6 +116,17 @@ impl Caps {
 
     /// Restrict a primary capability; without any of them, all that apply are granted.
     pub const MODIFIERS: Caps = Caps::MSG_DIRECTIONS.union(Caps::RMA_DIRECTIONS);
+
+    /// Whether an endpoint with these capabilities lets peers do accesses of kind `kind` ([`Caps::RMA`],
+    /// [`Caps::ATOMIC`]) that need the rights `access`. An endpoint that names no direction serves both.
+    pub fn serves(self, kind: Caps, access: MrAccess) -> bool {
+        let named = self & Caps::RMA_DIRECTIONS;
+        let serves =
+            |right, direction| !access.contains(right) || named.is_empty() || named.contains(direction);
+        self.intersects(kind)
+            && serves(MrAccess::REMOTE_READ, Caps::REMOTE_READ)
+            && serves(MrAccess::REMOTE_WRITE, Caps::REMOTE_WRITE)
+    }
 }
 
 bitflags! {
@@ -402,5 +413,25 @@ bitflags! {
         const PROV_ATTR_ONLY = 1 << 54;
         /// Looks for devices again.
         const RESCAN = 1 << 35;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_serves_the_kinds_and_directions_that_it_names() {
+        let (read, write) = (MrAccess::REMOTE_READ, MrAccess::REMOTE_WRITE);
+        // Without a direction both are served.
+        assert!(Caps::RMA.serves(Caps::RMA, read | write));
+        assert!(!Caps::RMA.serves(Caps::ATOMIC, read));
+        // A direction of this end's own operations is not one of the peers'.
+        assert!(!(Caps::RMA | Caps::WRITE).serves(Caps::RMA, write));
+        let readable = Caps::RMA | Caps::REMOTE_READ;
+        assert!(readable.serves(Caps::RMA, read));
+        assert!(!readable.serves(Caps::RMA, write) && !readable.serves(Caps::RMA, read | write));
+        // Local rights need none.
+        assert!(readable.serves(Caps::RMA, MrAccess::SEND));
     }
 }

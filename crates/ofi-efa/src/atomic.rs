@@ -138,7 +138,7 @@ fn execute<H: Host<Efa>>(
     };
     let named = FiOp::from_c(request.op).zip(Datatype::from_c(request.datatype)).ok_or(Errno::EINVAL)?;
     let executor = Executor::find(kind, named.0, named.1).map_err(|_| Errno::EOPNOTSUPP)?;
-    let len = Lane::check(common, accessor(host, peer), remote, Caps::ATOMIC, executor.rights())?;
+    let len = common.check(accessor(host, peer), remote, Caps::ATOMIC, executor.rights())?;
     let taken = executor.sent_len(len);
     // C's endpoints send operands with a read, too; they count for nothing.
     let fits = request.payload.len() == taken || (taken == 0 && request.payload.len() == len);

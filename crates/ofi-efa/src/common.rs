@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use ofi_api::{Caps, MrAccess};
+use ofi_api::{Caps, Errno, MrAccess, RemotePiece};
 use ofi_core::domain::DomainPart;
+use ofi_core::keys::Accessor;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::Peer;
 
@@ -42,6 +43,17 @@ pub struct Common {
 }
 
 impl Common {
+    /// As [`check_served`](ofi_core::keys::RegionTable::check_served), through this endpoint.
+    pub fn check(
+        &self,
+        who: Accessor<'_>,
+        remote: &[RemotePiece],
+        kind: Caps,
+        access: MrAccess,
+    ) -> Result<usize, Errno> {
+        self.domain.regions.check_served(self.caps, who, remote, kind, access)
+    }
+
     /// Has a lane looked at in the next poll.
     pub fn hold(&mut self, is_dirty: &mut bool, peer: Peer) {
         if !std::mem::replace(is_dirty, true) {
@@ -54,7 +66,7 @@ impl Common {
     pub fn features(&self) -> Features {
         let all = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
         let found = self.domain.transport.keys && !self.caps.contains(Caps::RMA_EVENT);
-        let keys = found && self.serves(Caps::RMA, all);
+        let keys = found && self.caps.serves(Caps::RMA, all);
         let is_read = self.rdma.read && (keys || !self.caps.intersects(Caps::RMA));
         let bits = [
             (Features::DELIVERY_COMPLETE, true),
@@ -70,17 +82,6 @@ impl Common {
         ];
         let bits: Vec<usize> = bits.iter().filter(|(_, on)| *on).map(|(bit, _)| *bit).collect();
         Features::of(&bits)
-    }
-
-    /// Whether the endpoint was opened for being accessed so.
-    pub fn serves(&self, kind: Caps, access: MrAccess) -> bool {
-        let directions = self.caps & Caps::RMA_DIRECTIONS;
-        let serves = |right, direction| {
-            !access.contains(right) || directions.is_empty() || directions.contains(direction)
-        };
-        self.caps.intersects(kind)
-            && serves(MrAccess::REMOTE_READ, Caps::REMOTE_READ)
-            && serves(MrAccess::REMOTE_WRITE, Caps::REMOTE_WRITE)
     }
 }
 

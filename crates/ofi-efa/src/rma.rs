@@ -162,21 +162,6 @@ impl Lane {
         Ok(())
     }
 
-    /// The length of an access, if all of it is allowed.
-    pub fn check(
-        common: &Common,
-        who: Accessor<'_>,
-        remote: &[RemotePiece],
-        kind: Caps,
-        access: MrAccess,
-    ) -> Result<usize, Errno> {
-        // What the endpoint was not opened for is refused like a right that the region does not have.
-        if !common.serves(kind, access) {
-            return Err(Errno::EACCES);
-        }
-        common.domain.regions.check_all_as(who, remote, access)
-    }
-
     /// Executes a write of the peer, or begins to.
     pub fn take_write<H: Host<Efa>>(
         &mut self,
@@ -191,7 +176,7 @@ impl Lane {
             return Ok(Flow::Next); // only asks for a handshake
         }
         let who = accessor(host, peer);
-        if let Err(errno) = Self::check(common, who, &remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
+        if let Err(errno) = common.check(who, &remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
             self.refuse(common, peer, send_id, errno);
             return Ok(Flow::Next);
         }
@@ -243,7 +228,7 @@ impl Lane {
         let remote = pieces(&read.remote);
         let (len, recv_id) = (read.len, read.recv_id);
         let who = accessor(host, peer);
-        if let Err(errno) = Self::check(common, who, &remote, Caps::RMA, MrAccess::REMOTE_READ) {
+        if let Err(errno) = common.check(who, &remote, Caps::RMA, MrAccess::REMOTE_READ) {
             self.refuse(common, peer, recv_id, errno);
             return Ok(());
         }

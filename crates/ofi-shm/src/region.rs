@@ -80,7 +80,7 @@ pub fn answer(shared: &Arc<Shared>, key: u64, write: bool) -> (Terms, Option<Arc
         };
     }
     let both = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
-    if !shared.serves(Caps::RMA | Caps::ATOMIC, both) {
+    if !shared.caps.serves(Caps::RMA | Caps::ATOMIC, both) {
         return refused; // the owner decides on each access
     }
     let Some(granted) = shared.domain.regions.remote(key) else { return refused };

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ofi_api::{Address, Caps, Errno, Error, MrAccess, Result};
+use ofi_api::{Address, Caps, Errno, Error, Result};
 use ofi_core::auth::AuthKey;
 use ofi_core::domain::DomainPart;
 use ofi_ring::membarrier::Support;
@@ -308,17 +308,6 @@ impl Shared {
             let wish: &AtomicU32 = unsafe { &*memory.word(crate::layout::pair::WISH) };
             wish.load(Ordering::Acquire) == crate::layout::wish::CLOSED
         })
-    }
-
-    /// Whether the endpoint lets peers do accesses of this kind (`RMA` or `ATOMIC`) that need these rights.
-    pub fn serves(&self, kind: Caps, access: MrAccess) -> bool {
-        let directions = self.caps & Caps::RMA_DIRECTIONS;
-        let serves = |right, direction| {
-            !access.contains(right) || directions.is_empty() || directions.contains(direction)
-        };
-        self.caps.intersects(kind)
-            && serves(MrAccess::REMOTE_READ, Caps::REMOTE_READ)
-            && serves(MrAccess::REMOTE_WRITE, Caps::REMOTE_WRITE)
     }
 
     /// Whether the endpoint reports what peers do with its memory (`FI_RMA_EVENT`).

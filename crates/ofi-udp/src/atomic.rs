@@ -61,15 +61,13 @@ impl Lane {
         let (op, what) = (words.word()?, words.word()?);
         let executor = u16::try_from(what).ok().and_then(Executor::from_wire).ok_or(Broken)?;
         let remote = words.pieces()?;
-        let len =
-            match Self::check(common, accessor(common, host, peer), &remote, Caps::ATOMIC, executor.rights())
-            {
-                Ok(len) => len,
-                Err(errno) => {
-                    Self::done(sender, 0, op, Err(errno));
-                    return Ok(Flow::Next);
-                }
-            };
+        let len = match common.check(accessor(common, host, peer), &remote, Caps::ATOMIC, executor.rights()) {
+            Ok(len) => len,
+            Err(errno) => {
+                Self::done(sender, 0, op, Err(errno));
+                return Ok(Flow::Next);
+            }
+        };
         if len == 0 || len > MOST_SENT || words.0.len() != executor.sent_len(len) {
             return Err(Broken);
         }

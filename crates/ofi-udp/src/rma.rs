@@ -1,7 +1,7 @@
 //! Remote reads and writes, executed by the memory's owner, who checks key, bounds and rights whenever bytes are
 //! copied.
 
-use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, RemotePiece, Result};
+use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, Result};
 use ofi_core::copy;
 use ofi_core::keys::Accessor;
 use ofi_core::slots::SlotId;
@@ -113,21 +113,6 @@ impl Lane {
         Ok(Posted::Pending)
     }
 
-    /// The length of an access, if all of it is allowed.
-    pub fn check(
-        common: &Common,
-        who: Accessor<'_>,
-        remote: &[RemotePiece],
-        kind: Caps,
-        access: MrAccess,
-    ) -> Result<usize, Errno> {
-        // What the endpoint was not opened for is refused like a right that the region does not have.
-        if !common.serves(kind, access) {
-            return Err(Errno::EACCES);
-        }
-        common.domain.regions.check_all_as(who, remote, access)
-    }
-
     /// Executes a short write of the peer.
     pub fn take_write<H: Host<Udp>>(
         &mut self,
@@ -142,30 +127,25 @@ impl Lane {
         let (op, remote) = (words.word()?, words.pieces()?);
         let data = words.remote_data(flags)?;
         let bytes = words.0;
-        let result = match Self::check(
-            common,
-            accessor(common, host, peer),
-            &remote,
-            Caps::RMA,
-            MrAccess::REMOTE_WRITE,
-        ) {
-            Ok(total) if total != bytes.len() => return Err(Broken),
-            Ok(_) => {
-                // The report first, as it may have to wait; the application cannot see it before the bytes.
-                if let Some(data) = data
-                    && !host.remote_write(peer, data, bytes.len())
-                {
-                    return Ok(Flow::Stop);
+        let result =
+            match common.check(accessor(common, host, peer), &remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
+                Ok(total) if total != bytes.len() => return Err(Broken),
+                Ok(_) => {
+                    // The report first, as it may have to wait; the application cannot see it before the bytes.
+                    if let Some(data) = data
+                        && !host.remote_write(peer, data, bytes.len())
+                    {
+                        return Ok(Flow::Stop);
+                    }
+                    let who = accessor(common, host, peer);
+                    let written = common.domain.regions.write_as(who, &remote, 0, bytes.len(), [bytes]);
+                    if written.is_ok() {
+                        host.accessed(&common.domain.regions, MrAccess::REMOTE_WRITE, &remote);
+                    }
+                    written
                 }
-                let who = accessor(common, host, peer);
-                let written = common.domain.regions.write_as(who, &remote, 0, bytes.len(), [bytes]);
-                if written.is_ok() {
-                    host.accessed(&common.domain.regions, MrAccess::REMOTE_WRITE, &remote);
-                }
-                written
-            }
-            Err(errno) => Err(errno),
-        };
+                Err(errno) => Err(errno),
+            };
         Self::done(sender, 0, op, result);
         Ok(Flow::Next)
     }
@@ -185,7 +165,7 @@ impl Lane {
         if len == 0 || self.is_written() {
             return Err(Broken);
         }
-        let failed = Self::check(common, who, &remote, Caps::RMA, MrAccess::REMOTE_WRITE).err();
+        let failed = common.check(who, &remote, Caps::RMA, MrAccess::REMOTE_WRITE).err();
         self.long().write = Some(Box::new(ServedWrite { op, remote, got: 0, len, data, failed }));
         Ok(Flow::Next)
     }
@@ -210,7 +190,7 @@ impl Lane {
         {
             // Whether the last bytes may be written is looked at first: what is reported must have happened.
             let who = accessor(common, host, peer);
-            if let Err(errno) = Self::check(common, who, &write.remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
+            if let Err(errno) = common.check(who, &write.remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
                 write.failed = Some(errno);
             } else if !host.remote_write(peer, data, write.len) {
                 return Ok(Flow::Stop);
@@ -243,7 +223,7 @@ impl Lane {
     ) -> Result<Flow, Broken> {
         let mut words = Words(body);
         let (op, remote) = (words.word()?, words.pieces()?);
-        match Self::check(common, accessor(common, host, peer), &remote, Caps::RMA, MrAccess::REMOTE_READ) {
+        match common.check(accessor(common, host, peer), &remote, Caps::RMA, MrAccess::REMOTE_READ) {
             Err(errno) => Self::done(sender, 0, op, Err(errno)),
             Ok(0) => {
                 host.accessed(&common.domain.regions, MrAccess::REMOTE_READ, &remote);
@@ -278,7 +258,7 @@ impl Lane {
             let part = CHUNK.min(read.len - read.done);
             // All of it, before anything is promised: a region may have been closed since the read began.
             let who = accessor(common, host, peer);
-            let allowed = Self::check(common, who, &read.remote, Caps::RMA, MrAccess::REMOTE_READ);
+            let allowed = common.check(who, &read.remote, Caps::RMA, MrAccess::REMOTE_READ);
             let result = allowed.and_then(|_| match part > SHORT_ANSWER && lends {
                 true => read.lend(common, host, peer, sender, answers, part),
                 false => read.copy(common, host, peer, sender, answers, part),

@@ -57,7 +57,7 @@ impl Lane {
         let (op, what) = (words.word()?, words.word()?);
         let executor = u16::try_from(what).ok().and_then(Executor::from_wire).ok_or(Broken)?;
         let remote = words.pieces()?;
-        let len = match Self::check(common, accessor(host, peer), &remote, Caps::ATOMIC, executor.rights()) {
+        let len = match common.check(accessor(host, peer), &remote, Caps::ATOMIC, executor.rights()) {
             Ok(len) => len,
             Err(errno) => {
                 self.done(common, peer, 0, op, Err(errno));

@@ -14,8 +14,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, Result};
+use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, RemotePiece, Result};
 use ofi_core::domain::DomainPart;
+use ofi_core::keys::Accessor;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::record::Fields;
 use ofi_core::transport::{Host, Peer};
@@ -88,15 +89,15 @@ pub struct Counts {
 }
 
 impl Common {
-    /// Whether the endpoint lets peers access its memory in this way, by operations of capability `kind`.
-    pub fn serves(&self, kind: Caps, access: MrAccess) -> bool {
-        let directions = self.caps & Caps::RMA_DIRECTIONS;
-        let serves = |right, direction| {
-            !access.contains(right) || directions.is_empty() || directions.contains(direction)
-        };
-        self.caps.intersects(kind)
-            && serves(MrAccess::REMOTE_READ, Caps::REMOTE_READ)
-            && serves(MrAccess::REMOTE_WRITE, Caps::REMOTE_WRITE)
+    /// As [`check_served`](ofi_core::keys::RegionTable::check_served), through this endpoint.
+    pub fn check(
+        &self,
+        who: Accessor<'_>,
+        remote: &[RemotePiece],
+        kind: Caps,
+        access: MrAccess,
+    ) -> Result<usize, Errno> {
+        self.domain.regions.check_served(self.caps, who, remote, kind, access)
     }
 
     /// Has a lane looked at by the next poll.

@@ -165,7 +165,7 @@ impl Lane {
         let (op, remote) = (words.word()?, words.pieces()?);
         let data = words.remote_data(flags)?.ok_or(Broken)?;
         let who = accessor(host, peer);
-        let result = match Self::check(common, who, &remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
+        let result = match common.check(who, &remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
             Ok(total) if !host.remote_write(peer, data, total) => return Ok(Flow::Stop),
             result => result.map(|_| ()),
         };
@@ -195,7 +195,10 @@ impl Lane {
             let region = granted.region();
             let (access, both) = (region.access(), MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE);
             let [memory] = region.pieces() else { continue };
-            if region.only().is_some() || !region.is_enabled() || !common.serves(Caps::RMA, access & both) {
+            if region.only().is_some()
+                || !region.is_enabled()
+                || !common.caps.serves(Caps::RMA, access & both)
+            {
                 continue;
             }
             let Some(data) = common.domain.data(region) else { continue };

@@ -99,21 +99,6 @@ impl Lane {
         }
     }
 
-    /// The length of an access, if all of it is allowed.
-    pub fn check(
-        common: &Common,
-        who: Accessor<'_>,
-        remote: &[RemotePiece],
-        kind: Caps,
-        access: MrAccess,
-    ) -> Result<usize, Errno> {
-        // What the endpoint was not opened for is refused like a right that the region does not have.
-        if !common.serves(kind, access) {
-            return Err(Errno::EACCES);
-        }
-        common.domain.regions.check_all_as(who, remote, access)
-    }
-
     /// Executes a short write of the peer.
     pub fn take_write<H: Host<Verbs>>(
         &mut self,
@@ -127,25 +112,24 @@ impl Lane {
         let (op, remote) = (words.word()?, words.pieces()?);
         let data = words.remote_data(flags)?;
         let bytes = words.0;
-        let result =
-            match Self::check(common, accessor(host, peer), &remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
-                Ok(total) if total != bytes.len() => return Err(Broken),
-                Ok(_) => {
-                    // The report first, as it may have to wait; the application cannot see it before the bytes.
-                    if let Some(data) = data
-                        && !host.remote_write(peer, data, bytes.len())
-                    {
-                        return Ok(Flow::Stop);
-                    }
-                    let who = accessor(host, peer);
-                    let written = common.domain.regions.write_as(who, &remote, 0, bytes.len(), [bytes]);
-                    if written.is_ok() {
-                        host.accessed(&common.domain.regions, MrAccess::REMOTE_WRITE, &remote);
-                    }
-                    written
+        let result = match common.check(accessor(host, peer), &remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
+            Ok(total) if total != bytes.len() => return Err(Broken),
+            Ok(_) => {
+                // The report first, as it may have to wait; the application cannot see it before the bytes.
+                if let Some(data) = data
+                    && !host.remote_write(peer, data, bytes.len())
+                {
+                    return Ok(Flow::Stop);
                 }
-                Err(errno) => Err(errno),
-            };
+                let who = accessor(host, peer);
+                let written = common.domain.regions.write_as(who, &remote, 0, bytes.len(), [bytes]);
+                if written.is_ok() {
+                    host.accessed(&common.domain.regions, MrAccess::REMOTE_WRITE, &remote);
+                }
+                written
+            }
+            Err(errno) => Err(errno),
+        };
         self.done(common, peer, 0, op, result);
         if result.is_ok() {
             self.give_keys(common, peer, &remote);
@@ -170,7 +154,7 @@ impl Lane {
             return Err(Broken);
         }
         let who = accessor(host, peer);
-        let failed = Self::check(common, who, &remote, Caps::RMA, MrAccess::REMOTE_WRITE).err();
+        let failed = common.check(who, &remote, Caps::RMA, MrAccess::REMOTE_WRITE).err();
         self.write = Some(Box::new(ServedWrite { op, remote, got: 0, len, data, failed }));
         Ok(Flow::Next)
     }
@@ -197,7 +181,7 @@ impl Lane {
         {
             // Whether the last bytes may be written is looked at first: what is reported must have happened.
             let who = accessor(host, peer);
-            if let Err(errno) = Self::check(common, who, &write.remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
+            if let Err(errno) = common.check(who, &write.remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
                 write.failed = Some(errno);
             } else if !host.remote_write(peer, data, write.len) {
                 return Ok(Flow::Stop);
@@ -231,7 +215,7 @@ impl Lane {
     ) -> Result<Flow, Broken> {
         let mut words = Words(body);
         let (op, remote) = (words.word()?, words.pieces()?);
-        match Self::check(common, accessor(host, peer), &remote, Caps::RMA, MrAccess::REMOTE_READ) {
+        match common.check(accessor(host, peer), &remote, Caps::RMA, MrAccess::REMOTE_READ) {
             Err(errno) => self.done(common, peer, 0, op, Err(errno)),
             Ok(0) => {
                 host.accessed(&common.domain.regions, MrAccess::REMOTE_READ, &remote);
@@ -253,7 +237,7 @@ impl Lane {
         // Checked before anything is promised, as a region may have been closed meanwhile.
         let who = accessor(host, peer);
         let mut bytes = vec![0u8; part];
-        let allowed = Self::check(common, who, &read.remote, Caps::RMA, MrAccess::REMOTE_READ);
+        let allowed = common.check(who, &read.remote, Caps::RMA, MrAccess::REMOTE_READ);
         let result =
             allowed.and_then(|_| common.domain.regions.read_as(who, &read.remote, read.done, &mut bytes));
         if let Err(errno) = result {

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use ofi_api::{BindFlags, Desc, Errno, Error, KEY_NOTAVAIL, MrAccess, Piece, RemotePiece, Result};
+use ofi_api::{BindFlags, Caps, Desc, Errno, Error, KEY_NOTAVAIL, MrAccess, Piece, RemotePiece, Result};
 
 use super::region::Memory;
 use super::register::{check_memory, end_of};
@@ -170,16 +170,23 @@ impl<T> RegionTable<T> {
             .map_err(|violation| self.refuse(addr, len, access, violation))
     }
 
-    /// Checks a peer's access to several pieces: their length in all, if each of them is allowed.
+    /// Checks an access of kind `kind` ([`Caps::RMA`], [`Caps::ATOMIC`]) by a peer to several pieces, through an endpoint
+    /// with the capabilities `caps`: the length of the pieces together, if each of them is allowed. What the endpoint
+    /// was not opened for is refused like a right that the region does not have.
     ///
     /// # Errors
     /// What the peer is told. The reason is counted.
-    pub fn check_all_as(
+    pub fn check_served(
         &self,
+        caps: Caps,
         who: Accessor<'_>,
         remote: &[RemotePiece],
+        kind: Caps,
         access: MrAccess,
     ) -> Result<usize, Errno> {
+        if !caps.serves(kind, access) {
+            return Err(Errno::EACCES);
+        }
         remote.iter().try_fold(0_usize, |total, piece| {
             let checked = self.check_as(who, piece.key, piece.addr, piece.len as u64, access);
             checked.map_err(|violation| violation.errno())?;

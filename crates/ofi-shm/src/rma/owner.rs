@@ -81,7 +81,7 @@ impl Lane {
 /// Whether the endpoint was opened for it: what it was not is refused like a right that the region does not have.
 #[inline]
 fn serves(common: &Common, kind: Caps, access: MrAccess) -> Result<(), Errno> {
-    if common.shared.serves(kind, access) { Ok(()) } else { Err(Errno::EACCES) }
+    if common.shared.caps.serves(kind, access) { Ok(()) } else { Err(Errno::EACCES) }
 }
 
 /// The remote CQ data of a command, if it carries any.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ofi_api::{Caps, MrAccess};
+use ofi_api::{Caps, Errno, MrAccess, RemotePiece};
 use ofi_core::auth::AuthKey;
 use ofi_core::domain::DomainPart;
 use ofi_core::keys::Accessor;
@@ -53,16 +53,18 @@ pub struct Counts {
     pub send_full: u64,
 }
 
+impl Common {}
+
 impl Common {
-    /// Whether the endpoint lets peers access its memory in this way, by operations of capability `kind`.
-    pub fn serves(&self, kind: Caps, access: MrAccess) -> bool {
-        let directions = self.caps & Caps::RMA_DIRECTIONS;
-        let serves = |right, direction| {
-            !access.contains(right) || directions.is_empty() || directions.contains(direction)
-        };
-        self.caps.intersects(kind)
-            && serves(MrAccess::REMOTE_READ, Caps::REMOTE_READ)
-            && serves(MrAccess::REMOTE_WRITE, Caps::REMOTE_WRITE)
+    /// As [`check_served`](ofi_core::keys::RegionTable::check_served), through this endpoint.
+    pub fn check(
+        &self,
+        who: Accessor<'_>,
+        remote: &[RemotePiece],
+        kind: Caps,
+        access: MrAccess,
+    ) -> Result<usize, Errno> {
+        self.domain.regions.check_served(self.caps, who, remote, kind, access)
     }
 }
 
