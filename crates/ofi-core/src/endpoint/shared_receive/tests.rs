@@ -11,7 +11,7 @@ use crate::endpoint::search::Search;
 use crate::endpoint::srx::Srx;
 use crate::endpoint::still::{self, Still};
 use crate::matching::Want;
-use crate::transport::{Announced, Host};
+use crate::transport::{Announced, Host, Peer};
 
 const PEER: Peer = 0;
 const TOKEN: u64 = 77;
