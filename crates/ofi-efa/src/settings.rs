@@ -7,13 +7,13 @@ pub static RX_SIZE: Setting<usize> = Setting::new(
     "efa",
     "rx_size",
     1024,
-    "Receives of one packet (8 to 9 KiB) that an endpoint keeps posted for all its peers",
+    "Receive buffers of one packet (8 to 9 KiB) that an endpoint keeps posted; all its peers share them",
 )
 .range(64, 1 << 15);
 
 /// Sends of an endpoint.
 pub static TX_SIZE: Setting<usize> =
-    Setting::new("efa", "tx_size", 256, "Packets that an endpoint may have under way to all its peers")
+    Setting::new("efa", "tx_size", 256, "Packets that an endpoint may have in flight to all its peers together")
         .range(16, 1 << 15);
 
 /// The longest message that is sent without asking.
@@ -21,7 +21,7 @@ pub static MAX_MEDIUM: Setting<usize> = Setting::new(
     "efa",
     "inter_max_medium_message_size",
     65_536,
-    "Bytes of the longest message that is sent before its receiver clears it",
+    "Longest message, in bytes, that is sent at once, without waiting for the receiver's credit",
 )
 .range(0, 4 << 20);
 
@@ -30,7 +30,7 @@ pub static MIN_CREDITS: Setting<usize> = Setting::new(
     "efa",
     "tx_min_credits",
     32,
-    "Packets of data of one long message or access that its receiver clears at a time",
+    "Data packets for which a receiver gives credit at a time, for each long message or access",
 )
 .range(1, 4096);
 
@@ -39,7 +39,7 @@ pub static RECVWIN_SIZE: Setting<usize> = Setting::new(
     "efa",
     "recvwin_size",
     16_384,
-    "Messages of one peer that may overtake one another; those beyond are dropped and counted",
+    "Messages of one peer that are stored when they arrive out of order; messages further ahead are dropped and counted",
 )
 .range(64, 1 << 20);
 
@@ -48,7 +48,7 @@ pub static LINGER_MS: Setting<usize> = Setting::new(
     "efa",
     "linger_ms",
     1000,
-    "Milliseconds that closing an endpoint waits at most until messages that were reported as sent have arrived",
+    "Longest wait, in milliseconds, when an endpoint closes, for messages that were reported as sent to arrive",
 )
 .range(0, 60_000);
 
@@ -57,7 +57,7 @@ pub static MIN_READ_MESSAGE: Setting<usize> = Setting::new(
     "efa",
     "inter_min_read_message_size",
     1 << 20,
-    "Bytes of the shortest message that its receiver's device reads from its sender, where both devices can",
+    "Shortest message, in bytes, that the receiver's device reads from the sender's memory, where both devices can",
 )
 .range(0, usize::MAX >> 1);
 
@@ -66,7 +66,7 @@ pub static RUNT_SIZE: Setting<usize> = Setting::new(
     "efa",
     "runt_size",
     0,
-    "Bytes of messages that their receivers read which are sent ahead of that in packets, for each peer at a time; 0, C libfabric's value for host memory: none",
+    "Bytes in flight to each peer that are sent ahead in packets, of messages that the receiver's device reads (0, C libfabric's value for host memory: none)",
 )
 .range(0, 16 << 20);
 
@@ -75,7 +75,7 @@ pub static USE_DEVICE_RDMA: Setting<bool> = Setting::new(
     "efa",
     "use_device_rdma",
     true,
-    "Whether devices read and write peers' memory by themselves; otherwise its owner does",
+    "Let devices read and write peers' memory; otherwise the owner's process executes the access",
 );
 
 /// Whether peers of this host are reached over shared memory.
@@ -83,7 +83,7 @@ pub static ENABLE_SHM_TRANSFER: Setting<bool> = Setting::new(
     "efa",
     "enable_shm_transfer",
     true,
-    "Reach peers of the same host, user and network namespace over shared memory, if they are this library's (provider shm's settings apply)",
+    "Reach endpoints of this library with the same host, user and network namespace over shared memory (provider shm's settings apply)",
 );
 
 /// Registrations of local memory that a domain keeps.
@@ -91,13 +91,13 @@ pub static MR_CACHE_MAX_COUNT: Setting<usize> = Setting::new(
     "efa",
     "mr_max_cached_count",
     1024,
-    "Device registrations of local memory that a domain keeps for their next use: of memory that the application has registered",
+    "Device registrations of local memory that a domain caches, of memory that the application registered",
 )
 .range(0, 1 << 20);
 
 /// Their bytes.
 pub static MR_CACHE_MAX_SIZE: Setting<usize> =
-    Setting::new("efa", "mr_max_cached_size", 16 << 30, "Bytes of those registrations together")
+    Setting::new("efa", "mr_max_cached_size", 16 << 30, "Bytes that the cached registrations cover together")
         .range(0, isize::MAX as usize);
 
 /// What an endpoint looks at with each operation, as it was when the endpoint was opened: reading a setting takes a

@@ -8,7 +8,7 @@ pub static DEVICE_NAME: Setting<&'static str> = Setting::new(
     "verbs",
     "device_name",
     "",
-    "Use only devices whose names begin so, such as mlx5_0, or mlx5_0,mlx5_1 (`rdma link` lists them); all if empty",
+    "Use only devices whose names begin with one of these, separated by commas: mlx5_0,mlx5_1 (`rdma link` lists the names; empty: all)",
 );
 
 /// Which interfaces to use.
@@ -16,7 +16,7 @@ pub static IFACE: Setting<&'static str> = Setting::new(
     "verbs",
     "iface",
     "",
-    "Use only addresses of network interfaces whose names begin so, such as ens1f0, or ens1f0,ens1f1; all if empty",
+    "Use only network interfaces whose names begin with one of these, separated by commas: ens1f0,ens1f1 (empty: all)",
 );
 
 /// Which GID datagrams come from.
@@ -24,7 +24,7 @@ pub static GID_IDX: Setting<&'static str> = Setting::new(
     "verbs",
     "gid_idx",
     "",
-    "Place in the port's GID table that FI_EP_DGRAM uses, 0 to 255 (/sys/class/infiniband/DEVICE/ports/1/gids); if empty that of the endpoint's address, as RoCE v2 has it",
+    "Index in the port's GID table that FI_EP_DGRAM sends from, 0 to 255 (/sys/class/infiniband/DEVICE/ports/1/gids; empty: the RoCE v2 entry of the endpoint's address)",
 );
 
 /// The place that [`GID_IDX`] names, if it names one.
@@ -41,8 +41,8 @@ fn place(text: &str) -> Result<Option<u8>> {
         return Ok(None);
     }
     text.parse().map(Some).map_err(|_| {
-        let advice = "set one that /sys/class/infiniband/DEVICE/ports/1/gids has, or none";
-        Error::wanted(Errno::EINVAL, "FI_VERBS_GID_IDX", "a place in the GID table, 0 to 255", text, advice)
+        let advice = "use an index from /sys/class/infiniband/DEVICE/ports/1/gids, or leave it empty";
+        Error::wanted(Errno::EINVAL, "FI_VERBS_GID_IDX", "an index in the GID table, 0 to 255", text, advice)
     })
 }
 
@@ -51,7 +51,7 @@ pub static MIN_RNR_TIMER: Setting<usize> = Setting::new(
     "verbs",
     "min_rnr_timer",
     12,
-    "How long a peer waits that finds no receive of a connected endpoint, before it sends again: a code of ibv_modify_qp(3), 12 for 640 microseconds, 1 for 10, 0 for 655 milliseconds",
+    "Time after which a peer retries a message for which a connected endpoint had no receive posted, as a code of ibv_modify_qp(3): 1 is 10 microseconds, 12 is 640, 0 is 655 milliseconds",
 )
 .range(0, 31);
 
@@ -70,13 +70,13 @@ pub static RX_SLOTS: Setting<usize> = Setting::new(
     "verbs",
     "rx_slots",
     512,
-    "Receives of 8.5 KiB that an endpoint keeps posted for all its peers; each peer gets credits for some",
+    "Receive slots of 8.5 KiB that an endpoint keeps posted; all its peers share them, by credits",
 )
 .range(64, 1 << 15);
 
 /// Credits of a peer.
 pub static PEER_CREDITS: Setting<usize> =
-    Setting::new("verbs", "peer_credits", 32, "Records that one peer may have under way to an endpoint")
+    Setting::new("verbs", "peer_credits", 32, "Records that one peer may have in flight to an endpoint")
         .range(8, 1024);
 
 /// Connections that an endpoint keeps though they have nothing to do.
@@ -84,7 +84,7 @@ pub static MAX_CONNECTIONS: Setting<usize> = Setting::new(
     "verbs",
     "max_connections",
     1024,
-    "Connections of an endpoint above which those that have done nothing for longest are put away, until they are used again (FI_EP_RDM)",
+    "Connections of an endpoint (FI_EP_RDM); beyond these it closes idle ones, least recently used first, and connects again at the next use",
 )
 .range(0, 1 << 20);
 
@@ -93,7 +93,7 @@ pub static CONNECT_TIMEOUT_MS: Setting<usize> = Setting::new(
     "verbs",
     "connect_timeout_ms",
     5000,
-    "Milliseconds after which a peer that does not answer a connection request is given up",
+    "Milliseconds after which a connection request that the peer does not answer fails",
 )
 .range(100, 600_000);
 
@@ -102,7 +102,7 @@ pub static KEEPALIVE_MS: Setting<usize> = Setting::new(
     "verbs",
     "keepalive_ms",
     1000,
-    "Milliseconds after which the device of a peer that owes an answer is asked whether it is there, again and again (FI_EP_RDM)",
+    "Milliseconds between probes of the device of a peer that owes an answer (FI_EP_RDM)",
 )
 .range(10, 600_000);
 
@@ -111,7 +111,7 @@ pub static LINGER_MS: Setting<usize> = Setting::new(
     "verbs",
     "linger_ms",
     1000,
-    "Milliseconds that closing an endpoint waits at most until messages that were reported as sent have arrived",
+    "Longest wait, in milliseconds, when an endpoint closes, for messages that were reported as sent to arrive",
 )
 .range(0, 60_000);
 
@@ -128,13 +128,13 @@ pub static MR_CACHE_MAX_COUNT: Setting<usize> = Setting::new(
     "verbs",
     "mr_cache_max_count",
     1024,
-    "Device registrations of local memory that a domain keeps for their next use: of memory that the application has registered, or the library allocated",
+    "Device registrations of local memory that a domain caches, of memory that the application registered or the library allocated",
 )
 .range(0, 1 << 20);
 
 /// Their bytes.
 pub static MR_CACHE_MAX_SIZE: Setting<usize> =
-    Setting::new("verbs", "mr_cache_max_size", 16 << 30, "Bytes of those registrations together")
+    Setting::new("verbs", "mr_cache_max_size", 16 << 30, "Bytes that the cached registrations cover together")
         .range(0, isize::MAX as usize);
 
 /// All settings of this provider.
