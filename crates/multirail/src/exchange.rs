@@ -19,6 +19,8 @@ use crate::wire::blob::LONGEST;
 const MAGIC: [u8; 4] = *b"MRX1";
 /// Longest time that one visitor has.
 const PATIENCE: Duration = Duration::from_secs(5);
+const LATE: &str =
+    "the exchange of metadata took too long; check the network, and that the other end is an agent";
 /// How often the server looks for visitors.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -85,11 +87,14 @@ impl Agent {
     /// `FI_ETIMEDOUT` when `timeout` is over, what connecting answers, and those of [`Agent::load`].
     pub fn visit(&self, address: impl ToSocketAddrs, timeout: Duration) -> Result<Arc<str>> {
         let deadline = Instant::now() + timeout;
-        let mut last = Error::with(Errno::EINVAL, "the name of a server has no address");
+        let mut last = Error::with(Errno::EINVAL, "the server's name resolves to no address; give HOST:PORT");
         for address in address.to_socket_addrs()? {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(Error::with(Errno::ETIMEDOUT, "visiting a server of metadata"));
+                return Err(Error::with(
+                    Errno::ETIMEDOUT,
+                    "no agent serves metadata there; check the address, and that Agent::serve runs",
+                ));
             }
             match TcpStream::connect_timeout(&address, left) {
                 Ok(stream) => {
@@ -113,7 +118,7 @@ impl Agent {
 
 fn left(deadline: Instant) -> Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(Error::with(Errno::ETIMEDOUT, "an exchange of metadata")) } else { Ok(left) }
+    if left.is_zero() { Err(Error::with(Errno::ETIMEDOUT, LATE)) } else { Ok(left) }
 }
 
 fn send(mut stream: &TcpStream, metadata: &[u8], deadline: Instant) -> Result<()> {
@@ -133,11 +138,16 @@ fn receive(mut stream: &TcpStream, deadline: Instant) -> Result<Vec<u8>> {
         while at < bytes.len() {
             stream.set_read_timeout(Some(left(deadline)?))?;
             match stream.read(&mut bytes[at..]) {
-                Ok(0) => return Err(Error::with(Errno::ECONNRESET, "metadata that ends too early")),
+                Ok(0) => {
+                    return Err(Error::with(
+                        Errno::ECONNRESET,
+                        "the other agent closed the stream in the middle of its metadata; see its log",
+                    ));
+                }
                 Ok(len) => at += len,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Err(Error::with(Errno::ETIMEDOUT, "an exchange of metadata"));
+                    return Err(Error::with(Errno::ETIMEDOUT, LATE));
                 }
                 Err(error) => return Err(error.into()),
             }

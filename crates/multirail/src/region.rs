@@ -165,9 +165,11 @@ impl Inner {
         fence(Ordering::SeqCst);
         if self.is_revoked() {
             self.close()?;
-            return Err(Error::with(Errno::ECANCELED, "a region that was revoked"));
+            return Err(Error::with(Errno::ECANCELED, "the region was revoked"));
         }
-        made.as_ref().map_err(|error| Error::with(error.errno(), format!("registering a region: {error}")))
+        made.as_ref().map_err(|error| {
+            Error::with(error.errno(), format!("a rail cannot register the region: {error}"))
+        })
     }
 
     /// Which rail has this domain.
@@ -326,7 +328,7 @@ impl<B: BufferMut> Region<B> {
         if raw.is_empty() {
             // SAFETY: taken apart in the line before.
             drop(unsafe { B::from_raw(raw) });
-            return Err(Error::with(Errno::EINVAL, "a region of no bytes".to_string()));
+            return Err(Error::with(Errno::EINVAL, "a region needs at least one byte"));
         }
         Ok(Self::of(Inner::new(id, raw, free::<B>, domains)))
     }
@@ -338,7 +340,10 @@ impl<B: BufferMut> Region<B> {
     /// memory is leaked if a peer does not let go of it.
     pub fn withdraw(self) -> Result<B> {
         let mut inner = Arc::try_unwrap(self.inner).map_err(|_| {
-            Error::with(Errno::EBUSY, "clones, plans or transfers of this region are still there".to_string())
+            Error::with(
+                Errno::EBUSY,
+                "the region is in use; drop its clones, ranges and plans, and wait until transfers are quiet",
+            )
         })?;
         let raw = inner.raw.take();
         inner.close()?;
@@ -353,7 +358,7 @@ impl Region<DeviceMemory> {
     /// Memory of a CUDA device.
     pub(crate) fn of_device(id: u64, memory: DeviceMemory, domains: &Arc<[Arc<dyn Domain>]>) -> Result<Self> {
         if memory.len == 0 {
-            return Err(Error::with(Errno::EINVAL, "a region of no bytes".to_string()));
+            return Err(Error::with(Errno::EINVAL, "a region needs at least one byte"));
         }
         let device: Arc<dyn Device> = Arc::new(memory.device.clone());
         let addr = std::ptr::without_provenance_mut(memory.at as usize);

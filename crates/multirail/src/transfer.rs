@@ -211,8 +211,8 @@ impl Driver {
 pub(crate) fn result(outcome: Outcome) -> Result<()> {
     match outcome {
         Outcome::Done => Ok(()),
-        Outcome::Failed(errno) => Err(Error::with(errno, "a transfer")),
-        Outcome::Cancelled => Err(Error::with(Errno::ECANCELED, "a transfer")),
+        Outcome::Failed(errno) => Err(Error::with(errno, "the transfer failed")),
+        Outcome::Cancelled => Err(Error::with(Errno::ECANCELED, "the transfer was cancelled")),
     }
 }
 

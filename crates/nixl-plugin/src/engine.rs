@@ -26,8 +26,9 @@ pub struct Engine {
 impl Engine {
     /// Takes metadata that a peer of this name has given.
     pub(crate) fn load(&self, peer: &str, bytes: &[u8]) -> Result<Metadata> {
-        let metadata = Metadata::parse(bytes)
-            .map_err(|malformed| Error::with(Errno::EINVAL, format!("what {peer} gave is {malformed}")))?;
+        let metadata = Metadata::parse(bytes).map_err(|malformed| {
+            Error::with(Errno::EINVAL, format!("the metadata of {peer} is invalid: {malformed}"))
+        })?;
         if metadata.name != peer {
             let (wanted, found) = (format!("that of {peer:?}"), format!("that of {:?}", metadata.name));
             return Err(Error::wanted(Errno::EINVAL, "metadata", wanted, found, "do not mix agents up"));

@@ -59,7 +59,7 @@ pub unsafe extern "C" fn ofi_nixl_register(
         // SAFETY: the caller's promise.
         let engine = unsafe { &*engine };
         if addr.is_null() {
-            return Err(Error::with(Errno::EINVAL, "memory at the address 0"));
+            return Err(Error::with(Errno::EINVAL, "the memory's address is 0"));
         }
         let region = engine.agent.register(Foreign(RawBuffer::new(addr, len, std::ptr::null_mut())))?;
         // SAFETY: the caller's promise.
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn ofi_nixl_load_region(
         let [region] = &metadata.regions[..] else {
             return Err(Error::with(
                 Errno::EINVAL,
-                format!("{} regions where one was wanted", metadata.regions.len()),
+                format!("public data must describe one region, not {}", metadata.regions.len()),
             ));
         };
         if region.len != len {

@@ -67,7 +67,7 @@ pub unsafe extern "C" fn ofi_nixl_prepare(
             if descriptor.region.is_null() || descriptor.target.is_null() {
                 return Err(Error::with(
                     Errno::EINVAL,
-                    format!("descriptor {nth} is of no registered memory"),
+                    format!("descriptor {nth} lies in no registered memory; register it first"),
                 ));
             }
             // SAFETY: the caller's promise.
@@ -78,8 +78,9 @@ pub unsafe extern "C" fn ofi_nixl_prepare(
             }
             let offset = region.offset(descriptor.local)?;
             let end = offset.checked_add(descriptor.local_len);
-            let end =
-                end.ok_or_else(|| Error::with(Errno::EINVAL, format!("descriptor {nth} has no end")))?;
+            let end = end.ok_or_else(|| {
+                Error::with(Errno::EINVAL, format!("descriptor {nth}: address plus length exceeds 64 bits"))
+            })?;
             local.push(region.region.slice(offset..end)?);
             let offset = target.offset(descriptor.remote)?;
             remote.push(Remote { region: target.region, offset, len: descriptor.remote_len });

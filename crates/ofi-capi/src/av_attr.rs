@@ -63,7 +63,10 @@ pub(crate) unsafe fn user_ids(flags: u64, places: *const u64, count: usize) -> R
     }
     if flags & flag::AUTH_KEY != 0 {
         // Both would be in the same place (fi_av(3)).
-        return Err(Error::with(Errno::EINVAL, "FI_AV_USER_ID with FI_AUTH_KEY: use fi_av_set_user_id"));
+        return Err(Error::with(
+            Errno::EINVAL,
+            "FI_AV_USER_ID and FI_AUTH_KEY exclude each other here; set ids with fi_av_set_user_id",
+        ));
     }
     if places.is_null() {
         return Err(null("the user ids of an insertion with FI_AV_USER_ID"));

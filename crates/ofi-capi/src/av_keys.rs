@@ -71,7 +71,7 @@ pub(crate) unsafe fn of_insertion(flags: u64, places: *const u64, count: usize) 
     if numbers.iter().any(|&number| number != numbers[0]) {
         return Err(Error::with(
             Errno::EINVAL,
-            "an insertion with several authorization keys, of which a vector has one",
+            "an address vector has one authorization key; use one vector for each key",
         ));
     }
     Ok(Some(FiAddr(numbers[0])))

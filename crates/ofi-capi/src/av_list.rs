@@ -31,7 +31,12 @@ impl AddressList {
             AddrFormat::SockaddrIn6 => size_of::<libc::sockaddr_in6>(),
             AddrFormat::Efa | AddrFormat::IbUd => 32,
             other => {
-                return Err(Error::with(Errno::ENOSYS, format!("the length of an address of {other}")));
+                return Err(Error::with(
+                    Errno::ENOSYS,
+                    format!(
+                        "an array of addresses of {other}, whose length varies, cannot be inserted; use another format"
+                    ),
+                ));
             }
         };
         // SAFETY: the caller's promise: an address of this format has as many bytes.

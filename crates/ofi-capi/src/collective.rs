@@ -394,9 +394,7 @@ unsafe fn only(iov: *const fi_ioc, desc: *mut *mut c_void, count: usize) -> Resu
     match list {
         [] => Ok((NO_BUFFER, 0)),
         [one] => Ok(((one.addr.cast_const(), desc), one.count)),
-        more => {
-            Err(Error::with(Errno::ENOSYS, format!("a collective on {} buffers instead of one", more.len())))
-        }
+        more => Err(Error::with(Errno::ENOSYS, format!("a collective takes one buffer, not {}", more.len()))),
     }
 }
 

@@ -193,7 +193,7 @@ pub unsafe extern "C" fn ofi_capi_open(
         // SAFETY: the C caller's promise, here and below.
         let name = unsafe { memory::text(name) }.ok_or_else(|| null("the name"))?;
         if !name.eq_ignore_ascii_case("logging") {
-            return Err(Error::with(Errno::ENOSYS, format!("fi_open of {name:?}: there is \"logging\"")));
+            return Err(Error::with(Errno::ENOSYS, format!("fi_open knows \"logging\", not {name:?}")));
         }
         if place.is_null() {
             return Err(null("the place of the object"));

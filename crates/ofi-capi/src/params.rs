@@ -89,7 +89,9 @@ pub unsafe extern "C" fn ofi_capi_param_get(
             let defined = DEFINED.lock().unwrap_or_else(PoisonError::into_inner);
             defined.iter().find(|other| other.env == env).map(|other| other.kind)
         };
-        let kind = kind.ok_or_else(|| Error::with(Errno::ENOENT, format!("{env}, which nobody defined")))?;
+        let kind = kind.ok_or_else(|| {
+            Error::with(Errno::ENOENT, format!("{env} is not defined; call fi_param_define first"))
+        })?;
         let value = std::env::var_os(&env).ok_or(Error::new(Errno::ENODATA))?;
         // SAFETY: as above: a place of the parameter's type.
         unsafe { put(kind, &String::from_utf8_lossy(value.as_bytes()), place) }

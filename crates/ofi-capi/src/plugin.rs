@@ -44,7 +44,7 @@ pub unsafe extern "C" fn ofi_capi_plugin_getinfo(
         if flags & CORE_PROV_ONLY != 0 {
             return Err(Error::with(
                 Errno::ENODATA,
-                "a layer over this provider: it has every endpoint type itself",
+                "this provider needs no utility provider over it; it has every endpoint type itself",
             ));
         }
         // SAFETY: as above.

@@ -141,7 +141,10 @@ impl Queue<'_> {
                     Work::AddCounter(cntr, value)
                 })
             }
-            other => Err(Error::with(Errno::ENOSYS, format!("deferred work of type {other}"))),
+            other => Err(Error::with(
+                Errno::ENOSYS,
+                format!("deferred work of type {other} is not supported; see fi_trigger(3)"),
+            )),
         }
     }
 

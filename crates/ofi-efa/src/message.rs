@@ -67,7 +67,7 @@ impl Lane {
             }
             Some(false) => Err(Error::with(
                 Errno::EOPNOTSUPP,
-                "a receive context of a peer whose libfabric has no scalable endpoints over efa",
+                "C libfabric's efa has no scalable endpoints: send to the peer without naming a receive context",
             )),
         }
     }
@@ -258,7 +258,7 @@ impl Lane {
             Some(false) => {
                 return Err(Error::with(
                     Errno::EOPNOTSUPP,
-                    "a collective operation with a peer whose libfabric has none over efa",
+                    "C libfabric's efa has no collectives: all members of a group must use this library",
                 ));
             }
         }

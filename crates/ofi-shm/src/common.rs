@@ -70,7 +70,10 @@ pub fn full(common: &mut Common, error: ReserveError) -> Error {
             common.counts.ring_full += 1;
             Error::AGAIN
         }
-        ReserveError::TooBig => Error::with(Errno::EMSGSIZE, "a command longer than a quarter of its ring"),
+        ReserveError::TooBig => Error::with(
+            Errno::EMSGSIZE,
+            "a command exceeds a quarter of its ring; raise FI_SHM_COMMAND_LINES",
+        ),
         // The peer claims to have read what was never written. The lane is given up at the next poll.
         ReserveError::Corrupt => Error::AGAIN,
     }

@@ -55,7 +55,7 @@ impl Door {
     pub fn open(near: &Address) -> Result<Self> {
         let (name, socket) = (name(near)?, unix::socket(SocketType::STREAM)?);
         if !unix::bind(&socket, name.as_bytes())? {
-            return Err(Error::with(Errno::EADDRINUSE, format!("another endpoint is met at {near}")));
+            return Err(Error::with(Errno::EADDRINUSE, format!("another endpoint already uses {near}")));
         }
         unix::listen(&socket)?;
         let (helper, socket) = (Helper::get()?, Arc::new(socket));

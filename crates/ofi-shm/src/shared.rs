@@ -222,7 +222,10 @@ impl Shared {
         let about = control::greeting(!greeted, &peer, &self.name, &incarnation);
         if !self.auth.accepts(&about, who.proof) {
             self.counts.other_key.fetch_add(1, Ordering::Relaxed);
-            return Err(Error::with(Errno::EKEYREJECTED, "a peer with another authorization key"));
+            return Err(Error::with(
+                Errno::EKEYREJECTED,
+                "the peer has another authorization key; give both ends the same auth_key",
+            ));
         }
         let mut pairs = self.pairs();
         if self.closed.load(Ordering::Relaxed) {

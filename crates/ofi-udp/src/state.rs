@@ -80,7 +80,10 @@ unsafe impl Lanes<Udp> for State {
         if socket.is_ipv4() != lanes.socket.address.is_ipv4() || socket.port() == 0 {
             return Err(Error::with(
                 Errno::EADDRNOTAVAIL,
-                format!("{socket}, from {}", lanes.socket.address),
+                format!(
+                    "{socket} cannot be reached from {}: it needs a port, and the same address family",
+                    lanes.socket.address
+                ),
             ));
         }
         Ok(lanes.meet(host, socket))

@@ -230,7 +230,10 @@ impl Datagrams {
         if out.len > self.longest {
             return Err(Error::with(
                 Errno::EMSGSIZE,
-                format!("{} bytes, where a datagram has {}", out.len, self.longest),
+                format!(
+                    "a message of {} bytes; a datagram has at most {} (ep_attr.max_msg_size)",
+                    out.len, self.longest
+                ),
             ));
         }
         let handle = self.handle(out.peer)?;

@@ -240,7 +240,7 @@ impl Domain {
     /// # Errors
     /// `FI_ENOSYS` if the device has none.
     pub fn connects(&self) -> Result<&dyn Connects> {
-        let advice = "this device has no connected endpoints";
+        let advice = "this device has no connected endpoints (FI_EP_MSG)";
         self.device.connects().ok_or_else(|| Error::with(Errno::ENOSYS, advice))
     }
 

@@ -60,7 +60,10 @@ impl VerbsLanes {
             wanted.set_ip(domain.transport.ip);
         }
         if wanted.is_ipv6() != (info.addr_format == AddrFormat::SockaddrIn6) {
-            return Err(Error::with(Errno::EADDRNOTAVAIL, format!("{wanted}, for {}", info.addr_format)));
+            return Err(Error::with(
+                Errno::EADDRNOTAVAIL,
+                format!("{wanted} is not of the info's addr_format, {}", info.addr_format),
+            ));
         }
         let incarnation = getrandom::u64().map_err(|error| Error::with(Errno::EIO, error.to_string()))?;
         let common = Common {
@@ -116,7 +119,10 @@ impl VerbsLanes {
             self.connect(peer);
             // Nothing waits for the lane yet: who posts is told, and does not try again for ever.
             if let Some(errno) = self.lanes[peer as usize].ending.take() {
-                return Err(Error::with(errno, "the device cannot begin to connect to this peer"));
+                return Err(Error::with(
+                    errno,
+                    "the device cannot start a connection to this peer; check its address and the route",
+                ));
             }
         }
         Ok(())

@@ -133,9 +133,13 @@ pub static MR_CACHE_MAX_COUNT: Setting<usize> = Setting::new(
 .range(0, 1 << 20);
 
 /// Their bytes.
-pub static MR_CACHE_MAX_SIZE: Setting<usize> =
-    Setting::new("verbs", "mr_cache_max_size", 16 << 30, "Bytes that the cached registrations cover together")
-        .range(0, isize::MAX as usize);
+pub static MR_CACHE_MAX_SIZE: Setting<usize> = Setting::new(
+    "verbs",
+    "mr_cache_max_size",
+    16 << 30,
+    "Bytes that the cached registrations cover together",
+)
+.range(0, isize::MAX as usize);
 
 /// All settings of this provider.
 pub static SETTINGS: &[&dyn AnySetting] = &[

@@ -51,12 +51,14 @@ impl State {
         match self {
             Self::Open(lanes) => Ok(lanes),
             Self::Closed { .. } => Err(Error::new(Errno::EOPBADSTATE)),
-            Self::Datagrams(_) => {
-                Err(Error::with(Errno::EOPNOTSUPP, "datagram endpoints have messages alone"))
-            }
-            Self::Connected(_) => {
-                Err(Error::with(Errno::EOPNOTSUPP, "connected endpoints have messages, reads and writes"))
-            }
+            Self::Datagrams(_) => Err(Error::with(
+                Errno::EOPNOTSUPP,
+                "endpoints of FI_EP_DGRAM have messages only; use FI_EP_RDM",
+            )),
+            Self::Connected(_) => Err(Error::with(
+                Errno::EOPNOTSUPP,
+                "endpoints of FI_EP_MSG have messages, reads, writes and the device's atomics; use FI_EP_RDM for the rest",
+            )),
         }
     }
 }
@@ -94,7 +96,12 @@ unsafe impl Lanes<Verbs> for State {
         let socket = address::socket(address)?;
         let own = lanes.common.adapter.address;
         if socket.is_ipv4() != own.is_ipv4() || socket.port() == 0 {
-            return Err(Error::with(Errno::EADDRNOTAVAIL, format!("{socket}, from {own}")));
+            return Err(Error::with(
+                Errno::EADDRNOTAVAIL,
+                format!(
+                    "{socket} cannot be reached from {own}: it needs a port, and the same address family"
+                ),
+            ));
         }
         Ok(lanes.peer_at(host, socket))
     }

@@ -18,7 +18,9 @@ use crate::request::PostError;
 use crate::threading::Safe;
 
 /// The reason why a connection failed, and the data that the peer attached.
-#[derive(Debug)]
+///
+/// `Debug` prints the same text as `Display`, and the data if there is any: it is what a `main` that returns the error
+/// prints.
 pub struct ConnectError {
     /// `FI_ECONNREFUSED`, `FI_ETIMEDOUT`, or the error of opening the endpoint.
     pub error: Error,
@@ -29,6 +31,17 @@ pub struct ConnectError {
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(f)
+    }
+}
+
+impl fmt::Debug for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)?;
+        if self.data.is_empty() {
+            Ok(())
+        } else {
+            write!(f, "; the peer says {:?}", self.data.escape_ascii().to_string())
+        }
     }
 }
 
@@ -59,6 +72,15 @@ fn next(eq: &Arc<dyn EventQueue>, limit: Option<Duration>) -> Result<Option<Even
     outcome(eq, eq.read_wait(limit)).transpose()
 }
 
+/// What the error of a connection attempt means to its requester.
+fn failure(errno: Errno) -> &'static str {
+    match errno {
+        Errno::ECONNREFUSED => "nobody listens at the peer's address, or the listener rejected the request",
+        Errno::ETIMEDOUT => "the peer did not answer; check its address and port, and the firewall",
+        _ => "the connection was not established",
+    }
+}
+
 /// The result of a read; `None` if the queue was empty.
 pub(crate) fn outcome(eq: &Arc<dyn EventQueue>, read: Result<Event>) -> Option<Result<Event, ConnectError>> {
     match read {
@@ -66,7 +88,7 @@ pub(crate) fn outcome(eq: &Arc<dyn EventQueue>, read: Result<Event>) -> Option<R
         Err(error) if error.is_again() => None,
         Err(error) if error.errno() == Errno::EAVAIL => match eq.read_error() {
             Ok(entry) => {
-                let error = Error::with(entry.err, "the connection did not come about");
+                let error = Error::with(entry.err, failure(entry.err));
                 Some(Err(ConnectError { error, data: entry.err_data }))
             }
             Err(error) if error.is_again() => None, // somebody else has it
@@ -281,7 +303,7 @@ impl Connection {
                 Ok(Self { node, eq: Events(eq), greeting: event.conn_data })
             }
             Some(_) => Err(Error::new(Errno::ECONNABORTED).into()),
-            None => Err(Error::with(Errno::ETIMEDOUT, "the peer did not answer in time").into()),
+            None => Err(Error::with(Errno::ETIMEDOUT, failure(Errno::ETIMEDOUT)).into()),
         }
     }
 
@@ -345,5 +367,23 @@ impl Deref for Connection {
 
     fn deref(&self) -> &Node<Safe> {
         &self.node
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_connection_is_printed_with_its_reason_and_the_peer_s_data() {
+        let of = |errno, data: &[u8]| ConnectError {
+            error: Error::with(errno, failure(errno)),
+            data: data.into(),
+        };
+        let refused = of(Errno::ECONNREFUSED, b"");
+        assert_eq!(format!("{refused:?}"), refused.to_string());
+        assert!(refused.to_string().contains("nobody listens"), "{refused}");
+        let rejected = format!("{:?}", of(Errno::ECONNREFUSED, b"wrong\0password"));
+        assert!(rejected.ends_with("; the peer says \"wrong\\\\x00password\""), "{rejected}");
     }
 }

@@ -71,7 +71,7 @@ impl Published {
                 if state.is_lost {
                     return Err(Error::with(
                         Errno::EADDRINUSE,
-                        "an entry in etcd that another agent has now",
+                        "another agent has taken this entry in etcd; publish under another name or prefix",
                     ));
                 }
                 state.lease.clone()

@@ -106,15 +106,16 @@ impl Served {
         if self.windows.len() >= WINDOWS {
             return Err(ofi::Error::with(
                 Errno::ENOSPC,
-                format!("{WINDOWS} peers use devices of this agent already"),
+                format!("{WINDOWS} peers already have a window for device memory; end another session first"),
             ));
         }
         let device = {
             let regions = self.regions.lock().unwrap_or_else(PoisonError::into_inner);
             regions.values().filter_map(Weak::upgrade).find_map(|region| region.device().cloned())
         };
-        let device =
-            device.ok_or_else(|| ofi::Error::with(Errno::ENOENT, "a window of an agent without devices"))?;
+        let device = device.ok_or_else(|| {
+            ofi::Error::with(Errno::ENOENT, "this agent has no device memory; load its newest metadata")
+        })?;
         let pinned = device.pinned(PLACES * PLACE as usize)?;
         let window = Arc::new(Region::pinned(u64::MAX, pinned, &self.domains));
         let info = window.info(false)?;

@@ -238,7 +238,7 @@ unsafe fn open(
     // SAFETY: the caller's promise.
     let name = unsafe { memory::text(name) }.ok_or_else(|| border::null("the name of the operations"))?;
     if name != NAME {
-        return Err(Error::with(Errno::ENOSYS, format!("fi_open_ops of {name:?}: there is {NAME:?}")));
+        return Err(Error::with(Errno::ENOSYS, format!("fi_open_ops knows {NAME:?}, not {name:?}")));
     }
     if place.is_null() {
         return Err(border::null("the place of the operations"));

@@ -114,7 +114,10 @@ impl Connection {
     pub fn peer(&self) -> Result<Peer> {
         match self.phase {
             Phase::Connected => Ok(0),
-            Phase::Ended => Err(Error::with(Errno::ESHUTDOWN, "the connection of this endpoint is over")),
+            Phase::Ended => Err(Error::with(
+                Errno::ESHUTDOWN,
+                "the connection of this endpoint has ended; open a new one",
+            )),
             _ => Err(Error::wanted(
                 Errno::ENOTCONN,
                 "a transfer on an endpoint of FI_EP_MSG",
@@ -165,7 +168,7 @@ impl Connection {
         if self.request.is_some() {
             return Err(Error::with(
                 Errno::EOPNOTSUPP,
-                "fi_connect on an endpoint that was opened to accept",
+                "this endpoint was opened to accept a connection request; use fi_accept, or another endpoint",
             ));
         }
         match self.phase {
@@ -204,7 +207,7 @@ impl Connection {
             ));
         };
         if !request.answer() {
-            return Err(Error::with(Errno::EALREADY, "the connection request was answered before"));
+            return Err(Error::with(Errno::EALREADY, "the connection request was already answered"));
         }
         request.grant();
         let to = request.from().clone();

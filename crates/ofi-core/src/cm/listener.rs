@@ -357,7 +357,10 @@ impl<T: Transport> PassiveEndpoint for Passive<T> {
     fn set_backlog(&self, requests: usize) -> Result<()> {
         self.listener.born.check()?;
         if requests == 0 {
-            return Err(Error::with(Errno::EINVAL, "a backlog of 0, with which no request could come"));
+            return Err(Error::with(
+                Errno::EINVAL,
+                "a backlog of 0 would refuse every request; use 1 or more",
+            ));
         }
         self.listener.backlog.store(requests, Ordering::Relaxed);
         Ok(())
@@ -401,7 +404,7 @@ impl<T: Transport> PassiveEndpoint for Passive<T> {
             ));
         };
         if !request.answer() {
-            return Err(Error::with(Errno::EALREADY, "the connection request was answered before"));
+            return Err(Error::with(Errno::EALREADY, "the connection request was already answered"));
         }
         self.listener.refuse(&request.from, request.cookie, data);
         Ok(())

@@ -147,7 +147,7 @@ impl<T: Transport> EpCore<T> {
         if guard.ends.connection.is_some() {
             return Err(Error::with(
                 Errno::EINVAL,
-                "an address vector for an endpoint of FI_EP_MSG, which has one peer",
+                "an endpoint of FI_EP_MSG has one peer and takes no address vector; do not bind one",
             ));
         }
         if guard.ends.peers.is_bound() {

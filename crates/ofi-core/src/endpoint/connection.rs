@@ -102,7 +102,10 @@ impl<T: Transport> State<T> {
         let waits = self.ends.rx.queue.matcher.peek(&want).is_some();
         let plain = op.flags.is_empty() && op.buf.pieces().len() <= self.ends.rx.iov_limit;
         if !waits || !plain || self.ends.boxes.credits[Credit::Receive as usize] == 0 {
-            return Some(Err(Error::with(Errno::ESHUTDOWN, "the connection of this endpoint is over")));
+            return Some(Err(Error::with(
+                Errno::ESHUTDOWN,
+                "the connection of this endpoint has ended; open a new one",
+            )));
         }
         self.ends.boxes.credits[Credit::Receive as usize] -= 1;
         let posted = self.ends.rx.posted(op.context, &op.buf, true);

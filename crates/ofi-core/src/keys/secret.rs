@@ -29,7 +29,7 @@ impl KeySupply {
     fn refill(&mut self) -> Result<()> {
         let mut bytes = [0; BATCH * 8];
         getrandom::fill(&mut bytes).map_err(|error| {
-            Error::with(Errno::EIO, format!("no random numbers for a memory key: {error}"))
+            Error::with(Errno::EIO, format!("the kernel gives no random numbers for a memory key: {error}"))
         })?;
         self.drawn.extend(bytes.as_chunks().0.iter().map(|&key| u64::from_ne_bytes(key)));
         Ok(())

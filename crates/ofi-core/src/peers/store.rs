@@ -79,7 +79,7 @@ impl Store {
     pub fn occupy(&mut self, address: &[u8]) -> Result<u32> {
         let index = self.vacant.peek().map_or(self.used, |&Reverse(index)| index);
         if index == u32::MAX {
-            return Err(Error::with(Errno::ENOMEM, "the address vector has 2^32 - 1 peers"));
+            return Err(Error::with(Errno::ENOMEM, "the address vector is full: it holds 2^32 - 1 peers"));
         }
         if index == self.used {
             if index as usize == self.chunks.len() * CHUNK {
@@ -104,7 +104,10 @@ impl Store {
     pub fn retain(&mut self, index: u32) -> Result<()> {
         let slot = self.slot_mut(index);
         slot.references = slot.references.checked_add(1).ok_or_else(|| {
-            Error::with(Errno::EOVERFLOW, "one address was inserted 2^32 - 1 times without a removal")
+            Error::with(
+                Errno::EOVERFLOW,
+                "an address can be inserted at most 2^32 - 1 times without a removal",
+            )
         })?;
         Ok(())
     }

@@ -111,7 +111,10 @@ impl Foreign {
     fn of(fd: BorrowedFd<'_>) -> Result<Self> {
         let seals = fs::fcntl_get_seals(fd).unwrap_or(SealFlags::empty());
         if !seals.contains(SIZE_SEALS) {
-            return Err(Error::with(Errno::EINVAL, "a peer's memory is not sealed in size"));
+            return Err(Error::with(
+                Errno::EINVAL,
+                "a peer's memory is not sealed against changes of its size",
+            ));
         }
         let stat = fs::fstat(fd).map_err(failed("fstat"))?;
         let system = fs::fstatfs(fd).map_err(failed("fstatfs"))?;
@@ -133,7 +136,10 @@ impl Foreign {
 pub fn sealed_len(fd: &OwnedFd) -> Result<usize> {
     let memory = Foreign::of(fd.as_fd())?;
     if memory.is_huge {
-        return Err(Error::with(Errno::EINVAL, "a peer's memory is of huge pages, which may run out"));
+        return Err(Error::with(
+            Errno::EINVAL,
+            "a peer's writable memory uses huge pages, which may run out and raise SIGBUS",
+        ));
     }
     Ok(memory.len)
 }
@@ -150,7 +156,10 @@ pub fn map_foreign(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<Map
         return Err(Error::with(Errno::EINVAL, "a peer's memory is not sealed against new writers"));
     }
     if memory.len < len || memory.allocated < len {
-        return Err(Error::with(Errno::EINVAL, "a peer's memory is smaller than it said, or not allocated"));
+        return Err(Error::with(
+            Errno::EINVAL,
+            "a peer's memory is smaller than the peer claims, or not allocated",
+        ));
     }
     if !memory.is_huge {
         return Mapping::new(fd, len, writable);
@@ -212,7 +221,10 @@ impl Mapping {
         const MPOL_PREFERRED: libc::c_long = 1;
         let mut mask = [0u64; 16];
         let Some(word) = mask.get_mut(node as usize / 64) else {
-            return Err(Error::with(Errno::EINVAL, format!("NUMA node {node}: there are fewer than 1,024")));
+            return Err(Error::with(
+                Errno::EINVAL,
+                format!("NUMA node {node}: a node is a number below 1,024"),
+            ));
         };
         *word = 1 << (node % 64);
         let (base, bits) = (self.base.as_ptr(), mask.len() * 64 + 1);

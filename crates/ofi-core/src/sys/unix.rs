@@ -138,7 +138,7 @@ pub fn send(socket: &OwnedFd, to: Option<&[u8]>, bytes: &[u8], fds: &[BorrowedFd
     if !fits {
         return Err(Error::with(
             Errno::EINVAL,
-            format!("{} descriptors; at most {MAX_FDS} go along", fds.len()),
+            format!("{} descriptors in one datagram; at most {MAX_FDS} fit", fds.len()),
         ));
     }
     let (pieces, flags) = ([IoSlice::new(bytes)], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);

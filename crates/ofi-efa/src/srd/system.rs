@@ -50,7 +50,12 @@ impl System {
         let info = context.efa().map_err(failed)?;
         let port = context.port(1).map_err(failed)?;
         let gids = context.gids(1).map_err(failed)?;
-        let gid = gids.first().ok_or_else(|| Error::with(Errno::ENODEV, "the device has no GID"))?.0;
+        let gid = gids
+            .first()
+            .ok_or_else(|| {
+                Error::with(Errno::ENODEV, "the device has no GID; check the driver (ibv_devinfo -v)")
+            })?
+            .0;
         let limits = Limits {
             mtu: port.max_message,
             sends: info.max_send as usize,
@@ -141,7 +146,10 @@ unsafe impl Device for System {
         let qkey = random & 0x7FFF_FFFF;
         qp.activate(qkey, self.rnr_retry).map_err(failed)?;
         let qpn = u16::try_from(qp.number()).map_err(|_| {
-            Error::with(Errno::EIO, format!("queue pair {}, past what an EFA address holds", qp.number()))
+            Error::with(
+                Errno::EIO,
+                format!("the device chose queue pair {}, and an EFA address has 16 bits for it", qp.number()),
+            )
         })?;
         Ok(Box::new(Queue {
             qp,

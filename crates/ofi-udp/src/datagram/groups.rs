@@ -31,10 +31,10 @@ impl Groups {
             ));
         }
         if self.0.iter().any(|(other, _)| *other == group) {
-            return Err(Error::with(Errno::EALREADY, format!("{group} is joined already")));
+            return Err(Error::with(Errno::EALREADY, format!("the endpoint has already joined {group}")));
         }
         if self.0.len() >= MOST {
-            return Err(Error::with(Errno::ENOSPC, format!("an endpoint joins {MOST} groups at most")));
+            return Err(Error::with(Errno::ENOSPC, format!("an endpoint can join at most {MOST} groups")));
         }
         let fd = sys::unbound(group.is_ipv6())?;
         sys::share_address(fd.as_raw_fd())?;

@@ -102,7 +102,10 @@ pub fn without_key(info: &Info) -> Result<()> {
     if info.ep_attr.auth_key.is_empty() {
         return Ok(());
     }
-    Err(Error::with(Errno::EINVAL, "datagrams show no authorization key"))
+    Err(Error::with(
+        Errno::EINVAL,
+        "datagram endpoints have no authorization keys; leave ep_attr.auth_key empty, or use FI_EP_RDM",
+    ))
 }
 
 impl Datagrams {
@@ -129,7 +132,13 @@ impl Datagrams {
     pub fn peer<H: Host<Udp>>(&mut self, host: &mut H, address: &Address) -> Result<Peer> {
         let socket = address::socket(address)?;
         if socket.is_ipv4() != self.socket.address.is_ipv4() || socket.port() == 0 {
-            return Err(Error::with(Errno::EADDRNOTAVAIL, format!("{socket}, from {}", self.socket.address)));
+            return Err(Error::with(
+                Errno::EADDRNOTAVAIL,
+                format!(
+                    "{socket} cannot be reached from {}: it needs a port, and the same address family",
+                    self.socket.address
+                ),
+            ));
         }
         self.messages.look_again();
         Ok(self.peers.meet(host, socket))

@@ -41,7 +41,10 @@ impl UdpLanes {
         let (time, to) = (now(), address::socket(to)?);
         let from = self.socket.address;
         if to.is_ipv4() != from.is_ipv4() || to.port() == 0 {
-            return Err(Error::with(Errno::EADDRNOTAVAIL, format!("{to}, from {from}")));
+            return Err(Error::with(
+                Errno::EADDRNOTAVAIL,
+                format!("{to} cannot be reached from {from}: it needs a port, and the same address family"),
+            ));
         }
         let connection = self.connection()?;
         connection.probe = if watch { Probe::new(from.ip(), to, time) } else { None };

@@ -156,10 +156,14 @@ impl Connected {
     /// See [`ofi_core::transport::Lanes::adopt`].
     pub fn adopt(&mut self, held: &Held) -> Result<()> {
         let id = held.downcast_ref::<Asked>().and_then(Asked::take);
-        let mut id = id.ok_or_else(|| Error::with(Errno::ECONNREFUSED, "the connection request is gone"))?;
+        let mut id = id.ok_or_else(|| {
+            Error::with(Errno::ECONNREFUSED, "the requester has withdrawn the connection request")
+        })?;
         id.migrate(&self.channel).map_err(|error| failed(&error))?;
         let to = id.peer_address().map(address::canonical);
-        let to = to.ok_or_else(|| Error::with(Errno::ECONNREFUSED, "the requester has no address"))?;
+        let to = to.ok_or_else(|| {
+            Error::with(Errno::ECONNREFUSED, "the connection request has no source address")
+        })?;
         self.link = Link::Answering(Box::new(Call { id, to: to.into(), cookie: 0, data: Vec::new() }));
         Ok(())
     }

@@ -595,7 +595,10 @@ fn registered(
 /// The peer's memory, as its device names it.
 fn remote(pieces: &[RemotePiece]) -> Result<Remote> {
     let [RemotePiece { addr, key, .. }] = pieces else {
-        return Err(Error::with(Errno::EINVAL, "an access has one remote piece (tx_attr.rma_iov_limit)"));
+        return Err(Error::with(
+            Errno::EINVAL,
+            "an access takes one remote piece (tx_attr.rma_iov_limit); split it",
+        ));
     };
     let rkey = u32::try_from(*key).map_err(|_| {
         Error::wanted(

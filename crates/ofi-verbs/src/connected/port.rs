@@ -51,7 +51,7 @@ impl MsgPort {
         let Some(wanted) = name.or(info.src_addr.as_ref()) else {
             return Err(Error::with(
                 Errno::EINVAL,
-                "a passive endpoint without an address: give one of getinfo's infos",
+                "a passive endpoint needs a source address; open it with an info of getinfo",
             ));
         };
         let wanted = address::socket(wanted)?;

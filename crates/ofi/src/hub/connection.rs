@@ -76,7 +76,7 @@ impl Members {
         let mut tries = (0..=all.len()).map(|_| self.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1));
         let free = tries.find(|id| *id != SOLE_OWNER && !all.contains_key(id));
         free.ok_or_else(|| {
-            Error::with(Errno::EAGAIN, "the numbers of connections were short: accept once more")
+            Error::with(Errno::EAGAIN, "no free number for this connection at the moment; accept again")
         })
     }
 

@@ -334,7 +334,7 @@ impl Device for Cuda {
         if export.host != host()? || export.device != self.0.uuid {
             return Err(Error::with(
                 Errno::EHOSTUNREACH,
-                "memory of a device of another host, or another device",
+                "the memory is on another host or another device and cannot be mapped",
             ));
         }
         let mut base = 0;

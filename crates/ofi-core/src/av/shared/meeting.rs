@@ -64,7 +64,10 @@ fn nobody(name: &str) -> Error {
 }
 
 fn late(what: &str) -> Error {
-    Error::with(Errno::ETIMEDOUT, format!("{what}: no answer within {BOUND:?}; the others may be stopped"))
+    Error::with(
+        Errno::ETIMEDOUT,
+        format!("{what}: no process that shares the vector answered within {BOUND:?}; they may be stopped"),
+    )
 }
 
 /// A socket that has the abstract `name`, or `None` if another one has it.
@@ -108,7 +111,7 @@ pub fn open(name: &str, format: AddrFormat, expected: usize, read_only: bool) ->
                 if unix::peer(&to).is_none_or(|who| who.uid != effective_user()) {
                     return Err(Error::with(
                         Errno::EACCES,
-                        "another user has the name of this address vector",
+                        "another user owns an address vector of this name; choose another name",
                     ));
                 }
                 wait_readable(&[to.as_raw_fd()], Some(Instant::now() + ANSWER));

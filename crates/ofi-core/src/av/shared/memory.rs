@@ -73,7 +73,10 @@ fn len_for(capacity: usize) -> usize {
 }
 
 fn not_one() -> Error {
-    Error::with(Errno::EINVAL, "what is shared under this name is no address vector of this version")
+    Error::with(
+        Errno::EINVAL,
+        "the object shared under this name is not an address vector of this version; choose another name",
+    )
 }
 
 /// A text in words: the bytes from `at * 8` on.
@@ -277,8 +280,9 @@ impl Memory {
     pub fn retain(&self, at: u32) -> Result<()> {
         let (_, references, _) = self.words(at);
         let more = references.load(Ordering::Relaxed).checked_add(1);
-        let more =
-            more.ok_or_else(|| Error::with(Errno::EOVERFLOW, "one address was inserted 2^32 - 1 times"))?;
+        let more = more.ok_or_else(|| {
+            Error::with(Errno::EOVERFLOW, "an address can be inserted at most 2^32 - 1 times")
+        })?;
         references.store(more, Ordering::Relaxed);
         Ok(())
     }
