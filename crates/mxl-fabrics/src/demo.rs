@@ -11,31 +11,30 @@ use mxl::{Domain, FlowDefinition, Geometry, Uuid, Wait};
 
 use crate::{Error, Initiator, PeerState, Provider, Received, Result, Target, TargetInfo, Transfer};
 
-/// Carries a flow from one host to another: as a target it makes the flow and receives it, as an initiator it sends
-/// one.
+/// Carries a flow from one host to another: a target creates the flow and receives it, an initiator sends it.
 #[derive(Debug, Parser)]
 #[command(name = "mxl-fabrics-demo", version)]
 struct Options {
     /// The domain's directory.
     #[arg(short, long, value_name = "DIR")]
     domain: PathBuf,
-    /// The flow's id for an initiator; the file with its definition for a target.
+    /// Initiator: the flow's id. Target: the file with the flow's definition.
     #[arg(short, long, value_name = "ID|FILE")]
     flow: String,
-    /// Sends; receives unless given.
+    /// Be an initiator, which sends [default: a target, which receives].
     #[arg(short, long)]
     initiator: bool,
     /// An address of this host, or `fi_shm://NAME`.
     #[arg(short, long)]
     node: Option<String>,
-    /// A port.
+    /// A port of this host.
     #[arg(short, long)]
     service: Option<String>,
     /// tcp, udp or shm.
     #[arg(short, long, default_value = "tcp")]
     provider: Provider,
-    /// Of a target: the file for its info, as JSON. Of an initiator: a target's info in base64, or `@FILE`; repeat it
-    /// for each target
+    /// Target: the file to write its info to, as JSON. Initiator: a target's info in base64, or as `@FILE`; repeat
+    /// the option for each target
     #[arg(short, long, value_name = "INFO")]
     target_info: Vec<String>,
     /// The id of a target that must be found again after a restart, at the same node and service
@@ -50,13 +49,13 @@ struct Options {
     /// The longest write or message in bytes, at least 512; longer transfers are split
     #[arg(long, value_name = "BYTES")]
     max_message: Option<usize>,
-    /// Spreads a grain's writes over this share of its period, such as 0.5, instead of sending it at once.
+    /// Spread a grain's writes over this share of its period, such as 0.5, instead of sending them at once.
     #[arg(long, value_name = "SHARE", requires = "initiator")]
     pace: Option<f64>,
-    /// With --pace: where in the period it begins, 0 to below 1. Chosen by the process unless given.
+    /// With --pace: the phase of the period at which to begin, 0 to below 1 [default: chosen by the process].
     #[arg(long, value_name = "SHARE", requires = "pace")]
     phase: Option<f64>,
-    /// Grains, or batches of 10 ms, after which it ends; for ever unless given.
+    /// End after this many grains, or batches of 10 ms [default: never].
     #[arg(short = 'c', long, value_name = "COUNT")]
     count: Option<u64>,
 }

@@ -14,19 +14,19 @@ use crate::pattern::{Pattern, tone};
 #[derive(Debug, clap::Parser)]
 #[command(name = "mxl-generate", version)]
 struct Options {
-    /// The domain's directory; made if it is not there.
+    /// The domain's directory; created if it does not exist.
     #[arg(short, long, value_name = "DIR")]
     domain: PathBuf,
-    /// The flow's id; a random one unless given.
+    /// The flow's id [default: random].
     #[arg(short, long, value_name = "ID")]
     flow: Option<Uuid>,
     /// The flow's label.
     #[arg(long, default_value = "mxl-generate")]
     label: String,
-    /// Grains, or batches of audio, after which it ends; for ever unless given.
+    /// End after this many grains, or batches of audio [default: never].
     #[arg(short = 'n', long, value_name = "COUNT")]
     count: Option<u64>,
-    /// Stays behind the clock by as many grains or batches, as a slow device would.
+    /// Write this many grains or batches late, as a slow device would.
     #[arg(long, default_value_t = 0)]
     behind: u64,
     #[command(subcommand)]
@@ -43,34 +43,34 @@ enum What {
         /// Lines of a frame.
         #[arg(long, default_value_t = 1080)]
         height: u32,
-        /// Frames a second: a number, or a fraction such as 60000/1001.
+        /// Frames per second: a number, or a fraction such as 60000/1001.
         #[arg(long, default_value = "60000/1001", value_parser = rate)]
         rate: Rational,
-        /// A grain is a field; at 25 or 30000/1001 frames a second.
+        /// Write fields, at 25 or 30000/1001 frames per second.
         #[arg(long)]
         interlaced: bool,
-        /// With a key plane, `video/v210a`.
+        /// Add a key plane: `video/v210a`.
         #[arg(long)]
         alpha: bool,
-        /// Slices that are committed at once; a whole grain unless given.
+        /// Lines to commit at once [default: the whole grain].
         #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(u16).range(1..))]
         slices: Option<u16>,
     },
-    /// A sine in each channel, each an octave above the one before; `audio/float32`.
+    /// A sine in each channel, one octave above the previous channel; `audio/float32`.
     Audio {
         /// Channels.
         #[arg(long, default_value_t = 2)]
         channels: u32,
-        /// Samples a second.
+        /// Samples per second.
         #[arg(long, default_value = "48000", value_parser = rate)]
         rate: Rational,
-        /// The first channel's tone.
+        /// Frequency of the first channel's tone, in hertz.
         #[arg(long, default_value_t = 440.0)]
         hertz: f64,
-        /// Decibels below full scale.
+        /// Level, in decibels below full scale.
         #[arg(long, default_value_t = 18.0)]
         below: f32,
-        /// Samples of a batch; 10 ms unless given.
+        /// Samples of a batch [default: 10 ms of them].
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
         batch: Option<u32>,
     },

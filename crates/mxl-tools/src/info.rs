@@ -11,30 +11,30 @@ use serde::Serialize;
 use crate::failure::{self, Failure, Result};
 use crate::output::{duration, json, print};
 
-/// Shows what is in a domain of the Media eXchange Layer.
+/// Shows the flows of a domain of the Media eXchange Layer.
 #[derive(Debug, clap::Parser)]
 #[command(name = "mxl-info", version)]
 struct Options {
     /// The domain's directory.
     #[arg(short, long, value_name = "DIR")]
     domain: PathBuf,
-    /// Lists the flows; that is what it does unless told otherwise.
+    /// List the flows (the default).
     #[arg(short, long)]
     list: bool,
-    /// Shows one flow.
+    /// Show one flow.
     #[arg(short, long, value_name = "ID")]
     flow: Option<Uuid>,
-    /// Removes flows without writers, and what is left of flows whose making was interrupted.
+    /// Remove flows without writers, and the remains of flows whose creation was interrupted.
     #[arg(short, long, conflicts_with_all = ["flow", "list"])]
     garbage_collect: bool,
-    /// Shows it again every so many milliseconds.
+    /// Repeat every MS milliseconds.
     #[arg(short, long, value_name = "MS", num_args = 0..=1, default_missing_value = "1000", conflicts_with = "garbage_collect",
         value_parser = clap::value_parser!(u64).range(1..))]
     watch: Option<u64>,
-    /// How often, with `--watch`; for ever unless told otherwise.
+    /// With `--watch`: stop after this many times [default: never].
     #[arg(short = 'n', long, value_name = "TIMES", requires = "watch")]
     count: Option<u64>,
-    /// For programs: JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }

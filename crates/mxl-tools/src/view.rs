@@ -24,19 +24,19 @@ struct Options {
     /// The flow's id.
     #[arg(short, long, value_name = "ID")]
     flow: Uuid,
-    /// Which grain, or the sample after the last of the audio; the newest unless given.
+    /// The grain, or the end of the audio: the index of the sample behind it [default: the newest].
     #[arg(short, long)]
     index: Option<u64>,
-    /// Where the picture goes.
+    /// File for the picture.
     #[arg(short, long, value_name = "FILE", default_value = "grain.png")]
     output: PathBuf,
-    /// How long it may take until it is there, in milliseconds.
+    /// Longest wait for the grain or samples, in milliseconds.
     #[arg(long, default_value_t = 1000)]
     wait: u64,
-    /// How much audio, in milliseconds.
+    /// Length of the audio, in milliseconds.
     #[arg(long, default_value_t = 50)]
     span: u64,
-    /// For programs: levels as JSON.
+    /// Print the levels as JSON.
     #[arg(long)]
     json: bool,
 }

@@ -21,10 +21,10 @@ const FIRST: u64 = 1000;
 
 #[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// How many.
+    /// Number of flows.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
     flows: u16,
-    /// How long.
+    /// Duration in seconds.
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
 }

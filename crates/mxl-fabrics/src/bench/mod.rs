@@ -21,26 +21,26 @@ use nix::unistd::Pid;
 use self::pair::{Places, Role};
 use crate::{Error, Provider, Result};
 
-/// Measures flows: a commit to a reader's return beside a bare futex between the same cores, the calls, and copies to
-/// another process over shm and udp with one grain in flight. Nothing else should run meanwhile.
+/// Measures flows: the time from a commit to a reader's return, beside a bare futex between the same cores; the cost
+/// of each call; and copies to another process over shm and udp, one grain at a time. Run nothing else meanwhile.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "mxl-bench", version, args_override_self = true)]
 struct Options {
     #[command(subcommand)]
     what: Option<What>,
-    /// Where domains are made, and removed afterwards.
+    /// Directory for the benchmark's domains, which it removes afterwards.
     #[arg(short, long, value_name = "DIR", default_value = "/dev/shm", global = true)]
     domain: PathBuf,
-    /// Two cores: of the writer and initiator, and of the readers and target.
+    /// Two cores: one for writer and initiator, one for readers and target.
     #[arg(long, value_name = "A,B", value_delimiter = ',', global = true)]
     cores: Vec<usize>,
-    /// Commits, calls and copies of each kind.
+    /// Number of commits, calls and copies of each kind.
     #[arg(short = 'n', long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(10..=1_000_000))]
     count: u64,
     /// Microseconds between two commits.
     #[arg(long, value_name = "US", default_value_t = 2000)]
     interval: u64,
-    /// Readers that wait at once.
+    /// Number of readers that wait at the same time.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     readers: u16,
     /// Pixels of a line.
@@ -49,10 +49,10 @@ struct Options {
     /// Lines of a picture.
     #[arg(long, default_value_t = 1080, global = true)]
     height: u32,
-    /// Pictures a second: a number, or a fraction such as 60000/1001.
+    /// Pictures per second: a number, or a fraction such as 60000/1001.
     #[arg(long, value_name = "RATE", value_parser = rate, default_value = "60000/1001", global = true)]
     rate: Rational,
-    /// For programs: JSON.
+    /// Print JSON.
     #[arg(long, global = true)]
     json: bool,
     #[arg(long, hide = true, global = true)]
@@ -63,10 +63,9 @@ struct Options {
 
 #[derive(Clone, Debug, Subcommand)]
 enum What {
-    /// A flow at its own rate to another process, its payload checked there: what arrives, how late, and what both
-    /// cost.
+    /// Sends a flow at its own rate to another process, which checks the payload: losses, delays, and CPU time.
     Stream(stream::Options),
-    /// Many flows that one thread reads, all written at the same moments.
+    /// One thread reads many flows that are written at the same moments.
     Flows(flows::Options),
 }
 

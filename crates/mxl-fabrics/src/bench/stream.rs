@@ -17,22 +17,22 @@ use crate::{Error, Provider, Result};
 
 #[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// How long.
+    /// Duration in seconds.
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
-    /// Over what: shm, udp.
+    /// Providers, one after the other: shm, udp.
     #[arg(long, value_name = "PROVIDERS", value_delimiter = ',', default_value = "shm,udp")]
     over: Vec<Provider>,
-    /// Parts in which a grain is committed and sent, spread over its period, each of some slices.
+    /// Number of parts, spread over the period, in which to commit and send a grain.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     parts: u16,
-    /// Sound at 48 kHz in place of pictures: how many channels.
+    /// Send audio at 48 kHz with this many channels, instead of pictures.
     #[arg(long, value_name = "CHANNELS")]
     audio: Option<u32>,
     /// Samples of a batch.
     #[arg(long, default_value_t = 48, requires = "audio", value_parser = clap::value_parser!(u16).range(1..))]
     batch: u16,
-    /// Both ends poll on their cores, in place of threads that sleep.
+    /// Busy-poll at both ends, instead of sleeping.
     #[arg(long)]
     busy: bool,
 }
