@@ -140,16 +140,16 @@ fn attributes(info: &Info, device: Option<String>) -> BTreeMap<&'static str, Val
 #[derive(Debug, Parser)]
 #[command(name = "mxl-fabrics-info", version)]
 struct Options {
-    /// Taken for the C++ SDK's sake: the list does not depend on a domain.
+    /// Ignored: accepted for compatibility with the C++ SDK.
     #[arg(short, long, value_name = "DIR")]
     domain: Option<std::path::PathBuf>,
-    /// any, tcp, verbs, efa, shm, or udp.
+    /// Provider: any, tcp, verbs, efa, shm or udp.
     #[arg(short, long, default_value = "any")]
     provider: String,
-    /// Only this node, such as an IP address.
+    /// Only this node, for example an IP address.
     #[arg(short, long)]
     node: Option<String>,
-    /// Shows all that is known.
+    /// Print every attribute.
     #[arg(short, long)]
     verbose: bool,
     /// For programs: JSON.
