@@ -27,7 +27,32 @@ const FAREWELL: Duration = Duration::from_millis(200);
 
 /// Rails, memory and peers of one process. Clones are the same agent; threads may share it.
 ///
-/// Dropping the last clone, with the last plan and transfer, tells the peers and closes the rails.
+/// Dropping the last clone, together with the last plan and transfer, tells the peers and closes the rails.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use multirail::{Agent, Remote, Way};
+/// use ofi::Hints;
+///
+/// let limit = Duration::from_secs(10);
+/// let open = |name| Agent::builder(name).rail(Hints::new().provider("shm")).progress_thread(true).open();
+/// let (decode, prefill) = (open("decode-0")?, open("prefill-0")?);
+/// let cache = decode.register(vec![0; 1 << 20])?;
+/// let layer = prefill.register(vec![7; 1 << 20])?;
+///
+/// let peer = prefill.load(&decode.metadata()?)?; // metadata may travel over any channel
+/// let remote = Remote { region: cache.id(), offset: 0, len: 1 << 20 };
+/// let plan = prefill.prepare(&peer, Way::Write, &[layer.slice(..)?], &[remote])?;
+/// plan.post_notify(b"layer 7", limit)?.wait()?;
+///
+/// let notification = decode.wait_notification(limit)?.expect("the notification arrives after the bytes");
+/// assert_eq!(notification.bytes[..], *b"layer 7");
+/// let mut last = [0];
+/// cache.read_into((1 << 20) - 1, &mut last)?;
+/// assert_eq!(last, [7]);
+/// # Ok::<(), ofi::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Agent {
     pub(crate) shared: Arc<Shared>,
@@ -35,12 +60,13 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Begins to open an agent: peers know it by its name.
+    /// Starts to configure an agent. `name` is the name by which peers know it: 1 to 255 bytes without control
+    /// characters.
     pub fn builder(name: &str) -> Builder {
         Builder::new(name)
     }
 
-    /// Its name.
+    /// The agent's name.
     pub fn name(&self) -> &str {
         &self.shared.name
     }
@@ -64,17 +90,17 @@ impl Agent {
         Ok(self.keep(Region::new(self.region_id(), buffer, &self.shared.domains)?))
     }
 
-    /// Makes memory of a CUDA device a region. Rails do not touch it: each end copies between it and memory that rails
-    /// move, and within a host it is mapped where that can be ([`Builder::map_devices`]).
+    /// Makes memory of a CUDA device a region. Rails do not touch this memory: each end copies between it and pinned
+    /// host memory, which the rails move. Within a host it is mapped where possible ([`Builder::map_devices`]).
     ///
     /// # Errors
-    /// `FI_EINVAL` for no bytes.
+    /// `FI_EINVAL` for a length of zero.
     #[cfg(feature = "cuda")]
     pub fn register_device(&self, memory: DeviceMemory) -> Result<Region<DeviceMemory>> {
         Ok(self.keep(Region::of_device(self.region_id(), memory, &self.shared.domains)?))
     }
 
-    /// Allocates a region that peers of the same host share: the fastest there. It is zeroed.
+    /// Allocates a region of `len` bytes that peers on the same host can map, which is fastest there. It is zeroed.
     ///
     /// # Errors
     /// `FI_ENOMEM`; `FI_EINVAL` for a length of zero.
@@ -83,11 +109,11 @@ impl Agent {
         Ok(self.keep(Region::allocate(self.region_id(), len, rails.unwrap_or(0), &self.shared.domains)?))
     }
 
-    /// What peers need of this agent, with all of its regions: to be handed to them by any way, and given to
-    /// [`Agent::load`] there.
+    /// Metadata of this agent with all its regions. Send it to a peer over any channel; the peer passes it to
+    /// [`Agent::load`].
     ///
     /// # Errors
-    /// What registering a region on a rail answers, if no rail takes it.
+    /// The error of registering a region, if no rail can register it.
     pub fn metadata(&self) -> Result<Vec<u8>> {
         let regions: Vec<Arc<RegionInner>> = {
             let regions = self.shared.regions.lock().unwrap_or_else(PoisonError::into_inner);
@@ -100,26 +126,27 @@ impl Agent {
         Ok(self.shared.lock().core.metadata(infos).encode())
     }
 
-    /// As [`Agent::metadata`], without regions: how this agent is reached.
+    /// Metadata without regions: enough to send notifications to this agent, and to read and write memory whose
+    /// metadata follows.
     pub fn address(&self) -> Vec<u8> {
         self.shared.lock().core.metadata(Vec::new()).encode()
     }
 
-    /// As [`Agent::metadata`], with this region alone.
+    /// Metadata with this region only.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Agent::metadata`].
     pub fn metadata_of<B>(&self, region: &Region<B>) -> Result<Vec<u8>> {
         let info = region.inner().info(self.shared.map_devices)?;
         Ok(self.shared.lock().core.metadata(vec![info]).encode())
     }
 
-    /// Withdraws a region although ranges and plans name it: nothing new uses it, and when this returns successfully no
-    /// rail and no peer does. Plans that name it fail with `FI_EFAULT` from now on.
+    /// Withdraws a region even if ranges and plans name it. From now on nothing new uses it, and plans that name it
+    /// fail with `FI_EFAULT`. After a successful return no rail and no peer uses it.
     ///
     /// # Errors
     /// `FI_EBUSY` if transfers that use it are not quiet after `timeout`, or a peer's access has not ended: call again
-    /// before the memory goes.
+    /// before freeing the memory.
     pub fn revoke<B>(&self, region: &Region<B>, timeout: Duration) -> Result<()> {
         let inner = region.inner();
         inner.revoke();
@@ -141,11 +168,11 @@ impl Agent {
         inner.close()
     }
 
-    /// Takes the metadata of a peer, and answers its name. Metadata of the same incarnation adds regions; that of
-    /// another replaces everything that was known of the peer.
+    /// Loads the metadata of a peer, and returns the peer's name. Metadata of the same incarnation adds regions;
+    /// metadata of another incarnation replaces everything that was known about the peer.
     ///
     /// # Errors
-    /// `FI_EINVAL` for bytes that are no metadata of this version, `FI_EADDRINUSE` for a peer with the name of this
+    /// `FI_EINVAL` for bytes that are not metadata of this version, `FI_EADDRINUSE` for a peer with the name of this
     /// agent, `FI_EHOSTUNREACH` if no rail of the peer's reaches one here, `FI_ENOSPC` for too many peers.
     pub fn load(&self, metadata: &[u8]) -> Result<Arc<str>> {
         let parsed = Metadata::parse(metadata).map_err(|malformed| {
@@ -181,18 +208,19 @@ impl Agent {
     /// Regions of a peer, as its metadata says: their numbers and lengths.
     ///
     /// # Errors
-    /// `FI_ENOENT` for a peer that is not known.
+    /// `FI_ENOENT` for an unknown peer.
     pub fn regions(&self, peer: &str) -> Result<Vec<(u64, u64)>> {
         let driver = self.shared.lock();
         let id = self.peer(&driver, peer)?;
         Ok(driver.core.regions(id).iter().map(|region| (region.id, region.len)).collect())
     }
 
-    /// Prepares transfers: local ranges, and equally long ranges of the peer's regions, one for one.
+    /// Prepares a transfer. Each local range is paired with the remote range at the same index, which must have the
+    /// same length. The plan can be posted any number of times.
     ///
     /// # Errors
-    /// `FI_ENOENT` for a peer or region that is not known; `FI_EINVAL` for lists of different lengths, ranges of
-    /// different lengths, empty ones, and such as go beyond their region.
+    /// `FI_ENOENT` for an unknown peer or region. `FI_EINVAL` for lists or ranges of different lengths, empty ranges,
+    /// and ranges that exceed their region.
     pub fn prepare(&self, peer: &str, way: Way, local: &[Local], remote: &[Remote]) -> Result<Prepared> {
         if local.len() != remote.len() {
             let found = format!("{} local and {} remote ones", local.len(), remote.len());
@@ -262,42 +290,44 @@ impl Agent {
         Ok(Prepared::new(plan, peer_id, self.clone()))
     }
 
-    /// Sends a notification that waits for no transfer. It is one of its own: [`Transfer::wait`] says when it is with
-    /// the peer.
+    /// Sends a notification without a transfer. [`Transfer::wait`] on the result returns when the peer's program has
+    /// taken it.
     ///
     /// # Errors
-    /// `FI_ENOENT` for a peer that is not known; `FI_EMSGSIZE`.
+    /// `FI_ENOENT` for an unknown peer; `FI_EMSGSIZE` above [`Config::longest_notification`](crate::Config).
     pub fn notify(&self, peer: &str, bytes: &[u8], timeout: Duration) -> Result<Transfer> {
         self.prepare(peer, Way::Write, &[], &[])?.post_with(Some(bytes), timeout)
     }
 
-    /// The next notification of a peer, of those that [`Agent::progress`] has brought in.
+    /// The oldest notification that has arrived, without waiting or driving the agent.
     pub fn take_notification(&self) -> Option<Notification> {
         self.shared.lock().core.take_notification()
     }
 
-    /// The next notification of a peer, or `None` if none comes within `timeout`.
+    /// Waits for the next notification of any peer; `None` if none arrives within `timeout`.
     ///
     /// # Errors
-    /// What a rail's queue answers.
+    /// The error of reading a rail's queue.
     pub fn wait_notification(&self, timeout: Duration) -> Result<Option<Notification>> {
         self.shared.wait_for(timeout, |driver| driver.core.take_notification())
     }
 
-    /// As [`Agent::wait_notification`], as a future of any executor, without end. See [`Transfer::ended`].
+    /// A future of the next notification, for any executor, without a time limit. See [`Transfer::ended`] for who
+    /// wakes it.
     pub fn next_notification(&self) -> NextNotification<'_> {
         NextNotification(self)
     }
 
-    /// What happened to peers since the last call.
+    /// Events of sessions since the last call, oldest first.
     pub fn events(&self) -> Vec<Event> {
         self.shared.lock().core.take_events()
     }
 
-    /// Begins to open a session with a peer, as its first transfer would: the agent's progress does the rest.
+    /// Starts to open a session with a peer, as its first transfer would. The session opens as the agent makes
+    /// progress.
     ///
     /// # Errors
-    /// `FI_ENOENT` for a peer that is not known.
+    /// `FI_ENOENT` for an unknown peer.
     pub fn connect(&self, peer: &str) -> Result<()> {
         let mut driver = self.shared.lock();
         let id = self.peer(&driver, peer)?;
@@ -311,55 +341,57 @@ impl Agent {
     /// Whether a session with the peer is open. The first transfer opens one.
     ///
     /// # Errors
-    /// `FI_ENOENT` for a peer that is not known.
+    /// `FI_ENOENT` for an unknown peer.
     pub fn is_connected(&self, peer: &str) -> Result<bool> {
         let driver = self.shared.lock();
         Ok(driver.core.is_up(self.peer(&driver, peer)?))
     }
 
-    /// The paths to a peer, as they are now.
+    /// The current paths to a peer. A path is a pair of rails, one here and one at the peer.
     ///
     /// # Errors
-    /// `FI_ENOENT` for a peer that is not known.
+    /// `FI_ENOENT` for an unknown peer.
     pub fn paths(&self, peer: &str) -> Result<Vec<PathState>> {
         let driver = self.shared.lock();
         Ok(driver.core.paths(self.peer(&driver, peer)?, self.shared.now()))
     }
 
-    /// What each rail has counted.
+    /// The name and the counters of each rail.
     pub fn rails(&self) -> Vec<(String, RailCounts)> {
         let driver = self.shared.lock();
         driver.rails.iter().map(|rail| (rail.spec.info.provider.clone(), rail.counts)).collect()
     }
 
-    /// How long the accesses of each rail took that ended well, by their length: from posting until it was noticed that
-    /// they have ended.
+    /// Latencies of each rail's successful accesses, by class of length. An access is timed from its post until the
+    /// agent notices its completion.
     pub fn latencies(&self) -> Vec<Latencies> {
         self.shared.lock().core.latencies().to_vec()
     }
 
-    /// How long the transfers took that were done, by all of their bytes: from posting until it was noticed that they
-    /// have ended, the acknowledgement of their notification included.
+    /// Latencies of successful transfers, by class of their total length. A transfer is timed from its post until the
+    /// agent notices its end, which includes the acknowledgement of its notification.
     pub fn transfer_latencies(&self) -> Latencies {
         self.shared.lock().core.transfer_latencies().clone()
     }
 
-    /// Operations that rails have not given back, and transfers that were not given up or are not quiet.
+    /// The number of operations that rails have not completed, and the number of transfers that are kept by the program
+    /// or are not quiet.
     pub fn under_way(&self) -> (usize, usize) {
         let driver = self.shared.lock();
         let (operations, transfers, _) = driver.core.kept();
         (operations, transfers + driver.staging.kept())
     }
 
-    /// What was dropped and moved.
+    /// Counters of dropped messages and moved parts.
     pub fn counts(&self) -> Counts {
         self.shared.lock().core.counts()
     }
 
-    /// Ends the session with a peer, and tells it. Transfers under way fail; what is posted later opens a new one.
+    /// Ends the session with a peer and tells the peer. Transfers in flight fail with `FI_ECANCELED`. A later transfer
+    /// opens a new session.
     ///
     /// # Errors
-    /// `FI_ENOENT` for a peer that is not known.
+    /// `FI_ENOENT` for an unknown peer.
     pub fn disconnect(&self, peer: &str) -> Result<()> {
         let mut driver = self.shared.lock();
         let id = self.peer(&driver, peer)?;
@@ -370,10 +402,10 @@ impl Agent {
         Ok(())
     }
 
-    /// Forgets a peer, after [`Agent::disconnect`].
+    /// Disconnects a peer and forgets its metadata.
     ///
     /// # Errors
-    /// `FI_ENOENT` for a peer that is not known.
+    /// `FI_ENOENT` for an unknown peer.
     pub fn forget(&self, peer: &str) -> Result<()> {
         let mut driver = self.shared.lock();
         let id = self.peer(&driver, peer)?;
@@ -384,10 +416,10 @@ impl Agent {
         Ok(())
     }
 
-    /// Drives everything once, without waiting. Whether there was anything to do.
+    /// Drives the agent once, without waiting. Returns whether there was anything to do.
     ///
     /// # Errors
-    /// What a rail's queue answers.
+    /// The error of reading a rail's queue.
     pub fn progress(&self) -> Result<bool> {
         self.shared.poll()
     }

@@ -17,7 +17,7 @@ use crate::staging::Staging;
 use crate::wait::Waiters;
 use crate::wire::{MOST_RAILS, check_name};
 
-/// How to open an [`Agent`].
+/// Configuration of an [`Agent`] that is about to be opened.
 ///
 /// ```
 /// use multirail::Agent;
@@ -55,44 +55,45 @@ impl Builder {
         }
     }
 
-    /// Adds a rail: the first that getinfo offers for these hints. The same hints twice are two rails.
+    /// Adds a rail from the first info that getinfo offers for these hints. The same hints twice make two rails.
     pub fn rail(mut self, hints: Hints) -> Self {
         self.rails.push(Wanted::Hints(Box::new(hints)));
         self
     }
 
-    /// Adds the rail of an info.
+    /// Adds a rail from an info of [`ofi::getinfo`].
     pub fn rail_of(mut self, info: &Info) -> Self {
         self.rails.push(Wanted::Info(Box::new(info.clone())));
         self
     }
 
-    /// How choices are made.
+    /// Replaces the default limits and timeouts.
     pub fn config(self, config: Config) -> Self {
         Self { config, ..self }
     }
 
-    /// Has a thread drive the agent, so that peers are answered while the program does something else.
+    /// Whether a thread drives the agent, so that it answers peers while the program does something else. Off by
+    /// default.
     pub fn progress_thread(self, wanted: bool) -> Self {
         Self { progress_thread: wanted, ..self }
     }
 
-    /// Whether rails of other providers may reach peers of this host through shared memory
-    /// (`FI_OPT_SHARED_MEMORY_PERMITTED`), as `udp` does unasked.
+    /// Whether rails of network providers may use shared memory for peers on this host
+    /// (`FI_OPT_SHARED_MEMORY_PERMITTED`). On by default.
     pub fn shared_memory(self, wanted: bool) -> Self {
         Self { shared_memory: wanted, ..self }
     }
 
-    /// Whether memory of devices is mapped into processes of this host (CUDA IPC): this agent hands out handles, and
-    /// opens those of its peers. A handle gives the whole allocation, and cannot be taken back.
+    /// Whether device memory is mapped into processes of this host (CUDA IPC): this agent gives out handles and opens
+    /// those of its peers. On by default. A handle exposes the whole allocation and cannot be revoked.
     pub fn map_devices(self, wanted: bool) -> Self {
         Self { map_devices: wanted, ..self }
     }
 
-    /// Opens it.
+    /// Opens the agent.
     ///
     /// # Errors
-    /// `FI_EINVAL` for a bad name and without rails; those of [`ofi::getinfo`] and of opening.
+    /// `FI_EINVAL` for an invalid name, and without rails; those of [`ofi::getinfo`] and of opening the rails.
     pub fn open(self) -> Result<Agent> {
         check_name(&self.name)?;
         if self.rails.is_empty() || self.rails.len() > MOST_RAILS {

@@ -33,7 +33,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Where it listens.
+    /// The address that it listens at.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -54,7 +54,7 @@ impl Agent {
     /// loaded.
     ///
     /// # Errors
-    /// What listening answers.
+    /// The error of listening.
     pub fn serve(&self, address: impl ToSocketAddrs) -> Result<Server> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
@@ -81,10 +81,10 @@ impl Agent {
         Ok(Server { address, over, thread: Some(thread) })
     }
 
-    /// Exchanges metadata with an agent that [serves](Agent::serve) its own, and answers its name.
+    /// Exchanges metadata with an agent that [serves](Agent::serve) its own, and returns that agent's name.
     ///
     /// # Errors
-    /// `FI_ETIMEDOUT` when `timeout` is over, what connecting answers, and those of [`Agent::load`].
+    /// `FI_ETIMEDOUT` after `timeout`; the error of connecting; those of [`Agent::load`].
     pub fn visit(&self, address: impl ToSocketAddrs, timeout: Duration) -> Result<Arc<str>> {
         let deadline = Instant::now() + timeout;
         let mut last = Error::with(Errno::EINVAL, "the server's name resolves to no address; give HOST:PORT");

@@ -11,7 +11,7 @@ use crate::driver::Driver;
 use crate::engine::Notification;
 use crate::transfer::{Transfer, result};
 
-/// The end of a transfer: see [`Transfer::ended`]. Dropping it leaves the transfer under way.
+/// A future of the end of a transfer; see [`Transfer::ended`]. Dropping the future does not cancel the transfer.
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Ended<'a>(pub(crate) &'a Transfer);
@@ -25,7 +25,7 @@ impl Future for Ended<'_> {
     }
 }
 
-/// The next notification: see [`Agent::next_notification`]. Of several that wait, any gets it.
+/// A future of the next notification; see [`Agent::next_notification`]. If several wait, any of them gets it.
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct NextNotification<'a>(pub(crate) &'a Agent);

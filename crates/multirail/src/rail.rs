@@ -25,7 +25,7 @@ const RECEIVES: usize = 64;
 /// Entries of one queue read.
 const BATCH: usize = 32;
 
-/// What a rail has counted.
+/// Counters of a rail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RailCounts {
     /// Reads and writes that were posted.

@@ -24,9 +24,9 @@ use crate::wire::{RegionInfo, RegionKey};
 const ACCESS: MrAccess =
     MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE).union(MrAccess::READ).union(MrAccess::WRITE);
 
-/// Memory that belongs to an agent: source and target of transfers, its own and its peers'.
+/// Memory of an agent: source or target of its own transfers and of its peers'.
 ///
-/// Clones are the same region. It is withdrawn from peers when the last of them, and the last transfer that uses it, is
+/// Clones name the same region. It is withdrawn from peers when the last clone and the last transfer that uses it are
 /// gone.
 pub struct Region<B = Library> {
     inner: Arc<Inner>,
@@ -247,7 +247,7 @@ impl<B> Region<B> {
         &self.inner
     }
 
-    /// Its number, by which peers name it.
+    /// The number by which peers name the region ([`Remote::region`](crate::Remote)).
     pub fn id(&self) -> u64 {
         self.inner.id
     }
@@ -257,7 +257,7 @@ impl<B> Region<B> {
         self.inner.len
     }
 
-    /// What it lies in.
+    /// The kind of memory: of the host or of a device.
     pub fn kind(&self) -> Kind {
         self.inner.kind()
     }
@@ -267,10 +267,10 @@ impl<B> Region<B> {
         self.len() == 0
     }
 
-    /// A part of it, for a transfer.
+    /// A range of the region, in bytes, for a transfer.
     ///
     /// # Errors
-    /// `FI_EINVAL` for a range that does not lie inside, or is empty.
+    /// `FI_EINVAL` for an empty range, or one that exceeds the region.
     pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<Local> {
         let range = crate::range::resolve(&range, self.inner.len as u64, "a range of a region")?;
         Ok(Local { region: Arc::clone(&self.inner), offset: range.start, len: range.end - range.start })
@@ -289,11 +289,11 @@ impl<B> Region<B> {
         ))
     }
 
-    /// Copies bytes out, from `offset` on. While a transfer or a peer writes them they may be partly old and partly
-    /// new.
+    /// Copies `to.len()` bytes out, from byte `offset` on. While a transfer or a peer writes them, the result may mix
+    /// old and new bytes.
     ///
     /// # Errors
-    /// `FI_EINVAL` beyond the end.
+    /// `FI_EINVAL` for bytes beyond the end of the region.
     pub fn read_into(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         let from = self.at(offset, to.len())?;
         if let Some(device) = &self.inner.device {
@@ -306,10 +306,11 @@ impl<B> Region<B> {
         Ok(())
     }
 
-    /// Copies bytes in, from `offset` on. A transfer that reads them meanwhile takes them partly old and partly new.
+    /// Copies `from` into the region, from byte `offset` on. A transfer that reads the bytes meanwhile may mix old and
+    /// new ones.
     ///
     /// # Errors
-    /// `FI_EINVAL` beyond the end.
+    /// `FI_EINVAL` for bytes beyond the end of the region.
     pub fn write_from(&self, offset: usize, from: &[u8]) -> Result<()> {
         let to = self.at(offset, from.len())?;
         if let Some(device) = &self.inner.device {
@@ -333,11 +334,11 @@ impl<B: BufferMut> Region<B> {
         Ok(Self::of(Inner::new(id, raw, free::<B>, domains)))
     }
 
-    /// Withdraws it from rails and peers and gives the buffer back.
+    /// Withdraws the region from rails and peers and returns its buffer.
     ///
     /// # Errors
-    /// `FI_EBUSY` while there are clones of it, ranges or plans that name it, or transfers that are not quiet; the
-    /// memory is leaked if a peer does not let go of it.
+    /// `FI_EBUSY` while clones of the region, ranges, plans, or transfers that are not quiet exist. The memory is
+    /// leaked if a peer does not stop using it.
     pub fn withdraw(self) -> Result<B> {
         let mut inner = Arc::try_unwrap(self.inner).map_err(|_| {
             Error::with(

@@ -15,7 +15,7 @@ use crate::staging;
 /// A range of a region of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// The region's number: [`Region::id`] there.
+    /// The number of the region at its owner ([`Region::id`](crate::Region::id)).
     pub region: u64,
     /// First byte.
     pub offset: u64,
@@ -23,7 +23,7 @@ pub struct Remote {
     pub len: u64,
 }
 
-/// Transfers that were prepared: post it as often as you like.
+/// A prepared transfer, which can be posted any number of times, also concurrently. See [`Agent::prepare`].
 #[derive(Clone, Debug)]
 pub struct Prepared {
     plan: Posted,
@@ -60,7 +60,7 @@ impl Prepared {
         }
     }
 
-    /// How many descriptors it has.
+    /// Number of descriptors.
     pub fn len(&self) -> usize {
         match &self.plan {
             Posted::Moved(plan) => plan.pieces.len(),
@@ -68,12 +68,12 @@ impl Prepared {
         }
     }
 
-    /// Whether it has none.
+    /// Whether it has no descriptors.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Starts a transfer. It has ended after `timeout` in any case.
+    /// Starts a transfer. It fails with `FI_ETIMEDOUT` if it has not ended after `timeout`.
     ///
     /// # Errors
     /// `FI_ECONNRESET` if the peer has restarted since it was prepared; `FI_ENOENT` if it was forgotten.
@@ -81,11 +81,12 @@ impl Prepared {
         self.post_with(None, timeout)
     }
 
-    /// Starts a transfer that ends with a notification: the peer's program gets `bytes` when all of the data is at its
-    /// place (after a write), or has been read.
+    /// Starts a transfer with a notification: the peer's program gets `bytes` when all data of a write has arrived, or
+    /// all data of a read has been read.
     ///
     /// # Errors
-    /// As [`Prepared::post`]; `FI_EMSGSIZE` for a notification that is too long.
+    /// Those of [`Prepared::post`]; `FI_EMSGSIZE` for a notification above
+    /// [`Config::longest_notification`](crate::Config).
     pub fn post_notify(&self, bytes: &[u8], timeout: Duration) -> Result<Transfer> {
         self.post_with(Some(bytes), timeout)
     }
@@ -117,7 +118,7 @@ impl Prepared {
         Ok(Transfer { agent: self.agent.clone(), id })
     }
 
-    /// How long a transfer takes, by what was measured of the paths: `None` without a session.
+    /// Estimated duration of a transfer, from the measured speed of the paths; `None` without a session.
     pub fn estimate(&self) -> Option<Duration> {
         let driver = self.agent.shared.lock();
         let paths = driver.core.paths(self.peer, self.agent.shared.now());
@@ -126,7 +127,7 @@ impl Prepared {
     }
 }
 
-/// A transfer under way. Dropping it cancels it, if it has not ended; its memory stays until rails have let go of it.
+/// A posted transfer. Dropping it cancels it if it has not ended. Its memory stays allocated until no rail uses it.
 #[derive(Debug)]
 #[must_use = "a transfer that is dropped is cancelled"]
 pub struct Transfer {
@@ -135,33 +136,33 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// How it goes, as of the last progress.
+    /// The state as of the agent's last progress.
     pub fn progress(&self) -> Progress {
         let gone = Progress { outcome: Some(Outcome::Cancelled), moved: 0, total: 0, is_quiet: true };
         self.agent.shared.lock().progress_of(self.id).unwrap_or(gone)
     }
 
-    /// Drives the agent once, and says how the transfer goes.
+    /// Drives the agent once and returns the transfer's state.
     ///
     /// # Errors
-    /// What a rail's queue answers.
+    /// The error of reading a rail's queue.
     pub fn poll(&self) -> Result<Progress> {
         self.agent.progress()?;
         Ok(self.progress())
     }
 
-    /// Waits for its end. It comes, by the time that was given when the transfer was posted.
+    /// Waits for the end of the transfer, which comes within the timeout given to `post`.
     ///
     /// # Errors
-    /// Why it failed: `FI_ETIMEDOUT` when its time was up, `FI_ECANCELED` if it was cancelled, `FI_ECONNRESET` and the
-    /// like when the peer or all paths to it are gone, and what the peer answers for memory that it does not give.
+    /// `FI_ETIMEDOUT` after the timeout; `FI_ECANCELED` if it was cancelled; `FI_ECONNRESET` and similar errors when
+    /// the peer or all paths to it are lost; the peer's error for memory that it does not grant.
     pub fn wait(&self) -> Result<()> {
         let ended = self.agent.shared.wait_for(Duration::MAX, |driver| self.outcome(driver))?;
         result(ended.unwrap_or(Outcome::Cancelled))
     }
 
-    /// As [`Transfer::wait`], as a future of any executor. An agent with a progress thread wakes it when it has
-    /// something; without one, the future drives the agent when it is polled, and has itself polled again at once.
+    /// A future of the transfer's end, for any executor. The agent's progress thread wakes it. Without a progress
+    /// thread the future drives the agent when it is polled and requests another poll at once: it busy-polls.
     pub fn ended(&self) -> Ended<'_> {
         Ended(self)
     }
@@ -175,10 +176,11 @@ impl Transfer {
         driver.progress_of(self.id).map_or(Some(Outcome::Cancelled), |progress| progress.outcome)
     }
 
-    /// Waits, after its end, until no rail uses its memory; `false` if one still does after `timeout`.
+    /// Waits until no rail uses the transfer's memory, which may be later than its end. Returns `false` if one still
+    /// does after `timeout`.
     ///
     /// # Errors
-    /// What a rail's queue answers.
+    /// The error of reading a rail's queue.
     pub fn wait_quiet(&self, timeout: Duration) -> Result<bool> {
         let id = self.id;
         let quiet = self.agent.shared.wait_for(timeout, |driver| {
@@ -187,7 +189,7 @@ impl Transfer {
         Ok(quiet.is_some())
     }
 
-    /// Cancels it, if it has not ended: nothing more of it is posted. What is under way may still take place; see
+    /// Cancels the transfer if it has not ended: no further part is posted. Parts in flight may still be executed; see
     /// [`Transfer::wait_quiet`].
     pub fn cancel(&self) {
         let mut driver = self.agent.shared.lock();

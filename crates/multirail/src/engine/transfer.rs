@@ -12,7 +12,7 @@ use super::{Core, Time};
 use crate::wire::RegionInfo;
 use crate::wire::message::{Body, FRAGMENT, Fragment};
 
-/// Which way the bytes go.
+/// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
     /// From the peer's memory to ours.
@@ -56,24 +56,24 @@ pub struct Plan<G> {
 /// How a transfer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// All bytes are at their place, and the notification, if there is one, is with the peer.
+    /// All bytes have arrived, and the peer has acknowledged the notification if there is one.
     Done,
-    /// Some bytes may be at their place.
+    /// It failed with this error. Some bytes may have arrived.
     Failed(Errno),
-    /// Likewise: the program has cancelled it.
+    /// The program cancelled it. Some bytes may have arrived.
     Cancelled,
 }
 
-/// How a transfer goes.
+/// The state of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// How it ended; `None` while it is under way.
+    /// How it ended; `None` while it is in flight.
     pub outcome: Option<Outcome>,
     /// Bytes that are at their place.
     pub moved: u64,
     /// Bytes of the whole.
     pub total: u64,
-    /// Nothing of it is under way: its local memory is the program's again.
+    /// No operation of it is in flight: the program may use its local memory again.
     pub is_quiet: bool,
 }
 

@@ -13,34 +13,34 @@ use crate::wire::RailInfo;
 /// Time since the engine began.
 pub type Time = Duration;
 
-/// What the engine's choices are made by.
+/// Limits and timeouts of an agent. `Config::default()` has the defaults given with each field.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Descriptors of this length and more are cut over the paths.
+    /// Shortest descriptor, in bytes, that is cut over the paths. Default: 128 KiB.
     pub striping_threshold: u64,
-    /// Shortest part that a descriptor is cut into.
+    /// Shortest part of a descriptor, in bytes. Default: 64 KiB.
     pub smallest_chunk: u64,
-    /// Longest access that is posted at once.
+    /// Longest access that is posted at once, in bytes. Default: 4 MiB.
     pub largest_access: u64,
-    /// Successive short descriptors that use one path.
+    /// Successive short descriptors that use one path. Default: 16.
     pub batch: u32,
-    /// How long a session may take to open.
+    /// Time after which a session that did not open fails. Default: 10 s.
     pub connect_timeout: Duration,
-    /// Time between greetings.
+    /// Time between greetings. Default: 250 ms.
     pub greeting_interval: Duration,
-    /// How long nothing is heard of a message before it is repeated on another path. The time doubles with each
-    /// repetition.
+    /// Time after which an unanswered message is repeated on another path. It doubles with each repetition. Default:
+    /// 500 ms.
     pub repeat_after: Duration,
-    /// How long operations of a path may be under way without one that ends, while some end on another path. Then the
-    /// path is left alone, and transfers with a part there fail with `FI_ETIMEDOUT`: the part may still arrive, so it
-    /// cannot go elsewhere. The slowest rail must carry `largest_access` in this time.
+    /// Time after which a path is abandoned on which no operation completes, while some complete on another path.
+    /// Transfers with a part on it fail with `FI_ETIMEDOUT`: the part may still arrive, so it cannot use another path.
+    /// The slowest rail must carry `largest_access` in this time. Default: 10 s.
     pub stall_timeout: Duration,
-    /// Most peers.
+    /// Largest number of known peers. Default: 2^20.
     pub most_peers: usize,
-    /// Longest notification.
+    /// Longest notification, in bytes. Default: 16 MiB.
     pub longest_notification: usize,
-    /// Whether the receiver counts writes, so that the notification travels beside them; otherwise it follows when all
-    /// of them have ended.
+    /// Whether the receiver counts the writes of a transfer, so that the notification travels beside them. Otherwise it
+    /// follows when all of them have completed. Default: true.
     pub count_writes: bool,
 }
 
@@ -223,18 +223,18 @@ impl Access {
 pub enum Event {
     /// A session is open.
     Up(Arc<str>),
-    /// The session is over, for this reason.
+    /// The session has ended, for this reason.
     Down(Arc<str>, Errno),
-    /// The peer is another incarnation than before: its memory has new keys.
+    /// The peer has restarted (another incarnation): its memory has new keys.
     Restarted(Arc<str>),
 }
 
-/// For whom a notification is. It travels as the last byte, which is taken off again.
+/// The receiver of a notification. It travels as the last byte, which the receiving agent removes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
     /// The peer's program.
     Program,
-    /// What serves the peer's memory that rails do not touch.
+    /// The peer's code that serves device memory.
     Memory,
 }
 
@@ -254,47 +254,47 @@ impl Audience {
 /// A notification of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notification {
-    /// Who sent it.
+    /// The sender's name.
     pub peer: Arc<str>,
-    /// What it says.
+    /// Its bytes, as the sender gave them.
     pub bytes: Vec<u8>,
 }
 
-/// What was counted.
+/// Counters of an agent, since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Messages that were none, or of another version.
+    /// Messages that could not be parsed, or have another version.
     pub malformed: u64,
-    /// Messages and writes of no session, such as late ones of one that is over.
+    /// Messages and writes that belong to no session, for example late ones of an ended session.
     pub strays: u64,
     /// Fragments that contradict others or the bounds.
     pub refused: u64,
-    /// Completions of no operation.
+    /// Completions that belong to no operation.
     pub stale: u64,
     /// Parts of transfers that moved to another path.
     pub moved: u64,
     /// Messages that were repeated on another path.
     pub repeated: u64,
-    /// Paths that were left alone because nothing ended there.
+    /// Paths that were abandoned because no operation completed on them.
     pub fenced: u64,
 }
 
-/// A path as it is now.
+/// The current state of a path: one of our rails to one of the peer's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PathState {
     /// Our rail.
     pub rail: usize,
     /// The peer's.
     pub remote: usize,
-    /// Whether it is used.
+    /// Whether new operations use it.
     pub up: bool,
-    /// Bytes per second, as measured.
+    /// Measured bandwidth, in bytes per second.
     pub bandwidth: f64,
-    /// Bytes that have ended well.
+    /// Bytes of successful operations.
     pub moved: u64,
     /// Operations that failed.
     pub failures: u64,
-    /// Bytes on their way.
+    /// Bytes in flight.
     pub in_flight: u64,
 }
 

@@ -31,7 +31,7 @@ const OLD_TOKEN: [&str; 2] = ["revision of auth store is old", "user name is emp
 /// Gives the token, so it is asked without one.
 const AUTHENTICATE: &str = "auth/authenticate";
 
-/// Where etcd is, and who asks.
+/// The members of an etcd, and optionally a user.
 #[derive(Clone, Default)]
 pub struct Members {
     urls: Vec<String>,

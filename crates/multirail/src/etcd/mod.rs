@@ -41,28 +41,28 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// Talks to the etcd whose members have these client URLs, separated by commas, such as `http://10.0.0.1:2379`.
+    /// Connects to the etcd whose members have these client URLs, separated by commas, such as `http://10.0.0.1:2379`.
     /// Keys begin with `prefix`: agents that share it find each other.
     ///
     /// # Errors
-    /// As of [`Etcd::open`].
+    /// Those of [`Etcd::open`].
     pub fn connect(urls: &str, prefix: &str) -> Result<Self> {
         Self::open(&Members::at(urls), prefix)
     }
 
-    /// Talks to etcd. A member that does not answer is replaced by the next.
+    /// Connects to etcd. If a member does not answer, the next one is used.
     ///
     /// # Errors
-    /// `FI_EINVAL` for a URL that is not `http://HOST:PORT`; what connecting answers, and `FI_EREMOTEIO` for a user or
-    /// password that is wrong.
+    /// `FI_EINVAL` for a URL that is not `http://HOST:PORT`; the error of connecting; `FI_EREMOTEIO` for a wrong user
+    /// or password.
     pub fn open(members: &Members, prefix: &str) -> Result<Self> {
         Ok(Self { gateway: Arc::new(Gateway::open(members)?), prefix: prefix.to_string() })
     }
 
-    /// Names of the agents that are there, sorted.
+    /// Names of the published agents, sorted.
     ///
     /// # Errors
-    /// What etcd answers, or talking to it.
+    /// The error of etcd, or of reaching it.
     pub fn names(&self) -> Result<Vec<String>> {
         let end = format!("{}\u{10FFFF}", self.prefix);
         let range = json!({ "key": encoded(&self.prefix), "range_end": encoded(&end), "keys_only": true });

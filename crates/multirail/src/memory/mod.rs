@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use ofi::{Errno, Error, Result};
 
-/// What a region lies in.
+/// The kind of memory of a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {

@@ -25,7 +25,7 @@ pub use group::Grouping;
 pub use link::{Link, Rate};
 pub use sysfs::PciAddress;
 
-/// What hangs where in one machine.
+/// NICs, accelerators, PCI bridges and NUMA nodes of one machine, and how they are connected.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Topology {
     nodes: Vec<Node>,
