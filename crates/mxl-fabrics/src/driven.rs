@@ -129,7 +129,7 @@ impl<T: Drive> Driven<T> {
         answer
     }
 
-    /// The oldest event that was not fetched. Sleeps until there is one, or the time is over.
+    /// The oldest unread event. Sleeps until there is one; `None` after `timeout`.
     ///
     /// # Errors
     /// The error that broke it, once; [`Error::Argument`] from then on.

@@ -10,7 +10,7 @@ use crate::{Error, Provider, Result};
 /// Regions of one target, at most: more than any ring has slots.
 const MOST_REGIONS: usize = 65_536;
 
-/// Where a target is.
+/// The address and identity of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetInfo {
     /// Names the target. A target that is set up again under its old address keeps its id if the caller passes it.
@@ -21,9 +21,10 @@ pub struct TargetInfo {
     pub format: u32,
     /// The address of its endpoint.
     pub address: Vec<u8>,
-    /// Memory that may be written, as the C++ SDK lists it. Ours grants memory when it is written.
+    /// Writable memory, as the C++ SDK lists it. Our targets grant memory for each write instead.
     pub regions: Vec<RegionInfo>,
-    /// Where the C++ SDK's initiators put samples: entries, and the bytes of each. Ours go into the rings.
+    /// Bounce buffer into which the C++ SDK's initiators write samples: number of entries, and bytes of each. Ours
+    /// write into the rings.
     pub bounce: Option<(u64, u64)>,
     /// The protocol of this library that the target speaks; `None` for one of the C++ SDK.
     pub version: Option<u16>,
@@ -32,11 +33,11 @@ pub struct TargetInfo {
 /// Memory of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionInfo {
-    /// Of the first byte.
+    /// Address of the first byte.
     pub addr: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// Protects it.
+    /// Remote key.
     pub rkey: u64,
 }
 
@@ -50,13 +51,13 @@ fn field<'a>(object: &'a Map<String, Value>, name: &str) -> Result<&'a Value> {
 
 fn text<'a>(object: &'a Map<String, Value>, name: &str) -> Result<&'a str> {
     let value = field(object, name)?;
-    value.as_str().ok_or_else(|| bad(format!("{name} is {value}, no string")))
+    value.as_str().ok_or_else(|| bad(format!("{name} is {value}, not a string")))
 }
 
 /// A number of 64 bits, which is written as a string.
 fn number(object: &Map<String, Value>, name: &str) -> Result<u64> {
     let text = text(object, name)?;
-    text.parse().map_err(|_| bad(format!("{name} is \"{text}\", no number of 64 bits")))
+    text.parse().map_err(|_| bad(format!("{name} is \"{text}\", not a number of 64 bits")))
 }
 
 impl TargetInfo {

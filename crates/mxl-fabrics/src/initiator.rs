@@ -100,7 +100,7 @@ impl Initiator {
         Ok(Self { link, source, geometry, provider, peers, events, nonce, pace })
     }
 
-    /// Adds a target. [`poll`](Self::poll) greets it until it answers, and again whenever it is lost.
+    /// Adds a target. [`poll`](Self::poll) connects to it, and reconnects whenever it is lost.
     ///
     /// # Errors
     /// [`Error::Info`] for a target that this library, or this provider, does not reach; [`Error::Exists`].
@@ -172,7 +172,7 @@ impl Initiator {
     /// writer has published them: the caller vouches for them. A grain that is flagged invalid is sent with its flag.
     ///
     /// # Errors
-    /// [`Error::Flow`] if the slot is not the grain's; otherwise as there.
+    /// [`Error::Flow`] if the slot is not the grain's; otherwise those of [`send_slices`](Self::send_slices).
     pub fn send_unpublished_slices(&mut self, index: u64, start: u16, end: u16) -> Result<()> {
         self.send_slices_from(index, start, end, false)
     }
@@ -238,7 +238,7 @@ impl Initiator {
     /// source's writer has published them: the caller vouches for them.
     ///
     /// # Errors
-    /// [`Error::Argument`] as there.
+    /// Those of [`send_samples`](Self::send_samples).
     pub fn send_unpublished_samples(&mut self, index: u64, count: u64) -> Result<()> {
         self.check_samples(count)?;
         self.queue(Job {

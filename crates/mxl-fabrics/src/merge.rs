@@ -24,7 +24,7 @@ const PATHS: usize = 8;
 /// Events of one path that a poll takes before it looks at the next path.
 const TURN: usize = 16;
 
-/// Where a path of a merged flow is reached.
+/// The address of one path of a merged flow.
 #[derive(Clone, Copy, Debug)]
 pub struct MergePath<'a> {
     /// Paths may have different ones.

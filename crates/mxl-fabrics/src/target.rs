@@ -111,7 +111,7 @@ impl Target {
         })
     }
 
-    /// Where it is, for [`Initiator::add`](crate::Initiator::add).
+    /// The target's address and identity, for [`Initiator::add`](crate::Initiator::add).
     pub fn info(&self) -> &TargetInfo {
         &self.info
     }

@@ -133,7 +133,7 @@ c_enum! {
     }
 }
 
-/// Which family of calls an atomic belongs to.
+/// The family of calls that an atomic belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum AtomicKind {
     /// `fi_atomic`: changes the target.
@@ -166,7 +166,7 @@ pub struct AtomicAttr {
 /// piece is a multiple of the element's size.
 #[derive(Clone, Copy, Debug)]
 pub struct AtomicOp<'a> {
-    /// Which kind of call.
+    /// The kind of call.
     pub kind: AtomicKind,
     /// The operation.
     pub op: FiOp,
@@ -176,7 +176,7 @@ pub struct AtomicOp<'a> {
     pub buf: Lent<'a>,
     /// The operand of the comparison; [`AtomicKind::Compare`] only.
     pub compare: Lent<'a>,
-    /// Where the old values go; not for [`AtomicKind::Base`].
+    /// Memory for the old values; not for [`AtomicKind::Base`].
     pub result: Lent<'a>,
     /// The peer's memory.
     pub remote: &'a [RemotePiece],
@@ -186,7 +186,7 @@ pub struct AtomicOp<'a> {
     pub context: Context,
     /// See [`Call`].
     pub flags: OpFlags,
-    /// Where the flags come from.
+    /// The call shape, which decides where the flags come from.
     pub call: Call,
 }
 

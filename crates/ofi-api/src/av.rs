@@ -15,7 +15,7 @@ pub struct AvAttr {
     /// 0 for none: then the peer chooses among its contexts. At most 32.
     pub rx_ctx_bits: u32,
     /// The name under which processes of this host and user share the vector, in the domain of this name. An address
-    /// has the same index in each of them. The vector exists while any of them has it open.
+    /// has the same index in each of them. The vector exists as long as any of them has it open.
     pub name: Option<String>,
     /// Opens a shared vector for reading (`FI_READ`); it must exist.
     pub read_only: bool,
@@ -130,13 +130,13 @@ pub trait AddressVector: Send + Sync + std::any::Any {
     /// Removes an authorization key.
     ///
     /// # Errors
-    /// `FI_EINVAL` if it is not there; `FI_EBUSY` while enabled endpoints or addresses are of it.
+    /// `FI_EINVAL` for an unknown number; `FI_EBUSY` while enabled endpoints or addresses use the key.
     fn remove_auth_key(&self, number: FiAddr) -> Result<()>;
 
     /// Has completions report the peer at `address` as `id` from now on (`fi_av_set_user_id`).
     ///
     /// # Errors
-    /// `FI_EINVAL` if it is not there, or the vector was not opened with [`AvAttr::user_ids`].
+    /// `FI_EINVAL` for an index without an address, or if the vector was not opened with [`AvAttr::user_ids`].
     fn set_user_id(&self, address: FiAddr, id: FiAddr) -> Result<()>;
 
     /// The identity that events carry.
@@ -169,7 +169,7 @@ pub trait AddressVector: Send + Sync + std::any::Any {
     /// The address of a number.
     ///
     /// # Errors
-    /// `FI_EINVAL` if it is not there.
+    /// `FI_EINVAL` for an index without an address.
     fn lookup(&self, address: FiAddr) -> Result<Address>;
 
     /// The number of an address, where it was inserted.

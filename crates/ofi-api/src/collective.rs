@@ -6,7 +6,7 @@ use crate::c_enum::c_enum;
 use crate::{AtomicAttr, Call, Context, Datatype, FiAddr, FiOp, Fid, Lent, OpFlags, Result};
 
 c_enum! {
-    /// Which collective (`enum fi_collective_op`).
+    /// The kind of collective (`enum fi_collective_op`).
     pub enum CollectiveKind {
         /// No member continues before all have arrived.
         Barrier = 0 => "FI_BARRIER",
@@ -54,13 +54,13 @@ pub struct CollectiveAttr {
 /// type, operation and root.
 #[derive(Clone, Copy, Debug)]
 pub struct CollectiveOp<'a> {
-    /// Which.
+    /// The collective.
     pub kind: CollectiveKind,
     /// The group ([`CollectiveGroup::addr`]).
     pub group: FiAddr,
     /// This rank's array, in one piece. In a broadcast: the root's payload, and the receive buffer of the others.
     pub buf: Lent<'a>,
-    /// Where the outcome goes, in one piece. Not for broadcasts and barriers, and of [`CollectiveKind::Reduce`] and
+    /// Memory for the outcome, in one piece. Not for broadcasts and barriers, and of [`CollectiveKind::Reduce`] and
     /// [`CollectiveKind::Gather`] only at the root.
     pub result: Lent<'a>,
     /// Elements: of the whole array for broadcast, reduce and all-reduce; of the part for each rank otherwise.
@@ -75,7 +75,7 @@ pub struct CollectiveOp<'a> {
     pub context: Context,
     /// See [`Call`].
     pub flags: OpFlags,
-    /// Where the flags come from.
+    /// The call shape, which decides where the flags come from.
     pub call: Call,
 }
 
@@ -126,7 +126,7 @@ impl Default for AvSetAttr {
 
 /// An ordered set of an address vector's numbers (`fid_av_set`). A member's place is its rank.
 pub trait AvSet: Send + Sync + std::any::Any {
-    /// Appends a number, unless it is there.
+    /// Appends an address, unless the set contains it.
     ///
     /// # Errors
     /// `FI_EINVAL` if the address vector does not have it.
@@ -135,7 +135,7 @@ pub trait AvSet: Send + Sync + std::any::Any {
     /// Takes a number out; the order of the others stays.
     ///
     /// # Errors
-    /// `FI_EINVAL` if it is not there.
+    /// `FI_EINVAL` if the set does not contain it.
     fn remove(&self, address: FiAddr) -> Result<()>;
 
     /// The members, by rank.
@@ -147,7 +147,7 @@ pub trait AvSet: Send + Sync + std::any::Any {
     /// `FI_EINVAL` for numbers that the address vector does not have, or that come twice.
     fn replace(&self, members: &[FiAddr]) -> Result<()>;
 
-    /// A number for the set, to join with (`fi_av_set_addr`). No peer has it.
+    /// An address that stands for the set, to join with (`fi_av_set_addr`). No peer has it.
     fn addr(&self) -> FiAddr;
 
     /// Appends the members of `other` that are not here (`fi_av_set_union`).

@@ -12,7 +12,7 @@ pub struct CqAttr {
     /// How many entries to make room for; 0 leaves it to the library. A hint: entries are reserved when operations are
     /// posted, so a queue never overruns.
     pub size: usize,
-    /// Which fields an entry has.
+    /// The fields of an entry.
     pub format: CqFormat,
     /// How a thread may block on the queue.
     pub wait_obj: WaitObj,
@@ -235,13 +235,13 @@ const fn entry_size(format: CqFormat) -> usize {
 pub struct CqErrorEntry {
     /// The context given with the operation.
     pub op_context: Context,
-    /// Which operation it was.
+    /// The kind of operation.
     pub flags: CompletionFlags,
     /// Bytes that were placed before it failed.
     pub len: usize,
-    /// Where, for multi-receive buffers.
+    /// Address of the message in a multi-receive buffer.
     pub buf: usize,
-    /// Remote CQ data, where `flags` has it.
+    /// Remote CQ data, if `flags` contains `REMOTE_CQ_DATA`.
     pub data: u64,
     /// The tag of a tagged receive.
     pub tag: u64,
@@ -253,7 +253,7 @@ pub struct CqErrorEntry {
     pub prov_errno: i32,
     /// More about the error: the raw address for `FI_EADDRNOTAVAIL`.
     pub err_data: Vec<u8>,
-    /// Whom the operation was with, where known.
+    /// The peer of the operation, if known.
     pub src_addr: FiAddr,
 }
 
@@ -286,7 +286,7 @@ pub trait CompletionQueue: Send + Sync + std::any::Any {
     /// [`CompletionQueue::read_error`]; `FI_EINVAL` if the buffer's format is not the queue's.
     fn read(&self, buffer: &mut CqBuffer<'_>) -> Result<usize>;
 
-    /// As [`CompletionQueue::read`], but blocks until there is something, or until `timeout` (`None` waits for ever).
+    /// As [`CompletionQueue::read`], but blocks until there is an entry, or until `timeout` (`None`: without limit).
     ///
     /// # Errors
     /// The errors of `read`; `FI_EAGAIN` also on time-out and after [`CompletionQueue::signal`]; `FI_EINVAL` on a queue

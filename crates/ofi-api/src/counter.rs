@@ -52,7 +52,7 @@ pub trait Counter: Send + Sync + std::any::Any {
     /// As `add`.
     fn set_error(&self, value: u64) -> Result<()>;
 
-    /// Blocks until the value is `threshold` or more, or `timeout` is over (`None` waits for ever).
+    /// Blocks until the value is `threshold` or more, or `timeout` has passed (`None`: without limit).
     ///
     /// # Errors
     /// `FI_ETIMEDOUT`; `FI_EAVAIL` as soon as the count of failures is another than when the call began;

@@ -8,7 +8,7 @@ use crate::{
     OpFlags, RemotePiece, Result, RxAttr, Threshold, TxAttr,
 };
 
-/// Which of libfabric's call shapes an operation was posted with; they differ in where its flags come from.
+/// The call shape of libfabric that an operation was posted with. It decides where the flags come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Call {
     /// `fi_send`, `fi_sendv`, `fi_senddata` and the like: the endpoint's `op_flags` plus the flags that the call
@@ -34,7 +34,7 @@ pub struct SendOp<'a> {
     pub data: u64,
     /// See [`Call`].
     pub flags: OpFlags,
-    /// Where the flags come from.
+    /// The call shape, which decides where the flags come from.
     pub call: Call,
 }
 
@@ -49,7 +49,7 @@ impl<'a> SendOp<'a> {
 /// A receive to post.
 #[derive(Clone, Copy, Debug)]
 pub struct ReceiveOp<'a> {
-    /// Where the message goes.
+    /// Memory for the message.
     pub buf: Lent<'a>,
     /// Only from this peer (with `FI_DIRECTED_RECV`); [`FiAddr::UNSPEC`] for any.
     pub source: FiAddr,
@@ -57,7 +57,7 @@ pub struct ReceiveOp<'a> {
     pub context: Context,
     /// See [`Call`].
     pub flags: OpFlags,
-    /// Where the flags come from.
+    /// The call shape, which decides where the flags come from.
     pub call: Call,
 }
 
@@ -84,7 +84,7 @@ pub struct RmaOp<'a> {
     pub data: u64,
     /// See [`Call`].
     pub flags: OpFlags,
-    /// Where the flags come from.
+    /// The call shape, which decides where the flags come from.
     pub call: Call,
 }
 
@@ -182,13 +182,13 @@ impl EpOption {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnexpectedEvent {
-    /// It is kept, as no receive waited for it (`FI_EVENT_UNEXP_MSG_RECVD`).
+    /// No receive matched it, so the library stores it (`FI_EVENT_UNEXP_MSG_RECVD`).
     Received,
     /// A receive, or a search that takes or drops it, has found it (`FI_EVENT_UNEXP_MSG_MATCHED`).
     Matched,
 }
 
-/// Whom [`Endpoint::watch_unexpected`] has called.
+/// The callback of [`Endpoint::watch_unexpected`].
 pub type Watcher = std::sync::Arc<dyn Fn(UnexpectedEvent) + Send + Sync>;
 
 /// One named counter of an endpoint or of a domain, for people and monitoring.
@@ -234,7 +234,7 @@ pub trait Endpoint: Send + Sync + std::any::Any {
 
     /// Binds a counter to the kinds of operation in `flags`: sends, receives, reads and writes that start here, and
     /// reads and writes of peers (those need `FI_RMA_EVENT`). No flag at all means every kind that the endpoint has.
-    /// It counts each operation that ends, whether or not a queue is told of it. A direction that counts its
+    /// It counts each operation that ends, with or without an entry in a queue. A direction that counts its
     /// operations needs no queue; then failures are only counted.
     ///
     /// # Errors
@@ -285,7 +285,7 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     /// The address of the endpoint at the other end of the connection.
     ///
     /// # Errors
-    /// `FI_ENOTCONN` before the connection is there.
+    /// `FI_ENOTCONN` before the connection is established.
     fn peer_name(&self) -> Result<Address>;
 
     /// Binds a shared transmit context; an endpoint whose info has `FI_SHARED_CONTEXT` needs one.
@@ -356,7 +356,7 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     /// # Errors
     /// `FI_EAGAIN` when resources are short: read the completion queues, then try again. `FI_EMSGSIZE` over a limit,
     /// `FI_EINVAL` for an unknown peer or bad arguments, `FI_EOPBADSTATE` before enable. On endpoints of `FI_EP_MSG`
-    /// `FI_ENOTCONN` before the connection is there, and `FI_ESHUTDOWN` after it.
+    /// `FI_ENOTCONN` before the connection is established, `FI_ESHUTDOWN` after its end.
     fn send(&self, op: &SendOp<'_>) -> Result<()>;
 
     /// Sends a tagged message.

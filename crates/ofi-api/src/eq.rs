@@ -28,7 +28,7 @@ c_enum! {
     }
 }
 
-/// Which object an event is about: C's `fid`, as a number that no other object of this process has or will have.
+/// The object of an event: C's `fid`, as a number that no other object of this process ever has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fid(pub u64);
 
@@ -126,7 +126,7 @@ pub trait EventQueue: Send + Sync + std::any::Any {
     /// As `read`.
     fn peek(&self) -> Result<Event>;
 
-    /// As [`EventQueue::read`], but blocks until there is something, or until `timeout` (`None` waits for ever).
+    /// As [`EventQueue::read`], but blocks until there is an event, or until `timeout` (`None`: without limit).
     ///
     /// # Errors
     /// As `read`; `FI_EAGAIN` also on time-out; `FI_EINVAL` on a queue without wait object.

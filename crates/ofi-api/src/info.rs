@@ -110,7 +110,7 @@ pub struct EpAttr {
     pub ep_type: EpType,
     /// The protocol between endpoints.
     pub protocol: Protocol,
-    /// Which version of that; a higher one understands the lower ones.
+    /// Version of the protocol; a higher one understands the lower ones.
     pub protocol_version: u32,
     /// The longest message.
     pub max_msg_size: usize,
@@ -122,7 +122,7 @@ pub struct EpAttr {
     pub max_order_war_size: usize,
     /// The longest transfer for which writes stay behind writes: 0 for none, `usize::MAX` for all.
     pub max_order_waw_size: usize,
-    /// Which bits of a tag the application uses, as alternating runs of ones and zeroes; or `TAG_MPI`,
+    /// The bits of a tag that the application uses, as alternating runs of ones and zeroes; or `TAG_MPI`,
     /// `TAG_CCL`; 0 is [`TAG_BITS`].
     pub mem_tag_format: u64,
     /// How many transmit contexts, or [`SHARED_CONTEXT`].
@@ -142,7 +142,7 @@ pub struct DomainAttr {
     pub domain: Option<Handle>,
     /// Its name.
     pub name: String,
-    /// Which calls the application keeps apart.
+    /// The calls that the application serialises.
     pub threading: Threading,
     /// Deprecated; from API 2.0 the same as `progress`.
     pub control_progress: Progress,
@@ -265,7 +265,7 @@ impl Handle {
         if let Object::Domain(domain) = &self.0 { domain.upgrade() } else { None }
     }
 
-    /// Whether the object is there.
+    /// Whether the object is open.
     pub fn is_open(&self) -> bool {
         match &self.0 {
             Object::Any(_) => true,

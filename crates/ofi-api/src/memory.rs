@@ -110,7 +110,7 @@ pub struct MrAttr<'a> {
     pub offset: u64,
     /// The key to use, where the domain lets the application choose (no `FI_MR_PROV_KEY`).
     pub requested_key: u64,
-    /// Which memory this is; [`crate::HmemIface::System`] for ordinary memory.
+    /// The kind of memory; [`crate::HmemIface::System`] for ordinary memory.
     pub iface: crate::HmemIface,
     /// Device number within `iface`.
     pub device: u64,
@@ -212,14 +212,14 @@ pub trait MemoryRegion: Send + Sync {
     fn close(&self) -> Result<()>;
 }
 
-/// Where library memory should come from.
+/// Placement of library memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
     /// NUMA node to prefer; `None` leaves it to the kernel's first touch.
     pub node: Option<u32>,
     /// Ask for huge pages; taken where the system has them, ordinary pages otherwise.
     pub huge: bool,
-    /// Which memory; only system memory so far.
+    /// The kind of memory; only system memory so far.
     pub iface: crate::HmemIface,
 }
 

@@ -6,7 +6,7 @@ use crate::c_enum::c_enum;
 use crate::{Errno, Error};
 
 c_enum! {
-    /// Which bus a device is on.
+    /// The bus of a device.
     #[non_exhaustive]
     pub enum BusType {
         /// Unknown, or none.
@@ -32,9 +32,9 @@ c_enum! {
 /// A network device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nic {
-    /// Which device it is.
+    /// The device.
     pub device_attr: DeviceAttr,
-    /// Where in the machine it is.
+    /// Its place in the machine.
     pub bus_attr: BusAttr,
     /// How it is connected.
     pub link_attr: LinkAttr,
@@ -42,7 +42,7 @@ pub struct Nic {
     pub numa_node: Option<u32>,
 }
 
-/// Which device a [`Nic`] is.
+/// The device of a [`Nic`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceAttr {
     /// The operating system's name for it, such as `eth0`, or an absolute file name.
@@ -59,7 +59,7 @@ pub struct DeviceAttr {
     pub firmware: String,
 }
 
-/// Where a [`Nic`] is.
+/// The place of a [`Nic`] in the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BusAttr {
@@ -71,7 +71,7 @@ pub enum BusAttr {
 }
 
 impl BusAttr {
-    /// The kind of bus, as C has it.
+    /// The kind of bus (`enum fi_bus_type`).
     pub const fn bus_type(self) -> BusType {
         match self {
             BusAttr::Unknown => BusType::Unknown,

@@ -13,7 +13,7 @@ pub struct Request<'a> {
     pub node: Option<&'a str>,
     /// A port or service name.
     pub service: Option<&'a str>,
-    /// Which end `node` and `service` name, and how.
+    /// The end that `node` and `service` name, and how to read them.
     pub flags: GetinfoFlags,
     /// The application's requirements; `None` asks for everything.
     pub hints: Option<&'a Hints>,

@@ -30,7 +30,7 @@ c_enum! {
 }
 
 c_enum! {
-    /// Which calls the application keeps from running at the same time (fi_domain(3)).
+    /// The calls that the application serialises (fi_domain(3)).
     pub enum Threading {
         /// The provider's choice.
         Unspec = 0 => "FI_THREAD_UNSPEC",
@@ -74,7 +74,7 @@ c_enum! {
 }
 
 c_enum! {
-    /// Which fields a completion entry has (fi_cq(3)). Each format adds to the one before.
+    /// The fields of a completion entry (fi_cq(3)). Each format adds to the one before.
     pub enum CqFormat {
         /// The provider's choice.
         Unspec = 0 => "FI_CQ_FORMAT_UNSPEC",
@@ -176,7 +176,7 @@ c_enum! {
 }
 
 c_enum! {
-    /// Which memory an address belongs to (fi_mr(3)).
+    /// The kind of memory behind an address (fi_mr(3)).
     #[non_exhaustive]
     pub enum HmemIface {
         /// The host's.

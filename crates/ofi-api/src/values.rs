@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Which service the network should give (fi_endpoint(3), "tclass"): a label, or a DSCP value.
+/// The service class of an endpoint's packets (fi_endpoint(3), "tclass"): a label, or a DSCP value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct TrafficClass(u32);

@@ -30,7 +30,7 @@ pub struct WaitAttr {
 
 /// A wait set (`fid_wait`): one thing to block on for all queues and counters that were opened with it.
 pub trait WaitSet: Send + Sync + std::any::Any {
-    /// Blocks until one of the set's members has something, or until `timeout` (`None` waits for ever).
+    /// Blocks until one of the set's members has something, or until `timeout` (`None`: without limit).
     ///
     /// # Errors
     /// `FI_ETIMEDOUT`.
@@ -64,13 +64,13 @@ pub trait PollSet: Send + Sync + std::any::Any {
     /// Adds a member, to be reported as `context`.
     ///
     /// # Errors
-    /// `FI_EBUSY` if it is there; `FI_EINVAL` for an object of another library's making.
+    /// `FI_EBUSY` if it is in the set already; `FI_EINVAL` for an object of another implementation.
     fn add(&self, member: PollMember, context: Context) -> Result<()>;
 
     /// Removes a member.
     ///
     /// # Errors
-    /// `FI_EINVAL` if it is not there.
+    /// `FI_EINVAL` if it is not in the set.
     fn remove(&self, member: &PollMember) -> Result<()>;
 
     /// Drives all members, and writes the contexts of the ready ones to `contexts`, as many as fit. The others

@@ -38,7 +38,7 @@ pub enum CompletionKind {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Completion {
-    /// Which operation; `None` for a peer's write with remote CQ data, and for an inject that failed.
+    /// The operation; `None` for a peer's write with remote CQ data, and for an inject that failed.
     pub op: Option<Op>,
     /// The kind of operation, and its properties.
     pub flags: CompletionFlags,
@@ -51,13 +51,13 @@ pub struct Completion {
     pub data: Option<u64>,
     /// The tag, of a tagged receive or a search.
     pub tag: Option<u64>,
-    /// The sender, with `FI_SOURCE` and if the node's address vector has it.
+    /// The sender, with `FI_SOURCE`, if it is in the node's address vector.
     pub source: Option<FiAddr>,
     /// The buffer of the operation, whole.
     pub buffer: Option<AnyBuffer>,
     /// The message, where it came to a multi-receive buffer.
     pub range: Option<MultiRecvRange>,
-    /// The multi-receive buffer: it is not posted any more.
+    /// The multi-receive buffer, with the last completion in it: it is no longer posted.
     pub released: Option<MultiRecvBuffer>,
     /// The message that a search claimed.
     pub claim: Option<Claim>,

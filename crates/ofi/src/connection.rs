@@ -98,7 +98,7 @@ pub(crate) fn outcome(eq: &Arc<dyn EventQueue>, read: Result<Event>) -> Option<R
     }
 }
 
-/// Where connections are asked for.
+/// A listener for connection requests (a passive endpoint).
 ///
 /// ```
 /// use std::time::Duration;
@@ -222,7 +222,7 @@ impl Incoming {
         self.info.dest_addr.as_ref()
     }
 
-    /// Accepts, gives `data` along, and waits until the connection is there.
+    /// Accepts the request with `data` for the requester, and waits until the connection is established.
     ///
     /// # Errors
     /// `FI_ETIMEDOUT`; `FI_ECONNREFUSED` if the peer is gone; an error of opening the endpoint.
@@ -270,7 +270,7 @@ impl fmt::Debug for Events {
 }
 
 impl Connection {
-    /// Connects to the listener at `address`, gives `data` along, and waits until the connection is there.
+    /// Connects to the listener at `address` with `data` for it, and waits until the connection is established.
     ///
     /// # Errors
     /// `FI_ECONNREFUSED`, with the peer's data; `FI_ETIMEDOUT`; the errors of [`getinfo`](crate::getinfo) and of
@@ -352,7 +352,7 @@ impl Connection {
         self.node.raw_endpoint().shutdown()
     }
 
-    /// Waits until the peer has ended the connection, or is gone. `false` if it is there when the time is over. Without
+    /// Waits until the peer has closed the connection or is lost. `false` if neither happens within `limit`. Without
     /// a limit this waits until it is gone.
     ///
     /// # Errors

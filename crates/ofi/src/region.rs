@@ -32,7 +32,7 @@ impl<B: Buffer> Region<B> {
         }
     }
 
-    /// Where the memory is.
+    /// The memory's address and length in bytes.
     pub fn memory(&self) -> (*mut u8, usize) {
         self.raw.as_ref().map_or((std::ptr::null_mut(), 0), |raw| (raw.addr, raw.len))
     }

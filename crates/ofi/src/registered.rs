@@ -19,7 +19,7 @@ struct Parts<B: Buffer> {
 /// A buffer that stays registered from operation to operation, and whose bytes are accessible between them. Peers have
 /// no access to it; use a [`Window`](crate::Window) for that.
 ///
-/// It belongs to its domain: nodes of another refuse it with `FI_EDOMAIN`.
+/// It belongs to its domain: nodes of another domain refuse it with `FI_EDOMAIN`.
 pub struct Registered<B: Buffer>(Box<Parts<B>>);
 
 impl<B: Buffer> Registered<B> {

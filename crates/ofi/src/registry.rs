@@ -272,7 +272,7 @@ fn found(offers: ofi_api::Offers) -> Result<Vec<Info>> {
 /// `fi_fabric`: opens the fabric that an info of getinfo describes.
 ///
 /// # Errors
-/// `FI_ENODEV` if its provider is not there.
+/// `FI_ENODEV` if the info's provider is not registered.
 pub fn open_fabric(info: &Info) -> Result<Arc<dyn Fabric>> {
     let wanted = &info.fabric_attr.prov_name;
     let aliases = Aliases::from_env();

@@ -66,7 +66,7 @@ impl RemoteWindow {
     /// A part of it, counted from its first byte.
     ///
     /// # Errors
-    /// `FI_EINVAL` if it does not lie inside.
+    /// `FI_EINVAL` if the range exceeds the window.
     pub fn slice(self, range: impl RangeBounds<u64>) -> Result<Self> {
         let Range { start, end } = resolve(&range, self.len)?;
         match self.base.checked_add(start) {

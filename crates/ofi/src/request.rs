@@ -177,7 +177,7 @@ impl<B: Buffer> RmaMsg<B> {
         Self { buffer, peer, remote, data: None, part: Part::ALL, flags: OpFlags::empty() }
     }
 
-    /// Remote CQ data: the peer gets a completion when the bytes of this write are there.
+    /// Remote CQ data: the peer gets a completion when the bytes of this write have arrived.
     pub fn data(self, data: u64) -> Self {
         Self { data: Some(data), ..self }
     }

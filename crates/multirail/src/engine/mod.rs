@@ -1,14 +1,14 @@
 //! The engine without I/O: sessions with peers, transfers over their paths, notifications.
 //!
-//! It owns no rail, clock or thread. What happens comes in by [`Core::ended`], [`Core::message`], [`Core::arrived`] and
-//! [`Core::tick`]; what is to be done goes into a [`Sink`] by [`Core::perform`]; what the program is to know comes out
-//! of [`Core::take_events`] and [`Core::take_notifications`]. A simulated network drives it as a program does.
+//! It owns no rail, clock or thread. [`Core::ended`], [`Core::message`], [`Core::arrived`] and [`Core::tick`] take its
+//! input. [`Core::perform`] hands commands to a [`Sink`]. [`Core::take_events`] and [`Core::take_notification`] return
+//! output for the program. A simulated network drives it as a program does.
 //!
 //! Invariants:
-//! - A transfer has one end: done, failed, or cancelled. It has it by its deadline, whatever the network does.
-//! - Its memory is used by nobody once it is *quiet*, which may be later: an operation that a rail has not given back
-//!   stays in the table, and keeps the transfer's plan.
-//! - An id names one operation, transfer or session for ever (a slot and its generation): what comes late finds
+//! - A transfer ends once (done, failed or cancelled), by its deadline, whatever the network does.
+//! - No rail uses its memory once it is *quiet*, which may be later: an operation that a rail has not completed stays
+//!   in the table and keeps the transfer's plan.
+//! - An id (a slot and its generation) never names a second operation, transfer or session: a late completion finds
 //!   nothing.
 //! - Operations that do not end are not waited for without end: messages are repeated on another path, and a path on
 //!   which nothing ends is fenced.

@@ -75,9 +75,9 @@ pub struct RailSpec {
 
 /// Names an operation: an access of a row, or a message.
 ///
-/// The upper half is the generation of its slot. Of the lower half, [`OpId::MESSAGE`] is set for messages, and the rest
-/// is their slot's index; without it, the lowest bits say which access of its row it is, and the others are the row's
-/// index.
+/// The upper half is the generation of its slot. In the lower half, the highest bit is set for a message, and the other
+/// bits are its slot's index. For an access that bit is 0, the lowest bits are its place in the row, and the others are
+/// the row's index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OpId(u64);
 

@@ -1,9 +1,8 @@
 //! Kinds of memory.
 //!
-//! What a region lies in decides how it is reached. Rails move DRAM by themselves. Memory that the processor does not
-//! touch is behind [`Device`]: it is copied through it, piece by piece, to and from memory that rails move
-//! (`staging`), and between processes of one host by what it [exports](Device::export). A kind of its own (a file, an
-//! accelerator of another maker) implements that trait.
+//! Rails move DRAM directly. Memory that the processor cannot access is behind the trait `Device`. `staging` copies it
+//! in chunks to and from host memory that rails move; processes of one host map what `Device::export` returns. Another
+//! kind of memory (a file, another maker's accelerator) implements that trait.
 
 #![allow(unsafe_code)] // copies of devices ask for a promise
 

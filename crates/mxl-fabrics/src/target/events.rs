@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Received {
-    /// Slices of a grain are there.
+    /// Slices of a grain have arrived.
     Grain {
         /// Which.
         index: u64,
@@ -13,7 +13,7 @@ pub enum Received {
         /// The payload means nothing.
         invalid: bool,
     },
-    /// Samples are there.
+    /// Samples have arrived.
     Samples {
         /// They end before this one.
         index: u64,
@@ -27,7 +27,7 @@ pub enum Received {
         /// How many.
         count: u64,
     },
-    /// An initiator begins to write; one that did before does no more.
+    /// An initiator has connected, and replaces the previous one.
     Connected,
     /// The initiator has gone.
     Disconnected,

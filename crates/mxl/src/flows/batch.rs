@@ -5,14 +5,14 @@ use serde_json::Value;
 
 use super::Error;
 
-/// How a writer means to commit, which readers are told. `None`: whole grains, or 10 ms of samples.
+/// A writer's commit sizes, which the flow stores for readers. `None`: whole grains, or 10 ms of samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BatchHints {
-    /// Slices or samples of the largest commit.
+    /// Largest commit, in slices or samples.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_commit_batch_size_hint: Option<u32>,
-    /// Slices or samples after which readers are woken, at most; a multiple of the other.
+    /// Slices or samples after which readers are woken; a multiple of the commit size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_sync_batch_size_hint: Option<u32>,
 }

@@ -20,19 +20,19 @@ const GROUP_HINT: &str = "urn:x-nmos:tag:grouphint/v1.0";
 /// A flow's definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowDefinition {
-    /// Names the flow, and its directory.
+    /// The flow's id, which is also the name of its directory.
     pub id: Uuid,
-    /// For people; not empty.
+    /// A name for people; not empty.
     pub label: String,
-    /// For people.
+    /// A description for people.
     pub description: String,
-    /// Which flows belong together; one at least.
+    /// Groups that the flow belongs to; at least one.
     pub group_hints: Vec<GroupHint>,
     /// The kind of data.
     pub format: Format,
 }
 
-/// `<group>:<role>[:<scope>]`.
+/// A group and the flow's role in it, written `<group>:<role>[:<scope>]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupHint {
     /// Name of the group.
@@ -59,7 +59,8 @@ pub enum Format {
     Video(Video),
     /// Samples.
     Audio(Audio),
-    /// SMPTE ST 291 packets as RFC 8331 has them, from the Length field on; the rate of grains.
+    /// Ancillary data: SMPTE ST 291 packets in the format of RFC 8331, from the Length field on. The value is the rate
+    /// of grains.
     Data(Rational),
 }
 
@@ -70,7 +71,7 @@ pub struct Video {
     pub width: u32,
     /// Lines of a frame.
     pub height: u32,
-    /// Frames a second.
+    /// Frames per second.
     pub rate: Rational,
     /// Whether a grain is a frame or a field.
     pub interlace: Interlace,
@@ -102,9 +103,9 @@ impl Interlace {
 /// Samples of floating-point numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Audio {
-    /// Samples a second.
+    /// Samples per second.
     pub rate: Rational,
-    /// Channels, one at least.
+    /// Number of channels, at least 1.
     pub channels: u32,
     /// Bytes of a sample: 4 or 8.
     pub word: u32,
@@ -126,7 +127,7 @@ pub enum Geometry {
     },
     /// A ring of samples for each channel.
     Samples {
-        /// Samples a second.
+        /// Samples per second.
         rate: Rational,
         /// Channels.
         channels: u32,
@@ -136,7 +137,7 @@ pub enum Geometry {
 }
 
 impl Geometry {
-    /// Grains or samples a second.
+    /// Grains or samples per second.
     pub fn rate(&self) -> Rational {
         let (Self::Grains { rate, .. } | Self::Samples { rate, .. }) = *self;
         rate
@@ -267,7 +268,7 @@ impl FlowDefinition {
         }
     }
 
-    /// As JSON that the C++ SDK and NMOS nodes take.
+    /// The definition as JSON that the C++ SDK and NMOS nodes accept.
     pub fn to_value(&self) -> Value {
         let hints: Vec<String> = self.group_hints.iter().map(ToString::to_string).collect();
         let mut value = json!({
@@ -298,7 +299,7 @@ impl FlowDefinition {
         value
     }
 
-    /// The text of [`to_value`](Self::to_value), for people too.
+    /// [`to_value`](Self::to_value) as readable text.
     pub fn to_json(&self) -> String {
         format!("{:#}", self.to_value())
     }

@@ -30,7 +30,7 @@ pub(crate) const SUFFIX: &str = ".mxl-flow";
 /// How often a flow that comes and goes while it is opened is tried again, a millisecond each.
 const TRIES: u32 = 500;
 
-/// A directory with flows.
+/// A directory with flows. See [`Domain::open`].
 #[derive(Clone, Debug)]
 pub struct Domain {
     inner: Arc<Inner>,
@@ -43,12 +43,12 @@ struct Inner {
     watcher: Mutex<Weak<Watcher>>,
 }
 
-/// A writer, and whether it made the flow.
+/// A writer, and whether it created the flow.
 #[derive(Debug)]
 pub struct Created<W> {
     /// The writer.
     pub writer: W,
-    /// False if the flow was there.
+    /// False if the flow existed before.
     pub created: bool,
 }
 
@@ -87,7 +87,7 @@ impl Domain {
         &self.inner.path
     }
 
-    /// How much a new ring holds.
+    /// The duration of media that a new ring holds. Default: 200 ms.
     pub fn history(&self) -> Duration {
         Duration::from_nanos(self.inner.history)
     }
@@ -96,7 +96,7 @@ impl Domain {
         self.inner.path.join(format!("{id}{SUFFIX}"))
     }
 
-    /// The flows that are there, alive or not, in the order of their ids.
+    /// The ids of all flows, with or without writers, in ascending order.
     ///
     /// # Errors
     /// [`Error::Os`] if the directory cannot be read.
@@ -141,7 +141,7 @@ impl Domain {
         Ok((flow.info, flow.runtime()))
     }
 
-    /// Whether somebody writes the flow, or at least has it open to write.
+    /// Whether a process has the flow open for writing.
     ///
     /// # Errors
     /// [`Error::NotFound`], or an error of the system.
@@ -157,7 +157,7 @@ impl Domain {
         garbage::collect(&self.inner.path)
     }
 
-    /// Makes or opens a flow of grains.
+    /// Creates a flow of grains, or opens an existing one for writing.
     ///
     /// # Errors
     /// [`Error::Definition`]; [`Error::Conflict`] if the flow exists and differs; [`Error::Argument`] for audio; an
@@ -186,7 +186,7 @@ impl Domain {
         self.create_as(definition, text, hints)
     }
 
-    /// Makes or opens a flow of samples.
+    /// Creates a flow of samples, or opens an existing one for writing.
     ///
     /// # Errors
     /// As [`create_grains`](Self::create_grains).

@@ -5,20 +5,20 @@ use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
-/// Why an operation failed.
+/// The reason why an operation failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The flow does not exist.
     #[error("no flow {0} in the domain")]
     NotFound(Uuid),
-    /// The data is not there yet; in time it may be.
+    /// The data is not written yet. Waiting may help.
     #[error("index {index} is not written yet")]
     TooEarly {
         /// The requested index.
         index: u64,
     },
-    /// The data is not there any more, or another writer is about to overwrite it.
+    /// The data was overwritten, or another writer is about to overwrite it.
     #[error("index {index} is overwritten: the oldest is {oldest}")]
     TooLate {
         /// The requested index.
@@ -127,7 +127,7 @@ impl Error {
         }
     }
 
-    /// Whether waiting may help.
+    /// Whether the data is not written yet, so that waiting may help.
     pub fn is_early(&self) -> bool {
         matches!(self, Self::TooEarly { .. })
     }

@@ -21,12 +21,12 @@ pub struct FlowInfo {
 }
 
 impl FlowInfo {
-    /// Which flow.
+    /// The flow's id.
     pub fn id(&self) -> Uuid {
         Uuid::from_bytes(self.config.common.id)
     }
 
-    /// Grains or samples a second.
+    /// Grains or samples per second.
     pub fn rate(&self) -> Rational {
         Rational::new(self.config.common.rate_numerator, self.config.common.rate_denominator)
     }
@@ -277,7 +277,7 @@ fn check(file: &OwnedFd, path: &Path, id: Uuid) -> Result<FlowInfo, Error> {
 macro_rules! describes_flow {
     ($($handle:ident),*) => { $(
         impl $handle {
-            /// Which flow.
+            /// The flow's id.
             pub fn id(&self) -> uuid::Uuid {
                 self.flow.info.id()
             }
@@ -287,12 +287,12 @@ macro_rules! describes_flow {
                 &self.flow.info
             }
 
-            /// Where the flow is.
+            /// The flow's head and times.
             pub fn runtime(&self) -> $crate::Runtime {
                 self.flow.runtime()
             }
 
-            /// Grains or samples a second.
+            /// Grains or samples per second.
             pub fn rate(&self) -> $crate::Rational {
                 self.flow.info.rate()
             }

@@ -27,7 +27,7 @@ const TOUCH_EVERY: u64 = 10_000_000;
 /// A grain's metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrainInfo {
-    /// Which one.
+    /// The grain's index.
     pub index: u64,
     /// Bit 0: the payload means nothing.
     pub flags: u32,
@@ -35,7 +35,7 @@ pub struct GrainInfo {
     pub size: u32,
     /// Slices of the whole grain.
     pub total_slices: u16,
-    /// Slices that are there.
+    /// Number of valid slices, from the first on.
     pub valid_slices: u16,
 }
 
@@ -151,12 +151,12 @@ impl GrainReader {
     /// A whole grain.
     ///
     /// # Errors
-    /// [`Error::TooEarly`] when the wait is over, [`Error::TooLate`], [`Error::Skipped`], [`Error::FlowInvalid`].
+    /// [`Error::TooEarly`] at the end of the wait, [`Error::TooLate`], [`Error::Skipped`], [`Error::FlowInvalid`].
     pub fn read(&self, index: u64, wait: Wait) -> Result<ReadGrain<'_>, Error> {
         self.read_slices(index, u16::MAX, wait)
     }
 
-    /// A grain of which at least `slices` are there.
+    /// Returns a grain as soon as at least `slices` of it are valid.
     ///
     /// # Errors
     /// As [`read`](Self::read).

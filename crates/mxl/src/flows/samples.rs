@@ -128,7 +128,7 @@ impl SampleReader {
     /// The `count` samples before `index`, of every channel.
     ///
     /// # Errors
-    /// [`Error::TooEarly`] when the wait is over, [`Error::TooLate`], [`Error::FlowInvalid`], and [`Error::Argument`]
+    /// [`Error::TooEarly`] at the end of the wait, [`Error::TooLate`], [`Error::FlowInvalid`], and [`Error::Argument`]
     /// for more than [`max_read`](Self::max_read).
     pub fn read(&self, index: u64, count: u64, wait: Wait) -> Result<ReadSamples<'_>, Error> {
         let window = ring::window(index, count, self.ring.length).filter(|_| count <= self.max_read());
@@ -189,7 +189,8 @@ impl ReadSamples<'_> {
     /// Copies a channel. Ask [`still_valid`](Self::still_valid) afterwards.
     ///
     /// # Errors
-    /// [`Error::Argument`] for a channel that is not there, another number of samples, or another type than the flow's.
+    /// [`Error::Argument`] for a channel that does not exist, another number of samples, or another type than the
+    /// flow's.
     pub fn read_channel<T: Sample>(&self, channel: u32, to: &mut [T]) -> Result<(), Error> {
         let ring = &self.reader.ring;
         ring.check::<T>()?;
@@ -347,7 +348,8 @@ impl OpenSamples<'_> {
     /// Copies a channel's samples into their place.
     ///
     /// # Errors
-    /// [`Error::Argument`] for a channel that is not there, another number of samples, or another type than the flow's.
+    /// [`Error::Argument`] for a channel that does not exist, another number of samples, or another type than the
+    /// flow's.
     pub fn write_channel<T: Sample>(&mut self, channel: u32, from: &[T]) -> Result<(), Error> {
         let ring = &self.writer.ring;
         ring.check::<T>()?;

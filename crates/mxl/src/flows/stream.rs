@@ -31,7 +31,7 @@ pub struct Grains {
 }
 
 impl GrainReader {
-    /// The grains from `first` on, as they come.
+    /// A stream of the grains from index `first` on.
     pub fn stream(self: &Arc<Self>, first: u64) -> Grains {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let id = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -40,7 +40,7 @@ impl GrainReader {
 }
 
 impl Grains {
-    /// Where payloads are read.
+    /// The reader, for reading payloads.
     pub fn reader(&self) -> &Arc<GrainReader> {
         &self.reader
     }

@@ -28,12 +28,13 @@ pub struct SyncGroup {
 }
 
 impl SyncGroup {
-    /// Without readers.
+    /// A group without readers.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a flow of grains; `slices` of one must be there (`u16::MAX`: all). Added again, it gets the new number.
+    /// Adds a flow of grains. A wait needs `slices` valid slices of it (`u16::MAX`: all). Adding it again replaces the
+    /// number.
     pub fn add_grains(&mut self, reader: &Arc<GrainReader>, slices: u16) {
         for member in &mut self.members {
             if let Reader::Grains(there, wanted) = &mut member.reader
@@ -55,20 +56,20 @@ impl SyncGroup {
         }
     }
 
-    /// Takes a flow of grains out.
+    /// Removes a flow of grains.
     pub fn remove_grains(&mut self, reader: &Arc<GrainReader>) {
         self.members.retain(
             |member| !matches!(&member.reader, Reader::Grains(there, _) if Arc::ptr_eq(there, reader)),
         );
     }
 
-    /// Takes a flow of samples out.
+    /// Removes a flow of samples.
     pub fn remove_samples(&mut self, reader: &Arc<SampleReader>) {
         self.members
             .retain(|member| !matches!(&member.reader, Reader::Samples(there) if Arc::ptr_eq(there, reader)));
     }
 
-    /// Flows.
+    /// Number of flows.
     pub fn len(&self) -> usize {
         self.members.len()
     }
@@ -83,7 +84,7 @@ impl SyncGroup {
     /// The flow that was latest so far is waited for first: the others then need no sleep.
     ///
     /// # Errors
-    /// Of the first flow that does not have it: [`Error::TooEarly`] when the wait is over, [`Error::TooLate`],
+    /// Of the first flow that does not have it: [`Error::TooEarly`] at the end of the wait, [`Error::TooLate`],
     /// [`Error::Skipped`], [`Error::FlowInvalid`].
     pub fn wait_for_data_at(&mut self, timestamp: u64, wait: Wait) -> Result<(), Error> {
         let begin = Instant::now();

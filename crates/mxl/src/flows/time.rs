@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// A rate, in grains or samples a second.
+/// A rate, in grains or samples per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Rational {
     /// Grains in `denominator` seconds.
@@ -60,7 +60,7 @@ impl std::fmt::Display for Rational {
 /// Nanoseconds in a second.
 const SECOND: i128 = 1_000_000_000;
 
-/// Now, in nanoseconds of TAI since 1970. TAI is ahead of UTC by the leap seconds, if the host knows them.
+/// The current time, in nanoseconds of TAI since 1970. TAI is ahead of UTC by the leap seconds, if the host knows them.
 pub fn now() -> u64 {
     clock(libc::CLOCK_TAI)
 }
@@ -99,12 +99,12 @@ pub fn index_to_timestamp(rate: Rational, index: u64) -> Option<u64> {
     Some((scaled.wrapping_add(numerator / 2).wrapping_div(numerator)) as u64)
 }
 
-/// The index of now. `None` for a rate with a 0.
+/// The index at the current time. `None` for a rate with a 0.
 pub fn current_index(rate: Rational) -> Option<u64> {
     timestamp_to_index(rate, now())
 }
 
-/// How long until `index` begins: nothing if it has. `None` for a rate with a 0.
+/// Time until `index` begins; zero if it has begun. `None` for a rate with a 0.
 pub fn until_index(rate: Rational, index: u64) -> Option<Duration> {
     Some(Duration::from_nanos(index_to_timestamp(rate, index)?.saturating_sub(now())))
 }

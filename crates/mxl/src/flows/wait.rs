@@ -10,13 +10,13 @@ use crate::protocol::Miss;
 /// How long a read may take. Every wait has an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Not at all.
+    /// Do not wait.
     Not,
-    /// Asleep, until the writer wakes us.
+    /// Sleep until the writer wakes the reader, at most this long.
     For(Duration),
-    /// Asleep, until the writer wakes us.
+    /// Sleep until the writer wakes the reader, at most until then.
     Until(Instant),
-    /// Awake: the shortest way, at the price of a processor.
+    /// Busy-poll, at most this long: the lowest latency, at the price of a core.
     Busy(Duration),
 }
 
@@ -134,7 +134,7 @@ impl<'a> Watch<'a> {
 /// Take the watches, then read everything available, then wait: writes in between are not missed. One system call
 /// waits for up to 128 flows; for more flows, and on kernels before 5.16, it polls twice in a millisecond.
 ///
-/// Returns whether one has changed: if not, the time is over.
+/// Returns whether one has changed; `false` at the end of the wait.
 pub fn wait_any(flows: &[Watch<'_>], wait: Wait) -> bool {
     let begin = Instant::now();
     let (end, busy) = match wait {

@@ -97,7 +97,7 @@ impl fmt::Debug for NextRequest<'_> {
 }
 
 impl Incoming {
-    /// As [`Incoming::accept`], as a future. It accepts at once, and is ready when the connection is there.
+    /// [`Incoming::accept`] as a future. It accepts at once, and is ready when the connection is established.
     pub fn accept_async(self, data: &[u8]) -> Connecting {
         let begun = Domain::of_info(Info::clone(&self.info))
             .and_then(|domain| begin(domain, Some(&self.info), |node| node.raw_endpoint().accept(data)));
@@ -118,7 +118,7 @@ fn begin(
 
 /// A connection that is coming about: a future of it. It began with the call that made this, and goes on while this is
 /// awaited; the other end waits for that. It gives up with `FI_ETIMEDOUT` in the end (`FI_CONNECT_TIMEOUT`); dropping
-/// this gives up at once, and the other end is told.
+/// this gives up at once, and the other end learns of it.
 ///
 /// # Panics
 /// When it is polled after it was ready, as futures may.

@@ -40,7 +40,7 @@ impl<L: Level> Driver<'_, L> {
     /// when the node's descriptor is readable, and when `waker` is woken, whichever is first.
     ///
     /// # Errors
-    /// The queue's error if it cannot be read any more; all operations end with it.
+    /// The queue's error if it can no longer be read; all operations end with it.
     pub fn turn(&self, waker: &Waker) -> Result<Turn> {
         let node = &self.0.node;
         let mut chores = Chores::default();

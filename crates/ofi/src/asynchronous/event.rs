@@ -22,7 +22,7 @@ impl<L: Level> AsyncNode<L> {
     /// node keeps up to 65,536 of them; more are dropped and [counted](AsyncNode::lost).
     ///
     /// # Errors
-    /// The future returns the queue's error if the queue cannot be read any more.
+    /// The future returns the queue's error if the queue can no longer be read.
     pub fn event(&self) -> Event<'_, L> {
         Event(self)
     }

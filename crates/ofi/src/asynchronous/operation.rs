@@ -178,7 +178,7 @@ pub struct Done<B> {
     pub data: Option<u64>,
     /// The tag, of a tagged receive.
     pub tag: Option<u64>,
-    /// The sender, with `FI_SOURCE` and if the node's address vector has it.
+    /// The sender, with `FI_SOURCE`, if it is in the node's address vector.
     pub source: Option<FiAddr>,
     start: usize,
 }
@@ -196,7 +196,7 @@ impl<B: AsRef<[u8]>> Done<B> {
 pub struct Failed<B> {
     /// Why.
     pub error: Error,
-    /// The buffer. `None` if the node's queue cannot be read any more: the node then keeps the buffer, because it may
+    /// The buffer. `None` if the node's queue can no longer be read: the node then keeps the buffer, because it may
     /// still be in use.
     pub buffer: Option<B>,
     /// Bytes of a receive that were placed.

@@ -19,7 +19,7 @@ use crate::threading::Level;
 /// own, or beside others in one (`select!`, `join!`).
 ///
 /// # Errors
-/// The queue's error if it cannot be read any more, or the error of registering its descriptor.
+/// The queue's error if it can no longer be read, or the error of registering its descriptor.
 ///
 /// # Panics
 /// Outside a tokio runtime with I/O enabled.

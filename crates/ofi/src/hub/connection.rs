@@ -23,7 +23,7 @@ const PEER: FiAddr = FiAddr(0);
 /// A connection that a [`Hub`](super::Hub) accepted. Clones are the same connection. Completions of its operations come
 /// from [`Hub::wait`](super::Hub::wait).
 ///
-/// It closes when the hub has told that it ended and the last clone is dropped, or when hub and clones are dropped.
+/// It closes when the hub has reported its end and the last clone is dropped, or when hub and clones are dropped.
 /// Operations that are in flight then end without completions, and their buffers are dropped.
 #[derive(Clone)]
 pub struct HubConnection(Arc<Member>);

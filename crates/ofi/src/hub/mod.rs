@@ -54,7 +54,7 @@ pub enum HubEvent {
         /// The operation.
         completion: Completion,
     },
-    /// A connection has ended, or was not established. The hub does not hold it any more: it closes when the last clone
+    /// A connection has ended, or was not established. The hub no longer holds it: it closes when the last clone
     /// is dropped.
     Closed {
         /// Which one.
@@ -229,7 +229,7 @@ impl Hub {
     /// before its [`HubEvent::Closed`], unless they are of operations that the end itself cancelled.
     ///
     /// # Errors
-    /// The error of a queue that cannot be read any more. Failures of a connection or of an operation are events.
+    /// The error of a queue that can no longer be read. Failures of a connection or of an operation are events.
     pub fn poll(&self) -> Result<Option<HubEvent>> {
         let mut queue = lock(&self.ready);
         let Ready { events, batches } = &mut *queue;
@@ -280,7 +280,7 @@ impl Hub {
         }
     }
 
-    /// Reads some completions into `ready`. Answers how many entries there were.
+    /// Reads some completions into `ready`. Returns the number of entries.
     fn read_completions(&self, ready: &mut VecDeque<HubEvent>) -> Result<usize> {
         let center = &*self.center;
         let mut entries = [CqTaggedEntry::EMPTY; BATCH];

@@ -220,7 +220,7 @@ impl<L: Level> Node<L> {
     /// Removes an address (`fi_av_remove`), once for each time that it was inserted.
     ///
     /// # Errors
-    /// `FI_EINVAL` if it is not there.
+    /// `FI_EINVAL` for an index without an address.
     #[doc(alias = "fi_av_remove")]
     pub fn remove(&self, address: FiAddr) -> Result<()> {
         self.av.remove(&[address])?;
@@ -233,7 +233,7 @@ impl<L: Level> Node<L> {
     /// The address of a number (`fi_av_lookup`).
     ///
     /// # Errors
-    /// `FI_EINVAL` if it is not there.
+    /// `FI_EINVAL` for an index without an address.
     #[doc(alias = "fi_av_lookup")]
     pub fn lookup(&self, address: FiAddr) -> Result<Address> {
         self.av.lookup(address)

@@ -27,7 +27,7 @@ impl<L: Level> Node<L> {
         Ok(found)
     }
 
-    /// As [`Node::poll`], for up to `max` completions at once, which are appended to `into`. Answers how many.
+    /// [`Node::poll`] for up to `max` completions at once, which are appended to `into`. Returns their number.
     ///
     /// # Errors
     /// As [`Node::poll`]; `into` has the completions that were read before the error.

@@ -57,7 +57,7 @@ impl<L: Level> Node<L> {
         self.post_write(RmaMsg::new(buffer, peer, remote), Call::Plain)
     }
 
-    /// Writes, and gives the peer a completion with `data` when the bytes are there (`fi_writedata`).
+    /// Writes, and gives the peer a completion with `data` when the bytes have arrived (`fi_writedata`).
     ///
     /// # Errors
     /// As [`Node::read`].

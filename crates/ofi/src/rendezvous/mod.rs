@@ -64,7 +64,7 @@ const NAP: Duration = Duration::from_millis(2);
 /// The result of a meeting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meeting {
-    /// Which of the processes this one is: `0..count`.
+    /// The number of this process among all: `0..count`.
     pub rank: usize,
     /// The contribution of each process, by rank, including this one's.
     pub said: Vec<Vec<u8>>,
@@ -73,7 +73,7 @@ pub struct Meeting {
 /// Nodes that have met.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peers {
-    /// Which of them this one is: `0..count`.
+    /// The number of this process among them: `0..count`.
     pub rank: usize,
     /// All of them by rank, as operations of this node name them; this one too.
     pub peers: Vec<FiAddr>,

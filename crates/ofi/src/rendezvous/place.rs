@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use ofi_api::{Errno, Error};
 
-/// Where processes meet. As text: `10.0.0.1:7000`, `unix:PATH`, `folder:PATH`.
+/// The place where processes meet. As text: `10.0.0.1:7000`, `unix:PATH`, `folder:PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Place {

@@ -109,7 +109,8 @@ impl<L: Level> SharedReceive<L> {
     /// nodes' address vector.
     ///
     /// # Errors
-    /// Those of [`Node::recv_message`](crate::Node::recv_message); `FI_ENOAV` for a source while there is no node.
+    /// Those of [`Node::recv_message`](crate::Node::recv_message); `FI_ENOAV` for a source before the first node is
+    /// opened.
     #[doc(alias = "fi_recvmsg")]
     pub fn recv_message<B: BufferMut>(&self, message: RecvMsg<B>) -> Result<Op, PostError<B>> {
         self.shared.desk().recv_message(message)
@@ -184,7 +185,7 @@ impl<L: Level> SharedReceive<L> {
     /// Looks for a tagged message to any of the nodes, as [`Node::peek`](crate::Node::peek).
     ///
     /// # Errors
-    /// Those of [`Node::peek`](crate::Node::peek); `FI_EOPBADSTATE` while there is no node.
+    /// Those of [`Node::peek`](crate::Node::peek); `FI_EOPBADSTATE` before the first node is opened.
     pub fn peek(&self, tag: u64, ignore: u64) -> Result<Op> {
         self.look(false, FiAddr::UNSPEC, tag, ignore, OpFlags::PEEK)
     }
