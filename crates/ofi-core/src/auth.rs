@@ -30,7 +30,7 @@ pub const MAX_SIZE: usize = 64;
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct AuthKey(Option<Arc<[u8]>>);
 
-/// Shows that its maker had a key. All zeroes where there is none.
+/// Proves that its sender has the key. All zeroes without a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Proof(pub [u64; 2]);
 
@@ -49,7 +49,7 @@ impl AuthKey {
         Self((!bytes.is_empty()).then(|| bytes.into()))
     }
 
-    /// The key of an endpoint, or a passive one, as the transport is told of it.
+    /// The key of an endpoint or a passive endpoint, in the form that transports get.
     pub fn of(info: &Info) -> Self {
         Self::new(&info.ep_attr.auth_key)
     }
@@ -71,7 +71,7 @@ impl AuthKey {
         region.is_none() || self == region
     }
 
-    /// What shows that one has the key, about `parts` in this order: HMAC-SHA-256, cut to 128 bits. Whoever sees it can
+    /// The proof of having the key, over `parts` in this order: HMAC-SHA-256, cut to 128 bits. Whoever sees it can
     /// show it again, so `parts` must name who shows it to whom, and when.
     pub fn proof(&self, parts: &[&[u8]]) -> Proof {
         let Some(key) = &self.0 else { return Proof::default() };

@@ -29,7 +29,7 @@ impl<T> Lock<T> {
     /// Waits for the lock.
     ///
     /// # Panics
-    /// If the calling thread has it.
+    /// If the calling thread holds it.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
         Guard { _entered: self.raw.enter(), value: &self.value }

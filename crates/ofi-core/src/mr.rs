@@ -196,7 +196,7 @@ impl<T: Transport> MemoryRegion for Mr<T> {
                     .checked_add(part.len)
                     .is_some_and(|end| end <= whole.addr.addr() + whole.len)
         };
-        // Every access goes through the owner's page table: what lies behind an address now is what is accessed.
+        // Every access goes through the owner's page table, so it reaches the pages that are mapped there now.
         match pieces.iter().find(|part| !granted.region().pieces().iter().any(|whole| inside(part, whole))) {
             None => Ok(()),
             Some(part) => Err(Error::wanted(

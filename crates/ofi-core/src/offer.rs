@@ -37,7 +37,7 @@ pub struct Base {
     pub name: &'static str,
     /// How its packets are understood.
     pub protocol: Protocol,
-    /// Whom it reaches: `FI_LOCAL_COMM`, `FI_REMOTE_COMM`.
+    /// The peers that it reaches: `FI_LOCAL_COMM`, `FI_REMOTE_COMM`.
     pub reach: Caps,
     /// Of all addresses.
     pub format: AddrFormat,

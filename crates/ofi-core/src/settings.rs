@@ -52,7 +52,7 @@ static EXPORT_STATISTICS: Setting<bool> = Setting::new(
     "Let programs of the same user read the statistics of this process's endpoints (ofi top, ofi stats)",
 );
 
-/// To be registered by whoever lists settings.
+/// Registered by the code that lists settings.
 pub static SETTINGS: &[&dyn AnySetting] =
     &[&UNEXPECTED_BYTES, &UNEXPECTED_MESSAGES, &CONNECT_TIMEOUT, &BACKLOG, &GIVE_WAY, &EXPORT_STATISTICS];
 

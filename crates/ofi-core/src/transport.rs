@@ -267,7 +267,7 @@ pub enum Posted {
 /// A message that has arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrived {
-    /// From whom.
+    /// The sender.
     pub peer: Peer,
     /// For which receive context.
     pub rx: RxName,
@@ -473,7 +473,7 @@ pub trait Host<T: Transport> {
     /// A connection packet has arrived at a connected endpoint. What to do about it.
     fn packet(&mut self, from: &Address, packet: &[u8]) -> Reaction;
 
-    /// A packet of [`Lanes::packet`] did not arrive, or whoever it went to is gone since.
+    /// A packet of [`Lanes::packet`] did not arrive, or its destination has gone since.
     fn packet_lost(&mut self, to: &Address, errno: Errno);
 }
 

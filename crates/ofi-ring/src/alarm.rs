@@ -1,4 +1,4 @@
-//! Whether somebody who waits at a descriptor has to be told: three states in one byte.
+//! Whether a thread that waits at a descriptor must be woken: three states in one byte.
 //!
 //! Invariants:
 //! A1. Who is going to sleep arms, and looks afterwards for what it waits for.

@@ -8,7 +8,7 @@
 //! - [`doorbell`]: how a receiver goes to sleep without losing a record, and how a sender wakes it;
 //!   [`membarrier`] is the barrier under it.
 //! - [`biased`]: the lock of endpoints and queues, which costs a thread that is alone no locked instruction.
-//! - [`alarm`]: whether somebody who waits at a descriptor has to be told.
+//! - [`alarm`]: whether a thread that waits at a descriptor must be woken.
 //! - [`overdue`]: what a thread looks at later, if it is still due then.
 //! - [`slumber`]: how a helper thread sleeps beside an application that polls.
 //! - [`errand`]: work that any thread may bring and one at a time does.

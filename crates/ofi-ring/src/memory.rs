@@ -155,7 +155,7 @@ pub struct HeapLines {
     lines: NonNull<[Line]>,
 }
 
-// SAFETY: the value only owns the allocation; whoever reaches into it has promised to do so rightly.
+// SAFETY: the value only owns the allocation; every access to its content has its own promise.
 unsafe impl Send for HeapLines {}
 // SAFETY: as above; a shared reference gives out only the address and the count.
 unsafe impl Sync for HeapLines {}

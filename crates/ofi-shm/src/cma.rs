@@ -128,7 +128,7 @@ impl Ranges {
 pub struct Remote {
     /// Its number, as the kernel told it with the credentials of its socket; 0 if it cannot be seen from here.
     pub pid: i32,
-    /// How it is told from others.
+    /// Identifies the process.
     pub token: Token,
 }
 

@@ -1,14 +1,14 @@
-//! Whom the hint bytes of an endpoint's doorbell memory mean.
+//! The lanes that the hint bytes of an endpoint's doorbell memory stand for.
 //!
 //! Each peer is given a byte, in turn. When more peers have come than there are bytes, several have the same: then it
 //! means all of them. (A byte that once meant several does so for good. It costs a look at lanes that have nothing.)
 
 use ofi_core::transport::Peer;
 
-/// Whom a byte means.
+/// The lanes that a byte stands for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Hinted {
-    /// Nobody has it.
+    /// No lane uses it.
     #[default]
     Nobody,
     /// This peer.
@@ -34,7 +34,7 @@ impl HintTable {
         };
     }
 
-    /// Whom a byte means.
+    /// The lanes that a byte stands for.
     pub fn of(&self, hint: usize) -> Hinted {
         self.0.get(hint).copied().unwrap_or_default()
     }

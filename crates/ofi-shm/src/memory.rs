@@ -22,7 +22,7 @@ use rustc_hash::FxHashMap;
 
 use crate::sys::{self, Mapping, Writers};
 
-/// To whom descriptors of an allocation have gone. See the module.
+/// How descriptors of an allocation may have left this process. See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Open,

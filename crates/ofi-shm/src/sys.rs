@@ -1,4 +1,5 @@
-//! System calls of this transport: its control socket, and who is alive. Shared memory and descriptors are the core's.
+//! System calls of this transport: its control socket, and checks whether processes live. Shared memory and descriptors
+//! are the core's.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 

@@ -19,7 +19,7 @@ impl Lent {
     /// What `who` may read of `remote`: `len` bytes from byte `skip` on.
     ///
     /// # Errors
-    /// What the peer is told if it may not read all of it.
+    /// The error for the peer, if it may not read all of it.
     pub fn new(
         regions: &Regions,
         who: Accessor<'_>,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ofi_api::{BusAttr, LinkState, Nic, PciAttr};
 
-/// The device of interface `name`; `None` for what is none, such as loopback.
+/// The device of interface `name`; `None` for an interface without a device, such as loopback.
 pub fn of(name: &str) -> Option<Nic> {
     read(&Path::new("/sys/class/net").join(name))
 }

@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 
 use crate::{settings, sys};
 
-/// Reads a range as `LOW-HIGH`, or one port. `None` for what is none.
+/// Reads a range as `LOW-HIGH`, or one port. `None` for an invalid text.
 fn parse(text: &str) -> Option<RangeInclusive<u16>> {
     let (low, high) = text.split_once('-').unwrap_or((text, text));
     let (low, high) = (low.trim().parse().ok()?, high.trim().parse().ok()?);

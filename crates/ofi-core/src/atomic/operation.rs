@@ -13,7 +13,7 @@ pub type Routine = unsafe fn(*mut u8, *const u8, *const u8, *mut u8, usize);
 pub struct Routines {
     /// By atomic instructions on aligned elements, where the CPU has them.
     pub lock_free: Option<Routine>,
-    /// For whoever is alone with the memory.
+    /// For a caller that has the memory to itself.
     pub alone: Routine,
 }
 

@@ -33,7 +33,7 @@ impl Array {
     }
 }
 
-/// Room for one operation, on the stack of whoever executes it.
+/// Room for one operation, on the executing thread's stack.
 pub struct Sent {
     operands: Array,
     comparands: Array,

@@ -228,7 +228,7 @@ impl Av {
             Table::Own(table, _) => Ok(Address::new(self.format, read(table).get(number)?)),
             Table::Shared(shared) => {
                 let bytes = shared.address(number).ok_or_else(|| not_there(number))?;
-                // Whoever shares the vector may have written anything.
+                // Another process that shares the vector may have written anything.
                 (self.normalize)(&Address::new(self.format, &bytes))
             }
         }

@@ -219,7 +219,7 @@ impl Connection {
         Ok((to, Packet::new(Kind::Accept, self.cookie, cut(data)).encode()))
     }
 
-    /// The acceptance cannot be: whoever asked is refused.
+    /// The request cannot be accepted: its sender is refused.
     pub fn withdraw(&mut self) {
         self.phase = Phase::Ended;
         if let Some(request) = &self.request {
@@ -343,7 +343,7 @@ impl Connection {
         if granted || self.other.as_ref() != Some(to) { Ended::No } else { self.gone(errno) }
     }
 
-    /// The peer, or whoever was asked for it, is gone.
+    /// The peer, or the passive endpoint that was asked, is gone.
     pub fn gone(&mut self, errno: Errno) -> Ended {
         match self.phase {
             Phase::Idle | Phase::Ended => Ended::No,

@@ -46,7 +46,7 @@ impl Request {
         &self.from
     }
 
-    /// Whom it was asked of: the passive endpoint's address.
+    /// The address of the passive endpoint that got the request.
     pub fn to(&self) -> &Address {
         &self.to
     }
@@ -216,7 +216,7 @@ impl State {
         for (to, packet) in self.late.drain(..) {
             let blocked = rest.iter().any(|(other, _): &(Address, Vec<u8>)| *other == to);
             if blocked || port.send(&to, &packet).is_err_and(|error| error.is_again()) {
-                rest.push_back((to, packet)); // other errors: whoever asked is gone
+                rest.push_back((to, packet)); // other errors: the requester is gone
             }
         }
         self.late = rest;

@@ -371,7 +371,7 @@ unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
         if far_is_due && !self.far_first {
             self.poll_far(host);
         }
-        // Whoever fills a poll does not come first in the next one.
+        // The transport that filled a poll is not polled first in the next one.
         self.far_first = !host.hungry() && !self.far_first;
     }
 

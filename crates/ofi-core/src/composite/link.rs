@@ -114,7 +114,7 @@ impl NearRequest {
         Arc::new(Self(names))
     }
 
-    /// The names of whoever asked, if the request came over the near transport.
+    /// The requester's names, if the request came over the near transport.
     pub fn of(held: &Held) -> Option<&Names> {
         held.downcast_ref::<Self>().map(|request| &request.0)
     }

@@ -264,7 +264,7 @@ mod tests {
         assert_eq!((routes.local(NEAR, 0), routes.peer(NEAR, 0)), (None, Peer::MAX));
         assert_eq!(routes.meet(NEAR, 0, &address("c")), (2, true));
         assert_eq!((routes.peer(NEAR, 0), routes.peer(NEAR, 1), routes.met(NEAR)), (2, 1, 2));
-        // And whoever had it comes back by another one.
+        // And the peer that had it may return under another number.
         assert_eq!(routes.meet(NEAR, 2, &address("a")), (0, false));
         assert_eq!(routes.local(NEAR, 0), Some(2));
     }

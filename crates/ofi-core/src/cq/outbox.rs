@@ -29,7 +29,7 @@ pub enum Credit {
 pub struct Entry {
     /// What the reader gets.
     pub body: CqTaggedEntry,
-    /// From whom.
+    /// The sender.
     pub source: FiAddr,
     /// What reading it gives back.
     pub credit: Credit,
@@ -88,12 +88,12 @@ impl Outbox {
         if self.direct.is_null() { None } else { self.bell.as_ref() }
     }
 
-    /// What whoever sleeps on the queue is woken by.
+    /// The bell that wakes threads asleep on the queue.
     pub fn bell(&self) -> Option<&Bell> {
         self.bell.as_ref()
     }
 
-    /// Whom to wake.
+    /// Sets the bell that wakes threads asleep on the queue.
     pub fn set_bell(&mut self, bell: Bell) {
         self.bell = Some(bell);
     }

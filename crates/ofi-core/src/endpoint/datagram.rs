@@ -17,7 +17,7 @@ pub fn is_lossy(info: &Info) -> bool {
     info.ep_attr.ep_type == EpType::Dgram
 }
 
-/// The budget for messages that nobody waits for.
+/// The budget for messages without a posted receive.
 pub fn budget(info: &Info) -> Config {
     let (bytes, envelopes) = if is_lossy(info) {
         (WAITING_BYTES, info.rx_attr.size.max(1))

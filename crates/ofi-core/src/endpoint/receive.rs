@@ -43,9 +43,9 @@ pub struct RxSide<T: Transport> {
     pub may_receive: [bool; 2],
     /// The same once it is enabled, if plain receives have no flags by default.
     pub quick: [bool; 2],
-    /// `FI_SOURCE`: completions say from whom.
+    /// `FI_SOURCE`: completions name the sender.
     pub report_source: bool,
-    /// `FI_SOURCE_ERR`: completions from whom the address vector does not know are errors.
+    /// `FI_SOURCE_ERR`: a completion from a sender that is not in the address vector is an error.
     pub source_errors: bool,
     /// Either of them; see [`RxSide::decide`].
     sourced: bool,
@@ -182,7 +182,7 @@ impl<T: Transport> RxSide<T> {
         boxes.received(received(context, arrived), FiAddr::NOTAVAIL, Credit::Receive);
     }
 
-    /// As `report`, with from whom it came.
+    /// As `report`, with the sender.
     #[inline(never)]
     fn report_sourced(
         &mut self,
@@ -281,7 +281,7 @@ impl<T: Transport> RxSide<T> {
     }
 }
 
-/// Data came from somebody whom the address vector does not know (`FI_SOURCE_ERR`).
+/// Data came from a sender that is not in the address vector (`FI_SOURCE_ERR`).
 #[cold]
 fn unknown_source(
     boxes: &mut Outboxes,

@@ -120,7 +120,7 @@ impl<T: Transport> State<T> {
         Ok(())
     }
 
-    /// Tells the sender of a message that nobody wants it, and the application what it was.
+    /// Tells the sender that its message was discarded, and the application which message that was.
     pub(super) fn discarded(
         &mut self,
         at: u16,

@@ -159,7 +159,7 @@ enum Content<T: Transport> {
     Matched(SlotId),
 }
 
-/// A receive that found its message waiting, and whom it is to be completed by.
+/// A receive that found its message waiting, and the endpoint that must complete it.
 struct Settled<T: Transport> {
     core: Arc<EpCore<T>>,
     filling: Filling,
@@ -384,7 +384,7 @@ impl<T: Transport> SharedRx<T> {
 }
 
 impl<T: Transport> State<T> {
-    /// Posts a receive; whom to settle it with, if its message was there.
+    /// Posts a receive. Returns the receives to settle, if messages were already waiting.
     fn post(&mut self, context: Context, lent: &Lent<'_>, want: Want, asked: bool) -> Vec<Settled<T>> {
         self.credits -= 1;
         loop {

@@ -1,4 +1,4 @@
-//! Event queues. Whoever has something to report pushes it; a read first drives what is bound to the queue.
+//! Event queues. Objects push their events; a read first drives the objects that are bound to the queue.
 //!
 //! Locks: the sources' list and the events have a lock each, and neither is held while a source is driven. So a source
 //! may push from under its own lock.

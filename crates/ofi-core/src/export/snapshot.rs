@@ -68,7 +68,7 @@ pub fn text(members: &[Arc<dyn Counted>]) -> String {
         program.trim_end_matches('\n').escape_default()
     );
     for member in members {
-        // Counters first: whoever is closed meanwhile has none.
+        // Counters first: an endpoint that is closed meanwhile has none.
         let (counts, histograms) = (Statistic::add_up(member.counts()), member.histograms());
         let about = member.about();
         let [provider, domain, kind, address] = [about.provider, about.domain, about.kind, about.address]

@@ -56,7 +56,7 @@ pub fn listen(directory: &Path) -> io::Result<UnixListener> {
     let pid = std::process::id();
     let (beside, path) = (directory.join(format!(".{pid}")), directory.join(format!("{pid}.sock")));
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-    // Whoever had this number before is gone.
+    // The previous process with this number is gone.
     let _ = fs::remove_file(&beside);
     let listener = UnixListener::bind(&beside).map_err(named)?;
     // Under its name it always listens, so that a socket which refuses is one that was left behind.

@@ -39,7 +39,7 @@ impl<T> RegionTable<T> {
     /// The rights to all that makes up `len` bytes of `remote` from byte `skip` on, in order.
     ///
     /// # Errors
-    /// What the peer is told if it may not access a piece.
+    /// The error for the peer, if it may not access a piece.
     pub fn grants_as(
         &self,
         who: Accessor<'_>,
@@ -53,7 +53,7 @@ impl<T> RegionTable<T> {
     /// Writes `len` bytes, those of `parts`, from byte `skip` of `remote` on. Fewer, if `parts` or `remote` have fewer.
     ///
     /// # Errors
-    /// What the peer is told if it may not write a piece. Those before it are written.
+    /// The error for the peer, if it may not write a piece. The pieces before it are written.
     pub fn write_as<'a>(
         &self,
         who: Accessor<'_>,
@@ -114,7 +114,7 @@ impl<T> RegionTable<T> {
     /// Reads `to.len()` bytes from byte `skip` of `remote` on: how many there were.
     ///
     /// # Errors
-    /// What the peer is told if it may not read a piece.
+    /// The error for the peer, if it may not read a piece.
     pub fn read_as(
         &self,
         who: Accessor<'_>,

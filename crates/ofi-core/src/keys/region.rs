@@ -57,9 +57,9 @@ pub struct Region<T> {
     /// The same of the region that this one was made from.
     pub(super) base: Option<Arc<()>>,
     pub(super) data: T,
-    /// Only endpoints with this authorization key have it accessed; all, if there is none.
+    /// Accessible only through endpoints with this authorization key; through all if `None`.
     pub(super) auth: AuthKey,
-    /// Only this peer may access it; all, if there is none.
+    /// Accessible only for this peer; for all if `None`.
     pub(super) only: Option<Address>,
     /// What counts peers' reads and writes.
     pub(super) counters: RwLock<Counters>,

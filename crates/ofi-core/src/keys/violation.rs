@@ -38,7 +38,7 @@ impl Violation {
         Violation::Peer,
     ];
 
-    /// What whoever asked for the access is told.
+    /// The error for the initiator of the access.
     pub const fn errno(self) -> Errno {
         match self {
             Violation::UnknownKey | Violation::NotEnabled | Violation::AuthKey | Violation::Peer => {

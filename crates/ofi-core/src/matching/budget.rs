@@ -1,4 +1,4 @@
-//! What unexpected messages may occupy, and who is stopped when it is full.
+//! The budget for unexpected messages, and the choice of senders to stop when it is full.
 //!
 //! Two budgets, because running out of them means different things. Without bytes a payload waits at its
 //! sender and the envelope still comes, so a program that receives in another order than was sent goes on.

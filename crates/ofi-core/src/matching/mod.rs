@@ -69,7 +69,7 @@ pub enum SourceFilter {
 pub struct Want {
     /// Untagged receives have no regard for `tag` and `ignore`.
     pub space: Space,
-    /// From whom.
+    /// The sender.
     pub source: SourceFilter,
     /// The tag, compared in the bits that `ignore` leaves.
     pub tag: u64,

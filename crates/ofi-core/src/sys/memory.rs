@@ -70,7 +70,7 @@ pub enum Writers {
     /// Those that have mapped it for writing already. The kernel refuses new writable mappings, write(2) and the
     /// punching of holes through every descriptor, also one that a receiver opens again by `/proc`.
     Present,
-    /// Whoever has a descriptor.
+    /// Every holder of a descriptor.
     Any,
 }
 

@@ -12,7 +12,7 @@ pub struct OutMessage<'a> {
     pub pieces: &'a [Piece],
     /// Their number.
     pub len: usize,
-    /// To whom.
+    /// The destination.
     pub peer: Peer,
     /// To which of its receive contexts.
     pub rx: RxName,
@@ -52,7 +52,7 @@ pub struct OutRma<'a> {
 }
 
 impl OutRma<'_> {
-    /// What the peer is told of it, if anything.
+    /// The message for the peer, if any.
     #[inline]
     pub fn remote_data(&self) -> Option<RemoteData> {
         let told = self.flags.contains(OpFlags::REMOTE_CQ_DATA);
@@ -86,7 +86,7 @@ pub struct OutAtomic<'a> {
 /// A note on its way out: a small message from the core of one endpoint to the core of another ([`Host::noted`]).
 #[derive(Clone, Copy)]
 pub struct OutNote<'a> {
-    /// To whom.
+    /// The destination.
     pub peer: Peer,
     /// What it says.
     pub words: [u64; 4],

@@ -26,7 +26,7 @@ pub trait Port: Send + Sync {
     /// # Errors
     /// `FI_EAGAIN` if it has to be tried again; others if the peer is gone.
     fn send(&self, to: &Address, packet: &[u8]) -> Result<()>;
-    /// Takes the next packet: from whom, and its bytes.
+    /// Takes the next packet: its sender and its bytes.
     fn receive(&self) -> Option<(Address, Vec<u8>)>;
     /// What the request with this cookie, just received, needs to be accepted: it is kept with the request, and
     /// [`Lanes::adopt`] gets it.

@@ -22,7 +22,7 @@ impl Session {
 }
 
 impl Connection {
-    /// Writes the next packet to `buf`; answers to whom, and its length.
+    /// Writes the next packet to `buf`; returns its destination and length.
     pub fn transmit<D: Driver>(
         &mut self,
         now: Instant,

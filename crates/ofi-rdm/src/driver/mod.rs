@@ -1,4 +1,4 @@
-//! What the code that drives an endpoint is told, and asked for.
+//! The interface between an endpoint and the code that drives it.
 
 mod row;
 

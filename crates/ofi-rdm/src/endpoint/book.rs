@@ -75,7 +75,7 @@ impl Book {
         let [address, name] =
             [[first, second].map(|peer| hash_of(key, &peer.address)), [first.local, second.local]];
         for (table, [first, second]) in [(&mut self.by_address, address), (&mut self.by_session, name)] {
-            // Whom a table does not have is forgotten.
+            // A peer that the table does not have needs no new number.
             let mut renumber = |hash: u64, from: u32, to: u32| {
                 if let Some(number) = table.find_mut(hash, |&number| number == from) {
                     *number = to;

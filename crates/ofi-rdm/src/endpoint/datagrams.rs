@@ -16,7 +16,7 @@ pub struct Arrivals<'a> {
 /// A datagram to be sent, or a row of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// To whom.
+    /// The destination.
     pub to: SocketAddr,
     /// Bytes of it.
     pub len: usize,

@@ -484,7 +484,7 @@ impl Endpoint {
         }
     }
 
-    /// Tells who asked for a session that there is none to be had.
+    /// Tells the requester of a session that it cannot have one.
     fn refuse(&mut self, from: SocketAddr, init: &Init, refusal: Refusal) {
         self.stats.rejected += 1;
         self.answer(from, Header::new(Kind::Refused, init.session, refusal as u64), &[]);
@@ -514,7 +514,7 @@ impl Endpoint {
         self.activate(now, peer);
     }
 
-    /// The peer at `from` whom this end has asked for a session of this name.
+    /// The peer at `from`, if this end has requested a session of this name from it.
     fn asked(&self, from: SocketAddr, name: u64) -> Option<u32> {
         let peer = self.find(from)?;
         let question = self.peers[peer as usize].question.as_ref()?;

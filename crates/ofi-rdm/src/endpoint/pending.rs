@@ -1,4 +1,4 @@
-//! Sessions that were granted to somebody who has not yet shown that it heard of it.
+//! Sessions that were granted to a requester that has not confirmed them yet.
 //!
 //! A question may be an old one that somebody else repeats. So nothing is begun with it, and nothing ended, before a
 //! packet of the new session has come: only who asked can make one.
@@ -19,7 +19,7 @@ const MOST: usize = 16_384;
 /// A session that was granted.
 #[derive(Debug)]
 pub struct Pending {
-    /// To whom.
+    /// The requester.
     pub address: SocketAddr,
     /// It counts among the strangers of its host.
     pub counted: bool,

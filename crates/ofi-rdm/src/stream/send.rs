@@ -93,7 +93,7 @@ impl SendStream {
     }
 
     /// Appends a record whose body is `fields` and `payload` more bytes, which the caller writes into what it gets.
-    /// `mark` is told to [`crate::Driver::acked`] when the record has arrived at the peer.
+    /// `mark` is passed to [`crate::Driver::acked`] when the record has arrived at the peer.
     pub fn record(
         &mut self,
         kind: u8,

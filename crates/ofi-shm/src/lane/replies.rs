@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 /// Ends of operations that one reply tells of: they fill a line of its ring.
 pub const DONES: usize = 7;
 
-/// Operations of the peer that were executed, and of which it is told together.
+/// Executed operations of the peer, which are reported to it together.
 #[derive(Default)]
 pub struct Dones {
     pub ops: [u64; DONES],

@@ -64,7 +64,7 @@ impl ShmLanes {
         }
     }
 
-    /// A packet did not arrive, or whoever it went to is gone. What a peer has sent before is still taken.
+    /// A packet did not arrive, or its destination is gone. What a peer has sent before is still taken.
     pub fn packet_lost<H: Host<Shm>>(&mut self, host: &mut H, peer: &[u8], errno: Errno) {
         if let Some(&lane) = self.by_socket.get(peer)
             && self.lanes[lane as usize].up().is_some()

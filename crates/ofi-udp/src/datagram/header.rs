@@ -32,7 +32,7 @@ impl Envelope {
         at
     }
 
-    /// The header of a datagram, and what follows it. `None` for what is none.
+    /// The header of a datagram, and what follows it. `None` for bytes without a valid header.
     pub fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let ([magic, flags, 0, 0], mut rest) = bytes.split_first_chunk::<4>()? else { return None };
         if *magic != MAGIC || flags & !(TAGGED | DATA) != 0 {

@@ -1,6 +1,6 @@
 //! The messages of an endpoint of `FI_EP_DGRAM`: each a datagram, sent and forgotten.
 //!
-//! The socket and the numbers of peers belong to whoever calls ([`Book`]).
+//! The socket and the numbers of peers belong to the caller ([`Book`]).
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -56,7 +56,7 @@ pub struct Messages {
     heard: Vec<u8>,
     /// Whether a header goes before each message.
     headed: bool,
-    /// Whether anybody asks from whom a message came.
+    /// Whether completions name the sender.
     sources: bool,
     /// Peers that only wrote to this end, least recently checked first.
     strangers: VecDeque<(Peer, SocketAddr)>,

@@ -2,8 +2,9 @@
 //! C libfabric's `udp` for one. Where the application asked for tags, remote CQ data or remote memory, a small header
 //! goes before it (`header.rs`).
 //!
-//! No message is repeated, and nobody waits. What finds no room is dropped and counted. Accesses to remote memory are
-//! repeated until they are answered, or fail: they go through sessions, which have the same socket (`beside.rs`).
+//! Messages are neither repeated nor waited for. A message without room is dropped and counted. Accesses to remote
+//! memory are repeated until they are answered, or fail: they go through sessions, which have the same socket
+//! (`beside.rs`).
 
 mod beside;
 mod groups;

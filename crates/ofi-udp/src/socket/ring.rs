@@ -82,7 +82,7 @@ impl Ring {
     /// A ring of this thread that receives from `socket`.
     ///
     /// # Errors
-    /// Why there is none: the kernel is too old, or forbids it.
+    /// The reason why there is no ring: the kernel is too old, or forbids it.
     pub fn new(socket: &UdpSocket) -> std::io::Result<Self> {
         let pages = |len| Pages::new(len, false).map_err(|_| std::io::ErrorKind::OutOfMemory);
         let ring = IoUring::builder()

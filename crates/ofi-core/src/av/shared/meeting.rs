@@ -188,7 +188,7 @@ pub struct Lock {
     _socket: OwnedFd,
 }
 
-/// Hands the vector to whoever asks and is of this user.
+/// Hands the vector to every process of this user that asks.
 fn answer(held: &Held, set: &WaitSet, stop: &OwnedFd) {
     loop {
         wait_readable(&[set.fd()], None);

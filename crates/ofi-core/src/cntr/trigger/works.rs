@@ -51,7 +51,7 @@ impl Works {
         }
     }
 
-    /// Takes what is due at `counter`, to be started by whoever next holds no lock.
+    /// Takes the requests that are due at `counter`. The next thread that holds no lock starts them.
     #[cold]
     pub fn release(&self, counter: &Cntr) {
         let mut ready = self.ready.lock();
@@ -105,7 +105,7 @@ impl Works {
     fn run(&self) {
         loop {
             if !self.errand.begin() {
-                return; // whoever runs looks again
+                return; // the running thread looks again
             }
             let mut left = VecDeque::new();
             let mut full: Vec<*const ()> = Vec::new();

@@ -13,7 +13,7 @@ use crate::transport::{Peer, Ticket};
 /// Scratch memory that is kept for the next operation, in bytes.
 const KEPT_SCRATCH: usize = 4096;
 
-/// How the end of an operation is told.
+/// How the end of an operation is reported.
 #[derive(Clone, Copy, Debug)]
 pub enum Report {
     /// By a completion.
@@ -48,7 +48,7 @@ impl Memory {
 
 /// A send of a round.
 pub struct Sending {
-    /// To whom.
+    /// The destination rank's peer.
     pub peer: Peer,
     /// Which of the round's pieces.
     pub pieces: Range<usize>,
@@ -75,7 +75,7 @@ pub enum State {
 
 /// A receive of a round.
 pub struct Receiving {
-    /// From whom.
+    /// The source rank's peer.
     pub peer: Peer,
     /// Which of the round's pieces.
     pub pieces: Range<usize>,
@@ -112,7 +112,7 @@ pub struct Running {
     pub sends: Vec<Sending>,
     /// The round's receives.
     pub receives: Vec<Receiving>,
-    /// How its end is told.
+    /// How its end is reported.
     pub report: Report,
 }
 

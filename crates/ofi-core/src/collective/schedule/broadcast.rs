@@ -13,7 +13,7 @@ impl Planner {
         }
     }
 
-    /// Binomial tree: in each round whoever has the data sends it to one who has not.
+    /// Binomial tree: in each round every rank that has the data sends it to one that has not.
     pub(super) fn broadcast(&mut self) {
         let (me, all) = (self.distance(), Part::new(Place::Input, 0, self.block));
         let mut have = 1;

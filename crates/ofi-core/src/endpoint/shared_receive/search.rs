@@ -24,7 +24,7 @@ enum Found<T: Transport> {
     Taken(Unexpected<Kept<T>>),
 }
 
-/// What is to be told, and by whom.
+/// The result to report, and the endpoint that reports it.
 pub(super) enum Step<T: Transport> {
     Tell(Arc<EpCore<T>>, Arrived),
     Discard(Arc<EpCore<T>>, Arrived, Content<T>),
@@ -40,7 +40,7 @@ impl<T: Transport> SharedRx<T> {
             check_pieces(op, self.attr.iov_limit)?;
         }
         let _settling = Settling::begin(&self.settling);
-        // What is found may leave with its endpoint before it is told.
+        // The message may disappear with its endpoint before the result is reported.
         while !self.search_once(search, op, tag, flags)? {
             std::thread::yield_now();
         }
