@@ -1,4 +1,4 @@
-//! What an endpoint has of its device: a queue pair, and the memory of packets on their way out and in.
+//! An endpoint's part of its device: a queue pair, and the memory of outgoing and incoming packets.
 
 use std::collections::VecDeque;
 use std::time::Instant;

@@ -1,6 +1,6 @@
-//! Fabric `efa-direct`: one operation is one request of the device, and nothing is added to it. Messages have no
-//! headers and no order, and are of one packet; reads and writes are the device's, by its own keys. The protocol is the
-//! device's, so any program that speaks it is a peer.
+//! Fabric `efa-direct`: one operation is one request of the device, without headers of ours. Messages have one packet
+//! and no order. Reads and writes are the device's, under its own keys. Any program that speaks the device's protocol
+//! can be a peer.
 
 use std::collections::VecDeque;
 

@@ -1,14 +1,16 @@
 //! Provider `efa`: reliable datagram endpoints over the SRD queue pairs of Amazon's Elastic Fabric Adapter.
 //!
-//! Three layers, which know only the next. `wire` reads and writes packets of Amazon's RDM protocol, version 4. The
-//! endpoint (`endpoint.rs`, `lanes.rs`, `lane.rs`) follows it: messages in one packet, in a few, or as their receiver
-//! clears them (`message.rs`, `transfer.rs`), in order by message id (`window.rs`); remote accesses and atomic
-//! operations executed by the memory's owner (`rma.rs`, `atomic.rs`). [`srd`] says what a device has to do.
+//! Three layers, each of which knows only the next. The endpoint (`endpoint.rs`, `lanes.rs`, `lane.rs`) follows
+//! Amazon's RDM protocol, version 4: messages in one packet, in several, or by the receiver's credit (`message.rs`,
+//! `transfer.rs`), ordered by message id (`window.rs`); remote accesses and atomics executed by the memory's owner
+//! (`rma.rs`, `atomic.rs`) or by the device (`native.rs`). `wire` parses and encodes the protocol's packets. [`srd`]
+//! has the traits of a device.
 //!
-//! Peers of the same host go another way, over shared memory: `near.rs`.
+//! Peers on the same host use shared memory: `near.rs`.
 //!
-//! What C libfabric's protocol lacks and the core has (refusals of accesses, receive contexts, notes, back-pressure)
-//! goes between endpoints of this library alone, which know each other by a feature bit ([`wire::Features::OWN`]).
+//! The core needs some things that C libfabric's protocol lacks: refusals of accesses, receive contexts, notes,
+//! back-pressure. Only endpoints of this library exchange them; they know each other by a feature bit
+//! ([`wire::Features::OWN`]).
 
 mod adapter;
 mod address;

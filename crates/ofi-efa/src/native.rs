@@ -1,14 +1,15 @@
 //! Accesses to a peer's memory by the devices alone.
 //!
-//! Where a domain chooses keys (`FI_MR_PROV_KEY`) and addresses are those of the memory (`FI_MR_VIRT_ADDR`), the key of
-//! a registration is the device's, of 32 bits, as C libfabric has it. A peer that says that its device can (bits 0 and
-//! 5 of its handshake), and of this library that its registrations may (`Features::OWN_KEYS`), is read from and written
-//! to without asking it. All else goes through its owner (`rma.rs`).
+//! In a domain with `FI_MR_PROV_KEY` and `FI_MR_VIRT_ADDR`, the key of a registration is the device's 32-bit key, as
+//! with C libfabric. The device accesses the memory of a peer that announces support (bits 0 and 5 of its handshake)
+//! and, if it is of this library, device keys for its registrations (`Features::OWN_KEYS`). All other accesses go
+//! through the owner (`rma.rs`).
 //!
-//! What the device refuses goes to the owner too, if it is of this library: it knows why, or counts the access.
+//! An access that the device refuses goes to the owner too, if it is of this library: the owner knows the reason, or
+//! counts the access.
 //!
-//! Memory of an access is the device's until it has said that each request has ended, also when the peer is lost: so a
-//! lane waits for that before it ends its operations (`Lane::is_busy`).
+//! The memory of an access belongs to the device until it has reported the end of each request, even if the peer is
+//! lost. So a lane waits for that before it ends its operations (`Lane::is_busy`).
 
 use std::collections::VecDeque;
 

@@ -1,8 +1,9 @@
-//! Peers of the same host: shared memory, under the address that the endpoint has on the fabric.
+//! Peers on the same host: shared memory, under the address that the endpoint has on the fabric.
 //!
-//! An endpoint is also the shared-memory endpoint `fi_shm://efa/` and its 32 bytes in hexadecimal digits, which no two
-//! of a fabric have; a [`Door`] says so. C libfabric's endpoints have none, and are reached over the device on their
-//! own host too. Fabric `efa-direct` stays with the device, as with C: its operations are the device's requests.
+//! An endpoint is also the shared-memory endpoint `fi_shm://efa/` followed by its 32-byte address in hexadecimal, which
+//! is unique on a fabric. A [`Door`] advertises that. C libfabric's endpoints have no door, and are reached over the
+//! device even on the same host. Fabric `efa-direct` uses only the device, as with C: its operations are the device's
+//! requests.
 
 use std::fmt::Write;
 

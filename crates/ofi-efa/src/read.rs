@@ -1,5 +1,5 @@
-//! Payloads that their receiver reads: long-read and runt-read messages, long-read writes, and READ_NACK where that
-//! cannot be (sections 4.1, 4.5 and 4.7 of the protocol).
+//! Payloads that the receiver reads: long-read and runt-read messages, long-read writes, and READ_NACK where reading is
+//! impossible (sections 4.1, 4.5 and 4.7 of the protocol).
 
 use ibv::transfer::plan;
 use ofi_api::{Errno, MrAccess};

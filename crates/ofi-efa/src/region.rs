@@ -1,4 +1,4 @@
-//! What the device knows of a registration of the application, so that peers reach its memory without this end.
+//! The device's registration of an application's region, through which peers access the memory without this end.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

@@ -1,8 +1,8 @@
-//! Operations that are one request of the device: an access of one piece at either end, and a message of fabric
+//! Operations that are one request of the device: an access with one piece at either end, and a message of fabric
 //! `efa-direct`.
 //!
-//! Memory that the application has registered is used where it lies. Other memory is copied through a slot if it fits
-//! one, and registered for the operation if not.
+//! Memory that the application has registered is used in place. Other memory is copied through a slot if it fits into
+//! one, and otherwise registered for the operation.
 
 use ofi_api::{Errno, Error, OpFlags, Piece, RemotePiece, Result};
 use ofi_core::copy;

@@ -1,4 +1,4 @@
-//! Data that its receiver clears: long messages and accesses, in both directions.
+//! Data that the receiver grants credit for: long messages and accesses, in both directions.
 
 use ofi_api::{Errno, MrAccess, RemotePiece};
 use ofi_core::copy;

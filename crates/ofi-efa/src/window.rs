@@ -1,4 +1,4 @@
-//! Order by message id: what has come of a peer before its turn.
+//! Order by message id: stores a peer's messages that arrive before their turn.
 
 use rustc_hash::FxHashMap;
 

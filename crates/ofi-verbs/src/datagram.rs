@@ -1,10 +1,10 @@
-//! Endpoints of `FI_EP_DGRAM`: each message is a datagram of the device (UD), as it is, with up to 4 bytes of remote CQ
-//! data as immediate data: what C libfabric's verbs provider sends and understands. Addresses are its, too
-//! (`FI_ADDR_IB_UD`).
+//! Endpoints of `FI_EP_DGRAM`: each message is one datagram of the device (UD) without a header of ours, with up to 4
+//! bytes of remote CQ data as immediate data. C libfabric's verbs provider sends and understands the same, with the
+//! same addresses (`FI_ADDR_IB_UD`).
 //!
-//! Messages are copied to registered slots on their way out, and from such slots on their way in, behind the route
-//! header that the device writes there. Nothing is repeated, and nobody waits: what finds no room is dropped and
-//! counted.
+//! Messages are copied to registered slots on their way out, and from such slots on their way in, where they lie behind
+//! the route header that the device writes. Messages are neither repeated nor waited for: a message without room is
+//! dropped and counted.
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;

@@ -1,14 +1,16 @@
 //! Provider `verbs`: messages, tags and remote memory over RDMA devices: InfiniBand, RoCE, soft-RoCE.
 //!
-//! A lane to a peer is a reliable connected queue pair, made at first use by rdma_cm (`meeting.rs`). What a peer sends
-//! comes into slots of one shared receive queue (`adapter.rs`), and as many as it has credits for (`lane.rs`). Short
-//! messages travel in records (`wire.rs`); long ones are announced, and the receiver reads them from where they lie
-//! (`message.rs`, `fetch.rs`). Remote accesses are executed by the memory's owner, who checks key, bounds and rights
-//! when the bytes are copied (`rma.rs`, `atomic.rs`).
+//! A lane to a peer is a reliable connected queue pair, which rdma_cm establishes at first use (`meeting.rs`). All
+//! peers' records arrive in slots of one shared receive queue (`adapter.rs`); credits bound the slots that a peer may
+//! use (`lane.rs`). Short messages travel in records (`wire.rs`). Long ones are announced, and the receiver reads them
+//! from the sender's memory (`message.rs`, `fetch.rs`). The owner of memory executes the first access to it, and checks
+//! key, bounds and rights whenever bytes are copied (`rma.rs`, `atomic.rs`); later accesses are the device's
+//! (`native.rs`).
 //!
-//! Peers of the same host go another way, over shared memory: `near.rs`.
+//! Peers on the same host use shared memory: `near.rs`.
 //!
-//! Datagram endpoints (`datagram.rs`) and connected ones (`connected/`) speak what C libfabric's provider speaks.
+//! Datagram endpoints (`datagram.rs`) and connected ones (`connected/`) speak the wire protocol of C libfabric's
+//! provider.
 
 mod adapter;
 mod address;

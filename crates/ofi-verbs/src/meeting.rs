@@ -1,9 +1,9 @@
-//! How two endpoints get a connection: rdma_cm, with what `Greeting` says along.
+//! Establishing the connection of two endpoints: rdma_cm, with a `Greeting` as private data.
 //!
-//! Both ends may begin at once. Then the request of the end with the lower address counts: the other end drops its own
-//! and accepts, and its own request is refused with [`CROSSED`], which is no failure. A request says how many its
-//! endpoint has made, so that one that was on its way when the connection came about otherwise is told from one of a
-//! peer that has lost it.
+//! Both ends may start at the same time. Then the request of the end with the lower address wins: the other end drops
+//! its own request and accepts, and its own request is refused with [`CROSSED`], which is not a failure. A request
+//! carries the number of requests that its endpoint has made. By that number, a request that was on its way while the
+//! connection was established by the other one can be told from a request of a peer that has lost the connection.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};

@@ -1,20 +1,20 @@
 //! Accesses to a peer's memory by the device alone.
 //!
-//! The first access to a registration is executed by its owner (`rma.rs`), who looks at key, bounds and rights, and
-//! tells the device's key of the whole registration then, if nothing stands against it: the key is the library's, the
-//! region has no counter and is for no single peer, the endpoint reports no accesses (`FI_RMA_EVENT`), and it serves
-//! every right that the region gives. From then on the accessing end checks bounds and rights, and its device reads and
-//! writes; what does not fit goes to the owner, who says why.
+//! The owner executes the first access to a registration (`rma.rs`) and checks key, bounds and rights. It then sends
+//! the device's key of the whole registration, unless something forbids that: the key must be the library's, the region
+//! must have no counter and be open to all peers, the endpoint must not report accesses (`FI_RMA_EVENT`), and it must
+//! serve every right of the region. From then on the accessing end checks bounds and rights, and its device reads and
+//! writes. An access that fails the check goes to the owner, which names the reason.
 //!
-//! When a registration is closed, the device forgets it, and its owner tells whoever got its key. An access that was
-//! under way, or comes before that is known, is refused by the device, which costs the connection: the owner is asked
-//! for the access over the next one (`refused.rs`), and what else is outstanding ends with `FI_ECONNRESET`.
+//! When a registration is closed, the device drops it, and the owner tells every peer that has its key. The device
+//! refuses an access that was in flight or was posted before the peer knew, and the connection fails. The access is
+//! sent to the owner over the next connection (`refused.rs`); everything else in flight ends with `FI_ECONNRESET`.
 //!
-//! Order: a queue pair executes in order, and what the owner executes is confirmed. So the device is used while nothing
-//! waits to be sent and no access is with the owner; and never where accesses are to follow messages (`FI_ORDER_WAS`,
-//! `FI_ORDER_RAS`). What follows a read that is not over waits for it at the device (a fence), as the read's answer may
-//! be sent twice. An access with `FI_FENCE` goes to the owner: it lifts the messages before it to its level, for which
-//! only the owner can speak.
+//! Order: a queue pair executes in order, and the owner confirms accesses that it executes. So the device is used only
+//! while nothing waits to be sent and no access is with the owner, and never where accesses must follow messages
+//! (`FI_ORDER_WAS`, `FI_ORDER_RAS`). A request behind an unfinished read waits for it at the device (a fence), because
+//! the read's answer may be sent twice. An access with `FI_FENCE` goes to the owner: it raises the messages before it
+//! to its completion level, which only the owner can confirm.
 
 use std::collections::VecDeque;
 

@@ -1,11 +1,11 @@
-//! Peers that are gone without a word.
+//! Detecting peers that have disappeared without a message.
 //!
-//! What a device has posted fails when the peer does not acknowledge it. But a lane may wait for a peer's word with
-//! nothing posted: an announced message, an access that its owner executes, records that wait for credits. Then the
-//! device asks, now and then, by a write of no bytes, which the peer's device acknowledges alone: it takes no receive,
-//! so a peer that does not look for a long time loses nothing by it.
+//! A posted request fails when the peer's device does not acknowledge it. But a lane may wait for its peer without a
+//! posted request: for an announced message, an access that its owner executes, or credits. Then the device probes the
+//! peer from time to time with a zero-byte write. The peer's device acknowledges it alone, and it consumes no receive,
+//! so a peer that does not poll for a long time loses nothing.
 //!
-//! Of notes that a collective waits for, the core tells ([`Lanes::await_note`]).
+//! The core reports notes that a collective waits for ([`Lanes::await_note`]).
 //!
 //! [`Lanes::await_note`]: ofi_core::transport::Lanes::await_note
 

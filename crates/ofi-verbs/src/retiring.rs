@@ -1,15 +1,14 @@
-//! Connections that are put away while they have nothing to do, so that an endpoint serves more peers than its device
-//! holds queue pairs.
+//! Closing idle connections, so that an endpoint serves more peers than its device holds queue pairs.
 //!
-//! An end with more connections than `FI_VERBS_MAX_CONNECTIONS` asks the peer of the one that was used least recently,
-//! and posts nothing more over it but answers. A peer with nothing under way, which waits for none, agrees, and posts
-//! nothing more either; another one declines, and both go on. Ends that ask at once agree by that. A connection keeps
-//! its order, so whoever has the peer's word has everything that came before it. When an end's own word has arrived, it
-//! disconnects: the other end then has both words too. What is posted meanwhile waits, and goes over the next
-//! connection, which is made as soon as there is something to say.
+//! An end with more connections than `FI_VERBS_MAX_CONNECTIONS` asks the peer of the least recently used one to close
+//! it, and from then on posts only answers on it. A peer that has nothing in flight and waits for nothing agrees, and
+//! posts nothing more either. Any other peer declines, and both ends continue. Two ends that ask at the same time have
+//! thereby agreed. A connection keeps its order, so an end that has the peer's agreement has received everything that
+//! came before it. An end disconnects when its own last record has arrived; by then the other end has both records too.
+//! Posts made meanwhile wait for the next connection, which is established as soon as there is something to send.
 //!
-//! What both ends know of each other by the connection is forgotten at both: credits begin anew, and so do the device's
-//! keys. A wish to keep payloads (`KEEP`) is told again.
+//! Both ends forget the state of the connection: credits and the device's keys start over. A wish to keep payloads
+//! (`KEEP`) is sent again.
 
 use std::time::Instant;
 

@@ -1,6 +1,6 @@
-//! Atomics that the peer's device executes, on numbers of 8 bytes, one at a time: those that C libfabric's verbs
-//! provider has. They are atomic towards what goes through the same device; of the owner's instructions only a device
-//! knows that has `IBV_ATOMIC_GLOB`.
+//! Atomics that the peer's device executes, on numbers of 8 bytes, one at a time: those of C libfabric's verbs
+//! provider. They are atomic with respect to accesses through the same device. Only a device with `IBV_ATOMIC_GLOB`
+//! includes the owner's instructions.
 //!
 //! | call | request |
 //! |---|---|

@@ -1,14 +1,14 @@
-//! Endpoints of `FI_EP_MSG`: one reliable connected queue pair, on the wire what C libfabric's verbs provider speaks. A
-//! message is a plain send into the oldest receive that the peer has posted, remote CQ data are 4 bytes of immediate
-//! data, remote accesses are the device's with the device's keys.
+//! Endpoints of `FI_EP_MSG`: one reliable connected queue pair with the wire protocol of C libfabric's verbs provider.
+//! A message is a plain send into the oldest receive that the peer has posted, remote CQ data is 4 bytes of immediate
+//! data, and the device executes remote accesses under its own keys.
 //!
-//! So every receive goes to the device when it is posted ([`Host::claim`]), and cannot be cancelled any more; a sender
-//! whose peer has posted none waits (RNR); a message that is longer than its receive ends the connection, and so does
-//! an access that the peer's device refuses. A write with remote CQ data uses up a receive of the peer
+//! So every receive goes to the device when it is posted ([`Host::claim`]) and cannot be cancelled afterwards. A sender
+//! waits while its peer has no receive posted (RNR). A message that is longer than its receive ends the connection, and
+//! so does an access that the peer's device refuses. A write with remote CQ data consumes a receive of the peer
 //! (`FI_RX_CQ_DATA`).
 //!
-//! Short payloads are copied to registered slots, others are sent from where they lie, of which the registration is
-//! kept where the application has registered the memory (`cache.rs`).
+//! Short payloads are copied to registered slots. Others are sent from the application's memory; the registration is
+//! cached if the application has registered that memory (`ibv::cache`).
 
 pub mod atomic;
 mod link;

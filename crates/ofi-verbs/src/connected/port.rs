@@ -1,7 +1,7 @@
-//! Where a passive endpoint gets connection requests: an identifier of rdma_cm that listens.
+//! A passive endpoint: an identifier of rdma_cm that listens.
 //!
-//! A request brings an identifier of its own, which is kept with it (`Held`): whoever accepts takes it out, a rejection
-//! uses it, and the kernel rejects for one that is dropped.
+//! A request arrives with an identifier of its own, which is kept with the request (`Held`). Accepting takes it out, a
+//! rejection uses it, and the kernel rejects the request if it is dropped.
 
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

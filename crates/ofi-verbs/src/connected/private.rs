@@ -1,6 +1,6 @@
-//! What connection requests, acceptances and rejections carry, as C libfabric's verbs provider has it
-//! (`struct vrb_cm_data_hdr`): one byte of length, and as many bytes of the application's. InfiniBand fills the rest of
-//! its packets with zeros, so the length has to be told.
+//! Private data of connection requests, acceptances and rejections, in the format of C libfabric's verbs provider
+//! (`struct vrb_cm_data_hdr`): one byte of length, then the application's bytes. InfiniBand pads its packets with
+//! zeros, so the length must be sent.
 
 /// Bytes that an application may give along: 56 of a request, less the length.
 pub const MOST: usize = 55;

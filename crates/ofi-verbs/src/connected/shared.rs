@@ -1,5 +1,5 @@
-//! Receives of a shared context (`fi_srx_context`): one shared receive queue of the device, whose receives go to
-//! whichever connection a message comes over.
+//! Receives of a shared context (`fi_srx_context`): one shared receive queue of the device. A receive goes to the
+//! connection over which the next message arrives.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
