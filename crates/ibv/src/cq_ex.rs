@@ -272,5 +272,5 @@ impl Drop for EfaCompletionQueue {
     }
 }
 
-/// The number of an address handle that is none.
+/// The number that stands for no address handle.
 const UNKNOWN: u16 = 0xffff;

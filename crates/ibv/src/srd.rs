@@ -88,7 +88,7 @@ unsafe impl Send for SrdQueuePair {}
 // SAFETY: as above.
 unsafe impl Sync for SrdQueuePair {}
 
-/// To whom a request goes.
+/// The destination of a request.
 #[derive(Clone, Copy)]
 pub struct SrdPeer<'a> {
     /// The way there.

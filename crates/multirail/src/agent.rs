@@ -1,7 +1,7 @@
-//! Agents: rails, memory and peers of one process, driven by whoever calls.
+//! Agents: rails, memory and peers of one process, driven by the calling thread.
 //!
-//! An agent has one lock. Whoever takes it may drive everything ([`Agent::progress`]); [`Transfer::wait`] does, and so
-//! does the progress thread, if there is one. Nothing calls back into the program.
+//! An agent has one lock. The thread that holds it may drive everything ([`Agent::progress`]); [`Transfer::wait`] does,
+//! and so does the progress thread, if there is one. Nothing calls back into the program.
 
 use std::fmt;
 use std::sync::atomic::Ordering;

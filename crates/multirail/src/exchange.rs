@@ -1,4 +1,4 @@
-//! Metadata over TCP: an agent serves its own, and takes that of whoever asks.
+//! Metadata over TCP: an agent serves its own, and loads that of its visitors.
 //!
 //! A visitor sends its metadata and gets the server's: each `MRX1`, a length of 32 bits (little-endian), and so many
 //! bytes. One visitor after the other is served, each for at most [`PATIENCE`]. The stream is neither encrypted nor

@@ -154,7 +154,7 @@ impl Inner {
         (end <= self.len as u64 && !self.is_revoked()).then(|| self.addr.wrapping_add(offset as usize))
     }
 
-    /// The registration on a rail, made now if there is none.
+    /// The registration on a rail, which is made at the first call.
     pub(crate) fn on(&self, rail: usize) -> Result<&Arc<dyn MemoryRegion>> {
         let made = self.rails[rail].get_or_init(|| {
             let pieces = [Piece::new(self.addr, self.len)];

@@ -84,7 +84,7 @@ impl Shared {
         }
     }
 
-    /// Something was changed from outside: whoever waits looks again.
+    /// Something was changed from outside: waiting threads look again.
     pub(crate) fn rouse(&self, driver: &mut Driver) {
         let wakers = self.polled(driver, true);
         // Called where a program's own call changes something, not from a poll of a future.

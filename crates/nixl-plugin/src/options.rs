@@ -30,7 +30,7 @@ impl Options {
     /// NIXL's.
     ///
     /// # Errors
-    /// `FI_EINVAL` for a value that is none.
+    /// `FI_EINVAL` for an invalid value.
     pub(crate) fn parse(
         given: &HashMap<String, String>,
         environment: impl Fn(&str) -> Option<String>,

@@ -44,7 +44,7 @@ pub(crate) struct EpBody {
     pub addr_format: AddrFormat,
     /// Which structures the program has.
     pub abi: Abi,
-    /// Whom to connect to unless the call says so.
+    /// The peer to connect to, if the call names none.
     pub dest_addr: Option<Address>,
     /// The groups that it has joined.
     pub groups: Arc<Groups>,

@@ -81,7 +81,7 @@ pub unsafe extern "C" fn ofi_capi_log(
         let text = unsafe { memory::text(text) }.unwrap_or_default();
         let (prov, subsys, func) = (provider.as_str(), name(subsystem), function.as_str());
         let text = text.trim_end();
-        // As C has it, whoever calls this has asked before whether it is wanted.
+        // As in C, the caller has asked before whether the line is wanted.
         let import = log_import::current();
         if import.is_some_and(|import| import.log(prov, number, subsystem, func, line, text)) {
             return;

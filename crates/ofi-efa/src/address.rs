@@ -20,7 +20,7 @@ fn invalid(found: impl Into<String>) -> Error {
 /// The address behind one of the application's.
 ///
 /// # Errors
-/// `FI_EINVAL` for what is none.
+/// `FI_EINVAL` for an invalid address.
 pub fn raw(address: &Address) -> Result<RawAddress> {
     let ours = matches!(address.format(), AddrFormat::Efa);
     let raw = ours.then(|| RawAddress::from_bytes(address.bytes())).flatten();

@@ -115,7 +115,7 @@ impl EfaLanes {
         Ok(peer)
     }
 
-    /// A peer has its queue pair from now on, whoever had it before.
+    /// The peer owns its queue pair from now on, and any previous owner does not.
     fn take_over(&mut self, peer: Peer) {
         let lane = &self.lanes[peer as usize];
         let Some(old) = self.queues.insert((lane.to.handle, lane.address.qpn), peer) else { return };
@@ -196,7 +196,7 @@ impl EfaLanes {
         }
         let neighbour = self.lanes.iter().find(|lane| Some(lane.to.handle) == from.handle);
         let gid = from.gid.or(neighbour.map(|lane| lane.address.gid))?;
-        // Nobody whom the application knows; it may learn the key later.
+        // No peer that the application knows; it may learn the key later.
         self.peer_at(host, RawAddress { gid, qpn: from.qpn, connid: 0 }).ok()
     }
 
@@ -219,7 +219,7 @@ impl EfaLanes {
         self.held.give_back(&mut self.common, slot);
     }
 
-    /// An operation was posted, or not: the device is told of it, unless another one is to follow.
+    /// Rings the doorbell at the end of a post, unless `FI_MORE` announces another one. A failed post rings it too.
     pub fn posted(&mut self, flags: OpFlags, posted: Result<Posted>) -> Result<Posted> {
         if !flags.contains(OpFlags::MORE) || posted.is_err() {
             self.common.adapter.tell();

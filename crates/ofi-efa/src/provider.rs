@@ -84,7 +84,7 @@ fn direct_variants(variants: &[Info], limits: &Limits) -> Vec<Info> {
             info.caps -= Caps::RMA | Caps::READ | Caps::WRITE | Caps::REMOTE_READ | Caps::REMOTE_WRITE;
         }
     }
-    // Who asks for no remote memory is told of the messages' size.
+    // A program that asks for no remote memory gets the size of messages.
     let mut short: Vec<Info> = all.clone();
     for info in &mut short {
         info.ep_attr.max_msg_size = limits.mtu;

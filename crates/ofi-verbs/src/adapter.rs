@@ -285,7 +285,7 @@ fn sizes(limits: Limits, receives: usize) -> Sizes {
     }
 }
 
-/// Of an endpoint with so many receives. What is none of them is a request; one that is not under way is nobody's.
+/// Sorts a completion of an endpoint with this many receives: its id names a receive's slot, or else a request.
 fn sort(entry: &WorkCompletion, receives: usize) -> Ended {
     match entry.id.checked_sub(RECEIVE) {
         Some(slot) if slot < receives as u64 => {

@@ -60,7 +60,7 @@ impl Name {
     /// What tells endpoints apart in an address.
     ///
     /// # Errors
-    /// `FI_EINVAL` for what is none.
+    /// `FI_EINVAL` for an invalid address.
     pub fn parse(address: &Address) -> Result<Self> {
         let bytes: Option<&[u8; ADDRESS]> = address.bytes().try_into().ok();
         let Some(bytes) = bytes.filter(|_| address.format() == AddrFormat::IbUd) else {
@@ -125,7 +125,7 @@ pub struct Datagrams {
     by_name: FxHashMap<Name, Peer>,
     strangers: usize,
     nobody: Option<Peer>,
-    /// Whether anybody asks from whom a message came.
+    /// Whether completions name the sender.
     sources: bool,
     longest: usize,
     name: Name,

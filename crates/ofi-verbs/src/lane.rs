@@ -50,7 +50,7 @@ pub struct Common {
     pub dirty: Vec<Peer>,
     /// Peers whose records wait for room here.
     pub stalled: Vec<Peer>,
-    /// Whether accesses follow messages in order, so that whoever takes the messages has to execute them.
+    /// Whether accesses follow messages in order, so that the end that takes the messages has to execute them.
     pub orders_messages: bool,
     /// Credits that each peer gets.
     pub grant: usize,

@@ -520,7 +520,7 @@ fn outcome(status: Status) -> Result<(), Errno> {
     }
 }
 
-/// Has a record taken by whom it concerns.
+/// Passes a record to the code for its kind.
 fn dispatch<H: Host<Verbs>>(
     lane: &mut Lane,
     common: &mut Common,

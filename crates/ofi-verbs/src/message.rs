@@ -111,7 +111,8 @@ impl Lane {
         let mut fields = Fields::new();
         let mut flags = 0;
         let mark = if detached && !open {
-            // Who the peer is turns out when it answers: until then this one may fail, and is told of if it does.
+            // The peer's identity is known when it answers. Until then the message may fail, and its failure is
+            // reported.
             self.outstanding += 1;
             Some(host.open(out.peer, out.ticket, Op::Injected).to_wire())
         } else if detached {

@@ -203,7 +203,7 @@ impl Lane {
             }
             let Some(data) = common.domain.data(region) else { continue };
             let remote = data.remote();
-            // Whoever binds a counter or closes the region takes the device's registration after that.
+            // Binding a counter and closing the region take the device's registration only after that.
             let Some(device) = remote.as_ref().filter(|_| !region.is_counted()) else { continue };
             let rkey = device.rkey();
             let right = |right, word| if access.contains(right) { word } else { 0 };

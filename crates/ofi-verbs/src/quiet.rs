@@ -1,4 +1,4 @@
-//! Requests whose success the device does not report: nobody waits for what ends with them, and a report costs the
+//! Requests whose success the device does not report: no operation waits for their end, and a report costs the
 //! device a write and this end a look.
 //!
 //! A queue pair executes its requests in order, so a quiet one has ended when a later one is reported. A failed one is

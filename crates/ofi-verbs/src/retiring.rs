@@ -123,7 +123,7 @@ impl VerbsLanes {
     }
 
     /// A collective waits for a note of this peer. Whether it is gone is only noticed over a connection: one that was
-    /// put away is made anew. Who was never met may not be there yet.
+    /// put away is established again. A peer that was never met may not have started yet.
     pub fn await_note(&mut self, peer: Peer) {
         let lane = &mut self.lanes[peer as usize];
         lane.wanted = self.common.turn;

@@ -141,7 +141,8 @@ unsafe impl Lanes<Verbs> for State {
         let lane = &mut lanes.lanes[out.peer as usize];
         lane.may_post(ofi_api::OpFlags::empty())?;
         if !lane.is_open() {
-            // Whoever closes when its part of a collective is done waits for what was posted, and makes no connections.
+            // An endpoint that closes after its part of a collective waits for what was posted, and makes no
+            // connections.
             lane.wanted = lanes.common.turn;
             return Err(Error::AGAIN);
         }

@@ -67,7 +67,7 @@ pub(crate) fn open_eq(fabric: &Arc<dyn Fabric>) -> Result<Arc<dyn EventQueue>> {
     fabric.open_eq(&EqAttr { wait_obj: WaitObj::Fd, ..EqAttr::default() })
 }
 
-/// The next event; `None` if there is none within `limit`, or ever so late if there is no limit.
+/// The next event; `None` if none arrives within `limit`; without a limit it waits as long as it takes.
 fn next(eq: &Arc<dyn EventQueue>, limit: Option<Duration>) -> Result<Option<Event>, ConnectError> {
     outcome(eq, eq.read_wait(limit)).transpose()
 }

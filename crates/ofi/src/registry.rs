@@ -133,7 +133,7 @@ fn collect(request: &Request<'_>, only: Option<&str>, ask: Ask<'_>) -> Result<of
                 all.refusals.push(refused_by_setting(own));
             }
         }
-        // Under its other names for whoever asks for one, and for whoever asks for none.
+        // Under its other names, for programs that ask for one of them and for programs that name no provider.
         let may_be = |alias: &&str| match named {
             Some(named) => *alias == named && (filter.may_ask(alias) || filter.may_ask(own)),
             None => wanted.is_empty() && filter.may_ask(alias),

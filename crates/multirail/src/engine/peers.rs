@@ -62,7 +62,7 @@ impl<G> Core<G> {
         Ok(PeerId(id))
     }
 
-    /// The peer of a name, made if there is none.
+    /// The peer of a name, created if it is unknown.
     pub(super) fn peer(
         &mut self,
         name: &str,
@@ -108,7 +108,7 @@ impl<G> Core<G> {
         regions
     }
 
-    /// Begins to open a session with the peer, if there is none.
+    /// Starts to open a session with the peer, unless there is one.
     pub fn connect(&mut self, peer: PeerId, now: Time) {
         self.session_for(peer.0, now);
     }

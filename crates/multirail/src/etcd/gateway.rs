@@ -23,7 +23,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 const CONNECT: Duration = Duration::from_secs(2);
 /// Longest answer that is read: the longest metadata in base64, and some names.
 const ANSWER: u64 = LONGEST as u64 / 3 * 4 + (1 << 20);
-/// gRPC's codes for a member that cannot answer now, and for a token that is none.
+/// gRPC's codes for a member that cannot answer now, and for an invalid token.
 const UNAVAILABLE: i64 = 14;
 const UNAUTHENTICATED: i64 = 16;
 /// What etcd says of a token that was given before users or roles changed, or of none, under a code of many meanings.
@@ -67,7 +67,7 @@ enum Asked {
     Answer(Value),
     /// An error of etcd's.
     Refused(Error),
-    /// The token is none.
+    /// The token is invalid.
     Stranger(Error),
     /// Another may know better.
     Silent(Error),
@@ -146,7 +146,7 @@ impl Gateway {
     }
 
     /// Asks the members in turn, the first one twice: a connection that was kept may be one of a member that has been
-    /// restarted since. The inner error is that of a token that is none.
+    /// restarted since. The inner error is that of an invalid token.
     fn round(&self, method: &str, body: &Value, patience: Duration) -> Result<Result<Value, Error>> {
         let (count, first) = (self.members.urls.len(), self.last.load(Ordering::Relaxed));
         let mut silent = None;

@@ -162,7 +162,7 @@ impl Etcd {
         text(&answer, "ID").map(str::to_string)
     }
 
-    /// Puts a value where there is none. Whether it is there.
+    /// Puts a value, unless the key has one. Returns whether it was put.
     fn claim(&self, key: &str, value: &str, lease: &str, patience: Duration) -> Result<Claim> {
         let key = encoded(key);
         let put = json!({

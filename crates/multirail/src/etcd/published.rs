@@ -77,7 +77,7 @@ impl Published {
                 state.lease.clone()
             };
             match self.entry.put(&value, &lease) {
-                // The entry was made anew meanwhile.
+                // The entry was created again meanwhile.
                 Err(_) if self.entry.lock().lease != lease => {}
                 put => return put,
             }
@@ -104,7 +104,7 @@ impl Entry {
             if state.is_over {
                 return;
             }
-            drop(state); // nobody waits for etcd's answers to look at the entry
+            drop(state); // so that no thread waits for etcd's answers to read the entry
             if let Err(error) = self.renew() {
                 tracing::warn!(target: "multirail", %error, "the lease of an agent's metadata was not renewed");
             }

@@ -64,7 +64,7 @@ impl Metadata {
     /// Reads metadata.
     ///
     /// # Errors
-    /// Why it is none.
+    /// The reason why the bytes are not valid metadata.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         if bytes.len() > LONGEST {
             return Err(Malformed::Trailing);

@@ -150,7 +150,7 @@ impl Message {
     /// Reads a message.
     ///
     /// # Errors
-    /// Why it is none.
+    /// The reason why the bytes are not a valid message.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         if bytes.len() > MESSAGE {
             return Err(Malformed::Trailing);

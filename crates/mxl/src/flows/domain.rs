@@ -230,7 +230,7 @@ impl Domain {
         self.read(id, SampleReader::new)
     }
 
-    /// Opens a flow with the files that belong to it, which may be deleted meanwhile, and made anew.
+    /// Opens a flow with the files that belong to it, which may be deleted and created again meanwhile.
     fn read<R>(&self, id: Uuid, open: impl Fn(Flow) -> Result<R, Error>) -> Result<R, Error> {
         let dir = self.dir(id);
         let inode = || rustix::fs::stat(dir.join("data")).map(|stat| stat.st_ino).ok();
@@ -256,7 +256,8 @@ impl Domain {
             let dir = flow.dir().to_path_buf();
             match W::open(flow, self) {
                 Ok(writer) => break (writer, created),
-                // A process has died while it deleted the flow, and half of it is left: it goes, and is made anew.
+                // A process has died while it deleted the flow, and half of it is left: remove that, and create the
+                // flow again.
                 Err(Error::Os { source, .. })
                     if source.kind() == io::ErrorKind::NotFound && garbage::remove_dead(&dir) => {}
                 Err(error) => return Err(error),

@@ -212,7 +212,7 @@ impl Flow {
         }
     }
 
-    /// Deletes it, and says so to whom it may concern.
+    /// Deletes the flow, and wakes its readers.
     fn delete(&self) {
         if let Err(error) = scaffold::remove(&self.dir) {
             tracing::warn!(%error, dir = %self.dir.display(), "a flow without writers could not be deleted");

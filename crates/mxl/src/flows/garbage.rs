@@ -23,7 +23,7 @@ pub struct Collected {
 /// How old an unfinished flow is before it counts as left behind: its maker may be about to lock it.
 const UNFINISHED: Duration = Duration::from_secs(5);
 
-/// The file, opened so that nobody is told of a read.
+/// The file, opened so that the read is not noticed as one of the flow.
 fn open(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     match rustix::fs::open(path, flags | OFlags::NOATIME, Mode::empty()) {

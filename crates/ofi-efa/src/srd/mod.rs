@@ -52,7 +52,7 @@ pub struct Segment {
 // queue pair.
 unsafe impl Send for Segment {}
 
-/// To whom a message goes.
+/// The destination of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct To {
     /// The device, as [`QueuePair::attach`] answered.
@@ -98,7 +98,7 @@ pub enum Action {
 pub struct WorkRequest {
     /// Its number: it ends as a [`Completion::Sent`] of that.
     pub id: u64,
-    /// To whom.
+    /// The destination.
     pub to: To,
     /// What it does.
     pub action: Action,
@@ -125,7 +125,7 @@ pub enum Status {
     Failed(u32),
 }
 
-/// Whom the device says that a message is from.
+/// The sender of a message, as the device reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct From {
     /// The sender's device, if it was attached to.
@@ -154,7 +154,7 @@ pub enum Completion {
         len: usize,
         /// What the sender told with it.
         data: Option<u32>,
-        /// From whom.
+        /// The sender.
         from: From,
     },
     /// A peer has written to memory here, with data.
@@ -165,7 +165,7 @@ pub enum Completion {
         len: usize,
         /// The data.
         data: u32,
-        /// By whom.
+        /// The initiator.
         from: From,
     },
     /// A receive came back without a message: the queue pair is in error.

@@ -198,7 +198,7 @@ impl Packet<'_> {
     }
 }
 
-/// Reads a packet: from whom it says to be, and what it says.
+/// Parses a packet: the sender that it names, and its content.
 ///
 /// # Errors
 /// What is wrong with it.

@@ -45,7 +45,7 @@ pub(crate) struct Options {
     /// The list in etcd that targets and initiators of one measurement use.
     #[arg(long, value_name = "NAME", default_value = "default", requires = "etcd")]
     group: String,
-    /// Who works with whom.
+    /// How initiators and targets are paired.
     #[arg(long, default_value = "pairwise")]
     scheme: Scheme,
     /// How many initiators, targets, or pairs of one of each, by the scheme. As many as there are addresses, if there
@@ -93,7 +93,7 @@ enum Direction {
     Read,
 }
 
-/// Who works with whom: all at once.
+/// How initiators and targets are paired. All of them work at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Scheme {
     /// Each initiator with a target of its own.

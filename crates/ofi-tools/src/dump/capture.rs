@@ -10,7 +10,7 @@ pub struct Datagram<'a> {
     pub time: f64,
     /// Who sent it.
     pub from: SocketAddr,
-    /// To whom.
+    /// The destination.
     pub to: SocketAddr,
     /// As much of it as was captured.
     pub body: &'a [u8],

@@ -93,7 +93,7 @@ pub struct Writing {
     /// What to do when the endpoint has no room for a write
     #[arg(long, value_enum, default_value_t = OnFull::Queue)]
     pub on_full: OnFull,
-    /// Whom progress is counted for
+    /// Where threads count their progress
     #[arg(long, value_enum, default_value_t = Counters::Own)]
     pub counters: Counters,
     /// Post only where the queue is polled, as many as there is room for

@@ -84,7 +84,8 @@ impl Link {
     }
 }
 
-/// What the application is told of an event that ends an attempt. C's provider calls all but a refusal a timeout.
+/// The error for the application, of an event that ends an attempt. C's provider reports a timeout for all but a
+/// refusal.
 fn reason(kind: CmEventKind) -> Errno {
     match kind {
         CmEventKind::DeviceRemoved => Errno::ENODEV,
@@ -142,7 +143,7 @@ impl Connected {
         Ok(())
     }
 
-    /// The connection cannot come about, as the next poll says.
+    /// The connection cannot be established; the next poll reports it.
     fn cannot(&mut self, error: &rc::Error, to: &Address) {
         tracing::warn!(target: "ofi::verbs::ep_ctrl", %error, %to, "no connection");
         // An identifier whose peer has given up is in no state to go on.
@@ -198,7 +199,7 @@ impl Connected {
         }
     }
 
-    /// An attempt to connect has failed: whoever began it is told, and what was posted for it ends.
+    /// An attempt to connect has failed: its initiator gets the error, and what was posted for it ends.
     fn give_up<H: Host<Verbs>>(&mut self, host: &mut H, to: &Address, errno: Errno) {
         host.packet_lost(to, errno);
         self.lose(host);

@@ -91,7 +91,7 @@ impl Port for MsgPort {
     }
 
     fn send(&self, _to: &Address, packet: &[u8]) -> Result<()> {
-        // That somebody accepts is told by whoever does.
+        // The accepting endpoint reports the acceptance.
         let Some(Packet { kind: Kind::Reject, cookie, data, .. }) = Packet::parse(packet) else {
             return Ok(());
         };

@@ -66,7 +66,7 @@ pub fn wake_for(eq: &Arc<dyn EventQueue>, waker: &Waker, under_way: bool) -> Res
     Ok(())
 }
 
-/// The thread: ends when nobody waits.
+/// The thread: it ends when no future waits.
 fn run(set: &WaitSet, wake: &OwnedFd) {
     let mut all: Vec<Watched> = Vec::new();
     loop {

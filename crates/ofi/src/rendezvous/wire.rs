@@ -80,7 +80,7 @@ pub fn refusal(why: &str) -> Vec<u8> {
     bytes
 }
 
-/// Reads an answer, to one of `count` processes: the meeting, or why it is none.
+/// Reads an answer, to one of `count` processes: the meeting, or the reason why there is none.
 pub fn take_answer(bytes: &[u8], count: usize) -> Part<Result<Meeting, String>> {
     match bytes.first() {
         None => Part::More,
