@@ -1,17 +1,17 @@
-//! Who sleeps on what an endpoint's lanes were armed for, and what becomes of them when somebody else polls.
+//! The threads that sleep on an endpoint's lanes, and how they are kept from sleeping for ever when another thread
+//! polls.
 //!
-//! Lanes are armed for all who sleep, and a poll undoes it for all: whoever polls wants no wake-ups. As long as polls
-//! go on, sleepers lack nothing, since a poll rings the bells of those that it has something for. If the polling thread
-//! goes to sleep itself, it arms the lanes anew, for all. But if it just stops, the others would sleep for ever. So a
-//! thread of the process looks [a moment later](crate::rouse), and if the lanes are still not armed, it arms them in
-//! the sleepers' stead, and wakes them only if there is something already. Ringing them at once instead would have each
-//! of two sleepers undo what the other has armed, on its own way to sleep, for ever.
+//! Lanes are armed once, for all sleepers, and a poll disarms them for all, because a polling thread wants no wake-ups.
+//! While polls continue, sleepers miss nothing: a poll rings the bells of sleepers for which it finds something. A
+//! polling thread that goes to sleep arms the lanes again, for all. But if it just stops polling, the others would
+//! sleep for ever. So a thread of the process checks [a moment later](crate::rouse): if the lanes are still disarmed,
+//! it arms them on behalf of the sleepers, and wakes them only if something is already waiting. Waking them at once
+//! would not do: two threads on their way to sleep would disarm each other's lanes, for ever.
 //!
-//! Invariants, under the lock of the endpoint, which every call here is made under:
-//! S1. Whoever sleeps has armed its bell, then the lanes, and is in `known` ([`Sleepers::armed`]).
-//! S2. Lanes are armed, or `undone` is due, or nobody in `known` sleeps.
-//! S3. What is due is [looked at](Sleepers::settle) within [`PATIENCE`](crate::rouse::PATIENCE), again and again while
-//! it is.
+//! Invariants, under the endpoint's lock, which every call here holds:
+//! S1. A sleeping thread has armed its bell, then the lanes, and is in `known` ([`Sleepers::armed`]).
+//! S2. Lanes are armed, or `undone` is due, or no thread in `known` sleeps.
+//! S3. While `undone` is due, it is [checked](Sleepers::settle) every [`PATIENCE`](crate::rouse::PATIENCE).
 
 use std::sync::{Arc, Weak};
 
@@ -21,12 +21,11 @@ use crate::bell::Bell;
 use crate::rouse::{self, Rouse};
 use crate::source::Arm;
 
-/// Looks in a row that find the lanes undone, after which sleepers are woken all the same: about a second. A bell that
-/// was armed looks as if somebody slept there until it is rung, though a thread that waited at its descriptor may be
-/// long awake.
+/// Successive checks that find the lanes disarmed, after which sleepers are woken in any case: about a second. An armed
+/// bell looks slept on until it is rung, although the thread that waited at its descriptor may be long awake.
 const LOOKS: u32 = 100;
 
-/// Those of one endpoint.
+/// The sleepers of one endpoint.
 pub struct Sleepers {
     known: Vec<Sleeper>,
     undone: Arc<Overdue>,

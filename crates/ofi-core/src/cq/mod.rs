@@ -194,7 +194,8 @@ impl Cq {
         outcome
     }
 
-    /// As [`Cq::read_once`], for several sources or errors. `turn` becomes what they ask for together.
+    /// [`Cq::read_once`] for several sources, or while an error is pending. `turn` combines the requests of all
+    /// sources.
     #[inline(never)]
     fn read_many(&self, reader: &mut Reader, buffer: &mut CqBuffer<'_>, turn: &mut Turn) -> Result<usize> {
         if self.changed.load(Ordering::Acquire) {
@@ -212,8 +213,9 @@ impl Cq {
         }
         let count = reader.sources.len();
         let mut filled = 0;
-        // What other sources have comes before an error, for as many reads as there are sources: a connection that
-        // ends, say, does not stand before the last messages of the others. So all others are looked at after it.
+        // Completions of other sources are read before an error, for at most as many reads as there are sources: the
+        // end of one connection must not overtake the last messages of the others. So after an error the loop still
+        // polls every other source once (`end`), and `held_back` counts the reads that have delayed the error.
         let mut error_at = None;
         let (mut step, mut end) = (0, count);
         while step < end {

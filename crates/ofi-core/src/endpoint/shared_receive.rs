@@ -1,13 +1,13 @@
-//! Shared receive contexts (`fi_srx_context`): one queue of receives for the messages of several endpoints, each of
-//! which reports what came through it on its own completion queue.
+//! Shared receive contexts (`fi_srx_context`): one queue of receives for the messages of several endpoints. Each
+//! endpoint reports the messages that came through it on its own completion queue.
 //!
-//! A message is matched under its endpoint's lock and, inside it, the context's. A receive that finds its message
-//! waiting is completed by the endpoint that the message came through, after the context's lock was released: an
-//! endpoint's lock comes before a context's, never after it. Until then a payload that lies at its sender stays in the
-//! context's hands, where it is found if the sender is lost meanwhile.
+//! A message is matched under its endpoint's lock and, inside it, the context's. If a posted receive finds its message
+//! waiting, the endpoint that the message came through completes it after the context's lock was released: an
+//! endpoint's lock is taken before a context's, never after it. Until then the context keeps a payload that is still at
+//! its sender, so that the payload is found there if the sender is lost meanwhile.
 //!
-//! Senders have numbers of the context's own here, by address, so that a directed receive takes what its peer sent to
-//! whichever endpoint.
+//! The context has its own numbers for senders, by address. So a directed receive takes a message of its peer through
+//! any of the endpoints.
 
 mod claimed;
 mod counted;
@@ -42,16 +42,16 @@ use crate::matching::{self, Config, SourceFilter, Want};
 use crate::slots::{SlotId, Slots};
 use crate::transport::{Lanes, Route, SharedReceives, Transport};
 
-/// What is shared.
+/// A shared receive context.
 pub struct SharedRx<T: Transport> {
     pub(super) domain: Arc<DomainCore<T>>,
     pub(super) fid: Fid,
     pub(super) born: Born,
     pub(super) attr: RxAttr,
-    /// What has the receives from the moment that they are posted, where a device fills them for all endpoints.
+    /// The device's shared receive queue, if a device fills the receives; it gets them when they are posted.
     pub(super) device: Option<Arc<dyn SharedReceives>>,
     state: Lock<State<T>>,
-    /// Calls that may have matched a message and not told its endpoint.
+    /// Calls that may have matched a message and not yet handed it to its endpoint.
     settling: AtomicUsize,
 }
 

@@ -1,27 +1,27 @@
-//! A lock that costs its one user no locked instruction, and several users what any lock costs.
+//! A lock that costs its only user no locked instruction, and several users what any lock costs.
 //!
 //! The lock is biased to a thread, its *owner*, which enters and leaves by plain loads and stores. The first other
-//! thread *revokes* the bias: it takes the word that all but the owner take, says that the bias is gone, has every
-//! processor pass a barrier ([`membarrier::heavy_private`]), and waits until the owner is outside. From then on it is
-//! an ordinary spinning lock. A thread that was alone for long becomes the owner again; how long doubles with each
-//! revocation, so that threads that take turns pay for few of them.
+//! thread *revokes* the bias: it takes `held`, the word that all threads but the owner take; clears `bias`; makes every
+//! processor pass a barrier ([`membarrier::heavy_private`]); and waits until the owner is outside. From then on it is
+//! an ordinary spinning lock. A thread that was alone for long becomes the owner again. How long doubles with each
+//! revocation, so that threads that take turns rarely pay for one.
 //!
 //! Invariants:
-//! I1. Whoever is inside has stored its id in `held`, or in the `inside` of its own [`Owner`] and found `bias` there
-//!     afterwards. Leaving clears that word, and no other.
-//! I2. Only the holder of `held` stores `bias`. A thread that finds another's bias there revokes it before it goes on.
-//! I3. A thread has one [`Owner`] in a lock, for the lock's life, and nobody else stores its `inside`. So an owner that
-//!     is preempted between its look at `bias` and its store, for as long as it likes, disturbs no later owner: it
-//!     marks itself as inside, finds the bias gone, and takes the mark back.
+//! I1. A thread inside has stored its id in `held`, or has stored it in the `inside` of its own [`Owner`] and found its
+//!     bias in `bias` afterwards. Leaving clears that word and no other.
+//! I2. Only the holder of `held` stores `bias`. A thread that finds another thread's bias there revokes it first.
+//! I3. A thread has one [`Owner`] in a lock, for the lock's life, and no other thread stores its `inside`. So an owner
+//!     that is preempted between its first look at `bias` and its store to `inside`, for any time, disturbs no later
+//!     owner: it stores its mark, finds the bias gone at its second look, and clears the mark.
 //! Pairs: BIAS on `inside` and `bias`: the owner stores the first and loads the second, a revoker stores the second and
 //!        loads the first, with [`membarrier`] between: one of the two sees the other.
-//!        LEAVE on `held` or `inside`, leaving (Release) to entering or revoking (Acquire): what was done inside is
-//!        visible.
+//!        LEAVE on `held` or `inside`, leaving (Release) to entering or revoking (Acquire): everything that was done
+//!        inside is visible.
 //!
 //! A thread's id is its thread pointer, which no two living threads share. A thread that gets the pointer of one that
-//! has ended is taken for it, and may be: whoever reuses a thread's control block has seen its end, so everything that
-//! thread did inside happened before, and no store of its is under way. An owner that has ended is outside, so its bias
-//! is revoked like any other.
+//! has ended is mistaken for it, which is sound: a thread's control block is reused after the end of its old thread, so
+//! everything that thread did inside happened before, and none of its stores is in flight. An owner that has ended is
+//! outside, so its bias is revoked like any other.
 //!
 //! Entering twice on one thread would wait for itself. It panics instead.
 

@@ -182,7 +182,7 @@ impl Lane {
                     match sink {
                         Sink::Receive(_) => self.discard(common, token),
                         Sink::Read(_) => self.tell_read(common, token, Some(Errno::ECANCELED)),
-                        Sink::Write(_) => {} // whoever wrote it is gone
+                        Sink::Write(_) => {} // the writer is gone
                     }
                     self.transfer_ended(common, host);
                 }
@@ -196,7 +196,7 @@ impl Lane {
         }
     }
 
-    /// Whether somebody waits for a payload that is copied to here.
+    /// Whether the payload that is being copied to this end is still wanted.
     pub(super) fn is_wanted<H: Host<Shm>>(&self, host: &mut H, sink: Sink) -> bool {
         match sink {
             Sink::Receive(into) => host.receiving(into).is_some(),
@@ -205,7 +205,7 @@ impl Lane {
         }
     }
 
-    /// Reads from the front, and looks what the sender has written.
+    /// Reads from the front, and checks how far the sender has written from the end.
     fn copy_in<H: Host<Shm>>(
         &mut self,
         common: &mut Common,
@@ -300,7 +300,8 @@ impl Lane {
                 inward.front += size;
                 common.counts.single_read += size as u64;
             } else {
-                // The other end may, or else the ring; what it says there is what it says everywhere.
+                // This end cannot read. The sender may write, or the ring takes over; a denial holds for all later
+                // payloads.
                 inward.reads = false;
                 front.store(pack(ticket, inward.front), Ordering::Release);
                 if read == Err(Fault::Denied) {
@@ -317,7 +318,7 @@ impl Lane {
         ticket::clear(target);
         ticket::settle();
         if is_writing() {
-            return CopyStatus::Busy; // it is in the middle of a chunk, of bytes that are there already
+            return CopyStatus::Busy; // the sender is in the middle of a chunk, whose bytes have already arrived
         }
         crash_point!("single.whole");
         match (refused, inward.sink) {
