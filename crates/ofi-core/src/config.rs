@@ -21,7 +21,8 @@
 //! Invariants:
 //! I1. The variable of a setting is `FI_<NAME>` for provider `core` and `FI_<PROVIDER>_<NAME>` otherwise.
 //! I2. [`Setting::get`] answers a value within the setting's limits, whatever the environment holds: a value
-//!     that cannot be used is logged, and the default is taken.
+//!     that cannot be used is logged, and the default is taken. Where the default protects less than what may have
+//!     been meant, [`Setting::checked`] is used: it answers an error instead.
 //! I3. Nothing is cached: the registry knows the settings, and the environment is read when somebody asks.
 
 use std::ffi::OsStr;
@@ -88,6 +89,23 @@ impl<T: Value> Setting<T> {
             );
             None
         })
+    }
+
+    /// As [`Setting::get`], but a value that cannot be used is an error: for settings whose default protects less than
+    /// what somebody may have meant.
+    ///
+    /// # Errors
+    /// What the variable holds, and why that cannot be used.
+    pub fn checked(&self) -> Result<T::Read, Problem> {
+        self.checked_as(std::env::var_os(self.env()).as_deref())
+    }
+
+    fn checked_as(&self, raw: Option<&OsStr>) -> Result<T::Read, Problem> {
+        let problem = |reason| {
+            let found = raw.unwrap_or_default().to_string_lossy().into_owned();
+            Problem { env: self.env(), found, reason }
+        };
+        Ok(self.read(raw).map_err(problem)?.unwrap_or_else(|| self.default.read()))
     }
 
     /// What `raw` means: nothing for a variable that is not set, or the reason why it cannot be used.

@@ -61,7 +61,7 @@ pub fn resolve(node: Option<&str>, service: Option<&str>, format: Option<AddrFor
         Some(service) => service.parse().map_err(|_| invalid(format!("port {service:?}")))?,
     };
     let Some(host) = node else {
-        let ip = own_ip(format == Some(AddrFormat::SockaddrIn6));
+        let ip = own_ip(format == Some(AddrFormat::SockaddrIn6))?;
         return Ok(Address::from(SocketAddr::new(ip, port)));
     };
     let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -79,25 +79,31 @@ pub fn any(v6: bool) -> IpAddr {
 
 /// What an endpoint binds that was given `name`, or the address `source` of an interface: all addresses of this host,
 /// if neither says more, or those that `FI_UDP_IFACE` leaves.
-pub fn to_bind(name: Option<SocketAddr>, source: Option<IpAddr>, v6: bool) -> SocketAddr {
+///
+/// # Errors
+/// What [`crate::interface::chosen`] answers.
+pub fn to_bind(name: Option<SocketAddr>, source: Option<IpAddr>, v6: bool) -> Result<SocketAddr> {
     let any = any(v6);
     let mut wanted = name.unwrap_or_else(|| SocketAddr::new(source.unwrap_or(any), 0));
     if wanted.ip().is_unspecified()
-        && let Some(ip) = crate::interface::chosen(wanted.is_ipv6())
+        && let Some(ip) = crate::interface::chosen(wanted.is_ipv6())?
     {
         wanted.set_ip(ip);
     }
-    wanted
+    Ok(wanted)
 }
 
 /// As `wanted`, but one address of this host if the endpoint may join groups. The sockets of a group are bound beside
 /// its own, by other endpoints too and under a port that may be its own one: where it had all addresses, theirs would
 /// be taken.
-pub fn beside_groups(info: &Info, mut wanted: SocketAddr) -> SocketAddr {
+///
+/// # Errors
+/// What [`own_ip`] answers.
+pub fn beside_groups(info: &Info, mut wanted: SocketAddr) -> Result<SocketAddr> {
     if info.caps.contains(Caps::MULTICAST) && wanted.ip().is_unspecified() {
-        wanted.set_ip(own_ip(wanted.is_ipv6()));
+        wanted.set_ip(own_ip(wanted.is_ipv6())?);
     }
-    wanted
+    Ok(wanted)
 }
 
 /// The address of this host from which `to` is reached.
@@ -109,12 +115,17 @@ pub fn route(to: SocketAddr) -> Option<IpAddr> {
     probe.local_addr().ok().map(|address| address.ip())
 }
 
+/// The address that `FI_UDP_IFACE` names, or [`host_ip`].
+///
+/// # Errors
+/// What [`crate::interface::chosen`] answers.
+fn own_ip(v6: bool) -> Result<IpAddr> {
+    Ok(crate::interface::chosen(v6)?.unwrap_or_else(|| host_ip(v6)))
+}
+
 /// The address by which others most likely reach this host: the one that the default route has, else that of an
 /// interface, else loopback.
-pub fn own_ip(v6: bool) -> IpAddr {
-    if let Some(ip) = crate::interface::chosen(v6) {
-        return ip;
-    }
+pub fn host_ip(v6: bool) -> IpAddr {
     // Addresses for documentation (RFC 5737, RFC 3849): only the default route leads there.
     let (outside, loopback): (IpAddr, IpAddr) = if v6 {
         (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(), Ipv6Addr::LOCALHOST.into())

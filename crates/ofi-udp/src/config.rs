@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ofi_api::{Errno, Error, Result};
 use ofi_core::auth::AuthKey;
+use ofi_core::config::Problem;
 use ofi_rdm::congestion::Congestion;
 use ofi_rdm::wire::Params;
 use ofi_rdm::wire::handshake::param;
@@ -54,9 +55,13 @@ pub fn config(granted: usize, liveness_port: u16) -> Config {
 /// them.
 ///
 /// # Errors
-/// `FI_EIO` on a system without random numbers; `FI_EOPNOTSUPP` for a key, or encryption, in a build without the
+/// `FI_EINVAL` for a setting that protects packets and cannot be read ([`settings::protections`]); `FI_EIO` on a system
+/// without random numbers; `FI_EOPNOTSUPP` for a key, or encryption, in a build without the
 /// feature `encryption`.
 pub fn secure(endpoint: &mut Endpoint, key: &AuthKey) -> Result<()> {
+    settings::protections().map_err(|Problem { env, found, reason }| {
+        Error::wanted(Errno::EINVAL, env, reason, format!("{found:?}"), CORRECT)
+    })?;
     let suites = match (settings::ENCRYPTION.get().as_str(), key.is_none()) {
         ("off", _) => suites::CLEAR,
         ("required", _) | (_, false) => suites::ENCRYPTED,
@@ -71,6 +76,9 @@ pub fn secure(endpoint: &mut Endpoint, key: &AuthKey) -> Result<()> {
         Error::wanted(Errno::EOPNOTSUPP, "encryption", "neither a key nor encryption", found, WITHOUT)
     })
 }
+
+/// What to do about a setting that cannot be read.
+pub const CORRECT: &str = "correct the variable, or unset it for its default (fi_info -e lists settings)";
 
 /// What a program can do whose build lacks the feature `encryption`.
 pub const WITHOUT: &str = "build ofi with its feature `encryption`, which is on by default";

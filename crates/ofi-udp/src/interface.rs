@@ -4,21 +4,33 @@
 use std::net::IpAddr;
 use std::ptr::null_mut;
 
+use ofi_api::{Errno, Error, Result};
+
 use crate::settings;
 use crate::sockaddr::{empty_storage, from_storage};
 
 /// The address that the setting names, of the family that is wanted: an address as it is, or the first one of an
-/// interface. `None` where nothing is set, or there is no such thing.
-pub fn chosen(v6: bool) -> Option<IpAddr> {
+/// interface. `None` where nothing is set.
+///
+/// # Errors
+/// `FI_EADDRNOTAVAIL` for an interface that is not there, or has no such address: whoever narrowed an endpoint down
+/// does not want it to be reachable everywhere.
+pub fn chosen(v6: bool) -> Result<Option<IpAddr>> {
     let text = settings::INTERFACE.get();
     if text.is_empty() {
-        return None;
+        return Ok(None);
     }
-    let found = find(&text, v6);
-    if found.is_none() {
-        tracing::warn!(target: "ofi::udp::ep_ctrl", FI_UDP_IFACE = text, "no such interface or address here");
-    }
-    found
+    let found = find(&text, v6).ok_or_else(|| {
+        let family = if v6 { "IPv6" } else { "IPv4" };
+        Error::wanted(
+            Errno::EADDRNOTAVAIL,
+            "FI_UDP_IFACE",
+            format!("an interface of this host with an address of {family}, or such an address"),
+            format!("{text:?}"),
+            "correct the variable (`ip address` lists interfaces), or unset it for all addresses of the host",
+        )
+    })?;
+    Ok(Some(found))
 }
 
 fn find(text: &str, v6: bool) -> Option<IpAddr> {
@@ -69,12 +81,12 @@ impl Interface {
 }
 
 /// The addresses that endpoints may be bound to one by one: of interfaces that are up, other hosts' before loopback's,
-/// IPv4's before IPv6's. With `FI_UDP_IFACE`, those that it names, if it names any.
+/// IPv4's before IPv6's. With `FI_UDP_IFACE`, those that it names.
 pub fn usable() -> Vec<Interface> {
     let text = settings::INTERFACE.get();
     let wanted = |found: &Interface| found.name == text || found.ip.to_string() == text;
     let found = all();
-    let narrowed = found.iter().any(wanted);
+    let narrowed = !text.is_empty();
     let serves = |found: &Interface| found.serves(found.ip.is_ipv6()) || found.is_loopback();
     let mut usable: Vec<_> =
         found.into_iter().filter(|found| if narrowed { wanted(found) } else { serves(found) }).collect();

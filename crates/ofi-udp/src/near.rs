@@ -50,7 +50,7 @@ impl Pairing for UdpOrShm {
         }
         let v6 = socket.is_ipv6();
         let mine = crate::interface::all().into_iter().map(|found| found.ip).filter(|ip| ip.is_ipv6() == v6);
-        let ips = std::iter::once(address::own_ip(v6)).chain(mine);
+        let ips = std::iter::once(address::host_ip(v6)).chain(mine);
         ips.map(|ip| Address::from(SocketAddr::new(ip, socket.port()))).collect()
     }
 
@@ -65,7 +65,7 @@ impl Pairing for UdpOrShm {
     fn passive_near(wanted: Option<&Address>, far: &Address) -> Option<Address> {
         let own = address::socket(far).ok()?;
         let wanted = wanted.and_then(|wanted| address::socket(wanted).ok());
-        let bound = address::to_bind(wanted, None, own.is_ipv6());
+        let bound = address::to_bind(wanted, None, own.is_ipv6()).ok()?;
         Some(passive_name(if bound.ip().is_unspecified() { all_of(own) } else { own }))
     }
 
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn an_endpoint_at_all_addresses_is_known_by_each() {
         let all = UdpOrShm::far_addresses(&Address::from_text("fi_shm://udp/0.0.0.0:7"));
-        assert_eq!(all[0], Address::from(SocketAddr::new(address::own_ip(false), 7)));
+        assert_eq!(all[0], Address::from(SocketAddr::new(address::host_ip(false), 7)));
         assert!(all.contains(&Address::from(SocketAddr::from(([127, 0, 0, 1], 7)))));
     }
 }

@@ -87,7 +87,7 @@ impl UdpPort {
     /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`, `FI_EMFILE`.
     pub fn open(info: &Info, name: Option<&Address>) -> Result<Self> {
         let name = name.map(address::socket).transpose()?;
-        let wanted = address::to_bind(name, None, info.addr_format == AddrFormat::SockaddrIn6);
+        let wanted = address::to_bind(name, None, info.addr_format == AddrFormat::SockaddrIn6)?;
         let socket =
             Socket::new(wanted, settings::SOCKET_BUFFER.get(), settings::SEGMENTS.get(), Choice::Calls)?;
         let mut alive = Alive::new(wanted)?;

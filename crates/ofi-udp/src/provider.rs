@@ -125,6 +125,14 @@ fn beyond_this_build(request: &Request<'_>) -> Option<Refusal> {
     Some(refusal("encryption", wanted, format!("neither keys nor encryption: {}", config::WITHOUT)))
 }
 
+/// Why nothing is offered while a setting that protects packets cannot be read: its default protects less.
+fn unreadable() -> Option<Refusal> {
+    let problem = settings::protections().err()?;
+    let reason = format!("nothing: {}; {}", problem.reason, config::CORRECT);
+    tracing::warn!(target: "ofi::udp::core", "{problem}; udp is not offered: {}", config::CORRECT);
+    Some(refusal("environment", format!("{}={}", problem.env, problem.found), reason))
+}
+
 /// The address that node and service name, and the format of all addresses.
 fn addresses(request: &Request<'_>) -> Result<(AddrFormat, Option<Address>), Refusal> {
     let hinted = request.hints.map_or(AddrFormat::Unspec, |hints| hints.info.addr_format);
@@ -237,7 +245,7 @@ unsafe impl Provider for UdpProvider {
     }
 
     fn offers(&self, request: &Request<'_>) -> Offers {
-        if let Some(refusal) = beyond_this_build(request) {
+        if let Some(refusal) = unreadable().or_else(|| beyond_this_build(request)) {
             return Offers { infos: Vec::new(), refusals: vec![refusal] };
         }
         let (format, address) = match addresses(request) {

@@ -1,6 +1,6 @@
 //! The provider's settings.
 
-use ofi_core::config::{AnySetting, Setting};
+use ofi_core::config::{AnySetting, Problem, Setting};
 
 /// How long a peer may be silent, with something outstanding, before everything addressed to it fails.
 pub static PEER_TIMEOUT_MS: Setting<usize> = Setting::new(
@@ -128,6 +128,17 @@ pub static DRIVER: Setting<&'static str> = Setting::new(
     "How datagrams are received: calls (recvmmsg), ring (io_uring, or calls where the kernel forbids it), auto (docs/tuning.md)",
 )
 .one_of(&["auto", "calls", "ring"]);
+
+/// Whether the settings that protect packets can be read. Their defaults protect less: where one is misspelled, packets
+/// would go in the clear, or unchecked, and nobody would notice.
+///
+/// # Errors
+/// The one that cannot be read, and why.
+pub fn protections() -> Result<(), Problem> {
+    ENCRYPTION.checked()?;
+    CHECKSUM.checked()?;
+    Ok(())
+}
 
 /// Which driver is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -125,6 +125,15 @@ fn words_are_checked_whatever_their_case() {
 }
 
 #[test]
+fn where_the_default_protects_less_a_wrong_value_is_an_error() {
+    let checked = |text: &str| MODE.checked_as(Some(OsStr::new(text)));
+    assert_eq!(checked("Fast"), Ok("fast".into()));
+    assert_eq!((checked(""), MODE.checked_as(None)), (Ok("auto".into()), Ok("auto".into())));
+    let problem = checked("fsat").unwrap_err();
+    assert_eq!(problem.to_string(), "FI_SHM_MODE=fsat cannot be used: it must be one of auto, fast");
+}
+
+#[test]
 fn bytes_that_are_no_text_are_refused() {
     let raw = OsStr::from_bytes(&[b'1', 0xff]);
     assert!(SLOTS.read(Some(raw)).is_err());

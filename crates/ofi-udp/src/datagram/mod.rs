@@ -117,8 +117,8 @@ impl Datagrams {
     pub fn new(info: &Info, name: Option<&Address>) -> Result<Self> {
         without_key(info)?;
         let name = name.map(address::socket).transpose()?;
-        let wanted = address::to_bind(name, None, info.addr_format == AddrFormat::SockaddrIn6);
-        let wanted = address::beside_groups(info, wanted);
+        let wanted = address::to_bind(name, None, info.addr_format == AddrFormat::SockaddrIn6)?;
+        let wanted = address::beside_groups(info, wanted)?;
         let socket =
             Socket::new(wanted, settings::SOCKET_BUFFER.get(), settings::SEGMENTS.get(), settings::driver())?;
         Ok(Self { socket, peers: Peers::default(), messages: Messages::new(info) })

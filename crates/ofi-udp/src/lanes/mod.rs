@@ -68,8 +68,8 @@ impl UdpLanes {
         let source = info.src_addr.as_ref().and_then(|source| address::socket(source).ok());
         let v6 = info.addr_format == AddrFormat::SockaddrIn6;
         let name = name.map(address::socket).transpose()?;
-        let wanted = address::to_bind(name, source.map(|source| source.ip()), v6);
-        let wanted = address::beside_groups(info, wanted);
+        let wanted = address::to_bind(name, source.map(|source| source.ip()), v6)?;
+        let wanted = address::beside_groups(info, wanted)?;
         let socket =
             Socket::new(wanted, settings::SOCKET_BUFFER.get(), settings::SEGMENTS.get(), settings::driver())?;
         // Who does not slow down must not say that he would.

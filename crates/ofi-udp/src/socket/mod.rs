@@ -152,7 +152,7 @@ impl Socket {
     pub fn name(&self) -> SocketAddr {
         let mut name = crate::address::canonical(self.address);
         if name.ip().is_unspecified() {
-            name.set_ip(crate::address::own_ip(name.is_ipv6()));
+            name.set_ip(crate::address::host_ip(name.is_ipv6()));
         }
         name
     }
