@@ -30,6 +30,13 @@ struct Bound {
     slot: usize,
 }
 
+impl Bound {
+    /// Whether it is of the source at this address.
+    fn is(&self, source: *const ()) -> bool {
+        Arc::as_ptr(&self.source).cast::<()>() == source
+    }
+}
+
 enum Change {
     Add(Bound),
     Remove(*const ()),
@@ -143,7 +150,24 @@ impl Cq {
         {
             waiting.set.remove(fd);
         }
-        self.change(Change::Remove(Arc::as_ptr(source).cast()));
+        drop(self.cancel_additions(Arc::as_ptr(source).cast()));
+    }
+
+    /// Has the next read let go of a source. What no read has seen yet is let go of now, and answered: a queue that
+    /// nobody reads does not keep what was bound to it.
+    fn cancel_additions(&self, gone: *const ()) -> Vec<Bound> {
+        let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_its = |change: &mut Change| matches!(change, Change::Add(bound) if bound.is(gone));
+        let unseen = changes.extract_if(.., is_its);
+        let unseen =
+            unseen.filter_map(|change| if let Change::Add(bound) = change { Some(bound) } else { None });
+        let unseen = unseen.collect();
+        // Once is enough until a read takes all of them, whoever has had this address meanwhile.
+        if !changes.iter().any(|change| matches!(change, Change::Remove(other) if *other == gone)) {
+            changes.push(Change::Remove(gone));
+            self.changed.store(true, Ordering::Release);
+        }
+        unseen
     }
 
     /// What an endpoint rings when it completes something outside a read of this queue.
@@ -158,7 +182,7 @@ impl Cq {
             match change {
                 Change::Add(bound) => reader.sources.push(bound),
                 Change::Remove(gone) => {
-                    reader.sources.retain(|bound| Arc::as_ptr(&bound.source).cast::<()>() != gone);
+                    reader.sources.retain(|bound| !bound.is(gone));
                     (reader.error_at, reader.turn) = (None, 0);
                 }
             }
@@ -445,3 +469,6 @@ impl Drop for Cq {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
