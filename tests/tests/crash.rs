@@ -106,9 +106,13 @@ fn die_at(mesh: &mut Mesh, label: &str, count: u32) -> bool {
     }
 }
 
-/// Lets victims die at these labels, some of them also later, among members with this environment. Answers the labels
-/// that none came to.
-fn die_everywhere(labels: &[String], environment: &[(&'static str, &'static str)]) -> Vec<String> {
+/// Lets victims die at these labels, some of them also later, among members with this environment. Where one does not
+/// come to its label, others try, `tries` in all. Answers the labels that none came to.
+fn die_everywhere(
+    labels: &[String],
+    environment: &[(&'static str, &'static str)],
+    tries: u32,
+) -> Vec<String> {
     // The last labels first: those that take their time are not left for the end.
     let only = std::env::var("OFI_CRASH_ONLY").ok();
     let mut left: Vec<(String, u32)> = labels.iter().map(|label| (label.clone(), 1)).collect();
@@ -126,7 +130,8 @@ fn die_everywhere(labels: &[String], environment: &[(&'static str, &'static str)
                 let mut mesh = Mesh::start(2, environment);
                 while let Some((label, count)) = next() {
                     let start = Instant::now();
-                    let reached = die_at(&mut mesh, &label, count);
+                    let tries = if count == 1 { tries } else { 1 };
+                    let reached = (0..tries).any(|_| die_at(&mut mesh, &label, count));
                     println!("{label}:{count}: {:?}, reached: {reached}", start.elapsed());
                     if !reached && count == 1 {
                         missed.lock().unwrap().push(label);
@@ -144,19 +149,19 @@ fn die_everywhere(labels: &[String], environment: &[(&'static str, &'static str)
 fn a_peer_dies_at_every_step_of_every_protocol() {
     let labels = labels();
     assert!(labels.len() > 60, "{labels:?}");
-    let missed = die_everywhere(&labels, &ENVIRONMENT);
+    let missed = die_everywhere(&labels, &ENVIRONMENT, 1);
     assert_eq!(missed, Vec::<String>::new(), "steps that no victim came to: the load has to go there");
 }
 
 /// Two instances of shared memory in each endpoint: every step, of whichever the pair has met over. A victim whom all
-/// others happen to reach over the second instance comes to no step that takes the library's memory; that the load goes
-/// everywhere is the business of the test above.
+/// others happen to reach over the second instance comes to no step that takes the library's memory: one of four, so
+/// another victim tries, who has another name.
 #[test]
 fn a_peer_of_two_transports_dies_at_every_step() {
     let environment = [&ENVIRONMENT[..], &[(NAMING, Naming::Crossed.as_str())]].concat();
     let labels = labels();
-    let missed = die_everywhere(&labels, &environment);
-    assert!(missed.len() * 10 < labels.len(), "most steps have a victim, but not {missed:?}");
+    let missed = die_everywhere(&labels, &environment, 6);
+    assert_eq!(missed, Vec::<String>::new(), "steps that no victim came to");
 }
 
 /// Sockets and shared memory: every fourth step, as the end of the dead is only clear when their sockets were given up.
@@ -165,7 +170,7 @@ fn a_neighbour_dies_at_steps_of_shared_memory() {
     let more = [(NAMING, Naming::Nearby.as_str()), ("FI_UDP_PEER_TIMEOUT_MS", "900")];
     let environment = [&ENVIRONMENT[..], &more].concat();
     let labels: Vec<String> = labels().into_iter().step_by(4).collect();
-    let missed = die_everywhere(&labels, &environment);
+    let missed = die_everywhere(&labels, &environment, 1);
     assert!(missed.len() * 10 < labels.len(), "most steps have a victim, but not {missed:?}");
 }
 
