@@ -180,6 +180,11 @@ pub fn kills(count: u64) -> StepResult {
     at_length("crash", "killed_at_random", "OFI_KILLS", count)
 }
 
+/// One endpoint that talks to many over sockets.
+pub fn peers(count: u64) -> StepResult {
+    at_length("udp", "a_thousand_peers", "OFI_UDP_PEERS", count)
+}
+
 /// Transfers over rails between processes that are killed, cut off and restarted. The seed is of the clock, unless
 /// `OFI_RAILS_SEED` says one; the test prints it.
 pub fn storms(count: u64) -> StepResult {
