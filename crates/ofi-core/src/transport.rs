@@ -579,6 +579,14 @@ pub unsafe trait Lanes<T: Transport>: Send {
     /// Moves the payload behind `token` into the open receive `into`, then calls [`Host::received`].
     fn pull<H: Host<T>>(&mut self, host: &mut H, peer: Peer, token: T::Token, into: SlotId);
 
+    /// The context that posted `op` closes while the operation is under way: its memory will not be lent any more when
+    /// this returns. `true`: the operation goes on without that memory (a payload was copied, what is read goes
+    /// nowhere), and ends with [`Host::finish`], which reports nothing. `false`: it is over, as far as this end goes;
+    /// the core takes it out of its table. [`Lanes::settle_receives`] follows.
+    fn abandon(&mut self, _peer: Peer, _id: SlotId, _op: &mut T::Op) -> bool {
+        false
+    }
+
     /// Receives have ended that were being filled, without [`Host::received`], or reads without [`Host::finish`]: their
     /// context was closed, or another transport's failure ended them. When this returns, nobody writes into memory of a
     /// receive that [`Host::receiving`] does not know, or of a read that [`Host::op`] does not.

@@ -105,6 +105,32 @@ impl Lane {
         }
     }
 
+    /// The context of an operation closes: see [`ofi_core::transport::Lanes::abandon`].
+    pub fn abandon(&mut self, id: SlotId, op: &mut Op) -> bool {
+        match op {
+            Op::Confirm => {}
+            Op::Message { payload, lend, .. } | Op::Write(payload, lend) => {
+                payload.keep();
+                *lend = None; // the peer reads what is lent no more, and has the copy sent
+            }
+            Op::Read { pieces, coming, .. } => {
+                *pieces = Box::default();
+                if let Coming::Asked | Coming::Offered = coming {
+                    *coming = Coming::Unwanted;
+                }
+            }
+            // It has not begun, and never will.
+            Op::Parked => {
+                let before = self.parked.queue.len();
+                self.parked.queue.retain(|parked| parked.access() != Some(id));
+                self.parked.accesses -= before - self.parked.queue.len();
+                self.initiated.outstanding -= 1;
+                return false;
+            }
+        }
+        true
+    }
+
     /// Gives everything up: the peer is gone, or not to be talked to any more.
     pub fn lose<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H, errno: Errno) {
         // Before anything ends: the peer may be writing into a receive, or reading what is sent.

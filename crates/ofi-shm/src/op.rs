@@ -44,6 +44,8 @@ pub enum Coming {
     Offered,
     /// In parts, as this end decided; `true`: how long that takes is measured.
     Parts(bool),
+    /// As the peer decides, but for an offer: nobody wants them any more.
+    Unwanted,
 }
 
 impl Op {

@@ -13,7 +13,7 @@ use ofi_core::transport::{
 use crate::datagram::{self, Beside, Datagrams};
 use crate::lane::Lane;
 use crate::lanes::UdpLanes;
-use crate::op::Token;
+use crate::op::{Op, Token};
 use crate::time::now;
 use crate::{Udp, address, note};
 
@@ -159,6 +159,15 @@ unsafe impl Lanes<Udp> for State {
             lanes.lanes[peer as usize].pull(&mut lanes.common, sender, host, peer, token, into);
             lanes.posted(host, time, peer, OpFlags::empty());
         }
+    }
+
+    fn abandon(&mut self, _peer: Peer, _id: SlotId, op: &mut Op) -> bool {
+        match op {
+            Op::Sent | Op::Injected | Op::Confirm => {}
+            Op::Message { payload, .. } | Op::Write(payload) => payload.keep(),
+            Op::Read { pieces, .. } => *pieces = Box::default(),
+        }
+        true
     }
 
     fn discard(&mut self, peer: Peer, token: Token) {

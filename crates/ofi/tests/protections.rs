@@ -83,7 +83,11 @@ fn with_a_misspelled_protection_no_endpoint_opens() {
 fn an_interface_that_is_not_there_is_not_all_of_them() {
     const VARIABLE: &str = "FI_UDP_IFACE";
     if std::env::var_os(VARIABLE).is_none() {
-        return in_a_process("an_interface_that_is_not_there_is_not_all_of_them", VARIABLE, "no-such-interface");
+        return in_a_process(
+            "an_interface_that_is_not_there_is_not_all_of_them",
+            VARIABLE,
+            "no-such-interface",
+        );
     }
     for ep_type in [EpType::Rdm, EpType::Dgram] {
         let error = Node::open(&hints().ep_type(ep_type)).map(drop).unwrap_err();
@@ -92,5 +96,8 @@ fn an_interface_that_is_not_there_is_not_all_of_them() {
         assert!([VARIABLE, "no-such-interface"].iter().all(|part| text.contains(part)), "{text}");
     }
     let infos = ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&hints())).unwrap();
-    assert!(infos.iter().all(|info| info.domain_attr.name != "lo"), "no other interface is offered by itself");
+    assert!(
+        infos.iter().all(|info| info.domain_attr.name != "lo"),
+        "no other interface is offered by itself"
+    );
 }

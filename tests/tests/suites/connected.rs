@@ -24,6 +24,7 @@ macro_rules! connected {
             a_context_has_what_it_asks_for_within_its_endpoint: "a connected endpoint has one context of each kind",
             contexts_and_their_endpoint_refuse_what_they_do_not_have: "a connected endpoint has one context of each kind",
             transmit_contexts_read_write_and_change_remote_memory: "a connected endpoint has one context of each kind",
+            what_a_closing_context_has_under_way_goes_on_without_its_memory: "a connected endpoint has one context of each kind",
             a_context_that_closes_leaves_the_others_alone: "a connected endpoint has one context of each kind",
             a_context_searches_cancels_and_packs_like_an_endpoint: "a connected endpoint has one context of each kind",
             a_blocked_reader_of_a_context_wakes_for_its_message: "a connected endpoint has one context of each kind",

@@ -10,7 +10,7 @@ use super::link::{Names, NearRequest, wrap};
 use super::pace::Pace;
 use super::routes::{FAR, NEAR, Route, Routes};
 use super::side::{self, SideHost};
-use super::{Both, Either, Pairing, TokenOf};
+use super::{Both, Either, OpOf, Pairing, TokenOf};
 use crate::domain::DomainPart;
 use crate::slots::SlotId;
 use crate::sys::WaitSet;
@@ -317,6 +317,18 @@ unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
                     let mut host = FarHost::<P, H>::new(&mut self.routes, host, &mut heard);
                     self.far.pull(&mut host, local, token, into);
                 }
+            }
+        }
+    }
+
+    fn abandon(&mut self, peer: Peer, id: SlotId, op: &mut OpOf<P>) -> bool {
+        match op {
+            Either::Near(op) => match (&mut self.near, self.routes.local(NEAR, peer)) {
+                (Some(near), Some(local)) => near.lanes.abandon(local, id, op),
+                _ => false,
+            },
+            Either::Far(op) => {
+                self.routes.local(FAR, peer).is_some_and(|local| self.far.abandon(local, id, op))
             }
         }
     }

@@ -21,10 +21,13 @@ use crate::cntr::{Cntr, Kind};
 use crate::lock::Guard;
 use crate::patience::Turn;
 use crate::source::{Polled, Source};
-use crate::transport::{Arm, Lanes, Transport};
+use crate::transport::{Arm, Lanes, Route, Ticket, Transport};
 
 /// How long a transmit context that closes waits for what it has posted.
 const LINGER: Duration = Duration::from_secs(1);
+
+/// Bytes under way of a transmit context that closes which are copied at most, so that they go on.
+const COPIED: usize = 256 << 20;
 
 impl<T: Transport> State<T> {
     /// The contexts of a scalable endpoint.
@@ -33,6 +36,26 @@ impl<T: Transport> State<T> {
             .contexts
             .as_deref_mut()
             .ok_or_else(|| refused("a call of contexts", "an endpoint that has none"))
+    }
+
+    /// Transmit context `at` closes: what is still under way goes on without its memory, and without being reported,
+    /// so that the peer and the lane may bring it to its end. Where that is not possible, a peer that goes on about it
+    /// breaks the protocol.
+    fn abandon(&mut self, at: u16) {
+        let mut room = COPIED;
+        for id in self.ends.tx.ops.ids(|op| op.ticket.at == at) {
+            let goes_on = match (&mut self.lanes, self.ends.tx.ops.get_mut(id)) {
+                (Some(lanes), Some(op)) if op.ticket.len <= room => {
+                    room -= op.ticket.len;
+                    op.ticket = Ticket { at: 0, signal: false, route: Route::ENDPOINT, ..op.ticket };
+                    lanes.abandon(op.peer, id, &mut op.op)
+                }
+                _ => false,
+            };
+            if !goes_on {
+                self.ends.tx.ops.remove(id);
+            }
+        }
     }
 
     /// A context that is there.
@@ -473,10 +496,7 @@ impl<T: Transport> Drop for ContextEp<T> {
         core.linger(at);
         let mut guard = core.state.lock();
         let state = &mut *guard;
-        // Nobody uses the memory of what is still under way any more: a peer that goes on about it breaks the protocol.
-        for id in state.ends.tx.ops.ids(|op| op.ticket.at == at) {
-            state.ends.tx.ops.remove(id);
-        }
+        state.abandon(at);
         for id in state.ends.rx.filling.ids(|filling| filling.at == at) {
             state.ends.rx.filling.remove(id);
         }

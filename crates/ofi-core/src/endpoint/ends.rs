@@ -94,9 +94,15 @@ impl<T: Transport> Ends<T> {
         unsafe { self.receiver(at).deliver(arrived, body) }
     }
 
+    /// Whether an operation's context has closed ([`Lanes::abandon`](crate::transport::Lanes::abandon)): an endpoint
+    /// with contexts has no operations of its own.
+    fn is_abandoned(&self, op: &TxOp<T::Op>) -> bool {
+        self.contexts.is_some() && op.ticket.at == 0
+    }
+
     #[cold]
     fn fail_op(&mut self, op: &TxOp<T::Op>, Fault { errno, number }: Fault) {
-        if self.forgive(op, errno) {
+        if self.is_abandoned(op) || self.forgive(op, errno) {
             return;
         }
         let (tx, boxes) = self.sender(op.ticket.at);

@@ -42,6 +42,15 @@ impl Payload {
         Self(Bytes::Owned(bytes))
     }
 
+    /// Copies what is borrowed: the application's memory is not needed any more.
+    pub fn keep(&mut self) {
+        if let Bytes::Lent(pieces) = &self.0 {
+            let len = pieces.iter().map(|piece| piece.len).sum();
+            // SAFETY: lent until the value is dropped, as whoever made it promised.
+            self.0 = Bytes::Owned(unsafe { copy::copied(pieces, len) });
+        }
+    }
+
     /// How many bytes.
     pub fn len(&self) -> usize {
         match &self.0 {
@@ -119,5 +128,17 @@ mod tests {
             assert_eq!(payload.gather(5, &mut to), 0);
             assert_eq!(payload.gather(6, &mut to), 0);
         }
+    }
+
+    #[test]
+    fn what_is_kept_does_not_change_with_what_was_lent() {
+        let mut memory = [1u8, 2, 3];
+        let piece = Piece::new(memory.as_mut_ptr(), memory.len());
+        // SAFETY: the array outlives what is lent of it.
+        let mut payload = unsafe { Payload::lent([piece].into()) };
+        payload.keep();
+        // SAFETY: the array is there, and nobody else uses it.
+        unsafe { piece.addr.write(9) };
+        assert_eq!(payload.pieces().err(), Some(&[1u8, 2, 3][..]));
     }
 }

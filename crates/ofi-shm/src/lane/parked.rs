@@ -20,6 +20,16 @@ pub enum Parked {
     Pull { token: Token, into: SlotId },
 }
 
+impl Parked {
+    /// The operation of this end that waits.
+    pub const fn access(&self) -> Option<SlotId> {
+        match self {
+            Self::Rma { id, .. } | Self::Atomic { id, .. } => Some(*id),
+            Self::Pull { .. } => None,
+        }
+    }
+}
+
 /// An access, with everything that it needs later.
 pub struct Access {
     pub write: bool,

@@ -33,6 +33,7 @@ use crate::helper::Helper;
 use crate::hints::HintTable;
 use crate::lane::Lane;
 use crate::layout::endpoint;
+use crate::op::Op;
 use crate::settings::{SINGLE_COPY_SIZE, SingleCopy};
 use crate::shared::Shared;
 use crate::token::Token;
@@ -180,6 +181,13 @@ unsafe impl Lanes<Shm> for State {
     fn pull<H: Host<Shm>>(&mut self, host: &mut H, peer: Peer, token: Token, into: SlotId) {
         if let Ok(lanes) = self.open() {
             lanes.lanes[peer as usize].pull(&mut lanes.common, host, token, into);
+        }
+    }
+
+    fn abandon(&mut self, peer: Peer, id: SlotId, op: &mut Op) -> bool {
+        match self {
+            Self::Open(lanes) => lanes.lanes.get_mut(peer as usize).is_some_and(|lane| lane.abandon(id, op)),
+            Self::Closed { .. } => false,
         }
     }
 

@@ -181,8 +181,8 @@ impl Lane {
                 CopyStatus::Unwanted => {
                     match sink {
                         Sink::Receive(_) => self.discard(common, token),
-                        Sink::Read(_) => self.tell_read(common, token, Some(Errno::ECANCELED)),
-                        Sink::Write(_) => {} // the writer is gone
+                        Sink::Read(id) => self.refuse_offer(common, host, token, id),
+                        Sink::Write(_) => {} // whoever wrote it is gone
                     }
                     self.transfer_ended(common, host);
                 }
@@ -201,11 +201,20 @@ impl Lane {
         match sink {
             Sink::Receive(into) => host.receiving(into).is_some(),
             Sink::Write(id) => self.served.writes.get(id).is_some(),
-            Sink::Read(id) => matches!(host.op(self.peer, id), Some(Op::Read { .. })),
+            Sink::Read(id) => match host.op(self.peer, id) {
+                Some(Op::Read { coming, .. }) => *coming != Coming::Unwanted,
+                _ => false,
+            },
         }
     }
 
-    /// Reads from the front, and checks how far the sender has written from the end.
+    /// Tells the peer that nobody wants what it offered to a read.
+    fn refuse_offer<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H, token: Token, id: SlotId) {
+        self.finish(host, id, Err(Errno::ECANCELED));
+        self.tell_read(common, token, Some(Errno::ECANCELED));
+    }
+
+    /// Reads from the front, and looks what the sender has written.
     fn copy_in<H: Host<Shm>>(
         &mut self,
         common: &mut Common,
@@ -432,13 +441,18 @@ impl Lane {
     ) -> Result<(), Broken> {
         let id = SlotId::from_wire(op);
         let Some(Op::Read { len, coming, .. }) = host.op(self.peer, id) else { return Err(Broken) };
-        if *coming != Coming::Asked {
-            return Err(Broken);
+        let token = Token { op, high: high | flag::SERVED, key, offset };
+        match coming {
+            Coming::Asked => {}
+            Coming::Unwanted => {
+                self.refuse_offer(common, host, token, id);
+                return Ok(());
+            }
+            Coming::Offered | Coming::Parts(_) => return Err(Broken),
         }
         let len = *len;
         *coming = Coming::Offered;
         crash_point!("offer.taken");
-        let token = Token { op, high: high | flag::SERVED, key, offset };
         self.start_transfer(common, host, token, Sink::Read(id), len);
         Ok(())
     }

@@ -389,6 +389,48 @@ pub fn a_context_that_closes_leaves_the_others_alone(kit: &dyn Kit) {
     assert_eq!(wait::drive(&own.sides(&[&far]), "a message", || own.rx[1].next()).done().op_context.0, 6);
 }
 
+/// A peer that does not look while a context closes finds afterwards what was sent to it, as it was; what was to be
+/// read goes nowhere. The peer, and the other contexts, go on.
+pub fn what_a_closing_context_has_under_way_goes_on_without_its_memory(kit: &dyn Kit) {
+    const LEN: usize = 2 << 20;
+    let manual = |opening: Opening| opening.hints(|hints| hints.progress(Progress::Manual));
+    for way in ["message", "write", "read"] {
+        let mut own = Scalable::of(manual(scalable(kit, 2, 1)), 2, 1);
+        let far = manual(kit.opening().rx_ctx_bits(BITS)).open();
+        let to = own.hub.insert(&far);
+        let (sent, there) = (Memory::patterned(LEN, 1), Memory::new(LEN));
+        let region = far.register(&there, MrAccess::REMOTE_WRITE | MrAccess::REMOTE_READ).unwrap();
+        // They know each other: the peer takes nothing before the context has closed but what comes after this.
+        far.receive(()).context(1).post().unwrap();
+        send(&own.sides(&[&far]), || own.tx[1].out(to, ()).context(2).send());
+        wait::drive(&own.sides(&[&far]), "a first message", || far.next_of(1)).done();
+        wait::drive(&own.sides(&[&far]), "its end", || own.tx[1].next_of(2)).done();
+        let closing = own.tx.remove(0);
+        let post = || match way {
+            "message" => closing.out(to, &sent).context(3).send(),
+            "write" => closing.out(to, &sent).context(3).write(&[remote(&region)]),
+            _ => closing.out(to, &sent).context(3).read(&[remote(&region)]),
+        };
+        send(&[&closing], post);
+        drop(closing);
+        sent.fill(77);
+        let sides = own.sides(&[&far]);
+        if way == "message" {
+            far.receive(&there).context(4).post().unwrap();
+            assert_eq!(wait::drive(&sides, "the message", || far.next_of(4)).done().len, LEN);
+        }
+        // The lane has nothing under way after that, or a fence would not let this go.
+        far.receive(()).context(5).post().unwrap();
+        send(&sides, || own.tx[0].out(to, ()).context(6).msg(OpFlags::FENCE).send());
+        wait::drive(&sides, "a message after it", || far.next_of(5)).done();
+        wait::drive(&sides, "its end", || own.tx[0].next_of(6)).done();
+        match way {
+            "read" => sent.check(LEN, 77),
+            _ => there.check(LEN, 1),
+        }
+    }
+}
+
 pub fn a_context_searches_cancels_and_packs_like_an_endpoint(kit: &dyn Kit) {
     let caps = kit.usual_caps() | Caps::NAMED_RX_CTX | Caps::MULTI_RECV;
     let own = Scalable::of(scalable(kit, 1, 2).hints(|hints| hints.caps(caps)), 1, 2);

@@ -520,6 +520,7 @@ macro_rules! for_each_case {
                 contexts_and_their_endpoint_refuse_what_they_do_not_have
                 transmit_contexts_read_write_and_change_remote_memory
                 a_context_that_closes_leaves_the_others_alone
+                what_a_closing_context_has_under_way_goes_on_without_its_memory
                 a_context_searches_cancels_and_packs_like_an_endpoint
                 a_blocked_reader_of_a_context_wakes_for_its_message
                 threads_use_contexts_of_one_endpoint_at_once
