@@ -10,16 +10,13 @@ use std::time::{Duration, Instant};
 
 use ofi::{BufferMut, Errno, Error, Result};
 
-use crate::builder::{Builder, Thread};
-use crate::driver::{Driver, Guard, Shared};
-use crate::engine::{Counts, Event, Latencies, Notification, PathState, PeerId, Piece, Plan, Way};
-use crate::future::NextNotification;
+use crate::driver::{Driver, Shared};
+use crate::engine::{Counts, Event, Latencies, Notification, PathState, PeerId};
 #[cfg(feature = "cuda")]
 use crate::memory::cuda::DeviceMemory;
 use crate::rail::RailCounts;
-use crate::region::{Inner as RegionInner, Library, Local, Region};
-use crate::staging;
-use crate::transfer::{Posted, Prepared, Remote, Transfer};
+use crate::region::{Guard, Inner as RegionInner, Library, Region};
+use crate::thread::Thread;
 use crate::wire::{Metadata, RegionInfo};
 
 /// How long an agent that is dropped tries to tell its peers.
@@ -60,13 +57,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts to configure an agent. `name` is the name by which peers know it: 1 to 255 bytes without control
-    /// characters.
-    pub fn builder(name: &str) -> Builder {
-        Builder::new(name)
-    }
-
-    /// The agent's name.
+    /// Its name.
     pub fn name(&self) -> &str {
         &self.shared.name
     }
@@ -193,7 +184,7 @@ impl Agent {
         Ok(parsed.name.into())
     }
 
-    fn peer(&self, driver: &Driver, name: &str) -> Result<PeerId> {
+    pub(crate) fn peer(&self, driver: &Driver, name: &str) -> Result<PeerId> {
         driver.core.find(name).ok_or_else(|| {
             Error::wanted(
                 Errno::ENOENT,
@@ -215,91 +206,7 @@ impl Agent {
         Ok(driver.core.regions(id).iter().map(|region| (region.id, region.len)).collect())
     }
 
-    /// Prepares a transfer. Each local range is paired with the remote range at the same index, which must have the
-    /// same length. The plan can be posted any number of times.
-    ///
-    /// # Errors
-    /// `FI_ENOENT` for an unknown peer or region. `FI_EINVAL` for lists or ranges of different lengths, empty ranges,
-    /// and ranges that exceed their region.
-    pub fn prepare(&self, peer: &str, way: Way, local: &[Local], remote: &[Remote]) -> Result<Prepared> {
-        if local.len() != remote.len() {
-            let found = format!("{} local and {} remote ones", local.len(), remote.len());
-            return Err(Error::wanted(
-                Errno::EINVAL,
-                "descriptors",
-                "as many local as remote ones",
-                found,
-                "pair them",
-            ));
-        }
-        let driver = self.shared.lock();
-        let peer_id = self.peer(&driver, peer)?;
-        let mut plan = Plan {
-            way,
-            pieces: Vec::new(),
-            regions: Vec::new(),
-            incarnation: 0,
-            total: 0,
-            guard: Guard::new(),
-        };
-        plan.pieces.reserve(local.len());
-        for (nth, (local, remote)) in local.iter().zip(remote).enumerate() {
-            let region = plan.guard.iter().position(|region| Arc::ptr_eq(region, &local.region));
-            let region = region.unwrap_or_else(|| {
-                plan.guard.push(Arc::clone(&local.region));
-                plan.guard.len() - 1
-            });
-            let remote_region = match plan.regions.iter().rposition(|region| region.id == remote.region) {
-                Some(known) => known,
-                None => {
-                    let found = driver.core.region(peer_id, remote.region);
-                    let (found, incarnation) =
-                        found.ok_or_else(|| unknown_region(peer, remote.region, nth))?;
-                    plan.incarnation = incarnation;
-                    plan.regions.push(found);
-                    plan.regions.len() - 1
-                }
-            };
-            let len = plan.regions[remote_region].len;
-            let is_inside = remote.offset.checked_add(remote.len).is_some_and(|end| end <= len);
-            if local.len != remote.len || local.len == 0 || !is_inside {
-                return Err(Error::wanted(
-                    Errno::EINVAL,
-                    format!("descriptor {nth}"),
-                    format!("one to {len} bytes, as many as the local range has ({})", local.len),
-                    format!("{} bytes at {} of region {}", remote.len, remote.offset, remote.region),
-                    "give ranges that lie inside, and are equally long",
-                ));
-            }
-            plan.total += local.len;
-            plan.pieces.push(Piece {
-                region: region as u32,
-                local: local.region.address() + local.offset,
-                remote_region: remote_region as u32,
-                remote: remote.offset,
-                len: local.len,
-            });
-        }
-        let is_staged = plan.guard.iter().any(|region| region.device().is_some())
-            || plan.regions.iter().any(|region| region.is_staged);
-        let plan = if is_staged {
-            Posted::Staged(Arc::new(staged(plan, peer_id)))
-        } else {
-            Posted::Moved(Arc::new(plan))
-        };
-        Ok(Prepared::new(plan, peer_id, self.clone()))
-    }
-
-    /// Sends a notification without a transfer. [`Transfer::wait`] on the result returns when the peer's program has
-    /// taken it.
-    ///
-    /// # Errors
-    /// `FI_ENOENT` for an unknown peer; `FI_EMSGSIZE` above [`Config::longest_notification`](crate::Config).
-    pub fn notify(&self, peer: &str, bytes: &[u8], timeout: Duration) -> Result<Transfer> {
-        self.prepare(peer, Way::Write, &[], &[])?.post_with(Some(bytes), timeout)
-    }
-
-    /// The oldest notification that has arrived, without waiting or driving the agent.
+    /// The next notification of a peer, of those that [`Agent::progress`] has brought in.
     pub fn take_notification(&self) -> Option<Notification> {
         self.shared.lock().core.take_notification()
     }
@@ -312,13 +219,7 @@ impl Agent {
         self.shared.wait_for(timeout, |driver| driver.core.take_notification())
     }
 
-    /// A future of the next notification, for any executor, without a time limit. See [`Transfer::ended`] for who
-    /// wakes it.
-    pub fn next_notification(&self) -> NextNotification<'_> {
-        NextNotification(self)
-    }
-
-    /// Events of sessions since the last call, oldest first.
+    /// What happened to peers since the last call.
     pub fn events(&self) -> Vec<Event> {
         self.shared.lock().core.take_events()
     }
@@ -423,30 +324,6 @@ impl Agent {
     pub fn progress(&self) -> Result<bool> {
         self.shared.poll()
     }
-}
-
-/// A plan whose bytes do not go straight over the rails.
-fn staged(plan: Plan<Guard>, peer: PeerId) -> staging::Plan {
-    let Plan { way, pieces, regions, incarnation, total, guard } = plan;
-    let piece = |piece: Piece| staging::Piece {
-        local: Arc::clone(&guard[piece.region as usize]),
-        at: piece.local,
-        remote: Arc::clone(&regions[piece.remote_region as usize]),
-        offset: piece.remote,
-        len: piece.len,
-    };
-    let pieces = pieces.into_iter().map(piece).collect();
-    staging::Plan { way, peer, incarnation, pieces, total }
-}
-
-fn unknown_region(peer: &str, region: u64, nth: usize) -> Error {
-    Error::wanted(
-        Errno::ENOENT,
-        format!("descriptor {nth}"),
-        format!("a region of {peer:?} whose metadata was loaded"),
-        format!("region {region}"),
-        "load the peer's newest metadata",
-    )
 }
 
 impl fmt::Debug for Agent {

@@ -1,9 +1,8 @@
 //! Opening an agent.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ofi::raw::Domain;
 use ofi::{Errno, Error, Hints, Info, Result};
@@ -14,7 +13,8 @@ use crate::driver::{Driver, Shared};
 use crate::engine::{Config, Core, RailSpec};
 use crate::rail::Rail;
 use crate::staging::Staging;
-use crate::wait::Waiters;
+use crate::thread::Thread;
+use crate::waiters::Waiters;
 use crate::wire::{MOST_RAILS, check_name};
 
 /// Configuration of an [`Agent`] that is about to be opened.
@@ -43,9 +43,29 @@ enum Wanted {
     Info(Box<Info>),
 }
 
-impl Builder {
-    pub(crate) fn new(name: &str) -> Self {
-        Self {
+/// The hints of a rail as programs are told of it: `PROVIDER`, or `PROVIDER/DOMAIN`.
+///
+/// # Errors
+/// `FI_EINVAL` where one of the two is empty.
+pub fn rail_hints(text: &str) -> Result<Hints> {
+    let (provider, domain) = text.split_once('/').map_or((text, None), |(name, at)| (name, Some(at)));
+    if provider.trim().is_empty() || domain.is_some_and(|domain| domain.trim().is_empty()) {
+        return Err(Error::wanted(
+            Errno::EINVAL,
+            "a rail",
+            "PROVIDER or PROVIDER/DOMAIN, as in udp or udp/eth0",
+            format!("{text:?}"),
+            "see what fi_info lists",
+        ));
+    }
+    let hints = Hints::new().provider(provider.trim());
+    Ok(domain.map_or(hints.clone(), |domain| hints.domain(domain.trim())))
+}
+
+impl Agent {
+    /// Begins to open an agent: peers know it by its name.
+    pub fn builder(name: &str) -> Builder {
+        Builder {
             name: name.into(),
             rails: Vec::new(),
             config: Config::default(),
@@ -54,8 +74,10 @@ impl Builder {
             map_devices: true,
         }
     }
+}
 
-    /// Adds a rail from the first info that getinfo offers for these hints. The same hints twice make two rails.
+impl Builder {
+    /// Adds a rail: the first that getinfo offers for these hints. The same hints twice are two rails.
     pub fn rail(mut self, hints: Hints) -> Self {
         self.rails.push(Wanted::Hints(Box::new(hints)));
         self
@@ -130,8 +152,8 @@ impl Builder {
         });
         let counted: Arc<dyn Counted> = Arc::<Shared>::clone(&shared);
         ofi_core::export::opened(&counted);
-        let thread = self.progress_thread.then(|| spawn(&shared)).transpose()?;
-        Ok(Agent { shared, thread: Arc::new(Thread(thread)) })
+        let thread = if self.progress_thread { Thread::spawn(&shared)? } else { Thread::none() };
+        Ok(Agent { shared, thread: Arc::new(thread) })
     }
 }
 
@@ -143,38 +165,4 @@ fn random() -> u64 {
         let here = &raw const since as usize as u64;
         (since.as_nanos() as u64).rotate_left(17) ^ here ^ u64::from(std::process::id()) << 40
     })
-}
-
-/// For so long the progress thread drives and sleeps before it looks whether the agent is still there.
-const TURN: Duration = Duration::from_secs(1);
-
-fn spawn(shared: &Arc<Shared>) -> Result<JoinHandle<()>> {
-    let weak = Arc::downgrade(shared);
-    let run = move || {
-        // The thread keeps the agent for a turn at most: it ends with the agent's last handle.
-        while let Some(shared) = weak.upgrade().filter(|shared| !shared.over.load(Ordering::Relaxed)) {
-            let over = Arc::clone(&shared);
-            let is_over = move |_: &mut Driver| over.over.load(Ordering::Relaxed).then_some(());
-            if let Err(error) = shared.wait_for(TURN, is_over) {
-                tracing::error!(target: "multirail", %error, "the progress thread ends");
-                return;
-            }
-        }
-    };
-    Ok(std::thread::Builder::new().name("multirail".into()).spawn(run)?)
-}
-
-/// The progress thread. It ends when the agent does.
-pub(crate) struct Thread(Option<JoinHandle<()>>);
-
-impl Drop for Thread {
-    fn drop(&mut self) {
-        // The thread itself may drop the last handle of what it upgraded, never this one.
-        if let Some(thread) = self.0.take()
-            && thread.thread().id() != std::thread::current().id()
-        {
-            // A panic of the thread was reported when it happened.
-            let _ = thread.join();
-        }
-    }
 }

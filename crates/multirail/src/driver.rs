@@ -10,14 +10,12 @@ use ofi::{Errno, Error};
 
 use crate::engine::{Access, Core, OpId, Plan, Refused, Sink};
 use crate::rail::Rail;
-use crate::region::Inner as RegionInner;
+use crate::region::{Guard, Inner as RegionInner};
 use crate::staging::Staging;
-use crate::wait::Waiters;
+use crate::waiters::Waiters;
 
 /// Queue reads of one rail in one call of [`Driver::progress`], so that it ends.
 const READS: usize = 16;
-/// What keeps the memory of a plan.
-pub(crate) type Guard = Vec<Arc<RegionInner>>;
 
 /// What the handles of an agent share.
 pub(crate) struct Shared {

@@ -14,7 +14,7 @@ use crate::transfer::{Transfer, result};
 /// A future of the end of a transfer; see [`Transfer::ended`]. Dropping the future does not cancel the transfer.
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
-pub struct Ended<'a>(pub(crate) &'a Transfer);
+pub struct Ended<'a>(&'a Transfer);
 
 impl Future for Ended<'_> {
     type Output = Result<()>;
@@ -28,13 +28,28 @@ impl Future for Ended<'_> {
 /// A future of the next notification; see [`Agent::next_notification`]. If several wait, any of them gets it.
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
-pub struct NextNotification<'a>(pub(crate) &'a Agent);
+pub struct NextNotification<'a>(&'a Agent);
 
 impl Future for NextNotification<'_> {
     type Output = Result<Notification>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Notification>> {
         poll(self.0, context, |driver| driver.core.take_notification())
+    }
+}
+
+impl Agent {
+    /// As [`Agent::wait_notification`], as a future of any executor, without end. See [`Transfer::ended`].
+    pub fn next_notification(&self) -> NextNotification<'_> {
+        NextNotification(self)
+    }
+}
+
+impl Transfer {
+    /// As [`Transfer::wait`], as a future of any executor. An agent with a progress thread wakes it when it has
+    /// something; without one, the future drives the agent when it is polled, and has itself polled again at once.
+    pub fn ended(&self) -> Ended<'_> {
+        Ended(self)
     }
 }
 

@@ -19,17 +19,20 @@ mod exchange;
 mod exported;
 mod future;
 pub mod memory;
+mod prepare;
 mod rail;
 mod range;
 mod region;
 mod staging;
+mod thread;
 pub mod topology;
 mod transfer;
 mod wait;
+mod waiters;
 pub mod wire;
 
 pub use agent::Agent;
-pub use builder::Builder;
+pub use builder::{Builder, rail_hints};
 pub use engine::{Config, Event, Notification, Outcome, PathState, Progress, Way};
 #[cfg(feature = "etcd")]
 pub use etcd::{Etcd, Members, Published};

@@ -15,8 +15,8 @@ use ofi::raw::{
 use ofi::{AddrFormat, Address, Buffer, Errno, Error, FiAddr, Hints, Info, RawBuffer, Result};
 use ofi_core::slots::{SlotId, Slots};
 
-use crate::driver::Guard;
 use crate::engine::{Access, Core, OpId, RailSpec, Time, Way};
+use crate::region::Guard;
 use crate::wire::message::MESSAGE;
 use crate::wire::{LONGEST_ADDRESS, RailInfo};
 

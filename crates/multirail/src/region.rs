@@ -45,6 +45,9 @@ pub struct Local {
     pub(crate) len: u64,
 }
 
+/// What keeps the memory of a plan.
+pub(crate) type Guard = Vec<Arc<Inner>>;
+
 /// What regions are made of.
 pub(crate) struct Inner {
     pub(crate) id: u64,
@@ -132,6 +135,15 @@ impl Inner {
     }
 
     /// What the memory is copied by, if the processor does not touch it.
+    /// A region of a device that nobody has allocated: its addresses mean something to the device alone.
+    #[cfg(test)]
+    pub(crate) fn on_device(id: u64, at: u64, len: usize, device: Arc<dyn Device>) -> Self {
+        let addr = std::ptr::without_provenance_mut(at as usize);
+        let mut inner = Self::at(id, addr, len, &(Arc::new([]) as Arc<[Arc<dyn Domain>]>));
+        inner.device = Some(device);
+        inner
+    }
+
     pub(crate) fn device(&self) -> Option<&Arc<dyn Device>> {
         self.device.as_ref()
     }

@@ -7,9 +7,9 @@ use ofi::{Errno, Error, Result};
 use ofi_core::slots::SlotId;
 
 use crate::agent::Agent;
-use crate::driver::{Driver, Guard};
+use crate::driver::Driver;
 use crate::engine::{Outcome, PeerId, Plan, Progress, TransferId};
-use crate::future::Ended;
+use crate::region::Guard;
 use crate::staging;
 
 /// A range of a region of a peer.
@@ -159,12 +159,6 @@ impl Transfer {
     pub fn wait(&self) -> Result<()> {
         let ended = self.agent.shared.wait_for(Duration::MAX, |driver| self.outcome(driver))?;
         result(ended.unwrap_or(Outcome::Cancelled))
-    }
-
-    /// A future of the transfer's end, for any executor. The agent's progress thread wakes it. Without a progress
-    /// thread the future drives the agent when it is polled and requests another poll at once: it busy-polls.
-    pub fn ended(&self) -> Ended<'_> {
-        Ended(self)
     }
 
     pub(crate) fn agent(&self) -> &Agent {

@@ -32,26 +32,6 @@ const SLEEP: Duration = Duration::from_secs(1);
 /// Longest sleep of a follower.
 const FOLLOW: Duration = Duration::from_millis(100);
 
-/// Who waits. Behind the agent's lock.
-#[derive(Default)]
-pub(crate) struct Waiters {
-    /// A thread sleeps on the rails' descriptors until this time, or is about to.
-    led_until: Option<Duration>,
-    /// Another thread has polled since, or has changed something.
-    is_disarmed: bool,
-    followers: usize,
-    wakers: Vec<Waker>,
-}
-
-impl Waiters {
-    /// Has a future polled again when something has happened.
-    pub(crate) fn register(&mut self, waker: &Waker) {
-        if !self.wakers.iter().any(|known| known.will_wake(waker)) {
-            self.wakers.push(waker.clone());
-        }
-    }
-}
-
 impl Shared {
     /// Drives everything once. Whether there was anything to do.
     pub(crate) fn poll(&self) -> Result<bool> {

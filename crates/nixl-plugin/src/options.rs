@@ -49,15 +49,8 @@ impl Options {
         };
         let text = value("rails");
         let rails = text.split(',').map(|rail| {
-            let (provider, domain) = rail.split_once('/').map_or((rail, None), |(name, at)| (name, Some(at)));
-            if provider.trim().is_empty() || domain.is_some_and(|domain| domain.trim().is_empty()) {
-                return Err(wrong("rails", "providers by commas, as in udp,udp".into(), &text));
-            }
-            let hints = Hints::new().provider(provider.trim());
-            Ok(match domain {
-                Some(domain) => hints.domain(domain.trim()),
-                None => hints,
-            })
+            multirail::rail_hints(rail)
+                .map_err(|_| wrong("rails", "providers by commas, as in udp,udp".into(), &text))
         });
         Ok(Self {
             rails: rails.collect::<Result<_>>()?,

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use ofi::{Errno, Error};
 
 use super::{Chunk, Lent, PLACE, PLACES, Plan, Staging, Step, Transfer, log, tell};
-use crate::driver::Guard;
 use crate::engine::{self, Audience, Core, Outcome, PeerId, Time, Way};
-use crate::region::Inner as Region;
+use crate::region::{Guard, Inner as Region};
 use crate::wire::RegionInfo;
 use crate::wire::staging::{Order, Through};
 

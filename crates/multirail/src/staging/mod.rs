@@ -24,10 +24,9 @@ use ofi::raw::Domain;
 use ofi::{Errno, Error, Result};
 use ofi_core::slots::{SlotId, Slots};
 
-use crate::driver::Guard;
 use crate::engine::{self, Audience, Core, Outcome, PeerId, Progress, Time, TransferId, Way};
 use crate::memory::{Copying, Device, Mapping};
-use crate::region::Inner as Region;
+use crate::region::{Guard, Inner as Region};
 use crate::wire::RegionInfo;
 use crate::wire::staging::Order;
 use serve::Served;

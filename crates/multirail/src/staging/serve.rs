@@ -12,10 +12,9 @@ use ofi::raw::Domain;
 use ofi::{Errno, Result};
 
 use super::{PLACE, PLACES, Regions, log, tell};
-use crate::driver::Guard;
 use crate::engine::{Core, PeerId, Time, TransferId};
 use crate::memory::Copying;
-use crate::region::Inner as Region;
+use crate::region::{Guard, Inner as Region};
 use crate::wire::staging::{Order, Through};
 
 /// Most windows: each is 8 MiB of pinned memory.
@@ -164,4 +163,127 @@ impl Served {
 /// An error's number as it goes over the wire: never 0.
 fn number(errno: Errno) -> u32 {
     errno.get().unsigned_abs().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use ofi_core::slots::SlotId;
+
+    use super::*;
+    use crate::memory::{Device, Export, Kind, Mapping, Pinned};
+
+    /// A device whose copies never end, and which takes note of them.
+    #[derive(Debug, Default)]
+    struct Endless(Arc<Mutex<Vec<[u64; 3]>>>);
+
+    #[derive(Debug)]
+    struct Never;
+
+    impl Copying for Never {
+        fn is_done(&mut self) -> Result<bool> {
+            Ok(false)
+        }
+    }
+
+    impl Device for Endless {
+        fn kind(&self) -> Kind {
+            Kind::Cuda(0)
+        }
+
+        unsafe fn copy(&self, to: u64, from: u64, len: u64) -> Result<Box<dyn Copying>> {
+            self.0.lock().unwrap().push([to, from, len]);
+            Ok(Box::new(Never))
+        }
+
+        fn pinned(&self, len: usize) -> Result<Pinned> {
+            let mut owner = Box::new(vec![0_u8; len]);
+            Ok(Pinned { at: owner.as_mut_ptr(), len, owner })
+        }
+
+        fn export(&self, _: u64) -> Result<Export> {
+            Err(Errno::ENOSYS.into())
+        }
+
+        fn import(&self, _: &Export, _: u64) -> Result<Arc<dyn Mapping>> {
+            Err(Errno::ENOSYS.into())
+        }
+    }
+
+    /// Where the device's region is, and how long.
+    const AT: u64 = 0x7000_0000;
+    const LEN: u64 = 10_000;
+    const WINDOW: u64 = PLACES as u64 * PLACE;
+
+    fn peer(number: u64) -> PeerId {
+        PeerId(SlotId::from_wire(number))
+    }
+
+    /// Region 1 is a device's, region 2 the host's, region 3 a device's that is revoked. Peer 1 has a window.
+    fn served() -> (Served, Vec<Arc<Region>>, Arc<Mutex<Vec<[u64; 3]>>>) {
+        let copies = Arc::default();
+        let device: Arc<dyn Device> = Arc::new(Endless(Arc::clone(&copies)));
+        let domains: Arc<[Arc<dyn Domain>]> = Arc::new([]);
+        let [host, window] = [LEN, WINDOW].map(|len| device.pinned(len as usize).unwrap());
+        let window = Arc::new(Region::pinned(u64::MAX, window, &domains));
+        let all = vec![
+            Arc::new(Region::on_device(1, AT, LEN as usize, Arc::clone(&device))),
+            Arc::new(Region::pinned(2, host, &domains)),
+            Arc::new(Region::on_device(3, 2 * AT, LEN as usize, device)),
+        ];
+        all[2].revoke();
+        let regions = Regions::default();
+        regions.lock().unwrap().extend(all.iter().map(|region| (region.id, Arc::downgrade(region))));
+        let mut served = Served::new(domains, regions);
+        served.windows.insert(peer(1), window);
+        (served, all, copies)
+    }
+
+    /// What a peer orders is checked against its own window and the region, whatever it is.
+    #[test]
+    fn orders_of_a_hostile_peer_are_errors_and_copy_nothing() {
+        let (served, _regions, copies) = served();
+        let order = |region, offset, len, place| Through { op: 7, region, offset, len, place };
+        let refused = [
+            (2, order(1, 0, 10, 0), Errno::ENOENT), // it has no window: another's is none of its own
+            (1, order(9, 0, 10, 0), Errno::ENOENT),
+            (1, order(u64::MAX, 0, 10, 0), Errno::ENOENT), // windows are no regions
+            (1, order(2, 0, 10, 0), Errno::EINVAL),
+            (1, order(3, 0, 10, 0), Errno::EFAULT),
+            (1, order(1, 1, LEN, 0), Errno::EFAULT),
+            (1, order(1, LEN, 1, 0), Errno::EFAULT),
+            (1, order(1, 0, 10, WINDOW - 9), Errno::EFAULT),
+            (1, order(1, 0, 10, u64::MAX - 10), Errno::EFAULT),
+        ];
+        for (number, order, errno) in refused {
+            for lands in [true, false] {
+                assert_eq!(served.copy(peer(number), order, lands).err(), Some(errno), "{number}: {order:?}");
+            }
+        }
+        assert!(copies.lock().unwrap().is_empty());
+        let window = served.windows[&peer(1)].address();
+        served.copy(peer(1), order(1, LEN - 10, 10, WINDOW - 10), true).unwrap();
+        served.copy(peer(1), order(1, 0, LEN, 5), false).unwrap();
+        let wanted = [[AT + LEN - 10, window + WINDOW - 10, 10], [window + 5, AT, LEN]];
+        assert_eq!(*copies.lock().unwrap(), wanted);
+    }
+
+    /// A peer has no more copies under way than its window has places, and keeps a region that it copies.
+    #[test]
+    fn a_peer_has_so_many_copies_under_way_and_no_more() {
+        let (mut served, regions, copies) = served();
+        let order = Through { op: 7, region: 1, offset: 0, len: 10, place: 0 };
+        for _ in 0..PLACES {
+            let serving = served.copy(peer(1), order, true).unwrap();
+            served.serving.push(serving);
+        }
+        assert_eq!(served.copy(peer(1), order, true).err(), Some(Errno::ENOSPC));
+        assert_eq!(copies.lock().unwrap().len(), PLACES);
+        assert!(served.is_used(&regions[0]) && !served.is_used(&regions[1]));
+        // Its session is over, its copies are not: the window's memory stays with them.
+        served.gone(peer(1));
+        assert_eq!(served.copy(peer(1), order, true).err(), Some(Errno::ENOENT));
+        assert_eq!(served.serving.len(), PLACES);
+    }
 }

@@ -18,8 +18,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 
 use clap::Parser;
-use multirail::{Agent, Members};
-use ofi::Hints;
+use multirail::{Agent, Members, rail_hints};
 
 use self::listed::List;
 use crate::failure::{self, Failure, Result};
@@ -52,7 +51,7 @@ pub(crate) struct Options {
     /// are several.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=64))]
     pairs: Option<u64>,
-    /// Providers, one for each rail: `udp,udp` are two rails.
+    /// Rails, each PROVIDER or PROVIDER/DOMAIN: `udp,udp` are two rails, and so are `udp/eth0,udp/eth1`.
     #[arg(long, value_delimiter = ',', default_value = "shm")]
     rails: Vec<String>,
     /// What to do with the target's memory.
@@ -213,8 +212,8 @@ impl Drop for Targets {
 
 /// Opens an agent with a rail for each provider.
 fn agent(name: &str, rails: &[String]) -> Result<Agent> {
-    let builder = Agent::builder(name);
-    let builder =
-        rails.iter().fold(builder, |builder, rail| builder.rail(Hints::new().provider(rail.as_str())));
+    let hints = rails.iter().map(|rail| rail_hints(rail)).collect::<ofi::Result<Vec<_>>>();
+    let hints = hints.map_err(|error| Failure::Usage(error.to_string()))?;
+    let builder = hints.into_iter().fold(Agent::builder(name), multirail::Builder::rail);
     builder.open().map_err(Failure::stack("opening the rails"))
 }

@@ -1,0 +1,52 @@
+//! The progress thread of an agent.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use ofi::Result;
+
+use crate::driver::{Driver, Shared};
+
+/// For so long it drives and sleeps before it looks whether the agent is still there.
+const TURN: Duration = Duration::from_secs(1);
+
+/// The progress thread, if there is one. It ends when the agent does.
+pub(crate) struct Thread(Option<JoinHandle<()>>);
+
+impl Thread {
+    /// None: whoever calls drives the agent.
+    pub(crate) fn none() -> Self {
+        Self(None)
+    }
+
+    /// Starts it.
+    pub(crate) fn spawn(shared: &Arc<Shared>) -> Result<Self> {
+        let weak = Arc::downgrade(shared);
+        let run = move || {
+            // The thread keeps the agent for a turn at most: it ends with the agent's last handle.
+            while let Some(shared) = weak.upgrade().filter(|shared| !shared.over.load(Ordering::Relaxed)) {
+                let over = Arc::clone(&shared);
+                let is_over = move |_: &mut Driver| over.over.load(Ordering::Relaxed).then_some(());
+                if let Err(error) = shared.wait_for(TURN, is_over) {
+                    tracing::error!(target: "multirail", %error, "the progress thread ends");
+                    return;
+                }
+            }
+        };
+        Ok(Self(Some(std::thread::Builder::new().name("multirail".into()).spawn(run)?)))
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        // The thread itself may drop the last handle of what it upgraded, never this one.
+        if let Some(thread) = self.0.take()
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // A panic of the thread was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}
