@@ -6,12 +6,14 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ofi::{Errno, Error, Result};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::agent::Agent;
 use crate::wire::blob::LONGEST;
@@ -19,16 +21,18 @@ use crate::wire::blob::LONGEST;
 const MAGIC: [u8; 4] = *b"MRX1";
 /// Longest time that one visitor has.
 const PATIENCE: Duration = Duration::from_secs(5);
-const LATE: &str =
-    "the exchange of metadata took too long; check the network, and that the other end is an agent";
-/// How often the server looks for visitors.
-const LOOK: Duration = Duration::from_millis(5);
+/// Longest sleep of the server, which visitors and its end interrupt.
+const SLEEP: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// How long it leaves the system alone that gives it no visitor, for want of descriptors.
+const REST: Duration = Duration::from_millis(5);
 
 /// Serves an agent's metadata until it is dropped.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
     over: Arc<AtomicBool>,
+    /// Interrupts the thread's sleep.
+    wake: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -42,6 +46,8 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
+        // Cannot fail: it is written once. The thread would look by itself after `SLEEP`.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             // A panic of the thread was reported when it happened.
             let _ = thread.join();
@@ -60,7 +66,8 @@ impl Agent {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let over = Arc::new(AtomicBool::new(false));
-        let (agent, ends) = (self.clone(), Arc::clone(&over));
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(io::Error::from)?);
+        let (agent, ends, woken) = (self.clone(), Arc::clone(&over), Arc::clone(&wake));
         let run = move || {
             while !ends.load(Ordering::Relaxed) {
                 match listener.accept() {
@@ -69,16 +76,21 @@ impl Agent {
                             tracing::warn!(target: "multirail", %error, %visitor, "an exchange of metadata failed");
                         }
                     }
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(LOOK),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        let mut fds =
+                            [PollFd::new(&listener, PollFlags::IN), PollFd::new(&*woken, PollFlags::IN)];
+                        // A signal of the system's ends the sleep early, which is as good.
+                        let _ = poll(&mut fds, Some(&SLEEP));
+                    }
                     Err(error) => {
                         tracing::warn!(target: "multirail", %error, "a visitor could not be accepted");
-                        std::thread::sleep(LOOK);
+                        std::thread::sleep(REST);
                     }
                 }
             }
         };
         let thread = std::thread::Builder::new().name("multirail-meta".into()).spawn(run)?;
-        Ok(Server { address, over, thread: Some(thread) })
+        Ok(Server { address, over, wake, thread: Some(thread) })
     }
 
     /// Exchanges metadata with an agent that [serves](Agent::serve) its own, and returns that agent's name.

@@ -48,6 +48,32 @@ fn a_blocked_wait_costs_no_processor_and_is_woken_by_what_it_waits_for() {
     }
 }
 
+/// How often the thread of this name has gone to sleep.
+fn sleeps(name: &str) -> u64 {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten().map(|task| task.path());
+    let mut its = tasks
+        .filter(|task| std::fs::read_to_string(task.join("comm")).is_ok_and(|found| found.trim() == name));
+    let status = std::fs::read_to_string(its.next().expect("the thread is there").join("status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
+/// The server of metadata sleeps until somebody visits, and until it is dropped.
+#[test]
+fn a_server_of_metadata_sleeps_until_a_visit_and_until_its_end() {
+    let (alice, bob) = (agent("alice", &["shm"], false), agent("bob", &["shm"], false));
+    let server = bob.serve("127.0.0.1:0").unwrap();
+    std::thread::sleep(Duration::from_millis(100)); // it begins
+    let before = sleeps("multirail-meta");
+    std::thread::sleep(Duration::from_secs(1));
+    let slept = sleeps("multirail-meta") - before;
+    assert!(slept <= 3, "it looked for visitors {slept} times in a second");
+    assert_eq!(&*alice.visit(server.address(), LONG).unwrap(), "bob");
+    let began = Instant::now();
+    drop(server);
+    assert!(began.elapsed() < Duration::from_millis(800), "{:?}", began.elapsed());
+}
+
 #[test]
 fn threads_wait_beside_each_other_and_beside_one_that_polls() {
     let rails = ["udp", "shm"];
