@@ -245,6 +245,7 @@ fn run(stream: &Stream) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamCreate(stream: *mut *mut Stream, _flags: c_uint) -> c_int {
+    may_fail!("cuStreamCreate");
     if current().is_none() {
         return INVALID_CONTEXT;
     }
@@ -289,12 +290,14 @@ struct Event {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventCreate(event: *mut *mut Event, _flags: c_uint) -> c_int {
+    may_fail!("cuEventCreate");
     // SAFETY: the caller's place.
     unsafe { put(event, Box::into_raw(Box::new(Event { left: 0, stream: ptr::null() }))) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventRecord(event: *mut Event, stream: *const Stream) -> c_int {
+    may_fail!("cuEventRecord");
     // SAFETY: an event of `cuEventCreate`.
     unsafe { put(event, Event { left: settings::polls(), stream }) }
 }
