@@ -39,15 +39,26 @@ impl<V> Default for Slots<V> {
 
 impl<V> Slots<V> {
     /// Stores `value`.
+    #[inline]
     pub fn insert(&mut self, value: V) -> SlotId {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { generation: 0, value: None });
-            (self.slots.len() - 1) as u32
-        });
+        self.insert_with(|| value)
+    }
+
+    /// Stores what `make` answers, in its place: a wide value is not moved there.
+    #[inline(always)]
+    pub fn insert_with(&mut self, make: impl FnOnce() -> V) -> SlotId {
+        let index = self.free.pop().unwrap_or_else(|| self.grow());
         let slot = &mut self.slots[index as usize];
         slot.generation = slot.generation.wrapping_add(1);
-        slot.value = Some(value);
+        slot.value = None; // as it is: so nothing of an old value is to be dropped below
+        slot.value = Some(make());
         SlotId(u64::from(slot.generation) << 32 | u64::from(index))
+    }
+
+    #[cold]
+    fn grow(&mut self) -> u32 {
+        self.slots.push(Slot { generation: 0, value: None });
+        (self.slots.len() - 1) as u32
     }
 
     fn slot(&mut self, id: SlotId) -> Option<&mut Slot<V>> {

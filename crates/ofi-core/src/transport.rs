@@ -23,7 +23,7 @@ use crate::slots::SlotId;
 
 pub use crate::source::Arm;
 
-pub use outgoing::{OutAtomic, OutMessage, OutNote, OutRma};
+pub use outgoing::{OutAccess, OutAtomic, OutMessage, OutNote, OutRma};
 pub use part::{DomainPart, RegionData, Regions, Registered};
 pub use payload::Payload;
 pub use port::{DATA_SIZE, Held, MAX_PACKET, Port, Reaction};
@@ -424,6 +424,12 @@ pub trait Host<T: Transport> {
     /// Opens a slot for an operation that does not finish at once.
     fn open(&mut self, peer: Peer, ticket: Ticket, op: T::Op) -> SlotId;
 
+    /// The same, with the operation made in its place: on hot paths.
+    #[inline]
+    fn open_with(&mut self, peer: Peer, ticket: Ticket, make: impl FnOnce() -> T::Op) -> SlotId {
+        self.open(peer, ticket, make())
+    }
+
     /// Takes [`Host::open`] back: the operation is not posted after all.
     fn abandon(&mut self, id: SlotId);
 
@@ -545,6 +551,13 @@ pub unsafe trait Lanes<T: Transport>: Send {
     /// # Errors
     /// `FI_EAGAIN` for lack of room. An error means that nothing was sent and nothing will be reported.
     fn send<H: Host<T>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted>;
+
+    /// Begins a read or a write as most are, at once, if it can: its operation is open then ([`Host::open`]). `false`
+    /// says that nothing happened, and [`Lanes::rma`] is called: the way for everything that is not the common case.
+    #[inline]
+    fn access_now<H: Host<T>>(&mut self, _host: &mut H, _out: &OutAccess) -> bool {
+        false
+    }
 
     /// Reads or writes a peer's memory.
     ///

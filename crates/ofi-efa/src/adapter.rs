@@ -9,7 +9,7 @@ use ofi_core::pages::Pages;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::Peer;
 
-use crate::region::Local;
+use crate::held::InUse;
 use crate::settings;
 use crate::srd::{
     Access, Action, Completion, Device, From, QueuePair, Region, Segment, Status, To, WorkRequest,
@@ -65,7 +65,7 @@ pub struct Single {
     /// The slot that its bytes are in, if they are not in the application's memory.
     pub slot: Option<u32>,
     /// The registration of that memory: the operation may be gone before the device has ended the request.
-    pub region: Option<Local>,
+    pub region: Option<InUse>,
 }
 
 /// What is under way.
@@ -291,7 +291,7 @@ impl Adapter {
     #[inline(always)]
     pub unsafe fn single(&mut self, to: To, single: Single) {
         let action = single.action;
-        let id = self.posted.insert(Posted::Single(single)).to_wire();
+        let id = self.posted.insert_with(|| Posted::Single(single)).to_wire();
         self.room -= 1;
         // SAFETY: the caller's promise.
         unsafe { self.post(WorkRequest { id, to, action }) };

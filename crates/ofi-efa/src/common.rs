@@ -12,7 +12,7 @@ use crate::Efa;
 use crate::adapter::Adapter;
 use crate::ids::Ids;
 use crate::native::{Rdma, Transfer};
-use crate::region::Recent;
+use crate::held::Regions;
 use crate::settings::Chosen;
 use crate::transfer::{Answering, Incoming};
 use crate::wire::Features;
@@ -25,8 +25,8 @@ pub struct Common {
     pub direct: bool,
     pub adapter: Adapter,
     pub settings: Chosen,
-    /// See there.
-    pub recent: Recent,
+    /// Registrations that requests use: after the adapter, whose end stops them.
+    pub regions: Regions,
     /// What the device does with peers' memory.
     pub rdma: Rdma,
     /// What it moves now: after the adapter, whose end stops it.

@@ -3,10 +3,10 @@
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use ofi_api::{Address, Errno, Error, Info, Result, Statistic};
+use ofi_api::{Address, Errno, Error, Info, OpFlags, Result, Statistic};
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Arm, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted};
+use ofi_core::transport::{Arm, Host, Lanes, OutAccess, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted};
 
 use crate::lanes::EfaLanes;
 use crate::message::Token;
@@ -91,11 +91,30 @@ unsafe impl Lanes<Efa> for State {
         lanes.posted(out.flags, posted)
     }
 
+    #[inline(always)]
+    fn access_now<H: Host<Efa>>(&mut self, host: &mut H, out: &OutAccess) -> bool {
+        let Self::Open(lanes) = self else { return false };
+        let begun = lanes.lanes[out.peer as usize].access_now(&mut lanes.common, host, out);
+        if begun {
+            lanes.common.adapter.tell();
+        }
+        begun
+    }
+
     fn rma<H: Host<Efa>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
+        /// What [`Lane::access_now`] does anyway, and what is done here.
+        const PLAIN: OpFlags = OpFlags::COMPLETION.union(OpFlags::MORE).union(OpFlags::TRANSMIT_COMPLETE);
         let lanes = self.open()?;
         let lane = &mut lanes.lanes[out.peer as usize];
-        if let Some(posted) = lane.access_now(&mut lanes.common, host, out) {
-            return lanes.posted(out.flags, Ok(posted));
+        if let ([piece], [remote]) = (out.pieces, out.remote)
+            && PLAIN.contains(out.flags)
+            && out.len > 0
+        {
+            let (piece, remote) = (*piece, *remote);
+            let now = OutAccess { write: out.write, piece, remote, peer: out.peer, ticket: out.ticket };
+            if lane.access_now(&mut lanes.common, host, &now) {
+                return lanes.posted(out.flags, Ok(Posted::Pending));
+            }
         }
         let posted =
             lane.rma(&mut lanes.common, host, out).inspect(|_| lane.posted(&mut lanes.common, out.peer));

@@ -17,7 +17,7 @@ use crate::ids::Ids;
 use crate::lane::Lane;
 use crate::message::{Broken, Flow};
 use crate::native::{End, Rdma};
-use crate::region::Recent;
+use crate::held::Regions;
 use crate::srd::{From, Status};
 use crate::wire::{Control, Header, Malformed, Origin, Packet, RawAddress, parse};
 use crate::{Efa, address, settings};
@@ -67,7 +67,7 @@ impl EfaLanes {
             direct: info.fabric_attr.name == crate::provider::DIRECT,
             adapter,
             settings: settings::Chosen::now(),
-            recent: Recent::default(),
+            regions: Regions::default(),
             transfers: Slots::default(),
             ids: Ids::default(),
             dirty: Vec::new(),
@@ -232,6 +232,7 @@ impl EfaLanes {
             self.meet(host);
             self.held.offer(host, &mut self.common);
         }
+        self.common.regions.let_go(&self.common.domain.transport);
         self.polls = self.polls.wrapping_add(1);
         for peer in std::mem::take(&mut self.common.stalled) {
             let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);

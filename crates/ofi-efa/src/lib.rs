@@ -19,6 +19,7 @@ mod common;
 mod direct;
 mod domain;
 mod endpoint;
+mod held;
 mod ids;
 mod lane;
 mod lanes;

@@ -1,7 +1,6 @@
 //! The device's registration of an application's region, through which peers access the memory without this end.
 
-use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ofi_api::{HmemIface, MrAccess, MrAttr};
 use rustc_hash::FxHashSet;
@@ -13,56 +12,6 @@ use crate::srd::{self, Access};
 
 /// A registration that operations of this end use.
 pub type Local = Arc<Box<dyn srd::Region>>;
-
-/// The registration that an endpoint's operations used last: what stands in for a look into the cache.
-#[derive(Default)]
-pub struct Recent {
-    covers: Range<usize>,
-    region: Weak<Box<dyn srd::Region>>,
-    lkey: u32,
-    /// Removals from the cache that had been then.
-    removals: u64,
-}
-
-impl Recent {
-    /// A registration of memory that the application has registered. `None` for any other.
-    ///
-    /// # Safety
-    /// The memory is lent until the operation has ended, which holds the registration.
-    #[inline(always)]
-    pub unsafe fn find(&mut self, domain: &Domain, addr: *mut u8, len: usize) -> Option<(u32, Local)> {
-        let start = addr.addr();
-        // Before anything is found.
-        let removals = domain.cache.removals();
-        if self.removals == removals
-            && self.covers.start <= start
-            && start <= self.covers.end
-            && len <= self.covers.end - start
-            && let Some(region) = self.region.upgrade()
-        {
-            return Some((self.lkey, region));
-        }
-        // SAFETY: the caller's promise.
-        unsafe { self.look_up(domain, addr, len, removals) }
-    }
-
-    /// # Safety
-    /// As [`Recent::find`].
-    #[cold]
-    unsafe fn look_up(
-        &mut self,
-        domain: &Domain,
-        addr: *mut u8,
-        len: usize,
-        removals: u64,
-    ) -> Option<(u32, Local)> {
-        // SAFETY: the caller's promise.
-        let (covers, region) = unsafe { domain.registered(addr, len) }?;
-        let lkey = region.lkey();
-        *self = Self { covers, region: Arc::downgrade(&region), lkey, removals };
-        Some((lkey, region))
-    }
-}
 
 /// See the module.
 pub struct Region {

@@ -7,7 +7,7 @@
 use ofi_api::{Errno, Error, OpFlags, Piece, RemotePiece, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Host, OutRma, Payload, Peer, Posted, RemoteData, Ticket};
+use ofi_core::transport::{Host, OutAccess, OutRma, Payload, Peer, Posted, RemoteData, Ticket};
 
 use crate::Efa;
 use crate::adapter::Single;
@@ -15,7 +15,7 @@ use crate::common::Common;
 use crate::lane::Lane;
 use crate::native::Native;
 use crate::op::{Op, Work};
-use crate::region::Local;
+use crate::held::InUse;
 use crate::srd::{Action, Remote, Segment, Status};
 
 /// An access of one request, as its owner would have to be asked for it; or a message.
@@ -34,58 +34,53 @@ struct Access {
 struct Memory {
     segment: Segment,
     slot: Option<u32>,
-    region: Option<Local>,
+    region: Option<InUse>,
 }
 
 impl Lane {
-    /// Has the device do an access as most are, at once: of registered memory, in one piece at either end, with nothing
-    /// to tell. `None` says that nothing happened, and that [`Lane::rma`] knows why or does what else it takes.
+    /// Has the device do an access as most are, at once: of registered memory. `false` says that nothing happened, and
+    /// that [`Lane::rma`] knows why or does what else it takes.
     #[inline(always)]
     pub fn access_now<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        out: &OutRma<'_>,
-    ) -> Option<Posted> {
-        const PLAIN: OpFlags = OpFlags::COMPLETION.union(OpFlags::MORE).union(OpFlags::TRANSMIT_COMPLETE);
-        let ([piece], [remote]) = (out.pieces, out.remote) else { return None };
-        let can = if out.write { self.native.write } else { self.native.read };
-        let fits = out.len > 0 && out.len <= common.rdma.longest && remote.key <= u64::from(u32::MAX);
-        if !can || !fits || !out.flags.difference(PLAIN).is_empty() || !self.may_send_now() {
-            return None;
+        &OutAccess { write, piece, remote, peer, ticket }: &OutAccess,
+    ) -> bool {
+        let can = if write { self.native.write } else { self.native.read };
+        let fits = piece.len <= common.rdma.longest && remote.key <= u64::from(u32::MAX);
+        if !can || !fits || !self.may_send_now() || !self.singles.is_empty() || !common.adapter.has_room() {
+            return false;
         }
-        if !self.singles.is_empty() || !common.adapter.has_room() {
-            return None;
+        if remote.addr.checked_add(remote.len as u64).is_none() {
+            return false;
         }
-        remote.addr.checked_add(remote.len as u64)?;
         // SAFETY: lent until the operation ends, which it does after the device's request (`Lane::is_busy`,
         // `settle_receives`).
-        let (lkey, region) = unsafe { common.recent.find(&common.domain.transport, piece.addr, out.len) }?;
-        let segment = Segment { addr: piece.addr, len: out.len, lkey };
+        let found = unsafe { common.regions.find(&common.domain.transport, piece.addr, piece.len) };
+        let Some((lkey, held)) = found else { return false };
+        let segment = Segment { addr: piece.addr, len: piece.len, lkey };
         let at = Remote { addr: remote.addr, rkey: remote.key as u32 };
-        let action = match out.write {
+        let action = match write {
             true => Action::Write { from: segment, at, data: None },
             false => Action::Read { into: segment, at },
         };
-        // Over `efa-direct` nobody else is asked.
-        let access = (!common.direct).then_some(Access {
-            write: out.write,
-            piece: *piece,
-            remote: *remote,
-            told: None,
-        });
-        let op = Op { work: Work::Alone(Alone { access }), unacked: 0, making: false, awaits: true, id: 0 };
         self.outstanding += 1;
         self.transfers += 1;
-        let op = host.open(out.peer, out.ticket, op);
-        let single = Single { peer: out.peer, op, action, slot: None, region: Some(region) };
+        // Over `efa-direct` nobody else is asked.
+        let direct = common.direct;
+        let op = host.open_with(peer, ticket, || {
+            let access = (!direct).then_some(Access { write, piece, remote, told: None });
+            Op { work: Work::Alone(Alone { access }), unacked: 0, making: false, awaits: true, id: 0 }
+        });
+        let single = Single { peer, op, action, slot: None, region: Some(held) };
         // SAFETY: its memory is registered, as the request holds it, and lent until it has ended.
         unsafe { common.adapter.single(self.to, single) };
-        match out.write {
+        match write {
             true => common.counts.native_writes += 1,
             false => common.counts.native_reads += 1,
         }
-        Some(Posted::Pending)
+        true
     }
 
     /// Memory that the device reads, or writes if `fills`. `None`: it cannot be registered.
@@ -99,7 +94,7 @@ impl Lane {
         if !injected {
             // SAFETY: lent until the operation ends, which it does after the device's request (`Lane::is_busy`,
             // `settle_receives`).
-            if let Some((lkey, region)) = unsafe { common.recent.find(domain, addr, len) } {
+            if let Some((lkey, region)) = unsafe { common.regions.find(domain, addr, len) } {
                 let segment = Segment { addr, len, lkey };
                 return Ok(Some(Memory { segment, slot: None, region: Some(region) }));
             }
@@ -117,7 +112,7 @@ impl Lane {
         match unsafe { domain.local(addr, len) } {
             Ok(region) => {
                 let segment = Segment { addr, len, lkey: region.lkey() };
-                Ok(Some(Memory { segment, slot: None, region: Some(region) }))
+                Ok(Some(Memory { segment, slot: None, region: Some(common.regions.hold(region)) }))
             }
             Err(error) => {
                 tracing::debug!(target: "ofi::efa::ep_data", %error, "an access goes through the peer");
@@ -173,7 +168,7 @@ impl Lane {
             return false;
         }
         // SAFETY: lent until the operation ends, which it does after the device's request (`Lane::is_busy`).
-        let found = unsafe { common.recent.find(&common.domain.transport, addr, len) };
+        let found = unsafe { common.regions.find(&common.domain.transport, addr, len) };
         let Some((lkey, region)) = found else { return false };
         let action = Action::Send { from: Segment { addr, len, lkey }, inline: false, data };
         self.post_alone(common, host, (peer, ticket), Alone { access: None }, action, (None, Some(region)));
@@ -188,7 +183,7 @@ impl Lane {
         (peer, ticket): (Peer, Ticket),
         alone: Alone,
         action: Action,
-        (slot, region): (Option<u32>, Option<Local>),
+        (slot, region): (Option<u32>, Option<InUse>),
     ) {
         self.outstanding += 1;
         let op = Op { work: Work::Alone(alone), unacked: 0, making: false, awaits: true, id: 0 };
@@ -272,7 +267,9 @@ impl Lane {
     ) {
         self.transfers -= 1;
         // Before the application has its memory back.
-        drop(region);
+        if let Some(region) = region {
+            common.regions.release(region);
+        }
         self.end_alone(common, host, (peer, op), slot, status);
         if let Some(slot) = slot {
             common.adapter.give_slot(slot);

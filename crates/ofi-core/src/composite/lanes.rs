@@ -15,7 +15,7 @@ use crate::domain::DomainPart;
 use crate::slots::SlotId;
 use crate::sys::WaitSet;
 use crate::transport::{
-    Arm, Attendant, Held, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted, SharedReceives,
+    Arm, Attendant, Held, Host, Lanes, OutAccess, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted, SharedReceives,
     Transport,
 };
 
@@ -257,6 +257,19 @@ unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
         let route = self.route(host, out.peer)?;
         let out = OutMessage { peer: route.local(), ..*out };
         over!(self, route, host, |lanes, host| lanes.send(host, &out))
+    }
+
+    #[inline(always)]
+    fn access_now<H: Host<Both<P>>>(&mut self, host: &mut H, out: &OutAccess) -> bool {
+        let route = self.routes.get(out.peer);
+        // The near transport's accesses have no other way than `rma`.
+        if route.is_open() || route.side() == NEAR {
+            return false;
+        }
+        self.pace.wake();
+        let mut heard = false;
+        let out = OutAccess { peer: route.local(), ..*out };
+        self.far.access_now(&mut FarHost::<P, H>::new(&mut self.routes, host, &mut heard), &out)
     }
 
     fn rma<H: Host<Both<P>>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {

@@ -247,6 +247,17 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
         self.host.open(self.routes.peer(S::INDEX, peer), ticket, S::op(op))
     }
 
+    #[inline(always)]
+    fn open_with(
+        &mut self,
+        peer: Peer,
+        ticket: Ticket,
+        make: impl FnOnce() -> <S::Is as Transport>::Op,
+    ) -> SlotId {
+        *self.heard = true;
+        self.host.open_with(self.routes.peer(S::INDEX, peer), ticket, || S::op(make()))
+    }
+
     fn abandon(&mut self, id: SlotId) {
         self.host.abandon(id);
     }

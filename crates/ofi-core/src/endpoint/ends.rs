@@ -281,9 +281,15 @@ impl<T: Transport> Host<T> for Ends<T> {
         }
     }
 
+    #[inline]
     fn open(&mut self, peer: Peer, ticket: Ticket, op: T::Op) -> SlotId {
+        self.open_with(peer, ticket, || op)
+    }
+
+    #[inline(always)]
+    fn open_with(&mut self, peer: Peer, ticket: Ticket, make: impl FnOnce() -> T::Op) -> SlotId {
         self.sender(ticket.at).1.credits[Credit::Transmit as usize] -= 1;
-        self.tx.ops.insert(TxOp { peer, ticket, op })
+        self.tx.ops.insert_with(|| TxOp { peer, ticket, op: make() })
     }
 
     fn abandon(&mut self, id: SlotId) {

@@ -12,7 +12,7 @@ use crate::cntr::Kind;
 use crate::cq::Credit;
 use crate::lock::Guard;
 use crate::transport::Posted as Outcome;
-use crate::transport::{Lanes, OutMessage, OutRma, Peer, RxName, Ticket, Transport};
+use crate::transport::{Lanes, OutAccess, OutMessage, OutRma, Peer, Route, RxName, Ticket, Transport};
 
 #[cold]
 pub(super) fn not_enabled() -> Error {
@@ -176,7 +176,38 @@ impl<T: Transport> State<T> {
 }
 
 impl<T: Transport> State<T> {
+    /// A read or a write as most are, as [`State::send_now`] for sends: plain, of one piece at either end, to a peer
+    /// that has its lane.
+    #[inline(always)]
+    fn access_now(&mut self, op: &RmaOp<'_>, write: bool) -> bool {
+        let quick = self.ends.tx.quick_access[usize::from(write)];
+        let ([piece], [remote]) = (op.buf.pieces(), op.remote) else { return false };
+        let len = piece.len;
+        if op.call != Call::Plain || !op.flags.is_empty() || len == 0 || len >= quick.below {
+            return false;
+        }
+        if remote.len != len || piece.addr.is_null() {
+            return false;
+        }
+        let Some(peer) = self.ends.peers.get(op.peer) else { return false };
+        if self.ends.boxes.credits[Credit::Transmit as usize] == 0 {
+            return false;
+        }
+        let kind = if write { CompletionFlags::WRITE } else { CompletionFlags::READ };
+        let (flags, route) = (CompletionFlags::RMA | kind, Route::ENDPOINT);
+        let ticket = Ticket { context: op.context, flags, signal: quick.signal, len, route, at: 0 };
+        let out = OutAccess { write, piece: *piece, remote: *remote, peer, ticket };
+        let Some((lanes, host)) = self.split() else { return false };
+        if !lanes.access_now(host, &out) {
+            return false;
+        }
+        let counts = &mut self.ends.tx.counts;
+        *(if write { &mut counts.writes } else { &mut counts.reads }) += 1;
+        true
+    }
+
     /// Posts a remote access of transmit context `at`.
+    #[inline(never)]
     pub(super) fn rma(&mut self, at: u16, op: &RmaOp<'_>, write: bool) -> Result<()> {
         let checked = self.ends.sender(at).0.check_rma(op, write)?;
         self.checked_rma(at, op, write, checked)
@@ -233,6 +264,11 @@ impl<T: Transport> EpCore<T> {
 
     pub(super) fn rma(&self, op: &RmaOp<'_>, write: bool) -> Result<()> {
         let mut guard = self.state.lock();
+        if guard.access_now(op, write) {
+            drop(guard);
+            self.domain.works.run_if_due();
+            return Ok(());
+        }
         let outcome = guard.rma(0, op, write);
         self.posted(guard, outcome)
     }

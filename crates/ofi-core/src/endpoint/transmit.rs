@@ -51,6 +51,15 @@ pub struct Quick {
     pub signal: bool,
 }
 
+/// What a read or a write of one piece at either end and no flags must satisfy, decided as [`Quick`] is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QuickAccess {
+    /// Its length is below this.
+    pub below: usize,
+    /// Whether its success is reported.
+    pub signal: bool,
+}
+
 /// The transmit side of an endpoint.
 pub struct TxSide<T: Transport> {
     pub ops: Slots<TxOp<T::Op>>,
@@ -78,6 +87,8 @@ pub struct TxSide<T: Transport> {
     pub limits: Limits,
     /// Of untagged and tagged sends; made by [`TxSide::decide`].
     pub quick: [Quick; 2],
+    /// Of reads and writes; as `quick`.
+    pub quick_access: [QuickAccess; 2],
     pub counts: Counts,
 }
 
@@ -115,11 +126,12 @@ impl<T: Transport> TxSide<T> {
             atomics: AtomicSide::default(),
             limits: Limits::default(),
             quick: [Quick::default(); 2],
+            quick_access: [QuickAccess::default(); 2],
             counts: Counts::default(),
         }
     }
 
-    /// Decides [`Quick`] sends, whenever what they depend on has changed.
+    /// Decides [`Quick`] sends and accesses, whenever what they depend on has changed.
     pub fn decide(&mut self) {
         let below = |may: bool, limit: usize| if may { limit.saturating_add(1) } else { 0 };
         let [untagged, tagged] = self.may_send;
@@ -134,6 +146,12 @@ impl<T: Transport> TxSide<T> {
             inject: below(may && quick, inject.min(max)),
             signal: !self.selective && self.bound,
         });
+        // An access ends when it has been done, so this much may be asked for by default.
+        let plain = OpFlags::COMPLETION | OpFlags::TRANSMIT_COMPLETE;
+        let quick = plain.contains(self.op_flags) && !self.names;
+        let signal = self.bound && (!self.selective || self.op_flags.intersects(plain));
+        self.quick_access = [self.may_read, self.may_write]
+            .map(|may| QuickAccess { below: below(may && quick, limits.rma), signal });
     }
 
     /// The flags that hold for a call, and whether its success is reported.

@@ -60,6 +60,22 @@ impl OutRma<'_> {
     }
 }
 
+/// A remote read or write as most are: of one piece at either end, not empty, with nothing to tell the peer and no flags
+/// but those that its end satisfies (`FI_COMPLETION`, `FI_TRANSMIT_COMPLETE`).
+#[derive(Clone, Copy)]
+pub struct OutAccess {
+    /// A write, or a read.
+    pub write: bool,
+    /// Local memory.
+    pub piece: Piece,
+    /// The peer's memory, as long as the piece.
+    pub remote: RemotePiece,
+    /// Whose.
+    pub peer: Peer,
+    /// What [`Host::open`] needs.
+    pub ticket: Ticket,
+}
+
 /// An atomic operation on its way out. All lengths are those of the target.
 #[derive(Clone, Copy)]
 pub struct OutAtomic<'a> {
