@@ -1,6 +1,7 @@
 //! Contexts of a scalable endpoint that close while the device has requests of theirs.
 
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::{Arc, LazyLock};
 
 use ofi_efa::srd::{Access, Device};
 use ofi_efa::wire::Features;
@@ -22,16 +23,21 @@ fn scalable(on: impl Fn(Hints) -> Hints) -> (Side, Side, Side) {
     let hub = host.domain.open_scalable(&host.info).expect("a scalable endpoint");
     hub.bind_av(&host.av).unwrap();
     let hub = host.context(hub);
-    let context = |ep: Arc<dyn Endpoint>, direction| {
-        let queue = hub.domain.open_cq(&CqAttr::default()).unwrap();
-        ep.bind_cq(&queue, direction).unwrap();
-        ep.enable().unwrap();
-        hub.context_with(ep, queue)
-    };
-    let tx = context(hub.ep.transmit_context(0, None).unwrap().0, BindFlags::TRANSMIT);
-    let rx = context(hub.ep.receive_context(0, None).unwrap().0, BindFlags::RECV);
+    let tx = transmitting(&hub);
+    let rx = context(&hub, hub.ep.receive_context(0, None).unwrap().0, BindFlags::RECV);
     hub.ep.enable().unwrap();
     (hub, tx, rx)
+}
+
+fn context(hub: &Side, ep: Arc<dyn Endpoint>, direction: BindFlags) -> Side {
+    let queue = hub.domain.open_cq(&CqAttr::default()).unwrap();
+    ep.bind_cq(&queue, direction).unwrap();
+    ep.enable().unwrap();
+    hub.context_with(ep, queue)
+}
+
+fn transmitting(hub: &Side) -> Side {
+    context(hub, hub.ep.transmit_context(0, None).unwrap().0, BindFlags::TRANSMIT)
 }
 
 #[test]
@@ -69,23 +75,63 @@ fn memory_stays_registered_until_its_request_ends_though_its_context_has_closed(
     assert_eq!((DEVICE.registrations(), hub.statistic("efa_open_now")), (before, 0));
 }
 
-#[test]
-fn what_waits_for_its_peer_is_dropped_with_its_context() {
-    // Writes with data take receives, of which the peer has none.
+/// A device whose writes with data take receives.
+static SOLICITED: LazyLock<Arc<SimulatedDevice>> = LazyLock::new(|| {
     let device = SimulatedDevice::new("simulated2", Plan { unsolicited: false, ..Plan::default() });
     ofi_efa::srd::add(Arc::new(Handle(Arc::clone(&device))));
+    device
+});
+
+/// Writes to a peer that has no receive for the data, in `cut` pieces, and closes the context: nothing is left of it.
+fn close_while_a_write_waits(cut: &[Range<usize>]) {
+    let device = &*SOLICITED;
     let (hub, tx, rx) = scalable(|hints| hints.domain("simulated2-rdm"));
-    let raw = Raw::to(&device, &hub, &[C, &[Features::RDMA_WRITE]].concat(), 0);
+    let raw = Raw::to(device, &hub, &[C, &[Features::RDMA_WRITE]].concat(), 0);
     wait::drive(&[&tx, &rx], "its features", || (hub.statistic("efa_received") > 0).then_some(()));
     let to_raw = hub.insert_address(&Address::new(hub.name().format(), &raw.address.to_bytes()));
     let (there, from) = (Memory::new(LEN), Memory::patterned(LEN, 5));
     // SAFETY: the memory stays longer than the registration.
-    let region = unsafe { Handle(Arc::clone(&device)).register(there.as_ptr(), LEN, Access::RemoteWrite) };
+    let region = unsafe { Handle(Arc::clone(device)).register(there.as_ptr(), LEN, Access::RemoteWrite) };
     let key = region.as_ref().unwrap().rkey().into();
-    let there = RemotePiece { addr: there.as_ptr().expose_provenance() as u64, len: LEN, key };
+    let len = cut.iter().map(ExactSizeIterator::len).sum();
+    let there = RemotePiece { addr: there.as_ptr().expose_provenance() as u64, len, key };
     let before = device.registrations();
-    wait::drive(&[&tx, &rx], "room", || tx.out(to_raw, &from).context(2).data(7).write(&[there]).ok());
+    let pieces: Vec<_> = cut.iter().map(|part| from.slice(part.clone())).collect();
+    wait::drive(&[&tx, &rx], "room", || {
+        tx.out(to_raw, pieces.clone()).context(2).data(7).write(&[there]).ok()
+    });
     assert_eq!((hub.statistic("efa_native_writes"), hub.statistic("efa_open_now")), (1, 2));
     drop(tx);
     assert_eq!((device.registrations(), hub.statistic("efa_open_now")), (before, 0));
+    wait::drive(&[&rx], "its slot", || (hub.statistic("efa_packets_now") == 0).then_some(()));
+}
+
+#[test]
+fn what_waits_for_its_peer_is_dropped_with_its_context() {
+    let _alone = alone();
+    close_while_a_write_waits(&[0..LEN]);
+    // Through a slot, as a transfer.
+    close_while_a_write_waits(&[0..1000, 2000..3000]);
+}
+
+#[test]
+fn a_fence_does_not_wait_for_what_has_gone_with_its_context() {
+    let _alone = alone();
+    let (hub, tx, rx) = scalable(on_own_device);
+    // It takes messages, and never says that it has them.
+    let raw = Raw::to(&DEVICE, &hub, C, 8);
+    wait::drive(&[&tx, &rx], "its features", || (hub.statistic("efa_received") > 0).then_some(()));
+    let to_raw = hub.insert_address(&Address::new(hub.name().format(), &raw.address.to_bytes()));
+    let word = Memory::patterned(64, 5);
+    let delivered = OpFlags::COMPLETION | OpFlags::DELIVERY_COMPLETE;
+    wait::drive(&[&tx, &rx], "room", || tx.out(to_raw, &word).context(2).msg(delivered).send().ok());
+    let fenced = OpFlags::COMPLETION | OpFlags::FENCE;
+    let refused = tx.out(to_raw, &word).context(3).msg(fenced).send();
+    assert!(refused.is_err_and(|error| error.is_again()), "the first has not ended");
+    assert_eq!((hub.statistic("efa_open_now"), hub.statistic("efa_numbers_now")), (1, 1));
+    drop(tx);
+    assert_eq!((hub.statistic("efa_open_now"), hub.statistic("efa_numbers_now")), (0, 0));
+    let tx = transmitting(&hub);
+    wait::drive(&[&tx, &rx], "room", || tx.out(to_raw, &word).context(4).msg(fenced).send().ok());
+    wait::drive(&[&tx, &rx], "the fenced send", || tx.next_of(4)).done();
 }

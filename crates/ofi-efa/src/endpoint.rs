@@ -10,6 +10,7 @@ use ofi_core::transport::{Arm, Host, Lanes, OutAccess, OutAtomic, OutMessage, Ou
 
 use crate::lanes::EfaLanes;
 use crate::message::Token;
+use crate::op::Op;
 use crate::{Efa, address};
 
 /// An endpoint's lanes before and after it is enabled.
@@ -145,6 +146,12 @@ unsafe impl Lanes<Efa> for State {
     fn settle_receives<H: Host<Efa>>(&mut self, host: &mut H) {
         if let Self::Open(lanes) = self {
             lanes.settle_receives(host);
+        }
+    }
+
+    fn abandoned(&mut self, peer: Peer, op: Op) {
+        if let Self::Open(lanes) = self {
+            lanes.lanes[peer as usize].abandoned(&mut lanes.common, &op);
         }
     }
 

@@ -414,6 +414,18 @@ impl Lane {
         }
     }
 
+    /// An operation is gone with its context.
+    pub fn abandoned(&mut self, common: &mut Common, op: &Op) {
+        match &op.work {
+            // The end of its requests says that it is over.
+            Work::Native(_) | Work::Alone(_) => return,
+            Work::Lent(lent) => self.runts = self.runts.saturating_sub(lent.runt),
+            Work::Packed | Work::Out { .. } | Work::In { .. } => {}
+        }
+        common.ids.remove(op.id);
+        self.outstanding = self.outstanding.saturating_sub(1);
+    }
+
     /// Opens an operation with a number for the peer.
     pub fn open<H: Host<Efa>>(
         &mut self,

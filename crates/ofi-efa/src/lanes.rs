@@ -475,16 +475,16 @@ impl EfaLanes {
             Some((peer, &End::Access(op))) => host.op(peer, op).is_none(),
             None => false,
         });
+        for &id in &gone {
+            if let Some(peer) = common.transfers.get(id).map(|transfer| transfer.peer) {
+                self.lanes[peer as usize].stop_transfer(common, host, id);
+            }
+        }
         let mut alone = common.adapter.lent();
         alone.retain(|&(_, peer, op)| host.op(peer, op).is_none());
         let end = common.adapter.now() + SETTLE;
         let mut stopped = false;
         loop {
-            for &id in &gone {
-                if let Some(transfer) = common.transfers.get_mut(id) {
-                    transfer.todo.clear();
-                }
-            }
             gone.retain(|&id| common.transfers.get(id).is_some_and(|transfer| transfer.posted > 0));
             alone.retain(|&(id, ..)| common.adapter.is_posted(id));
             if gone.is_empty() && alone.is_empty() {

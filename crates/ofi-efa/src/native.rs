@@ -248,9 +248,12 @@ impl Lane {
         let (peer, id) = (request.peer, request.transfer);
         let Some(transfer) = common.transfers.get_mut(id) else { return };
         transfer.posted -= 1;
-        let again = status == Status::NotReady && self.ending.is_none() && self.dead.is_none();
+        let is_stopped = transfer.failed.is_some();
+        let again =
+            status == Status::NotReady && !is_stopped && self.ending.is_none() && self.dead.is_none();
         match status {
             Status::Done => {}
+            Status::NotReady if is_stopped => {}
             // One with data takes a receive at some devices.
             Status::NotReady if again => {
                 transfer.todo.push_back(request.step);
@@ -287,15 +290,20 @@ impl Lane {
         self.accessing.clear();
         self.stop_singles(common, host);
         for id in common.transfers.ids(|transfer| transfer.peer == peer) {
-            let Some(transfer) = common.transfers.get_mut(id) else { continue };
-            transfer.failed.get_or_insert(Status::Flushed);
-            transfer.todo.clear();
-            if transfer.posted == 0
-                && let Some(transfer) = common.transfers.remove(id)
-            {
-                self.transfers -= 1;
-                self.transferred(common, host, transfer);
-            }
+            self.stop_transfer(common, host, id);
+        }
+    }
+
+    /// Posts nothing more of a transfer, which ends if the device has nothing of it.
+    pub fn stop_transfer<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, id: SlotId) {
+        let Some(transfer) = common.transfers.get_mut(id) else { return };
+        transfer.failed.get_or_insert(Status::Flushed);
+        transfer.todo.clear();
+        if transfer.posted == 0
+            && let Some(transfer) = common.transfers.remove(id)
+        {
+            self.transfers -= 1;
+            self.transferred(common, host, transfer);
         }
     }
 
@@ -322,7 +330,11 @@ impl Lane {
         failed: Option<Status>,
         slot: Option<u32>,
     ) {
-        let Some(Op { work: Work::Native(native), .. }) = host.op(peer, id) else { return };
+        let Some(Op { work: Work::Native(native), .. }) = host.op(peer, id) else {
+            // Its context was closed.
+            self.outstanding = self.outstanding.saturating_sub(1);
+            return;
+        };
         let len = native.len;
         let from = slot.map(|slot| common.adapter.outgoing(slot));
         let errno = match failed {

@@ -143,6 +143,11 @@ impl Lane {
                     host.received(into, Err(self.ending.or(self.dead).unwrap_or(Errno::ECONNRESET)));
                 }
             }
+            // Its receive is gone with its context: nobody wants it.
+            Some(_) if incoming.receive().is_some_and(|into| host.receiving(into).is_none()) => {
+                let send_id = incoming.send_id;
+                self.control(common, incoming.peer, Control::EndOfRead { send_id, recv_id: 0 });
+            }
             Some(status) => {
                 tracing::debug!(target: "ofi::efa::ep_data", ?status, "a payload could not be read");
                 self.nack(common, host, incoming);
