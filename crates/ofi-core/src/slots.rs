@@ -50,8 +50,8 @@ impl<V> Slots<V> {
         let index = self.free.pop().unwrap_or_else(|| self.grow());
         let slot = &mut self.slots[index as usize];
         slot.generation = slot.generation.wrapping_add(1);
-        slot.value = None; // as it is: so nothing of an old value is to be dropped below
-        slot.value = Some(make());
+        // A free slot has no value, so that there is none to drop.
+        std::mem::forget(slot.value.replace(make()));
         SlotId(u64::from(slot.generation) << 32 | u64::from(index))
     }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use ibv::transfer::Step;
-use ofi_api::Result;
+use ofi_api::{Error, Result};
 use ofi_core::pages::Pages;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::Peer;
@@ -213,11 +213,7 @@ impl Adapter {
         self.doorbells += 1;
         // SAFETY: whoever posted them promised it.
         if let Err(error) = unsafe { self.qp.post(&self.untold) } {
-            tracing::warn!(target: "ofi::efa::ep_data", %error, "requests cannot be posted");
-            // The same for all: they end as if the device had refused them.
-            let status = Status::Refused(error.errno());
-            let refused = |request: &WorkRequest| Completion::Sent { id: request.id, status };
-            self.ready.extend(self.untold.iter().map(refused));
+            refused(&mut self.ready, &self.untold, &error);
         }
         self.untold.clear();
     }
@@ -295,6 +291,28 @@ impl Adapter {
         self.room -= 1;
         // SAFETY: the caller's promise.
         unsafe { self.post(WorkRequest { id, to, action }) };
+    }
+
+    /// Posts an operation of one request, for which there is room, and tells the device of it.
+    ///
+    /// # Safety
+    /// As [`Adapter::access`].
+    #[inline(always)]
+    pub unsafe fn single_now(&mut self, to: To, single: Single) {
+        if !self.untold.is_empty() || !self.returned.is_empty() {
+            // SAFETY: the caller's promise.
+            unsafe { self.single(to, single) };
+            return self.tell();
+        }
+        let action = single.action;
+        let id = self.posted.insert_with(|| Posted::Single(single)).to_wire();
+        self.room -= 1;
+        self.doorbells += 1;
+        let request = [WorkRequest { id, to, action }];
+        // SAFETY: the caller's promise.
+        if let Err(error) = unsafe { self.qp.post(&request) } {
+            refused(&mut self.ready, &request, &error);
+        }
     }
 
     /// Bytes that a request carries itself.
@@ -406,4 +424,12 @@ impl Adapter {
     pub fn fd(&self) -> std::os::fd::RawFd {
         self.qp.fd()
     }
+}
+
+/// Requests cannot be posted: they end as if the device had refused them, all for the same reason.
+#[cold]
+fn refused(ready: &mut VecDeque<Completion>, requests: &[WorkRequest], error: &Error) {
+    tracing::warn!(target: "ofi::efa::ep_data", %error, "requests cannot be posted");
+    let status = Status::Refused(error.errno());
+    ready.extend(requests.iter().map(|request| Completion::Sent { id: request.id, status }));
 }

@@ -95,11 +95,7 @@ unsafe impl Lanes<Efa> for State {
     #[inline(always)]
     fn access_now<H: Host<Efa>>(&mut self, host: &mut H, out: &OutAccess) -> bool {
         let Self::Open(lanes) = self else { return false };
-        let begun = lanes.lanes[out.peer as usize].access_now(&mut lanes.common, host, out);
-        if begun {
-            lanes.common.adapter.tell();
-        }
-        begun
+        lanes.lanes[out.peer as usize].access_now(&mut lanes.common, host, true, out)
     }
 
     fn rma<H: Host<Efa>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
@@ -113,7 +109,7 @@ unsafe impl Lanes<Efa> for State {
         {
             let (piece, remote) = (*piece, *remote);
             let now = OutAccess { write: out.write, piece, remote, peer: out.peer, ticket: out.ticket };
-            if lane.access_now(&mut lanes.common, host, &now) {
+            if lane.access_now(&mut lanes.common, host, false, &now) {
                 return lanes.posted(out.flags, Ok(Posted::Pending));
             }
         }

@@ -39,12 +39,13 @@ struct Memory {
 
 impl Lane {
     /// Has the device do an access as most are, at once: of registered memory. `false` says that nothing happened, and
-    /// that [`Lane::rma`] knows why or does what else it takes.
+    /// that [`Lane::rma`] knows why or does what else it takes. With `alone`, the device is told of it.
     #[inline(always)]
     pub fn access_now<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
+        alone: bool,
         &OutAccess { write, piece, remote, peer, ticket }: &OutAccess,
     ) -> bool {
         let can = if write { self.native.write } else { self.native.read };
@@ -74,8 +75,13 @@ impl Lane {
             Op { work: Work::Alone(Alone { access }), unacked: 0, making: false, awaits: true, id: 0 }
         });
         let single = Single { peer, op, action, slot: None, region: Some(held) };
-        // SAFETY: its memory is registered, as the request holds it, and lent until it has ended.
-        unsafe { common.adapter.single(self.to, single) };
+        if alone {
+            // SAFETY: its memory is registered, as the request holds it, and lent until it has ended.
+            unsafe { common.adapter.single_now(self.to, single) };
+        } else {
+            // SAFETY: as above.
+            unsafe { common.adapter.single(self.to, single) };
+        }
         match write {
             true => common.counts.native_writes += 1,
             false => common.counts.native_reads += 1,
