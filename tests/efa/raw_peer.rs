@@ -42,7 +42,7 @@ impl Raw {
     /// One that has said nothing.
     pub fn silent(device: &Arc<SimulatedDevice>, side: &Side, receives: usize) -> Self {
         let device = Handle(Arc::clone(device));
-        let mut qp = device.open(64, receives).unwrap();
+        let mut qp = device.open(64, receives, None).unwrap();
         let address = RawAddress { gid: device.gid(), qpn: qp.qpn(), connid: qp.qkey() };
         let peer = RawAddress::from_bytes(side.name().bytes()).unwrap();
         let to = To { handle: qp.attach(&peer.gid).unwrap(), qpn: peer.qpn, qkey: peer.connid };

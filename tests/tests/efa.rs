@@ -16,6 +16,8 @@ mod direct;
 mod native;
 #[path = "../near.rs"]
 mod near;
+#[path = "../efa/options.rs"]
+mod options;
 #[path = "../efa/raw.rs"]
 mod raw;
 #[path = "../efa/raw_peer.rs"]

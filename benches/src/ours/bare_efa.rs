@@ -82,7 +82,7 @@ unsafe impl Device for Bare {
         Ok(Box::new(Registered))
     }
 
-    fn open(&self, _sends: usize, _receives: usize) -> Result<Box<dyn QueuePair>> {
+    fn open(&self, _sends: usize, _receives: usize, _rnr_retry: Option<u8>) -> Result<Box<dyn QueuePair>> {
         let qpn = QUEUES.with_borrow_mut(|queues| {
             // The first number is nobody's, as on a device.
             queues.resize_with(queues.len().max(1) + 1, Queue::default);

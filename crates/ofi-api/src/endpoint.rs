@@ -144,11 +144,33 @@ pub enum EpOption {
     InjectAtomicSize = 19,
     /// Whether the endpoint is behind a firewall, for providers that connect. Refused.
     FirewallAddr = 20,
+    /// Provider `efa`: how often the device asks a receiver again that is not ready; 7 is without end. Set before enable,
+    /// as all that follow.
+    EfaRnrRetry = EFA,
+    /// Whether reads are executed by the memory's owner. Read-only.
+    EfaEmulatedRead = EFA + 1,
+    /// Whether writes are. Read-only.
+    EfaEmulatedWrite = EFA + 2,
+    /// Whether atomics are. Read-only.
+    EfaEmulatedAtomics = EFA + 3,
+    /// Whether the device reads and writes peers' memory.
+    EfaUseDeviceRdma = EFA + 4,
+    /// Whether messages arrive in order within each 128 bytes. They do not.
+    EfaSendrecvInOrder = EFA + 5,
+    /// Whether writes do. They do not.
+    EfaWriteInOrder = EFA + 6,
+    /// A promise that all peers run the same software.
+    EfaHomogeneousPeers = EFA + 7,
+    /// Whether writes with data take no receive of the peer.
+    EfaUseUnsolicitedWriteRecv = EFA + 8,
 }
+
+/// The first of provider `efa`.
+const EFA: i32 = -0x0EFA_0000;
 
 impl EpOption {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 30] = [
         Self::MinMultiRecv,
         Self::CmDataSize,
         Self::BufferedMin,
@@ -170,9 +192,24 @@ impl EpOption {
         Self::InjectRmaSize,
         Self::InjectAtomicSize,
         Self::FirewallAddr,
+        Self::EfaRnrRetry,
+        Self::EfaEmulatedRead,
+        Self::EfaEmulatedWrite,
+        Self::EfaEmulatedAtomics,
+        Self::EfaUseDeviceRdma,
+        Self::EfaSendrecvInOrder,
+        Self::EfaWriteInOrder,
+        Self::EfaHomogeneousPeers,
+        Self::EfaUseUnsolicitedWriteRecv,
     ];
 
-    /// The option with C's number. Numbers below zero are of single providers.
+    /// Whether it is 1 or 0, a `bool` in C.
+    pub fn is_bool(self) -> bool {
+        let number = self as i32;
+        self == Self::SharedMemoryPermitted || (number < 0 && self != Self::EfaRnrRetry)
+    }
+
+    /// The option with C's number. Numbers below zero are of single providers (`rdma/fi_ext.h`).
     pub fn from_c(number: i32) -> Option<Self> {
         Self::ALL.into_iter().find(|option| *option as i32 == number)
     }

@@ -415,8 +415,7 @@ unsafe extern "C" fn getopt(
         let ep = unsafe { object::of_fid::<fid_ep>(handle)? };
         let option = option(level, name)?;
         let value = ep.endpoint.option(option)?;
-        if option == EpOption::SharedMemoryPermitted {
-            // A C bool.
+        if option.is_bool() {
             // SAFETY: as above.
             return unsafe { crate::memory::put_sized(&[value as u8], place, len) };
         }
@@ -436,13 +435,9 @@ unsafe extern "C" fn setopt(
         // SAFETY: the C caller's promise, here and below.
         let ep = unsafe { object::of_fid::<fid_ep>(handle)? };
         let option = option(level, name)?;
-        if option == EpOption::SharedMemoryPermitted {
+        if option.is_bool() {
             if place.is_null() || len != size_of::<bool>() {
-                return Err(invalid(
-                    "the value of FI_OPT_SHARED_MEMORY_PERMITTED",
-                    "a bool",
-                    format!("{len} bytes"),
-                ));
+                return Err(invalid("the value of an option", "a bool", format!("{len} bytes")));
             }
             // SAFETY: one byte, whatever its value.
             let value = unsafe { place.cast::<u8>().read() };

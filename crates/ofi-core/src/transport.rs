@@ -15,8 +15,8 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
 
 use ofi_api::{
-    Address, AtomicKind, Context, Datatype, EpType, Errno, Error, FiOp, Info, LibraryMemory, MrAccess,
-    MrAttr, Piece, Placement, RemotePiece, Result, RxAttr, Statistic,
+    Address, AtomicKind, Context, Datatype, EpOption, EpType, Errno, Error, FiOp, Info, LibraryMemory,
+    MrAccess, MrAttr, Piece, Placement, RemotePiece, Result, RxAttr, Statistic,
 };
 
 use crate::slots::SlotId;
@@ -165,6 +165,24 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
         _attr: &RxAttr,
     ) -> Result<Option<Arc<dyn SharedReceives>>> {
         Ok(None)
+    }
+
+    /// An endpoint's option that only this transport has: what it is while `set` was set. `None`: it is not one of its.
+    fn option(
+        _domain: &Self::Domain,
+        _info: &Info,
+        _set: &[(EpOption, usize)],
+        _option: EpOption,
+    ) -> Option<usize> {
+        None
+    }
+
+    /// Checks a value for such an option. The lanes are told of it before they are enabled ([`Lanes::set_option`]).
+    ///
+    /// # Errors
+    /// Why it cannot be set.
+    fn check_option(_domain: &Self::Domain, _info: &Info, _option: EpOption, _value: usize) -> Result<()> {
+        Ok(())
     }
 
     /// What explains the `prov_errno` of error entries (`fi_cq_strerror`): error numbers, but for a domain whose
@@ -630,6 +648,9 @@ pub unsafe trait Lanes<T: Transport>: Send {
     /// (`FI_OPT_SHARED_MEMORY_PERMITTED`), which it may otherwise. Only asked where [`Transport::needs_shared_memory`]
     /// does not say that there is no other way.
     fn permit_shared_memory(&mut self, _permitted: bool) {}
+
+    /// Says before [`Lanes::enable`] what an option of the transport's own was set to ([`Transport::option`]).
+    fn set_option(&mut self, _option: EpOption, _value: usize) {}
 
     /// Who has the endpoint say what it owes when a peer asks after it and the application does not look.
     fn attend(&mut self, _attendant: Weak<dyn Attendant>) {}

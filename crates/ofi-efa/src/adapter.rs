@@ -142,15 +142,15 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// Opens it, with receives posted.
-    pub fn new(device: &dyn Device) -> Result<Self> {
+    /// Opens it, with receives posted. See [`Device::open`] for `rnr_retry`.
+    pub fn new(device: &dyn Device, rnr_retry: Option<u8>) -> Result<Self> {
         let limits = device.limits();
         let receives = settings::RX_SIZE.get().min(limits.receives);
         let sends = settings::TX_SIZE.get().min(limits.sends);
         let sending = Slab::new(device, sends, limits.mtu)?;
         let receiving = Slab::new(device, receives, limits.mtu)?;
         let room = limits.sends.saturating_sub(sends).min(REQUESTS);
-        let qp = device.open(sends + room, receives)?;
+        let qp = device.open(sends + room, receives, rnr_retry)?;
         let address = RawAddress { gid: device.gid(), qpn: qp.qpn(), connid: qp.qkey() };
         let mut adapter = Self {
             qp,

@@ -10,9 +10,9 @@ use ofi_core::transport::Peer;
 
 use crate::Efa;
 use crate::adapter::Adapter;
+use crate::held::Regions;
 use crate::ids::Ids;
 use crate::native::{Rdma, Transfer};
-use crate::held::Regions;
 use crate::settings::Chosen;
 use crate::transfer::{Answering, Incoming};
 use crate::wire::Features;

@@ -3,26 +3,29 @@
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use ofi_api::{Address, Errno, Error, Info, OpFlags, Result, Statistic};
+use ofi_api::{Address, EpOption, Errno, Error, Info, OpFlags, Result, Statistic};
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Arm, Host, Lanes, OutAccess, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted};
+use ofi_core::transport::{
+    Arm, Host, Lanes, OutAccess, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted,
+};
 
 use crate::lanes::EfaLanes;
 use crate::message::Token;
 use crate::op::Op;
+use crate::options::Options;
 use crate::{Efa, address};
 
 /// An endpoint's lanes before and after it is enabled.
 pub enum State {
-    Closed { domain: Arc<DomainPart<Efa>>, info: Box<Info> },
+    Closed { domain: Arc<DomainPart<Efa>>, info: Box<Info>, options: Options },
     Open(Box<EfaLanes>),
 }
 
 impl State {
     /// See [`ofi_core::transport::Transport::open_lanes`].
     pub fn new(domain: &Arc<DomainPart<Efa>>, info: &Info) -> Self {
-        Self::Closed { domain: Arc::clone(domain), info: Box::new(info.clone()) }
+        Self::Closed { domain: Arc::clone(domain), info: Box::new(info.clone()), options: Options::default() }
     }
 
     #[inline]
@@ -38,7 +41,7 @@ impl State {
 // wait for the device in `settle_receives`, and the queue pair is stopped before the rest goes.
 unsafe impl Lanes<Efa> for State {
     fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
-        let Self::Closed { domain, info } = self else {
+        let Self::Closed { domain, info, options } = self else {
             return Err(Error::new(Errno::EOPBADSTATE));
         };
         // The offer's own address says the device alone.
@@ -51,10 +54,16 @@ unsafe impl Lanes<Efa> for State {
                 "leave the name away, and tell others what fi_getname answers",
             ));
         }
-        let lanes = EfaLanes::new(domain, info)?;
+        let lanes = EfaLanes::new(domain, info, options)?;
         let address = address::named(&lanes.common.adapter.address);
         *self = Self::Open(Box::new(lanes));
         Ok(address)
+    }
+
+    fn set_option(&mut self, option: EpOption, value: usize) {
+        if let Self::Closed { options, .. } = self {
+            options.set(option, value);
+        }
     }
 
     fn peer<H: Host<Efa>>(&mut self, host: &mut H, address: &Address) -> Result<Peer> {

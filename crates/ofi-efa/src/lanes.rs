@@ -13,11 +13,12 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::adapter::{Adapter, Ended};
 use crate::common::{Common, Counts, Entry};
 use crate::direct::Held;
+use crate::held::Regions;
 use crate::ids::Ids;
 use crate::lane::Lane;
 use crate::message::{Broken, Flow};
 use crate::native::{End, Rdma};
-use crate::held::Regions;
+use crate::options::Options;
 use crate::srd::{From, Status};
 use crate::wire::{Control, Header, Malformed, Origin, Packet, RawAddress, parse};
 use crate::{Efa, address, settings};
@@ -55,15 +56,15 @@ pub struct EfaLanes {
 }
 
 impl EfaLanes {
-    pub fn new(domain: &Arc<DomainPart<Efa>>, info: &Info) -> Result<Self> {
-        let adapter = Adapter::new(&*domain.transport.device)?;
+    pub fn new(domain: &Arc<DomainPart<Efa>>, info: &Info, options: &Options) -> Result<Self> {
+        let adapter = Adapter::new(&*domain.transport.device, options.rnr_retry)?;
         let (timer, waits) = (Timer::new()?, WaitSet::new()?);
         waits.add(timer.fd())?;
         waits.add(adapter.fd())?;
         let common = Common {
             domain: Arc::clone(domain),
             caps: info.caps,
-            rdma: Rdma::of(&domain.transport.device.limits()),
+            rdma: Rdma::of(&domain.transport.device.limits(), options),
             direct: info.fabric_attr.name == crate::provider::DIRECT,
             adapter,
             settings: settings::Chosen::now(),

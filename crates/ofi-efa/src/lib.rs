@@ -27,6 +27,7 @@ mod message;
 mod native;
 mod near;
 mod op;
+mod options;
 mod provider;
 mod read;
 mod region;
@@ -40,7 +41,7 @@ pub mod wire;
 
 use std::sync::Arc;
 
-use ofi_api::{Address, EpType, Info, LibraryMemory, MrAttr, Placement, Result};
+use ofi_api::{Address, EpOption, EpType, Info, LibraryMemory, MrAttr, Placement, Result};
 use ofi_core::domain::{DomainPart, Registered};
 use ofi_core::transport::Transport;
 
@@ -71,6 +72,19 @@ unsafe impl Transport for Efa {
 
     fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Lanes> {
         Ok(endpoint::State::new(domain, info))
+    }
+
+    fn option(
+        domain: &Self::Domain,
+        info: &Info,
+        set: &[(EpOption, usize)],
+        option: EpOption,
+    ) -> Option<usize> {
+        options::value(domain, info, set, option)
+    }
+
+    fn check_option(domain: &Self::Domain, info: &Info, option: EpOption, value: usize) -> Result<()> {
+        options::check(domain, info, option, value)
     }
 
     fn register(domain: &Self::Domain, attr: &MrAttr<'_>) -> Result<Self::Region> {

@@ -26,6 +26,7 @@ use crate::adapter::Request;
 use crate::common::Common;
 use crate::lane::{Accesses, Lane};
 use crate::op::{Op, Work};
+use crate::options::Options;
 use crate::region::Local;
 use crate::rma::iovs;
 use crate::srd::Status;
@@ -249,8 +250,7 @@ impl Lane {
         let Some(transfer) = common.transfers.get_mut(id) else { return };
         transfer.posted -= 1;
         let is_stopped = transfer.failed.is_some();
-        let again =
-            status == Status::NotReady && !is_stopped && self.ending.is_none() && self.dead.is_none();
+        let again = status == Status::NotReady && !is_stopped && self.ending.is_none() && self.dead.is_none();
         match status {
             Status::Done => {}
             Status::NotReady if is_stopped => {}
@@ -432,9 +432,9 @@ pub struct Rdma {
 }
 
 impl Rdma {
-    /// As the device and the settings have it.
-    pub fn of(limits: &crate::srd::Limits) -> Self {
-        let on = crate::settings::USE_DEVICE_RDMA.get() && limits.rdma > 0;
+    /// As the device, the settings and an endpoint's options have it.
+    pub fn of(limits: &crate::srd::Limits, options: &Options) -> Self {
+        let on = crate::settings::USE_DEVICE_RDMA.get() && limits.rdma > 0 && !options.no_rdma;
         Self {
             read: on && limits.read,
             write: on && limits.write,

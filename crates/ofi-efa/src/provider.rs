@@ -14,6 +14,7 @@ use ofi_core::offer::{self, Base, Narrow};
 use crate::address;
 use crate::domain::domain_name;
 use crate::native::Rdma;
+use crate::options::Options;
 use crate::near::EfaOrShm;
 use crate::rma::IOV_LIMIT;
 use crate::srd::{self, Gid, Limits};
@@ -76,7 +77,7 @@ fn direct_variants(variants: &[Info], limits: &Limits) -> Vec<Info> {
         .filter(|info| info.domain_attr.mr_mode.expanded().contains(wanted))
         .cloned()
         .collect();
-    let rdma = Rdma::of(limits);
+    let rdma = Rdma::of(limits, &Options::default());
     let accesses = rdma.read && rdma.write && rdma.unsolicited;
     for info in &mut all {
         info.ep_attr.max_msg_size = if accesses { rdma.longest.max(limits.mtu) } else { limits.mtu };

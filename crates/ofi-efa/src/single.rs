@@ -12,10 +12,10 @@ use ofi_core::transport::{Host, OutAccess, OutRma, Payload, Peer, Posted, Remote
 use crate::Efa;
 use crate::adapter::Single;
 use crate::common::Common;
+use crate::held::InUse;
 use crate::lane::Lane;
 use crate::native::Native;
 use crate::op::{Op, Work};
-use crate::held::InUse;
 use crate::srd::{Action, Remote, Segment, Status};
 
 /// An access of one request, as its owner would have to be asked for it; or a message.

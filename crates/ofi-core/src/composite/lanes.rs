@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use ofi_api::{Address, EpType, Errno, Error, Info, Result, Statistic};
+use ofi_api::{Address, EpOption, EpType, Errno, Error, Info, Result, Statistic};
 
 use super::link::{Names, NearRequest, wrap};
 use super::pace::Pace;
@@ -15,8 +15,8 @@ use crate::domain::DomainPart;
 use crate::slots::SlotId;
 use crate::sys::WaitSet;
 use crate::transport::{
-    Arm, Attendant, Held, Host, Lanes, OutAccess, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted, SharedReceives,
-    Transport,
+    Arm, Attendant, Held, Host, Lanes, OutAccess, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted,
+    SharedReceives, Transport,
 };
 
 /// The near transport of an enabled endpoint.
@@ -205,6 +205,10 @@ unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
             lanes.permit_shared_memory(permitted);
         }
         self.far.permit_shared_memory(permitted);
+    }
+
+    fn set_option(&mut self, option: EpOption, value: usize) {
+        self.far.set_option(option, value);
     }
 
     fn peer<H: Host<Both<P>>>(&mut self, host: &mut H, address: &Address) -> Result<Peer> {

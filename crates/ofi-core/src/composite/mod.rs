@@ -22,7 +22,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use ofi_api::{
-    Address, AtomicKind, Datatype, EpType, FiOp, Info, LibraryMemory, MrAttr, Placement, Result, RxAttr,
+    Address, AtomicKind, Datatype, EpOption, EpType, FiOp, Info, LibraryMemory, MrAttr, Placement, Result,
+    RxAttr,
 };
 
 pub use either::Either;
@@ -131,6 +132,19 @@ unsafe impl<P: Pairing> Transport for Both<P> {
             None => None,
         };
         Ok(BothDomain { near, far: DomainPart::open(info, registered.part(|region| Some(&region.far)))? })
+    }
+
+    fn option(
+        domain: &Self::Domain,
+        info: &Info,
+        set: &[(EpOption, usize)],
+        option: EpOption,
+    ) -> Option<usize> {
+        P::Far::option(&domain.far.transport, info, set, option)
+    }
+
+    fn check_option(domain: &Self::Domain, info: &Info, option: EpOption, value: usize) -> Result<()> {
+        P::Far::check_option(&domain.far.transport, info, option, value)
     }
 
     fn error_text(domain: &Self::Domain) -> fn(i32) -> String {

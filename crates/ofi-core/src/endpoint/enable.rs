@@ -78,6 +78,7 @@ impl<T: Transport> EpCore<T> {
         let mut lanes = T::open_lanes(&core.domain.part, &info)?;
         state.key_in_use = key.map(|(_, in_use)| in_use);
         lanes.permit_shared_memory(state.shared_memory);
+        state.own_options.iter().for_each(|&(option, value)| lanes.set_option(option, value));
         let name = lanes.enable(state.name.as_ref())?;
         state.name = Some(name);
         let rx = &mut state.ends.rx;

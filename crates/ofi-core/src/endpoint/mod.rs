@@ -85,6 +85,8 @@ struct State<T: Transport> {
     named: bool,
     /// `FI_OPT_SHARED_MEMORY_PERMITTED`.
     shared_memory: bool,
+    /// Options of the transport's own that were set.
+    own_options: Vec<(EpOption, usize)>,
     /// Keeps the authorization key of the address vector there.
     key_in_use: Option<InUse>,
     patience: Patience,
@@ -343,6 +345,7 @@ impl<T: Transport> Ep<T> {
                 name: if accepts { None } else { info.src_addr.clone() },
                 named: false,
                 shared_memory: true,
+                own_options: Vec::new(),
                 key_in_use: None,
                 patience: Patience::default(),
             };

@@ -28,7 +28,11 @@ impl<T: Transport> EpCore<T> {
             EpOption::SharedMemoryPermitted => guard.shared_memory.into(),
             EpOption::TxSize => self.info.tx_attr.size,
             EpOption::RxSize => self.info.rx_attr.size,
-            other => return Err(refused(other)),
+            other => {
+                let domain = &self.domain.part.transport;
+                let own = T::option(domain, &self.info, &guard.own_options, other);
+                return own.ok_or_else(|| refused(other));
+            }
         })
     }
 
@@ -55,7 +59,7 @@ impl<T: Transport> EpCore<T> {
             EpOption::InjectAtomicSize => {
                 (&mut atomics.inject, max_inject.min(T::atomic_size(self.info.ep_attr.ep_type)))
             }
-            other => return Err(refused(other)),
+            other => return self.set_own(&mut guard, other, value),
         };
         if value > max {
             return Err(Error::wanted(
@@ -68,6 +72,31 @@ impl<T: Transport> EpCore<T> {
         }
         *field = value;
         guard.ends.tx.decide();
+        Ok(())
+    }
+
+    /// Sets an option of the transport's own.
+    fn set_own(&self, state: &mut State<T>, option: EpOption, value: usize) -> Result<()> {
+        let domain = &self.domain.part.transport;
+        if T::option(domain, &self.info, &state.own_options, option).is_none() {
+            return Err(refused(option));
+        }
+        if option.is_bool() && value > 1 {
+            return Err(not_a_bool(option, value));
+        }
+        T::check_option(domain, &self.info, option, value)?;
+        if state.lanes.is_some() {
+            // As C's provider answers it.
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                format!("endpoint option {option:?}"),
+                "an endpoint before fi_enable",
+                "an enabled one",
+                "set it first",
+            ));
+        }
+        state.own_options.retain(|(other, _)| *other != option);
+        state.own_options.push((option, value));
         Ok(())
     }
 
@@ -125,6 +154,12 @@ impl<T: Transport> Counted for EpCore<T> {
     }
 }
 
+#[cold]
+fn not_a_bool(option: EpOption, value: usize) -> Error {
+    let subject = format!("endpoint option {option:?}");
+    Error::wanted(Errno::EINVAL, subject, "true or false", value.to_string(), "give 1 or 0")
+}
+
 /// Why an option is not served, or not set.
 #[cold]
 fn refused(option: EpOption) -> Error {
@@ -154,13 +189,7 @@ impl<T: Transport> State<T> {
     /// Sets `FI_OPT_SHARED_MEMORY_PERMITTED`.
     fn permit_shared_memory(&mut self, value: usize) -> Result<()> {
         if value > 1 {
-            return Err(Error::wanted(
-                Errno::EINVAL,
-                "FI_OPT_SHARED_MEMORY_PERMITTED",
-                "true or false",
-                value.to_string(),
-                "give 1 or 0",
-            ));
+            return Err(not_a_bool(EpOption::SharedMemoryPermitted, value));
         }
         if self.lanes.is_some() {
             return Err(super::bad_state(

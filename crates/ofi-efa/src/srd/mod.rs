@@ -210,11 +210,17 @@ pub unsafe trait Device: Send + Sync {
     /// The memory stays, and is only touched by raw pointers, until the region is dropped.
     unsafe fn register(&self, addr: *mut u8, len: usize, access: Access) -> Result<Box<dyn Region>>;
 
-    /// Opens a queue pair for so many sends and receives at a time, which is ready for both.
+    /// Whether it can be told how often it asks a receiver again that is not ready.
+    fn asks_again(&self) -> bool {
+        false
+    }
+
+    /// Opens a queue pair for so many sends and receives at a time, which is ready for both. It asks receivers again
+    /// `rnr_retry` times, or as often as it thinks best.
     ///
     /// # Errors
     /// What the device answers.
-    fn open(&self, sends: usize, receives: usize) -> Result<Box<dyn QueuePair>>;
+    fn open(&self, sends: usize, receives: usize, rnr_retry: Option<u8>) -> Result<Box<dyn QueuePair>>;
 }
 
 /// A queue pair with its completion queue.

@@ -122,7 +122,11 @@ unsafe impl Device for System {
         Ok(Box::new(Registered(region.map_err(|error| failed(&error))?)))
     }
 
-    fn open(&self, sends: usize, receives: usize) -> Result<Box<dyn QueuePair>> {
+    fn asks_again(&self) -> bool {
+        self.rnr_retry.is_some()
+    }
+
+    fn open(&self, sends: usize, receives: usize, rnr_retry: Option<u8>) -> Result<Box<dyn QueuePair>> {
         let failed = |error: ibv::Error| failed(&error);
         let context = self.pd.context();
         let channel = CompletionChannel::new(context).map_err(failed)?;
@@ -144,7 +148,7 @@ unsafe impl Device for System {
         let qp = SrdQueuePair::new(attr).map_err(failed)?;
         let random = getrandom::u32().map_err(|error| Error::with(Errno::EIO, error.to_string()))?;
         let qkey = random & 0x7FFF_FFFF;
-        qp.activate(qkey, self.rnr_retry).map_err(failed)?;
+        qp.activate(qkey, self.rnr_retry.map(|usual| rnr_retry.unwrap_or(usual))).map_err(failed)?;
         let qpn = u16::try_from(qp.number()).map_err(|_| {
             Error::with(
                 Errno::EIO,

@@ -87,10 +87,15 @@ unsafe impl Device for Handle {
         }
     }
 
-    fn open(&self, sends: usize, _receives: usize) -> Result<Box<dyn QueuePair>> {
+    fn asks_again(&self) -> bool {
+        true
+    }
+
+    fn open(&self, sends: usize, _receives: usize, rnr_retry: Option<u8>) -> Result<Box<dyn QueuePair>> {
         let event = sys::eventfd()?;
         let fd = event.as_raw_fd();
         let mut inner = self.0.lock();
+        inner.rnr_retry = rnr_retry;
         let qkey = inner.draw() as u32 & 0x7FFF_FFFF;
         // Numbers are used again late, as on a device.
         let wanted = inner.next_qpn.take().filter(|qpn| !inner.queues.contains_key(qpn));

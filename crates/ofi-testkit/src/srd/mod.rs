@@ -122,6 +122,8 @@ struct Inner {
     last_key: u32,
     /// The memory of the last request.
     last_used: usize,
+    /// What the last queue pair was opened with.
+    rnr_retry: Option<u8>,
 }
 
 impl Inner {
@@ -223,6 +225,7 @@ impl SimulatedDevice {
             registered: HashMap::new(),
             last_key: 0,
             last_used: 0,
+            rnr_retry: None,
         };
         Self {
             name: name.to_string(),
@@ -270,6 +273,12 @@ impl SimulatedDevice {
     /// Where the memory of the newest request lies.
     pub fn last_used(&self) -> usize {
         self.lock().last_used
+    }
+
+    /// How often receivers are asked again for the queue pair that was opened last, if that was said. They are asked
+    /// once here.
+    pub fn rnr_retry(&self) -> Option<u8> {
+        self.lock().rnr_retry
     }
 
     /// Requests that are under way.

@@ -1,0 +1,73 @@
+//! Endpoint options of C's provider `efa` (`ofi-efa/options.rs`).
+
+use ofi_testkit::prelude::*;
+
+use super::EfaPair;
+use super::native::{DEVICE, alone, cost, on_own_device};
+
+fn disabled() -> Side {
+    let kit: &dyn Kit = &EfaPair;
+    kit.opening().hints(on_own_device).open_disabled().expect("an endpoint")
+}
+
+fn errno(result: Result<(), Error>) -> Errno {
+    result.unwrap_err().errno()
+}
+
+#[test]
+fn options_of_c_s_provider_are_read_and_set_before_the_endpoint_is_enabled() {
+    let _alone = alone();
+    let side = disabled();
+    let all = EpOption::ALL.into_iter().filter(|option| (*option as i32) < 0);
+    let values: Vec<_> = all.map(|option| side.ep.option(option)).collect();
+    assert_eq!(values, [3, 0, 0, 1, 1, 0, 0, 0, 1].map(Ok), "fi_ext.h's order");
+    assert_eq!(EpOption::EfaRnrRetry as i32, -(0xefa << 16));
+    for (option, value, wanted) in [
+        (EpOption::EfaRnrRetry, 8, Errno::EINVAL),
+        (EpOption::EfaEmulatedRead, 1, Errno::ENOPROTOOPT),
+        (EpOption::EfaSendrecvInOrder, 1, Errno::EOPNOTSUPP),
+        (EpOption::EfaWriteInOrder, 1, Errno::EOPNOTSUPP),
+        (EpOption::EfaUseUnsolicitedWriteRecv, 0, Errno::EOPNOTSUPP),
+        (EpOption::EfaHomogeneousPeers, 2, Errno::EINVAL),
+    ] {
+        assert_eq!(errno(side.ep.set_option(option, value)), wanted, "{option:?}");
+    }
+    for (option, value) in [
+        (EpOption::EfaRnrRetry, 5),
+        (EpOption::EfaWriteInOrder, 0),
+        (EpOption::EfaHomogeneousPeers, 1),
+        (EpOption::EfaUseUnsolicitedWriteRecv, 1),
+    ] {
+        side.ep.set_option(option, value).unwrap();
+        assert_eq!(side.ep.option(option), Ok(value));
+    }
+    side.ep.enable().unwrap();
+    assert_eq!(DEVICE.rnr_retry(), Some(5));
+    assert_eq!(errno(side.ep.set_option(EpOption::EfaRnrRetry, 1)), Errno::EINVAL);
+    assert_eq!(side.ep.option(EpOption::EfaRnrRetry), Ok(5));
+    disabled().ep.enable().unwrap();
+    assert_eq!(DEVICE.rnr_retry(), None);
+}
+
+#[test]
+fn an_endpoint_that_uses_no_device_for_accesses_asks_their_owner() {
+    let _alone = alone();
+    for on in [true, false] {
+        let (a, b) = (disabled(), disabled());
+        a.ep.set_option(EpOption::EfaUseDeviceRdma, on.into()).unwrap();
+        let emulated = [EpOption::EfaEmulatedRead, EpOption::EfaEmulatedWrite].map(|it| a.ep.option(it));
+        assert_eq!(emulated.map(Result::unwrap), [usize::from(!on); 2]);
+        [&a, &b].iter().for_each(|side| side.ep.enable().unwrap());
+        let pair = Pair::of(a, b);
+        pair.warm_up();
+        let memory = Memory::new(64);
+        let region = pair.b.register(&memory, MrAccess::REMOTE_WRITE).unwrap();
+        let from = Memory::patterned(64, 3);
+        let [writes, ..] = cost(&pair.a, || {
+            pair.post(|| pair.a.out(pair.to_b, &from).context(2).write(&[remote(&region)]));
+            pair.done(&pair.a);
+        });
+        memory.check(64, 3);
+        assert_eq!(writes, u64::from(on));
+    }
+}
