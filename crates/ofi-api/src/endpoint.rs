@@ -144,8 +144,8 @@ pub enum EpOption {
     InjectAtomicSize = 19,
     /// Whether the endpoint is behind a firewall, for providers that connect. Refused.
     FirewallAddr = 20,
-    /// Provider `efa`: how often the device asks a receiver again that is not ready; 7 is without end. Set before enable,
-    /// as all that follow.
+    /// Provider `efa`: how often the device asks a receiver again that is not ready; 7 is without end. Set before
+    /// enable, as all that follow.
     EfaRnrRetry = EFA,
     /// Whether reads are executed by the memory's owner. Read-only.
     EfaEmulatedRead = EFA + 1,

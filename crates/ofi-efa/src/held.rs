@@ -1,8 +1,8 @@
 //! The registrations of local memory that an endpoint's requests use.
 //!
 //! Uses are counted here, under the endpoint's lock, so that one more takes no locked instruction. The registration
-//! that was used last stays until another one is, or until one of the domain's is removed: then the next request, or the
-//! next poll, lets it go.
+//! that was used last stays until another one is, or until one of the domain's is removed: then the next request, or
+//! the next poll, lets it go.
 
 use std::ops::Range;
 

@@ -14,8 +14,8 @@ use ofi_core::offer::{self, Base, Narrow};
 use crate::address;
 use crate::domain::domain_name;
 use crate::native::Rdma;
-use crate::options::Options;
 use crate::near::EfaOrShm;
+use crate::options::Options;
 use crate::rma::IOV_LIMIT;
 use crate::srd::{self, Gid, Limits};
 
