@@ -1,4 +1,4 @@
-//! Grains as streams: several flows in one thread, missed grains, a flow that goes.
+//! Flows as streams: several of both kinds in one thread, missed data, a flow that goes.
 
 mod common;
 
@@ -9,9 +9,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use common::{Folder, camera};
+use common::{Folder, camera, microphone};
 use futures_core::Stream;
-use mxl::{BatchHints, Error, Grains, Wait};
+use mxl::{Batch, BatchHints, Batches, Error, Grains, SampleWriter, Wait, wait_any};
 
 struct Unpark(Thread);
 
@@ -103,4 +103,153 @@ fn a_stream_that_is_late_says_so_and_goes_on() {
     }
     assert!(matches!(items.next(), Some(Err(Error::Skipped { index: 31 }))));
     assert_eq!(items.next().unwrap().unwrap(), 32);
+}
+
+fn commit(writer: &mut SampleWriter, index: u64, count: u64) {
+    let mut open = writer.open(index, count).unwrap();
+    for channel in 0..2 {
+        let samples: Vec<f32> = (index - count..index).map(|index| index as f32).collect();
+        open.write_channel(channel, &samples).unwrap();
+    }
+    open.commit().unwrap();
+}
+
+/// The next item of a stream of samples, and how often it was polled.
+fn next_batch(stream: &mut Batches) -> (Option<Result<Batch, Error>>, usize) {
+    block_on(poll_fn(|context| Pin::new(&mut *stream).poll_next(context)))
+}
+
+#[test]
+fn samples_come_in_batches_beside_grains_in_one_thread() {
+    const BATCH: u64 = 480;
+    let folder = Folder::new();
+    let domain = folder.domain();
+    let pictures = domain.create_grains(&camera(), &BatchHints::default()).unwrap().writer;
+    let mut sound = domain.create_samples(&microphone(2), &BatchHints::default()).unwrap().writer;
+    let (pictures_id, sound_id) = (pictures.id(), sound.id());
+    let mut grains = Arc::new(domain.read_grains(pictures_id).unwrap()).stream(100);
+    let reader = Arc::new(domain.read_samples(sound_id).unwrap());
+    let mut batches = reader.stream(48_000, BATCH).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for step in 0..20 {
+                commit(&mut sound, 48_000 + (step + 1) * BATCH, BATCH);
+                if step % 2 == 0 {
+                    pictures.open(100 + step / 2).unwrap().commit().unwrap();
+                }
+                std::thread::sleep(Duration::from_millis(3));
+            }
+        });
+        let (mut grain, mut sample) = (100, 48_000);
+        while grain < 110 || sample < 48_000 + 20 * BATCH {
+            block_on(poll_fn(|context| {
+                if let Poll::Ready(item) = Pin::new(&mut grains).poll_next(context) {
+                    assert_eq!(item.unwrap().unwrap().index, grain);
+                    grain += 1;
+                    return Poll::Ready(());
+                }
+                let Poll::Ready(item) = Pin::new(&mut batches).poll_next(context) else {
+                    return Poll::Pending;
+                };
+                let Batch { index, count } = item.unwrap().unwrap();
+                assert_eq!((index - count, count), (sample, BATCH));
+                sample = index;
+                let mut samples = vec![0_f32; BATCH as usize];
+                reader.read(index, count, Wait::Not).unwrap().read_channel(1, &mut samples).unwrap();
+                assert_eq!(samples[7], (index - count + 7) as f32);
+                Poll::Ready(())
+            }));
+        }
+    });
+    drop(sound);
+    let (item, polls) = next_batch(&mut batches);
+    assert!(matches!(item, Some(Err(Error::FlowInvalid))), "{item:?}");
+    assert!(polls < 100, "it slept: {polls} polls");
+    assert!(next_batch(&mut batches).0.is_none());
+}
+
+#[test]
+fn a_stream_of_samples_that_is_late_says_so_and_goes_on() {
+    let folder = Folder::new();
+    let domain = folder.domain();
+    let mut writer = domain.create_samples(&microphone(2), &BatchHints::default()).unwrap().writer;
+    let reader = Arc::new(domain.read_samples(writer.id()).unwrap());
+    for step in 1..=100 {
+        commit(&mut writer, step * 480, 480);
+    }
+    let mut batches = reader.stream(480, 100).unwrap();
+    let Some(Err(Error::TooLate { index: 580, oldest })) = next_batch(&mut batches).0 else { panic!() };
+    let first = next_batch(&mut batches).0.unwrap().unwrap();
+    let start = first.index - first.count;
+    assert!(start >= oldest && start < oldest + 100 && (start - 480) % 100 == 0, "{first:?} and {oldest}");
+    assert_eq!(next_batch(&mut batches).0.unwrap().unwrap().index, first.index + 100);
+    for count in [0, reader.max_read() + 1] {
+        assert!(matches!(reader.stream(0, count), Err(Error::Argument(_))));
+    }
+}
+
+/// Samples that complete no batch of the writer's wake nobody, and the waiting thread never rests for other flows.
+#[test]
+fn samples_without_a_signal_are_seen_while_other_flows_are_busy() {
+    let folder = Folder::new();
+    let domain = folder.domain();
+    let mut sound = domain.create_samples(&microphone(2), &BatchHints::default()).unwrap().writer;
+    let busy = domain.create_grains(&camera(), &BatchHints::default()).unwrap().writer;
+    let reader = Arc::new(domain.read_samples(sound.id()).unwrap());
+    commit(&mut sound, 48_000, 480);
+    let mut batches = reader.stream(48_000, 100).unwrap();
+    let mut grains = Arc::new(domain.read_grains(busy.id()).unwrap()).stream(0);
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let end = std::sync::atomic::Ordering::Relaxed;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for index in 1..4000 {
+                busy.open(index).unwrap().commit().unwrap();
+                std::thread::sleep(Duration::from_millis(5));
+                if index == 10 {
+                    commit(&mut sound, 48_100, 100);
+                }
+                if is_over.load(end) {
+                    return;
+                }
+            }
+        });
+        // Another task keeps the waiting thread busy.
+        scope.spawn(|| {
+            while !is_over.load(end) {
+                block_on(poll_fn(|context| {
+                    let is_ready = Pin::new(&mut grains).poll_next(context).is_ready();
+                    if is_ready || is_over.load(end) { Poll::Ready(()) } else { Poll::Pending }
+                }));
+            }
+        });
+        let begin = Instant::now();
+        let batch = next_batch(&mut batches);
+        is_over.store(true, end);
+        assert_eq!(batch.0.unwrap().unwrap(), Batch { index: 48_100, count: 100 });
+        assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    });
+}
+
+#[test]
+fn one_wait_is_for_grains_and_samples() {
+    let folder = Folder::new();
+    let domain = folder.domain();
+    let pictures = domain.create_grains(&camera(), &BatchHints::default()).unwrap().writer;
+    let mut sound = domain.create_samples(&microphone(2), &BatchHints::default()).unwrap().writer;
+    let grains = domain.read_grains(pictures.id()).unwrap();
+    let samples = domain.read_samples(sound.id()).unwrap();
+    let watches = || [grains.watch(), samples.watch()];
+    assert!(!wait_any(&watches(), Wait::For(Duration::from_millis(5))));
+    let changed = |watches: [mxl::Watch<'_>; 2]| watches.map(|watch| watch.changed());
+    std::thread::scope(|scope| {
+        let seen = watches();
+        scope.spawn(|| commit(&mut sound, 480, 480));
+        assert!(wait_any(&seen, Wait::For(Duration::from_secs(20))));
+        assert_eq!(changed(seen), [false, true]);
+        let seen = watches();
+        scope.spawn(|| pictures.open(1).unwrap().commit().unwrap());
+        assert!(wait_any(&seen, Wait::For(Duration::from_secs(20))));
+        assert_eq!(changed(seen), [true, false]);
+    });
 }

@@ -30,7 +30,7 @@ pub use garbage::Collected;
 pub use grains::{GrainInfo, GrainReader, GrainWriter, OpenGrain, ReadGrain};
 pub use samples::{OpenSamples, ReadSamples, Sample, SampleReader, SampleWriter};
 #[cfg(feature = "stream")]
-pub use stream::Grains;
+pub use stream::{Batch, Batches, Grains};
 pub use sync_group::SyncGroup;
 pub use time::Rational;
 pub use uuid::Uuid;

@@ -1,20 +1,18 @@
-//! Grains of a flow as a stream, for programs with an executor: feature `stream`.
-//!
-//! One thread waits for all streams of a process, by one system call for up to 127 of them, and ends with the last that
-//! waits.
+//! Flows as streams, for programs with an executor: feature `stream`.
+
+mod sleeper;
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use futures_core::{FusedStream, Stream};
 
-use super::futex;
 use super::grains::{GrainInfo, GrainReader};
-use super::wait::{FALLBACK, SLICE, Wait};
+use super::samples::SampleReader;
+use super::wait::Wait;
 use crate::Error;
+use sleeper::Place;
 
 /// The whole grains of a flow, each index once. Made by [`GrainReader::stream`].
 ///
@@ -25,17 +23,14 @@ use crate::Error;
 pub struct Grains {
     reader: Arc<GrainReader>,
     next: u64,
-    /// Names it among those that wait.
-    id: u64,
+    place: Place,
     is_over: bool,
 }
 
 impl GrainReader {
     /// A stream of the grains from index `first` on.
     pub fn stream(self: &Arc<Self>, first: u64) -> Grains {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let id = COUNT.fetch_add(1, Ordering::Relaxed);
-        Grains { reader: self.clone(), next: first, id, is_over: false }
+        Grains { reader: self.clone(), next: first, place: Place::new(), is_over: false }
     }
 }
 
@@ -43,11 +38,6 @@ impl Grains {
     /// The reader, for reading payloads.
     pub fn reader(&self) -> &Arc<GrainReader> {
         &self.reader
-    }
-
-    fn end(&mut self, error: Error) -> Option<Result<GrainInfo, Error>> {
-        self.is_over = true;
-        Some(Err(error))
     }
 }
 
@@ -64,26 +54,26 @@ impl Stream for Grains {
         let item = match this.reader.read(this.next, Wait::Not) {
             Ok(grain) => {
                 this.next = this.next.saturating_add(1);
-                Some(Ok(grain.info()))
+                Ok(grain.info())
             }
             Err(Error::TooEarly { .. }) => {
-                let (reader, waker) = (this.reader.clone(), context.waker().clone());
-                match SLEEPER.wait(Waiting { id: this.id, reader, seen, waker }) {
+                match this.place.wait(this.reader.clone(), seen, context.waker()) {
                     Ok(()) => return Poll::Pending,
-                    Err(error) => this.end(error),
+                    Err(error) => Err(error),
                 }
             }
             Err(error @ Error::Skipped { .. }) => {
                 this.next = this.next.saturating_add(1);
-                Some(Err(error))
+                return Poll::Ready(Some(Err(error)));
             }
             Err(Error::TooLate { index, oldest }) => {
                 this.next = oldest.max(this.next.saturating_add(1));
-                Some(Err(Error::TooLate { index, oldest }))
+                return Poll::Ready(Some(Err(Error::TooLate { index, oldest })));
             }
-            Err(error) => this.end(error),
+            Err(error) => Err(error),
         };
-        Poll::Ready(item)
+        this.is_over = item.is_err();
+        Poll::Ready(Some(item))
     }
 }
 
@@ -93,95 +83,89 @@ impl FusedStream for Grains {
     }
 }
 
-impl Drop for Grains {
-    fn drop(&mut self) {
-        SLEEPER.lock().waiting.retain(|waiting| waiting.id != self.id);
-    }
+/// Samples of every channel: `count` of them, before `index`, as [`SampleReader::read`] takes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// The sample after the last.
+    pub index: u64,
+    /// How many.
+    pub count: u64,
 }
 
-/// A stream that waits.
-struct Waiting {
-    id: u64,
-    reader: Arc<GrainReader>,
-    seen: u32,
-    waker: Waker,
+/// The samples of a flow in batches of one size, each sample once. Made by [`SampleReader::stream`].
+///
+/// An item announces a batch; [`SampleReader::read`] with its index and count returns the samples. Missed samples are
+/// an error, after which the stream continues with the oldest batch that is available; its batches begin at multiples
+/// of their size from the first one on. After [`Error::FlowInvalid`] or an error of the system it ends.
+///
+/// A writer signals batches of its own size (`BatchHints`, 10 ms by default). Smaller ones are announced then, or when
+/// the stream is polled for another reason.
+#[derive(Debug)]
+pub struct Batches {
+    reader: Arc<SampleReader>,
+    next: Batch,
+    place: Place,
+    is_over: bool,
 }
 
-/// The thread that waits for all of them.
-struct Sleeper {
-    state: Mutex<State>,
-    /// Changes with the list.
-    changes: AtomicU32,
-}
-
-struct State {
-    waiting: Vec<Waiting>,
-    is_running: bool,
-}
-
-static SLEEPER: Sleeper = Sleeper {
-    state: Mutex::new(State { waiting: Vec::new(), is_running: false }),
-    changes: AtomicU32::new(0),
-};
-
-impl Sleeper {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Wakes a stream's task when its flow changes, or some time later.
-    fn wait(&'static self, waiting: Waiting) -> Result<(), Error> {
-        let mut state = self.lock();
-        state.waiting.retain(|other| other.id != waiting.id);
-        state.waiting.push(waiting);
-        if !state.is_running {
-            let thread = std::thread::Builder::new().name("mxl-streams".into());
-            if let Err(error) = thread.spawn(|| self.run()) {
-                state.waiting.pop();
-                return Err(Error::os("start a thread", "mxl-streams".as_ref(), error));
-            }
-            state.is_running = true;
+impl SampleReader {
+    /// The samples from `first` on, `count` at a time, as they come.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for no samples, and for more than [`max_read`](Self::max_read).
+    pub fn stream(self: &Arc<Self>, first: u64, count: u64) -> Result<Batches, Error> {
+        if !(1..=self.max_read()).contains(&count) {
+            return Err(Error::argument(format!("batches of {count} samples; 1 to {}", self.max_read())));
         }
-        drop(state);
-        self.changes.fetch_add(1, Ordering::Release);
-        futex::wake(&self.changes);
-        Ok(())
+        let next = Batch { index: first.saturating_add(count), count };
+        Ok(Batches { reader: self.clone(), next, place: Place::new(), is_over: false })
     }
+}
 
-    fn run(&self) {
-        loop {
-            let changes = self.changes.load(Ordering::Acquire);
-            let flows: Vec<(Arc<GrainReader>, u32)> = {
-                let mut state = self.lock();
-                state.is_running = !state.waiting.is_empty();
-                if !state.is_running {
-                    return;
+impl Batches {
+    /// Where samples are read.
+    pub fn reader(&self) -> &Arc<SampleReader> {
+        &self.reader
+    }
+}
+
+impl Stream for Batches {
+    type Item = Result<Batch, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        if this.is_over {
+            return Poll::Ready(None);
+        }
+        // Seen before it is looked, as with grains.
+        let seen = this.reader.watch().seen();
+        let Batch { index, count } = this.next;
+        let item = match this.reader.read(index, count, Wait::Not) {
+            Ok(_) => {
+                this.next.index = index.saturating_add(count);
+                Ok(Batch { index, count })
+            }
+            Err(Error::TooEarly { .. }) => {
+                match this.place.wait(this.reader.clone(), seen, context.waker()) {
+                    Ok(()) => return Poll::Pending,
+                    Err(error) => Err(error),
                 }
-                state.waiting.iter().map(|waiting| (waiting.reader.clone(), waiting.seen)).collect()
-            };
-            let watches: Vec<_> = flows.iter().map(|(reader, seen)| (reader.watch(), *seen)).collect();
-            let mut words = vec![(&self.changes, changes)];
-            words.extend(watches.iter().map(|(watch, seen)| (watch.word(), *seen)));
-            let begin = std::time::Instant::now();
-            if !futex::wait_many(&words, SLICE) {
-                std::thread::sleep(FALLBACK);
             }
-            // A flow that is gone says nothing: its stream looks for itself.
-            self.wake(begin.elapsed() >= SLICE - Duration::from_millis(1));
-        }
+            Err(Error::TooLate { oldest, .. }) => {
+                // The first batch that begins there or later.
+                let missed = oldest.saturating_sub(index.saturating_sub(count)).div_ceil(count).max(1);
+                this.next.index = index.saturating_add(missed.saturating_mul(count));
+                return Poll::Ready(Some(Err(Error::TooLate { index, oldest })));
+            }
+            Err(error) => Err(error),
+        };
+        this.is_over = item.is_err();
+        Poll::Ready(Some(item))
     }
+}
 
-    /// Wakes those whose flows have changed, or all.
-    fn wake(&self, all: bool) {
-        let mut ready = Vec::new();
-        self.lock().waiting.retain(|waiting| {
-            let stays = !all && waiting.reader.watch().seen() == waiting.seen;
-            if !stays {
-                ready.push(waiting.waker.clone());
-            }
-            stays
-        });
-        // Outside the lock: an executor may poll at once.
-        ready.into_iter().for_each(Waker::wake);
+impl FusedStream for Batches {
+    fn is_terminated(&self) -> bool {
+        self.is_over
     }
 }

@@ -1,0 +1,142 @@
+//! The thread that waits for all streams of a process: by one system call for up to 127 of them. It ends with the last
+//! stream that waits.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Instant;
+
+use crate::Error;
+use crate::flows::futex;
+use crate::flows::grains::GrainReader;
+use crate::flows::samples::SampleReader;
+use crate::flows::wait::{FALLBACK, SLICE, Watch};
+
+/// What a stream reads.
+pub(super) trait Watched: Send + Sync + 'static {
+    fn watch(&self) -> Watch<'_>;
+}
+
+impl Watched for GrainReader {
+    fn watch(&self) -> Watch<'_> {
+        self.watch()
+    }
+}
+
+impl Watched for SampleReader {
+    fn watch(&self) -> Watch<'_> {
+        self.watch()
+    }
+}
+
+/// A stream's place among those that wait. Dropped, it waits no more.
+#[derive(Debug)]
+pub(super) struct Place(u64);
+
+impl Place {
+    pub fn new() -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        Self(COUNT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Wakes a task when the flow has changed since it was seen, or some time later.
+    pub fn wait(&self, reader: Arc<dyn Watched>, seen: u32, waker: &Waker) -> Result<(), Error> {
+        SLEEPER.wait(Waiting { id: self.0, reader, seen, waker: waker.clone() })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        SLEEPER.lock().waiting.retain(|waiting| waiting.id != self.0);
+    }
+}
+
+/// A stream that waits.
+struct Waiting {
+    id: u64,
+    reader: Arc<dyn Watched>,
+    seen: u32,
+    waker: Waker,
+}
+
+struct Sleeper {
+    state: Mutex<State>,
+    /// Changes with the list.
+    changes: AtomicU32,
+}
+
+struct State {
+    waiting: Vec<Waiting>,
+    is_running: bool,
+}
+
+static SLEEPER: Sleeper = Sleeper {
+    state: Mutex::new(State { waiting: Vec::new(), is_running: false }),
+    changes: AtomicU32::new(0),
+};
+
+impl Sleeper {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait(&'static self, waiting: Waiting) -> Result<(), Error> {
+        let mut state = self.lock();
+        state.waiting.retain(|other| other.id != waiting.id);
+        state.waiting.push(waiting);
+        if !state.is_running {
+            let thread = std::thread::Builder::new().name("mxl-streams".into());
+            if let Err(error) = thread.spawn(|| self.run()) {
+                state.waiting.pop();
+                return Err(Error::os("start a thread", "mxl-streams".as_ref(), error));
+            }
+            state.is_running = true;
+        }
+        drop(state);
+        self.changes.fetch_add(1, Ordering::Release);
+        futex::wake(&self.changes);
+        Ok(())
+    }
+
+    fn run(&self) {
+        let mut swept = Instant::now();
+        loop {
+            let changes = self.changes.load(Ordering::Acquire);
+            let flows: Vec<(Arc<dyn Watched>, u32)> = {
+                let mut state = self.lock();
+                state.is_running = !state.waiting.is_empty();
+                if !state.is_running {
+                    return;
+                }
+                state.waiting.iter().map(|waiting| (waiting.reader.clone(), waiting.seen)).collect()
+            };
+            let watches: Vec<_> = flows.iter().map(|(reader, seen)| (reader.watch(), *seen)).collect();
+            let mut words = vec![(&self.changes, changes)];
+            words.extend(watches.iter().map(|(watch, seen)| (watch.word(), *seen)));
+            if !futex::wait_many(&words, SLICE.saturating_sub(swept.elapsed())) {
+                std::thread::sleep(FALLBACK);
+            }
+            // A flow that is gone says nothing, nor do samples that complete no batch: their streams look for
+            // themselves, however much the other flows have to say.
+            let is_due = swept.elapsed() >= SLICE;
+            if is_due {
+                swept = Instant::now();
+            }
+            self.wake(is_due);
+        }
+    }
+
+    /// Wakes those whose flows have changed, or all.
+    fn wake(&self, all: bool) {
+        let mut ready = Vec::new();
+        self.lock().waiting.retain(|waiting| {
+            let stays = !all && waiting.reader.watch().seen() == waiting.seen;
+            if !stays {
+                ready.push(waiting.waker.clone());
+            }
+            stays
+        });
+        // Outside the lock: an executor may poll at once.
+        ready.into_iter().for_each(Waker::wake);
+    }
+}
