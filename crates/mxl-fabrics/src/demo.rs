@@ -1,5 +1,7 @@
 //! `mxl-fabrics-demo`: carries a flow from one host to another, with the options of the C++ SDK's program of that name.
 
+mod receive;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -7,9 +9,9 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Parser;
-use mxl::{Domain, FlowDefinition, Geometry, Uuid, Wait};
+use mxl::{Domain, Geometry, GrainReader, SampleReader, Uuid, Wait};
 
-use crate::{Error, Initiator, PeerState, Provider, Received, Result, Target, TargetInfo, Transfer};
+use crate::{Driven, Error, Initiator, PeerState, Provider, Result, TargetInfo, Transfer};
 
 /// Carries a flow from one host to another: a target creates the flow and receives it, an initiator sends it.
 #[derive(Debug, Parser)]
@@ -33,11 +35,17 @@ struct Options {
     /// tcp, udp or shm.
     #[arg(short, long, default_value = "tcp")]
     provider: Provider,
-    /// Target: the file to write its info to, as JSON. Initiator: a target's info in base64, or as `@FILE`; repeat
-    /// the option for each target
+    /// Of a target: the file for its info, as JSON. With --path, one for the path of --node and then one for each
+    /// further path. Of an initiator: a target's info in base64, or `@FILE`; repeat it for each target
     #[arg(short, long, value_name = "INFO")]
     target_info: Vec<String>,
-    /// The id of a target that must be found again after a restart, at the same node and service
+    /// A further path of the same flow, for a target: PROVIDER, PROVIDER,NODE or PROVIDER,NODE,SERVICE. Start one
+    /// initiator for each path; what arrives first wins, and nothing is lost when one path fails. Repeat it for up to
+    /// 7 further paths
+    #[arg(long, value_name = "PATH", conflicts_with = "initiator")]
+    path: Vec<String>,
+    /// The id of a target that must be found again after a restart, at the same node and service. Further paths have
+    /// the numbers after it
     #[arg(long, value_name = "NUMBER")]
     target_id: Option<u64>,
     /// Write metrics to this file every two seconds, in Prometheus's text format; the file is replaced atomically
@@ -55,7 +63,10 @@ struct Options {
     /// With --pace: the phase of the period at which to begin, 0 to below 1 [default: chosen by the process].
     #[arg(long, value_name = "SHARE", requires = "pace")]
     phase: Option<f64>,
-    /// End after this many grains, or batches of 10 ms [default: never].
+    /// Publish or send by a thread of its own
+    #[arg(long)]
+    progress_thread: bool,
+    /// Grains, or batches of 10 ms, after which it ends; for ever unless given.
     #[arg(short = 'c', long, value_name = "COUNT")]
     count: Option<u64>,
 }
@@ -70,7 +81,7 @@ pub fn main() -> ExitCode {
             return if error.use_stderr() { ExitCode::from(1) } else { ExitCode::SUCCESS };
         }
     };
-    let ran = if options.initiator { send(&options) } else { receive(&options) };
+    let ran = if options.initiator { send(&options) } else { receive::receive(&options) };
     match ran {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -91,43 +102,6 @@ fn ways(options: &Options) -> crate::Options {
 
 fn file(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).map_err(|error| Error::Argument(format!("{}: {error}", path.display())))
-}
-
-fn receive(options: &Options) -> Result<()> {
-    let domain = Domain::open(&options.domain)?;
-    let definition = FlowDefinition::parse(&file(Path::new(&options.flow))?)?;
-    let mut target = Target::open_with(
-        &domain,
-        &definition,
-        options.provider,
-        place(options),
-        options.target_id,
-        &ways(options),
-    )?;
-    let json = target.info().to_json();
-    // For an initiator's command line.
-    println!("target-info {}", STANDARD.encode(&json));
-    for path in &options.target_info {
-        std::fs::write(path, &json).map_err(|error| Error::Argument(format!("{path}: {error}")))?;
-    }
-    let mut left = options.count.unwrap_or(u64::MAX);
-    let mut said = Instant::now();
-    while left > 0 {
-        match target.read(Duration::from_secs(1))? {
-            Some(Received::Grain { .. } | Received::Samples { .. }) => left -= 1,
-            Some(Received::Lost { first, count }) => println!("lost {count} from {first}"),
-            Some(other) => println!("{other:?}"),
-            None => {}
-        }
-        if said.elapsed() > EXPORT_EVERY {
-            said = Instant::now();
-            println!("{:?}", target.stats());
-            export(options, || target.metrics())?;
-        }
-    }
-    println!("{:?}", target.stats());
-    export(options, || target.metrics())?;
-    Ok(())
 }
 
 /// Writes what was counted where it was asked for.
@@ -165,14 +139,23 @@ fn send(options: &Options) -> Result<()> {
         return Err(Error::Argument("no target: give --target-info".into()));
     }
     targets.iter().try_for_each(|target| initiator.add(target))?;
+    let mut sender = if options.progress_thread {
+        Sender::Driven(Driven::start(initiator)?)
+    } else {
+        Sender::Polled(initiator)
+    };
     let count = options.count.unwrap_or(u64::MAX);
     match geometry {
-        Geometry::Grains { .. } => send_grains(options, &domain, &mut initiator, count)?,
+        Geometry::Grains { .. } => send_grains(options, &domain.read_grains(id)?, &mut sender, count)?,
         Geometry::Samples { rate, .. } => {
             let batch = (rate.numerator / (rate.denominator * 100)).max(1) as u64;
-            send_samples(options, &domain, &mut initiator, (batch, count))?;
+            send_samples(options, &domain.read_samples(id)?, &mut sender, (batch, count))?;
         }
     }
+    let mut initiator = match sender {
+        Sender::Polled(initiator) => initiator,
+        Sender::Driven(driven) => driven.stop(),
+    };
     initiator.flush(Duration::from_secs(5))?;
     say(&mut initiator);
     export(options, || initiator.metrics())?;
@@ -184,12 +167,51 @@ fn send(options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// An initiator, and what moves it on.
+enum Sender {
+    Polled(Initiator),
+    Driven(Driven<Initiator>),
+}
+
+impl Sender {
+    fn with<T>(&mut self, call: impl FnOnce(&mut Initiator) -> T) -> T {
+        match self {
+            Self::Polled(initiator) => call(initiator),
+            Self::Driven(initiator) => initiator.with(call),
+        }
+    }
+
+    /// Moves on an initiator without a thread, says what has happened, and exports what was counted when it is time.
+    fn turn(&mut self, options: &Options, said: &mut Instant) -> Result<()> {
+        match self {
+            Self::Polled(initiator) => {
+                initiator.poll()?;
+                say(initiator);
+            }
+            Self::Driven(initiator) => {
+                while let Some(event) = initiator.wait(Duration::ZERO)? {
+                    say_one(&event);
+                }
+            }
+        }
+        if said.elapsed() > EXPORT_EVERY {
+            *said = Instant::now();
+            export(options, || self.with(|initiator| initiator.metrics()))?;
+        }
+        Ok(())
+    }
+}
+
 /// Says what happened that is not everyday.
 fn say(initiator: &mut Initiator) {
     while let Some(event) = initiator.event() {
-        if !matches!(event, Transfer::Done { .. }) {
-            println!("{event:?}");
-        }
+        say_one(&event);
+    }
+}
+
+fn say_one(event: &Transfer) {
+    if !matches!(event, Transfer::Done { .. }) {
+        println!("{event:?}");
     }
 }
 
@@ -203,22 +225,16 @@ fn is_connected(initiator: &Initiator) -> bool {
     initiator.targets().any(|(_, state, _)| state == PeerState::Connected)
 }
 
-fn send_grains(options: &Options, domain: &Domain, initiator: &mut Initiator, count: u64) -> Result<()> {
-    let reader = domain.read_grains(initiator.flow())?;
+fn send_grains(options: &Options, reader: &GrainReader, sender: &mut Sender, count: u64) -> Result<()> {
     let mut said = Instant::now();
     let mut next = reader.head().max(1);
     let mut left = count;
     while left > 0 {
-        initiator.poll()?;
-        say(initiator);
-        if said.elapsed() > EXPORT_EVERY {
-            said = Instant::now();
-            export(options, || initiator.metrics())?;
-        }
+        sender.turn(options, &mut said)?;
         match reader.read(next, Wait::For(TURN)) {
             Ok(_) => {
-                left -= u64::from(is_connected(initiator));
-                initiator.send(next)?;
+                left -= u64::from(sender.with(|initiator| is_connected(initiator)));
+                sender.with(|initiator| initiator.send(next))?;
                 next += 1;
             }
             Err(mxl::Error::TooEarly { .. }) => {}
@@ -234,26 +250,20 @@ fn send_grains(options: &Options, domain: &Domain, initiator: &mut Initiator, co
 
 fn send_samples(
     options: &Options,
-    domain: &Domain,
-    initiator: &mut Initiator,
+    reader: &SampleReader,
+    sender: &mut Sender,
     (batch, count): (u64, u64),
 ) -> Result<()> {
-    let reader = domain.read_samples(initiator.flow())?;
     let mut said = Instant::now();
     let whole = |index: u64| index / batch * batch;
     let mut next = whole(reader.head()).max(batch);
     let mut left = count;
     while left > 0 {
-        initiator.poll()?;
-        say(initiator);
-        if said.elapsed() > EXPORT_EVERY {
-            said = Instant::now();
-            export(options, || initiator.metrics())?;
-        }
+        sender.turn(options, &mut said)?;
         match reader.read(next, batch, Wait::For(TURN)) {
             Ok(_) => {
-                left -= u64::from(is_connected(initiator));
-                initiator.send_samples(next, batch)?;
+                left -= u64::from(sender.with(|initiator| is_connected(initiator)));
+                sender.with(|initiator| initiator.send_samples(next, batch))?;
                 next += batch;
             }
             Err(mxl::Error::TooEarly { .. }) => {}

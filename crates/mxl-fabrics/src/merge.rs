@@ -1,23 +1,30 @@
-//! Hitless merge: several initiators send one flow, each by a path of its own, and the first whole copy of a grain
-//! wins.
+//! Hitless merge: several initiators send one flow, each by a path of its own, and what arrives first wins.
 //!
-//! Each path has a [`Target`] that receives into a flow of its own, and complete grains are copied from there. So no
+//! Each path has a [`Target`] that receives into a flow of its own, and valid data is copied from there. So no
 //! initiator ever writes into the merged flow: an initiator that dies in the middle of a grain, is late, or sends a
 //! torn grain cannot affect its readers. That costs one copy of each grain, and a ring for each path.
+//!
+//! Slices are copied as they arrive, from whichever path has more of the grain. Samples are published in order: those
+//! after a gap wait for the path that can fill it.
 
+mod grains;
+mod line;
+mod samples;
+mod trust;
 mod window;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mxl::{BatchHints, Domain, FlowDefinition, Geometry, GrainReader, GrainWriter, Uuid, Wait};
+use mxl::{Domain, FlowDefinition, Geometry, Uuid};
 use ofi::raw::CompletionQueue;
 
 use crate::driven::sealed::Polled;
 use crate::target::{EVENTS, NAP};
-use crate::{Error, Provider, Received, Result, Target};
-use window::{Verdict, Window};
+use crate::{Error, Options, Provider, Received, Result, Target};
+use grains::Grains;
+use samples::Samples;
 
 /// Paths of a merged flow, at most.
 const PATHS: usize = 8;
@@ -37,19 +44,22 @@ pub struct MergePath<'a> {
     pub id: Option<u64>,
 }
 
-/// Statistics of a merge.
+/// Statistics of a merge. Of a flow of samples, `published`, `lost` and `invalid` count samples, and the others count
+/// batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MergeStats {
-    /// Grains that were published, invalid ones included.
+    /// Grains that were published whole, invalid ones included.
     pub published: u64,
-    /// Copies that came after another one of their grain, and were dropped.
+    /// Copies that brought nothing new, and were dropped. Each commit of slices is a copy of its own.
     pub duplicates: u64,
     /// Copies that came when their slot was another grain's, and were dropped.
     pub late: u64,
-    /// Grains that came by no path.
+    /// Copies of indices that were too far from all others, and that nothing confirmed. They were dropped.
+    pub strange: u64,
+    /// Grains that came whole by no path.
     pub lost: u64,
-    /// Grains whose first copy was invalid.
+    /// Grains that were published as invalid.
     pub invalid: u64,
     /// Invalid grains that another path replaced by valid ones.
     pub mended: u64,
@@ -57,22 +67,38 @@ pub struct MergeStats {
     pub missed: u64,
 }
 
-/// A path. Its flow is deleted with it.
-struct Path {
-    target: Target,
-    reader: GrainReader,
-}
-
-/// Receives one flow of grains by several paths.
-pub struct Merge {
-    /// `None` for one whose endpoint broke.
-    paths: Vec<Option<Path>>,
-    writer: GrainWriter,
-    slices: u16,
-    payload: Vec<u8>,
-    window: Window,
+/// What both kinds of flows have.
+struct Told {
     events: VecDeque<Received>,
     stats: MergeStats,
+}
+
+impl Told {
+    fn tell(&mut self, event: Received) {
+        if self.events.len() == EVENTS {
+            self.events.pop_front();
+            self.stats.missed += 1;
+        }
+        self.events.push_back(event);
+    }
+
+    fn lost(&mut self, first: u64, count: u64) {
+        self.stats.lost = self.stats.lost.saturating_add(count);
+        self.tell(Received::Lost { first, count });
+    }
+}
+
+enum Ring {
+    Grains(Grains),
+    Samples(Samples),
+}
+
+/// Receives one flow by several paths.
+pub struct Merge {
+    /// `None` for one whose endpoint broke. Its flow is deleted with it.
+    paths: Vec<Option<Target>>,
+    ring: Ring,
+    told: Told,
 }
 
 impl Merge {
@@ -81,79 +107,92 @@ impl Merge {
     /// with the merge; after a crash they are garbage, which any garbage collection of the domain removes.
     ///
     /// # Errors
-    /// [`Error::Argument`] for another number of paths, and for a flow of samples, which are not merged; otherwise as
-    /// [`Target::open`].
+    /// [`Error::Argument`] for another number of paths; otherwise as [`Target::open`].
     pub fn open(domain: &Domain, definition: &FlowDefinition, paths: &[MergePath<'_>]) -> Result<Self> {
+        Self::open_with(domain, definition, paths, &Options::default())
+    }
+
+    /// As [`open`](Self::open), with options for the targets of all paths.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open), and [`Error::Argument`] for options that a provider cannot fulfil.
+    pub fn open_with(
+        domain: &Domain,
+        definition: &FlowDefinition,
+        paths: &[MergePath<'_>],
+        options: &Options,
+    ) -> Result<Self> {
         if !(2..=PATHS).contains(&paths.len()) {
             return Err(Error::Argument(format!("{} paths; a merge has 2 to {PATHS}", paths.len())));
         }
-        let Geometry::Grains { payload, slices, .. } = definition.geometry() else {
-            let id = definition.id;
-            return Err(Error::Argument(format!("flow {id} has samples; only grains can be merged")));
+        let mut ring = match definition.geometry() {
+            Geometry::Grains { .. } => Ring::Grains(Grains::open(domain, definition)?),
+            Geometry::Samples { .. } => Ring::Samples(Samples::open(domain, definition)?),
         };
-        let writer = domain.create_grains(definition, &BatchHints::default())?.writer;
         let open = |(at, path): (usize, &MergePath<'_>)| {
             let own = FlowDefinition {
                 id: Uuid::new_v4(),
                 label: format!("{} (path {at})", definition.label),
                 ..definition.clone()
             };
-            let target = Target::open(domain, &own, path.provider, (path.node, path.service), path.id)?;
-            Ok(Some(Path { target, reader: domain.read_grains(own.id)? }))
+            let place = (path.node, path.service);
+            let target = Target::open_with(domain, &own, path.provider, place, path.id, options)?;
+            match &mut ring {
+                Ring::Grains(ring) => ring.paths.push(domain.read_grains(own.id)?),
+                Ring::Samples(ring) => ring.paths.push(domain.read_samples(own.id)?),
+            }
+            Ok(Some(target))
         };
         let paths = paths.iter().enumerate().map(open).collect::<Result<_>>()?;
-        // The oldest slots are left out: they are the first that the next grains take.
-        let window = Window::new(writer.grains().saturating_sub(2).max(1));
-        Ok(Self {
-            paths,
-            writer,
-            slices,
-            payload: vec![0; payload as usize],
-            window,
-            events: VecDeque::new(),
-            stats: MergeStats::default(),
-        })
+        let told = Told { events: VecDeque::new(), stats: MergeStats::default() };
+        Ok(Self { paths, ring, told })
     }
 
     /// The target of a path, for its [`info`](Target::info) and [`stats`](Target::stats). `None` if there is no such
     /// path, or its endpoint broke.
     pub fn path(&self, at: usize) -> Option<&Target> {
-        self.paths.get(at)?.as_ref().map(|path| &path.target)
+        self.paths.get(at)?.as_ref()
+    }
+
+    /// How many paths it was opened with.
+    pub fn paths(&self) -> usize {
+        self.paths.len()
     }
 
     /// The merged flow.
     pub fn flow(&self) -> Uuid {
-        self.writer.id()
+        match &self.ring {
+            Ring::Grains(ring) => ring.flow(),
+            Ring::Samples(ring) => ring.flow(),
+        }
     }
 
     /// The statistics.
     pub fn stats(&self) -> MergeStats {
-        self.stats
+        self.told.stats
     }
 
-    /// Publishes everything that has arrived on all paths, and returns the oldest event not returned before: grains,
-    /// only complete ones, in the order of their arrival, and losses, once it is too late for a grain. Never blocks.
+    /// Publishes everything that has arrived on all paths, and returns the oldest event not returned before: slices of
+    /// grains, in the order of their arrival, samples, and losses, once it is too late for a grain. Never blocks.
     ///
     /// # Errors
     /// [`Error::Stack`] when the endpoint of the last path broke; [`Error::Flow`] when the merged flow cannot be
     /// written.
     pub fn poll(&mut self) -> Result<Option<Received>> {
         self.turn()?;
-        Ok(self.events.pop_front())
+        Ok(self.told.events.pop_front())
     }
 
     fn turn(&mut self) -> Result<bool> {
         let mut was_busy = false;
         for at in 0..self.paths.len() {
             for _ in 0..TURN {
-                let Some(path) = &mut self.paths[at] else { break };
-                let polled = path.target.poll();
-                was_busy |= matches!(polled, Ok(Some(_)));
-                match polled {
-                    Ok(Some(Received::Grain { index, slices, invalid })) if slices == self.slices => {
-                        self.arrived(at, index, invalid)?;
+                let Some(target) = &mut self.paths[at] else { break };
+                match target.poll() {
+                    Ok(Some(received)) => {
+                        was_busy = true;
+                        self.arrived(at, received)?;
                     }
-                    Ok(Some(_)) => {}
                     Ok(None) => break,
                     Err(error) => {
                         tracing::warn!(target: "mxl::fabrics", path = at, %error, "a path of a merged flow broke");
@@ -186,57 +225,29 @@ impl Merge {
         }
     }
 
-    /// A path has a whole grain.
-    fn arrived(&mut self, at: usize, index: u64, invalid: bool) -> Result<()> {
-        let verdict = self.window.judge(index, invalid);
-        match verdict {
-            Verdict::First | Verdict::Better => {}
-            Verdict::Duplicate => {
-                self.stats.duplicates += 1;
-                return Ok(());
-            }
-            Verdict::Late => {
-                self.stats.late += 1;
-                return Ok(());
-            }
-        }
-        if invalid {
-            self.writer.open(index)?.commit_invalid()?;
-        } else {
-            let Some(path) = &self.paths[at] else { return Ok(()) };
-            // Its target may be ahead by a ring already, if nobody polled for long.
-            let copied = path.reader.read(index, Wait::Not).and_then(|grain| {
-                grain.read_into(0, &mut self.payload)?;
-                Ok(grain.still_valid() && !grain.info().is_invalid())
-            });
-            if !matches!(copied, Ok(true)) {
-                self.stats.late += 1;
-                return Ok(());
-            }
-            let mut grain = self.writer.open(index)?;
-            grain.write(0, &self.payload)?;
-            grain.commit()?;
-        }
-        if verdict == Verdict::Better {
-            self.stats.mended += 1;
-        } else {
-            self.stats.published += 1;
-            self.stats.invalid += u64::from(invalid);
-        }
-        for (first, count) in self.window.take(index, invalid) {
-            self.stats.lost = self.stats.lost.saturating_add(count);
-            self.tell(Received::Lost { first, count });
-        }
-        self.tell(Received::Grain { index, slices: self.slices, invalid });
-        Ok(())
+    /// The paths that have an initiator, a bit for each.
+    fn live(&self) -> u8 {
+        let is_live = |target: &Option<Target>| target.as_ref().is_some_and(Target::is_connected);
+        (0..).zip(&self.paths).fold(0, |live, (at, target)| live | u8::from(is_live(target)) << at)
     }
 
-    fn tell(&mut self, event: Received) {
-        if self.events.len() == EVENTS {
-            self.events.pop_front();
-            self.stats.missed += 1;
+    /// Something happened on a path.
+    fn arrived(&mut self, path: usize, received: Received) -> Result<()> {
+        // Who has spoken and gone meanwhile was there when it spoke.
+        let spoken = u8::from(!matches!(received, Received::Disconnected)) << path;
+        let live = self.live() | spoken;
+        match (&mut self.ring, received) {
+            (Ring::Grains(ring), Received::Grain { index, slices, invalid }) => {
+                ring.arrived(window::Copy { path, index, slices, invalid }, live, &mut self.told)
+            }
+            (Ring::Samples(ring), Received::Samples { index, count }) => {
+                let part = line::Part { start: index.saturating_sub(count), end: index };
+                ring.arrived(path, part, live, &mut self.told)
+            }
+            // Nobody is left who could fill a gap.
+            (Ring::Samples(ring), Received::Disconnected) => ring.advance(live, &mut self.told),
+            _ => Ok(()),
         }
-        self.events.push_back(event);
     }
 }
 
@@ -248,14 +259,14 @@ impl Polled for Merge {
     }
 
     fn take(&mut self) -> Option<Received> {
-        self.events.pop_front()
+        self.told.events.pop_front()
     }
 
     fn has_more(&self) -> bool {
-        self.paths.iter().flatten().any(|path| path.target.has_more())
+        self.paths.iter().flatten().any(Polled::has_more)
     }
 
     fn queues(&self) -> Vec<Arc<dyn CompletionQueue>> {
-        self.paths.iter().flatten().flat_map(|path| path.target.queues()).collect()
+        self.paths.iter().flatten().flat_map(Polled::queues).collect()
     }
 }

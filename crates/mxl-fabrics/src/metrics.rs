@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::{Initiator, PeerState, Target};
+use crate::{Initiator, Merge, PeerState, Target, TargetStats};
 
 /// A metric of several samples.
 fn metric(to: &mut String, name: &str, kind: &str, help: &str, samples: impl Iterator<Item = (String, u64)>) {
@@ -49,23 +49,66 @@ impl Initiator {
     }
 }
 
+type TargetCount = fn(&TargetStats) -> u64;
+
+/// What is counted of a target.
+const OF_TARGET: [(&str, &str, TargetCount); 7] = [
+    ("published", "Commits that were published.", |stats| stats.published),
+    ("lost", "Grains or samples that did not come.", |stats| stats.lost),
+    ("invalid", "Grains without a valid payload.", |stats| stats.invalid),
+    ("taken", "Initiators that were taken.", |stats| stats.taken),
+    ("refused", "Initiators that were refused.", |stats| stats.refused),
+    ("nonsense", "Messages and writes that made no sense.", |stats| stats.nonsense),
+    ("missed", "Events that nobody fetched.", |stats| stats.missed),
+];
+
 impl Target {
     /// The statistics in Prometheus's text format. Labels are the flow and the target's id.
     pub fn metrics(&self) -> String {
         let labels = format!("flow=\"{}\",target=\"{}\"", self.flow(), self.info().id);
+        let mut text = String::new();
+        for (name, help, count) in OF_TARGET {
+            let samples = std::iter::once((labels.clone(), count(&self.stats())));
+            metric(&mut text, &format!("mxl_target_{name}_total"), "counter", help, samples);
+        }
+        text
+    }
+}
+
+impl Merge {
+    /// The statistics of the merge, and those of the target of each path, in Prometheus's text format. Labels are the
+    /// merged flow, and for a path its number and its target's id.
+    pub fn metrics(&self) -> String {
+        let flow = self.flow();
         let stats = self.stats();
         let mut text = String::new();
         for (name, help, count) in [
-            ("published", "Commits that were published.", stats.published),
-            ("lost", "Grains or samples that did not come.", stats.lost),
-            ("invalid", "Grains without a valid payload.", stats.invalid),
-            ("taken", "Initiators that were taken.", stats.taken),
-            ("refused", "Initiators that were refused.", stats.refused),
-            ("nonsense", "Messages and writes that made no sense.", stats.nonsense),
+            ("published", "Grains that were published whole, or samples.", stats.published),
+            ("duplicates", "Copies that brought nothing new.", stats.duplicates),
+            ("late", "Copies that came too late.", stats.late),
+            ("strange", "Copies of indices far from all others.", stats.strange),
+            ("lost", "Grains or samples that came by no path.", stats.lost),
+            ("invalid", "Grains that were published as invalid.", stats.invalid),
+            ("mended", "Invalid grains that another path replaced.", stats.mended),
             ("missed", "Events that nobody fetched.", stats.missed),
         ] {
-            let samples = std::iter::once((labels.clone(), count));
-            metric(&mut text, &format!("mxl_target_{name}_total"), "counter", help, samples);
+            let samples = std::iter::once((format!("flow=\"{flow}\""), count));
+            metric(&mut text, &format!("mxl_merge_{name}_total"), "counter", help, samples);
+        }
+        let paths: Vec<_> = (0..self.paths()).map(|at| (at, self.path(at))).collect();
+        let there = paths.iter().filter_map(|(at, target)| {
+            target.map(|target| {
+                (format!("flow=\"{flow}\",path=\"{at}\",target=\"{}\"", target.info().id), target)
+            })
+        });
+        let there: Vec<_> = there.collect();
+        let connected =
+            there.iter().map(|(labels, target)| (labels.clone(), u64::from(target.is_connected())));
+        let help = "Whether a path has an initiator. Not there if its endpoint broke.";
+        metric(&mut text, "mxl_merge_path_connected", "gauge", help, connected);
+        for (name, help, count) in OF_TARGET {
+            let samples = there.iter().map(|(labels, target)| (labels.clone(), count(&target.stats())));
+            metric(&mut text, &format!("mxl_merge_path_{name}_total"), "counter", help, samples);
         }
         text
     }

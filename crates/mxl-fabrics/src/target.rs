@@ -16,6 +16,7 @@ use ofi::raw::CompletionQueue;
 
 pub use events::{Received, TargetStats};
 use peer::Peer;
+pub(crate) use slots::silence;
 
 use crate::driven::sealed::Polled;
 use crate::link::{End, Happened, Link, OpId};
@@ -127,6 +128,11 @@ impl Target {
     /// The statistics.
     pub fn stats(&self) -> TargetStats {
         self.stats
+    }
+
+    /// Whether an initiator writes, as far as is known.
+    pub fn is_connected(&self) -> bool {
+        self.peer.is_some()
     }
 
     /// Publishes everything that has arrived, and returns the oldest event not returned before. Never blocks.

@@ -5,7 +5,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{Folder, LONG, byte_of, camera, demo, microphone};
-use mxl::{BatchHints, GrainWriter, Wait};
+use mxl::{BatchHints, FlowDefinition, GrainWriter, Wait};
 use mxl_fabrics::{Error, Initiator, Merge, MergePath, PeerState, Provider, Received};
 
 fn path(provider: Provider) -> MergePath<'static> {
@@ -90,20 +90,46 @@ fn the_flow_goes_on_when_the_second_path_is_killed() {
     one_of_two_is_killed(1);
 }
 
+/// Two paths of this process, each from a domain of its own.
+struct Two {
+    far: Folder,
+    definition: FlowDefinition,
+    sources: [GrainWriter; 2],
+    merge: Merge,
+    initiators: [Initiator; 2],
+    _near: [Folder; 2],
+}
+
+fn two() -> Two {
+    let (near, far) = ([Folder::new(), Folder::new()], Folder::new());
+    let definition = camera();
+    let sources = near
+        .each_ref()
+        .map(|folder| folder.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer);
+    let merge = Merge::open(&far.domain(), &definition, &[path(Provider::Shm), path(Provider::Tcp)]).unwrap();
+    let initiators = [(0, Provider::Shm), (1, Provider::Tcp)].map(|(at, provider)| {
+        let mut initiator =
+            Initiator::open(&near[at].domain(), definition.id, provider, (None, None)).unwrap();
+        initiator.add(merge.path(at).unwrap().info()).unwrap();
+        initiator
+    });
+    Two { far, definition, sources, merge, initiators, _near: near }
+}
+
+fn poll_all(initiators: &mut [Initiator], merge: &mut Merge) {
+    for initiator in initiators {
+        initiator.poll().unwrap();
+    }
+    merge.poll().unwrap();
+}
+
+fn is_connected(initiator: &Initiator) -> bool {
+    initiator.targets().all(|(_, state, _)| state == PeerState::Connected)
+}
+
 #[test]
 fn gaps_are_filled_invalid_grains_mended_and_the_first_wins() {
-    let (near, other, far) = (Folder::new(), Folder::new(), Folder::new());
-    let definition = camera();
-    let sources = [&near, &other]
-        .map(|folder| folder.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer);
-    let mut merge =
-        Merge::open(&far.domain(), &definition, &[path(Provider::Shm), path(Provider::Tcp)]).unwrap();
-    let mut initiators = [(&near, Provider::Shm), (&other, Provider::Tcp)].map(|(folder, provider)| {
-        Initiator::open(&folder.domain(), definition.id, provider, (None, None)).unwrap()
-    });
-    for (at, initiator) in initiators.iter_mut().enumerate() {
-        initiator.add(merge.path(at).unwrap().info()).unwrap();
-    }
+    let Two { far, definition, sources, mut merge, mut initiators, .. } = two();
     let turns = |merge: &mut Merge,
                  initiators: &mut [Initiator; 2],
                  is_done: &dyn Fn(&Merge, &[Initiator; 2]) -> bool| {
@@ -118,9 +144,7 @@ fn gaps_are_filled_invalid_grains_mended_and_the_first_wins() {
         seen.extend(std::iter::from_fn(|| merge.poll().unwrap()));
         seen
     };
-    turns(&mut merge, &mut initiators, &|_, initiators| {
-        initiators.iter().all(|one| one.targets().all(|(_, state, _)| state == PeerState::Connected))
-    });
+    turns(&mut merge, &mut initiators, &|_, initiators| initiators.iter().all(is_connected));
     let reader = far.domain().read_grains(definition.id).unwrap();
     // The first path leaves out 101, and says that 102 is invalid.
     write(&sources[0], 100);
@@ -155,19 +179,224 @@ fn gaps_are_filled_invalid_grains_mended_and_the_first_wins() {
     assert_eq!(reader.head(), 102, "what fills a gap is not the newest");
     let stats = merge.stats();
     assert_eq!((stats.published, stats.duplicates, stats.late, stats.lost), (3, 1, 0, 0), "{stats:?}");
-    // A slice of a grain is none of it.
-    let before = merge.stats();
-    let mut part = sources[0].open(103).unwrap();
-    part.commit_slices(1).unwrap();
-    initiators[0].send_slices(103, 0, 1).unwrap();
-    let published = merge.path(0).unwrap().stats().published;
-    turns(&mut merge, &mut initiators, &|merge, _| merge.path(0).unwrap().stats().published > published);
-    assert_eq!(merge.stats(), before);
+    // Readers see slices before their grain is whole, from whichever path has more of them.
+    let (slices, size) = (103, definition.geometry());
+    let mxl::Geometry::Grains { slices: lines, .. } = size else { unreachable!() };
+    let mut parts = sources.each_ref().map(|source| source.open(slices).unwrap());
+    let line = parts[0].len() / usize::from(lines);
+    for (at, until) in [(0, 1), (1, 3), (0, 5)] {
+        for part in &mut parts {
+            part.write(0, &vec![byte_of(103); line * usize::from(until)]).unwrap();
+            part.commit_slices(until).unwrap();
+        }
+        initiators[at].send_slices(103, 0, until).unwrap();
+        let seen =
+            turns(&mut merge, &mut initiators, &|_, _| reader.read_slices(103, until, Wait::Not).is_ok());
+        assert_eq!(seen, [Received::Grain { index: 103, slices: until, invalid: false }]);
+        let there = reader.read_slices(103, until, Wait::Not).unwrap();
+        let mut bytes = vec![0; line * usize::from(until)];
+        there.read_into(0, &mut bytes).unwrap();
+        assert!(there.info().valid_slices == until && bytes.iter().all(|&byte| byte == byte_of(103)));
+    }
+    // The first path stops there, and the second one completes the grain.
+    let mut rest = parts;
+    rest[1].write(0, &vec![byte_of(103); line * usize::from(lines)]).unwrap();
+    let [_, second] = rest;
+    second.commit().unwrap();
+    initiators[1].send_slices(103, 3, lines).unwrap();
+    let seen = turns(&mut merge, &mut initiators, &|_, _| reader.read(103, Wait::Not).is_ok());
+    assert_eq!(seen, [grain(103)]);
+    assert!(reader.read(103, Wait::Not).unwrap().to_vec().unwrap().iter().all(|&byte| byte == byte_of(103)));
+    assert_eq!(merge.stats().published, 4);
+    let metrics = merge.metrics();
+    for line in ["mxl_merge_published_total{", "path=\"1\"", "mxl_merge_path_connected{"] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
     // Flows of paths go with the merge.
     let flows = || std::fs::read_dir(far.path()).unwrap().count();
     let with_paths = flows();
     drop((merge, reader));
     assert_eq!(flows() + 3, with_paths);
+}
+
+#[test]
+fn a_path_from_the_far_future_does_not_stop_the_others() {
+    let Two { far, definition, sources, mut merge, mut initiators, .. } = two();
+    let begin = Instant::now();
+    while !initiators.iter().all(is_connected) {
+        poll_all(&mut initiators, &mut merge);
+        assert!(begin.elapsed() < LONG, "no initiators");
+    }
+    let reader = far.domain().read_grains(definition.id).unwrap();
+    for index in 100..160 {
+        write(&sources[0], index);
+        initiators[0].send(index).unwrap();
+        if index > 100 {
+            // It goes on and on, there.
+            write(&sources[1], index + 1_000_000);
+            initiators[1].send(index + 1_000_000).unwrap();
+        }
+        let begin = Instant::now();
+        while reader.head() != index {
+            poll_all(&mut initiators, &mut merge);
+            assert!(begin.elapsed() < LONG, "no grain {index}: {:?}", merge.stats());
+        }
+    }
+    let begin = Instant::now();
+    while merge.stats().strange == 0 {
+        poll_all(&mut initiators, &mut merge);
+        assert!(begin.elapsed() < LONG, "{:?}", merge.stats());
+    }
+    assert_eq!((merge.stats().published, merge.stats().lost), (60, 0), "{:?}", merge.stats());
+}
+
+/// Batches of 10 ms from two programs; either may be killed.
+fn sound_goes_on_when_one_is_killed(killed: usize) {
+    const BATCH: u64 = 480;
+    let (near, far) = (Folder::new(), Folder::new());
+    let definition = microphone(3);
+    let mut writer = near.domain().create_samples(&definition, &BatchHints::default()).unwrap().writer;
+    let local = MergePath { node: Some("127.0.0.1"), ..path(Provider::Tcp) };
+    let mut merge = Merge::open(&far.domain(), &definition, &[path(Provider::Shm), local]).unwrap();
+    let reader = far.domain().read_samples(definition.id).unwrap();
+    let id = definition.id.to_string();
+    let mut sending: Vec<_> = ["shm", "tcp"]
+        .into_iter()
+        .enumerate()
+        .map(|(at, provider)| {
+            let file = near.path().join(format!("path-{at}.json"));
+            std::fs::write(&file, merge.path(at).unwrap().info().to_json()).unwrap();
+            demo(&["-i", "-p", provider, "-f", &id, "-t", &format!("@{}", file.to_str().unwrap())], &near)
+        })
+        .collect();
+    let value = |index: u64, channel: u32| (index % 10_007) as f32 + channel as f32 / 4.0;
+    let mut write = |end: u64| {
+        let mut open = writer.open(end, BATCH).unwrap();
+        for channel in 0..3 {
+            let samples: Vec<f32> = (end - BATCH..end).map(|index| value(index, channel)).collect();
+            open.write_channel(channel, &samples).unwrap();
+        }
+        open.commit().unwrap();
+    };
+    let begin = Instant::now();
+    let mut end = 100 * BATCH;
+    while (0..2).any(|at| merge.path(at).unwrap().stats().published == 0) {
+        write(end);
+        end += BATCH;
+        merge.read(Duration::from_millis(5)).unwrap();
+        assert!(begin.elapsed() < LONG, "nothing by a path: {:?}", merge.stats());
+    }
+    let first = end;
+    let (mut before, mut next) = (0, None);
+    for batch in 0..150 {
+        write(end);
+        if batch == 50 {
+            sending.remove(killed).kill();
+        }
+        let begin = Instant::now();
+        while reader.head() < end {
+            if let Some(Received::Samples { index, count }) = merge.poll().unwrap() {
+                assert!(next.is_none_or(|next| index - count == next), "nothing twice, and no gap");
+                next = (index >= first).then_some(index);
+            }
+            assert!(begin.elapsed() < LONG, "not up to {end}: {:?}", merge.stats());
+        }
+        if batch == 20 {
+            before = merge.stats().lost;
+        }
+        if batch > 20 {
+            let there = reader.read(end, BATCH, Wait::Not).unwrap();
+            for channel in 0..3 {
+                let mut samples = vec![0_f32; BATCH as usize];
+                there.read_channel(channel, &mut samples).unwrap();
+                let is_right = |(index, sample): (u64, &f32)| *sample == value(index, channel);
+                assert!((end - BATCH..).zip(&samples).all(is_right), "channel {channel} before {end}");
+            }
+        }
+        end += BATCH;
+    }
+    assert_eq!(merge.stats().lost, before, "{:?}", merge.stats());
+    assert!(merge.stats().duplicates > 0, "{:?}", merge.stats());
+}
+
+#[test]
+fn sound_goes_on_when_the_first_path_is_killed() {
+    sound_goes_on_when_one_is_killed(0);
+}
+
+#[test]
+fn sound_goes_on_when_the_second_path_is_killed() {
+    sound_goes_on_when_one_is_killed(1);
+}
+
+/// The program merges: two initiators send, one is killed, and the metrics of both paths are exported.
+#[test]
+fn the_demo_merges_two_paths() {
+    let (near, far) = (Folder::new(), Folder::new());
+    let definition = camera();
+    let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
+    let flow = far.path().join("flow.json");
+    std::fs::write(&flow, definition.to_json()).unwrap();
+    let [flow, first, second, metrics] = ["flow.json", "0.json", "1.json", "merge.prom"]
+        .map(|name| far.path().join(name).to_str().unwrap().to_owned());
+    let _merging = demo(
+        &[
+            "-p",
+            "shm",
+            "--path",
+            "udp,127.0.0.1",
+            "-f",
+            &flow,
+            "-t",
+            &first,
+            "-t",
+            &second,
+            "--metrics",
+            &metrics,
+            "--progress-thread",
+        ],
+        &far,
+    );
+    let begin = Instant::now();
+    let is_written = |path: &str| std::fs::read(path).is_ok_and(|text| !text.is_empty());
+    while !is_written(&first) || !is_written(&second) {
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(begin.elapsed() < LONG, "no target infos");
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    let id = definition.id.to_string();
+    let mut sending: Vec<_> = [("shm", &first), ("udp", &second)]
+        .map(|(provider, info)| {
+            demo(&["-i", "-p", provider, "-f", &id, "-t", &format!("@{info}"), "--progress-thread"], &near)
+        })
+        .into();
+    let mut index = 1000;
+    let mut until = |what: &dyn Fn(&str) -> bool| {
+        let begin = Instant::now();
+        while !what(&std::fs::read_to_string(&metrics).unwrap_or_default()) {
+            write(&writer, index);
+            index += 1;
+            std::thread::sleep(Duration::from_millis(10));
+            assert!(begin.elapsed() < LONG, "{}", std::fs::read_to_string(&metrics).unwrap_or_default());
+        }
+    };
+    let has = |text: &str, start: &str, is_right: &dyn Fn(u64) -> bool| {
+        let value =
+            |line: &str| line.rsplit(' ').next().and_then(|value| value.parse().ok()).is_some_and(is_right);
+        text.lines().filter(|line| line.starts_with(start)).filter(|line| value(line)).count()
+    };
+    until(&|text| has(text, "mxl_merge_path_published_total", &|count| count > 10) == 2);
+    sending.remove(0).kill();
+    let count = |text: &str| {
+        let line = text.lines().find(|line| line.starts_with("mxl_merge_published_total"));
+        line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    let before = count(&std::fs::read_to_string(&metrics).unwrap());
+    until(&|text| count(text) > before + 100);
+    let reader = far.domain().read_grains(definition.id).unwrap();
+    let there = reader.read(reader.head(), Wait::Not).unwrap();
+    let head = there.info().index;
+    assert!(there.to_vec().unwrap().iter().all(|&byte| byte == byte_of(head)));
 }
 
 #[test]
@@ -179,6 +408,5 @@ fn what_cannot_be_merged_is_refused() {
     };
     assert!(refused(camera(), &[path(Provider::Shm)]).contains("1 paths; a merge has 2 to 8"));
     assert!(refused(camera(), &[path(Provider::Shm); 9]).contains("9 paths"));
-    assert!(refused(microphone(2), &[path(Provider::Shm); 2]).contains("only grains"));
     assert!(std::fs::read_dir(far.path()).unwrap().next().is_none(), "nothing was made");
 }

@@ -81,7 +81,7 @@ pub(super) fn grant(
 }
 
 /// Silence in the `count` samples before `index`.
-pub(super) fn silence(writer: &mut SampleWriter, index: u64, count: u64) -> Result<()> {
+pub(crate) fn silence(writer: &mut SampleWriter, index: u64, count: u64) -> Result<()> {
     let ((word, _), channels) = (writer.strides(), writer.channels());
     let mut open = writer.open(index, count)?;
     for channel in 0..channels {

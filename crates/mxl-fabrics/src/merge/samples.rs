@@ -1,0 +1,109 @@
+//! The merged flow of samples: copied into it from the flows of the paths, in order and without gaps.
+
+use mxl::{BatchHints, Domain, Error, FlowDefinition, Sample, SampleReader, SampleWriter, Uuid, Wait};
+
+use super::Told;
+use super::line::{Line, Part, Step, Worth};
+use crate::target::silence;
+use crate::{Received, Result};
+
+/// The rings, and what is in them.
+pub(super) struct Samples {
+    /// A reader of each path's flow.
+    pub paths: Vec<SampleReader>,
+    writer: SampleWriter,
+    line: Line,
+}
+
+impl Samples {
+    pub fn open(domain: &Domain, definition: &FlowDefinition) -> Result<Self> {
+        let writer = domain.create_samples(definition, &BatchHints::default())?.writer;
+        let line = Line::new(writer.max_write());
+        Ok(Self { paths: Vec::new(), writer, line })
+    }
+
+    pub fn flow(&self) -> Uuid {
+        self.writer.id()
+    }
+
+    /// A path has samples.
+    pub fn arrived(&mut self, path: usize, part: Part, live: u8, told: &mut Told) -> Result<()> {
+        let now = mxl::time::current_index(self.writer.rate());
+        match self.line.arrived(path, part, now, live) {
+            Worth::New => {}
+            Worth::Anew(gap) => {
+                // The whole ring: what lies there belongs to other indices.
+                let half = self.writer.max_write();
+                silence(&mut self.writer, part.start, half)?;
+                silence(&mut self.writer, part.start.saturating_sub(half), half)?;
+                self.writer.publish(part.start);
+                if gap.start < gap.end {
+                    told.lost(gap.start, gap.end - gap.start);
+                }
+            }
+            Worth::Duplicate => told.stats.duplicates += 1,
+            Worth::Strange => told.stats.strange += 1,
+        }
+        self.advance(live, told)
+    }
+
+    /// Publishes whatever is there in a row.
+    pub fn advance(&mut self, live: u8, told: &mut Told) -> Result<()> {
+        let most = self.writer.max_write();
+        loop {
+            match self.line.step(most, live) {
+                Step::Wait => return Ok(()),
+                Step::Copy { path, part } => {
+                    if self.copy(path, part)? {
+                        self.line.done(part.end);
+                        let count = part.end - part.start;
+                        told.stats.published += count;
+                        told.tell(Received::Samples { index: part.end, count });
+                    } else {
+                        // Nobody polled for long, and its ring went on.
+                        told.stats.late += 1;
+                        self.line.gone(path, part.end);
+                    }
+                }
+                Step::Lost(Part { start, end }) => {
+                    let count = end - start;
+                    silence(&mut self.writer, end, count.min(most))?;
+                    self.writer.publish(end);
+                    self.line.done(end);
+                    told.lost(start, count);
+                }
+            }
+        }
+    }
+
+    /// Copies samples from a path's flow. Whether they were still there.
+    fn copy(&mut self, path: usize, part: Part) -> Result<bool> {
+        let Self { paths, writer, .. } = self;
+        let copied = match writer.strides() {
+            (4, _) => copy_as::<f32>(&paths[path], writer, part),
+            _ => copy_as::<f64>(&paths[path], writer, part),
+        };
+        match copied {
+            Ok(is_there) => Ok(is_there),
+            Err(Error::TooLate { .. } | Error::TooEarly { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn copy_as<T: Sample>(from: &SampleReader, to: &mut SampleWriter, part: Part) -> Result<bool, Error> {
+    let (channels, count) = (to.channels(), part.end - part.start);
+    let mut buffer = vec![T::default(); count as usize];
+    let there = from.read(part.end, count, Wait::Not)?;
+    let mut open = to.open(part.end, count)?;
+    for channel in 0..channels {
+        there.read_channel(channel, &mut buffer)?;
+        open.write_channel(channel, &buffer)?;
+    }
+    // What is not committed is written again before it is.
+    if !there.still_valid() {
+        return Ok(false);
+    }
+    open.commit()?;
+    Ok(true)
+}

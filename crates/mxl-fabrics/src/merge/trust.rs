@@ -1,0 +1,179 @@
+//! Which indices of a path count. A path may be wrong, or lie: an index from the far future, once taken, would make
+//! everything that the other paths bring too late.
+//!
+//! An index *near* the newest one that was taken counts always: at most one window before or after it. If the flow
+//! follows the clock, as MXL's flows do, it must not be ahead of the clock by more than half a window either. Any other
+//! index counts only when there is a reason to believe it; until then its data is dropped.
+
+/// What an index is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// It belongs to what was taken before.
+    Near,
+    /// It does not, and nothing confirms it.
+    Far,
+    /// The flow goes on from here: its source has jumped forward or back.
+    Jump,
+}
+
+/// The latest index of a path that is not near.
+#[derive(Clone, Copy, Debug)]
+struct Stranger {
+    index: u64,
+    /// How many came one after the other, each near the one before.
+    count: u64,
+}
+
+/// What is known besides an index when it is judged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    /// The newest index that was taken.
+    pub head: u64,
+    /// The index of this moment, by the flow's rate.
+    pub now: Option<u64>,
+    /// The paths that have an initiator, a bit for each.
+    pub live: u8,
+}
+
+/// Judges the indices of all paths.
+pub(super) struct Trust {
+    /// A window, in grains or samples.
+    length: u64,
+    /// Strangers that it takes to believe a path that nobody contradicts.
+    patience: u64,
+    strangers: [Option<Stranger>; super::PATHS],
+    /// Strangers of all paths since an index was near.
+    since: u64,
+    /// The newest index that was taken was that of its moment.
+    is_clocked: bool,
+}
+
+impl Trust {
+    pub fn new(length: u64, patience: u64) -> Self {
+        Self { length, patience, strangers: [None; super::PATHS], since: 0, is_clocked: false }
+    }
+
+    /// What an index of a path is worth.
+    pub fn place(&mut self, path: usize, index: u64, seen: Seen) -> Place {
+        let Seen { head, now, live } = seen;
+        let is_early = |now: u64| self.is_clocked && index > now.saturating_add(self.length / 2);
+        if head.abs_diff(index) <= self.length && !now.is_some_and(is_early) {
+            self.strangers[path] = None;
+            self.since = 0;
+            return Place::Near;
+        }
+        let is_near = |other: &Stranger| other.index.abs_diff(index) <= self.length;
+        let count = self.strangers[path].filter(is_near).map_or(1, |before| before.count + 1);
+        self.strangers[path] = Some(Stranger { index, count });
+        self.since += 1;
+        let others = || (0..super::PATHS).filter(|other| *other != path && live & 1 << other != 0);
+        let agrees = |other: usize| self.strangers[other].as_ref().is_some_and(is_near);
+        let is_of_now = now.is_some_and(|now| now.abs_diff(index) <= self.length);
+        // Nobody has brought anything else for long.
+        let is_alone = self.since > self.patience && count > self.patience;
+        let is_believed = if index > head {
+            let is_due = now.is_some_and(|now| index <= now.saturating_add(self.length / 2));
+            (self.is_clocked && is_due) || others().any(agrees) || others().next().is_none() || is_alone
+        } else {
+            // A path that is merely late brings such indices too, so one other is not enough.
+            let all_agree = others().next().is_some() && others().all(agrees);
+            all_agree || is_alone || (is_of_now && !self.is_clocked && count > self.patience)
+        };
+        if !is_believed {
+            return Place::Far;
+        }
+        self.strangers = [None; super::PATHS];
+        self.since = 0;
+        Place::Jump
+    }
+
+    /// An index was taken.
+    pub fn taken(&mut self, index: u64, now: Option<u64>) {
+        self.is_clocked = now.is_some_and(|now| now.abs_diff(index) <= self.length);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LENGTH: u64 = 8;
+
+    fn seen(head: u64, now: u64) -> Seen {
+        Seen { head, now: Some(now), live: 0b11 }
+    }
+
+    #[test]
+    fn a_path_alone_moves_nothing_far_and_a_second_one_confirms() {
+        let mut trust = Trust::new(LENGTH, LENGTH);
+        assert_eq!(trust.place(0, 108, seen(100, 1)), Place::Near);
+        assert_eq!(trust.place(0, 109, seen(100, 1)), Place::Far);
+        assert_eq!(trust.place(0, u64::MAX, seen(100, 1)), Place::Far);
+        // The other path is where it was: it confirms nothing.
+        assert_eq!(trust.place(1, 101, seen(100, 1)), Place::Near);
+        assert_eq!(trust.place(0, 5000, seen(101, 1)), Place::Far);
+        assert_eq!(trust.place(1, 5001, seen(101, 1)), Place::Jump);
+    }
+
+    #[test]
+    fn a_liar_that_goes_on_is_not_believed_while_another_path_delivers() {
+        let mut trust = Trust::new(LENGTH, LENGTH);
+        for step in 0..1000 {
+            assert_eq!(trust.place(0, 70_000 + step, seen(100 + step, 1)), Place::Far);
+            assert_eq!(trust.place(1, 101 + step, seen(100 + step, 1)), Place::Near);
+        }
+        // It is when that one is silent for a window, or goes.
+        let places: Vec<_> = (0..=LENGTH).map(|step| trust.place(0, 80_000 + step, seen(1101, 1))).collect();
+        assert_eq!(places.iter().filter(|place| **place == Place::Far).count() as u64, LENGTH);
+        assert_eq!(places.last(), Some(&Place::Jump));
+        let alone = Seen { live: 0b01, ..seen(1101, 1) };
+        assert_eq!(trust.place(0, 90_000, alone), Place::Jump);
+    }
+
+    #[test]
+    fn the_clock_allows_a_jump_to_now_and_none_beyond() {
+        let mut trust = Trust::new(LENGTH, LENGTH);
+        trust.taken(100, Some(101));
+        // The source paused; one path is there again.
+        assert_eq!(trust.place(0, 1000, seen(100, 1001)), Place::Jump);
+        trust.taken(1000, Some(1001));
+        assert_eq!(trust.place(0, 1010, seen(1000, 1001)), Place::Far);
+        // Step by step it gets no further than half a window ahead of the clock.
+        assert_eq!(trust.place(0, 1005, seen(1000, 1001)), Place::Near);
+        trust.taken(1005, Some(1001));
+        assert_eq!(trust.place(0, 1006, seen(1005, 1001)), Place::Far);
+        assert_eq!(trust.place(1, 1001, seen(1005, 1001)), Place::Near);
+    }
+
+    #[test]
+    fn the_clock_does_not_count_for_a_flow_that_does_not_follow_it() {
+        let mut trust = Trust::new(LENGTH, LENGTH);
+        trust.taken(100, Some(7000));
+        assert_eq!(trust.place(0, 7000, seen(100, 7000)), Place::Far);
+        assert_eq!(trust.place(1, 101, seen(100, 7000)), Place::Near);
+    }
+
+    #[test]
+    fn a_first_index_from_the_future_is_left_for_those_of_now() {
+        let mut trust = Trust::new(LENGTH, LENGTH);
+        trust.taken(90_000, Some(500));
+        for step in 0..LENGTH {
+            assert_eq!(trust.place(1, 500 + step, seen(90_000 + step, 500 + step)), Place::Far);
+            assert_eq!(trust.place(0, 90_001 + step, seen(90_000 + step, 500 + step)), Place::Near);
+        }
+        assert_eq!(trust.place(1, 500 + LENGTH, seen(90_008, 508)), Place::Jump);
+    }
+
+    #[test]
+    fn late_paths_do_not_take_the_flow_back_and_a_source_that_restarts_does() {
+        let mut trust = Trust::new(LENGTH, LENGTH);
+        let three = |head| Seen { live: 0b111, ..seen(head, 1) };
+        for step in 0..100 {
+            assert_eq!(trust.place(0, 201 + step, three(200 + step)), Place::Near);
+            assert_eq!(trust.place(1, 180 + step, three(201 + step)), Place::Far);
+            assert_eq!(trust.place(2, 180 + step, three(201 + step)), Place::Far);
+        }
+        assert_eq!(trust.place(0, 1, seen(301, 1)), Place::Far);
+        assert_eq!(trust.place(1, 1, seen(301, 1)), Place::Jump);
+    }
+}
