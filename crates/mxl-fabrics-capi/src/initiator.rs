@@ -2,16 +2,17 @@
 
 use std::ffi::{c_char, c_int};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mxl::{Domain, Status};
-use mxl_fabrics::Provider;
+use mxl_fabrics::{Driven, Provider};
 use mxl_ffi::border::{Failure, Outcome, status};
 use mxl_ffi::object::{Kind, Object, magics, place_of};
 
 use crate::info::{Info, info};
 use crate::status::{INTERRUPTED, INVALID_STATE, NOT_READY, failed};
-use crate::types::{Config, Setup, given};
+use crate::target::wants_thread;
+use crate::types::{Config, Setup, given, optional};
 
 /// What `mxlFabricsInitiator` points to.
 #[derive(Default)]
@@ -21,8 +22,57 @@ pub struct Initiator {
 
 /// An initiator that was set up.
 struct Ready {
-    initiator: mxl_fabrics::Initiator,
+    initiator: End,
     provider: Provider,
+}
+
+/// What moves an initiator on.
+enum End {
+    /// The program's calls.
+    Polled(Box<mxl_fabrics::Initiator>),
+    /// A thread of its own.
+    Driven(Driven<mxl_fabrics::Initiator>),
+}
+
+/// How long a wait for a progress thread sleeps between two looks.
+const NAP: Duration = Duration::from_micros(50);
+
+impl End {
+    fn with<T>(&mut self, call: impl FnOnce(&mut mxl_fabrics::Initiator) -> T) -> T {
+        match self {
+            Self::Polled(initiator) => call(initiator),
+            Self::Driven(initiator) => initiator.with(call),
+        }
+    }
+
+    /// Whether all is sent, or was within the time. Events are dropped: programs of this interface count nothing, and
+    /// the library's log has what was lost.
+    fn settle(&mut self, timeout: Duration) -> mxl_fabrics::Result<bool> {
+        let begin = Instant::now();
+        loop {
+            let is_settled = match self {
+                Self::Polled(initiator) => initiator.settle(timeout)?,
+                // An error of the thread's is told by `wait`, once.
+                Self::Driven(initiator) => {
+                    while initiator.wait(Duration::ZERO)?.is_some() {}
+                    initiator.with(|initiator| initiator.is_idle())
+                }
+            };
+            if is_settled || begin.elapsed() >= timeout {
+                self.with(|initiator| while initiator.event().is_some() {});
+                return Ok(is_settled);
+            }
+            std::thread::sleep(NAP);
+        }
+    }
+}
+
+/// Whether a progress thread is wanted. The C++ SDK ignores an initiator's options, so what is no JSON is no error.
+fn check_options(options: Option<&str>) -> Outcome<bool> {
+    match options.and_then(|options| serde_json::from_str(options).ok()) {
+        Some(serde_json::Value::Object(options)) => wants_thread(&options),
+        _ => Ok(false),
+    }
 }
 
 impl Kind for Initiator {
@@ -36,16 +86,17 @@ fn with<T>(handle: *const Object<Initiator>, body: impl FnOnce(&mut Ready) -> Ou
     body(ready.as_mut().ok_or(Failure::silent(INVALID_STATE))?)
 }
 
-/// `mxlFabricsInitiatorSetup`. There are no options. One that is set up again has no targets.
+/// `mxlFabricsInitiatorSetup`. One that is set up again has no targets.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mxlFabricsInitiatorSetup(
     handle: *const Object<Initiator>,
     config: *const Config,
-    _options: *const c_char,
+    options: *const c_char,
 ) -> c_int {
     status(|| {
         let initiator: &Initiator = Object::get(handle).ok_or(Status::InvalidArg)?;
         let config = given(config)?;
+        let is_driven = check_options(optional(options)?)?;
         let Setup { provider, place, options } = config.check()?;
         let (domain, flow) = place_of(config.flow, magics::READER).ok_or(Status::InvalidReader)?;
         let domain = Domain::open(domain)?;
@@ -54,7 +105,12 @@ pub unsafe extern "C" fn mxlFabricsInitiatorSetup(
         *ready = None;
         let made =
             mxl_fabrics::Initiator::open_with(&domain, flow, provider, place, &options).map_err(failed)?;
-        *ready = Some(Ready { initiator: made, provider });
+        let initiator = if is_driven {
+            End::Driven(Driven::start(made).map_err(failed)?)
+        } else {
+            End::Polled(Box::new(made))
+        };
+        *ready = Some(Ready { initiator, provider });
         Ok(())
     })
 }
@@ -65,7 +121,10 @@ pub unsafe extern "C" fn mxlFabricsInitiatorAddTarget(
     handle: *const Object<Initiator>,
     target: *const Object<Info>,
 ) -> c_int {
-    status(|| with(handle, |ready| ready.initiator.add(info(target)?).map_err(failed)))
+    status(|| {
+        let target = info(target)?;
+        with(handle, |ready| ready.initiator.with(|initiator| initiator.add(target)).map_err(failed))
+    })
 }
 
 /// `mxlFabricsInitiatorRemoveTarget`.
@@ -74,7 +133,10 @@ pub unsafe extern "C" fn mxlFabricsInitiatorRemoveTarget(
     handle: *const Object<Initiator>,
     target: *const Object<Info>,
 ) -> c_int {
-    status(|| with(handle, |ready| ready.initiator.remove(info(target)?.id).map_err(failed)))
+    status(|| {
+        let id = info(target)?.id;
+        with(handle, |ready| ready.initiator.with(|initiator| initiator.remove(id)).map_err(failed))
+    })
 }
 
 /// `mxlFabricsInitiatorTransferGrain`. What lies in the slot is sent, committed or not.
@@ -86,7 +148,11 @@ pub unsafe extern "C" fn mxlFabricsInitiatorTransferGrain(
     end: u16,
 ) -> c_int {
     status(|| {
-        with(handle, |ready| ready.initiator.send_unpublished_slices(index, start, end).map_err(failed))
+        with(handle, |ready| {
+            let send =
+                |initiator: &mut mxl_fabrics::Initiator| initiator.send_unpublished_slices(index, start, end);
+            ready.initiator.with(send).map_err(failed)
+        })
     })
 }
 
@@ -98,16 +164,20 @@ pub unsafe extern "C" fn mxlFabricsInitiatorTransferSamples(
     count: usize,
 ) -> c_int {
     status(|| {
-        with(handle, |ready| ready.initiator.send_unpublished_samples(head, count as u64).map_err(failed))
+        with(handle, |ready| {
+            let send = |initiator: &mut mxl_fabrics::Initiator| {
+                initiator.send_unpublished_samples(head, count as u64)
+            };
+            ready.initiator.with(send).map_err(failed)
+        })
     })
 }
 
 fn progress(handle: *const Object<Initiator>, timeout: Duration) -> Outcome {
     with(handle, |Ready { initiator, provider }| {
         let is_settled = initiator.settle(timeout).map_err(failed)?;
-        // Programs of this interface count nothing; the library's log has what was lost.
-        while initiator.event().is_some() {}
-        if initiator.targets().next().is_none() && matches!(provider, Provider::Tcp | Provider::Verbs) {
+        let has_targets = initiator.with(|initiator| initiator.targets().next().is_some());
+        if !has_targets && matches!(provider, Provider::Tcp | Provider::Verbs) {
             // What the C++ SDK answers where it makes connections.
             return Err(Failure::silent(INTERRUPTED));
         }

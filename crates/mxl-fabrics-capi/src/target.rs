@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mxl::{Domain, Geometry, Status};
-use mxl_fabrics::Received;
+use mxl_fabrics::{Driven, Received};
 use mxl_ffi::border::{Failure, Outcome, out, status};
 use mxl_ffi::object::{Kind, Object, magics, place_of};
 
@@ -21,8 +21,25 @@ pub struct Target {
 
 /// A target that was set up.
 struct Ready {
-    target: mxl_fabrics::Target,
+    target: End,
     is_discrete: bool,
+}
+
+/// What moves a target on.
+enum End {
+    /// The program's calls.
+    Polled(Box<mxl_fabrics::Target>),
+    /// A thread of its own.
+    Driven(Driven<mxl_fabrics::Target>),
+}
+
+impl End {
+    fn read(&mut self, timeout: Duration) -> mxl_fabrics::Result<Option<Received>> {
+        match self {
+            Self::Polled(target) => target.read(timeout),
+            Self::Driven(target) => target.wait(timeout),
+        }
+    }
 }
 
 impl Kind for Target {
@@ -33,18 +50,25 @@ fn target<'a>(handle: *const Object<Target>) -> Outcome<&'a Target> {
     Object::get(handle).ok_or_else(|| Status::InvalidArg.into())
 }
 
-/// The option `cqDepth` of the C++ SDK. Queues here are as long as they need to be, so it is checked and not used.
-fn check_options(options: Option<&str>) -> Outcome {
-    let Some(options) = options else { return Ok(()) };
+/// Whether a progress thread is wanted. The option `cqDepth` of the C++ SDK is checked and not used: queues here are as
+/// long as they need to be.
+fn check_options(options: Option<&str>) -> Outcome<bool> {
+    let Some(options) = options else { return Ok(false) };
     let value: serde_json::Value = serde_json::from_str(options)
         .map_err(|error| refused(format!("options: malformed JSON: {error}")))?;
     let object = value.as_object().ok_or_else(|| refused("options: no object of JSON"))?;
-    match object.get("cqDepth") {
-        Some(depth) if depth.as_f64().is_none_or(|depth| depth < 1.0) => {
-            Err(refused(format!("options: cqDepth is {depth}, no number from 1 on")))
-        }
-        _ => Ok(()),
+    if let Some(depth) = object.get("cqDepth")
+        && depth.as_f64().is_none_or(|depth| depth < 1.0)
+    {
+        return Err(refused(format!("options: cqDepth is {depth}, no number from 1 on")));
     }
+    wants_thread(object)
+}
+
+/// The option `progressThread` of both ends.
+pub(crate) fn wants_thread(options: &serde_json::Map<String, serde_json::Value>) -> Outcome<bool> {
+    let Some(wanted) = options.get("progressThread") else { return Ok(false) };
+    wanted.as_bool().ok_or_else(|| refused(format!("options: progressThread is {wanted}, not true or false")))
 }
 
 /// `mxlFabricsTargetSetup`. A target that is set up again is another afterwards.
@@ -57,7 +81,7 @@ pub unsafe extern "C" fn mxlFabricsTargetSetup(
 ) -> c_int {
     status(|| {
         let (target, place, config) = (target(handle)?, out(info)?, given(config)?);
-        check_options(optional(options)?)?;
+        let is_driven = check_options(optional(options)?)?;
         let Setup { provider, place: at, options } = config.check()?;
         let (domain, flow) = place_of(config.flow, magics::WRITER).ok_or(Status::InvalidWriter)?;
         let domain = Domain::open(domain)?;
@@ -69,7 +93,12 @@ pub unsafe extern "C" fn mxlFabricsTargetSetup(
         let made = mxl_fabrics::Target::open_with(&domain, &definition, provider, at, None, &options)
             .map_err(failed)?;
         place.set(Info::give(made.info().clone()));
-        *ready = Some(Ready { target: made, is_discrete });
+        let target = if is_driven {
+            End::Driven(Driven::start(made).map_err(failed)?)
+        } else {
+            End::Polled(Box::new(made))
+        };
+        *ready = Some(Ready { target, is_discrete });
         Ok(())
     })
 }
@@ -170,10 +199,18 @@ mod tests {
     #[test]
     fn the_depth_of_a_queue_is_a_number_from_1_on() {
         for good in [r#"{"cqDepth": 1}"#, r#"{"cqDepth": 512, "other": []}"#, "{}"] {
-            assert!(check_options(Some(good)).is_ok(), "{good}");
+            assert!(matches!(check_options(Some(good)), Ok(false)), "{good}");
         }
-        assert!(check_options(None).is_ok());
-        for bad in [r#"{"cqDepth": 0}"#, r#"{"cqDepth": -3}"#, r#"{"cqDepth": "8"}"#, "[]", "{"] {
+        assert!(matches!(check_options(None), Ok(false)));
+        assert!(matches!(check_options(Some(r#"{"cqDepth": 1, "progressThread": true}"#)), Ok(true)));
+        for bad in [
+            r#"{"cqDepth": 0}"#,
+            r#"{"cqDepth": -3}"#,
+            r#"{"cqDepth": "8"}"#,
+            r#"{"progressThread": 1}"#,
+            "[]",
+            "{",
+        ] {
             assert!(check_options(Some(bad)).is_err(), "{bad}");
         }
     }

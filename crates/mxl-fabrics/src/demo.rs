@@ -142,7 +142,7 @@ fn send(options: &Options) -> Result<()> {
     let mut sender = if options.progress_thread {
         Sender::Driven(Driven::start(initiator)?)
     } else {
-        Sender::Polled(initiator)
+        Sender::Polled(Box::new(initiator))
     };
     let count = options.count.unwrap_or(u64::MAX);
     match geometry {
@@ -153,7 +153,7 @@ fn send(options: &Options) -> Result<()> {
         }
     }
     let mut initiator = match sender {
-        Sender::Polled(initiator) => initiator,
+        Sender::Polled(initiator) => *initiator,
         Sender::Driven(driven) => driven.stop(),
     };
     initiator.flush(Duration::from_secs(5))?;
@@ -169,7 +169,7 @@ fn send(options: &Options) -> Result<()> {
 
 /// An initiator, and what moves it on.
 enum Sender {
-    Polled(Initiator),
+    Polled(Box<Initiator>),
     Driven(Driven<Initiator>),
 }
 

@@ -89,8 +89,8 @@ impl Told {
 }
 
 enum Ring {
-    Grains(Grains),
-    Samples(Samples),
+    Grains(Box<Grains>),
+    Samples(Box<Samples>),
 }
 
 /// Receives one flow by several paths.
@@ -126,8 +126,8 @@ impl Merge {
             return Err(Error::Argument(format!("{} paths; a merge has 2 to {PATHS}", paths.len())));
         }
         let mut ring = match definition.geometry() {
-            Geometry::Grains { .. } => Ring::Grains(Grains::open(domain, definition)?),
-            Geometry::Samples { .. } => Ring::Samples(Samples::open(domain, definition)?),
+            Geometry::Grains { .. } => Ring::Grains(Box::new(Grains::open(domain, definition)?)),
+            Geometry::Samples { .. } => Ring::Samples(Box::new(Samples::open(domain, definition)?)),
         };
         let open = |(at, path): (usize, &MergePath<'_>)| {
             let own = FlowDefinition {

@@ -181,7 +181,10 @@ fn a_stream_of_samples_that_is_late_says_so_and_goes_on() {
     let Some(Err(Error::TooLate { index: 580, oldest })) = next_batch(&mut batches).0 else { panic!() };
     let first = next_batch(&mut batches).0.unwrap().unwrap();
     let start = first.index - first.count;
-    assert!(start >= oldest && start < oldest + 100 && (start - 480) % 100 == 0, "{first:?} and {oldest}");
+    assert!(
+        start >= oldest && start < oldest + 100 && (start - 480).is_multiple_of(100),
+        "{first:?} and {oldest}"
+    );
     assert_eq!(next_batch(&mut batches).0.unwrap().unwrap().index, first.index + 100);
     for count in [0, reader.max_read() + 1] {
         assert!(matches!(reader.stream(0, count), Err(Error::Argument(_))));

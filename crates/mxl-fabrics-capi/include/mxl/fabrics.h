@@ -109,14 +109,17 @@ mxlStatus mxlFabricsCreateTarget(mxlFabricsInstance in_fabricsInstance, mxlFabri
 MXL_EXPORT
 mxlStatus mxlFabricsDestroyTarget(mxlFabricsInstance in_fabricsInstance, mxlFabricsTarget in_target);
 
-/* Answers where the target is; the info is freed by mxlFabricsFreeTargetInfo. Options: {"cqDepth": N}, N from 1 on, or null. */
+/*
+ * Answers where the target is; the info is freed by mxlFabricsFreeTargetInfo. Options, or null: {"cqDepth": N}, N from
+ * 1 on; {"progressThread": true} (not in the C++ SDK): a thread of the library publishes what arrives.
+ */
 MXL_EXPORT
 mxlStatus mxlFabricsTargetSetup(mxlFabricsTarget in_target, mxlFabricsTargetConfig const *in_config, char const *in_options,
 				mxlFabricsTargetInfo *out_info);
 
 /*
  * The index of the oldest grain of which something arrived since the last call, or MXL_ERR_NOT_READY. It is committed already: a
- * reader of the flow sees it. Targets make progress in these calls only.
+ * reader of the flow sees it. Targets without a progress thread make progress in these calls only.
  */
 MXL_EXPORT
 mxlStatus mxlFabricsTargetReadGrainNonBlocking(mxlFabricsTarget in_target, uint64_t *out_grainIndex);
@@ -139,7 +142,7 @@ mxlStatus mxlFabricsCreateInitiator(mxlFabricsInstance in_fabricsInstance, mxlFa
 MXL_EXPORT
 mxlStatus mxlFabricsDestroyInitiator(mxlFabricsInstance in_fabricsInstance, mxlFabricsInitiator in_initiator);
 
-/* Options may be null. */
+/* Options, or null: {"progressThread": true} (not in the C++ SDK): a thread of the library sends transfers. */
 MXL_EXPORT
 mxlStatus mxlFabricsInitiatorSetup(mxlFabricsInitiator in_initiator, mxlFabricsInitiatorConfig const *in_config,
 				   char const *in_options);
