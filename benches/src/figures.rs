@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The shares of rounds, in percent, whose times [`Figures::percentiles_us`] has; the last one is the slowest round.
+pub const PERCENTILES: [f64; 6] = [50.0, 90.0, 99.0, 99.9, 99.99, 100.0];
+
 /// What one run of one benchmark measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(non_snake_case, reason = "GB_s is the unit: 10^9 bytes a second")]
@@ -18,12 +21,27 @@ pub struct Figures {
     pub cpu_share: Option<f64>,
     /// Resident memory that one more peer takes, in bytes, where that was measured.
     pub bytes_each: Option<f64>,
+    /// Within which time, in microseconds one way, each share of [`PERCENTILES`] was over, where each round was timed.
+    pub percentiles_us: Option<[f64; PERCENTILES.len()]>,
 }
 
 impl Figures {
     /// Of a ping-pong that took `one_way_us` from one side to the other.
     pub fn from_latency(size: usize, one_way_us: f64) -> Self {
         Self { latency_us: Some(one_way_us), ..Self::from_rate(size, 1e6 / one_way_us) }
+    }
+
+    /// Of rounds that took `rounds` nanoseconds there and back, one number each; `None` if there are none. The latency is
+    /// the median.
+    pub fn from_rounds(size: usize, mut rounds: Vec<u64>) -> Option<Self> {
+        rounds.sort_unstable();
+        let last = rounds.len().checked_sub(1)?;
+        let within = |percent: f64| {
+            let place = (rounds.len() as f64 * percent / 100.0).ceil() as usize;
+            rounds[place.saturating_sub(1).min(last)] as f64 / 2e3
+        };
+        let percentiles = PERCENTILES.map(within);
+        Some(Self { percentiles_us: Some(percentiles), ..Self::from_latency(size, percentiles[0]) })
     }
 
     /// Of a stream of `msgs_per_s` messages.
@@ -35,6 +53,7 @@ impl Figures {
             GB_s: msgs_per_s * size as f64 / 1e9,
             cpu_share: None,
             bytes_each: None,
+            percentiles_us: None,
         }
     }
 
@@ -125,6 +144,16 @@ mod tests {
         assert_eq!(median([3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median([]), None);
         assert_eq!(range([3.0, 1.0, 2.0]), Some((1.0, 3.0)));
+    }
+
+    #[test]
+    fn rounds_are_told_by_the_share_that_was_over() {
+        let rounds = (1..=1000).rev().map(|number| number * 2000).collect();
+        let figures = Figures::from_rounds(64, rounds).unwrap();
+        assert_eq!(figures.percentiles_us, Some([500.0, 900.0, 990.0, 999.0, 1000.0, 1000.0]));
+        assert_eq!(figures.latency_us, Some(500.0));
+        assert_eq!(Figures::from_rounds(64, vec![7_000]).unwrap().percentiles_us, Some([3.5; 6]));
+        assert_eq!(Figures::from_rounds(64, Vec::new()), None);
     }
 
     #[test]

@@ -6,8 +6,14 @@ use clap::{Parser, Subcommand};
 #[cfg(target_arch = "x86_64")]
 use ofi_benches::counts;
 use ofi_benches::{
-    Error, Result, bare, bounce, instructions, lines, machine::Machine, ours::Role, pairs::Policy,
-    peers::packages, report, report::Report, rows, sweeps, table, veth, worker,
+    Error, Result, bare, bounce, instructions, lines,
+    machine::Machine,
+    ours::Role,
+    pairs::Policy,
+    peers::{self, packages},
+    report,
+    report::Report,
+    rows, sweeps, table, veth, worker,
 };
 
 /// Measures this stack beside libfabric and UCX over shared memory, and prints a table with a verdict on each line.
@@ -90,6 +96,9 @@ enum Command {
         /// Rounds: each measures everything once.
         #[arg(long, default_value_t = 3)]
         rounds: usize,
+        /// Write the figures as JSON into this file.
+        #[arg(long)]
+        json: Option<PathBuf>,
         /// Inside the near namespace already.
         #[arg(long, hide = true)]
         inside: bool,
@@ -178,8 +187,8 @@ fn run(options: Options) -> Result<ExitCode> {
             Ok(if within { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         Some(Command::Worker { role, job }) => worker::main(job, *role).map(|()| ExitCode::SUCCESS),
-        Some(Command::Veth { rounds, inside }) => {
-            veth::main(*rounds, *inside, cores).map(|()| ExitCode::SUCCESS)
+        Some(Command::Veth { rounds, json, inside }) => {
+            veth::main(*rounds, json.as_deref(), *inside, cores).map(|()| ExitCode::SUCCESS)
         }
         Some(Command::Rows { samples, inside }) => {
             rows::main(*samples, *inside, client).map(|()| ExitCode::SUCCESS)
@@ -203,7 +212,8 @@ fn compare(options: &Options, cores: [usize; 2]) -> Result<ExitCode> {
     let chosen = |key: &str| options.only.is_empty() || options.only.iter().any(|part| key.contains(part));
     let sweeps = sweeps::lines().filter(|_| options.sweeps);
     let lines: Vec<_> = lines::LINES.iter().chain(sweeps).filter(|line| chosen(line.key)).collect();
-    let mut report = Report { machine: Machine::read(), cores, rows: Vec::with_capacity(lines.len()) };
+    let (machine, versions) = (Machine::read(), peers::versions());
+    let mut report = Report { machine, versions, cores, rows: Vec::with_capacity(lines.len()) };
     for (at, line) in lines.iter().enumerate() {
         eprintln!("[{}/{}] {} ({})", at + 1, lines.len(), line.title, line.key);
         report.rows.push(report::measure(line, &policy, cores));

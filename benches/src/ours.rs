@@ -19,6 +19,7 @@ mod paths_of_efa;
 mod paths_of_memory;
 mod paths_of_rails;
 mod run;
+mod threads;
 
 use serde::{Deserialize, Serialize};
 
@@ -111,8 +112,16 @@ pub enum Test {
         /// Receives in the queue throughout.
         posted: usize,
     },
+    /// As [`Test::PingPong`], and each round is timed: its percentiles are the result too.
+    EachRound,
     /// Messages one way, `window` in flight.
     Stream,
+    /// Messages one way by several threads of each side at once, each with an endpoint and a domain of its own; the
+    /// rate is that of all.
+    Threads {
+        /// Of either side.
+        count: usize,
+    },
     /// Writes into the server's memory, `window` in flight.
     RmaWrite,
     /// Reads from the server's memory, `window` in flight.

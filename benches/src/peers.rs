@@ -66,6 +66,11 @@ pub enum Wire {
     Udp,
 }
 
+/// The versions of both, as the programs that are measured tell them.
+pub fn versions() -> Vec<(&'static str, String)> {
+    vec![("libfabric", libfabric::version()), ("UCX", ucx::version())]
+}
+
 impl PeerRun {
     /// Who is really measured, with its version, for the table.
     pub fn name(&self) -> String {

@@ -21,6 +21,8 @@ const ENOUGH: usize = 3;
 pub struct Report {
     /// Where.
     pub machine: Machine,
+    /// What was measured, by version: each as the program that was run tells it.
+    pub versions: Vec<(&'static str, String)>,
     /// Server's and client's core.
     pub cores: [usize; 2],
     /// One for each line.

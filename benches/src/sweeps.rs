@@ -1,6 +1,7 @@
-//! Lines over sizes of messages and numbers of peers, from which `cargo xtask report` draws plots. None has a bound.
+//! Lines over sizes of messages, numbers of peers and of threads, from which `cargo xtask report` draws plots, and those
+//! whose rounds are timed one by one. None has a bound.
 //!
-//! A key is `sweep-PLOT-PEER-X`.
+//! A key is `sweep-PLOT-PEER-X`, or `rounds-WIRE`.
 
 use crate::{
     figures::Quantity,
@@ -36,8 +37,15 @@ const fn line(
 }
 
 const fn peers(key: &'static str, title: &'static str, peers: usize) -> Line {
-    let ours = Ours::Job(Job::new(Test::Round { peers }, 64, 100_000).over_udp());
-    Line { key, title, quantity: Quantity::LatencyNs, ours, against: None, bound: Bound::None, goal: None }
+    alone(key, title, Quantity::LatencyNs, Job::new(Test::Round { peers }, 64, 100_000).over_udp())
+}
+
+const fn alone(key: &'static str, title: &'static str, quantity: Quantity, job: Job) -> Line {
+    Line { key, title, quantity, ours: Ours::Job(job), against: None, bound: Bound::None, goal: None }
+}
+
+const fn threads(key: &'static str, title: &'static str, count: usize) -> Line {
+    alone(key, title, Quantity::RateM, Job::new(Test::Threads { count }, 64, 500_000))
 }
 
 /// A line for each size: `sizes!(plot, peer, "what", benchmark, wire)`.
@@ -72,8 +80,37 @@ pub fn lines() -> impl Iterator<Item = &'static Line> {
         peers("sweep-peers-none-1000", "64 B message and answer, 1,000 UDP peers by turns", 1000),
         peers("sweep-peers-none-10000", "64 B message and answer, 10,000 UDP peers by turns", 10_000),
     ];
-    static ALL: [&[Line]; 7] =
-        [&LATENCY, &LATENCY_UCX, &BANDWIDTH, &BANDWIDTH_UCX, &UDP_LATENCY, &UDP_BANDWIDTH, &PEERS];
+    const THREADS: [Line; 3] = [
+        threads("sweep-threads-none-1", "64 B messages, one thread at each end", 1),
+        threads("sweep-threads-none-2", "64 B messages, two threads at each end", 2),
+        threads("sweep-threads-none-4", "64 B messages, four threads at each end", 4),
+    ];
+    // The peers' programs do not tell their percentiles.
+    const ROUNDS: [Line; 2] = [
+        alone(
+            "rounds-shm",
+            "64 B message, one way, shared memory",
+            Quantity::LatencyNs,
+            Job::new(Test::EachRound, 64, 300_000),
+        ),
+        alone(
+            "rounds-udp",
+            "64 B message, one way, sockets",
+            Quantity::LatencyNs,
+            Job::new(Test::EachRound, 64, 30_000).over_udp(),
+        ),
+    ];
+    static ALL: [&[Line]; 9] = [
+        &LATENCY,
+        &LATENCY_UCX,
+        &BANDWIDTH,
+        &BANDWIDTH_UCX,
+        &UDP_LATENCY,
+        &UDP_BANDWIDTH,
+        &PEERS,
+        &THREADS,
+        &ROUNDS,
+    ];
     ALL.into_iter().flatten()
 }
 
@@ -84,7 +121,7 @@ mod tests {
     #[test]
     fn keys_say_plot_peer_and_place() {
         let mut keys: Vec<_> = lines().map(|line| line.key).collect();
-        for key in &keys {
+        for key in keys.iter().filter(|key| !key.starts_with("rounds-")) {
             let parts: Vec<_> = key.split('-').collect();
             assert!(parts.len() == 4 && parts[0] == "sweep" && parts[3].parse::<usize>().is_ok(), "{key}");
         }

@@ -18,6 +18,20 @@ pub fn pin_current_thread(core: usize) -> io::Result<()> {
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// The core that the calling thread runs on.
+pub fn current_core() -> io::Result<usize> {
+    // SAFETY: the call takes nothing.
+    let core = unsafe { libc::sched_getcpu() };
+    usize::try_from(core).map_err(|_| io::Error::last_os_error())
+}
+
+/// How many cores the machine has, whichever of them this process may use.
+pub fn configured_cores() -> usize {
+    // SAFETY: the call takes a number.
+    let cores = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    usize::try_from(cores).unwrap_or(1).max(1)
+}
+
 /// A new eventfd, blocking, closed on exec.
 pub fn eventfd() -> io::Result<File> {
     // SAFETY: takes two numbers and no memory.

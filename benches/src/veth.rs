@@ -4,10 +4,13 @@
 use std::{
     env, fs,
     net::{IpAddr, Ipv4Addr},
+    path::Path,
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
+
+use serde::Serialize;
 
 use crate::{
     Error, Figures, Result,
@@ -21,6 +24,33 @@ const FAR: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 2);
 const LARGE: usize = 1 << 20;
 /// Of 1,000 packets, so many are lost in each direction, and the share of the rate without loss that is to be kept.
 const LOSSES: [(u32, f64); 3] = [(1, 0.8), (10, 0.5), (50, 0.2)];
+
+/// What a run has found, for `cargo xtask report`.
+#[derive(Serialize)]
+struct Found {
+    bulk: Vec<Bulk>,
+    losses: Vec<Kept>,
+}
+
+/// A way to send megabytes.
+#[derive(Serialize)]
+struct Bulk {
+    name: &'static str,
+    /// 10^9 bytes a second.
+    rate: f64,
+    /// The share of what bare sockets carry.
+    of_bare: f64,
+}
+
+/// What is left of a ping-pong under losses.
+#[derive(Serialize)]
+struct Kept {
+    lost_percent: f64,
+    one_way_us: f64,
+    /// The share of the rate without loss.
+    kept: f64,
+    bound: Option<f64>,
+}
 
 fn shell(script: &str) -> Result<()> {
     let output = Command::new("sh").args(["-ec", script]).stdin(Stdio::null()).output();
@@ -93,7 +123,7 @@ fn cut_rows(far: &Far) -> Result<()> {
 ///
 /// # Errors
 /// What is missing on this host, or what a worker says.
-pub fn main(rounds: usize, inside: bool, cores: [usize; 2]) -> Result<()> {
+pub fn main(rounds: usize, json: Option<&Path>, inside: bool, cores: [usize; 2]) -> Result<()> {
     if !inside {
         let this = env::current_exe().map_err(Error::io("finding this program"))?;
         let [server, client] = cores;
@@ -102,6 +132,7 @@ pub fn main(rounds: usize, inside: bool, cores: [usize; 2]) -> Result<()> {
             .arg(this)
             .args(["--cores", &server.to_string(), &client.to_string()])
             .args(["veth", "--inside", "--rounds", &rounds.to_string()])
+            .args(json.map(|file| ["--json".as_ref(), file.as_os_str()]).into_iter().flatten())
             .status()
             .map_err(Error::io("starting unshare"))?;
         return if status.success() { Ok(()) } else { Err(Error::Stack(format!("unshare: {status}"))) };
@@ -109,9 +140,13 @@ pub fn main(rounds: usize, inside: bool, cores: [usize; 2]) -> Result<()> {
     let far = join_namespaces()?;
     let wrapper = ["nsenter", "-t", &far.0.id().to_string(), "-n"].map(String::from).to_vec();
     let ends = Ends { wrapper, addresses: Some([IpAddr::from(FAR), IpAddr::from(NEAR)]) };
-    bulk(rounds, &ends, cores)?;
+    let bulk = bulk(rounds, &ends, cores)?;
     cut_rows(&far)?;
-    losses(&far, rounds, &ends, cores)
+    let losses = losses(&far, rounds, &ends, cores)?;
+    let Some(file) = json else { return Ok(()) };
+    let text = serde_json::to_string_pretty(&Found { bulk, losses });
+    let text = text.map_err(|error| Error::Link(error.to_string()))?;
+    fs::write(file, text + "\n").map_err(Error::io(file.display().to_string()))
 }
 
 fn middle(runs: &[Figures], figure: impl Fn(&Figures) -> f64) -> f64 {
@@ -119,7 +154,7 @@ fn middle(runs: &[Figures], figure: impl Fn(&Figures) -> f64) -> f64 {
 }
 
 /// 1 MiB messages and writes beside bare sockets.
-fn bulk(rounds: usize, ends: &Ends, cores: [usize; 2]) -> Result<()> {
+fn bulk(rounds: usize, ends: &Ends, cores: [usize; 2]) -> Result<Vec<Bulk>> {
     let stream = |test| Work::Ours(Job::new(test, LARGE, 2_000).over_udp());
     let works = [
         ("bare sockets, UDP_SEGMENT and UDP_GRO", Work::Bare { copies: false }),
@@ -135,15 +170,17 @@ fn bulk(rounds: usize, ends: &Ends, cores: [usize; 2]) -> Result<()> {
     }
     let bare = middle(&runs[0], |run| run.GB_s);
     println!("| 1,500 bytes, no loss | GB/s | of bare sockets |\n|---|---|---|");
+    let mut found = Vec::with_capacity(works.len());
     for (runs, (name, _)) in runs.iter().zip(&works) {
         let rate = middle(runs, |run| run.GB_s);
         println!("| {name} | {rate:.2} | {:.0} % |", 100.0 * rate / bare);
+        found.push(Bulk { name, rate, of_bare: rate / bare });
     }
-    Ok(())
+    Ok(found)
 }
 
 /// A 64 KiB ping-pong without losses and with them, by turns.
-fn losses(far: &Far, rounds: usize, ends: &Ends, cores: [usize; 2]) -> Result<()> {
+fn losses(far: &Far, rounds: usize, ends: &Ends, cores: [usize; 2]) -> Result<Vec<Kept>> {
     let work = |iterations| Work::Ours(Job::new(Test::PingPong, 64 << 10, iterations).over_udp());
     let mut runs: [Vec<Figures>; LOSSES.len() + 1] = Default::default();
     for _ in 0..rounds {
@@ -160,6 +197,7 @@ fn losses(far: &Far, rounds: usize, ends: &Ends, cores: [usize; 2]) -> Result<()
         "\n| 64 KiB ping-pong, 1,500 bytes | one way, us | of the rate without loss | bound |\n|---|---|---|---|"
     );
     println!("| no loss | {clean:.1} | 100 % | |");
+    let mut found = vec![Kept { lost_percent: 0.0, one_way_us: clean, kept: 1.0, bound: None }];
     for (runs, (loss, bound)) in runs[1..].iter().zip(LOSSES) {
         let (latency, loss) =
             (middle(runs, |run| run.latency_us.unwrap_or(f64::NAN)), f64::from(loss) / 10.0);
@@ -168,6 +206,12 @@ fn losses(far: &Far, rounds: usize, ends: &Ends, cores: [usize; 2]) -> Result<()
             100.0 * clean / latency,
             100.0 * bound
         );
+        found.push(Kept {
+            lost_percent: loss,
+            one_way_us: latency,
+            kept: clean / latency,
+            bound: Some(bound),
+        });
     }
-    Ok(())
+    Ok(found)
 }

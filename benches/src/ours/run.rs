@@ -12,6 +12,7 @@ use ofi::raw::{
 
 use super::crowd;
 use super::node::{Arena, Node};
+use super::threads;
 use super::{Job, Role, Sleep, Test};
 use crate::{Error, Figures, Result, link::Link, sys};
 
@@ -23,6 +24,9 @@ pub(super) fn stack(error: ofi::raw::Error) -> Error {
 pub fn run(job: &Job, role: Role, link: &mut Link) -> Result<Option<Figures>> {
     if let Test::Round { peers } = job.test {
         return crowd::run(job, peers, role, link);
+    }
+    if let Test::Threads { count } = job.test {
+        return threads::run(job, count, role, link);
     }
     let wait = match job.test {
         Test::Wake(Sleep::Epoll) => WaitObj::Fd,
@@ -37,7 +41,7 @@ pub fn run(job: &Job, role: Role, link: &mut Link) -> Result<Option<Figures>> {
     let node = Node::open(more, job, link, wait)?;
     let client = role == Role::Client;
     let figures = match job.test {
-        Test::PingPong => ping_pong(&node, job, client, link)?,
+        Test::PingPong | Test::EachRound => ping_pong(&node, job, client, link)?,
         Test::TaggedPingPong { posted } => tagged_ping_pong(&node, job, posted, client, link)?,
         Test::Stream => stream(&node, job, client, link)?,
         Test::RmaWrite => rma(&node, job, client, link, true)?,
@@ -47,7 +51,9 @@ pub fn run(job: &Job, role: Role, link: &mut Link) -> Result<Option<Figures>> {
         Test::Wake(sleep) => wake(&node, job, sleep, client, link)?,
         Test::Idle => idle(&node, client, link)?,
         Test::IdleAuto => idle_auto(&node, job, client, link)?,
-        Test::Round { .. } => return Err(Error::Stack("a round has no single peer".into())),
+        Test::Round { .. } | Test::Threads { .. } => {
+            return Err(Error::Stack("it has no single peer".into()));
+        }
     };
     node.meet(link)?;
     Ok(client.then_some(figures))
@@ -80,7 +86,7 @@ fn ping_pong(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Fi
     if !client {
         node.receive(back, None, 0)?;
     }
-    timed(node, job, link, round)
+    if job.test == Test::EachRound { each(node, job, link, round) } else { timed(node, job, link, round) }
 }
 
 fn tagged_ping_pong(node: &Node, job: &Job, posted: usize, client: bool, link: &mut Link) -> Result<Figures> {
@@ -130,6 +136,24 @@ fn timed(node: &Node, job: &Job, link: &mut Link, mut round: impl FnMut() -> Res
     }
     let each = begin.elapsed().as_secs_f64() * 1e6 / job.iterations as f64;
     Ok(Figures::from_latency(job.size, each / 2.0))
+}
+
+/// Warms up, meets, and times each of `job.iterations` rounds.
+fn each(node: &Node, job: &Job, link: &mut Link, mut round: impl FnMut() -> Result<()>) -> Result<Figures> {
+    for _ in 0..(job.iterations / 20).max(10) {
+        round()?;
+    }
+    let mut times = Vec::with_capacity(job.iterations as usize);
+    node.meet(link)?;
+    let mut begin = Instant::now();
+    for _ in 0..job.iterations {
+        round()?;
+        // One look at the clock for each round: the end of one is the beginning of the next.
+        let end = Instant::now();
+        times.push((end - begin).as_nanos() as u64);
+        begin = end;
+    }
+    Figures::from_rounds(job.size, times).ok_or_else(|| Error::Stack("no rounds".into()))
 }
 
 fn stream(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Figures> {

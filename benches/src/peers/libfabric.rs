@@ -44,8 +44,7 @@ const RXD_WRITE_OVER_UCX: f64 = 0.09 / 4.8;
 
 /// What the table calls it.
 pub(super) fn name(run: &PeerRun) -> String {
-    static VERSION: OnceLock<String> = OnceLock::new();
-    let version = VERSION.get_or_init(|| version().unwrap_or_else(|| "?".into()));
+    let version = version();
     let wire = match run.wire {
         Wire::Shm => "",
         Wire::Tcp => " tcp",
@@ -242,7 +241,13 @@ fn figures(run: &PeerRun, us: f64) -> Option<Figures> {
     })
 }
 
-fn version() -> Option<String> {
+/// The version of the library that the programs run on: the prefix's, or the system's.
+pub(super) fn version() -> String {
+    static VERSION: OnceLock<String> = OnceLock::new();
+    VERSION.get_or_init(|| ask_version().unwrap_or_else(|| "?".into())).clone()
+}
+
+fn ask_version() -> Option<String> {
     let mut command = match env::var_os(PREFIX).map(PathBuf::from) {
         Some(prefix) => {
             let mut command = Command::new(prefix.join("bin/fi_info"));

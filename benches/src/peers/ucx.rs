@@ -16,13 +16,18 @@ const PROGRAM: &str = "ucx_perftest";
 
 /// What the table calls it.
 pub(super) fn name() -> String {
+    format!("UCX {}", version())
+}
+
+/// The version of the installed one.
+pub(super) fn version() -> String {
     static VERSION: OnceLock<Option<String>> = OnceLock::new();
     let version = VERSION.get_or_init(|| {
         let output = Command::new("ucx_info").arg("-v").output().ok()?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         text.lines().find_map(|line| line.split_once("ersion ")).map(|(_, version)| version.trim().to_owned())
     });
-    format!("UCX {}", version.as_deref().unwrap_or("?"))
+    version.clone().unwrap_or_else(|| "?".into())
 }
 
 /// Runs the benchmark once.

@@ -1,4 +1,4 @@
-//! The figures: what `ofi-benches --json` writes, and what `fi_pingpong --json` prints.
+//! The figures: what `ofi-benches --json` and `ofi-benches veth --json` write, and what `fi_pingpong --json` prints.
 
 use serde::Deserialize;
 
@@ -7,6 +7,9 @@ use serde::Deserialize;
 pub struct Benches {
     /// Where.
     pub machine: Machine,
+    /// What was measured, by version.
+    #[serde(default)]
+    pub versions: Vec<(String, String)>,
     /// Server's and client's core.
     pub cores: [usize; 2],
     /// A line each.
@@ -14,7 +17,7 @@ pub struct Benches {
 }
 
 /// The machine.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, PartialEq, Eq, Deserialize)]
 pub struct Machine {
     /// Its processor.
     pub cpu: String,
@@ -47,7 +50,27 @@ pub struct Row {
     pub ratio_range: Option<(f64, f64)>,
     /// `pass`, `fail`, `shown`, `unsteady`, or an object with an error.
     pub verdict: serde_json::Value,
+    /// Every pair that was run.
+    #[serde(default)]
+    pairs: Vec<Pair>,
 }
+
+/// A pair of runs.
+#[derive(Debug, Deserialize)]
+struct Pair {
+    ours: Option<Run>,
+    /// `kept` if it counts.
+    fate: String,
+}
+
+/// One run.
+#[derive(Debug, Deserialize)]
+struct Run {
+    percentiles_us: Option<[f64; PERCENTILES.len()]>,
+}
+
+/// Shares of rounds, in percent, as `benches/src/figures.rs` has them; the last one is the slowest round.
+pub const PERCENTILES: [f64; 6] = [50.0, 90.0, 99.0, 99.9, 99.99, 100.0];
 
 impl Benches {
     /// Reads it.
@@ -56,6 +79,30 @@ impl Benches {
     /// What is wrong with the text.
     pub fn parse(text: &str) -> Result<Self, String> {
         serde_json::from_str(text).map_err(|error| format!("the figures of ofi-benches: {error}"))
+    }
+
+    /// Adds what another run has measured, whose lines take the place of those with the same key.
+    ///
+    /// # Errors
+    /// If it was on another machine, or of other versions.
+    pub fn add(&mut self, other: Self) -> Result<(), String> {
+        if (&self.machine, &self.versions, self.cores) != (&other.machine, &other.versions, other.cores) {
+            return Err("runs on different machines, cores or versions are not one report".into());
+        }
+        self.rows.retain(|row| other.rows.iter().all(|new| new.key != row.key));
+        self.rows.extend(other.rows);
+        Ok(())
+    }
+
+    /// The distribution of latency: a line of a plot for each row whose rounds were timed one by one. A point is the time,
+    /// in microseconds, that one of so many rounds took longer than.
+    pub fn tails(&self) -> Vec<Series> {
+        let line = |row: &Row| {
+            let times = row.percentiles()?.into_iter().zip(PERCENTILES);
+            let points = times.filter(|(time, share)| *share < 100.0 && *time > 0.0);
+            Some((row.title.clone(), points.map(|(time, share)| (100.0 / (100.0 - share), time)).collect()))
+        };
+        self.rows.iter().filter_map(line).collect()
     }
 
     /// The lines of a plot over sizes or numbers: ours, and each peer's. Latencies are in microseconds. Nothing for
@@ -109,6 +156,19 @@ impl Row {
         !matches!(self.quantity.as_str(), "rate_m" | "bandwidth")
     }
 
+    /// Within which time, in microseconds, each share of [`PERCENTILES`] of its rounds was over: medians of the pairs that
+    /// count.
+    pub fn percentiles(&self) -> Option<[f64; PERCENTILES.len()]> {
+        let kept = self.pairs.iter().filter(|pair| pair.fate == "kept");
+        let runs: Vec<_> = kept.filter_map(|pair| pair.ours.as_ref()?.percentiles_us).collect();
+        let median = |place: usize| {
+            let mut times: Vec<f64> = runs.iter().map(|run| run[place]).collect();
+            times.sort_by(f64::total_cmp);
+            times[times.len() / 2]
+        };
+        (!runs.is_empty()).then(|| std::array::from_fn(median))
+    }
+
     /// The plot that it is a point of, and where; `sweep-PLOT-PEER-X` (`benches/src/sweeps.rs`).
     pub fn sweep(&self) -> Option<(&str, f64)> {
         let mut parts = self.key.strip_prefix("sweep-")?.split('-');
@@ -132,6 +192,49 @@ impl Row {
             "bytes_each" => format!("{value:.0} B"),
             other => format!("{value} {other}"),
         }
+    }
+}
+
+/// What `ofi-benches veth` has measured, between two network namespaces.
+#[derive(Debug, Deserialize)]
+pub struct Veth {
+    /// Megabytes, in several ways.
+    pub bulk: Vec<Bulk>,
+    /// A ping-pong under losses.
+    pub losses: Vec<Kept>,
+}
+
+/// A way to send megabytes.
+#[derive(Debug, Deserialize)]
+pub struct Bulk {
+    /// Of what.
+    pub name: String,
+    /// 10^9 bytes a second.
+    pub rate: f64,
+    /// The share of what bare sockets carry.
+    pub of_bare: f64,
+}
+
+/// What is left of a ping-pong under losses.
+#[derive(Debug, Deserialize)]
+pub struct Kept {
+    /// Of packets, at either end.
+    pub lost_percent: f64,
+    /// Microseconds.
+    pub one_way_us: f64,
+    /// The share of the rate without loss.
+    pub kept: f64,
+    /// What it must be.
+    pub bound: Option<f64>,
+}
+
+impl Veth {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// What is wrong with the text.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        serde_json::from_str(text).map_err(|error| format!("the figures of ofi-benches veth: {error}"))
     }
 }
 

@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use crate::StepResult;
+use crate::capi;
 use crate::step::{Outcome, cargo, command, output, root, run, target_dir};
-use data::{Benches, Sizes};
+use data::{Benches, Sizes, Veth};
 use plot::Over;
 
 /// Where the plots go, beside the page.
@@ -26,12 +27,16 @@ pub struct Options {
     /// One pair of each, and a tenth of the time by size: to see the page, not to believe it.
     #[arg(long, conflicts_with = "write")]
     quick: bool,
-    /// What `ofi-benches --json` has written, instead of measuring.
+    /// What `ofi-benches --json` has written, instead of measuring. Given several times, the runs become one report: a
+    /// later run's lines take the place of an earlier one's.
     #[arg(long, value_name = "FILE", requires = "sizes")]
-    from: Option<PathBuf>,
+    from: Vec<PathBuf>,
     /// What `fi_pingpong --json` has printed, with --from.
     #[arg(long, value_name = "FILE", requires = "from")]
     sizes: Option<PathBuf>,
+    /// What `ofi-benches veth --json` has written, with --from.
+    #[arg(long, value_name = "FILE", requires = "from")]
+    veth: Option<PathBuf>,
     /// Write docs/performance.md and its plots, instead of target/report.
     #[arg(long)]
     write: bool,
@@ -44,34 +49,66 @@ pub struct Options {
 pub fn main(options: &Options) -> StepResult {
     let work = target_dir("report");
     let mut commands = Vec::new();
-    let (benches, sizes) = match (&options.from, &options.sizes) {
-        (Some(from), Some(sizes)) => (from.clone(), sizes.clone()),
-        _ => measure(options, &work, &mut commands)?,
+    let mut not_run = Vec::new();
+    let Files { benches, sizes, veth } = match &options.sizes {
+        Some(sizes) => {
+            commands.extend(HOW.map(Into::into));
+            Files { benches: options.from.clone(), sizes: sizes.clone(), veth: options.veth.clone() }
+        }
+        None => measure(options, &work, &mut commands, &mut not_run)?,
     };
+    let [first, others @ ..] = &benches[..] else { return Err("no figures of ofi-benches".into()) };
     // When it was measured, which may have been before today.
-    let date = first_line("date", &["-u", "-r", &benches.to_string_lossy(), "+%Y-%m-%d %H:%M UTC"]);
-    let (benches, sizes) = (Benches::parse(&read(&benches)?)?, Sizes::parse(&read(&sizes)?)?);
+    let date = first_line("date", &["-u", "-r", &first.to_string_lossy(), "+%Y-%m-%d %H:%M UTC"]);
+    let mut benches = Benches::parse(&read(first)?)?;
+    for other in others {
+        benches.add(Benches::parse(&read(other)?)?)?;
+    }
+    let sizes = Sizes::parse(&read(&sizes)?)?;
+    let veth = veth.map(|file| Veth::parse(&read(&file)?)).transpose()?;
     let about = page::About { date, versions: versions(), commands };
     let folder = if options.write { root().join("docs") } else { work };
-    let written = write(&folder, &benches, &sizes, &about)?;
+    let written = write(&folder, &benches, &sizes, veth.as_ref(), &about)?;
     if options.write {
         into_summary()?;
     }
     println!("{}", written.display());
-    let not_run = benches.not_run();
+    not_run.extend(benches.not_run());
     Ok(if not_run.is_empty() { Outcome::Passed } else { Outcome::NotRun(not_run) })
 }
 
-/// Runs both programs: where their figures are.
-fn measure(options: &Options, work: &Path, commands: &mut Vec<String>) -> Result<(PathBuf, PathBuf), String> {
+/// Where the figures are.
+struct Files {
+    benches: Vec<PathBuf>,
+    sizes: PathBuf,
+    veth: Option<PathBuf>,
+}
+
+/// How figures that were measured before may have come about.
+const HOW: [&str; 3] = [
+    "cargo xtask bench --sweeps --json FILE",
+    "cargo run --release --bin fi_pingpong -- --json",
+    "cargo run --release --package ofi-benches -- veth --json FILE",
+];
+
+/// Runs the programs.
+fn measure(
+    options: &Options,
+    work: &Path,
+    commands: &mut Vec<String>,
+    not_run: &mut Vec<String>,
+) -> Result<Files, String> {
     fs::create_dir_all(work).map_err(|error| format!("{}: {error}", work.display()))?;
-    let (benches, sizes) = (work.join("benches.json"), work.join("sizes.json"));
+    let [benches, sizes, veth] = ["benches.json", "sizes.json", "veth.json"].map(|name| work.join(name));
     let pairs = if options.quick { "1".to_string() } else { options.pairs.to_string() };
     let arguments =
         ["run", "--release", "--package", "ofi-benches", "--", "--sweeps", "--pairs", &pairs, "--json"];
     commands.push(format!("cargo {} FILE", arguments.join(" ")));
-    let _ = fs::remove_file(&benches);
-    let ended = run(cargo(&arguments).arg(&benches));
+    // What an earlier run has left, if any.
+    let _ = (fs::remove_file(&benches), fs::remove_file(&veth));
+    // For the lines that run libfabric's own programs on it.
+    let library = capi::link(true)?;
+    let ended = run(cargo(&arguments).arg(&benches).env("OFI_BENCH_LIBRARY", library));
     // It fails for a line that is out of its bound, too: what it wrote counts.
     if !benches.exists() {
         ended?;
@@ -83,11 +120,34 @@ fn measure(options: &Options, work: &Path, commands: &mut Vec<String>) -> Result
     commands.push(format!("cargo {}", arguments.join(" ")));
     let text = output(&mut cargo(&arguments))?;
     fs::write(&sizes, text).map_err(|error| format!("{}: {error}", sizes.display()))?;
-    Ok((benches, sizes))
+    let rounds = if options.quick { "1" } else { "3" };
+    let arguments = [
+        "run",
+        "--release",
+        "--quiet",
+        "--package",
+        "ofi-benches",
+        "--",
+        "veth",
+        "--rounds",
+        rounds,
+        "--json",
+    ];
+    commands.push(format!("cargo {} FILE", arguments.join(" ")));
+    // It needs namespaces and nftables, which not every host lets have.
+    let measured =
+        run(cargo(&arguments).arg(&veth)).map_err(|why| not_run.push(format!("losses: {why}"))).is_ok();
+    Ok(Files { benches: vec![benches], sizes, veth: measured.then_some(veth) })
 }
 
 /// Writes the page and its plots, and answers where the page is.
-fn write(folder: &Path, benches: &Benches, sizes: &Sizes, about: &page::About) -> Result<PathBuf, String> {
+fn write(
+    folder: &Path,
+    benches: &Benches,
+    sizes: &Sizes,
+    veth: Option<&Veth>,
+    about: &page::About,
+) -> Result<PathBuf, String> {
     let plots = folder.join(PLOTS);
     fs::create_dir_all(&plots).map_err(|error| format!("{}: {error}", plots.display()))?;
     for theme in plot::THEMES {
@@ -98,6 +158,11 @@ fn write(folder: &Path, benches: &Benches, sizes: &Sizes, about: &page::About) -
         ] {
             write_plot(&plots, name, &svg, theme)?;
         }
+        let tails = benches.tails();
+        if !tails.is_empty() {
+            let title = "One way, microseconds: one of so many rounds takes longer";
+            write_plot(&plots, "tails", &plot::lines(title, &tails, Over::Numbers, theme), theme)?;
+        }
         for sweep in page::SWEEPS {
             let series = benches.sweep(sweep.plot);
             if !series.is_empty() {
@@ -107,7 +172,7 @@ fn write(folder: &Path, benches: &Benches, sizes: &Sizes, about: &page::About) -
         }
     }
     let page = folder.join("performance.md");
-    fs::write(&page, page::markdown(benches, sizes, about))
+    fs::write(&page, page::markdown(benches, sizes, veth, about))
         .map_err(|error| format!("{}: {error}", page.display()))?;
     Ok(page)
 }
@@ -136,12 +201,10 @@ fn read(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// What was measured, by version.
+/// What is not in the figures: those of the peers are.
 fn versions() -> Vec<(String, String)> {
     vec![
         ("this library".into(), first_line("git", &["describe", "--always", "--dirty"])),
-        ("libfabric".into(), first_line("/usr/bin/fi_info", &["--version"])),
-        ("UCX".into(), first_line("ucx_info", &["-v"])),
         ("compiler".into(), first_line("rustc", &["--version"])),
     ]
 }
@@ -176,7 +239,7 @@ mod tests {
     #[test]
     fn losing_rows_stand_first_and_what_did_not_run_is_named() {
         let (benches, sizes) = canned();
-        let page = page::markdown(&benches, &sizes, &about());
+        let page = page::markdown(&benches, &sizes, None, &about());
         let (slower, all) =
             (page.find("## Where it is slower").unwrap(), page.find("## Every line").unwrap());
         assert!(slower < all, "{page}");
@@ -203,7 +266,7 @@ mod tests {
             assert!(!lines.contains("NaN") && !lines.contains("inf"), "{lines}");
         }
         let folder = std::env::temp_dir().join(format!("ofi-report-{}", std::process::id()));
-        let page = write(&folder, &benches, &sizes, &about()).unwrap();
+        let page = write(&folder, &benches, &sizes, None, &about()).unwrap();
         let page = read(&page).unwrap();
         for link in page.split(['"', ' ']).filter(|part| part.ends_with(".svg")) {
             assert!(folder.join(link).exists(), "{link}");
@@ -236,9 +299,87 @@ mod tests {
             ]
         );
         assert_eq!(benches.sweep("peers"), [("ofi".to_string(), vec![(10.0, 0.9)])]);
-        let page = page::markdown(&benches, &canned().1, &about());
+        let page = page::markdown(&benches, &canned().1, None, &about());
         assert!(page.contains("sweep-latency-light.svg") && page.contains("sweep-peers-dark.svg"), "{page}");
         assert!(!page.contains("sweep-bandwidth"), "nothing was measured for it: {page}");
+    }
+
+    fn parsed(rows: &[&str], versions: &str) -> Benches {
+        let machine = r#"{"cpu":"c","cores":2,"kernel":"k","huge_pages":"never"}"#;
+        let rows = rows.join(",");
+        let text = format!(r#"{{"machine":{machine},"versions":{versions},"cores":[0,1],"rows":[{rows}]}}"#);
+        Benches::parse(&text).unwrap()
+    }
+
+    /// A line with these pairs: whether each counts, and its percentiles.
+    fn with_pairs(key: &str, ours: f64, pairs: &[(&str, [f64; 6])]) -> String {
+        let pair = |(fate, times): &(&str, [f64; 6])| {
+            format!(r#"{{"fate":"{fate}","ours":{{"percentiles_us":{times:?}}}}}"#)
+        };
+        let pairs: Vec<_> = pairs.iter().map(pair).collect();
+        format!(
+            r#"{{"key":"{key}","title":"t of {key}","quantity":"latency_ns","against":"","ours":{ours},"theirs":null,"ratio":null,"ratio_range":null,"verdict":"shown","pairs":[{}]}}"#,
+            pairs.join(",")
+        )
+    }
+
+    #[test]
+    fn the_distribution_is_of_pairs_that_count_and_is_drawn() {
+        let line = with_pairs(
+            "rounds-shm",
+            1.0,
+            &[
+                ("kept", [1.0, 2.0, 3.0, 4.0, 5.0, 9.0]),
+                ("moved", [100.0; 6]),
+                ("kept", [3.0, 4.0, 5.0, 6.0, 7.0, 30.0]),
+                ("kept", [2.0, 3.0, 4.0, 5.0, 6.0, 20.0]),
+            ],
+        );
+        let benches = parsed(&[&line], "[]");
+        let page = page::markdown(&benches, &canned().1, None, &about());
+        assert!(page.contains("| t of rounds-shm | 2.00 | 3.00 | 4.00 | 5.00 | 6.00 | 20.00 |"), "{page}");
+        assert!(page.contains("| 99.99 % | slowest |") && page.contains("tails-dark.svg"), "{page}");
+        let tails = benches.tails();
+        assert_eq!(tails[0].1.len(), 5, "the slowest of them has no share");
+        assert_eq!((tails[0].1[0], tails[0].1[1]), ((2.0, 2.0), (10.0, 3.0)));
+        assert!(!page::markdown(&canned().0, &canned().1, None, &about()).contains("Distribution"));
+    }
+
+    #[test]
+    fn losses_have_a_section_and_what_is_below_its_bound_is_marked() {
+        let text = r#"{"bulk":[{"name":"1 MiB messages","rate":2.0,"of_bare":0.8}],"losses":[
+            {"lost_percent":0,"one_way_us":50,"kept":1,"bound":null},
+            {"lost_percent":0.1,"one_way_us":100,"kept":0.5,"bound":0.8},
+            {"lost_percent":1,"one_way_us":80,"kept":0.6,"bound":0.5}]}"#;
+        let (benches, sizes) = canned();
+        let page = page::markdown(&benches, &sizes, Some(&Veth::parse(text).unwrap()), &about());
+        assert!(page.contains("| 0.1 % lost | 100.0 us | 50 %, **below** | 80 % |"), "{page}");
+        assert!(page.contains("| 1 % lost | 80.0 us | 60 % | 50 % |"), "{page}");
+        assert!(page.contains("| 1 MiB messages | 2.00 GB/s | 80 % |"), "{page}");
+    }
+
+    #[test]
+    fn cold_memory_has_a_section_and_the_measured_versions_are_named() {
+        let benches = parsed(&[&with_pairs("cold-write", 1.0, &[])], r#"[["libfabric","2.1.0"]]"#);
+        let page = page::markdown(&benches, &canned().1, None, &about());
+        assert!(page.contains("## Cold and hot memory") && page.contains("- libfabric: 2.1.0"), "{page}");
+        let part = &page[page.find("## Cold").unwrap()..page.find("## Every line").unwrap()];
+        assert!(part.contains("t of cold-write"), "{part}");
+    }
+
+    #[test]
+    fn runs_of_one_machine_and_version_become_one_report() {
+        let mut all =
+            parsed(&[&with_pairs("a", 1.0, &[]), &with_pairs("b", 2.0, &[])], r#"[["libfabric","2.1"]]"#);
+        all.add(parsed(
+            &[&with_pairs("b", 3.0, &[]), &with_pairs("c", 4.0, &[])],
+            r#"[["libfabric","2.1"]]"#,
+        ))
+        .unwrap();
+        let found: Vec<_> = all.rows.iter().map(|row| (row.key.as_str(), row.ours)).collect();
+        assert_eq!(found, [("a", Some(1.0)), ("b", Some(3.0)), ("c", Some(4.0))]);
+        let other = parsed(&[], r#"[["libfabric","1.17"]]"#);
+        assert!(all.add(other).unwrap_err().contains("versions"));
     }
 
     #[test]

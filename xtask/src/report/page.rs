@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::PLOTS;
-use super::data::{Benches, Row, Sizes};
+use super::data::{Benches, PERCENTILES, Row, Sizes, Veth};
 use super::plot::Over;
 
 /// What the figures themselves do not say.
@@ -33,7 +33,7 @@ const fn sweep(plot: &'static str, axis: &'static str, title: &'static str, over
 }
 
 /// All of them, in the order of the page.
-pub const SWEEPS: [Sweep; 5] = [
+pub const SWEEPS: [Sweep; 6] = [
     sweep(
         "latency",
         "Shared memory: one way, microseconds",
@@ -54,20 +54,32 @@ pub const SWEEPS: [Sweep; 5] = [
         "Latency by number of UDP peers",
         Over::Numbers,
     ),
+    sweep(
+        "threads",
+        "64 B messages over shared memory, M/s, by threads at each end",
+        "Message rate by number of threads",
+        Over::Numbers,
+    ),
 ];
 
 const HEAD: &str =
     "| measurement | ours | against | theirs | times better (range) |\n|---|---|---|---|---|\n";
 
 /// The page as Markdown.
-pub fn markdown(benches: &Benches, sizes: &Sizes, about: &About) -> String {
+pub fn markdown(benches: &Benches, sizes: &Sizes, veth: Option<&Veth>, about: &About) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.
-    let _ = write_page(&mut text, benches, sizes, about);
+    let _ = write_page(&mut text, benches, sizes, veth, about);
     text
 }
 
-fn write_page(text: &mut String, benches: &Benches, sizes: &Sizes, about: &About) -> std::fmt::Result {
+fn write_page(
+    text: &mut String,
+    benches: &Benches,
+    sizes: &Sizes,
+    veth: Option<&Veth>,
+    about: &About,
+) -> std::fmt::Result {
     let machine = &benches.machine;
     let [server, client] = benches.cores;
     writeln!(text, "# Performance report\n\n<!-- Written by `cargo xtask report --write`. -->\n")?;
@@ -76,7 +88,7 @@ fn write_page(text: &mut String, benches: &Benches, sizes: &Sizes, about: &About
         "{}. {}, {} cores, Linux {}; huge pages of private memory: {}. Server on core {server}, client on core {client}.\n",
         about.date, machine.cpu, machine.cores, machine.kernel, machine.huge_pages
     )?;
-    for (what, version) in &about.versions {
+    for (what, version) in about.versions.iter().chain(&benches.versions) {
         writeln!(text, "- {what}: {version}")?;
     }
     writeln!(
@@ -93,11 +105,25 @@ fn write_page(text: &mut String, benches: &Benches, sizes: &Sizes, about: &About
     } else {
         table(text, &losing)?;
     }
+    let cold: Vec<&Row> =
+        benches.rows.iter().filter(|row| row.key.starts_with("cold-") && row.error().is_none()).collect();
+    if !cold.is_empty() {
+        writeln!(
+            text,
+            "## Cold and hot memory\n\nOther lines use one buffer again and again, as the peers' programs do: it stays in \
+             the cache. These use 64 buffers, beside one.\n"
+        )?;
+        table(text, &cold)?;
+    }
+    distribution(text, benches)?;
+    if let Some(veth) = veth {
+        losses(text, veth)?;
+    }
     writeln!(text, "## Every line\n")?;
     table(text, &benches.rows.iter().filter(|row| row.error().is_none()).collect::<Vec<_>>())?;
     let drawn = |sweep: &&Sweep| !benches.sweep(sweep.plot).is_empty();
     if SWEEPS.iter().any(|sweep| drawn(&sweep)) {
-        writeln!(text, "## Ours and theirs by size, and by number of peers\n")?;
+        writeln!(text, "## Ours and theirs by size, and ours by number of peers and of threads\n")?;
         SWEEPS
             .iter()
             .filter(drawn)
@@ -123,6 +149,48 @@ fn write_page(text: &mut String, benches: &Benches, sizes: &Sizes, about: &About
     }
     writeln!(text, "\n## How to repeat it\n")?;
     about.commands.iter().try_for_each(|command| writeln!(text, "- `{command}`"))
+}
+
+/// How long rounds take that are slower than most.
+fn distribution(text: &mut String, benches: &Benches) -> std::fmt::Result {
+    let rows: Vec<_> = benches.rows.iter().filter_map(|row| Some((row, row.percentiles()?))).collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        text,
+        "## Distribution of latency\n\nEach round of a ping-pong is timed; a time is half of a round, in microseconds. The \
+         programs of libfabric and UCX have no such figures.\n"
+    )?;
+    picture(text, "tails", "The time that one of so many rounds takes longer than")?;
+    let heads = PERCENTILES.map(|share| if share < 100.0 { format!("{share} %") } else { "slowest".into() });
+    writeln!(text, "| measurement | {} |\n|---|{}", heads.join(" | "), "---|".repeat(heads.len()))?;
+    for (row, times) in rows {
+        writeln!(text, "| {} | {} |", row.title, times.map(|time| format!("{time:.2}")).join(" | "))?;
+    }
+    text.push('\n');
+    Ok(())
+}
+
+/// What `ofi-benches veth` has found.
+fn losses(text: &mut String, veth: &Veth) -> std::fmt::Result {
+    writeln!(
+        text,
+        "## Losses\n\n`udp` between two network namespaces, joined by a veth pair of 1,500 bytes; packets are dropped at \
+         random at either end.\n\n| 64 KiB ping-pong | one way | of the rate without loss | bound |\n|---|---|---|---|"
+    )?;
+    for row in &veth.losses {
+        let bound = row.bound.map_or("-".into(), |bound| format!("{:.0} %", 100.0 * bound));
+        let failed = if row.bound.is_some_and(|bound| row.kept < bound) { ", **below**" } else { "" };
+        let (lost, kept) = (row.lost_percent, 100.0 * row.kept);
+        writeln!(text, "| {lost} % lost | {:.1} us | {kept:.0} %{failed} | {bound} |", row.one_way_us)?;
+    }
+    writeln!(text, "\n| without loss | bandwidth | of bare sockets |\n|---|---|---|")?;
+    for row in &veth.bulk {
+        writeln!(text, "| {} | {:.2} GB/s | {:.0} % |", row.name, row.rate, 100.0 * row.of_bare)?;
+    }
+    text.push('\n');
+    Ok(())
 }
 
 fn picture(text: &mut String, name: &str, title: &str) -> std::fmt::Result {
