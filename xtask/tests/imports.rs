@@ -195,7 +195,7 @@ fn circle(imports: &Imports) -> Option<Vec<String>> {
 
 /// The crates that promise it.
 const CRATES: [&str; 9] =
-    ["ofi-ring", "ofi-core", "ofi-rdm", "ofi-shm", "ofi-udp", "ofi", "mxl", "mxl-fabrics", "multirail"];
+    ["ofi-ring", "ofi-core", "ofi-rdm", "ofi-shm", "ofi-udp", "ofi", "ofi-tools", "mxl", "mxl-fabrics"];
 
 #[test]
 fn no_imports_go_in_a_circle() {

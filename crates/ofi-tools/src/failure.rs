@@ -5,7 +5,6 @@
 
 use std::fmt::Display;
 use std::io;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use ofi::raw::Errno;
@@ -88,22 +87,4 @@ impl Failure {
 /// `number` as an exit code. libfabric's own numbers, from 256 on, do not fit and become 1.
 pub fn exit_code(number: i32) -> u8 {
     u8::try_from(number).ok().filter(|&code| code != 0).unwrap_or(1)
-}
-
-/// Ends `program`: tells why it failed, if it did.
-pub fn end(program: &str, result: Result<()>) -> ExitCode {
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            crate::output::tell(&format!("{program}: {failure}"));
-            ExitCode::from(failure.code())
-        }
-    }
-}
-
-/// What clap has to say about a command line: help on standard output, or an error and exit code 1.
-pub fn usage(error: &clap::Error) -> ExitCode {
-    // A closed standard output cannot be helped here.
-    let _ = error.print();
-    if error.use_stderr() { ExitCode::from(1) } else { ExitCode::SUCCESS }
 }

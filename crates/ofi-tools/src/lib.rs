@@ -15,6 +15,7 @@ pub mod cli;
 pub mod copy;
 pub mod doctor;
 pub mod dump;
+mod exit;
 mod failure;
 pub mod info;
 mod output;

@@ -8,7 +8,8 @@ use multirail::Topology;
 use ofi::raw::{GetinfoFlags, Version};
 use serde_json::json;
 
-use crate::failure::{self, Failure, Result};
+use crate::exit;
+use crate::failure::{Failure, Result};
 use crate::output;
 
 /// Shows where this machine's NICs, accelerators and NUMA nodes are, and which NICs serve which accelerator.
@@ -30,8 +31,8 @@ pub(crate) struct Options {
 pub fn main() -> ExitCode {
     ofi::log_from_env();
     match Options::try_parse() {
-        Ok(options) => failure::end("mr-topo", run(&options)),
-        Err(error) => failure::usage(&error),
+        Ok(options) => exit::end("mr-topo", run(&options)),
+        Err(error) => exit::usage(&error),
     }
 }
 

@@ -21,7 +21,8 @@ use clap::Parser;
 use multirail::{Agent, Members, rail_hints};
 
 use self::listed::List;
-use crate::failure::{self, Failure, Result};
+use crate::exit;
+use crate::failure::{Failure, Result};
 use crate::pingpong::sizes;
 
 /// Measures reads and writes over one or more rails, between two processes or more.
@@ -111,8 +112,8 @@ fn size(text: &str) -> std::result::Result<u64, String> {
 /// The program.
 pub fn main() -> ExitCode {
     match Options::try_parse() {
-        Ok(options) => failure::end("mr-bench", run(&options)),
-        Err(error) => failure::usage(&error),
+        Ok(options) => exit::end("mr-bench", run(&options)),
+        Err(error) => exit::usage(&error),
     }
 }
 

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{copy, doctor, failure, stats, top};
+use crate::{copy, doctor, exit, stats, top};
 
 /// Tools for hosts and programs that use this library.
 #[derive(Debug, Parser)]
@@ -39,7 +39,7 @@ pub fn main() -> ExitCode {
     ofi::log_from_env();
     let options = match Options::try_parse() {
         Ok(options) => options,
-        Err(error) => return failure::usage(&error),
+        Err(error) => return exit::usage(&error),
     };
     let ended = match options.command {
         Command::Cp(options) => copy::run(&options),
@@ -49,5 +49,5 @@ pub fn main() -> ExitCode {
         Command::Pages(options) => pages::write(&options).map(|()| ExitCode::SUCCESS),
         Command::ReadMemory(options) => options.run().map(|()| ExitCode::SUCCESS),
     };
-    ended.unwrap_or_else(|failure| failure::end("ofi", Err(failure)))
+    ended.unwrap_or_else(|failure| exit::end("ofi", Err(failure)))
 }

@@ -6,7 +6,8 @@ use clap::Parser;
 use ofi::raw::{Errno, GetinfoFlags, Hints, Offers, Request, Version};
 use serde_json::{Value, json};
 
-use crate::failure::{self, Failure, Result};
+use crate::exit;
+use crate::failure::{Failure, Result, exit_code};
 use crate::output;
 
 mod json;
@@ -21,8 +22,8 @@ use options::Show;
 pub fn main() -> ExitCode {
     ofi::log_from_env();
     match Options::try_parse() {
-        Ok(options) => run(&options).unwrap_or_else(|failure| failure::end("fi_info", Err(failure))),
-        Err(error) => failure::usage(&error),
+        Ok(options) => run(&options).unwrap_or_else(|failure| exit::end("fi_info", Err(failure))),
+        Err(error) => exit::usage(&error),
     }
 }
 
@@ -107,5 +108,5 @@ fn nothing(refusals: usize, options: &Options) -> ExitCode {
             "{refusals} refused; --explain shows each: the field, what was wanted, what is offered"
         ));
     }
-    ExitCode::from(failure::exit_code(errno.get()))
+    ExitCode::from(exit_code(errno.get()))
 }

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::failure;
+use crate::exit;
+use crate::failure::Result;
 
 mod check;
 mod cores;
@@ -37,7 +38,7 @@ pub fn main() -> ExitCode {
     ofi::log_from_env();
     let options = match Options::try_parse() {
         Ok(options) => options,
-        Err(error) => return failure::usage(&error),
+        Err(error) => return exit::usage(&error),
     };
     let result = options.part().and_then(|part| match part {
         Part::Both => here::run(&options),
@@ -48,12 +49,12 @@ pub fn main() -> ExitCode {
     match (result, options.peer) {
         // The process that started this one was told over the control connection, and tells the user.
         (Err(failure), true) => ExitCode::from(failure.code()),
-        (result, _) => failure::end("fi_pingpong", result),
+        (result, _) => exit::end("fi_pingpong", result),
     }
 }
 
 /// Keeps a server or client on the core that was asked for.
-fn pin(options: &Options) -> failure::Result<()> {
+fn pin(options: &Options) -> Result<()> {
     options.cores.first().map_or(Ok(()), |&core| cores::pin(core))
 }
 

@@ -22,15 +22,16 @@ mod writer;
 
 use std::process::ExitCode;
 
-use crate::failure::{self, Result};
+use crate::exit;
+use crate::failure::Result;
 pub(crate) use options::Options;
 
 /// The program.
 pub fn main() -> ExitCode {
     ofi::log_from_env();
     match Options::from_command_line() {
-        Ok(options) => failure::end("fi_write_demo", run(&options)),
-        Err(error) => failure::usage(&error),
+        Ok(options) => exit::end("fi_write_demo", run(&options)),
+        Err(error) => exit::usage(&error),
     }
 }
 
