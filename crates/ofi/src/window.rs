@@ -3,6 +3,14 @@
 //! While peers have access, there is no reference to it: this program accesses it by copies and single words, through
 //! raw pointers, as if the memory belonged to a device. A read that races with a peer's write may return partly old and
 //! partly new bytes. Programs have to synchronise, with messages, remote CQ data or a flag word.
+//!
+//! Such a race is outside Rust's memory model, which knows no writer beyond the program: copies of less than 32 KiB are
+//! plain loads and stores. If the peer is another node of this process, its transport copies on a thread of this
+//! process, and safe code that does not synchronise causes a data race in the sense of the model. `local` below keeps
+//! the calls of one window apart; it cannot keep a transport out. Atomic copies would not help: the other side is a
+//! kernel, a device or a `memcpy`, of any size. What is done about it: no reference to the bytes exists, all accesses
+//! go through raw pointers, every bit pattern is a valid value of what is read, and this crate takes nothing that it
+//! has read for an address or a length. In practice the consequence is torn bytes.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -94,8 +94,8 @@ impl Benches {
         Ok(())
     }
 
-    /// The distribution of latency: a line of a plot for each row whose rounds were timed one by one. A point is the time,
-    /// in microseconds, that one of so many rounds took longer than.
+    /// The distribution of latency: a line of a plot for each row whose rounds were timed one by one. A point is the
+    /// time, in microseconds, that one of so many rounds took longer than.
     pub fn tails(&self) -> Vec<Series> {
         let line = |row: &Row| {
             let times = row.percentiles()?.into_iter().zip(PERCENTILES);
@@ -156,8 +156,8 @@ impl Row {
         !matches!(self.quantity.as_str(), "rate_m" | "bandwidth")
     }
 
-    /// Within which time, in microseconds, each share of [`PERCENTILES`] of its rounds was over: medians of the pairs that
-    /// count.
+    /// Within which time, in microseconds, each share of [`PERCENTILES`] of its rounds was over: medians of the pairs
+    /// that count.
     pub fn percentiles(&self) -> Option<[f64; PERCENTILES.len()]> {
         let kept = self.pairs.iter().filter(|pair| pair.fate == "kept");
         let runs: Vec<_> = kept.filter_map(|pair| pair.ours.as_ref()?.percentiles_us).collect();

@@ -134,6 +134,10 @@ impl<L: Level> NodeBuilder<L> {
     /// address vector by this at a time; [`Node::remove`] makes room. Beyond that the completion has failed with
     /// `FI_EADDRNOTAVAIL`, and the sender's address is its [`err_data`](crate::OpError::err_data).
     ///
+    /// Two kinds of completions do not insert a stranger. Remote CQ data of a write has no source then, because
+    /// `FI_SOURCE_ERR` reports the addresses of messages only. A message that is longer than its receive fails with
+    /// `FI_ETRUNC`, because a completion has one error. A stranger who writes should send a message first.
+    ///
     /// ```
     /// use std::time::Duration;
     /// use ofi::{Hints, Node};
