@@ -31,8 +31,8 @@ impl Figures {
         Self { latency_us: Some(one_way_us), ..Self::from_rate(size, 1e6 / one_way_us) }
     }
 
-    /// Of rounds that took `rounds` nanoseconds there and back, one number each; `None` if there are none. The latency is
-    /// the median.
+    /// Of rounds that took `rounds` nanoseconds there and back, one number each; `None` if there are none. The latency
+    /// is the median.
     pub fn from_rounds(size: usize, mut rounds: Vec<u64>) -> Option<Self> {
         rounds.sort_unstable();
         let last = rounds.len().checked_sub(1)?;

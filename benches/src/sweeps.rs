@@ -1,5 +1,5 @@
-//! Lines over sizes of messages, numbers of peers and of threads, from which `cargo xtask report` draws plots, and those
-//! whose rounds are timed one by one. None has a bound.
+//! Lines over sizes of messages, numbers of peers and of threads, from which `cargo xtask report` draws plots, and
+//! those whose rounds are timed one by one. None has a bound.
 //!
 //! A key is `sweep-PLOT-PEER-X`, or `rounds-WIRE`.
 
