@@ -98,9 +98,10 @@ impl Benches {
     /// time, in microseconds, that one of so many rounds took longer than.
     pub fn tails(&self) -> Vec<Series> {
         let line = |row: &Row| {
+            let wire = row.key.strip_prefix("rounds-")?;
             let times = row.percentiles()?.into_iter().zip(PERCENTILES);
             let points = times.filter(|(time, share)| *share < 100.0 && *time > 0.0);
-            Some((row.title.clone(), points.map(|(time, share)| (100.0 / (100.0 - share), time)).collect()))
+            Some((wire.to_string(), points.map(|(time, share)| (100.0 / (100.0 - share), time)).collect()))
         };
         self.rows.iter().filter_map(line).collect()
     }

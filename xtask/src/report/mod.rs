@@ -340,6 +340,7 @@ mod tests {
         assert!(page.contains("| t of rounds-shm | 2.00 | 3.00 | 4.00 | 5.00 | 6.00 | 20.00 |"), "{page}");
         assert!(page.contains("| 99.99 % | slowest |") && page.contains("tails-dark.svg"), "{page}");
         let tails = benches.tails();
+        assert_eq!(tails[0].0, "shm", "a short name fits beside the plot");
         assert_eq!(tails[0].1.len(), 5, "the slowest of them has no share");
         assert_eq!((tails[0].1[0], tails[0].1[1]), ((2.0, 2.0), (10.0, 3.0)));
         assert!(!page::markdown(&canned().0, &canned().1, None, &about()).contains("Distribution"));

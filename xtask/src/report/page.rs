@@ -58,7 +58,7 @@ pub const SWEEPS: [Sweep; 6] = [
         "threads",
         "64 B messages over shared memory, M/s, by threads at each end",
         "Message rate by number of threads",
-        Over::Numbers,
+        Over::Few,
     ),
 ];
 

@@ -112,8 +112,10 @@ fn scale(values: impl Iterator<Item = f64>, base: f64) -> (f64, f64) {
 pub enum Over {
     /// Bytes of a message.
     Sizes,
-    /// How many there are of something.
+    /// How many there are of something, up to thousands.
     Numbers,
+    /// How many there are of something, a few.
+    Few,
 }
 
 /// A line for each series, both scales logarithmic.
@@ -128,6 +130,7 @@ pub fn lines(title: &str, series: &[Series], over: Over, theme: Theme) -> String
     let (base, step, label): (f64, f64, fn(f64) -> String) = match over {
         Over::Sizes => (2.0, 16.0, bytes),
         Over::Numbers => (10.0, 10.0, |value| format!("{value:.0}")),
+        Over::Few => (2.0, 2.0, |value| format!("{value:.0}")),
     };
     let (x_low, x_high) = scale(points().map(|point| point.0), base);
     let (y_low, y_high) = scale(points().map(|point| point.1), 10.0);
