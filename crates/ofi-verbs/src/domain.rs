@@ -10,7 +10,8 @@ use ofi_api::{AddrFormat, Address, EpType, Errno, Error, Info, MrMode, Result};
 
 use crate::datagram::Name;
 use crate::rc::msg::{Abilities, Channel, Connects};
-use crate::rc::{self, Access, Device, Region, System, msg_system};
+use crate::rc::ud::{Datagrams, UdPort};
+use crate::rc::{self, Access, Device, Region, System, msg_system, ud_system};
 use crate::region::Local;
 use crate::{address, failed, settings};
 
@@ -68,6 +69,21 @@ impl Own {
             Of::Port(port) => msg_system::abilities(port.context, port.number).ok(),
             Of::Added(device) => device.connects()?.abilities().ok(),
         }
+    }
+}
+
+impl Own {
+    /// The port that unreliable datagrams have there: `None` if the device has none.
+    pub fn datagrams(&self) -> Option<UdPort> {
+        match &self.of {
+            Of::Port(port) => ud_system::port(port.context, port.number, port.gid).ok(),
+            Of::Added(device) => device.datagrams()?.port(self.ip).ok(),
+        }
+    }
+
+    /// Whether its GID is at that place of the port's table. A device that was added has no table.
+    pub fn is_at(&self, index: u8) -> bool {
+        self.port().is_none_or(|port| port.is_at(index))
     }
 }
 
@@ -169,41 +185,28 @@ fn ip(address: &Address) -> Result<IpAddr> {
     }
 }
 
-/// What is the system's of a domain.
-pub struct DomainPort {
-    /// Whose memory its queue pairs use.
-    pub pd: Arc<ProtectionDomain>,
-    /// The device's port, the address's GID, and where that is in the port's table.
-    pub number: u8,
-    pub gid: Gid,
-    pub gid_index: u8,
-}
-
-impl DomainPort {
-    fn open(port: Port, ip: IpAddr, info: &Info) -> Result<Self> {
-        let pd = ProtectionDomain::new(port.context).map_err(|error| failed(&error))?;
-        let chosen = if info.ep_attr.ep_type == EpType::Dgram { settings::gid_index()? } else { None };
-        let gid_index = match chosen {
-            Some(index) if port.is_at(index) => index,
-            // An offer for datagrams has the GID of that place.
-            Some(index) => {
-                let (wanted, advice) =
-                    ("the address whose GID is at FI_VERBS_GID_IDX", "use an info that getinfo answered");
-                let found = format!("{ip}, whose GID is not at {index}");
-                return Err(Error::wanted(Errno::ENODEV, "fi_info.src_addr", wanted, found, advice));
-            }
-            None => port.context.gid_index(port.number, port.gid).map_err(|error| failed(&error))?,
-        };
-        Ok(Self { pd, number: port.number, gid: port.gid, gid_index })
-    }
+/// One of the system's devices, for a domain at `ip`.
+fn open_system(port: Port, ip: IpAddr, info: &Info) -> Result<System> {
+    let pd = ProtectionDomain::new(port.context).map_err(|error| failed(&error))?;
+    let chosen = if info.ep_attr.ep_type == EpType::Dgram { settings::gid_index()? } else { None };
+    let gid_index = match chosen {
+        Some(index) if port.is_at(index) => index,
+        // An offer for datagrams has the GID of that place.
+        Some(index) => {
+            let (wanted, advice) =
+                ("the address whose GID is at FI_VERBS_GID_IDX", "use an info that getinfo answered");
+            let found = format!("{ip}, whose GID is not at {index}");
+            return Err(Error::wanted(Errno::ENODEV, "fi_info.src_addr", wanted, found, advice));
+        }
+        None => port.context.gid_index(port.number, port.gid).map_err(|error| failed(&error))?,
+    };
+    Ok(System::new(pd, ip, rc::Port { number: port.number, gid: port.gid, gid_index }))
 }
 
 /// See the module.
 pub struct Domain {
     /// What its memory is registered with, and whose queue pairs endpoints of reliable datagrams have.
     pub device: Arc<dyn Device>,
-    /// What endpoints of unreliable datagrams have.
-    port: Option<DomainPort>,
     /// The address that endpoints have unless they are named.
     pub ip: IpAddr,
     /// Whether peers may be given keys of the device. A key that the application chooses may mean another registration
@@ -247,10 +250,10 @@ impl Domain {
     /// What endpoints of unreliable datagrams have.
     ///
     /// # Errors
-    /// `FI_ENOSYS` if the device is not the system's.
-    pub fn port(&self) -> Result<&DomainPort> {
-        let advice = "unreliable datagrams run only over devices of the system";
-        self.port.as_ref().ok_or_else(|| Error::with(Errno::ENOSYS, advice))
+    /// `FI_ENOSYS` if the device has none.
+    pub fn datagrams(&self) -> Result<&dyn Datagrams> {
+        let advice = "this device has no unreliable datagrams";
+        self.device.datagrams().ok_or_else(|| Error::with(Errno::ENOSYS, advice))
     }
 
     /// A registration was withdrawn: endpoints tell the peers that know its key.
@@ -281,12 +284,9 @@ impl Domain {
                 "use an info that getinfo answered",
             )
         })?;
-        let (device, port): (Arc<dyn Device>, _) = match &own.of {
-            Of::Added(device) => (Arc::clone(device), None),
-            Of::Port(port) => {
-                let port = DomainPort::open(*port, own.ip, info)?;
-                (Arc::new(System::new(&port.pd, own.ip, port.number)), Some(port))
-            }
+        let device: Arc<dyn Device> = match &own.of {
+            Of::Added(device) => Arc::clone(device),
+            Of::Port(port) => Arc::new(open_system(*port, own.ip, info)?),
         };
         let atomics = device.connects().is_some_and(|of| of.abilities().is_ok_and(|has| has.atomics));
         let native = info.domain_attr.mr_mode.expanded().contains(MrMode::PROV_KEY);
@@ -295,7 +295,6 @@ impl Domain {
         let cache = Arc::new(Cache::new(limits));
         Ok(Self {
             device,
-            port,
             ip: own.ip,
             native,
             atomics,

@@ -294,7 +294,7 @@ impl VerbsProvider {
         if !offers.infos.is_empty() {
             offers.refusals.clear();
             let any = hinted.is_none_or(|hinted| hinted == (EpType::Unspec, AddrFormat::Unspec));
-            if any && named.is_none() && all.iter().any(|own| own.port().is_some()) {
+            if any && named.is_none() && all.iter().any(|own| own.datagrams().is_some()) {
                 offers.infos.extend(Self::datagram_offers(&all, request)?.infos);
             }
         }
@@ -309,11 +309,11 @@ impl VerbsProvider {
         offer::check_formats(NAME, request, AddrFormat::IbUd)?;
         let mut offers = Offers::default();
         let mut seen = Vec::new();
-        if all.iter().all(|own| own.port().is_none()) {
+        if all.iter().all(|own| own.datagrams().is_none()) {
             return Err(not_the_systems(request));
         }
-        let ports = || all.iter().filter_map(|own| Some((own.ip, own.port()?)));
-        for (ip, port) in ports().filter(|(_, port)| place.is_none_or(|index| port.is_at(index))) {
+        let ports = || all.iter().filter_map(|own| Some((own, own.datagrams()?)));
+        for (own, port) in ports().filter(|(own, _)| place.is_none_or(|index| own.is_at(index))) {
             let reach = Caps::LOCAL_COMM | Caps::REMOTE_COMM;
             let base = Base {
                 name: NAME,
@@ -322,10 +322,12 @@ impl VerbsProvider {
                 format: AddrFormat::IbUd,
                 rma_iov_limit: RMA_IOV_LIMIT,
             };
-            let (nic, device_name) = (port_nic(port, ip), port.context.name());
+            let device_name = own.name();
+            let mut nic = nic(own);
+            nic.link_attr.mtu = port.mtu;
             let mut variants = base.variants();
             let mut wanted = match device {
-                Some(wanted) => wanted == ip,
+                Some(wanted) => wanted == own.ip,
                 None => !seen.contains(&device_name),
             };
             for info in &mut variants {
@@ -335,9 +337,9 @@ impl VerbsProvider {
                         let name = Name::parse(source);
                         let name =
                             name.map_err(|error| refusal("src_addr", source.to_string(), error.to_string()))?;
-                        wanted = name.gid == port.gid.0;
+                        wanted = name.gid == port.gid;
                     }
-                    None => info.src_addr = Some(Name { gid: port.gid.0, qp: 0, lid: 0 }.encode()),
+                    None => info.src_addr = Some(Name { gid: port.gid, qp: 0, lid: 0 }.encode()),
                 }
                 info.domain_attr.name.clone_from(&device_name);
                 info.nic = Some(nic.clone());
@@ -354,10 +356,10 @@ impl VerbsProvider {
             offers.refusals.clear();
         } else if let (Some(index), true, true) = (place, seen.is_empty(), device.is_none()) {
             let at = |port: Port| port.context.gid_index(port.number, port.gid);
-            let has = ports().filter_map(|(_, port)| Some(at(port).ok()?.to_string()));
+            let has = all.iter().filter_map(|own| Some(at(own.port()?).ok()?.to_string()));
             return Err(refusal("FI_VERBS_GID_IDX", index.to_string(), has.collect::<Vec<_>>().join(", ")));
         } else if let (Some(ip), true) = (device, offers.refusals.is_empty()) {
-            let has: Vec<String> = ports().map(|(ip, _)| ip.to_string()).collect();
+            let has: Vec<String> = ports().map(|(own, _)| own.ip.to_string()).collect();
             return Err(refusal("node (FI_SOURCE)", ip.to_string(), has.join(", ")));
         }
         Ok(offers)

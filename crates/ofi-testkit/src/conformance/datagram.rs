@@ -19,7 +19,7 @@ fn opening(kit: &dyn Kit) -> Opening {
 
 /// With remote CQ data, by which datagrams are told apart.
 fn numbered(kit: &dyn Kit) -> Pair {
-    let open = || opening(kit).hints(|hints| hints.cq_data_size(8)).open();
+    let open = || opening(kit).hints(|hints| hints.cq_data_size(4)).open();
     Pair::of(open(), open())
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use ofi_core::sys;
 use ofi_verbs::rc::{
     Access, CmEventKind, ConnParam, Connection, Device, Error, Event, Limits, Post, Queues, Region, Remote,
-    Result, Segment, Sizes, WorkCompletion, msg,
+    Result, Segment, Sizes, WorkCompletion, msg, ud,
 };
 
 use super::SimulatedDevice;
@@ -101,6 +101,10 @@ unsafe impl Device for Handle {
     }
 
     fn connects(&self) -> Option<&dyn msg::Connects> {
+        Some(self)
+    }
+
+    fn datagrams(&self) -> Option<&dyn ud::Datagrams> {
         Some(self)
     }
 }

@@ -1,5 +1,5 @@
 //! A simulated fabric of devices with reliable connected queue pairs in this process, and the rdma_cm that connects
-//! them.
+//! them; and with queue pairs for unreliable datagrams.
 //!
 //! What happens is drawn from a seed: which connection moves next, when an end is reported, how long an event takes,
 //! whether a receiver is for once not ready, how much of what a connection had under way was done when it failed.
@@ -12,6 +12,7 @@ mod device;
 mod fabric;
 mod meeting;
 mod msg;
+mod ud;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 
 pub use device::Handle;
 use fabric::Fabric;
+pub use ud::{Fates, Forged, route_header};
 
 /// How a fabric behaves.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +37,10 @@ pub struct Plan {
     pub unplaced: u64,
     /// Of 100 events of connections, so many are late.
     pub slow: u64,
+    /// Of 100 unreliable datagrams, so many are lost.
+    pub lost: u64,
+    /// Address handles that the device holds for a queue pair.
+    pub routes: usize,
     /// Bytes that a request carries itself, at most.
     pub inline: usize,
     /// Queue pairs that the device says it holds. It takes more: endpoints are not asked to fail without.
@@ -57,6 +63,8 @@ impl Default for Plan {
             late: 0,
             unplaced: 0,
             slow: 0,
+            lost: 0,
+            routes: 1 << 16,
             inline: 256,
             connections: 1 << 16,
             requests: 1024,

@@ -1,5 +1,5 @@
-//! What endpoints need of a device, reliable datagrams here, and connected ones in [`msg`]: queue pairs that rdma_cm
-//! connects, receives and completions that all of an endpoint's share, registrations.
+//! What endpoints need of a device, reliable datagrams here, connected ones in [`msg`], unreliable datagrams in [`ud`]:
+//! queue pairs that rdma_cm connects, receives and completions that all of an endpoint's share, registrations.
 //!
 //! Devices are behind traits, so that the code that decides runs over a simulated fabric (`ofi_testkit::rc`) too. What
 //! is posted and what comes out of completion queues is as the interface of verbs has it.
@@ -7,6 +7,8 @@
 pub mod msg;
 pub(crate) mod msg_system;
 mod system;
+pub mod ud;
+pub(crate) mod ud_system;
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -19,7 +21,7 @@ pub use ibv::{
     WorkCompletion,
 };
 
-pub(crate) use system::System;
+pub(crate) use system::{Port, System};
 
 /// What a device can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +96,11 @@ pub unsafe trait Device: Send + Sync {
 
     /// What connected endpoints have of it, if it has them.
     fn connects(&self) -> Option<&dyn msg::Connects> {
+        None
+    }
+
+    /// What endpoints of unreliable datagrams have of it, if it has them.
+    fn datagrams(&self) -> Option<&dyn ud::Datagrams> {
         None
     }
 }
@@ -253,8 +260,8 @@ pub unsafe trait Connection: Send {
 /// Devices that are not the system's.
 static ADDED: Mutex<Vec<Arc<dyn Device>>> = Mutex::new(Vec::new());
 
-/// Adds a device that the provider offers from now on, for reliable datagrams, and for connected endpoints if it has
-/// them ([`Device::connects`]): one that is simulated, for tests.
+/// Adds a device that the provider offers from now on, for reliable datagrams, and for connected endpoints and
+/// unreliable datagrams if it has them ([`Device::connects`], [`Device::datagrams`]): one that is simulated, for tests.
 pub fn add(device: Arc<dyn Device>) {
     ADDED.lock().unwrap_or_else(PoisonError::into_inner).push(device);
 }

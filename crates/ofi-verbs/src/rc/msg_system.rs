@@ -57,7 +57,7 @@ fn ours<T: Any + Send + Sync>(call: &'static str, any: Arc<dyn Any + Send + Sync
 
 impl Connects for System {
     fn abilities(&self) -> Result<Abilities> {
-        abilities(self.pd().context(), self.port())
+        abilities(self.pd().context(), self.port().number)
     }
 
     fn channel(&self) -> Result<Arc<dyn Channel>> {

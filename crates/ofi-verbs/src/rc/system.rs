@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ibv::{
-    CmId, CompletionChannel, CompletionQueue, EventChannel, MemoryRegion, ProtectionDomain, QueuePair,
+    CmId, CompletionChannel, CompletionQueue, EventChannel, Gid, MemoryRegion, ProtectionDomain, QueuePair,
     QueuePairAttr, Receives, SharedReceiveQueue,
 };
 
 use super::msg::Connects;
+use super::ud::Datagrams;
 use super::{
     Access, ConnParam, Connection, Device, Error, Event, Limits, Post, Queues, Region, Remote, Result,
     Segment, Sizes, WorkCompletion,
@@ -20,24 +21,35 @@ use super::{
 /// Requests to connect that may wait.
 const BACKLOG: usize = 128;
 
+/// A port of a device.
+#[derive(Clone, Copy)]
+pub struct Port {
+    /// Its number, from 1 on.
+    pub number: u8,
+    /// The GID of an address.
+    pub gid: Gid,
+    /// Where that is in the port's table.
+    pub gid_index: u8,
+}
+
 /// A device, for one domain.
 pub struct System {
     pd: Arc<ProtectionDomain>,
     ip: IpAddr,
-    port: u8,
+    port: Port,
 }
 
 impl System {
     /// The device of this domain, for endpoints at `ip`, which is of that port.
-    pub fn new(pd: &Arc<ProtectionDomain>, ip: IpAddr, port: u8) -> Self {
-        Self { pd: Arc::clone(pd), ip, port }
+    pub fn new(pd: Arc<ProtectionDomain>, ip: IpAddr, port: Port) -> Self {
+        Self { pd, ip, port }
     }
 
     pub(super) fn pd(&self) -> &Arc<ProtectionDomain> {
         &self.pd
     }
 
-    pub(super) fn port(&self) -> u8 {
+    pub(super) fn port(&self) -> Port {
         self.port
     }
 }
@@ -82,7 +94,12 @@ unsafe impl Device for System {
         };
         Ok(Box::new(Opened { events, completions, srq, attr: Arc::new(attr), listener: None }))
     }
+
     fn connects(&self) -> Option<&dyn Connects> {
+        Some(self)
+    }
+
+    fn datagrams(&self) -> Option<&dyn Datagrams> {
         Some(self)
     }
 }

@@ -180,7 +180,7 @@ pub(super) fn pop_receive(endpoints: &mut BTreeMap<u64, Endpoint>, pair: &mut Pa
     }
 }
 
-pub(super) fn total(segments: &[Segment]) -> usize {
+pub fn total(segments: &[Segment]) -> usize {
     segments.iter().map(|segment| segment.len as usize).sum()
 }
 
@@ -195,7 +195,7 @@ fn gather(segments: &[Segment]) -> Vec<u8> {
 }
 
 /// Puts bytes into registered memory that is long enough, and lent until its request or receive has ended.
-pub(super) fn put(segments: &[Segment], mut bytes: &[u8]) {
+pub fn put(segments: &[Segment], mut bytes: &[u8]) {
     for segment in segments {
         let (here, rest) = bytes.split_at(bytes.len().min(segment.len as usize));
         // SAFETY: the caller's promise; `here` is as long as the segment at most.

@@ -10,12 +10,14 @@ use std::time::Duration;
 use ofi_core::sys;
 use ofi_verbs::rc::{Access, Opcode, Post, Remote, Segment, Sizes, Status, Work, WorkCompletion};
 
-use self::execute::{flush, place, pop_receive, put, total};
+use self::execute::{flush, place, pop_receive};
+pub use self::execute::{put, total};
 use super::meeting::{Id, Message, Told};
+use super::ud::Ud;
 use super::{Did, Logged, Plan};
 
 /// A registration of the local end is missing.
-const LOCAL_PROTECTION: Status = Status::from_raw(4);
+pub const LOCAL_PROTECTION: Status = Status::from_raw(4);
 /// Means that a sender waits for ever for receives.
 const FOR_EVER: u8 = 7;
 
@@ -183,12 +185,36 @@ impl Endpoint {
         };
         let entry =
             WorkCompletion { id, status, opcode, len, qp, data, source_qp: 0, lid: 0, has_route: false };
+        self.put(entry, request);
+    }
+
+    fn put(&mut self, entry: WorkCompletion, request: Option<u64>) {
         self.overrun |= self.done.len() >= self.sizes.completions;
         self.reported += usize::from(request.is_some());
         self.done.push_back((entry, request));
         if std::mem::take(&mut self.armed) {
             sys::signal_eventfd(&self.done_fd);
         }
+    }
+
+    /// The end of a datagram, sent or received.
+    pub fn push_entry(&mut self, entry: WorkCompletion) {
+        self.put(entry, (entry.opcode == Opcode::Request).then_some(0));
+    }
+
+    /// Ends of receives that were not looked at.
+    pub fn received(&self) -> usize {
+        self.done.iter().filter(|(_, request)| request.is_none()).count()
+    }
+
+    /// A request was posted.
+    pub fn note(&mut self, logged: Logged) {
+        self.log.push(logged);
+    }
+
+    /// What was posted since the last call, and how many ends were reported.
+    pub fn take_log(&mut self) -> (Vec<Logged>, usize) {
+        (std::mem::take(&mut self.log), std::mem::take(&mut self.reported))
     }
 
     pub fn arm(&mut self) {
@@ -228,6 +254,7 @@ pub struct Fabric {
     /// The last number of each kind that was given.
     pub last: Last,
     pub steps: u64,
+    pub ud: Ud,
     driven: bool,
     draws: u64,
     /// Queue pairs with something to do.
@@ -263,6 +290,7 @@ impl Fabric {
             removed: false,
             last: Last::default(),
             steps: 0,
+            ud: Ud::default(),
             driven,
             draws: plan.seed,
             busy: Vec::new(),
@@ -271,6 +299,7 @@ impl Fabric {
     }
 
     pub fn begin(&mut self, plan: Plan) {
+        assert!(self.ud.pairs.is_empty(), "queue pairs for datagrams of before");
         let left = (self.endpoints.len(), self.ids.len(), self.pairs.len(), self.registered.len());
         assert_eq!(left, (0, 0, 0, 0), "endpoints, connections, queue pairs and registrations of before");
         let clock = self.clock;
@@ -292,7 +321,12 @@ impl Fabric {
     }
 
     pub fn is_still(&self) -> bool {
-        self.busy.is_empty() && self.messages.is_empty()
+        self.busy.is_empty() && self.messages.is_empty() && !self.has_datagrams()
+    }
+
+    /// Whether nothing moves but by polls.
+    pub fn is_driven(&self) -> bool {
+        self.driven
     }
 
     fn endpoint_at(&self, address: SocketAddr) -> Option<u64> {
@@ -301,12 +335,12 @@ impl Fabric {
 
     pub fn receives(&self, of: SocketAddr) -> usize {
         let Some(it) = self.endpoint_at(of).and_then(|number| self.endpoints.get(&number)) else { return 0 };
-        it.receives.len() + it.done.iter().filter(|(_, request)| request.is_none()).count()
+        it.receives.len() + it.received()
     }
 
     pub fn take_log(&mut self, of: SocketAddr) -> (Vec<Logged>, usize) {
         let found = self.endpoint_at(of).and_then(|number| self.endpoints.get_mut(&number));
-        found.map_or((Vec::new(), 0), |it| (std::mem::take(&mut it.log), std::mem::take(&mut it.reported)))
+        found.map_or((Vec::new(), 0), Endpoint::take_log)
     }
 
     /// A key for a registration. Numbers are used again late, as on a device, and have 24 bits.
@@ -348,7 +382,7 @@ impl Fabric {
     }
 
     /// Whether this end has registered all of that memory.
-    fn owns(&self, segment: Segment) -> bool {
+    pub fn owns(&self, segment: Segment) -> bool {
         if segment.len == 0 {
             return true;
         }
@@ -400,6 +434,7 @@ impl Fabric {
             if let (Some(number), Some(pair)) = (request, self.pairs.get_mut(&entry.qp)) {
                 pair.freed = pair.freed.max(number + 1);
             }
+            self.ud.taken(&entry);
             into.push_back(entry);
         }
         count
@@ -538,6 +573,7 @@ impl Fabric {
         self.steps += 1;
         self.clock += Duration::from_micros(if self.is_still() { 200 } else { 10 });
         self.deliver_messages();
+        self.move_datagrams();
         for _ in 0..self.busy.len().min(64) {
             if self.busy.is_empty() {
                 break;

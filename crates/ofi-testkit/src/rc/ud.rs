@@ -1,0 +1,380 @@
+//! Unreliable datagrams on the simulated fabric: queue pairs that anybody may send to who knows their number and key. A
+//! datagram comes whole, once, and in the order of its sender, or not at all.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+
+use ofi_core::sys;
+use ofi_verbs::rc::ud::{Datagrams, Route, UdPort, UdQueues, UdSizes, UdTarget};
+use ofi_verbs::rc::{Opcode, Result, Segment, Sizes, Status, WorkCompletion};
+
+use super::device::{Handle, error};
+use super::fabric::{Endpoint, Fabric, put, total};
+use super::{Did, Logged, SimulatedDevice};
+
+/// Bytes of the longest datagram.
+const MTU: usize = 1024;
+/// Bytes before each one: a route header.
+const GRH: usize = 40;
+
+/// A datagram that is on its way out.
+struct Posted {
+    id: u64,
+    from: Segment,
+    to: [u8; 16],
+    qp: u32,
+    qkey: u32,
+    data: Option<u32>,
+}
+
+/// A queue pair.
+pub struct UdPair {
+    endpoint: u64,
+    gid: [u8; 16],
+    qkey: u32,
+    sends: usize,
+    /// Sends whose ends were not taken.
+    open: usize,
+    /// Address handles that it has.
+    routes: usize,
+    posted: VecDeque<Posted>,
+    receives: VecDeque<(u64, Segment)>,
+    size: usize,
+}
+
+/// What becomes of datagrams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fates {
+    /// They came into a receive.
+    pub arrived: u64,
+    /// The network has lost them.
+    pub lost: u64,
+    /// Nobody has such a queue pair, or its key is another one.
+    pub stray: u64,
+    /// The queue pair had no receive, or a short one.
+    pub dropped: u64,
+}
+
+/// A datagram as a device may report it, whatever is true of it ([`SimulatedDevice::forge`]).
+#[derive(Clone, Debug, Default)]
+pub struct Forged {
+    /// What is written to the receive from its first byte on, as far as it has room: the route header comes first.
+    pub bytes: Vec<u8>,
+    /// The bytes that are said to have come.
+    pub len: usize,
+    /// The queue pair that is said to have sent them.
+    pub source_qp: u32,
+    /// The sender's LID.
+    pub lid: u16,
+    /// Whether there is said to be a route header.
+    pub has_route: bool,
+    /// Immediate data.
+    pub data: Option<u32>,
+    /// How the receive is said to have ended.
+    pub failed: bool,
+}
+
+/// What of a fabric is for datagrams.
+#[derive(Default)]
+pub struct Ud {
+    pub pairs: BTreeMap<u32, UdPair>,
+    fates: Fates,
+}
+
+/// The route header of a datagram from one GID to another: that of IPv6, or of IPv4 at the end of its room.
+pub fn route_header(from: [u8; 16], to: [u8; 16]) -> [u8; GRH] {
+    let mut header = [0; GRH];
+    let v4 = |gid: [u8; 16]| std::net::Ipv6Addr::from(gid).to_ipv4_mapped().map(|ip| ip.octets());
+    match (v4(from), v4(to)) {
+        (Some(from), Some(to)) => {
+            header[20] = 0x45;
+            header[32..36].copy_from_slice(&from);
+            header[36..].copy_from_slice(&to);
+        }
+        _ => {
+            header[0] = 0x60;
+            header[8..24].copy_from_slice(&from);
+            header[24..].copy_from_slice(&to);
+        }
+    }
+    header
+}
+
+impl Fabric {
+    /// Whether datagrams are on their way.
+    pub fn has_datagrams(&self) -> bool {
+        self.ud.pairs.values().any(|pair| !pair.posted.is_empty())
+    }
+
+    /// Sends some of what was posted.
+    pub fn move_datagrams(&mut self) {
+        let busy = self.ud.pairs.iter().filter(|(_, pair)| !pair.posted.is_empty());
+        let busy: Vec<u32> = busy.map(|(&qp, _)| qp).collect();
+        for qp in busy {
+            let most = if self.is_driven() { self.draw() % 4 } else { 64 };
+            for _ in 0..most {
+                let Some(posted) = self.ud.pairs.get_mut(&qp).and_then(|pair| pair.posted.pop_front()) else {
+                    break;
+                };
+                self.send_datagram(qp, &posted);
+            }
+        }
+    }
+
+    fn send_datagram(&mut self, qp: u32, posted: &Posted) {
+        let Some((endpoint, gid)) = self.ud.pairs.get(&qp).map(|pair| (pair.endpoint, pair.gid)) else {
+            return;
+        };
+        let is_there = self.owns(posted.from);
+        let status = if is_there { Status::SUCCESS } else { super::fabric::LOCAL_PROTECTION };
+        if is_there {
+            let mut bytes = route_header(gid, posted.to).to_vec();
+            let (from, len) = (posted.from.addr.cast_const(), posted.from.len as usize);
+            bytes.resize(GRH + len, 0);
+            // SAFETY: registered memory that is lent until the send has ended.
+            unsafe { ofi_core::copy::bytes(from, bytes[GRH..].as_mut_ptr(), len) };
+            if self.removed || self.chance(self.plan.lost) {
+                self.ud.fates.lost += 1;
+            } else {
+                let len = bytes.len();
+                let (data, has_route) = (posted.data, true);
+                let forged = Forged { bytes, len, source_qp: qp, has_route, data, ..Forged::default() };
+                self.arrive_at(posted.to, posted.qp, Some(posted.qkey), forged);
+            }
+        }
+        if let Some(it) = self.endpoints.get_mut(&endpoint) {
+            let opcode = Opcode::Request;
+            let (len, data, source_qp, lid, has_route) = (0, None, 0, 0, false);
+            let id = posted.id;
+            it.push_entry(WorkCompletion { id, status, opcode, len, qp, data, source_qp, lid, has_route });
+        }
+    }
+
+    /// A datagram comes to a queue pair.
+    fn arrive_at(&mut self, gid: [u8; 16], qp: u32, qkey: Option<u32>, came: Forged) {
+        let found = self.ud.pairs.get_mut(&qp);
+        let Some(pair) = found.filter(|pair| pair.gid == gid && qkey.is_none_or(|key| key == pair.qkey))
+        else {
+            self.ud.fates.stray += 1;
+            return;
+        };
+        let Some((id, into)) = pair.receives.pop_front() else {
+            self.ud.fates.dropped += 1;
+            return;
+        };
+        let endpoint = pair.endpoint;
+        assert!(self.owns(into), "a receive whose memory is registered no more");
+        let room = total(&[into]);
+        let fits = came.bytes.len() <= room;
+        put(&[into], &came.bytes[..came.bytes.len().min(room)]);
+        let status = match came.failed {
+            true => Status::FLUSHED,
+            false if fits => Status::SUCCESS,
+            false => Status::TOO_LONG,
+        };
+        *if fits { &mut self.ud.fates.arrived } else { &mut self.ud.fates.dropped } += 1;
+        let Forged { len, source_qp, lid, has_route, data, .. } = came;
+        let opcode = Opcode::Receive;
+        let entry = WorkCompletion { id, status, opcode, len, qp, data, source_qp, lid, has_route };
+        if let Some(it) = self.endpoints.get_mut(&endpoint) {
+            it.push_entry(entry);
+        }
+    }
+}
+
+impl Ud {
+    /// The end of a request was taken.
+    pub fn taken(&mut self, entry: &WorkCompletion) {
+        if entry.opcode == Opcode::Request
+            && let Some(pair) = self.pairs.get_mut(&entry.qp)
+        {
+            pair.open -= 1;
+        }
+    }
+}
+
+impl Datagrams for Handle {
+    fn port(&self, ip: IpAddr) -> Result<UdPort> {
+        let plan = self.0.lock().plan;
+        let (queue, completions) = (plan.requests, plan.completions);
+        Ok(UdPort { gid: gid(ip), lid: 0, mtu: MTU, queue, completions })
+    }
+
+    fn open(&self, ip: IpAddr, sizes: UdSizes) -> Result<Box<dyn UdQueues>> {
+        let UdSizes { sends, receives, qkey } = sizes;
+        let eventfd = || sys::eventfd().map_err(|_| error("eventfd", libc::EMFILE));
+        let (done, told) = (eventfd()?, eventfd()?);
+        let fd = done.as_raw_fd();
+        let mut fabric = self.0.lock();
+        let plan = fabric.plan;
+        if sends.max(receives) > plan.requests || sends + receives > plan.completions {
+            return Err(error("ibv_create_qp", libc::EINVAL));
+        }
+        if fabric.removed {
+            return Err(error("ibv_create_qp", libc::ENODEV));
+        }
+        fabric.last.endpoint += 1;
+        fabric.last.pair += 1;
+        let (endpoint, qp) = (fabric.last.endpoint, fabric.last.pair);
+        let of = Sizes { requests: sends, receives, completions: sends + receives, inline: 0 };
+        fabric.endpoints.insert(endpoint, Endpoint::new(of, done, told));
+        let (open, routes, posted, receives_posted) = (0, 0, VecDeque::new(), VecDeque::new());
+        let gid = gid(ip);
+        let pair = UdPair {
+            endpoint,
+            gid,
+            qkey,
+            sends,
+            open,
+            routes,
+            posted,
+            receives: receives_posted,
+            size: receives,
+        };
+        fabric.ud.pairs.insert(qp, pair);
+        Ok(Box::new(Opened { device: Arc::clone(&self.0), endpoint, qp, fd }))
+    }
+}
+
+/// What an address has in a port's table.
+fn gid(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
+/// An address handle.
+struct Along {
+    device: Arc<SimulatedDevice>,
+    gid: [u8; 16],
+    /// For which queue pair it was made.
+    of: u32,
+}
+
+impl Drop for Along {
+    fn drop(&mut self) {
+        if let Some(pair) = self.device.lock().ud.pairs.get_mut(&self.of) {
+            pair.routes -= 1;
+        }
+    }
+}
+
+/// An endpoint's queue pair.
+struct Opened {
+    device: Arc<SimulatedDevice>,
+    endpoint: u64,
+    qp: u32,
+    fd: RawFd,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        let mut fabric = self.device.lock();
+        fabric.ud.pairs.remove(&self.qp);
+        fabric.close(self.endpoint);
+    }
+}
+
+// SAFETY: a receive is taken off its queue when its datagram is written, and its end reported once; the queue goes when
+// this is dropped. What leaves is read before its end is reported.
+unsafe impl UdQueues for Opened {
+    fn number(&self) -> u32 {
+        self.qp
+    }
+
+    fn route(&self, gid: Option<[u8; 16]>, _lid: u16) -> Result<Route> {
+        let mut fabric = self.device.lock();
+        if fabric.removed {
+            return Err(error("ibv_create_ah", libc::ENODEV));
+        }
+        let most = fabric.plan.routes;
+        let pair = fabric.ud.pairs.get_mut(&self.qp).filter(|pair| pair.routes < most);
+        pair.ok_or_else(|| error("ibv_create_ah", libc::ENOMEM))?.routes += 1;
+        let (device, gid) = (Arc::clone(&self.device), gid.unwrap_or_default());
+        Ok(Arc::new(Along { device, gid, of: self.qp }))
+    }
+
+    unsafe fn send(&self, id: u64, from: Segment, to: UdTarget<'_>, data: Option<u32>) -> Result<()> {
+        let failed = |errno| error("ibv_post_send", errno);
+        let along = to.route.downcast_ref::<Along>().ok_or_else(|| failed(libc::EXDEV))?;
+        let mut fabric = self.device.lock();
+        assert!(fabric.owns(from), "memory that is not registered: {from:?}");
+        if from.len as usize > MTU {
+            return Err(failed(libc::EINVAL));
+        }
+        let pair = fabric.ud.pairs.get_mut(&self.qp).ok_or_else(|| failed(libc::EINVAL))?;
+        if pair.open >= pair.sends {
+            return Err(failed(libc::ENOMEM));
+        }
+        pair.open += 1;
+        pair.posted.push_back(Posted { id, from, to: along.gid, qp: to.qp, qkey: to.qkey, data });
+        let (addr, len) = (from.addr.addr(), from.len as usize);
+        if let Some(it) = fabric.endpoints.get_mut(&self.endpoint) {
+            it.note(Logged { did: Did::Sent, addr, len, inline: false, reported: true });
+        }
+        drop(fabric);
+        self.device.work.notify_one();
+        Ok(())
+    }
+
+    unsafe fn receive(&self, id: u64, into: Segment) -> Result<()> {
+        let mut fabric = self.device.lock();
+        assert!(fabric.owns(into), "a receive into memory that is not registered");
+        let pair = fabric.ud.pairs.get_mut(&self.qp);
+        let pair = pair.filter(|pair| pair.receives.len() < pair.size);
+        pair.ok_or_else(|| error("ibv_post_recv", libc::ENOMEM))?.receives.push_back((id, into));
+        Ok(())
+    }
+
+    fn poll(&self, into: &mut VecDeque<WorkCompletion>) -> Result<usize> {
+        Ok(self.device.lock().poll(self.endpoint, into))
+    }
+
+    fn arm(&self) -> Result<()> {
+        if let Some(it) = self.device.lock().endpoints.get_mut(&self.endpoint) {
+            it.arm();
+        }
+        Ok(())
+    }
+
+    fn fd(&self) -> RawFd {
+        self.fd
+    }
+}
+
+impl SimulatedDevice {
+    /// What became of all datagrams.
+    pub fn fates(&self) -> Fates {
+        self.lock().ud.fates
+    }
+
+    /// Address handles that a queue pair has.
+    pub fn routes(&self, qp: u32) -> usize {
+        self.lock().ud.pairs.get(&qp).map_or(0, |pair| pair.routes)
+    }
+
+    /// Receives of a queue pair for datagrams that are posted, or have ended and were not looked at.
+    pub fn datagram_receives(&self, qp: u32) -> usize {
+        let fabric = self.lock();
+        let Some(pair) = fabric.ud.pairs.get(&qp) else { return 0 };
+        pair.receives.len() + fabric.endpoints.get(&pair.endpoint).map_or(0, Endpoint::received)
+    }
+
+    /// The requests of a queue pair for datagrams since the last call, and how many ends of requests were reported.
+    pub fn take_datagram_log(&self, qp: u32) -> (Vec<Logged>, usize) {
+        let mut fabric = self.lock();
+        let endpoint = fabric.ud.pairs.get(&qp).map(|pair| pair.endpoint);
+        let found = endpoint.and_then(|endpoint| fabric.endpoints.get_mut(&endpoint));
+        found.map_or((Vec::new(), 0), Endpoint::take_log)
+    }
+
+    /// Has a receive of that queue pair end with a datagram that is reported as `forged` says.
+    pub fn forge(&self, qp: u32, forged: Forged) {
+        let mut fabric = self.lock();
+        let gid = fabric.ud.pairs.get(&qp).map_or([0; 16], |pair| pair.gid);
+        fabric.arrive_at(gid, qp, None, forged);
+    }
+}

@@ -1,0 +1,320 @@
+//! Endpoints of `FI_EP_DGRAM`: each message is a datagram of the device (UD), as it is, with up to 4 bytes of remote CQ
+//! data as immediate data: what C libfabric's verbs provider sends and understands. Addresses are its, too
+//! (`FI_ADDR_IB_UD`).
+//!
+//! Messages are copied to registered slots on their way out, and from such slots on their way in, behind the route
+//! header that the device writes there. Nothing is repeated, and nobody waits: what finds no room is dropped and
+//! counted.
+
+mod name;
+mod peers;
+
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use ibv::GRH;
+use ofi_api::{Address, Caps, Errno, Error, Info, Result, Statistic};
+use ofi_core::copy;
+use ofi_core::domain::DomainPart;
+use ofi_core::transport::{Arm, Arrived, Host, OutMessage, Peer, Posted, RxName};
+
+pub use self::name::Name;
+use self::name::source;
+use self::peers::{Met, Peers};
+use crate::adapter::Slab;
+use crate::rc::ud::{Route, UdQueues, UdSizes, UdTarget};
+use crate::rc::{Status, WorkCompletion};
+use crate::{Verbs, failed, immediate};
+
+/// The key of all endpoints, C's too.
+const QKEY: u32 = 0x1111_1111;
+/// Datagrams that may be on their way out, and in.
+const SENDS: usize = 128;
+const RECEIVES: usize = 512;
+/// Entries of the completion queue that one poll takes.
+const MOST: usize = 256;
+/// Marks receives.
+const RECEIVE: u64 = 1 << 63;
+/// What people may read.
+#[derive(Default)]
+struct Counts {
+    sent: u64,
+    received: u64,
+    full: u64,
+    unsendable: u64,
+    malformed: u64,
+    nameless: u64,
+}
+
+/// See the module.
+pub struct Datagrams {
+    // The queue pair goes first: it uses the slots' memory and the routes.
+    queues: Box<dyn UdQueues>,
+    sending: Slab,
+    receiving: Slab,
+    free: Vec<u32>,
+    /// Of each slot that is on its way out, the way.
+    along: Vec<Option<Route>>,
+    /// Entries that were taken out of the completion queue ahead of their time.
+    ready: VecDeque<WorkCompletion>,
+    peers: Peers,
+    /// Whether anybody asks from whom a message came.
+    sources: bool,
+    longest: usize,
+    name: Name,
+    counts: Counts,
+    // Whose device all of it is of.
+    _domain: Arc<DomainPart<Verbs>>,
+}
+
+impl Datagrams {
+    /// Opens the queue pair.
+    ///
+    /// # Errors
+    /// `FI_EADDRNOTAVAIL` for a name, as the device gives them; what rdma-core answers.
+    pub fn new(domain: &Arc<DomainPart<Verbs>>, info: &Info, name: Option<&Address>) -> Result<Self> {
+        let failed = |error: ibv::Error| failed(&error);
+        let (of, ip, device) =
+            (domain.transport.datagrams()?, domain.transport.ip, &*domain.transport.device);
+        let port = of.port(ip).map_err(failed)?;
+        let name = name.map(Name::parse).transpose()?;
+        if name.is_some_and(|name| name.qp != 0 || name.gid != port.gid) {
+            return Err(Error::wanted(
+                Errno::EADDRNOTAVAIL,
+                "the name of a datagram endpoint",
+                "the GID of its domain's port, and queue pair 0: the device chooses the number",
+                name.map_or_else(String::new, |name| name.encode().to_string()),
+                "take the name that fi_getname answers",
+            ));
+        }
+        // Each that is under way may have an entry in the completion queue.
+        let receives = RECEIVES.min(port.queue).min(port.completions / 2);
+        let sends = SENDS.min(port.queue).min(port.completions - receives);
+        let queues = of.open(ip, UdSizes { sends, receives, qkey: QKEY }).map_err(failed)?;
+        let sending = Slab::new(device, sends, port.mtu)?;
+        let receiving = Slab::new(device, receives, GRH + port.mtu)?;
+        let name = Name { gid: port.gid, qp: queues.number(), lid: port.lid };
+        let of_source = Caps::SOURCE | Caps::SOURCE_ERR | Caps::DIRECTED_RECV;
+        let made = Self {
+            queues,
+            sending,
+            receiving,
+            free: (0..sends as u32).collect(),
+            along: vec![None; sends],
+            ready: VecDeque::new(),
+            peers: Peers::new(peers::MOST),
+            sources: info.caps.intersects(of_source),
+            longest: info.ep_attr.max_msg_size.min(port.mtu),
+            name,
+            counts: Counts::default(),
+            _domain: Arc::clone(domain),
+        };
+        for slot in 0..receives as u32 {
+            made.receive(slot);
+        }
+        Ok(made)
+    }
+
+    /// Its address.
+    pub fn address(&self) -> Address {
+        self.name.encode()
+    }
+
+    fn receive(&self, slot: u32) {
+        let to = self.receiving.segment(slot, self.receiving.size());
+        // SAFETY: the slot's datagram has been taken, so that it is the device's again; the slab goes after the queue
+        // pair.
+        if let Err(error) = unsafe { self.queues.receive(RECEIVE | u64::from(slot), to) } {
+            tracing::warn!(target: "ofi::verbs::ep_data", %error, "a receive is lost");
+        }
+    }
+
+    /// See [`ofi_core::transport::Lanes::peer`].
+    pub fn peer<H: Host<Verbs>>(&mut self, host: &mut H, address: &Address) -> Result<Peer> {
+        let name = Name::parse(address)?;
+        let peer = match self.peers.meet(name, |peer| host.retire(peer)) {
+            Met::Before(peer) => return Ok(peer),
+            Met::New(peer) => peer,
+            Met::NoRoom => self.peers.add(name),
+        };
+        host.introduce(peer, &name.encode());
+        Ok(peer)
+    }
+
+    /// See [`ofi_core::transport::Lanes::send`].
+    pub fn send(&mut self, out: &OutMessage<'_>) -> Result<Posted> {
+        let data = immediate(out.flags, out.data)?;
+        if out.len > self.longest {
+            return Err(Error::with(
+                Errno::EMSGSIZE,
+                format!("{} bytes, where a datagram has {}", out.len, self.longest),
+            ));
+        }
+        let qp = self.peers.qp(out.peer)?;
+        let route = match self.peers.route(out.peer, &*self.queues) {
+            // The device has no room for one more way, and sends that have not ended keep theirs.
+            Err(error) if error.errno() == Errno::ENOMEM && self.along.iter().any(Option::is_some) => {
+                self.drain();
+                self.counts.full += 1;
+                return Err(Error::AGAIN);
+            }
+            route => route?,
+        };
+        if self.free.is_empty() {
+            self.drain();
+        }
+        let Some(slot) = self.free.pop() else {
+            self.counts.full += 1;
+            return Err(Error::AGAIN);
+        };
+        // SAFETY: the pieces are lent during the call, and a slot has room for the longest datagram.
+        unsafe { copy::gather(out.pieces, 0, self.sending.at(slot), out.len) };
+        let from = self.sending.segment(slot, out.len);
+        let route = self.along[slot as usize].insert(route);
+        // SAFETY: the slot, and the way that it keeps, are the device's until the request has ended.
+        match unsafe { self.queues.send(slot.into(), from, UdTarget { route, qp, qkey: QKEY }, data) } {
+            Ok(()) => self.counts.sent += 1,
+            Err(error) => {
+                tracing::debug!(target: "ofi::verbs::ep_data", %error, "a datagram was not sent");
+                self.give_slot(slot);
+                self.counts.unsendable += 1;
+            }
+        }
+        Ok(Posted::Done)
+    }
+
+    /// A slot is on its way out no more.
+    fn give_slot(&mut self, slot: u32) {
+        self.along[slot as usize] = None;
+        self.free.push(slot);
+    }
+
+    /// Takes ends of sends alone.
+    fn drain(&mut self) {
+        let mut came = VecDeque::new();
+        let _ = self.queues.poll(&mut came);
+        for entry in came {
+            match entry.id & RECEIVE {
+                0 => self.sent(&entry),
+                _ => self.ready.push_back(entry),
+            }
+        }
+    }
+
+    fn sent(&mut self, entry: &WorkCompletion) {
+        self.counts.unsendable += u64::from(entry.status != Status::SUCCESS);
+        self.give_slot(entry.id as u32);
+    }
+
+    /// See [`ofi_core::transport::Lanes::poll`].
+    pub fn poll<H: Host<Verbs>>(&mut self, host: &mut H) {
+        let mut taken = 0;
+        while taken < MOST && host.hungry() {
+            let Some(entry) = self.next() else { return };
+            taken += 1;
+            if entry.id & RECEIVE == 0 {
+                self.sent(&entry);
+                continue;
+            }
+            let slot = (entry.id & !RECEIVE) as u32;
+            if entry.status == Status::SUCCESS {
+                self.take(host, slot, &entry);
+            }
+            self.receive(slot);
+        }
+    }
+
+    /// The next end of a request, if there is one.
+    fn next(&mut self) -> Option<WorkCompletion> {
+        if self.ready.is_empty() {
+            let _ = self.queues.poll(&mut self.ready);
+        }
+        self.ready.pop_front()
+    }
+
+    fn take<H: Host<Verbs>>(&mut self, host: &mut H, slot: u32, entry: &WorkCompletion) {
+        self.counts.received += 1;
+        let at = self.receiving.at(slot);
+        let Some(len) = entry.len.checked_sub(GRH).filter(|&len| GRH + len <= self.receiving.size()) else {
+            self.counts.malformed += 1;
+            return;
+        };
+        // SAFETY: the device has written the slot, and does not until it is posted again.
+        let header = unsafe { &*at.cast_const().cast::<[u8; GRH]>() };
+        let gid = if entry.has_route { source(header) } else { Some([0; 16]) };
+        let name = gid.map(|gid| Name { gid, qp: entry.source_qp, lid: entry.lid });
+        let peer = self.source(host, name);
+        let arrived = Arrived {
+            peer,
+            rx: RxName::ANY,
+            tagged: false,
+            has_data: entry.data.is_some(),
+            tag: 0,
+            data: entry.data.unwrap_or(0).into(),
+            len,
+        };
+        // SAFETY: as above; `len` bytes are behind the header.
+        unsafe { host.deliver(&arrived, at.wrapping_add(GRH)) };
+    }
+
+    /// Who a datagram is from.
+    fn source<H: Host<Verbs>>(&mut self, host: &mut H, name: Option<Name>) -> Peer {
+        let met = match name.filter(|_| self.sources) {
+            Some(name) => (name, self.peers.meet(name, |peer| host.retire(peer))),
+            None => (Name::NOBODY, Met::NoRoom),
+        };
+        match met {
+            (_, Met::Before(peer)) => peer,
+            (name, Met::New(peer)) => {
+                host.introduce(peer, &name.encode());
+                peer
+            }
+            (_, Met::NoRoom) => {
+                self.counts.nameless += u64::from(self.sources);
+                let (peer, is_new) = self.peers.nobody();
+                if is_new {
+                    host.introduce(peer, &Name::NOBODY.encode());
+                }
+                peer
+            }
+        }
+    }
+
+    /// See [`ofi_core::transport::Lanes::arm`].
+    pub fn arm(&mut self) -> Arm {
+        if !self.ready.is_empty() {
+            return Arm::Ready;
+        }
+        // What came before the queue was armed makes nothing readable.
+        let armed = self.queues.arm().is_ok();
+        let came = self.queues.poll(&mut self.ready);
+        match armed && came.is_ok_and(|count| count == 0) {
+            true => Arm::Armed,
+            false => Arm::Ready,
+        }
+    }
+
+    /// Readable when datagrams wait.
+    pub fn wait_fd(&self) -> RawFd {
+        self.queues.fd()
+    }
+
+    /// See [`ofi_core::transport::Lanes::statistics`].
+    pub fn statistics(&self, into: &mut Vec<Statistic>) {
+        let counts = &self.counts;
+        let mut add = |name, value, help| into.push(Statistic { name, value, help });
+        add("verbs_tx_datagrams", counts.sent, "datagrams sent");
+        add("verbs_rx_datagrams", counts.received, "datagrams received");
+        add("verbs_send_full", counts.full, "times that no datagram could be sent for want of room");
+        add("verbs_unsendable", counts.unsendable, "datagrams that the device did not send");
+        add("verbs_malformed", counts.malformed, "datagrams dropped: shorter than their own header");
+        add("verbs_nameless", counts.nameless, "datagrams of senders that could not be remembered");
+        add("verbs_peers_now", self.peers.count() as u64, "peers that are remembered");
+        add(
+            "verbs_forgotten",
+            self.peers.forgotten,
+            "peers that were forgotten for others, used least recently",
+        );
+    }
+}

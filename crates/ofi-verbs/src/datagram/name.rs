@@ -1,0 +1,99 @@
+//! Names of datagram endpoints: addresses as C libfabric's verbs provider has them, and senders in route headers.
+
+use std::net::Ipv4Addr;
+
+use ibv::GRH;
+use ofi_api::{AddrFormat, Address, Errno, Error, Result};
+
+/// Bytes of an address: `struct ofi_ib_ud_ep_name` of C libfabric.
+const ADDRESS: usize = 32;
+
+/// Where an endpoint is: its port's GID, its queue pair, and its port's LID where that counts (InfiniBand).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Name {
+    pub gid: [u8; 16],
+    pub qp: u32,
+    pub lid: u16,
+}
+
+impl Name {
+    /// Stands for senders that are not remembered.
+    pub const NOBODY: Self = Self { gid: [0; 16], qp: 0, lid: 0 };
+
+    /// As C has it: GID, queue pair, LID, partition key, service, service level, in the order of this host's bytes.
+    pub fn encode(&self) -> Address {
+        let mut bytes = [0; ADDRESS];
+        bytes[..16].copy_from_slice(&self.gid);
+        bytes[16..20].copy_from_slice(&self.qp.to_ne_bytes());
+        bytes[20..22].copy_from_slice(&self.lid.to_ne_bytes());
+        bytes[22..24].copy_from_slice(&u16::MAX.to_ne_bytes()); // the default partition
+        Address::new(AddrFormat::IbUd, &bytes)
+    }
+
+    /// What tells endpoints apart in an address.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for what is none.
+    pub fn parse(address: &Address) -> Result<Self> {
+        let bytes: Option<&[u8; ADDRESS]> = address.bytes().try_into().ok();
+        let Some(bytes) = bytes.filter(|_| address.format() == AddrFormat::IbUd) else {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "an address of a datagram endpoint of provider verbs",
+                "32 bytes of FI_ADDR_IB_UD",
+                format!("{} bytes of {}", address.bytes().len(), address.format()),
+                "exchange the addresses that fi_getname answers",
+            ));
+        };
+        let gid = std::array::from_fn(|index| bytes[index]);
+        let qp = u32::from_ne_bytes(std::array::from_fn(|index| bytes[16 + index]));
+        let lid = u16::from_ne_bytes([bytes[20], bytes[21]]);
+        Ok(Self { gid, qp, lid })
+    }
+}
+
+/// Who sent a datagram, by the route header before it. `None` if there is no GID in it.
+pub fn source(header: &[u8; GRH]) -> Option<[u8; 16]> {
+    match header[0] >> 4 {
+        6 => Some(std::array::from_fn(|index| header[8 + index])),
+        // An IPv4 header lies at the end of the room (RoCE version 2).
+        _ if header[20] >> 4 == 4 => {
+            let ip = Ipv4Addr::new(header[32], header[33], header[34], header[35]);
+            Some(ip.to_ipv6_mapped().octets())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_c_s_and_what_tells_endpoints_apart_comes_back() {
+        let name = Name { gid: std::array::from_fn(|index| index as u8), qp: 0x0001_0203, lid: 0x0405 };
+        let address = name.encode();
+        let bytes = address.bytes();
+        assert_eq!((bytes.len(), &bytes[..16]), (32, &name.gid[..]));
+        assert_eq!(bytes[16..24], [&0x0001_0203u32.to_ne_bytes()[..], &[5, 4], &[0xFF; 2]].concat()[..]);
+        let mut others = bytes.to_vec();
+        others[22..].fill(7); // partition, service, level and what is behind them
+        assert_eq!(Name::parse(&Address::new(AddrFormat::IbUd, &others)).unwrap(), name);
+        for bad in [Address::new(AddrFormat::IbUd, &others[1..]), Address::new(AddrFormat::Efa, &others)] {
+            assert_eq!(Name::parse(&bad).unwrap_err().errno(), Errno::EINVAL);
+        }
+    }
+
+    #[test]
+    fn senders_are_found_in_route_headers_of_either_kind() {
+        let mut header = [0; GRH];
+        header[0] = 0x60;
+        header[8..24].copy_from_slice(&[9; 16]);
+        assert_eq!(source(&header), Some([9; 16]));
+        let mut header = [0; GRH];
+        header[20] = 0x45;
+        header[32..36].copy_from_slice(&[10, 77, 0, 1]);
+        assert_eq!(source(&header), Some(Ipv4Addr::new(10, 77, 0, 1).to_ipv6_mapped().octets()));
+        assert_eq!(source(&[0; GRH]), None);
+    }
+}

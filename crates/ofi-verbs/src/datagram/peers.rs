@@ -1,0 +1,273 @@
+//! Whom a datagram endpoint knows: those that it sends to, and those that wrote to it. Who was used least recently is
+//! forgotten when there are too many, with the way to it.
+
+use rustc_hash::FxHashMap;
+
+use ofi_api::{Errno, Error, Result};
+use ofi_core::transport::Peer;
+
+use super::name::Name;
+use crate::failed;
+use crate::rc::ud::{Route, UdQueues};
+
+/// Peers that are remembered. The application may name more.
+pub const MOST: usize = 1 << 14;
+/// Of those that were used least recently, so many are looked at for one that may be forgotten.
+const TRIES: usize = 16;
+/// Stands for no peer at the ends of the list.
+const NONE: Peer = Peer::MAX;
+
+struct Known {
+    name: Name,
+    /// Made at the first send.
+    route: Option<Route>,
+    /// Who was used just before it, and just after it.
+    before: Peer,
+    after: Peer,
+}
+
+/// See the module. Its peers are a list, from the least recently used one to the most recently used one.
+pub struct Peers {
+    all: Vec<Known>,
+    by_name: FxHashMap<Name, Peer>,
+    most: usize,
+    oldest: Peer,
+    newest: Peer,
+    /// Who stands for senders that are not remembered. It is not in the list.
+    nobody: Option<Peer>,
+    /// Those whose numbers were given to others.
+    pub forgotten: u64,
+}
+
+/// What [`Peers::meet`] has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Met {
+    /// It is known.
+    Before(Peer),
+    /// It has this number from now on.
+    New(Peer),
+    /// All that could be forgotten are in use.
+    NoRoom,
+}
+
+impl Peers {
+    /// Nobody yet, and so many at most.
+    pub fn new(most: usize) -> Self {
+        Self {
+            all: Vec::new(),
+            by_name: FxHashMap::default(),
+            most,
+            oldest: NONE,
+            newest: NONE,
+            nobody: None,
+            forgotten: 0,
+        }
+    }
+
+    /// How many are remembered.
+    pub fn count(&self) -> usize {
+        self.by_name.len()
+    }
+
+    /// The queue pair of a peer.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` if there is no such peer.
+    pub fn qp(&self, peer: Peer) -> Result<u32> {
+        let known = self.all.get(peer as usize);
+        known.map(|known| known.name.qp).ok_or_else(|| Error::new(Errno::EINVAL))
+    }
+
+    /// The peer of this name, which is used now. A number is free for another one if `retire` says so.
+    pub fn meet(&mut self, name: Name, mut retire: impl FnMut(Peer) -> bool) -> Met {
+        if let Some(&peer) = self.by_name.get(&name) {
+            self.touch(peer);
+            return Met::Before(peer);
+        }
+        if self.count() < self.most {
+            return Met::New(self.add(name));
+        }
+        for _ in 0..TRIES {
+            let peer = self.oldest;
+            if peer == NONE {
+                break;
+            }
+            self.touch(peer);
+            if retire(peer) {
+                let known = &mut self.all[peer as usize];
+                let old = std::mem::replace(&mut known.name, name);
+                known.route = None;
+                self.by_name.remove(&old);
+                self.by_name.insert(name, peer);
+                self.forgotten += 1;
+                return Met::New(peer);
+            }
+        }
+        Met::NoRoom
+    }
+
+    /// A new peer, however many there are.
+    pub fn add(&mut self, name: Name) -> Peer {
+        let peer = self.push(name);
+        self.by_name.insert(name, peer);
+        self.link(peer);
+        peer
+    }
+
+    /// Who stands for senders that are not remembered, and whether that is new.
+    pub fn nobody(&mut self) -> (Peer, bool) {
+        if let Some(peer) = self.nobody {
+            return (peer, false);
+        }
+        let peer = self.push(Name::NOBODY);
+        self.nobody = Some(peer);
+        (peer, true)
+    }
+
+    fn push(&mut self, name: Name) -> Peer {
+        self.all.push(Known { name, route: None, before: NONE, after: NONE });
+        (self.all.len() - 1) as Peer
+    }
+
+    /// A peer is used.
+    pub fn touch(&mut self, peer: Peer) {
+        if peer != self.newest && Some(peer) != self.nobody {
+            self.unlink(peer);
+            self.link(peer);
+        }
+    }
+
+    fn link(&mut self, peer: Peer) {
+        let before = std::mem::replace(&mut self.newest, peer);
+        let known = &mut self.all[peer as usize];
+        (known.before, known.after) = (before, NONE);
+        match self.all.get_mut(before as usize) {
+            Some(known) => known.after = peer,
+            None => self.oldest = peer,
+        }
+    }
+
+    fn unlink(&mut self, peer: Peer) {
+        let Known { before, after, .. } = self.all[peer as usize];
+        match self.all.get_mut(before as usize) {
+            Some(known) => known.after = after,
+            None => self.oldest = after,
+        }
+        match self.all.get_mut(after as usize) {
+            Some(known) => known.before = before,
+            None => self.newest = before,
+        }
+    }
+
+    /// The way to a peer, which is used now. Where the device holds no more ways, that of another one is given up.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` if there is no such peer; what the device answers.
+    pub fn route(&mut self, peer: Peer, queues: &dyn UdQueues) -> Result<Route> {
+        let Name { gid, lid, .. } = match self.all.get(peer as usize) {
+            Some(Known { route: Some(route), .. }) => {
+                let route = Route::clone(route);
+                self.touch(peer);
+                return Ok(route);
+            }
+            Some(known) => known.name,
+            None => return Err(Error::new(Errno::EINVAL)),
+        };
+        self.touch(peer);
+        let gid = (gid[8..] != [0; 8]).then_some(gid);
+        let route = loop {
+            match queues.route(gid, lid) {
+                Err(error) if error.errno == libc::ENOMEM && self.give_up_route() => {}
+                made => break made.map_err(|error| failed(&error))?,
+            }
+        };
+        self.all[peer as usize].route = Some(Route::clone(&route));
+        Ok(route)
+    }
+
+    /// Gives up the way to whoever was used least recently of those that have one. Whether there was one.
+    fn give_up_route(&mut self) -> bool {
+        let mut at = self.oldest;
+        while let Some(known) = self.all.get_mut(at as usize) {
+            if known.route.take().is_some() {
+                return true;
+            }
+            at = known.after;
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    fn name(number: u32) -> Name {
+        Name { gid: [1; 16], qp: number, lid: 0 }
+    }
+
+    #[test]
+    fn who_was_used_least_recently_is_forgotten_first() {
+        let mut peers = Peers::new(3);
+        for number in 0..3 {
+            assert_eq!(peers.meet(name(number), |_| panic!("there is room")), Met::New(number));
+        }
+        assert_eq!(peers.meet(name(0), |_| false), Met::Before(0));
+        assert_eq!(peers.meet(name(3), |_| true), Met::New(1), "1 was used least recently");
+        assert_eq!(peers.meet(name(1), |_| true), Met::New(2), "then 2; 1 is a stranger again");
+        assert_eq!((peers.count(), peers.forgotten, peers.qp(1).unwrap()), (3, 2, 3));
+    }
+
+    #[test]
+    fn who_is_in_use_stays_and_the_next_one_goes() {
+        let mut peers = Peers::new(3);
+        assert_eq!([0, 1, 2].map(|number| peers.add(name(number))), [0, 1, 2]);
+        assert_eq!(peers.meet(name(9), |_| false), Met::NoRoom);
+        assert_eq!(peers.add(name(9)), 3, "the application may name more");
+        assert_eq!(peers.meet(name(8), |peer| peer == 2), Met::New(2));
+        assert_eq!(peers.meet(name(9), |_| false), Met::Before(3));
+    }
+
+    #[test]
+    fn nobody_is_never_forgotten() {
+        let mut peers = Peers::new(1);
+        assert_eq!((peers.nobody(), peers.nobody()), ((0, true), (0, false)));
+        peers.touch(0);
+        assert_eq!(peers.meet(name(1), |_| true), Met::New(1));
+        assert_eq!(peers.meet(name(2), |_| true), Met::New(1));
+        assert_eq!(peers.meet(Name::NOBODY, |_| true), Met::New(1), "a name like another one");
+    }
+
+    /// The list of the peers, against one that is searched from end to end.
+    #[test]
+    fn the_list_keeps_the_order_of_use() {
+        let (mut peers, mut model) = (Peers::new(20), VecDeque::new());
+        let mut draw = 1u32;
+        for _ in 0..5000 {
+            draw = draw.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let wanted = name(draw >> 27);
+            let goes = (!model.contains(&wanted) && model.len() == 20).then(|| model.pop_front()).flatten();
+            let mut gone = None;
+            let met = peers.meet(wanted, |peer| {
+                gone = Some(peer);
+                true
+            });
+            assert_eq!(gone.is_some(), goes.is_some());
+            if let Some(goes) = goes {
+                assert!(!peers.by_name.contains_key(&goes));
+            }
+            assert_eq!(matches!(met, Met::Before(_)), model.contains(&wanted));
+            model.retain(|name| *name != wanted);
+            model.push_back(wanted);
+            let mut order = Vec::new();
+            let mut at = peers.oldest;
+            while let Some(known) = peers.all.get(at as usize) {
+                order.push(known.name);
+                at = known.after;
+            }
+            assert_eq!(order, model.iter().copied().collect::<Vec<_>>());
+        }
+    }
+}
