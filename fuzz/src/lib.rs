@@ -6,6 +6,7 @@
 //! them. `session`: an endpoint over sockets whose peer has a session with it. `rails`: messages and metadata of
 //! agents. `mxl`: definitions and files of media flows. `efa`: packets of Amazon's protocol. `efa_lane`: two of its
 //! endpoints, and somebody else's packets. `verbs_lane`: two endpoints over RDMA, and a stranger who connects to them.
+//! `verbs_datagrams`: two datagram endpoints over RDMA, and datagrams of anybody.
 
 mod efa_lane;
 mod lane;
@@ -14,6 +15,7 @@ mod protocol;
 mod rails;
 mod session;
 mod two;
+mod verbs_datagrams;
 mod verbs_lane;
 
 pub use self::mxl::mxl;
@@ -22,6 +24,7 @@ pub use lane::lane;
 pub use protocol::protocol;
 pub use rails::rails;
 pub use session::session;
+pub use verbs_datagrams::verbs_datagrams;
 pub use verbs_lane::verbs_lane;
 
 use ofi::raw::{

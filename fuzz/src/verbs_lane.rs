@@ -43,7 +43,7 @@ impl Kit for Driven {
 }
 
 /// The device, one input at a time.
-fn device() -> (Arc<SimulatedDevice>, MutexGuard<'static, ()>) {
+pub fn device() -> (Arc<SimulatedDevice>, MutexGuard<'static, ()>) {
     static DEVICE: OnceLock<Arc<SimulatedDevice>> = OnceLock::new();
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

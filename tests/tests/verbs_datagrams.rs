@@ -7,6 +7,8 @@ use ofi::raw::{AddrFormat, Caps, EpType, Hints};
 use ofi_testkit::rc::{Handle, Plan, SimulatedDevice};
 use ofi_testkit::{Kit, Side};
 
+#[path = "../verbs/datagram_costs.rs"]
+mod datagram_costs;
 #[path = "../verbs/datagram_hostile.rs"]
 mod datagram_hostile;
 #[path = "../verbs/datagram_model.rs"]

@@ -1,5 +1,5 @@
-//! Datagrams as no honest device reports them: short ones, without a route header, of unknown versions, of anybody, with
-//! lengths that are not theirs. Each is delivered within its bounds, or dropped and counted, and others go on.
+//! Datagrams as no honest device reports them: short ones, without a route header, of unknown versions, of anybody,
+//! with lengths that are not theirs. Each is delivered within its bounds, or dropped and counted, and others go on.
 
 use ofi_testkit::net::Random;
 use ofi_testkit::prelude::*;

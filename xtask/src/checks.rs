@@ -169,6 +169,12 @@ pub fn simulate(report: &mut Report, seeds: u64, hours: u64) {
     report.add("endpoints on a simulated RDMA fabric", || {
         simulated("ofi-tests", "verbs_model", "OFI_VERBS_SEEDS", seeds)
     });
+    report.add("connected endpoints on a simulated RDMA fabric", || {
+        simulated("ofi-tests", "verbs_connected_model", "OFI_CONNECTED_SEEDS", seeds)
+    });
+    report.add("unreliable datagrams on a simulated RDMA fabric", || {
+        simulated("ofi-tests", "verbs_datagrams", "OFI_DATAGRAM_SEEDS", seeds)
+    });
     // Of 48 transfers each: 10,000 and more.
     report.add("transfers over rails", || {
         simulated("multirail", "simulated", "OFI_RAILS_CASES", seeds.max(209))

@@ -42,6 +42,13 @@ fn verbs_lane() {
 }
 
 #[test]
+fn verbs_datagrams() {
+    replay("verbs_datagrams", |name, input| {
+        assert!(targets::verbs_datagrams(input) > 0, "{name} delivers nothing")
+    });
+}
+
+#[test]
 fn hints() {
     replay("hints", |_, input| targets::hints(input));
 }
