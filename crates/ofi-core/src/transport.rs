@@ -623,10 +623,6 @@ pub unsafe trait Lanes<T: Transport>: Send {
     /// receive that [`Host::receiving`] does not know, or of a read that [`Host::op`] does not.
     fn settle_receives<H: Host<T>>(&mut self, _host: &mut H) {}
 
-    /// An operation to `peer` has ended without [`Host::finish`]: its context was closed. [`Lanes::settle_receives`]
-    /// follows.
-    fn abandoned(&mut self, _peer: Peer, _op: T::Op) {}
-
     /// Tells the sender that the payload behind `token` is not wanted.
     fn discard(&mut self, peer: Peer, token: T::Token);
 

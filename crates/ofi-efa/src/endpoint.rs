@@ -154,10 +154,11 @@ unsafe impl Lanes<Efa> for State {
         }
     }
 
-    fn abandoned(&mut self, peer: Peer, op: Op) {
+    fn abandon(&mut self, peer: Peer, _id: SlotId, op: &mut Op) -> bool {
         if let Self::Open(lanes) = self {
-            lanes.lanes[peer as usize].abandoned(&mut lanes.common, &op);
+            lanes.lanes[peer as usize].abandoned(&mut lanes.common, op);
         }
+        false
     }
 
     fn discard(&mut self, peer: Peer, token: Token) {

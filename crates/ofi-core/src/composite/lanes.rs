@@ -356,21 +356,6 @@ unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
         self.far.settle_receives(&mut FarHost::<P, H>::new(&mut self.routes, host, &mut heard));
     }
 
-    fn abandoned(&mut self, peer: Peer, op: OpOf<P>) {
-        match op {
-            Either::Near(op) => {
-                if let (Some(near), Some(local)) = (&mut self.near, self.routes.local(NEAR, peer)) {
-                    near.lanes.abandoned(local, op);
-                }
-            }
-            Either::Far(op) => {
-                if let Some(local) = self.routes.local(FAR, peer) {
-                    self.far.abandoned(local, op);
-                }
-            }
-        }
-    }
-
     fn discard(&mut self, peer: Peer, token: TokenOf<P>) {
         match token {
             Either::Near(token) => {

@@ -496,12 +496,7 @@ impl<T: Transport> Drop for ContextEp<T> {
         core.linger(at);
         let mut guard = core.state.lock();
         let state = &mut *guard;
-        // Nobody uses the memory of what is still under way any more: a peer that goes on about it breaks the protocol.
-        for id in state.ends.tx.ops.ids(|op| op.ticket.at == at) {
-            if let (Some(op), Some(lanes)) = (state.ends.tx.ops.remove(id), &mut state.lanes) {
-                lanes.abandoned(op.peer, op.op);
-            }
-        }
+        state.abandon(at);
         for id in state.ends.rx.filling.ids(|filling| filling.at == at) {
             state.ends.rx.filling.remove(id);
         }
