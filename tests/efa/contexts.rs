@@ -1,6 +1,5 @@
 //! Contexts of a scalable endpoint that close while the device has requests of theirs.
 
-use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
 use ofi_efa::srd::{Access, Device};
@@ -82,8 +81,9 @@ static SOLICITED: LazyLock<Arc<SimulatedDevice>> = LazyLock::new(|| {
     device
 });
 
-/// Writes to a peer that has no receive for the data, in `cut` pieces, and closes the context: nothing is left of it.
-fn close_while_a_write_waits(cut: &[Range<usize>]) {
+/// Writes pieces of memory (begin, end) to a peer that has no receive for the data, and closes the context: nothing is
+/// left of it.
+fn close_while_a_write_waits(cut: &[(usize, usize)]) {
     let device = &*SOLICITED;
     let (hub, tx, rx) = scalable(|hints| hints.domain("simulated2-rdm"));
     let raw = Raw::to(device, &hub, &[C, &[Features::RDMA_WRITE]].concat(), 0);
@@ -93,12 +93,12 @@ fn close_while_a_write_waits(cut: &[Range<usize>]) {
     // SAFETY: the memory stays longer than the registration.
     let region = unsafe { Handle(Arc::clone(device)).register(there.as_ptr(), LEN, Access::RemoteWrite) };
     let key = region.as_ref().unwrap().rkey().into();
-    let len = cut.iter().map(ExactSizeIterator::len).sum();
+    let len = cut.iter().map(|(start, end)| end - start).sum();
     let there = RemotePiece { addr: there.as_ptr().expose_provenance() as u64, len, key };
     let before = device.registrations();
     // A greeting that the peer has no receive for keeps its slot.
     let packets = hub.statistic("efa_packets_now");
-    let pieces: Vec<_> = cut.iter().map(|part| from.slice(part.clone())).collect();
+    let pieces: Vec<_> = cut.iter().map(|&(start, end)| from.slice(start..end)).collect();
     wait::drive(&[&tx, &rx], "room", || {
         tx.out(to_raw, pieces.clone()).context(2).data(7).write(&[there]).ok()
     });
@@ -111,9 +111,9 @@ fn close_while_a_write_waits(cut: &[Range<usize>]) {
 #[test]
 fn what_waits_for_its_peer_is_dropped_with_its_context() {
     let _alone = alone();
-    close_while_a_write_waits(&[0..LEN]);
+    close_while_a_write_waits(&[(0, LEN)]);
     // Through a slot, as a transfer.
-    close_while_a_write_waits(&[0..1000, 2000..3000]);
+    close_while_a_write_waits(&[(0, 1000), (2000, 3000)]);
 }
 
 #[test]

@@ -21,6 +21,8 @@ use crate::wire::blob::LONGEST;
 const MAGIC: [u8; 4] = *b"MRX1";
 /// Longest time that one visitor has.
 const PATIENCE: Duration = Duration::from_secs(5);
+const LATE: &str =
+    "the exchange of metadata took too long; check the network, and that the other end is an agent";
 /// Longest sleep of the server, which visitors and its end interrupt.
 const SLEEP: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// How long it leaves the system alone that gives it no visitor, for want of descriptors.

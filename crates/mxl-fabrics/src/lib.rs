@@ -28,8 +28,7 @@
 //!     deliver writes in any order.
 //! I4. A commit is published only after its initiator has seen that the source was not overwritten before the last
 //!     write was complete (`VERDICT`): a torn grain is published as invalid, torn samples as silence.
-//! I5. No initiator of a [`Merge`] writes into the merged flow: valid slices and samples are copied there from the flows
-//! of its paths.
+//! I5. No initiator of a [`Merge`] writes into the merged flow: valid data is copied there from the flows of its paths.
 //!
 //! The protocol is this library's own, so both ends must use it. Anyone who can send to a target's endpoint and knows
 //! the numbers in its info can write its flow; use keys of `udp` on untrusted networks (`docs/threat-model.md`).

@@ -174,9 +174,12 @@ mod tests {
     use super::*;
     use crate::memory::{Device, Export, Kind, Mapping, Pinned};
 
+    /// Destination, source and length of each copy.
+    type Copies = Arc<Mutex<Vec<[u64; 3]>>>;
+
     /// A device whose copies never end, and which takes note of them.
     #[derive(Debug, Default)]
-    struct Endless(Arc<Mutex<Vec<[u64; 3]>>>);
+    struct Endless(Copies);
 
     #[derive(Debug)]
     struct Never;
@@ -221,7 +224,7 @@ mod tests {
     }
 
     /// Region 1 is a device's, region 2 the host's, region 3 a device's that is revoked. Peer 1 has a window.
-    fn served() -> (Served, Vec<Arc<Region>>, Arc<Mutex<Vec<[u64; 3]>>>) {
+    fn served() -> (Served, Vec<Arc<Region>>, Copies) {
         let copies = Arc::default();
         let device: Arc<dyn Device> = Arc::new(Endless(Arc::clone(&copies)));
         let domains: Arc<[Arc<dyn Domain>]> = Arc::new([]);

@@ -170,9 +170,9 @@ impl<T> RegionTable<T> {
             .map_err(|violation| self.refuse(addr, len, access, violation))
     }
 
-    /// Checks an access of kind `kind` ([`Caps::RMA`], [`Caps::ATOMIC`]) by a peer to several pieces, through an endpoint
-    /// with the capabilities `caps`: the length of the pieces together, if each of them is allowed. What the endpoint
-    /// was not opened for is refused like a right that the region does not have.
+    /// Checks an access of kind `kind` ([`Caps::RMA`], [`Caps::ATOMIC`]) by a peer to several pieces, through an
+    /// endpoint with the capabilities `caps`: the length of the pieces together, if each of them is allowed. What the
+    /// endpoint was not opened for is refused like a right that the region does not have.
     ///
     /// # Errors
     /// What the peer is told. The reason is counted.

@@ -60,8 +60,8 @@ impl OutRma<'_> {
     }
 }
 
-/// A remote read or write as most are: of one piece at either end, not empty, with nothing to tell the peer and no flags
-/// but those that its end satisfies (`FI_COMPLETION`, `FI_TRANSMIT_COMPLETE`).
+/// A remote read or write as most are: of one piece at either end, not empty, with nothing to tell the peer and no
+/// flags but those that its end satisfies (`FI_COMPLETION`, `FI_TRANSMIT_COMPLETE`).
 #[derive(Clone, Copy)]
 pub struct OutAccess {
     /// A write, or a read.
