@@ -2,9 +2,12 @@
 
 mod common;
 
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::DirEntry;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -57,6 +60,12 @@ impl Ends {
     }
 }
 
+/// One test at a time: one of them measures what the process's threads use.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A grain that is whole.
 fn grain(event: Received) -> u64 {
     let Received::Grain { index, invalid: false, .. } = event else { panic!("{event:?}") };
@@ -66,6 +75,7 @@ fn grain(event: Received) -> u64 {
 /// Line by line, by a thread that is faster than the target's: however far it is ahead, no commit is taken for another.
 #[test]
 fn every_line_of_a_hasty_initiator_arrives() {
+    let _alone = alone();
     const LINES: u16 = 2000;
     for provider in PROVIDERS {
         let (near, far) = (Folder::new(), Folder::new());
@@ -105,6 +115,7 @@ fn every_line_of_a_hasty_initiator_arrives() {
 
 #[test]
 fn grains_arrive_though_nobody_polls() {
+    let _alone = alone();
     for provider in PROVIDERS {
         let ends = Ends::connected(provider);
         for index in 1000..1030 {
@@ -145,6 +156,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 
 #[test]
 fn events_are_awaited() {
+    let _alone = alone();
     for provider in PROVIDERS {
         let ends = Ends::connected(provider);
         std::thread::scope(|scope| {
@@ -160,16 +172,26 @@ fn events_are_awaited() {
     }
 }
 
-/// How long the threads of this process have run.
-fn used() -> Duration {
+/// How long each thread of this process has run, in nanoseconds.
+fn used() -> HashMap<OsString, u64> {
     let threads = std::fs::read_dir("/proc/self/task").unwrap();
-    let stats =
-        threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("schedstat")).ok());
-    Duration::from_nanos(stats.map(|stat| stat.split(' ').next().unwrap().parse::<u64>().unwrap()).sum())
+    let used = |thread: DirEntry| {
+        let stat = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        Some((thread.file_name(), stat.split(' ').next()?.parse().ok()?))
+    };
+    threads.filter_map(|thread| used(thread.ok()?)).collect()
+}
+
+/// How long those threads have run since.
+fn used_since(before: &HashMap<OsString, u64>) -> Duration {
+    let after = used();
+    let since = |(thread, then): (&OsString, &u64)| Some(after.get(thread)?.saturating_sub(*then));
+    Duration::from_nanos(before.iter().filter_map(since).sum())
 }
 
 #[test]
 fn threads_sleep_while_nothing_happens() {
+    let _alone = alone();
     for provider in PROVIDERS {
         let ends = Ends::connected(provider);
         ends.send(1);
@@ -177,13 +199,14 @@ fn threads_sleep_while_nothing_happens() {
         std::thread::sleep(Duration::from_millis(50));
         let before = used();
         std::thread::sleep(Duration::from_millis(1000));
-        let idle = used() - before;
+        let idle = used_since(&before);
         assert!(idle < Duration::from_millis(100), "{provider}: {idle:?} of a second");
     }
 }
 
 #[test]
 fn an_end_that_is_stopped_is_polled_by_hand_again() {
+    let _alone = alone();
     let ends = Ends::connected(Provider::Shm);
     let mut target = ends.target.stop();
     let mut grain = ends.writer.open(5).unwrap();
