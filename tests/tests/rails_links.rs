@@ -1,0 +1,179 @@
+//! Four udp rails over four veth links of 1 Gb/s each (`tc`, token buckets), between two network namespaces: one
+//! transfer has the bandwidth of all, and a link that is cut in the middle of one loses nothing. Made by the test itself
+//! in a user namespace, without privileges; what this host lacks is said by name.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use multirail::{Agent, Remote, Way};
+use ofi::Hints;
+use ofi_testkit::process::{Child, Line};
+use ofi_testkit::wait;
+
+ofi_testkit::roles!(far_end, near_end);
+
+const LINKS: usize = 4;
+/// Bytes of a transfer.
+const LEN: usize = 16 << 20;
+/// Transfers of one measurement.
+const ROUNDS: usize = 10;
+const LONG: Duration = Duration::from_secs(60);
+
+/// Runs a script; or what is wrong.
+fn shell(script: &str) -> Result<(), String> {
+    let output = Command::new("sh").args(["-ec", script]).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| error.to_string())?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("{script}: {}", String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+/// The far namespace: a process that does nothing but hold it. Killed when dropped.
+struct Far(std::process::Child);
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        // It may be dead already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn join_namespaces() -> Result<Far, String> {
+    shell("ip link set lo up")?;
+    let far = Command::new("unshare").args(["-n", "sleep", "600"]).stdin(Stdio::null()).spawn();
+    let far = Far(far.map_err(|error| format!("unshare: {error}"))?);
+    let pid = far.0.id();
+    let own = std::fs::read_link("/proc/self/ns/net").map_err(|error| error.to_string())?;
+    wait::until("the far namespace", || {
+        std::fs::read_link(format!("/proc/{pid}/ns/net")).is_ok_and(|other| other != own)
+    });
+    shell(&format!("nsenter -t {pid} -n ip link set lo up"))?;
+    for nth in 0..LINKS {
+        let shaped = |end: usize| {
+            format!(
+                "ip address add 10.97.{nth}.{end}/24 dev r{nth}; ip link set r{nth} up
+                 tc qdisc add dev r{nth} root tbf rate 1gbit burst 256kb latency 4ms"
+            )
+        };
+        shell(&format!("ip link add r{nth} type veth peer name r{nth} netns {pid}"))?;
+        shell(&shaped(1))?;
+        shell(&format!("nsenter -t {pid} -n sh -ec '{}'", shaped(2)))?;
+    }
+    // The kernel brings links up by and by, and `udp` offers those that are.
+    let is_up =
+        |ip: &str| (0..LINKS).all(|nth| shell(&format!("{ip} -br link show r{nth} | grep -qw UP")).is_ok());
+    let far_ip = format!("nsenter -t {pid} -n ip");
+    wait::until("links that are up", || is_up("ip") && is_up(&far_ip));
+    Ok(far)
+}
+
+/// An agent with a rail on each link.
+fn agent(name: &str) -> Agent {
+    let builder = Agent::builder(name).progress_thread(true);
+    let rail = |nth| Hints::new().provider("udp").domain(format!("r{nth}"));
+    (0..LINKS).fold(builder, |builder, nth| builder.rail(rail(nth))).open().unwrap()
+}
+
+fn pattern(seed: usize) -> Vec<u8> {
+    (0..LEN).map(|at| (at * 7 + at / 251 + seed * 31) as u8).collect()
+}
+
+/// The target: it says its metadata, and of each seed that it hears whether its memory has that pattern.
+pub fn far_end(line: &mut Line, _: &[String]) {
+    let bob = agent("bob");
+    let region = bob.register(vec![1_u8; LEN]).unwrap();
+    line.say(bob.metadata().unwrap().iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+    while let Ok(seed) = line.hear().parse::<usize>() {
+        let mut found = vec![0; LEN];
+        region.read_into(0, &mut found).unwrap();
+        line.say(found == pattern(seed));
+    }
+}
+
+/// Runs in the near namespace. Says what could not run, or the rates, a line each, and `over`.
+pub fn near_end(line: &mut Line, _: &[String]) {
+    let far = match join_namespaces() {
+        Ok(far) => far,
+        Err(why) => {
+            line.say(format!("NOT RUN: rails on links of 1 Gb/s: {}", why.replace('\n', "; ")));
+            return line.say("over");
+        }
+    };
+    let pid = far.0.id().to_string();
+    let mut child = Child::start_under(&["nsenter", "-t", &pid, "-n"], "far_end", &[], &[]);
+    let hex = child.line.hear();
+    let bytes = (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap());
+    let alice = agent("alice");
+    alice.load(&bytes.collect::<Vec<u8>>()).unwrap();
+    let source = alice.register(vec![2_u8; LEN]).unwrap();
+    let remote = Remote { region: alice.regions("bob").unwrap()[0].0, offset: 0, len: LEN as u64 };
+    let local = [source.slice(..).unwrap()];
+    for way in [Way::Write, Way::Read] {
+        let plan = alice.prepare("bob", way, &local, &[remote]).unwrap();
+        source.write_from(0, &pattern(1)).unwrap();
+        for _ in 0..ROUNDS {
+            plan.post(LONG).unwrap().wait().unwrap(); // the rails are measured
+        }
+        let began = Instant::now();
+        for _ in 0..ROUNDS {
+            plan.post(LONG).unwrap().wait().unwrap();
+        }
+        let rate = (8 * ROUNDS * LEN) as f64 / began.elapsed().as_secs_f64() / 1e9;
+        line.say(format!("{way:?}: {rate:.2} Gb/s over {LINKS} links of 1 Gb/s"));
+        // On a busy machine the processor is the bound; that it is more than three links is striping at work.
+        assert!(rate > 3.0 || cfg!(debug_assertions), "{rate} Gb/s");
+        child.line.say(1);
+        assert_eq!(child.line.hear(), "true", "{way:?}");
+    }
+    // A link is cut in the middle of a transfer: its part goes by the others, when udp gives it up.
+    source.write_from(0, &pattern(2)).unwrap();
+    let plan = alice.prepare("bob", Way::Write, &local, &[remote]).unwrap();
+    // On a busy machine its middle may be missed.
+    let transfer = wait::drive(&[], "the middle of a transfer", || {
+        let transfer = plan.post(LONG).unwrap();
+        wait::until("its first bytes", || transfer.progress().moved > 1 << 20);
+        let is_under_way = transfer.progress().outcome.is_none();
+        if !is_under_way {
+            transfer.wait().unwrap();
+            return None;
+        }
+        Some(transfer)
+    });
+    shell("ip link set r2 down").expect("an interface of this test");
+    let began = Instant::now();
+    transfer.wait().unwrap();
+    line.say(format!("the transfer whose link was cut took {:.1} s more", began.elapsed().as_secs_f64()));
+    child.line.say(2);
+    assert_eq!(child.line.hear(), "true", "nothing is lost");
+    assert!(alice.counts().moved > 0, "{:?}", alice.counts());
+    // The rest goes on.
+    let began = Instant::now();
+    for seed in 3..6 {
+        source.write_from(0, &pattern(seed)).unwrap();
+        plan.post(LONG).unwrap().wait().unwrap();
+        child.line.say(seed);
+        assert_eq!(child.line.hear(), "true");
+    }
+    assert!(began.elapsed() < LONG / 2, "{:?}", began.elapsed());
+    child.line.say("end");
+    child.finish();
+    line.say("over");
+}
+
+#[test]
+fn four_rails_on_four_links_carry_four_times_one_and_bear_a_cut() {
+    if let Err(why) = shell("unshare -Urn true") {
+        println!("NOT RUN: four_rails_on_four_links_carry_four_times_one_and_bear_a_cut: {why}");
+        return;
+    }
+    let mut child = Child::start_under(&["unshare", "-Urn"], "near_end", &[], &[]);
+    loop {
+        match child.line.hear().as_str() {
+            "over" => break,
+            said => println!("{said}"),
+        }
+    }
+    child.finish();
+}
