@@ -1,6 +1,7 @@
 # The first process in the host's files: makes the devices, runs the command, and tells how it ended.
 share=$1
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+: >"$share/up"
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t tmpfs tmpfs /run
