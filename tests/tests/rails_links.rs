@@ -1,6 +1,6 @@
 //! Four udp rails over four veth links of 1 Gb/s each (`tc`, token buckets), between two network namespaces: one
-//! transfer has the bandwidth of all, and a link that is cut in the middle of one loses nothing. Made by the test itself
-//! in a user namespace, without privileges; what this host lacks is said by name.
+//! transfer has the bandwidth of all, and a link that is cut in the middle of one loses nothing. Made by the test
+//! itself in a user namespace, without privileges; what this host lacks is said by name.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

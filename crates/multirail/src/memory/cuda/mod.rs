@@ -134,8 +134,8 @@ impl Cuda {
     /// `FI_EINVAL` for an address of no device, and a range that its allocation does not have.
     ///
     /// # Safety
-    /// It is not freed as long as the value, or a region made of it, is there, nor before copies that are under way have
-    /// ended when the region goes: [`Agent::revoke`](crate::Agent::revoke) says when none is.
+    /// It is not freed as long as the value, or a region made of it, is there, nor before copies that are under way
+    /// have ended when the region goes: [`Agent::revoke`](crate::Agent::revoke) says when none is.
     pub unsafe fn borrow(&self, at: u64, len: usize) -> Result<DeviceMemory> {
         let mut ordinal: c_int = -1;
         self.0.call("cuPointerGetAttribute", |driver| {
