@@ -225,24 +225,42 @@ fn is_connected(initiator: &Initiator) -> bool {
     initiator.targets().any(|(_, state, _)| state == PeerState::Connected)
 }
 
+/// What became of an index that was to be sent.
+#[derive(Debug, PartialEq, Eq)]
+enum Asked {
+    Sent,
+    /// Its writer has not written it yet.
+    Early,
+    /// The writer went on, or left it out: what there is now comes next.
+    Gone,
+}
+
+impl Asked {
+    /// Sends what was read. It may be overwritten between the two, as this process may be preempted there.
+    fn of(read: Result<(), mxl::Error>, send: impl FnOnce() -> Result<()>) -> Result<Self> {
+        match read.map_err(Error::from).and_then(|()| send()) {
+            Ok(()) => Ok(Self::Sent),
+            Err(Error::Flow(mxl::Error::TooEarly { .. })) => Ok(Self::Early),
+            Err(Error::Flow(mxl::Error::TooLate { .. } | mxl::Error::Skipped { .. })) => Ok(Self::Gone),
+            Err(error) => Err(error),
+        }
+    }
+}
+
 fn send_grains(options: &Options, reader: &GrainReader, sender: &mut Sender, count: u64) -> Result<()> {
     let mut said = Instant::now();
     let mut next = reader.head().max(1);
     let mut left = count;
     while left > 0 {
         sender.turn(options, &mut said)?;
-        match reader.read(next, Wait::For(TURN)) {
-            Ok(_) => {
+        let read = reader.read(next, Wait::For(TURN)).map(drop);
+        match Asked::of(read, || sender.with(|initiator| initiator.send(next)))? {
+            Asked::Sent => {
                 left -= u64::from(sender.with(|initiator| is_connected(initiator)));
-                sender.with(|initiator| initiator.send(next))?;
                 next += 1;
             }
-            Err(mxl::Error::TooEarly { .. }) => {}
-            // The source went on, or was late: what there is now.
-            Err(mxl::Error::TooLate { .. } | mxl::Error::Skipped { .. }) => {
-                next = reader.head().max(next + 1)
-            }
-            Err(error) => return Err(error.into()),
+            Asked::Early => {}
+            Asked::Gone => next = reader.head().max(next + 1),
         }
     }
     Ok(())
@@ -260,16 +278,30 @@ fn send_samples(
     let mut left = count;
     while left > 0 {
         sender.turn(options, &mut said)?;
-        match reader.read(next, batch, Wait::For(TURN)) {
-            Ok(_) => {
+        let read = reader.read(next, batch, Wait::For(TURN)).map(drop);
+        match Asked::of(read, || sender.with(|initiator| initiator.send_samples(next, batch)))? {
+            Asked::Sent => {
                 left -= u64::from(sender.with(|initiator| is_connected(initiator)));
-                sender.with(|initiator| initiator.send_samples(next, batch))?;
                 next += batch;
             }
-            Err(mxl::Error::TooEarly { .. }) => {}
-            Err(mxl::Error::TooLate { .. }) => next = whole(reader.head()).max(next + batch),
-            Err(error) => return Err(error.into()),
+            Asked::Early => {}
+            Asked::Gone => next = whole(reader.head()).max(next + batch),
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An initiator once ended by what was overwritten after it was read.
+    #[test]
+    fn what_is_overwritten_is_gone_whether_it_was_read_or_not() {
+        let late = || mxl::Error::TooLate { index: 7, oldest: 8 };
+        assert_eq!(Asked::of(Err(late()), || panic!("it was not read")).unwrap(), Asked::Gone);
+        assert_eq!(Asked::of(Ok(()), || Err(late().into())).unwrap(), Asked::Gone);
+        assert_eq!(Asked::of(Ok(()), || Ok(())).unwrap(), Asked::Sent);
+        assert!(Asked::of(Ok(()), || Err(Error::Argument("closed".into()))).is_err());
+    }
 }
