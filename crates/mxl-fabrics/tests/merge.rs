@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Folder, LONG, byte_of, camera, demo, microphone};
+use common::{Folder, LONG, Running, byte_of, camera, demo, microphone};
 use mxl::{BatchHints, FlowDefinition, GrainWriter, Wait};
 use mxl_fabrics::{Error, Initiator, Merge, MergePath, PeerState, Provider, Received};
 
@@ -19,24 +19,31 @@ fn write(writer: &GrainWriter, index: u64) {
     grain.commit().unwrap();
 }
 
+/// A merge of a path over shared memory and one over udp.
+fn two_paths(far: &Folder, definition: &FlowDefinition) -> Merge {
+    let local = MergePath { node: Some("127.0.0.1"), ..path(Provider::Tcp) };
+    Merge::open(&far.domain(), definition, &[path(Provider::Shm), local]).unwrap()
+}
+
+/// A program for each of these paths, which sends the flow of `near` there.
+fn two_senders(near: &Folder, definition: &FlowDefinition, merge: &Merge) -> Vec<Running> {
+    let id = definition.id.to_string();
+    let sender = |(at, provider): (usize, &str)| {
+        let file = near.path().join(format!("path-{at}.json"));
+        std::fs::write(&file, merge.path(at).unwrap().info().to_json()).unwrap();
+        demo(&["-i", "-p", provider, "-f", &id, "-t", &format!("@{}", file.to_str().unwrap())], near)
+    };
+    ["shm", "tcp"].into_iter().enumerate().map(sender).collect()
+}
+
 /// Two programs send one flow, over shared memory and over udp; either may be killed.
 fn one_of_two_is_killed(killed: usize) {
     let (near, far) = (Folder::new(), Folder::new());
     let definition = camera();
     let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
-    let local = MergePath { node: Some("127.0.0.1"), ..path(Provider::Tcp) };
-    let mut merge = Merge::open(&far.domain(), &definition, &[path(Provider::Shm), local]).unwrap();
+    let mut merge = two_paths(&far, &definition);
     let reader = far.domain().read_grains(definition.id).unwrap();
-    let id = definition.id.to_string();
-    let mut sending: Vec<_> = ["shm", "tcp"]
-        .into_iter()
-        .enumerate()
-        .map(|(at, provider)| {
-            let file = near.path().join(format!("path-{at}.json"));
-            std::fs::write(&file, merge.path(at).unwrap().info().to_json()).unwrap();
-            demo(&["-i", "-p", provider, "-f", &id, "-t", &format!("@{}", file.to_str().unwrap())], &near)
-        })
-        .collect();
+    let mut sending = two_senders(&near, &definition, &merge);
     let begin = Instant::now();
     while (0..2).any(|at| merge.path(at).unwrap().stats().taken == 0) {
         merge.poll().unwrap();
@@ -256,19 +263,9 @@ fn sound_goes_on_when_one_is_killed(killed: usize) {
     let (near, far) = (Folder::new(), Folder::new());
     let definition = microphone(3);
     let mut writer = near.domain().create_samples(&definition, &BatchHints::default()).unwrap().writer;
-    let local = MergePath { node: Some("127.0.0.1"), ..path(Provider::Tcp) };
-    let mut merge = Merge::open(&far.domain(), &definition, &[path(Provider::Shm), local]).unwrap();
+    let mut merge = two_paths(&far, &definition);
     let reader = far.domain().read_samples(definition.id).unwrap();
-    let id = definition.id.to_string();
-    let mut sending: Vec<_> = ["shm", "tcp"]
-        .into_iter()
-        .enumerate()
-        .map(|(at, provider)| {
-            let file = near.path().join(format!("path-{at}.json"));
-            std::fs::write(&file, merge.path(at).unwrap().info().to_json()).unwrap();
-            demo(&["-i", "-p", provider, "-f", &id, "-t", &format!("@{}", file.to_str().unwrap())], &near)
-        })
-        .collect();
+    let mut sending = two_senders(&near, &definition, &merge);
     let value = |index: u64, channel: u32| (index % 10_007) as f32 + channel as f32 / 4.0;
     let mut write = |end: u64| {
         let mut open = writer.open(end, BATCH).unwrap();
