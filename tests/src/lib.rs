@@ -2,6 +2,7 @@
 
 pub mod denied;
 pub mod mesh;
+pub mod network;
 pub mod two;
 pub mod udp;
 

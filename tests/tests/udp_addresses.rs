@@ -3,10 +3,10 @@
 //! namespaces that the test makes, without privileges.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::{Command, Stdio};
 
 use ofi_testkit::prelude::*;
 use ofi_testkit::process::{Child, Line};
+use ofi_tests::network::{Far, shell};
 use ofi_tests::udp::{Echo, echo, open, socket};
 
 ofi_testkit::roles!(echo, near_end);
@@ -18,78 +18,42 @@ const LATER: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 3);
 /// Of the other interface.
 const OTHER: Ipv4Addr = Ipv4Addr::new(10, 97, 0, 2);
 
-fn shell(script: &str) -> Result<(), String> {
-    let output = Command::new("sh").args(["-ec", script]).stdin(Stdio::null()).output();
-    let output = output.map_err(|error| error.to_string())?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(format!("{script}: {}", String::from_utf8_lossy(&output.stderr).trim()))
+/// Two links between this namespace and another one.
+fn join_namespaces() -> Result<Far, String> {
+    // Or /sys shows the interfaces of the namespace outside. What cannot be tested without is said by name.
+    let _ = shell("mount -t sysfs sysfs /sys");
+    let far = Far::open()?;
+    let pid = far.pid();
+    shell(&format!(
+        "ip link add near0 type veth peer name far0 netns {pid}
+         ip link add near1 type veth peer name far1 netns {pid}
+         ip address add {NEAR}/24 dev near0
+         ip address add 10.97.0.1/24 dev near1
+         ip link set near0 up
+         ip link set near1 up"
+    ))?;
+    far.shell(&format!(
+        "ip link set far0 up; ip link set far1 up
+         ip address add {FAR}/24 dev far0; ip address add {OTHER}/24 dev far1"
+    ))?;
+    Ok(far)
 }
 
-/// Holds the far namespace. Killed when dropped.
-struct Far(std::process::Child);
-
-impl Drop for Far {
-    fn drop(&mut self) {
-        // It may be dead already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Far {
-    /// Two links between this namespace and another one.
-    fn join() -> Result<Self, String> {
-        shell("ip link set lo up")?;
-        // Or /sys shows the interfaces of the namespace outside. What cannot be tested without is said by name.
-        let _ = shell("mount -t sysfs sysfs /sys");
-        let far = Command::new("unshare").args(["-n", "sleep", "600"]).stdin(Stdio::null()).spawn();
-        let far = Self(far.map_err(|error| format!("unshare: {error}"))?);
-        let pid = far.0.id();
-        let own = std::fs::read_link("/proc/self/ns/net").map_err(|error| error.to_string())?;
-        wait::until("the far namespace", || {
-            std::fs::read_link(format!("/proc/{pid}/ns/net")).is_ok_and(|other| other != own)
-        });
-        shell(&format!(
-            "ip link add near0 type veth peer name far0
-             ip link add near1 type veth peer name far1
-             ip link set far0 netns {pid}
-             ip link set far1 netns {pid}
-             ip address add {NEAR}/24 dev near0
-             ip address add 10.97.0.1/24 dev near1
-             ip link set near0 up
-             ip link set near1 up"
-        ))?;
-        far.shell(&format!(
-            "ip link set lo up; ip link set far0 up; ip link set far1 up
-             ip address add {FAR}/24 dev far0; ip address add {OTHER}/24 dev far1"
-        ))?;
-        Ok(far)
-    }
-
-    /// Runs a script there.
-    fn shell(&self, script: &str) -> Result<(), String> {
-        shell(&format!("nsenter -t {} -n sh -ec '{script}'", self.0.id()))
-    }
-
-    /// An endpoint there, to which no address was given, and one here that knows it by `address`.
-    fn meet(&self, address: Ipv4Addr) -> (Echo, Side, FiAddr) {
-        let pid = self.0.id().to_string();
-        let all = SocketAddr::from(([0, 0, 0, 0], 0));
-        let mut echo = Echo::start(&["nsenter", "-t", &pid, "-n"], all);
-        let name = socket(&echo.address);
-        assert!(name.ip() == FAR || name.ip() == OTHER, "an address that a peer can use: {name}");
-        let side = open(SocketAddr::from(([0, 0, 0, 0], 0)));
-        let own = socket(&side.name());
-        // This end too is reached at any address: the other sends to the one that is on the way.
-        echo.meet(
-            &SocketAddr::new(if address == OTHER { [10, 97, 0, 1].into() } else { NEAR.into() }, own.port())
-                .into(),
-        );
-        let to = side.insert_address(&SocketAddr::new(address.into(), name.port()).into());
-        (echo, side, to)
-    }
+/// An endpoint there, to which no address was given, and one here that knows it by `address`.
+fn meet(far: &Far, address: Ipv4Addr) -> (Echo, Side, FiAddr) {
+    let all = SocketAddr::from(([0, 0, 0, 0], 0));
+    let mut echo = Echo::start(&far.under(), all);
+    let name = socket(&echo.address);
+    assert!(name.ip() == FAR || name.ip() == OTHER, "an address that a peer can use: {name}");
+    let side = open(SocketAddr::from(([0, 0, 0, 0], 0)));
+    let own = socket(&side.name());
+    // This end too is reached at any address: the other sends to the one that is on the way.
+    echo.meet(
+        &SocketAddr::new(if address == OTHER { [10, 97, 0, 1].into() } else { NEAR.into() }, own.port())
+            .into(),
+    );
+    let to = side.insert_address(&SocketAddr::new(address.into(), name.port()).into());
+    (echo, side, to)
 }
 
 /// The infos of reliable datagrams for a peer at `node`, if one is named, on `domain`, if that is not empty.
@@ -159,7 +123,7 @@ fn interfaces_are_listed(line: &mut Line) {
 
 /// Runs in the near namespace. Says what could not run, and `over`.
 pub fn near_end(line: &mut Line, _: &[String]) {
-    let far = match Far::join() {
+    let far = match join_namespaces() {
         Ok(far) => far,
         Err(why) => {
             line.say(format!("NOT RUN: all: {}", why.replace('\n', "; ")));
@@ -168,14 +132,14 @@ pub fn near_end(line: &mut Line, _: &[String]) {
     };
     interfaces_are_listed(line);
     for address in [FAR, OTHER] {
-        let (echo, side, to) = far.meet(address);
+        let (echo, side, to) = meet(&far, address);
         echo.converse(&side, to, 1);
         echo.end(&side, to);
     }
     // An address that comes after the endpoint, goes, and comes back within the bound.
-    let (echo, side, to) = far.meet(LATER);
+    let (echo, side, to) = meet(&far, LATER);
     let change = |what: &str| {
-        far.shell(&format!("ip address {what} {LATER}/24 dev far0")).expect("a link of this test")
+        far.shell(&format!("ip address {what} {LATER}/24 dev far0")).expect("a link of this test");
     };
     change("add");
     echo.converse(&side, to, 1);

@@ -1,13 +1,12 @@
 //! What a network that loses, repeats and reorders must not change: atomics are executed once each, messages go to the
 //! receives of their tags, in the clear and encrypted, and connections come about and carry everything.
 
-use std::process::{Command, Stdio};
-
 use ofi_testkit::connect;
 use ofi_testkit::kit::Opening;
 use ofi_testkit::net::Random;
 use ofi_testkit::prelude::*;
 use ofi_testkit::process::{Child, Line};
+use ofi_tests::network::shell;
 use ofi_tests::udp::{Relay, Weather, socket};
 use ofi_tests::{Naming, hints, opening};
 
@@ -117,13 +116,6 @@ fn atomics_and_tags_are_served_once_in_the_clear() {
 #[test]
 fn atomics_and_tags_are_served_once_encrypted() {
     everything(Some(b"a job"));
-}
-
-/// Runs a script, or says what is wrong.
-fn shell(script: &str) -> Result<(), String> {
-    let output = Command::new("sh").args(["-ec", script]).stdin(Stdio::null()).output();
-    let output = output.map_err(|error| error.to_string())?;
-    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().into()) }
 }
 
 /// Runs in a network namespace of its own, whose loopback loses some of what it carries.

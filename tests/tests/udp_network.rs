@@ -3,10 +3,10 @@
 //! said by name.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::{Command, Stdio};
 
 use ofi_testkit::prelude::*;
 use ofi_testkit::process::{Child, Line};
+use ofi_tests::network::{Far, shell};
 use ofi_tests::udp::{Echo, echo, open};
 
 ofi_testkit::roles!(echo, near_end);
@@ -14,43 +14,15 @@ ofi_testkit::roles!(echo, near_end);
 const NEAR: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 const FAR: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
 
-/// Runs a script; its output, or what is wrong.
-fn shell(script: &str) -> Result<String, String> {
-    let output = Command::new("sh").args(["-ec", script]).stdin(Stdio::null()).output();
-    let output = output.map_err(|error| error.to_string())?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_string());
-    }
-    Err(format!("{script}: {}", String::from_utf8_lossy(&output.stderr).trim()))
-}
-
-/// The far namespace: a process that does nothing but hold it. Killed when dropped.
-struct Far(std::process::Child);
-
-impl Drop for Far {
-    fn drop(&mut self) {
-        // It may be dead already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 fn join_namespaces() -> Result<Far, String> {
-    shell("ip link set lo up")?;
-    let far = Command::new("unshare").args(["-n", "sleep", "600"]).stdin(Stdio::null()).spawn();
-    let far = Far(far.map_err(|error| format!("unshare: {error}"))?);
-    let pid = far.0.id();
-    let own = std::fs::read_link("/proc/self/ns/net").map_err(|error| error.to_string())?;
-    wait::until("the far namespace", || {
-        std::fs::read_link(format!("/proc/{pid}/ns/net")).is_ok_and(|other| other != own)
-    });
+    let far = Far::open()?;
     shell(&format!(
-        "ip link add near type veth peer name far
-         ip link set far netns {pid}
+        "ip link add near type veth peer name far netns {}
          ip address add {NEAR}/24 dev near
-         ip link set near up
-         nsenter -t {pid} -n sh -ec 'ip link set lo up; ip address add {FAR}/24 dev far; ip link set far up'"
+         ip link set near up",
+        far.pid()
     ))?;
+    far.shell(&format!("ip address add {FAR}/24 dev far; ip link set far up"))?;
     Ok(far)
 }
 
@@ -98,8 +70,7 @@ pub fn near_end(line: &mut Line, _: &[String]) {
             return line.say("over");
         }
     };
-    let pid = far.0.id().to_string();
-    let mut echo = Echo::start(&["nsenter", "-t", &pid, "-n"], SocketAddr::new(FAR.into(), 0));
+    let mut echo = Echo::start(&far.under(), SocketAddr::new(FAR.into(), 0));
     let side = open(SocketAddr::new(NEAR.into(), 0));
     echo.meet(&side.name());
     let to = side.insert_address(&echo.address);
@@ -130,7 +101,7 @@ pub fn near_end(line: &mut Line, _: &[String]) {
     }
     // The path narrows under the session, and widens again.
     shell("ip link set near mtu 1400").expect("an interface of this test");
-    shell(&format!("nsenter -t {pid} -n ip link set far mtu 1400")).expect("an interface of this test");
+    far.shell("ip link set far mtu 1400").expect("an interface of this test");
     echo.converse(&side, to, 1);
     // A cut link, shorter than the bound: nobody gets an error.
     shell("ip link set near down").expect("an interface of this test");

@@ -1,0 +1,72 @@
+//! Network namespaces for tests that need two hosts. A test begins under `unshare -Urn`, without privileges, in the near
+//! one.
+
+use std::process::{Child, Command, Stdio};
+
+use ofi_testkit::wait;
+
+/// Runs a script; its output, or what is wrong.
+///
+/// # Errors
+/// The script, and what it printed as it failed.
+pub fn shell(script: &str) -> Result<String, String> {
+    let output = Command::new("sh").args(["-ec", script]).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| error.to_string())?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_string());
+    }
+    Err(format!("{script}: {}", String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+/// The far namespace: a process that does nothing but hold it. Killed when dropped.
+#[derive(Debug)]
+pub struct Far {
+    child: Child,
+    pid: String,
+}
+
+impl Far {
+    /// Makes the namespace, whose loopback is up, as is that of this one.
+    ///
+    /// # Errors
+    /// What this host lacks.
+    pub fn open() -> Result<Self, String> {
+        shell("ip link set lo up")?;
+        let child = Command::new("unshare").args(["-n", "sleep", "600"]).stdin(Stdio::null()).spawn();
+        let child = child.map_err(|error| format!("unshare: {error}"))?;
+        let far = Self { pid: child.id().to_string(), child };
+        let pid = far.pid();
+        let own = std::fs::read_link("/proc/self/ns/net").map_err(|error| error.to_string())?;
+        wait::until("the far namespace", || {
+            std::fs::read_link(format!("/proc/{pid}/ns/net")).is_ok_and(|other| other != own)
+        });
+        far.shell("ip link set lo up")?;
+        Ok(far)
+    }
+
+    /// What names the namespace to `ip link`.
+    pub fn pid(&self) -> &str {
+        &self.pid
+    }
+
+    /// Runs a script there.
+    ///
+    /// # Errors
+    /// As [`shell`].
+    pub fn shell(&self, script: &str) -> Result<String, String> {
+        shell(&format!("nsenter -t {} -n sh -ec '{script}'", self.pid()))
+    }
+
+    /// What runs the command that follows it there.
+    pub fn under(&self) -> [&str; 4] {
+        ["nsenter", "-t", &self.pid, "-n"]
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        // It may be dead already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
