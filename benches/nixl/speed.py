@@ -9,7 +9,7 @@ the wheel and the libraries are set up as by `cargo xtask nixl`.
 """
 
 import os
-import pickle
+import pathlib
 import socket
 import statistics
 import subprocess
@@ -17,53 +17,12 @@ import sys
 import time
 
 import numpy
-from nixl_cu12._api import nixl_agent, nixl_agent_config
 
-TARGET = "--target"
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "tests" / "nixl"))
+from pair import TARGET, End, Link, pattern  # noqa: E402
+
 WARM = 5
 LIMIT_S = 60
-
-
-class Link:
-    """Python objects between the two processes, beside NIXL."""
-
-    def __init__(self, sock):
-        self.file = sock.makefile("rwb")
-        self.sock = sock
-
-    def tell(self, thing):
-        pickle.dump(thing, self.file)
-        self.file.flush()
-
-    def hear(self):
-        return pickle.load(self.file)
-
-    def heard(self):
-        """Whether the peer has said something that was not read yet."""
-        try:
-            return bool(self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
-        except BlockingIOError:
-            return False
-
-
-class End:
-    """One agent and the memory that it shows the other."""
-
-    def __init__(self, name, link, memory, backend, driven):
-        config = nixl_agent_config(backends=[], enable_prog_thread=driven == "thread")
-        self.agent = nixl_agent(name, config)
-        self.agent.create_backend(backend, {})
-        self.memory = memory
-        whole = self.agent.get_reg_descs([(memory.ctypes.data, memory.nbytes, 0, "whole")], "DRAM")
-        self.agent.register_memory(whole, backends=[backend])
-        link.tell((self.agent.get_agent_metadata(), memory.ctypes.data))
-        metadata, self.there = link.hear()
-        peer = self.agent.add_remote_agent(metadata)
-        self.peer = peer.decode() if isinstance(peer, bytes) else peer
-
-
-def pattern(size, count):
-    return numpy.random.default_rng(7).integers(0, 256, size * count, dtype=numpy.uint8)
 
 
 def initiate(link, backend, driven, size, count, rounds):

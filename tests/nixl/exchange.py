@@ -7,7 +7,6 @@ a notification for each. The backend is LIBFABRIC if none is named, and has its 
 polls. `cargo xtask nixl` has what it needs: the wheel, a stub of libcuda, and our libfabric.so.1 or libplugin_OFI.so.
 """
 
-import pickle
 import signal
 import socket
 import subprocess
@@ -15,64 +14,17 @@ import sys
 import time
 
 import numpy
-from nixl_cu12._api import nixl_agent, nixl_agent_config
+from pair import TARGET, End, Link, pattern
 
-TARGET = "--target"
 ARGUMENTS = sys.argv[3:] if sys.argv[1] == TARGET else sys.argv[1:]
-BACKEND = ARGUMENTS[3:4] or ["LIBFABRIC"]
-THREAD = ARGUMENTS[4:5] != ["polls"]
+BACKEND = (ARGUMENTS[3:4] or ["LIBFABRIC"])[0]
+DRIVEN = (ARGUMENTS[4:5] or ["thread"])[0]
 LIMIT_S = 50
-
-
-class Link:
-    """Python objects between the two processes, beside NIXL."""
-
-    def __init__(self, sock):
-        self.file = sock.makefile("rwb")
-        self.sock = sock
-
-    def tell(self, thing):
-        pickle.dump(thing, self.file)
-        self.file.flush()
-
-    def hear(self):
-        return pickle.load(self.file)
-
-    def heard(self):
-        """Whether the peer has said something that was not read yet."""
-        self.sock.setblocking(False)
-        try:
-            return bool(self.sock.recv(1, socket.MSG_PEEK))
-        except BlockingIOError:
-            return False
-        finally:
-            self.sock.setblocking(True)
-
-
-class End:
-    """One agent and the memory that it shows the other."""
-
-    def __init__(self, name, link, memory):
-        self.agent = nixl_agent(name, nixl_agent_config(backends=[], enable_prog_thread=THREAD))
-        self.agent.create_backend(BACKEND[0], {})
-        self.memory, self.link = memory, link
-        whole = self.agent.get_reg_descs([(memory.ctypes.data, memory.nbytes, 0, "whole")], "DRAM")
-        self.agent.register_memory(whole, backends=BACKEND)
-        link.tell((self.agent.get_agent_metadata(), memory.ctypes.data))
-        metadata, self.there = link.hear()
-        peer = self.agent.add_remote_agent(metadata)
-        self.peer = peer.decode() if isinstance(peer, bytes) else peer
-
-
-def pattern(size, count):
-    """What the blocks hold: no two neighbours are the same, and no byte is where its block's neighbour has it."""
-    at = numpy.arange(size * count, dtype=numpy.uint64)
-    return ((at * 131 + at // size * 17 + 5) & 0xFF).astype(numpy.uint8)
 
 
 def initiate(link, size, count, rounds):
     wanted = pattern(size, count)
-    end = End("initiator", link, wanted.copy())
+    end = End("initiator", link, wanted.copy(), BACKEND, DRIVEN)
 
     def blocks(base):
         return end.agent.get_xfer_descs([(base + at * size, size, 0) for at in range(count)], "DRAM")
@@ -81,7 +33,7 @@ def initiate(link, size, count, rounds):
     for way in ("WRITE", "READ"):
         if way == "READ":
             end.memory[:] = 0
-        handle = end.agent.initialize_xfer(way, here, there, end.peer, way.encode(), backends=BACKEND)
+        handle = end.agent.initialize_xfer(way, here, there, end.peer, way.encode(), backends=[BACKEND])
         for number in range(rounds):
             state = end.agent.transfer(handle)
             while state == "PROC":
@@ -102,7 +54,7 @@ def initiate(link, size, count, rounds):
 
 
 def serve(link, size, count, rounds):
-    end = End("target", link, numpy.zeros(size * count, dtype=numpy.uint8))
+    end = End("target", link, numpy.zeros(size * count, dtype=numpy.uint8), BACKEND, DRIVEN)
     notes = {}
     said, patience = False, 0
     while not said or (sum(notes.values()) < 2 * rounds and time.monotonic() < patience):

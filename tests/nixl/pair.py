@@ -1,0 +1,54 @@
+"""What the programs of two processes over NIXL share: a link beside NIXL, and an agent that shows its memory."""
+
+import pickle
+import socket
+
+import numpy
+from nixl_cu12._api import nixl_agent, nixl_agent_config
+
+# As the first argument, a program is the target: the second one is its end of the link.
+TARGET = "--target"
+
+
+class Link:
+    """Python objects between the two processes, beside NIXL."""
+
+    def __init__(self, sock):
+        self.file = sock.makefile("rwb")
+        self.sock = sock
+
+    def tell(self, thing):
+        pickle.dump(thing, self.file)
+        self.file.flush()
+
+    def hear(self):
+        return pickle.load(self.file)
+
+    def heard(self):
+        """Whether the peer has said something that was not read yet."""
+        try:
+            return bool(self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except BlockingIOError:
+            return False
+
+
+class End:
+    """One agent and the memory that it shows the other."""
+
+    def __init__(self, name, link, memory, backend, driven):
+        config = nixl_agent_config(backends=[], enable_prog_thread=driven == "thread")
+        self.agent = nixl_agent(name, config)
+        self.agent.create_backend(backend, {})
+        self.memory = memory
+        whole = self.agent.get_reg_descs([(memory.ctypes.data, memory.nbytes, 0, "whole")], "DRAM")
+        self.agent.register_memory(whole, backends=[backend])
+        link.tell((self.agent.get_agent_metadata(), memory.ctypes.data))
+        metadata, self.there = link.hear()
+        peer = self.agent.add_remote_agent(metadata)
+        self.peer = peer.decode() if isinstance(peer, bytes) else peer
+
+
+def pattern(size, count):
+    """What the blocks hold: no two neighbours are the same, and no byte is where its block's neighbour has it."""
+    at = numpy.arange(size * count, dtype=numpy.uint64)
+    return ((at * 131 + at // size * 17 + 5) & 0xFF).astype(numpy.uint8)
