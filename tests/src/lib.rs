@@ -1,5 +1,6 @@
 //! What the tests of several processes share: how their endpoints are opened and told of.
 
+pub mod costs;
 pub mod denied;
 pub mod mesh;
 pub mod network;

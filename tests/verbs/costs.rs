@@ -1,10 +1,9 @@
 //! What operations may cost, counted on the simulated device: `docs/hot-path.md`, "Over verbs", has the table, which is
 //! checked here.
 
-use std::collections::BTreeMap;
-
 use ofi_testkit::prelude::*;
 use ofi_testkit::rc::{Did, Logged};
+use ofi_tests::costs::check;
 
 use super::{DEVICE, VerbsPair};
 
@@ -80,20 +79,6 @@ fn accesses(pair: &Pair, len: usize, write: bool, flags: OpFlags) -> [Cost; 2] {
     cost
 }
 
-/// The table: of each row, the requests of one end and the ends reported to it, and the same of the other end, for
-/// [`COUNT`] operations.
-fn table() -> BTreeMap<String, [usize; 4]> {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/hot-path.md");
-    let text = std::fs::read_to_string(path).unwrap();
-    let section = text.split("\n## ").find(|section| section.starts_with("Over verbs\n")).unwrap();
-    let rows = section.lines().filter_map(|line| {
-        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
-        let numbers: Vec<usize> = cells.get(1..5)?.iter().filter_map(|cell| cell.parse().ok()).collect();
-        Some((cells[0].to_string(), numbers.try_into().ok()?))
-    });
-    rows.collect()
-}
-
 #[test]
 fn operations_cost_no_more_than_the_table_says() {
     let kit: &dyn Kit = &VerbsPair;
@@ -112,17 +97,10 @@ fn operations_cost_no_more_than_the_table_says() {
         ("read 64 B", accesses(&pair, 64, false, none)),
         ("read 64 KiB", accesses(&pair, 65_536, false, none)),
     ];
-    let table = table();
-    let mut over = Vec::new();
-    for (name, [here, there]) in &measured {
-        let now = [here.0.len(), here.1, there.0.len(), there.1];
-        println!("| {name} | {} | {} | {} | {} |", now[0], now[1], now[2], now[3]);
-        let row = table.get(*name).copied();
-        if row.is_none_or(|row| now.iter().zip(row).any(|(now, row)| *now > row)) {
-            over.push(format!("{name}: {now:?}, the table has {row:?}"));
-        }
-    }
-    assert!(over.is_empty() && table.len() == measured.len(), "{over:#?}");
+    let counted = measured
+        .each_ref()
+        .map(|(name, [here, there])| (*name, [here.0.len(), here.1, there.0.len(), there.1]));
+    check("Over verbs", &counted);
     for (_, [here, _]) in &measured[..3] {
         assert!(here.0.iter().all(|request| request.inline), "short messages are in their requests");
     }

@@ -1,9 +1,8 @@
 //! What datagrams may cost, counted on the simulated device: `docs/hot-path.md`, "Over verbs, unreliable datagrams",
 //! has the table, which is checked here.
 
-use std::collections::BTreeMap;
-
 use ofi_testkit::prelude::*;
+use ofi_tests::costs::{Counted, check};
 
 use super::{DEVICE, Quick, qp};
 
@@ -11,7 +10,7 @@ use super::{DEVICE, Quick, qp};
 const COUNT: usize = 100;
 
 /// What so many datagrams take: requests and reported ends of one end, and the same of the other.
-fn cost(pair: &Pair, len: usize, injected: bool) -> [usize; 4] {
+fn cost(pair: &Pair, len: usize, injected: bool) -> Counted {
     let (from, into) = (Memory::patterned(len, 5), Memory::new(len));
     let take = |side: &Side| DEVICE.take_datagram_log(qp(side));
     pair.quiet(Duration::from_millis(5));
@@ -33,20 +32,6 @@ fn cost(pair: &Pair, len: usize, injected: bool) -> [usize; 4] {
     [here.0.len(), here.1, there.0.len(), there.1]
 }
 
-/// The table: of each row, what [`cost`] says at most.
-fn table() -> BTreeMap<String, [usize; 4]> {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/hot-path.md");
-    let text = std::fs::read_to_string(path).unwrap();
-    let mut sections = text.split("\n## ");
-    let section = sections.find(|section| section.starts_with("Over verbs, unreliable datagrams\n")).unwrap();
-    let rows = section.lines().filter_map(|line| {
-        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
-        let numbers: Vec<usize> = cells.get(1..5)?.iter().filter_map(|cell| cell.parse().ok()).collect();
-        Some((cells[0].to_string(), numbers.try_into().ok()?))
-    });
-    rows.collect()
-}
-
 #[test]
 fn datagrams_cost_no_more_than_the_table_says() {
     let kit: &dyn Kit = &Quick;
@@ -57,13 +42,7 @@ fn datagrams_cost_no_more_than_the_table_says() {
         ("send 64 B", cost(&pair, 64, false)),
         ("send 1 KiB", cost(&pair, 1024, false)),
     ];
-    let table = table();
-    for (name, now) in measured {
-        println!("| {name} | {} | {} | {} | {} |", now[0], now[1], now[2], now[3]);
-        let row = table.get(name).unwrap_or_else(|| panic!("no row for {name}"));
-        assert!(now.iter().zip(row).all(|(now, most)| now <= most), "{name}: {now:?}, the table has {row:?}");
-    }
-    assert_eq!(table.len(), measured.len());
+    check("Over verbs, unreliable datagrams", &measured);
 }
 
 /// Nobody who only looks posts anything.

@@ -1,0 +1,252 @@
+//! What a transport calls in the core, and what is told by it: arrivals, ends, losses.
+
+use ofi_api::{Address, Context, Errno, MrAccess, Piece, RemotePiece};
+
+use super::{Peer, Reaction, Regions, RemoteData, RxName, Transport};
+use crate::slots::SlotId;
+
+/// How an operation will be reported.
+#[derive(Clone, Copy, Debug)]
+pub struct Ticket {
+    /// The application's context.
+    pub context: Context,
+    /// The flags of its completion.
+    pub flags: ofi_api::CompletionFlags,
+    /// Whether success is reported. Failure always is, where there is a queue.
+    pub signal: bool,
+    /// Its length in bytes, for counters.
+    pub len: usize,
+    /// Who counts its end.
+    pub route: Route,
+    /// Which of its endpoint's transmit contexts reports it; 0 for an endpoint that is none.
+    pub at: u16,
+}
+
+/// Who counts the end of an operation: its endpoint's counters, or, for deferred work, what the core keeps under a
+/// number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Route(pub(crate) u64);
+
+impl Route {
+    /// The endpoint's counters.
+    pub const ENDPOINT: Self = Self(0);
+}
+
+/// A message that has arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrived {
+    /// The sender.
+    pub peer: Peer,
+    /// For which receive context.
+    pub rx: RxName,
+    /// Whether `tag` counts.
+    pub tagged: bool,
+    /// Whether `data` counts.
+    pub has_data: bool,
+    /// The tag.
+    pub tag: u64,
+    /// Remote CQ data.
+    pub data: u64,
+    /// Length of the whole message in bytes.
+    pub len: usize,
+}
+
+/// From whom, for which receive context, and whether tag and data count: a part of an [`Arrived`] that fits a register.
+pub(crate) type Origin = (Peer, RxName, [bool; 2]);
+
+impl Arrived {
+    /// In parts that travel in registers, tag and data in the second: for a call that a hot path makes seldom, and
+    /// which would otherwise have each message described in memory.
+    #[inline(always)]
+    pub(crate) const fn parts(&self) -> (Origin, (u64, u64), usize) {
+        ((self.peer, self.rx, [self.tagged, self.has_data]), (self.tag, self.data), self.len)
+    }
+
+    /// The other way.
+    #[inline(always)]
+    pub(crate) const fn of_parts(origin: Origin, (tag, data): (u64, u64), len: usize) -> Self {
+        let (peer, rx, [tagged, has_data]) = origin;
+        Self { peer, rx, tagged, has_data, tag, data, len }
+    }
+}
+
+/// What became of a message whose payload is here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// It was copied to a receive.
+    Taken,
+    /// It was copied, and waits for a receive. [`Host::may_hold`] says whether the next one may.
+    Kept,
+    /// There is no room for it: leave it where it is and offer it again later. Nothing else of this peer may pass it.
+    Stopped,
+}
+
+/// What became of a message whose payload is still at the sender.
+pub enum Announced<T: Transport> {
+    /// A receive is waiting: move the payload into it, then call [`Host::received`].
+    Pull(SlotId),
+    /// Kept until a receive is posted; then the core calls [`Lanes::pull`](super::Lanes::pull).
+    Kept,
+    /// As [`Delivery::Stopped`]; the token comes back.
+    Stopped(T::Token),
+    /// Nobody will ever receive it: tell the sender, as [`Lanes::discard`](super::Lanes::discard) does.
+    Unwanted(T::Token),
+}
+
+/// How a receive that the transport fills stands.
+#[derive(Clone, Copy)]
+pub struct Receiving<'a> {
+    /// Where the bytes go.
+    pub pieces: &'a [Piece],
+    /// How many of them to move: the message's length, or less if the buffer is shorter.
+    pub len: usize,
+}
+
+/// Why an operation failed, and the number that the provider has for it: `err` and `prov_errno` of its error entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// What the application acts on.
+    pub errno: Errno,
+    /// What explains it to people ([`Transport::error_text`]).
+    pub number: i32,
+}
+
+/// What a transport calls in the core.
+pub trait Host<T: Transport> {
+    /// A poll has disarmed the lanes ([`Lanes::arm`](super::Lanes::arm)). Threads that sleep without having polled
+    /// would not be woken any more: the core wakes them, and they arm again.
+    fn disarmed(&mut self);
+
+    /// A new peer has this address. Peers are introduced in the order of their numbers; one that was
+    /// [retired](Host::retire) may have its number used again.
+    fn introduce(&mut self, peer: Peer, address: &Address);
+
+    /// Whether nothing refers to the number of a peer whose lane is lost, so that it is free for another one. What
+    /// remembers it without need forgets it.
+    fn retire(&mut self, peer: Peer) -> bool;
+
+    /// Counts insertions into the address vector: when it changes, [`Host::addresses`] has more. 0 without a vector.
+    fn insertions(&self) -> u32 {
+        0
+    }
+
+    /// All addresses of the vector, for a transport whose packets name their senders by less than an address.
+    fn addresses(&self) -> Vec<Address> {
+        Vec::new()
+    }
+
+    /// The address that the application knows a peer by: the one it was introduced with, or, where the transport is one
+    /// of several of its endpoint, what that means to the application.
+    fn address(&self, peer: Peer) -> Option<&Address>;
+
+    /// A message has arrived whole: `arrived.len` bytes at `body`.
+    ///
+    /// # Safety
+    /// `body` may be read for `arrived.len` bytes during the call (a peer may be changing them).
+    unsafe fn deliver(&mut self, arrived: &Arrived, body: *const u8) -> Delivery;
+
+    /// A message was announced whose payload lies at the sender.
+    fn announce(&mut self, arrived: &Arrived, token: T::Token) -> Announced<T>;
+
+    /// The receive behind a pulled payload, while it is open.
+    fn receiving(&self, id: SlotId) -> Option<Receiving<'_>>;
+
+    /// A pulled payload has arrived, or failed to.
+    fn received(&mut self, id: SlotId, result: Result<(), Errno>);
+
+    /// Takes the oldest receive that is posted for untagged messages, for a transport that hands receives to a device
+    /// before their message is known. It ends with [`Host::landed`], [`Host::spent`] or [`Host::received`] with an
+    /// error, or with its peer ([`Host::fail_lane`]), and cannot be cancelled any more. `None` if none is posted.
+    fn claim(&mut self, _peer: Peer) -> Option<SlotId> {
+        None
+    }
+
+    /// A message has come into a claimed receive.
+    fn landed(&mut self, _id: SlotId, _arrived: &Arrived) {}
+
+    /// A peer's write of `len` bytes with remote CQ data has used a claimed receive up (`FI_RX_CQ_DATA`).
+    fn spent(&mut self, _id: SlotId, _data: u64, _len: usize) {}
+
+    /// A peer wrote into local memory with remote CQ data. `false`: no room to report it now; offer it again.
+    #[must_use]
+    fn remote_write(&mut self, peer: Peer, data: RemoteData, len: usize) -> bool;
+
+    /// A peer's access to registered memory here has been executed by this end. To be called by transports whose
+    /// peers' accesses pass through them, for every access that succeeded, with the rights that it needed.
+    fn accessed(&mut self, regions: &Regions, access: MrAccess, remote: &[RemotePiece]);
+
+    /// Whether a counter may tell the application of peers' reads: then the application may change what was read as
+    /// soon as [`Host::accessed`] was called.
+    fn counts_reads(&self, regions: &Regions) -> bool;
+
+    /// A note of a peer's core has arrived.
+    ///
+    /// # Errors
+    /// The peer does not keep to the protocol, and is to be given up.
+    ///
+    /// # Safety
+    /// `body` may be read for `len` bytes during the call (a peer may be changing them).
+    unsafe fn noted(&mut self, peer: Peer, words: [u64; 4], body: *const u8, len: usize)
+    -> Result<(), Errno>;
+
+    /// Opens a slot for an operation that does not finish at once.
+    fn open(&mut self, peer: Peer, ticket: Ticket, op: T::Op) -> SlotId;
+
+    /// The same, with the operation made in its place: on hot paths.
+    #[inline]
+    fn open_with(&mut self, peer: Peer, ticket: Ticket, make: impl FnOnce() -> T::Op) -> SlotId {
+        self.open(peer, ticket, make())
+    }
+
+    /// Takes [`Host::open`] back: the operation is not posted after all.
+    fn abandon(&mut self, id: SlotId);
+
+    /// The transport's part of an open operation to `peer`: `None` if `id` is stale, forged, or another peer's.
+    fn op(&mut self, peer: Peer, id: SlotId) -> Option<&mut T::Op>;
+
+    /// An operation has finished; its slot is gone. Reports it, and hands the transport's part back.
+    fn finish(&mut self, peer: Peer, id: SlotId, result: Result<(), Errno>) -> Option<T::Op>;
+
+    /// As [`Host::finish`] with an error, of which the device has a number of its own.
+    fn finish_failed(&mut self, peer: Peer, id: SlotId, fault: Fault) -> Option<T::Op>;
+
+    /// As [`Host::received`] with an error, of which the device has a number of its own.
+    fn receive_failed(&mut self, id: SlotId, fault: Fault);
+
+    /// A peer is gone: this end's operations to it end with `error`.
+    fn fail_outgoing(&mut self, peer: Peer, error: Errno) {
+        self.fail_ops(peer, error, |_| true);
+    }
+
+    /// A peer is gone: everything outstanding with it ends with `error`; payloads that lay there are lost, and their
+    /// receives, posted later, end with `error` too.
+    fn fail_peer(&mut self, peer: Peer, error: Errno) {
+        self.fail_lane(peer, error, |_| true, |_| true);
+    }
+
+    /// As [`Host::fail_outgoing`], for the operations that `which` picks: where a peer has another lane.
+    fn fail_ops(&mut self, peer: Peer, error: Errno, which: impl Fn(&T::Op) -> bool);
+
+    /// As [`Host::fail_peer`], for the operations and the payloads at the peer that `ops` and `tokens` pick: where a
+    /// peer has another lane.
+    fn fail_lane(
+        &mut self,
+        peer: Peer,
+        error: Errno,
+        ops: impl Fn(&T::Op) -> bool,
+        tokens: impl Fn(&T::Token) -> bool,
+    );
+
+    /// Whether the budget for unexpected payloads has room for `len` more bytes of `peer`. If not, the transport should
+    /// have the sender keep its payloads, and announce them.
+    fn may_hold(&self, peer: Peer, len: usize) -> bool;
+
+    /// Whether the core still takes messages in this poll. When it says no, stop; nothing is lost.
+    fn hungry(&self) -> bool;
+
+    /// A connection packet has arrived at a connected endpoint. What to do about it.
+    fn packet(&mut self, from: &Address, packet: &[u8]) -> Reaction;
+
+    /// A packet of [`Lanes::packet`](super::Lanes::packet) did not arrive, or its destination has gone since.
+    fn packet_lost(&mut self, to: &Address, errno: Errno);
+}
