@@ -58,7 +58,7 @@ impl Kit for EfaNear {
 macro_rules! on_efa {
     ($name:ident: $kit:expr, skip = []) => {
 ofi_testkit::conformance!($name: $kit, skip = [
-    what_a_closing_context_has_under_way_goes_on_without_its_memory: "Lanes::abandon is not implemented: such operations are given up",
+    what_a_closing_context_has_under_way_goes_on_without_its_memory: "such operations are withdrawn with their context, as their memory is the device's",
     a_connection_of_one_key_comes_about: "no authorization keys",
     a_domain_s_key_is_that_of_its_endpoints: "no authorization keys",
     a_key_stays_in_its_vector_while_anything_is_of_it: "no authorization keys",

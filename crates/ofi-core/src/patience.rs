@@ -6,11 +6,11 @@
 //!
 //! Invariants:
 //! I1. A thread yields only if it was preempted within the last second: a thread with a core of its own spins.
-//! I2. A thread yields only after it has polled in vain for [`SPIN`], and only if its polls follow each other closely:
+//! I2. A thread yields only after it has polled in vain for `SPIN`, and only if its polls follow each other closely:
 //!     between polls that are far apart it does other work.
 //! I3. A thread that yields to one that never yields gets its core back after a whole time slice. So it sleeps
 //!     instead, for a while: the scheduler prefers sleepers that wake to threads that have used up their share.
-//! I4. The clock is read at every [`LOOK`]-th poll in vain, and at the end of such a run, and never otherwise.
+//! I4. The clock is read at every `LOOK`-th poll in vain, and at the end of such a run, and never otherwise.
 
 use std::time::{Duration, Instant};
 

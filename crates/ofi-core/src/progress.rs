@@ -1,7 +1,7 @@
 //! The progress thread of a domain that was opened with `FI_PROGRESS_AUTO`: it moves transfers on while the application
 //! does something else, and sleeps while the application busy-polls.
 //!
-//! Every 10 ms the thread counts how often the application has polled. [`BUSY`] times or more, and there is nothing to
+//! Every 10 ms the thread counts how often the application has polled. `BUSY` times or more, and there is nothing to
 //! do. Otherwise the thread polls by itself until nothing moves, and then blocks until a peer wakes it, looking again
 //! at least once a second.
 //!

@@ -1,4 +1,4 @@
-//! The address vector that applications hold, over an [`AddressTable`] or, with a name, a [`SharedTable`].
+//! The address vector that applications hold, over an [`AddressTable`] or, with a name, a `SharedTable`.
 //!
 //! Endpoints cache what they ask here; two counts, readable without the lock, say when to ask again.
 
@@ -82,7 +82,7 @@ impl Av {
     ///
     /// # Errors
     /// `FI_EINVAL` for read-only access to a vector without name, and for more bits of receive contexts than there may
-    /// be; `FI_ENOSYS` for user ids with that; those of [`SharedTable::open`].
+    /// be; `FI_ENOSYS` for user ids with that; those of `SharedTable::open`.
     pub fn open<T: Transport>(attr: &AvAttr, info: &Info, domain: DomainId) -> Result<Arc<Self>> {
         let format = info.addr_format;
         let user_ids = if attr.user_ids { UserIds::Always } else { UserIds::PerInsert };

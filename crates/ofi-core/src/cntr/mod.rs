@@ -184,7 +184,7 @@ impl Cntr {
         self.changed();
     }
 
-    /// Moves `source` on whenever the counter is read or waited on. [`Cntr::remove`] it before it goes away.
+    /// Moves `source` on whenever the counter is read or waited on. [`Cntr::remove_source`] undoes that before `source` goes away.
     ///
     /// # Errors
     /// What adding its descriptor to the wait set answers.

@@ -153,7 +153,7 @@ impl Outbox {
     }
 
     /// Begins a poll whose completions nobody is reading. It takes in as much as there is room for, and no more than
-    /// [`UNREAD`]: it is part of a call that wants something else.
+    /// `UNREAD`: it is part of a call that wants something else.
     #[inline]
     pub fn begin(&mut self) {
         self.filled = 0;

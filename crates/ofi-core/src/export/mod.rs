@@ -3,12 +3,12 @@
 //! An agent of `multirail` has a section of its own beside its rails' endpoints, with histograms.
 //!
 //! Off unless `FI_EXPORT_STATISTICS` is set: then the first endpoint or shared receive context that opens starts one
-//! thread, which answers at a socket in a directory that only this user may enter ([`socket`]). A reader gets one text
-//! ([`snapshot`]), and the connection ends.
+//! thread, which answers at a socket in a directory that only this user may enter (`socket`). A reader gets one text
+//! (`snapshot`), and the connection ends.
 //!
 //! To read counters takes the lock of their endpoint, which an application's thread would have to itself otherwise. So
-//! they are read when a reader asks, and at most once in [`FRESH`]: readers in between get the same text. A reader that
-//! does not take its text within [`PATIENCE`] is left alone.
+//! they are read when a reader asks, and at most once in `FRESH`: readers in between get the same text. A reader that
+//! does not take its text within `PATIENCE` is left alone.
 
 mod snapshot;
 mod socket;

@@ -181,7 +181,7 @@ pub unsafe trait Lanes<T: Transport>: Send {
     /// Readable when an armed endpoint has something to poll for. `None` where the transport cannot block.
     fn wait_fd(&self) -> Option<RawFd>;
 
-    /// Sends a connection packet of up to [`MAX_PACKET`] bytes, in order with others. It arrives, or
+    /// Sends a connection packet of up to [`MAX_PACKET`](super::MAX_PACKET) bytes, in order with others. It arrives, or
     /// [`Host::packet_lost`] tells. With `watch` that is told too if `to` goes away later, within a second, until it is
     /// joined or another packet is sent.
     ///
@@ -191,8 +191,8 @@ pub unsafe trait Lanes<T: Transport>: Send {
         Err(Error::new(Errno::ENOSYS))
     }
 
-    /// Takes over what the port kept with the request that the endpoint accepts ([`Port::held`]). [`Lanes::join`]
-    /// follows.
+    /// Takes over what the port kept with the request that the endpoint accepts ([`Port::held`](super::Port::held)).
+    /// [`Lanes::join`] follows.
     ///
     /// # Errors
     /// What the transport answers; the acceptance fails with it.

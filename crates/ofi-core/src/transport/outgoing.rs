@@ -24,7 +24,7 @@ pub struct OutMessage<'a> {
     pub data: u64,
     /// Completion level, inject, fence, more.
     pub flags: OpFlags,
-    /// What [`Host::open`] needs.
+    /// What [`Host::open`](super::Host::open) needs.
     pub ticket: Ticket,
 }
 
@@ -47,7 +47,7 @@ pub struct OutRma<'a> {
     pub rx: RxName,
     /// Completion level, inject, fence, more.
     pub flags: OpFlags,
-    /// What [`Host::open`] needs.
+    /// What [`Host::open`](super::Host::open) needs.
     pub ticket: Ticket,
 }
 
@@ -72,7 +72,7 @@ pub struct OutAccess {
     pub remote: RemotePiece,
     /// Whose.
     pub peer: Peer,
-    /// What [`Host::open`] needs.
+    /// What [`Host::open`](super::Host::open) needs.
     pub ticket: Ticket,
 }
 
@@ -89,17 +89,18 @@ pub struct OutAtomic<'a> {
     pub results: &'a [Piece],
     /// The peer's memory: each piece a multiple of the element's size.
     pub remote: &'a [RemotePiece],
-    /// Bytes in all; at most [`Transport::atomic_size`], and not 0.
+    /// Bytes in all; at most [`Transport::atomic_size`](super::Transport::atomic_size), and not 0.
     pub len: usize,
     /// Whose.
     pub peer: Peer,
     /// Completion level, inject, fence, more.
     pub flags: OpFlags,
-    /// What [`Host::open`] needs.
+    /// What [`Host::open`](super::Host::open) needs.
     pub ticket: Ticket,
 }
 
-/// A note on its way out: a small message from the core of one endpoint to the core of another ([`Host::noted`]).
+/// A note on its way out: a small message from the core of one endpoint to the core of another
+/// ([`Host::noted`](super::Host::noted)).
 #[derive(Clone, Copy)]
 pub struct OutNote<'a> {
     /// The destination.
@@ -110,6 +111,6 @@ pub struct OutNote<'a> {
     pub pieces: &'a [Piece],
     /// From which of their bytes on.
     pub skip: usize,
-    /// How much: at most [`Transport::note_size`].
+    /// How much: at most [`Transport::note_size`](super::Transport::note_size).
     pub len: usize,
 }
