@@ -184,7 +184,8 @@ impl Cntr {
         self.changed();
     }
 
-    /// Moves `source` on whenever the counter is read or waited on. [`Cntr::remove_source`] undoes that before `source` goes away.
+    /// Moves `source` on whenever the counter is read or waited on, until [`Cntr::remove_source`]: call that before it
+    /// goes away.
     ///
     /// # Errors
     /// What adding its descriptor to the wait set answers.
