@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use ofi_api::{Address, CqErrorEntry, Errno, Error, ReceiveOp, Result, TagMatch};
+use ofi_api::{Address, Call, CqErrorEntry, Errno, Error, OpFlags, ReceiveOp, Result, TagMatch};
 
 use super::ends::Ends;
 use super::queue::CompactReceive;
@@ -12,9 +12,8 @@ use super::receive;
 use super::{EpCore, State};
 use crate::bell::Bell;
 use crate::cm::{Connection, Ended};
-use crate::cq::Credit;
 use crate::eq::{Driven, EqCore};
-use crate::matching::{self, SourceFilter, Space, Want};
+use crate::matching::{SourceFilter, Space, Want};
 use crate::source::Source as _;
 use crate::transport::{Arm, Attendant, Lanes, Peer, Reaction, Transport};
 
@@ -30,7 +29,7 @@ impl<T: Transport> Ends<T> {
     fn end(&mut self, ended: Ended) {
         if ended == Ended::Now {
             self.rx.quick = [false; 2];
-            self.rx.may_receive = [false; 2]; // `late_receive` knows the exception
+            self.rx.may_receive = [false; 2]; // `may_receive_late` knows the exception
             for space in [Space::Untagged, Space::Tagged] {
                 for posted in self.rx.queue.matcher.extract_posted(|want, _| want.space == space) {
                     self.give_back(space, &posted, Errno::ECANCELED);
@@ -85,38 +84,32 @@ impl<T: Transport> State<T> {
         self.ends.connection.as_ref().map(|connection| connection.peer())
     }
 
-    /// A receive that the endpoint's capabilities or its connection's end forbid: what came before the end can still be
-    /// received. `None` if the capabilities do.
+    /// Whether a receive that the endpoint does not take otherwise may go on: its connection is over, and the message is
+    /// here that it takes. What came before the end can still be received.
+    ///
+    /// # Errors
+    /// `FI_ESHUTDOWN` if it would wait for one.
     #[cold]
     #[inline(never)]
-    pub(super) fn late_receive<const TAGGED: bool>(
+    pub(super) fn may_receive_late<const TAGGED: bool>(
         &mut self,
         op: &ReceiveOp<'_>,
         tag: TagMatch,
-    ) -> Option<Result<()>> {
-        if !self.ends.connection.as_ref()?.is_over() {
-            return None;
+    ) -> Result<bool> {
+        if !self.ends.connection.as_ref().is_some_and(|connection| connection.is_over()) {
+            return Ok(false);
         }
         let source = SourceFilter::Any;
         let want = if TAGGED { Want::tagged(source, tag.tag, tag.ignore) } else { Want::untagged(source) };
-        let waits = self.ends.rx.queue.matcher.peek(&want).is_some();
-        let plain = op.flags.is_empty() && op.buf.pieces().len() <= self.ends.rx.iov_limit;
-        if !waits || !plain || self.ends.boxes.credits[Credit::Receive as usize] == 0 {
-            return Some(Err(Error::with(
+        let flags = if op.call == Call::Msg { op.flags } else { self.ends.rx.op_flags | op.flags };
+        // A multi-receive waits for more.
+        if flags.contains(OpFlags::MULTI_RECV) || self.ends.rx.queue.matcher.peek(&want).is_none() {
+            return Err(Error::with(
                 Errno::ESHUTDOWN,
                 "the connection of this endpoint has ended; open a new one",
-            )));
+            ));
         }
-        self.ends.boxes.credits[Credit::Receive as usize] -= 1;
-        let posted = self.ends.rx.posted(op.context, &op.buf, true);
-        if let matching::PostOutcome::Matched { recv, message } =
-            self.ends.rx.queue.matcher.post(want, posted)
-        {
-            let arrived = receive::arrived(&message.envelope, message.content.peer);
-            let filling = self.ends.rx.queue.fill(recv, &arrived);
-            self.settle(filling, message.content.held);
-        }
-        Some(Ok(()))
+        Ok(true)
     }
 
     /// Parts from the peer, if the lanes have joined one.

@@ -92,10 +92,7 @@ impl<T: Transport> State<T> {
             return Err(not_enabled());
         }
         let rx = self.ends.receiver(at).rx;
-        if !rx.may_receive[usize::from(TAGGED)] {
-            if let Some(late) = self.late_receive::<TAGGED>(op, tag) {
-                return late;
-            }
+        if !rx.may_receive[usize::from(TAGGED)] && !self.may_receive_late::<TAGGED>(op, tag)? {
             let caps = if TAGGED { "FI_TAGGED and FI_RECV" } else { "FI_MSG and FI_RECV" };
             return Err(not_opened_for(if TAGGED { "fi_trecv" } else { "fi_recv" }, caps));
         }
