@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-/// What so many operations take: the requests of one end and the ends that are reported to it, and the same of the other
-/// end.
+/// What so many operations take: the requests of one end and the ends that are reported to it, and the same of the
+/// other end.
 pub type Counted = [usize; 4];
 
 /// The table in the section of this title.

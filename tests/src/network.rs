@@ -1,5 +1,5 @@
-//! Network namespaces for tests that need two hosts. A test begins under `unshare -Urn`, without privileges, in the near
-//! one.
+//! Network namespaces for tests that need two hosts. A test begins under `unshare -Urn`, without privileges, in the
+//! near one.
 
 use std::process::{Child, Command, Stdio};
 

@@ -84,8 +84,8 @@ impl<T: Transport> State<T> {
         self.ends.connection.as_ref().map(|connection| connection.peer())
     }
 
-    /// Whether a receive that the endpoint does not take otherwise may go on: its connection is over, and the message is
-    /// here that it takes. What came before the end can still be received.
+    /// Whether a receive that the endpoint does not take otherwise may go on: its connection is over, and the message
+    /// that it takes is here. What came before the end can still be received.
     ///
     /// # Errors
     /// `FI_ESHUTDOWN` if it would wait for one.
