@@ -233,12 +233,12 @@ impl Domain {
     /// Opens a flow with the files that belong to it, which may be deleted and created again meanwhile.
     fn read<R>(&self, id: Uuid, open: impl Fn(Flow) -> Result<R, Error>) -> Result<R, Error> {
         let dir = self.dir(id);
-        let inode = || rustix::fs::stat(dir.join("data")).map(|stat| stat.st_ino).ok();
         for _ in 0..TRIES {
-            let before = inode();
-            match open(Flow::read(&dir, id)?) {
-                Err(Error::Os { source, .. })
-                    if source.kind() == io::ErrorKind::NotFound && inode() != before => {}
+            let flow = Flow::read(&dir, id)?;
+            let opened = flow.inode();
+            let is_there = || rustix::fs::stat(dir.join("data")).is_ok_and(|stat| stat.st_ino == opened);
+            match open(flow) {
+                Err(Error::Os { source, .. }) if source.kind() == io::ErrorKind::NotFound && !is_there() => {}
                 opened => return opened,
             }
         }

@@ -174,6 +174,11 @@ impl Flow {
         self.words.u64_at(at::INODE).load(Ordering::Relaxed) == 0
     }
 
+    /// The inode of its data file, which no other flow has while this one is open.
+    pub fn inode(&self) -> u64 {
+        self.inode
+    }
+
     /// Whether it still is the flow of its name.
     pub fn is_current(&self) -> bool {
         !self.is_deleted() && rustix::fs::stat(&self.path).is_ok_and(|stat| stat.st_ino == self.inode)
