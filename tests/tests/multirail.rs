@@ -46,7 +46,7 @@ fn meet(alice: &Agent, bob: &Agent, weather: Weather) -> Relay {
 fn a_rail_that_loses_and_repeats_datagrams_delivers_all() {
     let (alice, bob) = (agent("alice"), agent("bob"));
     let (source, target) = (alice.register(pattern(1)).unwrap(), bob.register(vec![0_u8; LEN]).unwrap());
-    let weather = Weather { loss: 20, duplicate: 20, reorder: 20, longest: 65_536 };
+    let weather = Weather { loss: 20, duplicate: 20, reorder: 20, longest: 65_536, forge: 0 };
     let relay = meet(&alice, &bob, weather);
     let remote = [Remote { region: target.id(), offset: 0, len: LEN as u64 }];
     for (round, way) in [Way::Write, Way::Read, Way::Write].into_iter().enumerate() {

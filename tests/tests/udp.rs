@@ -43,7 +43,7 @@ fn a_relay_that_loses_repeats_and_reorders_is_not_noticed() {
         let mut echo = Echo::start(&[], any_port(Ipv4Addr::LOCALHOST));
         let side = local();
         let peers = [socket(&side.name()), socket(&echo.address)];
-        let relay = Relay::between(peers, Weather { loss, duplicate: 20, reorder: 20, longest });
+        let relay = Relay::between(peers, Weather { loss, duplicate: 20, reorder: 20, longest, forge: 0 });
         // Each knows the other by its side of the relay.
         echo.meet(&relay.sides[1].into());
         let to = side.insert_address(&relay.sides[0].into());

@@ -23,7 +23,7 @@ extern "C" fn choose() {
     unsafe { std::env::set_var("FI_UDP_ADDRESS_TRANSLATION", "1") };
 }
 
-const WEATHER: Weather = Weather { loss: 40, duplicate: 30, reorder: 30, longest: 1_472 };
+const WEATHER: Weather = Weather { loss: 40, duplicate: 30, reorder: 30, longest: 1_472, forge: 0 };
 /// Atomic operations of each kind, and messages.
 const COUNT: usize = 200;
 

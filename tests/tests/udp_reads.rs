@@ -6,7 +6,7 @@ use ofi_tests::udp::{Relay, Weather, socket};
 use ofi_tests::{Naming, opening};
 
 /// A tenth of the packets is lost: a whole row of them leaves more than once.
-const WEATHER: Weather = Weather { loss: 100, duplicate: 20, reorder: 20, longest: 1_472 };
+const WEATHER: Weather = Weather { loss: 100, duplicate: 20, reorder: 20, longest: 1_472, forge: 0 };
 const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
 /// Less than may be answered ahead, and more.
 const LENGTHS: [usize; 3] = [5_000, 1 << 20, 5 << 20];

@@ -31,10 +31,10 @@ mod time;
 pub mod wire;
 
 pub use chunks::Chunks;
-pub use connection::{Config, LONGEST_PACKET, Stats};
+pub use connection::{Config, Foresight, LONGEST_PACKET, Stats};
 pub use crypto::{Limits, NoEncryption, Refusal, Security};
 pub use driver::{Driver, Lost, Row};
 pub use endpoint::{Arrivals, Endpoint, EndpointStats, Transmit, answer_liveness, answer_question};
-pub use stream::{Flow, SendStream, Sender};
+pub use stream::{Flow, Part, SendStream, Sender};
 pub use time::Instant;
 pub use wire::{Stream, suites};

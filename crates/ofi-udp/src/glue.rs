@@ -10,6 +10,7 @@ use ofi_rdm::wire::Record;
 use ofi_rdm::{Chunks, Driver, Flow, Lost, Row, Sender, Stream};
 
 use crate::answer::is_answer;
+use crate::coming::Coming;
 use crate::command::kind;
 use crate::connected::CONNECTION;
 use crate::lane::common::{Common, accessor};
@@ -31,9 +32,20 @@ pub struct Glue<'a, H> {
     pub host: &'a mut H,
     /// Where payloads that may stay in lent memory are noted, while a packet is made.
     pub gaps: Option<&'a mut Gaps>,
+    /// The packets whose records these are.
+    pub coming: Coming,
 }
 
-impl<H: Host<Udp>> Glue<'_, H> {
+impl<'a, H: Host<Udp>> Glue<'a, H> {
+    pub fn new(common: &'a mut Common, lanes: &'a mut Chunks<Lane>, host: &'a mut H) -> Self {
+        Self { common, lanes, host, gaps: None, coming: Coming::default() }
+    }
+
+    /// For the making of a packet, in whose payload there may be gaps.
+    pub fn with(self, gaps: &'a mut Gaps) -> Self {
+        Self { gaps: Some(gaps), ..self }
+    }
+
     /// Takes the first of `records`, and with a part of a payload those that go on with it. Answers how many, and what
     /// became of them.
     fn take(
@@ -78,8 +90,11 @@ impl<H: Host<Udp>> Glue<'_, H> {
                     lane.take_long_write(common, who, flags, body)
                 }
                 kind::WRITE_PART => {
-                    let parts = Parts::of(records)?;
+                    let parts = Parts::of(records, self.coming.placed)?;
                     let flow = lane.take_write_parts(common, sender, host, peer, &parts)?;
+                    if flow == Flow::Next {
+                        self.common.next = Some(self.coming.next(peer, stream, record.kind, &parts));
+                    }
                     return Ok((parts.count(), flow));
                 }
                 kind::READ => lane.take_read(common, sender, host, peer, body),
@@ -96,13 +111,15 @@ impl<H: Host<Udp>> Glue<'_, H> {
             kind::DONE => self.take_done(peer, flags, body)?,
             kind::SEND => lane.start_payload(common, sender, host, peer, flags, body)?,
             kind::MESSAGE_PART => {
-                let parts = Parts::of(records)?;
+                let parts = Parts::of(records, self.coming.placed)?;
                 lane.take_message_parts(common, sender, host, peer, &parts)?;
+                self.common.next = Some(self.coming.next(peer, stream, record.kind, &parts));
                 return Ok((parts.count(), Flow::Next));
             }
             kind::READ_PART => {
-                let parts = Parts::of(records)?;
+                let parts = Parts::of(records, self.coming.placed)?;
                 lane.take_read_parts(common, host, peer, &parts)?;
+                self.common.next = Some(self.coming.next(peer, stream, record.kind, &parts));
                 return Ok((parts.count(), Flow::Next));
             }
             kind::KEEP => lane.keeps = Words(body).word()? != 0,

@@ -16,6 +16,8 @@ pub struct Parts<'a> {
     pub at: u64,
     /// Bytes of the payload, all together.
     pub len: usize,
+    /// They are where they belong, and not in the records.
+    pub placed: bool,
     records: &'a [Record<'a>],
 }
 
@@ -24,7 +26,7 @@ impl<'a> Parts<'a> {
     ///
     /// # Errors
     /// [`Broken`] if the first is no part.
-    pub fn of(records: &'a [Record<'a>]) -> Result<Self, Broken> {
+    pub fn of(records: &'a [Record<'a>], placed: bool) -> Result<Self, Broken> {
         let first = records.first().ok_or(Broken)?;
         let (id, at, mut len) = fields(first)?;
         let goes_on = |record: &&Record<'_>| {
@@ -37,7 +39,7 @@ impl<'a> Parts<'a> {
             true
         };
         let count = 1 + records[1..].iter().take_while(goes_on).count();
-        Ok(Self { id, at, len, records: &records[..count] })
+        Ok(Self { id, at, len, placed, records: &records[..count] })
     }
 
     /// How many there are: at least one.
@@ -45,9 +47,10 @@ impl<'a> Parts<'a> {
         self.records.len()
     }
 
-    /// Their bytes of the payload, part by part.
+    /// Their bytes of the payload, part by part, that are still to be copied.
     pub fn bytes(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        self.records.iter().map(|record| &record.body[FIELDS..])
+        let records = if self.placed { &[] } else { self.records };
+        records.iter().map(|record| &record.body[FIELDS..])
     }
 }
 
@@ -78,12 +81,14 @@ mod tests {
             ((kind::WRITE_PART, vec![0; FIELDS - 1]), 1),
         ] {
             let records = [&first, &next].map(|(kind, body)| Record { kind: *kind, flags: 0, body });
-            let parts = Parts::of(&records).unwrap();
+            let parts = Parts::of(&records, false).unwrap();
             assert_eq!((parts.id, parts.at, parts.count()), (7, 100, count));
             let bytes: Vec<u8> = parts.bytes().flatten().copied().collect();
             assert_eq!((bytes.len(), &bytes[..3]), (parts.len, &b"abc"[..]));
+            let placed = Parts::of(&records, true).unwrap();
+            assert_eq!((placed.len, placed.count(), placed.bytes().count()), (parts.len, count, 0));
         }
         let short = Record { kind: kind::WRITE_PART, flags: 0, body: &[0; FIELDS - 1] };
-        assert!(Parts::of(&[short]).is_err() && Parts::of(&[]).is_err());
+        assert!(Parts::of(&[short], false).is_err() && Parts::of(&[], false).is_err());
     }
 }

@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 
 use ofi_testkit::net::Random;
 
+/// Bytes of a packet before a part of a payload (`docs/protocol.md`).
+const HEAD: usize = 60;
+
 /// What happens to datagrams; of 1,000 each.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Weather {
@@ -18,6 +21,8 @@ pub struct Weather {
     pub duplicate: u32,
     /// Held back behind the next.
     pub reorder: u32,
+    /// Preceded by another with the same head and other bytes, from elsewhere.
+    pub forge: u32,
     /// Longer ones are lost.
     pub longest: usize,
 }
@@ -52,6 +57,7 @@ impl Relay {
                 let (sender, receiver) = (peers[way], peers[1 - way]);
                 std::thread::spawn(move || {
                     let mut random = Random(0x5EED + way as u64);
+                    let stranger = UdpSocket::bind(SocketAddr::new(receiver.ip(), 0)).expect("a socket");
                     let mut held: Option<Vec<u8>> = None;
                     let mut buffer = vec![0; 65_536];
                     let mut since = Instant::now();
@@ -68,6 +74,11 @@ impl Relay {
                         if random.chance(weather.reorder) && held.is_none() {
                             (held, since) = (Some(buffer[..len].to_vec()), Instant::now());
                             continue;
+                        }
+                        if weather.forge > 0 && random.chance(weather.forge) {
+                            let other = |(at, byte): (usize, &u8)| if at < HEAD { *byte } else { !byte };
+                            let forged: Vec<u8> = buffer[..len].iter().enumerate().map(other).collect();
+                            let _ = stranger.send_to(&forged, receiver);
                         }
                         send(&buffer[..len]);
                         if random.chance(weather.duplicate) {

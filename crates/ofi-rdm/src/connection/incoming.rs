@@ -30,7 +30,8 @@ impl<'a> Plain<'a> {
 
 impl Connection {
     /// Takes packets off the front of `row`, in which each has `len` bytes, as long as they are of that kind. Answers
-    /// how many bytes they are: whatever is wrong with the next one is for [`Connection::on_data`] to find.
+    /// how many bytes they are: whatever is wrong with the next one is for [`Connection::on_data`] to find. Of those
+    /// whose payloads are `placed` elsewhere it takes only what needs no look at a payload.
     ///
     /// # Errors
     /// Why the session is over.
@@ -39,7 +40,7 @@ impl Connection {
         now: Instant,
         config: &Config,
         peer: u32,
-        (row, len): (&[u8], usize),
+        (row, len, placed): (&[u8], usize, bool),
         driver: &mut D,
     ) -> Result<usize, Lost> {
         if self.trailer() > 0 || self.is_checked(config) {
@@ -74,7 +75,8 @@ impl Connection {
                 }
             }
             receive.took((taken * stride) as u64);
-            if (whole == 0 || taken < whole)
+            if !placed
+                && (whole == 0 || taken < whole)
                 && let Some(packet) = rest.chunks_exact(len).nth(taken)
                 && let Some(plain) = Plain::of(packet, local, next + taken as u64)
             {

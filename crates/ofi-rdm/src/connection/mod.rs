@@ -2,14 +2,16 @@
 //!
 //! Packets out: `transmit.rs` makes them, `train.rs` makes rows of them, `sent.rs` remembers them, `pacing.rs` spreads
 //! them over time, `packet_size.rs` finds what the path carries. Packets in: `data.rs` takes them one by one,
-//! `incoming.rs` takes rows, `acks.rs` reacts to acknowledgements and finds losses. `timers.rs` reacts to the passing
-//! of time. Sessions: `question.rs` asks for them, `session.rs` holds one, `resting.rs` holds one that is idle in less
-//! memory, `past.rs` tells an echo from a restart. This file begins and ends sessions.
+//! `incoming.rs` takes rows, `foresight.rs` says which come next, `acks.rs` reacts to acknowledgements and finds
+//! losses. `timers.rs` reacts to the passing of time. Sessions: `question.rs` asks for them, `session.rs` holds one,
+//! `resting.rs` holds one that is idle in less memory, `past.rs` tells an echo from a restart. This file begins and
+//! ends sessions.
 
 mod acks;
 mod config;
 mod data;
 mod draft;
+mod foresight;
 mod incoming;
 mod marks;
 mod pacing;
@@ -36,6 +38,7 @@ use crate::wire::{Accept, Header, Init, Params, Stream, header};
 
 pub use config::{Config, Counts, Stats};
 pub use data::Arrival;
+pub use foresight::Foresight;
 use marks::Marks;
 use packet_size::PacketSize;
 pub use packet_size::{BASE_PACKET, LONGEST_PACKET};

@@ -7,8 +7,8 @@ use core::net::SocketAddr;
 use crate::stream::{Flow, Sender};
 use crate::wire::{Record, Stream};
 
-pub(crate) use row::Heads;
 pub use row::Row;
+pub(crate) use row::{HEADS, Heads};
 
 /// Who drives an [`crate::Endpoint`]: what it is told, and asked for. Peers go by numbers, dense from 0, in the order
 /// in which they were introduced; the number of one that was forgotten goes to the next.

@@ -24,7 +24,9 @@ impl<'a> Row<'a> {
 }
 
 /// Bytes of such a packet before its payload.
-const HEADS: usize = header::LEN + frame::STREAM_LEN + PART_HEAD;
+pub(crate) const HEADS: usize = header::LEN + frame::STREAM_LEN + PART_HEAD;
+/// Where in them the lower flags are.
+const FLAGS: usize = 3;
 /// Where in them the numbers are that differ: the packet's, the place in the stream, the place in the payload.
 const NUMBER: usize = header::LEN - 8;
 const OFFSET: usize = header::LEN + frame::STREAM_LEN - 8;
@@ -55,12 +57,32 @@ impl Heads {
     /// Puts the next packet's before its payload, and answers the room for that and for what follows.
     pub fn put<'a>(&mut self, packet: &'a mut [u8]) -> &'a mut [u8] {
         let Some((to, room)) = packet.split_first_chunk_mut() else { return &mut [] };
+        self.write();
+        *to = self.bytes;
+        self.advance();
+        room
+    }
+
+    /// Whether `packet` begins with the next packet's, whatever it says of urgency. Then the one after it is next.
+    pub fn meets(&mut self, packet: &[u8]) -> bool {
+        let Some(mut head) = packet.first_chunk::<HEADS>().copied() else { return false };
+        head[FLAGS] &= !(header::flag::URGENT as u8);
+        self.write();
+        let meets = head == self.bytes;
+        if meets {
+            self.advance();
+        }
+        meets
+    }
+
+    fn write(&mut self) {
         for (place, value) in [(NUMBER, self.number), (OFFSET, self.offset), (AT, self.at)] {
             self.bytes[place..place + 8].copy_from_slice(&value.to_be_bytes());
         }
-        *to = self.bytes;
+    }
+
+    fn advance(&mut self) {
         (self.number, self.offset, self.at) =
             (self.number + 1, self.offset + self.stride, self.at + self.part);
-        room
     }
 }

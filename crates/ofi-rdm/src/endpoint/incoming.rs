@@ -5,13 +5,14 @@ use core::time::Duration;
 
 use super::pending::Pending;
 use super::{Arrivals, Endpoint};
-use crate::connection::{Arrival, Config, open_packet};
+use crate::connection::{Arrival, Config, Foresight, open_packet};
 use crate::crypto::{Examined, Refusal, is_own};
 use crate::driver::{Driver, Lost};
 use crate::hash;
+use crate::stream::Part;
 use crate::time::Instant;
 use crate::wire::header::{self, flag};
-use crate::wire::{Accept, Header, Init, Kind, Malformed, Retry, VERSION, suites};
+use crate::wire::{Accept, Header, Init, Kind, Malformed, Retry, Stream, VERSION, suites};
 
 /// Answers to strangers that wait to be sent.
 const ANSWERS: usize = 64;
@@ -67,6 +68,29 @@ impl Endpoint {
         self.marked = false;
     }
 
+    /// The packets that come next from a peer if they go on with a payload, from `part` on, and do nothing else. `None`
+    /// where that cannot be told, or where bytes are looked at before they are taken: packets that are sealed, or have
+    /// a checksum.
+    pub fn foresee(&self, peer: u32, stream: Stream, part: &Part) -> Option<Foresight> {
+        self.peers.get(peer as usize)?.foresee(&self.config, stream, part)
+    }
+
+    /// Takes datagrams off the front of a row of which each was [foreseen](Foresight::meets), and whose payloads are
+    /// not in `arrivals` but where the driver had them put. Answers how many bytes of it: the rest is for
+    /// [`Endpoint::handle_row`], with its payloads. The driver gets records whose payloads are not to be looked at.
+    pub fn handle_placed<D: Driver>(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        arrivals: &Arrivals<'_>,
+        driver: &mut D,
+    ) -> usize {
+        self.marked = arrivals.marked;
+        let taken = self.on_row(now, from, (arrivals.bytes, arrivals.len.max(1), true), driver);
+        self.marked = false;
+        taken
+    }
+
     fn take_row<D: Driver>(
         &mut self,
         now: Instant,
@@ -78,7 +102,7 @@ impl Endpoint {
         let mut at = 0;
         loop {
             if row.len() - at > len {
-                at += self.on_row(now, from, &row[at..], len, driver);
+                at += self.on_row(now, from, (&row[at..], len, false), driver);
                 if at == row.len() {
                     return;
                 }
@@ -97,8 +121,7 @@ impl Endpoint {
         &mut self,
         now: Instant,
         from: SocketAddr,
-        row: &[u8],
-        len: usize,
+        (row, len, placed): (&[u8], usize, bool),
         driver: &mut D,
     ) -> usize {
         // Others are for `handle` alone, at no more cost than this.
@@ -112,7 +135,7 @@ impl Endpoint {
             return 0;
         }
         let row = &row[..row.len() / len * len];
-        let taken = match connection.on_row(now, &self.config, peer, (row, len), driver) {
+        let taken = match connection.on_row(now, &self.config, peer, (row, len, placed), driver) {
             Ok(0) => return 0,
             Ok(taken) => {
                 if self.marked {

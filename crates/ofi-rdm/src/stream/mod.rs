@@ -8,6 +8,7 @@ mod send;
 
 use crate::wire::Stream;
 
+pub use parts::Part;
 pub(crate) use parts::{PART_HEAD, Train};
 pub use receive::{ReceiveStream, Refused};
 pub(crate) use resting::Senders;

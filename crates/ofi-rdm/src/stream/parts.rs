@@ -8,6 +8,19 @@ pub type Fill<'a> = dyn FnMut(u64, u64, &mut [u8]) + 'a;
 /// Bytes of a part before its payload: the record's head, an id, an offset.
 pub const PART_HEAD: usize = HEAD + 16;
 
+/// A part of a payload, as its record says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The kind of record.
+    pub kind: u8,
+    /// Whose payload it is.
+    pub id: u64,
+    /// Where in the payload it begins.
+    pub at: u64,
+    /// Bytes of it.
+    pub len: usize,
+}
+
 /// Parts of one payload, one behind the other and all of one length.
 #[derive(Clone, Debug)]
 pub(super) struct Parts {
@@ -81,6 +94,12 @@ pub(crate) struct Train {
 }
 
 impl Train {
+    /// Parts that begin at byte `start` of a stream, which do not name whose payload they are.
+    pub fn expected(part: &Part, start: u64) -> Self {
+        let Part { kind, id, at, len } = *part;
+        Self { parts: Parts::new((kind, 0, id), 0, at, len as u64), start, count: 0 }
+    }
+
     /// Whose payload it is, where in it the first part begins, and bytes of it in each.
     pub fn payload(&self) -> (u64, u64, usize) {
         (self.parts.token, self.parts.at, self.parts.part as usize)

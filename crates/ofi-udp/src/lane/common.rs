@@ -11,6 +11,7 @@ use ofi_core::transport::{Host, Peer};
 use super::loose::Loose;
 use crate::Udp;
 use crate::answer::Spare;
+use crate::coming::Next;
 use crate::connected::Connected;
 
 /// See the module.
@@ -40,6 +41,8 @@ pub struct Common {
     pub connection: Option<Box<Connected>>,
     pub loose: Loose,
     pub counts: Counts,
+    /// What would go on with the payload that came last.
+    pub next: Option<Next>,
 }
 
 /// What people may read about the lanes.
@@ -49,11 +52,10 @@ pub struct Counts {
     pub announced: u64,
     pub kept: u64,
     pub received: u64,
+    pub placed: u64,
     pub sent: u64,
     pub send_full: u64,
 }
-
-impl Common {}
 
 impl Common {
     /// As [`check_served`](ofi_core::keys::RegionTable::check_served), through this endpoint.

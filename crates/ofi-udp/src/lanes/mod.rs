@@ -17,6 +17,7 @@ use ofi_core::transport::{Arm, Host, Peer};
 use ofi_rdm::{Arrivals, Chunks, Endpoint, Instant};
 
 use crate::answer::{Spare, is_answer};
+use crate::coming::Coming;
 use crate::config::{config, secret, secure};
 use crate::connected::{Connected, is_connected};
 use crate::datagram::{self, Beside, Book, Messages};
@@ -97,6 +98,7 @@ impl UdpLanes {
             loose: Loose::default(),
             connection: is_connected(info).then(Box::<Connected>::default),
             counts: Counts::default(),
+            next: None,
         };
         if common.connection.is_some() {
             endpoint.admit(false);
@@ -159,7 +161,7 @@ impl UdpLanes {
             return;
         }
         let Some((buffer, gaps)) = self.socket.next() else { return };
-        let mut glue = Glue { common: &mut self.common, lanes: &mut self.lanes, host, gaps: Some(gaps) };
+        let mut glue = Glue::new(&mut self.common, &mut self.lanes, host).with(gaps);
         if let Some(transmit) = self.endpoint.poll_transmit_to(time, peer, buffer, &mut glue) {
             self.socket.push(&transmit);
             self.common.counts.sent += 1;
@@ -208,10 +210,12 @@ impl UdpLanes {
             if !host.hungry() {
                 break;
             }
-            let (got, more) = self.socket.receive();
+            let mut placement = if self.messages.is_none() { self.foresee(host) } else { None };
+            let (got, more) =
+                self.socket.receive_into(placement.as_mut().map(|placement| &mut placement.expected));
             worked |= got > 0;
             self.common.counts.received += got as u64;
-            let mut glue = Glue { common: &mut self.common, lanes: &mut self.lanes, host, gaps: None };
+            let mut glue = Glue::new(&mut self.common, &mut self.lanes, host);
             let mut index = 0;
             while index < got {
                 if let Some(messages) = &mut self.messages
@@ -228,11 +232,24 @@ impl UdpLanes {
                 let row = self.socket.row(index);
                 // One by one where each may be a message.
                 let count = if self.messages.is_some() { 1 } else { row.count() };
-                index += count;
-                let bytes = if count == 1 { &mut row.bytes[..row.len] } else { row.bytes };
-                if let Some(from) = row.from {
-                    let arrivals = Arrivals { bytes, len: row.len, marked: row.marked };
-                    self.endpoint.handle_row(time, address::canonical(from), arrivals, &mut glue);
+                let (bytes, len) = (if count == 1 { &mut row.bytes[..row.len] } else { row.bytes }, row.len);
+                glue.coming = Coming { packet: len, of: row.of, placed: row.placed };
+                let Some(from) = row.from.map(address::canonical) else {
+                    index += count;
+                    continue;
+                };
+                let arrivals = Arrivals { bytes, len, marked: row.marked };
+                if !row.placed {
+                    index += count;
+                    self.endpoint.handle_row(time, from, arrivals, &mut glue);
+                    continue;
+                }
+                let taken = self.endpoint.handle_placed(time, from, &arrivals, &mut glue) / len;
+                index += taken;
+                glue.common.counts.placed += taken as u64;
+                if taken < count {
+                    // SAFETY: `placement` is here, and of its memory only the part was touched that is taken.
+                    unsafe { self.socket.bring_back(index) };
                 }
             }
             if !more {
@@ -268,7 +285,7 @@ impl UdpLanes {
         for _ in 0..std::mem::take(&mut self.common.loose.new) {
             self.forget_loose(host);
         }
-        let mut glue = Glue { common: &mut self.common, lanes: &mut self.lanes, host, gaps: None };
+        let mut glue = Glue::new(&mut self.common, &mut self.lanes, host);
         self.endpoint.handle_time(time, &mut glue);
         for peer in std::mem::take(&mut self.common.changed) {
             let expects = self.lanes[peer as usize].expects() || self.common.connection.is_some();
@@ -290,7 +307,7 @@ impl UdpLanes {
             let mut all = false;
             while let Some((buffer, gaps)) = self.socket.next() {
                 let (common, lanes) = (&mut self.common, &mut self.lanes);
-                let mut glue = Glue { common, lanes, host, gaps: Some(gaps) };
+                let mut glue = Glue::new(common, lanes, host).with(gaps);
                 match self.endpoint.poll_train(time, most, &mut buffer[..LONGEST_ROW], &mut glue) {
                     Some(transmit) => {
                         self.socket.push(&transmit);
@@ -317,7 +334,7 @@ impl UdpLanes {
     #[cold]
     fn resume<H: Host<Udp>>(&mut self, host: &mut H) {
         if host.hungry() {
-            let mut glue = Glue { common: &mut self.common, lanes: &mut self.lanes, host, gaps: None };
+            let mut glue = Glue::new(&mut self.common, &mut self.lanes, host);
             self.endpoint.resume(now(), &mut glue);
         }
     }

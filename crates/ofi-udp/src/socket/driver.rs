@@ -6,6 +6,7 @@ use std::net::UdpSocket;
 use ofi_api::Result;
 
 use super::incoming::Incoming;
+use super::placed::Expected;
 use super::ring::Ring;
 use super::segments::Row;
 use crate::settings::Choice;
@@ -54,13 +55,18 @@ impl Driver {
         self.strange = 0;
     }
 
-    /// Receives a batch: how many datagrams, and whether there may be more.
+    /// Receives a batch: how many datagrams, and whether there may be more. Calls put
+    /// payloads that are `expected` in their places.
     ///
     /// # Errors
     /// What the socket has to report, such as `ECONNREFUSED`; there may be datagrams nevertheless.
     #[inline]
-    pub fn receive(&mut self, socket: &UdpSocket) -> Result<(usize, bool), i32> {
-        let Some(ring) = &mut self.ring else { return self.calls.receive(socket) };
+    pub fn receive(
+        &mut self,
+        socket: &UdpSocket,
+        expected: Option<&mut Expected>,
+    ) -> Result<(usize, bool), i32> {
+        let Some(ring) = &mut self.ring else { return self.calls.receive(socket, expected) };
         let got = ring.receive(socket);
         self.by_ring = got.is_some();
         match got {
@@ -75,7 +81,7 @@ impl Driver {
     /// Receives for a thread that does not own the ring.
     #[cold]
     fn receive_beside(&mut self, socket: &UdpSocket) -> Result<(usize, bool), i32> {
-        let got = self.calls.receive(socket);
+        let got = self.calls.receive(socket, None);
         if self.ring.as_ref().is_some_and(|ring| ring.has_failed()) {
             tracing::warn!(target: "ofi::udp::ep_data", "io_uring failed: recvmmsg from here on");
             self.entries += self.ring.take().map_or(0, |ring| ring.calls);
@@ -94,6 +100,17 @@ impl Driver {
         match &mut self.ring {
             Some(ring) if self.by_ring => ring.row(index),
             _ => self.calls.row(index),
+        }
+    }
+
+    /// Brings payloads back that are where they belong, from that of datagram `index` on.
+    ///
+    /// # Safety
+    /// As of [`Incoming::bring_back`].
+    pub unsafe fn bring_back(&mut self, index: usize) {
+        if !self.by_ring {
+            // SAFETY: the caller's promise.
+            unsafe { self.calls.bring_back(index) };
         }
     }
 

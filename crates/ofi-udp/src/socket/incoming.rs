@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use ofi_api::Result;
 
 use super::local::{CONTROL, Control, Told};
+use super::placed::{Expected, Placed, Received};
 use super::segments::{self, Row};
 use crate::sockaddr::{empty_storage, from_storage};
 use ofi_core::pages::Pages;
@@ -13,11 +14,12 @@ use ofi_core::pages::Pages;
 /// Messages received by one system call.
 const RECEIVE: usize = 32;
 /// And when they are long: so few that their buffers stay in the processor's cache.
-const RECEIVE_LONG: usize = 4;
+pub const RECEIVE_LONG: usize = 4;
 /// From how many bytes on a message is long.
 const LONG: usize = 16 << 10;
 /// Room for one message of any length.
-const MESSAGE: usize = 65_536;
+pub const MESSAGE: usize = 65_536;
+
 /// Where a datagram lies.
 #[derive(Clone, Copy)]
 struct Span {
@@ -39,6 +41,8 @@ pub struct Incoming {
     marked: [bool; RECEIVE],
     vectors: Box<[libc::iovec]>,
     headers: Box<[libc::mmsghdr]>,
+    /// Bytes of each datagram in a message but for the last.
+    steps: [usize; RECEIVE],
     /// Messages of the last batch, whose headers the kernel has changed.
     used: usize,
     /// The last batch had long ones.
@@ -47,6 +51,9 @@ pub struct Incoming {
     /// the kernel does not look for a second.
     idle: bool,
     spans: Vec<Span>,
+    placed: Placed,
+    /// Memory for payloads could not be written: the application's own copy shall say so.
+    faulted: bool,
 }
 
 // SAFETY: the pointers lead to memory of this value, which belongs to no thread.
@@ -63,6 +70,7 @@ impl Incoming {
             names: (0..RECEIVE).map(|_| empty_storage()).collect(),
             locals: [None; RECEIVE],
             marked: [false; RECEIVE],
+            steps: [0; RECEIVE],
             controls: vec![Control::EMPTY; RECEIVE].into(),
             vectors: vec![libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; RECEIVE].into(),
             headers: (0..RECEIVE).map(|_| super::empty_header()).collect(),
@@ -70,6 +78,8 @@ impl Incoming {
             long: false,
             idle: false,
             spans: Vec::with_capacity(RECEIVE),
+            placed: Placed::new(),
+            faulted: false,
         };
         for index in 0..RECEIVE {
             let base = new.pages.base().wrapping_add(index * MESSAGE);
@@ -82,12 +92,16 @@ impl Incoming {
         Ok(new)
     }
 
-    /// Receives as many datagrams as there are, and room for: how many, and whether there may be more. An error that
-    /// the kernel reports instead is answered as its number.
+    /// Receives as many datagrams as there are, and room for: how many, and whether there may be more. Payloads that
+    /// are `expected` go to their places. An error that the kernel reports instead is answered as its number.
     ///
     /// # Errors
     /// What the socket has to report, such as `ECONNREFUSED`; there may be datagrams nevertheless.
-    pub fn receive(&mut self, socket: &UdpSocket) -> Result<(usize, bool), i32> {
+    pub fn receive(
+        &mut self,
+        socket: &UdpSocket,
+        expected: Option<&mut Expected>,
+    ) -> Result<(usize, bool), i32> {
         for index in 0..self.used {
             let header = &mut self.headers[index].msg_hdr;
             header.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
@@ -96,8 +110,14 @@ impl Incoming {
         }
         self.used = 0;
         self.spans.clear();
+        self.placed.clear();
+        let expected = expected.filter(|_| !self.faulted);
+        if let Some(expected) = &expected {
+            let buffers = std::array::from_fn(|index| self.buffer(index));
+            self.placed.lay_out(expected, buffers, &mut self.headers);
+        }
         let alone = std::mem::take(&mut self.idle);
-        let most = match (alone, self.long) {
+        let most = match (alone, self.long || expected.is_some()) {
             (true, _) => 1,
             (false, true) => RECEIVE_LONG,
             (false, false) => RECEIVE,
@@ -112,13 +132,21 @@ impl Incoming {
                 std::ptr::null_mut(),
             )
         };
+        if expected.is_some() {
+            for (header, vector) in self.headers.iter_mut().zip(&mut self.vectors).take(RECEIVE_LONG) {
+                (header.msg_hdr.msg_iov, header.msg_hdr.msg_iovlen) = (vector, 1);
+            }
+        }
         let Ok(got) = usize::try_from(got) else {
             return match std::io::Error::last_os_error().raw_os_error() {
                 None | Some(libc::EAGAIN | libc::EINTR) => {
                     self.idle = true;
                     Ok((0, false))
                 }
-                Some(errno) => Err(errno),
+                Some(errno) => {
+                    self.faulted |= errno == libc::EFAULT;
+                    Err(errno)
+                }
             };
         };
         self.used = got;
@@ -132,6 +160,7 @@ impl Incoming {
                 len => self.controls[message].read(len),
             };
             (self.locals[message], self.marked[message]) = (told.local, told.marked);
+            self.steps[message] = told.segment.unwrap_or(len);
             self.spans.extend(segments::cut(len, told.segment).map(|(start, end)| Span {
                 message: message as u32,
                 start: start as u32,
@@ -139,21 +168,57 @@ impl Incoming {
                 last: len as u32,
             }));
         }
+        if let Some(expected) = expected {
+            for message in 0..got.min(RECEIVE_LONG) {
+                let received = self.received(message);
+                // SAFETY: the kernel has just put it there, and its memory may be used until the batch is taken.
+                unsafe { self.placed.check(&mut expected.foresight, message, received) };
+            }
+        }
         // What else there is, the next look takes along with what comes meanwhile.
         Ok((self.spans.len(), got == most && !alone))
     }
 
-    /// The datagrams from `index` on that came in one message: their bytes, the length of each but the last, and their
-    /// sender.
+    fn buffer(&self, message: usize) -> *mut u8 {
+        self.pages.base().wrapping_add(message * MESSAGE)
+    }
+
+    fn received(&self, message: usize) -> Received {
+        let len = (self.headers[message].msg_len as usize).min(MESSAGE);
+        let from = from_storage(&self.names[message]).map(crate::address::canonical);
+        Received { buffer: self.buffer(message), len, step: self.steps[message], from }
+    }
+
+    /// The datagrams from `index` on that came in one message, and whose payloads are all in its buffer or all where
+    /// they belong: their bytes, the length of each but the last, and their sender.
     #[inline]
     pub fn row(&mut self, index: usize) -> Row<'_> {
         let Span { message, start, end, last } = self.spans[index];
-        let (message, len) = (message as usize, (last - start) as usize);
+        let (message, step, start) = (message as usize, (end - start) as usize, start as usize);
         debug_assert!(message < RECEIVE && last as usize <= MESSAGE);
-        let base = self.pages.base().wrapping_add(message * MESSAGE + start as usize);
+        let gaps = self.placed.count(message) * step;
+        let placed = start < gaps;
+        let of = (last as usize).div_ceil(step.max(1));
+        let last = if placed { gaps } else { last as usize };
+        let base = self.buffer(message).wrapping_add(start);
         // SAFETY: inside the mapping, which is borrowed mutably along with `self`; no call uses it meanwhile.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(base, len) };
+        let bytes = unsafe { std::slice::from_raw_parts_mut(base, last - start) };
         let (from, local) = (from_storage(&self.names[message]), self.locals[message]);
-        Row { bytes, len: (end - start) as usize, from, local, marked: self.marked[message] }
+        Row { bytes, len: step, from, local, marked: self.marked[message], of, placed }
+    }
+
+    /// Brings payloads back that are where they belong, from that of datagram `index` on.
+    ///
+    /// # Safety
+    /// The places that the batch was received with may still be used, and nothing else was put there since.
+    #[cold]
+    pub unsafe fn bring_back(&mut self, index: usize) {
+        let Some(&Span { message, start, end, .. }) = self.spans.get(index) else { return };
+        let (first, at) = (message as usize, (start / (end - start).max(1)) as usize);
+        for message in first..self.used.min(RECEIVE_LONG) {
+            let received = self.received(message);
+            // SAFETY: the caller's promise.
+            unsafe { self.placed.bring_back(message, received, if message == first { at } else { 0 }) };
+        }
     }
 }

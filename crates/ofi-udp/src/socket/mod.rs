@@ -11,6 +11,7 @@ mod errors;
 mod incoming;
 pub mod local;
 mod outgoing;
+mod placed;
 mod ring;
 mod segments;
 mod vacancy;
@@ -34,6 +35,7 @@ use vacancy::Vacancy;
 use crate::settings::Choice;
 
 pub use outgoing::Gaps;
+pub use placed::{Expected, Place};
 pub use segments::MOST_BYTES as LONGEST_ROW;
 
 /// What became of a try to send.
@@ -118,7 +120,12 @@ impl Socket {
 
     /// Receives a batch: how many datagrams, and whether there may be more.
     pub fn receive(&mut self) -> (usize, bool) {
-        match self.driver.receive(&self.socket) {
+        self.receive_into(None)
+    }
+
+    /// As [`Socket::receive`]; payloads that are `expected` go to their places.
+    pub fn receive_into(&mut self, expected: Option<&mut Expected>) -> (usize, bool) {
+        match self.driver.receive(&self.socket, expected) {
             Ok((0, _)) => (0, false),
             Ok(got) => {
                 self.calls[1] += 1;
@@ -145,6 +152,15 @@ impl Socket {
             locals.note(crate::address::canonical(from), local);
         }
         row
+    }
+
+    /// Brings payloads back that are where they belong, from that of datagram `index` of the last batch on.
+    ///
+    /// # Safety
+    /// The places that the batch was received with may still be used, and nothing else was put there since.
+    pub unsafe fn bring_back(&mut self, index: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { self.driver.bring_back(index) };
     }
 
     /// The address that peers know it by: what it is bound to, or, with all addresses of the host, the one that others

@@ -295,7 +295,9 @@ impl Ring {
         let base = self.buffers.base().wrapping_add(usize::from(buffer) * BUFFER + start as usize);
         // SAFETY: inside a buffer that is here, so not the kernel's, and borrowed mutably along with `self`.
         let bytes = unsafe { std::slice::from_raw_parts_mut(base, (last - start) as usize) };
-        Row { bytes, len: (end - start) as usize, from, local, marked }
+        let len = (end - start) as usize;
+        let of = bytes.len().div_ceil(len.max(1));
+        Row { bytes, len, from, local, marked, of, placed: false }
     }
 
     /// Ends the receive, so that nothing of the kernel's holds the socket any more. Whether it has: only the owner can

@@ -14,6 +14,10 @@ pub struct Row<'a> {
     pub local: Option<IpAddr>,
     /// They were marked on their way: a queue was about to be full (CE, RFC 3168).
     pub marked: bool,
+    /// How many came in the message, of which these may be a part.
+    pub of: usize,
+    /// Their payloads are where they belong, and not among the bytes.
+    pub placed: bool,
 }
 
 impl<'a> Row<'a> {

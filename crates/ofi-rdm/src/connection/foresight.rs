@@ -1,0 +1,45 @@
+//! Packets that are expected next: those that go on with a payload of which a part has come. A driver that knows them
+//! before they come can have the kernel put their bytes where they belong.
+
+use core::net::SocketAddr;
+
+use super::{Config, Connection};
+use crate::driver::{HEADS, Heads};
+use crate::stream::{Part, Train};
+use crate::wire::{Header, Kind, Stream};
+
+/// See the module: a row of packets, each with one part and nothing else.
+#[derive(Debug)]
+pub struct Foresight {
+    heads: Heads,
+    /// Where they come from.
+    pub from: SocketAddr,
+    /// How many the peer may send.
+    pub most: usize,
+}
+
+impl Foresight {
+    /// Bytes of each before its part.
+    pub const HEAD: usize = HEADS;
+
+    /// Whether a packet that begins so is the next of them. Then the one after it is next.
+    pub fn meets(&mut self, packet: &[u8]) -> bool {
+        self.heads.meets(packet)
+    }
+}
+
+impl Connection {
+    /// The packets that begin with `part`, if they are what comes next on `stream` and can be taken where they lie.
+    pub fn foresee(&self, config: &Config, stream: Stream, part: &Part) -> Option<Foresight> {
+        if self.trailer() > 0 || self.is_checked(config) || !self.is_open() {
+            return None;
+        }
+        let session = self.session.as_deref()?;
+        let number = session.received.last().map_or(0, |run| run.end);
+        let (start, limit) = session.receive[stream as usize].position()?;
+        let train = Train::expected(part, start);
+        let most = (limit - start) / train.stride();
+        let heads = Heads::new(&Header::new(Kind::Data, self.local, number), stream, &train);
+        Some(Foresight { heads, from: self.address, most: usize::try_from(most).unwrap_or(usize::MAX) })
+    }
+}

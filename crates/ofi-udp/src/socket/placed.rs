@@ -1,0 +1,159 @@
+//! Payloads that go from the kernel to where they belong: messages are received with gaps in their buffers, and what is
+//! not as it was foreseen is brought back into the gaps before anybody looks at it.
+
+use std::net::SocketAddr;
+
+use ofi_core::copy;
+use ofi_rdm::Foresight;
+
+use super::incoming::{MESSAGE, RECEIVE_LONG};
+
+/// Memory for foreseen payloads: `count` of `part` bytes each, one behind the other from `base` on.
+#[derive(Clone, Copy)]
+pub struct Place {
+    base: *mut u8,
+    part: usize,
+    count: usize,
+}
+
+impl Place {
+    /// More bytes than are foreseen at once.
+    pub const MOST: usize = RECEIVE_LONG * MESSAGE;
+
+    const NONE: Self = Self { base: std::ptr::null_mut(), part: 0, count: 0 };
+
+    /// # Safety
+    /// The memory may be written, and read where it was written, until the batch has been taken that is received with
+    /// this.
+    pub unsafe fn new(base: *mut u8, part: usize, count: usize) -> Self {
+        Self { base, part, count }
+    }
+
+    /// Without its first `count` payloads.
+    fn after(self, count: usize) -> Self {
+        Self { base: self.base.wrapping_add(count * self.part), count: self.count - count, ..self }
+    }
+
+    /// Bytes of a datagram with such a payload.
+    fn packet(self) -> usize {
+        Foresight::HEAD + self.part
+    }
+}
+
+/// Packets that are expected, in messages of `each`, and where their payloads go.
+pub struct Expected {
+    pub foresight: Foresight,
+    pub place: Place,
+    pub each: usize,
+}
+
+/// A message that was received: its buffer of [`MESSAGE`] bytes, and what the kernel says of it.
+#[derive(Clone, Copy)]
+pub struct Received {
+    pub buffer: *mut u8,
+    pub len: usize,
+    /// Bytes of each of its datagrams but the last.
+    pub step: usize,
+    pub from: Option<SocketAddr>,
+}
+
+/// The gaps in a batch of messages: their first datagrams' payloads.
+pub struct Placed {
+    places: [Place; RECEIVE_LONG],
+    vectors: Vec<libc::iovec>,
+    /// All that was looked at came as it was foreseen.
+    holds: bool,
+}
+
+// SAFETY: the pointers are used during the call that they were given for alone.
+unsafe impl Send for Placed {}
+
+impl Placed {
+    pub fn new() -> Self {
+        Self { places: [Place::NONE; RECEIVE_LONG], vectors: Vec::new(), holds: true }
+    }
+
+    /// Divides what is foreseen among the next messages, whose buffers are `buffers`: their headers lead to vectors
+    /// with gaps.
+    pub fn lay_out(
+        &mut self,
+        expected: &Expected,
+        buffers: [*mut u8; RECEIVE_LONG],
+        headers: &mut [libc::mmsghdr],
+    ) {
+        let vector = |base: *mut u8, len| libc::iovec { iov_base: base.cast(), iov_len: len };
+        let (mut rest, packet) = (expected.place, expected.place.packet());
+        let each = expected.each.clamp(1, (MESSAGE / packet).max(1));
+        self.vectors.clear();
+        for (buffer, place) in buffers.into_iter().zip(&mut self.places) {
+            *place = Place { count: rest.count.min(each), ..rest };
+            rest = rest.after(place.count);
+            for index in 0..place.count {
+                self.vectors.push(vector(buffer.wrapping_add(index * packet), Foresight::HEAD));
+                self.vectors.push(vector(place.after(index).base, place.part));
+            }
+            let filled = place.count * packet;
+            self.vectors.push(vector(buffer.wrapping_add(filled), MESSAGE - filled));
+        }
+        let mut vectors = &mut self.vectors[..];
+        for (place, header) in self.places.iter().zip(headers) {
+            let (here, rest) = vectors.split_at_mut(2 * place.count + 1);
+            (header.msg_hdr.msg_iov, header.msg_hdr.msg_iovlen) = (here.as_mut_ptr(), here.len() as _);
+            vectors = rest;
+        }
+    }
+
+    /// Looks at message `index` of those that came, in order. From the first datagram on that is not the next foreseen,
+    /// payloads are brought back, those of later messages too.
+    ///
+    /// # Safety
+    /// It was received into the vectors of the last [`Placed::lay_out`], and the memory that it went to is still what
+    /// was foreseen.
+    pub unsafe fn check(&mut self, foresight: &mut Foresight, index: usize, message: Received) {
+        let expected = self.places[index].count;
+        let is_from = message.from == Some(foresight.from);
+        let good = if self.holds && is_from { self.meets(index, message, foresight) } else { 0 };
+        self.holds &= good == expected;
+        // SAFETY: the caller's promise.
+        unsafe { self.bring_back(index, message, good) };
+    }
+
+    /// How many datagrams at the front of the message are the next ones foreseen.
+    fn meets(&self, index: usize, message: Received, foresight: &mut Foresight) -> usize {
+        let (packet, count) = (self.places[index].packet(), self.places[index].count);
+        // A last datagram that is shorter is none of them.
+        let whole = if message.step == packet { message.len / packet } else { 0 };
+        let mut is_next = |at: usize| {
+            let head = message.buffer.wrapping_add(at * packet);
+            // SAFETY: inside the message's buffer, as it has a whole datagram there; its head went there.
+            foresight.meets(unsafe { std::slice::from_raw_parts(head, Foresight::HEAD) })
+        };
+        (0..whole.min(count)).take_while(|&at| is_next(at)).count()
+    }
+
+    /// Brings payloads back into the buffer of message `index`, from that of datagram `first` on.
+    ///
+    /// # Safety
+    /// As of [`Placed::check`], and nothing else was put into those places since.
+    pub unsafe fn bring_back(&mut self, index: usize, message: Received, first: usize) {
+        let Some(place) = self.places.get_mut(index) else { return };
+        for gap in first..place.count {
+            let begin = gap * place.packet() + Foresight::HEAD;
+            let len = message.len.saturating_sub(begin).min(place.part);
+            let to = message.buffer.wrapping_add(begin);
+            // SAFETY: the kernel has put so many bytes of the message there, and the gap has room for them.
+            unsafe { copy::bytes(place.after(gap).base, to, len) };
+        }
+        place.count = place.count.min(first);
+    }
+
+    /// Datagrams of message `index` whose payloads are not in its buffer.
+    pub fn count(&self, index: usize) -> usize {
+        self.places.get(index).map_or(0, |place| place.count)
+    }
+
+    /// No message has gaps.
+    pub fn clear(&mut self) {
+        (self.places, self.holds) = ([Place::NONE; RECEIVE_LONG], true);
+    }
+}

@@ -1,0 +1,157 @@
+//! Long payloads over sockets, which the kernel puts where they belong where the endpoint foresees them: every byte is
+//! right whatever a network does, and no byte beside them is touched.
+
+use ofi_testkit::prelude::*;
+use ofi_tests::udp::{Relay, Weather, socket};
+use ofi_tests::{Naming, opening};
+
+const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
+/// A part, some parts and a rest, and many.
+const LENGTHS: [usize; 4] = [20_000, 300_001, 1 << 20, 5 << 20];
+const NEW: u8 = 90;
+const OLD: u8 = 7;
+/// Bytes before and behind the payload's place.
+const BESIDE: usize = 4_096;
+
+/// Two endpoints over sockets, by a relay where there is weather.
+fn apart(weather: Option<Weather>) -> (Pair, Option<Relay>) {
+    let own = || {
+        let caps = Caps::MSG | Caps::TAGGED | Caps::RMA;
+        opening(Naming::Udp).hints(|hints| hints.caps(caps)).open()
+    };
+    let (a, b) = (own(), own());
+    let relay = weather.map(|weather| Relay::between([socket(&a.name()), socket(&b.name())], weather));
+    let [to_a, to_b] = match &relay {
+        Some(relay) => [relay.sides[1], relay.sides[0]],
+        None => [socket(&a.name()), socket(&b.name())],
+    };
+    let (to_b, to_a) = (a.insert_address(&to_b.into()), b.insert_address(&to_a.into()));
+    (Pair { a, b, to_b, to_a }, relay)
+}
+
+/// Memory with a place of `len` bytes in its middle, all of it old.
+fn around(len: usize) -> Memory {
+    Memory::patterned(len + 2 * BESIDE, OLD)
+}
+
+/// The place has what was sent, and nothing beside it has changed.
+fn check(memory: &Memory, len: usize) {
+    memory.slice(BESIDE..BESIDE + len).check(NEW);
+    let old = Memory::patterned(len + 2 * BESIDE, OLD);
+    for range in [0..BESIDE, BESIDE + len..len + 2 * BESIDE] {
+        assert!(memory.bytes()[range.clone()] == old.bytes()[range], "beside the place");
+    }
+}
+
+fn write(pair: &Pair, len: usize) {
+    let (from, into) = (Memory::patterned(len, NEW), around(len));
+    let region = pair.b.register(&into, RIGHTS).unwrap();
+    let there = [remote_at(&region, BESIDE, len)];
+    pair.post(|| pair.a.out(pair.to_b, &from).write(&there));
+    pair.done(&pair.a);
+    check(&into, len);
+}
+
+fn read(pair: &Pair, len: usize) {
+    let (from, into) = (Memory::patterned(len, NEW), around(len));
+    let region = pair.a.register(&from, RIGHTS).unwrap();
+    let place = into.slice(BESIDE..BESIDE + len);
+    pair.post(|| pair.b.out(pair.to_a, place.clone()).read(&[remote(&region)]));
+    pair.done(&pair.b);
+    check(&into, len);
+}
+
+fn message(pair: &Pair, len: usize) {
+    let (from, into) = (Memory::patterned(len, NEW), around(len));
+    let place = into.slice(BESIDE..BESIDE + len);
+    pair.post(|| pair.b.receive(place.clone()).post());
+    pair.post(|| pair.a.out(pair.to_b, &from).send());
+    pair.done(&pair.b);
+    pair.done(&pair.a);
+    check(&into, len);
+}
+
+#[test]
+fn what_is_foreseen_needs_no_second_copy() {
+    for (name, transfer) in [("write", write as fn(&Pair, usize)), ("read", read), ("message", message)] {
+        let (pair, _) = apart(None);
+        LENGTHS.iter().for_each(|&len| transfer(&pair, len));
+        let placed = pair.b.statistic("udp_placed");
+        assert!(placed > 0, "{name}: {}", pair.b.report());
+    }
+}
+
+#[test]
+fn what_was_foreseen_wrongly_harms_nothing() {
+    let bad = Weather { loss: 30, duplicate: 30, reorder: 30, longest: 1_472, forge: 200 };
+    let forged = Weather { forge: 500, longest: 65_536, ..Weather::default() };
+    for weather in [bad, forged] {
+        let (pair, relay) = apart(Some(weather));
+        for transfer in [write, read, message] {
+            LENGTHS[..3].iter().for_each(|&len| transfer(&pair, len));
+        }
+        assert!(pair.b.statistic("udp_placed") > 0, "{}", pair.b.report());
+        assert!(pair.b.statistic("udp_strangers") > 0, "{}", pair.b.report());
+        assert!(weather.loss == 0 || relay.is_some_and(|relay| relay.lost() > 0), "it was to lose something");
+    }
+}
+
+/// Both ends send at once, so packets say more than what is foreseen of them.
+#[test]
+fn payloads_of_both_directions_are_right() {
+    let (pair, _) = apart(None);
+    let len = 3 << 20;
+    let memories = || (Memory::patterned(len, NEW), around(len));
+    let ((from_a, into_b), (from_b, into_a)) = (memories(), memories());
+    let region = |side: &Side, memory: &Memory| side.register(memory, RIGHTS).unwrap();
+    let (in_b, in_a) = (region(&pair.b, &into_b), region(&pair.a, &into_a));
+    for _ in 0..8 {
+        pair.post(|| pair.a.out(pair.to_b, &from_a).write(&[remote_at(&in_b, BESIDE, len)]));
+        pair.post(|| pair.b.out(pair.to_a, &from_b).write(&[remote_at(&in_a, BESIDE, len)]));
+    }
+    for _ in 0..8 {
+        pair.done(&pair.a);
+        pair.done(&pair.b);
+    }
+    check(&into_b, len);
+    check(&into_a, len);
+}
+
+#[test]
+fn a_place_ends_with_its_piece() {
+    let (pair, _) = apart(None);
+    let lengths = [100_001, 3, 400_000, 70_000];
+    let len: usize = lengths.iter().sum();
+    let from = Memory::patterned(len, NEW);
+    let into: Vec<Memory> = lengths.iter().map(|&len| around(len)).collect();
+    let places: Vec<_> =
+        into.iter().zip(lengths).map(|(memory, len)| memory.slice(BESIDE..BESIDE + len)).collect();
+    let sent = from.bytes();
+    let all_there = |what: &str| {
+        let got: Vec<u8> = places.iter().flat_map(|place| place.bytes().to_vec()).collect();
+        assert!(got == sent, "{what}");
+        for (memory, len) in into.iter().zip(lengths) {
+            let old = Memory::patterned(len + 2 * BESIDE, OLD);
+            assert!(memory.bytes()[..BESIDE] == old.bytes()[..BESIDE], "{what}: before a place");
+            assert!(memory.bytes()[BESIDE + len..] == old.bytes()[BESIDE + len..], "{what}: behind a place");
+            memory.fill(OLD);
+        }
+    };
+    pair.post(|| pair.b.receive(places.clone()).post());
+    pair.post(|| pair.a.out(pair.to_b, &from).send());
+    pair.done(&pair.b);
+    pair.done(&pair.a);
+    all_there("message");
+
+    let region = pair.a.register(&from, RIGHTS).unwrap();
+    pair.post(|| pair.b.out(pair.to_a, places.clone()).read(&[remote(&region)]));
+    pair.done(&pair.b);
+    all_there("read");
+
+    let regions: Vec<_> = into.iter().map(|memory| pair.b.register(memory, RIGHTS).unwrap()).collect();
+    let there: Vec<_> =
+        regions.iter().zip(lengths).map(|(region, len)| remote_at(region, BESIDE, len)).collect();
+    pair.post(|| pair.a.out(pair.to_b, &from).write(&there));
+    pair.done(&pair.a);
+    all_there("write");
+}
