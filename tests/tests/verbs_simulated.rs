@@ -9,6 +9,8 @@ use ofi_testkit::rc::{Handle, Plan, SimulatedDevice};
 
 #[path = "../verbs/atomics.rs"]
 mod atomics;
+#[path = "../verbs/awaited.rs"]
+mod awaited;
 #[path = "../verbs/connected.rs"]
 mod connected;
 #[path = "../verbs/costs.rs"]
@@ -17,6 +19,10 @@ mod costs;
 mod native;
 #[path = "../near.rs"]
 mod near;
+#[path = "../verbs/raw.rs"]
+mod raw;
+#[path = "../verbs/room.rs"]
+mod room;
 #[path = "../verbs/shared_receive.rs"]
 mod shared_receive;
 #[path = "suites/connected.rs"]
@@ -27,6 +33,10 @@ mod suite;
 mod verbs_suite;
 #[path = "../verbs/troubles.rs"]
 mod troubles;
+
+use room::room;
+
+ofi_testkit::roles!(room);
 
 /// A device that the provider has from now on.
 fn device(name: &str, plan: Plan) -> Arc<SimulatedDevice> {

@@ -1,15 +1,13 @@
 //! What the simulated device has found, each by itself.
 
-use std::collections::VecDeque;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock, Once};
 
 use ofi_testkit::prelude::*;
 use ofi_testkit::rc::{Handle, Plan, SimulatedDevice};
-use ofi_verbs::rc::{
-    Access, CmEventKind, ConnParam, Connection, Device, Post, Queues, Region, Segment, Sizes,
-};
+use ofi_verbs::rc::Access;
 
+use super::raw::{KEY, RAW, RIGHT_TO_READ, RIGHT_TO_WRITE, Raw, record};
 use super::{DEVICE, VerbsPair, device, hints};
 
 /// A peer that goes while it is answered has what it sent behind its read taken all the same.
@@ -76,96 +74,6 @@ fn a_burst_to_many_peers_fits_into_the_completion_queue() {
     }
 }
 
-/// Where [`Raw`] says that it listens.
-const RAW: ([u8; 4], u16) = ([10, 9, 0, 1], 7);
-
-/// What names its memory, and what it may say that others may do there.
-const KEY: u64 = 77;
-const RIGHT_TO_READ: u64 = 1;
-const RIGHT_TO_WRITE: u64 = 2;
-
-/// A record of this kind without flags.
-fn record(kind: u8, words: &[u64]) -> Vec<u8> {
-    let mut bytes = vec![kind, 0, 0, 0, 0, 0, 0, 0];
-    bytes.extend(words.iter().flat_map(|word| word.to_be_bytes()));
-    bytes
-}
-
-/// A peer that is written out: it connects under an address that nobody has, and sends.
-struct Raw {
-    connection: Box<dyn Connection>,
-    queues: Box<dyn Queues>,
-    region: Box<dyn Region>,
-    memory: &'static mut [u8],
-}
-
-impl Raw {
-    /// Its connections to an endpoint are numbered: an earlier one does not count any more.
-    fn to(side: &Side, attempt: u8) -> Self {
-        Self::over(&DEVICE, side, attempt, Access::RemoteRead)
-    }
-
-    /// On another device, where others may do this with its memory.
-    fn over(device: &Arc<SimulatedDevice>, side: &Side, attempt: u8, access: Access) -> Self {
-        let device = Handle(Arc::clone(device));
-        let sizes = Sizes { requests: 64, receives: 16, completions: 256, inline: 128 };
-        let queues = device.open(sizes).unwrap();
-        let memory = Box::leak(vec![0u8; 128].into_boxed_slice());
-        // SAFETY: leaked memory, which only the device and this struct touch.
-        let region = unsafe { device.register(memory.as_mut_ptr(), memory.len(), access) }.unwrap();
-        let (host, limit) = (RAW.0, Duration::from_secs(1));
-        let mut greeting = b"ofv1".to_vec();
-        greeting.extend(Ipv4Addr::from(host).to_ipv6_mapped().octets());
-        greeting.extend(RAW.1.to_be_bytes());
-        greeting.extend([0, 0, 0, 0, 0, 64]); // scope, credits
-        greeting.extend([0; 11]); // incarnation and attempts
-        greeting.push(attempt);
-        let from = SocketAddr::from((host, 0));
-        let to = side.name().to_socket_addr().unwrap();
-        let mut connection = queues.call(from, to, limit).unwrap();
-        let event = |kind| {
-            let next = || queues.event().unwrap().map(|event| event.kind);
-            assert_eq!(wait::drive(&[side], "an event of a connection", next), kind);
-        };
-        event(CmEventKind::AddressResolved);
-        connection.resolve_route(limit).unwrap();
-        event(CmEventKind::RouteResolved);
-        connection.create_qp().unwrap();
-        let param = ConnParam { private_data: &greeting, reads: 1, retries: 7, rnr_retries: 7 };
-        connection.connect(param).unwrap();
-        event(CmEventKind::Established);
-        Self { connection, queues, region, memory }
-    }
-
-    /// Sends a record.
-    fn send(&mut self, record: &[u8]) {
-        self.memory[..record.len()].copy_from_slice(record);
-        let (addr, lkey) = (self.memory.as_mut_ptr(), self.region.lkey());
-        let from = Segment { addr, len: record.len() as u32, lkey };
-        let how = Post { inline: true, ..Post::default() };
-        // SAFETY: registered, and carried by the request.
-        unsafe { self.connection.send(1, from, how) }.unwrap();
-    }
-
-    /// Gives an endpoint the key [`KEY`] of its memory.
-    fn give(&mut self, to: &Side, rights: u64) {
-        let (at, len) = (self.memory.as_ptr().expose_provenance() as u64, self.memory.len() as u64);
-        let rkey = self.region.rkey().into();
-        self.send(&record(20, &[KEY, 0, len, rights, at, rkey, at, rkey]));
-        wait::drive(&[to], "the key", || (to.statistic("verbs_received") == 1).then_some(()));
-        self.arrived(1);
-    }
-
-    /// Waits until `count` of its records have arrived, whether or not the endpoint looks.
-    fn arrived(&self, count: usize) {
-        let mut ended = VecDeque::new();
-        wait::drive(&[], "the ends of all records", || {
-            self.queues.poll(&mut ended).unwrap();
-            (ended.len() == count).then_some(())
-        });
-    }
-}
-
 /// A peer that sends more than it has credits for would take the receives of all others.
 #[test]
 fn a_peer_that_does_not_keep_to_its_credits_is_given_up() {
@@ -211,7 +119,7 @@ fn a_peer_does_not_end_a_read_that_the_device_does() {
     assert_eq!(side.statistic("verbs_malformed"), 1, "{end:?}");
     if let Event::Done(..) = end {
         // The device was faster than the end of the connection.
-        assert_eq!(into.bytes()[..16], raw.memory[..16]);
+        assert_eq!(into.bytes()[..16], raw.memory()[..16]);
     }
     wait::drive(&[&side], "the end of the lane", || (side.statistic("verbs_lanes") == 0).then_some(()));
 }
