@@ -1,11 +1,11 @@
-//! What operations may cost, counted on the simulated device: `docs/hot-path.md`, "Over verbs", has the table, which is
-//! checked here.
+//! What operations may cost, counted on the simulated device: `docs/hot-path.md`, "Over verbs" and "Over verbs,
+//! connected endpoints", has the tables, which are checked here.
 
 use ofi_testkit::prelude::*;
 use ofi_testkit::rc::{Did, Logged};
-use ofi_tests::costs::check;
+use ofi_tests::costs::{Counted, check};
 
-use super::{DEVICE, VerbsPair};
+use super::{ConnectedPair, DEVICE, VerbsPair};
 
 /// Operations of each row.
 const COUNT: usize = 100;
@@ -26,12 +26,30 @@ fn costs(pair: &Pair, mut run: impl FnMut()) -> [Cost; 2] {
 
 /// Sends messages of `len` bytes, injected or not, each into a receive that waits for it.
 fn messages(pair: &Pair, len: usize, injected: bool, tagged: bool) -> [Cost; 2] {
-    let (from, into) = (Memory::patterned(len, 5), Memory::new(len));
+    let cost = exchange(pair, &Memory::patterned(len, 5), injected, tagged);
+    if len > 8192 {
+        assert!(cost[0].0.iter().all(|request| request.len < 256), "the payload is in no record");
+    }
+    cost
+}
+
+/// The same of connected endpoints, whose requests have long payloads too: from the application's memory.
+fn whole_messages(pair: &Pair, len: usize) -> [Cost; 2] {
+    let from = Memory::patterned(len, 5);
+    let cost = exchange(pair, &from, false, false);
+    for request in &cost[0].0 {
+        assert_eq!((request.addr, request.len), (from.as_ptr().addr(), len), "straight from where it is");
+    }
+    cost
+}
+
+fn exchange(pair: &Pair, from: &Memory, injected: bool, tagged: bool) -> [Cost; 2] {
+    let (len, into) = (from.len(), Memory::new(from.len()));
     let cost = costs(pair, || {
         let receive = pair.b.receive(&into).context(1);
         if tagged { receive.tag(7) } else { receive }.post().unwrap();
         pair.post(|| {
-            let out = pair.a.out(pair.to_b, &from).context(2);
+            let out = pair.a.out(pair.to_b, from).context(2);
             let out = if tagged { out.tag(7) } else { out };
             if injected { out.inject() } else { out }.send()
         });
@@ -47,9 +65,6 @@ fn messages(pair: &Pair, len: usize, injected: bool, tagged: bool) -> [Cost; 2] 
             (into.as_ptr().addr(), len),
             "straight to where it is wanted"
         );
-    }
-    if len > 8192 {
-        assert!(cost[0].0.iter().all(|request| request.len < 256), "the payload is in no record");
     }
     cost
 }
@@ -79,6 +94,14 @@ fn accesses(pair: &Pair, len: usize, write: bool, flags: OpFlags) -> [Cost; 2] {
     cost
 }
 
+/// Rows, as the tables have them.
+fn counted<'a>(measured: &[(&'a str, [Cost; 2])]) -> Vec<(&'a str, Counted)> {
+    let row = |(name, [here, there]): &(&'a str, [Cost; 2])| {
+        (*name, [here.0.len(), here.1, there.0.len(), there.1])
+    };
+    measured.iter().map(row).collect()
+}
+
 #[test]
 fn operations_cost_no_more_than_the_table_says() {
     let kit: &dyn Kit = &VerbsPair;
@@ -97,13 +120,35 @@ fn operations_cost_no_more_than_the_table_says() {
         ("read 64 B", accesses(&pair, 64, false, none)),
         ("read 64 KiB", accesses(&pair, 65_536, false, none)),
     ];
-    let counted = measured
-        .each_ref()
-        .map(|(name, [here, there])| (*name, [here.0.len(), here.1, there.0.len(), there.1]));
-    check("Over verbs", &counted);
+    check("Over verbs", &counted(&measured));
     for (_, [here, _]) in &measured[..3] {
         assert!(here.0.iter().all(|request| request.inline), "short messages are in their requests");
     }
+}
+
+#[test]
+fn operations_of_connected_endpoints_cost_no_more_than_the_table_says() {
+    let kit: &dyn Kit = &ConnectedPair;
+    let pair = kit.pair();
+    pair.warm_up();
+    let none = OpFlags::empty();
+    let measured = [
+        ("send 64 B, injected", messages(&pair, 64, true, false)),
+        ("send 64 B", messages(&pair, 64, false, false)),
+        ("send 1 KiB", messages(&pair, 1024, false, false)),
+        ("send 4 KiB", messages(&pair, 4096, false, false)),
+        ("send 1 MiB", whole_messages(&pair, 1 << 20)),
+        ("write 64 B", accesses(&pair, 64, true, none)),
+        ("write 64 KiB", accesses(&pair, 65_536, true, none)),
+        ("read 64 B", accesses(&pair, 64, false, none)),
+        ("read 64 KiB", accesses(&pair, 65_536, false, none)),
+    ];
+    check("Over verbs, connected endpoints", &counted(&measured));
+    for (_, [here, _]) in &measured[..2] {
+        assert!(here.0.iter().all(|request| request.inline), "short messages are in their requests");
+    }
+    let poll = costs(&pair, || pair.poll());
+    assert_eq!(poll.map(|(requests, reported)| (requests.len(), reported)), [(0, 0); 2], "of who only looks");
 }
 
 /// Nobody who only looks posts anything.

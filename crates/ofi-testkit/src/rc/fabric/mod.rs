@@ -333,13 +333,20 @@ impl Fabric {
         self.endpoints.iter().find(|(_, it)| it.address == Some(address)).map(|(&number, _)| number)
     }
 
+    /// Where the requests of the connected endpoint of this name end.
+    fn connected_at(&self, name: SocketAddr) -> Option<u64> {
+        let qp = self.ids.values().filter(|id| id.own == name).find_map(|id| id.qp)?;
+        self.pairs.get(&qp).map(|pair| pair.endpoint)
+    }
+
     pub fn receives(&self, of: SocketAddr) -> usize {
         let Some(it) = self.endpoint_at(of).and_then(|number| self.endpoints.get(&number)) else { return 0 };
         it.receives.len() + it.received()
     }
 
     pub fn take_log(&mut self, of: SocketAddr) -> (Vec<Logged>, usize) {
-        let found = self.endpoint_at(of).and_then(|number| self.endpoints.get_mut(&number));
+        let number = self.endpoint_at(of).or_else(|| self.connected_at(of));
+        let found = number.and_then(|number| self.endpoints.get_mut(&number));
         found.map_or((Vec::new(), 0), Endpoint::take_log)
     }
 
