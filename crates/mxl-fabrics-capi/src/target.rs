@@ -50,10 +50,18 @@ fn target<'a>(handle: *const Object<Target>) -> Outcome<&'a Target> {
     Object::get(handle).ok_or_else(|| Status::InvalidArg.into())
 }
 
-/// Whether a progress thread is wanted. The option `cqDepth` of the C++ SDK is checked and not used: queues here are as
-/// long as they need to be.
-fn check_options(options: Option<&str>) -> Outcome<bool> {
-    let Some(options) = options else { return Ok(false) };
+/// What a program may ask of a target besides its interface.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Wishes {
+    /// A thread of the library makes progress.
+    is_driven: bool,
+    /// The identity that a restarted target goes on with.
+    id: Option<u64>,
+}
+
+/// The option `cqDepth` of the C++ SDK is checked and not used: queues here are as long as they need to be.
+fn check_options(options: Option<&str>) -> Outcome<Wishes> {
+    let Some(options) = options else { return Ok(Wishes::default()) };
     let value: serde_json::Value = serde_json::from_str(options)
         .map_err(|error| refused(format!("options: malformed JSON: {error}")))?;
     let object = value.as_object().ok_or_else(|| refused("options: no object of JSON"))?;
@@ -62,7 +70,14 @@ fn check_options(options: Option<&str>) -> Outcome<bool> {
     {
         return Err(refused(format!("options: cqDepth is {depth}, no number from 1 on")));
     }
-    wants_thread(object)
+    let id = match object.get("id") {
+        None => None,
+        Some(given) => {
+            let id = given.as_str().and_then(|text| text.parse().ok());
+            Some(id.ok_or_else(|| refused(format!("options: id is {given}, no 64-bit number in a string")))?)
+        }
+    };
+    Ok(Wishes { is_driven: wants_thread(object)?, id })
 }
 
 /// The option `progressThread` of both ends.
@@ -81,7 +96,7 @@ pub unsafe extern "C" fn mxlFabricsTargetSetup(
 ) -> c_int {
     status(|| {
         let (target, place, config) = (target(handle)?, out(info)?, given(config)?);
-        let is_driven = check_options(optional(options)?)?;
+        let Wishes { is_driven, id } = check_options(optional(options)?)?;
         let Setup { provider, place: at, options } = config.check()?;
         let (domain, flow) = place_of(config.flow, magics::WRITER).ok_or(Status::InvalidWriter)?;
         let domain = Domain::open(domain)?;
@@ -90,7 +105,7 @@ pub unsafe extern "C" fn mxlFabricsTargetSetup(
         let mut ready = target.ready.lock().unwrap_or_else(PoisonError::into_inner);
         // The old one goes first: it may have the same address.
         *ready = None;
-        let made = mxl_fabrics::Target::open_with(&domain, &definition, provider, at, None, &options)
+        let made = mxl_fabrics::Target::open_with(&domain, &definition, provider, at, id, &options)
             .map_err(failed)?;
         place.set(Info::give(made.info().clone()));
         let target = if is_driven {
@@ -194,20 +209,25 @@ pub unsafe extern "C" fn mxlFabricsTargetReadSamples(
 
 #[cfg(test)]
 mod tests {
-    use super::check_options;
+    use super::{Wishes, check_options};
 
     #[test]
-    fn the_depth_of_a_queue_is_a_number_from_1_on() {
+    fn options_of_a_target_are_read_or_refused_with_their_reason() {
+        let undemanding = Wishes::default();
         for good in [r#"{"cqDepth": 1}"#, r#"{"cqDepth": 512, "other": []}"#, "{}"] {
-            assert!(matches!(check_options(Some(good)), Ok(false)), "{good}");
+            assert!(matches!(check_options(Some(good)), Ok(wishes) if wishes == undemanding), "{good}");
         }
-        assert!(matches!(check_options(None), Ok(false)));
-        assert!(matches!(check_options(Some(r#"{"cqDepth": 1, "progressThread": true}"#)), Ok(true)));
+        assert!(matches!(check_options(None), Ok(wishes) if wishes == undemanding));
+        let all = r#"{"cqDepth": 1, "progressThread": true, "id": "18446744073709551615"}"#;
+        let wanted = Wishes { is_driven: true, id: Some(u64::MAX) };
+        assert!(matches!(check_options(Some(all)), Ok(wishes) if wishes == wanted));
         for bad in [
             r#"{"cqDepth": 0}"#,
             r#"{"cqDepth": -3}"#,
             r#"{"cqDepth": "8"}"#,
             r#"{"progressThread": 1}"#,
+            r#"{"id": 4711}"#,
+            r#"{"id": "18446744073709551616"}"#,
             "[]",
             "{",
         ] {

@@ -5,8 +5,19 @@ mod c;
 #[path = "../../mxl/tests/common/folder.rs"]
 mod folder;
 
+use std::path::Path;
+
 use c::{Program, exported};
 use folder::Folder;
+
+fn program(source: &str) -> Program<'static> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    Program {
+        source: here.join("tests/programs").join(source),
+        include: vec![here.join("include"), here.join("../mxl-capi/include")],
+        libraries: &[("libmxl_fabrics_capi.so", "libmxl-fabrics.so.1"), ("libmxl_capi.so", "libmxl.so.1")],
+    }
+}
 
 #[test]
 fn the_library_has_the_sdks_functions_and_hides_the_rest() {
@@ -18,12 +29,7 @@ fn the_library_has_the_sdks_functions_and_hides_the_rest() {
 #[test]
 fn a_c_program_carries_flows_between_two_domains() {
     let (near, far) = (Folder::new(), Folder::new());
-    let here = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let program = Program {
-        source: here.join("tests/programs/fabrics.c"),
-        include: vec![here.join("include"), here.join("../mxl-capi/include")],
-        libraries: &[("libmxl_fabrics_capi.so", "libmxl-fabrics.so.1"), ("libmxl_capi.so", "libmxl.so.1")],
-    };
+    let program = program("fabrics.c");
     if program.run(&[near.path(), far.path()]) {
         // The flows went with their last writers.
         assert_eq!(std::fs::read_dir(far.path()).unwrap().count(), 0);

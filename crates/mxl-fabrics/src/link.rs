@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use ofi::raw::{
@@ -102,6 +103,12 @@ fn pieces_of(source: Memory, spans: &[Span]) -> Result<Vec<Piece>, ofi::Error> {
     Ok(spans.iter().map(piece).collect())
 }
 
+/// Whether a node of shared memory is a name that somebody made up, as in C libfabric, and not an address of this host.
+fn is_name(node: &str) -> bool {
+    let is_host = || nix::unistd::gethostname().is_ok_and(|host| host == node);
+    node.parse::<IpAddr>().is_err() && node != "localhost" && !is_host()
+}
+
 /// The first endpoint that the provider offers, and whether it has remote writes.
 fn offer(
     provider: Provider,
@@ -115,6 +122,9 @@ fn offer(
     wanted.ep_attr.ep_type = EpType::Rdm;
     wanted.domain_attr.threading = Threading::Safe;
     wanted.domain_attr.mr_mode = MR_MODE;
+    if provider == Provider::Shm && node.is_some_and(is_name) {
+        wanted.addr_format = AddrFormat::Str;
+    }
     let is_bound = node.is_some() || service.is_some();
     let flags = if is_bound { GetinfoFlags::SOURCE } else { GetinfoFlags::empty() };
     let mut ask = |caps| {

@@ -1,4 +1,5 @@
 //! C programs on the shared libraries that cargo built beside a test of theirs.
+#![allow(dead_code, reason = "each test uses a part")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -39,20 +40,31 @@ pub struct Program<'a> {
     pub libraries: &'a [(&'a str, &'a str)],
 }
 
+/// A program that was compiled, in a folder with its libraries.
+pub struct Compiled(Folder);
+
+impl Compiled {
+    /// Runs it, once there are arguments.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(self.0.path().join("program"));
+        command.env("LD_LIBRARY_PATH", self.0.path());
+        command
+    }
+}
+
 impl Program<'_> {
-    /// Compiles and runs it. False, and a line that says so, without a compiler.
-    pub fn run(&self, arguments: &[&Path]) -> bool {
+    /// Compiles it. `None`, and a line that says so, without a compiler.
+    pub fn compile(&self) -> Option<Compiled> {
         let Self { source, include, libraries } = self;
         if !answers("cc") {
             println!("NOT RUN: {}: no C compiler (apt-get install gcc libc6-dev)", source.display());
-            return false;
+            return None;
         }
         let built = Folder::new();
-        let program = built.path().join("program");
         let mut cc = Command::new("cc");
         cc.args(["-std=c17", "-pedantic", "-Wall", "-Wextra", "-Werror", "-O1"]);
         cc.args(include.iter().flat_map(|folder| ["-I".as_ref(), folder.as_os_str()]));
-        cc.arg(source).arg("-o").arg(&program);
+        cc.arg(source).arg("-o").arg(built.path().join("program"));
         for (file, name) in *libraries {
             // As it is installed: under the name that programs look for.
             std::os::unix::fs::symlink(library(file), built.path().join(name)).unwrap();
@@ -60,8 +72,16 @@ impl Program<'_> {
         }
         let compiled = cc.output().unwrap();
         assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        Some(Compiled(built))
+    }
+
+    /// Compiles and runs it. False, and a line that says so, without a compiler.
+    pub fn run(&self, arguments: &[&Path]) -> bool {
+        let Some(compiled) = self.compile() else { return false };
+        let program = compiled.command();
         let mut run = Command::new("timeout");
-        run.arg("120").arg(&program).args(arguments).env("LD_LIBRARY_PATH", built.path());
+        run.arg("120").arg(program.get_program()).args(arguments);
+        run.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
         let ran = run.output().unwrap();
         assert!(ran.status.success(), "{}: {}", ran.status, String::from_utf8_lossy(&ran.stderr));
         true
