@@ -8,7 +8,7 @@ use crate::message::{LONGEST_ADDRESS, VERSION};
 use crate::{Error, Provider, Result};
 
 /// Regions of one target, at most: more than any ring has slots.
-const MOST_REGIONS: usize = 65_536;
+pub(crate) const MOST_REGIONS: usize = 65_536;
 
 /// The address and identity of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,9 @@ pub struct TargetInfo {
     pub format: u32,
     /// The address of its endpoint.
     pub address: Vec<u8>,
-    /// Writable memory, as the C++ SDK lists it. Our targets grant memory for each write instead.
+    /// Writable memory, as the C++ SDK lists it: each slot of a ring of grains, header and payload, or each entry of a
+    /// bounce buffer. Our targets list their slots, or all rings of samples as one, with addresses and keys of 0: these
+    /// say how much there is and grant nothing, as memory is granted for each write. Our initiators ignore them.
     pub regions: Vec<RegionInfo>,
     /// Bounce buffer into which the C++ SDK's initiators write samples: number of entries, and bytes of each. Ours
     /// write into the rings.
@@ -167,6 +169,15 @@ mod tests {
         let audio = OF_CPP.replacen(r#""fabricAddress""#, audio, 1);
         let info = TargetInfo::parse(&audio).unwrap();
         assert_eq!((info.bounce, info.to_json()), (Some((41, 3856)), audio));
+    }
+
+    /// Its library for JSON writes a slash of base64 so.
+    #[test]
+    fn an_escaped_slash_of_cpp_is_a_slash() {
+        let text = OF_CPP.replacen("AgCZ+X8AAAEAAAAAAAAAAA==", r"Ag\/Z+X8AAAEAAAAAAAAAAA==", 1);
+        let info = TargetInfo::parse(&text).unwrap();
+        assert_eq!(info.address[..3], [2, 15, 0xd9]);
+        assert!(info.to_json().contains("Ag/Z+X8AAAEAAAAAAAAAAA=="));
     }
 
     #[test]

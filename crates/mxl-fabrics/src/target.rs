@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mxl::layout::PAYLOAD_OFFSET;
 use mxl::{BatchHints, Domain, FlowDefinition, Geometry, GrainWriter, SampleWriter, Uuid};
 use ofi::FiAddr;
 use ofi::raw::CompletionQueue;
@@ -19,6 +20,7 @@ use peer::Peer;
 pub(crate) use slots::silence;
 
 use crate::driven::sealed::Polled;
+use crate::info::MOST_REGIONS;
 use crate::link::{End, Happened, Link, OpId};
 use crate::message::{Message, VERSION, Why};
 use crate::{Error, Options, Provider, RegionInfo, Result, TargetInfo, shape};
@@ -51,6 +53,19 @@ pub struct Target {
 /// A number that nobody guesses.
 fn random() -> Result<u64> {
     getrandom::u64().map_err(|error| Error::Argument(format!("no random numbers: {error}")))
+}
+
+/// What is written, as the C++ SDK lists it: a slot each, or all rings of samples. The keys are none, as memory is
+/// granted to an initiator that was taken. Initiators of the C++ SDK divide by the number of slots.
+fn regions(ring: &Ring, geometry: &Geometry) -> Vec<RegionInfo> {
+    let (count, len) = match (ring, geometry) {
+        (Ring::Grains(writer), Geometry::Grains { payload, .. }) => {
+            (writer.grains().min(MOST_REGIONS as u64), PAYLOAD_OFFSET as u64 + u64::from(*payload))
+        }
+        (Ring::Samples(writer), _) => (1, writer.strides().1 as u64 * u64::from(writer.channels())),
+        _ => (0, 0),
+    };
+    (0..count).map(|_| RegionInfo { addr: 0, len, rkey: 0 }).collect()
 }
 
 impl Target {
@@ -95,8 +110,7 @@ impl Target {
         let link = Link::open(provider, place, End::Target, options)?;
         let (format, address) = link.name.clone();
         let id = id.map_or_else(random, Ok)?;
-        // Memory is granted to an initiator that was taken: the list is of those who need no grants.
-        let regions: Vec<RegionInfo> = Vec::new();
+        let regions = regions(&ring, &geometry);
         let info =
             TargetInfo { id, provider, format, address, regions, bounce: None, version: Some(VERSION) };
         Ok(Self {

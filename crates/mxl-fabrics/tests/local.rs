@@ -6,13 +6,26 @@ use std::time::{Duration, Instant};
 
 use common::{Folder, LONG, both, camera, microphone};
 use mxl::{BatchHints, GrainInfo, Wait};
-use mxl_fabrics::{Error, Initiator, PeerState, Provider, Received, Target, TargetInfo, Transfer};
+use mxl_fabrics::{
+    Error, Initiator, PeerState, Provider, Received, RegionInfo, Target, TargetInfo, Transfer,
+};
 
 const PROVIDERS: [Provider; 2] = [Provider::Shm, Provider::Tcp];
 const ANY: (Option<&str>, Option<&str>) = (None, None);
 
 fn payload(index: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| (index * 31 + at * 7) as u8).collect()
+}
+
+#[test]
+fn a_target_lists_what_its_ring_holds() {
+    let far = Folder::new();
+    for (definition, count, len) in [(camera(), 10, 8192 + 40 * 512), (microphone(3), 1, 3 * 4 * 19_456)] {
+        let target = Target::open(&far.domain(), &definition, Provider::Shm, ANY, None).unwrap();
+        let region = RegionInfo { addr: 0, len, rkey: 0 };
+        assert_eq!(target.info().regions, vec![region; count]);
+        assert_eq!(&TargetInfo::parse(&target.info().to_json()).unwrap(), target.info());
+    }
 }
 
 #[test]
