@@ -5,20 +5,34 @@
 
 use std::ptr::NonNull;
 
-/// Copies `len` bytes.
+/// Bytes of a [`block`].
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+const BLOCK: usize = 64;
+
+/// Copies a block. `rep movsb` copies a tenth of this where the two ranges lie differently in their 16 bytes (AMD EPYC).
 ///
 /// # Safety
-/// Both ranges are mapped for the access, and do not overlap. One of them may be accessed by other processes.
+/// As for [`bytes`], of [`BLOCK`] bytes.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
-pub unsafe fn bytes(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: `rep movsb` touches exactly the two ranges, and the direction flag is clear by the ABI.
+unsafe fn block(from: *const u8, to: *mut u8) {
+    // SAFETY: the moves touch exactly the two ranges, which need no alignment for them.
     unsafe {
         std::arch::asm!(
-            "rep movsb",
-            inout("rcx") len => _,
-            inout("rsi") from => _,
-            inout("rdi") to => _,
+            "movdqu {a}, [{from}]",
+            "movdqu {b}, [{from} + 16]",
+            "movdqu {c}, [{from} + 32]",
+            "movdqu {d}, [{from} + 48]",
+            "movdqu [{to}], {a}",
+            "movdqu [{to} + 16], {b}",
+            "movdqu [{to} + 32], {c}",
+            "movdqu [{to} + 48], {d}",
+            from = in(reg) from,
+            to = in(reg) to,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
             options(nostack, preserves_flags),
         );
     }
@@ -28,9 +42,14 @@ pub unsafe fn bytes(from: *const u8, to: *mut u8, len: usize) {
 ///
 /// # Safety
 /// Both ranges are mapped for the access, and do not overlap. One of them may be accessed by other processes.
-#[cfg(not(all(target_arch = "x86_64", not(miri))))]
 #[inline]
 pub unsafe fn bytes(mut from: *const u8, mut to: *mut u8, mut len: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    while len >= BLOCK {
+        // SAFETY: a block is left of both ranges.
+        unsafe { block(from, to) };
+        (from, to, len) = (from.wrapping_add(BLOCK), to.wrapping_add(BLOCK), len - BLOCK);
+    }
     while len >= 8 {
         // SAFETY: eight bytes are left of both ranges.
         let word = unsafe { from.cast::<[u8; 8]>().read_volatile() };
@@ -108,5 +127,24 @@ mod tests {
         assert_eq!(&out, b"0123456789abcdefg");
         assert!(!shared.read(84, &mut out) && !shared.write(usize::MAX, &out) && !shared.read(101, &mut []));
         assert!(shared.read(100, &mut []));
+    }
+
+    #[test]
+    fn every_length_is_copied_from_and_to_every_alignment() {
+        let source: Vec<u8> = (0..400).map(|at| (at * 7 + at / 256) as u8).collect();
+        for (start, to, len) in (0..17).flat_map(|start| {
+            (0..17)
+                .flat_map(move |to| [0, 1, 7, 8, 15, 63, 64, 65, 128, 200, 327].map(|len| (start, to, len)))
+        }) {
+            let mut memory = vec![0xAA_u8; 400];
+            // SAFETY: `memory` outlives it and is not used beside it.
+            let shared = unsafe { Shared::new(NonNull::new(memory.as_mut_ptr()).unwrap(), memory.len()) };
+            assert!(shared.write(to, &source[start..start + len]));
+            let mut out = vec![0; len];
+            assert!(shared.read(to, &mut out));
+            assert_eq!(out, source[start..start + len]);
+            let untouched = [&memory[..to], &memory[to + len..]].concat();
+            assert!(untouched.iter().all(|&byte| byte == 0xAA), "{len} bytes from {start} to {to}");
+        }
     }
 }
