@@ -14,9 +14,12 @@ use crate::pattern::{Pattern, tone};
 #[derive(Debug, clap::Parser)]
 #[command(name = "mxl-generate", version)]
 struct Options {
-    /// The domain's directory; created if it does not exist.
+    /// The domain's directory.
     #[arg(short, long, value_name = "DIR")]
     domain: PathBuf,
+    /// Create the directory if it does not exist.
+    #[arg(long)]
+    create: bool,
     /// The flow's id [default: random].
     #[arg(short, long, value_name = "ID")]
     flow: Option<Uuid>,
@@ -89,8 +92,13 @@ pub fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<()> {
-    std::fs::create_dir_all(&options.domain)
-        .map_err(Failure::system(format!("create {}", options.domain.display())))?;
+    if options.create {
+        std::fs::create_dir_all(&options.domain)
+            .map_err(Failure::system(format!("create {}", options.domain.display())))?;
+    } else if !options.domain.is_dir() {
+        let missing = options.domain.display();
+        return Err(Failure::Usage(format!("--domain {missing}: no such directory; --create makes it")));
+    }
     let domain = Domain::open(&options.domain)?;
     match options.what {
         What::Video { width, height, rate, interlaced, alpha, slices } => {

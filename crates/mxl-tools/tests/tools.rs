@@ -134,3 +134,19 @@ fn what_is_not_there_is_said() {
     let output = tool("mxl-generate", &folder, &["video", "--interlaced", "--rate", "50"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("interlaced"), "{output:?}");
 }
+
+#[test]
+fn a_mistyped_directory_is_not_created() {
+    let folder = Folder::new("mistyped");
+    let wrong = folder.0.join("stduio");
+    let generate = |arguments: &[&str]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_mxl-generate"));
+        program.arg("-d").arg(&wrong).args(["-n", "1"]).args(arguments).output().unwrap()
+    };
+    let output = generate(&["video", "--width", "48", "--height", "8"]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && error.contains("stduio: no such directory"), "{error}");
+    assert!(!wrong.exists());
+    text(&generate(&["--create", "video", "--width", "48", "--height", "8"]));
+    assert!(wrong.is_dir());
+}
