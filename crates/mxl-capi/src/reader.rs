@@ -135,7 +135,7 @@ fn get_grain(
 ) -> Outcome {
     let (info, payload) = (out(places.info)?, out(places.payload)?);
     let grain = grains(handle)?.read_slices(index, slices, wait)?;
-    info.set(grain.header());
+    info.fill(|info| grain.header_into(info));
     payload.set(grain.as_ptr().cast_mut());
     Ok(())
 }

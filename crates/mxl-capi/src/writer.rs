@@ -107,7 +107,7 @@ pub unsafe extern "C" fn mxlFlowWriterOpenGrain(
         let (writer, grains) = grains(handle)?;
         let mut open = writer.open();
         let (_, at) = grains.begin(index);
-        info.set(grains.slot_header(index));
+        info.fill(|info| grains.slot_header_into(index, info));
         payload.set(at);
         *open = Some(index);
         Ok(())

@@ -1,6 +1,7 @@
 //! The border between C and Rust: no panic crosses it, and errors become statuses.
 
 use std::ffi::{CStr, c_char, c_int};
+use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mxl::{Error, Status};
@@ -123,6 +124,12 @@ impl<T> Out<T> {
     pub fn set(&self, value: T) {
         // SAFETY: not null, and the C caller's promise: it is a `T` of the caller's that this call may write.
         unsafe { self.0.write(value) };
+    }
+
+    /// The place itself, for an answer that is made there.
+    pub fn fill(&self, with: impl FnOnce(&mut MaybeUninit<T>)) {
+        // SAFETY: as for `set`; nobody else uses it during the call.
+        with(unsafe { &mut *self.0.cast() });
     }
 }
 

@@ -3,13 +3,40 @@
 //! For an ordinary copy the compiler may assume that nothing else touches the memory. These copies are done by code
 //! that is opaque to the compiler, so a racing write at worst yields a mix of old and new bytes.
 
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
+
+use zerocopy::FromBytes;
 
 /// Bytes of a [`block`].
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const BLOCK: usize = 64;
 
-/// Copies a block. `rep movsb` copies a tenth of this where the two ranges lie differently in their 16 bytes (AMD EPYC).
+/// Copies whose ends are aligned alike to 32 bytes, and as long as this, are faster by [`string`] than by blocks. Where
+/// the ends differ in their lowest four bits that has a tenth of the speed (AMD EPYC).
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+const LONG: usize = 1024;
+
+/// Copies by the string instruction.
+///
+/// # Safety
+/// As for [`bytes`].
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+unsafe fn string(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: `rep movsb` touches exactly the two ranges, and the direction flag is clear by the ABI.
+    unsafe {
+        std::arch::asm!(
+            "rep movsb",
+            inout("rcx") len => _,
+            inout("rsi") from => _,
+            inout("rdi") to => _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// Copies a block.
 ///
 /// # Safety
 /// As for [`bytes`], of [`BLOCK`] bytes.
@@ -45,10 +72,16 @@ unsafe fn block(from: *const u8, to: *mut u8) {
 #[inline]
 pub unsafe fn bytes(mut from: *const u8, mut to: *mut u8, mut len: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    while len >= BLOCK {
-        // SAFETY: a block is left of both ranges.
-        unsafe { block(from, to) };
-        (from, to, len) = (from.wrapping_add(BLOCK), to.wrapping_add(BLOCK), len - BLOCK);
+    {
+        if len >= LONG && (from as usize ^ to as usize) % 32 == 0 {
+            // SAFETY: the caller's promise.
+            return unsafe { string(from, to, len) };
+        }
+        while len >= BLOCK {
+            // SAFETY: a block is left of both ranges.
+            unsafe { block(from, to) };
+            (from, to, len) = (from.wrapping_add(BLOCK), to.wrapping_add(BLOCK), len - BLOCK);
+        }
     }
     while len >= 8 {
         // SAFETY: eight bytes are left of both ranges.
@@ -99,6 +132,22 @@ impl Shared {
         true
     }
 
+    /// Copies a value out, into memory that need not have been one before. `None` if the range was not inside.
+    #[must_use]
+    pub fn read_value<'a, T: FromBytes>(
+        &self,
+        offset: usize,
+        to: &'a mut MaybeUninit<T>,
+    ) -> Option<&'a mut T> {
+        if !self.fits(offset, size_of::<T>()) {
+            return None;
+        }
+        // SAFETY: inside the mapping, as just checked; `to` is ours alone, so they do not overlap.
+        unsafe { bytes(self.as_ptr().wrapping_add(offset), to.as_mut_ptr().cast(), size_of::<T>()) };
+        // SAFETY: every byte was just written, and any bytes are a `T`.
+        Some(unsafe { to.assume_init_mut() })
+    }
+
     /// Copies in; the range must be mapped for writing. Whether it was inside.
     #[must_use]
     pub fn write(&self, offset: usize, from: &[u8]) -> bool {
@@ -131,12 +180,13 @@ mod tests {
 
     #[test]
     fn every_length_is_copied_from_and_to_every_alignment() {
-        let source: Vec<u8> = (0..400).map(|at| (at * 7 + at / 256) as u8).collect();
+        let source: Vec<u8> = (0..1200).map(|at| (at * 7 + at / 256) as u8).collect();
         for (start, to, len) in (0..17).flat_map(|start| {
-            (0..17)
-                .flat_map(move |to| [0, 1, 7, 8, 15, 63, 64, 65, 128, 200, 327].map(|len| (start, to, len)))
+            (0..17).flat_map(move |to| {
+                [0, 1, 7, 8, 15, 63, 64, 65, 200, 1023, 1024, 1100].map(|len| (start, to, len))
+            })
         }) {
-            let mut memory = vec![0xAA_u8; 400];
+            let mut memory = vec![0xAA_u8; 1200];
             // SAFETY: `memory` outlives it and is not used beside it.
             let shared = unsafe { Shared::new(NonNull::new(memory.as_mut_ptr()).unwrap(), memory.len()) };
             assert!(shared.write(to, &source[start..start + len]));

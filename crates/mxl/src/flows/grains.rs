@@ -1,12 +1,12 @@
 //! Flows of grains: pictures, fields, blocks of ancillary data.
 
 use std::fmt;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
-use zerocopy::{FromZeros, IntoBytes};
 
 use super::copy::Shared;
 use super::definition::Geometry;
@@ -281,14 +281,27 @@ impl ReadGrain<'_> {
     pub fn header(&self) -> GrainHeader {
         header(self.slot, self.info)
     }
+
+    /// As [`header`](Self::header), into memory of the caller's.
+    pub fn header_into(&self, to: &mut MaybeUninit<GrainHeader>) {
+        header_into(self.slot, self.info, to);
+    }
 }
 
-#[inline]
 fn header(slot: &Slot, info: GrainInfo) -> GrainHeader {
-    let mut header = GrainHeader::new_zeroed();
+    let mut header = MaybeUninit::uninit();
+    *header_into(slot, info, &mut header)
+}
+
+/// Of 4 KiB that are copied once.
+#[inline]
+fn header_into<'a>(
+    slot: &Slot,
+    info: GrainInfo,
+    to: &'a mut MaybeUninit<GrainHeader>,
+) -> &'a mut GrainHeader {
     // The file was checked to be longer.
-    let _ = slot.header().read(0, header.as_mut_bytes());
-    // In place: a structure made of the rest of this one is 4 KiB copied once more.
+    let header = slot.header().read_value(0, to).expect("a slot has a header");
     header.version = layout::GRAIN_VERSION;
     header.size = size_of::<GrainHeader>() as u32;
     header.index = info.index;
@@ -363,6 +376,17 @@ impl GrainWriter {
 
     /// The header of a grain's slot, as stored in the file.
     pub fn slot_header(&self, index: u64) -> GrainHeader {
+        let (slot, info) = self.stored(index);
+        header(slot, info)
+    }
+
+    /// As [`slot_header`](Self::slot_header), into memory of the caller's.
+    pub fn slot_header_into(&self, index: u64, to: &mut MaybeUninit<GrainHeader>) {
+        let (slot, info) = self.stored(index);
+        header_into(slot, info, to);
+    }
+
+    fn stored(&self, index: u64) -> (&Slot, GrainInfo) {
         let slot = slot(&self.slots, index);
         let words = slot.words();
         let slices = words.slices.load(Ordering::Acquire);
@@ -372,7 +396,7 @@ impl GrainWriter {
             total: slices as u16,
             valid: (slices >> 16) as u16,
         };
-        header(slot, GrainInfo::new(words.index.load(Ordering::Relaxed), grain, slot))
+        (slot, GrainInfo::new(words.index.load(Ordering::Relaxed), grain, slot))
     }
 
     /// Writes the reserved part of a grain's header.
