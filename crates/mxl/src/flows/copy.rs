@@ -65,6 +65,70 @@ unsafe fn block(from: *const u8, to: *mut u8) {
     }
 }
 
+/// Whether two blocks differ.
+///
+/// # Safety
+/// As for [`bytes`], of [`BLOCK`] bytes that are only read.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+unsafe fn differ(left: *const u8, right: *const u8) -> bool {
+    let equal: u32;
+    // SAFETY: the moves read exactly the two ranges, which need no alignment for them.
+    unsafe {
+        std::arch::asm!(
+            "movdqu {a}, [{left}]",
+            "movdqu {t}, [{right}]",
+            "pcmpeqb {a}, {t}",
+            "movdqu {b}, [{left} + 16]",
+            "movdqu {t}, [{right} + 16]",
+            "pcmpeqb {b}, {t}",
+            "pand {a}, {b}",
+            "movdqu {b}, [{left} + 32]",
+            "movdqu {t}, [{right} + 32]",
+            "pcmpeqb {b}, {t}",
+            "pand {a}, {b}",
+            "movdqu {b}, [{left} + 48]",
+            "movdqu {t}, [{right} + 48]",
+            "pcmpeqb {b}, {t}",
+            "pand {a}, {b}",
+            "pmovmskb {equal:e}, {a}",
+            left = in(reg) left,
+            right = in(reg) right,
+            equal = out(reg) equal,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            t = out(xmm_reg) _,
+            options(nostack, preserves_flags, readonly),
+        );
+    }
+    equal != 0xFFFF
+}
+
+/// Copies `len` bytes, but leaves alone what is the same already: a store takes a line from the caches of others.
+///
+/// # Safety
+/// As for [`bytes`].
+unsafe fn changes(mut from: *const u8, mut to: *mut u8, mut len: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    while len >= BLOCK {
+        // SAFETY: a block is left of both ranges.
+        if unsafe { differ(from, to) } {
+            // SAFETY: as above.
+            unsafe { block(from, to) };
+        }
+        (from, to, len) = (from.wrapping_add(BLOCK), to.wrapping_add(BLOCK), len - BLOCK);
+    }
+    while len > 0 {
+        // SAFETY: a byte is left of both ranges.
+        let (new, old) = unsafe { (from.read_volatile(), to.read_volatile()) };
+        if new != old {
+            // SAFETY: as above.
+            unsafe { to.write_volatile(new) };
+        }
+        (from, to, len) = (from.wrapping_add(1), to.wrapping_add(1), len - 1);
+    }
+}
+
 /// Copies `len` bytes.
 ///
 /// # Safety
@@ -158,6 +222,17 @@ impl Shared {
         unsafe { bytes(from.as_ptr(), self.as_ptr().wrapping_add(offset), from.len()) };
         true
     }
+
+    /// As [`write`](Self::write), but leaves alone what is the same already.
+    #[must_use]
+    pub fn write_changes(&self, offset: usize, from: &[u8]) -> bool {
+        if !self.fits(offset, from.len()) {
+            return false;
+        }
+        // SAFETY: inside the mapping, as just checked; nobody writes `from`, so they do not overlap.
+        unsafe { changes(from.as_ptr(), self.as_ptr().wrapping_add(offset), from.len()) };
+        true
+    }
 }
 
 #[cfg(test)]
@@ -196,5 +271,32 @@ mod tests {
             let untouched = [&memory[..to], &memory[to + len..]].concat();
             assert!(untouched.iter().all(|&byte| byte == 0xAA), "{len} bytes from {start} to {to}");
         }
+    }
+
+    #[test]
+    fn changes_are_written_wherever_they_are() {
+        let from: Vec<u8> = (0..200).collect();
+        for at in 0..from.len() {
+            let mut memory = [&[7][..], &from, &[9]].concat();
+            memory[1 + at] ^= 0x10;
+            // SAFETY: `memory` outlives it and is not used beside it.
+            let shared = unsafe { Shared::new(NonNull::new(memory.as_mut_ptr()).unwrap(), memory.len()) };
+            assert!(shared.write_changes(1, &from) && !shared.write_changes(3, &from));
+            assert_eq!(memory, [&[7][..], &from, &[9]].concat(), "{at}");
+        }
+    }
+
+    /// Memory that may not be written is not, where nothing changes.
+    #[test]
+    fn what_is_the_same_is_not_stored() {
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+        // SAFETY: a new map, which concerns nothing else.
+        let map = unsafe { mmap_anonymous(std::ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::PRIVATE) };
+        let map = map.unwrap();
+        // SAFETY: it is unmapped below, when nobody uses it.
+        let shared = unsafe { Shared::new(NonNull::new(map.cast()).unwrap(), 4096) };
+        assert!(shared.write_changes(28, &[0; 4068]));
+        // SAFETY: the map of above.
+        unsafe { munmap(map, 4096) }.unwrap();
     }
 }

@@ -399,10 +399,10 @@ impl GrainWriter {
         (slot, GrainInfo::new(words.index.load(Ordering::Relaxed), grain, slot))
     }
 
-    /// Writes the reserved part of a grain's header.
+    /// Writes the reserved part of a grain's header, where it changes: readers have it in their caches.
     pub fn set_reserved(&self, index: u64, reserved: &[u8; 4068]) {
         // Inside the header, whose length was checked.
-        let _ = slot(&self.slots, index).header().write(28, reserved);
+        let _ = slot(&self.slots, index).header().write_changes(28, reserved);
     }
 
     fn commit(&self, info: GrainInfo, head: Head) {
