@@ -120,7 +120,9 @@ unsafe fn changes(mut from: *const u8, mut to: *mut u8, mut len: usize) {
     }
     while len > 0 {
         // SAFETY: a byte is left of both ranges.
-        let (new, old) = unsafe { (from.read_volatile(), to.read_volatile()) };
+        let new = unsafe { from.read_volatile() };
+        // SAFETY: as above.
+        let old = unsafe { to.read_volatile() };
         if new != old {
             // SAFETY: as above.
             unsafe { to.write_volatile(new) };
@@ -137,7 +139,7 @@ unsafe fn changes(mut from: *const u8, mut to: *mut u8, mut len: usize) {
 pub unsafe fn bytes(mut from: *const u8, mut to: *mut u8, mut len: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
-        if len >= LONG && (from as usize ^ to as usize) % 32 == 0 {
+        if len >= LONG && (from as usize ^ to as usize).is_multiple_of(32) {
             // SAFETY: the caller's promise.
             return unsafe { string(from, to, len) };
         }
