@@ -110,6 +110,8 @@ fn collected(program: &Path, path: &ours::Path, count: u64) -> Result<u64> {
     let mut command = Command::new("valgrind");
     command.args(["--tool=callgrind", "--fair-sched=yes", "--collect-atstart=no"]);
     command.arg(format!("--toggle-collect={}", path.function));
+    // Entered with counting on, it turns it off until it is left.
+    command.args(path.apart().map(|function| format!("--toggle-collect={function}")));
     command.arg(format!("--callgrind-out-file={}", out.display()));
     command.arg(program).args(["path", path.name, "--count", &count.to_string()]).stdin(Stdio::null());
     let output = command.output().map_err(Error::io("starting valgrind"))?;

@@ -216,6 +216,14 @@ pub struct Path {
     pub function: &'static str,
 }
 
+impl Path {
+    /// A function that the path's calls and that is not counted: what stands in for a device, of a path that ends at
+    /// the doorbell of one.
+    pub fn apart(&self) -> Option<&'static str> {
+        self.name.ends_with(", to the doorbell").then_some("*bare_efa*Pair*QueuePair*post*")
+    }
+}
+
 pub(crate) use node::Node;
 pub use paths::PATHS;
 

@@ -98,6 +98,8 @@ pub const PATHS: &[Path] = &[
     },
     Path { name: "efa-direct: write 64 B, to the doorbell", function: "*of_efa::*post_write*" },
     Path { name: "efa-direct: write 64 B, completion read", function: "*of_efa::*write_and_complete*" },
+    Path { name: "efa-direct: read 64 B, to the doorbell", function: "*of_efa::*post_read*" },
+    Path { name: "efa-direct: send 64 B, to the doorbell", function: "*of_efa::*post_message*" },
 ];
 
 /// Of the tagged messages.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ofi::raw::{
     Call, Caps, Context, Hints, Lent, Mode, MrAccess, MrAttr, MrMode, OpFlags, Piece, RemotePiece, RmaOp,
-    WaitObj,
+    SendOp, WaitObj,
 };
 
 use super::bare_efa;
@@ -17,8 +17,12 @@ use crate::{Error, Result};
 pub const PREFIX: &str = "efa: ";
 
 /// The paths that [`run`] knows: over fabric `efa-direct`.
-pub const NAMES: &[&str] =
-    &["efa-direct: write 64 B, to the doorbell", "efa-direct: write 64 B, completion read"];
+pub const NAMES: &[&str] = &[
+    "efa-direct: write 64 B, to the doorbell",
+    "efa-direct: write 64 B, completion read",
+    "efa-direct: read 64 B, to the doorbell",
+    "efa-direct: send 64 B, to the doorbell",
+];
 
 /// Two endpoints in this thread, over the device.
 pub fn sides(direct: bool) -> Result<Sides> {
@@ -42,6 +46,16 @@ pub fn sides(direct: bool) -> Result<Sides> {
 #[inline(never)]
 fn post_write(node: &Node, op: &RmaOp<'_>) -> Result<()> {
     node.endpoint.write(op).map_err(stack)
+}
+
+#[inline(never)]
+fn post_read(node: &Node, op: &RmaOp<'_>) -> Result<()> {
+    node.endpoint.read(op).map_err(stack)
+}
+
+#[inline(never)]
+fn post_message(node: &Node, op: &SendOp<'_>) -> Result<()> {
+    node.endpoint.send(op).map_err(stack)
 }
 
 #[inline(never)]
@@ -74,6 +88,18 @@ pub fn run(name: &str, count: u64) -> Result<()> {
             "efa-direct: write 64 B, to the doorbell" => {
                 post_write(sender, &op)?;
                 read_one(sender, &sender.tx)?;
+            }
+            "efa-direct: read 64 B, to the doorbell" => {
+                post_read(sender, &op)?;
+                read_one(sender, &sender.tx)?;
+            }
+            "efa-direct: send 64 B, to the doorbell" => {
+                receiver.receive(into, None, 0)?;
+                // SAFETY: as above.
+                let buf = unsafe { Lent::new(&here, &[]) };
+                post_message(sender, &SendOp::new(buf, sender.peer, context))?;
+                read_one(sender, &sender.tx)?;
+                receiver.wait_one(&receiver.rx)?;
             }
             _ => return Err(Error::NotReady(format!("path {name:?}"))),
         }

@@ -24,7 +24,7 @@ pub use crate::source::Arm;
 pub(crate) use host::Origin;
 pub use host::{Announced, Arrived, Delivery, Fault, Host, Receiving, Route, Ticket};
 pub use lanes::{Attendant, Lanes, Posted, SharedReceives};
-pub use outgoing::{OutAccess, OutAtomic, OutMessage, OutNote, OutRma};
+pub use outgoing::{OutAccess, OutAtomic, OutMessage, OutNote, OutPlain, OutRma};
 pub use part::{DomainPart, RegionData, Regions, Registered};
 pub use payload::Payload;
 pub use port::{DATA_SIZE, Held, MAX_PACKET, Port, Reaction};

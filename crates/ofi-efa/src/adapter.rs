@@ -9,7 +9,6 @@ use ofi_core::pages::Pages;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::Peer;
 
-use crate::held::InUse;
 use crate::settings;
 use crate::srd::{
     Access, Action, Completion, Device, From, QueuePair, Region, Segment, Status, To, WorkRequest,
@@ -18,6 +17,8 @@ use crate::wire::RawAddress;
 
 /// Marks requests for receives; others go by [`SlotId`].
 const RECEIVE: u64 = 1 << 63;
+/// Marks requests that are operations by themselves, which go by the operation's number. No table has so many places.
+const ALONE: u64 = 1 << 31;
 /// Requests that are no packets under way at a time: accesses to peers' memory, and messages of fabric `efa-direct`
 /// from where they lie. Packets have their room besides.
 const REQUESTS: usize = 256;
@@ -57,22 +58,10 @@ pub struct Request {
     pub data: Option<u32>,
 }
 
-/// An operation that is one request of the device.
-pub struct Single {
-    pub peer: Peer,
-    pub op: SlotId,
-    pub action: Action,
-    /// The slot that its bytes are in, if they are not in the application's memory.
-    pub slot: Option<u32>,
-    /// The registration of that memory: the operation may be gone before the device has ended the request.
-    pub region: Option<InUse>,
-}
-
 /// What is under way.
 enum Posted {
     Packet(Packet),
     Request(Request),
-    Single(Single),
 }
 
 /// Registered slots of one packet each.
@@ -108,8 +97,8 @@ pub enum Ended {
     Sent { packet: Packet, status: Status },
     /// A request of this end for a peer's memory has.
     Accessed { request: Request, status: Status },
-    /// An operation of one request has.
-    Single { single: Single, status: Status },
+    /// The request of an operation that has no other has.
+    Alone { id: SlotId, status: Status },
     /// A peer has written here, with data; the slot of the receive that this took.
     Written { slot: Option<u32>, len: usize, data: u32, from: From },
     /// Nothing that is known.
@@ -280,35 +269,31 @@ impl Adapter {
         unsafe { self.post(WorkRequest { id, to, action }) };
     }
 
-    /// Posts an operation of one request, for which there is room.
+    /// Posts the request of an operation that has no other, for which there is room.
     ///
     /// # Safety
     /// As [`Adapter::access`].
     #[inline(always)]
-    pub unsafe fn single(&mut self, to: To, single: Single) {
-        let action = single.action;
-        let id = self.posted.insert_with(|| Posted::Single(single)).to_wire();
+    pub unsafe fn alone(&mut self, to: To, op: SlotId, action: Action) {
         self.room -= 1;
         // SAFETY: the caller's promise.
-        unsafe { self.post(WorkRequest { id, to, action }) };
+        unsafe { self.post(WorkRequest { id: op.to_wire() | ALONE, to, action }) };
     }
 
-    /// Posts an operation of one request, for which there is room, and tells the device of it.
+    /// As [`Adapter::alone`], and tells the device of it.
     ///
     /// # Safety
     /// As [`Adapter::access`].
     #[inline(always)]
-    pub unsafe fn single_now(&mut self, to: To, single: Single) {
+    pub unsafe fn alone_now(&mut self, to: To, op: SlotId, action: Action) {
         if !self.untold.is_empty() || !self.returned.is_empty() {
             // SAFETY: the caller's promise.
-            unsafe { self.single(to, single) };
+            unsafe { self.alone(to, op, action) };
             return self.tell();
         }
-        let action = single.action;
-        let id = self.posted.insert_with(|| Posted::Single(single)).to_wire();
         self.room -= 1;
         self.doorbells += 1;
-        let request = [WorkRequest { id, to, action }];
+        let request = [WorkRequest { id: op.to_wire() | ALONE, to, action }];
         // SAFETY: the caller's promise.
         if let Err(error) = unsafe { self.qp.post(&request) } {
             refused(&mut self.ready, &request, &error);
@@ -318,21 +303,6 @@ impl Adapter {
     /// Bytes that a request carries itself.
     pub fn inline(&self) -> usize {
         self.inline
-    }
-
-    /// Requests in the application's memory that are operations by themselves: their numbers, and the operations.
-    pub fn lent(&self) -> Vec<(SlotId, Peer, SlotId)> {
-        let is_lent = |posted: &Posted| matches!(posted, Posted::Single(Single { slot: None, .. }));
-        let single = |id| match self.posted.get(id) {
-            Some(Posted::Single(single)) => Some((id, single.peer, single.op)),
-            _ => None,
-        };
-        self.posted.ids(is_lent).into_iter().filter_map(single).collect()
-    }
-
-    /// Whether a request is under way.
-    pub fn is_posted(&self, id: SlotId) -> bool {
-        self.posted.get(id).is_some()
     }
 
     /// Has everything that is under way come back. Nothing more is sent or received.
@@ -346,7 +316,7 @@ impl Adapter {
         let is_request = |completion: &Completion| match completion {
             Completion::Sent { id, .. } => {
                 let posted = self.posted.get(SlotId::from_wire(*id));
-                matches!(posted, Some(Posted::Request(_) | Posted::Single(_)))
+                id & ALONE != 0 || matches!(posted, Some(Posted::Request(_)))
             }
             _ => false,
         };
@@ -385,15 +355,15 @@ impl Adapter {
             Completion::Received { id, len, data, from } => {
                 Ended::Received { slot: (id & !RECEIVE) as u32, len, data, from }
             }
+            Completion::Sent { id, status } if id & ALONE != 0 => {
+                self.room += 1;
+                Ended::Alone { id: SlotId::from_wire(id & !ALONE), status }
+            }
             Completion::Sent { id, status } => match self.posted.remove(SlotId::from_wire(id)) {
                 Some(Posted::Packet(packet)) => Ended::Sent { packet, status },
                 Some(Posted::Request(request)) => {
                     self.room += 1;
                     Ended::Accessed { request, status }
-                }
-                Some(Posted::Single(single)) => {
-                    self.room += 1;
-                    Ended::Single { single, status }
                 }
                 None => Ended::Nothing,
             },

@@ -7,6 +7,7 @@ use ofi_core::domain::DomainPart;
 use ofi_core::keys::Accessor;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::Peer;
+use rustc_hash::FxHashMap;
 
 use crate::Efa;
 use crate::adapter::Adapter;
@@ -14,6 +15,7 @@ use crate::held::Regions;
 use crate::ids::Ids;
 use crate::native::{Rdma, Transfer};
 use crate::settings::Chosen;
+use crate::single::Alone;
 use crate::transfer::{Answering, Incoming};
 use crate::wire::Features;
 
@@ -31,6 +33,8 @@ pub struct Common {
     pub rdma: Rdma,
     /// What it moves now: after the adapter, whose end stops it.
     pub transfers: Slots<Transfer>,
+    /// What is left of operations that are gone while their one request is the device's.
+    pub orphans: FxHashMap<SlotId, Alone>,
     /// What peers name by numbers of 32 bits.
     pub ids: Ids<Entry>,
     /// Lanes with something to do.

@@ -7,7 +7,7 @@ use ofi_api::{Address, EpOption, Errno, Error, Info, OpFlags, Result, Statistic}
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{
-    Arm, Host, Lanes, OutAccess, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted,
+    Arm, Host, Lanes, OutAccess, OutAtomic, OutMessage, OutNote, OutPlain, OutRma, Peer, Posted,
 };
 
 use crate::lanes::EfaLanes;
@@ -93,6 +93,13 @@ unsafe impl Lanes<Efa> for State {
         sent
     }
 
+    #[inline(always)]
+    fn begin_now<H: Host<Efa>>(&mut self, host: &mut H, out: &OutPlain) -> bool {
+        let Self::Open(lanes) = self else { return false };
+        let direct = lanes.common.direct && out.tag.is_none();
+        direct && lanes.lanes[out.peer as usize].send_alone_now(&mut lanes.common, host, out)
+    }
+
     fn send<H: Host<Efa>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
         let lanes = self.open()?;
         let lane = &mut lanes.lanes[out.peer as usize];
@@ -154,11 +161,10 @@ unsafe impl Lanes<Efa> for State {
         }
     }
 
-    fn abandon(&mut self, peer: Peer, _id: SlotId, op: &mut Op) -> bool {
+    fn removed(&mut self, peer: Peer, id: SlotId, op: Op) {
         if let Self::Open(lanes) = self {
-            lanes.lanes[peer as usize].abandoned(&mut lanes.common, op);
+            lanes.lanes[peer as usize].abandoned(&mut lanes.common, id, op);
         }
-        false
     }
 
     fn discard(&mut self, peer: Peer, token: Token) {

@@ -9,10 +9,10 @@ use ofi_core::transport::{Host, Peer};
 use rustc_hash::FxHashMap;
 
 use crate::Efa;
-use crate::adapter::{Mark, Packet, Single};
+use crate::adapter::{Mark, Packet};
 use crate::common::{Common, Entry};
 use crate::op::{Op, Work};
-use crate::srd::{Status, To};
+use crate::srd::{Action, Status, To};
 use crate::transfer::Incoming;
 use crate::window::Window;
 use crate::wire::{self, Control, Features, Handshake, Header, Message, Origin, RawAddress};
@@ -85,8 +85,8 @@ pub struct Lane {
     pub transfers: usize,
     /// Those with requests that are not posted.
     pub accessing: VecDeque<SlotId>,
-    /// Operations of one request that are not.
-    pub singles: VecDeque<Single>,
+    /// Operations whose one request is not.
+    pub singles: VecDeque<(SlotId, Action)>,
     /// Messages that could not be read, and are to be sent: their numbers here.
     pub nacked: FxHashMap<u32, u32>,
     /// Bytes that are sent ahead of messages that the peer has not read yet.
@@ -415,10 +415,14 @@ impl Lane {
     }
 
     /// An operation is gone with its context.
-    pub fn abandoned(&mut self, common: &mut Common, op: &Op) {
-        match &op.work {
+    pub fn abandoned(&mut self, common: &mut Common, id: SlotId, op: Op) {
+        match op.work {
             // The end of its requests says that it is over.
-            Work::Native(_) | Work::Alone(_) => return,
+            Work::Native(_) => return,
+            Work::Alone(alone) => {
+                common.orphans.insert(id, alone);
+                return;
+            }
             Work::Lent(lent) => self.runts = self.runts.saturating_sub(lent.runt),
             Work::Packed | Work::Out { .. } | Work::In { .. } => {}
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ofi_api::{Errno, Info, OpFlags, Result};
 use ofi_core::domain::DomainPart;
-use ofi_core::slots::Slots;
+use ofi_core::slots::{SlotId, Slots};
 use ofi_core::sys::{Timer, WaitSet};
 use ofi_core::transport::{Arm, Host, Peer, Posted};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -18,7 +18,9 @@ use crate::ids::Ids;
 use crate::lane::Lane;
 use crate::message::{Broken, Flow};
 use crate::native::{End, Rdma};
+use crate::op::{Op, Work};
 use crate::options::Options;
+use crate::single::Alone;
 use crate::srd::{From, Status};
 use crate::wire::{Control, Header, Malformed, Origin, Packet, RawAddress, parse};
 use crate::{Efa, address, settings};
@@ -70,6 +72,7 @@ impl EfaLanes {
             settings: settings::Chosen::now(),
             regions: Regions::default(),
             transfers: Slots::default(),
+            orphans: FxHashMap::default(),
             ids: Ids::default(),
             dirty: Vec::new(),
             stalled: Vec::new(),
@@ -289,13 +292,7 @@ impl EfaLanes {
                 let lane = &mut self.lanes[request.peer as usize];
                 lane.accessed(&mut self.common, host, request, status);
             }
-            Ended::Single { single, status } => {
-                if status == Status::Done {
-                    self.met(single.peer);
-                }
-                let lane = &mut self.lanes[single.peer as usize];
-                lane.single_ended(&mut self.common, host, single, status);
-            }
+            Ended::Alone { id, status } => self.alone_ended(host, id, status),
             Ended::Written { slot, len, data, from } => {
                 let sender = match self.common.direct {
                     true => self.sender(host, from),
@@ -331,6 +328,21 @@ impl EfaLanes {
                 self.common.adapter.receive(slot);
             }
         }
+    }
+
+    /// The request of an operation has ended that has no other.
+    fn alone_ended<H: Host<Efa>>(&mut self, host: &mut H, id: SlotId, status: Status) {
+        let peer = match host.own_op(id) {
+            Some(Op { work: Work::Alone(alone), .. }) => alone.peer,
+            _ => match self.common.orphans.get(&id) {
+                Some(alone) => alone.peer,
+                None => return,
+            },
+        };
+        if status == Status::Done {
+            self.met(peer);
+        }
+        self.lanes[peer as usize].single_ended(&mut self.common, host, (peer, id), status);
     }
 
     fn take_packet<H: Host<Efa>>(&mut self, host: &mut H, peer: Peer, packet: &Packet<'_>, bytes: &[u8]) {
@@ -465,8 +477,8 @@ impl EfaLanes {
     /// Waits until the device is done with memory of receives and accesses that have ended.
     pub fn settle_receives<H: Host<Efa>>(&mut self, host: &mut H) {
         let common = &mut self.common;
-        for lane in &mut self.lanes {
-            lane.drop_singles(common, host);
+        for (peer, lane) in self.lanes.iter_mut().enumerate() {
+            lane.drop_singles(common, host, peer as Peer);
         }
         let mut gone = common.transfers.ids(|_| true);
         gone.retain(|&id| match common.transfers.get(id).map(|transfer| (transfer.peer, &transfer.end)) {
@@ -481,28 +493,20 @@ impl EfaLanes {
                 self.lanes[peer as usize].stop_transfer(common, host, id);
             }
         }
-        let mut alone = common.adapter.lent();
-        alone.retain(|&(_, peer, op)| host.op(peer, op).is_none());
         let end = common.adapter.now() + SETTLE;
         let mut stopped = false;
         loop {
-            gone.retain(|&id| common.transfers.get(id).is_some_and(|transfer| transfer.posted > 0));
-            alone.retain(|&(id, ..)| common.adapter.is_posted(id));
-            if gone.is_empty() && alone.is_empty() {
+            gone.retain(|&id| {
+                self.common.transfers.get(id).is_some_and(|transfer| transfer.posted > 0)
+            });
+            if gone.is_empty() && !self.common.orphans.values().any(Alone::is_lent) {
                 return;
             }
-            common.adapter.refill();
-            while let Some(ended) = common.adapter.next_accessed() {
-                match ended {
-                    Ended::Accessed { request, status } => {
-                        self.lanes[request.peer as usize].accessed(common, host, request, status);
-                    }
-                    Ended::Single { single, status } => {
-                        self.lanes[single.peer as usize].single_ended(common, host, single, status);
-                    }
-                    _ => {}
-                }
+            self.common.adapter.refill();
+            while let Some(ended) = self.common.adapter.next_accessed() {
+                self.take(host, ended);
             }
+            let common = &mut self.common;
             // The device reports every request in the end: after a peer's silence, or as its queue pair stops.
             if common.adapter.now() >= end && !std::mem::replace(&mut stopped, true) {
                 tracing::error!(target: "ofi::efa::ep_ctrl", "a device does not give memory back: its queue pair is stopped");

@@ -288,7 +288,7 @@ impl Lane {
     /// Gives up what is not posted of all transfers: the lane is lost.
     pub fn stop_accesses<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) {
         self.accessing.clear();
-        self.stop_singles(common, host);
+        self.stop_singles(common, host, peer);
         for id in common.transfers.ids(|transfer| transfer.peer == peer) {
             self.stop_transfer(common, host, id);
         }

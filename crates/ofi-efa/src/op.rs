@@ -69,4 +69,10 @@ impl Op {
     pub fn packed(awaits: bool) -> Self {
         Self { work: Work::Packed, unacked: 1, making: false, awaits, id: 0 }
     }
+
+    /// Of one request of the device.
+    #[inline(always)]
+    pub fn alone(alone: Alone) -> Self {
+        Self { work: Work::Alone(alone), unacked: 0, making: false, awaits: true, id: 0 }
+    }
 }

@@ -4,13 +4,14 @@
 //! Memory that the application has registered is used in place. Other memory is copied through a slot if it fits into
 //! one, and otherwise registered for the operation.
 
-use ofi_api::{Errno, Error, OpFlags, Piece, RemotePiece, Result};
+use ofi_api::{Error, OpFlags, Piece, RemotePiece, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Host, OutAccess, OutRma, Payload, Peer, Posted, RemoteData, Ticket};
+use ofi_core::transport::{
+    Host, OutAccess, OutPlain, OutRma, Payload, Peer, Posted, RemoteData, RxName, Ticket,
+};
 
 use crate::Efa;
-use crate::adapter::Single;
 use crate::common::Common;
 use crate::held::InUse;
 use crate::lane::Lane;
@@ -18,23 +19,61 @@ use crate::native::Native;
 use crate::op::{Op, Work};
 use crate::srd::{Action, Remote, Segment, Status};
 
-/// An access of one request, as its owner would have to be asked for it; or a message.
+/// An operation of one request: all that the request's end needs, as it ends under the operation's number.
+#[derive(Debug)]
 pub struct Alone {
-    access: Option<Access>,
-}
-
-struct Access {
-    write: bool,
+    pub peer: Peer,
+    kind: Kind,
+    /// The application's memory.
     piece: Piece,
-    remote: RemotePiece,
-    told: Option<RemoteData>,
+    /// Its registration.
+    lkey: u32,
+    /// The peer's memory.
+    at: Remote,
+    /// What the peer is told.
+    data: Option<u32>,
+    memory: Memory,
 }
 
-/// Memory of an operation: what the device is told, the slot if it is one, the registration if it is the application's.
-struct Memory {
-    segment: Segment,
-    slot: Option<u32>,
-    region: Option<InUse>,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Send,
+    Read,
+    Write,
+}
+
+/// What an operation holds while its request is the device's.
+#[derive(Debug)]
+enum Memory {
+    /// Nothing: it has no bytes.
+    Nothing,
+    /// A slot, which its bytes go through.
+    Slot(u32),
+    /// The registration of the application's memory.
+    Region(InUse),
+}
+
+impl Alone {
+    /// Whether the device uses the application's memory.
+    pub fn is_lent(&self) -> bool {
+        matches!(self.memory, Memory::Region(_))
+    }
+
+    /// The request.
+    #[inline(always)]
+    fn action(&self, common: &Common) -> Action {
+        let Self { kind, piece: Piece { addr, len, .. }, lkey, at, data, .. } = *self;
+        let local = match self.memory {
+            Memory::Slot(slot) => common.adapter.lend(slot, len),
+            Memory::Nothing => common.adapter.lend(0, 0),
+            Memory::Region(_) => Segment { addr, len, lkey },
+        };
+        match kind {
+            Kind::Send => Action::Send { from: local, inline: false, data },
+            Kind::Read => Action::Read { into: local, at },
+            Kind::Write => Action::Write { from: local, at, data },
+        }
+    }
 }
 
 impl Lane {
@@ -62,25 +101,22 @@ impl Lane {
         let Some((lkey, held)) = found else { return false };
         let segment = Segment { addr: piece.addr, len: piece.len, lkey };
         let at = Remote { addr: remote.addr, rkey: remote.key as u32 };
-        let action = match write {
-            true => Action::Write { from: segment, at, data: None },
-            false => Action::Read { into: segment, at },
+        let (kind, action) = match write {
+            true => (Kind::Write, Action::Write { from: segment, at, data: None }),
+            false => (Kind::Read, Action::Read { into: segment, at }),
         };
         self.outstanding += 1;
         self.transfers += 1;
-        // Over `efa-direct` nobody else is asked.
-        let direct = common.direct;
-        let op = host.open_with(peer, ticket, || {
-            let access = (!direct).then_some(Access { write, piece, remote, told: None });
-            Op { work: Work::Alone(Alone { access }), unacked: 0, making: false, awaits: true, id: 0 }
+        let id = host.open_with(peer, ticket, || {
+            let memory = Memory::Region(held);
+            Op::alone(Alone { peer, kind, piece, lkey, at, data: None, memory })
         });
-        let single = Single { peer, op, action, slot: None, region: Some(held) };
         if alone {
-            // SAFETY: its memory is registered, as the request holds it, and lent until it has ended.
-            unsafe { common.adapter.single_now(self.to, single) };
+            // SAFETY: its memory is registered, as the operation holds it, and lent until it has ended.
+            unsafe { common.adapter.alone_now(self.to, id, action) };
         } else {
             // SAFETY: as above.
-            unsafe { common.adapter.single(self.to, single) };
+            unsafe { common.adapter.alone(self.to, id, action) };
         }
         match write {
             true => common.counts.native_writes += 1,
@@ -89,11 +125,47 @@ impl Lane {
         true
     }
 
-    /// Memory that the device reads, or writes if `fills`. `None`: it cannot be registered.
-    fn memory(common: &mut Common, piece: &Piece, fills: bool, injected: bool) -> Result<Option<Memory>> {
+    /// Sends a message of fabric `efa-direct` as most are, at once: of registered memory, too long to be in the request.
+    /// `false` says that nothing happened, and that [`Lane::send`] knows why or does what else it takes.
+    #[inline(always)]
+    pub fn send_alone_now<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        &OutPlain { piece, peer, ticket, .. }: &OutPlain,
+    ) -> bool {
+        let fits = piece.len > common.adapter.inline() && piece.len <= common.adapter.mtu;
+        if !fits || !self.may_send_now() || !self.singles.is_empty() || !common.adapter.has_room() {
+            return false;
+        }
+        // SAFETY: as in `access_now`.
+        let found = unsafe { common.regions.find(&common.domain.transport, piece.addr, piece.len) };
+        let Some((lkey, held)) = found else { return false };
+        self.outstanding += 1;
+        self.transfers += 1;
+        let id = host.open_with(peer, ticket, || {
+            let (kind, at, memory) = (Kind::Send, Remote { addr: 0, rkey: 0 }, Memory::Region(held));
+            Op::alone(Alone { peer, kind, piece, lkey, at, data: None, memory })
+        });
+        let from = Segment { addr: piece.addr, len: piece.len, lkey };
+        let action = Action::Send { from, inline: false, data: None };
+        // SAFETY: its memory is registered, as the operation holds it, and lent until it has ended.
+        unsafe { common.adapter.alone_now(self.to, id, action) };
+        common.counts.sent += 1;
+        common.counts.eager += 1;
+        true
+    }
+
+    /// Memory that the device reads, or writes if `fills`, and its key. `None`: it cannot be registered.
+    fn memory(
+        common: &mut Common,
+        piece: &Piece,
+        fills: bool,
+        injected: bool,
+    ) -> Result<Option<(u32, Memory)>> {
         let &Piece { addr, len, .. } = piece;
         if len == 0 {
-            return Ok(Some(Memory { segment: common.adapter.lend(0, 0), slot: None, region: None }));
+            return Ok(Some((0, Memory::Nothing)));
         }
         let short = len <= common.adapter.mtu;
         let domain = &common.domain.transport;
@@ -101,25 +173,20 @@ impl Lane {
             // SAFETY: lent until the operation ends, which it does after the device's request (`Lane::is_busy`,
             // `settle_receives`).
             if let Some((lkey, region)) = unsafe { common.regions.find(domain, addr, len) } {
-                let segment = Segment { addr, len, lkey };
-                return Ok(Some(Memory { segment, slot: None, region: Some(region) }));
+                return Ok(Some((lkey, Memory::Region(region))));
             }
         }
         if short {
             let slot = common.adapter.take_slot().ok_or(Error::AGAIN)?;
-            let segment = common.adapter.lend(slot, len);
             if !fills {
                 // SAFETY: the piece is lent during the call; a slot has room for a packet.
-                unsafe { copy::bytes(addr, segment.addr, len) };
+                unsafe { copy::bytes(addr, common.adapter.outgoing(slot), len) };
             }
-            return Ok(Some(Memory { segment, slot: Some(slot), region: None }));
+            return Ok(Some((0, Memory::Slot(slot))));
         }
         // SAFETY: as above.
         match unsafe { domain.local(addr, len) } {
-            Ok(region) => {
-                let segment = Segment { addr, len, lkey: region.lkey() };
-                Ok(Some(Memory { segment, slot: None, region: Some(common.regions.hold(region)) }))
-            }
+            Ok(region) => Ok(Some((region.lkey(), Memory::Region(common.regions.hold(region))))),
             Err(error) => {
                 tracing::debug!(target: "ofi::efa::ep_data", %error, "an access goes through the peer");
                 Ok(None)
@@ -144,15 +211,11 @@ impl Lane {
             return Err(Error::AGAIN);
         }
         let injected = out.flags.contains(OpFlags::INJECT);
-        let Some(memory) = Self::memory(common, piece, !out.write, injected)? else { return Ok(None) };
-        let at = Remote { addr: remote.addr, rkey };
-        let action = match out.write {
-            true => Action::Write { from: memory.segment, at, data },
-            false => Action::Read { into: memory.segment, at },
-        };
-        let access = Access { write: out.write, piece: *piece, remote: *remote, told: out.remote_data() };
-        let alone = Alone { access: Some(access) };
-        self.post_alone(common, host, (out.peer, out.ticket), alone, action, (memory.slot, memory.region));
+        let Some((lkey, memory)) = Self::memory(common, piece, !out.write, injected)? else { return Ok(None) };
+        let kind = if out.write { Kind::Write } else { Kind::Read };
+        let (peer, at) = (out.peer, Remote { addr: remote.addr, rkey });
+        let alone = Alone { peer, kind, piece: *piece, lkey, at, data, memory };
+        self.post_alone(common, host, out.ticket, alone);
         match out.write {
             true => common.counts.native_writes += 1,
             false => common.counts.native_reads += 1,
@@ -176,8 +239,9 @@ impl Lane {
         // SAFETY: lent until the operation ends, which it does after the device's request (`Lane::is_busy`).
         let found = unsafe { common.regions.find(&common.domain.transport, addr, len) };
         let Some((lkey, region)) = found else { return false };
-        let action = Action::Send { from: Segment { addr, len, lkey }, inline: false, data };
-        self.post_alone(common, host, (peer, ticket), Alone { access: None }, action, (None, Some(region)));
+        let (kind, at, memory) = (Kind::Send, Remote { addr: 0, rkey: 0 }, Memory::Region(region));
+        let alone = Alone { peer, kind, piece: Piece::new(addr, len), lkey, at, data, memory };
+        self.post_alone(common, host, ticket, alone);
         common.counts.sent += 1;
         true
     }
@@ -186,53 +250,50 @@ impl Lane {
         &mut self,
         common: &mut Common,
         host: &mut H,
-        (peer, ticket): (Peer, Ticket),
+        ticket: Ticket,
         alone: Alone,
-        action: Action,
-        (slot, region): (Option<u32>, Option<InUse>),
     ) {
         self.outstanding += 1;
-        let op = Op { work: Work::Alone(alone), unacked: 0, making: false, awaits: true, id: 0 };
-        let single = Single { peer, op: host.open(peer, ticket, op), action, slot, region };
         self.transfers += 1;
+        let (peer, action) = (alone.peer, alone.action(common));
+        let id = host.open(peer, ticket, Op::alone(alone));
         if self.may_flush() {
-            // SAFETY: its memory is registered, as the request holds it, and lent until it has ended.
-            unsafe { common.adapter.single(self.to, single) };
+            // SAFETY: its memory is registered, as the operation holds it, and lent until it has ended.
+            unsafe { common.adapter.alone(self.to, id, action) };
         } else {
-            self.singles.push_back(single);
+            self.singles.push_back((id, action));
             common.hold(&mut self.is_dirty, peer);
         }
     }
 
     /// Posts what waits. `false`: there is no room.
     pub fn flush_singles(&mut self, common: &mut Common) -> bool {
-        while let Some(single) = self.singles.pop_front() {
+        while let Some(&(id, action)) = self.singles.front() {
             if !common.adapter.has_room() {
-                self.singles.push_front(single);
                 return false;
             }
             // SAFETY: as in `post_alone`.
-            unsafe { common.adapter.single(self.to, single) };
+            unsafe { common.adapter.alone(self.to, id, action) };
+            self.singles.pop_front();
         }
         true
     }
 
-    /// A request has ended.
+    /// A request of the lane has ended.
     pub fn single_ended<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        single: Single,
+        (peer, id): (Peer, SlotId),
         status: Status,
     ) {
-        let peer = single.peer;
         match status {
             // A message, or a write with data, whose peer has no receive.
             Status::NotReady if self.ending.is_none() && self.dead.is_none() => {
                 self.rest(common, peer);
                 // Memory of an operation that is gone is lent no more.
-                if host.op(peer, single.op).is_some() {
-                    self.singles.push_back(single);
+                if let Some(Op { work: Work::Alone(alone), .. }) = host.op(peer, id) {
+                    self.singles.push_back((id, alone.action(common)));
                     return common.hold(&mut self.is_dirty, peer);
                 }
             }
@@ -240,25 +301,25 @@ impl Lane {
             Status::Done => self.took(),
             Status::BadAddress | Status::Refused(_) | Status::Failed(_) => {}
         }
-        self.finish_alone(common, host, single, status);
+        self.finish_alone(common, host, (peer, id), status);
         if self.ending.is_some() || self.dead.is_some() {
             common.hold(&mut self.is_dirty, peer);
         }
     }
 
     /// Ends what is not posted: the lane is lost.
-    pub fn stop_singles<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H) {
-        for single in std::mem::take(&mut self.singles) {
-            self.finish_alone(common, host, single, Status::Flushed);
+    pub fn stop_singles<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) {
+        for (id, _) in std::mem::take(&mut self.singles) {
+            self.finish_alone(common, host, (peer, id), Status::Flushed);
         }
     }
 
     /// Ends what is not posted of operations that are gone: their memory is lent no more.
-    pub fn drop_singles<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H) {
-        for single in std::mem::take(&mut self.singles) {
-            match host.op(single.peer, single.op) {
-                Some(_) => self.singles.push_back(single),
-                None => self.finish_alone(common, host, single, Status::Flushed),
+    pub fn drop_singles<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) {
+        for (id, action) in std::mem::take(&mut self.singles) {
+            match host.op(peer, id) {
+                Some(_) => self.singles.push_back((id, action)),
+                None => self.finish_alone(common, host, (peer, id), Status::Flushed),
             }
         }
     }
@@ -268,70 +329,66 @@ impl Lane {
         &mut self,
         common: &mut Common,
         host: &mut H,
-        Single { peer, op, slot, region, .. }: Single,
+        (peer, id): (Peer, SlotId),
         status: Status,
     ) {
         self.transfers -= 1;
-        // Before the application has its memory back.
-        if let Some(region) = region {
-            common.regions.release(region);
-        }
-        self.end_alone(common, host, (peer, op), slot, status);
-        if let Some(slot) = slot {
-            common.adapter.give_slot(slot);
-        }
-    }
-
-    fn end_alone<H: Host<Efa>>(
-        &mut self,
-        common: &mut Common,
-        host: &mut H,
-        (peer, id): (Peer, SlotId),
-        slot: Option<u32>,
-        status: Status,
-    ) {
         let Some(Op { work: Work::Alone(alone), .. }) = host.op(peer, id) else {
             // Its context was closed.
             self.outstanding = self.outstanding.saturating_sub(1);
+            if let Some(alone) = common.orphans.remove(&id) {
+                common.let_go(alone.memory);
+            }
             return;
         };
-        let bytes = slot.map(|slot| common.adapter.outgoing(slot).cast_const());
+        let memory = std::mem::replace(&mut alone.memory, Memory::Nothing);
+        let slot = match memory {
+            Memory::Slot(slot) => Some(common.adapter.outgoing(slot).cast_const()),
+            Memory::Nothing | Memory::Region(_) => None,
+        };
+        let Alone { kind, piece, at, data, .. } = *alone;
         if status == Status::Done
-            && let Some(from) = bytes
-            && let Some(Access { write: false, piece, .. }) = &alone.access
+            && kind == Kind::Read
+            && let Some(from) = slot
         {
             // SAFETY: the device has read as many bytes into the slot; the piece is lent until the read ends.
             unsafe { copy::bytes(from, piece.addr, piece.len) };
         }
+        let bytes = match status {
+            Status::BadAddress if self.ending.is_none() && self.is_own() == Some(true) => {
+                let bytes = slot.filter(|_| kind == Kind::Write).map(|from| {
+                    let mut bytes = vec![0u8; piece.len];
+                    // SAFETY: both have `len` bytes; the slot is this access's.
+                    unsafe { copy::bytes(from, bytes.as_mut_ptr(), piece.len) };
+                    Payload::owned(bytes.into())
+                });
+                Some(bytes)
+            }
+            _ => None,
+        };
+        // Before the application has its memory back.
+        common.let_go(memory);
+        if let Some(bytes) = bytes {
+            let told = data.map(|value| RemoteData { value: value.into(), rx: RxName::ANY });
+            let remote = [RemotePiece { addr: at.addr, len: piece.len, key: at.rkey.into() }].into();
+            let (write, pieces) = (kind == Kind::Write, [piece].into());
+            let native = Native { write, pieces, remote, len: piece.len, told };
+            return self.ask_owner(common, host, peer, id, native, bytes);
+        }
         let result = match status {
             Status::Done => Ok(()),
-            Status::BadAddress if self.ending.is_none() && self.is_own() == Some(true) => {
-                if let Some(access) = alone.access.take() {
-                    return self.ask_instead(common, host, (peer, id), access, bytes);
-                }
-                Err(Errno::EIO)
-            }
             status => Err(self.failure(status)),
         };
         self.finish(common, host, peer, id, result);
     }
+}
 
-    fn ask_instead<H: Host<Efa>>(
-        &mut self,
-        common: &mut Common,
-        host: &mut H,
-        (peer, id): (Peer, SlotId),
-        Access { write, piece, remote, told }: Access,
-        slot: Option<*const u8>,
-    ) {
-        let len = piece.len;
-        let bytes = slot.filter(|_| write).map(|from| {
-            let mut bytes = vec![0u8; len];
-            // SAFETY: both have `len` bytes; the slot is this access's.
-            unsafe { copy::bytes(from, bytes.as_mut_ptr(), len) };
-            Payload::owned(bytes.into())
-        });
-        let native = Native { write, pieces: [piece].into(), remote: [remote].into(), len, told };
-        self.ask_owner(common, host, peer, id, native, bytes);
+impl Common {
+    fn let_go(&mut self, memory: Memory) {
+        match memory {
+            Memory::Nothing => {}
+            Memory::Slot(slot) => self.adapter.give_slot(slot),
+            Memory::Region(region) => self.regions.release(region),
+        }
     }
 }

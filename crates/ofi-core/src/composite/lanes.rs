@@ -350,6 +350,21 @@ unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
         }
     }
 
+    fn removed(&mut self, peer: Peer, id: SlotId, op: OpOf<P>) {
+        match op {
+            Either::Near(op) => {
+                if let (Some(near), Some(local)) = (&mut self.near, self.routes.local(NEAR, peer)) {
+                    near.lanes.removed(local, id, op);
+                }
+            }
+            Either::Far(op) => {
+                if let Some(local) = self.routes.local(FAR, peer) {
+                    self.far.removed(local, id, op);
+                }
+            }
+        }
+    }
+
     fn settle_receives<H: Host<Both<P>>>(&mut self, host: &mut H) {
         self.settle_near(host);
         let mut heard = false;

@@ -266,6 +266,10 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
         self.host.op(self.routes.peer(S::INDEX, peer), id).and_then(S::own_mut)
     }
 
+    fn own_op(&mut self, id: SlotId) -> Option<&mut <S::Is as Transport>::Op> {
+        self.host.own_op(id).and_then(S::own_mut)
+    }
+
     fn finish(
         &mut self,
         peer: Peer,

@@ -52,8 +52,11 @@ impl<T: Transport> State<T> {
                 }
                 _ => false,
             };
-            if !goes_on {
-                self.ends.tx.ops.remove(id);
+            if !goes_on
+                && let Some(op) = self.ends.tx.ops.remove(id)
+                && let Some(lanes) = &mut self.lanes
+            {
+                lanes.removed(op.peer, id, op.op);
             }
         }
     }

@@ -302,6 +302,11 @@ impl<T: Transport> Host<T> for Ends<T> {
         self.tx.ops.get_mut(id).filter(|op| op.peer == peer).map(|op| &mut op.op)
     }
 
+    #[inline]
+    fn own_op(&mut self, id: SlotId) -> Option<&mut T::Op> {
+        self.tx.ops.get_mut(id).map(|op| &mut op.op)
+    }
+
     fn finish(&mut self, peer: Peer, id: SlotId, result: Result<(), Errno>) -> Option<T::Op> {
         if let Err(errno) = result {
             return self.finish_failed(peer, id, Fault { errno, number: errno.get() });

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ofi_api::{
-    Call, CompletionFlags, Context, Errno, Error, FiAddr, OpFlags, ReceiveOp, Result, RmaOp, SendOp, TagMatch,
+    Call, CompletionFlags, Context, Errno, Error, FiAddr, OpFlags, Piece, ReceiveOp, Result, RmaOp, SendOp, TagMatch,
 };
 
 use super::transmit::send_flags;
@@ -12,7 +12,7 @@ use crate::cntr::Kind;
 use crate::cq::Credit;
 use crate::lock::Guard;
 use crate::transport::Posted as Outcome;
-use crate::transport::{Lanes, OutAccess, OutMessage, OutRma, Peer, Route, RxName, Ticket, Transport};
+use crate::transport::{Lanes, OutAccess, OutMessage, OutPlain, OutRma, Peer, Route, RxName, Ticket, Transport};
 
 #[cold]
 pub(super) fn not_enabled() -> Error {
@@ -131,7 +131,7 @@ impl<T: Transport> State<T> {
         // SAFETY: the piece is lent for reading.
         let sent = unsafe { lanes.send_now::<TAGGED>(peer, tag, piece.addr, piece.len, injected) };
         if !sent {
-            return false;
+            return !injected && self.begin_now::<TAGGED>((op, piece), peer, tag, signal);
         }
         let counts = &mut self.ends.tx.counts;
         counts.messages += 1;
@@ -139,6 +139,28 @@ impl<T: Transport> State<T> {
         if signal {
             self.ends.boxes.sent(op.context, send_flags(TAGGED));
         }
+        true
+    }
+
+    /// The same, where the message's end comes later.
+    #[inline(always)]
+    fn begin_now<const TAGGED: bool>(
+        &mut self,
+        (op, piece): (&SendOp<'_>, &Piece),
+        peer: Peer,
+        tag: u64,
+        signal: bool,
+    ) -> bool {
+        let (len, route, flags) = (piece.len, Route::ENDPOINT, send_flags(TAGGED));
+        let ticket = Ticket { context: op.context, flags, signal, len, route, at: 0 };
+        let out = OutPlain { piece: *piece, peer, tag: TAGGED.then_some(tag), ticket };
+        let Some((lanes, host)) = self.split() else { return false };
+        if !lanes.begin_now(host, &out) {
+            return false;
+        }
+        let counts = &mut self.ends.tx.counts;
+        counts.messages += 1;
+        counts.bytes += len as u64;
         true
     }
 

@@ -204,6 +204,9 @@ pub trait Host<T: Transport> {
     /// The transport's part of an open operation to `peer`: `None` if `id` is stale, forged, or another peer's.
     fn op(&mut self, peer: Peer, id: SlotId) -> Option<&mut T::Op>;
 
+    /// The same, whoever's peer it is: for numbers that only this end's device was told.
+    fn own_op(&mut self, id: SlotId) -> Option<&mut T::Op>;
+
     /// An operation has finished; its slot is gone. Reports it, and hands the transport's part back.
     fn finish(&mut self, peer: Peer, id: SlotId, result: Result<(), Errno>) -> Option<T::Op>;
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use ofi_api::{Address, EpOption, Errno, Error, Piece, Result, Statistic};
 
-use super::{Arm, Held, Host, OutAccess, OutAtomic, OutMessage, OutNote, OutRma, Peer, Transport};
+use super::{Arm, Held, Host, OutAccess, OutAtomic, OutMessage, OutNote, OutPlain, OutRma, Peer, Transport};
 use crate::slots::SlotId;
 
 /// What became of a posted operation.
@@ -81,6 +81,13 @@ pub unsafe trait Lanes<T: Transport>: Send {
         false
     }
 
+    /// Begins to send a message that [`Lanes::send_now`] cannot finish at once, if it is as most are and can leave now:
+    /// its operation is open then ([`Host::open`]). `false` says that nothing happened, and [`Lanes::send`] is called.
+    #[inline]
+    fn begin_now<H: Host<T>>(&mut self, _host: &mut H, _out: &OutPlain) -> bool {
+        false
+    }
+
     /// Sends a message.
     ///
     /// # Errors
@@ -134,6 +141,10 @@ pub unsafe trait Lanes<T: Transport>: Send {
     fn abandon(&mut self, _peer: Peer, _id: SlotId, _op: &mut T::Op) -> bool {
         false
     }
+
+    /// The operation that a closing context posted is over, and no more in the core's table; [`Lanes::abandon`] was asked
+    /// before, unless there was too much to copy. [`Lanes::settle_receives`] follows.
+    fn removed(&mut self, _peer: Peer, _id: SlotId, _op: T::Op) {}
 
     /// Receives have ended that were being filled, without [`Host::received`], or reads without [`Host::finish`]: their
     /// context was closed, or another transport's failure ended them. When this returns, nobody writes into memory of a

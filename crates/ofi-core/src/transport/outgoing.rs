@@ -60,6 +60,19 @@ impl OutRma<'_> {
     }
 }
 
+/// A message as most are: of one piece, not injected, with no flags.
+#[derive(Clone, Copy)]
+pub struct OutPlain {
+    /// The bytes.
+    pub piece: Piece,
+    /// The destination.
+    pub peer: Peer,
+    /// The tag, of one that has it.
+    pub tag: Option<u64>,
+    /// What [`Host::open`](super::Host::open) needs.
+    pub ticket: Ticket,
+}
+
 /// A remote read or write as most are: of one piece at either end, not empty, with nothing to tell the peer and no
 /// flags but those that its end satisfies (`FI_COMPLETION`, `FI_TRANSMIT_COMPLETE`).
 #[derive(Clone, Copy)]
