@@ -48,9 +48,10 @@ fn post_write(node: &Node, op: &RmaOp<'_>) -> Result<()> {
     node.endpoint.write(op).map_err(stack)
 }
 
+/// Its error is another one than a write's, so that the compiler does not make one function of both.
 #[inline(never)]
 fn post_read(node: &Node, op: &RmaOp<'_>) -> Result<()> {
-    node.endpoint.read(op).map_err(stack)
+    node.endpoint.read(op).map_err(|error| Error::Stack(format!("a read: {error}")))
 }
 
 #[inline(never)]

@@ -28,6 +28,25 @@ impl State {
         Self::Closed { domain: Arc::clone(domain), info: Box::new(info.clone()), options: Options::default() }
     }
 
+    /// # Safety
+    /// As [`Lanes::send_now`].
+    unsafe fn inject_now<const TAGGED: bool>(
+        &mut self,
+        peer: Peer,
+        tag: u64,
+        from: *const u8,
+        len: usize,
+    ) -> bool {
+        let Self::Open(lanes) = self else { return false };
+        let lane = &mut lanes.lanes[peer as usize];
+        // SAFETY: the caller's promise.
+        let sent = unsafe { lane.inject_now::<TAGGED>(&mut lanes.common, peer, tag, from, len) };
+        if sent {
+            lanes.common.adapter.tell();
+        }
+        sent
+    }
+
     #[inline]
     fn open(&mut self) -> Result<&mut EfaLanes> {
         match self {
@@ -70,7 +89,7 @@ unsafe impl Lanes<Efa> for State {
         self.open()?.peer_at(host, address::raw(address)?)
     }
 
-    #[inline]
+    #[inline(always)]
     unsafe fn send_now<const TAGGED: bool>(
         &mut self,
         peer: Peer,
@@ -83,14 +102,8 @@ unsafe impl Lanes<Efa> for State {
         if !injected {
             return false;
         }
-        let Self::Open(lanes) = self else { return false };
-        let lane = &mut lanes.lanes[peer as usize];
         // SAFETY: the caller's promise.
-        let sent = unsafe { lane.inject_now::<TAGGED>(&mut lanes.common, peer, tag, from, len) };
-        if sent {
-            lanes.common.adapter.tell();
-        }
-        sent
+        unsafe { self.inject_now::<TAGGED>(peer, tag, from, len) }
     }
 
     #[inline(always)]

@@ -45,14 +45,15 @@ impl Regions {
     /// The memory is lent until the operation has ended, which gives the use back.
     #[inline(always)]
     pub unsafe fn find(&mut self, domain: &Domain, addr: *mut u8, len: usize) -> Option<(u32, InUse)> {
-        let start = addr.addr();
         // Before anything is found.
         let removals = domain.cache.removals();
         let Last { covers, lkey, at, removals: known } = &self.last;
+        // Before the range this is beyond any length.
+        let skip = addr.addr().wrapping_sub(covers.start);
+        let covered = covers.end - covers.start;
         if *known == removals
-            && covers.start <= start
-            && start <= covers.end
-            && len <= covers.end - start
+            && skip <= covered
+            && len <= covered - skip
             && let Some(held) = self.all.get_mut(*at as usize)
         {
             held.uses += 1;

@@ -15,8 +15,8 @@ use crate::domain::DomainPart;
 use crate::slots::SlotId;
 use crate::sys::WaitSet;
 use crate::transport::{
-    Arm, Attendant, Held, Host, Lanes, OutAccess, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted,
-    SharedReceives, Transport,
+    Arm, Attendant, Held, Host, Lanes, OutAccess, OutAtomic, OutMessage, OutNote, OutPlain, OutRma, Peer,
+    Posted, SharedReceives, Transport,
 };
 
 /// The near transport of an enabled endpoint.
@@ -261,6 +261,19 @@ unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
         let route = self.route(host, out.peer)?;
         let out = OutMessage { peer: route.local(), ..*out };
         over!(self, route, host, |lanes, host| lanes.send(host, &out))
+    }
+
+    #[inline(always)]
+    fn begin_now<H: Host<Both<P>>>(&mut self, host: &mut H, out: &OutPlain) -> bool {
+        let route = self.routes.get(out.peer);
+        // The near transport finishes such messages at once, if it can.
+        if route.is_open() || route.side() == NEAR {
+            return false;
+        }
+        self.pace.wake();
+        let mut heard = false;
+        let out = OutPlain { peer: route.local(), ..*out };
+        self.far.begin_now(&mut FarHost::<P, H>::new(&mut self.routes, host, &mut heard), &out)
     }
 
     #[inline(always)]

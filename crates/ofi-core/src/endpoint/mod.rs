@@ -493,12 +493,12 @@ impl<T: Transport> Endpoint for Ep<T> {
 
     fn write(&self, op: &RmaOp<'_>) -> Result<()> {
         self.core.born.check()?;
-        self.core.rma(op, true)
+        self.core.rma::<true>(op)
     }
 
     fn read(&self, op: &RmaOp<'_>) -> Result<()> {
         self.core.born.check()?;
-        self.core.rma(op, false)
+        self.core.rma::<false>(op)
     }
 
     fn atomic(&self, op: &AtomicOp<'_>) -> Result<()> {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use ofi_api::{
-    Call, CompletionFlags, Context, Errno, Error, FiAddr, OpFlags, Piece, ReceiveOp, Result, RmaOp, SendOp, TagMatch,
+    Call, CompletionFlags, Context, Errno, Error, FiAddr, OpFlags, Piece, ReceiveOp, Result, RmaOp, SendOp,
+    TagMatch,
 };
 
 use super::transmit::send_flags;
@@ -12,7 +13,9 @@ use crate::cntr::Kind;
 use crate::cq::Credit;
 use crate::lock::Guard;
 use crate::transport::Posted as Outcome;
-use crate::transport::{Lanes, OutAccess, OutMessage, OutPlain, OutRma, Peer, Route, RxName, Ticket, Transport};
+use crate::transport::{
+    Lanes, OutAccess, OutMessage, OutPlain, OutRma, Peer, Route, RxName, Ticket, Transport,
+};
 
 #[cold]
 pub(super) fn not_enabled() -> Error {
@@ -201,7 +204,8 @@ impl<T: Transport> State<T> {
     /// A read or a write as most are, as [`State::send_now`] for sends: plain, of one piece at either end, to a peer
     /// that has its lane.
     #[inline(always)]
-    fn access_now(&mut self, op: &RmaOp<'_>, write: bool) -> bool {
+    fn access_now<const WRITE: bool>(&mut self, op: &RmaOp<'_>) -> bool {
+        let write = WRITE;
         let quick = self.ends.tx.quick_access[usize::from(write)];
         let ([piece], [remote]) = (op.buf.pieces(), op.remote) else { return false };
         let len = piece.len;
@@ -284,14 +288,15 @@ impl<T: Transport> EpCore<T> {
         self.posted(guard, outcome)
     }
 
-    pub(super) fn rma(&self, op: &RmaOp<'_>, write: bool) -> Result<()> {
+    #[inline(always)] // so that each of the two calls knows what it is
+    pub(super) fn rma<const WRITE: bool>(&self, op: &RmaOp<'_>) -> Result<()> {
         let mut guard = self.state.lock();
-        if guard.access_now(op, write) {
+        if guard.access_now::<WRITE>(op) {
             drop(guard);
             self.domain.works.run_if_due();
             return Ok(());
         }
-        let outcome = guard.rma(0, op, write);
+        let outcome = guard.rma(0, op, WRITE);
         self.posted(guard, outcome)
     }
 

@@ -186,8 +186,8 @@ impl<T: Transport> Target for EpCore<T> {
             DeferredOp::SendTagged(op, tag) => self.send::<true>(op, *tag),
             DeferredOp::Receive(op) => self.receive::<false>(op, TagMatch::default()),
             DeferredOp::ReceiveTagged(op, tag) => self.receive::<true>(op, *tag),
-            DeferredOp::Write(op) => self.rma(op, true),
-            DeferredOp::Read(op) => self.rma(op, false),
+            DeferredOp::Write(op) => self.rma::<true>(op),
+            DeferredOp::Read(op) => self.rma::<false>(op),
             DeferredOp::Atomic(op) => self.atomic(op),
         }
     }
