@@ -3,8 +3,10 @@
 
 use std::sync::Arc;
 
-use ofi_efa::srd::{Access, Device, Region};
-use ofi_efa::wire::{Control, Form, Iov, Iovs, Message, Origin, Own, Packet, RawAddress, parse};
+use ofi_efa::srd::{Access, Completion, Device, Region};
+use ofi_efa::wire::{
+    Control, Features, Form, Handshake, Iov, Iovs, Message, Origin, Own, Packet, RawAddress, parse,
+};
 use ofi_testkit::prelude::*;
 use ofi_testkit::srd::Handle;
 
@@ -277,4 +279,119 @@ fn a_peer_of_c_s_that_takes_nothing_is_not_asked_again_and_again() {
     wait::drive_through(Duration::from_millis(2500), &[&side]);
     assert!(side.statistic("efa_not_ready") > 10, "what is for it is sent again");
     assert!(side.statistic("efa_packets_now") <= 2, "a greeting and the message");
+}
+
+impl Raw {
+    /// The next message as it came, with its immediate data.
+    pub fn next_message(&mut self, side: &Side, what: &str) -> (Vec<u8>, Option<u32>) {
+        wait::drive(&[side], what, || self.try_message())
+    }
+
+    /// The same, if there is one.
+    pub fn try_message(&mut self) -> Option<(Vec<u8>, Option<u32>)> {
+        self.qp.poll(&mut self.came).unwrap();
+        match self.came.pop_front()? {
+            Completion::Received { id, len, data, .. } => Some((self.taken(id, len), data)),
+            _ => None,
+        }
+    }
+
+    /// Says what it can do, and that it wants messages at the queue pair of `bare`.
+    pub fn wants_messages_at(&mut self, bare: (u32, u32)) {
+        let features = Features::of(&[C, &[Features::USER_RECV_QP]].concat());
+        self.send(&Packet::Handshake(Handshake {
+            features,
+            user_recv_qp: Some(bare),
+            ..Handshake::default()
+        }));
+    }
+}
+
+/// An endpoint for messages of one packet without tags, whose peers of C's may receive in place.
+fn side_of_short() -> Side {
+    let kit: &dyn Kit = &EfaPair;
+    let side = kit.opening().hints(|hints| on_own_device(hints).caps(Caps::MSG)).open_disabled().unwrap();
+    assert_eq!(side.info.fabric_attr.name, "efa");
+    side.ep.set_option(EpOption::MaxMsgSize, 8760).unwrap();
+    side.ep.enable().unwrap();
+    side
+}
+
+/// A peer that receives in place: its queue pairs for packets and for messages, and its number at the endpoint.
+fn in_place(side: &Side) -> (Raw, Raw, FiAddr) {
+    let (raw, bare) = (Raw::silent(&DEVICE, side, RECEIVES), Raw::silent(&DEVICE, side, RECEIVES));
+    let to = side.insert_address(&Address::new(side.name().format(), &raw.address.to_bytes()));
+    (raw, bare, to)
+}
+
+#[test]
+fn a_peer_that_receives_in_place_gets_messages_without_headers_elsewhere() {
+    let _alone = alone();
+    let side = side_of_short();
+    let (mut raw, mut bare, to) = in_place(&side);
+    let from = Memory::patterned(8760, 3);
+    let send = |len: usize, data: u64| side.out(to, from.slice(..len)).context(2).data(data).send();
+    let early = send(64, 7).unwrap_err();
+    assert_eq!(early.errno(), Errno::EAGAIN, "it is asked first what it can do");
+    raw.next(&side, "the question", |packet| matches!(packet, Packet::Write(_)));
+    raw.wants_messages_at((bare.address.qpn.into(), bare.address.connid));
+    for (at, len) in [64, 0, 1, 33, 8760].into_iter().enumerate() {
+        wait::drive(&[&side], "a message", || send(len, at as u64).ok());
+        let (bytes, data) = bare.next_message(&side, "a message without a header");
+        assert_eq!((bytes, data), (from.bytes()[..len].to_vec(), Some(at as u32)), "{len} bytes");
+        wait::drive(&[&side], "its end", || side.next_of(2)).done();
+    }
+    side.out(to, from.slice(..64)).inject().send().unwrap();
+    assert_eq!(bare.next_message(&side, "an injected one"), (from.bytes()[..64].to_vec(), None));
+    assert_eq!(
+        send(64, 1 << 32).unwrap_err().errno(),
+        Errno::EOPNOTSUPP,
+        "data that the device has no room for"
+    );
+    // Where it is not ready, the message comes later, to the same place.
+    let (mut sent, mut waits, mut came) = (0, false, 0);
+    wait::drive(&[&side], "more messages than it has receives", || {
+        if sent < 2 * RECEIVES {
+            match send(64, 9) {
+                Ok(()) => sent += 1,
+                Err(_) => waits = true,
+            }
+        }
+        if waits && bare.try_message().is_some_and(|(bytes, _)| bytes == from.bytes()[..64]) {
+            came += 1;
+        }
+        (came == 2 * RECEIVES).then_some(())
+    });
+    assert!(side.statistic("efa_not_ready") > 0);
+}
+
+#[test]
+fn tags_and_strange_places_are_refused_towards_and_of_a_peer_that_receives_in_place() {
+    let _alone = alone();
+    let side = side();
+    let (mut raw, mut bare, to) = in_place(&side);
+    let from = Memory::patterned(64, 3);
+    // An endpoint with tags has no such peers in C's eyes: nobody is asked before.
+    side.out(to, &from).context(2).send().unwrap();
+    raw.next(&side, "a message with a header", |packet| matches!(packet, Packet::Message(_)));
+    raw.wants_messages_at((bare.address.qpn.into(), bare.address.connid));
+    let refused = wait::drive(&[&side], "a refusal", || {
+        side.out(to, &from).context(3).tag(1).send().err().filter(|error| error.errno() != Errno::EAGAIN)
+    });
+    assert_eq!(refused.errno(), Errno::EOPNOTSUPP, "{refused}");
+    let refused = side.out(to, &Memory::new(8761)).context(3).send().unwrap_err();
+    assert_eq!(refused.errno(), Errno::EOPNOTSUPP, "{refused}");
+    wait::drive(&[&side], "a message", || side.out(to, &from).context(4).send().ok());
+    assert_eq!(bare.next_message(&side, "a message without a header").0, from.bytes());
+    // Queue pairs have 16 bits: whoever names another is given up.
+    let (mut raw, _bare, to) = in_place(&side);
+    raw.wants_messages_at((1 << 16, 1));
+    let error = wait::drive(&[&side], "the end of such a peer", || {
+        let _ = side.out(to, &from).context(5).send();
+        match side.next()? {
+            Event::Failed(error) => Some(error),
+            Event::Done(..) => None,
+        }
+    });
+    assert_eq!(error.err, Errno::EIO);
 }

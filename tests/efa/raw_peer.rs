@@ -21,12 +21,12 @@ const MTU: usize = 8760;
 
 /// A peer on the device's own interface. What it lends the device stays to the end of the process.
 pub struct Raw {
-    qp: Box<dyn QueuePair>,
+    pub qp: Box<dyn QueuePair>,
     /// Its name.
     pub address: RawAddress,
     to: To,
     slots: &'static mut [[u8; MTU]],
-    came: VecDeque<Completion>,
+    pub came: VecDeque<Completion>,
     packets: VecDeque<Vec<u8>>,
 }
 
@@ -88,15 +88,22 @@ impl Raw {
             self.qp.poll(&mut self.came).unwrap();
             while let Some(came) = self.came.pop_front() {
                 if let Completion::Received { id, len, .. } = came {
-                    let slot = &mut self.slots[id as usize];
-                    self.packets.push_back(slot[..len].to_vec());
-                    let into = Segment { addr: slot.as_mut_ptr(), len: MTU, lkey: 0 };
-                    // SAFETY: what came was copied.
-                    unsafe { self.qp.receive(&[(id, into)]) }.unwrap();
+                    let bytes = self.taken(id, len);
+                    self.packets.push_back(bytes);
                 }
             }
             let at = self.packets.iter().position(|bytes| parse(bytes).is_ok_and(|(_, it)| which(&it)))?;
             self.packets.remove(at)
         })
+    }
+
+    /// The bytes of a slot, which receives again.
+    pub fn taken(&mut self, id: u64, len: usize) -> Vec<u8> {
+        let slot = &mut self.slots[id as usize];
+        let bytes = slot[..len].to_vec();
+        let into = Segment { addr: slot.as_mut_ptr(), len: MTU, lkey: 0 };
+        // SAFETY: what came was copied.
+        unsafe { self.qp.receive(&[(id, into)]) }.unwrap();
+        bytes
     }
 }

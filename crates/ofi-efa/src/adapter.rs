@@ -45,6 +45,8 @@ pub struct Packet {
     /// What the peer is told besides: of a packet that has no header.
     pub data: Option<u32>,
     pub mark: Mark,
+    /// It goes to the peer's queue pair for messages without headers ([`crate::lane::Lane::bare`]).
+    pub bare: bool,
 }
 
 /// A request to read or write a peer's memory.

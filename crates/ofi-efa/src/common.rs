@@ -23,6 +23,8 @@ use crate::wire::Features;
 pub struct Common {
     pub domain: Arc<DomainPart<Efa>>,
     pub caps: Caps,
+    /// Peers like this endpoint may take messages without headers alone ([`crate::bare`]).
+    pub meets_bare: bool,
     /// There are no headers: one operation is one request of the device.
     pub direct: bool,
     pub adapter: Adapter,

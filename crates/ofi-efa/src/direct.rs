@@ -76,6 +76,19 @@ impl Lane {
             common.counts.eager += 1;
             return Ok(Posted::Pending);
         }
+        self.send_slot(common, host, out, data)
+    }
+
+    /// Sends a message without a header through a slot: over this fabric, or to where the peer wants it
+    /// ([`crate::bare`]).
+    pub fn send_slot<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        out: &OutMessage<'_>,
+        data: Option<u32>,
+    ) -> Result<Posted> {
+        let (peer, len, bare) = (out.peer, out.len, self.bare.is_some());
         let slot = common.adapter.take_slot().ok_or(Error::AGAIN)?;
         common.counts.eager += 1;
         // SAFETY: the pieces are lent, and a slot has room for a packet.
@@ -89,7 +102,7 @@ impl Lane {
             self.outstanding += 1;
             Mark::Op(host.open(peer, out.ticket, Op::packed(false)))
         };
-        self.post(common, Packet { peer, slot, len, data, mark });
+        self.post(common, Packet { peer, slot, len, data, mark, bare });
         Ok(if mark == Mark::Detached { Posted::Done } else { Posted::Pending })
     }
 }

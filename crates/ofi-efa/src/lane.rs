@@ -54,6 +54,8 @@ pub struct Lane {
     pub to: To,
     /// What the peer can do, once it has said so.
     pub features: Option<Features>,
+    /// Where it wants messages, without headers: endpoints of libfabric 1.22 to 2.5 that receive in place.
+    pub bare: Option<To>,
     /// Which accesses to its memory are the device's.
     pub native: Accesses,
     /// The peer was told what this end can do.
@@ -123,6 +125,7 @@ impl Lane {
             address,
             to: To { handle, qpn: address.qpn, qkey: address.connid },
             features: None,
+            bare: None,
             native: Accesses::default(),
             greeted: false,
             dismissals: 0,
@@ -225,7 +228,7 @@ impl Lane {
         {
             put(common.adapter.outgoing(slot), header);
             fill(common.adapter.outgoing(slot).wrapping_add(header.len()));
-            return self.post(common, Packet { peer, slot, len: header.len() + len, data: None, mark });
+            return self.post(common, Packet { peer, slot, len: header.len() + len, data: None, mark, bare: false });
         }
         let mut bytes = vec![0u8; header.len() + len].into_boxed_slice();
         bytes[..header.len()].copy_from_slice(header);
@@ -257,7 +260,8 @@ impl Lane {
 
     /// Posts a packet that is in its slot.
     pub fn post(&mut self, common: &mut Common, packet: Packet) {
-        common.adapter.send(self.to, packet);
+        let to = if packet.bare { self.bare.unwrap_or(self.to) } else { self.to };
+        common.adapter.send(to, packet);
         self.inflight += 1;
         common.counts.sent += 1;
     }
@@ -276,7 +280,7 @@ impl Lane {
             let len = frame.bytes.len();
             put(common.adapter.outgoing(slot), &frame.bytes);
             self.waiting -= len;
-            self.post(common, Packet { peer, slot, len, data: None, mark: frame.mark });
+            self.post(common, Packet { peer, slot, len, data: None, mark: frame.mark, bare: false });
         }
         let posted = self.flush_accesses(common);
         self.flush_streams(common, host, peer) && posted
@@ -295,7 +299,7 @@ impl Lane {
         }
         let Some(slot) = common.adapter.take_slot() else { return false };
         let len = fill(common, common.adapter.outgoing(slot));
-        self.post(common, Packet { peer, slot, len, data: None, mark });
+        self.post(common, Packet { peer, slot, len, data: None, mark, bare: false });
         true
     }
 
@@ -473,7 +477,7 @@ impl Lane {
             let Some(slot) = common.adapter.take_slot() else { return self.queue.push_front(frame) };
             let len = frame.bytes.len();
             put(common.adapter.outgoing(slot), &frame.bytes);
-            self.post(common, Packet { peer, slot, len, data: None, mark: frame.mark });
+            self.post(common, Packet { peer, slot, len, data: None, mark: frame.mark, bare: false });
         }
     }
 
@@ -489,7 +493,7 @@ impl Lane {
     pub fn dismiss(&mut self, common: &mut Common, peer: Peer, packet: &wire::Packet<'_>) {
         match packet {
             wire::Packet::Bye => return,
-            wire::Packet::Handshake(shake) => self.learn(common, shake.features),
+            wire::Packet::Handshake(shake) => _ = self.learn(common, shake),
             _ => {}
         }
         if self.dead.is_none() {
@@ -526,7 +530,7 @@ impl Lane {
     fn last_word(&mut self, common: &mut Common, peer: Peer, header: &Header) {
         let Some(slot) = common.adapter.take_slot() else { return };
         put(common.adapter.outgoing(slot), header.bytes());
-        self.post(common, Packet { peer, slot, len: header.bytes().len(), data: None, mark: Mark::Nothing });
+        self.post(common, Packet { peer, slot, len: header.bytes().len(), data: None, mark: Mark::Nothing, bare: false });
     }
 
     /// Takes the end of a packet when nobody wants to know of it any more.
@@ -551,7 +555,7 @@ impl Lane {
         let inflight = self.inflight;
         let old = std::mem::replace(self, Self::new(self.address, self.to.handle));
         (self.dead, self.features, self.greeted) = (Some(errno), old.features, old.greeted);
-        self.native = old.native;
+        (self.native, self.bare) = (old.native, old.bare);
         self.dismissals = old.dismissals;
         // Their slots come back with their completions.
         (self.inflight, self.is_dirty, self.is_stalled) = (inflight, old.is_dirty, old.is_stalled);

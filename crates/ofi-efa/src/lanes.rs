@@ -66,6 +66,7 @@ impl EfaLanes {
         let common = Common {
             domain: Arc::clone(domain),
             caps: info.caps,
+            meets_bare: crate::bare::meets(info.caps, options, adapter.mtu),
             rdma: Rdma::of(&domain.transport.device.limits(), options),
             direct: info.fabric_attr.name == crate::provider::DIRECT,
             adapter,
@@ -357,7 +358,7 @@ impl EfaLanes {
         let taken = match packet {
             Packet::Control(control) => lane.take_control(common, host, peer, control),
             Packet::Handshake(shake) => {
-                lane.learn(common, shake.features);
+                let learned = lane.learn(common, shake);
                 for (id, errno) in std::mem::take(&mut lane.unsaid) {
                     lane.refuse(common, peer, id, errno);
                 }
@@ -366,7 +367,7 @@ impl EfaLanes {
                         lane.control(common, peer, Control::Receipt { send_id, msg_id });
                     }
                 }
-                Ok(())
+                learned
             }
             Packet::Message(message) => lane.take_ordered(common, host, peer, message.msg_id, packet, bytes),
             Packet::Atomic(atomic) => lane.take_ordered(common, host, peer, atomic.msg_id, packet, bytes),

@@ -15,6 +15,7 @@
 mod adapter;
 mod address;
 mod atomic;
+mod bare;
 mod common;
 mod direct;
 mod domain;

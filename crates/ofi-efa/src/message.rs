@@ -87,7 +87,7 @@ impl Lane {
         // A peer that is not known may not be there, which its sender is told; one that is paused or resting takes
         // nothing.
         let known = self.features.is_some() || common.direct;
-        if !known || self.paused & 1 != 0 || !self.may_send_now() || (TAGGED && common.direct) {
+        if !known || self.bare.is_some() || self.paused & 1 != 0 || !self.may_send_now() || (TAGGED && common.direct) {
             return false;
         }
         let header = match common.direct {
@@ -109,10 +109,8 @@ impl Lane {
         }
         self.detached += 1;
         common.counts.eager += 1;
-        self.post(
-            common,
-            adapter::Packet { peer, slot, len: head.len() + len, data: None, mark: Mark::Detached },
-        );
+        let (len, mark) = (head.len() + len, Mark::Detached);
+        self.post(common, adapter::Packet { peer, slot, len, data: None, mark, bare: false });
         true
     }
 
@@ -129,6 +127,9 @@ impl Lane {
         }
         if self.paused & 1 != 0 {
             return Err(Error::AGAIN);
+        }
+        if let Some(sent) = self.send_bare(common, host, out) {
+            return sent;
         }
         let own = self.own(common, out.peer, out.rx)?;
         let confirm = out.flags.intersects(OpFlags::DELIVERY_COMPLETE | OpFlags::MATCH_COMPLETE);

@@ -25,13 +25,14 @@ use crate::Efa;
 use crate::adapter::Request;
 use crate::common::Common;
 use crate::lane::{Accesses, Lane};
+use crate::message::Broken;
 use crate::op::{Op, Work};
 use crate::options::Options;
 use crate::region::Local;
 use crate::rma::iovs;
-use crate::srd::Status;
+use crate::srd::{Status, To};
 use crate::transfer::{Incoming, Target};
-use crate::wire::Features;
+use crate::wire::{Features, Handshake};
 
 /// The longest request, whatever more the device can.
 const LONGEST: usize = 1 << 30;
@@ -74,9 +75,20 @@ pub struct Native {
 
 impl Lane {
     /// The peer has said what it can do.
-    pub fn learn(&mut self, common: &Common, features: Features) {
-        self.features.get_or_insert(features);
-        self.decide(common);
+    ///
+    /// # Errors
+    /// It wants messages at a queue pair that no device has, or does not say which.
+    pub fn learn(&mut self, common: &Common, shake: &Handshake) -> Result<(), Broken> {
+        if self.features.is_none() {
+            self.features = Some(shake.features);
+            self.decide(common);
+            if shake.features.has(Features::USER_RECV_QP) {
+                let (qpn, qkey) = shake.user_recv_qp.ok_or(Broken)?;
+                let qpn = u16::try_from(qpn).map_err(|_| Broken)?;
+                self.bare = Some(To { qpn, qkey, ..self.to });
+            }
+        }
+        Ok(())
     }
 
     /// Decides which accesses to the peer's memory are this end's device's.

@@ -21,6 +21,8 @@ pub struct Options {
     pub rnr_retry: Option<u8>,
     /// The device leaves peers' memory alone.
     pub no_rdma: bool,
+    /// Bytes of the longest message without a tag.
+    pub longest: Option<usize>,
 }
 
 impl Options {
@@ -29,6 +31,7 @@ impl Options {
         match option {
             EpOption::EfaRnrRetry => self.rnr_retry = u8::try_from(value).ok(),
             EpOption::EfaUseDeviceRdma => self.no_rdma = value == 0,
+            EpOption::MaxMsgSize => self.longest = Some(value),
             _ => {}
         }
     }

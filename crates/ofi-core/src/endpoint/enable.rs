@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ofi_api::{Caps, Errno, Error, Result};
+use ofi_api::{Caps, EpOption, Errno, Error, Result};
 
 use super::EpCore;
 use crate::auth;
@@ -79,6 +79,7 @@ impl<T: Transport> EpCore<T> {
         state.key_in_use = key.map(|(_, in_use)| in_use);
         lanes.permit_shared_memory(state.shared_memory);
         state.own_options.iter().for_each(|&(option, value)| lanes.set_option(option, value));
+        lanes.set_option(EpOption::MaxMsgSize, state.ends.tx.limits.message);
         let name = lanes.enable(state.name.as_ref())?;
         state.name = Some(name);
         let rx = &mut state.ends.rx;

@@ -142,8 +142,8 @@ pub unsafe trait Lanes<T: Transport>: Send {
         false
     }
 
-    /// The operation that a closing context posted is over, and no more in the core's table; [`Lanes::abandon`] was asked
-    /// before, unless there was too much to copy. [`Lanes::settle_receives`] follows.
+    /// An operation of a closing context is over, and no more in the core's table; [`Lanes::abandon`] was asked before,
+    /// unless there was too much to copy. [`Lanes::settle_receives`] follows.
     fn removed(&mut self, _peer: Peer, _id: SlotId, _op: T::Op) {}
 
     /// Receives have ended that were being filled, without [`Host::received`], or reads without [`Host::finish`]: their
@@ -173,7 +173,8 @@ pub unsafe trait Lanes<T: Transport>: Send {
     /// does not say that there is no other way.
     fn permit_shared_memory(&mut self, _permitted: bool) {}
 
-    /// Says before [`Lanes::enable`] what an option of the transport's own was set to ([`Transport::option`]).
+    /// Says before [`Lanes::enable`] what an option of the transport's own was set to ([`Transport::option`]), and how
+    /// long messages may be (`FI_OPT_MAX_MSG_SIZE`).
     fn set_option(&mut self, _option: EpOption, _value: usize) {}
 
     /// Who has the endpoint say what it owes when a peer asks after it and the application does not look.

@@ -1,0 +1,75 @@
+//! Messages to peers that receive in place: endpoints of libfabric 1.22 to 2.5 that were opened for untagged messages
+//! of one packet alone, without order and without shared memory, under `FI_MR_LOCAL` (section 4.8 of the protocol).
+//!
+//! Such a peer names a second queue pair in its handshake (bit 7). It takes messages there and nowhere else: whole, in
+//! one packet without a header, remote CQ data as immediate data. An endpoint that may have such peers, as it was
+//! opened in that manner itself, sends no message before it has heard what its peer can do. C's does so too.
+
+use ofi_api::{Caps, Errno, Error, OpFlags, Result};
+use ofi_core::transport::{Host, OutMessage, Posted};
+
+use crate::Efa;
+use crate::common::Common;
+use crate::lane::Lane;
+use crate::options::Options;
+
+/// Whether peers of an endpoint that are opened as it is may receive in place. What C asks for besides is not known
+/// here: an order that the application wants, and `FI_MR_LOCAL`.
+pub fn meets(caps: Caps, options: &Options, mtu: usize) -> bool {
+    let is_short = options.longest.is_some_and(|longest| longest <= mtu);
+    is_short && !caps.intersects(Caps::TAGGED | Caps::ATOMIC | Caps::DIRECTED_RECV)
+}
+
+fn refused(expected: String, found: String) -> Error {
+    Error::wanted(
+        Errno::EOPNOTSUPP,
+        "a message to an endpoint of libfabric 1.22 to 2.5 that receives in place",
+        expected,
+        found,
+        "open the peer with FI_TAGGED, or for longer messages",
+    )
+}
+
+impl Lane {
+    /// Sends a message to a peer that receives in place, or says why not yet. `None`: it goes the usual way.
+    pub fn send_bare<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        out: &OutMessage<'_>,
+    ) -> Option<Result<Posted>> {
+        if self.bare.is_none() {
+            if !common.meets_bare || self.features.is_some() || self.dead.is_some() {
+                return None;
+            }
+            self.ask(common, out.peer);
+            return Some(Err(Error::AGAIN));
+        }
+        Some(self.send_to_bare(common, host, out))
+    }
+
+    fn send_to_bare<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        out: &OutMessage<'_>,
+    ) -> Result<Posted> {
+        if out.tagged {
+            return Err(refused("one without a tag".into(), format!("tag {:#x}", out.tag)));
+        }
+        if out.len > common.adapter.mtu {
+            return Err(refused(format!("{} bytes at most", common.adapter.mtu), out.len.to_string()));
+        }
+        let data = match out.flags.contains(OpFlags::REMOTE_CQ_DATA).then(|| u32::try_from(out.data)) {
+            None => None,
+            Some(Ok(data)) => Some(data),
+            Some(Err(_)) => {
+                return Err(refused("remote CQ data of 32 bits".into(), format!("{:#x}", out.data)));
+            }
+        };
+        if !self.may_send_now() {
+            return Err(Error::AGAIN);
+        }
+        self.send_slot(common, host, out, data)
+    }
+}
