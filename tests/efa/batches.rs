@@ -174,3 +174,45 @@ fn requests_that_the_device_refuses_fail_by_its_reason_and_the_lane_goes_on() {
     pair.done(&pair.a);
     memory.check(64, 3);
 }
+
+/// What leaves with one ring of the doorbell is refused as a whole.
+#[test]
+fn of_a_batch_that_the_device_refuses_every_operation_ends_and_nothing_is_lost() {
+    let _alone = alone();
+    for direct in [false, true] {
+        let pair = if direct { direct_pair(Caps::MSG | Caps::RMA) } else { pair() };
+        let (memory, from) = (Memory::new(4096), Memory::patterned(4096, 3));
+        let (region, _own) =
+            (pair.b.register(&memory, RIGHTS).unwrap(), pair.a.register(&from, RIGHTS).unwrap());
+        let back = Memory::new(4096);
+        let into: Vec<Memory> = (0..4).map(|_| Memory::new(4096)).collect();
+        let post = || {
+            for at in 0..4 {
+                let out = || pair.a.out(pair.to_b, &from).msg(OpFlags::COMPLETION | OpFlags::MORE);
+                out().context(10 + at).write(&[remote(&region)]).unwrap();
+                out().context(20 + at).send().unwrap();
+                let last = if at == 3 { OpFlags::empty() } else { OpFlags::MORE };
+                let read = pair.a.out(pair.to_b, &back).msg(OpFlags::COMPLETION | last);
+                read.context(30 + at).read(&[remote(&region)]).unwrap();
+            }
+        };
+        DEVICE.refuse_requests(true);
+        let told = doorbells(&pair.a, post);
+        assert_eq!(told, 1);
+        // A packet that does not leave ends its lane where messages have an order; everything ends either way.
+        let mut ended: Vec<usize> = (0..12).map(|_| pair.failed(&pair.a).op_context.0).collect();
+        ended.sort_unstable();
+        let all = [10, 20, 30].into_iter().flat_map(|first| first..first + 4);
+        assert_eq!(ended, all.collect::<Vec<_>>(), "each once");
+        DEVICE.refuse_requests(false);
+        assert_eq!(pair.a.statistic("efa_open_now"), 0);
+        assert_eq!(pair.a.statistic("efa_packets_now"), 0);
+        if direct {
+            into.iter().for_each(|into| pair.b.receive(into).context(1).post().unwrap());
+            post();
+            pair.all_done(&pair.b, 1, 4);
+            (0..12).for_each(|_| _ = pair.done(&pair.a));
+            [&memory, &back, &into[0], &into[3]].iter().for_each(|memory| memory.check(4096, 3));
+        }
+    }
+}

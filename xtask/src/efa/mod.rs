@@ -108,6 +108,13 @@ fn test(report: &mut Report) {
         report.add_retried(&name, || meets_c(stock, &name, &emulator, &dir));
         let name = format!("remote accesses of {} and ours, each at either end", stock.name());
         report.add_retried(&name, || programs::accesses(stock, &name, &emulator, &dir));
+        let name = format!("endpoint options of {} and ours", stock.name());
+        report.add(&name, || programs::options(stock, &name, &emulator, &dir));
+        // libfabric 1.x of Debian 12 is older than that.
+        if stock.loader().is_some() {
+            let name = format!("endpoints of {} that receive in place, and ours", stock.name());
+            report.add_retried(&name, || programs::in_place(stock, &name, &emulator, &dir));
+        }
         let name = format!("peers of ours on {} are killed", stock.name());
         report.add_retried(&name, || programs::death_of_c(stock, &name, &emulator, &dir));
     }

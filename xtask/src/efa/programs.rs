@@ -96,6 +96,55 @@ pub fn accesses(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepR
     Ok(Outcome::Passed)
 }
 
+/// The options of C's endpoints, on either library.
+pub fn options(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepResult {
+    if !stock.compiles("#include <rdma/fabric.h>") {
+        return not_run(name, NO_HEADERS);
+    }
+    let library = capi::link_with(false, Some("efa"))?;
+    let source = root().join("tests/capi/efa/options.c");
+    let program = stock.output(&library, &source);
+    stock.program(&[&source], &program, &[])?;
+    for (who, mut side) in [("C's", stock.command(&program)), ("ours", stock.command_on(&library, &program))]
+    {
+        run(on(&mut side, emulator, dir)).map_err(|why| format!("{who}: {why}"))?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Messages to endpoints of C's that receive in place, and to ours that are opened alike, which do not.
+pub fn in_place(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepResult {
+    if !stock.compiles("#include <rdma/fabric.h>") {
+        return not_run(name, NO_HEADERS);
+    }
+    let library = capi::link_with(false, Some("efa"))?;
+    let source = root().join("tests/capi/efa/in_place.c");
+    let program = stock.output(&library, &source);
+    stock.program(&[&source], &program, &[])?;
+    let meeting = library.join(format!("in-place-{}", std::process::id()));
+    let side = |role: &str, ours: bool| {
+        let mut side = if ours { stock.command_on(&library, &program) } else { stock.command(&program) };
+        on(&mut side, emulator, dir).arg(role).arg(&meeting);
+        side.args((!ours).then_some("in-place"));
+        side
+    };
+    for (receives, sends) in [(false, false), (false, true), (true, false), (true, true)] {
+        let who = |ours| if ours { "ours" } else { "C's" };
+        let case = format!("{} sends to {}", who(sends), who(receives));
+        let mut receiver = side("receive", receives).spawn().map_err(|error| format!("{case}: {error}"))?;
+        let outcome = capi::patient(&mut side("send", sends));
+        if outcome.is_err() {
+            let _ = receiver.kill();
+        }
+        let received = receiver.wait().map_err(|error| format!("{case}: {error}"))?;
+        outcome.map_err(|why| format!("{case}: {why}"))?;
+        if !received.success() {
+            return Err(format!("{case}: the receiver ended with {received}"));
+        }
+    }
+    Ok(Outcome::Passed)
+}
+
 /// A peer is killed, which is this library's.
 pub fn death(emulator: &Path, dir: &Path) -> StepResult {
     let mut test = Command::new(vm::suite::program("ofi-tests", "efa_death", None)?);

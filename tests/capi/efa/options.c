@@ -1,0 +1,97 @@
+/* Endpoint options of provider efa (fi_efa(7)), on the library that it is started with: what can be read and set before
+ * an endpoint is enabled, and what is refused after.
+ */
+#include <stdbool.h>
+
+#include <rdma/fi_ext.h>
+
+#include "check.h"
+
+static struct fid_ep *ep;
+
+static int set(int option, const void *value, size_t len)
+{
+	return fi_setopt(&ep->fid, FI_OPT_ENDPOINT, option, value, len);
+}
+
+static int get(int option, void *value, size_t len)
+{
+	size_t there = len;
+	int answer = fi_getopt(&ep->fid, FI_OPT_ENDPOINT, option, value, &there);
+	CHECK(answer || there == len);
+	return answer;
+}
+
+#if FI_MAJOR_VERSION >= 2
+static bool flag(int option)
+{
+	bool value = false;
+	OK(get(option, &value, sizeof value));
+	return value;
+}
+
+static void check_flags(void)
+{
+	bool on = true, off = false;
+	/* The emulated device reads and writes peers' memory. */
+	CHECK(!flag(FI_OPT_EFA_EMULATED_READ) && !flag(FI_OPT_EFA_EMULATED_WRITE));
+	CHECK(flag(FI_OPT_EFA_EMULATED_ATOMICS));
+	ANSWERS(set(FI_OPT_EFA_EMULATED_READ, &on, sizeof on), -FI_ENOPROTOOPT);
+	OK(set(FI_OPT_EFA_USE_DEVICE_RDMA, &off, sizeof off));
+	CHECK(flag(FI_OPT_EFA_EMULATED_READ) && flag(FI_OPT_EFA_EMULATED_WRITE));
+	OK(set(FI_OPT_EFA_USE_DEVICE_RDMA, &on, sizeof on));
+	CHECK(!flag(FI_OPT_EFA_EMULATED_READ) && !flag(FI_OPT_EFA_EMULATED_WRITE));
+	ANSWERS(set(FI_OPT_EFA_USE_DEVICE_RDMA, &on, 3), -FI_EINVAL);
+	for (int at = 0; at < 2; at++) {
+		int option = at ? FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES
+				: FI_OPT_EFA_SENDRECV_IN_ORDER_ALIGNED_128_BYTES;
+		OK(set(option, &off, sizeof off));
+		ANSWERS(set(option, &on, sizeof on), -FI_EOPNOTSUPP);
+	}
+}
+#endif
+
+int main(void)
+{
+	struct fi_info *hints = fi_allocinfo(), *info;
+	hints->caps = FI_MSG | FI_TAGGED | FI_RMA;
+	hints->ep_attr->type = FI_EP_RDM;
+	hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+	hints->fabric_attr->prov_name = strdup("efa");
+	uint32_t version = FI_MAJOR_VERSION >= 2 ? FI_VERSION(2, 0) : FI_VERSION(1, 17);
+	OK(fi_getinfo(version, NULL, NULL, 0, hints, &info));
+	struct fid_fabric *fabric;
+	struct fid_domain *domain;
+	struct fid_av *av;
+	struct fid_cq *cq;
+	struct fi_cq_attr cq_attr = {.format = FI_CQ_FORMAT_TAGGED, .wait_obj = FI_WAIT_NONE};
+	struct fi_av_attr av_attr = {.type = FI_AV_TABLE};
+	OK(fi_fabric(info->fabric_attr, &fabric, NULL));
+	OK(fi_domain(fabric, info, &domain, NULL));
+	OK(fi_av_open(domain, &av_attr, &av, NULL));
+	OK(fi_cq_open(domain, &cq_attr, &cq, NULL));
+	OK(fi_endpoint(domain, info, &ep, NULL));
+	size_t retry = 0, five = 5;
+	OK(get(FI_OPT_EFA_RNR_RETRY, &retry, sizeof retry));
+	ANSWERS(retry, 3);
+	ANSWERS(set(FI_OPT_EFA_RNR_RETRY, &five, 4), -FI_EINVAL);
+	OK(set(FI_OPT_EFA_RNR_RETRY, &five, sizeof five));
+	OK(get(FI_OPT_EFA_RNR_RETRY, &retry, sizeof retry));
+	ANSWERS(retry, 5);
+#if FI_MAJOR_VERSION >= 2
+	check_flags();
+#endif
+	ANSWERS(get(-(0xabc << 16), &retry, sizeof retry), -FI_ENOPROTOOPT);
+	OK(fi_ep_bind(ep, &av->fid, 0));
+	OK(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
+	OK(fi_enable(ep));
+	ANSWERS(set(FI_OPT_EFA_RNR_RETRY, &five, sizeof five), -FI_EINVAL);
+	OK(fi_close(&ep->fid));
+	OK(fi_close(&cq->fid));
+	OK(fi_close(&av->fid));
+	OK(fi_close(&domain->fid));
+	OK(fi_close(&fabric->fid));
+	fi_freeinfo(info);
+	fi_freeinfo(hints);
+	return 0;
+}
