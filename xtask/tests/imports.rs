@@ -194,8 +194,18 @@ fn circle(imports: &Imports) -> Option<Vec<String>> {
 }
 
 /// The crates that promise it.
-const CRATES: [&str; 9] =
-    ["ofi-ring", "ofi-core", "ofi-rdm", "ofi-shm", "ofi-udp", "ofi", "ofi-tools", "mxl", "mxl-fabrics"];
+const CRATES: [&str; 10] = [
+    "ofi-ring",
+    "ofi-core",
+    "ofi-rdm",
+    "ofi-shm",
+    "ofi-udp",
+    "ofi-efa",
+    "ofi",
+    "ofi-tools",
+    "mxl",
+    "mxl-fabrics",
+];
 
 #[test]
 fn no_imports_go_in_a_circle() {

@@ -8,11 +8,10 @@ use ofi_core::transport::{Host, OutAtomic, Peer, Posted};
 
 use crate::Efa;
 use crate::adapter::Mark;
-use crate::common::Common;
-use crate::lane::Lane;
-use crate::message::{Broken, Flow};
+use crate::common::{Common, accessor};
+use crate::lane::{Broken, Flow, Lane};
+use crate::moving::{iovs, pieces};
 use crate::op::{Op, Work};
-use crate::rma::{accessor, iovs, pieces};
 use crate::wire::{Answer, Atomic, Control, kind};
 
 /// Types that C's endpoints do not offer. One that gets such an operation crashes (libfabric's main branch,

@@ -3,20 +3,21 @@
 use std::sync::Arc;
 
 use ofi_api::{Caps, Errno, MrAccess, RemotePiece};
+use ofi_core::auth::AuthKey;
 use ofi_core::domain::DomainPart;
 use ofi_core::keys::Accessor;
 use ofi_core::slots::{SlotId, Slots};
-use ofi_core::transport::Peer;
+use ofi_core::transport::{Host, Peer};
 use rustc_hash::FxHashMap;
 
 use crate::Efa;
 use crate::adapter::Adapter;
 use crate::held::Regions;
 use crate::ids::Ids;
-use crate::native::{Rdma, Transfer};
+use crate::moving::{Answering, Incoming, Transfer};
+use crate::op::Alone;
+use crate::options::Rdma;
 use crate::settings::Chosen;
-use crate::single::Alone;
-use crate::transfer::{Answering, Incoming};
 use crate::wire::Features;
 
 /// What an endpoint's lanes share.
@@ -135,4 +136,9 @@ pub struct Counts {
     pub runts: u64,
     pub fetched: u64,
     pub nacks: u64,
+}
+
+/// A peer of the endpoint, as one that accesses memory here.
+pub fn accessor<H: Host<Efa>>(host: &H, peer: Peer) -> Accessor<'_> {
+    Accessor { auth: &AuthKey::NONE, peer: host.address(peer) }
 }

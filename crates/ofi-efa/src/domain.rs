@@ -1,14 +1,32 @@
 //! A domain: a device, by its name.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ibv::cache::{Cache, Limits};
 use ofi_api::{Errno, Error, Info, MrMode, Result};
+use rustc_hash::FxHashSet;
 
-use crate::region::{Local, Withdrawn};
 use crate::settings;
 use crate::srd::{self, Access, Device};
+
+/// The fabric whose operations are the device's requests.
+pub const DIRECT: &str = "efa-direct";
+
+/// A registration that operations of this end use.
+pub type Local = Arc<Box<dyn srd::Region>>;
+
+/// Keys that the device has forgotten of registrations that are open: they count accesses, so their owner executes
+/// them. What the device registers under such a key is registered anew.
+#[derive(Default)]
+pub struct Withdrawn(Mutex<FxHashSet<u32>>);
+
+impl Withdrawn {
+    /// Them.
+    pub fn keys(&self) -> MutexGuard<'_, FxHashSet<u32>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// See the module.
 pub struct Domain {

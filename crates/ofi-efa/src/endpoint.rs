@@ -11,7 +11,7 @@ use ofi_core::transport::{
 };
 
 use crate::lanes::EfaLanes;
-use crate::message::Token;
+use crate::moving::Token;
 use crate::op::Op;
 use crate::options::Options;
 use crate::{Efa, address};

@@ -6,8 +6,7 @@
 
 use std::ops::Range;
 
-use crate::domain::Domain;
-use crate::region::Local;
+use crate::domain::{Domain, Local};
 
 /// A use of a registration, given back by [`Regions::release`].
 #[derive(Debug)]

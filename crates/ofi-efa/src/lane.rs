@@ -11,11 +11,13 @@ use rustc_hash::FxHashMap;
 use crate::Efa;
 use crate::adapter::{Mark, Packet};
 use crate::common::{Common, Entry};
+use crate::moving::Incoming;
 use crate::op::{Op, Work};
 use crate::srd::{Action, Status, To};
-use crate::transfer::Incoming;
 use crate::window::Window;
-use crate::wire::{self, Control, Features, Handshake, Header, Message, Origin, RawAddress};
+use crate::wire::{
+    self, Control, Features, Handshake, Header, Iovs, Message, Origin, Own, RawAddress, Write, WriteForm,
+};
 
 /// A packet that waits for a slot.
 struct Frame {
@@ -33,11 +35,30 @@ pub enum Stream {
     Answer { id: u32 },
 }
 
+/// What to do after a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// Take the next one.
+    Next,
+    /// It could not be taken: offer it again later, and nothing behind it.
+    Stop,
+}
+
+/// A peer does not keep to the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken;
+
 /// Accesses to a peer's memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Accesses {
     pub read: bool,
     pub write: bool,
+}
+
+/// A write that writes nothing, to hear from a peer, or of it.
+pub fn nothing() -> Write<'static> {
+    let form = WriteForm::Eager(&[]);
+    Write { remote: Iovs::default(), data: None, confirm: false, send_id: 0, own: Own::default(), form }
 }
 
 /// Bytes that may wait for a peer, past which it takes no more.
@@ -170,8 +191,7 @@ impl Lane {
     /// send it.
     pub fn ask(&mut self, common: &mut Common, peer: Peer) {
         if self.next_msg == 0 && !std::mem::replace(&mut self.asked, true) {
-            let nothing = crate::rma::nothing();
-            self.packet(common, peer, &nothing.encode(self.origin(common)), 0, Mark::Nothing, |_| {});
+            self.packet(common, peer, &nothing().encode(self.origin(common)), 0, Mark::Nothing, |_| {});
         }
     }
 
@@ -228,7 +248,8 @@ impl Lane {
         {
             put(common.adapter.outgoing(slot), header);
             fill(common.adapter.outgoing(slot).wrapping_add(header.len()));
-            return self.post(common, Packet { peer, slot, len: header.len() + len, data: None, mark, bare: false });
+            return self
+                .post(common, Packet { peer, slot, len: header.len() + len, data: None, mark, bare: false });
         }
         let mut bytes = vec![0u8; header.len() + len].into_boxed_slice();
         bytes[..header.len()].copy_from_slice(header);
@@ -530,7 +551,10 @@ impl Lane {
     fn last_word(&mut self, common: &mut Common, peer: Peer, header: &Header) {
         let Some(slot) = common.adapter.take_slot() else { return };
         put(common.adapter.outgoing(slot), header.bytes());
-        self.post(common, Packet { peer, slot, len: header.bytes().len(), data: None, mark: Mark::Nothing, bare: false });
+        self.post(
+            common,
+            Packet { peer, slot, len: header.bytes().len(), data: None, mark: Mark::Nothing, bare: false },
+        );
     }
 
     /// Takes the end of a packet when nobody wants to know of it any more.

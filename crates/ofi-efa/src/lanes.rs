@@ -15,12 +15,10 @@ use crate::common::{Common, Counts, Entry};
 use crate::direct::Held;
 use crate::held::Regions;
 use crate::ids::Ids;
-use crate::lane::Lane;
-use crate::message::{Broken, Flow};
-use crate::native::{End, Rdma};
-use crate::op::{Op, Work};
-use crate::options::Options;
-use crate::single::Alone;
+use crate::lane::{Broken, Flow, Lane, nothing};
+use crate::moving::End;
+use crate::op::{Alone, Op, Work};
+use crate::options::{Options, Rdma};
 use crate::srd::{From, Status};
 use crate::wire::{Control, Header, Malformed, Origin, Packet, RawAddress, parse};
 use crate::{Efa, address, settings};
@@ -68,7 +66,7 @@ impl EfaLanes {
             caps: info.caps,
             meets_bare: crate::bare::meets(info.caps, options, adapter.mtu),
             rdma: Rdma::of(&domain.transport.device.limits(), options),
-            direct: info.fabric_attr.name == crate::provider::DIRECT,
+            direct: info.fabric_attr.name == crate::domain::DIRECT,
             adapter,
             settings: settings::Chosen::now(),
             regions: Regions::default(),
@@ -464,7 +462,7 @@ impl EfaLanes {
                 Some(at) if now >= at + PROBE => {
                     let word = match lane.is_own() {
                         Some(true) => Header::of_pause(self.common.adapter.address.connid, lane.pausing),
-                        _ => crate::rma::nothing().encode(lane.origin(&self.common)),
+                        _ => nothing().encode(lane.origin(&self.common)),
                     };
                     lane.packet(&mut self.common, peer, &word, 0, crate::adapter::Mark::Nothing, |_| {});
                     lane.probed = Some(now);
@@ -497,9 +495,7 @@ impl EfaLanes {
         let end = common.adapter.now() + SETTLE;
         let mut stopped = false;
         loop {
-            gone.retain(|&id| {
-                self.common.transfers.get(id).is_some_and(|transfer| transfer.posted > 0)
-            });
+            gone.retain(|&id| self.common.transfers.get(id).is_some_and(|transfer| transfer.posted > 0));
             if gone.is_empty() && !self.common.orphans.values().any(Alone::is_lent) {
                 return;
             }

@@ -25,6 +25,7 @@ mod ids;
 mod lane;
 mod lanes;
 mod message;
+mod moving;
 mod native;
 mod near;
 mod op;
@@ -63,7 +64,7 @@ unsafe impl Transport for Efa {
     type Region = region::Region;
     type Lanes = endpoint::State;
     type Op = op::Op;
-    type Token = message::Token;
+    type Token = moving::Token;
 
     const MATCHES: bool = true;
 

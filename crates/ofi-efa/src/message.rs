@@ -9,46 +9,15 @@ use ofi_core::transport::{
 
 use crate::adapter::{self, Mark};
 use crate::common::Common;
-use crate::lane::{Lane, Stream};
+use crate::lane::{Broken, Flow, Lane, Stream};
+use crate::moving::{Incoming, Target, Token};
 use crate::op::{Lent, Op, Work};
-use crate::transfer::{Incoming, Target};
 use crate::window::Held;
 use crate::wire::{Control, Form, Header, Message, Own, Packet, Short, parse};
 use crate::{Efa, atomic};
 
-/// What to do after a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flow {
-    /// Take the next one.
-    Next,
-    /// It could not be taken: offer it again later, and nothing behind it.
-    Stop,
-}
-
-/// A peer does not keep to the protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Broken;
-
 /// Bytes of a peer's messages that may be held, past which it is asked to wait, and past which it is given up.
 const HELD: (usize, usize) = (1 << 20, 256 << 20);
-
-/// A payload that has not been received yet (`Transport::Token`).
-pub enum Token {
-    /// All of it is here; the sender wants to know when it is received.
-    Here {
-        /// The payload.
-        bytes: Box<[u8]>,
-        /// The sender's number and the message's, for the receipt.
-        receipt: Option<(u32, u32)>,
-    },
-    /// Its first bytes are.
-    There {
-        /// What came in the request.
-        first: Box<[u8]>,
-        /// The rest.
-        rest: Incoming,
-    },
-}
 
 impl Lane {
     /// What only endpoints of this library understand, or nothing.
@@ -87,7 +56,12 @@ impl Lane {
         // A peer that is not known may not be there, which its sender is told; one that is paused or resting takes
         // nothing.
         let known = self.features.is_some() || common.direct;
-        if !known || self.bare.is_some() || self.paused & 1 != 0 || !self.may_send_now() || (TAGGED && common.direct) {
+        if !known
+            || self.bare.is_some()
+            || self.paused & 1 != 0
+            || !self.may_send_now()
+            || (TAGGED && common.direct)
+        {
             return false;
         }
         let header = match common.direct {

@@ -11,67 +11,20 @@
 //! The memory of an access belongs to the device until it has reported the end of each request, even if the peer is
 //! lost. So a lane waits for that before it ends its operations (`Lane::is_busy`).
 
-use std::collections::VecDeque;
-
-use ibv::transfer::{Source, Step, plan};
-use ofi_api::{Errno, Error, OpFlags, Piece, RemotePiece, Result};
+use ibv::transfer::{Source, plan};
+use ofi_api::{Errno, Error, OpFlags, Piece, Result};
 use ofi_core::copy;
-use ofi_core::domain::RegionData;
-use ofi_core::keys::Grant;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{Host, OutRma, Payload, Peer, Posted, RemoteData, RxName};
 
 use crate::Efa;
 use crate::adapter::Request;
 use crate::common::Common;
-use crate::lane::{Accesses, Lane};
-use crate::message::Broken;
-use crate::op::{Op, Work};
-use crate::options::Options;
-use crate::region::Local;
-use crate::rma::iovs;
+use crate::lane::{Accesses, Broken, Lane};
+use crate::moving::{End, Incoming, Target, Transfer, iovs};
+use crate::op::{Native, Op, Work};
 use crate::srd::{Status, To};
-use crate::transfer::{Incoming, Target};
 use crate::wire::{Features, Handshake};
-
-/// The longest request, whatever more the device can.
-const LONGEST: usize = 1 << 30;
-
-/// What ends with a transfer.
-pub enum End {
-    /// An access of this end.
-    Access(SlotId),
-    /// A payload that this end reads from its sender.
-    Payload(Incoming),
-}
-
-/// What the device moves.
-pub struct Transfer {
-    pub peer: Peer,
-    pub end: End,
-    /// Requests that are not posted.
-    pub todo: VecDeque<Step>,
-    /// Requests that are under way.
-    pub posted: usize,
-    pub failed: Option<Status>,
-    /// What the peer is told with the last request.
-    pub data: Option<u32>,
-    /// A slot that a short access goes through.
-    pub slot: Option<u32>,
-    /// Registrations of this end's memory.
-    pub regions: Vec<Local>,
-    /// What holds registered memory of this end while it is written.
-    pub grants: Vec<Grant<RegionData>>,
-}
-
-/// An access, as its owner would have to be asked for it.
-pub struct Native {
-    pub write: bool,
-    pub pieces: Box<[Piece]>,
-    pub remote: Box<[RemotePiece]>,
-    pub len: usize,
-    pub told: Option<RemoteData>,
-}
 
 impl Lane {
     /// The peer has said what it can do.
@@ -429,29 +382,6 @@ impl Lane {
             let target = Target::Region { remote: Vec::new(), data: Some(data) };
             self.finishing.push(Incoming { target, got: len, ..Incoming::new(peer, len, 0) });
             common.hold(&mut self.is_dirty, peer);
-        }
-    }
-}
-
-/// What this end's device does with peers' memory.
-#[derive(Clone, Copy, Debug)]
-pub struct Rdma {
-    pub read: bool,
-    pub write: bool,
-    pub unsolicited: bool,
-    /// Bytes of one request.
-    pub longest: usize,
-}
-
-impl Rdma {
-    /// As the device, the settings and an endpoint's options have it.
-    pub fn of(limits: &crate::srd::Limits, options: &Options) -> Self {
-        let on = crate::settings::USE_DEVICE_RDMA.get() && limits.rdma > 0 && !options.no_rdma;
-        Self {
-            read: on && limits.read,
-            write: on && limits.write,
-            unsolicited: on && limits.unsolicited,
-            longest: limits.rdma.clamp(1, LONGEST),
         }
     }
 }

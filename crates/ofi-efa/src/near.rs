@@ -12,8 +12,8 @@ use ofi_core::composite::Pairing;
 use ofi_shm::Shm;
 use ofi_shm::door::{self, Door};
 
+use crate::domain::DIRECT;
 use crate::endpoint::State;
-use crate::provider::DIRECT;
 use crate::wire::RawAddress;
 use crate::{Efa, address, settings};
 

@@ -1,11 +1,10 @@
 //! What is kept of an operation that has not ended.
 
-use ofi_api::Piece;
-use ofi_core::transport::Payload;
+use ofi_api::{Piece, RemotePiece};
+use ofi_core::transport::{Payload, Peer, RemoteData};
 
-use crate::native::Native;
-use crate::single::Alone;
-use crate::srd::Region;
+use crate::held::InUse;
+use crate::srd::{Region, Remote};
 use crate::wire::Message;
 
 /// What this transport keeps of an operation that has not ended.
@@ -62,6 +61,57 @@ pub struct Lent {
     pub message: Message<'static>,
     /// What lets the peer read it.
     pub regions: Vec<Box<dyn Region>>,
+}
+
+/// An access, as its owner would have to be asked for it.
+pub struct Native {
+    pub write: bool,
+    pub pieces: Box<[Piece]>,
+    pub remote: Box<[RemotePiece]>,
+    pub len: usize,
+    pub told: Option<RemoteData>,
+}
+
+/// An operation of one request: all that the request's end needs, as it ends under the operation's number.
+#[derive(Debug)]
+pub struct Alone {
+    pub peer: Peer,
+    pub kind: Kind,
+    /// The application's memory.
+    pub piece: Piece,
+    /// Its registration.
+    pub lkey: u32,
+    /// The peer's memory.
+    pub at: Remote,
+    /// What the peer is told.
+    pub data: Option<u32>,
+    pub memory: Memory,
+}
+
+/// What such an operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Send,
+    Read,
+    Write,
+}
+
+/// What an operation holds while its request is the device's.
+#[derive(Debug)]
+pub enum Memory {
+    /// Nothing: it has no bytes.
+    Nothing,
+    /// A slot, which its bytes go through.
+    Slot(u32),
+    /// The registration of the application's memory.
+    Region(InUse),
+}
+
+impl Alone {
+    /// Whether the device uses the application's memory.
+    pub fn is_lent(&self) -> bool {
+        matches!(self.memory, Memory::Region(_))
+    }
 }
 
 impl Op {

@@ -4,10 +4,9 @@
 
 use ofi_api::{EpOption, Errno, Error, Info, Result};
 
-use crate::domain::Domain;
-use crate::native::Rdma;
-use crate::provider::DIRECT;
+use crate::domain::{DIRECT, Domain};
 use crate::settings;
+use crate::srd::Limits;
 
 /// Without end, as devices count.
 const NO_END: usize = 7;
@@ -33,6 +32,32 @@ impl Options {
             EpOption::EfaUseDeviceRdma => self.no_rdma = value == 0,
             EpOption::MaxMsgSize => self.longest = Some(value),
             _ => {}
+        }
+    }
+}
+
+/// The longest request, whatever more the device can.
+const LONGEST: usize = 1 << 30;
+
+/// What this end's device does with peers' memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Rdma {
+    pub read: bool,
+    pub write: bool,
+    pub unsolicited: bool,
+    /// Bytes of one request.
+    pub longest: usize,
+}
+
+impl Rdma {
+    /// As the device, the settings and an endpoint's options have it.
+    pub fn of(limits: &Limits, options: &Options) -> Self {
+        let on = settings::USE_DEVICE_RDMA.get() && limits.rdma > 0 && !options.no_rdma;
+        Self {
+            read: on && limits.read,
+            write: on && limits.write,
+            unsolicited: on && limits.unsolicited,
+            longest: limits.rdma.clamp(1, LONGEST),
         }
     }
 }

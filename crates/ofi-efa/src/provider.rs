@@ -12,10 +12,9 @@ use ofi_core::fabric::FabricCore;
 use ofi_core::offer::{self, Base, Narrow};
 
 use crate::address;
-use crate::domain::domain_name;
-use crate::native::Rdma;
+use crate::domain::{DIRECT, domain_name};
 use crate::near::EfaOrShm;
-use crate::options::Options;
+use crate::options::{Options, Rdma};
 use crate::rma::IOV_LIMIT;
 use crate::srd::{self, Gid, Limits};
 
@@ -43,8 +42,6 @@ fn narrow(mut info: Info) -> Info {
     info
 }
 
-/// The fabric whose operations are the device's requests.
-pub const DIRECT: &str = "efa-direct";
 /// Bytes of the longest injected message there, as C has it: what fits into a request.
 const DIRECT_INJECT: usize = 32;
 

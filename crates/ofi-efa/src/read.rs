@@ -9,14 +9,12 @@ use ofi_core::transport::{Host, OutMessage, Peer};
 
 use crate::Efa;
 use crate::adapter::Mark;
-use crate::common::{Common, Entry};
-use crate::lane::Lane;
-use crate::message::Broken;
-use crate::native::{End, Transfer, sources};
+use crate::common::{Common, Entry, accessor};
+use crate::lane::{Broken, Lane};
+use crate::moving::{End, Incoming, Target, Transfer};
+use crate::native::sources;
 use crate::op::{Lent, Work};
-use crate::rma::accessor;
 use crate::srd::{Access, Region, Status};
-use crate::transfer::{Incoming, Target};
 use crate::wire::{Abandoned, Control, Features, Form, Iov, Iovs, Message};
 
 impl Lane {

@@ -1,17 +1,13 @@
 //! The device's registration of an application's region, through which peers access the memory without this end.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ofi_api::{HmemIface, MrAccess, MrAttr};
-use rustc_hash::FxHashSet;
 
 use ibv::cache::{Cache, RangeId};
 
-use crate::domain::Domain;
+use crate::domain::{Domain, Withdrawn};
 use crate::srd::{self, Access};
-
-/// A registration that operations of this end use.
-pub type Local = Arc<Box<dyn srd::Region>>;
 
 /// See the module.
 pub struct Region {
@@ -23,17 +19,6 @@ pub struct Region {
     cache: Arc<Cache<Box<dyn srd::Region>>>,
     ranges: Mutex<Vec<RangeId>>,
     withdrawn: Arc<Withdrawn>,
-}
-
-/// Keys that the device has forgotten of registrations that are open: they count accesses, so their owner executes
-/// them. What the device registers under such a key is registered anew.
-#[derive(Default)]
-pub struct Withdrawn(Mutex<FxHashSet<u32>>);
-
-impl Withdrawn {
-    fn keys(&self) -> MutexGuard<'_, FxHashSet<u32>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Registrations that are tried until one has a key that no open one has.

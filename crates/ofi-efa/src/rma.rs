@@ -1,39 +1,21 @@
 //! Remote reads and writes, executed by the memory's owner, who checks key, bounds and rights whenever bytes are
 //! copied.
 
-use ofi_api::{Caps, Errno, MrAccess, Piece, RemotePiece, Result};
-use ofi_core::auth::AuthKey;
-use ofi_core::keys::Accessor;
+use ofi_api::{Caps, Errno, MrAccess, Piece, Result};
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{Host, OutRma, Payload, Peer, Posted, RemoteData, RxName};
 
 use crate::Efa;
 use crate::adapter::Mark;
-use crate::common::{Common, Entry};
-use crate::lane::{Lane, Stream};
-use crate::message::{Broken, Flow};
+use crate::common::{Common, Entry, accessor};
+use crate::lane::{Broken, Flow, Lane, Stream};
+use crate::moving::{Answering, Incoming, Target, iovs, pieces};
 use crate::op::{Op, Work};
-use crate::transfer::{Answering, Incoming, Target, grant};
-use crate::wire::{Control, Iov, Iovs, Own, Read, Write, WriteForm};
+use crate::transfer::grant;
+use crate::wire::{Control, Iovs, Own, Read, Write, WriteForm};
 
 /// Most remote pieces in one operation (`rma_iov_limit`).
 pub const IOV_LIMIT: usize = Iovs::MOST;
-
-/// A write that writes nothing, to hear from a peer, or of it.
-pub fn nothing() -> Write<'static> {
-    let form = WriteForm::Eager(&[]);
-    Write { remote: Iovs::default(), data: None, confirm: false, send_id: 0, own: Own::default(), form }
-}
-
-/// Remote pieces as they go over the wire.
-pub fn iovs(remote: &[RemotePiece]) -> Option<Iovs> {
-    Iovs::new(remote.iter().map(|piece| Iov { addr: piece.addr, len: piece.len as u64, key: piece.key }))
-}
-
-/// The other way.
-pub fn pieces(iovs: &Iovs) -> Vec<RemotePiece> {
-    iovs.iter().map(|iov| RemotePiece { addr: iov.addr, len: iov.len as usize, key: iov.key }).collect()
-}
 
 impl Lane {
     /// Reads or writes the peer's memory.
@@ -245,9 +227,4 @@ impl Lane {
         common.hold(&mut self.is_dirty, peer);
         Ok(())
     }
-}
-
-/// A peer of the endpoint, as one that accesses memory here.
-pub fn accessor<H: Host<Efa>>(host: &H, peer: Peer) -> Accessor<'_> {
-    Accessor { auth: &AuthKey::NONE, peer: host.address(peer) }
 }

@@ -13,52 +13,11 @@ use ofi_core::transport::{
 
 use crate::Efa;
 use crate::common::Common;
-use crate::held::InUse;
 use crate::lane::Lane;
-use crate::native::Native;
-use crate::op::{Op, Work};
+use crate::op::{Alone, Kind, Memory, Native, Op, Work};
 use crate::srd::{Action, Remote, Segment, Status};
 
-/// An operation of one request: all that the request's end needs, as it ends under the operation's number.
-#[derive(Debug)]
-pub struct Alone {
-    pub peer: Peer,
-    kind: Kind,
-    /// The application's memory.
-    piece: Piece,
-    /// Its registration.
-    lkey: u32,
-    /// The peer's memory.
-    at: Remote,
-    /// What the peer is told.
-    data: Option<u32>,
-    memory: Memory,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Send,
-    Read,
-    Write,
-}
-
-/// What an operation holds while its request is the device's.
-#[derive(Debug)]
-enum Memory {
-    /// Nothing: it has no bytes.
-    Nothing,
-    /// A slot, which its bytes go through.
-    Slot(u32),
-    /// The registration of the application's memory.
-    Region(InUse),
-}
-
 impl Alone {
-    /// Whether the device uses the application's memory.
-    pub fn is_lent(&self) -> bool {
-        matches!(self.memory, Memory::Region(_))
-    }
-
     /// The request.
     #[inline(always)]
     fn action(&self, common: &Common) -> Action {
@@ -125,8 +84,8 @@ impl Lane {
         true
     }
 
-    /// Sends a message of fabric `efa-direct` as most are, at once: of registered memory, too long to be in the request.
-    /// `false` says that nothing happened, and that [`Lane::send`] knows why or does what else it takes.
+    /// Sends a message of fabric `efa-direct` as most are, at once: of registered memory, too long to be in the
+    /// request. `false` says that nothing happened, and that [`Lane::send`] knows why or does what else it takes.
     #[inline(always)]
     pub fn send_alone_now<H: Host<Efa>>(
         &mut self,
@@ -211,7 +170,9 @@ impl Lane {
             return Err(Error::AGAIN);
         }
         let injected = out.flags.contains(OpFlags::INJECT);
-        let Some((lkey, memory)) = Self::memory(common, piece, !out.write, injected)? else { return Ok(None) };
+        let Some((lkey, memory)) = Self::memory(common, piece, !out.write, injected)? else {
+            return Ok(None);
+        };
         let kind = if out.write { Kind::Write } else { Kind::Read };
         let (peer, at) = (out.peer, Remote { addr: remote.addr, rkey });
         let alone = Alone { peer, kind, piece: *piece, lkey, at, data, memory };
@@ -246,13 +207,7 @@ impl Lane {
         true
     }
 
-    fn post_alone<H: Host<Efa>>(
-        &mut self,
-        common: &mut Common,
-        host: &mut H,
-        ticket: Ticket,
-        alone: Alone,
-    ) {
+    fn post_alone<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, ticket: Ticket, alone: Alone) {
         self.outstanding += 1;
         self.transfers += 1;
         let (peer, action) = (alone.peer, alone.action(common));

@@ -1,90 +1,17 @@
 //! Data that the receiver grants credit for: long messages and accesses, in both directions.
 
-use ofi_api::{Errno, MrAccess, RemotePiece};
+use ofi_api::{Errno, MrAccess};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Host, Peer, RemoteData};
+use ofi_core::transport::{Host, Peer};
 
 use crate::Efa;
 use crate::adapter::Mark;
-use crate::common::{Common, Entry};
-use crate::lane::{Lane, Stream};
-use crate::message::Broken;
+use crate::common::{Common, Entry, accessor};
+use crate::lane::{Broken, Lane, Stream};
+use crate::moving::{Incoming, Target};
 use crate::op::Work;
-use crate::rma;
-use crate::wire::{Abandoned, Control, Features, Form, Iovs};
-
-/// Where data goes.
-pub enum Target {
-    /// Into a receive.
-    Receive(SlotId),
-    /// Into registered memory, for a write of the peer.
-    Region { remote: Vec<RemotePiece>, data: Option<RemoteData> },
-    /// Nobody wants it.
-    Nowhere,
-}
-
-/// Data of the peer on its way here.
-pub struct Incoming {
-    pub peer: Peer,
-    pub target: Target,
-    /// Bytes in all.
-    pub len: usize,
-    pub got: usize,
-    /// Bytes that the peer may have sent.
-    pub cleared: usize,
-    /// Its number at the sender.
-    pub send_id: u32,
-    /// The sender wants a receipt, for this message.
-    pub receipt: Option<u32>,
-    /// Its place among the peer's messages, if it is one.
-    pub msg_id: u32,
-    /// Where it lies, if this end is to read it.
-    pub source: Option<Box<Iovs>>,
-    /// This end reads it, and says when it has.
-    pub is_read: bool,
-}
-
-impl Incoming {
-    /// Of `len` bytes, of which none is here.
-    pub fn new(peer: Peer, len: usize, send_id: u32) -> Self {
-        Self {
-            peer,
-            target: Target::Nowhere,
-            len,
-            got: 0,
-            cleared: 0,
-            send_id,
-            receipt: None,
-            msg_id: 0,
-            source: None,
-            is_read: false,
-        }
-    }
-
-    /// The receive that it fills.
-    pub fn receive(&self) -> Option<SlotId> {
-        match self.target {
-            Target::Receive(into) => Some(into),
-            _ => None,
-        }
-    }
-}
-
-/// A read of the peer, being served.
-pub struct Answering {
-    pub peer: Peer,
-    pub remote: Vec<RemotePiece>,
-    /// Bytes in all.
-    pub len: usize,
-    pub done: usize,
-    /// Bytes that the peer has cleared.
-    pub cleared: usize,
-    /// Its number at the reader.
-    pub recv_id: u32,
-    /// The first packet is another one.
-    pub begun: bool,
-}
+use crate::wire::{Abandoned, Control, Features, Form};
 
 /// Bytes that are cleared at a time.
 pub fn grant(common: &Common) -> usize {
@@ -488,7 +415,7 @@ impl Lane {
         let part = room.min(answering.cleared - at).min(ZEROS.len());
         let (remote, whole) = (answering.remote.clone(), answering.len);
         let mut bytes = vec![0u8; part];
-        let read = common.domain.regions.read_as(rma::accessor(host, peer), &remote, at, &mut bytes);
+        let read = common.domain.regions.read_as(accessor(host, peer), &remote, at, &mut bytes);
         if let Err(errno) = read {
             common.ids.remove(id);
             self.refuse(common, peer, recv_id, errno);
@@ -543,7 +470,7 @@ fn place<H: Host<Efa>>(
             Ok(())
         }
         Target::Region { remote, .. } => {
-            let who = rma::accessor(host, incoming.peer);
+            let who = accessor(host, incoming.peer);
             common.domain.regions.write_as(who, remote, offset, bytes.len(), [bytes])
         }
         Target::Nowhere => Ok(()),
