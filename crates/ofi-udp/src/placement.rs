@@ -40,9 +40,17 @@ fn contiguous(pieces: impl IntoIterator<Item = Piece>, mut skip: usize) -> Optio
 }
 
 impl UdpLanes {
-    /// What comes next, if a long payload is under way. Its sender fills packets.
+    /// What comes next, if a long payload is under way.
     pub fn foresee<H: Host<Udp>>(&mut self, host: &mut H) -> Option<Placement> {
-        let next = self.common.next?;
+        let found = self.placement(host, self.common.next?);
+        if found.is_none() {
+            self.common.next = None; // until another part has come
+        }
+        found
+    }
+
+    /// Where the payload goes on with `next`, in packets that are full.
+    fn placement<H: Host<Udp>>(&mut self, host: &mut H, next: Next) -> Option<Placement> {
         let Next { peer, stream, kind, id, at, came } = next;
         let part = came.packet.checked_sub(Foresight::HEAD).filter(|&part| part > 0)?;
         let (base, len, grant) = self.place(host, &next, part)?;
