@@ -73,7 +73,7 @@ fn message(pair: &Pair, len: usize) {
 
 #[test]
 fn what_is_foreseen_needs_no_second_copy() {
-    for (name, transfer) in [("write", write as fn(&Pair, usize)), ("read", read), ("message", message)] {
+    for (name, transfer) in [("write", write as fn(&Pair, usize)), ("message", message)] {
         let (pair, _) = apart(None);
         LENGTHS.iter().for_each(|&len| transfer(&pair, len));
         let placed = pair.b.statistic("udp_placed");

@@ -13,16 +13,14 @@ use crate::socket::Gaps;
 
 /// Bytes of answers that may wait to arrive at one peer.
 pub const READ_AHEAD: usize = 2 << 20;
-/// Bytes of one answer that is copied, at most: a longer read has several.
-pub const COPIED: usize = 256 << 10;
-/// And of one that leaves from where it lies. Where an answer ends the peer cannot foresee what comes next, and copies.
-pub const LENT: usize = 1 << 20;
+/// Bytes of one answer, at most: a longer read has several.
+pub const CHUNK: usize = 256 << 10;
 /// Bytes of memory that waits for the next read: as much as one peer's answers may take ([`READ_AHEAD`]).
 const SPARE: usize = READ_AHEAD;
 /// The shortest piece of it.
 const SHORTEST: usize = 4 << 10;
-/// Its lengths: powers of two up to [`LENT`].
-const LENGTHS: usize = (LENT / SHORTEST).ilog2() as usize + 1;
+/// Its lengths: powers of two up to [`CHUNK`].
+const LENGTHS: usize = (CHUNK / SHORTEST).ilog2() as usize + 1;
 /// Tells a token of an answer from one of an operation: no table of operations has so many.
 const MARK: u64 = 1 << 31;
 
@@ -93,7 +91,7 @@ fn place_of(len: usize) -> usize {
 }
 
 impl Spare {
-    /// Room for `len` bytes, whatever they are; at most [`LENT`].
+    /// Room for `len` bytes, whatever they are; at most [`CHUNK`].
     pub fn take(&mut self, len: usize) -> Room {
         let place = place_of(len);
         let memory = match self.pieces[place..].iter_mut().find_map(Vec::pop) {
@@ -227,7 +225,7 @@ mod tests {
     #[test]
     fn an_answer_is_there_until_it_has_arrived_and_shows_nothing_of_others() {
         let (mut spare, mut answers) = (Spare::default(), Answers::default());
-        let mut bytes = spare.take(LENT);
+        let mut bytes = spare.take(CHUNK);
         bytes.fill(9);
         spare.give_back(bytes);
         let mut bytes = spare.take(3_000);
@@ -253,7 +251,7 @@ mod tests {
     #[test]
     fn memory_is_used_again_by_the_next_reads_of_that_length() {
         let mut spare = Spare::default();
-        for len in [LENT, 64 << 10, COPIED, 5_000, 64 << 10] {
+        for len in [CHUNK, 64 << 10, CHUNK, 5_000, 64 << 10] {
             let most = READ_AHEAD / len.next_power_of_two();
             let places = |rooms: &[Room]| -> Vec<_> {
                 let mut places: Vec<_> = rooms.iter().map(|room| room.as_ptr() as usize).collect();
@@ -277,7 +275,7 @@ mod tests {
     #[test]
     fn every_length_has_room() {
         let mut spare = Spare::default();
-        for len in [0, 1, SHORTEST, SHORTEST + 1, LENT - 1, LENT] {
+        for len in [0, 1, SHORTEST, SHORTEST + 1, CHUNK - 1, CHUNK] {
             let room = spare.take(len);
             assert_eq!(room.len(), len);
             spare.give_back(room);

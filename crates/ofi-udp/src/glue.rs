@@ -119,7 +119,6 @@ impl<'a, H: Host<Udp>> Glue<'a, H> {
             kind::READ_PART => {
                 let parts = Parts::of(records, self.coming.placed)?;
                 lane.take_read_parts(common, host, peer, &parts)?;
-                self.common.next = Some(self.coming.next(peer, stream, record.kind, &parts));
                 return Ok((parts.count(), Flow::Next));
             }
             kind::KEEP => lane.keeps = Words(body).word()? != 0,

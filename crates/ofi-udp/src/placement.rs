@@ -17,7 +17,6 @@ use crate::coming::Next;
 use crate::command::kind;
 use crate::lane::common::accessor;
 use crate::lanes::UdpLanes;
-use crate::op::Op;
 use crate::socket::{Expected, Place};
 
 /// Packets that are expected, and the memory that their payloads go to.
@@ -94,15 +93,8 @@ impl UdpLanes {
                 let (base, len) = contiguous(receiving.pieces.iter().copied(), at)?;
                 Some((base, len.min(left), None))
             }
-            kind::READ_PART => match host.op(next.peer, SlotId::from_wire(next.id))? {
-                // Parts of a read may overtake each other: here all that have come lie before this one.
-                Op::Read { pieces, got, len } if *got == at => {
-                    let left = *len - *got;
-                    let (base, len) = contiguous(pieces.iter().copied(), at)?;
-                    Some((base, len.min(left), None))
-                }
-                _ => None,
-            },
+            // Answers to reads are cut where their packets are not full (`answer.rs`), so they would mostly be foreseen
+            // wrongly, which costs a copy.
             _ => None,
         }
     }

@@ -10,7 +10,7 @@ use ofi_core::transport::{Host, OutRma, Payload, Peer, Posted};
 use ofi_rdm::{Flow, Sender};
 
 use crate::Udp;
-use crate::answer::{Answers, COPIED, LENT, READ_AHEAD};
+use crate::answer::{Answers, CHUNK, READ_AHEAD};
 use crate::command::{STREAM_LIMIT, kind};
 use crate::lane::common::{Common, accessor};
 use crate::lane::served::{ServedRead, ServedWrite};
@@ -255,7 +255,7 @@ impl Lane {
             if answers.bytes() + sender.bulk.records() > READ_AHEAD {
                 return;
             }
-            let part = (read.len - read.done).min(if lends { LENT } else { COPIED });
+            let part = CHUNK.min(read.len - read.done);
             // All of it, before anything is promised: a region may have been closed since the read began.
             let who = accessor(common, host, peer);
             let allowed = common.check(who, &read.remote, Caps::RMA, MrAccess::REMOTE_READ);
@@ -297,7 +297,7 @@ impl Lane {
             unsafe { copy::scatter(bytes.as_ptr(), bytes.len(), pieces, at) };
             at += bytes.len();
         }
-        debug_assert!(parts.placed || at == end);
+        debug_assert_eq!(at, end);
         *got += parts.len;
         if got == len {
             self.finish(common, host, peer, id, Ok(()));
