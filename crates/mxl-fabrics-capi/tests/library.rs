@@ -4,20 +4,12 @@
 mod c;
 #[path = "../../mxl/tests/common/folder.rs"]
 mod folder;
+#[path = "common/program.rs"]
+mod program;
 
-use std::path::Path;
-
-use c::{Program, exported};
+use c::exported;
 use folder::Folder;
-
-fn program(source: &str) -> Program<'static> {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    Program {
-        source: here.join("tests/programs").join(source),
-        include: vec![here.join("include"), here.join("../mxl-capi/include")],
-        libraries: &[("libmxl_fabrics_capi.so", "libmxl-fabrics.so.1"), ("libmxl_capi.so", "libmxl.so.1")],
-    }
-}
+use program::program;
 
 #[test]
 fn the_library_has_the_sdks_functions_and_hides_the_rest() {

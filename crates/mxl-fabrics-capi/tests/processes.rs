@@ -4,6 +4,8 @@
 mod c;
 #[path = "../../mxl/tests/common/folder.rs"]
 mod folder;
+#[path = "common/program.rs"]
+mod program;
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -11,8 +13,9 @@ use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use c::{Compiled, Program};
+use c::Compiled;
 use folder::Folder;
+use program::program;
 
 /// Longer than anything takes on a loaded machine.
 const LONG: Duration = Duration::from_secs(40);
@@ -86,13 +89,7 @@ fn twenty(arrived: &Receiver<u64>, mut last: u64) -> u64 {
 }
 
 fn either_end_is_killed_and_comes_back(provider: &str, case: u32) {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let program = Program {
-        source: here.join("tests/programs/end.c"),
-        include: vec![here.join("include"), here.join("../mxl-capi/include")],
-        libraries: &[("libmxl_fabrics_capi.so", "libmxl-fabrics.so.1"), ("libmxl_capi.so", "libmxl.so.1")],
-    };
-    let Some(program) = program.compile() else { return };
+    let Some(program) = program("end.c").compile() else { return };
     for (number, kind) in ["grains", "samples"].into_iter().enumerate() {
         let (near, far, notes) = (Folder::new(), Folder::new(), Folder::new());
         let case = std::process::id() % 1_500 * 8 + case * 2 + number as u32;

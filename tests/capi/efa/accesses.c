@@ -10,7 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "check.h"
+#include "side.h"
 
 enum { LONGEST = 1 << 20, WORD_AT = LONGEST, REGION = LONGEST + 64 };
 static const size_t LENGTHS[] = {8, 4000, 65536, LONGEST};
@@ -210,57 +210,32 @@ int main(int count, char **args)
 	int owner = !strcmp(args[1], "own");
 	int socket = meet(args[2], owner);
 
-	struct fi_info *hints = fi_allocinfo(), *info;
-	struct fid_fabric *fabric;
-	struct fid_domain *domain;
-	struct fid_av *av;
-	struct fid_mr *mr, *local;
-	struct fi_cq_attr cq_attr = {.format = FI_CQ_FORMAT_DATA, .wait_obj = FI_WAIT_NONE};
-	struct fi_av_attr av_attr = {.type = FI_AV_TABLE};
-	hints->caps = FI_MSG | FI_RMA | FI_ATOMIC;
-	hints->ep_attr->type = FI_EP_RDM;
-	hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-	hints->domain_attr->threading = FI_THREAD_SAFE;
-	hints->fabric_attr->prov_name = strdup("efa");
-	hints->fabric_attr->name = strdup("efa");
-	OK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &info));
+	struct side side = side_open(FI_VERSION(1, 17), FI_MSG | FI_RMA | FI_ATOMIC);
 	/* Otherwise no device would find the region. */
-	CHECK(info->domain_attr->mr_mode & FI_MR_VIRT_ADDR && info->domain_attr->mr_mode & FI_MR_PROV_KEY);
-	OK(fi_fabric(info->fabric_attr, &fabric, NULL));
-	OK(fi_domain(fabric, info, &domain, NULL));
-	OK(fi_av_open(domain, &av_attr, &av, NULL));
-	OK(fi_cq_open(domain, &cq_attr, &cq, NULL));
-	OK(fi_endpoint(domain, info, &ep, NULL));
-	OK(fi_ep_bind(ep, &av->fid, 0));
-	OK(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
-	OK(fi_enable(ep));
+	CHECK(side.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR && side.info->domain_attr->mr_mode & FI_MR_PROV_KEY);
+	side_enable(&side);
+	ep = side.ep;
+	cq = side.cq;
+	struct fid_mr *mr, *local;
 
 	uint8_t *region = aligned_alloc(4096, (REGION + 4095) & ~4095), *buffer = aligned_alloc(4096, LONGEST);
 	CHECK(region && buffer);
 	memset(region, 0, REGION);
 	*(uint64_t *)(region + WORD_AT) = 100;
-	OK(fi_mr_reg(domain, region, REGION, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 1, 0, &mr, NULL));
-	OK(fi_mr_reg(domain, buffer, LONGEST, FI_SEND | FI_RECV | FI_READ | FI_WRITE, 0, 2, 0, &local, NULL));
+	OK(fi_mr_reg(side.domain, region, REGION, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 1, 0, &mr, NULL));
+	OK(fi_mr_reg(side.domain, buffer, LONGEST, FI_SEND | FI_RECV | FI_READ | FI_WRITE, 0, 2, 0, &local, NULL));
 
 	struct greeting mine = {sizeof mine.name, {0}, (uintptr_t)region, fi_mr_key(mr)}, theirs;
 	OK(fi_getname(&ep->fid, mine.name, &mine.len));
 	tell(socket, &mine, sizeof mine);
 	hear(socket, &theirs, sizeof theirs);
-	ANSWERS(fi_av_insert(av, theirs.name, 1, &peer, 0, NULL), 1);
+	ANSWERS(fi_av_insert(side.av, theirs.name, 1, &peer, 0, NULL), 1);
 
 	if (owner)
 		own(socket, region, buffer, fi_mr_desc(local));
 	else
 		access_all(socket, theirs.address, theirs.key, buffer, fi_mr_desc(local));
 
-	OK(fi_close(&ep->fid));
-	OK(fi_close(&mr->fid));
-	OK(fi_close(&local->fid));
-	OK(fi_close(&cq->fid));
-	OK(fi_close(&av->fid));
-	OK(fi_close(&domain->fid));
-	OK(fi_close(&fabric->fid));
-	fi_freeinfo(info);
-	fi_freeinfo(hints);
+	side_close(&side, mr, local);
 	return 0;
 }

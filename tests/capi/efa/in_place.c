@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <unistd.h>
 
-#include "check.h"
+#include "side.h"
 
 enum { LONGEST = 8000, COUNT = 200, POSTED = 16 };
 
@@ -101,33 +101,17 @@ int main(int argc, char **argv)
 {
 	CHECK(argc >= 3);
 	int receives = !strcmp(argv[1], "receive"), in_place = argc > 3;
-	struct fi_info *hints = fi_allocinfo(), *info;
-	hints->caps = FI_MSG;
-	hints->ep_attr->type = FI_EP_RDM;
-	hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-	hints->fabric_attr->prov_name = strdup("efa");
-	hints->fabric_attr->name = strdup("efa");
-	OK(fi_getinfo(FI_VERSION(2, 0), NULL, NULL, 0, hints, &info));
-	struct fid_fabric *fabric;
-	struct fid_domain *domain;
-	struct fid_av *av;
+	struct side side = side_open(FI_VERSION(2, 0), FI_MSG);
 	struct fid_mr *mr;
-	struct fi_cq_attr cq_attr = {.format = FI_CQ_FORMAT_DATA, .wait_obj = FI_WAIT_NONE};
-	struct fi_av_attr av_attr = {.type = FI_AV_TABLE};
-	OK(fi_fabric(info->fabric_attr, &fabric, NULL));
-	OK(fi_domain(fabric, info, &domain, NULL));
-	OK(fi_av_open(domain, &av_attr, &av, NULL));
-	OK(fi_cq_open(domain, &cq_attr, &cq, NULL));
-	OK(fi_endpoint(domain, info, &ep, NULL));
+	ep = side.ep;
+	cq = side.cq;
 	size_t longest = LONGEST;
 	bool shared = false;
 	OK(fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_MAX_MSG_SIZE, &longest, sizeof longest));
 	OK(fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_SHARED_MEMORY_PERMITTED, &shared, sizeof shared));
-	OK(fi_ep_bind(ep, &av->fid, 0));
-	OK(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
-	OK(fi_enable(ep));
+	side_enable(&side);
 	memory = calloc(POSTED, LONGEST);
-	OK(fi_mr_reg(domain, memory, POSTED * LONGEST, FI_SEND | FI_RECV, 0, 1, 0, &mr, NULL));
+	OK(fi_mr_reg(side.domain, memory, POSTED * LONGEST, FI_SEND | FI_RECV, 0, 1, 0, &mr, NULL));
 	desc = fi_mr_desc(mr);
 	char name[64];
 	size_t len = sizeof name;
@@ -141,7 +125,7 @@ int main(int argc, char **argv)
 		ANSWERS(fi_cancel(&ep->fid, (void *)(POSTED - 1)), -FI_EOPNOTSUPP);
 	tell(argv[2], argv[1], name);
 	hear(argv[2], receives ? "send" : "receive", name);
-	ANSWERS(fi_av_insert(av, name, 1, &peer, 0, NULL), 1);
+	ANSWERS(fi_av_insert(side.av, name, 1, &peer, 0, NULL), 1);
 	for (size_t number = 0; number < COUNT; number++) {
 		/* One at a time, as the device keeps no order. */
 		if (receives)
@@ -153,13 +137,6 @@ int main(int argc, char **argv)
 		send_one(peer, 7);
 	else
 		take(7);
-	OK(fi_close(&ep->fid));
-	OK(fi_close(&mr->fid));
-	OK(fi_close(&cq->fid));
-	OK(fi_close(&av->fid));
-	OK(fi_close(&domain->fid));
-	OK(fi_close(&fabric->fid));
-	fi_freeinfo(info);
-	fi_freeinfo(hints);
+	side_close(&side, mr, NULL);
 	return 0;
 }

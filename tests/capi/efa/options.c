@@ -5,7 +5,7 @@
 
 #include <rdma/fi_ext.h>
 
-#include "check.h"
+#include "side.h"
 
 static struct fid_ep *ep;
 
@@ -53,24 +53,9 @@ static void check_flags(void)
 
 int main(void)
 {
-	struct fi_info *hints = fi_allocinfo(), *info;
-	hints->caps = FI_MSG | FI_TAGGED | FI_RMA;
-	hints->ep_attr->type = FI_EP_RDM;
-	hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-	hints->fabric_attr->prov_name = strdup("efa");
 	uint32_t version = FI_MAJOR_VERSION >= 2 ? FI_VERSION(2, 0) : FI_VERSION(1, 17);
-	OK(fi_getinfo(version, NULL, NULL, 0, hints, &info));
-	struct fid_fabric *fabric;
-	struct fid_domain *domain;
-	struct fid_av *av;
-	struct fid_cq *cq;
-	struct fi_cq_attr cq_attr = {.format = FI_CQ_FORMAT_TAGGED, .wait_obj = FI_WAIT_NONE};
-	struct fi_av_attr av_attr = {.type = FI_AV_TABLE};
-	OK(fi_fabric(info->fabric_attr, &fabric, NULL));
-	OK(fi_domain(fabric, info, &domain, NULL));
-	OK(fi_av_open(domain, &av_attr, &av, NULL));
-	OK(fi_cq_open(domain, &cq_attr, &cq, NULL));
-	OK(fi_endpoint(domain, info, &ep, NULL));
+	struct side side = side_open(version, FI_MSG | FI_TAGGED | FI_RMA);
+	ep = side.ep;
 	size_t retry = 0, five = 5;
 	OK(get(FI_OPT_EFA_RNR_RETRY, &retry, sizeof retry));
 	ANSWERS(retry, 3);
@@ -82,16 +67,8 @@ int main(void)
 	check_flags();
 #endif
 	ANSWERS(get(-(0xabc << 16), &retry, sizeof retry), -FI_ENOPROTOOPT);
-	OK(fi_ep_bind(ep, &av->fid, 0));
-	OK(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
-	OK(fi_enable(ep));
+	side_enable(&side);
 	ANSWERS(set(FI_OPT_EFA_RNR_RETRY, &five, sizeof five), -FI_EINVAL);
-	OK(fi_close(&ep->fid));
-	OK(fi_close(&cq->fid));
-	OK(fi_close(&av->fid));
-	OK(fi_close(&domain->fid));
-	OK(fi_close(&fabric->fid));
-	fi_freeinfo(info);
-	fi_freeinfo(hints);
+	side_close(&side, NULL, NULL);
 	return 0;
 }

@@ -7,10 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use ofi_rdm::Foresight;
 use ofi_testkit::net::Random;
-
-/// Bytes of a packet before a part of a payload (`docs/protocol.md`).
-const HEAD: usize = 60;
 
 /// What happens to datagrams; of 1,000 each.
 #[derive(Clone, Copy, Debug, Default)]
@@ -76,7 +74,8 @@ impl Relay {
                             continue;
                         }
                         if weather.forge > 0 && random.chance(weather.forge) {
-                            let other = |(at, byte): (usize, &u8)| if at < HEAD { *byte } else { !byte };
+                            let other =
+                                |(at, byte): (usize, &u8)| if at < Foresight::HEAD { *byte } else { !byte };
                             let forged: Vec<u8> = buffer[..len].iter().enumerate().map(other).collect();
                             let _ = stranger.send_to(&forged, receiver);
                         }

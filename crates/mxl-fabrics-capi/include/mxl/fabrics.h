@@ -111,8 +111,9 @@ mxlStatus mxlFabricsDestroyTarget(mxlFabricsInstance in_fabricsInstance, mxlFabr
 
 /*
  * Answers where the target is; the info is freed by mxlFabricsFreeTargetInfo. Options, or null: {"cqDepth": N}, N from
- * 1 on; and, not in the C++ SDK: {"progressThread": true}: a thread of the library publishes what arrives; {"id": "N"}, 64 bits:
- * the info's id. A target that is set up again at its old address with its old id is the same one for its initiators.
+ * 1 on. Not in the C++ SDK: {"progressThread": true}, a thread of the library publishes what arrives; {"id": "N"}, the
+ * info's id of 64 bits. A target that is set up again at its old address with its old id is the same one for its
+ * initiators.
  */
 MXL_EXPORT
 mxlStatus mxlFabricsTargetSetup(mxlFabricsTarget in_target, mxlFabricsTargetConfig const *in_config, char const *in_options,

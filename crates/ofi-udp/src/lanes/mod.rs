@@ -210,7 +210,8 @@ impl UdpLanes {
             if !host.hungry() {
                 break;
             }
-            let mut placement = if self.messages.is_none() { self.foresee(host) } else { None };
+            let places = self.messages.is_none() && self.socket.takes_places();
+            let mut placement = if places { self.foresee(host) } else { None };
             let (got, more) =
                 self.socket.receive_into(placement.as_mut().map(|placement| &mut placement.expected));
             worked |= got > 0;

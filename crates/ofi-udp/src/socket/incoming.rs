@@ -1,12 +1,12 @@
 //! Datagrams on their way in, received in batches; many of them may come as one message and are taken apart here.
 
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
 use ofi_api::Result;
 
 use super::local::{CONTROL, Control, Told};
-use super::placed::{Expected, Placed, Received};
+use super::placed::{Came, Expected, Placed, Received};
 use super::segments::{self, Row};
 use crate::sockaddr::{empty_storage, from_storage};
 use ofi_core::pages::Pages;
@@ -41,8 +41,6 @@ pub struct Incoming {
     marked: [bool; RECEIVE],
     vectors: Box<[libc::iovec]>,
     headers: Box<[libc::mmsghdr]>,
-    /// Bytes of each datagram in a message but for the last.
-    steps: [usize; RECEIVE],
     /// Messages of the last batch, whose headers the kernel has changed.
     used: usize,
     /// The last batch had long ones.
@@ -70,7 +68,6 @@ impl Incoming {
             names: (0..RECEIVE).map(|_| empty_storage()).collect(),
             locals: [None; RECEIVE],
             marked: [false; RECEIVE],
-            steps: [0; RECEIVE],
             controls: vec![Control::EMPTY; RECEIVE].into(),
             vectors: vec![libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; RECEIVE].into(),
             headers: (0..RECEIVE).map(|_| super::empty_header()).collect(),
@@ -111,17 +108,17 @@ impl Incoming {
         self.used = 0;
         self.spans.clear();
         self.placed.clear();
-        let expected = expected.filter(|_| !self.faulted);
-        if let Some(expected) = &expected {
-            let buffers = std::array::from_fn(|index| self.buffer(index));
-            self.placed.lay_out(expected, buffers, &mut self.headers);
-        }
+        let mut expected = expected.filter(|_| !self.faulted);
         let alone = std::mem::take(&mut self.idle);
         let most = match (alone, self.long || expected.is_some()) {
             (true, _) => 1,
             (false, true) => RECEIVE_LONG,
             (false, false) => RECEIVE,
         };
+        if let Some(expected) = &expected {
+            let buffers: [_; RECEIVE_LONG] = std::array::from_fn(|index| self.buffer(index));
+            self.placed.lay_out(expected, &buffers[..most], &mut self.headers);
+        }
         // SAFETY: the headers lead to buffers, addresses and controls of this batch, of the lengths that they say.
         let got = unsafe {
             libc::recvmmsg(
@@ -160,20 +157,18 @@ impl Incoming {
                 len => self.controls[message].read(len),
             };
             (self.locals[message], self.marked[message]) = (told.local, told.marked);
-            self.steps[message] = told.segment.unwrap_or(len);
+            if let Some(expected) = &mut expected {
+                let came = Came { step: told.segment.unwrap_or(len), from: self.sender(message) };
+                let received = self.received(message);
+                // SAFETY: the kernel has just put it there, and its memory may be used until the batch is taken.
+                unsafe { self.placed.check(&mut expected.foresight, message, received, came) };
+            }
             self.spans.extend(segments::cut(len, told.segment).map(|(start, end)| Span {
                 message: message as u32,
                 start: start as u32,
                 end: end as u32,
                 last: len as u32,
             }));
-        }
-        if let Some(expected) = expected {
-            for message in 0..got.min(RECEIVE_LONG) {
-                let received = self.received(message);
-                // SAFETY: the kernel has just put it there, and its memory may be used until the batch is taken.
-                unsafe { self.placed.check(&mut expected.foresight, message, received) };
-            }
         }
         // What else there is, the next look takes along with what comes meanwhile.
         Ok((self.spans.len(), got == most && !alone))
@@ -185,8 +180,11 @@ impl Incoming {
 
     fn received(&self, message: usize) -> Received {
         let len = (self.headers[message].msg_len as usize).min(MESSAGE);
-        let from = from_storage(&self.names[message]).map(crate::address::canonical);
-        Received { buffer: self.buffer(message), len, step: self.steps[message], from }
+        Received { buffer: self.buffer(message), len }
+    }
+
+    fn sender(&self, message: usize) -> Option<SocketAddr> {
+        from_storage(&self.names[message]).map(crate::address::canonical)
     }
 
     /// The datagrams from `index` on that came in one message, and whose payloads are all in its buffer or all where

@@ -123,6 +123,11 @@ impl Socket {
         self.receive_into(None)
     }
 
+    /// Whether payloads can go to their places: the kernel takes io_uring's buffers for all of a message.
+    pub fn takes_places(&self) -> bool {
+        !self.driver.has_ring()
+    }
+
     /// As [`Socket::receive`]; payloads that are `expected` go to their places.
     pub fn receive_into(&mut self, expected: Option<&mut Expected>) -> (usize, bool) {
         match self.driver.receive(&self.socket, expected) {

@@ -47,11 +47,16 @@ pub struct Expected {
     pub each: usize,
 }
 
-/// A message that was received: its buffer of [`MESSAGE`] bytes, and what the kernel says of it.
+/// A message that was received: its buffer of [`MESSAGE`] bytes, and how many it has.
 #[derive(Clone, Copy)]
 pub struct Received {
     pub buffer: *mut u8,
     pub len: usize,
+}
+
+/// How a message came.
+#[derive(Clone, Copy)]
+pub struct Came {
     /// Bytes of each of its datagrams but the last.
     pub step: usize,
     pub from: Option<SocketAddr>,
@@ -73,19 +78,14 @@ impl Placed {
         Self { places: [Place::NONE; RECEIVE_LONG], vectors: Vec::new(), holds: true }
     }
 
-    /// Divides what is foreseen among the next messages, whose buffers are `buffers`: their headers lead to vectors
-    /// with gaps.
-    pub fn lay_out(
-        &mut self,
-        expected: &Expected,
-        buffers: [*mut u8; RECEIVE_LONG],
-        headers: &mut [libc::mmsghdr],
-    ) {
+    /// Divides what is foreseen among the next messages, whose buffers are `buffers`, [`RECEIVE_LONG`] at most: their
+    /// headers lead to vectors with gaps.
+    pub fn lay_out(&mut self, expected: &Expected, buffers: &[*mut u8], headers: &mut [libc::mmsghdr]) {
         let vector = |base: *mut u8, len| libc::iovec { iov_base: base.cast(), iov_len: len };
         let (mut rest, packet) = (expected.place, expected.place.packet());
         let each = expected.each.clamp(1, (MESSAGE / packet).max(1));
         self.vectors.clear();
-        for (buffer, place) in buffers.into_iter().zip(&mut self.places) {
+        for (&buffer, place) in buffers.iter().zip(&mut self.places) {
             *place = Place { count: rest.count.min(each), ..rest };
             rest = rest.after(place.count);
             for index in 0..place.count {
@@ -96,7 +96,7 @@ impl Placed {
             self.vectors.push(vector(buffer.wrapping_add(filled), MESSAGE - filled));
         }
         let mut vectors = &mut self.vectors[..];
-        for (place, header) in self.places.iter().zip(headers) {
+        for (place, header) in self.places[..buffers.len()].iter().zip(headers) {
             let (here, rest) = vectors.split_at_mut(2 * place.count + 1);
             (header.msg_hdr.msg_iov, header.msg_hdr.msg_iovlen) = (here.as_mut_ptr(), here.len() as _);
             vectors = rest;
@@ -109,26 +109,26 @@ impl Placed {
     /// # Safety
     /// It was received into the vectors of the last [`Placed::lay_out`], and the memory that it went to is still what
     /// was foreseen.
-    pub unsafe fn check(&mut self, foresight: &mut Foresight, index: usize, message: Received) {
-        let expected = self.places[index].count;
-        let is_from = message.from == Some(foresight.from);
-        let good = if self.holds && is_from { self.meets(index, message, foresight) } else { 0 };
-        self.holds &= good == expected;
+    pub unsafe fn check(&mut self, foresight: &mut Foresight, index: usize, message: Received, came: Came) {
+        let place = self.places[index];
+        let is_alike = came.from == Some(foresight.from) && came.step == place.packet();
+        let good = if self.holds && is_alike { Self::meets(place, message, foresight) } else { 0 };
+        self.holds &= good == place.count;
         // SAFETY: the caller's promise.
         unsafe { self.bring_back(index, message, good) };
     }
 
     /// How many datagrams at the front of the message are the next ones foreseen.
-    fn meets(&self, index: usize, message: Received, foresight: &mut Foresight) -> usize {
-        let (packet, count) = (self.places[index].packet(), self.places[index].count);
+    fn meets(place: Place, message: Received, foresight: &mut Foresight) -> usize {
+        let packet = place.packet();
         // A last datagram that is shorter is none of them.
-        let whole = if message.step == packet { message.len / packet } else { 0 };
+        let whole = message.len / packet;
         let mut is_next = |at: usize| {
             let head = message.buffer.wrapping_add(at * packet);
             // SAFETY: inside the message's buffer, as it has a whole datagram there; its head went there.
             foresight.meets(unsafe { std::slice::from_raw_parts(head, Foresight::HEAD) })
         };
-        (0..whole.min(count)).take_while(|&at| is_next(at)).count()
+        (0..whole.min(place.count)).take_while(|&at| is_next(at)).count()
     }
 
     /// Brings payloads back into the buffer of message `index`, from that of datagram `first` on.
