@@ -90,8 +90,9 @@ fn what_was_foreseen_wrongly_harms_nothing() {
         for transfer in [write, read, message] {
             LENGTHS[..3].iter().for_each(|&len| transfer(&pair, len));
         }
-        assert!(pair.b.statistic("udp_placed") > 0, "{}", pair.b.report());
-        assert!(pair.b.statistic("udp_strangers") > 0, "{}", pair.b.report());
+        for name in ["udp_placed", "udp_brought_back", "udp_strangers"] {
+            assert!(pair.b.statistic(name) > 0, "{name}: {}", pair.b.report());
+        }
         assert!(weather.loss == 0 || relay.is_some_and(|relay| relay.lost() > 0), "it was to lose something");
     }
 }

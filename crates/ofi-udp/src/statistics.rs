@@ -60,6 +60,8 @@ impl UdpLanes {
         add("udp_tx_datagrams", counts.sent, "datagrams sent");
         add("udp_rx_datagrams", counts.received, "datagrams received");
         add("udp_placed", counts.placed, "datagrams whose payload the kernel put where it belongs");
+        let help = "datagrams whose payload was foreseen wrongly, and copied once more";
+        add("udp_brought_back", self.socket.brought_back(), help);
         add("udp_eager", counts.eager, "messages sent inside a command");
         add("udp_announced", counts.announced, "messages announced first");
         add("udp_kept", counts.kept, "of those, kept by the library as the receiver was out of room");

@@ -119,6 +119,11 @@ impl Driver {
         self.ring.as_mut().is_some_and(|ring| ring.holds())
     }
 
+    /// Payloads that were foreseen wrongly, so far.
+    pub fn brought_back(&self) -> u64 {
+        self.calls.brought_back()
+    }
+
     /// Whether there is a ring.
     pub fn has_ring(&self) -> bool {
         self.ring.is_some()

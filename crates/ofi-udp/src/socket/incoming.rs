@@ -174,6 +174,11 @@ impl Incoming {
         Ok((self.spans.len(), got == most && !alone))
     }
 
+    /// Payloads that were foreseen wrongly, so far.
+    pub fn brought_back(&self) -> u64 {
+        self.placed.brought_back
+    }
+
     fn buffer(&self, message: usize) -> *mut u8 {
         self.pages.base().wrapping_add(message * MESSAGE)
     }

@@ -366,6 +366,11 @@ impl Socket {
         self.driver.holds()
     }
 
+    /// Payloads that were foreseen wrongly, so far.
+    pub fn brought_back(&self) -> u64 {
+        self.driver.brought_back()
+    }
+
     /// Whether io_uring receives, and how often the kernel was entered for it.
     pub fn ring(&self) -> (bool, u64) {
         (self.driver.has_ring(), self.driver.entries())

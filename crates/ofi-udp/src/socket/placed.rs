@@ -68,6 +68,8 @@ pub struct Placed {
     vectors: Vec<libc::iovec>,
     /// All that was looked at came as it was foreseen.
     holds: bool,
+    /// Payloads that were brought back, so far.
+    pub brought_back: u64,
 }
 
 // SAFETY: the pointers are used during the call that they were given for alone.
@@ -75,7 +77,7 @@ unsafe impl Send for Placed {}
 
 impl Placed {
     pub fn new() -> Self {
-        Self { places: [Place::NONE; RECEIVE_LONG], vectors: Vec::new(), holds: true }
+        Self { places: [Place::NONE; RECEIVE_LONG], vectors: Vec::new(), holds: true, brought_back: 0 }
     }
 
     /// Divides what is foreseen among the next messages, whose buffers are `buffers`, [`RECEIVE_LONG`] at most: their
@@ -141,6 +143,7 @@ impl Placed {
             let begin = gap * place.packet() + Foresight::HEAD;
             let len = message.len.saturating_sub(begin).min(place.part);
             let to = message.buffer.wrapping_add(begin);
+            self.brought_back += u64::from(len > 0);
             // SAFETY: the kernel has put so many bytes of the message there, and the gap has room for them.
             unsafe { copy::bytes(place.after(gap).base, to, len) };
         }
