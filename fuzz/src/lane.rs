@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use ofi::raw::{
     Address, AddressVector, AvAttr, BindFlags, Call, Caps, CompletionQueue, Context, CqAttr, CqBuffer,
     CqTaggedEntry, Endpoint, FiAddr, GetinfoFlags, Hints, Lent, MemoryRegion, MrAccess, MrAttr, MrMode,
-    OpFlags, Piece, ReceiveOp, RemotePiece, RmaOp, SendOp, Serialization, TagMatch, Version,
+    OpFlags, Piece, ReceiveOp, RemotePiece, RmaOp, SendOp, TagMatch, Version,
 };
 use ofi_shm::fuzz::{Hostile, KINDS, Place, Ring};
 
@@ -43,7 +43,7 @@ impl Victim {
         let caps = Caps::MSG | Caps::TAGGED | Caps::RMA | Caps::ATOMIC;
         let hints = Hints::new().caps(caps).provider("shm").mr_mode(MrMode::empty());
         let infos = ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&hints))?;
-        let domain = ofi::open_fabric(&infos[0])?.open_domain(&infos[0], Serialization::LIBRARY)?;
+        let domain = ofi::open_fabric(&infos[0])?.open_domain(&infos[0])?;
         let endpoint = domain.open_endpoint(&infos[0])?;
         let queue = domain.open_cq(&CqAttr::default())?;
         let addresses = domain.open_av(&AvAttr::default())?;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use ofi::raw::{
     Address, AddressVector, AvAttr, BindFlags, Call, Caps, CompletionQueue, Context, CqAttr, CqBuffer,
     CqTaggedEntry, FiAddr, GetinfoFlags, Hints, Lent, MemoryRegion, MrAccess, MrAttr, MrMode, OpFlags, Piece,
-    ReceiveOp, RemotePiece, RmaOp, SendOp, Serialization, TagMatch, Version,
+    ReceiveOp, RemotePiece, RmaOp, SendOp, TagMatch, Version,
 };
 use ofi_rdm::congestion::Congestion;
 use ofi_rdm::wire::{Frame, Params, Record, record};
@@ -67,7 +67,7 @@ impl Victim {
             hints = hints.auth_key(SHARED);
         }
         let infos = ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&hints))?;
-        let domain = ofi::open_fabric(&infos[0])?.open_domain(&infos[0], Serialization::LIBRARY)?;
+        let domain = ofi::open_fabric(&infos[0])?.open_domain(&infos[0])?;
         let endpoint = domain.open_endpoint(&infos[0])?;
         let queue = domain.open_cq(&CqAttr::default())?;
         let addresses = domain.open_av(&AvAttr::default())?;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use ofi::raw::{
     AddrFormat, AtomicKind, AvAttr, AvType, BindFlags, Caps, CntrAttr, CntrEvents, CqAttr, CqFormat,
     Datatype, EpType, EqAttr, FiOp, GetinfoFlags, Hints, Info, MrMode, MsgOrder, OpFlags, Progress, Request,
-    ResourceMgmt, Serialization, Threading, Version, WaitAttr, WaitObj, WaitSet,
+    ResourceMgmt, Threading, Version, WaitAttr, WaitObj, WaitSet,
 };
 
 /// One question: what a line is called, and what a provider answers.
@@ -128,7 +128,7 @@ fn granted(name: &str, hints: Hints) -> bool {
 fn has_addresses(name: &str, format: AddrFormat) -> bool {
     let Some(info) = ask(name, hints().addr_format(format)) else { return false };
     let open = || {
-        let domain = ofi::open_fabric(&info)?.open_domain(&info, Serialization::LIBRARY)?;
+        let domain = ofi::open_fabric(&info)?.open_domain(&info)?;
         let endpoint = domain.open_endpoint(&info)?;
         endpoint.bind_cq(&domain.open_cq(&CqAttr::default())?, BindFlags::TRANSMIT | BindFlags::RECV)?;
         endpoint.bind_av(&domain.open_av(&AvAttr::default())?)?;
@@ -140,7 +140,7 @@ fn has_addresses(name: &str, format: AddrFormat) -> bool {
 
 fn domain(name: &str) -> Option<std::sync::Arc<dyn ofi::raw::Domain>> {
     let info = ask(name, hints())?;
-    ofi::open_fabric(&info).ok()?.open_domain(&info, Serialization::LIBRARY).ok()
+    ofi::open_fabric(&info).ok()?.open_domain(&info).ok()
 }
 
 fn wait_set(name: &str) -> Option<std::sync::Arc<dyn WaitSet>> {

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 use ofi::raw::{
     Address, AddressVector, AvAttr, BindFlags, Caps, CompletionQueue, Context, CqAttr, CqBuffer,
     CqTaggedEntry, Domain, Endpoint, EpOption, EpType, EqAttr, EventKind, EventQueue, FiAddr, GetinfoFlags,
-    Hints, Lent, MrMode, Piece, Progress, ReceiveOp, SendOp, Serialization, TagMatch, Threading, Version,
-    WaitObj,
+    Hints, Lent, MrMode, Piece, Progress, ReceiveOp, SendOp, TagMatch, Threading, Version, WaitObj,
 };
 
 use super::{Job, Memory, Provider, Test};
@@ -43,6 +42,10 @@ impl Node {
         let hints = Hints::new()
             .caps(Caps::MSG | Caps::TAGGED | Caps::RMA | more)
             .mr_mode(MrMode::VIRT_ADDR | MrMode::PROV_KEY)
+            .threading(match job.threading {
+                super::Threading::Domain => Threading::Domain,
+                super::Threading::Safe => Threading::Safe,
+            })
             .rx_size(if job.posted() > 1024 { job.posted() + 64 } else { 0 });
         let hints = match job.provider {
             Provider::Shm => hints.provider("shm"),
@@ -65,13 +68,8 @@ impl Node {
         let infos =
             ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(hints)).map_err(stack)?;
         let info = infos.first().ok_or_else(|| Error::Stack("no info".into()))?;
-        let serialization = match job.threading {
-            // SAFETY: a worker has one thread.
-            super::Threading::Domain => unsafe { Serialization::application(Threading::Domain) },
-            super::Threading::Safe => Serialization::LIBRARY,
-        };
         let fabric = ofi::open_fabric(info).map_err(stack)?;
-        let domain = fabric.open_domain(info, serialization).map_err(stack)?;
+        let domain = fabric.open_domain(info).map_err(stack)?;
         let endpoint = domain.open_endpoint(info).map_err(stack)?;
         let over_device = info.fabric_attr.prov_name == "efa";
         if over_device || matches!(job.provider, Provider::Udp | Provider::UdpSealed) {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use ofi::raw::{
     AvAttr, BindFlags, Call, Caps, CompletionFlags, CompletionQueue, Context, CqAttr, CqBuffer, CqFormat,
     CqTaggedEntry, Desc, Domain, Endpoint, EpOption, EpType, Fabric, GetinfoFlags, Lent, MrMode, OpFlags,
-    Piece, ReceiveOp, RemotePiece, RmaOp, SendOp, Serialization, Threading, Version, WaitObj,
+    Piece, ReceiveOp, RemotePiece, RmaOp, SendOp, Threading, Version, WaitObj,
 };
 use ofi::{AddrFormat, Address, Buffer, Errno, Error, FiAddr, Hints, Info, RawBuffer, Result};
 use ofi_core::slots::{SlotId, Slots};
@@ -80,7 +80,7 @@ impl Rail {
     /// Opens the rail of an info.
     pub(crate) fn of_info(info: &Info, shared_memory: bool) -> Result<Self> {
         let fabric = ofi::open_fabric(info)?;
-        let domain = fabric.open_domain(info, Serialization::LIBRARY)?;
+        let domain = fabric.open_domain(info)?;
         let endpoint = domain.open_endpoint(info)?;
         let attr = CqAttr { size: 0, format: CqFormat::Tagged, wait_obj: WaitObj::Fd, wait_set: None };
         let cq = domain.open_cq(&attr)?;

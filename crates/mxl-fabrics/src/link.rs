@@ -10,8 +10,8 @@ use std::sync::Arc;
 use ofi::raw::{
     AddressVector, AvAttr, BindFlags, Call, Caps, CompletionFlags, CompletionQueue, Context, CqAttr,
     CqBuffer, CqFormat, CqTaggedEntry, Desc, Domain, Endpoint, EpType, Fabric, GetinfoFlags, Info, Lent,
-    MemoryRegion, MrAccess, MrAttr, MrMode, OpFlags, Piece, ReceiveOp, RemotePiece, RmaOp, SendOp,
-    Serialization, Threading, Version, WaitObj,
+    MemoryRegion, MrAccess, MrAttr, MrMode, OpFlags, Piece, ReceiveOp, RemotePiece, RmaOp, SendOp, Threading,
+    Version, WaitObj,
 };
 use ofi::{AddrFormat, Address, Buffer, Errno, FiAddr, Hints, RawBuffer};
 
@@ -191,8 +191,7 @@ impl Link {
         let pieces = if writes { tx.iov_limit.min(tx.rma_iov_limit) } else { tx.iov_limit.saturating_sub(1) };
         let receive = if end == End::Target { longest.min(LONGEST_PIECE) } else { LONGEST };
         let fabric = ofi::open_fabric(&info).map_err(Error::stack("open the fabric"))?;
-        let domain =
-            fabric.open_domain(&info, Serialization::LIBRARY).map_err(Error::stack("open the domain"))?;
+        let domain = fabric.open_domain(&info).map_err(Error::stack("open the domain"))?;
         let endpoint = domain.open_endpoint(&info).map_err(Error::stack("open the endpoint"))?;
         let attr = CqAttr { size: 0, format: CqFormat::Tagged, wait_obj: WaitObj::Fd, wait_set: None };
         let cq = domain.open_cq(&attr).map_err(Error::stack("open the queue"))?;

@@ -6,45 +6,20 @@ use crate::{
     AddressVector, Allocation, AtomicAttr, AtomicKind, AvAttr, BindFlags, CntrAttr, CollectiveAttr,
     CollectiveKind, CompletionQueue, Counter, CqAttr, Datatype, Endpoint, EqAttr, Errno, Error, EventQueue,
     FiOp, Info, MemoryRegion, MrAttr, PassiveEndpoint, Placement, PollSet, Result, RxAttr, SharedTransmit,
-    Statistic, Threading, Threshold, TxAttr, WaitAttr, WaitSet, Work, WorkId,
+    Statistic, Threshold, TxAttr, WaitAttr, WaitSet, Work, WorkId,
 };
-
-/// Threading: either the library serialises calls, or the application promises to. A provider may use the promise to
-/// omit its own locks. The providers of this stack do not, because widely used programs break it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Serialization(Threading);
-
-impl Serialization {
-    /// Every call may come from any thread at any time (`FI_THREAD_SAFE`): the library locks.
-    pub const LIBRARY: Self = Self(Threading::Safe);
-
-    /// The application serialises calls as `threading` says, and a provider may rely on it.
-    ///
-    /// # Safety
-    /// No two threads are at the same time in data-transfer calls, queue reads, or calls of counters or statistics of
-    /// the same domain (`FI_THREAD_DOMAIN`), or of the same endpoint and the objects bound to it
-    /// (`FI_THREAD_COMPLETION`).
-    #[allow(unsafe_code)] // a promise to make, not an operation
-    pub const unsafe fn application(threading: Threading) -> Self {
-        Self(threading)
-    }
-
-    /// The level.
-    pub const fn threading(self) -> Threading {
-        self.0
-    }
-}
 
 /// A fabric (`fid_fabric`): a network, whose members can reach each other.
 pub trait Fabric: Send + Sync {
     /// Its name.
     fn name(&self) -> &str;
 
-    /// Opens a domain of it.
+    /// Opens a domain of it. Every call may come from any thread at any time, whatever level the info promises: widely
+    /// used programs break the promise, and locks that one thread has to itself cost it next to nothing.
     ///
     /// # Errors
     /// `FI_EINVAL` if `info` is not this provider's.
-    fn open_domain(&self, info: &Info, serialization: Serialization) -> Result<Arc<dyn Domain>>;
+    fn open_domain(&self, info: &Info) -> Result<Arc<dyn Domain>>;
 
     /// Opens an event queue, for objects of any of its domains.
     ///
@@ -133,8 +108,7 @@ pub trait Domain: Send + Sync {
     fn open_counter(&self, attr: &CntrAttr) -> Result<Arc<dyn Counter>>;
 
     /// Statistics of the domain: the numbers of open endpoints and regions, and the sums over the endpoints and shared
-    /// receive contexts. Closed objects do not count. Under `FI_THREAD_COMPLETION`, where other threads may be using
-    /// the endpoints, only the numbers of open objects.
+    /// receive contexts. Closed objects do not count.
     fn statistics(&self) -> Vec<Statistic>;
 
     /// Opens a poll set.

@@ -66,7 +66,7 @@ pub use completion::{
     CqTaggedEntry,
 };
 pub use counter::{CntrAttr, Counter};
-pub use domain::{Domain, Fabric, Serialization};
+pub use domain::{Domain, Fabric};
 pub use endpoint::{
     Call, Endpoint, EpOption, ReceiveOp, RmaOp, SendOp, SharedTransmit, Statistic, TagMatch, UnexpectedEvent,
     Watcher,

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ofi_api::{BindFlags, Domain, Errno, Error, Handle, Info, Result, Serialization};
+use ofi_api::{BindFlags, Domain, Errno, Error, Handle, Info, Result};
 
 use crate::abi::{
     Abi, class, command, fi_info, fi_mr_map_raw, fi_ops, fi_ops_domain, fid, fid_domain, fid_eq, fid_fabric,
@@ -131,7 +131,7 @@ unsafe fn open_domain(
     // The fabric's says which structures the program has; this one may be too short to say it.
     info.fabric_attr.api_version = fabric.api;
     // Whatever the program promised of its threads: some that are in wide use break it.
-    let domain = fabric.fabric.open_domain(&info, Serialization::LIBRARY)?;
+    let domain = fabric.fabric.open_domain(&info)?;
     let fid = fid_domain {
         fid: object::header::<fid_domain>(context, &FID_OPS),
         ops: OPS.table(),

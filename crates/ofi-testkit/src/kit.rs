@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use ofi::raw::{
     Address, AddressVector, AvAttr, BindFlags, Caps, CntrAttr, CompletionQueue, CqAttr, CqFormat, Domain,
-    Endpoint, EpOption, Fabric, GetinfoFlags, Hints, Info, MrMode, Result, SHARED_CONTEXT, Serialization,
-    SharedTransmit, Threading, Version, WaitObj,
+    Endpoint, EpOption, Fabric, GetinfoFlags, Hints, Info, MrMode, Result, SHARED_CONTEXT, SharedTransmit,
+    Threading, Version, WaitObj,
 };
 
 use crate::calls::Direct;
@@ -125,7 +125,6 @@ pub struct Opening {
     selective: BindFlags,
     unbound: BindFlags,
     counters: Vec<(CntrAttr, BindFlags)>,
-    serialization: Serialization,
     name: Option<Address>,
     within: Option<(Arc<dyn Fabric>, Arc<dyn Domain>)>,
     info: Option<Info>,
@@ -148,7 +147,6 @@ impl Opening {
             selective: BindFlags::empty(),
             unbound: BindFlags::empty(),
             counters: Vec::new(),
-            serialization: Serialization::LIBRARY,
             name: None,
             within: None,
             info: None,
@@ -220,14 +218,9 @@ impl Opening {
         self
     }
 
-    /// The threading level: hints, and the promise that goes with it.
-    ///
-    /// # Safety
-    /// That of [`Serialization::application`].
-    pub unsafe fn threading(mut self, threading: Threading) -> Self {
+    /// The threading level that the hints ask for.
+    pub fn threading(mut self, threading: Threading) -> Self {
         self.hints = self.hints.threading(threading);
-        // SAFETY: the caller's promise.
-        self.serialization = unsafe { Serialization::application(threading) };
         self
     }
 
@@ -325,7 +318,7 @@ impl Opening {
             Some(within) => within,
             None => {
                 let fabric = ofi::open_fabric(&info)?;
-                let domain = fabric.open_domain(&info, self.serialization)?;
+                let domain = fabric.open_domain(&info)?;
                 (fabric, domain)
             }
         };

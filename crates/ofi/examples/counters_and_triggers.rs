@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ofi::raw::{
     AvAttr, BindFlags, Caps, CntrAttr, Context, Counter, DeferredOp, Domain, Endpoint, FiAddr, GetinfoFlags,
-    Hints, Lent, ReceiveOp, SendOp, Serialization, Threshold, Version, WaitObj,
+    Hints, Lent, ReceiveOp, SendOp, Threshold, Version, WaitObj,
 };
 
 const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
@@ -24,7 +24,7 @@ struct Side {
 fn open() -> Result<Side, Box<dyn Error>> {
     let hints = Hints::new().provider("shm").caps(Caps::MSG | Caps::TRIGGER);
     let infos = ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&hints))?;
-    let domain = ofi::open_fabric(&infos[0])?.open_domain(&infos[0], Serialization::LIBRARY)?;
+    let domain = ofi::open_fabric(&infos[0])?.open_domain(&infos[0])?;
     let endpoint = domain.open_endpoint(&infos[0])?;
     // No queue at all: operations are only counted.
     let attr = CntrAttr { wait_obj: WaitObj::Unspec, ..CntrAttr::default() };

@@ -9,13 +9,13 @@
 //! use ofi::direct::{CompletionQueue, Endpoint, Shm};
 //! use ofi::raw::{
 //!     AvAttr, BindFlags, CompletionQueue as _, Context, CqAttr, CqBuffer, CqTaggedEntry, Endpoint as _, Lent, OpFlags,
-//!     Call, Piece, SendOp, Serialization,
+//!     Call, Piece, SendOp,
 //! };
 //! use ofi::{Caps, EpType, Hints, Version};
 //!
 //! let hints = Hints::new().provider("shm").ep_type(EpType::Rdm).caps(Caps::MSG);
 //! let info = ofi::getinfo(Version::API, None, None, ofi::GetinfoFlags::empty(), Some(&hints))?.remove(0);
-//! let domain = ofi::open_fabric(&info)?.open_domain(&info, Serialization::LIBRARY)?;
+//! let domain = ofi::open_fabric(&info)?.open_domain(&info)?;
 //! let endpoint = Endpoint::<Shm>::new(domain.open_endpoint(&info)?)?;
 //! let queue = CompletionQueue::new(domain.open_cq(&CqAttr::default())?)?;
 //! let av = domain.open_av(&AvAttr::default())?;

@@ -100,7 +100,7 @@ impl<L: Level> Domain<L> {
     pub(crate) fn of_info(info: Info) -> Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let fabric = crate::open_fabric(&info)?;
-        let raw = fabric.open_domain(&info, L::serialization())?;
+        let raw = fabric.open_domain(&info)?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         Ok(Self { opened: Arc::new(Opened { id, info, raw, fabric }), _level: PhantomData })
     }

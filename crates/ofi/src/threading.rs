@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 
-use ofi_api::{Serialization, Threading};
+use ofi_api::Threading;
 
 /// `FI_THREAD_SAFE`: a [`Node`](crate::Node) is `Sync`. For a single thread it costs the same as [`Exclusive`]: locks
 /// are biased to that thread.
@@ -32,24 +32,11 @@ impl Level for Exclusive {
 
 /// Keeps others from adding levels.
 pub(crate) mod sealed {
-    use super::{Exclusive, Safe, Serialization, Threading};
+    use super::{Exclusive, Safe};
 
-    pub trait Sealed {
-        fn serialization() -> Serialization;
-    }
+    pub trait Sealed {}
 
-    impl Sealed for Safe {
-        fn serialization() -> Serialization {
-            Serialization::LIBRARY
-        }
-    }
+    impl Sealed for Safe {}
 
-    impl Sealed for Exclusive {
-        fn serialization() -> Serialization {
-            // SAFETY: with `FI_THREAD_COMPLETION` no two threads may be in data transfer calls of one endpoint, or in
-            // reads of the queue bound to it. Both are private to a `Node`, are bound to nothing else, and are used
-            // only through `&Node` and `&mut Node`; and `Node<Exclusive>` is not `Sync`.
-            unsafe { Serialization::application(Threading::Completion) }
-        }
-    }
+    impl Sealed for Exclusive {}
 }

@@ -5,7 +5,6 @@
 
 use std::process::Command;
 
-use ofi::raw::Serialization;
 use ofi::{Errno, Error, GetinfoFlags, Hints, Node, Version};
 
 fn has_it() -> bool {
@@ -42,7 +41,7 @@ fn a_key_is_granted_or_refused() {
 fn a_key_that_getinfo_did_not_see_is_not_dropped() {
     let (none, hints) = (GetinfoFlags::empty(), hints());
     let mut info = ofi::getinfo(Version::API, None, None, none, Some(&hints)).unwrap().remove(0);
-    let domain = ofi::open_fabric(&info).unwrap().open_domain(&info, Serialization::LIBRARY).unwrap();
+    let domain = ofi::open_fabric(&info).unwrap().open_domain(&info).unwrap();
     (info.ep_attr.auth_key, info.ep_attr.auth_key_size) = (b"job 7".to_vec(), 5);
     match domain.open_endpoint(&info) {
         Ok(_) => assert!(has_it()),

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use ofi::raw::{AvAttr, BindFlags, CqAttr, EpType, Serialization};
+use ofi::raw::{AvAttr, BindFlags, CqAttr, EpType};
 use ofi::{Errno, Error, GetinfoFlags, Hints, Info, Node, Version};
 
 const MISSPELLED: [(&str, &str); 2] = [("FI_UDP_ENCRYPTION", "requierd"), ("FI_UDP_CHECKSUM", "ture")];
@@ -63,7 +63,7 @@ fn with_a_misspelled_protection_no_endpoint_opens() {
         // SAFETY: this process has no other thread that reads its environment: it runs this test alone.
         unsafe { std::env::set_var(variable, value) };
         let fabric = ofi::open_fabric(&info).unwrap();
-        let domain = fabric.open_domain(&info, Serialization::LIBRARY).unwrap();
+        let domain = fabric.open_domain(&info).unwrap();
         let endpoint = domain.open_endpoint(&info).unwrap();
         endpoint.bind_av(&domain.open_av(&AvAttr::default()).unwrap()).unwrap();
         let queue = domain.open_cq(&CqAttr::default()).unwrap();

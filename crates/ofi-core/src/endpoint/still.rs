@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ofi_api::{
     AddrFormat, Address, AvAttr, BindFlags, Caps, CompletionQueue, CqAttr, Domain, Endpoint, EpType, Errno,
-    Error, Info, LibraryMemory, MrAttr, Placement, Result, SHARED_CONTEXT, Serialization, Statistic,
+    Error, Info, LibraryMemory, MrAttr, Placement, Result, SHARED_CONTEXT, Statistic,
 };
 
 use super::{Ep, EpCore};
@@ -130,7 +130,7 @@ pub fn sharing() -> Info {
 
 /// A domain of this transport.
 pub fn domain(info: &Info) -> Arc<dyn Domain> {
-    FabricCore::<Still>::open(info).open_domain(info, Serialization::LIBRARY).unwrap()
+    FabricCore::<Still>::open(info).open_domain(info).unwrap()
 }
 
 /// An endpoint that `prepare` binds what it likes to, and its queue.

@@ -6,8 +6,7 @@ mod limits;
 use std::sync::Arc;
 
 use ofi_api::{
-    Domain, EqAttr, Errno, Error, EventQueue, Fabric, Info, PassiveEndpoint, Result, Serialization, WaitAttr,
-    WaitSet,
+    Domain, EqAttr, Errno, Error, EventQueue, Fabric, Info, PassiveEndpoint, Result, WaitAttr, WaitSet,
 };
 
 use self::domain::DomainHandle;
@@ -52,7 +51,7 @@ impl<T: Transport> Fabric for FabricCore<T> {
         &self.name
     }
 
-    fn open_domain(&self, info: &Info, _serialization: Serialization) -> Result<Arc<dyn Domain>> {
+    fn open_domain(&self, info: &Info) -> Result<Arc<dyn Domain>> {
         if info.fabric_attr.prov_name != self.provider {
             return Err(foreign_info("a domain", &self.provider, &info.fabric_attr.prov_name));
         }

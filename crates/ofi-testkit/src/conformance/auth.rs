@@ -85,7 +85,7 @@ pub fn authorization_keys_are_granted_or_refused_by_name(kit: &dyn Kit) {
 pub fn a_key_that_nobody_could_check_opens_nothing(kit: &dyn Kit) {
     let info = kit.info(&kit.usual());
     let fabric = ofi::open_fabric(&info).unwrap();
-    let domain = fabric.open_domain(&info, Serialization::LIBRARY).unwrap();
+    let domain = fabric.open_domain(&info).unwrap();
     let long = vec![1; 4096];
     for (size, key) in [(4096, &long[..]), (3, JOB), (JOB.len() + 1, JOB)] {
         let mut bad = info.clone();
@@ -93,7 +93,7 @@ pub fn a_key_that_nobody_could_check_opens_nothing(kit: &dyn Kit) {
         assert_eq!(domain.open_endpoint(&bad).err().unwrap().errno(), Errno::EINVAL, "{size}");
         let mut bad = info.clone();
         (bad.domain_attr.auth_key_size, bad.domain_attr.auth_key) = (size, key.to_vec());
-        let opened = fabric.open_domain(&bad, Serialization::LIBRARY);
+        let opened = fabric.open_domain(&bad);
         assert_eq!(opened.err().unwrap().errno(), Errno::EINVAL, "{size}");
     }
 }

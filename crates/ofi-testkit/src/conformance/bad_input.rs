@@ -217,7 +217,7 @@ pub fn a_direction_that_is_not_asked_for_needs_no_queue(kit: &dyn Kit) {
     let hints = kit.usual().caps(Caps::MSG | Caps::SEND);
     let info = kit.info(&hints);
     let fabric = ofi::open_fabric(&info).unwrap();
-    let domain = fabric.open_domain(&info, Serialization::LIBRARY).unwrap();
+    let domain = fabric.open_domain(&info).unwrap();
     let ep = domain.open_endpoint(&info).unwrap();
     ep.bind_av(&domain.open_av(&AvAttr::default()).unwrap()).unwrap();
     ep.bind_cq(&domain.open_cq(&CqAttr::default()).unwrap(), BindFlags::TRANSMIT).unwrap();
@@ -268,7 +268,7 @@ pub fn an_info_of_another_provider_is_refused(kit: &dyn Kit) {
     let side = kit.side();
     let mut info = side.info.clone();
     info.fabric_attr.prov_name = "nobody".into();
-    refused(side.fabric.open_domain(&info, Serialization::LIBRARY), &[Errno::EINVAL]);
+    refused(side.fabric.open_domain(&info), &[Errno::EINVAL]);
     refused(ofi::open_fabric(&info), &[Errno::ENODEV]);
     let mut info = side.info.clone();
     info.ep_attr.ep_type = EpType::Unspec;

@@ -411,7 +411,7 @@ pub fn a_passive_endpoint_needs_its_queue_and_has_its_name(kit: &dyn Kit) {
 pub fn a_connected_endpoint_needs_an_event_queue_and_no_address_vector(kit: &dyn Kit) {
     let info = info(kit);
     let fabric = ofi::open_fabric(&info).expect("a fabric");
-    let domain = fabric.open_domain(&info, ofi::raw::Serialization::LIBRARY).expect("a domain");
+    let domain = fabric.open_domain(&info).expect("a domain");
     let ep = domain.open_endpoint(&info).expect("an endpoint");
     let cq = domain.open_cq(&ofi::raw::CqAttr::default()).expect("a queue");
     ep.bind_cq(&cq, ofi::raw::BindFlags::TRANSMIT | ofi::raw::BindFlags::RECV).expect("binding");
@@ -428,7 +428,7 @@ pub fn a_connected_endpoint_needs_an_event_queue_and_no_address_vector(kit: &dyn
 pub fn a_connected_endpoint_without_an_event_queue_has_its_domain_s(kit: &dyn Kit) {
     let listener = Listener::open(&info(kit)).expect("listening");
     let info = info(kit);
-    let domain = listener.fabric.open_domain(&info, ofi::raw::Serialization::LIBRARY).expect("a domain");
+    let domain = listener.fabric.open_domain(&info).expect("a domain");
     let cq = domain.open_cq(&ofi::raw::CqAttr::default()).expect("a queue");
     let (general, own) =
         (open_eq(&listener.fabric).expect("a queue"), open_eq(&listener.fabric).expect("a queue"));

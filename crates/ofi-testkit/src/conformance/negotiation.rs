@@ -271,7 +271,7 @@ pub fn a_traffic_class_is_granted_or_not_claimed(kit: &dyn Kit) {
 pub fn what_is_open_is_told_and_may_be_asked_for(kit: &dyn Kit) {
     let info = kit.info(&kit.usual());
     let fabric = ofi::open_fabric(&info).unwrap();
-    let domain = fabric.open_domain(&info, Serialization::LIBRARY).unwrap();
+    let domain = fabric.open_domain(&info).unwrap();
     // The first that is open of each name. Other tests may have some, but not more than this one knows of at its end.
     let again = kit.info(&kit.usual());
     let (told_fabric, told) = (again.fabric_attr.fabric.unwrap(), again.domain_attr.domain.unwrap());

@@ -4,10 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::prelude::*;
 
-/// A pair at a level where this case, being one thread, keeps any promise.
 fn pair_at(kit: &dyn Kit, threading: Threading) -> Pair {
-    // SAFETY: all calls of these cases' domains and endpoints come from one thread at a time.
-    kit.pair_with(|opening| unsafe { opening.threading(threading) })
+    kit.pair_with(|opening| opening.threading(threading))
 }
 
 fn exchange(pair: &Pair) {
@@ -40,8 +38,7 @@ pub fn everything_works_at_safe_level(kit: &dyn Kit) {
 
 pub fn at_completion_level_endpoints_of_a_domain_run_apart(kit: &dyn Kit) {
     // Two endpoints of one domain, each with its queue, each in a thread of its own.
-    // SAFETY: each endpoint and its queue are used by one thread at a time.
-    let opening = || unsafe { kit.opening().threading(Threading::Completion) };
+    let opening = || kit.opening().threading(Threading::Completion);
     let a1 = opening().open();
     let a2 = opening().beside(&a1).open();
     let b1 = opening().open();

@@ -15,10 +15,9 @@ use std::sync::Arc;
 
 use ofi::raw::{
     Allocation, Desc, Domain, Errno, Error, Lent, MemoryRegion, MrAccess, MrAttr, Piece, Placement,
-    Serialization, Threading,
 };
 
-use super::options::{Level, Memory};
+use super::options::Memory;
 use crate::failure::{Failure, Result};
 
 /// Slots begin at cache lines.
@@ -26,15 +25,6 @@ const LINE: usize = 64;
 
 /// What an application would align large buffers to.
 const PAGE: usize = 4096;
-
-/// How the domain is opened.
-pub fn serialization(level: Level) -> Serialization {
-    match level {
-        // SAFETY: this program calls the library from its main thread only.
-        Level::Domain => unsafe { Serialization::application(Threading::Domain) },
-        Level::Safe => Serialization::LIBRARY,
-    }
-}
 
 /// Memory for messages, touched, and registered where the transport needs that of local memory.
 pub struct Arena {

@@ -95,10 +95,8 @@ impl Node {
     /// # Errors
     /// What the library answers.
     pub fn open(info: &Info, setup: &Setup) -> Result<Node> {
-        let level = setup.threading.unwrap_or(Level::Domain);
         let fabric = ofi::open_fabric(info).map_err(Failure::stack("fi_fabric"))?;
-        let domain =
-            fabric.open_domain(info, lent::serialization(level)).map_err(Failure::stack("fi_domain"))?;
+        let domain = fabric.open_domain(info).map_err(Failure::stack("fi_domain"))?;
         let endpoint = domain.open_endpoint(info).map_err(Failure::stack("fi_endpoint"))?;
         let attr =
             CqAttr { size: 2 * MAX_WINDOW, format: CqFormat::Msg, wait_obj: WaitObj::None, wait_set: None };

@@ -122,13 +122,13 @@ pub enum Kind {
     Tagged,
 }
 
-/// Threading levels that can be compared.
+/// Threading levels that an endpoint is asked for. The library locks at either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
-    /// FI_THREAD_DOMAIN: no locks
+    /// FI_THREAD_DOMAIN: the program promises one thread at a time
     Domain,
-    /// FI_THREAD_SAFE: the library locks
+    /// FI_THREAD_SAFE: the program promises nothing
     Safe,
 }
 
