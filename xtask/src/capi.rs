@@ -26,21 +26,28 @@ pub fn link(release: bool) -> Result<PathBuf, String> {
     link_with(release, None)
 }
 
-/// As [`link`], with a feature more.
+/// The features of the providers that need a device. Whoever needs one builds both, so that nothing is compiled twice.
+pub const DEVICES: &str = "verbs,efa";
+
+/// As [`link`], with the providers of [`DEVICES`].
 ///
 /// # Errors
 /// When a step of it fails.
-pub fn link_with(release: bool, feature: Option<&str>) -> Result<PathBuf, String> {
+pub fn link_with_devices(release: bool) -> Result<PathBuf, String> {
+    link_with(release, Some(DEVICES))
+}
+
+fn link_with(release: bool, features: Option<&str>) -> Result<PathBuf, String> {
     let mut build = cargo(&["build", "--quiet", "--package", "ofi-capi"]);
-    if let Some(feature) = feature {
-        build.args(["--features", feature]);
+    if let Some(features) = features {
+        build.args(["--features", features]);
     }
     if release {
         build.arg("--release");
     }
     run(&mut build)?;
     let built = built(release);
-    let folder = built.join(feature.map_or("capi".to_string(), |feature| format!("capi-{feature}")));
+    let folder = built.join(features.map_or("capi", |_| "capi-devices"));
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let sources = root().join("crates/ofi-capi/link");
     // rustc would give GNU ld a version script of its own, and ld takes one: so the static library is linked here.
@@ -62,12 +69,12 @@ pub fn built(release: bool) -> PathBuf {
     base.join(if release { "release" } else { "debug" })
 }
 
-/// Builds one of our programs that knows the provider of this feature: where it is.
+/// Builds our programs with the providers of [`DEVICES`]: where one of them is.
 ///
 /// # Errors
 /// What cargo answers.
-pub fn tool(name: &str, feature: &str) -> Result<PathBuf, String> {
-    run(cargo(&["build", "--quiet", "--package", "ofi-tools"]).args(["--features", feature, "--bin", name]))?;
+pub fn tool(name: &str) -> Result<PathBuf, String> {
+    run(cargo(&["build", "--quiet", "--package", "ofi-tools", "--bins"]).args(["--features", DEVICES]))?;
     Ok(built(false).join(name))
 }
 

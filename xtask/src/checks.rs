@@ -1,5 +1,7 @@
 //! What runs on the stable toolchain.
 
+use std::process::Command;
+
 use crate::step::{Outcome, Report, answers, cargo, not_run, output, root, run, target_dir};
 use crate::suite::suite;
 use crate::{StepResult, book, capi, docs, hygiene};
@@ -10,12 +12,12 @@ const AARCH64: &str = "aarch64-unknown-linux-gnu";
 pub fn test(report: &mut Report) {
     report.add("format", || run(&mut cargo(&["fmt", "--all", "--check"])));
     report.add("lints", || {
-        run(cargo(&["clippy", "--workspace", "--all-targets", "--quiet"]).args(["--", "--deny", "warnings"]))
+        run(workspace(&["clippy", "--all-targets", "--quiet"]).args(["--", "--deny", "warnings"]))
     });
     report.add("tests", tests);
     report.add("what was left out", left_out);
     // What `cargo nextest` does not run.
-    report.add("doc tests", || run(&mut cargo(&["test", "--workspace", "--doc", "--quiet"])));
+    report.add("doc tests", || run(&mut workspace(&["test", "--doc", "--quiet"])));
     report.add("fewer features", fewer_features);
     report.add("topology by hwloc", hwloc);
     capi::test(report);
@@ -30,9 +32,9 @@ fn tests() -> StepResult {
     if answers("cargo-nextest", &["nextest", "--version"]) {
         // It reports there, wherever cargo builds.
         let junit = root().join("target/nextest/default/junit.xml");
-        return suite(|| cargo(&["nextest", "run", "--workspace"]), &junit);
+        return suite(|| workspace(&["nextest", "run"]), &junit);
     }
-    run(&mut cargo(&["test", "--workspace", "--all-targets", "--no-fail-fast", "--quiet"]))?;
+    run(&mut workspace(&["test", "--all-targets", "--no-fail-fast", "--quiet"]))?;
     not_run("what tests say that they could not do", "cargo-nextest, which collects it, is not installed")
 }
 
@@ -51,17 +53,27 @@ fn fewer_features() -> StepResult {
     run(&mut cargo(&["test", "--package", "ofi-rdm", "--no-default-features", "--lib", "--quiet"]))
 }
 
-/// `multirail`'s feature `hwloc`, which nothing else builds: its library is C, and may not be here.
-fn hwloc() -> StepResult {
-    if !answers("pkg-config", &["--exists", "hwloc >= 2", "libudev"]) {
-        return not_run(
-            "topology by hwloc",
-            "no hwloc (apt-get install pkg-config libhwloc-dev libudev-dev)",
-        );
+/// `cargo` on all packages, with `multirail`'s feature `hwloc` where that C library is here: it adds functions and
+/// their tests, and changes nothing else. Commands on the same packages and features find the same build.
+fn workspace(args: &[&str]) -> Command {
+    let mut cargo = cargo(args);
+    cargo.arg("--workspace");
+    if has_hwloc() {
+        cargo.args(["--features", "multirail/hwloc"]);
     }
-    let with_it = ["--package", "multirail", "--features", "hwloc", "--quiet"];
-    run(cargo(&["clippy", "--all-targets"]).args(with_it).args(["--", "--deny", "warnings"]))?;
-    run(cargo(&["test", "--lib", "--test", "topology"]).args(with_it).args(["--", "hwloc", "link"]))
+    cargo
+}
+
+fn has_hwloc() -> bool {
+    answers("pkg-config", &["--exists", "hwloc >= 2", "libudev"])
+}
+
+/// Whether the tests of `multirail`'s feature `hwloc` were among the tests.
+fn hwloc() -> StepResult {
+    if has_hwloc() {
+        return Ok(Outcome::Passed);
+    }
+    not_run("topology by hwloc", "no hwloc (apt-get install pkg-config libhwloc-dev libudev-dev)")
 }
 
 /// Whether every crate that is meant for crates.io can be packed: versions, files, metadata. Nothing is compiled.
@@ -81,10 +93,10 @@ fn packages() -> StepResult {
 
 /// What the tests left out: cases of the suite that do not apply or lack a device, and tests that are ignored.
 fn left_out() -> StepResult {
-    let suite = ["test", "--quiet", "--package", "ofi-tests", "--test", "conformance", "skipped_cases"];
-    let suite = output(cargo(&suite).args(["--", "--show-output"]))?;
-    let ignored = ["test", "--quiet", "--workspace", "--all-targets", "--", "--ignored", "--list"];
-    let ignored = output(&mut cargo(&ignored))?;
+    // As the tests were built: other packages or targets would mean other builds of them.
+    let suite = ["test", "--quiet", "--test", "conformance", "skipped_cases"];
+    let suite = output(workspace(&suite).args(["--", "--show-output"]))?;
+    let ignored = output(workspace(&["test", "--quiet", "--tests"]).args(["--", "--ignored", "--list"]))?;
     let skipped = suite.lines().filter(|line| line.contains(" skips ") || is_skipped(line));
     let ignored = ignored.lines().filter_map(|line| line.strip_suffix(": test"));
     let mut all: Vec<String> = skipped.map(|line| format!("conformance: {}", line.trim())).collect();
@@ -184,6 +196,11 @@ pub fn simulate(report: &mut Report, seeds: u64, hours: u64) {
 /// Many deaths.
 pub fn kills(count: u64) -> StepResult {
     at_length("crash", "killed_at_random", "OFI_KILLS", count)
+}
+
+/// Processes that die at every step where the endpoints have two transports, of which CI has every second.
+pub fn deaths() -> StepResult {
+    at_length("crash", "a_peer_of_two_transports", "OFI_CRASH_STRIDE", 1)
 }
 
 /// One endpoint that talks to many over sockets.

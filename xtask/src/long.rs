@@ -36,6 +36,7 @@ pub fn run(report: &mut Report, amount: Amount) {
     let Amount { seeds, hours, kills, storms, soak, fuzz, nixl } = amount;
     checks::simulate(report, seeds, hours);
     report.add(&format!("{kills} kills"), || checks::kills(kills));
+    report.add("deaths at every step, of two transports", checks::deaths);
     report.add("10,000 peers of one endpoint, over sockets", || checks::peers(10_000));
     report.add(&format!("{storms} storms over rails"), || checks::storms(storms));
     report.add(&format!("soak of {soak} minutes"), || checks::soak(soak));

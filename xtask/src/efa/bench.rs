@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::StepResult;
-use crate::capi::{built, ended, link_with};
+use crate::capi::{DEVICES, built, ended, link_with_devices};
 use crate::step::{Outcome, cargo, not_run, output, run, target_dir};
 use facts::Facts;
 use page::{Row, Rows};
@@ -88,12 +88,12 @@ struct Programs {
 }
 
 fn build(quick: bool) -> Result<Programs, String> {
-    let mut build = cargo(&["build", "--package", "ofi-tools", "--features", "efa", "--bins"]);
+    let mut build = cargo(&["build", "--package", "ofi-tools", "--features", DEVICES, "--bins"]);
     if !quick {
         build.arg("--release");
     }
     run(&mut build)?;
-    let library = link_with(!quick, Some("efa"))?;
+    let library = link_with_devices(!quick)?;
     let folder = built(!quick);
     let program = |name| folder.join(name);
     Ok(Programs {

@@ -148,7 +148,7 @@ fn with_newer(stock: &Stock) -> StepResult {
 
 /// Our provider with itself: our program, on the system's libibverbs and libefa.
 fn own_efa(emulator: &Path, dir: &Path) -> StepResult {
-    let program = capi::tool("fi_pingpong", "efa")?;
+    let program = capi::tool("fi_pingpong")?;
     pingpong_pair("efa", &|| {
         let mut side = Command::new(&program);
         on(&mut side, emulator, dir);
@@ -158,13 +158,13 @@ fn own_efa(emulator: &Path, dir: &Path) -> StepResult {
 
 /// Remote writes of random pages, every byte compared, each step of the ladder.
 fn write_demo(emulator: &Path, dir: &Path) -> StepResult {
-    let mut demo = Command::new(capi::tool("fi_write_demo", "efa")?);
+    let mut demo = Command::new(capi::tool("fi_write_demo")?);
     run(on(demo.args(capi::WRITE_DEMO).args(["--provider", "efa"]), emulator, dir))
 }
 
 /// Grains between two processes, either of which is killed and comes back.
 fn flows(emulator: &Path, dir: &Path) -> StepResult {
-    let mut test = Command::new(vm::suite::program("mxl-fabrics", "processes", Some("verbs,efa"))?);
+    let mut test = Command::new(vm::suite::program("mxl-fabrics", "processes", Some(capi::DEVICES))?);
     run(on(test.args(["--include-ignored", "over_efa"]), emulator, dir))
 }
 
@@ -175,7 +175,7 @@ fn meets_c(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepResult
     if !stock.has_programs() {
         return stock.no_programs(name);
     }
-    let library = capi::link_with(false, Some("efa"))?;
+    let library = capi::link_with_devices(false)?;
     let side = |mut side: Command, disorder: Option<[(&str, &str); 2]>| {
         on(&mut side, emulator, dir).envs(disorder.into_iter().flatten());
         // And there, the first bytes of what is read are sent ahead.

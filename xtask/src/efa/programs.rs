@@ -37,7 +37,7 @@ fn open_mpi(name: &str, start: impl Fn(&mut Command) -> StepResult) -> StepResul
     if !capi::has_open_mpi() {
         return not_run(name, capi::NO_OPEN_MPI);
     }
-    let library = capi::link_with(false, Some("efa"))?;
+    let library = capi::link_with_devices(false)?;
     let program = capi::stress(&library)?;
     start(capi::mpirun("2", "efa").env("LD_LIBRARY_PATH", &library).arg(program))
 }
@@ -48,7 +48,7 @@ fn agents(name: &str, start: impl Fn(&mut Command) -> StepResult) -> StepResult 
         Ok(python) => python,
         Err(why) => return not_run(name, &why),
     };
-    let library = capi::link_with(false, Some("efa"))?;
+    let library = capi::link_with_devices(false)?;
     for sizes in SIZES {
         start(&mut nixl::exchange(&python, &library, sizes)?).map_err(|why| format!("{sizes:?}: {why}"))?;
     }
@@ -60,7 +60,7 @@ pub fn accesses(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepR
     if !stock.compiles("#include <rdma/fabric.h>") {
         return not_run(name, NO_HEADERS);
     }
-    let library = capi::link_with(false, Some("efa"))?;
+    let library = capi::link_with_devices(false)?;
     let source = root().join("tests/capi/efa/accesses.c");
     let program = stock.output(&library, &source);
     stock.program(&[&source], &program, &[])?;
@@ -101,7 +101,7 @@ pub fn options(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepRe
     if !stock.compiles("#include <rdma/fabric.h>") {
         return not_run(name, NO_HEADERS);
     }
-    let library = capi::link_with(false, Some("efa"))?;
+    let library = capi::link_with_devices(false)?;
     let source = root().join("tests/capi/efa/options.c");
     let program = stock.output(&library, &source);
     stock.program(&[&source], &program, &[])?;
@@ -117,7 +117,7 @@ pub fn in_place(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepR
     if !stock.compiles("#include <rdma/fabric.h>") {
         return not_run(name, NO_HEADERS);
     }
-    let library = capi::link_with(false, Some("efa"))?;
+    let library = capi::link_with_devices(false)?;
     let source = root().join("tests/capi/efa/in_place.c");
     let program = stock.output(&library, &source);
     stock.program(&[&source], &program, &[])?;
@@ -156,7 +156,7 @@ pub fn death_of_c(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> Ste
     if !stock.compiles("#include <rdma/fabric.h>") {
         return not_run(name, NO_HEADERS);
     }
-    let library = capi::link_with(false, Some("efa"))?;
+    let library = capi::link_with_devices(false)?;
     let source = root().join("tests/capi/efa/victim.c");
     let program = stock.output(&library, &source);
     stock.program(&[&source], &program, &[])?;

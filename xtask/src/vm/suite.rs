@@ -35,7 +35,7 @@ const PROGRAMS: [Program; 3] = [
     Program {
         package: "mxl-fabrics",
         test: "processes",
-        feature: Some("verbs,efa"),
+        feature: Some(capi::DEVICES),
         threads: 1,
         cases: &["over_verbs"],
     },
@@ -92,32 +92,31 @@ pub fn run(report: &mut Report) {
         if !stock.compiles("#include <rdma/fabric.h>") {
             return not_run(name, "no headers of libfabric (apt-get install libfabric-dev)");
         }
-        let folder = capi::link_with(false, Some("verbs"))?;
+        let folder = capi::link_with_devices(false)?;
         let source = root().join("tests/capi/verbs/atomics.c");
         let program = stock.output(&folder, &source);
         stock.program(&[&source], &program, &[])?;
         script(name, "tests/verbs/interop.sh", &[&folder, &program])
     });
     let name = "other programs on our device, on soft-RoCE";
-    report.add_retried(name, || {
-        script(name, "tests/verbs/neighbours.sh", &[&capi::link_with(false, Some("verbs"))?])
-    });
+    report
+        .add_retried(name, || script(name, "tests/verbs/neighbours.sh", &[&capi::link_with_devices(false)?]));
     let name = "Open MPI over verbs, on soft-RoCE";
     report.add_retried(name, || {
         if !capi::has_open_mpi() {
             return not_run(name, capi::NO_OPEN_MPI);
         }
-        let folder = capi::link_with(false, Some("verbs"))?;
+        let folder = capi::link_with_devices(false)?;
         script(name, "tests/verbs/mpi.sh", &[&folder, &capi::stress(&folder)?])
     });
     let name = "what a host lacks, on soft-RoCE";
     report.add_retried(name, || {
-        let tools = [capi::tool("fi_info", "verbs")?, capi::tool("fi_pingpong", "verbs")?];
+        let tools = [capi::tool("fi_info")?, capi::tool("fi_pingpong")?];
         script(name, "tests/verbs/refusals.sh", &tools.each_ref().map(|path| path.as_path()))
     });
     let name = "fi_write_demo over verbs, on soft-RoCE";
     report.add_retried(name, || {
-        let demo = capi::tool("fi_write_demo", "verbs")?.to_string_lossy().into_owned();
+        let demo = capi::tool("fi_write_demo")?.to_string_lossy().into_owned();
         // Both of its processes are on one host.
         let command = ["env".to_string(), "FI_VERBS_SHARED_MEMORY=0".to_string(), demo];
         let arguments = capi::WRITE_DEMO.into_iter().chain(["--provider", "verbs"]).map(Into::into);
