@@ -83,7 +83,7 @@ fn what_is_foreseen_needs_no_second_copy() {
 
 #[test]
 fn what_was_foreseen_wrongly_harms_nothing() {
-    let bad = Weather { loss: 30, duplicate: 30, reorder: 30, longest: 1_472, forge: 200 };
+    let bad = Weather { loss: 30, duplicate: 30, reorder: 30, longest: 9_000, forge: 200 };
     let forged = Weather { forge: 500, longest: 65_536, ..Weather::default() };
     for weather in [bad, forged] {
         let (pair, relay) = apart(Some(weather));

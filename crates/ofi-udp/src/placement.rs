@@ -17,7 +17,7 @@ use crate::coming::Next;
 use crate::command::kind;
 use crate::lane::common::accessor;
 use crate::lanes::UdpLanes;
-use crate::socket::{Expected, Place};
+use crate::socket::{Expected, LEAST_GAP, Place};
 
 /// Packets that are expected, and the memory that their payloads go to.
 pub struct Placement {
@@ -51,7 +51,7 @@ impl UdpLanes {
     /// Where the payload goes on with `next`, in packets that are full.
     fn placement<H: Host<Udp>>(&mut self, host: &mut H, next: Next) -> Option<Placement> {
         let Next { peer, stream, kind, id, at, came } = next;
-        let part = came.packet.checked_sub(Foresight::HEAD).filter(|&part| part > 0)?;
+        let part = came.packet.checked_sub(Foresight::HEAD).filter(|&part| part >= LEAST_GAP)?;
         let (base, len, grant) = self.place(host, &next, part)?;
         let foresight = self.endpoint.foresee(peer, stream, &Part { kind, id, at, len: part })?;
         // The last part is most often shorter, and other records may follow it: it is copied.

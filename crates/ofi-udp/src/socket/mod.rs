@@ -34,7 +34,7 @@ use vacancy::Vacancy;
 
 use crate::settings::Choice;
 
-pub use outgoing::Gaps;
+pub use outgoing::{Gaps, LEAST_GAP};
 pub use placed::{Expected, Place};
 pub use segments::MOST_BYTES as LONGEST_ROW;
 

@@ -23,8 +23,8 @@ const ROOM: usize = segments::MOST * DATAGRAM;
 const DATAGRAM: usize = 65_536;
 /// Gaps in one datagram, and pieces of memory that fill them.
 const GAPS: usize = 4;
-/// Shorter runs are copied: two more vectors cost the kernel more (`docs/hot-path.md`).
-const LEAST_GAP: usize = 4096;
+/// Shorter runs are copied, at either end: two more vectors cost the kernel more (`docs/hot-path.md`).
+pub const LEAST_GAP: usize = 4096;
 /// Parts of one datagram: gaps, and what lies before, between and behind.
 const PARTS: usize = 2 * GAPS + 1;
 /// Bytes of a datagram that are not in its buffer.
