@@ -1,11 +1,11 @@
-//! A server of many clients on tokio: a task for each connection, woken by tokio's reactor. The process sleeps while it
-//! is idle.
+//! A server of many clients on tokio: one task and one queue for all connections, woken by tokio's reactor. The process
+//! sleeps while it is idle.
 //!
 //! `cargo run --release --features tokio --example tokio_server`
 #![forbid(unsafe_code)]
 
-use ofi::rt::tokio::Driven;
-use ofi::{Address, AsyncConnection, Hints, Incoming, Listener, Result};
+use ofi::rt::tokio::{Driven, HubEvents};
+use ofi::{Address, AsyncConnection, CompletionKind, Hints, Hub, HubEvent, Result};
 
 const CLIENTS: u32 = 50;
 const QUESTIONS: u32 = 10;
@@ -13,16 +13,9 @@ const QUESTIONS: u32 = 10;
 #[tokio::main]
 async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let hints = Hints::new().provider("udp");
-    let listener = Listener::open_at(&hints, "127.0.0.1", "0")?;
-    let name = listener.name()?;
-    let server = tokio::spawn(async move {
-        let mut sessions = tokio::task::JoinSet::new();
-        for _ in 0..CLIENTS {
-            sessions.spawn(serve(listener.next_request().await?));
-        }
-        // A failing session ends only that client's connection.
-        Ok::<u32, ofi::Error>(sessions.join_all().await.into_iter().map(|session| session.unwrap_or(0)).sum())
-    });
+    let hub = Hub::open_at(&hints, "127.0.0.1", "0")?;
+    let name = hub.name()?;
+    let server = tokio::spawn(serve(hub));
     let mut clients = tokio::task::JoinSet::new();
     for number in 0..CLIENTS {
         clients.spawn(ask(hints.clone(), name.clone(), number));
@@ -34,23 +27,28 @@ async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Replies to each message with its bytes in reverse, until the client leaves.
-async fn serve(request: Incoming) -> Result<u32> {
-    let connection = request.accept_async(b"").await?;
-    let _driven = Driven::new(connection.node().clone()); // its futures sleep until tokio's reactor wakes them
-    let mut answers = 0;
-    loop {
-        tokio::select! {
-            biased;
-            question = connection.recv(vec![0; 64]) => {
-                let Ok(question) = question else { return Ok(answers) };
-                let answer: Vec<u8> = question.bytes().iter().rev().copied().collect();
-                connection.send(answer).await?;
-                answers += 1;
+/// Replies to each message with its bytes in reverse, until all clients have left. Returns the number of answers.
+async fn serve(hub: Hub) -> Result<u32> {
+    let mut events = HubEvents::new(&hub)?;
+    let (mut answers, mut gone) = (0, 0);
+    while gone < CLIENTS {
+        match events.next().await? {
+            HubEvent::Request(request) => drop(hub.accept(request, b"")?.recv(vec![0; 64])?),
+            HubEvent::Completed { connection: Some(connection), mut completion } => {
+                // A failed operation belongs to a client that leaves, which is an event of its own.
+                if completion.kind() == CompletionKind::Receive && completion.result.is_ok() {
+                    let answer: Vec<u8> = completion.bytes().iter().rev().copied().collect();
+                    let question = completion.take_buffer::<Vec<u8>>().expect("the buffer of `recv`");
+                    connection.recv(question)?;
+                    connection.send(answer)?;
+                    answers += 1;
+                }
             }
-            ended = connection.ended() => return ended.map(|()| answers),
+            HubEvent::Closed { .. } => gone += 1,
+            _ => {}
         }
     }
+    Ok(answers)
 }
 
 async fn ask(hints: Hints, server: Address, number: u32) -> Result<()> {

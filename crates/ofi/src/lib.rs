@@ -26,7 +26,7 @@
 //! | `shm` (default) | provider `shm`: processes of one host |
 //! | `udp` (default) | provider `udp`: processes of one host and of others |
 //! | `encryption` (default) | `udp` has authorization keys and encryption; it refuses both without this feature |
-//! | `tokio` | nodes that are driven by tokio's reactor |
+//! | `tokio` | nodes and hubs that tokio's reactor drives |
 //! | `verbs` | provider `verbs`: RDMA devices, by rdma-core, which is opened at run time |
 //! | `efa` | provider `efa`: EFA devices, likewise |
 //! | `bytes` | `bytes::Bytes` and `BytesMut` are buffers |
@@ -87,7 +87,7 @@ mod window;
 pub use any_buffer::AnyBuffer;
 pub use asynchronous::{
     AsyncConnection, AsyncNode, Connecting, ConnectionEnd, Done, Driver, DriverThread, Event, Failed,
-    MultiRecv, NextMessage, NextRequest, Operation, Transferred, Turn,
+    MultiRecv, NextHubEvent, NextMessage, NextRequest, Operation, Transferred, Turn,
 };
 pub use buffer::{Buffer, BufferMut, RawBuffer};
 pub use completion::{Completion, CompletionKind, OpError};

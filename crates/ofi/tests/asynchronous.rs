@@ -5,10 +5,13 @@ mod asynchronous {
     pub mod connections;
     pub mod contexts;
     pub mod dropping;
+    pub mod hub;
     pub mod multi;
     pub mod operations;
     pub mod support;
     pub mod threads;
     #[cfg(feature = "tokio")]
     pub mod tokio;
+    #[cfg(feature = "tokio")]
+    pub mod tokio_hub;
 }

@@ -9,7 +9,8 @@ use std::task::{Context, Poll};
 
 use ofi_api::{Address, Errno, Error, Event, EventKind, EventQueue, FiAddr, Hints, Info, Result, WaitObj};
 
-use super::{AsyncNode, Operation, Transferred, watch};
+use super::watch::{self, Queues};
+use super::{AsyncNode, Operation, Transferred};
 use crate::buffer::Buffer;
 use crate::connection::{ConnectError, Events, Incoming, Listener, connected, open_eq, outcome};
 use crate::domain::Domain;
@@ -25,7 +26,7 @@ fn poll_event(
     if let Some(outcome) = outcome(eq, eq.read()) {
         return Poll::Ready(outcome);
     }
-    match watch::wake_for(eq, context.waker(), under_way) {
+    match watch::wake_for(Queues { eq: Arc::clone(eq), cq: None }, context.waker(), under_way) {
         Ok(()) => Poll::Pending,
         Err(error) => Poll::Ready(Err(error.into())),
     }

@@ -8,12 +8,15 @@ mod calls;
 mod connection;
 mod driver;
 mod event;
+mod hub;
 mod multi;
 mod open;
 mod operation;
 mod table;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+#[cfg(feature = "tokio")]
+mod tokio_hub;
 mod watch;
 
 use std::fmt;
@@ -25,6 +28,7 @@ use ofi_api::{Address, EpOption, FiAddr, Hints, Info, Result, Statistic};
 pub use connection::{AsyncConnection, Connecting, ConnectionEnd, NextRequest};
 pub use driver::{Driver, DriverThread, Turn};
 pub use event::Event;
+pub use hub::NextHubEvent;
 pub use multi::{MultiRecv, NextMessage};
 pub use operation::{Done, Failed, Operation, Transferred};
 

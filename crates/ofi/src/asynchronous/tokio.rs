@@ -12,6 +12,7 @@ use ::tokio::task::JoinHandle;
 
 use ofi_api::{Errno, Error, Result};
 
+pub use super::tokio_hub::HubEvents;
 use super::{AsyncNode, Turn};
 use crate::threading::Level;
 

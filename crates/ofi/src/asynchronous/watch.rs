@@ -1,13 +1,13 @@
 //! Wakes futures that wait for event queues, with one thread for the process. The thread sleeps on all of the queues
 //! and exists while a future waits. Events (connection requests, closed connections) are few and rare, so event queues
-//! need no driver.
+//! need no driver. A hub without a reactor has its completion queue watched too.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use ofi_api::{Errno, Error, EventQueue, Result};
+use ofi_api::{CompletionQueue, Errno, Error, EventQueue, Result};
 use ofi_core::sys::{self, WaitSet};
 
 /// How often a queue is read whose endpoints have something under way that ends with time.
@@ -15,9 +15,33 @@ const SOON: Duration = Duration::from_millis(50);
 /// How often any other is: a bound in case a wake-up is lost.
 const SELDOM: Duration = Duration::from_secs(1);
 
+/// The queues that a future waits for.
+#[derive(Clone)]
+pub struct Queues {
+    pub eq: Arc<dyn EventQueue>,
+    pub cq: Option<Arc<dyn CompletionQueue>>,
+}
+
+impl Queues {
+    /// Nothing is there to be read, and the descriptors say when there is.
+    fn may_sleep(&self) -> bool {
+        self.eq.trywait().is_ok() && self.cq.as_ref().is_none_or(|cq| cq.trywait().is_ok())
+    }
+
+    fn fds(&self) -> impl Iterator<Item = RawFd> {
+        let cq = self.cq.as_ref().and_then(|cq| cq.wait_fd());
+        [self.eq.wait_fd(), cq].into_iter().flatten()
+    }
+
+    fn same(&self, other: &Self) -> bool {
+        let cqs = (self.cq.as_ref().map(Arc::as_ptr), other.cq.as_ref().map(Arc::as_ptr));
+        Arc::ptr_eq(&self.eq, &other.eq) && cqs.0.map(<*const _>::addr) == cqs.1.map(<*const _>::addr)
+    }
+}
+
 /// A future that waits.
 struct Watched {
-    eq: Arc<dyn EventQueue>,
+    queues: Queues,
     waker: Waker,
     until: Instant,
 }
@@ -37,14 +61,14 @@ fn state() -> MutexGuard<'static, Option<State>> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Wakes `waker`, once, when `eq` has something to read; a while later in any case, sooner if something is under way.
-/// It must have been read after the waker was there to be woken, or is read when it is.
+/// Wakes `waker`, once, when one of `queues` has something to read; a while later in any case, sooner if something is
+/// under way. They must have been read after the waker was there to be woken, or are read when it is.
 ///
 /// # Errors
 /// The system's error if the thread cannot be started.
-pub fn wake_for(eq: &Arc<dyn EventQueue>, waker: &Waker, under_way: bool) -> Result<()> {
+pub fn wake_for(queues: Queues, waker: &Waker, under_way: bool) -> Result<()> {
     let until = Instant::now() + if under_way { SOON } else { SELDOM };
-    let watched = Watched { eq: Arc::clone(eq), waker: waker.clone(), until };
+    let watched = Watched { queues, waker: waker.clone(), until };
     let mut guard = state();
     let state = guard.get_or_insert_default();
     if state.process != std::process::id() {
@@ -73,15 +97,15 @@ fn run(set: &WaitSet, wake: &OwnedFd) {
         {
             let mut guard = state();
             let state = guard.get_or_insert_default();
-            all.append(&mut state.new);
+            state.new.drain(..).for_each(|new| enter(&mut all, new));
             if all.is_empty() {
                 state.running = None;
                 return;
             }
         }
         // What is there already, or cannot be slept on, is for whoever waits to look at.
-        wake_those(&mut all, |waiting| waiting.until <= Instant::now() || waiting.eq.trywait().is_err());
-        let watched: Vec<RawFd> = all.iter().filter_map(|waiting| waiting.eq.wait_fd()).collect();
+        wake_those(&mut all, |waiting| waiting.until <= Instant::now() || !waiting.queues.may_sleep());
+        let watched: Vec<RawFd> = all.iter().flat_map(|waiting| waiting.queues.fds()).collect();
         if watched.iter().any(|&fd| set.add(fd).is_err()) {
             wake_those(&mut all, |_| true); // no room in the set: they read, and come back
         }
@@ -92,7 +116,17 @@ fn run(set: &WaitSet, wake: &OwnedFd) {
         let ready = set.ready();
         // Before anybody may close one.
         watched.iter().for_each(|&fd| set.remove(fd));
-        wake_those(&mut all, |waiting| waiting.eq.wait_fd().is_some_and(|fd| ready.contains(&fd)));
+        wake_those(&mut all, |waiting| waiting.queues.fds().any(|fd| ready.contains(&fd)));
+    }
+}
+
+/// Enters a future that waits. One that was polled for another reason waits again: it is entered once, so that a busy
+/// task does not fill the list.
+fn enter(all: &mut Vec<Watched>, new: Watched) {
+    let same = |old: &&mut Watched| old.queues.same(&new.queues) && old.waker.will_wake(&new.waker);
+    match all.iter_mut().find(same) {
+        Some(old) => old.until = old.until.min(new.until),
+        None => all.push(new),
     }
 }
 

@@ -8,12 +8,13 @@ mod connection;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ofi_api::{
-    Address, CompletionQueue, CqAttr, CqBuffer, CqFormat, CqTaggedEntry, Errno, Error, EventKind, Fid, Hints,
-    Result, WaitObj,
+    Address, CompletionQueue, CqAttr, CqBuffer, CqFormat, CqTaggedEntry, Errno, Error, EventKind, EventQueue,
+    Fid, Hints, Result, WaitObj,
 };
 use ofi_core::lock::Lock;
 use ofi_core::sys;
@@ -68,7 +69,8 @@ pub enum HubEvent {
 ///
 /// One thread serves many clients by [`Hub::wait`], which sleeps while nothing happens. Memory that [`Hub::domain`]
 /// registers is open to every connection: one [`Window`](crate::Window) serves them all. A connection that ends, or
-/// whose peer dies, is an event, and the others go on.
+/// whose peer dies, is an event, and the others go on. [`Hub::next_event`] is the same for tasks of any executor; with
+/// the feature `tokio`, `ofi::rt::tokio::HubEvents` waits by tokio's reactor.
 ///
 /// ```
 /// use std::time::Duration;
@@ -267,17 +269,35 @@ impl Hub {
             if deadline.is_some_and(|deadline| deadline <= now) {
                 return Ok(None);
             }
-            let (cq, eq) = (&self.center.cq, &self.listener.eq);
-            if !may_sleep(cq.trywait())? || !may_sleep(eq.trywait())? {
+            if !self.try_wait()? {
                 std::thread::yield_now();
                 continue;
             }
-            let establishing = lock(&self.open).values().any(|connection| !connection.is_established());
-            let bound = now + if establishing { SOON } else { SELDOM };
+            let bound = now + self.longest_sleep();
             let until = deadline.map_or(bound, |deadline| deadline.min(bound));
-            let fds: Vec<_> = [cq.wait_fd(), eq.wait_fd()].into_iter().flatten().collect();
-            sys::wait_readable(&fds, Some(until));
+            sys::wait_readable(&self.fds(), Some(until));
         }
+    }
+
+    /// Whether the caller may sleep until one of [`Hub::fds`] is readable, [`Hub::longest_sleep`] at most.
+    pub(crate) fn try_wait(&self) -> Result<bool> {
+        Ok(may_sleep(self.center.cq.trywait())? && may_sleep(self.listener.eq.trywait())?)
+    }
+
+    pub(crate) fn fds(&self) -> Vec<RawFd> {
+        [self.center.cq.wait_fd(), self.listener.eq.wait_fd()].into_iter().flatten().collect()
+    }
+
+    pub(crate) fn queues(&self) -> (&Arc<dyn CompletionQueue>, &Arc<dyn EventQueue>) {
+        (&self.center.cq, &self.listener.eq)
+    }
+
+    pub(crate) fn is_establishing(&self) -> bool {
+        lock(&self.open).values().any(|connection| !connection.is_established())
+    }
+
+    pub(crate) fn longest_sleep(&self) -> Duration {
+        if self.is_establishing() { SOON } else { SELDOM }
     }
 
     /// Reads some completions into `ready`. Returns the number of entries.
