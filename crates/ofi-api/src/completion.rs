@@ -251,7 +251,8 @@ pub struct CqErrorEntry {
     pub err: Errno,
     /// The transport's own code; [`CompletionQueue::error_text`] explains it.
     pub prov_errno: i32,
-    /// More about the error: the raw address for `FI_EADDRNOTAVAIL`.
+    /// More about the error: the sender's raw address for `FI_EADDRNOTAVAIL`, and, with `FI_SOURCE_ERR`, for an
+    /// `FI_ETRUNC` whose sender is not in the address vector.
     pub err_data: Vec<u8>,
     /// The peer of the operation, if known.
     pub src_addr: FiAddr,

@@ -183,7 +183,8 @@ impl OpError {
         self.0.0.prov_errno
     }
 
-    /// More about it: the raw address, for `FI_EADDRNOTAVAIL`.
+    /// More about it: the sender's raw address for `FI_EADDRNOTAVAIL`, and, with `FI_SOURCE_ERR`, for an `FI_ETRUNC`
+    /// whose sender is unknown.
     pub fn err_data(&self) -> &[u8] {
         &self.0.0.err_data
     }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use ofi_api::{
-    Address, CompletionFlags, CqErrorEntry, CqTaggedEntry, Errno, FiAddr, MrAccess, RemotePiece, Result,
+    Address, CompletionFlags, Context, CqErrorEntry, CqTaggedEntry, Errno, FiAddr, MrAccess, RemotePiece,
+    Result,
 };
 
 use super::collective::CollectiveSide;
@@ -245,6 +246,12 @@ impl<T: Transport> Host<T> for Ends<T> {
         if rx.bound {
             let flags =
                 CompletionFlags::REMOTE_WRITE | CompletionFlags::RMA | CompletionFlags::REMOTE_CQ_DATA;
+            if let Some(address) = rx.strange(peers, peer) {
+                let mut error = CqErrorEntry::new(Context::NULL, flags, Errno::EADDRNOTAVAIL);
+                (error.len, error.data, error.err_data) = (len, data.value, address);
+                boxes.not_found(error, Credit::None); // the write itself went well, and counts so
+                return true;
+            }
             let source = if rx.report_source { peers.source(peer) } else { FiAddr::NOTAVAIL };
             let body = CqTaggedEntry { flags, len, data: data.value, ..CqTaggedEntry::EMPTY };
             boxes.received(body, source, Credit::None);

@@ -166,7 +166,7 @@ impl Outboxes {
         told || counter.is_none()
     }
 
-    /// Reports a failure that counts as no operation: a search that found nothing.
+    /// Reports a failure that counts as no operation: a search that found nothing, or a stranger's remote CQ data.
     pub fn not_found(&mut self, error: CqErrorEntry, credit: Credit) {
         if self.read[1] {
             self.boxes[RECEIVE].push_error(error, credit);

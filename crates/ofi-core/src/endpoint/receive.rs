@@ -256,6 +256,12 @@ impl<T: Transport> RxSide<T> {
         self.fail(boxes, peers, filling, Fault { errno: Errno::ETRUNC, number: 0 }, placed);
     }
 
+    /// The raw address of a sender that is not in the address vector, if `FI_SOURCE_ERR` asks for it.
+    pub fn strange(&self, peers: &mut Peers, peer: Peer) -> Option<Vec<u8>> {
+        let is_strange = self.source_errors && peers.source(peer) == FiAddr::NOTAVAIL;
+        is_strange.then(|| raw_address(peers, peer))
+    }
+
     /// Reports a receive that failed after `placed` bytes.
     #[cold]
     pub fn fail(
@@ -274,6 +280,10 @@ impl<T: Transport> RxSide<T> {
         (error.len, error.data, error.tag) = (placed, arrived.data, arrived.tag);
         (error.olen, error.prov_errno) = (arrived.len - placed, number);
         error.src_addr = peers.source(arrived.peer);
+        if errno == Errno::ETRUNC {
+            // The message is there, so its sender can be answered.
+            error.err_data = self.strange(peers, arrived.peer).unwrap_or_default();
+        }
         if filling.multi.is_some() {
             error.buf = filling.buffer.start() as usize;
         }
@@ -295,8 +305,12 @@ fn unknown_source(
     let mut error = CqErrorEntry::new(context, flags, Errno::EADDRNOTAVAIL);
     (error.len, error.data, error.tag) = (placed, arrived.data, arrived.tag);
     error.buf = buf.addr();
-    error.err_data = peers.address(arrived.peer).map(|address| address.bytes().to_vec()).unwrap_or_default();
+    error.err_data = raw_address(peers, arrived.peer);
     boxes.receive_failed(error, credit, route);
+}
+
+fn raw_address(peers: &Peers, peer: Peer) -> Vec<u8> {
+    peers.address(peer).map(|address| address.bytes().to_vec()).unwrap_or_default()
 }
 
 /// The completion of a receive that took all of a message.

@@ -178,6 +178,13 @@ pub fn an_unknown_source_is_an_error_with_its_address_on_request(kit: &dyn Kit) 
         assert_eq!(source, known);
         b.av.remove(&[known]).unwrap();
     }
+    // Of a message that does not fit too, whose error says that.
+    let (from, into) = (Memory::patterned(64, 5), Memory::new(16));
+    b.receive(&into).context(4).post().unwrap();
+    wait::drive(&[&a, &b], "room", || a.out(to_b, &from).send().ok());
+    let error = wait::drive(&[&a, &b], "the message", || b.next_of(4)).failed();
+    assert_eq!((error.err, error.len, error.olen), (Errno::ETRUNC, 16, 48));
+    b.insert_address(&Address::new(b.info.addr_format, &error.err_data));
 }
 
 pub fn one_queue_serves_many_endpoints(kit: &dyn Kit) {

@@ -129,14 +129,11 @@ impl<L: Level> NodeBuilder<L> {
         Self { rx_ctx_bits, ..self }
     }
 
-    /// Inserts unknown senders when their first message arrives, so that a server can reply to them:
-    /// [`Completion::source`](crate::Completion::source) is then set for them too. At most `limit` peers are in the
-    /// address vector by this at a time; [`Node::remove`] makes room. Beyond that the completion has failed with
-    /// `FI_EADDRNOTAVAIL`, and the sender's address is its [`err_data`](crate::OpError::err_data).
-    ///
-    /// Two kinds of completions do not insert a stranger. Remote CQ data of a write has no source then, because
-    /// `FI_SOURCE_ERR` reports the addresses of messages only. A message that is longer than its receive fails with
-    /// `FI_ETRUNC`, because a completion has one error. A stranger who writes should send a message first.
+    /// Inserts unknown senders when their first message or remote CQ data arrives, so that a server can reply to them:
+    /// [`Completion::source`](crate::Completion::source) is then set for them too, also of a message that failed
+    /// because it is longer than its receive. At most `limit` peers are in the address vector by this at a time;
+    /// [`Node::remove`] makes room. Beyond that the completion has failed with `FI_EADDRNOTAVAIL` (with `FI_ETRUNC` if
+    /// the message did not fit), and the sender's address is its [`err_data`](crate::OpError::err_data).
     ///
     /// ```
     /// use std::time::Duration;

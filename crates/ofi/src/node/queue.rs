@@ -65,8 +65,8 @@ impl<L: Level> Node<L> {
                 Ok(0)
             }
             Err(error) if error == Errno::EAVAIL => {
-                let error = self.cq.read_error()?;
-                let admitted = self.senders.as_ref().and_then(|senders| senders.admit(&error, &*self.av));
+                let mut error = self.cq.read_error()?;
+                let admitted = self.senders.as_ref().and_then(|senders| senders.admit(&mut error, &*self.av));
                 let ended = match admitted {
                     Some((entry, source)) => self.complete(&mut self.operations.lock(), &entry, source),
                     None => self.fail(error),

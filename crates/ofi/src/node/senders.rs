@@ -1,4 +1,4 @@
-//! Unknown senders: their message comes with their address (`FI_SOURCE_ERR`), and the node inserts it.
+//! Unknown senders: their message or remote CQ data comes with their address (`FI_SOURCE_ERR`), and the node inserts it.
 
 use std::collections::HashSet;
 
@@ -33,15 +33,24 @@ impl Senders {
         Ok(Self { limit, format: info.addr_format, inserted: Lock::new(HashSet::new()) })
     }
 
-    /// The completion behind an error that only says that the sender is unknown, now that it is inserted. `None` for
-    /// other errors, and beyond the limit.
+    /// Inserts the sender that an error says is unknown. Returns the completion behind the error if nothing else is
+    /// wrong, and `None` for all other errors and beyond the limit. A message that did not fit gets its source.
     #[cold]
-    pub fn admit(&self, error: &CqErrorEntry, vector: &dyn AddressVector) -> Option<(CqTaggedEntry, FiAddr)> {
-        let received = error.flags.contains(CompletionFlags::RECV);
-        if error.err != Errno::EADDRNOTAVAIL || !received || error.err_data.is_empty() {
+    pub fn admit(
+        &self,
+        error: &mut CqErrorEntry,
+        vector: &dyn AddressVector,
+    ) -> Option<(CqTaggedEntry, FiAddr)> {
+        let came = error.flags.intersects(CompletionFlags::RECV | CompletionFlags::REMOTE_WRITE);
+        let tells = [Errno::EADDRNOTAVAIL, Errno::ETRUNC].contains(&error.err);
+        if !tells || !came || error.err_data.is_empty() {
             return None;
         }
         let source = self.number(&Address::new(self.format, &error.err_data), vector)?;
+        if error.err == Errno::ETRUNC {
+            error.src_addr = source;
+            return None;
+        }
         let entry = CqTaggedEntry {
             op_context: error.op_context,
             flags: error.flags,

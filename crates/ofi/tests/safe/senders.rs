@@ -1,6 +1,6 @@
 //! Answers to senders that nobody inserted.
 
-use ofi::{Caps, Domain, Errno, Hints, MultiRecvBuffer, Node};
+use ofi::{Caps, Completion, CompletionKind, Domain, Errno, Hints, MrAccess, MultiRecvBuffer, Node};
 
 use super::support::{both, hints, next};
 
@@ -101,4 +101,87 @@ fn a_domain_without_the_addresses_of_strangers_is_told() {
     assert!(error.to_string().contains("FI_SOURCE_ERR"), "{error}");
     let domain = Domain::open(&hints().caps(Caps::MSG | Caps::SOURCE_ERR)).unwrap();
     is_answered(&domain.node().insert_senders(1).open().unwrap(), &Node::open(&hints()).unwrap());
+}
+
+/// A stranger's message that does not fit fails, and its sender can be told so.
+#[test]
+fn the_sender_of_a_message_that_is_too_long_is_inserted() {
+    for provider in ["shm", "udp"] {
+        let hints = Hints::new().provider(provider);
+        let (server, client) = (server(hints.clone(), 1), Node::open(&hints).unwrap());
+        let to_server = client.insert(&server.name().unwrap()).unwrap();
+        for len in [9, 100_000] {
+            server.recv(vec![0; 4]).unwrap();
+            client.send(vec![7; len], to_server).unwrap();
+            let (_, failed) = both(&client, &server);
+            let error = failed.result.clone().unwrap_err();
+            assert_eq!((error.errno(), error.olen(), failed.len), (Errno::ETRUNC, len - 4, 4));
+            let source = failed.source.expect("inserted");
+            assert_eq!(server.lookup(source).unwrap(), client.name().unwrap());
+            client.recv(vec![0; 8]).unwrap();
+            server.inject(b"shorter!", source).unwrap();
+            assert_eq!(next(&client, &server).into_result().unwrap().bytes(), b"shorter!");
+            server.remove(source).unwrap(); // a stranger again
+        }
+    }
+}
+
+/// The last part of a multi-receive: the message that does not fit gives its buffer back, and its sender.
+#[test]
+fn the_sender_of_what_does_not_fit_a_multi_receive_is_inserted() {
+    let (server, client) = (server(hints(), 1), Node::open(&hints()).unwrap());
+    let to_server = client.insert(&server.name().unwrap()).unwrap();
+    server.recv_multi(MultiRecvBuffer::new(vec![0; 1000])).unwrap();
+    client.send(vec![1; 1001], to_server).unwrap();
+    let (_, failed) = both(&client, &server);
+    assert_eq!(failed.result.unwrap_err().errno(), Errno::ETRUNC);
+    assert_eq!(server.lookup(failed.source.expect("inserted")).unwrap(), client.name().unwrap());
+}
+
+/// A write with remote CQ data of `client`, at the server's end.
+fn written(server: &Node, client: &Node, data: u64) -> Completion {
+    let to_server = client.insert(&server.name().unwrap()).unwrap();
+    let window = server.domain().window(vec![0; 16], MrAccess::REMOTE_WRITE).unwrap();
+    client.write_with_data(vec![data as u8; 16], data, to_server, window.remote()).unwrap();
+    let (done, event) = both(client, server);
+    done.into_result().unwrap();
+    let mut there = [0; 16];
+    window.read_into(0, &mut there).unwrap();
+    assert_eq!(there, [data as u8; 16]);
+    assert_eq!((event.kind(), event.data, event.len), (CompletionKind::PeerWrote, Some(data), 16));
+    event
+}
+
+#[test]
+fn who_writes_with_data_is_inserted() {
+    for provider in ["shm", "udp"] {
+        let hints = Hints::new().provider(provider);
+        let (server, client) = (server(hints.clone(), 1), Node::open(&hints).unwrap());
+        for data in 1..=2 {
+            let event = written(&server, &client, data).into_result().unwrap();
+            let source = event.source.expect("inserted");
+            assert_eq!(server.lookup(source).unwrap(), client.name().unwrap());
+            client.recv(vec![0; 4]).unwrap();
+            server.inject(b"seen", source).unwrap();
+            assert_eq!(next(&client, &server).into_result().unwrap().bytes(), b"seen");
+        }
+        // Beyond the limit the data arrives all the same, with the address of its sender.
+        let second = Node::open(&hints).unwrap();
+        let event = written(&server, &second, 3);
+        let error = event.result.unwrap_err();
+        assert_eq!(error.errno(), Errno::EADDRNOTAVAIL);
+        assert_eq!(error.err_data(), second.name().unwrap().bytes());
+    }
+}
+
+#[test]
+fn beyond_the_limit_a_message_that_is_too_long_says_its_address() {
+    let (server, client) = (server(hints(), 0), Node::open(&hints()).unwrap());
+    let to_server = client.insert(&server.name().unwrap()).unwrap();
+    server.recv(vec![0; 4]).unwrap();
+    client.send(vec![7; 9], to_server).unwrap();
+    let (_, failed) = both(&client, &server);
+    let error = failed.result.unwrap_err();
+    assert_eq!((error.errno(), failed.source), (Errno::ETRUNC, None));
+    assert_eq!(error.err_data(), client.name().unwrap().bytes());
 }
