@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use crate::abi::*;
 use crate::error::{Error, Result};
 use crate::library::{cm, verbs};
+use crate::missing;
 
 /// An open device. librdmacm opens each one once in a process, and keeps it open.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -101,7 +102,8 @@ pub fn contexts() -> Result<&'static [Context]> {
     let list = unsafe { (cm.rdma_get_devices)(&mut count) };
     if list.is_null() {
         let error = Error::last("rdma_get_devices");
-        return Err(if error.errno == libc::ENODEV { no_device() } else { error });
+        // librdmacm does not tell apart why there is no device.
+        return Err(if error.errno == libc::ENODEV { missing::device("rdma_get_devices") } else { error });
     }
     // Never given back: the contexts stay open as long as the list is there.
     let all = (0..usize::try_from(count).unwrap_or(0)).filter_map(|index| {
@@ -110,30 +112,9 @@ pub fn contexts() -> Result<&'static [Context]> {
     });
     let all: Vec<Context> = all.collect();
     if all.is_empty() {
-        return Err(no_device());
+        return Err(missing::device("rdma_get_devices"));
     }
     Ok(CONTEXTS.get_or_init(|| all))
-}
-
-/// Why there is no device: none is there, or this user may not open what is, which librdmacm does not tell apart.
-fn no_device() -> Error {
-    let files = std::fs::read_dir("/dev/infiniband").into_iter().flatten().flatten();
-    let names = files.filter_map(|file| file.file_name().into_string().ok());
-    let closed = names.filter(|name| name.starts_with("uverbs") || name == "rdma_cm").find(|name| {
-        let opened = std::fs::File::options().read(true).write(true).open(format!("/dev/infiniband/{name}"));
-        opened.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
-    });
-    match closed {
-        Some(name) => {
-            let advice =
-                format!("this user may not open /dev/infiniband/{name}: it needs read and write access");
-            Error::with("rdma_get_devices", libc::EACCES, advice)
-        }
-        None => {
-            let advice = "this host has no RDMA device, or its kernel module is not loaded (`rdma link`)";
-            Error::with("rdma_get_devices", libc::ENODEV, advice)
-        }
-    }
 }
 
 impl Context {

@@ -9,6 +9,7 @@ use crate::ah::AddressHandle;
 use crate::device::Context;
 use crate::error::{Error, Result};
 use crate::library::{efa, verbs};
+use crate::missing;
 
 /// What an EFA device can (`efadv_query_device(3)`).
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +48,17 @@ pub fn efa_contexts() -> Result<&'static [Context]> {
     CONTEXTS.get_or_init(open_all).as_ref().map(Vec::as_slice).map_err(Clone::clone)
 }
 
+/// Why there is none: other devices may be there.
+fn no_device() -> Error {
+    let missing = missing::device("ibv_get_device_list");
+    let advice = format!(
+        "this host has no EFA device: the instance needs an interface of type `efa`, and its kernel the module `efa` \
+         (modprobe efa); {}",
+        missing.advice
+    );
+    Error::with(missing.call, missing.errno, advice)
+}
+
 fn open_all() -> Result<Vec<Context>> {
     efa()?;
     let verbs = verbs()?;
@@ -54,7 +66,9 @@ fn open_all() -> Result<Vec<Context>> {
     // SAFETY: writes the number of devices.
     let list = unsafe { (verbs.ibv_get_device_list)(&mut count) };
     if list.is_null() {
-        return Err(Error::last("ibv_get_device_list"));
+        let error = Error::last("ibv_get_device_list");
+        // What libibverbs answers of a kernel without RDMA devices.
+        return Err(if error.errno == libc::ENOSYS { no_device() } else { error });
     }
     let (mut found, mut failed) = (Vec::new(), None);
     for index in 0..usize::try_from(count).unwrap_or(0) {
@@ -70,9 +84,8 @@ fn open_all() -> Result<Vec<Context>> {
     }
     // SAFETY: open devices stay when their list goes.
     unsafe { (verbs.ibv_free_device_list)(list) };
-    let advice = "this host has no EFA device, or its kernel module is not loaded (`modprobe efa`)";
     match (found.is_empty(), failed) {
-        (true, failed) => Err(failed.unwrap_or(Error::with("ibv_get_device_list", libc::ENODEV, advice))),
+        (true, failed) => Err(failed.unwrap_or_else(no_device)),
         (false, _) => Ok(found),
     }
 }

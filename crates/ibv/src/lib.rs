@@ -22,6 +22,7 @@ mod device;
 mod efa;
 mod error;
 mod library;
+mod missing;
 mod name;
 mod pd;
 mod qp;

@@ -92,13 +92,25 @@ fn open(name: &'static CStr) -> Result<*mut c_void> {
     // SAFETY: a name that ends with a zero. The library's constructors are rdma-core's.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if library.is_null() {
-        let name = name.to_string_lossy();
-        let advice = format!(
-            "{name} is not installed: install rdma-core (Debian: libibverbs1 librdmacm1 ibverbs-providers)"
-        );
-        return Err(Error::with("dlopen", libc::ENOENT, advice));
+        // SAFETY: asks for the text of the failure above, which stays until the thread's next call of this kind.
+        let why = unsafe { libc::dlerror() };
+        let why = match why.is_null() {
+            true => "the loader gives no reason".into(),
+            // SAFETY: a text that ends with a zero.
+            false => unsafe { CStr::from_ptr(why) }.to_string_lossy(),
+        };
+        return Err(Error::with("dlopen", libc::ENOENT, not_opened(&name.to_string_lossy(), &why)));
     }
     Ok(library)
+}
+
+/// What to do about a library that the loader did not open, and why it did not.
+fn not_opened(name: &str, why: &str) -> String {
+    let install = "install rdma-core (Debian: libibverbs1 librdmacm1 ibverbs-providers)";
+    match why.starts_with(name) && why.contains("No such file") {
+        true => format!("{name} is not installed: {install}"),
+        false => format!("{name} cannot be opened: {why}; {install}"),
+    }
 }
 
 fn find(library: *mut c_void, name: &'static str, of: &CStr) -> Result<*mut c_void> {
@@ -136,4 +148,20 @@ pub fn efa() -> Result<&'static Efa> {
 /// Which one is missing, and what to install.
 pub fn available() -> Result<()> {
     verbs().and_then(|_| cm()).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_is_not_there_is_told_from_one_that_cannot_be_loaded() {
+        let error = open(c"libibverbs-of-nobody.so.1").unwrap_err();
+        assert!(
+            error.to_string().contains("libibverbs-of-nobody.so.1 is not installed: install rdma-core"),
+            "{error}"
+        );
+        let needs = "libnl-3.so.200: cannot open shared object file: No such file or directory";
+        assert!(not_opened("libibverbs.so.1", needs).contains("cannot be opened: libnl-3.so.200: "));
+    }
 }

@@ -91,6 +91,53 @@ fn contradictory_hints_are_explained() {
     );
 }
 
+/// The refusals of a provider, as `fi_info --explain -p NAME` prints them first.
+fn explained(name: &str, environment: &[(&str, &str)]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fi_info"));
+    command.env_remove("FI_PROVIDER").args(["--explain", "-p", name]);
+    command.envs(environment.iter().copied());
+    let output = command.output().expect("fi_info starts");
+    let text = text(&output);
+    assert!(output.status.code() == Some(61) || text.contains(&format!("provider: {name}\n")), "{output:?}");
+    text
+}
+
+#[test]
+fn a_provider_that_is_not_built_in_names_its_feature() {
+    for (name, built) in [("verbs", cfg!(feature = "verbs")), ("efa", cfg!(feature = "efa"))] {
+        let text = explained(name, &[]);
+        let refused = format!("refused: {name}\n    field: fabric_attr.prov_name\n    wanted: {name}\n");
+        let feature = format!("without the cargo feature `{name}`; build it with --features {name}");
+        assert_eq!(text.starts_with(&refused) && text.contains(&feature), !built, "{text}");
+        let text = explained("udp", &[("FI_PROVIDER", &format!("udp,{name}"))]);
+        assert_eq!(text.contains(&feature), !built, "{text}");
+    }
+}
+
+/// On a host without devices, as CI's, and with libraries that the loader cannot load.
+#[test]
+#[cfg(any(feature = "verbs", feature = "efa"))]
+fn what_the_host_lacks_is_named() {
+    let providers = [("verbs", cfg!(feature = "verbs")), ("efa", cfg!(feature = "efa"))];
+    let broken = std::env::temp_dir().join(format!("fi-info-libraries-{}", std::process::id()));
+    std::fs::create_dir_all(&broken).unwrap();
+    for library in ["libibverbs.so.1", "librdmacm.so.1", "libefa.so.1"] {
+        std::fs::write(broken.join(library), "no library").unwrap();
+    }
+    for (name, _) in providers.into_iter().filter(|(_, built)| *built) {
+        let text = explained(name, &[("LD_LIBRARY_PATH", broken.to_str().unwrap())]);
+        for part in ["field: device\n", "cannot be opened: ", "install rdma-core", "Debian: libibverbs1"] {
+            assert!(text.contains(part), "{part:?} is missing from\n{text}");
+        }
+        if !std::path::Path::new("/sys/class/infiniband").exists() {
+            let text = explained(name, &[]);
+            let has_advice = text.contains("load the module") || text.contains("is not installed: install");
+            assert!(text.contains("field: device\n") && has_advice, "{text}");
+        }
+    }
+    std::fs::remove_dir_all(broken).unwrap();
+}
+
 #[test]
 fn json_has_every_attribute_under_c_s_names() {
     let value = json(&fi_info(&["--json", "-c", "FI_MSG|FI_RMA"]));

@@ -67,6 +67,7 @@ mod domain;
 mod element;
 mod hub;
 mod memory;
+mod missing;
 mod multi_recv;
 mod node;
 mod op;

@@ -9,7 +9,7 @@ use ofi_core::config::{self, PROVIDER};
 use ofi_core::provider_filter::{ProviderFilter, check_version};
 
 use crate::alias::Aliases;
-use crate::profile;
+use crate::{missing, profile};
 
 /// The providers of this process, in the order in which getinfo asks them.
 fn providers() -> &'static Mutex<Vec<Arc<dyn Provider>>> {
@@ -112,6 +112,8 @@ fn collect(request: &Request<'_>, only: Option<&str>, ask: Ask<'_>) -> Result<of
     };
     let wanted = request.hints.map_or("", |hints| hints.info.fabric_attr.prov_name.as_str());
     let mut all = ofi_api::Offers::default();
+    // First: whoever names a provider that is not built in need not read why the others are something else.
+    all.refusals.extend(missing::refusals(wanted, &PROVIDER.get()));
     for provider in snapshot() {
         let own = provider.name();
         if only.is_some_and(|only| only != own) {

@@ -1,0 +1,67 @@
+//! Providers of this library that were left out of the build: what `fi_info --explain` says when one is named.
+
+use ofi_api::Refusal;
+
+/// Every provider that is a cargo feature of the same name, and whether it is built in.
+const FEATURES: [(&str, bool); 4] = [
+    ("shm", cfg!(feature = "shm")),
+    ("udp", cfg!(feature = "udp")),
+    ("verbs", cfg!(feature = "verbs")),
+    ("efa", cfg!(feature = "efa")),
+];
+
+/// Refusals for providers that the hints (`wanted`) or the setting `FI_PROVIDER` name, and that are not built in.
+pub fn refusals(wanted: &str, setting: &str) -> Vec<Refusal> {
+    // A list of providers to leave out names none.
+    let setting = if setting.trim().starts_with('^') { "" } else { setting };
+    let named =
+        |text: &str, name: &str| text.split([';', ',']).any(|layer| layer.trim().eq_ignore_ascii_case(name));
+    let left_out = FEATURES.iter().filter(|(_, built)| !built).map(|(name, _)| *name);
+    let refusal = |name: &str, field| Refusal {
+        provider: name.into(),
+        field,
+        wanted: name.into(),
+        offered: format!(
+            "nothing: this program was built without the cargo feature `{name}`; build it with --features {name} \
+             (docs/{})",
+            match name {
+                "verbs" => "rdma.md",
+                "efa" => "efa.md",
+                _ => "providers.md",
+            }
+        ),
+    };
+    left_out
+        .filter_map(|name| {
+            if named(wanted, name) {
+                return Some(refusal(name, "fabric_attr.prov_name"));
+            }
+            named(setting, name).then(|| refusal(name, "FI_PROVIDER"))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_named_and_not_built_in_is_refused() {
+        assert!(refusals("", "").is_empty() && refusals("tcp;ofi_rxm", "sockets").is_empty());
+        for (name, built) in FEATURES {
+            for (wanted, setting, field) in [
+                (name.to_uppercase(), String::new(), "fabric_attr.prov_name"),
+                (format!("{name};ofi_rxd"), String::new(), "fabric_attr.prov_name"),
+                (String::new(), format!("tcp, {name}"), "FI_PROVIDER"),
+            ] {
+                let found = refusals(&wanted, &setting);
+                assert_eq!(found.len(), usize::from(!built), "{wanted} {setting}");
+                for refusal in found {
+                    assert_eq!((refusal.provider.as_str(), refusal.field), (name, field));
+                    assert!(refusal.offered.contains(&format!("--features {name}")), "{}", refusal.offered);
+                }
+            }
+            assert!(refusals("", &format!("^{name}")).is_empty());
+        }
+    }
+}
