@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use ofi::{Connection, Hints};
+use ofi::{Connection, Hints, Listener};
 
 const OFI: &str = env!("CARGO_BIN_EXE_ofi");
 const MIB: usize = 1 << 20;
@@ -264,4 +264,157 @@ fn a_file_that_changes_meanwhile_is_not_mixed() {
     let output = get(&folder, &address, "large", &[]);
     assert!(output.status.success(), "{}", errors(&output));
     assert!(fs::read(folder.at("got/large")).unwrap() == content);
+}
+
+/// A directory into `got`, with everything below it.
+fn get_all(folder: &Folder, address: &str, dir: &str, arguments: &[&str]) -> Output {
+    let mut command = ofi(&["get", "-r", address, dir, folder.at("got").to_str().unwrap()]);
+    command.args(arguments).output().expect("the client runs")
+}
+
+/// Every regular file below a folder, with its content, and every folder; links are not followed.
+fn below(folder: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
+    let mut all = Vec::new();
+    let mut todo = vec![folder.to_path_buf()];
+    while let Some(next) = todo.pop() {
+        for entry in fs::read_dir(next).unwrap().flatten() {
+            let path = entry.path().strip_prefix(folder).unwrap().to_path_buf();
+            if entry.file_type().unwrap().is_dir() {
+                all.push((path, None));
+                todo.push(entry.path());
+            } else if entry.file_type().unwrap().is_file() {
+                all.push((path, Some(fs::read(entry.path()).unwrap())));
+            }
+        }
+    }
+    all.sort();
+    all
+}
+
+#[test]
+fn a_directory_arrives_with_everything_below_it() {
+    for (provider, arguments) in [("udp", &["--listen", "127.0.0.1:0"][..]), ("shm", &["-p", "shm"])] {
+        let folder = Folder::new(&format!("tree-{provider}"));
+        fs::create_dir_all(folder.at("served/tree/a/b/empty")).unwrap();
+        for (path, size) in [("top", 3), ("a/none", 0), ("a/b/large", 6 * MIB + 1), ("a/b/one", MIB)] {
+            folder.fill(&format!("served/tree/{path}"), size);
+        }
+        // So many names that no answer has room for them.
+        (0..200).for_each(|number| drop(folder.fill(&format!("served/tree/a/{number:0>80}"), number)));
+        let expected = below(&folder.at("served/tree"));
+        fs::write(folder.at("secret"), "secret").unwrap();
+        symlink(folder.at("secret"), folder.at("served/tree/a/link")).unwrap();
+        symlink(folder.at("served"), folder.at("served/tree/up")).unwrap();
+        let (_server, address) = serve(&folder, arguments);
+        let output = get_all(&folder, &address, "tree", &["-p", provider]);
+        assert!(output.status.success(), "{provider}: {}", errors(&output));
+        assert!(errors(&output).contains("2 entries were not copied"), "{}", errors(&output));
+        assert!(String::from_utf8_lossy(&output.stdout).contains("tree: 204 files, "), "{output:?}");
+        assert!(below(&folder.at("got")) == expected, "{provider}: and nothing is left beside the files");
+        let again = get_all(&folder, &address, "tree", &["-p", provider]);
+        assert!(!again.status.success() && errors(&again).contains("--force"), "{}", errors(&again));
+        fs::write(folder.at("got/top"), "another").unwrap();
+        assert!(get_all(&folder, &address, "tree/", &["-p", provider, "--force"]).status.success());
+        assert!(below(&folder.at("got")) == expected, "{provider}");
+        for bad in ["..", "tree/../..", "/", "nothing", "tree/top", "tree/a/link"] {
+            let output = get_all(&folder, &address, bad, &["-p", provider]);
+            let said = errors(&output);
+            assert!(!output.status.success() && said.contains("the server: "), "{bad}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_directory_that_was_cut_goes_on_with_each_file() {
+    let folder = Folder::new("tree-cut");
+    for name in ["a", "b", "c", "d", "sub/e"] {
+        folder.fill(&format!("served/{name}"), 40 * MIB);
+    }
+    let (_server, address) = local(&folder);
+    let mut command = ofi(&["get", "-r", &address, ".", folder.at("got").to_str().unwrap(), "-n", "2"]);
+    let mut client = Running(command.spawn().unwrap());
+    let there = |name: &str| folder.at(&format!("got/{name}")).exists();
+    let whole = || ["a", "b", "c", "d", "sub/e"].into_iter().filter(|name| there(name)).collect::<Vec<_>>();
+    let in_part = || ["a", "b", "c", "d", "sub/e"].iter().any(|name| there(&format!("{name}.ofi-part")));
+    wait_for("a file, and a part of another", || !whole().is_empty() && in_part());
+    client.kill();
+    let before: Vec<_> = whole()
+        .into_iter()
+        .map(|name| (name, fs::metadata(folder.at(&format!("got/{name}"))).unwrap().ino()))
+        .collect();
+    assert!(!before.is_empty() && before.len() < 5, "it was cut in the middle: {before:?}");
+    // A file of the copy that changed at the server is fetched anew, though nobody forces it.
+    let changed = before[0].0;
+    folder.fill(&format!("served/{changed}"), 2 * MIB);
+    let output = get_all(&folder, &address, ".", &[]);
+    assert!(output.status.success(), "{}", errors(&output));
+    let resumed = format!("ofi: resuming: {} of 5 files are here", before.len());
+    assert!(errors(&output).contains(&resumed), "{}", errors(&output));
+    assert!(below(&folder.at("got")) == below(&folder.at("served")));
+    for (name, inode) in before {
+        let now = fs::metadata(folder.at(&format!("got/{name}"))).unwrap().ino();
+        assert!((now == inode) == (name != changed), "{name} was fetched once");
+    }
+}
+
+#[test]
+fn a_link_in_the_destination_is_not_followed() {
+    let folder = Folder::new("tree-link");
+    folder.fill("served/sub/file", 100);
+    fs::create_dir(folder.at("outside")).unwrap();
+    symlink(folder.at("outside"), folder.at("got/sub")).unwrap();
+    let (_server, address) = local(&folder);
+    for arguments in [&[][..], &["--force"]] {
+        let output = get_all(&folder, &address, ".", arguments);
+        assert!(!output.status.success() && errors(&output).contains("link"), "{}", errors(&output));
+    }
+    assert_eq!(fs::read_dir(folder.at("outside")).unwrap().count(), 0);
+}
+
+/// A server that is not ours lists names that lead elsewhere, lists without order, and lists without end.
+#[test]
+fn names_and_lists_that_a_server_makes_up_are_refused() {
+    let listed = |entries: &str, more: bool| {
+        format!("{{\"listed\":{{\"entries\":[{entries}],\"more\":{more},\"skipped\":0}}}}")
+    };
+    let entry = |name: &str, dir: bool| format!("{{\"name\":\"{name}\",\"dir\":{dir}}}");
+    let mut answers: Vec<String> = ["../evil", "..", "/tmp/evil", ".", "a/../../evil", "a\\u0000", ""]
+        .iter()
+        .flat_map(|name| [listed(&entry(name, false), false), listed(&entry(name, true), false)])
+        .collect();
+    answers.push(listed("", true));
+    answers.push(listed(&[entry("b", false), entry("a", false)].join(","), false));
+    answers.push(listed(&[entry("a", false), entry("a", true)].join(","), false));
+    answers.push(listed(&entry("a", true), false)); // for ever: a/a/a...
+    answers.push("{\"opened\":{\"len\":1,\"version\":\"\"}}".into());
+    answers.push("nonsense".into());
+    let folder = Folder::new("tree-hostile");
+    let hints = Hints::new().provider("udp");
+    let listener = Listener::open_at(&hints, "127.0.0.1", "0").unwrap();
+    let address = listener.name().unwrap().to_string();
+    for answer in answers {
+        let mut command = ofi(&["get", "-r", &address, ".", folder.at("got/in").to_str().unwrap()]);
+        let client =
+            command.args(["--patience", "1"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let incoming = listener.wait(LIMIT).unwrap().expect("a request");
+        let connection = incoming.accept(b"ofi-cp 1", LIMIT).expect("it connects");
+        connection.recv(vec![0; 16 << 10]).unwrap();
+        while let Ok(Some(done)) = connection.wait(Duration::from_millis(500)) {
+            if done.result.is_err() {
+                break;
+            }
+            let asks = done.flags.contains(ofi::CompletionFlags::RECV);
+            if asks
+                && (connection.recv(vec![0; 16 << 10]).is_err()
+                    || connection.send(answer.clone().into_bytes()).is_err())
+            {
+                break;
+            }
+        }
+        let output = client.wait_with_output().unwrap();
+        let said = errors(&output);
+        assert!(!output.status.success() && said.contains("data is damaged"), "{answer}: {said}");
+        assert!(!folder.at("got/in").exists() && below(&folder.at("got")).is_empty(), "{answer}");
+    }
+    assert!(!folder.at("evil").exists() && !Path::new("/tmp/evil").exists());
 }

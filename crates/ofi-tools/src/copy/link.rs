@@ -8,6 +8,20 @@ use ofi::{Completion, Connection};
 
 use crate::failure::{Failure, Result};
 
+/// Why the work over a connection ends early.
+pub enum End {
+    /// Another connection may do.
+    Lost(Failure),
+    /// Nothing will do.
+    Final(Failure),
+}
+
+impl From<Failure> for End {
+    fn from(failure: Failure) -> Self {
+        Self::Lost(failure)
+    }
+}
+
 /// A connection, and what has arrived over it.
 pub struct Link {
     connection: Connection,

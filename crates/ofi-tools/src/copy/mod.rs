@@ -1,15 +1,18 @@
-//! `ofi cp`: copies a file from another host, over any provider.
+//! `ofi cp`: copies a file or a directory from another host, over any provider.
 //!
 //! `ofi cp serve DIR` hands out the regular files below a directory; `ofi cp get ADDRESS FILE` fetches one by several
-//! connections at once. A file travels in blocks, each with its BLAKE3 hash ([`wire`]). What has arrived is written
-//! beside the destination with a journal ([`partial`]), so that a copy that was cut goes on where it was, in the same
-//! process or in a later one.
+//! connections at once ([`job`]), or with `--recursive` everything below a directory ([`tree`]). A file travels in
+//! blocks, each with its BLAKE3 hash ([`wire`]). What has arrived is written beside the destination with a journal
+//! ([`partial`]), so that a copy that was cut goes on where it was, in the same process or in a later one.
 
 mod get;
+mod job;
 mod link;
 mod partial;
+mod place;
 mod root;
 mod serve;
+mod tree;
 mod wire;
 
 use std::net::ToSocketAddrs;
@@ -32,7 +35,7 @@ pub struct Options {
 enum Command {
     /// Serve the files below a directory
     Serve(serve::Options),
-    /// Fetch a file; run it again to resume an interrupted copy
+    /// Fetch a file or a directory; run it again to resume an interrupted copy
     Get(get::Options),
 }
 
@@ -88,4 +91,9 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         Command::Get(options) => get::run(options)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the server says, with what a terminal would take amiss escaped.
+fn told(why: &str) -> Failure {
+    Failure::Peer(format!("the server: {}", why.escape_debug()))
 }

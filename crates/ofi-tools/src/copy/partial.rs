@@ -4,15 +4,15 @@
 //! Whoever goes on checks every block of the journal against its hash, so that neither a cut nor a crash of the system
 //! can leave a block that was never written. A record that was cut is not one.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::{Deserialize, Serialize};
 
+use super::place::{JOURNAL, PART, Place};
 use super::wire::{BLOCK, FileId};
 use crate::failure::{Failure, Result};
 
@@ -32,58 +32,43 @@ struct Header {
 pub struct Partial {
     data: File,
     journal: Mutex<File>,
-    destination: PathBuf,
-}
-
-/// `path` with more behind its name.
-fn beside(path: &Path, more: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_os_string();
-    name.push(more);
-    name.into()
+    place: Place,
 }
 
 fn failed(path: &Path, error: io::Error) -> Failure {
     Failure::system(path.display(), error)
 }
 
-/// Opens or makes a file, and no link.
-fn open(path: &Path) -> Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).custom_flags(libc::O_NOFOLLOW);
-    options.open(path).map_err(|error| failed(path, error))
-}
-
 impl Partial {
-    /// Begins to write `destination`, or goes on: answers the blocks that are missing, too. `name` is what the server
-    /// calls it.
+    /// Begins to write the file of a place, or goes on: answers the blocks that are missing, too. The server calls it
+    /// `name`.
     ///
     /// # Errors
     /// When another process writes it, or the system refuses.
-    pub fn open(destination: &Path, name: &str, file: &FileId) -> Result<(Self, Vec<u64>)> {
-        let (data_path, journal_path) =
-            (beside(destination, ".ofi-part"), beside(destination, ".ofi-journal"));
-        let data = open(&data_path)?;
+    pub fn open(place: Place, name: &str, file: &FileId) -> Result<(Self, Vec<u64>)> {
+        let shown = place.shown();
+        let data = place.open_beside(PART)?;
         match data.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                return Err(Failure::Usage(format!("{}: another copy writes it", destination.display())));
+                return Err(Failure::Usage(format!("{}: another copy writes it", shown.display())));
             }
-            Err(TryLockError::Error(error)) => return Err(failed(&data_path, error)),
+            Err(TryLockError::Error(error)) => return Err(failed(shown, error)),
         }
-        let mut journal = open(&journal_path)?;
+        let mut journal = place.open_beside(JOURNAL)?;
         let header = Header { ofi_cp: 1, block: BLOCK, name: name.into(), file: file.clone() };
-        let done = arrived(&mut journal, &header, &data).map_err(|error| failed(&journal_path, error))?;
+        let done = arrived(&mut journal, &header, &data).map_err(|error| failed(shown, error))?;
         let missing = match done {
             Some(done) => (0..file.blocks()).filter(|block| done.binary_search(block).is_err()).collect(),
             // Another file, or none yet.
             None => {
                 let begun = begin(&mut journal, &header).and_then(|()| data.set_len(0));
-                begun.map_err(|error| failed(&journal_path, error))?;
+                begun.map_err(|error| failed(shown, error))?;
                 (0..file.blocks()).collect()
             }
         };
-        data.set_len(file.len).map_err(|error| failed(&data_path, error))?;
-        Ok((Self { data, journal: Mutex::new(journal), destination: destination.into() }, missing))
+        data.set_len(file.len).map_err(|error| failed(shown, error))?;
+        Ok((Self { data, journal: Mutex::new(journal), place }, missing))
     }
 
     /// Writes a block, then its record.
@@ -91,7 +76,7 @@ impl Partial {
     /// # Errors
     /// What the system answers: a full disk.
     pub fn write(&self, number: u64, hash: &[u8; 32], payload: &[u8]) -> Result<()> {
-        let failed = |error| failed(&self.destination, error);
+        let failed = |error| failed(self.place.shown(), error);
         self.data.write_all_at(payload, number * BLOCK as u64).map_err(failed)?;
         let mut record = [0; RECORD];
         record[..8].copy_from_slice(&number.to_le_bytes());
@@ -100,18 +85,23 @@ impl Partial {
         journal.write_all(&record).map_err(failed)
     }
 
+    /// The number of the file, which it keeps when it is put in place.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn inode(&self) -> Result<u64> {
+        self.data.metadata().map(|found| found.ino()).map_err(|error| failed(self.place.shown(), error))
+    }
+
     /// All blocks are there: puts the file in place. `replace`: over another.
     ///
     /// # Errors
     /// What the system answers; `EEXIST` if there is a file of that name by now.
-    pub fn finish(self, replace: bool) -> Result<()> {
-        let part = beside(&self.destination, ".ofi-part");
-        self.data.sync_all().map_err(|error| failed(&part, error))?;
-        let flags = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
-        let renamed = renameat_with(CWD, &part, CWD, &self.destination, flags);
-        renamed.map_err(|error| failed(&self.destination, error.into()))?;
+    pub fn finish(&self, replace: bool) -> Result<()> {
+        self.data.sync_all().map_err(|error| failed(self.place.shown(), error))?;
+        self.place.put(PART, replace)?;
         // It says nothing any more; a later copy would begin anew.
-        let _ = std::fs::remove_file(beside(&self.destination, ".ofi-journal"));
+        self.place.remove_beside(JOURNAL);
         Ok(())
     }
 }
@@ -160,7 +150,7 @@ fn arrived(journal: &mut File, header: &Header, data: &File) -> io::Result<Optio
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::fs::{self, OpenOptions};
 
     use super::*;
 
@@ -170,39 +160,41 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         let destination = folder.join("file");
         let content: Vec<u8> = (0..2 * BLOCK + 5).map(|place| (place / 7) as u8).collect();
+        let place = || Place::at(&destination).unwrap();
         let id = FileId { len: content.len() as u64, version: "a".into() };
         let write = |partial: &Partial, number: u64| {
             let at = number as usize * BLOCK;
             let payload = &content[at..at + id.block_len(number)];
             partial.write(number, blake3::hash(payload).as_bytes(), payload).unwrap();
         };
-        let (partial, missing) = Partial::open(&destination, "file", &id).unwrap();
+        let (partial, missing) = Partial::open(place(), "file", &id).unwrap();
         assert_eq!(missing, [0, 1, 2]);
-        assert!(Partial::open(&destination, "file", &id).is_err(), "one at a time");
+        assert!(Partial::open(place(), "file", &id).is_err(), "one at a time");
         write(&partial, 2);
         write(&partial, 0);
         drop(partial);
 
         // A record that was cut, and a block that is not what its record says.
-        let journal = beside(&destination, ".ofi-journal");
+        let journal = folder.join("file.ofi-journal");
         OpenOptions::new().append(true).open(&journal).unwrap().write_all(&[1; 17]).unwrap();
-        let (partial, missing) = Partial::open(&destination, "file", &id).unwrap();
+        let (partial, missing) = Partial::open(place(), "file", &id).unwrap();
         assert_eq!(missing, [1]);
         partial.data.write_all_at(b"damage", 3).unwrap();
         drop(partial);
-        let (partial, missing) = Partial::open(&destination, "file", &id).unwrap();
+        let (partial, missing) = Partial::open(place(), "file", &id).unwrap();
         assert_eq!(missing, [0, 1]);
         write(&partial, 0);
         write(&partial, 1);
         partial.finish(false).unwrap();
+        drop(partial);
         assert!(fs::read(&destination).unwrap() == content && !journal.exists());
 
         // Another version begins anew, and a file that is there stays unless it may be replaced.
-        let (partial, _) = Partial::open(&destination, "file", &id).unwrap();
+        let (partial, _) = Partial::open(place(), "file", &id).unwrap();
         write(&partial, 0);
         drop(partial);
         let other = FileId { version: "b".into(), ..id.clone() };
-        let (partial, missing) = Partial::open(&destination, "file", &other).unwrap();
+        let (partial, missing) = Partial::open(place(), "file", &other).unwrap();
         assert_eq!(missing.len(), 3);
         assert!(partial.finish(false).is_err());
         assert!(fs::read(&destination).unwrap() == content);

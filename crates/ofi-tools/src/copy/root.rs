@@ -1,16 +1,27 @@
-//! The files that a server hands out: regular ones below its directory, whatever a client calls them.
+//! What a server hands out: regular files below its directory, whatever a client calls them, and what is in its
+//! directories.
 
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Component, Path};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, openat2, statat};
 
-use super::wire::{FileId, HEAD, LONGEST_FILE, seal};
+use super::wire::{Answer, Entry, FileId, HEAD, LONGEST, LONGEST_FILE, seal};
 
 /// The directory.
 pub struct Root(File);
+
+/// The most entries of a directory that is listed: a client makes the server keep them.
+const MOST_ENTRIES: usize = 1 << 20;
+
+/// What is in a directory of it, at one moment.
+pub struct Listing {
+    name: String,
+    entries: Vec<Entry>,
+    skipped: u64,
+}
 
 /// A file of it.
 pub struct Served {
@@ -29,15 +40,51 @@ impl Root {
         Ok(Self(file.into()))
     }
 
+    /// Reads a directory below it, or itself (`.`). Links are not followed, and not listed.
+    ///
+    /// # Errors
+    /// Why a client does not get it.
+    pub fn listing(&self, name: &str) -> Result<Listing, String> {
+        if name != "." {
+            check(name)?;
+        }
+        let why = |error: &dyn std::fmt::Display| format!("{name:?}: {error}");
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let folder = openat2(&self.0, name, flags, Mode::empty(), resolve).map_err(|error| why(&error))?;
+        let (mut entries, mut skipped) = (Vec::new(), 0);
+        for entry in Dir::read_from(&folder).map_err(|error| why(&error))? {
+            let entry = entry.map_err(|error| why(&error))?;
+            if [c".", c".."].contains(&entry.file_name()) {
+                continue;
+            }
+            let kind = match entry.file_type() {
+                // Not every file system says.
+                FileType::Unknown => statat(&folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)
+                    .map_or(FileType::Unknown, |found| FileType::from_raw_mode(found.st_mode)),
+                kind => kind,
+            };
+            let is_dir = kind == FileType::Directory;
+            match entry.file_name().to_str() {
+                Ok(name) if is_dir || kind == FileType::RegularFile => {
+                    entries.push(Entry { name: name.into(), dir: is_dir });
+                }
+                _ => skipped += 1,
+            }
+            if entries.len() > MOST_ENTRIES {
+                return Err(why(&format!("it has more than {MOST_ENTRIES} entries")));
+            }
+        }
+        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Ok(Listing { name: name.into(), entries, skipped })
+    }
+
     /// Opens a regular file below it. The kernel keeps the search below the directory, links included.
     ///
     /// # Errors
     /// Why a client does not get it.
     pub fn file(&self, name: &str) -> Result<Served, String> {
-        let plain = |part: Component<'_>| matches!(part, Component::Normal(_));
-        if name.is_empty() || !Path::new(name).components().all(plain) {
-            return Err(format!("{name:?}: wanted a path below the directory, without .. and not from /"));
-        }
+        check(name)?;
         let why = |error: &dyn std::fmt::Display| format!("{name:?}: {error}");
         // A pipe that nobody writes would hang a blocking open.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -52,6 +99,37 @@ impl Root {
             return Err(why(&format!("it is longer than {LONGEST_FILE} bytes")));
         }
         Ok(Served { id: identity(&found), file })
+    }
+}
+
+fn check(name: &str) -> Result<(), String> {
+    let plain = |part: Component<'_>| matches!(part, Component::Normal(_));
+    if name.is_empty() || !Path::new(name).components().all(plain) {
+        return Err(format!("{name:?}: wanted a path below the directory, without .. and not from /"));
+    }
+    Ok(())
+}
+
+impl Listing {
+    /// Which directory it is of.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The part behind a name, as long as an answer can be.
+    pub fn behind(&self, after: &str) -> Answer {
+        let from = self.entries.partition_point(|entry| entry.name.as_str() <= after);
+        let (mut entries, mut room) = (Vec::new(), LONGEST - 128);
+        for entry in &self.entries[from..] {
+            let len = serde_json::to_vec(entry).map_or(usize::MAX, |json| json.len() + 1);
+            if len > room {
+                break;
+            }
+            room -= len;
+            entries.push(entry.clone());
+        }
+        let more = from + entries.len() < self.entries.len();
+        Answer::Listed { entries, more, skipped: self.skipped }
     }
 }
 
@@ -100,6 +178,38 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+
+    #[test]
+    fn a_directory_is_listed_in_parts_without_links() {
+        let dir = std::env::temp_dir().join(format!("ofi-cp-list-{}", std::process::id()));
+        fs::create_dir_all(dir.join("sub")).unwrap();
+        // Each is 1,200 bytes of JSON.
+        let name = |number: u32| format!("{number:02}{}", "\u{1}".repeat(200));
+        (0..40).for_each(|number| fs::write(dir.join(name(number)), "").unwrap());
+        symlink("/etc", dir.join("link")).unwrap();
+        let root = Root::open(&dir).unwrap();
+        let listing = root.listing(".").unwrap();
+        let (mut after, mut names, mut parts) = (String::new(), Vec::new(), 0);
+        loop {
+            let answer = listing.behind(&after);
+            assert!(serde_json::to_vec(&answer).unwrap().len() <= LONGEST);
+            let Answer::Listed { entries, more, skipped } = answer else { panic!("{answer:?}") };
+            assert_eq!(skipped, 1, "the link");
+            after = entries.last().expect("more were announced").name.clone();
+            names.extend(entries.into_iter().map(|entry| (entry.name, entry.dir)));
+            parts += 1;
+            if !more {
+                break;
+            }
+        }
+        let expected: Vec<_> =
+            (0..40).map(|number| (name(number), false)).chain([("sub".into(), true)]).collect();
+        assert_eq!((names, parts > 3), (expected, true));
+        for bad in ["..", "/", "link", "sub/..", "nothing", ""] {
+            assert!(root.listing(bad).is_err(), "{bad:?}");
+        }
+        fs::remove_dir_all(dir).unwrap();
+    }
 
     #[test]
     fn only_regular_files_below_the_directory_are_opened() {

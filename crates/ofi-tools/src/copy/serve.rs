@@ -9,7 +9,7 @@ use ofi::{Incoming, Listener};
 
 use super::Net;
 use super::link::Link;
-use super::root::{Root, Served};
+use super::root::{Listing, Root, Served};
 use super::wire::{Answer, GREETING, LONGEST, Request, WINDOW};
 use crate::failure::{Failure, Result};
 use crate::output;
@@ -96,6 +96,13 @@ impl Drop for Held {
     }
 }
 
+/// What a client has open.
+#[derive(Default)]
+struct Open {
+    file: Option<Served>,
+    listing: Option<Listing>,
+}
+
 /// Answers one client until it goes.
 fn serve(incoming: Incoming, root: &Root) -> Result<()> {
     let accepted = incoming.accept(GREETING, PATIENCE);
@@ -103,7 +110,7 @@ fn serve(incoming: Incoming, root: &Root) -> Result<()> {
     for _ in 0..2 * WINDOW {
         link.receive(vec![0; LONGEST], PATIENCE)?;
     }
-    let mut file = None;
+    let mut open = Open::default();
     loop {
         let (buffer, len) = match link.next("waiting for a request", IDLE) {
             Ok(next) => next,
@@ -114,7 +121,7 @@ fn serve(incoming: Incoming, root: &Root) -> Result<()> {
         let mut message = link.spare();
         message.clear();
         let answered = match serde_json::from_slice(&buffer[..len.min(buffer.len())]) {
-            Ok(request) => answer(request, root, &mut file, &mut message),
+            Ok(request) => answer(request, root, &mut open, &mut message),
             Err(error) => Err(format!("a request: {error}")),
         };
         if let Err(why) = answered {
@@ -130,16 +137,23 @@ fn serve(incoming: Incoming, root: &Root) -> Result<()> {
 fn answer(
     request: Request,
     root: &Root,
-    file: &mut Option<Served>,
+    open: &mut Open,
     message: &mut Vec<u8>,
 ) -> std::result::Result<(), String> {
     match request {
         Request::Open(name) => {
-            let opened = file.insert(root.file(&name)?);
+            let opened = open.file.insert(root.file(&name)?);
             *message = json(&Answer::Opened(opened.id().clone()));
             Ok(())
         }
-        Request::Read(number) => file.as_ref().ok_or("no file is open")?.block(number, message),
+        Request::Read(number) => open.file.as_ref().ok_or("no file is open")?.block(number, message),
+        Request::List { dir, after } => {
+            // The parts of a listing are of one moment.
+            let known = open.listing.take().filter(|known| known.name() == dir && !after.is_empty());
+            let listing = known.map_or_else(|| root.listing(&dir), Ok)?;
+            *message = json(&open.listing.insert(listing).behind(&after));
+            Ok(())
+        }
     }
 }
 

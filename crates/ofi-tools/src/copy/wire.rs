@@ -26,6 +26,23 @@ pub enum Request {
     Open(String),
     /// For this block of it.
     Read(u64),
+    /// For what is in this directory below the one that is served, which is `.`: the names that sort behind `after`.
+    List {
+        /// Which directory.
+        dir: String,
+        /// The last name that is known; empty at first.
+        after: String,
+    },
+}
+
+/// Something in a directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// Its name, without a path.
+    pub name: String,
+    /// A directory; else a regular file.
+    pub dir: bool,
 }
 
 /// Which file, in which state.
@@ -59,6 +76,15 @@ pub enum Answer {
     Opened(FileId),
     /// It is not, or a block cannot be read.
     Refused(String),
+    /// Some of what is in a directory, sorted by the bytes of the names.
+    Listed {
+        /// Regular files and directories.
+        entries: Vec<Entry>,
+        /// There are more behind the last of them.
+        more: bool,
+        /// Links, special files, and names that are no UTF-8, in the whole directory.
+        skipped: u64,
+    },
 }
 
 /// A message of a server.

@@ -1,0 +1,396 @@
+//! The streams of `ofi cp get`: connections that share the files and their blocks.
+//!
+//! A stream takes a file that has blocks for which nobody asks, or begins the next one. So many streams share a long
+//! file, and each of many short files has a stream of its own. A stream that loses its connection gives back the blocks
+//! that it asked for.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use indicatif::ProgressBar;
+use ofi::Connection;
+use ofi::raw::{Address, Hints};
+
+use super::link::{End, Link};
+use super::partial::Partial;
+use super::place::{Place, Trunk};
+use super::tree::Finished;
+use super::wire::{Answer, BLOCK, FileId, GREETING, HEAD, LONGEST_FILE, Message, Request, WINDOW, parse};
+use crate::failure::{Failure, Result};
+use crate::output;
+
+/// How long a connection may take to be made, or to bring the next message.
+pub const LIMIT: Duration = Duration::from_secs(10);
+/// The pause before a connection is made again.
+pub const PAUSE: Duration = Duration::from_millis(200);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The server, and how to reach it.
+pub struct Server {
+    pub hints: Hints,
+    pub address: Address,
+    /// As the user wrote it.
+    pub text: String,
+}
+
+impl Server {
+    /// Connects. Messages of up to `len` bytes are received.
+    ///
+    /// # Errors
+    /// Why it is not there, or is another program.
+    pub fn connect(&self, len: usize) -> std::result::Result<Link, End> {
+        let connected = Connection::open(&self.hints, &self.address, GREETING, LIMIT);
+        let connection = connected.map_err(|refused| {
+            let said = String::from_utf8_lossy(&refused.data).escape_default().to_string();
+            let said = if said.is_empty() { said } else { format!(" (the peer: {said})") };
+            Failure::Peer(format!("connecting to {}: {}{said}", self.text, refused.error))
+        })?;
+        if connection.greeting() != GREETING {
+            let problem = "the peer does not run this version of ofi cp".to_string();
+            return Err(End::Final(Failure::Peer(problem)));
+        }
+        let mut link = Link::new(connection);
+        for _ in 0..WINDOW {
+            link.receive(vec![0; len], LIMIT)?;
+        }
+        Ok(link)
+    }
+}
+
+/// Where the files go.
+pub enum Target {
+    /// One file. The place is taken when the copy begins.
+    File(Mutex<Option<Place>>),
+    /// A tree, by paths from its folder.
+    Tree(Trunk, Finished),
+}
+
+/// A file to fetch.
+pub struct Item {
+    /// At the server.
+    remote: String,
+    /// Below the target, of a tree.
+    local: String,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// As the first stream found it.
+    id: Option<FileId>,
+    /// While it is written.
+    partial: Option<Arc<Partial>>,
+    /// It may be put over another: the one of an earlier run.
+    replaces: bool,
+    /// Blocks for which nobody asks.
+    todo: Vec<u64>,
+    /// Blocks that are not written.
+    left: u64,
+}
+
+impl Item {
+    /// A file that is `remote` at the server, and `local` below the folder of a tree.
+    pub fn new(remote: String, local: String) -> Self {
+        Self { remote, local, state: Mutex::default() }
+    }
+}
+
+/// What the streams share.
+pub struct Job {
+    pub server: Server,
+    pub target: Target,
+    pub items: Vec<Item>,
+    pub force: bool,
+    pub quiet: bool,
+    pub patience: Duration,
+    pub bar: ProgressBar,
+    /// The next file that nobody has begun.
+    next: AtomicUsize,
+    /// Files whose streams were lost before they had begun.
+    returned: Mutex<Vec<usize>>,
+    /// Files that have blocks for which nobody asks.
+    open: Mutex<Vec<usize>>,
+    /// Files that are not in place.
+    left: AtomicUsize,
+    /// Bytes of all files that were begun.
+    bytes: AtomicU64,
+    /// When the last block came, or the copy began.
+    last: Mutex<Instant>,
+    stop: AtomicBool,
+    failure: Mutex<Option<Failure>>,
+}
+
+/// What a stream has asked for and not got.
+#[derive(Default)]
+struct Asked {
+    item: Option<usize>,
+    begun: bool,
+    blocks: Vec<u64>,
+}
+
+impl Job {
+    /// A job that has not begun.
+    pub fn new(
+        server: Server,
+        target: Target,
+        items: Vec<Item>,
+        (force, quiet): (bool, bool),
+        patience: Duration,
+        bar: ProgressBar,
+    ) -> Self {
+        Self {
+            server,
+            target,
+            left: AtomicUsize::new(items.len()),
+            items,
+            force,
+            quiet,
+            patience,
+            bar,
+            next: AtomicUsize::new(0),
+            returned: Mutex::default(),
+            open: Mutex::default(),
+            bytes: AtomicU64::new(0),
+            last: Mutex::new(Instant::now()),
+            stop: AtomicBool::new(false),
+            failure: Mutex::new(None),
+        }
+    }
+
+    /// Fetches all files, over so many connections. Answers the number of their bytes, and the target.
+    ///
+    /// # Errors
+    /// Why one is not there, or not whole.
+    pub fn run(self, streams: u16) -> Result<(u64, Target)> {
+        std::thread::scope(|scope| {
+            for _ in 0..streams {
+                scope.spawn(|| self.stream());
+            }
+        });
+        self.bar.finish_and_clear();
+        if self.left.load(Ordering::Acquire) == 0 {
+            return Ok((self.bytes.into_inner(), self.target));
+        }
+        let failure = self.failure.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Err(failure.unwrap_or_else(|| Failure::Peer("the copy ended early; run it again to resume".into())))
+    }
+
+    /// Fetches blocks until there are none left, over one connection after the other.
+    fn stream(&self) {
+        while !self.stop.load(Ordering::Relaxed) {
+            let mut asked = Asked::default();
+            let Err(end) = self.fetch(&mut asked) else { return };
+            self.give_back(asked);
+            match end {
+                End::Lost(_) if lock(&self.last).elapsed() < self.patience => std::thread::sleep(PAUSE),
+                End::Lost(failure) | End::Final(failure) => return self.give_up(failure),
+            }
+        }
+    }
+
+    fn give_up(&self, failure: Failure) {
+        self.stop.store(true, Ordering::Relaxed);
+        lock(&self.failure).get_or_insert(failure);
+    }
+
+    fn give_back(&self, asked: Asked) {
+        let Some(item) = asked.item else { return };
+        if !asked.begun {
+            lock(&self.returned).push(item);
+        } else if !asked.blocks.is_empty() {
+            lock(&self.items[item].state).todo.extend(asked.blocks);
+            let mut open = lock(&self.open);
+            if !open.contains(&item) {
+                open.push(item);
+            }
+        }
+    }
+
+    /// The file for a stream to go on with, and whether another stream has begun it.
+    fn pick(&self) -> Option<(usize, bool)> {
+        if self.stop.load(Ordering::Relaxed) {
+            return None;
+        }
+        if let Some(&item) = lock(&self.open).first() {
+            return Some((item, true));
+        }
+        if let Some(item) = lock(&self.returned).pop() {
+            return Some((item, false));
+        }
+        let next = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
+            (next < self.items.len()).then_some(next + 1)
+        });
+        next.ok().map(|item| (item, false))
+    }
+
+    /// A block for which nobody asks.
+    fn next_block(&self, item: usize) -> Option<u64> {
+        if self.stop.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut state = lock(&self.items[item].state);
+        let block = state.todo.pop();
+        if state.todo.is_empty() {
+            lock(&self.open).retain(|&other| other != item);
+        }
+        block
+    }
+
+    /// Over one connection.
+    fn fetch(&self, asked: &mut Asked) -> std::result::Result<(), End> {
+        let mut link = self.server.connect(HEAD + BLOCK)?;
+        loop {
+            let Some((item, begun)) = self.pick() else {
+                // Others may lose theirs.
+                if self.left.load(Ordering::Acquire) == 0 || self.stop.load(Ordering::Relaxed) {
+                    link.finish(LIMIT);
+                    return Ok(());
+                }
+                std::thread::sleep(Duration::from_millis(5));
+                continue;
+            };
+            *asked = Asked { item: Some(item), begun, blocks: Vec::new() };
+            self.fetch_of(item, &mut link, asked)?;
+        }
+    }
+
+    /// Fetches blocks of one file, until there are none for which nobody asks.
+    fn fetch_of(&self, item: usize, link: &mut Link, asked: &mut Asked) -> std::result::Result<(), End> {
+        self.ask(link, &Request::Open(self.items[item].remote.clone()))?;
+        let (buffer, len) = link.next("opening the file", LIMIT)?;
+        let id = match parse(&buffer[..len.min(buffer.len())]) {
+            Ok(Message::Answer(Answer::Opened(id))) => id,
+            Ok(Message::Answer(Answer::Refused(why))) => return Err(End::Final(super::told(&why))),
+            Ok(Message::Answer(Answer::Listed { .. })) => {
+                return Err(End::Final(Failure::Data("an answer to no request".into())));
+            }
+            Ok(Message::Block { .. }) => {
+                return Err(End::Final(Failure::Data("a block before any request".into())));
+            }
+            Err(why) => return Err(End::Final(Failure::Data(why))),
+        };
+        link.receive(buffer, LIMIT)?;
+        let partial = self.begin(item, &id).map_err(End::Final)?;
+        asked.begun = true;
+        // Without: it is in place already.
+        let Some(partial) = partial else { return Ok(()) };
+        loop {
+            while asked.blocks.len() < WINDOW
+                && let Some(block) = self.next_block(item)
+            {
+                asked.blocks.push(block);
+                self.ask(link, &Request::Read(block))?;
+            }
+            if asked.blocks.is_empty() {
+                return Ok(());
+            }
+            let (buffer, len) = link.next("waiting for a block", LIMIT)?;
+            match parse(&buffer[..len.min(buffer.len())]) {
+                Ok(Message::Block { number, hash, payload }) => {
+                    let place = asked.blocks.iter().position(|&block| block == number);
+                    let Some(place) = place.filter(|_| payload.len() == id.block_len(number)) else {
+                        let problem = format!("block {number} of {} bytes was not asked for", payload.len());
+                        return Err(End::Final(Failure::Data(problem)));
+                    };
+                    partial.write(number, &hash, payload).map_err(End::Final)?;
+                    asked.blocks.swap_remove(place);
+                    self.bar.inc(payload.len() as u64);
+                    *lock(&self.last) = Instant::now();
+                    self.written(item).map_err(End::Final)?;
+                }
+                Ok(Message::Answer(Answer::Refused(why))) => return Err(End::Final(super::told(&why))),
+                Ok(Message::Answer(_)) => {
+                    return Err(End::Final(Failure::Data("an answer to no request".into())));
+                }
+                // Asked for again, over another connection.
+                Err(why) => return Err(End::Lost(Failure::Data(why))),
+            }
+            link.receive(buffer, LIMIT)?;
+        }
+    }
+
+    fn ask(&self, link: &mut Link, request: &Request) -> Result<()> {
+        let message = serde_json::to_vec(request).map_err(|error| Failure::Data(error.to_string()))?;
+        link.send(message, 2 * WINDOW, LIMIT)
+    }
+
+    /// The file, as the first stream finds it and all others have to. `None` if it is in place.
+    fn begin(&self, number: usize, id: &FileId) -> Result<Option<Arc<Partial>>> {
+        let item = &self.items[number];
+        let mut state = lock(&item.state);
+        if let Some(known) = &state.id {
+            return match known == id {
+                true => Ok(state.partial.clone()),
+                false => {
+                    let which = &item.remote;
+                    Err(Failure::Data(format!("{which} changed at the server: run it again to start over")))
+                }
+            };
+        }
+        if id.len > LONGEST_FILE || id.version.len() > 256 {
+            return Err(Failure::Data(format!(
+                "{}: a file of {} bytes: at most {LONGEST_FILE} are copied",
+                item.remote, id.len
+            )));
+        }
+        self.bytes.fetch_add(id.len, Ordering::Relaxed);
+        self.bar.inc_length(id.len);
+        let place = match &self.target {
+            Target::File(place) => lock(place).take(),
+            Target::Tree(trunk, finished) => {
+                let place = trunk.place(&item.local)?;
+                let here = finished.here(&item.local, &place);
+                if here == Some(id) {
+                    state.id = Some(id.clone());
+                    self.bar.inc(id.len);
+                    self.left.fetch_sub(1, Ordering::AcqRel);
+                    return Ok(None);
+                }
+                state.replaces = here.is_some();
+                Some(place)
+            }
+        };
+        let place = place.ok_or_else(|| Failure::Data("the file was begun twice".into()))?;
+        let (partial, mut missing) = Partial::open(place, &item.remote, id)?;
+        let bytes: u64 = missing.iter().map(|&block| id.block_len(block) as u64).sum();
+        let here = id.len - bytes;
+        self.bar.inc(here);
+        self.bar.reset_eta();
+        if here > 0 && !self.quiet {
+            output::tell(&format!("ofi: resuming: {here} of {} bytes are here", id.len));
+        }
+        // Taken from the end: the file grows from its beginning.
+        missing.reverse();
+        let partial = Arc::new(partial);
+        (state.id, state.partial) = (Some(id.clone()), Some(Arc::clone(&partial)));
+        (state.left, state.todo) = (missing.len() as u64, missing);
+        if state.left == 0 {
+            self.finish(item, &mut state)?;
+            return Ok(None);
+        }
+        lock(&self.open).push(number);
+        Ok(Some(partial))
+    }
+
+    /// A block of the file was written. With the last one it gets its name.
+    fn written(&self, item: usize) -> Result<()> {
+        let item = &self.items[item];
+        let mut state = lock(&item.state);
+        state.left -= 1;
+        if state.left == 0 { self.finish(item, &mut state) } else { Ok(()) }
+    }
+
+    fn finish(&self, item: &Item, state: &mut State) -> Result<()> {
+        let (Some(partial), Some(id)) = (state.partial.take(), &state.id) else { return Ok(()) };
+        if let Target::Tree(_, finished) = &self.target {
+            finished.record(&item.local, id, partial.inode()?)?;
+        }
+        partial.finish(self.force || state.replaces)?;
+        self.left.fetch_sub(1, Ordering::AcqRel);
+        Ok(())
+    }
+}

@@ -1,0 +1,207 @@
+//! Where a client writes: a folder that is open, and a name in it. A tree's folders are opened below its root by the
+//! kernel (`openat2`), which follows no link, so nothing that a server says leads out of it.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, RenameFlags, ResolveFlags, Stat, mkdirat, openat, openat2, renameat_with,
+    statat, unlinkat,
+};
+
+use crate::failure::{Failure, Result};
+
+/// What a file in part and a journal are called: the file's name, with one of these behind it.
+pub const PART: &str = ".ofi-part";
+/// See [`PART`].
+pub const JOURNAL: &str = ".ofi-journal";
+
+/// A place for a file.
+pub struct Place {
+    folder: OwnedFd,
+    name: OsString,
+    shown: PathBuf,
+}
+
+/// The folder that a tree is copied into.
+pub struct Trunk {
+    folder: OwnedFd,
+    shown: PathBuf,
+}
+
+fn failed(path: &Path, error: rustix::io::Errno) -> Failure {
+    Failure::system(path.display(), error.into())
+}
+
+/// Whether a name from a server can be one in a folder, and is none of ours.
+pub fn is_plain(name: &str) -> bool {
+    let is_path = name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']);
+    !is_path && name.len() <= 255 && !is_ours(name)
+}
+
+/// Whether a copy under way may have a file of this name.
+pub fn is_ours(name: &str) -> bool {
+    name.ends_with(PART) || name.ends_with(JOURNAL)
+}
+
+impl Place {
+    /// At a path of the user's.
+    ///
+    /// # Errors
+    /// When its folder cannot be opened.
+    pub fn at(path: &Path) -> Result<Self> {
+        let Some(name) = path.file_name() else {
+            return Err(Failure::Usage(format!("{}: wanted the name of a file", path.display())));
+        };
+        let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
+        let opened = openat(CWD, folder, flags, Mode::empty()).map_err(|error| failed(folder, error))?;
+        Ok(Self { folder: opened, name: name.into(), shown: path.into() })
+    }
+
+    /// As users know it.
+    pub fn shown(&self) -> &Path {
+        &self.shown
+    }
+
+    fn beside(&self, more: &str) -> OsString {
+        let mut name = self.name.clone();
+        name.push(more);
+        name
+    }
+
+    /// What is there now: a link itself, not what it leads to.
+    pub fn found(&self) -> Option<Stat> {
+        statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW).ok()
+    }
+
+    /// Opens or makes the file with `more` behind its name, and no link.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn open_beside(&self, more: &str) -> Result<File> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let name = self.beside(more);
+        let opened = openat(&self.folder, &name, flags, Mode::from_raw_mode(0o666));
+        let shown = || match self.name.is_empty() {
+            true => self.shown.join(&name),
+            false => self.shown.with_file_name(&name),
+        };
+        opened.map(File::from).map_err(|error| failed(&shown(), error))
+    }
+
+    /// Gives the file with `more` behind its name the name. `replace`: over another.
+    ///
+    /// # Errors
+    /// The system's error; `EEXIST` if there is a file of that name and it may not be replaced.
+    pub fn put(&self, more: &str, replace: bool) -> Result<()> {
+        let flags = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+        let renamed = renameat_with(&self.folder, self.beside(more), &self.folder, &self.name, flags);
+        renamed.map_err(|error| failed(&self.shown, error))
+    }
+
+    /// Removes the file with `more` behind its name, if it is there.
+    pub fn remove_beside(&self, more: &str) {
+        let _ = unlinkat(&self.folder, self.beside(more), AtFlags::empty());
+    }
+}
+
+impl Trunk {
+    /// Opens the folder, or makes it.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn open(path: &Path) -> Result<Self> {
+        let doing = |error: io::Error| Failure::system(path.display(), error);
+        std::fs::create_dir_all(path).map_err(doing)?;
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
+        let folder = openat(CWD, path, flags, Mode::empty()).map_err(|error| failed(path, error))?;
+        Ok(Self { folder, shown: path.into() })
+    }
+
+    /// Opens a folder below it; no part of the path may be a link.
+    fn below(&self, path: &Path) -> Result<OwnedFd> {
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        openat2(&self.folder, path, flags, Mode::empty(), resolve).map_err(|error| {
+            let doing = format!("{} (no link on the way is followed)", self.shown.join(path).display());
+            Failure::system(doing, error.into())
+        })
+    }
+
+    /// A place for the file of this path below it, whose folder is there.
+    ///
+    /// # Errors
+    /// When the folder cannot be opened, or is behind a link.
+    pub fn place(&self, path: &str) -> Result<Place> {
+        let path = Path::new(path);
+        let folder = self.below(path.parent().unwrap_or(Path::new("")))?;
+        Ok(Place { folder, name: path.file_name().unwrap_or_default().into(), shown: self.shown.join(path) })
+    }
+
+    /// The place of the tree's own journal: the folder, and no name.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn journal(&self) -> Result<Place> {
+        let folder = self.below(Path::new(""))?;
+        Ok(Place { folder, name: OsString::new(), shown: self.shown.clone() })
+    }
+
+    /// Makes a folder below it, whose parent is there; one that is there stays.
+    ///
+    /// # Errors
+    /// When a file or a link is in its place.
+    pub fn make(&self, path: &str) -> Result<()> {
+        let Place { folder, name, shown } = self.place(path)?;
+        match mkdirat(&folder, &name, Mode::from_raw_mode(0o777)) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => self.below(Path::new(path)).map(drop),
+            Err(error) => Err(failed(&shown, error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn names_that_lead_elsewhere_are_not_plain() {
+        assert!(["a", "a b", "...", "-f", "å"].into_iter().all(is_plain));
+        let long = "x".repeat(256);
+        for bad in ["", ".", "..", "/", "a/b", "../a", "/etc", "a\0", "a.ofi-part", ".ofi-journal", &long] {
+            assert!(!is_plain(bad), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn no_link_in_the_destination_leads_out_of_it() {
+        let base = std::env::temp_dir().join(format!("ofi-cp-place-{}", std::process::id()));
+        fs::create_dir_all(base.join("outside")).unwrap();
+        let trunk = Trunk::open(&base.join("tree/new")).unwrap();
+        trunk.make("sub").unwrap();
+        trunk.make("sub").unwrap();
+        trunk.make("sub/deep").unwrap();
+        symlink(base.join("outside"), base.join("tree/new/link")).unwrap();
+        symlink("sub", base.join("tree/new/inner")).unwrap();
+        for bad in ["link/file", "inner/file", "../file", "missing/file"] {
+            assert!(trunk.place(bad).is_err(), "{bad}");
+        }
+        for bad in ["link", "inner", "link/sub", "../sub"] {
+            assert!(trunk.make(bad).is_err(), "{bad}");
+        }
+        // A link in the place of a file in part is not followed either.
+        symlink(base.join("outside/victim"), base.join("tree/new/sub/file.ofi-part")).unwrap();
+        assert!(trunk.place("sub/file").unwrap().open_beside(PART).is_err());
+        assert_eq!(fs::read_dir(base.join("outside")).unwrap().count(), 0);
+        fs::remove_dir_all(base).unwrap();
+    }
+}

@@ -1,0 +1,264 @@
+//! A directory at a server: what is in it, level by level, and which of its files are here already.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::link::{End, Link};
+use super::place::{JOURNAL, Place, is_ours, is_plain};
+use super::wire::{Answer, FileId, LONGEST, Message, Request, parse};
+use crate::failure::{Failure, Result};
+
+/// The most files and directories of a tree. It bounds what a client keeps, whatever the server lists.
+const MOST: usize = 1 << 20;
+/// The deepest directory.
+const DEEPEST: usize = 64;
+/// The longest path. A request has room for it, whatever its characters.
+const LONGEST_PATH: usize = 1024;
+
+/// What is below a directory, by paths from there.
+#[derive(Debug, Default)]
+pub struct Tree {
+    /// Directories, parents first.
+    pub folders: Vec<String>,
+    /// Regular files.
+    pub files: Vec<String>,
+    /// What the server does not hand out, and names that only a copy under way may have.
+    pub skipped: u64,
+}
+
+/// A path at the server.
+pub fn join(dir: &str, name: &str) -> String {
+    if dir.is_empty() || dir == "." { name.into() } else { format!("{}/{name}", dir.trim_end_matches('/')) }
+}
+
+impl Tree {
+    /// Asks the server for everything below `top`.
+    ///
+    /// # Errors
+    /// When the server refuses, or is gone; for names that would lead out of the directory, and for too much.
+    pub fn ask(link: &mut Link, top: &str, limit: Duration) -> std::result::Result<Self, End> {
+        let mut tree = Self::default();
+        let mut todo = vec![(String::new(), 0)];
+        while let Some((folder, depth)) = todo.pop() {
+            let mut after = String::new();
+            loop {
+                let dir = if folder.is_empty() { top.to_string() } else { join(top, &folder) };
+                let answer = list(link, dir, after.clone(), limit)?;
+                let Answer::Listed { entries, more, skipped } = answer else {
+                    return Err(bad("an answer to no request"));
+                };
+                tree.skipped += if after.is_empty() { skipped } else { 0 };
+                if more && entries.is_empty() {
+                    return Err(bad("a list without end"));
+                }
+                for entry in entries {
+                    if entry.name <= after {
+                        return Err(bad("a list that is not sorted"));
+                    }
+                    after.clone_from(&entry.name);
+                    if is_ours(&entry.name) {
+                        tree.skipped += 1;
+                        continue;
+                    }
+                    tree.take(&folder, depth, &entry.name, entry.dir, &mut todo).map_err(End::Final)?;
+                }
+                if !more {
+                    break;
+                }
+            }
+        }
+        Ok(tree)
+    }
+
+    fn take(
+        &mut self,
+        folder: &str,
+        depth: usize,
+        name: &str,
+        is_dir: bool,
+        todo: &mut Vec<(String, usize)>,
+    ) -> Result<()> {
+        if !is_plain(name) {
+            return Err(Failure::Data(format!(
+                "the server lists {name:?}, which is not a name in a directory"
+            )));
+        }
+        let path = join(folder, name);
+        if depth >= DEEPEST || path.len() > LONGEST_PATH {
+            let most = format!("at most {DEEPEST} levels and paths of {LONGEST_PATH} bytes are copied");
+            return Err(Failure::Data(format!("{path:?}: {most}")));
+        }
+        if self.files.len() + self.folders.len() >= MOST {
+            return Err(Failure::Data(format!("more than {MOST} files and directories")));
+        }
+        if is_dir {
+            self.folders.push(path.clone());
+            todo.push((path, depth + 1));
+        } else {
+            self.files.push(path);
+        }
+        Ok(())
+    }
+}
+
+/// No other connection brings a better answer.
+fn bad(what: &str) -> End {
+    End::Final(Failure::Data(what.into()))
+}
+
+fn list(link: &mut Link, dir: String, after: String, limit: Duration) -> std::result::Result<Answer, End> {
+    let request = Request::List { dir, after };
+    let message = serde_json::to_vec(&request).map_err(|error| bad(&error.to_string()))?;
+    if message.len() > LONGEST {
+        return Err(bad("a path that is too long for a request"));
+    }
+    link.send(message, 1, limit)?;
+    let (buffer, len) = link.next("listing a directory", limit)?;
+    let answer = match parse(&buffer[..len.min(buffer.len())]) {
+        Ok(Message::Answer(Answer::Refused(why))) => return Err(End::Final(super::told(&why))),
+        Ok(Message::Answer(answer)) => answer,
+        Ok(Message::Block { .. }) => return Err(bad("a block before any request")),
+        Err(why) => return Err(bad(&why)),
+    };
+    link.receive(buffer, limit)?;
+    Ok(answer)
+}
+
+/// A file that is in place, of a tree that is not complete.
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    name: String,
+    file: FileId,
+    inode: u64,
+}
+
+/// Which files of a tree are in place: the journal `.ofi-journal` in its folder. A record is written before its file
+/// gets its name and has the number of the file, so a record of a file that did not get there is told by that.
+pub struct Finished {
+    journal: Mutex<File>,
+    known: HashMap<String, (FileId, u64)>,
+    place: Place,
+}
+
+impl Finished {
+    /// Opens or makes the journal at `place`, whose name is empty.
+    ///
+    /// # Errors
+    /// When another process copies into the folder, or the system refuses.
+    pub fn open(place: Place) -> Result<Self> {
+        let failed = |error| Failure::system(place.shown().display(), error);
+        let mut file = place.open_beside(JOURNAL)?;
+        if file.try_lock().is_err() {
+            return Err(Failure::Usage(format!("{}: another copy writes there", place.shown().display())));
+        }
+        let (mut known, mut whole) = (HashMap::new(), 0);
+        let mut lines = BufReader::new(&file);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let read = lines.by_ref().take(64 << 10).read_until(b'\n', &mut line).map_err(failed)?;
+            // A record that was cut is not one.
+            let Ok(Record { name, file, inode }) = serde_json::from_slice(&line) else { break };
+            if !line.ends_with(b"\n") {
+                break;
+            }
+            whole += read as u64;
+            known.insert(name, (file, inode));
+        }
+        drop(lines);
+        file.set_len(whole).and_then(|()| file.seek(SeekFrom::End(0))).map_err(failed)?;
+        Ok(Self { journal: Mutex::new(file), known, place })
+    }
+
+    /// The state in which an earlier run put the file there, if nobody has replaced or cut it since.
+    pub fn here(&self, name: &str, place: &Place) -> Option<&FileId> {
+        let (file, inode) = self.known.get(name)?;
+        let found = place.found()?;
+        (found.st_ino == *inode && u64::try_from(found.st_size) == Ok(file.len)).then_some(file)
+    }
+
+    /// The file gets its name next.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn record(&self, name: &str, file: &FileId, inode: u64) -> Result<()> {
+        let failed = |error| Failure::system(self.place.shown().display(), error);
+        let record = Record { name: name.into(), file: file.clone(), inode };
+        let mut line = serde_json::to_vec(&record).map_err(|error| failed(error.into()))?;
+        line.push(b'\n');
+        let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
+        journal.write_all(&line).map_err(failed)
+    }
+
+    /// The tree is complete.
+    pub fn end(self) {
+        self.place.remove_beside(JOURNAL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::place::{PART, Trunk};
+    use super::*;
+
+    #[test]
+    fn names_from_a_server_stay_in_the_directory() {
+        let mut todo = Vec::new();
+        for bad in ["..", ".", "", "/etc/passwd", "a/../../b", "a\0"] {
+            for is_dir in [true, false] {
+                let taken = Tree::default().take("sub", 1, bad, is_dir, &mut todo);
+                assert!(matches!(taken, Err(Failure::Data(_))), "{bad:?}");
+            }
+        }
+        let mut tree = Tree::default();
+        tree.take("sub", 1, "deep", true, &mut todo).unwrap();
+        tree.take("", 0, "file", false, &mut todo).unwrap();
+        assert_eq!((tree.folders, tree.files), (vec!["sub/deep".to_string()], vec!["file".to_string()]));
+        assert_eq!(todo, [("sub/deep".to_string(), 2)]);
+        assert!(Tree::default().take("sub", DEEPEST, "deep", true, &mut todo).is_err());
+    }
+
+    #[test]
+    fn a_file_is_here_if_it_is_the_one_that_was_put_there() {
+        let base = std::env::temp_dir().join(format!("ofi-cp-finished-{}", std::process::id()));
+        let trunk = Trunk::open(&base).unwrap();
+        let id = FileId { len: 5, version: "a".into() };
+        let put = |name: &str, finished: &Finished, put: bool| {
+            let place = trunk.place(name).unwrap();
+            let mut part = place.open_beside(PART).unwrap();
+            part.write_all(b"hello").unwrap();
+            let inode = place_inode(&part);
+            finished.record(name, &id, inode).unwrap();
+            if put {
+                place.put(PART, true).unwrap();
+            }
+        };
+        let finished = Finished::open(trunk.journal().unwrap()).unwrap();
+        assert!(Finished::open(trunk.journal().unwrap()).is_err(), "one at a time");
+        put("whole", &finished, true);
+        put("replaced", &finished, true);
+        put("cut", &finished, false);
+        drop(finished);
+        fs::write(base.join("other"), "hello").unwrap();
+        fs::rename(base.join("other"), base.join("replaced")).unwrap();
+        let journal = base.join(JOURNAL);
+        fs::OpenOptions::new().append(true).open(&journal).unwrap().write_all(b"{\"name\":\"wh").unwrap();
+        let finished = Finished::open(trunk.journal().unwrap()).unwrap();
+        let here = |name: &str| finished.here(name, &trunk.place(name).unwrap()).is_some();
+        assert_eq!(["whole", "replaced", "cut", "other"].map(here), [true, false, false, false]);
+        finished.end();
+        assert!(!journal.exists());
+        fs::remove_dir_all(base).unwrap();
+    }
+
+    fn place_inode(file: &File) -> u64 {
+        std::os::unix::fs::MetadataExt::ino(&file.metadata().unwrap())
+    }
+}
