@@ -7,25 +7,21 @@ pub static RX_SIZE: Setting<usize> = Setting::new(
     "efa",
     "rx_size",
     1024,
-    "Receive buffers of one packet (8 to 9 KiB) that an endpoint keeps posted; all its peers share them",
+    "Receive buffers of one packet (8 to 9 KiB) that an endpoint keeps posted; its peers share them",
 )
 .range(64, 1 << 15);
 
 /// Sends of an endpoint.
-pub static TX_SIZE: Setting<usize> = Setting::new(
-    "efa",
-    "tx_size",
-    256,
-    "Packets that an endpoint may have in flight to all its peers together",
-)
-.range(16, 1 << 15);
+pub static TX_SIZE: Setting<usize> =
+    Setting::new("efa", "tx_size", 256, "Packets that an endpoint may have in flight, to all peers together")
+        .range(16, 1 << 15);
 
 /// The longest message that is sent without asking.
 pub static MAX_MEDIUM: Setting<usize> = Setting::new(
     "efa",
     "inter_max_medium_message_size",
     65_536,
-    "Longest message, in bytes, that is sent at once, without waiting for the receiver's credit",
+    "Longest message, in bytes, that an endpoint sends without waiting for the receiver's credit",
 )
 .range(0, 4 << 20);
 
@@ -34,7 +30,7 @@ pub static MIN_CREDITS: Setting<usize> = Setting::new(
     "efa",
     "tx_min_credits",
     32,
-    "Data packets for which a receiver gives credit at a time, for each long message or access",
+    "Data packets of a long message or access that a receiver grants at a time",
 )
 .range(1, 4096);
 
@@ -43,7 +39,7 @@ pub static RECVWIN_SIZE: Setting<usize> = Setting::new(
     "efa",
     "recvwin_size",
     16_384,
-    "Messages of one peer that are stored when they arrive out of order; messages further ahead are dropped and counted",
+    "Messages of one peer that an endpoint stores when they arrive out of order; it drops and counts messages further ahead",
 )
 .range(64, 1 << 20);
 
@@ -52,7 +48,7 @@ pub static LINGER_MS: Setting<usize> = Setting::new(
     "efa",
     "linger_ms",
     1000,
-    "Longest wait, in milliseconds, when an endpoint closes, for messages that were reported as sent to arrive",
+    "Milliseconds that a closing endpoint waits at most for its sent messages to arrive",
 )
 .range(0, 60_000);
 
@@ -61,7 +57,7 @@ pub static MIN_READ_MESSAGE: Setting<usize> = Setting::new(
     "efa",
     "inter_min_read_message_size",
     1 << 20,
-    "Shortest message, in bytes, that the receiver's device reads from the sender's memory, where both devices can",
+    "Shortest message, in bytes, that the receiver's device reads from the sender's memory (if both devices can read)",
 )
 .range(0, usize::MAX >> 1);
 
@@ -70,7 +66,7 @@ pub static RUNT_SIZE: Setting<usize> = Setting::new(
     "efa",
     "runt_size",
     0,
-    "Bytes in flight to each peer that are sent ahead in packets, of messages that the receiver's device reads (0, C libfabric's value for host memory: none)",
+    "Bytes in flight to each peer that an endpoint sends ahead in packets when the receiver's device reads the message (0: none, as C libfabric does for host memory)",
 )
 .range(0, 16 << 20);
 
@@ -79,7 +75,7 @@ pub static USE_DEVICE_RDMA: Setting<bool> = Setting::new(
     "efa",
     "use_device_rdma",
     true,
-    "Let devices read and write peers' memory; otherwise the owner's process executes the access",
+    "Let devices read and write peers' memory; otherwise the owner's process executes each access",
 );
 
 /// Whether peers of this host are reached over shared memory.
@@ -95,13 +91,13 @@ pub static MR_CACHE_MAX_COUNT: Setting<usize> = Setting::new(
     "efa",
     "mr_max_cached_count",
     1024,
-    "Device registrations of local memory that a domain caches, of memory that the application registered",
+    "Device registrations of local memory that a domain caches: of memory that the application registered",
 )
 .range(0, 1 << 20);
 
 /// Their bytes.
 pub static MR_CACHE_MAX_SIZE: Setting<usize> =
-    Setting::new("efa", "mr_max_cached_size", 16 << 30, "Bytes that the cached registrations cover together")
+    Setting::new("efa", "mr_max_cached_size", 16 << 30, "Total bytes of the cached registrations")
         .range(0, isize::MAX as usize);
 
 /// What an endpoint looks at with each operation, as it was when the endpoint was opened: reading a setting takes a

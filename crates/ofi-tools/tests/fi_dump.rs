@@ -70,7 +70,7 @@ fn a_capture_is_shown_packet_by_packet() {
             format!(
                 "{way} Data session 0000000000000abc checked number 17 | credit Commands 4096 | Bulk 100+5"
             ),
-            format!("{way} 9 bytes of something else"),
+            format!("{way} 9 bytes of another protocol"),
             format!("{way} damaged: wrong checksum"),
         ]
     );

@@ -100,7 +100,7 @@ pub static LINGER_MS: Setting<usize> = Setting::new(
     "udp",
     "linger_ms",
     100,
-    "Longest wait, in milliseconds, when an endpoint closes, for messages that were reported as sent to arrive",
+    "Milliseconds that a closing endpoint waits at most for its sent messages to arrive",
 )
 .range(0, 60_000);
 

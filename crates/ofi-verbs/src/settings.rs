@@ -51,7 +51,7 @@ pub static MIN_RNR_TIMER: Setting<usize> = Setting::new(
     "verbs",
     "min_rnr_timer",
     12,
-    "Time after which a peer retries a message for which a connected endpoint had no receive posted, as a code of ibv_modify_qp(3): 1 is 10 microseconds, 12 is 640, 0 is 655 milliseconds",
+    "Pause before a peer retries a message to a connected endpoint without a posted receive, as a code of ibv_modify_qp(3): 1 is 10 microseconds, 12 is 640, 0 is 655 milliseconds",
 )
 .range(0, 31);
 
@@ -70,7 +70,7 @@ pub static RX_SLOTS: Setting<usize> = Setting::new(
     "verbs",
     "rx_slots",
     512,
-    "Receive slots of 8.5 KiB that an endpoint keeps posted; all its peers share them, by credits",
+    "Receive slots of 8.5 KiB that an endpoint keeps posted; its peers share them by credits",
 )
 .range(64, 1 << 15);
 
@@ -84,7 +84,7 @@ pub static MAX_CONNECTIONS: Setting<usize> = Setting::new(
     "verbs",
     "max_connections",
     1024,
-    "Connections of an endpoint (FI_EP_RDM); beyond these it closes idle ones, least recently used first, and connects again at the next use",
+    "Connections that an endpoint keeps open (FI_EP_RDM); beyond these it closes idle ones, least recently used first, and connects again at the next use",
 )
 .range(0, 1 << 20);
 
@@ -93,7 +93,7 @@ pub static CONNECT_TIMEOUT_MS: Setting<usize> = Setting::new(
     "verbs",
     "connect_timeout_ms",
     5000,
-    "Milliseconds after which a connection request that the peer does not answer fails",
+    "Milliseconds after which an unanswered connection request fails",
 )
 .range(100, 600_000);
 
@@ -102,7 +102,7 @@ pub static KEEPALIVE_MS: Setting<usize> = Setting::new(
     "verbs",
     "keepalive_ms",
     1000,
-    "Milliseconds between probes of the device of a peer that owes an answer (FI_EP_RDM)",
+    "Milliseconds between probes of a peer's device while the peer owes an answer (FI_EP_RDM)",
 )
 .range(10, 600_000);
 
@@ -111,7 +111,7 @@ pub static LINGER_MS: Setting<usize> = Setting::new(
     "verbs",
     "linger_ms",
     1000,
-    "Longest wait, in milliseconds, when an endpoint closes, for messages that were reported as sent to arrive",
+    "Milliseconds that a closing endpoint waits at most for its sent messages to arrive",
 )
 .range(0, 60_000);
 
@@ -128,18 +128,14 @@ pub static MR_CACHE_MAX_COUNT: Setting<usize> = Setting::new(
     "verbs",
     "mr_cache_max_count",
     1024,
-    "Device registrations of local memory that a domain caches, of memory that the application registered or the library allocated",
+    "Device registrations of local memory that a domain caches: of memory that the application registered or the library allocated",
 )
 .range(0, 1 << 20);
 
 /// Their bytes.
-pub static MR_CACHE_MAX_SIZE: Setting<usize> = Setting::new(
-    "verbs",
-    "mr_cache_max_size",
-    16 << 30,
-    "Bytes that the cached registrations cover together",
-)
-.range(0, isize::MAX as usize);
+pub static MR_CACHE_MAX_SIZE: Setting<usize> =
+    Setting::new("verbs", "mr_cache_max_size", 16 << 30, "Total bytes of the cached registrations")
+        .range(0, isize::MAX as usize);
 
 /// All settings of this provider.
 pub static SETTINGS: &[&dyn AnySetting] = &[

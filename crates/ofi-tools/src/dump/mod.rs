@@ -17,12 +17,12 @@ use crate::output;
 #[derive(Debug, Parser)]
 #[command(name = "fi_dump", version)]
 pub(crate) struct Options {
-    /// The capture
+    /// The capture file
     file: PathBuf,
-    /// Only datagrams from or to this port
+    /// Show only datagrams from or to this port
     #[arg(short, long)]
     port: Option<u16>,
-    /// Leave out datagrams that are not of this protocol
+    /// Hide datagrams of other protocols
     #[arg(short, long)]
     known: bool,
 }
@@ -43,8 +43,11 @@ fn run(options: &Options) -> Result<()> {
     let name = options.file.display();
     let bytes =
         std::fs::read(&options.file).map_err(|error| Failure::system(format!("reading {name}"), error))?;
-    let capture = capture::Capture::parse(&bytes)
-        .ok_or_else(|| Failure::Usage(format!("{name} is no capture in the format of pcap(3)")))?;
+    let capture = capture::Capture::parse(&bytes).ok_or_else(|| {
+        Failure::Usage(format!(
+            "{name} is not a capture in the format of pcap(3); `editcap -F pcap` converts pcapng"
+        ))
+    })?;
     let (mut text, mut cut) = (String::new(), 0);
     for datagram in capture {
         cut += usize::from(datagram.is_cut);
@@ -55,11 +58,11 @@ fn run(options: &Options) -> Result<()> {
         if options.known && said.is_none() {
             continue;
         }
-        let said = said.unwrap_or_else(|| format!("{} bytes of something else", datagram.body.len()));
+        let said = said.unwrap_or_else(|| format!("{} bytes of another protocol", datagram.body.len()));
         text += &format!("{:.6} {} > {} {said}\n", datagram.time, datagram.from, datagram.to);
     }
     if cut > 0 {
-        output::tell(&format!("{cut} datagrams were captured in part only: use tcpdump -s 0"));
+        output::tell(&format!("{cut} datagrams were captured only in part: use tcpdump -s 0"));
     }
     output::print(&text)
 }

@@ -63,9 +63,9 @@ pub fn describe(bytes: &[u8]) -> Option<String> {
         Kind::Ask | Kind::Answer => write!(text, " from {:016x}", head.number),
         Kind::Refused => {
             let why = match head.number {
-                1 => "its key",
-                2 => "its suites",
-                3 => "another address than was asked",
+                1 => "the key",
+                2 => "the cipher suites",
+                3 => "an address that was not the requested one",
                 _ => "another reason",
             };
             write!(text, " for {why}")

@@ -105,7 +105,7 @@ fn nothing(refusals: usize, options: &Options) -> ExitCode {
     output::tell(&format!("fi_getinfo: -{} ({errno})", errno.get()));
     if !options.explain && !options.json && refusals > 0 {
         output::tell(&format!(
-            "{refusals} refused; --explain shows each: the field, what was wanted, what is offered"
+            "{refusals} refused; --explain shows the field, the wanted value and the offered one of each"
         ));
     }
     ExitCode::from(exit_code(errno.get()))

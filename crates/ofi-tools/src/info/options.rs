@@ -19,10 +19,10 @@ pub struct Options {
     /// Port number or service name
     #[arg(short = 'P', long, value_name = "PNUM")]
     port: Option<String>,
-    /// Capabilities that must be there: FI_MSG|FI_RMA...
+    /// Required capabilities: FI_MSG|FI_RMA...
     #[arg(short = 'c', long, value_name = "CAP1|CAP2..")]
     caps: Option<String>,
-    /// Modes that the program can be in; all unless given
+    /// Modes that the program supports [default: all]
     #[arg(short = 'm', long, value_name = "MOD1|MOD2..")]
     mode: Option<String>,
     /// Endpoint type: FI_EP_RDM, FI_EP_MSG or FI_EP_DGRAM
@@ -40,7 +40,7 @@ pub struct Options {
     /// Provider name
     #[arg(short = 'p', long, value_name = "PROV")]
     provider: Option<String>,
-    /// Show the settings that environment variables make
+    /// Show the settings: environment variables and their values
     #[arg(short = 'e', long)]
     env: bool,
     /// As -e, but only variables whose name contains SUBSTR
@@ -55,7 +55,7 @@ pub struct Options {
     /// Show every attribute
     #[arg(short = 'v', long)]
     verbose: bool,
-    /// Also show what was refused, and why: provider, field, what was wanted, what is offered
+    /// Also show refusals: the provider, the field, the wanted value and the offered one
     #[arg(long)]
     pub explain: bool,
     /// Write JSON

@@ -51,7 +51,7 @@ pub fn lead(node: &Node, link: &mut Link, job: &Job) -> Result<Vec<Duration>> {
 /// Whatever goes wrong on either side.
 pub fn follow(node: &Node, link: &mut Link, job: &Job) -> Result<Duration> {
     if !job.is_sane() || job.size > node.info().ep_attr.max_msg_size {
-        return Err(Failure::Peer(format!("the peer asks for more than there is: {job:?}")));
+        return Err(Failure::Peer(format!("the peer requests more than this side has: {job:?}")));
     }
     let slots = slots(node, job)?;
     let region = match job.task {
@@ -88,7 +88,7 @@ pub fn follow(node: &Node, link: &mut Link, job: &Job) -> Result<Duration> {
 
 /// A message that does not belong here.
 pub fn unexpected(message: &Message) -> Failure {
-    Failure::Peer(format!("the peer said {message:?} out of turn; use the same version on both sides"))
+    Failure::Peer(format!("the peer sent {message:?} out of turn; use the same version on both sides"))
 }
 
 fn slots(node: &Node, job: &Job) -> Result<Slots> {
@@ -177,7 +177,7 @@ fn access(
     job: &Job,
     region: Option<(u64, u64)>,
 ) -> Result<Vec<Duration>> {
-    let (key, base) = region.ok_or_else(|| Failure::Peer("the peer told no key for its memory".into()))?;
+    let (key, base) = region.ok_or_else(|| Failure::Peer("the peer sent no key for its memory".into()))?;
     let piece =
         |slot| [RemotePiece { addr: base.wrapping_add(room(job.size, slot) as u64), len: job.size, key }];
     let remote: Vec<[RemotePiece; 1]> = (0..job.window).map(piece).collect();

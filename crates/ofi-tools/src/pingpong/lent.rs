@@ -104,7 +104,7 @@ impl Arena {
 
 fn heap(len: usize) -> Result<(*mut u8, Owner)> {
     let refused = || {
-        let found = format!("{len} bytes that the system does not give");
+        let found = format!("{len} bytes, which the system refuses");
         let error = Error::wanted(Errno::ENOMEM, "message buffers", "memory", found, "ask for smaller sizes");
         Failure::Stack { doing: "allocating", error }
     };

@@ -181,11 +181,15 @@ impl Node {
             return mismatch("the kind of message", &ours.kind, &theirs.kind, "give both the same -m");
         }
         if local_only && !ours.host.is_empty() && theirs.host != ours.host {
-            let advice = format!("provider {} connects processes of one host only", ours.provider);
+            let advice = format!("provider {} connects only processes of one host", ours.provider);
             return mismatch("the host", &ours.host, &theirs.host, &advice);
         }
-        let unknown =
-            || Failure::Peer(format!("the peer's address has format {}, unknown here", theirs.format));
+        let unknown = || {
+            Failure::Peer(format!(
+                "this side does not know the format of the peer's address, {}",
+                theirs.format
+            ))
+        };
         let address =
             theirs.address().filter(|address| address.format() != AddrFormat::Unspec).ok_or_else(unknown)?;
         let inserted = self.av.insert(&[address]).pop();

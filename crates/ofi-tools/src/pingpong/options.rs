@@ -23,7 +23,7 @@ pub struct Options {
     /// Address of the server; starts a client
     #[arg(value_name = "SERVER")]
     pub address: Option<String>,
-    /// Start a server, with the defaults for all that is not given
+    /// Start a server; options that are not given have their defaults
     #[arg(long, conflicts_with_all = ["address", "both"])]
     pub server: bool,
     /// Run both sides here, even with options that would start a server
@@ -63,10 +63,10 @@ pub struct Options {
     /// Kind of message [default: msg]
     #[arg(short = 'm', value_name = "KIND", ignore_case = true)]
     pub kind: Option<Kind>,
-    /// Check the data, in a pass of its own. A server follows its client
+    /// Check the data in a separate pass. A server follows its client
     #[arg(short = 'c')]
     pub check: bool,
-    /// Tell what is chosen and done, on standard error
+    /// Report choices and progress on standard error
     #[arg(short = 'v')]
     pub verbose: bool,
 
@@ -79,16 +79,16 @@ pub struct Options {
     /// Also measure remote reads and writes
     #[arg(long, conflicts_with = "address")]
     pub rma: bool,
-    /// Who serialises calls: the program (domain) or the library (safe)
+    /// Threading level: the program (domain) or the library (safe) serializes calls
     #[arg(long, value_name = "LEVEL", default_value = "domain")]
     pub threading: Level,
-    /// Whose memory messages lie in
+    /// Memory of the messages: the program's own or the library's
     #[arg(long, value_name = "WHOSE", default_value = "application")]
     pub memory: Memory,
     /// Cores to run on: two, or one for a server or client [default: two cores near each other, or any]
     #[arg(long, value_name = "CORE,CORE", value_delimiter = ',', num_args = 1)]
     pub cores: Vec<usize>,
-    /// Print counters at the end, on standard error: of the endpoint, and of the way to the peer
+    /// Print the counters of the endpoint and of the path to the peer on standard error at the end
     #[arg(long)]
     pub stats: bool,
     /// Write JSON

@@ -74,7 +74,7 @@ fn open(setup: &Setup, verbose: bool) -> Result<Node> {
         cores::pin(core)?;
     }
     let offers = node::offers(setup)?;
-    let info = offers.first().ok_or_else(|| Failure::Usage("getinfo answered an empty list".into()))?;
+    let info = offers.first().ok_or_else(|| Failure::Usage("getinfo returned an empty list".into()))?;
     if verbose {
         output::tell(&format!("this side's interface:\n{info}"));
     }
