@@ -1,4 +1,5 @@
-//! Unknown senders: their message or remote CQ data comes with their address (`FI_SOURCE_ERR`), and the node inserts it.
+//! Unknown senders: their messages and remote CQ data come with their address (`FI_SOURCE_ERR`), and the node inserts
+//! it.
 
 use std::collections::HashSet;
 
