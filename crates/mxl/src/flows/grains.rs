@@ -1,5 +1,6 @@
 //! Flows of grains: pictures, fields, blocks of ancillary data.
 
+use std::cell::Cell;
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -161,8 +162,17 @@ impl GrainReader {
     /// # Errors
     /// As [`read`](Self::read).
     pub fn read_slices(&self, index: u64, slices: u16, wait: Wait) -> Result<ReadGrain<'_>, Error> {
-        let grain = self.wait_for(index, slices, wait)?;
-        self.touch();
+        // To say it costs a system call that wakes a thread of the writer's process: a reader that waits says it before
+        // it sleeps, and not when there is data.
+        let said = Cell::new(false);
+        let say = || {
+            said.set(true);
+            self.touch();
+        };
+        let grain = self.attempts(index, slices, wait, say)?;
+        if !said.get() {
+            self.touch();
+        }
         let slot = slot(&self.slots, index);
         Ok(ReadGrain { slot, info: GrainInfo::new(index, grain, slot) })
     }
@@ -174,10 +184,15 @@ impl GrainReader {
 
     /// Waits for a grain without reading it.
     pub(crate) fn wait_for(&self, index: u64, slices: u16, wait: Wait) -> Result<Grain, Error> {
+        self.attempts(index, slices, wait, || {})
+    }
+
+    #[inline]
+    fn attempts(&self, index: u64, slices: u16, wait: Wait, idle: impl Fn()) -> Result<Grain, Error> {
         let (words, slot) = (self.flow.words(), slot(&self.slots, index).words());
         let grains = self.grains();
         let attempt = || protocol::snapshot(words, slot, index, slices, grains);
-        wait::until(&self.flow, wait, attempt).map_err(|ended| self.error(index, ended))
+        wait::until(&self.flow, wait, attempt, idle).map_err(|ended| self.error(index, ended))
     }
 
     #[cold]

@@ -153,7 +153,7 @@ impl SampleReader {
     pub(crate) fn wait_for(&self, index: u64, count: u64, wait: Wait) -> Result<(), Error> {
         let (words, length) = (self.flow.words(), self.ring.length);
         let attempt = || protocol::snapshot_samples(words, index, count, length);
-        wait::until(&self.flow, wait, attempt).map_err(|ended| match ended {
+        wait::until(&self.flow, wait, attempt, || {}).map_err(|ended| match ended {
             Ended::Invalid => Error::FlowInvalid,
             Ended::Missed(Miss::Early) => Error::TooEarly { index },
             Ended::Missed(_) => Error::TooLate { index, oldest: ring::oldest_sample(self.head(), length) },

@@ -35,17 +35,30 @@ pub enum Ended {
 }
 
 /// Tries until it is not too early, or the time is over.
+///
+/// `idle` is called before each sleep, and now and then by a wait that is busy: what need not be done after the wake-up
+/// is done there.
 #[inline]
-pub fn until<T>(flow: &Flow, wait: Wait, mut attempt: impl FnMut() -> Result<T, Miss>) -> Result<T, Ended> {
+pub fn until<T>(
+    flow: &Flow,
+    wait: Wait,
+    mut attempt: impl FnMut() -> Result<T, Miss>,
+    idle: impl Fn(),
+) -> Result<T, Ended> {
     match attempt() {
         Ok(there) => Ok(there),
-        Err(Miss::Early) => later(flow, wait, attempt),
+        Err(Miss::Early) => later(flow, wait, attempt, idle),
         Err(miss) => Err(Ended::Missed(miss)),
     }
 }
 
 #[cold]
-fn later<T>(flow: &Flow, wait: Wait, mut attempt: impl FnMut() -> Result<T, Miss>) -> Result<T, Ended> {
+fn later<T>(
+    flow: &Flow,
+    wait: Wait,
+    mut attempt: impl FnMut() -> Result<T, Miss>,
+    idle: impl Fn(),
+) -> Result<T, Ended> {
     let begin = Instant::now();
     let (end, busy) = match wait {
         Wait::Not => {
@@ -80,6 +93,7 @@ fn later<T>(flow: &Flow, wait: Wait, mut attempt: impl FnMut() -> Result<T, Miss
             if !flow.seems_current() {
                 return Err(Ended::Invalid);
             }
+            idle();
             continue;
         }
         // What woke us is looked at first: to ask the file system takes microseconds, and data that is there is the
@@ -87,6 +101,7 @@ fn later<T>(flow: &Flow, wait: Wait, mut attempt: impl FnMut() -> Result<T, Miss
         if woken && !flow.seems_current() {
             return Err(Ended::Invalid);
         }
+        idle();
         futex::wait(counter, seen, left.min(SLICE));
         woken = counter.load(Ordering::Acquire) != seen;
         if !woken && !flow.is_current() {

@@ -1,0 +1,113 @@
+//! What a reader does around its sleep: system calls of a traced process are counted.
+#![allow(unsafe_code)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Folder, SOON, camera};
+use mxl::{BatchHints, GrainReader, GrainWriter};
+use nix::sys::ptrace;
+use nix::sys::signal::{Signal, raise};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, fork, getppid};
+
+/// System calls of a read that slept.
+#[derive(Debug, PartialEq, Eq)]
+struct Calls {
+    /// Before it slept first.
+    before: Vec<i64>,
+    /// After it slept last.
+    after: Vec<i64>,
+}
+
+fn write(writer: &GrainWriter, index: u64) {
+    writer.open(index).unwrap().commit().unwrap();
+}
+
+/// The child's part: its calls between the first `getppid` and the second are those of the read.
+fn read(reader: &GrainReader, index: u64) -> bool {
+    let traced = ptrace::traceme().and_then(|()| raise(Signal::SIGSTOP));
+    getppid();
+    let is_there = reader.read(index, SOON).is_ok();
+    getppid();
+    traced.is_ok() && is_there
+}
+
+/// Goes on to the beginning of the next system call, and returns its number; `meanwhile` happens while the process
+/// runs. `None` when it has ended, as it should.
+fn step(child: Pid, meanwhile: impl FnOnce()) -> Option<i64> {
+    ptrace::syscall(child, None).unwrap();
+    meanwhile();
+    loop {
+        match waitpid(child, None).unwrap() {
+            WaitStatus::PtraceSyscall(_) => {}
+            ended => {
+                assert_eq!(ended, WaitStatus::Exited(child, 0), "the grain was not read");
+                return None;
+            }
+        }
+        let info = ptrace::syscall_info(child).unwrap();
+        if info.op == libc::PTRACE_SYSCALL_INFO_ENTRY {
+            // SAFETY: at the beginning of a call the kernel has filled in this field.
+            return Some(unsafe { info.u.entry.nr } as i64);
+        }
+        ptrace::syscall(child, None).unwrap();
+    }
+}
+
+/// Reads grain `index` in a process of its own, which sleeps for it until it is written.
+fn calls(reader: &GrainReader, writer: &GrainWriter, index: u64) -> Calls {
+    // SAFETY: the child allocates nothing and takes no lock: it reads maps that are there, and ends.
+    let child = match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            let is_there = read(reader, index);
+            // SAFETY: ends the process at once.
+            unsafe { libc::_exit(i32::from(!is_there)) }
+        }
+        ForkResult::Parent { child } => child,
+    };
+    assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Stopped(child, Signal::SIGSTOP));
+    let kind = ptrace::Options::PTRACE_O_TRACESYSGOOD | ptrace::Options::PTRACE_O_EXITKILL;
+    ptrace::setoptions(child, kind).unwrap();
+    let (mut marks, mut sleeps) = (0, 0);
+    let mut calls = Calls { before: Vec::new(), after: Vec::new() };
+    let mut next = step(child, || ());
+    while let Some(number) = next {
+        let was_awake = sleeps == 0;
+        match number {
+            libc::SYS_getppid => marks += 1,
+            libc::SYS_futex if marks == 1 => {
+                sleeps += 1;
+                calls.after.clear();
+            }
+            // Where the clock is no memory that the kernel shares, reading it is a call.
+            libc::SYS_clock_gettime => {}
+            number if marks == 1 && was_awake => calls.before.push(number),
+            number if marks == 1 => calls.after.push(number),
+            _ => {}
+        }
+        next = step(child, || {
+            if was_awake && sleeps == 1 {
+                // Longer than a reader leaves between two times that it says that it reads.
+                std::thread::sleep(Duration::from_millis(30));
+                // The child cannot return from its sleep before this, as it stops at the end of the call.
+                write(writer, index);
+            }
+        });
+    }
+    assert!(marks == 2 && sleeps > 0, "{marks} marks, {sleeps} sleeps");
+    calls
+}
+
+#[test]
+fn a_reader_says_that_it_reads_before_it_sleeps_and_calls_nothing_after_the_wake_up() {
+    let (folder, camera) = (Folder::new(), camera());
+    let writer = folder.domain().create_grains(&camera, &BatchHints::default()).unwrap().writer;
+    let reader = folder.domain().read_grains(camera.id).unwrap();
+    write(&writer, 1);
+    let said = Calls { before: vec![libc::SYS_utimensat], after: Vec::new() };
+    for index in 2..5 {
+        assert_eq!(calls(&reader, &writer, index), said, "grain {index}");
+    }
+}
