@@ -104,22 +104,40 @@ unsafe fn differ(left: *const u8, right: *const u8) -> bool {
     equal != 0xFFFF
 }
 
+/// What is left of two ranges of the same length.
+struct Left {
+    from: *const u8,
+    to: *mut u8,
+    len: usize,
+}
+
+impl Left {
+    /// The next `size` bytes of both, if there are as many.
+    #[inline]
+    fn take(&mut self, size: usize) -> Option<(*const u8, *mut u8)> {
+        let at = (self.from, self.to);
+        self.len = self.len.checked_sub(size)?;
+        (self.from, self.to) = (self.from.wrapping_add(size), self.to.wrapping_add(size));
+        Some(at)
+    }
+}
+
 /// Copies `len` bytes, but leaves alone what is the same already: a store takes a line from the caches of others.
 ///
 /// # Safety
 /// As for [`bytes`].
-unsafe fn changes(mut from: *const u8, mut to: *mut u8, mut len: usize) {
+unsafe fn changes(from: *const u8, to: *mut u8, len: usize) {
+    let mut left = Left { from, to, len };
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    while len >= BLOCK {
-        // SAFETY: a block is left of both ranges.
+    while let Some((from, to)) = left.take(BLOCK) {
+        // SAFETY: a block of both ranges.
         if unsafe { differ(from, to) } {
             // SAFETY: as above.
             unsafe { block(from, to) };
         }
-        (from, to, len) = (from.wrapping_add(BLOCK), to.wrapping_add(BLOCK), len - BLOCK);
     }
-    while len > 0 {
-        // SAFETY: a byte is left of both ranges.
+    while let Some((from, to)) = left.take(1) {
+        // SAFETY: a byte of both ranges.
         let new = unsafe { from.read_volatile() };
         // SAFETY: as above.
         let old = unsafe { to.read_volatile() };
@@ -127,7 +145,6 @@ unsafe fn changes(mut from: *const u8, mut to: *mut u8, mut len: usize) {
             // SAFETY: as above.
             unsafe { to.write_volatile(new) };
         }
-        (from, to, len) = (from.wrapping_add(1), to.wrapping_add(1), len - 1);
     }
 }
 
@@ -136,32 +153,30 @@ unsafe fn changes(mut from: *const u8, mut to: *mut u8, mut len: usize) {
 /// # Safety
 /// Both ranges are mapped for the access, and do not overlap. One of them may be accessed by other processes.
 #[inline]
-pub unsafe fn bytes(mut from: *const u8, mut to: *mut u8, mut len: usize) {
+pub unsafe fn bytes(from: *const u8, to: *mut u8, len: usize) {
+    let mut left = Left { from, to, len };
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         if len >= LONG && (from as usize ^ to as usize).is_multiple_of(32) {
             // SAFETY: the caller's promise.
             return unsafe { string(from, to, len) };
         }
-        while len >= BLOCK {
-            // SAFETY: a block is left of both ranges.
+        while let Some((from, to)) = left.take(BLOCK) {
+            // SAFETY: a block of both ranges.
             unsafe { block(from, to) };
-            (from, to, len) = (from.wrapping_add(BLOCK), to.wrapping_add(BLOCK), len - BLOCK);
         }
     }
-    while len >= 8 {
-        // SAFETY: eight bytes are left of both ranges.
+    while let Some((from, to)) = left.take(8) {
+        // SAFETY: eight bytes of both ranges.
         let word = unsafe { from.cast::<[u8; 8]>().read_volatile() };
         // SAFETY: as above.
         unsafe { to.cast::<[u8; 8]>().write_volatile(word) };
-        (from, to, len) = (from.wrapping_add(8), to.wrapping_add(8), len - 8);
     }
-    while len > 0 {
-        // SAFETY: a byte is left of both ranges.
+    while let Some((from, to)) = left.take(1) {
+        // SAFETY: a byte of both ranges.
         let byte = unsafe { from.read_volatile() };
         // SAFETY: as above.
         unsafe { to.write_volatile(byte) };
-        (from, to, len) = (from.wrapping_add(1), to.wrapping_add(1), len - 1);
     }
 }
 
