@@ -58,4 +58,4 @@ pub use initiator::{Initiator, PeerState, PeerStats, Transfer};
 pub use merge::{Merge, MergePath, MergeStats};
 pub use options::{Options, Pacing};
 pub use provider::Provider;
-pub use target::{Received, Target, TargetStats};
+pub use target::{Received, Target, TargetStats, TargetTimes};

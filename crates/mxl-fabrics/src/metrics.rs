@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::{Initiator, Merge, PeerState, Target, TargetStats};
+use crate::{Histogram, Initiator, Merge, PeerState, Target, TargetStats, TargetTimes};
 
 /// A metric of several samples.
 fn metric(to: &mut String, name: &str, kind: &str, help: &str, samples: impl Iterator<Item = (String, u64)>) {
@@ -10,6 +10,19 @@ fn metric(to: &mut String, name: &str, kind: &str, help: &str, samples: impl Ite
     let _ = writeln!(to, "# HELP {name} {help}\n# TYPE {name} {kind}");
     for (labels, value) in samples {
         let _ = writeln!(to, "{name}{{{labels}}} {value}");
+    }
+}
+
+/// A histogram of several sources.
+fn histogram<'a>(
+    to: &mut String,
+    name: &str,
+    help: &str,
+    samples: impl Iterator<Item = (String, &'a Histogram)>,
+) {
+    metric(to, name, "histogram", help, std::iter::empty());
+    for (labels, histogram) in samples {
+        histogram.samples(name, &labels, to);
     }
 }
 
@@ -37,14 +50,9 @@ impl Initiator {
             let samples = all.iter().map(|(id, _, stats)| (labels(*id), count(stats)));
             metric(&mut text, &format!("mxl_initiator_{name}_total"), "counter", help, samples);
         }
-        let name = "mxl_initiator_transfer_seconds";
         let help = "From handing a transfer over to its being in the target's ring.";
-        metric(&mut text, name, "histogram", help, std::iter::empty());
-        for (id, ..) in &all {
-            if let Some(latency) = self.latency(*id) {
-                latency.samples(name, &labels(*id), &mut text);
-            }
-        }
+        let samples = all.iter().filter_map(|(id, ..)| Some((labels(*id), self.latency(*id)?)));
+        histogram(&mut text, "mxl_initiator_transfer_seconds", help, samples);
         text
     }
 }
@@ -62,14 +70,26 @@ const OF_TARGET: [(&str, &str, TargetCount); 7] = [
     ("missed", "Events that nobody fetched.", |stats| stats.missed),
 ];
 
+type TargetTime = fn(&TargetTimes) -> &Histogram;
+
+/// What is timed at a target.
+const TIMES_OF_TARGET: [(&str, &str, TargetTime); 2] = [
+    ("arrival", "From seeing the first part of a commit to its publication.", |times| &times.arrival),
+    ("interval", "From one publication to the next of the same initiator.", |times| &times.interval),
+];
+
 impl Target {
-    /// The statistics in Prometheus's text format. Labels are the flow and the target's id.
+    /// The statistics and times in Prometheus's text format. Labels are the flow and the target's id.
     pub fn metrics(&self) -> String {
         let labels = format!("flow=\"{}\",target=\"{}\"", self.flow(), self.info().id);
         let mut text = String::new();
         for (name, help, count) in OF_TARGET {
             let samples = std::iter::once((labels.clone(), count(&self.stats())));
             metric(&mut text, &format!("mxl_target_{name}_total"), "counter", help, samples);
+        }
+        for (name, help, time) in TIMES_OF_TARGET {
+            let samples = std::iter::once((labels.clone(), time(self.times())));
+            histogram(&mut text, &format!("mxl_target_{name}_seconds"), help, samples);
         }
         text
     }
@@ -109,6 +129,10 @@ impl Merge {
         for (name, help, count) in OF_TARGET {
             let samples = there.iter().map(|(labels, target)| (labels.clone(), count(&target.stats())));
             metric(&mut text, &format!("mxl_merge_path_{name}_total"), "counter", help, samples);
+        }
+        for (name, help, time) in TIMES_OF_TARGET {
+            let samples = there.iter().map(|(labels, target)| (labels.clone(), time(target.times())));
+            histogram(&mut text, &format!("mxl_merge_path_{name}_seconds"), help, samples);
         }
         text
     }

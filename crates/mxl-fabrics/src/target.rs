@@ -15,7 +15,7 @@ use mxl::{BatchHints, Domain, FlowDefinition, Geometry, GrainWriter, SampleWrite
 use ofi::FiAddr;
 use ofi::raw::CompletionQueue;
 
-pub use events::{Received, TargetStats};
+pub use events::{Received, TargetStats, TargetTimes};
 use peer::Peer;
 pub(crate) use slots::silence;
 
@@ -48,6 +48,7 @@ pub struct Target {
     /// What comes next if nothing is lost.
     expected: Option<u64>,
     stats: TargetStats,
+    times: TargetTimes,
 }
 
 /// A number that nobody guesses.
@@ -123,6 +124,7 @@ impl Target {
             dismissed: Vec::new(),
             expected: None,
             stats: TargetStats::default(),
+            times: TargetTimes::default(),
         })
     }
 
@@ -142,6 +144,11 @@ impl Target {
     /// The statistics.
     pub fn stats(&self) -> TargetStats {
         self.stats
+    }
+
+    /// Histograms of its times.
+    pub fn times(&self) -> &TargetTimes {
+        &self.times
     }
 
     /// Whether an initiator writes, as far as is known.

@@ -83,7 +83,14 @@ fn grains_arrive_and_are_published() {
         ] {
             assert!(metrics.contains(&sample), "{sample}: {metrics}");
         }
-        assert!(target.metrics().contains(&format!("mxl_target_published_total{labels}}} 40\n")));
+        let metrics = target.metrics();
+        for sample in [
+            format!("mxl_target_published_total{labels}}} 40\n"),
+            format!("mxl_target_arrival_seconds_count{labels}}} 40\n"),
+            format!("mxl_target_interval_seconds_count{labels}}} 39\n"),
+        ] {
+            assert!(metrics.contains(&sample), "{sample}: {metrics}");
+        }
     }
 }
 
@@ -156,6 +163,9 @@ fn slices_are_visible_when_they_arrive_and_invalid_grains_too() {
             received == Some(Received::Grain { index: 78, slices: total, invalid: true })
         });
         assert!(reader.read(78, Wait::Not).unwrap().info().is_invalid());
+        // Three commits with payload and one without.
+        let times = target.times();
+        assert_eq!((times.arrival.count(), times.interval.count()), (3, 3), "{provider}");
         // And a jump: what was left out is told.
         writer.open(90).unwrap().commit().unwrap();
         initiator.send(90).unwrap();

@@ -216,7 +216,12 @@ fn gaps_are_filled_invalid_grains_mended_and_the_first_wins() {
     assert!(reader.read(103, Wait::Not).unwrap().to_vec().unwrap().iter().all(|&byte| byte == byte_of(103)));
     assert_eq!(merge.stats().published, 4);
     let metrics = merge.metrics();
-    for line in ["mxl_merge_published_total{", "path=\"1\"", "mxl_merge_path_connected{"] {
+    for line in [
+        "mxl_merge_published_total{",
+        "path=\"1\"",
+        "mxl_merge_path_connected{",
+        "mxl_merge_path_arrival_seconds_count{",
+    ] {
         assert!(metrics.contains(line), "{line}: {metrics}");
     }
     // Flows of paths go with the merge.

@@ -1,4 +1,8 @@
-//! A target's events and statistics.
+//! A target's events, statistics and times.
+
+use std::time::Instant;
+
+use crate::Histogram;
 
 /// Data that arrived and is published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,4 +55,28 @@ pub struct TargetStats {
     pub nonsense: u64,
     /// Events that were dropped because the program did not fetch them.
     pub missed: u64,
+}
+
+/// Times of a target, all of its own clock: they say nothing of the way from the initiator.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TargetTimes {
+    /// From seeing the first part of a commit to its publication. A commit without a payload has no parts, and does not
+    /// count.
+    pub arrival: Histogram,
+    /// From one publication to the next of the same initiator.
+    pub interval: Histogram,
+}
+
+impl TargetTimes {
+    /// Counts a publication of now: its first part was seen at `first`, and the one before it was at `last`.
+    pub(super) fn published(&mut self, first: Option<Instant>, last: &mut Option<Instant>) {
+        let now = Instant::now();
+        if let Some(first) = first {
+            self.arrival.record(now - first);
+        }
+        if let Some(last) = last.replace(now) {
+            self.interval.record(now - last);
+        }
+    }
 }

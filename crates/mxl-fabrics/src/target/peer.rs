@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Instant;
 
 use ofi::FiAddr;
 
@@ -31,6 +32,8 @@ pub(super) struct Peer {
     /// The number of the next commit.
     pub(super) next: u64,
     pub(super) pending: BTreeMap<u64, Pending>,
+    /// When something of it was published last.
+    pub(super) published: Option<Instant>,
     pub(super) outbox: VecDeque<Message>,
     /// Samples up to here may be written.
     pub(super) until: u64,
@@ -105,6 +108,7 @@ impl Target {
             granted: VecDeque::new(),
             next: 0,
             pending: BTreeMap::new(),
+            published: None,
             outbox: VecDeque::new(),
             until: 0,
             by_messages: messages || !self.link.writes,

@@ -1,5 +1,7 @@
 //! Arriving data is counted by its commit, and published when the commit is complete, in the order of commits.
 
+use std::time::Instant;
+
 use mxl::{Geometry, GrainInfo};
 
 use super::peer::Peer;
@@ -21,11 +23,13 @@ pub(super) struct Pending {
     pub(super) arrived: u32,
     /// The initiator has said what it is worth.
     pub(super) is_judged: bool,
+    /// When its first part was seen.
+    first: Option<Instant>,
 }
 
 impl Pending {
     pub(super) fn new(index: u64, amount: u64, parts: u32) -> Self {
-        Self { index, amount, invalid: false, parts, arrived: 0, is_judged: false }
+        Self { index, amount, invalid: false, parts, arrived: 0, is_judged: false, first: None }
     }
 }
 
@@ -37,7 +41,8 @@ impl Peer {
             return None;
         }
         let (index, amount, parts) = (part.index, part.amount, part.parts);
-        let there = self.pending.entry(number).or_insert(part);
+        let begin = || Pending { first: Some(Instant::now()), ..part };
+        let there = self.pending.entry(number).or_insert_with(begin);
         let is_one = (there.index, there.amount, there.parts) == (index, amount, parts);
         (is_one && there.arrived < parts).then_some(there)
     }
@@ -84,8 +89,8 @@ impl Target {
             return Ok(());
         }
         let Geometry::Grains { slices, .. } = self.geometry else { return Ok(()) };
-        let pending =
-            Pending { index, amount: slices.into(), invalid: true, parts: 1, arrived: 1, is_judged: true };
+        let none = Pending::new(index, slices.into(), 1);
+        let pending = Pending { invalid: true, arrived: 1, is_judged: true, ..none };
         peer.pending.insert(number, pending);
         self.publish()
     }
@@ -100,7 +105,8 @@ impl Target {
             {
                 return Ok(());
             }
-            let Some(Pending { index, amount, invalid, .. }) = peer.pending.remove(&peer.next) else {
+            let Some(Pending { index, amount, invalid, first: seen, .. }) = peer.pending.remove(&peer.next)
+            else {
                 return Ok(());
             };
             peer.next += 1;
@@ -116,6 +122,7 @@ impl Target {
                     let Geometry::Grains { payload, .. } = self.geometry else { return Ok(()) };
                     let flags = u32::from(invalid);
                     writer.publish(GrainInfo { flags, size: payload, valid_slices: slices, ..info });
+                    self.times.published(seen, &mut peer.published);
                     if is_whole {
                         peer.granted.retain(|granted| *granted != index);
                         let last = peer.granted.iter().max().copied().unwrap_or(index);
@@ -137,6 +144,7 @@ impl Target {
                         silence(writer, index, amount)?;
                     }
                     writer.publish(index);
+                    self.times.published(seen, &mut peer.published);
                     let (word, stride) = writer.strides();
                     let length = (stride / word) as u64;
                     let until = index.saturating_add(length / 2);
