@@ -45,9 +45,21 @@ fn everything_is_measured_as_json() {
 #[test]
 fn a_table_for_people_and_reasons_for_what_cannot_be() {
     let table = text(&bench(&["-n", "20", "--interval", "200"]));
-    for line in ["bare futex", "a blocked reader", "over shm", "over udp", "shm: ", "udp: ", "memcpy: "] {
+    for line in [
+        "reader processes: 1\n",
+        "bare futex",
+        "a blocked reader",
+        "over shm",
+        "over udp",
+        "shm: ",
+        "udp: ",
+        "memcpy: ",
+    ] {
         assert!(table.contains(line), "{line}: {table}");
     }
+    // A reader that cannot start says why, and the measurement ends.
+    let nowhere = bench(&["--role", "reader", "-d", "/nowhere"]);
+    assert!(String::from_utf8_lossy(&nowhere.stderr).contains("/nowhere"), "{nowhere:?}");
     for (wrong, why) in [("0,9999", "--cores"), ("0", "two cores"), ("0,1,2", "two cores")] {
         let refused = bench(&["--cores", wrong]);
         assert_eq!(refused.status.code(), Some(1), "{wrong}");

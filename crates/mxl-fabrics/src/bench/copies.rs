@@ -5,8 +5,9 @@ use std::time::Instant;
 use mxl::{BatchHints, Domain, FlowDefinition};
 use serde_json::{Value, json};
 
+use super::cores::pin;
 use super::figures::Figures;
-use super::local::{nanoseconds, pin};
+use super::local::nanoseconds;
 use super::pair::{self, PATIENCE, Places, place};
 use crate::{Error, Initiator, Provider, Received, Result, Target};
 

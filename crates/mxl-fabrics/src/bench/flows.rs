@@ -9,8 +9,9 @@ use mxl::{BatchHints, Domain, FlowDefinition, GrainReader, GrainWriter, Uuid, Wa
 use serde_json::json;
 
 use super::beat::{Beat, sleep_until};
+use super::cores::pin;
 use super::figures::Figures;
-use super::local::{nanoseconds, pin};
+use super::local::nanoseconds;
 use super::usage::Usage;
 use crate::{Error, Result};
 

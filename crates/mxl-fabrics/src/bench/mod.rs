@@ -2,11 +2,13 @@
 
 mod beat;
 mod copies;
+mod cores;
 mod figures;
 mod flows;
 mod local;
 mod overview;
 mod pair;
+mod readers;
 mod stream;
 mod usage;
 
@@ -15,10 +17,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use mxl::{Domain, FlowDefinition, Rational};
-use nix::sched::{CpuSet, sched_getaffinity};
-use nix::unistd::Pid;
 
 use self::pair::{Places, Role};
+use self::readers::{Task, Way};
 use crate::{Error, Provider, Result};
 
 /// Measures flows: the time from a commit to a reader's return, beside a bare futex between the same cores; the cost
@@ -40,7 +41,7 @@ struct Options {
     /// Microseconds between two commits.
     #[arg(long, value_name = "US", default_value_t = 2000)]
     interval: u64,
-    /// Number of readers that wait at the same time.
+    /// Number of readers that wait at the same time, each a process.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     readers: u16,
     /// Pixels of a line.
@@ -59,6 +60,12 @@ struct Options {
     role: Option<Role>,
     #[arg(long, hide = true, default_value = "shm", global = true)]
     provider: Provider,
+    #[arg(long, hide = true, default_value = "blocked")]
+    way: Way,
+    #[arg(long, hide = true, default_value_t = 0)]
+    first: u64,
+    #[arg(long, hide = true, default_value_t = 0)]
+    commits: u64,
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -116,30 +123,19 @@ impl Drop for Folder {
     }
 }
 
-/// The cores that were chosen, or the first two that this process may use; one, if it has no more.
-fn cores(chosen: &[usize]) -> Result<(usize, usize)> {
-    if let [first, second] = *chosen {
-        return Ok((first, second));
-    }
-    if !chosen.is_empty() {
-        return Err(Error::Argument(format!("--cores takes two cores, not {}", chosen.len())));
-    }
-    let allowed = sched_getaffinity(Pid::from_raw(0))
-        .map_err(|error| Error::Argument(format!("which cores there are: {error}")))?;
-    let mut allowed = (0..CpuSet::count()).filter(|core| allowed.is_set(*core).unwrap_or(false));
-    let first = allowed.next().unwrap_or(0);
-    Ok((first, allowed.next().unwrap_or(first)))
-}
-
 fn run(options: &Options) -> Result<()> {
     let mut definition = FlowDefinition::video("mxl-bench", options.width, options.height, options.rate)?;
-    let cores = cores(&options.cores)?;
+    let cores = cores::chosen(&options.cores)?;
     // Both processes need the same flow.
     definition.id = mxl::Uuid::from_u128(0x6d78_6c2d_6265_4e63_8000_0000_0000_0001);
     if let Some(role) = options.role {
         let domain = Domain::open(&options.domain)?;
-        let core = if role == Role::Target { cores.1 } else { cores.0 };
+        let core = if role == Role::Initiator { cores.0 } else { cores.1 };
         return match (&options.what, role) {
+            (_, Role::Reader) => {
+                let task = Task { way: options.way, first: options.first, count: options.commits };
+                readers::hear(&domain, &definition, task, core)
+            }
             (Some(What::Stream(stream)), _) => {
                 stream.take_part(role, &domain, &definition, options.provider, core)
             }

@@ -109,7 +109,7 @@ impl Report {
 
     fn table(&self) -> String {
         let mut text = format!(
-            "grains of {} bytes, cores {} and {}, readers: {}\n\n{:40} {:>10} {:>10} {:>10} {:>10}\n",
+            "grains of {} bytes, cores {} and {}, reader processes: {}\n\n{:40} {:>10} {:>10} {:>10} {:>10}\n",
             self.payload, self.cores.0, self.cores.1, self.readers, "us", "p50", "p99", "p99.9", "max"
         );
         let mut line = |name: &str, figures: &Figures| {

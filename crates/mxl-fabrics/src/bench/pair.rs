@@ -1,4 +1,4 @@
-//! Two processes of this program, an initiator's and a target's, and what they say.
+//! Other processes of this program: readers, and an initiator's and a target's, and what these two say.
 //!
 //! Each is started with the arguments of the measurement, and its role besides. A target prints its info first;
 //! everything else that either prints is what it measured.
@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use serde_json::Value;
 
-use super::local::pin;
+use super::cores::pin;
 use crate::{Error, Provider, Result, TargetInfo};
 
 /// Either end gives up when nothing happens for so long.
@@ -22,6 +22,7 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 pub enum Role {
     Target,
     Initiator,
+    Reader,
 }
 
 /// Where both have their flows, and run.
@@ -43,7 +44,7 @@ pub struct Said {
 }
 
 /// A process that ends with the measurement.
-struct Running(Child);
+pub struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -52,22 +53,32 @@ impl Drop for Running {
     }
 }
 
-fn system(doing: &'static str) -> impl Fn(std::io::Error) -> Error {
+/// Names what failed.
+pub fn system(doing: &'static str) -> impl Fn(std::io::Error) -> Error {
     move |error| Error::Argument(format!("{doing}: {error}"))
 }
 
-/// This program in another role.
-fn start(role: Role, provider: Provider, places: Places<'_>) -> Result<(Running, BufReader<ChildStdout>)> {
+/// This program in another role, with the arguments of this process and these.
+///
+/// # Errors
+/// A program that does not start.
+pub fn start(
+    role: Role,
+    domain: &Path,
+    cores: (usize, usize),
+    arguments: &[&str],
+) -> Result<(Running, BufReader<ChildStdout>)> {
     let program = std::env::current_exe().map_err(system("find this program"))?;
     let mut command = Command::new(program);
-    let (name, domain) = match role {
-        Role::Target => ("target", places.far),
-        Role::Initiator => ("initiator", places.near),
+    let name = match role {
+        Role::Target => "target",
+        Role::Initiator => "initiator",
+        Role::Reader => "reader",
     };
-    let cores = format!("{},{}", places.cores.0, places.cores.1);
+    let cores = format!("{},{}", cores.0, cores.1);
     // Of an option that is given twice, the last one counts.
     command.args(std::env::args_os().skip(1));
-    command.args(["--role", name, "--provider", provider.name(), "--cores", &cores]);
+    command.args(["--role", name, "--cores", &cores]).args(arguments);
     command.args([OsString::from("--domain"), domain.into()]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     // What is asked for are sockets; two processes of one host would share memory.
@@ -82,10 +93,11 @@ fn start(role: Role, provider: Provider, places: Places<'_>) -> Result<(Running,
 /// # Errors
 /// A process that does not start, or that printed no result: what went wrong it has said itself.
 pub fn run(provider: Provider, places: Places<'_>) -> Result<Said> {
-    let (_receiving, mut received) = start(Role::Target, provider, places)?;
+    let over = ["--provider", provider.name()];
+    let (_receiving, mut received) = start(Role::Target, places.far, places.cores, &over)?;
     let mut info = String::new();
     received.read_line(&mut info).map_err(system("read the target's info"))?;
-    let (mut sending, mut sent) = start(Role::Initiator, provider, places)?;
+    let (mut sending, mut sent) = start(Role::Initiator, places.near, places.cores, &over)?;
     if let Some(mut stdin) = sending.0.stdin.take() {
         stdin.write_all(info.as_bytes()).map_err(system("hand over the target's info"))?;
     }

@@ -87,10 +87,10 @@ impl Options {
         core: usize,
     ) -> Result<()> {
         let definition = self.definition(video)?;
-        match role {
-            Role::Target => ends::receive(self, domain, &definition, provider, core),
-            Role::Initiator => ends::send(self, domain, &definition, provider, core),
+        if role == Role::Target {
+            return ends::receive(self, domain, &definition, provider, core);
         }
+        ends::send(self, domain, &definition, provider, core)
     }
 
     /// Measures over one provider after the other.

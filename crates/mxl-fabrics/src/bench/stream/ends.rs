@@ -11,7 +11,7 @@ use serde_json::json;
 use super::Options;
 use super::content;
 use crate::bench::beat::{Beat, sleep_until};
-use crate::bench::local::pin;
+use crate::bench::cores::pin;
 use crate::bench::pair::{self, PATIENCE, place};
 use crate::bench::usage::Usage;
 use crate::{Drive, Driven, Error, Initiator, Provider, Received, Result, Target};

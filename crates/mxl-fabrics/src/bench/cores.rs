@@ -1,0 +1,28 @@
+//! On which cores something runs.
+
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
+use crate::{Error, Result};
+
+/// The two cores that were chosen, or the first two that this process may use; one, if it has no more.
+pub fn chosen(chosen: &[usize]) -> Result<(usize, usize)> {
+    if let [first, second] = *chosen {
+        return Ok((first, second));
+    }
+    if !chosen.is_empty() {
+        return Err(Error::Argument(format!("--cores takes two cores, not {}", chosen.len())));
+    }
+    let allowed = sched_getaffinity(Pid::from_raw(0))
+        .map_err(|error| Error::Argument(format!("which cores there are: {error}")))?;
+    let mut allowed = (0..CpuSet::count()).filter(|core| allowed.is_set(*core).unwrap_or(false));
+    let first = allowed.next().unwrap_or(0);
+    Ok((first, allowed.next().unwrap_or(first)))
+}
+
+/// Keeps the calling thread on one core.
+pub fn pin(core: usize) -> Result<()> {
+    let mut cores = CpuSet::new();
+    let pinned = cores.set(core).and_then(|()| sched_setaffinity(Pid::from_raw(0), &cores));
+    pinned.map_err(|error| Error::Argument(format!("core {core}: {error}; choose others by --cores")))
+}
