@@ -146,6 +146,32 @@ fn who_waits_for_a_name_is_told_and_does_not_ask_again_and_again() {
     assert!((300..4_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
 }
 
+#[test]
+fn who_waits_for_names_is_told_and_does_not_ask_again_and_again() {
+    let Some(server) = Server::start("who_waits_for_names_is_told_and_does_not_ask_again_and_again") else {
+        return;
+    };
+    let etcd = connect(&server, "/list/");
+    let before = ranges(&server);
+    std::thread::scope(|scope| {
+        let finder = scope.spawn(|| etcd.wait_for_names(2, LONG).unwrap());
+        std::thread::sleep(Duration::from_secs(1));
+        let beside = connect(&server, "/list-of-others/").announce("c", &[], LEASE).unwrap();
+        let entries = ["b", "a"].map(|name| connect(&server, "/list/").announce(name, &[], LEASE).unwrap());
+        let began = Instant::now();
+        assert_eq!(finder.join().unwrap(), ["a", "b"]);
+        // Without the watch's word, the names are asked for after five seconds.
+        assert!(began.elapsed() < Duration::from_secs(3), "told after {:?}", began.elapsed());
+        drop((entries, beside));
+    });
+    // One before the watch, one for each name, and as many again for watches that had to be made anew.
+    let asked = ranges(&server) - before;
+    assert!((2..=6).contains(&asked), "asked {asked} times");
+    let began = Instant::now();
+    assert!(etcd.wait_for_names(1, Duration::from_millis(300)).unwrap().is_empty());
+    assert!((300..4_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+}
+
 /// How often etcd was asked for keys.
 fn ranges(server: &Server) -> u64 {
     let metrics = server.metrics();

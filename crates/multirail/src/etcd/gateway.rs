@@ -194,12 +194,16 @@ impl Gateway {
         sort(method, response.status(), &bytes)
     }
 
-    /// Waits until something happens to `key` from `revision` on, or the time is up. Whether something has: etcd may
-    /// also have gone, or the revision may be too old, and then the key is to be looked at.
-    pub(super) fn watch(&self, key: &str, revision: i64, patience: Duration) -> bool {
+    /// Waits until something happens to `key`, or one of those from it to `end`, from `revision` on, or the time is up.
+    /// Whether something has: etcd may also have gone, or the revision may be too old, and then the key is to be looked
+    /// at.
+    pub(super) fn watch(&self, key: &str, end: Option<&str>, revision: i64, patience: Duration) -> bool {
         let member = &self.members.urls[self.last.load(Ordering::Relaxed)];
-        let create =
-            json!({ "create_request": { "key": encoded(key), "start_revision": revision.to_string() } });
+        let mut request = json!({ "key": encoded(key), "start_revision": revision.to_string() });
+        if let Some(end) = end {
+            request["range_end"] = encoded(end).into();
+        }
+        let create = json!({ "create_request": request });
         let Ok(response) = self.post(&format!("{member}/v3/watch"), &create, patience) else { return false };
         // A line for each message, the first of which says that the watch is there.
         let mut lines = BufReader::new(response.into_body().into_reader().take(ANSWER));

@@ -64,8 +64,33 @@ impl Etcd {
     /// # Errors
     /// The error of etcd, or of reaching it.
     pub fn names(&self) -> Result<Vec<String>> {
-        let end = format!("{}\u{10FFFF}", self.prefix);
-        let range = json!({ "key": encoded(&self.prefix), "range_end": encoded(&end), "keys_only": true });
+        Ok(self.names_as_of()?.0)
+    }
+
+    /// Waits until so many names are there, or the time is over: those that are there then, sorted.
+    ///
+    /// # Errors
+    /// As of [`Etcd::names`].
+    pub fn wait_for_names(&self, count: usize, timeout: Duration) -> Result<Vec<String>> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let (names, revision) = self.names_as_of()?;
+            if names.len() >= count || Instant::now() >= deadline {
+                return Ok(names);
+            }
+            self.wait_for_change(&self.prefix, Some(&self.end()), revision.saturating_add(1), deadline);
+        }
+    }
+
+    /// What comes after all keys with the prefix.
+    fn end(&self) -> String {
+        format!("{}\u{10FFFF}", self.prefix)
+    }
+
+    /// The names, and as of which revision.
+    fn names_as_of(&self) -> Result<(Vec<String>, i64)> {
+        let range =
+            json!({ "key": encoded(&self.prefix), "range_end": encoded(&self.end()), "keys_only": true });
         let answer = self.ask("kv/range", &range)?;
         let keys = entries(&answer).map(|entry| field(entry, "key"));
         let names = keys.map(|key| {
@@ -74,7 +99,7 @@ impl Etcd {
         });
         let mut names = names.collect::<Result<Vec<String>>>()?;
         names.sort_unstable();
-        Ok(names)
+        Ok((names, revision(&answer)?))
     }
 
     /// Publishes a value of the caller's under a name, as [`Agent::publish`] does an agent's metadata: such as where to
@@ -121,7 +146,7 @@ impl Etcd {
             }
             self.keep_alive(lease, patience(ttl))?;
             let until = deadline.min(Instant::now() + ttl / 4);
-            self.wait_for_change(key, claim.revision.saturating_add(1), until);
+            self.wait_for_change(key, None, claim.revision.saturating_add(1), until);
         }
     }
 
@@ -144,11 +169,11 @@ impl Etcd {
         Ok((found, revision(&answer)?))
     }
 
-    /// Waits until a key has changed since `revision`, or should be looked at for another reason; until `deadline` at
-    /// the latest.
-    fn wait_for_change(&self, key: &str, revision: i64, deadline: Instant) {
+    /// Waits until a key, or one of those from it to `end`, has changed since `revision`, or should be looked at for
+    /// another reason; until `deadline` at the latest.
+    fn wait_for_change(&self, key: &str, end: Option<&str>, revision: i64, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now()).min(WATCH);
-        if !left.is_zero() && !self.gateway.watch(key, revision, left) {
+        if !left.is_zero() && !self.gateway.watch(key, end, revision, left) {
             std::thread::sleep(PAUSE.min(deadline.saturating_duration_since(Instant::now())));
         }
     }
@@ -213,7 +238,7 @@ impl Agent {
             let missing = match etcd.metadata(name, PATIENCE.min(left.max(SHORTEST))) {
                 Ok((Some(metadata), _)) => return self.load(&metadata),
                 Ok((None, revision)) => {
-                    etcd.wait_for_change(&key, revision.saturating_add(1), deadline);
+                    etcd.wait_for_change(&key, None, revision.saturating_add(1), deadline);
                     None
                 }
                 Err(error) if error == Errno::EREMOTEIO || error == Errno::EINVAL => return Err(error),

@@ -1,7 +1,7 @@
 //! Targets that wait are listed in etcd, and initiators find them there.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use multirail::{Etcd, Members, Published};
 
@@ -10,8 +10,6 @@ use crate::failure::{Failure, Result};
 
 /// How long a target stays listed that was killed.
 const LEASE: Duration = Duration::from_secs(10);
-/// How often an initiator looks.
-const LOOK: Duration = Duration::from_millis(100);
 
 /// A place in etcd where the targets of one group are listed.
 pub(super) struct List {
@@ -37,20 +35,14 @@ impl List {
 
     /// The addresses of so many targets. Waits until they are there.
     pub(super) fn targets(&self, count: usize) -> Result<Vec<String>> {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let mut names = self.etcd.names().map_err(Failure::stack("looking in etcd"))?;
-            if names.len() >= count {
-                names.truncate(count);
-                return Ok(names);
-            }
-            if Instant::now() > end {
-                let Self { group, .. } = self;
-                let found =
-                    format!("{} of {count} targets are listed in etcd, of group {group:?}", names.len());
-                return Err(Failure::Peer(format!("{found}; start them with --listen, --etcd and --group")));
-            }
-            std::thread::sleep(LOOK);
+        let looking = Failure::stack("looking in etcd");
+        let mut names = self.etcd.wait_for_names(count, PATIENCE).map_err(looking)?;
+        if names.len() < count {
+            let Self { group, .. } = self;
+            let found = format!("{} of {count} targets are listed in etcd, of group {group:?}", names.len());
+            return Err(Failure::Peer(format!("{found}; start them with --listen, --etcd and --group")));
         }
+        names.truncate(count);
+        Ok(names)
     }
 }
