@@ -75,6 +75,16 @@ proptest! {
         for agent in &world.agents {
             let counts = agent.core.counts();
             prop_assert_eq!((counts.malformed, counts.refused, counts.stale, counts.moved), (0, 0, 0, 0));
+            // Accesses that end together are accounted for together, each in the class of its own length.
+            for (latencies, lengths) in agent.core.latencies().iter().zip(&agent.accesses) {
+                let mut shortest = 0;
+                for (longest, histogram) in latencies.classes() {
+                    let class = shortest..=longest.unwrap_or(u64::MAX);
+                    let wanted = lengths.iter().filter(|len| class.contains(len)).count();
+                    prop_assert_eq!(histogram.count(), wanted as u64, "accesses of {:?} bytes", class);
+                    shortest = class.end().saturating_add(1);
+                }
+            }
         }
     }
 

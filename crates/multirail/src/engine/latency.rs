@@ -19,10 +19,16 @@ pub struct Histogram {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Latencies([Histogram; CLASSES.len() + 1]);
 
+/// Which class a length is of.
+#[inline]
+pub(super) fn class(len: u64) -> usize {
+    CLASSES.iter().map(|&end| usize::from(len > end)).sum()
+}
+
 impl Latencies {
     /// So many accesses of `len` bytes have ended well, after so many nanoseconds each.
     pub(super) fn add(&mut self, len: u64, count: u32, nanos: u64) {
-        let class: usize = CLASSES.iter().map(|&end| usize::from(len > end)).sum();
+        let class = class(len);
         let us = nanos / 1000;
         let bucket = (u64::BITS - us.leading_zeros()) as usize;
         let histogram = &mut self.0[class];

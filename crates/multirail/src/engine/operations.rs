@@ -5,16 +5,19 @@ use std::sync::Arc;
 use ofi::Errno;
 use ofi_core::slots::SlotId;
 
+use super::latency::class;
 use super::session::{self, State};
 use super::transfer::Chunk;
 use super::{Audience, Core, Named, Notification, OpId, PathId, PeerId, Row, Time};
 
-/// Accesses of one row that have ended well at the same time. They are accounted for together.
+/// Accesses of one row that have ended well at the same time. They are accounted for together: `len` is the length of
+/// one of them, and the others are of its class.
 #[derive(Clone, Copy)]
 pub(super) struct Landed {
     row: SlotId,
     transfer: SlotId,
     len: u64,
+    bytes: u64,
     since: u64,
     now: Time,
     path: u32,
@@ -74,17 +77,30 @@ impl<G> Core<G> {
             self.counts.stale += 1;
             return;
         };
-        match (&mut self.landed, result) {
-            (Some(last), Ok(())) if last.row == id && last.now == now => last.count += 1,
-            (_, Ok(())) => {
-                let Row { transfer, since, path, .. } = *row;
-                let landed = Landed { row: id, transfer, len: row.len(), since, now, path, count: 1 };
-                self.account();
-                self.landed = Some(landed);
+        let Row { transfer, since, path, .. } = *row;
+        let chunk = || {
+            let plan = self.transfers.get(transfer).map(|transfer| &transfer.plan);
+            row.chunk(nth, plan.map_or(&[][..], |plan| &plan.pieces))
+        };
+        match result {
+            Ok(()) => {
+                let len = row.even_len().unwrap_or_else(|| chunk().len);
+                match &mut self.landed {
+                    Some(last) if last.row == id && last.now == now && is_of_class(last.len, len) => {
+                        last.count += 1;
+                        last.bytes += len;
+                    }
+                    _ => {
+                        self.account();
+                        let landed =
+                            Landed { row: id, transfer, len, bytes: len, since, now, path, count: 1 };
+                        self.landed = Some(landed);
+                    }
+                }
             }
-            (_, Err(errno)) => {
-                let (transfer, chunk, path) = (row.transfer, row.chunk(nth), row.path as usize);
-                self.access_failed(transfer, chunk, path, errno, now);
+            Err(errno) => {
+                let chunk = chunk();
+                self.access_failed(transfer, chunk, path as usize, errno, now);
             }
         }
         if is_last {
@@ -101,7 +117,7 @@ impl<G> Core<G> {
     }
 
     fn account_for(&mut self, landed: Landed) {
-        let Landed { transfer: id, len, since, now, path, count, .. } = landed;
+        let Landed { transfer: id, len, bytes, since, now, path, count, .. } = landed;
         self.now = now;
         let Some(transfer) = self.transfers.get_mut(id) else { return };
         let session_id = transfer.session;
@@ -109,9 +125,9 @@ impl<G> Core<G> {
         session.operations -= count as usize;
         let path = &mut session.paths[path as usize];
         let since = since.min(nanos(now));
-        path.ended(len, count, since, now);
+        path.ended(len, bytes, count, since, now);
         self.latencies[path.rail].add(len, count, nanos(now) - since);
-        transfer.landed(len, count);
+        transfer.landed(bytes, count);
         // Nothing waits for this path, and nothing ends with the operations: most of a long transfer's are such.
         if transfer.in_flight > 0 && session.state == State::Up && session.transfers.is_empty() {
             return;
@@ -154,7 +170,7 @@ impl<G> Core<G> {
         if let Some(session) = self.sessions.get_mut(id) {
             session.operations -= 1;
             match result {
-                Ok(()) => session.paths[path].ended(0, 1, nanos(now), now),
+                Ok(()) => session.paths[path].ended(0, 0, 1, nanos(now), now),
                 Err(_) => session.paths[path].failed(0, true, now),
             }
             if let (Err(_), Some(outgoing)) = (result, again) {
@@ -236,6 +252,12 @@ fn is_path_fault(errno: Errno) -> bool {
         Errno::ECANCELED,
     ];
     FAULTS.contains(&errno)
+}
+
+/// Whether both lengths are counted in one histogram.
+#[inline]
+fn is_of_class(one: u64, other: u64) -> bool {
+    one == other || class(one) == class(other)
 }
 
 /// A time in nanoseconds: 584 years of them.

@@ -132,9 +132,9 @@ impl Path {
         self.operations += operations;
     }
 
-    /// So many operations of `len` bytes each that were posted at `since` (nanoseconds) have ended well.
-    pub(super) fn ended(&mut self, len: u64, count: u32, since: u64, now: Time) {
-        let bytes = len * u64::from(count);
+    /// So many operations that were posted at `since` (nanoseconds) have ended well: of `bytes` together, and about
+    /// `len` each.
+    pub(super) fn ended(&mut self, len: u64, bytes: u64, count: u32, since: u64, now: Time) {
         self.gathered += bytes;
         // Those that end together are measured once.
         if now != self.last_ended {

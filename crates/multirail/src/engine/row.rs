@@ -5,13 +5,13 @@
 
 use ofi_core::slots::SlotId;
 
-use super::transfer::Chunk;
+use super::transfer::{Chunk, Piece};
 
 /// Most accesses of a row: the bits of [`Row::under_way`].
 pub(super) const LONGEST_ROW: u32 = u64::BITS;
 
-/// Accesses that were posted one after the other on one path: a chunk, and whole descriptors of the same length that
-/// follow it in the plan. Their transfer is there until they have ended, and so is the transfer's session.
+/// Accesses that were posted one after the other on one path: a chunk, and whole descriptors that follow it in the
+/// plan. Their transfer is there until they have ended, and so is the transfer's session.
 #[derive(Clone, Copy)]
 pub(super) struct Row {
     pub(super) transfer: SlotId,
@@ -19,28 +19,47 @@ pub(super) struct Row {
     /// When they were posted, in nanoseconds.
     pub(super) since: u64,
     pub(super) path: u32,
+    /// Whether all are as long as the first.
+    is_even: bool,
     /// A bit for each that has not ended, the first one's lowest.
     under_way: u64,
 }
 
 impl Row {
-    /// A row of `count` accesses: one to [`LONGEST_ROW`].
-    pub(super) fn new(transfer: SlotId, first: Chunk, count: u32, path: u32, since: u64) -> Self {
-        Self { transfer, first, since, path, under_way: u64::MAX >> (LONGEST_ROW - count) }
+    /// A row of what was found: one to [`LONGEST_ROW`] accesses.
+    pub(super) fn new(transfer: SlotId, first: Chunk, found: &Found, path: u32, since: u64) -> Self {
+        let under_way = u64::MAX >> (LONGEST_ROW - found.count);
+        Self { transfer, first, since, path, is_even: found.is_even, under_way }
     }
 
-    /// What access `nth` moves.
-    pub(super) fn chunk(&self, nth: u32) -> Chunk {
+    /// What access `nth` moves, by the descriptors of its plan.
+    pub(super) fn chunk(&self, nth: u32, pieces: &[Piece]) -> Chunk {
         let Chunk { piece, number, .. } = self.first;
         match nth {
             0 => self.first,
-            _ => Chunk { piece: piece + nth, number: number + nth, tried: 0, ..self.first },
+            _ => Chunk {
+                piece: piece + nth,
+                offset: 0,
+                len: self.len(nth, pieces),
+                number: number + nth,
+                tried: 0,
+            },
         }
     }
 
-    /// Length of each.
-    pub(super) fn len(&self) -> u64 {
-        self.first.len
+    /// Length of access `nth`.
+    #[inline]
+    fn len(&self, nth: u32, pieces: &[Piece]) -> u64 {
+        match nth {
+            0 => self.first.len,
+            _ => pieces.get((self.first.piece + nth) as usize).map_or(0, |piece| piece.len),
+        }
+    }
+
+    /// The length of each, if they are equally long.
+    #[inline]
+    pub(super) fn even_len(&self) -> Option<u64> {
+        self.is_even.then_some(self.first.len)
     }
 
     /// How many are under way.
@@ -65,13 +84,53 @@ impl Row {
     }
 }
 
+/// Descriptors that make a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) count: u32,
+    /// Of all of them.
+    pub(super) bytes: u64,
+    /// They are equally long.
+    is_even: bool,
+}
+
+impl Found {
+    /// A row of one.
+    pub(super) fn one(len: u64) -> Self {
+        Self { count: 1, bytes: len, is_even: true }
+    }
+}
+
+/// The first of `pieces`, and those after it, `most` together, which are below `longest` or as long as the first, lie
+/// in the same region, and have `room` with it.
+pub(super) fn row_of(pieces: &[Piece], most: u32, room: u64, longest: u64) -> Found {
+    let Some((first, rest)) = pieces.split_first() else {
+        return Found { count: 0, bytes: 0, is_even: true };
+    };
+    let mut found = Found::one(first.len);
+    for next in rest.iter().take(most as usize - 1) {
+        let bytes = found.bytes.saturating_add(next.len);
+        let is_even = next.len == first.len;
+        let is_short = is_even || next.len < longest;
+        if !is_short || next.remote_region != first.remote_region || bytes > room {
+            break;
+        }
+        found = Found { count: found.count + 1, bytes, is_even: found.is_even && is_even };
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
+    const FIRST: Chunk = Chunk { piece: 7, offset: 0, len: 100, number: 9, tried: 2 };
+
     fn row(count: u32) -> Row {
-        let first = Chunk { piece: 7, offset: 0, len: 100, number: 9, tried: 2 };
-        Row::new(SlotId::from_wire(0), first, count, 0, 0)
+        let found = Found { count, bytes: u64::from(count) * FIRST.len, is_even: true };
+        Row::new(SlotId::from_wire(0), FIRST, &found, 0, 0)
     }
 
     #[test]
@@ -98,8 +157,79 @@ mod tests {
 
     #[test]
     fn chunks_follow_from_the_first() {
+        let pieces: Vec<Piece> = (0..10).map(|nth| piece(93 + nth, 0)).collect();
         let row = row(3);
-        assert_eq!(row.chunk(0), Chunk { piece: 7, offset: 0, len: 100, number: 9, tried: 2 });
-        assert_eq!(row.chunk(2), Chunk { piece: 9, offset: 0, len: 100, number: 11, tried: 0 });
+        assert_eq!(row.chunk(0, &pieces), FIRST);
+        assert_eq!(row.chunk(2, &pieces), Chunk { piece: 9, offset: 0, len: 102, number: 11, tried: 0 });
+    }
+
+    fn piece(len: u64, remote_region: u32) -> Piece {
+        Piece { region: 0, local: 0, remote_region, remote: 0, len }
+    }
+
+    /// Lengths on both sides of a limit, and regions that change now and then.
+    fn pieces() -> impl Strategy<Value = Vec<Piece>> {
+        let len = prop_oneof![Just(64_u64), 1..200_u64, 4090..4100_u64];
+        let region = prop_oneof![60 => Just(0_u32), 1 => Just(1)];
+        prop::collection::vec((len, region).prop_map(|(len, region)| piece(len, region)), 1..100)
+    }
+
+    proptest! {
+        /// Against a list of the chunks that were posted: the longest row that may be, of which each access ends once
+        /// with its own bytes, in any order.
+        #[test]
+        fn a_row_is_a_list_of_chunks(
+            pieces in pieces(),
+            before in 0..10_u32,
+            most in 1..=LONGEST_ROW,
+            room in prop_oneof![Just(u64::MAX), 0..20_000_u64],
+            longest in prop_oneof![Just(u64::MAX), Just(64), Just(4096), 1..4200_u64],
+            posted in 1..=LONGEST_ROW,
+            order in prop::collection::vec(0..LONGEST_ROW, 0..200),
+        ) {
+            let before = before.min(pieces.len() as u32 - 1);
+            let rest = &pieces[before as usize..];
+            let sum = |count: usize| rest[..count].iter().map(|piece| piece.len).sum::<u64>();
+            let may_be = |count: usize| {
+                let follow = &rest[1..count];
+                sum(count) <= room
+                    && follow.iter().all(|piece| piece.len < longest || piece.len == rest[0].len)
+                    && follow.iter().all(|piece| piece.remote_region == rest[0].remote_region)
+            };
+            let count = (2..=rest.len().min(most as usize)).take_while(|&count| may_be(count)).last().unwrap_or(1);
+            let found = row_of(rest, most, room, longest);
+            prop_assert_eq!((found.count as usize, found.bytes), (count, sum(count)));
+
+            let first = Chunk { piece: before, offset: 0, len: rest[0].len, number: 40, tried: 5 };
+            let mut row = Row::new(SlotId::from_wire(0), first, &found, 0, 0);
+            let posted = posted.min(found.count);
+            row.cut(posted);
+            let mut chunks: Vec<Option<Chunk>> = (0..posted)
+                .map(|nth| match nth {
+                    0 => first,
+                    _ => Chunk {
+                        piece: before + nth,
+                        offset: 0,
+                        len: rest[nth as usize].len,
+                        number: 40 + nth,
+                        tried: 0,
+                    },
+                })
+                .map(Some)
+                .collect();
+            for nth in order.into_iter().chain(0..LONGEST_ROW) {
+                let left = chunks.iter().flatten().count();
+                prop_assert_eq!(row.under_way() as usize, left);
+                match chunks.get_mut(nth as usize).and_then(Option::take) {
+                    Some(chunk) => {
+                        prop_assert_eq!(row.chunk(nth, &pieces), chunk);
+                        prop_assert!(row.even_len().is_none_or(|len| len == chunk.len));
+                        prop_assert_eq!(row.end(nth), Some(left == 1));
+                    }
+                    None => prop_assert_eq!(row.end(nth), None),
+                }
+            }
+            prop_assert_eq!(row.even_len().is_some(), rest[..count].iter().all(|piece| piece.len == rest[0].len));
+        }
     }
 }

@@ -10,9 +10,9 @@ use ofi_core::slots::SlotId;
 
 use super::operations::nanos;
 use super::path::Path;
-use super::row::{LONGEST_ROW, Row};
+use super::row::{Found, LONGEST_ROW, Row, row_of};
 use super::transfer::{Chunk, Outcome, Transfer, Unfinished, Way};
-use super::{Access, Command, Config, Core, OpId, Piece, Refused, Sink, Time, Timer, TransferId};
+use super::{Access, Command, Config, Core, OpId, Refused, Sink, Time, Timer, TransferId};
 use crate::wire::RegionKey;
 
 /// The soonest that a session with full paths is looked at again, unless something ends.
@@ -131,6 +131,7 @@ impl<G> Core<G> {
         let remote_region = plan.pieces.get(first.piece as usize)?.remote_region;
         let room = path.room(self.config.largest_access);
         let longest = if is_only { u64::MAX } else { self.config.striping_threshold };
+        let whole = longest.min(self.config.largest_access.saturating_add(1));
         let mut access = Access {
             op: OpId::from_bits(0),
             rail: path.rail,
@@ -149,12 +150,13 @@ impl<G> Core<G> {
             let pieces = plan.pieces.get(chunk.piece as usize..)?;
             let piece = pieces.first()?;
             let is_whole = at == (chunk.piece + 1, 0) && chunk.len == piece.len && chunk.number + 1 == chunks;
-            let mut count = 1;
+            let mut found = Found::one(chunk.len);
             if may_follow && is_whole && chunk.len < longest {
-                count = row_of(pieces, LONGEST_ROW.min(left - posted), room.saturating_sub(bytes));
-                (at.0, chunks) = (at.0 + count - 1, chunks + count - 1);
+                found = row_of(pieces, LONGEST_ROW.min(left - posted), room.saturating_sub(bytes), whole);
+                (at.0, chunks) = (at.0 + found.count - 1, chunks + found.count - 1);
             }
-            bytes += chunk.len * u64::from(count);
+            let count = found.count;
+            bytes += found.bytes;
             posted += count;
             let next = plan.pieces.get(at.0 as usize).filter(|next| {
                 let len = (next.len - at.1).min(self.config.largest_access);
@@ -165,7 +167,7 @@ impl<G> Core<G> {
                     && fits
                     && next.remote_region == remote_region
             });
-            let row = Row::new(transfer_id, chunk, count, index as u32, nanos(now));
+            let row = Row::new(transfer_id, chunk, &found, index as u32, nanos(now));
             let id = self.rows.insert(row);
             access.op = OpId::access(id);
             (access.region, access.len) = (piece.region, chunk.len);
@@ -179,7 +181,8 @@ impl<G> Core<G> {
                     row.cut(count - left_out);
                 }
                 (at.0, chunks, posted) = (at.0 - left_out, chunks - left_out, posted - left_out);
-                bytes -= chunk.len * u64::from(left_out);
+                let left_out = pieces[..count as usize].iter().rev().take(left_out as usize);
+                bytes -= left_out.map(|piece| piece.len).sum::<u64>();
                 match refused {
                     Refused::Full => self.stalled.block(access.rail, Command::Access(access)),
                     Refused::Failed(errno) => failure = Some((access.op, errno)),
@@ -207,21 +210,6 @@ impl<G> Core<G> {
         }
         Some(u64::from(posted))
     }
-}
-
-/// How many descriptors make a row: the first, and those after it that are as long, lie in the same region, and have
-/// `room` with it.
-fn row_of(pieces: &[Piece], most: u32, room: u64) -> u32 {
-    let Some((first, rest)) = pieces.split_first() else { return 0 };
-    let (mut count, mut bytes) = (1, first.len);
-    for next in rest.iter().take(most as usize - 1) {
-        bytes = bytes.saturating_add(next.len);
-        if next.len != first.len || next.remote_region != first.remote_region || bytes > room {
-            break;
-        }
-        count += 1;
-    }
-    count
 }
 
 /// How long the next chunk of a transfer may be: a descriptor over the threshold is cut so that every path gets about

@@ -187,10 +187,10 @@ impl<G> Transfer<G> {
         }
     }
 
-    /// So many accesses of `len` bytes each have ended well.
-    pub(super) fn landed(&mut self, len: u64, count: u32) {
+    /// So many accesses of `bytes` together have ended well.
+    pub(super) fn landed(&mut self, bytes: u64, count: u32) {
         self.in_flight -= count;
-        self.moved += len * u64::from(count);
+        self.moved += bytes;
     }
 
     /// Whether every chunk is under way or has ended.

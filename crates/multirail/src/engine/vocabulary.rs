@@ -210,7 +210,7 @@ impl Access {
     #[inline]
     pub(super) fn follow(&mut self, this: &Piece, next: &Piece) {
         self.op = self.op.next();
-        (self.region, self.local) = (next.region, next.local);
+        (self.region, self.local, self.len) = (next.region, next.local, next.len);
         self.remote = self.remote.wrapping_sub(this.remote).wrapping_add(next.remote);
         if let Some(data) = &mut self.data {
             *data += 1;

@@ -56,6 +56,8 @@ pub struct Agent {
     pub local: Vec<u8>,
     /// What peers access.
     pub shared: Vec<u8>,
+    /// Lengths of the accesses that its rails took, by rails.
+    pub accesses: [Vec<u64>; RAILS],
 }
 
 pub struct Posted {
@@ -116,7 +118,7 @@ pub fn agent(index: usize, life: u32) -> Agent {
     };
     let core = Core::new(&format!("agent-{index}"), rails.collect(), config, Box::new(move || random.bits()));
     let local = (0..SLOTS).flat_map(|slot| (0..SLOT).map(move |at| byte(slot, at))).collect();
-    Agent { core, life, local, shared: vec![0; SLOT * SLOTS] }
+    Agent { core, life, local, shared: vec![0; SLOT * SLOTS], accesses: Default::default() }
 }
 
 impl World {
@@ -203,7 +205,10 @@ impl World {
                     Taken::Send { op, rail, addr, bytes } => {
                         Happening::Message { from: index, life, rail, op, addr, bytes }
                     }
-                    Taken::Access(access) => Happening::Access { from: index, life, access },
+                    Taken::Access(access) => {
+                        self.agents[index].accesses[access.rail].push(access.len);
+                        Happening::Access { from: index, life, access }
+                    }
                 };
                 self.schedule(delay, happening);
             }
