@@ -187,6 +187,22 @@ fn a_run_that_fails_leaves_no_empty_plot_and_an_older_one_as_it_was() {
 }
 
 #[test]
+fn a_run_that_is_killed_leaves_no_empty_plot() {
+    use std::io::{BufRead, BufReader};
+    let file = std::env::temp_dir().join(format!("mr-bench-killed-{}.svg", std::process::id()));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mr-bench"));
+    // Eight rows of 2 GiB each are still to come when the first one is printed.
+    command.args(["--sizes", "4K,1M,16M", "--batches", "1,2", "--iterations", "30000", "--svg"]).arg(&file);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut heading = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut heading).unwrap();
+    child.kill().unwrap();
+    let ended = child.wait().unwrap();
+    assert!(!heading.is_empty() && ended.code().is_none(), "{heading:?}, {ended}");
+    assert!(!file.exists());
+}
+
+#[test]
 fn wrong_options_and_missing_targets_are_errors_with_a_reason() {
     assert_eq!(mr_bench(&["--sizes", "0"]).status.code(), Some(1));
     assert_eq!(mr_bench(&["--sizes", "1024M", "--batches", "99"]).status.code(), Some(1));

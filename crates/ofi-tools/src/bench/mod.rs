@@ -122,7 +122,7 @@ fn run(options: &Options) -> Result<()> {
     if let Some(address) = &options.listen {
         return target::run(address, list.as_ref());
     }
-    let _reserved = options.svg.as_deref().map(plot::reserve).transpose()?;
+    options.svg.as_deref().map_or(Ok(()), plot::try_out)?;
     let pairs = options.pairs()?;
     if !options.addresses.is_empty() {
         return initiator::run(options, pairs, &options.addresses);

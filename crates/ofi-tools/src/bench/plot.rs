@@ -29,32 +29,18 @@ type Failed<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::Error
 /// A name, and points in the order of their sizes.
 type Line = (String, Vec<(f64, f64)>);
 
-/// A file that will have the picture. If it was made for it, and has stayed empty, it goes with this.
-pub(super) struct Reserved<'a> {
-    file: &'a Path,
-    is_new: bool,
-}
-
-/// Finds out that the picture can be written, before anything is measured.
+/// Finds out that the picture can be written, before anything is measured. No new file stays: the run may fail, or be
+/// killed.
 ///
 /// # Errors
 /// [`Failure::System`] with the file's name.
-pub(super) fn reserve(file: &Path) -> Result<Reserved<'_>> {
+pub(super) fn try_out(file: &Path) -> Result<()> {
     let open = |is_new| std::fs::OpenOptions::new().append(true).create(true).create_new(is_new).open(file);
-    let is_new = open(true).is_ok();
-    if !is_new {
-        open(false).map_err(|error| failed(file, error))?;
-    }
-    Ok(Reserved { file, is_new })
-}
-
-impl Drop for Reserved<'_> {
-    fn drop(&mut self) {
-        if self.is_new && std::fs::metadata(self.file).is_ok_and(|about| about.len() == 0) {
-            // It stays empty if that fails.
-            let _ = std::fs::remove_file(self.file);
-        }
-    }
+    let tried = match open(true) {
+        Ok(_) => std::fs::remove_file(file),
+        Err(_) => open(false).map(drop),
+    };
+    tried.map_err(|error| failed(file, error))
 }
 
 /// Writes the picture of `rows` to `file`.
