@@ -93,6 +93,10 @@ impl<G> Core<G> {
         if to != self.incarnation {
             return self.reject(Reason::Stale, incarnation, theirs, rails, now);
         }
+        if *name == *self.name && incarnation != self.incarnation {
+            // As in `Core::load`: it would take the place of this agent among its own peers.
+            return self.reject(Reason::Taken, incarnation, theirs, rails, now);
+        }
         let Ok(id) = self.peer(name, incarnation, rails) else {
             return self.reject(Reason::Full, incarnation, theirs, rails, now);
         };

@@ -368,6 +368,7 @@ impl<G> Core<G> {
                 let errno = match reason {
                     Reason::Stale => Errno::ECONNRESET,
                     Reason::Full | Reason::NoRail => Errno::ECONNREFUSED,
+                    Reason::Taken => Errno::EADDRINUSE,
                 };
                 self.end_session(id, errno);
                 self.settle(id);

@@ -34,6 +34,8 @@ pub enum Reason {
     Full = 2,
     /// No rail of the greeter's reaches one of its own.
     NoRail = 3,
+    /// The greeter's name is its own.
+    Taken = 4,
 }
 
 /// What is in a message.
@@ -185,6 +187,7 @@ impl Message {
                 1 => Reason::Stale,
                 2 => Reason::Full,
                 3 => Reason::NoRail,
+                4 => Reason::Taken,
                 _ => return Err(Malformed::Field("reason")),
             }),
             kind::NOTIFY => Body::Notify(Fragment::parse(&mut reader)?),
@@ -249,7 +252,8 @@ mod tests {
             (any::<u64>(), any::<u64>()).prop_map(|(incarnation, tag)| Body::Welcome { incarnation, tag }),
             Just(Body::Confirm),
             Just(Body::Ready),
-            Just(Body::Reject(Reason::Stale)),
+            prop::sample::select(vec![Reason::Stale, Reason::Full, Reason::NoRail, Reason::Taken])
+                .prop_map(Body::Reject),
             fragment,
             vec(any::<u64>(), 0..=ACKED).prop_map(Body::Ack),
             Just(Body::Goodbye),
