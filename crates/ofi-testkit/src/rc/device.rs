@@ -56,7 +56,7 @@ unsafe impl Device for Handle {
     }
 
     fn addresses(&self) -> Vec<IpAddr> {
-        self.0.addresses()
+        self.0.addresses().to_vec()
     }
 
     fn limits(&self) -> Result<Limits> {

@@ -8,17 +8,18 @@
 //! time of its own, so that a run of one thread is the same for the same seed. Nothing that is seen here says anything
 //! about a device's speed.
 
+mod claim;
 mod device;
 mod fabric;
 mod meeting;
 mod msg;
 mod ud;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use claim::Claim;
 pub use device::Handle;
 use fabric::Fabric;
 pub use ud::{Fates, Forged, route_header};
@@ -106,8 +107,7 @@ pub struct Logged {
 /// A device, and the fabric that it is on alone.
 pub struct SimulatedDevice {
     name: String,
-    /// Among those of this process.
-    number: u8,
+    addresses: Claim,
     /// When its time began; `None`: it has the system's.
     began: Option<Instant>,
     fabric: Mutex<Fabric>,
@@ -140,10 +140,8 @@ impl SimulatedDevice {
     }
 
     fn with(name: &str, plan: Plan, began: Option<Instant>) -> Self {
-        static MADE: AtomicU8 = AtomicU8::new(0);
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
         let fabric = Mutex::new(Fabric::new(plan, began.is_some()));
-        Self { name: name.to_string(), number, began, fabric, work: Condvar::new() }
+        Self { name: name.to_string(), addresses: Claim::new(), began, fabric, work: Condvar::new() }
     }
 
     /// Begins anew by another plan, for endpoints that are opened from now on.
@@ -154,14 +152,9 @@ impl SimulatedDevice {
         self.lock().begin(plan);
     }
 
-    /// The addresses of its endpoints, which no other device has, of another process either: endpoints of one host find
-    /// each other by the IPv4 address, which therefore is one of this host.
-    fn addresses(&self) -> Vec<IpAddr> {
-        // The system numbers processes up to 2^22, and few have more than three devices.
-        let [_, a, b, c] = std::process::id().to_be_bytes();
-        let v4 = Ipv4Addr::new(127, ((self.number % 3 + 1) << 6) | a, b, c);
-        let v6 = Ipv6Addr::new(0xFD00, 0, 0, 0, 0, self.number.into(), a.into(), u16::from_be_bytes([b, c]));
-        vec![v4.into(), v6.into()]
+    /// The addresses of its endpoints, which no other device has, of another process either.
+    fn addresses(&self) -> [IpAddr; 2] {
+        self.addresses.both()
     }
 
     /// Has the queue pair of the endpoint at `of` that is connected to the one at `to` fail: what is under way and what
