@@ -1,7 +1,9 @@
 //! Two connected endpoints of provider `verbs` on a simulated device, against a model: seed by seed, in the time of the
 //! fabric. Messages come whole, once and in order, into receives in the order in which they were posted; a read gives,
-//! and a write leaves, what it should; each operation ends once. Nothing fails unless an end closes, and then all that
-//! is open at the other end still ends.
+//! and a write leaves, what it should; each operation ends once. Nothing fails unless the connection ends ([`Trouble`]).
+//! Then all that is open ends too, a failure says how its request ended at the device, what one end took ends well at the
+//! other, and what the end that ended the connection sent well has come. Whoever has no trouble has in the end as much
+//! room for injected messages as in the beginning.
 //!
 //! `OFI_CONNECTED_SEEDS` says how many seeds, `OFI_CONNECTED_FIRST` with which one to begin.
 
@@ -20,6 +22,10 @@ const REGION: usize = 1 << 16;
 const OPS: usize = 400;
 /// Polls after which everything must have ended.
 const BOUND: usize = 20_000;
+/// Bytes of an injected message that no request carries itself.
+const INJECTED: usize = 700;
+/// How a request ends that the device did not execute (`IBV_WC_WR_FLUSH_ERR`).
+const FLUSHED: i32 = 5;
 
 struct Connected;
 
@@ -42,12 +48,26 @@ impl Kit for Connected {
     }
 }
 
+/// How the connection ends.
+#[derive(Clone, Copy, Debug)]
+enum Trouble {
+    /// The second end closes.
+    Close,
+    /// The second end shuts the connection down, and stays.
+    Shutdown,
+    /// The second end accesses memory that it has no key for.
+    Refused,
+}
+
+#[derive(Clone, Copy)]
 enum Kind {
     Send,
     Receive,
     /// From where in the peer's memory on.
     Write(usize),
     Read(usize),
+    /// By a key that nobody has given.
+    Refused,
 }
 
 /// An operation, and its bytes, which are lent to the library until it ends.
@@ -56,9 +76,16 @@ struct Op {
     kind: Kind,
     memory: Memory,
     ended: bool,
+    /// It was reported as done when it was posted.
+    injected: bool,
+    /// It ended well.
+    well: bool,
+    /// Of a message: it was received.
+    came: bool,
 }
 
 struct Model {
+    device: Arc<SimulatedDevice>,
     sides: [Option<Side>; 2],
     to: [FiAddr; 2],
     regions: [Arc<dyn MemoryRegion>; 2],
@@ -70,32 +97,58 @@ struct Model {
     receives: [VecDeque<usize>; 2],
     /// Operations of each end that are open and would change the memory that a later one is about.
     writes: [usize; 2],
-    troubled: bool,
+    troubled: Option<Trouble>,
+    /// Whether the device takes every receive at once.
+    takes_all: bool,
     done: usize,
 }
 
 impl Model {
-    fn poll(&mut self, at: usize) {
+    /// Takes all that has ended, or one at a time: the rest stays with the device, as far as its reader is concerned.
+    fn poll(&mut self, at: usize, one: bool) {
         let Some(side) = &self.sides[at] else { return };
-        side.poll();
+        let mut entries = [CqTaggedEntry::EMPTY; 1];
+        let read = if one { side.rx.read(&mut CqBuffer::new(&mut entries)) } else { Ok(0) };
+        match read {
+            Ok(1) => return self.ended(at, &Event::Done(entries[0], FiAddr::NOTAVAIL)),
+            Err(error) if error.is_again() => return,
+            // An error is taken as usual.
+            Ok(_) | Err(_) => side.poll(),
+        }
         let events: Vec<Event> = std::iter::from_fn(|| side.next()).collect();
-        for event in events {
-            let number = event.context();
-            let op = &mut self.ops[number];
-            assert_eq!(op.at, at, "operation {number}");
-            assert!(!std::mem::replace(&mut op.ended, true), "operation {number} ended twice");
-            if let Kind::Write(_) = op.kind {
-                self.writes[at] -= 1;
-            }
-            match event {
-                Event::Done(entry, _) => self.ended_well(at, number, &entry),
-                Event::Failed(error) => assert!(self.troubled, "operation {number}: {error:?}"),
+        events.iter().for_each(|event| self.ended(at, event));
+    }
+
+    fn ended(&mut self, at: usize, event: &Event) {
+        let number = event.context();
+        let op = &mut self.ops[number];
+        assert_eq!(op.at, at, "operation {number}");
+        // What was reported as done when it was posted may fail, and says so then.
+        let open = !op.ended || (op.injected && matches!(event, Event::Failed(_)));
+        assert!(open, "operation {number} ended twice");
+        (op.ended, op.injected) = (true, false);
+        if let Kind::Write(_) = op.kind {
+            self.writes[at] -= 1;
+        }
+        match event {
+            Event::Done(entry, _) => self.ended_well(at, number, entry),
+            Event::Failed(error) => {
+                assert!(self.troubled.is_some(), "operation {number}: {error:?}");
+                op.well = false;
+                // The device says why, of all that it has had.
+                let says = match error.err {
+                    Errno::ECANCELED => error.prov_errno == FLUSHED,
+                    _ => error.prov_errno != 0 && error.prov_errno != FLUSHED,
+                };
+                let has_had = !matches!(op.kind, Kind::Receive) || self.takes_all;
+                assert!(says || !has_had, "operation {number}: {error:?}");
             }
         }
     }
 
     fn ended_well(&mut self, at: usize, number: usize, entry: &CqTaggedEntry) {
         self.done += 1;
+        self.ops[number].well = true;
         let op = &self.ops[number];
         match op.kind {
             Kind::Send => {}
@@ -105,6 +158,7 @@ impl Model {
                 let from = &self.ops[sent].memory;
                 assert_eq!((entry.len, entry.data), (from.len(), sent as u64), "message {sent}");
                 assert_eq!(op.memory.bytes()[..entry.len], from.bytes(), "message {sent}");
+                self.ops[sent].came = true;
             }
             // Acknowledged by the peer's device, it may be in memory a little later: a read behind it looks.
             Kind::Write(_) => {}
@@ -112,48 +166,88 @@ impl Model {
                 let there = self.memory[1 - at].slice(offset..offset + op.memory.len()).bytes();
                 assert_eq!(op.memory.bytes(), there, "read {number}");
             }
+            Kind::Refused => panic!("access {number}, which nobody has allowed, ended well"),
         }
     }
 
     fn begin(&mut self, random: &mut Random) {
         let at = random.below(2) as usize;
-        let Some(side) = &self.sides[at] else { return };
-        let (number, len) = (self.ops.len(), random.below(LONGEST as u64 + 1) as usize);
+        let most = [LONGEST, LONGEST, INJECTED][random.below(3) as usize];
+        let len = random.below(most as u64 + 1) as usize;
         let half = REGION / 2;
         let offset = random.below((half - len) as u64) as usize;
-        let remote = |offset| [remote_at(&self.regions[1 - at], offset, len)];
-        let memory = Memory::patterned(len, (number * 31 + 7) as u8);
-        let (kind, memory) = match random.below(6) {
-            0 | 1 => (Kind::Send, memory),
-            2 | 3 => (Kind::Receive, Memory::new(LONGEST)),
+        match random.below(7) {
+            0 | 1 => self.post(at, Kind::Send, len, false),
+            2 | 3 => self.post(at, Kind::Receive, LONGEST, false),
+            4 => self.post(at, Kind::Send, len.min(INJECTED), true),
             // One write at a time, so that what is there in the end is known.
-            4 if self.writes[at] == 0 => (Kind::Write(offset), memory),
-            _ => (Kind::Read(half + offset), memory),
+            5 if self.writes[at] == 0 => self.post(at, Kind::Write(offset), len, false),
+            _ => self.post(at, Kind::Read(half + offset), len, false),
+        };
+    }
+
+    /// Posts an operation. Whether there was room, and somebody to post it.
+    fn post(&mut self, at: usize, kind: Kind, len: usize, injected: bool) -> bool {
+        let Some(side) = &self.sides[at] else { return false };
+        let number = self.ops.len();
+        let remote = |offset| [remote_at(&self.regions[1 - at], offset, len)];
+        let memory = match kind {
+            Kind::Receive => Memory::new(len),
+            _ => Memory::patterned(len, (number * 31 + 7) as u8),
         };
         let out = || side.out(self.to[at], &memory).context(number);
         let posted = match kind {
+            Kind::Send if injected => {
+                // The bytes are the application's again at once.
+                let lent = Memory::patterned(len, (number * 31 + 7) as u8);
+                let out = side.out(self.to[at], &lent).context(number).data(number as u64);
+                let posted = out.inject().send();
+                lent.fill(0xEE);
+                posted
+            }
             Kind::Send => out().data(number as u64).send(),
             Kind::Receive => side.receive(&memory).context(number).post(),
             Kind::Write(offset) => out().write(&remote(offset)),
             Kind::Read(offset) => out().read(&remote(offset)),
+            Kind::Refused => out().read(&[RemotePiece { key: u32::MAX.into(), ..remote(0)[0] }]),
         };
         match posted {
             Ok(()) => {}
-            Err(error) if error.is_again() || self.troubled => return,
-            Err(error) => panic!("{error}"),
+            Err(error) if error.is_again() => return false,
+            Err(error) => {
+                assert!(self.troubled.is_some(), "{error}");
+                return false;
+            }
         }
         match kind {
             Kind::Send => self.sent[at].push_back(number),
             Kind::Receive => self.receives[at].push_back(number),
             Kind::Write(_) => self.writes[at] += 1,
-            Kind::Read(_) => {}
+            Kind::Read(_) | Kind::Refused => {}
         }
-        self.ops.push(Op { at, kind, memory, ended: false });
+        self.ops.push(Op { at, kind, memory, ended: injected, injected, well: false, came: false });
+        true
+    }
+
+    fn trouble(&mut self, what: Trouble) {
+        self.troubled = Some(what);
+        match what {
+            Trouble::Close => self.sides[1] = None,
+            Trouble::Shutdown => self.sides[1].as_ref().expect("an end").ep.shutdown().expect("a connection"),
+            Trouble::Refused => {
+                // Without room, as all of its queue waits for receives of the peer, there is no trouble either.
+                let posted = (0..64).any(|_| {
+                    self.poll(1, false);
+                    self.post(1, Kind::Refused, 8, false)
+                });
+                self.troubled = posted.then_some(what);
+            }
+        }
     }
 
     /// Operations of ends that are there and have not ended, beside receives that nothing was sent to.
     fn open(&self) -> usize {
-        let spare = |at: usize| self.sent[1 - at].is_empty() && !self.troubled;
+        let spare = |at: usize| self.sent[1 - at].is_empty() && self.troubled.is_none();
         let is_open = |op: &&Op| {
             let waits = matches!(op.kind, Kind::Receive) && spare(op.at);
             !op.ended && self.sides[op.at].is_some() && !waits
@@ -161,33 +255,97 @@ impl Model {
         self.ops.iter().filter(is_open).count()
     }
 
+    /// Messages that have not come, where they must, and whether the device has something to do yet: nobody hears of the
+    /// ends of injected messages.
+    fn missing(&self) -> usize {
+        let missing =
+            self.sent.iter().map(VecDeque::len).sum::<usize>() + usize::from(!self.device.is_still());
+        if self.troubled.is_none() { missing } else { 0 }
+    }
+
     /// Posts a receive for each message that has none.
     fn make_room(&mut self) {
         for at in 0..2 {
-            let Some(side) = &self.sides[at] else { continue };
-            while self.receives[at].len() < self.sent[1 - at].len() {
-                let (number, memory) = (self.ops.len(), Memory::new(LONGEST));
-                match side.receive(&memory).context(number).post() {
-                    Ok(()) => self.receives[at].push_back(number),
-                    Err(_) => break,
+            while self.sides[at].is_some() && self.receives[at].len() < self.sent[1 - at].len() {
+                if !self.post(at, Kind::Receive, LONGEST, false) {
+                    break;
                 }
-                self.ops.push(Op { at, kind: Kind::Receive, memory, ended: false });
+            }
+        }
+    }
+
+    /// Goes on until everything has ended.
+    fn drain(&mut self) {
+        for turn in 0..BOUND {
+            if self.open() == 0 && self.missing() == 0 {
+                return (0..2).for_each(|at| self.poll(at, false));
+            }
+            // Receives are posted once only, so that nothing but the ends of others brings them to the device. What is
+            // refused may wait behind messages.
+            if turn == 0 && matches!(self.troubled, None | Some(Trouble::Refused)) {
+                self.make_room();
+            }
+            // Read slowly, much is with the device when the end of the connection is heard of.
+            let one = self.troubled.is_some() && turn < 200;
+            (0..2).for_each(|at| self.poll(at, one));
+        }
+        let left = (self.open(), self.missing());
+        panic!("operations that have not ended, messages that have not come: {left:?}, {:?}", self.troubled);
+    }
+
+    /// How many injected messages each end has room for, while the other one takes none.
+    fn room(&mut self) -> [usize; 2] {
+        let room = [0, 1].map(|at| {
+            // The other end's receives would take them.
+            for turn in 0.. {
+                if self.receives[1 - at].len() <= self.sent[at].len() {
+                    break;
+                }
+                assert!(turn < BOUND, "messages do not reach the receives of {}", 1 - at);
+                if !self.post(at, Kind::Send, 1, false) {
+                    (0..2).for_each(|at| self.poll(at, false));
+                }
+            }
+            self.drain();
+            (0..BOUND).take_while(|_| self.post(at, Kind::Send, INJECTED, true)).count()
+        });
+        self.drain();
+        room
+    }
+
+    /// What is sure though the connection has ended.
+    fn check_ends(&self) {
+        let Some(trouble) = self.troubled else { return };
+        let sends = self.ops.iter().enumerate().filter(|(_, op)| matches!(op.kind, Kind::Send));
+        for (number, op) in sends {
+            match op.at {
+                // What the second end took before it went was acknowledged.
+                0 if op.came && !matches!(trouble, Trouble::Refused) => {
+                    assert!(op.ended && (op.well || op.injected), "message {number} came, {trouble:?}");
+                }
+                // What it sent well had a receive.
+                1 if op.well => assert!(op.came, "message {number} did not come, {trouble:?}"),
+                _ => {}
             }
         }
     }
 }
 
-fn run(device: &SimulatedDevice, seed: u64) -> usize {
+fn run(device: &Arc<SimulatedDevice>, seed: u64) -> usize {
     let mut random = Random(seed);
     let mut of = |choice: &[u64]| choice[random.below(choice.len() as u64) as usize];
+    // With few, receives and operations wait for the ends of others.
+    let requests = of(&[1024, 1024, 8]) as usize;
     device.begin(Plan {
         seed,
         not_ready: of(&[0, 0, 5, 40]),
         late: of(&[0, 10, 90]),
         unplaced: of(&[0, 50]),
         slow: of(&[0, 10]),
+        overtaken: of(&[0, 100]),
         inline: of(&[0, 64, 256]) as usize,
         cleans: of(&[0, 1]) == 1,
+        requests,
         ..Plan::default()
     });
     let kit: &dyn Kit = &Connected;
@@ -198,6 +356,7 @@ fn run(device: &SimulatedDevice, seed: u64) -> usize {
         [&a, &b].into_iter().zip(&memory).map(|(side, memory)| side.register(memory, rights).unwrap());
     let regions: Vec<_> = regions.collect();
     let mut model = Model {
+        device: Arc::clone(device),
         sides: [Some(a), Some(b)],
         to: [to_b, to_a],
         regions: regions.try_into().expect("two"),
@@ -206,32 +365,27 @@ fn run(device: &SimulatedDevice, seed: u64) -> usize {
         sent: Default::default(),
         receives: Default::default(),
         writes: [0; 2],
-        troubled: false,
+        troubled: None,
+        takes_all: requests > OPS,
         done: 0,
     };
-    let stop = random.chance(250).then(|| random.below(OPS as u64));
+    let room = model.room();
+    let trouble = [Trouble::Close, Trouble::Shutdown, Trouble::Refused][random.below(3) as usize];
+    let stop = random.chance(400).then(|| random.below(OPS as u64));
     for step in 0..OPS as u64 {
-        match random.below(3) {
-            0 => model.poll(random.below(2) as usize),
+        match random.below(9) {
+            0 | 1 => model.poll(random.below(2) as usize, false),
+            2 => model.poll(random.below(2) as usize, true),
             _ => model.begin(&mut random),
         }
         if stop == Some(step) {
-            model.troubled = true;
-            model.sides[1] = None;
+            model.trouble(trouble);
         }
     }
-    for _ in 0..BOUND {
-        if model.open() == 0 {
-            break;
-        }
-        if !model.troubled {
-            model.make_room();
-        }
-        (0..2).for_each(|at| model.poll(at));
-    }
-    assert_eq!(model.open(), 0, "operations that have not ended; an end closed: {}", model.troubled);
-    if !model.troubled {
-        assert!(model.sent.iter().all(VecDeque::is_empty), "messages that have not come");
+    model.drain();
+    model.check_ends();
+    if model.troubled.is_none() {
+        assert_eq!(model.room(), room, "injected messages that each end has room for");
         let ended = |op: &&Op| matches!(op.kind, Kind::Write(_)) && op.ended;
         for at in 0..2 {
             // The last write of each end is in the other one's memory: a read by the device comes behind it.
@@ -253,6 +407,8 @@ fn run(device: &SimulatedDevice, seed: u64) -> usize {
 
 #[test]
 fn connected_endpoints_keep_to_the_model_whatever_their_devices_do() {
+    // SAFETY: this binary has one test, which starts no threads that read the environment.
+    unsafe { std::env::set_var("FI_VERBS_LINGER_MS", "20") };
     let device = SimulatedDevice::driven(DEVICE, Plan::default());
     ofi_verbs::rc::add(Arc::new(Handle(Arc::clone(&device))));
     // Where the library has it already, this is refused.

@@ -176,7 +176,9 @@ impl Fabric {
             }
             Message::Part(id) => {
                 if matches!(self.at(id), Some(Stage::Open | Stage::Accepted)) {
-                    if let Some(qp) = self.ids.get(&id).and_then(|end| end.qp) {
+                    if let Some(qp) = self.ids.get(&id).and_then(|end| end.qp)
+                        && !self.chance(self.plan.overtaken)
+                    {
                         self.report_all(qp);
                     }
                     self.set(id, Stage::Over);

@@ -38,6 +38,8 @@ pub struct Plan {
     pub unplaced: u64,
     /// Of 100 events of connections, so many are late.
     pub slow: u64,
+    /// Of 100 ends that go, so many are heard of before what they have acknowledged is reported.
+    pub overtaken: u64,
     /// Of 100 unreliable datagrams, so many are lost.
     pub lost: u64,
     /// Address handles that the device holds for a queue pair.
@@ -64,6 +66,7 @@ impl Default for Plan {
             late: 0,
             unplaced: 0,
             slow: 0,
+            overtaken: 0,
             lost: 0,
             routes: 1 << 16,
             inline: 256,

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ofi_core::sys;
 use ofi_verbs::rc::msg::{
@@ -160,6 +160,10 @@ impl Channel for Events {
 
     fn fd(&self) -> RawFd {
         self.0.fds[1]
+    }
+
+    fn now(&self) -> Instant {
+        self.0.device.now()
     }
 }
 

@@ -9,7 +9,7 @@
 //! | Shutdown | `rdma_disconnect`, by [`Connected::part`]; at the other end: the event |
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ofi_api::{Address, Errno, Error, Result};
 use ofi_core::cm::packet::{Kind, Packet};
@@ -254,7 +254,7 @@ impl Connected {
             // What the peer has received before it went may be acknowledged still.
             (link @ Link::Open(_), CmEventKind::Disconnected) if !self.posted.is_empty() => {
                 self.link = link;
-                self.going.get_or_insert_with(|| Instant::now() + ACKNOWLEDGED);
+                self.going.get_or_insert_with(|| self.channel.now() + ACKNOWLEDGED);
             }
             // A peer that goes before it has heard that the connection is there refuses it, as far as the kernel is
             // concerned.

@@ -334,7 +334,9 @@ impl Connected {
         if taken > 0 {
             self.claim(host);
         }
-        if self.broken || self.going.is_some_and(|until| self.posted.is_empty() || until <= Instant::now()) {
+        if self.broken
+            || self.going.is_some_and(|until| self.posted.is_empty() || until <= self.channel.now())
+        {
             self.lose(host);
         }
         if self.look || self.link.is_moving() || self.polls.is_multiple_of(LOOK) {

@@ -5,7 +5,7 @@ use std::any::Any;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{CmEventKind, ConnParam, Post, Result, Segment, Work, WorkCompletion};
 
@@ -101,6 +101,11 @@ pub trait Channel: Any + Send + Sync {
 
     /// Is readable while events wait.
     fn fd(&self) -> RawFd;
+
+    /// The time by which waits for the peer are measured: a simulated fabric has its own.
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
 }
 
 /// What happened to an identifier.
