@@ -1,9 +1,9 @@
 //! Two connected endpoints of provider `verbs` on a simulated device, against a model: seed by seed, in the time of the
 //! fabric. Messages come whole, once and in order, into receives in the order in which they were posted; a read gives,
-//! and a write leaves, what it should; each operation ends once. Nothing fails unless the connection ends ([`Trouble`]).
-//! Then all that is open ends too, a failure says how its request ended at the device, what one end took ends well at the
-//! other, and what the end that ended the connection sent well has come. Whoever has no trouble has in the end as much
-//! room for injected messages as in the beginning.
+//! and a write leaves, what it should; each operation ends once. Nothing fails unless the connection ends
+//! ([`Trouble`]). Then all that is open ends too, a failure says how its request ended at the device, what one end took
+//! ends well at the other, and what the end that ended the connection sent well has come. Whoever has no trouble has in
+//! the end as much room for injected messages as in the beginning.
 //!
 //! `OFI_CONNECTED_SEEDS` says how many seeds, `OFI_CONNECTED_FIRST` with which one to begin.
 
@@ -255,8 +255,8 @@ impl Model {
         self.ops.iter().filter(is_open).count()
     }
 
-    /// Messages that have not come, where they must, and whether the device has something to do yet: nobody hears of the
-    /// ends of injected messages.
+    /// Messages that have not come, where they must, and whether the device has something to do yet: nobody hears of
+    /// the ends of injected messages.
     fn missing(&self) -> usize {
         let missing =
             self.sent.iter().map(VecDeque::len).sum::<usize>() + usize::from(!self.device.is_still());

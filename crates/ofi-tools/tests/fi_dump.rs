@@ -89,5 +89,5 @@ fn what_is_no_capture_is_an_error() {
     let output =
         Command::new(env!("CARGO_BIN_EXE_fi_dump")).arg("Cargo.toml").output().expect("fi_dump starts");
     assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("no capture"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("not a capture"), "{output:?}");
 }
