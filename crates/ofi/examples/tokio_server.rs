@@ -34,15 +34,15 @@ async fn serve(hub: Hub) -> Result<u32> {
     while gone < CLIENTS {
         match events.next().await? {
             HubEvent::Request(request) => drop(hub.accept(request, b"")?.recv(vec![0; 64])?),
-            HubEvent::Completed { connection: Some(connection), mut completion } => {
-                // A failed operation belongs to a client that leaves, which is an event of its own.
-                if completion.kind() == CompletionKind::Receive && completion.result.is_ok() {
-                    let answer: Vec<u8> = completion.bytes().iter().rev().copied().collect();
-                    let question = completion.take_buffer::<Vec<u8>>().expect("the buffer of `recv`");
-                    connection.recv(question)?;
-                    connection.send(answer)?;
-                    answers += 1;
-                }
+            // A failed operation belongs to a client that leaves, which is an event of its own.
+            HubEvent::Completed { connection: Some(connection), mut completion }
+                if completion.kind() == CompletionKind::Receive && completion.result.is_ok() =>
+            {
+                let answer: Vec<u8> = completion.bytes().iter().rev().copied().collect();
+                let question = completion.take_buffer::<Vec<u8>>().expect("the buffer of `recv`");
+                connection.recv(question)?;
+                connection.send(answer)?;
+                answers += 1;
             }
             HubEvent::Closed { .. } => gone += 1,
             _ => {}

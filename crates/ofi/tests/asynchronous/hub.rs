@@ -27,12 +27,12 @@ pub fn serve(hub: &Hub, event: HubEvent) -> Option<HubConnection> {
         HubEvent::Request(request) => {
             hub.accept(request, b"welcome").unwrap().recv(vec![0; 4096]).unwrap();
         }
-        HubEvent::Completed { connection: Some(connection), mut completion } => {
-            if completion.kind() == CompletionKind::Receive && completion.result.is_ok() {
-                let echo = completion.bytes().to_vec();
-                connection.recv(completion.take_buffer::<Vec<u8>>().expect("its buffer")).unwrap();
-                connection.send(echo).unwrap();
-            }
+        HubEvent::Completed { connection: Some(connection), mut completion }
+            if completion.kind() == CompletionKind::Receive && completion.result.is_ok() =>
+        {
+            let echo = completion.bytes().to_vec();
+            connection.recv(completion.take_buffer::<Vec<u8>>().expect("its buffer")).unwrap();
+            connection.send(echo).unwrap();
         }
         HubEvent::Closed { connection, error } => {
             assert!(error.is_none(), "{error:?}");
