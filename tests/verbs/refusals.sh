@@ -49,5 +49,5 @@ unset FI_VERBS_IFACE
 for device in rxe0 rxe1 rxe2; do
     rdma link delete $device
 done
-says 'no device' 'this host has no RDMA device' "$info" --explain -p verbs
+says 'no device' 'the kernel knows no RDMA device' "$info" --explain -p verbs
 exit $failed
