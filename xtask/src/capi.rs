@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// # Errors
 /// When a step of it fails.
 pub fn link(release: bool) -> Result<PathBuf, String> {
-    link_with(release, None)
+    link_with(release, false)
 }
 
 /// The features of the providers that need a device. Whoever needs one builds both, so that nothing is compiled twice.
@@ -34,20 +34,20 @@ pub const DEVICES: &str = "verbs,efa";
 /// # Errors
 /// When a step of it fails.
 pub fn link_with_devices(release: bool) -> Result<PathBuf, String> {
-    link_with(release, Some(DEVICES))
+    link_with(release, true)
 }
 
-fn link_with(release: bool, features: Option<&str>) -> Result<PathBuf, String> {
+fn link_with(release: bool, devices: bool) -> Result<PathBuf, String> {
     let mut build = cargo(&["build", "--quiet", "--package", "ofi-capi"]);
-    if let Some(features) = features {
-        build.args(["--features", features]);
+    if devices {
+        build.args(["--features", DEVICES]);
     }
     if release {
         build.arg("--release");
     }
     run(&mut build)?;
     let built = built(release);
-    let folder = built.join(features.map_or("capi", |_| "capi-devices"));
+    let folder = built.join(if devices { "capi-devices" } else { "capi" });
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let sources = root().join("crates/ofi-capi/link");
     // rustc would give GNU ld a version script of its own, and ld takes one: so the static library is linked here.

@@ -16,6 +16,7 @@ use ofi::{Errno, Error, Result};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::agent::Agent;
+use crate::deadline::end_of;
 use crate::wire::blob::LONGEST;
 
 const MAGIC: [u8; 4] = *b"MRX1";
@@ -100,7 +101,7 @@ impl Agent {
     /// # Errors
     /// `FI_ETIMEDOUT` after `timeout`; the error of connecting; those of [`Agent::load`].
     pub fn visit(&self, address: impl ToSocketAddrs, timeout: Duration) -> Result<Arc<str>> {
-        let deadline = Instant::now() + timeout;
+        let deadline = end_of(timeout);
         let mut last = Error::with(Errno::EINVAL, "the server's name resolves to no address; give HOST:PORT");
         for address in address.to_socket_addrs()? {
             let left = deadline.saturating_duration_since(Instant::now());

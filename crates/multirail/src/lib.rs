@@ -11,6 +11,7 @@
 
 mod agent;
 mod builder;
+mod deadline;
 mod driver;
 pub mod engine;
 #[cfg(feature = "etcd")]

@@ -20,6 +20,7 @@ use ofi::{Errno, Error, Result};
 use serde_json::{Value, json};
 
 use crate::agent::Agent;
+use crate::deadline::end_of;
 pub use gateway::Members;
 use gateway::{Gateway, PATIENCE, encoded, field, strange, text};
 pub use published::Published;
@@ -72,7 +73,7 @@ impl Etcd {
     /// # Errors
     /// As of [`Etcd::names`].
     pub fn wait_for_names(&self, count: usize, timeout: Duration) -> Result<Vec<String>> {
-        let deadline = Instant::now() + timeout;
+        let deadline = end_of(timeout);
         loop {
             let (names, revision) = self.names_as_of()?;
             if names.len() >= count || Instant::now() >= deadline {
@@ -232,7 +233,7 @@ impl Agent {
     /// `FI_ENOENT` if it is not there after `timeout`; what etcd answers, or the last error of reaching it, and those
     /// of [`Agent::load`].
     pub fn find(&self, etcd: &Etcd, name: &str, timeout: Duration) -> Result<Arc<str>> {
-        let (deadline, key) = (Instant::now() + timeout, etcd.key(name));
+        let (deadline, key) = (end_of(timeout), etcd.key(name));
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let missing = match etcd.metadata(name, PATIENCE.min(left.max(SHORTEST))) {

@@ -111,7 +111,7 @@ impl Plan {
         let task = Task { way, first, count };
         let readers = Readers::start(self.domain.path(), self.cores, task, self.readers)?;
         pin(self.cores.0)?;
-        let mut committed = Vec::new();
+        let mut committed = Vec::with_capacity(count as usize);
         for at in 0..count {
             std::thread::sleep(self.interval);
             if way == Way::Futex {

@@ -1,0 +1,24 @@
+//! When a wait ends.
+
+use std::time::{Duration, Instant};
+
+/// A hundred years: the clock may know no later time, and nobody waits as long.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// The end of a wait that begins now, for any `timeout`, `Duration::MAX` too.
+pub fn end_of(timeout: Duration) -> Instant {
+    Instant::now() + timeout.min(LONGEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_timeout_has_an_end() {
+        let now = Instant::now();
+        assert!(end_of(Duration::MAX) >= now + LONGEST);
+        assert!(end_of(Duration::from_secs(5)) < now + LONGEST);
+        assert!(end_of(Duration::ZERO) >= now);
+    }
+}
