@@ -104,6 +104,44 @@ unsafe fn differ(left: *const u8, right: *const u8) -> bool {
     equal != 0xFFFF
 }
 
+/// Four vectors of AVX2.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+const ROW: usize = 128;
+
+/// How many bytes of two ranges are the same, from the first on: all of them, or whole rows. For the header of a grain
+/// that takes a third of the instructions of [`differ`].
+///
+/// # Safety
+/// As for [`bytes`], of `len` bytes that are only read.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[target_feature(enable = "avx2")]
+unsafe fn same(left: *const u8, right: *const u8, len: usize) -> usize {
+    use std::arch::x86_64::{__m256i, _mm256_and_si256, _mm256_cmpeq_epi8, _mm256_movemask_epi8};
+
+    #[derive(Clone, Copy)]
+    #[repr(C, packed)]
+    struct Unaligned(__m256i);
+
+    let equal = |at: usize| {
+        // SAFETY: 32 bytes of the left range, by the caller's promise and the loop's bound.
+        let left = unsafe { left.add(at).cast::<Unaligned>().read_volatile() };
+        // SAFETY: as above, of the right range.
+        let right = unsafe { right.add(at).cast::<Unaligned>().read_volatile() };
+        _mm256_cmpeq_epi8(left.0, right.0)
+    };
+    let row = |at: usize| {
+        let halves = [(0, 32), (64, 96)].map(|(a, b)| _mm256_and_si256(equal(at + a), equal(at + b)));
+        _mm256_movemask_epi8(_mm256_and_si256(halves[0], halves[1])) == -1
+    };
+    let Some(last) = len.checked_sub(ROW) else { return 0 };
+    let mut at = 0;
+    while at <= last && row(at) {
+        at += ROW;
+    }
+    // What is less than a row is compared with what is before it once more.
+    if at > last && row(last) { len } else { at }
+}
+
 /// What is left of two ranges of the same length.
 struct Left {
     from: *const u8,
@@ -128,6 +166,12 @@ impl Left {
 /// As for [`bytes`].
 unsafe fn changes(from: *const u8, to: *mut u8, len: usize) {
     let mut left = Left { from, to, len };
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the caller's promise, on a processor with AVX2.
+        let same = unsafe { same(from, to, len) };
+        let _ = left.take(same);
+    }
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     while let Some((from, to)) = left.take(BLOCK) {
         // SAFETY: a block of both ranges.
@@ -292,7 +336,7 @@ mod tests {
 
     #[test]
     fn changes_are_written_wherever_they_are() {
-        let from: Vec<u8> = (0..200).collect();
+        let from: Vec<u8> = (0..450).map(|at| (at * 7 + at / 256) as u8).collect();
         for at in 0..from.len() {
             let mut memory = [&[7][..], &from, &[9]].concat();
             memory[1 + at] ^= 0x10;
