@@ -15,7 +15,7 @@ pub fn test(report: &mut Report) {
         run(workspace(&["clippy", "--all-targets", "--quiet"]).args(["--", "--deny", "warnings"]))
     });
     report.add("tests", tests);
-    report.add("what was left out", left_out);
+    report.add("ignored tests", ignored);
     // What `cargo nextest` does not run.
     report.add("doc tests", || run(&mut workspace(&["test", "--doc", "--quiet"])));
     report.add("fewer features", fewer_features);
@@ -29,13 +29,29 @@ pub fn test(report: &mut Report) {
 
 /// All tests of the workspace, by nextest where it is installed: it runs each in a process of its own.
 fn tests() -> StepResult {
-    if answers("cargo-nextest", &["nextest", "--version"]) {
+    if has_nextest() {
         // It reports there, wherever cargo builds.
         let junit = root().join("target/nextest/default/junit.xml");
         return suite(|| workspace(&["nextest", "run"]), &junit);
     }
     run(&mut workspace(&["test", "--all-targets", "--no-fail-fast", "--quiet"]))?;
     not_run("what tests say that they could not do", "cargo-nextest, which collects it, is not installed")
+}
+
+fn has_nextest() -> bool {
+    answers("cargo-nextest", &["nextest", "--version"])
+}
+
+/// Names the tests that run only when they are asked for.
+fn ignored() -> StepResult {
+    if !has_nextest() {
+        return not_run("the names of ignored tests", "cargo-nextest, which lists them, is not installed");
+    }
+    let list = ["nextest", "list", "--run-ignored", "only", "--message-format", "oneline"];
+    let list = output(&mut workspace(&list))?;
+    let ignored = |test| format!("{test}: ignored by its own word (cargo test -- --ignored)");
+    let all: Vec<String> = list.lines().map(ignored).collect();
+    Ok(if all.is_empty() { Outcome::Passed } else { Outcome::NotRun(all) })
 }
 
 /// `ofi` with one provider, and both without encryption, which everything else builds with all of it.
@@ -89,25 +105,6 @@ fn packages() -> StepResult {
     ];
     let others = ["xtask", "ofi-tests", "ofi-benches", "efa-emulator", "cuda-emulator"];
     run(cargo(&workspace).args(others.iter().flat_map(|package| ["--exclude", package])))
-}
-
-/// What the tests left out: cases of the suite that do not apply or lack a device, and tests that are ignored.
-fn left_out() -> StepResult {
-    // As the tests were built: other packages or targets would mean other builds of them.
-    let suite = ["test", "--quiet", "--test", "conformance", "skipped_cases"];
-    let suite = output(workspace(&suite).args(["--", "--show-output"]))?;
-    let ignored = output(workspace(&["test", "--quiet", "--tests"]).args(["--", "--ignored", "--list"]))?;
-    let skipped = suite.lines().filter(|line| line.contains(" skips ") || is_skipped(line));
-    let ignored = ignored.lines().filter_map(|line| line.strip_suffix(": test"));
-    let mut all: Vec<String> = skipped.map(|line| format!("conformance: {}", line.trim())).collect();
-    all.extend(ignored.map(|name| format!("{name}: ignored by its own word (cargo test -- --ignored)")));
-    Ok(if all.is_empty() { Outcome::Passed } else { Outcome::NotRun(all) })
-}
-
-/// `shm: 269 cases, 3 skipped`, with more than 0.
-fn is_skipped(line: &str) -> bool {
-    let count = line.split(" cases, ").nth(1).and_then(|rest| rest.strip_suffix(" skipped"));
-    count.is_some_and(|count| count.parse() != Ok(0))
 }
 
 /// The rings, and what writers and readers of media flows do, under loom. `--release`, as loom walks through millions
@@ -229,16 +226,4 @@ pub fn aarch64() -> StepResult {
         );
     }
     run(&mut cargo(&["check", "--workspace", "--quiet", "--target", AARCH64])).map(|_| Outcome::Passed)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_skipped;
-
-    #[test]
-    fn only_a_count_above_zero_is_reported() {
-        assert!(is_skipped("udp: 269 cases, 12 skipped"));
-        assert!(!is_skipped("shm: 269 cases, 0 skipped"));
-        assert!(!is_skipped("test result: ok"));
-    }
 }

@@ -110,7 +110,7 @@ pub fn run(kit: &dyn Kit, skipped: &[(&str, &str)], name: &str, case: Case) {
     }
 }
 
-/// Lists and counts what is skipped.
+/// Lists what is skipped, in lines that `cargo xtask test` collects.
 ///
 /// # Panics
 /// If there is no such case, or no reason.
@@ -119,10 +119,11 @@ pub fn report_skipped(transport: &str, kit: &dyn Kit, skipped: &[(&str, &str)]) 
     for (name, reason) in skipped {
         assert!(all.contains(name), "{transport} skips {name}, which is no case");
         assert!(!reason.is_empty(), "{transport} skips {name} without a reason");
-        println!("{transport} skips {name}: {reason}");
+        println!("NOT RUN: {transport} skips {name}: {reason}");
     }
-    let count = if kit.missing().is_some() { all.len() } else { skipped.len() };
-    println!("{transport}: {} cases, {count} skipped", all.len());
+    if let Some(missing) = kit.missing() {
+        println!("NOT RUN: {transport} skips all of its {} cases: {missing}", all.len());
+    }
 }
 
 #[cfg(test)]
