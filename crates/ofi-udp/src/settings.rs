@@ -21,6 +21,15 @@ pub static SOCKET_BUFFER: Setting<usize> = Setting::new(
 )
 .range(1 << 16, 1 << 30);
 
+/// How long a receive asks the network card itself for packets.
+pub static BUSY_POLL_US: Setting<usize> = Setting::new(
+    "udp",
+    "busy_poll_us",
+    0,
+    "Microseconds for which a receive polls the network card's queue (SO_BUSY_POLL); 0: what net.core.busy_read says",
+)
+.range(0, 10_000);
+
 /// Whether packets carry a checksum of their own beside UDP's.
 pub static CHECKSUM: Setting<bool> = Setting::new(
     "udp",
@@ -159,6 +168,7 @@ pub static SETTINGS: &[&dyn AnySetting] = &[
     &SHARED_MEMORY,
     &PEER_TIMEOUT_MS,
     &SOCKET_BUFFER,
+    &BUSY_POLL_US,
     &CHECKSUM,
     &ENCRYPTION,
     &TRANSLATED,

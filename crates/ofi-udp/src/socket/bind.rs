@@ -6,7 +6,7 @@ use ofi_api::{Errno, Error, Result};
 use ofi_core::sys::os_error;
 
 use super::local;
-use crate::ports;
+use crate::{ports, settings};
 use crate::sys::{option, set_option};
 
 /// A socket, and what the kernel granted it.
@@ -41,6 +41,7 @@ pub fn bind(address: SocketAddr, buffer: usize, segments: bool) -> Result<Bound>
             set_option(&socket, libc::SOL_SOCKET, plain, asked);
         }
     }
+    busy_poll(&socket, settings::BUSY_POLL_US.get());
     // Packets that are too long for the path are to vanish, so that the longest size that does not can be found.
     if address.is_ipv4() {
         set_option(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE);
@@ -55,4 +56,34 @@ pub fn bind(address: SocketAddr, buffer: usize, segments: bool) -> Result<Bound>
     let joins = segments && option(&socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_some();
     let granted = option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(212_992);
     Ok(Bound { socket, granted: usize::try_from(granted).unwrap_or(0).max(65_536), joins })
+}
+
+/// Has receives of `socket` poll the network card for `microseconds`, which spares a packet the interrupt. 0 leaves the
+/// host's setting.
+fn busy_poll(socket: &UdpSocket, microseconds: usize) {
+    let wanted = i32::try_from(microseconds).unwrap_or(i32::MAX);
+    if wanted > 0 && !set_option(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, wanted) {
+        let error = std::io::Error::last_os_error();
+        tracing::warn!(
+            target: "ofi::udp::ep_ctrl",
+            "FI_UDP_BUSY_POLL_US={wanted} has no effect ({error}): it takes CAP_NET_ADMIN, or sysctl net.core.busy_read"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn busy_polling_is_what_the_host_says_or_what_is_asked() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let polls = || option(&socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL);
+        let host = polls();
+        busy_poll(&socket, 0);
+        assert_eq!(polls(), host);
+        busy_poll(&socket, 50);
+        // Without privileges it stays the host's, and is no error.
+        assert!(polls() == Some(50) || polls() == host, "{:?}", polls());
+    }
 }
