@@ -102,6 +102,7 @@ impl Attacker {
             receives: Receives::Shared(Arc::clone(&srq)),
             size: 64,
             pieces: 1,
+            receive_pieces: 1,
             inline: 0,
         };
         let made = Self { attr, srq, channel: EventChannel::new().unwrap(), region, memory };

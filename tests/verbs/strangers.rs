@@ -44,7 +44,8 @@ impl Stranger {
         let context = *ibv::contexts().unwrap().iter().find(|context| has(context)).unwrap();
         let pd = ProtectionDomain::new(context).unwrap();
         let cq = CompletionQueue::new(&CompletionChannel::new(context).unwrap(), 64).unwrap();
-        let attr = QueuePairAttr { pd, cq, receives: Receives::Own(8), size: 8, pieces: 1, inline: 0 };
+        let receives = Receives::Own(8);
+        let attr = QueuePairAttr { pd, cq, receives, size: 8, pieces: 1, receive_pieces: 1, inline: 0 };
         Self { channel: EventChannel::new().unwrap(), attr, address }
     }
 

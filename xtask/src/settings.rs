@@ -15,9 +15,10 @@ pub fn document() -> String {
          Every variable is read where it is used, when an object opens. A value that cannot be used is logged, and the\n\
          default holds, unless the default protects less than what may have been meant: with a wrong\n\
          `FI_UDP_ENCRYPTION` or `FI_UDP_CHECKSUM` getinfo offers no `udp` and no endpoint is enabled, and with a wrong\n\
-         `FI_UDP_IFACE` or `FI_UDP_PORT_RANGE` no endpoint is that needs it. `fi_info -e` prints the same list with the\n\
-         values of the moment. Sizes take `K`, `M` and `G`. Those of `verbs` and `efa` are in builds with these\n\
-         features.\n\n\
+         `FI_UDP_IFACE` or `FI_UDP_PORT_RANGE` no endpoint is that needs it. With a wrong `FI_VERBS_TX_SIZE`,\n\
+         `FI_VERBS_RX_SIZE`, `FI_VERBS_TX_IOV_LIMIT`, `FI_VERBS_RX_IOV_LIMIT` or `FI_VERBS_INLINE_SIZE` there are no\n\
+         connected endpoints of `verbs`, as with C. `fi_info -e` prints the same list with the values of the moment.\n\
+         Sizes take `K`, `M` and `G`. Those of `verbs` and `efa` are in builds with these features.\n\n\
          | variable | type | default | what it does |\n|---|---|---|---|\n",
     );
     for setting in ofi::config::list() {

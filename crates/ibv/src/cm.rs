@@ -309,7 +309,7 @@ impl CmId {
         self.check("rdma_resolve_route", failed)
     }
 
-    /// Gives it a queue pair: one without inline data if the device does not have as much.
+    /// Gives it a queue pair. Where the device refuses it, it is asked for with half as much inline data, and so on.
     ///
     /// # Errors
     /// Those of rdma_create_qp(3).
@@ -329,9 +329,9 @@ impl CmId {
             unsafe { (self.channel.cm.rdma_create_qp)(self.id.as_ptr(), attr.pd.as_ptr(), &mut init) }
         };
         let mut failed = create(inline);
-        if failed != 0 && inline > 0 {
-            inline = 0;
-            failed = create(0);
+        while failed != 0 && inline > 0 {
+            inline /= 2;
+            failed = create(inline);
         }
         self.check("rdma_create_qp", failed)?;
         // SAFETY: the call has set it.

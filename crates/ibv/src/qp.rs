@@ -104,7 +104,9 @@ pub struct QueuePairAttr {
     pub size: u32,
     /// Pieces of one request.
     pub pieces: u32,
-    /// Bytes that a request carries itself, if the device can.
+    /// Pieces of one receive of its own.
+    pub receive_pieces: u32,
+    /// Bytes that a request carries itself, or fewer: as many as the device can, found by halves.
     pub inline: u32,
 }
 
@@ -123,7 +125,7 @@ impl QueuePairAttr {
                 max_send_wr: self.size,
                 max_recv_wr,
                 max_send_sge: self.pieces,
-                max_recv_sge: if srq.is_null() { self.pieces } else { 1 },
+                max_recv_sge: if srq.is_null() { self.receive_pieces } else { 1 },
                 max_inline_data: self.inline,
             },
             qp_type: IBV_QPT_RC,
@@ -182,7 +184,7 @@ impl QueuePair {
         unsafe { (*self.qp).qp_num }
     }
 
-    /// Bytes that a request may carry itself ([`Post::inline`]): as many as were asked for, or 0.
+    /// Bytes that a request may carry itself ([`Post::inline`]): as many as were asked for, or as the device can.
     pub fn inline_size(&self) -> usize {
         self.inline as usize
     }

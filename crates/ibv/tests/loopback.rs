@@ -61,6 +61,7 @@ impl Setup {
             receives: Receives::Shared(Arc::clone(&srq)),
             size: 8,
             pieces: 2,
+            receive_pieces: 2,
             inline: 64,
         };
         Some(Self {

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use ofi_api::{
     AddrFormat, Address, BusAttr, Caps, DeviceAttr, EpType, Fabric, GetinfoFlags, Info, LinkAttr, LinkState,
-    Mode, MrMode, MsgOrder, Nic, Offers, OpFlags, Protocol, Provider, Refusal, Request, Result, Version,
+    Mode, MrMode, MsgOrder, Nic, Offers, OpFlags, Protocol, Provider, Refusal, Request, Result, RxAttr,
+    TxAttr, Version,
 };
 use ofi_core::composite::Both;
+use ofi_core::config::Problem;
 use ofi_core::fabric::FabricCore;
 use ofi_core::offer::{self, Base, Narrow};
 use ofi_core::transport::record::RMA_IOV_LIMIT;
@@ -16,6 +18,7 @@ use crate::connected;
 use crate::datagram::Name;
 use crate::domain::{Own, Port};
 use crate::near::VerbsOrShm;
+use crate::rc::msg::Abilities;
 use crate::{address, domain, settings};
 
 /// Name in `FI_PROVIDER`.
@@ -74,9 +77,7 @@ fn over_connections(info: Info, beside: Caps) -> Info {
     let order = order | MsgOrder::ATOMIC_RAR | MsgOrder::ATOMIC_RAW | MsgOrder::ATOMIC_WAW;
     let (tx, rx) = (&mut info.tx_attr, &mut info.rx_attr);
     (tx.msg_order, rx.msg_order) = (order, order);
-    (tx.size, rx.size) = (connected::SIZE, connected::SIZE);
     (tx.inject_size, tx.rma_iov_limit) = (connected::INJECT, 1);
-    (tx.iov_limit, rx.iov_limit) = (connected::IOV_LIMIT, connected::IOV_LIMIT);
     tx.op_flags -= OpFlags::DELIVERY_COMPLETE | OpFlags::MATCH_COMPLETE;
     rx.op_flags = OpFlags::COMPLETION;
     info
@@ -212,12 +213,35 @@ fn not_the_systems(request: &Request<'_>) -> Refusal {
     refusal("ep_attr.type", wanted, "FI_EP_RDM, as the device is not the system's")
 }
 
+/// How much a connected endpoint has outstanding, and in how many pieces: what is set, or what the device can where the
+/// hints ask for more than that.
+fn size_of_connected(
+    info: &mut Info,
+    device: &Abilities,
+    usual: &settings::Connected,
+    request: &Request<'_>,
+) {
+    let none = (TxAttr::default(), RxAttr::default());
+    let (asked_tx, asked_rx) =
+        request.hints.map_or((&none.0, &none.1), |hints| (&hints.info.tx_attr, &hints.info.rx_attr));
+    let offered = |asked, usual: usize, most| if asked > usual { most } else { usual.min(most) };
+    let (tx, rx) = (&mut info.tx_attr, &mut info.rx_attr);
+    tx.size = offered(asked_tx.size, usual.sizes[0], connected::most(device));
+    rx.size = offered(asked_rx.size, usual.sizes[1], connected::most(device));
+    tx.iov_limit = offered(asked_tx.iov_limit, usual.pieces[0], tx.iov_limit.min(device.pieces));
+    rx.iov_limit = offered(asked_rx.iov_limit, usual.pieces[1], rx.iov_limit.min(device.pieces));
+}
+
 /// Connected endpoints of a device: remote writes carry CQ data for an application that is prepared for what comes with
 /// it.
 fn connected_offers(own: &Own, variants: &[Info], request: &Request<'_>) -> Offers {
-    let Some(abilities) = own.abilities() else {
-        let refusals = vec![not_the_systems(request)];
-        return Offers { refusals, ..Offers::default() };
+    let refused = |refusal| Offers { refusals: vec![refusal], ..Offers::default() };
+    let Some(abilities) = own.abilities() else { return refused(not_the_systems(request)) };
+    let usual = match settings::Connected::read() {
+        Ok(usual) => usual,
+        Err(Problem { env, found, reason }) => {
+            return refused(refusal("settings", format!("{env}={found}"), reason));
+        }
     };
     let whole = MrMode::VIRT_ADDR | MrMode::PROV_KEY;
     let mut variants: Vec<Info> =
@@ -225,6 +249,7 @@ fn connected_offers(own: &Own, variants: &[Info], request: &Request<'_>) -> Offe
     for info in &mut variants {
         info.caps.set(Caps::ATOMIC, abilities.atomics);
         info.ep_attr.max_msg_size = abilities.longest.min(connected::LONGEST);
+        size_of_connected(info, &abilities, &usual, request);
     }
     let prepared = request.hints.is_none_or(|hints| {
         let modes = hints.info.mode | hints.info.rx_attr.mode;

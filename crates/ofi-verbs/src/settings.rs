@@ -1,7 +1,7 @@
 //! The provider's settings.
 
 use ofi_api::{Errno, Error, Result};
-use ofi_core::config::{AnySetting, Setting};
+use ofi_core::config::{AnySetting, Problem, Setting};
 
 /// Which devices to use.
 pub static DEVICE_NAME: Setting<&'static str> = Setting::new(
@@ -44,6 +44,85 @@ fn place(text: &str) -> Result<Option<u8>> {
         let advice = "use an index from /sys/class/infiniband/DEVICE/ports/1/gids, or leave it empty";
         Error::wanted(Errno::EINVAL, "FI_VERBS_GID_IDX", "an index in the GID table, 0 to 255", text, advice)
     })
+}
+
+/// Most operations of a connected endpoint that may be set: more are not asked of a device.
+const MAX_SIZE: usize = 1 << 20;
+/// Most pieces: as many as a request has room for.
+const MAX_PIECES: usize = 8;
+
+/// Requests of a connected endpoint.
+pub static TX_SIZE: Setting<usize> = Setting::new(
+    "verbs",
+    "tx_size",
+    384,
+    "Operations that a connected endpoint may have outstanding (tx_attr.size of FI_EP_MSG) unless more are asked for, where the device holds as many",
+)
+.range(1, MAX_SIZE);
+
+/// Receives of a connected endpoint.
+pub static RX_SIZE: Setting<usize> = Setting::new(
+    "verbs",
+    "rx_size",
+    384,
+    "Receives that a connected endpoint hands to its device (rx_attr.size of FI_EP_MSG) unless more are asked for, where the device holds as many",
+)
+.range(1, MAX_SIZE);
+
+/// Pieces of what a connected endpoint sends, writes or reads.
+pub static TX_IOV_LIMIT: Setting<usize> = Setting::new(
+    "verbs",
+    "tx_iov_limit",
+    4,
+    "Pieces of memory in one operation of a connected endpoint (tx_attr.iov_limit of FI_EP_MSG) unless more are asked for, where the device has as many",
+)
+.range(1, MAX_PIECES);
+
+/// Pieces of its receives.
+pub static RX_IOV_LIMIT: Setting<usize> = Setting::new(
+    "verbs",
+    "rx_iov_limit",
+    4,
+    "Pieces of memory in one receive of a connected endpoint (rx_attr.iov_limit of FI_EP_MSG) unless more are asked for, where the device has as many",
+)
+.range(1, MAX_PIECES);
+
+/// Bytes that requests of connected endpoints carry themselves.
+pub static INLINE_SIZE: Setting<usize> = Setting::new(
+    "verbs",
+    "inline_size",
+    256,
+    "Bytes that a request of a connected endpoint carries itself, or as many as the device can (FI_EP_MSG; 0: as many as the device can, up to 1024). Longer messages may be injected, too: they are copied",
+)
+.range(0, MAX_INLINE);
+
+/// Bytes that no device needs to carry: longer messages cannot be injected.
+pub const MAX_INLINE: usize = 1024;
+
+/// The settings of connected endpoints, as they are set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connected {
+    /// Operations, and receives.
+    pub sizes: [usize; 2],
+    /// Pieces of memory of each.
+    pub pieces: [usize; 2],
+    /// Bytes that a request carries itself.
+    pub inline: usize,
+}
+
+impl Connected {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// The first that cannot be used.
+    pub fn read() -> Result<Self, Problem> {
+        let inline = INLINE_SIZE.checked()?;
+        Ok(Self {
+            sizes: [TX_SIZE.checked()?, RX_SIZE.checked()?],
+            pieces: [TX_IOV_LIMIT.checked()?, RX_IOV_LIMIT.checked()?],
+            inline: if inline == 0 { MAX_INLINE } else { inline },
+        })
+    }
 }
 
 /// How long a peer waits that finds no receive.
@@ -142,6 +221,11 @@ pub static SETTINGS: &[&dyn AnySetting] = &[
     &DEVICE_NAME,
     &IFACE,
     &GID_IDX,
+    &TX_SIZE,
+    &RX_SIZE,
+    &TX_IOV_LIMIT,
+    &RX_IOV_LIMIT,
+    &INLINE_SIZE,
     &MIN_RNR_TIMER,
     &RX_SLOTS,
     &PEER_CREDITS,

@@ -109,13 +109,13 @@ impl Connects for Handle {
         if fabric.removed {
             return Err(failed(libc::ENODEV));
         }
-        if id.pair.is_some() || attr.size > limits.queue || attr.pieces > PIECES {
+        let pieces = [attr.pieces, attr.receive_pieces];
+        if id.pair.is_some() || attr.size > limits.queue || pieces.iter().any(|&pieces| pieces > PIECES) {
             return Err(failed(libc::EINVAL));
         }
         let pair = fabric::Pair::new(ends.0.number, receives, attr.size);
         let qp = fabric.add_pair(id.end.id, pair).ok_or_else(|| failed(libc::EINVAL))?;
         let inline = attr.inline.min(fabric.plan.inline);
-        let pieces = attr.pieces;
         id.pair =
             Some(Posting { device: Arc::clone(&self.0), qp, inline, pieces, _ends: ends, _shared: shared });
         Ok(())
@@ -281,7 +281,8 @@ struct Posting {
     device: Arc<SimulatedDevice>,
     qp: u32,
     inline: usize,
-    pieces: usize,
+    /// Of a request, and of a receive.
+    pieces: [usize; 2],
     _ends: Arc<Ends>,
     _shared: Option<Arc<Queue>>,
 }
@@ -303,7 +304,7 @@ unsafe impl Pair for Posting {
 
     unsafe fn work(&self, id: u64, local: &[Segment], work: Work, how: Post) -> Result<()> {
         const CALL: &str = "ibv_post_send";
-        let at = pieces(CALL, local, self.pieces)?;
+        let at = pieces(CALL, local, self.pieces[0])?;
         let len: usize = at.iter().map(|segment| segment.len as usize).sum();
         let bytes = || match how.inline {
             false => Ok(Bytes::At(at.clone())),
@@ -333,7 +334,7 @@ unsafe impl Pair for Posting {
 
     unsafe fn receive(&self, id: u64, to: &[Segment]) -> Result<()> {
         const CALL: &str = "ibv_post_recv";
-        let to = pieces(CALL, to, self.pieces)?;
+        let to = pieces(CALL, to, self.pieces[1])?;
         let fits = self.device.lock().receive_of(self.qp, id, to);
         self.device.work.notify_one();
         if fits { Ok(()) } else { Err(error(CALL, libc::ENOMEM)) }

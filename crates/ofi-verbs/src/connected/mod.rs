@@ -35,7 +35,7 @@ use ofi_core::transport::{
 
 use crate::adapter::{RECEIVE, Slab};
 use crate::message::Op;
-use crate::rc::msg::{Channel, PairAttr, Receives};
+use crate::rc::msg::{Abilities, Channel, PairAttr, Receives};
 use crate::rc::{Opcode, Post, Remote, Segment, Status, Work, WorkCompletion};
 use crate::region::Local;
 use crate::waiter::Waiter;
@@ -48,16 +48,13 @@ pub use shared::SharedReceives;
 
 /// The longest payload that is copied on its way, in bytes, and that may be injected.
 pub const INJECT: usize = 1024;
-/// Pieces of local memory in one operation.
-pub const IOV_LIMIT: usize = 4;
-/// Operations that an endpoint may have outstanding in each direction.
-pub const SIZE: usize = 1024;
+/// Receives that a shared context hands to the device: all may come over one connection, whose completion queue has
+/// room for as many.
+pub const SHARED: usize = 1024;
 /// The longest message, where the device does not have a lower limit: C's provider has this one.
 pub const LONGEST: usize = 1 << 30;
 /// Short payloads that may be on their way.
 const SLOTS: usize = 128;
-/// Bytes that a request carries itself, where the device can.
-const INLINE: usize = 128;
 /// The one peer.
 const PEER: Peer = 0;
 /// Entries of the completion queue that one poll takes.
@@ -133,6 +130,11 @@ pub struct Connected {
     counts: Counts,
 }
 
+/// Operations of one direction that a device takes of an endpoint: each may have an entry in its completion queue.
+pub fn most(device: &Abilities) -> usize {
+    device.queue.min(device.completions / 2)
+}
+
 impl Connected {
     /// Opens one, under `name`, or that of its info.
     ///
@@ -153,19 +155,25 @@ impl Connected {
         let failed = |error: ibv::Error| failed(&error);
         let device = domain.transport.connects()?;
         let limits = device.abilities().map_err(failed)?;
-        let most = limits.queue.min(limits.completions / 2);
+        let usual = settings::Connected::read().map_err(|problem| {
+            let advice = "leave the variable out, or see docs/settings.md";
+            Error::wanted(Errno::EINVAL, problem.env, problem.reason, problem.found, advice)
+        })?;
+        let most = most(&limits);
         let (sends, receives) = (info.tx_attr.size.clamp(1, most), info.rx_attr.size.clamp(1, most));
         let channel = device.channel().map_err(failed)?;
         // Every message to a shared context may come over this connection.
-        let most_received = if info.ep_attr.rx_ctx_cnt == SHARED_CONTEXT { most.min(SIZE) } else { receives };
+        let most_received =
+            if info.ep_attr.rx_ctx_cnt == SHARED_CONTEXT { most.min(SHARED) } else { receives };
         let completions = device.completions(sends + most_received).map_err(failed)?;
         let waiter = Waiter::new(&[completions.fd(), channel.fd()])?;
         let attr = PairAttr {
             completions,
             receives: Receives::Own(receives),
             size: sends,
-            pieces: IOV_LIMIT.min(limits.pieces),
-            inline: INLINE,
+            pieces: info.tx_attr.iov_limit.clamp(1, limits.pieces),
+            receive_pieces: info.rx_attr.iov_limit.clamp(1, limits.pieces),
+            inline: usual.inline,
         };
         let given = name.or(info.src_addr.as_ref()).map(address::socket).transpose()?;
         let wanted = given.unwrap_or(SocketAddr::new(domain.transport.ip, 0));

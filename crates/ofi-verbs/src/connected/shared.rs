@@ -8,7 +8,7 @@ use ofi_api::{Error, Piece, Result, RxAttr};
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::{SlotId, Slots};
 
-use super::{IOV_LIMIT, RECEIVE, SIZE, registered};
+use super::{RECEIVE, SHARED, registered};
 use crate::rc::Segment;
 use crate::rc::msg::SharedQueue;
 use crate::region::Local;
@@ -42,8 +42,9 @@ impl SharedReceives {
     pub fn new(domain: &Arc<DomainPart<Verbs>>, attr: &RxAttr) -> Result<Self> {
         let device = domain.transport.connects()?;
         let limits = device.abilities().map_err(|error| failed(&error))?;
-        let size = attr.size.clamp(1, SIZE.min(limits.shared));
-        let srq = device.shared(size, IOV_LIMIT.min(limits.pieces)).map_err(|error| failed(&error))?;
+        let size = attr.size.clamp(1, SHARED.min(limits.shared));
+        let srq =
+            device.shared(size, attr.iov_limit.clamp(1, limits.pieces)).map_err(|error| failed(&error))?;
         let (posted, is_closed) = (Mutex::default(), AtomicBool::new(false));
         Ok(Self { srq, posted, domain: Arc::clone(domain), is_closed })
     }

@@ -39,7 +39,9 @@ pub struct PairAttr {
     pub size: usize,
     /// Pieces of memory of a request.
     pub pieces: usize,
-    /// Bytes that a request carries itself, if the device can.
+    /// Pieces of memory of a receive of its own.
+    pub receive_pieces: usize,
+    /// Bytes that a request carries itself, or fewer: as many as the device can.
     pub inline: usize,
 }
 

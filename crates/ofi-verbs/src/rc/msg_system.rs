@@ -89,6 +89,7 @@ impl Connects for System {
             receives,
             size: narrow(attr.size),
             pieces: narrow(attr.pieces),
+            receive_pieces: narrow(attr.receive_pieces),
             inline: narrow(attr.inline),
         })
     }

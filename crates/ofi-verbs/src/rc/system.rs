@@ -90,6 +90,7 @@ unsafe impl Device for System {
             receives: Receives::Shared(Arc::clone(&srq)),
             size: u32::try_from(sizes.requests).unwrap_or(u32::MAX),
             pieces: 1,
+            receive_pieces: 1,
             inline: u32::try_from(sizes.inline).unwrap_or(u32::MAX),
         };
         Ok(Box::new(Opened { events, completions, srq, attr: Arc::new(attr), listener: None }))
