@@ -86,7 +86,6 @@ impl Kit for VerbsNear {
 }
 
 ofi_testkit::conformance!(verbs: VerbsPair, skip = [
-    what_a_closing_context_has_under_way_goes_on_without_its_memory: "such operations are withdrawn with their context, as their memory is the device's",
     both_sides_and_the_owner_count_together: "fails in emulation: 3,400 atomics at once take longer than the 10 s that are waited",
     many_atomics_at_once_are_executed_once_each: "fails in emulation: 3,000 atomics at once take longer than the 10 s that are waited",
     a_connection_of_one_key_comes_about: "no authorization keys",

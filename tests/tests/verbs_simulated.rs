@@ -23,6 +23,8 @@ mod near;
 mod raw;
 #[path = "../verbs/room.rs"]
 mod room;
+#[path = "../verbs/settings.rs"]
+mod settings;
 #[path = "../verbs/shared_receive.rs"]
 mod shared_receive;
 #[path = "suites/connected.rs"]
@@ -35,8 +37,9 @@ mod verbs_suite;
 mod troubles;
 
 use room::room;
+use settings::{refused, sized};
 
-ofi_testkit::roles!(room);
+ofi_testkit::roles!(room, refused, sized);
 
 /// A device that the provider has from now on.
 fn device(name: &str, plan: Plan) -> Arc<SimulatedDevice> {
@@ -173,7 +176,6 @@ macro_rules! on_verbs {
     ($name:ident: $kit:expr, skip = [$($more:tt)*]) => {
 ofi_testkit::conformance!($name: $kit, skip = [
     another_endpoint_type_is_refused_by_name: "datagrams have addresses of another format",
-    what_a_closing_context_has_under_way_goes_on_without_its_memory: "such operations are withdrawn with their context, as their memory is the device's",
     a_connection_of_one_key_comes_about: "no authorization keys",
     a_domain_s_key_is_that_of_its_endpoints: "no authorization keys",
     a_key_stays_in_its_vector_while_anything_is_of_it: "no authorization keys",

@@ -2,18 +2,18 @@
 
 use std::collections::VecDeque;
 
-use ibv::transfer::{LONGEST, Step, plan};
+use ibv::transfer::{LONGEST, Source, Step, plan};
 use ofi_api::Errno;
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::record::Broken;
+use ofi_core::transport::record::{Broken, flag};
 use ofi_core::transport::{Host, Peer};
 
 use crate::Verbs;
 use crate::adapter::{Posted, READS};
 use crate::lane::{Common, Lane};
 use crate::message::{Op, Token};
-use crate::rc::Post;
+use crate::rc::{Post, Remote};
 use crate::refused::Refused;
 use crate::region::Local;
 
@@ -52,6 +52,21 @@ impl Lane {
         token: Token,
         into: SlotId,
     ) {
+        self.pull_later(common, host, peer, token, into);
+        if self.link.open().is_some() {
+            self.fetch(common, peer);
+        }
+    }
+
+    /// The same, by requests that are posted when all that has come was looked at: the payload may have moved.
+    pub fn pull_later<H: Host<Verbs>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: Peer,
+        token: Token,
+        into: SlotId,
+    ) {
         let Some(receiving) = host.receiving(into) else { return self.discard(common, peer, &token) };
         let (mut regions, mut runs) = (Vec::new(), Vec::new());
         let mut failure = None;
@@ -72,21 +87,49 @@ impl Lane {
             host.received(into, failure.map_or(Ok(()), Err));
             return self.discard(common, peer, &token);
         }
-        let todo = plan(false, &runs, &token.sources, LONGEST);
+        let moved = self.moved(&token);
+        let todo = plan(false, &runs, moved.as_ref().map_or(&token.sources, std::slice::from_ref), LONGEST);
         let end = End::Receive { into, token };
-        self.transfer(common, peer, Transfer { end, todo, posted: 0, failed: None, slot: None, regions });
+        self.begin(Transfer { end, todo, posted: 0, failed: None, slot: None, regions });
+        common.hold(&mut self.is_dirty, peer);
+    }
+
+    /// The payload of an announced message has moved: what is not read yet is read there.
+    pub fn move_transfers(&mut self, op: u64, to: &Source) {
+        let is_of = |end: &End| matches!(end, End::Receive { token, .. } if token.op == op && token.flags & flag::KEPT == 0);
+        for id in self.transfers.ids(|transfer| is_of(&transfer.end)) {
+            let Some(Transfer { end: End::Receive { token, .. }, todo, .. }) = self.transfers.get_mut(id)
+            else {
+                continue;
+            };
+            for step in todo {
+                let mut before = 0;
+                for source in &token.sources {
+                    let offset = step.remote.addr.wrapping_sub(source.addr);
+                    if step.remote.rkey == source.rkey && offset < source.len as u64 {
+                        step.remote = Remote { addr: to.addr + before + offset, rkey: to.rkey };
+                        break;
+                    }
+                    before += source.len as u64;
+                }
+            }
+        }
     }
 
     /// Begins a transfer.
     pub fn transfer(&mut self, common: &mut Common, peer: Peer, transfer: Transfer) {
-        let is_access = !matches!(transfer.end, End::Receive { .. });
-        let id = self.transfers.insert(transfer);
-        self.fetching.push_back(id);
-        self.accesses_waiting += usize::from(is_access);
+        self.begin(transfer);
         if self.link.open().is_none() {
             return common.hold(&mut self.is_dirty, peer); // it was put away
         }
         self.fetch(common, peer);
+    }
+
+    fn begin(&mut self, transfer: Transfer) {
+        let is_access = !matches!(transfer.end, End::Receive { .. });
+        let id = self.transfers.insert(transfer);
+        self.fetching.push_back(id);
+        self.accesses_waiting += usize::from(is_access);
     }
 
     /// Posts requests of transfers, as far as there is room.

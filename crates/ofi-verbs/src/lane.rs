@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ibv::transfer::Source;
 use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, RemotePiece, Result};
 use ofi_core::domain::DomainPart;
 use ofi_core::keys::Accessor;
@@ -170,6 +171,9 @@ pub struct Lane {
     pub write: Option<Box<ServedWrite>>,
     /// Short messages that count as sent, but wait for the peer to want them.
     pub kept: Slots<(Exposed, usize)>,
+    /// Messages that the peer has announced and that have not ended: their lengths, and where their payloads are now if
+    /// the peer has moved them.
+    pub announced: FxHashMap<u64, (usize, Option<Source>)>,
     pub transfers: Slots<Transfer>,
     /// Transfers with requests that are not posted yet.
     pub fetching: VecDeque<SlotId>,
@@ -236,6 +240,7 @@ impl Lane {
             reads: VecDeque::new(),
             write: None,
             kept: Slots::default(),
+            announced: FxHashMap::default(),
             transfers: Slots::default(),
             fetching: VecDeque::new(),
             accesses_waiting: 0,
@@ -351,7 +356,13 @@ impl Lane {
         id: SlotId,
         result: Result<(), Errno>,
     ) {
-        let Some(op) = host.finish(peer, id, result) else { return };
+        if let Some(op) = host.finish(peer, id, result) {
+            self.is_over(&op);
+        }
+    }
+
+    /// An operation of this end is not under way any more.
+    pub fn is_over(&mut self, op: &Op) {
         self.outstanding = self.outstanding.saturating_sub(1);
         if matches!(op, Op::Access | Op::Write(_) | Op::Read { .. }) {
             self.executed = self.executed.saturating_sub(1);

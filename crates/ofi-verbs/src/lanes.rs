@@ -544,6 +544,7 @@ fn dispatch<H: Host<Verbs>>(
         kind::READ => lane.take_read(common, host, peer, body),
         kind::ATOMIC => lane.take_atomic(common, host, peer, body),
         kind::WRITTEN => lane.take_written(common, host, peer, flags, body),
+        kind::MOVED => lane.take_moved(body).map(|()| Flow::Next),
         kind::RETIRE => lane.take_retire(common, peer, body).map(|()| Flow::Next),
         kind::KEY => lane.take_key(body).map(|()| Flow::Next),
         kind::KEY_GONE => {

@@ -48,7 +48,7 @@ pub enum Op {
 pub struct Exposed {
     regions: Vec<Box<dyn Region>>,
     sources: Vec<Source>,
-    _kept: Option<Arc<[u8]>>,
+    kept: Option<Arc<[u8]>>,
 }
 
 impl Exposed {
@@ -67,7 +67,19 @@ impl Exposed {
             regions.push(region);
         }
         debug_assert_eq!(regions.len(), sources.len());
-        Ok(Self { regions, sources, _kept: kept })
+        Ok(Self { regions, sources, kept })
+    }
+
+    /// A copy that the library keeps, so that lent memory is the application's again once this is gone. `None`: nothing
+    /// is lent.
+    fn moved(&self, common: &Common) -> Result<Option<Self>> {
+        if self.kept.is_some() || self.sources.is_empty() {
+            return Ok(None);
+        }
+        let piece = |source: &Source| Piece::new(source.addr as *mut u8, source.len);
+        let pieces: Vec<Piece> = self.sources.iter().map(piece).collect();
+        let len = self.sources.iter().map(|source| source.len).sum();
+        Self::new(common, &pieces, len, true).map(Some)
     }
 
     /// How many registrations it has.
@@ -171,6 +183,34 @@ impl Lane {
         Ok(if keep { Posted::Done } else { Posted::Pending })
     }
 
+    /// The context of an operation closes: see [`ofi_core::transport::Lanes::abandon`].
+    pub fn abandon(&mut self, common: &mut Common, peer: Peer, id: SlotId, op: &mut Op) -> bool {
+        match op {
+            Op::Sent | Op::Injected | Op::Confirm | Op::Access => {}
+            Op::Write(payload) => payload.keep(),
+            Op::Read { pieces, .. } => *pieces = Box::default(),
+            Op::Native(native) => return native.forget(),
+            Op::Request => return false,
+            Op::Message(exposed) => match exposed.moved(common) {
+                Ok(None) => {}
+                Ok(Some(moved)) => {
+                    let mut fields = Fields::new();
+                    for source in &moved.sources {
+                        fields.word(id.to_wire()).word(source.addr).word(source.rkey.into());
+                    }
+                    common.counts.regions += moved.regions() as u64;
+                    *exposed = moved;
+                    self.record(common, peer, (kind::MOVED, 0), fields.bytes(), 0, None, |_| {});
+                }
+                Err(error) => {
+                    tracing::warn!(target: "ofi::verbs::ep_data", %error, "a message goes with its context");
+                    return false;
+                }
+            },
+        }
+        true
+    }
+
     /// Takes a message.
     pub fn take_message<H: Host<Verbs>>(
         &mut self,
@@ -233,9 +273,12 @@ impl Lane {
         }
         let mut arrived = words.arrived(peer, flags)?;
         arrived.len = len;
+        if flags & flag::KEPT == 0 {
+            self.announced.insert(op, (len, None));
+        }
         let token = Token { op, flags, sources: sources.into() };
         match host.announce(&arrived, token.clone()) {
-            Announced::Pull(into) => self.pull(common, host, peer, token, into),
+            Announced::Pull(into) => self.pull_later(common, host, peer, token, into),
             Announced::Kept => {}
             Announced::Stopped(_) => return Ok(Flow::Stop),
             Announced::Unwanted(token) => self.discard(common, peer, &token),
@@ -243,8 +286,34 @@ impl Lane {
         Ok(Flow::Next)
     }
 
+    /// The payload of a message that the peer has announced lies elsewhere from now on. What is being read already is
+    /// refused where it was, if that memory has gone.
+    pub fn take_moved(&mut self, body: &[u8]) -> Result<(), Broken> {
+        let mut words = Words(body);
+        let (op, addr, rkey) = (words.word()?, words.word()?, words.word()?);
+        let rkey = u32::try_from(rkey).map_err(|_| Broken)?;
+        if !words.0.is_empty() {
+            return Err(Broken);
+        }
+        let Some((len, moved)) = self.announced.get_mut(&op) else { return Ok(()) }; // it has ended meanwhile
+        addr.checked_add(*len as u64).ok_or(Broken)?;
+        let to = Source { addr, len: *len, rkey };
+        *moved = Some(to);
+        self.move_transfers(op, &to);
+        Ok(())
+    }
+
+    /// Where the payload behind a token is since it was moved.
+    pub fn moved(&self, token: &Token) -> Option<Source> {
+        let moved = self.announced.get(&token.op).filter(|_| token.flags & flag::KEPT == 0);
+        moved.and_then(|(_, moved)| *moved)
+    }
+
     /// Tells the sender that its payload is not wanted, or not any more.
     pub fn discard(&mut self, common: &mut Common, peer: Peer, token: &Token) {
+        if token.flags & flag::KEPT == 0 {
+            self.announced.remove(&token.op);
+        }
         self.done(common, peer, token.flags & flag::KEPT, token.op, Ok(()));
     }
 

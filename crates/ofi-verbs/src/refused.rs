@@ -16,6 +16,7 @@ use crate::fetch::{End, Transfer};
 use crate::lane::{Common, Lane};
 use crate::message::Op;
 use crate::rma::Asked;
+use crate::wire::PAYLOAD;
 
 /// What is kept of an access that the device does: all that its owner would be told.
 pub struct Native {
@@ -43,6 +44,16 @@ impl Native {
             number,
             spared: false,
         }
+    }
+
+    /// The memory of this end is the application's again, and what is read goes nowhere. `false`: the device uses that
+    /// memory itself.
+    pub fn forget(&mut self) -> bool {
+        let is_short = self.len <= PAYLOAD;
+        if is_short {
+            self.pieces = Box::default();
+        }
+        is_short
     }
 
     /// Of a read, where it goes, and its length.

@@ -100,7 +100,7 @@ impl Lane {
         self.waiting = self.commands.iter().map(len).sum();
         (self.outstanding, self.executed) = (old.outstanding, old.executed);
         (self.transfers, self.fetching) = (old.transfers, old.fetching);
-        self.wished = old.wished;
+        (self.wished, self.announced) = (old.wished, old.announced);
         common.counts.retired += 1;
     }
 }

@@ -16,7 +16,7 @@ use crate::fetch::End;
 use crate::lane::Lane;
 use crate::lanes::VerbsLanes;
 use crate::meeting::named;
-use crate::message::Token;
+use crate::message::{Op, Token};
 use crate::wire::kind;
 use crate::{Verbs, address};
 
@@ -166,6 +166,17 @@ unsafe impl Lanes<Verbs> for State {
     fn pull<H: Host<Verbs>>(&mut self, host: &mut H, peer: Peer, token: Token, into: SlotId) {
         let Ok(lanes) = self.open() else { return };
         lanes.lanes[peer as usize].pull(&mut lanes.common, host, peer, token, into);
+    }
+
+    fn abandon(&mut self, peer: Peer, id: SlotId, op: &mut Op) -> bool {
+        let Ok(lanes) = self.open() else { return false };
+        lanes.lanes[peer as usize].abandon(&mut lanes.common, peer, id, op)
+    }
+
+    fn removed(&mut self, peer: Peer, _id: SlotId, op: Op) {
+        if let Self::Open(lanes) = self {
+            lanes.lanes[peer as usize].is_over(&op);
+        }
     }
 
     fn settle_receives<H: Host<Verbs>>(&mut self, host: &mut H) {

@@ -27,6 +27,8 @@ pub mod kind {
     pub const PACK: u8 = 9;
     /// The device has written, and this is the remote CQ data of it: op, pieces, data.
     pub const WRITTEN: u8 = 10;
+    /// The payload of an announced message lies elsewhere from now on, in one piece: op, address, the device's key.
+    pub const MOVED: u8 = 11;
 
     /// Kinds from here on answer something, and are taken at once whatever else waits.
     pub const ANSWERS: u8 = 16;
@@ -76,7 +78,7 @@ pub fn unpack(record: &[u8]) -> Result<Vec<(usize, usize)>, Broken> {
         at += PREFIX;
         let part = record.get(at..at + len).ok_or(Broken)?;
         match part.first_chunk::<HEAD>() {
-            Some([kind::MESSAGE..=kind::NOTE | kind::WRITTEN, flags, 0, 0, 0, 0, 0, 0])
+            Some([kind::MESSAGE..=kind::NOTE | kind::WRITTEN | kind::MOVED, flags, 0, 0, 0, 0, 0, 0])
                 if flag::are_known(*flags) => {}
             _ => return Err(Broken),
         }
