@@ -17,6 +17,9 @@ const TARGET: usize = 400_000;
 /// Distinguishes what is read from what is sent.
 const SOURCE: usize = 1 << 20;
 
+/// What peers may do.
+const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
+
 /// See the module. Fields drop in order.
 pub struct Life {
     regions: [Arc<dyn MemoryRegion>; 3],
@@ -42,8 +45,7 @@ impl Life {
     pub fn new(side: Side, number: usize) -> Self {
         let memory = [TARGET, LONGEST, 8].map(Memory::new);
         memory[1].slice(..).put(&pattern(SOURCE + number, LONGEST));
-        let rights = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
-        let regions = [0, 1, 2].map(|at: usize| side.register(&memory[at], rights).expect("a registration"));
+        let regions = [0, 1, 2].map(|at: usize| side.register(&memory[at], RIGHTS).expect("a registration"));
         let name = side.name();
         Self {
             regions,
@@ -71,11 +73,17 @@ impl Life {
         self.regions.iter().for_each(|region| region.close().expect("closing a registration"));
     }
 
-    /// Bytes for one write.
+    /// Takes back the registration that others read, and registers the memory anew.
+    pub fn withdraw(&mut self) {
+        self.regions[1].close().expect("closing a registration");
+        self.regions[1] = self.side().register(&self.memory[1], RIGHTS).expect("a registration");
+    }
+
+    /// Bytes for one write, or one number.
     pub fn room(&mut self, len: usize) -> Option<usize> {
-        let at = self.used;
+        let at = self.used.next_multiple_of(8);
         (at + len <= TARGET).then(|| {
-            self.used += len;
+            self.used = at + len;
             at
         })
     }
@@ -90,6 +98,16 @@ impl Life {
 
     pub fn counter(&self) -> RemotePiece {
         remote_at(&self.regions[2], 0, 8)
+    }
+
+    /// As many bytes behind the counter, where nobody may access any.
+    pub fn beside(&self, len: usize) -> RemotePiece {
+        remote_at(&self.regions[2], 8, len)
+    }
+
+    /// The number at an offset of what others write to.
+    pub fn number_at(&self, at: usize) -> u64 {
+        u64::from_ne_bytes(self.memory[0].slice(at..at + 8).bytes().try_into().expect("8 bytes"))
     }
 
     pub fn sum(&self) -> u64 {

@@ -9,12 +9,12 @@
 mod life;
 mod op;
 
-use ofi::raw::{Address, Datatype, Errno, FiOp, OpFlags};
+use ofi::raw::{Address, Datatype, Errno, FiOp, MsgOrder, OpFlags};
 use ofi_testkit::net::Random;
 use ofi_testkit::{Event, Memory, Side};
 
 use life::{LONGEST, Life};
-use op::{Kind, Op, pattern};
+use op::{Access, Kind, Op, pattern};
 
 /// Polls after which everything must have ended.
 const BOUND: usize = 60_000;
@@ -49,6 +49,11 @@ pub trait Fabric {
         false
     }
 
+    /// Whether a registration may be taken back while peers access it, which may end their connections.
+    fn withdraws(&self) -> bool {
+        false
+    }
+
     /// What an endpoint keeps that should be over; `None` if nothing. `is_good` if nothing has gone wrong anywhere.
     fn left(&self, side: &Side, is_good: bool) -> Option<String>;
 
@@ -65,6 +70,8 @@ enum Trouble {
     Restart,
     /// [`Fabric::cut`].
     Cut,
+    /// An endpoint takes back a registration that others are reading.
+    Withdraw,
 }
 
 /// Runs as many seeds as the variable `{name}_SEEDS` says, or `usual`, from `{name}_FIRST` on: one that fails is found
@@ -90,6 +97,11 @@ pub fn run(fabric: &dyn Fabric, name: &str, usual: u64) {
         }
     }
     assert!(bad.is_empty(), "of seeds {first} to {}: {bad:?}", first + seeds - 1);
+}
+
+/// Whether an access was looked at and refused.
+fn is_refusal(errno: Errno) -> bool {
+    matches!(errno, Errno::EACCES | Errno::EINVAL | Errno::EKEYREJECTED | Errno::EPERM)
 }
 
 /// A run.
@@ -125,7 +137,9 @@ impl<'a> Model<'a> {
         }
         let mut troubles = Vec::new();
         while troubles.len() < 2 && self.random.chance(350) {
-            let what = [Trouble::Stop, Trouble::Restart, Trouble::Cut][self.random.below(3) as usize];
+            let all = [Trouble::Stop, Trouble::Restart, Trouble::Cut, Trouble::Withdraw];
+            let kinds = if self.fabric.withdraws() { 4 } else { 3 };
+            let what = all[self.random.below(kinds) as usize];
             troubles.push((self.random.below(OPS), what));
         }
         for at in 0..OPS {
@@ -134,7 +148,7 @@ impl<'a> Model<'a> {
                     self.trouble(what);
                 }
             }
-            self.post();
+            self.begin();
             if self.random.chance(500) {
                 self.receive();
             }
@@ -195,6 +209,27 @@ impl<'a> Model<'a> {
                 self.troubled.push((life, other));
                 self.fabric.cut(&mut self.random, &self.lives[life].name, &self.lives[other].name);
             }
+            Trouble::Withdraw => self.withdraw(life),
+        }
+    }
+
+    /// Everybody reads from an endpoint, each by its device if that has the key by now, and the registration goes.
+    fn withdraw(&mut self, life: usize) {
+        let others: Vec<usize> = self.nodes.iter().copied().filter(|&other| other != life).collect();
+        self.troubled.extend(others.iter().map(|&other| (life, other)));
+        for reads in [1, 6] {
+            for &other in &others {
+                for _ in 0..reads {
+                    self.post(other, life, Kind::Read { at: 0 }, 2000);
+                }
+            }
+            for _ in 0..if reads == 1 { 100 } else { self.random.below(4) } {
+                let node = self.pick();
+                self.poll(node);
+            }
+        }
+        if !self.lives[life].stopped {
+            self.lives[life].withdraw();
         }
     }
 
@@ -211,12 +246,12 @@ impl<'a> Model<'a> {
         random.below(below) as usize
     }
 
-    /// Posts something, from anybody to anybody who is or was there.
-    fn post(&mut self) {
+    /// Begins something, from anybody to anybody who is or was there.
+    fn begin(&mut self) {
         let from = self.pick();
         let known: Vec<usize> = self.lives[from].peers.keys().copied().collect();
         let to = known[self.random.below(known.len() as u64) as usize];
-        let (id, len) = (self.ops.len(), self.length());
+        let len = self.length();
         let drawn = self.random.below(100);
         let kind = match drawn {
             0..60 => Kind::Send { tag: self.random.below(TAGS + 1) },
@@ -224,15 +259,42 @@ impl<'a> Model<'a> {
                 Some(at) => Kind::Write { at, told: self.random.chance(400) },
                 None => return,
             },
-            75..88 => Kind::Read { at: self.random.below((LONGEST - len + 1) as u64) as usize },
+            75..84 => Kind::Read { at: self.random.below((LONGEST - len + 1) as u64) as usize },
+            84..90 => return self.change_behind_a_read(from, to, len),
+            90..93 => Kind::Beside([Access::Read, Access::Write, Access::Add][self.random.below(3) as usize]),
             _ => Kind::Add { fetch: self.random.chance(500) },
         };
-        let len = if matches!(kind, Kind::Add { .. }) { 8 } else { len };
+        let len = match kind {
+            Kind::Add { .. } | Kind::Beside(Access::Add) => 8,
+            Kind::Beside(_) => len.max(1),
+            _ => len,
+        };
+        self.post(from, to, kind, len);
+    }
+
+    /// Reads bytes, and changes them at once: by a write or by an addition. The read is not to see it.
+    fn change_behind_a_read(&mut self, from: usize, to: usize, len: usize) {
+        let order = self.lives[from].side().info.tx_attr.msg_order;
+        let counts = self.random.chance(500);
+        let len = if counts { 8 } else { len };
+        let Some(at) = self.lives[to].room(len).filter(|_| order.contains(MsgOrder::WAR)) else { return };
+        if self.post(from, to, Kind::Before { at }, len) {
+            let told = !counts && self.random.chance(400);
+            let kind = if counts { Kind::Count { at } } else { Kind::Write { at, told } };
+            self.post(from, to, kind, len);
+        }
+    }
+
+    /// Posts an operation. Whether there was room for it, and a peer.
+    fn post(&mut self, from: usize, to: usize, kind: Kind, len: usize) -> bool {
+        let id = self.ops.len();
         let memory = Memory::new(len);
         match kind {
             Kind::Send { .. } | Kind::Write { .. } => memory.slice(..).put(&pattern(id, len)),
-            Kind::Add { .. } => memory.slice(..).put(&1u64.to_ne_bytes()),
-            Kind::Read { .. } => {}
+            Kind::Add { .. } | Kind::Count { .. } => memory.slice(..).put(&1u64.to_ne_bytes()),
+            Kind::Read { .. } | Kind::Before { .. } | Kind::Beside(_) => {
+                memory.slice(..).put(&pattern(id, len))
+            }
         }
         let mut op = Op {
             kind,
@@ -276,6 +338,11 @@ impl<'a> Model<'a> {
                 out.write(&[target.target_at(at, len)])
             }
             Kind::Read { at } => out.read(&[target.source_at(at, len)]),
+            Kind::Before { at } => out.read(&[target.target_at(at, len)]),
+            Kind::Count { at } => out.atomic(FiOp::Sum, Datatype::Uint64, &[target.target_at(at, len)]),
+            Kind::Beside(Access::Read) => out.read(&[target.beside(len)]),
+            Kind::Beside(Access::Write) => out.write(&[target.beside(len)]),
+            Kind::Beside(Access::Add) => out.atomic(FiOp::Sum, Datatype::Uint64, &[target.beside(len)]),
             Kind::Add { fetch: false } => out.atomic(FiOp::Sum, Datatype::Uint64, &[target.counter()]),
             Kind::Add { fetch: true } => {
                 let result = Memory::new(8);
@@ -290,10 +357,12 @@ impl<'a> Model<'a> {
                     self.lives[to].sent[tag as usize] += 1;
                 }
                 self.ops.push(op);
+                return true;
             }
             Err(error) if error.is_again() => {}
             Err(error) => assert!(self.is_troubled(from, to), "posting {op:?}: {error}"),
         }
+        false
     }
 
     /// Posts a receive somewhere.
@@ -350,7 +419,8 @@ impl<'a> Model<'a> {
         assert!(op.from == at && open, "one end: {op:?} {event:?}");
         let ended = match event {
             Event::Failed(error) => {
-                assert!(troubled, "{op:?}: {error:?}");
+                let refused = matches!(op.kind, Kind::Beside(_)) && is_refusal(error.err);
+                assert!(troubled || refused, "{op:?}: {error:?}");
                 Err(error.err)
             }
             Event::Done(..) => {
@@ -360,7 +430,11 @@ impl<'a> Model<'a> {
                     Kind::Read { at } => {
                         assert_eq!(op.memory.bytes(), target.source_bytes(at, op.len), "{op:?}");
                     }
-                    Kind::Send { .. } | Kind::Add { .. } => {}
+                    Kind::Before { .. } => {
+                        assert!(op.memory.bytes().iter().all(|&byte| byte == 0), "changed behind it: {op:?}");
+                    }
+                    Kind::Beside(_) => panic!("nobody may do that: {op:?}"),
+                    Kind::Send { .. } | Kind::Add { .. } | Kind::Count { .. } => {}
                 }
                 Ok(())
             }
@@ -404,7 +478,7 @@ impl<'a> Model<'a> {
             let missing = match op.kind {
                 Kind::Send { .. } => op.arrived == 0,
                 Kind::Write { told, .. } => told && op.told == 0,
-                Kind::Read { .. } | Kind::Add { .. } => false,
+                _ => false,
             };
             if !troubled && missing {
                 return Some(format!("the arrival of {id}: {op:?}"));
@@ -465,6 +539,11 @@ impl<'a> Model<'a> {
 
     /// Additions took place once each.
     fn check_sums(&self) {
+        for op in self.ops.iter().filter(|op| op.ended == Some(Ok(()))) {
+            if let Kind::Count { at } = op.kind {
+                assert_eq!(self.lives[op.to].number_at(at), 1, "{op:?}");
+            }
+        }
         for (at, life) in self.lives.iter().enumerate() {
             let to = |op: &&Op| op.to == at && matches!(op.kind, Kind::Add { .. });
             let all = self.ops.iter().filter(to).count() as u64;

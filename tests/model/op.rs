@@ -12,8 +12,22 @@ pub enum Kind {
     Write { at: usize, told: bool },
     /// Reads bytes that nobody changes.
     Read { at: usize },
+    /// Reads bytes that are zero until this end's next operation changes them.
+    Before { at: usize },
     /// Adds one.
     Add { fetch: bool },
+    /// Adds one to a number of this operation's own.
+    Count { at: usize },
+    /// Accesses what is beside the memory that may be accessed, of this length.
+    Beside(Access),
+}
+
+/// How an access is made that is refused.
+#[derive(Clone, Copy, Debug)]
+pub enum Access {
+    Read,
+    Write,
+    Add,
 }
 
 /// An operation that was posted.

@@ -22,6 +22,9 @@ const REGION: usize = 1 << 16;
 const OPS: usize = 400;
 /// Polls after which everything must have ended.
 const BOUND: usize = 20_000;
+/// Messages that the first end has not looked at when the connection ends: more than it takes between two looks for
+/// events of the connection.
+const UNREAD: usize = 100;
 /// Bytes of an injected message that no request carries itself.
 const INJECTED: usize = 700;
 /// How a request ends that the device did not execute (`IBV_WC_WR_FLUSH_ERR`).
@@ -229,7 +232,21 @@ impl Model {
         true
     }
 
-    fn trouble(&mut self, what: Trouble) {
+    /// The first end does not look while the second one sends: what has come is with the device when the connection
+    /// ends.
+    fn send_unread(&mut self) {
+        for _ in 0..UNREAD {
+            self.post(0, Kind::Receive, LONGEST, false);
+            self.post(1, Kind::Send, 16, false);
+            self.poll(1, false);
+        }
+        (0..2 * UNREAD).for_each(|_| self.poll(1, false));
+    }
+
+    fn trouble(&mut self, what: Trouble, unread: bool) {
+        if unread {
+            self.send_unread();
+        }
         self.troubled = Some(what);
         match what {
             Trouble::Close => self.sides[1] = None,
@@ -242,6 +259,9 @@ impl Model {
                 });
                 self.troubled = posted.then_some(what);
             }
+        }
+        if unread {
+            (0..UNREAD).for_each(|_| self.poll(0, true));
         }
     }
 
@@ -379,7 +399,8 @@ fn run(device: &Arc<SimulatedDevice>, seed: u64) -> usize {
             _ => model.begin(&mut random),
         }
         if stop == Some(step) {
-            model.trouble(trouble);
+            let unread = random.chance(500);
+            model.trouble(trouble, unread);
         }
     }
     model.drain();

@@ -79,6 +79,10 @@ impl model::Fabric for Driven {
         true
     }
 
+    fn withdraws(&self) -> bool {
+        true
+    }
+
     fn left(&self, side: &Side, _is_good: bool) -> Option<String> {
         let now =
             ["verbs_requests_now", "verbs_waiting_now", "verbs_slots_now"].map(|name| side.statistic(name));
