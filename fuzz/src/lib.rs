@@ -6,7 +6,8 @@
 //! them. `session`: an endpoint over sockets whose peer has a session with it. `rails`: messages and metadata of
 //! agents. `mxl`: definitions and files of media flows. `efa`: packets of Amazon's protocol. `efa_lane`: two of its
 //! endpoints, and somebody else's packets. `verbs_lane`: two endpoints over RDMA, and a stranger who connects to them.
-//! `verbs_datagrams`: two datagram endpoints over RDMA, and datagrams of anybody.
+//! `verbs_datagrams`: two datagram endpoints over RDMA, and datagrams of anybody. `verbs_connected`: connected
+//! endpoints over RDMA, and a peer of theirs that does anything.
 
 mod efa_lane;
 mod lane;
@@ -15,6 +16,7 @@ mod protocol;
 mod rails;
 mod session;
 mod two;
+mod verbs_connected;
 mod verbs_datagrams;
 mod verbs_lane;
 
@@ -24,6 +26,7 @@ pub use lane::lane;
 pub use protocol::protocol;
 pub use rails::rails;
 pub use session::session;
+pub use verbs_connected::verbs_connected;
 pub use verbs_datagrams::verbs_datagrams;
 pub use verbs_lane::verbs_lane;
 

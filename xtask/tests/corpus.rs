@@ -49,6 +49,13 @@ fn verbs_datagrams() {
 }
 
 #[test]
+fn verbs_connected() {
+    replay("verbs_connected", |name, input| {
+        assert!(targets::verbs_connected(input) > 0, "{name} does nothing")
+    });
+}
+
+#[test]
 fn hints() {
     replay("hints", |_, input| targets::hints(input));
 }
