@@ -96,7 +96,10 @@ impl Lane {
 
     /// The payload of an announced message has moved: what is not read yet is read there.
     pub fn move_transfers(&mut self, op: u64, to: &Source) {
-        let is_of = |end: &End| matches!(end, End::Receive { token, .. } if token.op == op && token.flags & flag::KEPT == 0);
+        let is_of = |end: &End| match end {
+            End::Receive { token, .. } => token.op == op && token.flags & flag::KEPT == 0,
+            End::Access(_) | End::Told(..) => false,
+        };
         for id in self.transfers.ids(|transfer| is_of(&transfer.end)) {
             let Some(Transfer { end: End::Receive { token, .. }, todo, .. }) = self.transfers.get_mut(id)
             else {
