@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::step::{Outcome, Report, answers, cargo, not_run, output, root, run, target_dir};
+use crate::step::{Outcome, Report, answers, cargo, has_target, not_run, output, root, run, target_dir};
 use crate::suite::suite;
 use crate::{StepResult, book, capi, docs, hygiene};
 
@@ -216,10 +216,7 @@ pub fn storms(count: u64) -> StepResult {
 
 /// Compiles for aarch64, where the target is installed.
 pub fn aarch64() -> StepResult {
-    let installed = crate::step::command("rustup").args(["target", "list", "--installed"]).output();
-    let list =
-        installed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    if !list.lines().any(|target| target == AARCH64) {
+    if !has_target(AARCH64) {
         return not_run(
             "aarch64",
             "the target is not installed (rustup target add aarch64-unknown-linux-gnu)",

@@ -1,15 +1,19 @@
-//! Checks of the workspace as a whole: the compiler that it promises, the licences and sources of its dependencies,
-//! dependencies that nobody uses.
+//! Checks of the workspace as a whole: the compiler that it promises, the one error off Linux, the licences and sources
+//! of its dependencies, unused dependencies.
 
 use crate::StepResult;
-use crate::step::{Outcome, Report, answers, cargo, not_run, output, run};
+use crate::step::{Outcome, Report, answers, cargo, command, has_target, not_run, output, run, target_dir};
 
 /// As the workspace's `rust-version`.
 const RUST: &str = env!("CARGO_PKG_RUST_VERSION");
 
+/// A target that the stack does not support.
+const OFF_LINUX: &str = "x86_64-apple-darwin";
+
 /// All of them.
 pub fn check(report: &mut Report) {
     report.add("rust-version", rust_version);
+    report.add("off Linux", off_linux);
     report.add("licences and sources", deny);
     report.add("unused dependencies", machete);
 }
@@ -29,7 +33,27 @@ fn rust_version() -> StepResult {
     // By rustup's cargo, which knows other compilers; the one that runs this does not.
     let args =
         [&*oldest, "check", "--workspace", "--all-targets", "--quiet", "--target-dir", "target/rust-version"];
-    run(crate::step::command("cargo").env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN").args(args))
+    run(command("cargo").env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN").args(args))
+}
+
+/// Off Linux, `ofi` fails with one error that says so, whatever else would not compile there.
+fn off_linux() -> StepResult {
+    if !has_target(OFF_LINUX) {
+        return not_run("off Linux", &format!("rustup has no {OFF_LINUX} (rustup target add {OFF_LINUX})"));
+    }
+    let mut check = cargo(&["check", "--package", "ofi", "--target", OFF_LINUX, "--target-dir"]);
+    let ended = check.arg(target_dir("off-linux")).output().map_err(|error| format!("cargo: {error}"))?;
+    let text = String::from_utf8_lossy(&ended.stderr);
+    match &of_compiler(&text)[..] {
+        [one] if one.contains("ofi needs Linux") => Ok(Outcome::Passed),
+        other => Err(format!("wanted one error, \"ofi needs Linux\", found {other:?}")),
+    }
+}
+
+/// The errors in what cargo printed, without its own summaries.
+fn of_compiler(text: &str) -> Vec<&str> {
+    let errors = text.lines().filter(|line| line.starts_with("error"));
+    errors.filter(|line| !line.starts_with("error: could not compile")).collect()
 }
 
 /// Whether `cargo 1.95.0 (…)` is of version `1.95`.
@@ -66,6 +90,53 @@ mod tests {
         {
             assert_eq!(is_of(told, "1.95"), is, "{told}");
         }
+    }
+
+    #[test]
+    fn cargo_s_summary_is_no_error_of_its_own() {
+        let text = "warning: unused\nerror: ofi needs Linux\n --> lib.rs\nerror[E0425]: no `ppoll`\n\
+                    error: could not compile `ofi-api` (lib) due to 2 previous errors\n";
+        assert_eq!(of_compiler(text), ["error: ofi needs Linux", "error[E0425]: no `ppoll`"]);
+    }
+
+    /// What crates.io and docs.rs show of a crate, and what its licences want in the package.
+    #[test]
+    fn every_crate_that_is_published_tells_what_it_is_and_has_its_licences() {
+        let mut published = 0;
+        for entry in std::fs::read_dir(root().join("crates")).unwrap() {
+            let folder = entry.unwrap().path();
+            let text = std::fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+            let manifest: toml::Table = text.parse().unwrap();
+            let package = manifest["package"].as_table().unwrap();
+            if package.get("publish").and_then(toml::Value::as_bool) == Some(false) {
+                continue;
+            }
+            published += 1;
+            let shown = folder.display();
+            for key in ["description", "repository", "license", "rust-version", "keywords", "categories"] {
+                assert!(package.contains_key(key), "{shown}: {key}");
+            }
+            assert!(
+                package["keywords"].as_array().unwrap().len() <= 5,
+                "{shown}: crates.io takes five keywords"
+            );
+            let docs = package.get("metadata").and_then(|metadata| metadata.get("docs")?.get("rs"));
+            let docs = docs.unwrap_or_else(|| panic!("{shown}: package.metadata.docs.rs"));
+            assert!(
+                docs.get("targets").is_some(),
+                "{shown}: docs.rs would build for systems that are not Linux"
+            );
+            let shows_features = docs.get("all-features").is_some() || docs.get("features").is_some();
+            assert!(shows_features || !manifest.contains_key("features"), "{shown}: docs.rs hides features");
+            let readme = package.get("readme").and_then(toml::Value::as_str).unwrap_or("README.md");
+            assert!(folder.join(readme).is_file(), "{shown}: {readme}");
+            for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
+                let read =
+                    |path: &std::path::Path| std::fs::read_to_string(path.join(licence)).unwrap_or_default();
+                assert_eq!(read(&folder), read(root()), "{shown}: {licence}");
+            }
+        }
+        assert!(published > 15, "{published}");
     }
 
     #[test]

@@ -167,6 +167,12 @@ pub fn output(command: &mut Command) -> Result<String, String> {
     }
 }
 
+/// Whether rustup has the standard library of a target.
+pub fn has_target(target: &str) -> bool {
+    let installed = command("rustup").args(["target", "list", "--installed"]).output();
+    installed.is_ok_and(|list| String::from_utf8_lossy(&list.stdout).lines().any(|line| line == target))
+}
+
 /// Whether a command answers `--version`.
 pub fn answers(program: &str, args: &[&str]) -> bool {
     let status = command(program).args(args).stdout(Stdio::null()).stderr(Stdio::null()).status();

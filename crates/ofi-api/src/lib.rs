@@ -5,6 +5,12 @@
 #![deny(unsafe_code)] // allowed where memory is lent, and where addresses are handed out: `memory`, `completion`, `wait`
 #![warn(missing_debug_implementations)]
 
+// Here and not in `ofi`, whose transports would fail first, with a hundred errors about the system's interface.
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "ofi needs Linux: its transports are built on memfd, pidfd and epoll, and its error numbers are Linux's"
+);
+
 mod address;
 #[cfg(feature = "serde")]
 mod address_serde;
