@@ -1,8 +1,8 @@
-//! Atomic operations: in place through a mapping where the peer grants one and an instruction does it, else executed by
-//! the memory's owner, like the remote accesses of `rma/` and in one order with them.
+//! Atomic operations. An operation runs in place if the peer granted a mapping and one instruction can do it. Otherwise
+//! the owner of the memory executes it, like the remote accesses of `rma/` and in one order with them.
 //!
-//! An operation is executed once: the owner makes sure of room for its answer first, and an initiator that loses a
-//! grant halfway fails the operation instead of beginning again.
+//! An operation is executed once: the owner reserves room for its answer first, and an initiator that loses a grant
+//! halfway fails the operation instead of starting over.
 
 use std::mem::MaybeUninit;
 
@@ -22,10 +22,11 @@ use crate::lane::{Broken, Flow, Lane};
 use crate::op::{Coming, Op};
 use crate::rma::Route;
 
-/// Where the executor is in a command's half of the header word.
+/// Bit offset of the executor in a command's half of the header word.
 const EXECUTOR: u32 = 16;
 
-/// Most bytes of one operation: results fit a reply, operands and comparands a command beside the words.
+/// Most bytes of one operation: its results fit into a reply, its operands and comparands into a command after the
+/// words.
 pub fn size_limit() -> usize {
     const WORDS: usize = 2 + 3 * RMA_IOV_LIMIT;
     let lines = crate::settings::COMMAND_LINES.get().next_power_of_two();
@@ -36,7 +37,7 @@ pub fn size_limit() -> usize {
 /// The limit with command rings of any size.
 const MOST: usize = SHORT_READ;
 
-/// Room for operands, comparands or results of one operation. Never initialised as a whole.
+/// Space for the operands, comparands or results of one operation. Never initialised as a whole.
 #[repr(align(16))]
 struct Scratch(MaybeUninit<[u8; MOST]>);
 
@@ -50,10 +51,10 @@ impl Scratch {
     }
 }
 
-/// The one piece of memory, or a copy of several in `scratch`.
+/// The address of a single piece, or of a copy of several in `scratch`.
 ///
 /// # Safety
-/// The pieces are lent, and have at most [`MOST`] bytes.
+/// The pieces are lent and have at most [`MOST`] bytes.
 unsafe fn joined(pieces: &[Piece], len: usize, scratch: &mut Scratch) -> *const u8 {
     match pieces {
         [] => std::ptr::null(),
@@ -139,8 +140,8 @@ impl Lane {
         Ok(Posted::Pending)
     }
 
-    /// As most are: one piece through its mapping, with one look at the grant. `false` says that nothing happened, and
-    /// that the longer way knows why or does what else it takes.
+    /// The common case: one piece through its mapping, with one check of the grant. `false` means that nothing
+    /// happened; the general path then finds out why, or does what else is needed.
     #[inline]
     fn change_one(&self, common: &mut Common, out: &OutAtomic<'_>) -> bool {
         let [piece] = out.remote else { return false };
@@ -175,7 +176,7 @@ impl Lane {
         changed
     }
 
-    /// Which way it goes: in place only if every element is changed by an instruction.
+    /// Chooses the route: in place only if one instruction changes each element.
     fn route_of(&mut self, common: &Common, atomic: &Atomic<'_>) -> Route {
         if atomic.remote.iter().all(|piece| atomic.executor.is_lock_free(self.place_of(piece))) {
             // Also for reads, since a mapping for writing is only given with both rights.
@@ -187,7 +188,7 @@ impl Lane {
         }
     }
 
-    /// An address in memory that is aligned like the element at this remote address: of the mapping, once there is one.
+    /// An address with the alignment of the element at this remote address: that in the mapping, once there is one.
     fn place_of(&self, piece: &RemotePiece) -> u64 {
         match self.grants.known.get(&piece.key) {
             Some(KeyState::Mapped(granted)) => {
@@ -197,7 +198,7 @@ impl Lane {
         }
     }
 
-    /// Changes memory through the mappings. `false` if a grant was withdrawn before anything was changed.
+    /// Changes memory through the mappings. Returns `false` if a grant was withdrawn before anything changed.
     ///
     /// # Errors
     /// What the owner would answer.
@@ -209,7 +210,7 @@ impl Lane {
         }
         let (mut operands, mut comparands, mut results) = (Scratch::new(), Scratch::new(), Scratch::new());
         let executor = &atomic.executor;
-        // SAFETY: the pieces are lent, and as long as the target, which the limit holds for.
+        // SAFETY: the pieces are lent, and as long as the target, whose length is within the limit.
         let operands = unsafe { joined(atomic.operands, atomic.len, &mut operands) };
         // SAFETY: as above.
         let comparands = unsafe { joined(atomic.comparands, atomic.len, &mut comparands) };
@@ -225,15 +226,15 @@ impl Lane {
                     let old = if old.is_null() { old } else { old.wrapping_add(done) };
                     let (operands, comparands) = (operands.wrapping_add(done), comparands.wrapping_add(done));
                     // SAFETY: `resolve` checked that `run` bytes at `target` are granted for reading and writing, and
-                    // the grant holds now; they are lock-free (`way_of`), so whoever shares them changes them at once.
-                    // Operands, comparands and results have `len` bytes, where the executor wants them.
+                    // the grant holds now; they are lock-free (`route_of`), so whoever shares them changes them at
+                    // once. Operands, comparands and results have `len` bytes, where the executor wants them.
                     unsafe { executor.execute(target, operands, comparands, old, executor.count(run)) };
                 }),
                 _ => false,
             };
             if !holds {
                 self.grants.known.remove(&piece.key);
-                // Beginning again would change the first pieces twice.
+                // Starting over would change the first pieces twice.
                 return if done == 0 { Ok(false) } else { Err(Errno::EKEYREJECTED) };
             }
             done += run;
@@ -279,7 +280,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Starts an operation that waited, or hands it back.
+    /// Starts an operation that waited, or returns it.
     pub fn move_atomic<H: Host<Shm>>(
         &mut self,
         common: &mut Common,
@@ -341,7 +342,7 @@ impl Lane {
         if len == 0 || len > MOST || payload != arrays * len {
             return Err(Broken);
         }
-        // The peer could change the ring's bytes while they are used: one copy, each byte read once.
+        // The peer could change the ring's bytes during use: make one copy, which reads each byte once.
         let (mut operands, mut comparands, mut results) = (Scratch::new(), Scratch::new(), Scratch::new());
         if executor.takes_operands() {
             // SAFETY: the record has `len` bytes of operands, and so has the scratch.
@@ -366,7 +367,7 @@ impl Lane {
             return Ok(Flow::Next);
         }
         let Some(link) = self.link_mut() else { return Ok(Flow::Next) };
-        // Room for the answer first: the operation must not be executed again for want of it.
+        // Reserve room for the answer first: a lack of it must not make the operation run again.
         let Ok(mut slot) = link.replies.reserve(8 + len) else { return Ok(Flow::Stop) };
         let who = accessor(common, host, peer);
         // SAFETY: as above, and the results have room for `len` bytes.
@@ -390,7 +391,7 @@ impl Lane {
     }
 }
 
-/// What is kept of an operation that the peer executes: where the results go, if there are any.
+/// The state of an operation that the peer executes: the destination of its results, if any.
 fn commanded(results: Box<[Piece]>, len: usize) -> Op {
     if results.is_empty() {
         Op::Write(Payload::owned(Box::default()), None)

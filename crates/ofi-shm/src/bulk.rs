@@ -1,5 +1,5 @@
-//! Large payloads: streamed in parts through a ring of their own, so that the sender's copy in and the receiver's copy
-//! out run at the same time.
+//! Large payloads. They are streamed in parts through a ring of their own, so that the sender's copy in and the
+//! receiver's copy out overlap.
 //!
 //! Two copies beat one call of process_vm_readv here at every size up to 1 MiB, and 17 GB/s beat 8 for 1 MiB of
 //! ordinary pages: a system call that walks page tables costs more than a second pass through the cache (measured on a
@@ -26,12 +26,12 @@ use crate::pair::lines;
 use crate::settings::BULK_LINES;
 use crate::sys::{self, Mapping};
 
-/// Parts that one poll takes, or puts in, at most: while both ends keep pace there would be no end of them, and the
+/// Most parts that one poll takes or adds. Without a limit, two ends that keep pace would never stop, while the
 /// application and the other peers wait.
 const TURN: usize = 64;
 
 impl Lane {
-    /// Makes the ring for large payloads and tells the peer.
+    /// Creates the ring for large payloads and announces it to the peer.
     fn open_bulk(&mut self, common: &Common) -> Result<()> {
         let Some(link) = &self.link else { return Ok(()) };
         let Some(up) = &link.up else { return Ok(()) };
@@ -51,7 +51,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Takes the peer's ring for large payloads into use.
+    /// Attaches the peer's ring for large payloads.
     ///
     /// # Errors
     /// `FI_EINVAL` for a ring of impossible size.
@@ -66,7 +66,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Moves what is being streamed into the ring, as far as there is room.
+    /// Copies streamed payloads into the ring while there is room.
     ///
     /// # Errors
     /// [`Broken`] if the peer claims to have read what was never written.
@@ -118,11 +118,12 @@ impl Lane {
         Ok(())
     }
 
-    /// A stream is in the ring to its last byte.
+    /// The last byte of a stream is in the ring.
     fn streamed<H: Host<Shm>>(&mut self, common: &Common, host: &mut H, stream: &Stream) {
         match &stream.source {
             &Streamed::Message(op) => {
-                // Transmit-complete: the bytes no longer depend on this process. With confirmation the peer ends it.
+                // Transmit-complete: the bytes no longer depend on this process. With confirmation, the peer's answer
+                // completes it.
                 if !matches!(host.op(self.peer, op), Some(Op::Message { confirm: true, .. })) {
                     self.finish(host, op, Ok(()));
                 }
@@ -135,7 +136,7 @@ impl Lane {
         }
     }
 
-    /// The memory of a stream is not there any more: its registration was closed, or its operation ended.
+    /// Ends a stream whose memory is gone: its registration was closed, or its operation ended.
     fn break_off(&mut self, common: &mut Common, errno: Errno) {
         let Some(stream) = self.bulk.streams.pop_front() else { return };
         if let Streamed::Read(_) = stream.source {
@@ -144,10 +145,10 @@ impl Lane {
         }
     }
 
-    /// Takes the parts that have come.
+    /// Takes the parts that have arrived.
     ///
     /// # Errors
-    /// [`Broken`] for a part that was not asked for.
+    /// [`Broken`] for a part that was not requested.
     pub fn take_parts<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
         let mut taken = false;
         for _ in 0..TURN {

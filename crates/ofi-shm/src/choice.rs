@@ -1,18 +1,18 @@
-//! Which of two ways large messages of a peer take, by measurement.
+//! Chooses the path of a peer's large messages by measurement.
 //!
-//! For each class of sizes (a power of two) both ways are tried, and then the faster one is taken. The other is tried
-//! again now and then, more rarely the longer it keeps losing: memory in huge pages, another core or another program
-//! beside this one change the answer. A measurement is the time in which one message came, from the end of the one
-//! before if that came the same way: `single/` sees to it that different ways do not overlap.
+//! Each size class (a power of two) tries both paths and then uses the faster one. The slower one is tried again now
+//! and then, less often the longer it keeps losing: huge pages, another core or a competing program change the answer.
+//! A measurement is the time that one message took, counted from the end of the previous one if that used the same
+//! path; `single/` makes sure that different paths do not overlap.
 
 use std::time::Duration;
 
-/// How a payload comes.
+/// The path of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
     /// In parts through the bulk ring.
     Ring = 0,
-    /// Straight from memory to memory.
+    /// Directly from memory to memory.
     Single = 1,
 }
 
@@ -27,30 +27,29 @@ impl Path {
 
 /// Size classes: 2^12 and below, up to 2^31 and above.
 const CLASSES: usize = 20;
-/// Messages by which each way is tried at first, and again. The first of them is not counted: it makes a ring, or
-/// faults pages in.
+/// Messages of a trial of either path. The first is not counted: it creates a ring or faults pages in.
 const TRIAL: u32 = 4;
-/// Messages between two trials of the way that loses: at first, and at most. A trial that loses by half costs a
-/// thousandth then.
+/// Messages between two trials of the slower path: initially, and at most. With the latter, a trial of a path that
+/// takes twice as long costs a thousandth.
 const SELDOM: u32 = 64;
 const HARDLY_EVER: u32 = 4096;
-/// A way has to be better by this much to replace the other: measurements are noisy.
+/// A path must be better by this factor to replace the other, because measurements are noisy.
 const MARGIN: f32 = 0.95;
 
-/// What is known of one class of sizes.
+/// What is known about one size class.
 #[derive(Clone, Copy, Debug)]
 struct Class {
-    /// The way that is taken.
+    /// The current path.
     path: Path,
-    /// Nanoseconds for a byte, each way; 0 before any measurement.
+    /// Nanoseconds per byte on each path; 0 before the first measurement.
     cost: [f32; 2],
-    /// Messages left of the trial that runs, of `way.other()` if `settled`, else of `way`.
+    /// Messages left in the current trial: of `path.other()` if `settled`, else of `path`.
     trial: u32,
     /// Both have been tried.
     settled: bool,
     /// Measurements left out since the trial began.
     skipped: bool,
-    /// Messages until the next trial, and what that counts down from.
+    /// Messages until the next trial, and the interval that this counts down from.
     until: u32,
     interval: u32,
 }
@@ -81,7 +80,7 @@ fn class_of(len: usize) -> usize {
 }
 
 impl Choice {
-    /// Which way a message of `len` bytes comes.
+    /// Chooses the path of a message of `len` bytes.
     pub fn choose(&mut self, len: usize) -> Path {
         let class = &mut self.classes[class_of(len)];
         if !class.settled {
@@ -111,13 +110,13 @@ impl Choice {
         class.path
     }
 
-    /// A message of `len` bytes came this way in `took`.
+    /// Records that a message of `len` bytes took `took` on this path.
     pub fn measured(&mut self, path: Path, len: usize, took: Duration) {
         let class = &mut self.classes[class_of(len)];
         let on_trial = if class.settled { class.path.other() == path } else { class.path == path };
         if on_trial && !class.skipped {
             class.skipped = true;
-            class.cost[path as usize] = 0.0; // what it cost long ago says little
+            class.cost[path as usize] = 0.0; // an old cost says little
             return;
         }
         let sample = (took.as_nanos() as f32 / len.max(1) as f32).max(f32::MIN_POSITIVE);
@@ -125,13 +124,13 @@ impl Choice {
         *cost = match *cost {
             0.0 => sample,
             known if on_trial => (known + sample) / 2.0,
-            // What happens beside (another program had the core) makes samples long and never short.
+            // Outside events (another program had the core) make samples longer, never shorter.
             known => known + (sample.min(2.0 * known) - known) / 8.0,
         };
         class.decide();
     }
 
-    /// A message of `len` bytes could not come straight, and had to come through the ring.
+    /// Records that a message of `len` bytes could not be copied directly and came through the ring.
     pub fn failed(&mut self, len: usize) {
         let class = &mut self.classes[class_of(len)];
         (class.path, class.trial, class.settled) = (Path::Ring, 0, true);
@@ -141,7 +140,7 @@ impl Choice {
 }
 
 impl Class {
-    /// Takes the way that is cheaper now.
+    /// Switches to the path that is cheaper now.
     fn decide(&mut self) {
         if !self.settled {
             return;
@@ -165,7 +164,7 @@ mod tests {
 
     const LEN: usize = 1 << 20;
 
-    /// Moves `count` messages at these costs (nanoseconds for a byte); how many went straight.
+    /// Moves `count` messages at these costs (nanoseconds per byte). Returns how many were copied directly.
     fn run(choice: &mut Choice, count: usize, costs: [f32; 2]) -> usize {
         let mut single = 0;
         for _ in 0..count {

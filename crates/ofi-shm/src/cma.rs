@@ -1,14 +1,14 @@
-//! Copies straight between the memories of two processes: process_vm_readv and process_vm_writev, which the kernel
-//! allows to whoever may ptrace the other.
+//! Direct copies between the memories of two processes by process_vm_readv and process_vm_writev, which the kernel
+//! allows to a process that may ptrace the other.
 //!
-//! They name a process by its number, and numbers are given away again. So an endpoint that lets its peers copy has a
-//! [`TokenPage`] at a random address, which no child inherits, and which goes with the endpoint and with the program.
-//! Every call begins there: a read takes the page's nonce along, a write puts a word into it first. The kernel looks
-//! the process up once for a call, works through the addresses in their order, and stops at the first that is not
-//! mapped (process_vm_readv(2)). So the answer comes from the memory that was meant, and a process that merely has the
-//! number now is found out before a byte is written or believed. A look at a pidfd before the call could not say that.
+//! The calls name a process by its pid, and pids are reused. Therefore an endpoint that lets its peers copy has a
+//! [`TokenPage`] at a random address, which no child inherits and which disappears with the endpoint or the program.
+//! Every call begins there: a read also reads the page's nonce, and a write first writes a word into the page. The
+//! kernel looks the process up once for a call, works through the addresses in their order, and stops at the first that
+//! is not mapped (process_vm_readv(2)). So the answer comes from the intended memory, and a process that merely has the
+//! same pid is detected before a byte is written or trusted. Checking a pidfd before the call would leave a race.
 //!
-//! Addresses are numbers here: what a peer tells concerns nothing but its own memory.
+//! Addresses are plain numbers here: those that a peer sends refer to its own memory only.
 
 use std::io;
 use std::ptr::NonNull;
@@ -20,14 +20,14 @@ use crate::sys::{self, Mapping};
 
 /// Bytes of a token page.
 const PAGE: usize = 4096;
-/// Where in it writers put their word; nobody reads it.
+/// Offset of the word that writers write; nobody reads it.
 const SCRATCH: u64 = 64;
-/// Ranges in one call, the token's aside: as many as an operation has pieces.
+/// Ranges in one call besides the token's: as many as an operation has pieces.
 pub const RANGES: usize = 8;
-/// Tries to find a free place for a token page.
+/// Attempts to find a free address for a token page.
 const TRIES: usize = 8;
 
-/// A page of this process that tells it from others.
+/// A page that identifies this process.
 #[derive(Debug)]
 pub struct TokenPage {
     base: NonNull<u8>,
@@ -56,7 +56,7 @@ impl TokenPage {
             .find_map(|_| map(random(), libc::MAP_FIXED_NOREPLACE))
             .or_else(|| map(0, 0))
             .and_then(|base| NonNull::new(base.cast::<u8>()))?;
-        // SAFETY: the range was just mapped. Without the advice the page would not tell a child from its parent.
+        // SAFETY: the range was just mapped. Without the advice a child would have the page too.
         if unsafe { libc::madvise(base.as_ptr().cast(), PAGE, libc::MADV_DONTFORK) } < 0 {
             // SAFETY: as above.
             unsafe { libc::munmap(base.as_ptr().cast(), PAGE) };
@@ -83,7 +83,7 @@ impl Drop for TokenPage {
     }
 }
 
-/// What a process tells its peers of a [`TokenPage`]; `page` 0: it lets nobody copy.
+/// What a process tells its peers about its [`TokenPage`]. `page` 0 means that nobody may copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Token {
     /// Its address there.
@@ -92,11 +92,11 @@ pub struct Token {
     pub nonce: u64,
 }
 
-/// Why a copy did not happen, or not whole.
+/// Why a copy did not happen, or only in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It never will: forbidden (EPERM, ENOSYS, and whatever a filter of system calls answers), or the process is gone,
-    /// or is another one.
+    /// No copy will ever work: the call is forbidden (EPERM, ENOSYS, or the error of a system call filter), or the
+    /// process is gone or is another one.
     Denied,
     /// Not this memory.
     Memory,
@@ -126,7 +126,7 @@ impl Ranges {
 /// A process whose memory is copied from or to.
 #[derive(Clone, Copy, Debug)]
 pub struct Remote {
-    /// Its number, as the kernel told it with the credentials of its socket; 0 if it cannot be seen from here.
+    /// Its pid, from the credentials of its socket; 0 if the process is not visible from here.
     pub pid: i32,
     /// Identifies the process.
     pub token: Token,
@@ -213,7 +213,8 @@ impl Remote {
             Ok(moved) if moved == size_of::<u64>() + here.bytes => Ok(()),
             Ok(_) => Err(Fault::Memory),
             Err(_) => match io::Error::last_os_error().raw_os_error() {
-                // EFAULT says that not even the token's page is there: after it, there would be a number of bytes.
+                // EFAULT means that the token's page is missing: a fault after it would have returned a number of
+                // bytes.
                 Some(libc::ENOMEM | libc::EINTR) => Err(Fault::Memory),
                 _ => Err(Fault::Denied),
             },
@@ -231,7 +232,7 @@ pub fn word(memory: &Mapping, offset: usize) -> &AtomicU64 {
 mod tests {
     use super::*;
 
-    /// This process, as a peer sees it; `None` where it may not even copy from itself.
+    /// This process as a peer sees it. `None` if it may not even copy from itself.
     fn this(page: &TokenPage) -> Option<Remote> {
         let remote = Remote { pid: std::process::id() as i32, token: page.token() };
         remote.may_read().then_some(remote)
@@ -268,7 +269,7 @@ mod tests {
         let gone = TokenPage::new().unwrap().token();
         let mut memory = [7u8; 64];
         let mut from = [9u8; 64];
-        // As if the process of `gone` had ended, and this one had its number.
+        // As if the process of `gone` had ended and this one had its pid.
         let stranger = Remote { token: gone, ..remote };
         assert!(!stranger.may_read() && !stranger.may_write());
         // SAFETY: both arrays live here, and nothing else refers to them.
@@ -276,7 +277,7 @@ mod tests {
             unsafe { stranger.write([range(&mut memory)].into_iter(), [range(&mut from)].into_iter()) };
         assert!(written.is_err());
         assert_eq!(memory, [7; 64]);
-        // A page at the same place with another nonce: not believed.
+        // A page at the same address with another nonce is rejected.
         let forged = Remote { token: Token { nonce: page.token().nonce ^ 1, ..page.token() }, ..remote };
         assert!(!forged.may_read());
     }

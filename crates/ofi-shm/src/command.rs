@@ -1,5 +1,5 @@
-//! What the records in the rings mean. The half of a header word that belongs to the ring's user is a kind and flags;
-//! a body is words of 8 bytes in the host's byte order, then payload.
+//! The format of the records in the rings. The user's half of a header word holds a kind and flags. A body consists of
+//! words of 8 bytes in the host's byte order, then the payload.
 //!
 //! ```text
 //! commands  Message   [op] [tag] [data] payload          arrived whole; op: tell when it is taken
@@ -64,7 +64,7 @@ pub mod flag {
     pub const DATA: u32 = 1 << 9;
     /// A `Message` or `Announce` whose sender waits for `Done`, once it is in a buffer of the receiver.
     pub const CONFIRM: u32 = 1 << 10;
-    /// The payload is kept by the sender's library; its operation is over.
+    /// The sender's library keeps the payload; the operation is complete.
     pub const KEPT: u32 = 1 << 11;
     /// An `Announce`, `WriteLong` or `Offer` whose payload is one piece of the sender's memory that the receiver may
     /// read: `key` is where in its pair memory the sender says that it still is (`layout::pair::LENT`), and `offset`
@@ -94,7 +94,7 @@ pub const fn rx_of(high: u32) -> RxName {
 /// Bytes before the payload of a part, so that the payload starts on a cache line.
 pub const PART_HEADER: usize = 56;
 
-/// Reads the words at the front of a body that a peer may be changing: each word is read once.
+/// Reads the words at the start of a body that a peer may change concurrently. Each word is read once.
 pub struct Words {
     at: *const u8,
     left: usize,
@@ -122,7 +122,7 @@ impl Words {
         Some(word)
     }
 
-    /// Leaves so many words out, as far as they are there.
+    /// Skips up to `count` words.
     #[inline]
     pub fn skip(&mut self, words: usize) {
         let bytes = words.saturating_mul(8).min(self.left);
@@ -130,14 +130,14 @@ impl Words {
         self.left -= bytes;
     }
 
-    /// What is left: the payload.
+    /// The rest: the payload.
     #[inline]
     pub const fn rest(&self) -> (*const u8, usize) {
         (self.at, self.left)
     }
 }
 
-/// Writes words at the front of a body.
+/// Writes words at the start of a body.
 pub struct Writer {
     at: *mut u8,
 }

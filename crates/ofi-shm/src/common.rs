@@ -1,4 +1,4 @@
-//! What all lanes of an endpoint have in common.
+//! Shared state of all lanes of an endpoint.
 
 use std::sync::Arc;
 
@@ -18,12 +18,12 @@ pub struct Common {
     pub helper: Arc<Helper>,
     /// Longest payload that travels inside a command.
     pub eager: usize,
-    /// Bytes kept for receivers that are out of room, and how many may be.
+    /// Bytes kept for receivers that are out of room, and their limit.
     pub kept: usize,
     pub kept_limit: usize,
     /// A remote access must not overtake a message sent before it (`FI_ORDER_WAS`, `FI_ORDER_RAS`).
     pub strict: bool,
-    /// Whether large messages may be copied from memory to memory, and from which size on.
+    /// Whether large messages may be copied directly, and from which size on.
     pub single: SingleCopy,
     pub single_size: usize,
     pub counts: Counts,
@@ -34,7 +34,7 @@ pub fn eager() -> usize {
     ofi_ring::record::max_body(crate::settings::COMMAND_LINES.get().next_power_of_two()) - 24
 }
 
-/// What people may read about the lanes.
+/// Statistics of the lanes.
 #[derive(Default)]
 pub struct Counts {
     pub eager: u64,
@@ -56,7 +56,7 @@ pub struct Counts {
     pub ring_full: u64,
 }
 
-/// A peer of the endpoint, as one that accesses memory here.
+/// A peer of the endpoint as an accessor of local memory.
 #[inline]
 pub fn accessor<'a, H: Host<Shm>>(common: &'a Common, host: &'a H, peer: Peer) -> Accessor<'a> {
     Accessor { auth: &common.shared.auth, peer: host.address(peer) }
@@ -74,7 +74,7 @@ pub fn full(common: &mut Common, error: ReserveError) -> Error {
             Errno::EMSGSIZE,
             "a command exceeds a quarter of its ring; raise FI_SHM_COMMAND_LINES",
         ),
-        // The peer claims to have read what was never written. The lane is given up at the next poll.
+        // The peer claims to have read more than was written. The next poll gives up the lane.
         ReserveError::Corrupt => Error::AGAIN,
     }
 }

@@ -1,11 +1,11 @@
-//! What the helper must know of a connected endpoint (`FI_EP_MSG`): only the one peer is let in.
+//! What the helper knows about a connected endpoint (`FI_EP_MSG`), which admits a single peer.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Packets that an endpoint takes in before it looks at them. Only a hostile peer sends more.
+/// Packets that are queued before the endpoint reads them. Only a hostile peer sends more.
 const PACKETS: usize = 64;
 
-/// See the module. Sockets go by their names.
+/// See the module. Sockets are identified by their names.
 #[derive(Default)]
 pub struct Connected(Mutex<Inner>);
 
@@ -13,9 +13,9 @@ pub struct Connected(Mutex<Inner>);
 struct Inner {
     /// The one peer.
     admitted: Option<Vec<u8>>,
-    /// Whose end has to be noticed, before the peer's process is watched.
+    /// The peer whose end must be noticed before its process is watched.
     watched: Option<Vec<u8>>,
-    /// Packets that the endpoint has not taken.
+    /// Packets that the endpoint has not taken yet.
     waiting: usize,
 }
 
@@ -24,7 +24,7 @@ impl Connected {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether `peer` may be met.
+    /// Whether `peer` may connect.
     pub fn admits(&self, peer: &[u8]) -> bool {
         self.inner().admitted.as_deref() == Some(peer)
     }
@@ -39,23 +39,23 @@ impl Connected {
         self.inner().admitted.clone()
     }
 
-    /// Admits nobody any more, and watches nobody.
+    /// Stops admitting and watching anybody.
     pub fn shut_out(&self) {
         let mut inner = self.inner();
         (inner.admitted, inner.watched) = (None, None);
     }
 
-    /// Has the end of `peer` noticed, before its process is watched; or of nobody.
+    /// Watches for the end of `peer`, or of nobody, before its process is watched.
     pub fn watch(&self, peer: Option<Vec<u8>>) {
         self.inner().watched = peer;
     }
 
-    /// Whose end has to be noticed.
+    /// The peer whose end must be noticed.
     pub fn watched(&self) -> Option<Vec<u8>> {
         self.inner().watched.clone()
     }
 
-    /// Notices the end of `peer` no more.
+    /// Stops watching for the end of `peer`.
     pub fn unwatch(&self, peer: &[u8]) {
         let mut inner = self.inner();
         if inner.watched.as_deref() == Some(peer) {
@@ -63,7 +63,7 @@ impl Connected {
         }
     }
 
-    /// Makes room for a packet that the endpoint is to take, if there is any.
+    /// Reserves room for a packet for the endpoint, if there is any.
     pub fn begin_packet(&self) -> bool {
         let mut inner = self.inner();
         let fits = inner.waiting < PACKETS;

@@ -1,13 +1,13 @@
-//! Datagrams between the helper threads of two processes: how two endpoints meet, and what they pass as descriptors.
+//! Datagrams between the helper threads of two processes: they introduce two endpoints and pass descriptors.
 //!
-//! Every message is an array of words in the host's byte order (both ends are on this host). What comes in is checked
-//! here; a message that does not parse is dropped and counted by the helper.
+//! Every message is an array of words in the host's byte order (both ends are on this host). Incoming messages are
+//! checked here; the helper drops and counts those that do not parse.
 
 use ofi_core::auth::Proof;
 
 use crate::cma::Token;
 
-/// Version of everything that two processes share: this file, `layout.rs` and `command.rs`.
+/// Version of all formats that two processes share: this file, `layout.rs` and `command.rs`.
 pub const VERSION: u64 = 5;
 /// First word of every message.
 const MAGIC: u64 = u64::from_le_bytes(*b"ofi-shm\0") ^ VERSION << 56;
@@ -18,31 +18,31 @@ pub const MAX_BYTES: usize = 24 + ofi_core::transport::MAX_PACKET;
 const PACKET: u64 = u64::from_le_bytes(*b"ofi-shm\0") ^ (VERSION | 1 << 7) << 56;
 const WORDS: usize = 10;
 
-/// What an endpoint tells of itself to a peer. Descriptors with it: its pair memory for this peer, its endpoint memory,
-/// its doorbell memory, and, with `wakes`, its eventfd.
+/// An endpoint's introduction to a peer. Its descriptors are the pair memory for this peer, the endpoint memory, the
+/// doorbell memory and, with `wakes`, the eventfd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Introduction {
     /// Chosen at random when the endpoint was enabled.
     pub incarnation: u64,
     /// Lines of the ring of commands in the pair memory.
     pub command_lines: u32,
-    /// Which hint byte of its doorbell memory the peer shall use.
+    /// The hint byte of its doorbell memory that the peer uses.
     pub hint: u32,
-    /// Whether an eventfd comes along.
+    /// Whether an eventfd is attached.
     pub wakes: bool,
-    /// Shows that it has its authorization key: about [`greeting`].
+    /// Proof of its authorization key, over [`greeting`].
     pub proof: Proof,
-    /// How its process is told from others by whoever copies from or to its memory, if it lets peers do that.
+    /// Identifies its process to peers that copy from or to its memory, if it permits that.
     pub token: Token,
 }
 
-/// What the proof of an introduction is about: nobody but its receiver, and for this incarnation of its sender only,
-/// takes it.
+/// The text that the proof of an introduction covers: only its receiver accepts it, and only for this incarnation of
+/// its sender.
 pub fn greeting<'a>(welcome: bool, from: &'a [u8], to: &'a [u8], incarnation: &'a [u8]) -> [&'a [u8]; 4] {
     [if welcome { b"shm welcome" } else { b"shm hello" }, from, to, incarnation]
 }
 
-/// What the proof of a packet of connection management is about.
+/// The text that the proof of a connection management packet covers.
 pub fn errand<'a>(from: &'a [u8], to: &'a [u8], packet: &'a [u8]) -> [&'a [u8]; 4] {
     [b"shm packet", from, to, packet]
 }
@@ -60,32 +60,32 @@ pub enum Message {
     Wake,
     /// The sender's bulk memory, with its descriptor.
     Bulk { incarnation: u64, lines: u32 },
-    /// The sender wants to map the memory behind `key`, for writing too with `write`.
+    /// The sender asks to map the memory behind `key`; with `write`, for writing too.
     Request { incarnation: u64, key: u64, write: bool },
-    /// The answer: with the descriptor if `len` is not 0.
+    /// The answer, with the descriptor if `len` is not 0.
     Grant { incarnation: u64, key: u64, grant: Terms },
-    /// The sender has another authorization key than this incarnation of the receiver, or, with 0, than whoever sent it
-    /// a packet of connection management.
+    /// The sender's authorization key differs from that of this incarnation of the receiver, or, with 0, from that of
+    /// the sender of a connection management packet.
     Rejected { incarnation: u64 },
 }
 
 /// The terms of a grant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Terms {
-    /// Bytes that may be accessed; 0 if the memory cannot be mapped, and access has to be asked for.
+    /// Bytes that may be accessed; 0 if the memory cannot be mapped and the owner must execute accesses.
     pub len: u64,
-    /// What stands for the address of the first byte in remote operations.
+    /// The address that names the first byte in remote operations.
     pub base: u64,
-    /// Where to look whether the grant still holds.
+    /// The slot that says whether the grant still holds.
     pub slot: u32,
-    /// And what to find there.
+    /// The value of that slot while it holds.
     pub generation: u32,
     /// Whether it may be mapped for writing.
     pub write: bool,
 }
 
 impl Message {
-    /// As words.
+    /// Encodes it as words.
     pub fn encode(&self) -> Vec<u8> {
         let words: Vec<u64> = match *self {
             Self::Hello(who) => introduction(1, &who),
@@ -103,7 +103,7 @@ impl Message {
         std::iter::once(MAGIC).chain(words).flat_map(u64::to_ne_bytes).collect()
     }
 
-    /// From words. `None` for anything that [`Message::encode`] does not make.
+    /// Decodes words. `None` for anything that [`Message::encode`] does not produce.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         if bytes.len() > MAX_MESSAGE || !bytes.len().is_multiple_of(8) {
             return None;

@@ -1,11 +1,11 @@
-//! How a process of this host learns, at once and without the application's help, that an endpoint of another transport
-//! can be met over shared memory, or a passive one be asked there: an abstract UNIX socket named after its address in
-//! shared memory.
+//! Tells a process of this host, immediately and without the peer application's help, that an endpoint of another
+//! transport is reachable over shared memory, or that a passive one accepts requests there. The means is an abstract
+//! UNIX socket named after the endpoint's address in shared memory.
 //!
-//! Connecting to it answers three things. It is there: so the endpoint lives in the same network namespace, which
-//! abstract sockets belong to, and which says whose address it is. It listens: so its owner met no obstacle, and wants
-//! to be met. And the kernel tells whose process listens (`SO_PEERCRED`): somebody else's is not to be believed.
-//! Nothing is sent.
+//! A connection attempt answers three questions. If the socket exists, the endpoint lives in the same network
+//! namespace, to which abstract sockets belong and in which the address is unique. If it listens, its owner met no
+//! obstacle and accepts peers. The kernel names the owner (`SO_PEERCRED`): a socket of another user is ignored. Nothing
+//! is sent.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -21,9 +21,9 @@ use crate::sys;
 
 pub use crate::name::is_local;
 
-/// How the names begin; the address follows, without its scheme.
+/// Prefix of the names; the address follows without its scheme.
 const PREFIX: &str = "ofi-near/";
-/// The user that the kernel names where the true one has no number in this user namespace.
+/// The user id that the kernel reports for users who have none in this user namespace.
 const NOBODY: u32 = 65_534;
 
 /// An endpoint's door, open until it is dropped.
@@ -51,7 +51,7 @@ impl Door {
     /// Opens the door of the endpoint at `near`.
     ///
     /// # Errors
-    /// `FI_EADDRINUSE` if somebody has the name; `FI_EMFILE`.
+    /// `FI_EADDRINUSE` if the name is taken; `FI_EMFILE`.
     pub fn open(near: &Address) -> Result<Self> {
         let (name, socket) = (name(near)?, unix::socket(SocketType::STREAM)?);
         if !unix::bind(&socket, name.as_bytes())? {
@@ -67,22 +67,22 @@ impl Door {
 impl Drop for Door {
     fn drop(&mut self) {
         self.helper.leave(self.socket.as_raw_fd());
-        // Closed for everybody at once, also where the helper holds on to it for a moment.
+        // This closes it immediately, even if the helper still holds a reference.
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 }
 
-/// Who listens at a door: `None` if nobody does, or too many are knocking.
+/// The process that listens at a door. `None` if nobody does, or if its backlog is full.
 fn listener(near: &Address) -> Option<Credentials> {
     let (name, socket) = (name(near).ok()?, unix::socket(SocketType::STREAM).ok()?);
     unix::connect(&socket, name.as_bytes()).ok().filter(|there| *there)?;
     unix::peer(&socket)
 }
 
-/// Whether the endpoint at `near` is one of this user's on this host, and to be met over shared memory.
+/// Whether the endpoint at `near` belongs to this user on this host and is reachable over shared memory.
 ///
-/// A door's socket may have been inherited by a child, which does not answer for it: so its process has to live. One of
-/// another process namespace has no number here, and is believed.
+/// A child may have inherited a door's socket without serving it, so the process itself must be alive. A process of
+/// another pid namespace has no pid here and is trusted.
 pub fn is_open(near: &Address) -> bool {
     let Some(who) = listener(near) else { return false };
     who.uid == effective_user() && who.uid != NOBODY && !sys::has_ended(who.pid)
@@ -118,7 +118,7 @@ mod tests {
         let _door = Door::open(&address(3)).unwrap();
         for _ in 0..20_000 {
             while !is_open(&address(3)) {
-                std::thread::yield_now(); // those who tend it are behind
+                std::thread::yield_now(); // its owner is behind
             }
         }
     }

@@ -1,4 +1,4 @@
-//! How operations of a lane end, and how the lane does: its peer has closed, died, or broken the protocol.
+//! The end of a lane's operations, and of the lane itself: its peer has closed, died, or broken the protocol.
 
 use ofi_api::Errno;
 use ofi_core::slots::{SlotId, Slots};
@@ -13,13 +13,12 @@ use crate::lane::link::Link;
 use crate::layout::wish;
 use crate::op::{Coming, Op};
 
-/// Rounds of the helper after which a whole one lies in between: the first was perhaps under way, and the last has been
+/// Rounds of the helper that contain at least one whole round: the first may already be under way, and the last is
 /// counted before it reads.
 const WHOLE_ROUND: u64 = 3;
 
 impl Lane {
-    /// The peer has ended: fails everything that this end still asks of it. What the peer sent before is still
-    /// delivered.
+    /// The peer has ended: fails all operations that await it. What the peer sent before is still delivered.
     pub fn end<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) {
         self.end.gone = true;
         self.settle_reads();
@@ -36,20 +35,20 @@ impl Lane {
             common.kept -= self.back_pressure.kept.remove(id).map_or(0, |bytes| bytes.len());
         }
         if !self.bulk.input.as_mut().is_some_and(BulkIn::has_input) {
-            // What it was writing when it ended stays unfinished, and holds up nothing behind it.
+            // Its unfinished write is abandoned and blocks nothing after it.
             self.served.writes = Slots::default();
             self.served.serving = 0;
         }
     }
 
-    /// Whether the peer says in its memory that it has closed.
+    /// Whether the peer's memory says that it has closed.
     pub fn is_closed(&self) -> bool {
         self.up().is_some_and(|up| up.wish() == wish::CLOSED)
     }
 
-    /// Whether the end that was seen in the peer's memory may be told. That memory is faster than the helper, which may
-    /// not have attached other peers of the process that sent something before: the end of a connection waits until it
-    /// has gone once through all sockets. Its goodbye does too.
+    /// Whether an end that was seen in the peer's memory may be reported. That memory is faster than the helper, which
+    /// may not have attached other peers of the process that sent something earlier. Therefore the end of a connection,
+    /// like a goodbye, waits until the helper has read all sockets once.
     pub fn may_tell_of_end(&mut self, common: &Common) -> bool {
         if common.shared.connection.is_none() {
             return true;
@@ -74,7 +73,7 @@ impl Lane {
         matches!(up.commands.peek(), Ok(Some(_)))
     }
 
-    /// An operation of this end has ended at the peer.
+    /// The peer has completed an operation of this end.
     pub fn ended<H: Host<Shm>>(
         &mut self,
         common: &mut Common,
@@ -97,7 +96,7 @@ impl Lane {
         }
     }
 
-    /// An operation of this end has ended here.
+    /// Completes an operation of this end.
     pub fn finish<H: Host<Shm>>(&mut self, host: &mut H, id: SlotId, result: Result<(), Errno>) {
         if let Some(op) = host.finish(self.peer, id, result) {
             self.initiated.outstanding -= 1;
@@ -111,7 +110,7 @@ impl Lane {
             Op::Confirm => {}
             Op::Message { payload, lend, .. } | Op::Write(payload, lend) => {
                 payload.keep();
-                *lend = None; // the peer reads what is lent no more, and has the copy sent
+                *lend = None; // the peer stops reading it and is sent the copy
             }
             Op::Read { pieces, coming, .. } => {
                 *pieces = Box::default();
@@ -119,7 +118,7 @@ impl Lane {
                     *coming = Coming::Unwanted;
                 }
             }
-            // It has not begun, and never will.
+            // It has not started and never will.
             Op::Parked => {
                 let before = self.parked.queue.len();
                 self.parked.queue.retain(|parked| parked.access() != Some(id));
@@ -131,9 +130,9 @@ impl Lane {
         true
     }
 
-    /// Gives everything up: the peer is gone, or not to be talked to any more.
+    /// Gives everything up: the peer is gone or excluded.
     pub fn lose<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H, errno: Errno) {
-        // Before anything ends: the peer may be writing into a receive, or reading what is sent.
+        // Do this before anything completes: the peer may be writing into a receive or reading a send.
         self.close_copies(crate::single::deadline());
         common.counts.lost += 1;
         for id in self.back_pressure.kept.ids(|_| true) {

@@ -1,9 +1,9 @@
-//! What is negotiated of an endpoint, as far as this transport goes.
+//! The negotiated properties of an endpoint that concern this transport.
 
 use ofi_api::{AddrFormat, Address, Caps, EpType, Info, MsgOrder};
 use ofi_core::auth::AuthKey;
 
-/// What its lanes must know of an endpoint's info.
+/// The part of an endpoint's info that its lanes need.
 #[derive(Clone)]
 pub struct EndpointInfo {
     pub format: AddrFormat,
@@ -11,7 +11,7 @@ pub struct EndpointInfo {
     pub strict: bool,
     pub connected: bool,
     pub auth: AuthKey,
-    /// The name in the info, which is the endpoint's unless another endpoint has it.
+    /// The name in the info. The endpoint gets it unless another endpoint has it.
     pub proposed: Option<Address>,
 }
 

@@ -1,4 +1,4 @@
-//! What the process's helper thread tells an endpoint.
+//! Events from the process's helper thread to an endpoint.
 
 use std::sync::Arc;
 
@@ -8,20 +8,20 @@ use crate::control::Terms;
 use crate::pair::{OwnPair, PeerParts};
 use crate::sys::Mapping;
 
-/// What the helper tells an endpoint. Peers go by the names of their sockets.
+/// An event from the helper to an endpoint. Peers are identified by the names of their sockets.
 pub enum Event {
-    /// A peer and this endpoint have each other's memory.
+    /// A peer and this endpoint have mapped each other's memory.
     Attached { peer: Vec<u8>, own: Arc<OwnPair>, parts: Box<PeerParts> },
-    /// Nobody answers under this name.
+    /// No endpoint answers under this name.
     Refused { peer: Vec<u8>, errno: Errno },
     /// The peer has closed, or its process has ended.
     Gone { peer: Vec<u8>, incarnation: u64 },
     /// The peer's bulk memory.
     Bulk { peer: Vec<u8>, incarnation: u64, lines: u32, memory: Mapping },
-    /// The peer's answer to a request: without memory it does not grant.
+    /// The peer's answer to a request; without memory, a refusal.
     Grant { peer: Vec<u8>, incarnation: u64, key: u64, terms: Terms, memory: Option<Mapping> },
     /// A packet of connection management.
     Packet { peer: Vec<u8>, packet: Vec<u8> },
-    /// Such a packet did not arrive, or the socket that it went to is gone since.
+    /// A packet was not delivered, or the socket that received it has gone since.
     PacketLost { peer: Vec<u8>, errno: Errno },
 }

@@ -1,9 +1,9 @@
-//! Ends that the helper learns of, and why it tells them a round later.
+//! Ends of peers. The helper reports each one round after it has noticed it.
 //!
-//! The endpoints of a process hear of their peers by sockets of their own, and of ends by other ways as well: the
-//! descriptor of a process, a socket that nobody has any more. So an end could overtake what was sent before it, by the
-//! same peer or by others. It is noticed in one round of the helper and told in the next one, when every socket has
-//! been read that was readable after it was noticed.
+//! Each endpoint hears from its peers through its own socket, but learns of ends in other ways too: a pidfd, or a
+//! socket that has disappeared. So an end could overtake datagrams that the same peer or others sent before it.
+//! Therefore the helper notices an end in one round and reports it in the next, when it has read every socket that was
+//! readable after it noticed the end.
 
 use std::sync::{Arc, Weak};
 
@@ -14,21 +14,21 @@ use crate::event::Event;
 use crate::shared::Shared;
 use crate::sys;
 
-/// What has ended, or was found to be gone.
+/// What has ended or disappeared.
 pub enum End {
     /// The peer said goodbye.
     Goodbye { incarnation: u64 },
-    /// The peer has ended its connection, and says so by this packet.
+    /// The peer has ended its connection with this packet.
     Shutdown(Vec<u8>),
     /// The process of the peer has ended.
     Death { incarnation: u64 },
     /// A greeting could not be delivered.
     Ungreeted(Errno),
-    /// A packet could not be delivered, or the socket that an answer is expected from is gone.
+    /// A packet could not be delivered, or the socket that should answer is gone.
     Unreached(Errno),
 }
 
-/// An end that an endpoint has not been told of.
+/// An end that has not been reported to its endpoint.
 pub struct Farewell {
     endpoint: Weak<Shared>,
     peer: Vec<u8>,
@@ -40,12 +40,12 @@ impl Farewell {
         Self { endpoint: Arc::downgrade(endpoint), peer, end }
     }
 
-    /// Whether it was read from the socket of `endpoint`: what follows there waits until it is told.
+    /// Whether it was read from the socket of `endpoint`: later datagrams there wait until it is reported.
     pub fn holds_up(&self, endpoint: &Weak<Shared>) -> bool {
         matches!(self.end, End::Goodbye { .. } | End::Shutdown(_)) && self.endpoint.ptr_eq(endpoint)
     }
 
-    /// Tells the endpoint.
+    /// Reports it to the endpoint.
     pub fn tell(self) {
         let Some(endpoint) = self.endpoint.upgrade() else { return };
         let peer = self.peer;
@@ -55,7 +55,7 @@ impl Farewell {
                 endpoint.tell(Event::Gone { peer, incarnation });
             }
             End::Shutdown(packet) => endpoint.take_packet(peer, &packet),
-            // Who has been met since was there, and its end is noticed as that of any other.
+            // A peer that was met since does exist; its end is noticed like any other.
             End::Ungreeted(_) | End::Unreached(_) if endpoint.incarnation_of(&peer).is_some() => {}
             End::Ungreeted(errno) => {
                 endpoint.forget(&peer, None);
@@ -72,11 +72,11 @@ pub fn is_shutdown(packet: &[u8]) -> bool {
 }
 
 impl Shared {
-    /// Notices if the watched socket is gone.
+    /// Checks whether the watched socket is gone.
     pub fn look_after(self: &Arc<Self>) -> Option<Farewell> {
         let connection = self.connection.as_ref()?;
         let watched = connection.watched()?;
-        let met = self.incarnation_of(&watched).is_some(); // its process is watched, then
+        let met = self.incarnation_of(&watched).is_some(); // then its process is watched
         if !met && sys::is_bound(&watched) {
             return None;
         }

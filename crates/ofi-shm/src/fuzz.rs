@@ -1,4 +1,4 @@
-//! Ways in for the fuzz targets (`fuzz/`): what a hostile peer can send. Not part of the interface.
+//! Entry points for the fuzz targets (`fuzz/`): the input that a hostile peer can send. Not part of the interface.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -17,14 +17,14 @@ use crate::sys::{self, ControlSocket, Mapping, Writers};
 /// Lines of the rings for commands and for large payloads.
 const LINES: usize = 256;
 
-/// A control datagram, or a packet of connection management: what parses encodes back to the same bytes. Whether it
-/// was something.
+/// Parses a control datagram or a connection management packet; what parses must encode back to the same bytes. Returns
+/// whether it parsed.
 ///
 /// # Panics
-/// If it does not.
+/// If the bytes differ.
 pub fn control_datagram(bytes: &[u8]) -> bool {
     let mut bytes = bytes.to_vec();
-    // So that a corpus outlives versions: 127 stands for the one that is spoken.
+    // 127 stands for the current version, so that a corpus outlives versions.
     if let Some(version) = bytes.get_mut(7).filter(|version| **version & 0x7F == 0x7F) {
         *version = *version & 0x80 | control::VERSION as u8;
     }
@@ -63,7 +63,7 @@ pub const KINDS: [u32; 18] = [
     kind::TAGGED_MESSAGE,
 ];
 
-/// Which of its rings a hostile peer writes to.
+/// A ring that a hostile peer writes to.
 #[derive(Clone, Copy, Debug)]
 pub enum Ring {
     /// Commands.
@@ -74,7 +74,7 @@ pub enum Ring {
     Bulk,
 }
 
-/// Where a hostile peer may write.
+/// Memory that a hostile peer may write.
 #[derive(Clone, Copy, Debug)]
 pub enum Place {
     /// Its words and rings for the victim.
@@ -94,7 +94,7 @@ impl Place {
     pub const ALL: [Self; 5] = [Self::Pair, Self::Bulk, Self::Endpoint, Self::Doorbell, Self::Granted];
 }
 
-/// A peer that greets as it should and then writes into its own memory what it likes.
+/// A peer that greets correctly and then writes anything into its own memory.
 #[derive(Debug)]
 pub struct Hostile {
     name: String,
@@ -102,7 +102,7 @@ pub struct Hostile {
     victim: Vec<u8>,
     /// See [`Hostile::tempt`].
     page: Option<TokenPage>,
-    /// Held while the victim has them: it reads from the mappings.
+    /// Kept while the victim reads from their mappings.
     rings: Option<Rings>,
 }
 
@@ -130,15 +130,15 @@ impl Hostile {
     /// A peer of the endpoint at `victim`.
     ///
     /// # Errors
-    /// What sockets answer.
+    /// Errors of the socket calls.
     pub fn new(victim: &Address) -> Result<Self> {
         let name = format!("{}hostile:{:016x}", crate::name::SCHEME, sys::random());
         let socket = ControlSocket::bind(&crate::name::socket_name(&Address::from_text(&name))?)?;
         Ok(Self { name, socket, victim: crate::name::socket_name(victim)?, page: None, rings: None })
     }
 
-    /// Lets victims copy from and to its memory from the next greeting on. Only for a process of its own: what it tells
-    /// them to write to is its process's memory.
+    /// Lets victims copy from and to its memory from the next greeting on. Use it in a process of its own, because
+    /// victims write to that process's memory.
     pub fn tempt(&mut self) {
         self.page = TokenPage::new();
     }
@@ -151,7 +151,7 @@ impl Hostile {
     /// Greets the victim as a new incarnation, with empty rings, and waits until it has answered.
     ///
     /// # Errors
-    /// What system calls answer; `FI_EAGAIN` if the victim is silent for a second.
+    /// Errors of system calls; `FI_EAGAIN` if the victim is silent for a second.
     pub fn greet(&mut self) -> Result<()> {
         let incarnation = sys::random();
         let (pair_fd, pair) = memory(pair::size(LINES), Writers::Present)?;
@@ -170,7 +170,7 @@ impl Hostile {
         self.socket.send(&self.victim, &Message::Hello(who).encode(), &fds)?;
         let bulk = Message::Bulk { incarnation, lines: 4 * LINES as u32 };
         self.socket.send(&self.victim, &bulk.encode(), &[bulk_fd.as_fd()])?;
-        // The answer to this comes after what was sent before has been taken in.
+        // The answer to this comes after everything sent before has been processed.
         let last = Message::Request { incarnation, key: u64::MAX, write: false };
         self.socket.send(&self.victim, &last.encode(), &[])?;
         let (_, doorbell) = self.await_grant()?;
@@ -197,18 +197,18 @@ impl Hostile {
         Ok(())
     }
 
-    /// Sends the victim a packet of connection management, of any bytes. Whether its socket took it.
+    /// Sends the victim a connection management packet of any bytes. Returns whether its socket took it.
     pub fn packet(&self, bytes: &[u8]) -> bool {
         self.socket.send(&self.victim, &control::wrap_packet(Proof::default(), bytes), &[]).is_ok()
     }
 
-    /// Takes what the victim has sent, so that its datagrams do not pile up.
+    /// Reads the victim's datagrams, so that they do not pile up.
     pub fn drain(&self) {
         let mut buffer = [0; control::MAX_BYTES];
         while self.socket.receive(&mut buffer).is_some() {}
     }
 
-    /// Asks for the memory behind `key`, for writing. Whether it was granted.
+    /// Requests the memory behind `key` for writing. Returns whether it was granted.
     ///
     /// # Errors
     /// As [`Hostile::greet`].
@@ -222,13 +222,13 @@ impl Hostile {
         Ok(rings.granted.is_some())
     }
 
-    /// Says for ever that it copies through the grant of `key`; or, with `None`, that it does not.
+    /// Claims permanently to copy through the grant of `key`, or with `None` not to.
     pub fn claim(&mut self, key: Option<u64>) {
         let word = key.map_or(0, |key| key % endpoint::GRANT_SLOTS as u64 + 1);
         self.deface(Place::Pair, pair::COPYING, &word.to_ne_bytes());
     }
 
-    /// Waits for the answer to a request: granted memory, and the victim's doorbell memory if it came on the way.
+    /// Waits for the answer to a request: granted memory, and the victim's doorbell memory if it arrived meanwhile.
     fn await_grant(&self) -> Result<(Option<Mapping>, Option<Mapping>)> {
         let deadline = Instant::now() + Duration::from_secs(1);
         let mut buffer = [0; control::MAX_BYTES];
@@ -256,7 +256,7 @@ impl Hostile {
         }
     }
 
-    /// Sends the victim a control datagram of any bytes. Whether its socket took it.
+    /// Sends the victim a control datagram of any bytes. Returns whether its socket took it.
     pub fn datagram(&self, bytes: &[u8]) -> bool {
         self.socket.send(&self.victim, bytes, &[]).is_ok()
     }
@@ -276,13 +276,13 @@ impl Hostile {
         }
     }
 
-    /// Writes anything anywhere into the memory behind a ring.
+    /// Writes any bytes at any place of the memory behind a ring.
     pub fn scribble(&mut self, ring: Ring, offset: usize, bytes: &[u8]) {
         let place = if matches!(ring, Ring::Bulk) { Place::Bulk } else { Place::Pair };
         self.deface(place, offset, bytes);
     }
 
-    /// Writes anything anywhere that it may write.
+    /// Writes any bytes at any place that it may write.
     pub fn deface(&mut self, place: Place, offset: usize, bytes: &[u8]) {
         let Some(rings) = &self.rings else { return };
         let memory = match place {

@@ -1,5 +1,5 @@
-//! Direct access to a peer's memory, at the end that accesses: asking for grants, and copying through them. `region.rs`
-//! says what a grant is.
+//! Direct access to a peer's memory, at the accessing end: requesting grants, and copying through them. `region.rs`
+//! defines grants.
 
 use ofi_api::{Errno, RemotePiece};
 use ofi_ring::{crash_point, lease};
@@ -13,7 +13,7 @@ use crate::layout::pair;
 use crate::sys::Mapping;
 
 impl Lane {
-    /// What is known of the peer's `key`; asks the peer if that is nothing.
+    /// The state of the peer's `key`; asks the peer if it is unknown.
     pub fn grant(&mut self, common: &Common, key: u64, write: bool) -> &KeyState {
         self.grants.known.entry(key).or_insert_with(|| {
             let message = Message::Request { incarnation: common.shared.incarnation, key, write };
@@ -23,11 +23,10 @@ impl Lane {
         })
     }
 
-    /// Where a remote piece is mapped; `None` if there is no grant, or none that holds any more.
+    /// The local address of a remote piece; `None` if there is no valid grant.
     ///
     /// # Errors
-    /// What the owner would answer. That is asked of a grant that holds alone: the key of one that does not may be
-    /// another region's by now.
+    /// The owner's answer. Only a valid grant can give it: the key of a void one may belong to another region by now.
     pub fn resolve(&mut self, piece: &RemotePiece, write: bool) -> Result<Option<*mut u8>, Errno> {
         let Some(KeyState::Mapped(granted)) = self.grants.known.get(&piece.key) else { return Ok(None) };
         match granted.resolve(piece.addr, piece.len, write) {
@@ -52,9 +51,9 @@ impl Lane {
         }
     }
 
-    /// Unmaps what the peer has withdrawn: a key that is never used again would stay mapped for ever. Where nothing
-    /// says whether an answer still holds (refusals, the sources of messages), only very many are forgotten, and asked
-    /// for again. Done when the number has doubled, so each grant pays for a constant part of it.
+    /// Unmaps what the peer has withdrawn; otherwise a key that is never used again would stay mapped. Answers whose
+    /// validity cannot be checked (refusals, sources of messages) are forgotten only when there are very many, and then
+    /// requested again. This runs when the number of answers has doubled, so each grant pays a constant part of it.
     #[cold]
     fn forget_grants(&mut self) {
         let Some(Link { up: Some(up), .. }) = &self.link else { return };
@@ -73,7 +72,7 @@ impl Lane {
         self.grants.limit = (2 * self.grants.known.len()).max(FEW);
     }
 
-    /// Runs `copy` if the grant still holds, in a way that its owner can wait for.
+    /// Runs `copy` if the grant still holds, and marks it so that the owner can wait for its end.
     pub fn while_granted(&self, granted: &MappedRegion, copy: impl FnOnce()) -> bool {
         let Some(link) = &self.link else { return false };
         let Some(up) = &link.up else { return false };

@@ -1,8 +1,8 @@
-//! The helper thread of the process: it answers peers' greetings and requests while the application does something
-//! else, and learns from the kernel when a peer's process ends. It sleeps otherwise.
+//! The helper thread of the process. It answers greetings and requests of peers while the application is busy, and
+//! learns from the kernel when a peer's process ends. Otherwise it sleeps.
 //!
-//! There is one for all endpoints, started with the first and ended with the last. It never touches a ring: what it
-//! learns it hands to the endpoint as an [`Event`].
+//! There is one for all endpoints, which starts with the first and ends with the last. It never touches a ring: it
+//! passes what it learns to the endpoint as an [`Event`].
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -23,18 +23,18 @@ use crate::shared::Shared;
 use crate::sys::{self, Datagram};
 use crate::{name, region};
 
-/// How long a greeting is repeated to a name that nobody has, so that two programs may start in any order.
+/// How long a greeting to an unused name is repeated, so that two programs may start in any order.
 const GREETING: Duration = Duration::from_millis(500);
 /// Pause between two tries to send a datagram.
 const RETRY: Duration = Duration::from_millis(2);
-/// How often a greeting is repeated that nobody has answered: its receiver may have ended, and another have its name.
+/// Interval of repeated greetings that nobody has answered: the receiver may have ended and another may have its name.
 const REPEAT: Duration = Duration::from_millis(250);
-/// How often processes are looked at that have no descriptor of their own.
+/// Interval of checks on processes that have no pidfd.
 const SWEEP: Duration = Duration::from_millis(250);
-/// Most descriptors for watching processes; the rest is swept.
+/// Most pidfds for watching processes; the other processes are polled.
 const WATCHED: usize = 200;
 
-/// A datagram that has not gone out yet.
+/// A datagram that has not been sent yet.
 enum Outgoing {
     /// Greets a peer, or answers its greeting.
     Introduce { own: Arc<OwnPair>, welcome: bool, since: Instant },
@@ -56,7 +56,7 @@ impl Late {
     }
 }
 
-/// A process that peers live in.
+/// A process of peers.
 struct Process {
     watch: Option<OwnedFd>,
     peers: Vec<(Weak<Shared>, Vec<u8>, u64)>,
@@ -66,12 +66,13 @@ struct Process {
 struct State {
     endpoints: HashMap<RawFd, Weak<Shared>>,
     late: Vec<Late>,
-    /// Greetings that were sent, until they are answered.
+    /// Greetings that were sent and not answered yet.
     unanswered: Vec<(Late, Instant)>,
     processes: HashMap<i32, Process>,
-    /// Doors of endpoints ([`crate::door`]), whose callers are sent away, so that there is room for others.
+    /// Doors of endpoints ([`crate::door`]). Their callers are accepted and dropped, so that the backlog has room for
+    /// others.
     doors: HashMap<RawFd, Arc<OwnedFd>>,
-    /// Ends to be told when the next round has read all sockets.
+    /// Ends to report when the next round has read all sockets.
     ends: Vec<Farewell>,
 }
 
@@ -79,7 +80,7 @@ struct State {
 pub struct Helper {
     state: Mutex<State>,
     wake: OwnedFd,
-    /// Times that the thread has gone round.
+    /// Rounds of the thread.
     rounds: AtomicU64,
 }
 
@@ -89,8 +90,8 @@ type Running = Option<(u32, Weak<Helper>)>;
 /// How long another thread may take to start the helper.
 const START: Duration = Duration::from_secs(2);
 
-/// What [`RUNNING`] guards. The child of a fork in the moment when another thread had the lock finds it held for good:
-/// so the wait has an end.
+/// The value that [`RUNNING`] guards. A fork may happen while another thread holds the lock; the child then finds it
+/// locked for ever. So the wait has a limit.
 ///
 /// # Errors
 /// `FI_EBUSY`.
@@ -116,14 +117,15 @@ fn running() -> Result<MutexGuard<'static, Running>> {
     }
 }
 
-/// The running helper, if an endpoint needs one. A forked child has none of its parent's threads: its number differs.
+/// The running helper, if an endpoint needs one. A forked child has none of its parent's threads; a different pid shows
+/// that.
 static RUNNING: Mutex<Running> = Mutex::new(None);
 
 impl Helper {
-    /// The process's helper, started if need be.
+    /// The process's helper, started if necessary.
     ///
     /// # Errors
-    /// What starting a thread answers.
+    /// Errors of starting a thread.
     pub fn get() -> Result<Arc<Self>> {
         let mut running = running()?;
         let process = std::process::id();
@@ -160,27 +162,27 @@ impl Helper {
         self.poke();
     }
 
-    /// Stops serving an endpoint. When it returns, the thread no longer holds on to it, so that its name is free as
-    /// soon as the caller lets go.
+    /// Stops serving an endpoint. On return the thread holds no reference to it, so its name is free as soon as the
+    /// caller drops it.
     pub fn remove(&self, endpoint: &Shared) {
         self.state().endpoints.remove(&endpoint.socket.fd());
         let round = self.rounds.load(Ordering::Acquire);
         self.poke();
         let deadline = Instant::now() + Duration::from_millis(100);
-        // Two rounds: the one that is under way may have begun before.
+        // Two rounds: the current one may have started before.
         while self.rounds.load(Ordering::Acquire) < round + 2 && Instant::now() < deadline {
             self.poke();
             std::thread::sleep(Duration::from_micros(20));
         }
     }
 
-    /// Looks after a door, a listening socket that does not block, from now on.
+    /// Serves a door, a non-blocking listening socket, from now on.
     pub fn tend(&self, door: &Arc<OwnedFd>) {
         self.state().doors.insert(door.as_raw_fd(), Arc::clone(door));
         self.poke();
     }
 
-    /// Stops looking after a door.
+    /// Stops serving a door.
     pub fn leave(&self, door: RawFd) {
         self.state().doors.remove(&door);
         self.poke();
@@ -190,7 +192,7 @@ impl Helper {
         self.state().endpoints.values().any(|other| other.ptr_eq(endpoint))
     }
 
-    /// Greets `to`, now or as soon as its socket takes it.
+    /// Sends `to` a greeting, now or as soon as its socket takes it.
     pub fn greet(&self, endpoint: &Arc<Shared>, to: &[u8], own: Arc<OwnPair>) {
         self.send(endpoint, to.to_vec(), Outgoing::Introduce { own, welcome: false, since: Instant::now() });
     }
@@ -209,7 +211,7 @@ impl Helper {
     fn send(&self, endpoint: &Arc<Shared>, to: Vec<u8>, what: Outgoing) {
         let late = Late { endpoint: Arc::downgrade(endpoint), to, what };
         let mut state = self.state();
-        // Datagrams to one peer go out in order: what follows an introduction means nothing without it.
+        // Datagrams to one peer are sent in order, because those after an introduction mean nothing without it.
         let wakes = |late: &Late| matches!(late.what, Outgoing::Plain(Message::Wake, _));
         let mut before = state.late.iter().filter(|other| other.same_way(&late));
         if wakes(&late) && before.clone().any(wakes) {
@@ -229,7 +231,7 @@ impl Helper {
 }
 
 impl State {
-    /// Tries to send a datagram; keeps it if it has to be tried again, or to be answered.
+    /// Tries to send a datagram. Keeps it if it must be sent again or needs an answer.
     fn attempt(&mut self, late: Late) {
         match attempt(late) {
             Tried::Over => {}
@@ -239,7 +241,7 @@ impl State {
         }
     }
 
-    /// Repeats greetings that nobody answered, and gives up those to names that nobody has any more.
+    /// Repeats unanswered greetings, and gives up those to names that no longer exist.
     fn chase(&mut self) {
         for (late, sent) in std::mem::take(&mut self.unanswered) {
             let Some(endpoint) = late.endpoint.upgrade() else { continue };
@@ -255,7 +257,7 @@ impl State {
     }
 }
 
-/// What became of a datagram.
+/// The outcome of sending a datagram.
 enum Tried {
     Over,
     Later(Late),
@@ -265,7 +267,7 @@ enum Tried {
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        self.poke(); // the thread finds that it has nobody left
+        self.poke(); // the thread sees that it has no endpoints left
     }
 }
 
@@ -311,7 +313,7 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
     let mut buffer = [0u8; control::MAX_BYTES + 1];
     let mut next_sweep = Instant::now() + SWEEP;
     loop {
-        // Everything is asked anew each time: this thread runs when peers come and go, not for messages.
+        // The poll set is built anew each time: this thread runs when peers come and go, not for messages.
         let (mut polls, endpoints, doors, ends, timeout) = {
             let Some(helper) = helper.upgrade() else { return };
             let mut state = helper.state();
@@ -363,7 +365,7 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
         }
         ends.into_iter().for_each(Farewell::tell);
         for (door, _) in doors.iter().zip(at_doors).filter(|(_, poll)| poll.revents != 0) {
-            // Who knocked has learnt already what there is to learn.
+            // The caller has already learned what it wanted.
             while let Some(caller) = unix::accept(door.as_fd()) {
                 drop(caller);
             }
@@ -390,7 +392,7 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
 }
 
 impl Helper {
-    /// Takes a datagram. Answers the end that it says something of.
+    /// Processes a datagram. Returns the end that it announces.
     fn handle(&self, endpoint: &Arc<Shared>, bytes: &[u8], mut datagram: Datagram) -> Option<Farewell> {
         let user = datagram.credentials.uid;
         if endpoint.connection.is_some()
@@ -422,7 +424,7 @@ impl Helper {
         let peer = std::mem::take(&mut datagram.from);
         let known = |incarnation| endpoint.incarnation_of(&peer) == Some(incarnation);
         match message {
-            // No descriptors to spare for now: the peer will greet again.
+            // No descriptors are free now; the peer will greet again.
             Message::Hello(_)
                 if !crate::pair::may_introduce() && endpoint.incarnation_of(&peer).is_none() => {}
             Message::Hello(who) | Message::Welcome(who) => {
@@ -437,7 +439,7 @@ impl Helper {
                         }
                         self.watch(endpoint, &peer, who.incarnation, credentials.pid);
                         crash_point!("meet.watched");
-                        // Before the endpoint knows, so that nothing it posts goes out earlier.
+                        // Do this before the endpoint knows, so that nothing it posts is sent earlier.
                         if let Some(own) = own {
                             let since = Instant::now();
                             let welcome = Outgoing::Introduce { own, welcome: true, since };
@@ -446,8 +448,8 @@ impl Helper {
                         if let Some(event) = event {
                             endpoint.tell(event);
                         }
-                        // Its goodbye came before its welcome, and was a stranger's. An idle connection is not polled
-                        // for the word.
+                        // Its goodbye came before its welcome and was ignored. The word of an idle connection is not
+                        // polled.
                         if endpoint.connection.is_some() && endpoint.is_closed_by(&peer) {
                             return Some(Farewell::new(
                                 endpoint,
@@ -473,7 +475,7 @@ impl Helper {
                 if known(incarnation) {
                     return Some(Farewell::new(endpoint, peer, End::Goodbye { incarnation }));
                 }
-                // Most often the word in the peer's memory was seen before its datagram.
+                // Usually the word in the peer's memory was seen before its datagram.
                 endpoint.counts.dropped.fetch_add(1, Ordering::Relaxed);
             }
             Message::Rejected { incarnation: 0 } if endpoint.connection.is_some() => {
@@ -521,8 +523,8 @@ impl Helper {
         None
     }
 
-    /// Gives up the greeting of a peer with another authorization key, unless one with the same key had its name
-    /// before: that is another incarnation.
+    /// Gives up the greeting of a peer with another authorization key, unless a peer with the same key had its name
+    /// before: then this is another incarnation.
     fn part_ways(&self, endpoint: &Arc<Shared>, peer: Vec<u8>) {
         if endpoint.incarnation_of(&peer).is_some() {
             return;
@@ -568,7 +570,7 @@ impl Helper {
         self.state().processes.retain(|&pid, process| {
             process.peers.retain(|(endpoint, ..)| endpoint.strong_count() > 0);
             if pid == 0 {
-                // Processes of other namespaces cannot be seen, only whether their sockets are there.
+                // Processes of other namespaces are invisible; only their sockets can be checked.
                 gone.extend(process.peers.extract_if(.., |(_, peer, _)| !sys::is_bound(peer)));
                 return !process.peers.is_empty();
             }

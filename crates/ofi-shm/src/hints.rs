@@ -1,7 +1,7 @@
-//! The lanes that the hint bytes of an endpoint's doorbell memory stand for.
+//! Maps hint bytes of an endpoint's doorbell memory to lanes.
 //!
-//! Each peer is given a byte, in turn. When more peers have come than there are bytes, several have the same: then it
-//! means all of them. (A byte that once meant several does so for good. It costs a look at lanes that have nothing.)
+//! Peers get bytes in turn. When there are more peers than bytes, several share one, which then means all of them. (A
+//! byte that was shared once stays so; the cost is a check of idle lanes.)
 
 use ofi_core::transport::Peer;
 
@@ -13,7 +13,7 @@ pub enum Hinted {
     Nobody,
     /// This peer.
     One(Peer),
-    /// All that have it.
+    /// All lanes that share it.
     Several,
 }
 
@@ -22,7 +22,7 @@ pub enum Hinted {
 pub struct HintTable(Vec<Hinted>);
 
 impl HintTable {
-    /// `peer` has this byte. `has_it` answers whether the peer that had it until now still does.
+    /// Assigns the byte to `peer`. `has_it` tells whether its previous peer still uses it.
     pub fn assign(&mut self, hint: usize, peer: Peer, has_it: impl FnOnce(Peer) -> bool) {
         if self.0.len() <= hint {
             self.0.resize(hint + 1, Hinted::Nobody);
@@ -39,7 +39,7 @@ impl HintTable {
         self.0.get(hint).copied().unwrap_or_default()
     }
 
-    /// Bytes that may be set.
+    /// Bytes that can be set.
     pub fn len(&self) -> usize {
         self.0.len()
     }

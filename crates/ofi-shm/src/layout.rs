@@ -1,4 +1,4 @@
-//! Where things lie in the memories that processes share. Offsets in bytes; all words are atomic, all memories sealed.
+//! The layout of shared memory. Offsets are in bytes; all words are atomic, all memories sealed.
 //!
 //! ```text
 //! endpoint memory   one for each endpoint, written by its owner, read-only for every peer
@@ -14,7 +14,7 @@ pub const LINE: usize = 64;
 pub mod endpoint {
     /// Whether the owner may be asleep (`u32`): see `ofi_ring::doorbell`.
     pub const SLEEPING: usize = 64;
-    /// Not 0: the owner lacks the barrier that makes a fence of its peers needless (`u32`).
+    /// Not 0 if the owner lacks the barrier that spares its peers a fence (`u32`).
     pub const FENCE: usize = 128;
     /// Generation of each grant slot (`u32` each): a grant of another generation is void.
     pub const GRANTS: usize = 1024;
@@ -42,22 +42,22 @@ pub mod pair {
     pub const BULK_READ: usize = 320;
     /// Whether the owner wants its doorbell rung (`u32`): see `ofi_ring::doorbell`.
     pub const ATTENTION: usize = 384;
-    /// What the owner asks of the other end ([`super::Wish`], `u32`). Beside `ATTENTION`: the sender reads both.
+    /// The owner's wish ([`super::Wish`], `u32`). Next to `ATTENTION`, because the sender reads both.
     pub const WISH: usize = 388;
     /// One more than the grant slot that the owner is copying through, 0 for none (`u64`).
     pub const COPYING: usize = 512;
-    /// Single copies (`single/`) into the owner's memory: the ticket of the one that the other end may write for, 0 for
-    /// none, and how far the owner copies from the front (`u64` each).
+    /// Single copies (`single/`) into the owner's memory: the ticket of the copy that the other end may write, 0 for
+    /// none, and the owner's progress from the front (`u64` each).
     pub const TARGET: usize = 576;
     pub const FRONT: usize = 584;
-    /// Single copies from the owner's memory: the ticket of the one that it is writing for now, how much it copies from
-    /// the end, and how much of that is there (`u64` each).
+    /// Single copies from the owner's memory: the ticket of the copy that it is writing now, the bytes from the end
+    /// that it has claimed, and those that it has written (`u64` each).
     pub const WRITING: usize = 640;
     pub const CLAIMED: usize = 648;
     pub const WRITTEN: usize = 656;
-    /// Messages whose payload the other end may read out of the owner's memory: a ticket each, 0 for none (`u64` each).
+    /// Messages whose payload the other end may read from the owner's memory: a ticket each, 0 for none (`u64` each).
     pub const LENT: usize = 1024;
-    /// How many at a time. More go through the bulk ring.
+    /// Most at a time. Others go through the bulk ring.
     pub const LENT_SLOTS: usize = 64;
     /// The ring of replies.
     pub const REPLIES: usize = 4096;
@@ -72,11 +72,11 @@ pub mod pair {
     }
 }
 
-/// What the owner of a pair memory asks of the other end.
+/// A wish of the owner of a pair memory to the other end.
 pub mod wish {
-    /// Nothing: send as you like.
+    /// None: send without restriction.
     pub const NONE: u32 = 0;
-    /// Keep payloads: the budget for unexpected ones is used up. Announce messages instead.
+    /// Keep payloads, because the budget for unexpected ones is used up. Announce messages instead.
     pub const KEEP: u32 = 1;
     /// The owner has closed its endpoint.
     pub const CLOSED: u32 = 2;

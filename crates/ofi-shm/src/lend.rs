@@ -1,4 +1,4 @@
-//! Payloads that a peer may read by itself.
+//! Payloads that a peer may read directly.
 
 use std::sync::Arc;
 
@@ -8,17 +8,17 @@ use crate::layout::pair;
 use crate::openings::Opened;
 use crate::pair::OwnPair;
 
-/// A payload that the receiver may read, until this goes.
+/// A payload that the receiver may read until this is dropped.
 pub struct Lend {
     own: Arc<OwnPair>,
     slot: usize,
     ticket: u64,
-    /// Of registered memory: closing the registration ends it too.
+    /// For registered memory: closing the registration ends it too.
     _opened: Option<Opened>,
 }
 
 impl Lend {
-    /// Of the payload whose ticket stands in word `slot` of `LENT`.
+    /// For the payload whose ticket is in word `slot` of `LENT`.
     pub const fn new(own: Arc<OwnPair>, slot: usize, ticket: u64, opened: Option<Opened>) -> Self {
         Self { own, slot, ticket, _opened: opened }
     }
@@ -31,8 +31,8 @@ impl Lend {
 
 impl Drop for Lend {
     fn drop(&mut self) {
-        // Closing a registration may have taken the ticket away, and the slot may have another one by now.
+        // Closing a registration may have removed the ticket, and the slot may hold another one by now.
         ticket::void(self.own.word64(pair::LENT + 8 * self.slot), self.ticket);
-        ticket::settle(); // whatever the application stores there is seen after this
+        ticket::settle(); // later stores of the application are ordered after this
     }
 }

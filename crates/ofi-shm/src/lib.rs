@@ -58,7 +58,7 @@ pub use settings::SETTINGS;
 /// The transport.
 pub struct Shm;
 
-/// What a domain has of it.
+/// Its state in a domain.
 #[derive(Default)]
 pub struct ShmDomain {
     allocations: memory::Allocations,
@@ -109,7 +109,7 @@ unsafe impl Transport for Shm {
     }
 
     fn in_flight() -> usize {
-        // A ring's worth, and what is sent while it is taken and before the wish is seen. The peer's may be longer.
+        // One ring, plus what is sent while it is processed and before the wish is seen. The peer's ring may be longer.
         (4 * layout::LINE * settings::COMMAND_LINES.get().next_power_of_two()).max(256 << 10)
     }
 

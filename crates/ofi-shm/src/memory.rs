@@ -1,16 +1,15 @@
-//! Memory that the library allocates: a memfd each, so that a peer can be let in by handing it a descriptor.
+//! Memory that the library allocates. Each allocation is a memfd, so passing its descriptor gives a peer access.
 //!
-//! A descriptor for reading alone does not exist: whoever has one opens it again for writing (`/proc/self/fd`). What
-//! the kernel does enforce is a seal on the memory, and only for all descriptors at once. So each allocation is either
-//! shown or shared, as the first descriptor that leaves the process decides, and stays so:
+//! There are no read-only descriptors: a process can reopen one for writing (`/proc/self/fd`). The kernel does enforce
+//! seals, but only for all descriptors of a memory at once. So each allocation is either shown or shared; the first
+//! descriptor that leaves the process decides this for good:
 //!
-//! - *shown*: sealed against new writers; this process's mapping was there before. Peers read, and map it for nothing
-//!   else.
-//! - *shared*: peers with a key for reading and writing map it for both. It goes to nobody else: other accesses are
-//!   executed here, and messages from it are sent as from memory of the application.
+//! - *shown*: sealed against new writers; this process's mapping existed before. Peers map it for reading only.
+//! - *shared*: peers with a key for reading and writing map it for both. Nobody else gets the descriptor: other
+//!   accesses are executed here, and messages from it are sent as from application memory.
 //!
-//! An allocation that is registered for both is kept for sharing. One in reserved huge pages is never shared, as a peer
-//! that may write may punch holes, and a huge page that has gone may not come back (`SIGBUS`).
+//! An allocation that is registered for both is reserved for sharing. One in reserved huge pages is never shared,
+//! because a peer with write access may punch holes, and a freed huge page may not come back (`SIGBUS`).
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,7 +21,7 @@ use rustc_hash::FxHashMap;
 
 use crate::sys::{self, Mapping, Writers};
 
-/// How descriptors of an allocation may have left this process. See the module.
+/// The mode in which descriptors of an allocation have left this process. See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Open,
@@ -34,7 +33,7 @@ enum Fate {
 pub struct Allocated {
     mapping: Mapping,
     len: usize,
-    /// Names it to peers that it sends messages from.
+    /// Names it in messages whose payload lies in it.
     pub key: u64,
     fd: OwnedFd,
     fate: Mutex<Fate>,
@@ -59,7 +58,7 @@ impl Allocated {
         self.len
     }
 
-    /// A descriptor for a peer that is to read, or to read and write; `None` if the allocation is not for that.
+    /// A descriptor for a peer that reads, or reads and writes; `None` if the allocation's mode excludes that.
     pub fn descriptor(&self, writers: Writers) -> Option<OwnedFd> {
         let wanted = match writers {
             Writers::Present => Fate::Shown,
@@ -80,7 +79,7 @@ impl Allocated {
         }
     }
 
-    /// Whether a peer that gets a message may be shown the memory.
+    /// Whether the receiver of a message may map the memory.
     pub fn is_for_messages(&self) -> bool {
         match *self.fate.lock().unwrap_or_else(PoisonError::into_inner) {
             Fate::Open => self.may_be(Fate::Shown),
@@ -103,7 +102,7 @@ impl Allocated {
     }
 }
 
-/// The allocations of a domain that live.
+/// The live allocations of a domain.
 #[derive(Default)]
 pub struct Allocations {
     by_base: RwLock<BTreeMap<usize, Arc<Allocated>>>,
@@ -136,8 +135,8 @@ struct Handle {
     domain: Arc<crate::ShmDomain>,
 }
 
-/// Memory in reserved huge pages, if they are wanted and enough are free. The kernel takes them from the node that
-/// first touches them, and they are touched here: not for a placement on a node.
+/// Memory in reserved huge pages, if requested and enough are free. The kernel takes them from the node that first
+/// touches them, which is done here, so they do not serve requests for a NUMA node.
 fn huge_pages(size: usize, placement: Placement) -> Option<(OwnedFd, Mapping)> {
     if !placement.huge || placement.node.is_some() {
         return None;
@@ -147,7 +146,7 @@ fn huge_pages(size: usize, placement: Placement) -> Option<(OwnedFd, Mapping)> {
     Some((fd, mapping))
 }
 
-/// Memory in pages as the kernel gives them.
+/// Memory in ordinary pages.
 fn pages_of(size: usize, placement: Placement) -> Result<(OwnedFd, Mapping)> {
     let fd = sys::empty_memfd(c"ofi-shm memory", size)?;
     let mapping = Mapping::new(fd.as_fd(), size, true)?;
@@ -224,7 +223,7 @@ mod tests {
         domain.allocations.find(memory.as_ptr() as usize, 8192).unwrap()
     }
 
-    /// As a receiver of the descriptor would open it again.
+    /// As a receiver of the descriptor would reopen it.
     fn open_again(fd: &OwnedFd) -> OwnedFd {
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
         std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap().into()

@@ -1,9 +1,9 @@
-//! Addresses: a name (`fi_shm://…`, or `fi_ns://…` of a node and a service; `FI_ADDR_STR`) or a port of this host
-//! (`FI_SOCKADDR_IN`, `FI_SOCKADDR_IN6`), and the abstract socket that each stands for.
+//! Addresses: a name (`fi_shm://…`, or `fi_ns://…` for a node and a service; `FI_ADDR_STR`) or a port of this host
+//! (`FI_SOCKADDR_IN`, `FI_SOCKADDR_IN6`). Each maps to an abstract socket.
 //!
-//! The kernel tells who sent a datagram by the name of the sender's socket. An address stands for one socket and a
-//! socket for one address: a name that spells an address differently (`05000`, or a name that goes on behind a zero
-//! byte) is nobody's. So an address cannot be forged while its owner lives.
+//! The kernel identifies the sender of a datagram by the name of its socket. Addresses and sockets correspond one to
+//! one: a name that spells an address differently (`05000`, or a name that continues after a zero byte) is invalid. So
+//! an address cannot be forged while its owner lives.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
@@ -11,15 +11,15 @@ use ofi_api::{AddrFormat, Address, Errno, Error, Result};
 
 use crate::sys::{self, ControlSocket};
 
-/// How a name begins, as in C libfabric.
+/// Prefix of a name, as in C libfabric.
 pub const SCHEME: &str = "fi_shm://";
-/// How a name begins that was made of a node and a service, as in C libfabric.
+/// Prefix of a name that is made from a node and a service, as in C libfabric.
 const SERVICE_SCHEME: &str = "fi_ns://";
 /// First byte string of a socket that belongs to a name.
 const NAMED: &[u8] = b"ofi-shm/n/";
 /// And to the name of a service.
 const SERVICE: &[u8] = b"ofi-shm/s/";
-/// The schemes of names, and how the sockets of each begin.
+/// The schemes of names, and the prefix of each scheme's sockets.
 const SCHEMES: [(&str, &[u8]); 2] = [(SCHEME, NAMED), (SERVICE_SCHEME, SERVICE)];
 /// First byte string of a socket that belongs to a port.
 const PORT: &[u8] = b"ofi-shm/p/";
@@ -38,17 +38,17 @@ fn invalid(found: impl Into<String>) -> Error {
     )
 }
 
-/// The name in an address of a scheme, and how its socket begins.
+/// The name in an address of a scheme, and the prefix of its socket.
 fn named(text: &str) -> Option<(&str, &'static [u8])> {
     SCHEMES.iter().find_map(|&(scheme, prefix)| Some((text.strip_prefix(scheme)?, prefix)))
 }
 
-/// Whether `text` is an address of its own, and no host's name.
+/// Whether `text` is an address rather than the name of a host.
 pub fn has_scheme(text: &str) -> bool {
     named(text).is_some()
 }
 
-/// The name that a node and a service make, whatever they are: that of C libfabric.
+/// The name that C libfabric makes from any node and service.
 ///
 /// # Errors
 /// `FI_EINVAL` if it is too long.
@@ -69,7 +69,7 @@ pub fn is_local(ip: IpAddr) -> bool {
     ip.is_loopback() || ip.is_unspecified() || UdpSocket::bind((ip, 0)).is_ok()
 }
 
-/// The one form of an address of this host that compares equal: ports are the host's, whatever interface was named.
+/// The canonical form of an address of this host: ports belong to the host, whatever interface was named.
 fn canonical(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V4(_) => (Ipv4Addr::LOCALHOST, address.port()).into(),
@@ -132,7 +132,7 @@ pub fn address_of(socket: &[u8], format: AddrFormat) -> Option<Address> {
     (socket_name(&address).ok()? == socket).then_some(address)
 }
 
-/// The address that the name of a socket spells, in one of several spellings.
+/// The address that a socket's name spells, possibly not in its canonical spelling.
 fn spelt(socket: &[u8], format: AddrFormat) -> Option<Address> {
     for (scheme, prefix) in SCHEMES {
         if let Some(name) = socket.strip_prefix(prefix) {
@@ -148,8 +148,8 @@ fn spelt(socket: &[u8], format: AddrFormat) -> Option<Address> {
     Some(Address::from(SocketAddr::from((ip, port))))
 }
 
-/// Candidates for the address of an endpoint that asked for `wanted`: itself, or, where that leaves the choice, as many
-/// as one likes.
+/// Candidate addresses for an endpoint that requested `wanted`: `wanted` itself, or, where that leaves a choice, an
+/// endless sequence.
 pub fn candidates(wanted: Option<&Address>, format: AddrFormat) -> impl Iterator<Item = Address> {
     let (fixed, ip) = match wanted.map(|address| (address, address.to_socket_addr())) {
         Some((_, Some(socket))) if socket.port() == 0 => (None, Some(socket.ip())),
@@ -165,17 +165,17 @@ pub fn candidates(wanted: Option<&Address>, format: AddrFormat) -> impl Iterator
     let tries = if fixed.is_some() { 1 } else { 1000 };
     (0..tries).map(move |_| match (&fixed, ip) {
         (Some(address), _) => address.clone(),
-        // The range that Linux gives to sockets without a port of their own.
+        // Linux's range of ephemeral ports.
         (None, Some(ip)) => Address::from(SocketAddr::from((ip, 32_768 + (sys::random() % 28_232) as u16))),
         (None, None) => Address::from_text(&format!("{SCHEME}{}:{:016x}", std::process::id(), sys::random())),
     })
 }
 
-/// Binds the socket of an endpoint that asked for `wanted`. A name that is only `proposed`, by the info that the
-/// endpoint was opened with, may be that of another already: the endpoint then gets one that begins so.
+/// Binds the socket of an endpoint that requested `wanted`. If the name is only `proposed` (by the info that opened the
+/// endpoint) and is taken, the endpoint gets one with that prefix.
 ///
 /// # Errors
-/// `FI_EADDRINUSE` if somebody has the name, and it is not only proposed.
+/// `FI_EADDRINUSE` if the name is taken and not only proposed.
 pub fn bind(
     wanted: Option<&Address>,
     proposed: bool,
@@ -190,7 +190,7 @@ pub fn bind(
     }
 }
 
-/// A name that begins as `name` does, which nobody has.
+/// A free name with `name` as its prefix.
 fn beside(name: &str) -> Address {
     let suffix = format!(":{:016x}", sys::random());
     let scheme =
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(address_of(&socket, AddrFormat::SockaddrIn), Some(address));
     }
 
-    /// Each of these sockets can be bound beside the one that it pretends to be.
+    /// Each of these sockets can be bound beside the one that it imitates.
     #[test]
     fn an_address_has_one_spelling() {
         for (socket, format) in [

@@ -1,5 +1,5 @@
-//! Notes: small messages from core to core, which collectives are made of. Commands like messages, in one order with
-//! them, and never matched.
+//! Notes: small messages between the cores of two endpoints, from which collectives are built. They are commands like
+//! messages and in one order with them, but are never matched.
 
 use ofi_api::{Error, Result};
 use ofi_core::copy;

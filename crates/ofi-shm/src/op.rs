@@ -1,26 +1,26 @@
-//! What is kept of an operation until it ends.
+//! The state of an operation in flight.
 
 use ofi_api::Piece;
 use ofi_core::transport::Payload;
 
 use crate::lend::Lend;
 
-/// What this transport keeps of an operation that has not ended.
+/// This transport's state of an operation in flight.
 pub enum Op {
-    /// A message that is in the ring: waits for word from the peer.
+    /// A message in the ring that waits for the peer's answer.
     Confirm,
     /// An announced message.
     Message {
         /// Its payload.
         payload: Payload,
-        /// It ends only when the peer says so.
+        /// It completes only when the peer confirms it.
         confirm: bool,
         /// The peer may read it.
         lend: Option<Box<Lend>>,
     },
-    /// A remote write that the peer serves, and may read.
+    /// A remote write that the peer executes, and whose source it may read.
     Write(Payload, Option<Box<Lend>>),
-    /// A remote read that the peer serves.
+    /// A remote read that the peer executes.
     Read {
         /// Where it goes.
         pieces: Box<[Piece]>,
@@ -28,28 +28,28 @@ pub enum Op {
         got: usize,
         /// Bytes in all.
         len: usize,
-        /// How they come.
+        /// Their path.
         coming: Coming,
     },
     /// A remote access that waits for a grant.
     Parked,
 }
 
-/// How the bytes of a read come.
+/// The path of a read's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coming {
-    /// As the peer decides.
+    /// The peer decides.
     Asked,
-    /// This end decides, or has: not in parts.
+    /// This end decides, or has decided against parts.
     Offered,
-    /// In parts, as this end decided; `true`: how long that takes is measured.
+    /// In parts, by this end's decision; `true` if the duration is measured.
     Parts(bool),
-    /// As the peer decides, but for an offer: nobody wants them any more.
+    /// The peer decides, but its offers are declined: the bytes are no longer needed.
     Unwanted,
 }
 
 impl Op {
-    /// Whether it is a remote access that the peer serves.
+    /// Whether it is a remote access that the peer executes.
     pub const fn is_commanded(&self) -> bool {
         matches!(self, Self::Write(..) | Self::Read { .. })
     }

@@ -1,9 +1,9 @@
-//! Registered memory that a peer copies to or from by itself, and how closing the registration stops it.
+//! Registered memory that a peer copies to or from directly, and how closing the registration stops it.
 //!
-//! A peer copies only while a word of this end's pair memory has its ticket: `TARGET` for what it writes (S1), a word
-//! of `LENT` for what it reads (S2). Each registration has a list of such words. Closing it takes the tickets away, and
-//! waits until nobody writes. What is open goes into the list under its lock, after a look whether the registration is
-//! still there: so closing, which takes the key away first, finds it in the list or is seen.
+//! A peer copies only while a word of this end's pair memory holds its ticket: `TARGET` for writes (S1), a word of
+//! `LENT` for reads (S2). Each registration has a list of such words. Closing it removes the tickets and waits until
+//! nobody writes. An opening is added to the list under its lock, after a check that the registration still exists. So
+//! closing, which removes the key first, either finds the opening in the list or is seen by the check.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,22 +20,22 @@ use crate::layout::pair;
 use crate::pair::OwnPair;
 use crate::sys::{self, Mapping};
 
-/// What of a registration is open to peers.
+/// The parts of a registration that are open to peers.
 #[derive(Default)]
 pub struct Openings(Mutex<Vec<Arc<Opening>>>);
 
 /// A word with a ticket.
 pub struct Opening {
     pub own: Arc<OwnPair>,
-    /// Where in `own` the ticket stands.
+    /// The offset of the ticket in `own`.
     pub word: usize,
     pub ticket: u64,
-    /// Who writes while it stands there: where it says so, and its process.
+    /// The writer, while the ticket is there: the word in which it announces writes, and its process.
     pub writer: Option<(Arc<Mapping>, i32)>,
 }
 
 impl Opening {
-    /// Takes the ticket away, if it is still there.
+    /// Removes the ticket, if it is still there.
     fn void(&self) {
         ticket::void(self.own.word64(self.word), self.ticket);
     }
@@ -53,7 +53,8 @@ impl Openings {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes all tickets away and waits until nobody writes, at the latest until `deadline`. Whether that is so.
+    /// Removes all tickets and waits until nobody writes, at the latest until `deadline`. Returns whether nobody
+    /// writes.
     pub fn void(&self, deadline: Instant) -> bool {
         let open = self.list().clone();
         open.iter().for_each(|opening| opening.void());
@@ -68,7 +69,7 @@ impl Openings {
     }
 }
 
-/// Keeps something open.
+/// Keeps an opening.
 pub struct Opened {
     openings: Arc<Openings>,
     opening: Arc<Opening>,
@@ -81,7 +82,7 @@ impl Drop for Opened {
     }
 }
 
-/// Registered memory in one piece, kept registered.
+/// Contiguous registered memory, kept registered.
 pub struct Registered {
     pub addr: *mut u8,
     pub grant: Grant<RegionData>,
@@ -106,8 +107,8 @@ impl Registered {
         Ok(first.filter(|first| first.len == len).map(|first| Self { addr: first.addr, grant }))
     }
 
-    /// Stores the ticket and keeps it there until the answer goes, or the registration is closed. `None` if it is
-    /// closed.
+    /// Stores the ticket and keeps it until the returned value is dropped or the registration is closed. `None` if it
+    /// is closed.
     pub fn open(&self, domain: &DomainPart<Shm>, key: u64, opening: Opening) -> Option<Opened> {
         let region = self.grant.region();
         let openings = Arc::clone(&domain.data(region)?.openings);

@@ -1,4 +1,4 @@
-//! The two memories of a pair of endpoints, and what one end makes of them.
+//! The two memories of a pair of endpoints, as one end uses them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -11,17 +11,17 @@ use crate::cma::Remote;
 use crate::layout::{LINE, doorbell, endpoint, pair};
 use crate::sys::{self, Mapping, Writers};
 
-/// Descriptors that this process holds for peers: of its own pair memories that a peer does not have yet, and of peers'
+/// Descriptors that this process holds for peers: its own pair memories that a peer has not received yet, and peers'
 /// eventfds. Both are bounded, so that thousands of peers fit under the usual limit.
 static UNDELIVERED: AtomicUsize = AtomicUsize::new(0);
 static EVENTS: AtomicUsize = AtomicUsize::new(0);
 
-/// How many descriptors of each kind there may be: a quarter of the process's limit.
+/// Most descriptors of each kind: a quarter of the process's limit.
 fn descriptor_budget() -> usize {
     (sys::descriptor_limit() / 4).clamp(16, 4096)
 }
 
-/// Whether another pair memory may be made before others have been delivered.
+/// Whether another pair memory may be created before others have been delivered.
 pub fn may_introduce() -> bool {
     UNDELIVERED.load(Ordering::Relaxed) < descriptor_budget()
 }
@@ -30,7 +30,7 @@ pub fn may_introduce() -> bool {
 struct EventFd(OwnedFd);
 
 impl EventFd {
-    /// Keeps `fd`, unless there are too many: then the peer is woken by a datagram.
+    /// Keeps `fd` unless there are too many; without it the peer is woken by a datagram.
     fn keep(fd: OwnedFd) -> Option<Self> {
         if EVENTS.fetch_add(1, Ordering::Relaxed) >= descriptor_budget() {
             EVENTS.fetch_sub(1, Ordering::Relaxed);
@@ -54,7 +54,7 @@ pub struct OwnPair {
     pub command_lines: usize,
     /// The peer's hint byte in this endpoint's doorbell memory.
     pub hint: u32,
-    /// To be passed to the peer; dropped once it has been, so that idle peers cost no descriptor.
+    /// Dropped once the peer has received it, so that idle peers cost no descriptor.
     fd: Mutex<Option<Arc<OwnedFd>>>,
 }
 
@@ -134,7 +134,7 @@ pub fn lines(memory: &Mapping, offset: usize, count: usize) -> Result<Lines> {
     unsafe { Lines::new(base, count) }.map_err(|error| Error::with(Errno::EINVAL, error.to_string()))
 }
 
-/// What this end has of a peer.
+/// The mapped memories and identity of a peer.
 pub struct PeerParts {
     /// Which incarnation of the peer.
     pub incarnation: u64,
@@ -148,17 +148,17 @@ pub struct PeerParts {
     pub doorbell: Mapping,
     /// This endpoint's hint byte in it.
     pub hint: u32,
-    /// Its process, for copies straight from memory to memory.
+    /// Its process, for direct copies.
     pub process: Remote,
     /// Its eventfd, if this process can afford to keep it.
     event: Option<EventFd>,
 }
 
 impl PeerParts {
-    /// Maps what an introduction of process `pid` brought (0 if that cannot be seen from here).
+    /// Maps the memories in an introduction of process `pid` (0 if it is not visible from here).
     ///
     /// # Errors
-    /// `FI_EINVAL` for memory that is not what it should be.
+    /// `FI_EINVAL` for memory of the wrong kind or size.
     pub fn map(who: &crate::control::Introduction, fds: &mut Vec<OwnedFd>, pid: i32) -> Result<Self> {
         let wanted = if who.wakes { 4 } else { 3 };
         if fds.len() != wanted || !who.command_lines.is_power_of_two() || who.command_lines > 1 << 20 {

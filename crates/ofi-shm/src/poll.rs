@@ -1,9 +1,9 @@
-//! Taking in what a peer has sent, and moving on what is under way.
+//! Processes what a peer has sent, and advances operations in flight.
 //!
 //! Order: commands are taken in the order in which the peer posted them. While a long read or write of the peer is
-//! being served, its later commands wait (`serving`). Reads behind a read do not wait: they are served in their order,
-//! so every order that libfabric knows holds. Replies and parts are always taken, so two endpoints that serve each
-//! other cannot block.
+//! being served, its later commands wait (`serving`). Reads after a read do not wait: they are served in order, so
+//! every order that libfabric defines holds. Replies and parts are always taken, so two endpoints that serve each other
+//! cannot deadlock.
 
 use std::sync::atomic::Ordering;
 
@@ -21,28 +21,28 @@ use crate::lane::{Broken, Flow, Lane};
 use crate::layout::{pair, wish};
 use crate::{Shm, message};
 
-/// Commands, and replies, that one poll takes of a peer at most. One that sends as fast as they are taken would keep
-/// the caller, and the other peers, for ever.
+/// Most commands, and most replies, that one poll takes from a peer. Without a limit, a peer that sends as fast as they
+/// are taken would hold the caller and starve the other peers.
 const TURN: usize = 256;
 
-/// Why the plain messages ended.
+/// Why a run of plain messages ended.
 enum Then {
-    /// There are no more, or no more are taken now.
+    /// There are no more, or the limit is reached.
     Done,
-    /// One was kept for want of a receive.
+    /// One was kept because no receive was posted.
     Kept,
-    /// Another command is next.
+    /// The next command is of another kind.
     Others,
 }
 
 impl Lane {
-    /// Whether a poll would find something to do: a command, or something under way.
+    /// Whether a poll would find work: a command, or an operation in flight.
     #[inline(always)]
     pub fn wants_poll(&self) -> bool {
         self.busy || matches!(&self.link, Some(Link { up: Some(up), .. }) if up.commands.has_next())
     }
 
-    /// Takes in what has arrived.
+    /// Processes what has arrived.
     ///
     /// # Errors
     /// [`Broken`] if the peer breaks the protocol.
@@ -50,7 +50,7 @@ impl Lane {
     pub fn poll<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
         let mut left = TURN;
         loop {
-            // Most commands are plain messages, and those concern nothing else of the lane.
+            // Most commands are plain messages, which touch no other state of the lane.
             let (then, rest) = match self.next_kind() {
                 kind::MESSAGE => self.take_messages::<false, _>(common, host, left)?,
                 kind::TAGGED_MESSAGE => self.take_messages::<true, _>(common, host, left)?,
@@ -69,7 +69,7 @@ impl Lane {
         Ok(())
     }
 
-    /// What the next command claims to be; 0 for none that may be taken now.
+    /// The kind that the next command claims; 0 if none may be taken now.
     #[inline]
     fn next_kind(&self) -> u32 {
         match &self.link {
@@ -78,7 +78,7 @@ impl Lane {
         }
     }
 
-    /// Takes plain messages, as many as there are and as the core takes, `left` at most. Answers how many more may be
+    /// Takes plain messages while there are any and the core accepts them, at most `left`. Returns how many more may be
     /// taken.
     #[inline(never)]
     fn take_messages<const TAGGED: bool, H: Host<Shm>>(
@@ -117,7 +117,7 @@ impl Lane {
         Ok((then, left))
     }
 
-    /// Takes commands of all kinds, as many as there are and as the core and their order allow, `left` at most.
+    /// Takes commands of all kinds while there are any and the core and their order permit, at most `left`.
     #[inline(never)]
     fn take_others<H: Host<Shm>>(
         &mut self,
@@ -150,7 +150,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Tells the peer of the room that there is now.
+    /// Tells the peer about the room that has become free.
     fn taken(&mut self, common: &mut Common) {
         self.schedule.idle = 0;
         let Some(Link { up: Some(up), .. }) = &mut self.link else { return };
@@ -174,7 +174,7 @@ impl Lane {
             || !self.back_pressure.kept.is_empty()
     }
 
-    /// Whether a poll would move something: the peer has put something into a ring, or made room that was waited for.
+    /// Whether a poll would make progress: the peer has filled a ring, or made room that was waited for.
     pub fn has_input(&mut self) -> bool {
         let bulk = self.bulk.input.as_mut().is_some_and(BulkIn::has_input);
         let room = !self.bulk.streams.is_empty() && self.bulk.out.as_mut().is_none_or(BulkOut::has_room);
@@ -194,9 +194,9 @@ impl Lane {
 
     #[inline(never)]
     fn poll_slow<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
-        // Looked at before the replies are taken: what the peer answered before it closed still counts.
+        // Read this before the replies: the peer's answers from before it closed still count.
         let closed = self.end.gone || (self.is_closed() && self.may_tell_of_end(common));
-        std::sync::atomic::fence(Ordering::Acquire); // with the store of `CLOSED`
+        std::sync::atomic::fence(Ordering::Acquire); // pairs with the store of `CLOSED`
         self.take_replies(common, host)?;
         self.take_parts(common, host)?;
         while let Some(reply) = self.replies.backlog.front() {
@@ -261,7 +261,7 @@ impl Lane {
         }
     }
 
-    /// Asks the peer to keep its payloads, if there is no more room for them.
+    /// Asks the peer to keep its payloads if there is no more room for them.
     #[inline]
     pub fn after_delivery<H: Host<Shm>>(&mut self, common: &Common, host: &H, delivery: Delivery) {
         if delivery == Delivery::Kept && !self.back_pressure.wished && !host.may_hold(self.peer, common.eager)

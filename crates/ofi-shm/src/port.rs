@@ -56,7 +56,7 @@ impl Port for ShmPort {
                 if self.auth.accepts(&control::errand(&datagram.from, &self.name, packet), proof) {
                     return Some((from, packet.to_vec()));
                 }
-                // Once: a requester whose socket has no room for it gives up when its time is over.
+                // Sent once: a requester whose socket has no room for it gives up when its time is over.
                 let _ = self.socket.send(&datagram.from, &Message::Rejected { incarnation: 0 }.encode(), &[]);
                 tracing::debug!(target: "ofi::shm::ep_ctrl", %from, "refused a request with another authorization key");
                 continue;

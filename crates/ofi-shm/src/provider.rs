@@ -1,4 +1,4 @@
-//! What the provider offers, and when it keeps out of the way.
+//! The provider's offers, and the hints to which it makes none.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{Shm, name};
 /// Name in `FI_PROVIDER`.
 const NAME: &str = "shm";
 
-/// The provider. It has no state: everything belongs to what is opened from it.
+/// The provider. It has no state; the objects opened from it have.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ShmProvider;
 
@@ -27,12 +27,12 @@ fn base(format: AddrFormat) -> Base {
     Base { name: NAME, protocol: Protocol::SHM, reach, format, rma_iov_limit: RMA_IOV_LIMIT }
 }
 
-/// The types of endpoints, the preferred one first, and what each makes of an offer.
+/// The types of endpoints, the preferred one first, and how each changes an offer.
 const TYPES: [(EpType, Narrow); 3] =
     [(EpType::Rdm, |info| info), (EpType::Msg, connected), (EpType::Dgram, datagram)];
 
-/// Messages that fit into a command, and that are dropped where there is no room for them; and remote memory, as
-/// everywhere.
+/// Datagrams: messages that fit into a command and are dropped if there is no room; and remote memory, as with the
+/// other types.
 fn datagram(mut info: Info) -> Info {
     info.ep_attr.ep_type = EpType::Dgram;
     info.ep_attr.max_msg_size = crate::common::eager();
@@ -47,8 +47,8 @@ fn datagram(mut info: Info) -> Info {
     info
 }
 
-/// Whether the hints leave no doubt that a program wants this host only: its provider, its addresses, or no capability
-/// to reach others.
+/// Whether the hints show that a program wants this host only: they name the provider or its addresses, or exclude the
+/// capability to reach other hosts.
 fn is_asked_for(hints: Option<&Hints>) -> bool {
     let Some(hints) = hints else { return false };
     let info = &hints.info;
@@ -61,7 +61,7 @@ fn refusal(field: &'static str, wanted: impl Into<String>, offered: impl Into<St
     offer::refusal(NAME, field, wanted, offered)
 }
 
-/// The address that node and service name, and the format of all addresses.
+/// The address that node and service denote, and the format of all addresses.
 fn addresses(request: &Request<'_>) -> Result<(AddrFormat, Option<Address>), Refusal> {
     let hinted = request.hints.map_or(AddrFormat::Unspec, |hints| hints.info.addr_format);
     let scheme = request.node.is_some_and(name::has_scheme);
@@ -87,7 +87,7 @@ fn addresses(request: &Request<'_>) -> Result<(AddrFormat, Option<Address>), Ref
         let offered = "host names and ports only for programs that ask for provider shm, FI_ADDR_STR, or FI_LOCAL_COMM without FI_REMOTE_COMM";
         return Err(refusal("node and service", wanted, offered));
     }
-    // A port is a number. Other services are names, as are all where names are asked for.
+    // A number is a port. Any other service is a name, and so is every service if names were requested.
     let port = request.service.is_none_or(|service| service.is_empty() || service.parse::<u16>().is_ok());
     let resolve = match hinted {
         AddrFormat::Str => name::of_service,
@@ -100,8 +100,8 @@ fn addresses(request: &Request<'_>) -> Result<(AddrFormat, Option<Address>), Ref
     Ok((address.format(), Some(address)))
 }
 
-// SAFETY: all that it opens is `ofi-core`'s, which keeps the promises for every transport; the lanes complete an
-// operation when they are done with its memory.
+// SAFETY: everything that it opens is `ofi-core`'s, which keeps the promises for every transport; the lanes complete an
+// operation only when they no longer use its memory.
 unsafe impl Provider for ShmProvider {
     fn name(&self) -> &str {
         NAME

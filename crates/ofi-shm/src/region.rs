@@ -1,10 +1,10 @@
-//! Direct access, at the owner: a peer that has a key may map the memory behind it, if the library allocated that
+//! Direct access at the owner's end: a peer with a key may map the memory behind it, if the library allocated that
 //! memory.
 //!
-//! Mapping is the grant. A registration is granted only if it covers its allocation to the last byte, since a mapping
-//! shows whole pages; for all other memory the owner executes the access (`rma/owner.rs`). A peer that copies says so
-//! in its pair memory (`COPYING`) and then looks whether the grant still holds (`grants.rs`); who closes the
-//! registration voids the grant, and then waits until nobody says so any more. The barrier between the two is on the
+//! A grant is the permission to map. It is given only for a registration that covers its whole allocation, because a
+//! mapping exposes whole pages; for all other memory the owner executes the access (`rma/owner.rs`). A peer announces a
+//! copy in its pair memory (`COPYING`) and then checks that the grant still holds (`grants.rs`). Closing the
+//! registration voids the grant and then waits until no copy is announced. The barrier between the two steps is on the
 //! closing side.
 
 use std::os::fd::OwnedFd;
@@ -25,16 +25,16 @@ use crate::sys::Writers;
 /// How long closing waits for a peer that copies.
 const BOUND: Duration = Duration::from_secs(1);
 
-/// What a registration has of this transport.
+/// This transport's part of a registration.
 #[derive(Default)]
 pub struct ShmRegion {
     /// The allocation that it covers.
     allocated: Option<Arc<Allocated>>,
-    /// It keeps the allocation for peers that write.
+    /// Whether it reserves the allocation for peers that write.
     shares: bool,
-    /// Where it was granted: endpoint and slot, once each.
+    /// Its grants: endpoint and slot, once each.
     given: Mutex<Vec<(Weak<Shared>, u32)>>,
-    /// What of it peers copy by themselves (`single/`).
+    /// The parts that peers copy directly (`single/`).
     pub openings: Arc<Openings>,
 }
 
@@ -89,7 +89,7 @@ pub fn answer(shared: &Arc<Shared>, key: u64, write: bool) -> (Terms, Option<Arc
         return refused; // as below
     }
     if region.only().is_some() {
-        return refused; // the owner looks who it is, at each access
+        return refused; // the owner checks the peer at each access
     }
     let Some(data) = shared.domain.data(region) else { return refused };
     let Some(allocated) = data.allocated.as_ref().filter(|_| region.is_enabled()) else {
@@ -98,9 +98,9 @@ pub fn answer(shared: &Arc<Shared>, key: u64, write: bool) -> (Terms, Option<Arc
     let access = region.access();
     let may_write = access.contains(MrAccess::REMOTE_WRITE);
     if (write && !may_write) || (!write && !access.contains(MrAccess::REMOTE_READ)) {
-        return refused; // the owner turns the access itself down, and counts why
+        return refused; // the owner rejects the access itself, and counts the reason
     }
-    // A mapping for writing shows the memory too: only both rights together give it.
+    // A writable mapping is readable too, so it needs both rights.
     let writable = may_write && access.contains(MrAccess::REMOTE_READ);
     if write && !writable {
         return refused;
@@ -108,12 +108,12 @@ pub fn answer(shared: &Arc<Shared>, key: u64, write: bool) -> (Terms, Option<Arc
     let slot = (key % endpoint::GRANT_SLOTS as u64) as u32;
     let generation = generation(shared, slot).load(Ordering::Relaxed);
     let mut given = data.given();
-    // Under the lock, so that whoever binds a counter or closes the region either finds the grant in the list, or is
-    // seen here. The key may be another region's by now.
+    // Done under the lock, so that binding a counter or closing the region either finds the grant in the list or is
+    // seen here. The key may belong to another region by now.
     let is_there =
         shared.domain.regions.remote(key).is_some_and(|found| std::ptr::eq(found.region(), region));
     if region.is_counted() || shared.counts() || !is_there {
-        return refused; // the owner has to see each access
+        return refused; // the owner must see each access
     }
     let writers = if writable { Writers::Any } else { Writers::Present };
     let Some(fd) = allocated.descriptor(writers) else { return refused };
@@ -131,15 +131,15 @@ fn generation(shared: &Shared, slot: u32) -> &AtomicU32 {
     unsafe { &*shared.memory.word(endpoint::GRANTS + 4 * (slot as usize % endpoint::GRANT_SLOTS)) }
 }
 
-/// Withdraws what was granted of a registration whose key is already gone, or that is to be counted from now on: then
-/// what peers copy by themselves goes on without them. See `Transport::deregister`.
+/// Withdraws the grants of a registration whose key is already gone, or whose accesses are counted from now on. In the
+/// latter case the owner goes on with direct copies alone. See `Transport::deregister`.
 ///
 /// # Errors
 /// `FI_EBUSY` if a peer still copies after a second.
 pub fn withdraw(region: &ShmRegion) -> Result<()> {
     let deadline = Instant::now() + BOUND;
     let written = !region.openings.void(deadline);
-    // The list stays until nobody copies: who asks again waits again.
+    // The list stays until nobody copies: another call waits again.
     let given = region.given().clone();
     let copied = !given.is_empty() && !void(&given, deadline);
     if !copied {
@@ -160,7 +160,8 @@ pub fn withdraw(region: &ShmRegion) -> Result<()> {
     Ok(())
 }
 
-/// Voids grants, and waits until nobody copies through them, at the latest until `deadline`. Whether that is so.
+/// Voids grants and waits until nobody copies through them, at the latest until `deadline`. Returns whether nobody
+/// copies.
 fn void(given: &[(Weak<Shared>, u32)], deadline: Instant) -> bool {
     let mut endpoints: Vec<(Arc<Shared>, u32)> = Vec::new();
     for (shared, slot) in given {
@@ -170,8 +171,9 @@ fn void(given: &[(Weak<Shared>, u32)], deadline: Instant) -> bool {
             endpoints.push((shared, *slot));
         }
     }
-    // A peer without the barrier fences by itself, and so do all if this process has none (`endpoint::FENCE`). One that
-    // is refused now, as in a sandbox entered since, orders nothing: then a copy that has begun cannot be seen.
+    // A peer without the barrier uses fences itself, and all peers do if this process lacks it (`endpoint::FENCE`). If
+    // the barrier is refused now (as in a sandbox entered since), nothing is ordered, and a copy that has started
+    // cannot be seen.
     let relies = endpoints.iter().any(|(shared, _)| shared.barrier == membarrier::Support::Expedited);
     if lease::settle(relies).is_err() {
         return false;
@@ -186,7 +188,7 @@ fn void(given: &[(Weak<Shared>, u32)], deadline: Instant) -> bool {
     true
 }
 
-/// The allocation that `len` bytes at `addr` lie in, as a key and an offset for a peer.
+/// The allocation that contains `len` bytes at `addr`, as a key and an offset for a peer.
 pub fn source(shared: &Shared, addr: *const u8, len: usize) -> Option<(u64, u64)> {
     let found = shared.domain.transport.allocations.find(addr as usize, len);
     let allocated = found.filter(|allocated| allocated.is_for_messages())?;

@@ -30,7 +30,7 @@ pub static KEPT_BYTES: Setting<usize> = Setting::new(
     "Bytes of small messages that a sender keeps for peers whose budget for unexpected messages is exhausted",
 );
 
-/// Programs that could run on several hosts ask for `FI_REMOTE_COMM` even where they run on one (Open MPI does).
+/// Programs that could run on several hosts request `FI_REMOTE_COMM` even when they run on one (Open MPI does).
 pub static REMOTE_COMM: Setting<bool> = Setting::new(
     "shm",
     "remote_comm",
@@ -38,7 +38,7 @@ pub static REMOTE_COMM: Setting<bool> = Setting::new(
     "Offer shm to programs that require FI_REMOTE_COMM: for programs whose processes are all on one host",
 );
 
-/// Whether large messages, reads and writes go straight from memory to memory, where the system allows it.
+/// Whether large messages, reads and writes are copied directly from memory to memory where the system permits it.
 static SINGLE_COPY: Setting<&str> = Setting::new(
     "shm",
     "single_copy",

@@ -1,4 +1,4 @@
-//! What an endpoint's owner and the process's helper thread share of the endpoint.
+//! The part of an endpoint that its owner shares with the process's helper thread.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,26 +24,26 @@ use crate::settings::SingleCopy;
 use crate::sys::{self, ControlSocket, Mapping, Writers};
 use crate::{Shm, name};
 
-/// How long a goodbye is tried at a peer whose socket is full: that is one whose helper does not run.
+/// How long a goodbye to a peer with a full socket is retried; the helper of such a peer is not running.
 const GOODBYE: Duration = Duration::from_millis(50);
 
-/// This end of one pair, as far as it must be known before the peer is.
+/// The part of this end of a pair that exists before the peer is attached.
 struct Entry {
     own: Arc<OwnPair>,
-    /// The incarnation of the peer that has it, once known.
+    /// The incarnation of the attached peer, once known.
     peer: Option<u64>,
-    /// The peer's pair memory, in which it says what it copies.
+    /// The peer's pair memory, in which it announces copies.
     memory: Option<Arc<Mapping>>,
 }
 
 /// Counters of the helper's work for one endpoint.
 #[derive(Default)]
 pub struct HelperCounts {
-    /// Datagrams dropped: not understood, or from another user.
+    /// Dropped datagrams: malformed, or from another user.
     pub dropped: AtomicU64,
     /// Greetings, and packets of connection management, from endpoints with another authorization key.
     pub other_key: AtomicU64,
-    /// Memory handed to peers for direct access.
+    /// Grants to peers for direct access.
     pub granted: AtomicU64,
 }
 
@@ -51,7 +51,7 @@ pub struct HelperCounts {
 pub struct Shared {
     /// Its address.
     pub address: Address,
-    /// Tells this endpoint from later ones under the same name.
+    /// Distinguishes this endpoint from later ones with the same name.
     pub incarnation: u64,
     /// Control datagrams.
     pub socket: ControlSocket,
@@ -61,15 +61,15 @@ pub struct Shared {
     /// The doorbell memory.
     pub doorbell: Mapping,
     doorbell_fd: OwnedFd,
-    /// How peers tell this process from others, if they may copy from and to its memory.
+    /// Identifies this process to peers, if they may copy from and to its memory.
     token_page: Option<TokenPage>,
-    /// What peers write to when this endpoint sleeps.
+    /// The eventfd that peers write to when this endpoint sleeps.
     pub event: OwnedFd,
     /// The domain, whose registrations the helper may grant.
     pub domain: Arc<DomainPart<Shm>>,
-    /// What the endpoint was opened for.
+    /// The capabilities of the endpoint.
     pub caps: Caps,
-    /// What its peers must have too.
+    /// Its authorization key, which its peers must share.
     pub auth: AuthKey,
     /// The name of its socket.
     name: Vec<u8>,
@@ -80,19 +80,19 @@ pub struct Shared {
     inbox: mpsc::Sender<Event>,
     /// The inbox has something.
     news: AtomicBool,
-    /// Events that found the inbox full.
+    /// Events for which the inbox had no room.
     late: Mutex<Vec<Event>>,
     pairs: Mutex<HashMap<Vec<u8>, Entry>>,
     /// The endpoint is closed.
     closed: AtomicBool,
-    /// Of an endpoint of `FI_EP_MSG`.
+    /// For an endpoint of type `FI_EP_MSG`.
     pub connection: Option<Connected>,
     next_hint: AtomicU32,
     command_lines: usize,
 }
 
 impl Shared {
-    /// Binds an endpoint's socket and makes its memories. Answers also the receiving end of its events.
+    /// Binds an endpoint's socket and creates its memories. Also returns the receiving end of its events.
     ///
     /// # Errors
     /// `FI_EADDRINUSE`, `FI_ENOMEM`, `FI_EMFILE`.
@@ -151,7 +151,7 @@ impl Shared {
         Ok(Arc::new(OwnPair::new(self.command_lines, hint, self.barrier == Support::Missing)?))
     }
 
-    /// This end of the pair with `peer`, made if need be, and whether the peer has to be greeted.
+    /// This end of the pair with `peer`, created if necessary, and whether the peer must be greeted.
     ///
     /// # Errors
     /// `FI_ENOMEM`, `FI_EMFILE`.
@@ -205,11 +205,11 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes the introduction of a peer in process `pid`. Answers this end of the pair if the peer has to be welcomed,
-    /// and what to tell the endpoint after that.
+    /// Takes the introduction of a peer in process `pid`. Returns this end of the pair if the peer must be welcomed,
+    /// and the event to report to the endpoint after that.
     ///
     /// # Errors
-    /// `FI_EKEYREJECTED` if it has not the same authorization key; what mapping its memories answers.
+    /// `FI_EKEYREJECTED` if its authorization key differs; errors of mapping its memories.
     pub fn meet(
         &self,
         peer: Vec<u8>,
@@ -263,7 +263,7 @@ impl Shared {
         Ok((welcome, event))
     }
 
-    /// Forgets a pair whose peer is gone. `incarnation`: only if it is this one.
+    /// Forgets a pair whose peer is gone; with `incarnation`, only if it is that one.
     pub fn forget(&self, peer: &[u8], incarnation: Option<u64>) {
         let mut pairs = self.pairs();
         if pairs.get(peer).is_some_and(|entry| entry.peer == incarnation) {
@@ -283,13 +283,13 @@ impl Shared {
         Some((packet, self.auth.accepts(&control::errand(from, &self.name, packet), proof)))
     }
 
-    /// The peers that have been met, for saying goodbye.
+    /// The peers that have been met, for goodbyes.
     pub fn peers(&self) -> Vec<Vec<u8>> {
         self.pairs().iter().filter(|(_, entry)| entry.peer.is_some()).map(|(peer, _)| peer.clone()).collect()
     }
 
-    /// Says in every pair that the endpoint is closed: also to peers that met the helper, and that the endpoint has not
-    /// taken note of. The datagram may reach those before their welcome, and is dropped then. Nobody is met after this.
+    /// Marks the endpoint as closed in every pair, including those of peers that only the helper has met: the goodbye
+    /// datagram may reach them before their welcome, and is then dropped. No peer is met after this.
     pub fn close_pairs(&self) {
         let pairs = self.pairs();
         self.closed.store(true, Ordering::Relaxed); // under the lock
@@ -304,7 +304,7 @@ impl Shared {
         self.pairs().get(peer).and_then(|entry| entry.peer)
     }
 
-    /// Whether a met peer says in its memory that it has closed.
+    /// Whether a met peer's memory says that it has closed.
     pub fn is_closed_by(&self, peer: &[u8]) -> bool {
         self.pairs().get(peer).and_then(|entry| entry.memory.as_ref()).is_some_and(|memory| {
             // SAFETY: `word` checks place and alignment; mapped while `memory` lives and accessed atomically.
@@ -334,18 +334,18 @@ impl Shared {
         self.hand_over(&mut late);
     }
 
-    /// Whether the inbox has something: one load.
+    /// Whether the inbox holds an event. Costs one load.
     #[inline(always)]
     pub fn has_news(&self) -> bool {
         self.news.load(Ordering::Relaxed)
     }
 
-    /// Whether the inbox has something; whoever asks must empty it.
+    /// Whether the inbox holds an event. The caller must then empty it.
     pub fn take_news(&self) -> bool {
         self.news.swap(false, Ordering::Acquire)
     }
 
-    /// Hands over what found the inbox full. Whether everything is handed over.
+    /// Delivers events for which the inbox had no room. Returns whether all are delivered.
     pub fn retry(&self) -> bool {
         let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
         if !late.is_empty() {
@@ -369,7 +369,7 @@ impl Shared {
     }
 }
 
-/// Of connected endpoints.
+/// For connected endpoints.
 impl Shared {
     /// Hands a packet to the endpoint.
     pub fn take_packet(&self, peer: Vec<u8>, packet: &[u8]) {
@@ -381,15 +381,15 @@ impl Shared {
         self.tell(Event::Packet { peer, packet: packet.to_vec() });
     }
 
-    /// The connection is over: a successor of the peer under its name is not let in.
+    /// Ends the connection: a successor of the peer under its name is not admitted.
     pub fn shut_out(&self) {
         if let Some(connection) = &self.connection {
             connection.shut_out();
         }
     }
 
-    /// Says goodbye to the one peer, which has to be told of the end, and may know this endpoint though this one has
-    /// not met it. Nobody else does it: an idle connection is not polled for the word in its memory.
+    /// Says goodbye to the one peer. It must learn of the end, and may know this endpoint although this one has not met
+    /// it. Nothing else tells it: the word of an idle connection is not polled.
     pub fn part_from_admitted(&self) {
         let Some(peer) = self.connection.as_ref().and_then(Connected::admitted) else { return };
         let bye = Message::Bye { incarnation: self.incarnation }.encode();
@@ -401,7 +401,7 @@ impl Shared {
         }
     }
 
-    /// Whether `look_after` has to be called from time to time.
+    /// Whether `look_after` must be called periodically.
     pub fn watches(&self) -> bool {
         self.connection.as_ref().is_some_and(|connection| connection.watched().is_some())
     }

@@ -1,5 +1,5 @@
-//! System calls of this transport: its control socket, and checks whether processes live. Shared memory and descriptors
-//! are the core's.
+//! System calls of this transport: its control socket, and liveness checks of processes. Shared memory and descriptors
+//! are in `ofi-core`.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
@@ -22,7 +22,7 @@ impl ControlSocket {
     /// A socket bound to `name`.
     ///
     /// # Errors
-    /// `FI_EADDRINUSE` if somebody has the name.
+    /// `FI_EADDRINUSE` if the name is taken.
     pub fn bind(name: &[u8]) -> Result<Self> {
         let socket = unix::socket(rustix::net::SocketType::DGRAM)?;
         unix::pass_credentials(&socket)?;
@@ -46,7 +46,7 @@ impl ControlSocket {
     /// Sends a datagram with descriptors to the socket called `to`. Never blocks.
     ///
     /// # Errors
-    /// `FI_ECONNREFUSED` if there is no such socket; `FI_EAGAIN` if it does not take more for now.
+    /// `FI_ECONNREFUSED` if there is no such socket; `FI_EAGAIN` if it is full.
     pub fn send(&self, to: &[u8], bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
         unix::send(&self.0, Some(to), bytes, fds)
     }
@@ -57,24 +57,24 @@ impl ControlSocket {
     }
 }
 
-/// The process of this number, if it can be one: 0 stands for those of other namespaces.
+/// The process with this pid, if it is valid: 0 stands for processes of other namespaces.
 fn process_of(pid: i32) -> Option<Pid> {
     if pid > 0 { Pid::from_raw(pid) } else { None }
 }
 
-/// A descriptor that becomes readable when process `pid` ends. `None` if it has ended, or cannot be watched.
+/// A descriptor that becomes readable when process `pid` ends. `None` if it has ended or cannot be watched.
 pub fn pidfd(pid: i32) -> Option<OwnedFd> {
     process::pidfd_open(process_of(pid)?, PidfdFlags::empty()).ok()
 }
 
-/// Whether the process of a [`pidfd`] has ended: that one, whoever has its number now.
+/// Whether the process of a [`pidfd`] has ended, whichever process has its pid now.
 pub fn is_over(pidfd: &OwnedFd) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut [PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN)], Some(&now))
         .is_ok_and(|ready| ready > 0)
 }
 
-/// Whether process `pid` has ended (a zombie has), as far as this process may know.
+/// Whether process `pid` is known to have ended (as a zombie has).
 pub fn has_ended(pid: i32) -> bool {
     match pidfd(pid) {
         Some(fd) => is_over(&fd),
@@ -114,7 +114,7 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id() as i32;
         while !has_ended(pid) {
-            std::thread::yield_now(); // until it is a zombie, which has ended
+            std::thread::yield_now(); // until it is a zombie
         }
         child.wait().unwrap();
         assert!(has_ended(pid));

@@ -1,4 +1,4 @@
-//! Payloads by their names: at the sender, and at the receiver.
+//! Names of payloads at the sender and at the receiver.
 
 use ofi_core::slots::SlotId;
 
@@ -15,19 +15,19 @@ pub struct Token {
     pub offset: u64,
 }
 
-/// What a payload goes to.
+/// The destination of a payload.
 #[derive(Clone, Copy)]
 pub enum Sink {
     /// A receive.
     Receive(SlotId),
-    /// A write of the peer that is served here.
+    /// A write of the peer that this end executes.
     Write(SlotId),
     /// A read of this end.
     Read(SlotId),
 }
 
 impl Sink {
-    /// Whether it is a remote access, and no message.
+    /// Whether it is a remote access, not a message.
     pub const fn is_access(self) -> bool {
         !matches!(self, Self::Receive(_))
     }

@@ -1,4 +1,4 @@
-//! The rings for large payloads, and what is streamed through them.
+//! The rings for large payloads, and the payloads that are streamed through them.
 
 use std::collections::VecDeque;
 
@@ -54,7 +54,7 @@ impl BulkIn {
     }
 }
 
-/// What is being streamed.
+/// The source of a streamed payload.
 pub enum Streamed {
     /// The payload of a message.
     Message(SlotId),
@@ -66,7 +66,7 @@ pub enum Streamed {
     Read(Box<[RemotePiece]>),
 }
 
-/// One payload on its way to the peer.
+/// A payload that is being streamed to the peer.
 pub struct Stream {
     pub source: Streamed,
     /// What the peer knows it by.
@@ -136,7 +136,7 @@ impl Stream {
     }
 }
 
-/// What a lane has for large payloads.
+/// A lane's state for large payloads.
 #[derive(Default)]
 pub struct Bulk {
     pub out: Option<BulkOut>,

@@ -11,8 +11,7 @@ use crate::control::Terms;
 use crate::layout::endpoint;
 use crate::sys::Mapping;
 
-/// Grants of one peer that are not worth looking at twice, and how many answers are remembered that could be asked for
-/// again.
+/// Grants of one peer below which no cleanup runs, and the number of repeatable answers that are remembered.
 pub const FEW: usize = 64;
 pub const MANY: usize = 4096;
 
@@ -33,24 +32,24 @@ pub struct MappedRegion {
 }
 
 impl MappedRegion {
-    /// Where byte `offset` lies, if `len` bytes from there on are granted.
+    /// The address of byte `offset`, if `len` bytes from there are granted.
     pub fn at(&self, offset: u64, len: usize) -> Option<*mut u8> {
         let end = offset.checked_add(len as u64)?;
         (end <= self.terms.len && end <= self.memory.len() as u64)
             .then(|| self.memory.base().as_ptr().wrapping_add(offset as usize))
     }
 
-    /// Whether the peer has not withdrawn it: what it says is true then.
+    /// Whether it is still valid.
     pub fn holds(&self, up: &Up) -> bool {
         self.terms.slot == u32::MAX || holds(&up.parts.endpoint, &self.terms)
     }
 
-    /// Where the peer's address `addr` lies, if the access is granted.
+    /// The local address of the peer's address `addr`, if the access is granted.
     pub fn resolve(&self, addr: u64, len: usize, write: bool) -> Result<*mut u8, Errno> {
         if write && !self.terms.write {
             return Err(Errno::EACCES);
         }
-        // As the owner answers (`ofi_core::keys::Violation`).
+        // The same errors as the owner's (`ofi_core::keys::Violation`).
         let offset = addr.checked_sub(self.terms.base).ok_or(Errno::EACCES)?;
         self.at(offset, len).ok_or(Errno::EACCES)
     }
@@ -68,10 +67,10 @@ pub fn holds(peer: &Mapping, terms: &Terms) -> bool {
     current(peer, terms).load(Ordering::Acquire) == terms.generation
 }
 
-/// What is known of the peer's keys.
+/// The known keys of the peer.
 pub struct Grants {
     pub known: FxHashMap<u64, KeyState>,
-    /// How many there may be before void ones are looked for.
+    /// The number of keys at which void ones are removed.
     pub limit: usize,
 }
 

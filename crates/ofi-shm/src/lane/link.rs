@@ -10,7 +10,7 @@ use crate::pair::{OwnPair, PeerParts};
 
 /// This end's rings to the peer, usable before the peer has seen them.
 ///
-/// What points into memory is dropped before what keeps it mapped: fields are dropped in their order.
+/// Fields are dropped in order: users of memory before the mappings.
 pub struct Link {
     pub commands: Producer,
     pub replies: Producer,
@@ -18,15 +18,15 @@ pub struct Link {
     pub own: Arc<OwnPair>,
 }
 
-/// What there is once both ends have each other's memory.
+/// The part that exists once both ends have each other's memory.
 pub struct Up {
     pub commands: Consumer,
     pub replies: Consumer,
     pub bell: Bell,
-    /// A copy through a grant is announced with a fence: one of both processes lacks the barrier.
+    /// A copy through a grant is announced with a fence, because one of the two processes lacks the barrier.
     pub fences: bool,
     pub wish: *const AtomicU32,
-    /// Keeps mapped what all of the above point into.
+    /// Keeps mapped the memory that all of the above point into.
     pub parts: Box<PeerParts>,
 }
 
@@ -34,7 +34,7 @@ pub struct Up {
 unsafe impl Send for Up {}
 
 impl Up {
-    /// What the peer asks of this end.
+    /// The peer's wish.
     #[inline]
     pub fn wish(&self) -> u32 {
         // SAFETY: aligned and mapped while `parts` lives; accessed atomically.

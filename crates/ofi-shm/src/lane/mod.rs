@@ -1,8 +1,8 @@
-//! One peer of an endpoint: the rings to it and from it, and what is under way.
+//! One peer of an endpoint: the rings in both directions, and the operations in flight.
 //!
-//! This file makes the rings and puts commands and replies into them; `poll.rs` takes in what comes out of the peer's,
-//! `ending.rs` ends operations and lanes, and `message/`, `bulk.rs`, `single/`, `rma/`, `atomic.rs` and `note.rs` say
-//! what goes over them.
+//! This file creates the rings and appends commands and replies. `poll.rs` reads the peer's rings, `ending.rs` ends
+//! operations and lanes, and `message/`, `bulk.rs`, `single/`, `rma/`, `atomic.rs` and `note.rs` implement the
+//! operations.
 
 pub mod bulk;
 pub mod grants;
@@ -38,25 +38,25 @@ use crate::common::{Common, full};
 use crate::layout::{doorbell, endpoint, pair};
 use crate::pair::{self as pairs, OwnPair, PeerParts};
 
-/// How the peer ends.
+/// The end of the peer.
 #[derive(Default)]
 pub struct End {
-    /// The peer has ended. What it sent is still taken; then the lane is given up.
+    /// The peer has ended. What it sent is still processed; then the lane is given up.
     pub gone: bool,
-    /// The helper's round in which its end was seen in its memory, of a connected endpoint.
+    /// For a connected endpoint: the helper's round in which the end was seen in the peer's memory.
     pub closed_at: Option<u64>,
 }
 
 /// Operations of this end.
 #[derive(Default)]
 pub struct Initiated {
-    /// Those that have not ended.
+    /// Operations in flight.
     pub outstanding: usize,
-    /// Reads and writes among them that the peer serves.
+    /// Reads and writes among them that the peer executes.
     pub commanded: usize,
     /// Sends that are in the ring before the peer is known to exist.
     pub unconfirmed: Vec<SlotId>,
-    /// One more than the bytes for which a post found no room in the ring of commands; 0 once a sleeper was told of
+    /// One more than the bytes for which a post found no room in the command ring; 0 once a sleeper was told about
     /// room.
     pub starved: u32,
 }
@@ -66,16 +66,16 @@ pub struct Initiated {
 pub struct BackPressure {
     /// This end has asked the peer to keep its payloads.
     pub wished: bool,
-    /// What this end keeps as the peer has asked for that.
+    /// Payloads that this end keeps at the peer's request.
     pub kept: Slots<Box<[u8]>>,
 }
 
-/// Where the endpoint's lists have the lane (`lanes/`).
+/// The lane's membership in the endpoint's lists (`lanes/`).
 #[derive(Default)]
 pub struct Schedule {
-    /// Not polled each time: its peer rings.
+    /// Not polled every time: its peer rings.
     pub is_cold: bool,
-    /// It is in the list of those that were lost, and whose number another peer may take.
+    /// It is in the list of lost lanes, whose number another peer may take.
     pub is_spare: bool,
     /// Polls since a command came; `ShmLanes::cool_down` uses it.
     pub idle: u32,
@@ -86,11 +86,11 @@ pub struct Schedule {
 pub struct Lane {
     pub peer: Peer,
     pub socket: Vec<u8>,
-    /// Before `link`, whose memories have their words.
+    /// Dropped before `link`, whose memories contain the words.
     pub bulk: Bulk,
     pub link: Option<Link>,
     pub end: End,
-    /// Something is under way: set when it begins, reset by the poll that finds nothing left.
+    /// Work is pending: set when it begins, reset by the poll that finds nothing left.
     pub busy: bool,
     pub initiated: Initiated,
     pub served: Served,
@@ -104,7 +104,7 @@ pub struct Lane {
     pub schedule: Schedule,
 }
 
-/// Why a lane has to be given up.
+/// The peer broke the protocol: the lane must be given up.
 pub struct Broken;
 
 impl From<Corrupt> for Broken {
@@ -113,11 +113,11 @@ impl From<Corrupt> for Broken {
     }
 }
 
-/// What became of a command.
+/// The outcome of a command.
 pub enum Flow {
-    /// It is done with.
+    /// It is complete.
     Next,
-    /// It has to wait in the ring.
+    /// It must wait in the ring.
     Stop,
 }
 
@@ -126,7 +126,7 @@ impl Lane {
         Self { peer, socket, ..Self::default() }
     }
 
-    /// Makes this end of the pair and greets the peer, unless that has been done.
+    /// Creates this end of the pair and greets the peer, unless that has been done.
     ///
     /// # Errors
     /// `FI_ENOMEM`, `FI_EMFILE`.
@@ -143,7 +143,7 @@ impl Lane {
     }
 
     fn rings(own: &Arc<OwnPair>) -> Result<Link> {
-        // Until the peer is there, nothing has been read: the peer's words are stood for by words that stay 0.
+        // Until the peer is attached nothing has been read, so words that stay 0 stand in for the peer's.
         let unread = own.memory.word(pair::BULK_READ);
         // SAFETY: the lines and the word lie in `own`, which the link keeps; this is the pair's only producer.
         let commands = unsafe { Producer::new(own.commands()?, unread) };
@@ -152,7 +152,7 @@ impl Lane {
         Ok(Link { own: Arc::clone(own), commands, replies, up: None })
     }
 
-    /// Takes the peer's memory into use.
+    /// Attaches the peer's memory.
     ///
     /// # Errors
     /// `FI_EINVAL` for memory of impossible sizes.
@@ -162,7 +162,7 @@ impl Lane {
             self.link = Some(Self::rings(own)?);
         }
         let Some(link) = &mut self.link else { return Ok(()) };
-        // First what can fail: after that `up` keeps the memory that the producers look into.
+        // Fallible steps come first; after them `up` keeps the memory that the producers read.
         let commands = pairs::lines(&parts.pair, pair::COMMANDS, parts.command_lines)?;
         let replies = pairs::lines(&parts.pair, pair::REPLIES, pair::REPLY_LINES)?;
         // SAFETY: the word lies in `parts.pair`, which `up` keeps beside the producers; it is the word that the
@@ -196,7 +196,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Whether the peer may be sent to as one likes: it is there, has room and has not closed.
+    /// Whether sends to the peer are unrestricted: it is attached, has room and has not closed.
     #[inline]
     pub fn up(&self) -> Option<&Up> {
         self.link.as_ref()?.up.as_ref()
@@ -207,7 +207,7 @@ impl Lane {
         self.link.as_mut()
     }
 
-    /// Wakes the peer if it sleeps. To be called after records were published.
+    /// Wakes the peer if it sleeps. Call it after publishing records.
     #[inline]
     pub fn ring(&self, common: &mut Common) {
         match self.up() {
@@ -216,8 +216,8 @@ impl Lane {
         }
     }
 
-    /// Wakes a peer that sleeps, or may: one that this end does not know yet may know it already, and have looked
-    /// before the record was there.
+    /// Wakes a peer that sleeps or may sleep. A peer that is not attached here may already be attached there, and may
+    /// have checked its ring before the record arrived.
     #[cold]
     fn wake(&self, common: &mut Common, up: Option<&Up>) {
         if self.link.is_none() {
@@ -231,13 +231,13 @@ impl Lane {
         crash_point!("wake.signalled");
     }
 
-    /// A post found no room for `len` bytes: see [`Lane::has_room_again`].
+    /// Notes that a post found no room for `len` bytes; see [`Lane::has_room_again`].
     #[cold]
     pub fn starve(&mut self, len: usize) {
         self.initiated.starved = u32::try_from(len + 1).unwrap_or(u32::MAX);
     }
 
-    /// Whether there is room now for what found none.
+    /// Whether there is room now for the post that found none.
     pub fn has_room_again(&mut self) -> bool {
         let (wanted, link) = (self.initiated.starved, self.link_mut());
         wanted > 0 && link.is_some_and(|link| link.commands.reserve(wanted as usize - 1).is_ok())
@@ -284,7 +284,7 @@ impl Lane {
         true
     }
 
-    /// Tells the peer how its operation ended: at once, or along with others that are being executed just now.
+    /// Reports the result of the peer's operation: at once, or together with others that are being executed now.
     pub fn done(&mut self, common: &mut Common, op: u64, result: Result<(), Errno>) {
         crash_point!("done.send");
         if self.replies.dones.gathers && result.is_ok() {
@@ -301,14 +301,14 @@ impl Lane {
 }
 
 impl Lane {
-    /// Has the ends of operations gather from now on, or tells of those that have.
+    /// Starts to collect results of operations, or reports those collected.
     #[inline]
     pub fn gather_dones(&mut self, common: &mut Common, gather: bool) {
         self.replies.dones.gathers = gather;
         self.tell_done(common);
     }
 
-    /// Tells of the operations that have gathered.
+    /// Reports the collected results.
     #[inline]
     pub fn tell_done(&mut self, common: &mut Common) {
         let count = std::mem::take(&mut self.replies.dones.count);
@@ -369,8 +369,7 @@ mod tests {
         Box::new(PeerParts::map(&who, &mut fds, 0).unwrap())
     }
 
-    /// A producer that looked for room in the memory of a peer that was turned away would read what is not mapped any
-    /// more.
+    /// A producer that looked for room in the memory of a rejected peer would read unmapped memory.
     #[test]
     fn a_peer_with_an_impossible_ring_leaves_nothing_behind() {
         let own = Arc::new(OwnPair::new(64, 0, false).unwrap());

@@ -1,4 +1,4 @@
-//! What waits for a grant.
+//! Operations that wait for a grant.
 
 use std::collections::VecDeque;
 
@@ -10,18 +10,18 @@ use ofi_core::transport::{OutAtomic, Payload, RemoteData};
 
 use crate::token::Token;
 
-/// Something that waits for a grant. In order.
+/// An operation that waits for a grant. The queue keeps their order.
 pub enum Parked {
     /// An access of this end.
     Rma { id: SlotId, access: Access },
     /// An atomic operation of this end.
     Atomic { id: SlotId, access: AtomicAccess },
-    /// A payload to be pulled out of the sender's library memory.
+    /// A payload to pull from the sender's library memory.
     Pull { token: Token, into: SlotId },
 }
 
 impl Parked {
-    /// The operation of this end that waits.
+    /// The waiting operation of this end.
     pub const fn access(&self) -> Option<SlotId> {
         match self {
             Self::Rma { id, .. } | Self::Atomic { id, .. } => Some(*id),
@@ -30,7 +30,7 @@ impl Parked {
     }
 }
 
-/// An access, with everything that it needs later.
+/// An access with everything that it needs later.
 pub struct Access {
     pub write: bool,
     pub payload: Payload,
@@ -39,7 +39,7 @@ pub struct Access {
     pub data: Option<RemoteData>,
 }
 
-/// An atomic operation, with everything that it needs later.
+/// An atomic operation with everything that it needs later.
 pub struct AtomicAccess {
     pub executor: Executor,
     /// Operands, then comparands.
@@ -74,7 +74,7 @@ impl AtomicAccess {
     }
 }
 
-/// All of it, in order.
+/// All of them, in order.
 #[derive(Default)]
 pub struct ParkedQueue {
     pub queue: VecDeque<Parked>,

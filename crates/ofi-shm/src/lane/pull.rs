@@ -7,6 +7,6 @@ pub struct Pull {
     pub token: Token,
     pub got: usize,
     pub len: usize,
-    /// How long it takes is measured, and others wait for it (`single/`).
+    /// Its duration is measured, and others wait for it (`single/`).
     pub measured: bool,
 }

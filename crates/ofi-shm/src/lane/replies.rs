@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-/// Ends of operations that one reply tells of: they fill a line of its ring.
+/// Results in one reply: they fill a line of its ring.
 pub const DONES: usize = 7;
 
-/// Executed operations of the peer, which are reported to it together.
+/// Executed operations of the peer, reported together.
 #[derive(Default)]
 pub struct Dones {
     pub ops: [u64; DONES],
@@ -20,7 +20,7 @@ pub struct Reply {
     pub words: [u64; 3],
 }
 
-/// What the peer is still to be told.
+/// Replies that the peer has not received.
 #[derive(Default)]
 pub struct Replies {
     /// Replies that found their ring full, in order.

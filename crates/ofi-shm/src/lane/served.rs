@@ -1,4 +1,4 @@
-//! What this end does for the peer.
+//! Operations of the peer that this end serves.
 
 use ofi_api::{Errno, RemotePiece};
 use ofi_core::slots::Slots;
@@ -14,11 +14,11 @@ pub struct ServedWrite {
     pub len: usize,
     pub data: Option<RemoteData>,
     pub failed: Option<Errno>,
-    /// How long it takes is measured (`single/`).
+    /// Its duration is measured (`single/`).
     pub measured: bool,
 }
 
-/// A read of the peer that it is asked to choose a way for.
+/// A read for which the peer chooses the path.
 pub struct ServedRead {
     /// The peer's operation.
     pub op: u64,
@@ -27,7 +27,7 @@ pub struct ServedRead {
 }
 
 impl ServedRead {
-    /// Of the peer's operation `op`, for which `lend` is open.
+    /// For the peer's operation `op`, with `lend` open.
     pub const fn new(op: u64, piece: RemotePiece, lend: Option<Lend>) -> Self {
         Self { op, piece, _lend: lend }
     }
@@ -36,9 +36,9 @@ impl ServedRead {
 /// Long accesses of the peer that are being served here.
 #[derive(Default)]
 pub struct Served {
-    /// How many there are: its commands wait.
+    /// Their number: the peer's commands wait.
     pub serving: usize,
     pub writes: Slots<ServedWrite>,
-    /// Reads that it is asked to choose a way for.
+    /// Reads for which the peer chooses the path.
     pub reads: Vec<ServedRead>,
 }

@@ -1,4 +1,4 @@
-//! What a lane has for copies from memory to memory.
+//! A lane's state for direct copies.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -10,16 +10,16 @@ use crate::choice::{Choice, Path};
 use crate::openings::Opened;
 use crate::token::{Sink, Token};
 
-/// What a payload comes out of.
+/// The source of a payload.
 #[derive(Clone, Copy)]
 pub enum Origin {
     /// A message or a write of this end.
     Op(SlotId),
-    /// What the peer reads, by its operation.
+    /// An operation's offer that the peer reads.
     Served(u64),
 }
 
-/// A payload of which it is decided how it comes.
+/// A payload whose path is decided.
 pub struct Queued {
     pub token: Token,
     pub sink: Sink,
@@ -27,7 +27,7 @@ pub struct Queued {
     pub path: Path,
 }
 
-/// A payload that is being copied to here.
+/// A payload that is being copied to this end.
 pub struct Inward {
     pub token: Token,
     pub sink: Sink,
@@ -36,20 +36,20 @@ pub struct Inward {
     pub ticket: u64,
     /// Bytes read, from the front.
     pub front: usize,
-    /// This end can read, as far as it knows.
+    /// This end can read, as far as known.
     pub reads: bool,
-    /// The other end writes, and is to: not if registered memory may not be written by it (any more).
+    /// The other end may write. Not for registered memory that it may not, or no longer, write.
     pub shared: bool,
-    /// Keeps registered memory open to it.
+    /// Keeps registered memory open to the writer.
     pub opened: Option<Opened>,
 }
 
-/// A payload that is being copied from here.
+/// A payload that is being copied from this end.
 pub struct Outward {
     pub origin: Origin,
     pub ticket: u64,
     pub len: usize,
-    /// Where it goes: addresses of the peer.
+    /// Its destination: addresses of the peer.
     pub there: Box<[Piece]>,
     /// Bytes written, from the end.
     pub written: usize,
@@ -66,12 +66,12 @@ pub struct Single {
     pub waiting: VecDeque<Queued>,
     pub inward: Option<Inward>,
     pub outward: Option<Outward>,
-    /// Tickets given out, of receives and of payloads that are lent.
+    /// Tickets issued for receives and for lent payloads.
     pub tickets: u64,
     pub lends: u64,
-    /// Of messages and of accesses: these are served one at a time.
+    /// For messages and for accesses; accesses are served one at a time.
     pub choices: [Choice; 2],
-    /// Measured payloads under way, all of them this way, and since when the next of them is under way.
+    /// Measured payloads in flight, all on this path, and the start time of the next one.
     pub in_flight: usize,
     pub path: Option<Path>,
     pub since: Option<Instant>,

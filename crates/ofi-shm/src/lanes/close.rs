@@ -10,11 +10,11 @@ use crate::layout::{pair, wish};
 
 impl Drop for ShmLanes {
     fn drop(&mut self) {
-        // The application has its memory back when this returns: nobody else may be at it then.
+        // When this returns the application owns its memory again: nobody else may access it then.
         let deadline = crate::single::deadline();
         self.lanes.iter_mut().for_each(|lane| lane.close_copies(deadline));
         let shared = &self.common.shared;
-        // Peers learn of it from their mappings, and those that sleep from the datagram.
+        // Peers see it in their mappings; sleeping peers get the datagram.
         shared.close_pairs();
         for lane in &self.lanes {
             if let Some(link) = &lane.link {
@@ -24,7 +24,7 @@ impl Drop for ShmLanes {
         let bye = Message::Bye { incarnation: shared.incarnation }.encode();
         shared.part_from_admitted();
         for peer in shared.peers() {
-            // A socket that is full belongs to a process that does not run; it will see the word.
+            // A full socket belongs to a process that is not running; it will see the word.
             crash_point!("close.bye");
             let _ = shared.socket.send(&peer, &bye, &[]);
         }

@@ -1,7 +1,7 @@
-//! Lanes that are not polled at every poll.
+//! Lanes that are not checked at every poll.
 //!
-//! With more than [`HOT`] peers those that were quiet become cold: their senders set a hint byte, and a poll looks at a
-//! cache line of hints and at one cold lane in turn, since a hint may be wrong (the memory is everybody's).
+//! With more than [`HOT`] peers, quiet lanes become cold: their senders set a hint byte, and a poll reads one cache
+//! line of hints. It also checks one cold lane in turn, because hints are unreliable (every peer can write them).
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -40,7 +40,7 @@ impl ShmLanes {
         }
         let (mut quiet, mut late) = (Vec::new(), Vec::new());
         for peer in candidates {
-            // What was sent before the barrier is seen now; what comes later rings.
+            // Records sent before the barrier are visible now; later senders ring.
             let lane = &mut self.lanes[peer as usize];
             lane.schedule.is_cold = !lane.has_input();
             if lane.schedule.is_cold { quiet.push(peer) } else { late.push(peer) }
@@ -71,7 +71,7 @@ impl ShmLanes {
         link.is_some_and(|link| link.up.is_some() && link.own.hint as usize == hint)
     }
 
-    /// A hint was set: its sender has something, or one of its senders.
+    /// Handles a set hint: one of its senders has sent something.
     pub(super) fn follow_hint(&mut self, hint: usize) {
         match self.hinted.of(hint) {
             Hinted::Nobody => {}
@@ -89,7 +89,7 @@ impl ShmLanes {
         unsafe { &*self.common.shared.doorbell.word(index % doorbell::HINTS) }
     }
 
-    /// Looks at one line of hints and at one cold lane.
+    /// Checks one line of hints and one cold lane.
     #[cold]
     pub(super) fn poll_cold<H: Host<Shm>>(&mut self, host: &mut H) {
         let first = self.next_line * LINE;

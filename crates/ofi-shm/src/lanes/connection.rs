@@ -17,7 +17,7 @@ impl ShmLanes {
     pub fn packet(&mut self, to: &Address, packet: &[u8], watch: bool) -> Result<()> {
         let socket = name::socket_name(to)?;
         self.connection()?.watch(watch.then(|| socket.clone()));
-        // The helper looks after the socket from its next round on, which this begins.
+        // The helper serves the socket from its next round on, which this starts.
         self.common.helper.packet(&self.common.shared, &socket, packet);
         if watch {
             self.common.helper.poke();
@@ -64,7 +64,7 @@ impl ShmLanes {
         }
     }
 
-    /// A packet did not arrive, or its destination is gone. What a peer has sent before is still taken.
+    /// A packet was not delivered, or its destination is gone. What the peer sent before is still processed.
     pub fn packet_lost<H: Host<Shm>>(&mut self, host: &mut H, peer: &[u8], errno: Errno) {
         if let Some(&lane) = self.by_socket.get(peer)
             && self.lanes[lane as usize].up().is_some()

@@ -1,4 +1,4 @@
-//! What the helper thread found: peers that answered, refused or ended, and memory that they grant.
+//! Handles events of the helper thread: peers that answered, refused or ended, and memory that they grant.
 
 use ofi_api::Errno;
 use ofi_core::transport::Host;
@@ -9,7 +9,7 @@ use crate::Shm;
 use crate::event::Event;
 
 impl ShmLanes {
-    /// Takes what the helper has to say.
+    /// Processes the helper's events.
     #[cold]
     pub(super) fn take_events<H: Host<Shm>>(&mut self, host: &mut H) {
         let mut events = std::mem::take(&mut self.postponed);
@@ -22,7 +22,8 @@ impl ShmLanes {
                     let Some(peer) = self.meet(host, &peer) else { continue };
                     let lane = &mut self.lanes[peer as usize];
                     if lane.end.gone && lane.has_commands() {
-                        // The successor of an ended peer waits until all that its predecessor sent has been taken.
+                        // The successor of an ended peer waits until everything that its predecessor sent has been
+                        // processed.
                         let peer = lane.socket.clone();
                         self.postponed.push(Event::Attached { peer, own, parts });
                         continue;
@@ -39,8 +40,8 @@ impl ShmLanes {
                         self.spare(peer);
                         continue;
                     }
-                    // What was sent before the peer was there rang no bell, and the peer may have looked, and slept,
-                    // since.
+                    // Records sent before the peer was attached rang no bell, and the peer may have checked and gone to
+                    // sleep since.
                     crash_point!("attach.rings");
                     lane.ring(&mut self.common);
                     lane.confirm(host);

@@ -1,8 +1,7 @@
-//! All lanes of an endpoint: what it keeps of them, and what the core asks of them.
+//! All lanes of an endpoint: their state, and the operations that the core calls.
 //!
-//! `peers.rs`: which there are; `events.rs`: what the helper thread found; `poll.rs`: which are looked at; `cold.rs`:
-//! those that are not at every poll; `sleep.rs`: how the endpoint sleeps; `close.rs`: its end; `statistics.rs`: what it
-//! counts.
+//! `peers.rs`: creation and reuse; `events.rs`: events of the helper thread; `poll.rs`: polling; `cold.rs`: lanes that
+//! are polled rarely; `sleep.rs`: sleeping; `close.rs`: the end; `statistics.rs`: counters.
 
 mod close;
 mod cold;
@@ -41,12 +40,12 @@ use crate::token::Token;
 /// The lanes of one endpoint.
 pub struct ShmLanes {
     inbox: mpsc::Receiver<Event>,
-    /// Events that wait for a lane to be drained.
+    /// Events that wait until a lane is drained.
     postponed: Vec<Event>,
     pub(crate) format: AddrFormat,
     pub(crate) by_socket: FxHashMap<Vec<u8>, Peer>,
     pub(crate) lanes: Vec<Lane>,
-    /// Those that were lost, the longest ago first. Some may be in use again.
+    /// Lost lanes, the oldest first. Some may be in use again.
     spare: VecDeque<Peer>,
     hot: Vec<Peer>,
     cold: Vec<Peer>,
@@ -55,9 +54,9 @@ pub struct ShmLanes {
     next_line: usize,
     sleeper: Sleeper,
     armed: bool,
-    /// The next poll has more to do than to look at the hot lanes.
+    /// The next poll must do more than check the hot lanes.
     rare: bool,
-    /// Polls since the endpoint last prepared to sleep; `None` if senders need not ring.
+    /// Polls since the endpoint last prepared to sleep. `None` if senders need not ring.
     polls_awake: Option<u32>,
     /// Keeps the endpoint's memory: dropped last.
     pub(crate) common: Common,
@@ -124,8 +123,8 @@ impl ShmLanes {
     }
 }
 
-// SAFETY: copies of this end run in its polls and are over when they report; a peer copies under a lease or a grant,
-// which is ended before the operation is (`bulk`, `single`, `grants`), and dropping the state withdraws all.
+// SAFETY: copies by this end run in its polls and are finished when they report; a peer copies under a lease or a
+// grant, which ends before the operation does (`bulk`, `single`, `grants`), and dropping the state withdraws all.
 unsafe impl Lanes<Shm> for State {
     fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
         let Self::Closed { domain, info } = self else {

@@ -1,4 +1,4 @@
-//! Which peers there are: how a lane is made, used again, and given up.
+//! Creation, reuse and loss of lanes.
 
 use ofi_api::Errno;
 use ofi_core::transport::{Host, Peer};
@@ -7,7 +7,7 @@ use super::ShmLanes;
 use crate::Shm;
 use crate::lane::Lane;
 
-/// Lost lanes that are looked at for each new peer.
+/// Lost lanes that are checked for each new peer.
 const SPARES: usize = 8;
 
 impl ShmLanes {
@@ -30,8 +30,8 @@ impl ShmLanes {
         Some(peer)
     }
 
-    /// The number of a lane that was lost, and that nothing refers to: so there are as many lanes as peers at one time,
-    /// not as peers ever met.
+    /// The number of a lost lane that nothing refers to. Reuse keeps the number of lanes at the number of simultaneous
+    /// peers, not of all peers ever met.
     pub(super) fn take_spare<H: Host<Shm>>(&mut self, host: &mut H) -> Option<Peer> {
         for _ in 0..self.spare.len().min(SPARES) {
             let peer = self.spare.pop_front()?;
@@ -49,7 +49,7 @@ impl ShmLanes {
         None
     }
 
-    /// The peer of this lane is lost. The lane is kept for its return, and is given to another peer if none is free.
+    /// The peer of this lane is lost. The lane is kept for its return, and goes to another peer if no other is free.
     pub(super) fn spare(&mut self, peer: Peer) {
         let lane = &mut self.lanes[peer as usize];
         if !lane.schedule.is_spare {
@@ -64,7 +64,7 @@ impl ShmLanes {
         (up.parts.incarnation == incarnation).then_some(peer)
     }
 
-    /// A peer is gone. Its lane ends when what it sent has been taken.
+    /// A peer is gone. Its lane ends when everything that it sent has been processed.
     pub(crate) fn bury(&mut self, peer: Peer) {
         let lane = &mut self.lanes[peer as usize];
         (lane.end.gone, lane.busy) = (true, true);

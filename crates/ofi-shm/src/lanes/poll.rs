@@ -1,4 +1,4 @@
-//! A poll: the hot lanes, and now and then everything else.
+//! A poll: the hot lanes every time, everything else now and then.
 
 use ofi_core::transport::{Host, Peer};
 
@@ -6,7 +6,7 @@ use super::ShmLanes;
 use super::cold::HOT;
 use crate::Shm;
 
-/// Polls after which an endpoint that had slept no longer expects to sleep soon.
+/// Polls after which an endpoint that has slept no longer expects to sleep soon.
 const AWAKE: u32 = 4096;
 
 impl ShmLanes {
@@ -25,11 +25,11 @@ impl ShmLanes {
             at += 1;
         }
         if self.hot.len() > 1 && !host.hungry() {
-            self.hot.rotate_left(1); // the next poll begins with another peer: none starves
+            self.hot.rotate_left(1); // the next poll starts with another peer, so none starves
         }
     }
 
-    /// What most polls have nothing of: events, cold lanes, the way back from sleep.
+    /// The rare work of a poll: events, cold lanes, waking up.
     #[cold]
     #[inline(never)]
     fn poll_rare<H: Host<Shm>>(&mut self, host: &mut H) {

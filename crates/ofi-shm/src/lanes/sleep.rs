@@ -1,4 +1,4 @@
-//! How an endpoint falls asleep: senders are told to ring, and what they sent before is looked for.
+//! How an endpoint goes to sleep: it asks senders to ring, and then checks for what they sent before.
 
 use ofi_core::transport::Arm;
 use ofi_ring::crash_point;
@@ -9,7 +9,7 @@ use crate::layout::pair;
 
 impl ShmLanes {
     pub(super) fn arm(&mut self) -> Arm {
-        // What was signalled before is looked at below.
+        // Earlier signals are checked below.
         ofi_core::sys::drain_eventfd(&self.common.shared.event);
         self.polls_awake = Some(0);
         (self.armed, self.rare) = (true, true);
@@ -40,8 +40,8 @@ impl ShmLanes {
         Arm::Armed
     }
 
-    /// Whether a peer whose lane is hot has sent something, or made room for what found none. Of room a sleeper is told
-    /// once: the application may not want it any more, and then nothing would ever use it up.
+    /// Whether a peer with a hot lane has sent something, or made room for a post that found none. A sleeper is told
+    /// about room once: if the application no longer wants it, nothing would ever use it up.
     fn has_input(&mut self) -> bool {
         (0..self.hot.len()).any(|index| {
             let lane = &mut self.lanes[self.hot[index] as usize];
@@ -53,7 +53,7 @@ impl ShmLanes {
         })
     }
 
-    /// Tells senders that nobody is going to sleep.
+    /// Tells senders that the endpoint stays awake.
     #[cold]
     pub(super) fn settle_down(&mut self) {
         self.polls_awake = None;

@@ -1,4 +1,4 @@
-//! What an endpoint counts, under the names of its statistics.
+//! The counters of an endpoint, under the names of its statistics.
 
 use std::sync::atomic::Ordering;
 
@@ -8,7 +8,7 @@ use ofi_ring::membarrier::Support;
 use super::ShmLanes;
 
 impl ShmLanes {
-    /// Appends its counts.
+    /// Appends its counters.
     pub(super) fn statistics(&self, into: &mut Vec<Statistic>) {
         let counts = &self.common.counts;
         let helper = &self.common.shared.counts;

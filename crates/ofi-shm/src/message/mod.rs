@@ -14,14 +14,14 @@ use crate::lane::Lane;
 pub use receive::deliver;
 
 impl Lane {
-    /// The peer is there: what was put into its ring before counts as sent.
+    /// The peer is attached: messages already in its ring count as sent.
     pub fn confirm<H: Host<Shm>>(&mut self, host: &mut H) {
         for id in std::mem::take(&mut self.initiated.unconfirmed) {
             self.finish(host, id, Ok(()));
         }
     }
 
-    /// Takes back what the ring cannot carry any more: nobody is there.
+    /// Takes back the messages in the ring: there is no peer.
     pub fn refuse<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H, errno: Errno) {
         self.lose(common, host, errno);
     }

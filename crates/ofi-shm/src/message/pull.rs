@@ -1,4 +1,4 @@
-//! How an announced payload moves: its receiver asks for it, or copies it itself, and its sender streams it.
+//! The transfer of an announced payload: the receiver requests it or copies it itself, and the sender streams it.
 
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
@@ -38,7 +38,7 @@ impl Lane {
         self.start_transfer(common, host, token, Sink::Receive(into), len);
     }
 
-    /// Asks for a payload, to come in parts.
+    /// Requests a payload in parts.
     pub fn ask<H: Host<Shm>>(
         &mut self,
         common: &mut Common,
@@ -98,13 +98,13 @@ impl Lane {
         true
     }
 
-    /// Tells the sender that its payload is not wanted.
+    /// Tells the sender that its payload is not needed.
     pub fn discard(&mut self, common: &mut Common, token: Token) {
         crash_point!("discard.send");
         self.reply(common, kind::DONE | (token.high & flag::KEPT), [token.op, 0, 0]);
     }
 
-    /// The peer asks for a payload, or for the bytes of a write.
+    /// The peer requests a payload, or the bytes of a write.
     pub fn start_stream<H: Host<Shm>>(
         &mut self,
         common: &mut Common,
@@ -124,7 +124,7 @@ impl Lane {
             common.kept -= bytes.len();
             let len = len.min(bytes.len());
             if len > 0 {
-                // Nothing is pulled of an empty one: a part of it would be one that nobody asked for.
+                // Of an empty payload nothing is pulled: a part of it would be one that was not requested.
                 self.bulk.streams.push_back(Stream::kept(bytes, into, len));
             }
             return Ok(());
@@ -145,7 +145,7 @@ impl Lane {
         Ok(())
     }
 
-    /// A part of a pulled payload has come.
+    /// Processes a part of a pulled payload.
     pub fn take_message_part<H: Host<Shm>>(
         &mut self,
         common: &mut Common,
@@ -161,7 +161,7 @@ impl Lane {
         }
         if let Some(receiving) = host.receiving(into) {
             // SAFETY: the record holds `part` bytes, the pieces are lent for this receive, and `got + part` is within
-            // the length that they were found to have.
+            // their checked length.
             unsafe { copy::scatter(body, part, receiving.pieces, pull.got) };
         }
         pull.got += part;

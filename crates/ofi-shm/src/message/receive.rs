@@ -1,4 +1,4 @@
-//! The receiver: what comes inside commands, and announcements.
+//! The receiver: messages inside commands, and announcements.
 
 use ofi_core::transport::{Announced, Arrived, Delivery, Host, Peer, RxName};
 use ofi_ring::crash_point;
@@ -9,7 +9,7 @@ use crate::common::Common;
 use crate::lane::{Broken, Flow, Lane};
 use crate::token::Token;
 
-/// Takes a message of `peer` that has a tag, or not, and nothing else before its payload.
+/// Takes a message of `peer` that has only an optional tag before its payload.
 #[inline(always)]
 pub fn deliver<const TAGGED: bool, H: Host<Shm>>(
     peer: Peer,
@@ -51,7 +51,7 @@ impl Lane {
         Ok(Flow::Next)
     }
 
-    /// The envelope of a message, its length aside.
+    /// The envelope of a message, without its length.
     #[inline]
     fn arrived(&self, high: u32, words: &mut Words) -> Result<Arrived, Broken> {
         let (tagged, has_data) = (high & flag::TAGGED != 0, high & flag::DATA != 0);

@@ -126,25 +126,26 @@ impl Lane {
             return Err(Error::AGAIN);
         }
         if self.parked.accesses > 0 || self.end.gone {
-            // It must not overtake an access that waits for a grant. And a peer that has ended makes way for its
-            // successor when all that it sent has been taken.
+            // It must not overtake an access that waits for a grant. And an ended peer makes way for its successor only
+            // when everything that it sent has been processed.
             return Err(Error::AGAIN);
         }
         self.connect(common)?;
         let (up, peer_wish) = self.up().map_or((false, wish::NONE), |up| (true, up.wish()));
-        // What is to be matched is announced, however short: the peer asks for it when it has a receive.
+        // Messages with `FI_MATCH_COMPLETE` semantics are announced, however short: the peer requests them when it has
+        // a receive.
         let matched = out.flags.contains(OpFlags::MATCH_COMPLETE);
         let confirm = matched || out.flags.contains(OpFlags::DELIVERY_COMPLETE);
         if peer_wish == wish::CLOSED {
             self.busy = true;
-            return Err(Error::AGAIN); // the next poll gives the lane up, and the try after it a new peer a chance
+            return Err(Error::AGAIN); // the next poll gives the lane up, and a later try may find a new peer
         }
         if out.len <= common.eager && peer_wish == wish::NONE && !matched {
             if up && !confirm {
                 self.send_eager(common, out, 0, None)?;
                 return Ok(Posted::Done);
             }
-            // A slot first, as the command names it; it is taken back if there is no room.
+            // Take the slot first, because the command names it; it is freed if there is no room.
             let id = host.open(self.peer, out.ticket, Op::Confirm);
             let (high, op) = if confirm { (flag::CONFIRM, Some(id)) } else { (0, None) };
             if let Err(error) = self.send_eager(common, out, high, op) {
@@ -160,7 +161,7 @@ impl Lane {
         self.announce(common, host, out, confirm)
     }
 
-    /// Tells the peer of a message whose payload stays here for now.
+    /// Announces a message whose payload stays here for now.
     fn announce<H: Host<Shm>>(
         &mut self,
         common: &mut Common,
@@ -168,7 +169,7 @@ impl Lane {
         out: &OutMessage<'_>,
         confirm: bool,
     ) -> Result<Posted> {
-        // A short one was held back for the peer's want of room: it counts as sent, and the library keeps it.
+        // A short one is held back because the peer has no room: it counts as sent, and the library keeps it.
         let keep = out.len <= common.eager
             && self.initiated.unconfirmed.is_empty()
             && self.up().is_some()

@@ -1,7 +1,8 @@
-//! Remote reads and writes: straight through a mapping where the peer grants one, else executed by the memory's owner.
+//! Remote reads and writes. They go through a mapping if the peer grants one; otherwise the memory's owner executes
+//! them.
 //!
-//! An owner checks key, bounds and rights at each copy. A direct access waits for what the peer still has to execute,
-//! so that accesses of one endpoint to one peer stay in order whichever way they go.
+//! An owner checks key, bounds and rights at each copy. A direct access waits for those that the peer still has to
+//! execute, so that accesses of one endpoint to one peer stay in order on either route.
 
 mod owner;
 
@@ -22,37 +23,37 @@ use crate::lend::Lend;
 use crate::op::{Coming, Op};
 use crate::token::Sink;
 
-/// An access that the peer is to execute, borrowed from the call that posts it or from [`Access`].
+/// An access for the peer to execute, borrowed from the call that posts it or from [`Access`].
 struct Command<'a> {
     write: bool,
     pieces: &'a [Piece],
     remote: &'a [RemotePiece],
     len: usize,
     data: Option<RemoteData>,
-    /// The pieces are where they are until the operation ends.
+    /// The pieces stay valid until the operation ends.
     stays: bool,
 }
 
-/// What became of the bytes of a write.
+/// The state of a write's bytes.
 enum Sent {
-    /// They went along.
+    /// They are in the command.
     Inside,
-    /// They are to be had, and perhaps read.
+    /// The peer requests them, or reads them directly.
     Named(Option<Box<Lend>>),
 }
 
-/// A read that the peer serves.
+/// A read that the peer executes.
 const fn reading(pieces: Box<[Piece]>, len: usize) -> Op {
     Op::Read { pieces, got: 0, len, coming: Coming::Asked }
 }
 
-/// What stands in the way of a direct access.
+/// The route of an access.
 pub enum Route {
-    /// Nothing.
+    /// Directly, through a mapping.
     Direct,
-    /// The peer has not answered yet.
+    /// Undecided: the peer has not answered yet.
     Wait,
-    /// The peer has to execute it.
+    /// By a command: the peer executes it.
     Command,
 }
 
@@ -131,10 +132,10 @@ impl Lane {
         Ok(Posted::Pending)
     }
 
-    /// Whether an access may be posted now; connects the lane.
+    /// Whether an access may be posted now. Connects the lane.
     ///
     /// # Errors
-    /// `FI_EAGAIN` while it has to wait.
+    /// `FI_EAGAIN` while it must wait.
     pub fn ready_for_access(&mut self, common: &mut Common, flags: OpFlags) -> Result<()> {
         if self.end.gone || (flags.contains(OpFlags::FENCE) && self.initiated.outstanding > 0) {
             return Err(Error::AGAIN);
@@ -149,14 +150,14 @@ impl Lane {
         }
     }
 
-    /// Whether an access through a mapping would overtake nothing that the peer has to execute first.
+    /// Whether an access through a mapping would overtake none that the peer must execute first.
     #[inline]
     pub fn may_be_direct(&self, common: &Common) -> bool {
         let drained = || self.link.as_ref().is_some_and(|link| link.commands.is_drained());
         self.initiated.commanded == 0 && (!common.strict || drained())
     }
 
-    /// Which way an access to `remote` goes. Asks for grants that are not known.
+    /// Chooses the route of an access to `remote`. Requests unknown grants.
     pub fn route(&mut self, common: &Common, remote: &[RemotePiece], write: bool) -> Route {
         if self.up().is_none() {
             return Route::Wait;
@@ -175,7 +176,7 @@ impl Lane {
         route
     }
 
-    /// Copies through the mappings. `false` if a grant was withdrawn.
+    /// Copies through the mappings. Returns `false` if a grant was withdrawn.
     ///
     /// # Errors
     /// `FI_EAGAIN` if there is no room for the notice of remote CQ data; otherwise what the owner would answer.
@@ -195,7 +196,7 @@ impl Lane {
             len += piece.len;
         }
         if data.is_some() {
-            // Room for the notice first: it must not be missing once the bytes are there.
+            // Reserve room for the notice first: it must not be missing once the bytes are there.
             let Some(link) = self.link_mut() else { return Ok(false) };
             drop(link.commands.reserve(16).map_err(|error| full(common, error).errno())?);
         }
@@ -233,7 +234,7 @@ impl Lane {
         Ok(true)
     }
 
-    /// Sends an access to be executed by the peer.
+    /// Sends an access for the peer to execute.
     fn send_access(&mut self, common: &mut Common, access: &Command<'_>, id: SlotId) -> Result<Sent> {
         let &Command { write, pieces, remote, len, data, stays } = access;
         let mut words = 2 + 3 * remote.len() + usize::from(data.is_some());
@@ -281,7 +282,7 @@ impl Lane {
         Ok(if inside { Sent::Inside } else { Sent::Named(lend) })
     }
 
-    /// Moves on what waited for grants.
+    /// Advances operations that waited for grants.
     pub fn move_parked<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) {
         while let Some(parked) = self.parked.queue.pop_front() {
             match parked {
@@ -289,7 +290,7 @@ impl Lane {
                     let before = self.parked.queue.len();
                     self.pull(common, host, token, into);
                     if self.parked.queue.len() > before {
-                        // Still waiting: it went to the back, and belongs to the front.
+                        // Still waiting: it was appended at the back but belongs at the front.
                         self.parked.queue.rotate_right(1);
                         return;
                     }
@@ -312,7 +313,7 @@ impl Lane {
         }
     }
 
-    /// Starts a parked access, or hands it back.
+    /// Starts a parked access, or returns it.
     fn move_access<H: Host<Shm>>(
         &mut self,
         common: &mut Common,

@@ -1,4 +1,4 @@
-//! The owner's end of remote access: what a peer asks for is checked, executed and answered.
+//! The owner's end of remote access: it checks, executes and answers the requests of a peer.
 
 use ofi_api::{Caps, Errno, MrAccess, RemotePiece};
 use ofi_core::keys::Accessor;
@@ -14,7 +14,7 @@ use crate::lane::served::ServedWrite;
 use crate::lane::{Broken, Flow, Lane};
 use crate::token::{Sink, Token};
 
-/// The ranges of an access: few, and needed for a moment only.
+/// The ranges of an access. They are few and short-lived.
 pub struct Targets {
     all: [RemotePiece; RMA_IOV_LIMIT],
     count: usize,
@@ -46,13 +46,13 @@ impl Targets {
         Ok(Self { all, count })
     }
 
-    /// Bytes in all, unless that is more than there can be.
+    /// Total bytes, unless the sum overflows.
     #[inline]
     fn len(&self) -> Option<usize> {
         self.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len))
     }
 
-    /// Bytes in all, if each range may be accessed so.
+    /// Total bytes, if this access to each range is permitted.
     fn check(
         &self,
         common: &Common,
@@ -78,7 +78,7 @@ impl Lane {
     }
 }
 
-/// Whether the endpoint was opened for it: what it was not is refused like a right that the region does not have.
+/// Whether the endpoint was opened for this operation; otherwise it is refused like a right that the region lacks.
 #[inline]
 fn serves(common: &Common, kind: Caps, access: MrAccess) -> Result<(), Errno> {
     if common.shared.caps.serves(kind, access) { Ok(()) } else { Err(Errno::EACCES) }
@@ -93,7 +93,7 @@ fn remote_data(high: u32, words: &mut Words) -> Result<Option<RemoteData>, Broke
 }
 
 impl Lane {
-    /// Takes a notice that the peer has written here directly.
+    /// Takes a notice of a direct write by the peer.
     pub fn take_notice<H: Host<Shm>>(
         &mut self,
         host: &mut H,
@@ -106,8 +106,8 @@ impl Lane {
         Ok(if host.remote_write(self.peer, data, len as usize) { Flow::Next } else { Flow::Stop })
     }
 
-    /// The operation and the ranges of an access, each checked. The outer error is a broken peer, the inner one goes
-    /// back to it.
+    /// The operation and the ranges of an access, all checked. The outer error means a broken peer; the inner one is
+    /// returned to it.
     #[expect(clippy::type_complexity, reason = "two kinds of error, one local use")]
     pub fn parse_access<H: Host<Shm>>(
         &self,
@@ -138,7 +138,8 @@ impl Lane {
         if remote.len() != Some(len) {
             return Err(Broken);
         }
-        // What is copied is checked then. Before anything is reported, or the first of several pieces written, all are.
+        // Pieces are checked when they are copied. All of them are checked before anything is reported and before the
+        // first of several pieces is written.
         let allowed = if data.is_none() && remote.count == 1 {
             serves(common, Caps::RMA, MrAccess::REMOTE_WRITE)
         } else {
@@ -147,7 +148,7 @@ impl Lane {
         };
         let result = match allowed {
             Ok(()) => {
-                // The report first, as it may have to wait; the application cannot see it before the bytes.
+                // Report first, because that may have to wait. The application cannot see the report before the bytes.
                 if let Some(data) = data
                     && !host.remote_write(self.peer, data, len)
                 {
@@ -180,7 +181,7 @@ impl Lane {
         let mut next = || if lent { words.next().ok_or(Broken) } else { Ok(0) };
         let token = Token { op, high: high & (flag::LENT | flag::WRITES), key: next()?, offset: next()? };
         match checked {
-            Ok((_, 0)) => return Err(Broken), // a short one
+            Ok((_, 0)) => return Err(Broken), // an empty one
             Ok((remote, len)) => {
                 let (remote, whole) = ((*remote).into(), remote.count == 1);
                 let write = ServedWrite { op, remote, got: 0, len, data, failed: None, measured: false };
@@ -198,7 +199,7 @@ impl Lane {
         Ok(Flow::Next)
     }
 
-    /// Executes a part of a long write. `false` if it has to wait.
+    /// Executes a part of a long write. Returns `false` if it must wait.
     pub fn take_write_part<H: Host<Shm>>(
         &mut self,
         common: &mut Common,
@@ -265,7 +266,7 @@ impl Lane {
             Ok((remote, len)) => {
                 let offered = len > SHORT_READ && self.offer(common, host, op, &remote);
                 if !offered && self.served.serving > 0 {
-                    return Ok(Flow::Stop); // it would overtake the reads that were offered
+                    return Ok(Flow::Stop); // it would overtake offered reads
                 }
                 if len > SHORT_READ {
                     crash_point!("read_long.taken");
@@ -287,7 +288,7 @@ impl Lane {
         Ok(Flow::Next)
     }
 
-    /// Sends the bytes of a short read, or why not; whether it was the bytes. `None` if there is no room.
+    /// Sends the bytes of a short read, or an error. Returns whether it sent the bytes; `None` if there is no room.
     fn reply_data<H: Host<Shm>>(
         &mut self,
         common: &mut Common,
@@ -315,7 +316,7 @@ impl Lane {
     }
 }
 
-/// Writes what is left of a body to registered memory here, from byte `skip` of `remote` on.
+/// Writes the rest of a body to registered memory, from byte `skip` of `remote` on.
 fn write_here(
     common: &Common,
     who: Accessor<'_>,
@@ -324,6 +325,6 @@ fn write_here(
     words: Words,
 ) -> Result<(), Errno> {
     let (body, len) = words.rest();
-    // SAFETY: whoever made the reader promised the body.
+    // SAFETY: the creator of the reader promised the body.
     unsafe { common.shared.domain.regions.write_raw_as(who, remote, skip, body, len) }
 }

@@ -1,4 +1,4 @@
-//! What is taken away when an operation ends, and the wait until nobody writes there (S1).
+//! Revokes a peer's access when an operation ends, and waits until the peer no longer writes (S1).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -12,18 +12,18 @@ use crate::layout::pair;
 use crate::token::Sink;
 use crate::{Shm, cma, sys};
 
-/// How long ending a receive waits for a sender that writes into it: a chunk, or as long as the sender's process is
-/// kept from running in the middle of one.
+/// How long ending a receive waits for a sender that writes into it: for a chunk, or for as long as the sender's
+/// process is descheduled in the middle of one.
 const BOUND: Duration = Duration::from_secs(5);
 
-/// As [`BOUND`], once a peer of this process has overrun that.
+/// As [`BOUND`], after a peer of this process has exceeded it.
 const LESS: Duration = Duration::from_secs(1);
 
-/// A peer has said for as long as [`BOUND`] that it writes. Waits hold the endpoint up, and a peer that lies could make
-/// every other of its peers wait: so nothing is opened to writers in this process any more, and receivers copy alone.
+/// A peer has claimed to write for longer than [`BOUND`]. Such waits block the endpoint, so a lying peer could make all
+/// the other peers wait. Therefore this process opens nothing to writers any more, and receivers copy alone.
 static OVERRUN: AtomicBool = AtomicBool::new(false);
 
-/// Whether peers may be let write here.
+/// Whether peers may write here.
 pub(super) fn trusts_writers() -> bool {
     !OVERRUN.load(Ordering::Relaxed)
 }
@@ -34,7 +34,7 @@ pub fn deadline() -> Instant {
 }
 
 impl Lane {
-    /// Takes away what the peer may write to, and waits until it does not (S1), at the latest until `deadline`.
+    /// Revokes the peer's write access and waits until it does not write (S1), at the latest until `deadline`.
     pub fn withdraw(&mut self, deadline: Instant) {
         let (Some(Link { own, up: Some(up), .. }), Some(single)) = (&self.link, &self.single) else { return };
         ticket::clear(own.word64(pair::TARGET));
@@ -65,7 +65,7 @@ impl Lane {
         }
     }
 
-    /// Takes away what the peer may read of this end's memory, and write to.
+    /// Revokes the peer's read and write access to this end's memory.
     pub fn close_copies(&mut self, deadline: Instant) {
         if self.single.is_some()
             && let Some(Link { own, .. }) = &self.link
@@ -76,7 +76,7 @@ impl Lane {
         self.withdraw(deadline);
     }
 
-    /// Receives and reads may have ended without this lane: see [`ofi_core::transport::Lanes::settle_receives`].
+    /// Receives and reads may have ended without this lane; see [`ofi_core::transport::Lanes::settle_receives`].
     pub fn settle_receives<H: Host<Shm>>(&mut self, host: &mut H) {
         let sink = self.single.as_ref().and_then(|single| single.inward.as_ref()).map(|inward| inward.sink);
         if sink.is_some_and(|sink| !self.is_wanted(host, sink)) {

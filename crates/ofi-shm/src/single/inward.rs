@@ -1,5 +1,5 @@
-//! The receiving end of a long transfer: it chooses how the bytes come, and copies them from the front. The transfer is
-//! a message, a peer's write to a region of this end, or this end's own read.
+//! The receiving end of a long transfer: it chooses the path, and copies from the front. The transfer is a message, a
+//! peer's write to a region of this end, or this end's own read.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,28 +27,28 @@ use crate::openings::{Opening, Registered};
 use crate::settings::SingleCopy;
 use crate::token::{Sink, Token};
 
-/// What became of an inward copy for now.
+/// The state of an inward copy after a poll.
 enum CopyStatus {
-    /// It goes on at the next poll.
+    /// It continues at the next poll.
     Busy,
-    /// It is whole.
+    /// It is complete.
     Whole,
     /// Neither end can copy.
     Failed,
-    /// Nobody waits for it any more.
+    /// Nothing waits for it any more.
     Unwanted,
-    /// The peer may not write here (any more).
+    /// The peer may not, or no longer, write here.
     Refused(Errno),
 }
 
 impl Lane {
-    /// Whether payloads of this length may be copied so, as far as settings and the peer's go.
+    /// Whether the settings of both ends permit direct copies of this length.
     pub fn is_single(&self, common: &Common, len: usize) -> bool {
         let wanted = common.single != SingleCopy::Never && len >= common.single_size && len as u64 <= BYTES;
         wanted && self.up().is_some_and(|up| up.parts.process.token.page != 0)
     }
 
-    /// How an announced payload comes, if there is a choice.
+    /// Chooses the path of an announced payload, if there is a choice.
     fn choose_path(&mut self, common: &mut Common, token: &Token, sink: Sink, len: usize) -> Option<Path> {
         if !self.is_single(common, len) {
             return None;
@@ -63,7 +63,7 @@ impl Lane {
         }
     }
 
-    /// Has an announced payload come this way, after those that come another.
+    /// Queues an announced payload for this path, after those on another.
     fn queue_transfer<H: Host<Shm>>(
         &mut self,
         common: &mut Common,
@@ -76,8 +76,8 @@ impl Lane {
         self.start_waiting(common, host);
     }
 
-    /// Starts what waits, as far as it goes the way of what is under way: ways that overlap could not be compared. One
-    /// single copy at a time.
+    /// Starts waiting payloads on the path that is in use, because paths that overlap could not be compared. One single
+    /// copy runs at a time.
     fn start_waiting<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) {
         while let Some(single) = &mut self.single
             && let Some(next) = single.waiting.front()
@@ -104,7 +104,7 @@ impl Lane {
         }
     }
 
-    /// A measured payload is here.
+    /// A measured payload has arrived.
     pub fn transfer_completed<H: Host<Shm>>(
         &mut self,
         common: &mut Common,
@@ -121,7 +121,7 @@ impl Lane {
         self.transfer_ended(common, host);
     }
 
-    /// A measured payload is not under way any more.
+    /// A measured payload is no longer in flight.
     pub fn transfer_ended<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) {
         if let Some(single) = &mut self.single {
             single.in_flight = single.in_flight.saturating_sub(1);
@@ -129,7 +129,7 @@ impl Lane {
         }
     }
 
-    /// Moves on what is being copied to here, and begins what waits.
+    /// Advances the current inward copy, and starts what waits.
     pub(super) fn copy_all_in<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) {
         let mut budget = TURN;
         while let Some(mut inward) = self.single.as_mut().and_then(|single| single.inward.take()) {
@@ -144,7 +144,7 @@ impl Lane {
             if let CopyStatus::Unwanted = status {
                 self.withdraw(deadline());
             }
-            drop(inward); // registered memory is not open any more
+            drop(inward); // closes the registered memory
             match status {
                 CopyStatus::Busy => {}
                 CopyStatus::Whole => {
@@ -182,7 +182,7 @@ impl Lane {
                     match sink {
                         Sink::Receive(_) => self.discard(common, token),
                         Sink::Read(id) => self.refuse_offer(common, host, token, id),
-                        Sink::Write(_) => {} // whoever wrote it is gone
+                        Sink::Write(_) => {} // its writer is gone
                     }
                     self.transfer_ended(common, host);
                 }
@@ -208,13 +208,13 @@ impl Lane {
         }
     }
 
-    /// Tells the peer that nobody wants what it offered to a read.
+    /// Declines the peer's offer to a read.
     fn refuse_offer<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H, token: Token, id: SlotId) {
         self.finish(host, id, Err(Errno::ECANCELED));
         self.tell_read(common, token, Some(Errno::ECANCELED));
     }
 
-    /// Reads from the front, and looks what the sender has written.
+    /// Reads from the front, and checks what the sender has written.
     fn copy_in<H: Host<Shm>>(
         &mut self,
         common: &mut Common,
@@ -238,8 +238,8 @@ impl Lane {
         let (ticket, len) = (inward.ticket, inward.len);
         let target = own.word64(pair::TARGET);
         let writes = inward.shared;
-        // The registration was closed, or a counter was bound to it: the sender begins nothing more, and counts what it
-        // has.
+        // The registration was closed, or a counter was bound to it: the sender starts no more chunks; those written
+        // count.
         let alone = inward.opened.is_some() && target.load(Ordering::SeqCst) != ticket;
         let progress = |offset| {
             let word = cma::word(&up.parts.pair, offset).load(Ordering::Acquire);
@@ -309,7 +309,7 @@ impl Lane {
                 inward.front += size;
                 common.counts.single_read += size as u64;
             } else {
-                // This end cannot read. The sender may write, or the ring takes over; a denial holds for all later
+                // This end cannot read. The sender may write, or the ring takes over; a denial applies to all later
                 // payloads.
                 inward.reads = false;
                 front.store(pack(ticket, inward.front), Ordering::Release);
@@ -323,7 +323,7 @@ impl Lane {
         if !whole && refused.is_none() && (inward.reads || (writes && !given_up && !alone)) {
             return CopyStatus::Busy;
         }
-        // S1: from here on the sender begins nothing.
+        // S1: from here on the sender starts no chunk.
         ticket::clear(target);
         ticket::settle();
         if is_writing() {
@@ -344,13 +344,14 @@ impl Lane {
         }
     }
 
-    /// Tells the peer that a read of what it offered has ended.
+    /// Tells the peer that a read of its offer has ended.
     fn tell_read(&mut self, common: &mut Common, token: Token, error: Option<Errno>) {
         let errno = error.map_or(0, |errno| errno.get() as u64);
         self.reply(common, kind::DONE | flag::SERVED, [token.op, errno, 0]);
     }
 
-    /// Gives a copy its ticket, and tells the sender where to write, if it can. `false`: not yet, for want of room.
+    /// Issues a copy's ticket, and tells the sender where to write, if it can write. Returns `false` if there is no
+    /// room yet.
     ///
     /// # Errors
     /// Why the peer may not write there.
@@ -365,7 +366,7 @@ impl Lane {
         else {
             return Ok(false);
         };
-        // What is one chunk for this end is there before the other has heard of it.
+        // This end finishes a single chunk before the other would hear of it.
         inward.shared &= !inward.reads || chunk(inward.len, false) < inward.len;
         let ticket = single.tickets + 1;
         own.word64(pair::FRONT).store(pack(ticket, 0), Ordering::Relaxed);
@@ -409,7 +410,7 @@ impl Lane {
                 let opening = Opening { own: Arc::clone(own), word: pair::TARGET, ticket, writer };
                 inward.opened = to.open(&common.shared.domain, key, opening);
                 if inward.opened.is_none() {
-                    return Ok(false); // it was closed just now: the next poll says why
+                    return Ok(false); // just closed: the next poll reports why
                 }
             } else {
                 own.word64(pair::TARGET).store(ticket, Ordering::Release);
@@ -430,7 +431,7 @@ impl Lane {
         Ok(true)
     }
 
-    /// The owner of what this end reads says that it may be copied from memory to memory.
+    /// The owner of the memory that this end reads permits a direct copy.
     pub fn take_offer<H: Host<Shm>>(
         &mut self,
         common: &mut Common,
@@ -457,7 +458,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Has a payload come, one way or another.
+    /// Starts the transfer of a payload on the chosen path.
     pub fn start_transfer<H: Host<Shm>>(
         &mut self,
         common: &mut Common,

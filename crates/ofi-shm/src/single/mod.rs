@@ -1,35 +1,33 @@
-//! Large messages in application memory without a stop on the way: the receiver reads from the sender's memory and the
-//! sender writes to the receiver's, from both ends, until they meet.
+//! Large messages between application memories without an intermediate copy: the receiver reads from the sender's
+//! memory and the sender writes to the receiver's, from both ends, until they meet.
 //!
-//! 1. An `Announce` says where its payload lies (`LENT`), and whether the sender can write (`WRITES`).
-//! 2. The receiver begins to copy from the front, and tells the sender by `Share` where its memory is. The sender
-//!    copies from the end, if it is there to do so: a sender that computes holds nothing up. Each says in its pair
-//!    memory how far it has got (`FRONT`; `CLAIMED` and `WRITTEN`). Where the two overlap, bytes are copied twice, the
-//!    same ones.
-//! 3. The receiver sees that all is there, and answers `Done`.
+//! 1. An `Announce` tells where its payload is (`LENT`), and whether the sender can write (`WRITES`).
+//! 2. The receiver starts to copy from the front, and tells the sender by `Share` where its memory is. The sender
+//!    copies from the end if it polls; a sender that computes delays nothing. Each publishes its progress in its pair
+//!    memory (`FRONT`; `CLAIMED` and `WRITTEN`). Where the two overlap, the same bytes are copied twice.
+//! 3. When everything is there, the receiver answers `Done`.
 //!
-//! Long writes and reads go so too. A write announces its bytes as a message does, and its owner receives them into
-//! registered memory. A read is answered by an `Offer`: its owner is the sender then, and the reader the receiver,
-//! whose replies have the flag `SERVED`. Registered memory is checked at each chunk that its owner copies; what the
-//! other end does by itself is in `openings.rs`.
+//! Long writes and reads work the same way. A write announces its bytes like a message, and the owner receives them
+//! into registered memory. A read is answered by an `Offer`: then the owner is the sender and the reader is the
+//! receiver, whose replies have the flag `SERVED`. The owner checks registered memory at each chunk that it copies;
+//! `openings.rs` governs the chunks of the other end.
 //!
-//! One payload of a lane is copied so at a time. What cannot be copied (a page that is a device's, a right that was
-//! taken away) is left to the other end, and if neither can, the message comes through the bulk ring, from its
-//! beginning.
+//! Each lane copies one payload at a time in this way. What one end cannot copy (device pages, a revoked right) is left
+//! to the other end. If neither can, the whole message comes through the bulk ring.
 //!
-//! Nobody writes into memory whose operation has ended, and nobody believes what was read out of such. The words and
-//! their order are [`ofi_ring::ticket`]'s, which loom checks; here:
-//! S1. A sender writes each chunk under a claim of `TARGET`, which it says in `WRITING`. A receiver that ends a receive
-//!     for whatever reason takes `TARGET` away and waits until `WRITING` is not the ticket any more, or the process of
-//!     the sender has ended: [`Lane::withdraw`]. Closing a registration does the same for a write that is being copied
+//! Nobody writes into memory whose operation has ended, and bytes read from such memory are discarded. The words and
+//! their order are those of [`ofi_ring::ticket`], which loom checks. Here:
+//! S1. A sender writes each chunk under a claim of `TARGET`, which it announces in `WRITING`. A receiver that ends a
+//!     receive for any reason clears `TARGET` and waits until `WRITING` no longer holds the ticket, or the sender's
+//!     process has ended: [`Lane::withdraw`]. Closing a registration does the same for a write that is being copied
 //!     into it.
-//! S2. A sender takes `LENT` away when its operation ends ([`Lend`]), before the application has the memory back. A
-//!     receiver looks at it after each read, and drops what it read if the ticket is gone. Closing a registration takes
-//!     away what is read of it.
+//! S2. A sender clears `LENT` when its operation ends ([`Lend`]), before the application owns the memory again. A
+//!     receiver checks it after each read, and discards the bytes if the ticket is gone. Closing a registration revokes
+//!     reads of it.
 //! S3. `CLAIMED` and `WRITTEN` begin with 16 bits of the ticket, and a sender sets them at each `Share`, of which a
-//!     ring of replies holds fewer than 64: what stands there of another message is never taken for this one's.
+//!     ring of replies holds fewer than 64: values of another message are never mistaken for this one's.
 //!
-//! A peer that lies about any of it spoils its own messages, or its own memory (`docs/threat-model.md`).
+//! A lying peer damages only its own messages or its own memory (`docs/threat-model.md`).
 
 mod ending;
 mod inward;
@@ -48,9 +46,9 @@ use crate::{Shm, cma};
 
 /// The longest chunk: some 60 us of a system call, for which ending an operation may have to wait.
 const LONGEST_CHUNK: usize = 512 << 10;
-/// The shortest, but for what is left: a call costs as much as copying this.
+/// The shortest, except for the last: a call costs as much as copying this.
 const SHORTEST_CHUNK: usize = 64 << 10;
-/// Bytes that one poll copies, each way: the application and the other peers wait.
+/// Bytes that one poll copies in each direction, because the application and the other peers wait.
 const TURN: usize = 1 << 20;
 
 /// Bits of a progress word: a part of the ticket, whether the writer has given up, and bytes.
@@ -67,7 +65,7 @@ fn unpack(word: u64, ticket: u64) -> Option<(usize, bool)> {
     (word >> TICKET_SHIFT == ticket & 0xFFFF).then_some(((word & BYTES) as usize, word & GIVEN_UP != 0))
 }
 
-/// How much of what is left to copy next. Both ends take less and less, so that they are through at the same time.
+/// The size of the next chunk. Chunks shrink, so that both ends finish at the same time.
 fn chunk(left: usize, alone: bool) -> usize {
     let share = if alone { left } else { (left / 8 * 3).next_multiple_of(4096) };
     let share = if share + SHORTEST_CHUNK / 2 >= left { left } else { share };
@@ -91,13 +89,13 @@ impl Lane {
         })
     }
 
-    /// Moves single copies on, either way.
+    /// Advances single copies in both directions.
     pub fn move_single<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) {
         self.copy_out(common, host);
         self.copy_all_in(common, host);
     }
 
-    /// Whether a poll would move a single copy.
+    /// Whether a poll would advance a single copy.
     pub fn has_copies_to_move(&self) -> bool {
         let (Some(Link { up: Some(up), .. }), Some(single)) = (&self.link, &self.single) else {
             return false;
@@ -122,7 +120,7 @@ impl Lane {
         inward || outward || (single.in_flight == 0 && !single.waiting.is_empty())
     }
 
-    /// Whether something is being copied from memory to memory: the lane has to be polled.
+    /// Whether a direct copy is in flight, so that the lane must be polled.
     pub fn copies(&self) -> bool {
         self.single.as_ref().is_some_and(|single| single.is_busy())
     }

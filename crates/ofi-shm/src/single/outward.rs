@@ -1,5 +1,5 @@
-//! The end that has the bytes: lending them, and writing them from their end. They are a message's or a write's, or
-//! registered memory that the peer reads.
+//! The end that has the bytes: it lends them, and writes them from their end. They belong to a message or a write, or
+//! are registered memory that the peer reads.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,12 +26,12 @@ use crate::op::Op;
 use crate::openings::{Opening, Registered};
 use crate::pair::OwnPair;
 
-/// Reads of a peer that are offered at a time.
+/// Most reads of a peer that are offered at a time.
 const OFFERS: usize = 8;
 
 impl Lane {
-    /// Lends a payload to the peer, if it may be copied from memory to memory: flags and words of its announcement, and
-    /// what the operation keeps.
+    /// Lends a payload to the peer if it may be copied directly. Returns flags and words for its announcement, and the
+    /// state that the operation keeps.
     pub fn lend(
         &mut self,
         common: &mut Common,
@@ -66,7 +66,7 @@ impl Lane {
         Some((Arc::clone(own), slot, single.lends << 8 | slot as u64))
     }
 
-    /// Has the peer choose how it reads registered memory here, if there is a choice. `false`: only through the ring.
+    /// Lets the peer choose the path of its read of registered memory. Returns `false` if only the ring is possible.
     pub fn offer<H: Host<Shm>>(
         &mut self,
         common: &mut Common,
@@ -108,14 +108,14 @@ impl Lane {
         Ok(self.served.reads.remove(at))
     }
 
-    /// Whether a command may be taken while others are served: a read behind reads that were offered, so that the peer
-    /// has the next one before it is through with the last. It reads them in their order.
+    /// Whether a command may be taken while others are served. That is a read after offered reads, so that the peer has
+    /// the next offer before it finishes the last. It reads them in order.
     pub fn may_serve(&self, kind: u32) -> bool {
         let served = self.served.reads.len();
         self.served.serving == 0 || (kind == kind::READ && self.served.serving == served && served < OFFERS)
     }
 
-    /// The peer has read what it was offered, or will not.
+    /// The peer has read an offer, or declines it.
     pub fn take_read_end<H: Host<Shm>>(
         &mut self,
         common: &Common,
@@ -132,7 +132,7 @@ impl Lane {
         Ok(())
     }
 
-    /// The peer wants what it was offered to come through the ring.
+    /// The peer wants an offer to come through the ring.
     pub fn stream_offered(&mut self, op: u64, len: u64) -> Result<(), Broken> {
         let served = self.take_served(op)?;
         if len != served.piece.len as u64 {
@@ -142,7 +142,7 @@ impl Lane {
         Ok(())
     }
 
-    /// The receiver says where this end may write.
+    /// The receiver tells where this end may write.
     pub fn take_share<H: Host<Shm>>(
         &mut self,
         common: &mut Common,
@@ -208,7 +208,7 @@ impl Lane {
             };
             let left = outward.len.saturating_sub(front).saturating_sub(written);
             if left == 0 {
-                return; // until the receiver says that it is whole, or cannot read the rest
+                return; // until the receiver reports that it is complete, or cannot read the rest
             }
             let size = chunk(left, false);
             let skip = outward.len - written - size;
