@@ -1,4 +1,4 @@
-//! Addresses: IP socket addresses in the one form that compares equal, and names that lead to them.
+//! Addresses: IP socket addresses in canonical form, and names that resolve to them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs, UdpSocket};
 
@@ -14,7 +14,7 @@ fn invalid(found: impl Into<String>) -> Error {
     )
 }
 
-/// The socket behind an address, without what does not tell sockets apart.
+/// The socket of an address, without the parts that do not distinguish sockets.
 pub fn socket(address: &Address) -> Result<SocketAddr> {
     address.to_socket_addr().map(canonical).ok_or_else(|| invalid(address.to_string()))
 }
@@ -24,7 +24,7 @@ pub fn normalize(address: &Address) -> Result<Address> {
     socket(address).map(Address::from)
 }
 
-/// The one form of a socket address: no flow label, and an interface only where the address has no meaning without.
+/// The canonical form of a socket address: no flow label, and an interface only if the address needs one.
 pub fn canonical(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V4(_) => address,
@@ -36,7 +36,7 @@ pub fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Whether it is a multicast group of one link or interface (RFC 4291, 2.7), which another interface may have too.
+/// Whether it is a multicast group of link or interface scope (RFC 4291, 2.7), which other interfaces may have too.
 pub fn is_local_group(ip: Ipv6Addr) -> bool {
     ip.is_multicast() && matches!(ip.segments()[0] & 15, 1 | 2)
 }
@@ -49,7 +49,7 @@ fn fits(address: SocketAddr, format: Option<AddrFormat>) -> bool {
     }
 }
 
-/// The address that a node and a service name, in `format` if one is wanted. Without a node it is this host's.
+/// The address that node and service denote, in `format` if given. Without a node, an address of this host.
 ///
 /// # Errors
 /// `FI_EINVAL` for names that do not resolve.
@@ -72,13 +72,13 @@ pub fn resolve(node: Option<&str>, service: Option<&str>, format: Option<AddrFor
         .ok_or_else(|| invalid(format!("{host}, which has no address of the format asked for")))
 }
 
-/// All addresses, of the family that is wanted.
+/// The wildcard address of the requested family.
 pub fn any(v6: bool) -> IpAddr {
     if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() }
 }
 
-/// What an endpoint binds that was given `name`, or the address `source` of an interface: all addresses of this host,
-/// if neither says more, or those that `FI_UDP_IFACE` leaves.
+/// The address that an endpoint binds, given `name` or the address `source` of an interface. If neither is given: all
+/// addresses of this host, or those that `FI_UDP_IFACE` selects.
 ///
 /// # Errors
 /// What [`crate::interface::chosen`] answers.
@@ -93,9 +93,8 @@ pub fn to_bind(name: Option<SocketAddr>, source: Option<IpAddr>, v6: bool) -> Re
     Ok(wanted)
 }
 
-/// As `wanted`, but one address of this host if the endpoint may join groups. The sockets of a group are bound beside
-/// its own, by other endpoints too and under a port that may be its own one: where it had all addresses, theirs would
-/// be taken.
+/// As `wanted`, but a single address of this host if the endpoint may join groups. Other endpoints bind sockets of the
+/// same groups, perhaps under the same port; an endpoint that had all addresses would take theirs.
 ///
 /// # Errors
 /// What [`own_ip`] answers.
@@ -110,7 +109,7 @@ pub fn beside_groups(info: &Info, mut wanted: SocketAddr) -> Result<SocketAddr> 
 pub fn route(to: SocketAddr) -> Option<IpAddr> {
     let any: IpAddr = if to.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
     let probe = UdpSocket::bind((any, 0)).ok()?;
-    // Connecting a datagram socket sends nothing: it only looks the route up.
+    // Connecting a datagram socket sends nothing; it only looks up the route.
     probe.connect(SocketAddr::new(to.ip(), to.port().max(1))).ok()?;
     probe.local_addr().ok().map(|address| address.ip())
 }
@@ -123,8 +122,8 @@ fn own_ip(v6: bool) -> Result<IpAddr> {
     Ok(crate::interface::chosen(v6)?.unwrap_or_else(|| host_ip(v6)))
 }
 
-/// The address by which others most likely reach this host: the one that the default route has, else that of an
-/// interface, else loopback.
+/// The address by which others most likely reach this host: that of the default route, else of an interface, else
+/// loopback.
 pub fn host_ip(v6: bool) -> IpAddr {
     // Addresses for documentation (RFC 5737, RFC 3849): only the default route leads there.
     let (outside, loopback): (IpAddr, IpAddr) = if v6 {

@@ -1,7 +1,7 @@
-//! Answers to reads of peers. They leave part by part, and once more where packets are lost, from the memory that is
-//! read while nothing may change it, and from a copy otherwise. A copy is made when a later command of the peer comes
-//! that is no read, as it may change the memory or have the application do so, and when the registration closes. Memory
-//! and copy go when all of the answer has arrived.
+//! Answers to reads of peers. They are sent part by part, and again after losses: from the registered memory while
+//! nothing may change it, otherwise from a copy. A copy is made when a later command of the peer is not a read, because
+//! it may change the memory or make the application do so, and when the registration closes. Memory and copy are
+//! released when the whole answer has arrived.
 
 use core::ops::{Deref, DerefMut};
 
@@ -11,17 +11,17 @@ use ofi_core::slots::{SlotId, Slots};
 use crate::lent::Lent;
 use crate::socket::Gaps;
 
-/// Bytes of answers that may wait to arrive at one peer.
+/// Bytes of answers in flight to one peer.
 pub const READ_AHEAD: usize = 2 << 20;
-/// Bytes of one answer, at most: a longer read has several.
+/// Most bytes of one answer: a longer read has several.
 pub const CHUNK: usize = 256 << 10;
-/// Bytes of memory that waits for the next read: as much as one peer's answers may take ([`READ_AHEAD`]).
+/// Bytes of spare memory for the next read: as much as one peer's answers may take ([`READ_AHEAD`]).
 const SPARE: usize = READ_AHEAD;
 /// The shortest piece of it.
 const SHORTEST: usize = 4 << 10;
 /// Its lengths: powers of two up to [`CHUNK`].
 const LENGTHS: usize = (CHUNK / SHORTEST).ilog2() as usize + 1;
-/// Tells a token of an answer from one of an operation: no table of operations has so many.
+/// Distinguishes tokens of answers from those of operations: no table of operations is that large.
 const MARK: u64 = 1 << 31;
 
 /// Whether a payload is an answer.
@@ -29,7 +29,7 @@ pub fn is_answer(token: u64) -> bool {
     token & MARK != 0
 }
 
-/// Where the bytes of an answer are.
+/// The location of an answer's bytes.
 enum Backing {
     Copied(Room),
     Lent(Lent),
@@ -49,7 +49,7 @@ impl Answer {
         }
     }
 
-    /// Where in the answer the `len` bytes from byte `at` of the read on begin, if it has all of them.
+    /// The offset in the answer of the `len` bytes from byte `at` of the read, if it has all of them.
     fn skip_to(&self, at: u64, len: usize) -> Option<usize> {
         let skip = usize::try_from(at.checked_sub(self.at)?).ok()?;
         (skip.checked_add(len)? <= self.len()).then_some(skip)
@@ -58,7 +58,7 @@ impl Answer {
 
 /// Memory for a copy.
 pub struct Room {
-    /// As long as one of [`Spare`]'s lengths.
+    /// Its length is one of [`Spare`]'s.
     memory: Box<[u8]>,
     len: usize,
 }
@@ -77,8 +77,8 @@ impl DerefMut for Room {
     }
 }
 
-/// Memory for copies, by length: what was just used lies in the cache. Memory of the system costs a page fault for each
-/// page, and long pieces go back to it at once.
+/// Memory for copies, by length. Recently used memory is in the cache, whereas fresh memory costs a page fault for each
+/// page, and the allocator returns long pieces to the system at once.
 #[derive(Default)]
 pub struct Spare {
     pieces: [Vec<Box<[u8]>>; LENGTHS],
@@ -91,7 +91,7 @@ fn place_of(len: usize) -> usize {
 }
 
 impl Spare {
-    /// Room for `len` bytes, whatever they are; at most [`CHUNK`].
+    /// Memory for `len` bytes, with any content; at most [`CHUNK`].
     pub fn take(&mut self, len: usize) -> Room {
         let place = place_of(len);
         let memory = match self.pieces[place..].iter_mut().find_map(Vec::pop) {
@@ -104,8 +104,8 @@ impl Spare {
         Room { memory, len }
     }
 
-    /// Takes such room back. Where that is more than enough, memory of other lengths goes first: reads are most often
-    /// alike.
+    /// Takes such memory back. If there is too much, memory of other lengths is freed first, because reads mostly have
+    /// the same length.
     pub fn give_back(&mut self, room: Room) {
         let own = place_of(room.len);
         self.bytes += room.memory.len();
@@ -119,7 +119,7 @@ impl Spare {
     }
 }
 
-/// What a peer has not confirmed yet.
+/// Answers that a peer has not confirmed yet.
 #[derive(Default)]
 pub struct Answers {
     answers: Slots<Answer>,
@@ -156,7 +156,7 @@ impl Answers {
         self.answers.insert(answer).to_wire() | MARK
     }
 
-    /// Copies what is lent, which may change or go from now on.
+    /// Copies the lent memory, which may change or disappear from now on.
     #[inline]
     pub fn settle(&mut self, spare: &mut Spare) {
         if self.lent > 0 {
@@ -177,7 +177,7 @@ impl Answers {
         self.lent = 0;
     }
 
-    /// It has arrived: its memory may be used for others.
+    /// An answer has arrived: its memory is reused.
     pub fn arrived(&mut self, token: u64, spare: &mut Spare) {
         let Some(answer) = self.answers.remove(SlotId::from_wire(token & !MARK)) else { return };
         self.bytes -= answer.len();
@@ -199,12 +199,11 @@ impl Answers {
                 to.copy_from_slice(&room[skip..skip + to.len()]);
             }
             Some((Answer { backing: Backing::Lent(lent), .. }, skip)) => lent.fill(skip, to),
-            None => to.fill(0), // not asked for: parts are of what is kept
+            None => to.fill(0), // never requested: parts belong to kept answers
         }
     }
 
-    /// Has them sent from where they lie, if that can be: they stay there until the call that makes the packet has sent
-    /// it.
+    /// Sends them from where they are, if possible: they stay there until the call that makes the packet has sent it.
     pub fn leave(&self, token: u64, at: u64, to: &mut [u8], gaps: &mut Gaps) -> bool {
         let Some(answer) = self.get(token) else { return false };
         let Some(skip) = answer.skip_to(at, to.len()) else { return false };
@@ -265,7 +264,7 @@ mod tests {
                 let now = places(&rooms);
                 rooms.into_iter().for_each(|room| spare.give_back(room));
                 assert!(spare.bytes <= SPARE);
-                // Longer pieces that others left are used first, and go one by one.
+                // Longer pieces left by others are used first, and are freed one by one.
                 assert!(round < 4 || now == before, "{len}: {round}");
                 before = now;
             }

@@ -1,5 +1,5 @@
 //! Atomic operations, executed by the memory's owner, in one order with the remote accesses of `rma.rs`. A record is
-//! taken once, so an operation is executed once, however often its packets are sent.
+//! processed once, so an operation is executed once, however often its packets are sent.
 
 use ofi_api::{Caps, Error, OpFlags, Result};
 use ofi_core::atomic::{Executor, MOST_SENT, Sent};

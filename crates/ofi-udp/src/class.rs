@@ -1,5 +1,5 @@
 //! Traffic classes on the wire: the differentiated services field of each datagram (RFC 2474), which the network may
-//! act on or not, and the two bits behind it, in which the network tells of congestion (ECN, RFC 3168).
+//! honour, and the two ECN bits after it, by which the network reports congestion (RFC 3168).
 
 use std::net::UdpSocket;
 
@@ -44,16 +44,16 @@ const CAPABLE: i32 = 0b10;
 /// CE: the network has marked it.
 const MARKED: i32 = 0b11;
 
-/// Whether a datagram with this field was marked on its way: a queue was about to be full.
+/// Whether a datagram with this field was marked on the way because a queue was filling up.
 pub fn is_marked(field: i32) -> bool {
     field & 0b11 == MARKED
 }
 
-/// Marks everything that `socket` sends. `ecn`: routers may mark its datagrams in place of dropping them, and the
-/// kernel tells of those that come marked.
+/// Sets the field of everything that `socket` sends. `ecn`: routers may mark its datagrams instead of dropping them,
+/// and the kernel reports incoming marks.
 ///
 /// # Errors
-/// As [`code_point`]; `FI_EPERM` where the system does not let this process.
+/// As [`code_point`]; `FI_EPERM` if this process lacks the privilege.
 pub fn mark(socket: &UdpSocket, class: TrafficClass, ecn: bool) -> Result<()> {
     let field = i32::from(code_point(class)?) << 2 | if ecn { CAPABLE } else { 0 };
     if field == 0 {
@@ -61,7 +61,7 @@ pub fn mark(socket: &UdpSocket, class: TrafficClass, ecn: bool) -> Result<()> {
     }
     let six = socket.local_addr().is_ok_and(|address| address.is_ipv6());
     if ecn {
-        // A kernel that does not tell costs nothing but that: losses are noticed as ever.
+        // Without the kernel's reports only marks are missed: losses are noticed as ever.
         set_option(socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1);
         if six {
             set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1);

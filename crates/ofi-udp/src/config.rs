@@ -1,4 +1,4 @@
-//! How the protocol of an endpoint is set up.
+//! Configuration of an endpoint's protocol.
 
 use std::time::Duration;
 
@@ -12,21 +12,22 @@ use ofi_rdm::{Config, Endpoint, LONGEST_PACKET, Limits, NoEncryption, Security, 
 
 use crate::settings;
 
-/// Peers that strangers may make an endpoint remember.
+/// Peers that an endpoint remembers because strangers contacted it.
 const MAX_PEERS: usize = 1 << 20;
 
-/// And of those, of one host: many times the processes that a host has for one job.
+/// Most of those on one host: many times the processes that a host has for one job.
 const MAX_OF_HOST: usize = 1 << 14;
-/// How long nothing has come of a stranger before it is asked whether it still is there.
+/// Silence after which a stranger is asked whether it is still there.
 const IDLE: Duration = Duration::from_secs(600);
 
-/// Peers at rest whose next message finds everything ready.
+/// Idle peers that keep their session state.
 const WARM_PEERS: usize = 64;
 
-/// For an endpoint whose socket may hold `granted` bytes, and that is answered for on `liveness_port`.
+/// Configuration for an endpoint whose socket may hold `granted` bytes, and whose liveness is answered on
+/// `liveness_port`.
 pub fn config(granted: usize, liveness_port: u16) -> Config {
-    // The kernel counts what it holds generously: half of it may be under way, in at least eight packets. A stream may
-    // have as much, and more where that is little.
+    // The kernel counts overhead too: half of the buffer may be in flight, in at least eight packets. A stream may have
+    // as much, and more if that is little.
     let params = Params {
         window: (granted as u64).clamp(128 << 10, 4 << 20).max(granted as u64 / 2),
         in_flight: granted as u64 / 2,
@@ -50,9 +51,8 @@ pub fn config(granted: usize, liveness_port: u16) -> Config {
     }
 }
 
-/// Tells `endpoint` with whom it talks, and how its packets are protected. Without an authorization key nobody knows
-/// who the peer is: packets that only hide from those who listen are not worth their price unless somebody asks for
-/// them.
+/// Configures the peers that `endpoint` accepts, and how its packets are protected. Without an authorization key the
+/// peer's identity is unknown; encryption then hides packets from eavesdroppers only, so it is off unless requested.
 ///
 /// # Errors
 /// `FI_EINVAL` for a setting that protects packets and cannot be read ([`settings::protections`]); `FI_EIO` on a system
@@ -77,13 +77,13 @@ pub fn secure(endpoint: &mut Endpoint, key: &AuthKey) -> Result<()> {
     })
 }
 
-/// What to do about a setting that cannot be read.
+/// The remedy for an unreadable setting.
 pub const CORRECT: &str = "correct the variable, or unset it for its default (fi_info -e lists settings)";
 
-/// What a program can do whose build lacks the feature `encryption`.
+/// The remedy for a build without the feature `encryption`.
 pub const WITHOUT: &str = "build ofi with its feature `encryption`, which is on by default";
 
-/// What a program asks for, by a key or by settings, that takes the feature `encryption`, if this build lacks it.
+/// A request, by a key or by settings, for which this build lacks the feature `encryption`.
 pub fn beyond_this_build(has_key: bool) -> Option<&'static str> {
     match has_key {
         _ if cfg!(feature = "encryption") => None,

@@ -1,5 +1,5 @@
-//! What a connected endpoint (`FI_EP_MSG`) has besides: packets of connection management, which are records like
-//! others, and that only the one peer is listened to.
+//! The additional state of a connected endpoint (`FI_EP_MSG`): connection management packets, which are ordinary
+//! records, and the restriction to one peer.
 
 use ofi_api::Info;
 use ofi_core::transport::MAX_PACKET;
@@ -9,30 +9,30 @@ use ofi_rdm::{Flow, Instant, Lost};
 use crate::command::kind;
 use crate::probe::Probe;
 
-/// Packets that wait to be looked at, at most. Only a hostile peer sends more.
+/// Most packets that wait to be processed. Only a hostile peer sends more.
 const PACKETS: usize = 64;
 /// The mark of packets of connection management.
 pub const CONNECTION: u64 = u64::MAX - 1;
 
-/// See the module. Peers go by the numbers of the protocol.
+/// See the module. Peers are identified by their numbers in the protocol.
 #[derive(Default)]
 pub struct Connected {
     /// Peer 0 is the one peer.
     pub joined: bool,
     /// The connection is over.
     pub parted: bool,
-    /// Until when what was sent before the end is repeated.
+    /// End of the time in which packets sent before the end are repeated.
     pub closing: Option<Instant>,
     pub packets: Vec<(u32, Vec<u8>)>,
     /// Packets of this end that have not arrived, by peer.
     pub sent: Vec<u32>,
     pub lost: Vec<(u32, Lost)>,
-    /// Looks whether the other end is there at all.
+    /// Probes whether the other end exists.
     pub probe: Option<Probe>,
 }
 
 impl Connected {
-    /// Takes a command: `None` if it is one for everybody.
+    /// Processes a command; `None` if it is not specific to connections.
     pub fn take(&mut self, peer: u32, command: u8, body: &[u8]) -> Option<Result<Flow, Broken>> {
         if command == kind::CONNECTION {
             if body.len() > MAX_PACKET || self.packets.len() >= PACKETS {
@@ -47,7 +47,7 @@ impl Connected {
         Some(if self.parted && peer == 0 { Ok(Flow::Next) } else { Err(Broken) })
     }
 
-    /// Whether `peer` is the one that messages may come from.
+    /// Whether messages may come from `peer`.
     pub fn is_open_to(&self, peer: u32) -> bool {
         self.joined && !self.parted && peer == 0
     }
@@ -70,7 +70,7 @@ impl Connected {
         self.sent.is_empty() && self.closing.is_none()
     }
 
-    /// When there is something to look at.
+    /// The time of the next check.
     pub fn due(&self) -> Option<Instant> {
         let waits = (!self.packets.is_empty() || !self.lost.is_empty()).then(Instant::default);
         let probe = self.probe.as_ref().map(|probe| probe.next);

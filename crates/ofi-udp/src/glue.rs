@@ -1,4 +1,4 @@
-//! What `ofi-rdm` says and asks, and who answers.
+//! Connects `ofi-rdm`'s events and requests with the lanes and the core.
 
 use std::net::SocketAddr;
 
@@ -22,7 +22,7 @@ use crate::parts::Parts;
 use crate::socket::Gaps;
 use crate::{Udp, note};
 
-/// Bytes of answers that may wait to be acknowledged before no further command of their peer is taken.
+/// Bytes of unacknowledged answers beyond which no further command of their peer is taken.
 pub const ANSWERS: usize = 1 << 20;
 
 /// See the module.
@@ -30,7 +30,7 @@ pub struct Glue<'a, H> {
     pub common: &'a mut Common,
     pub lanes: &'a mut Chunks<Lane>,
     pub host: &'a mut H,
-    /// Where payloads that may stay in lent memory are noted, while a packet is made.
+    /// The list of payloads that may stay in lent memory, while a packet is made.
     pub gaps: Option<&'a mut Gaps>,
     /// The packets whose records these are.
     pub coming: Coming,
@@ -41,13 +41,13 @@ impl<'a, H: Host<Udp>> Glue<'a, H> {
         Self { common, lanes, host, gaps: None, coming: Coming::default() }
     }
 
-    /// For the making of a packet, in whose payload there may be gaps.
+    /// For making a packet whose payload may have gaps.
     pub fn with(self, gaps: &'a mut Gaps) -> Self {
         Self { gaps: Some(gaps), ..self }
     }
 
-    /// Takes the first of `records`, and with a part of a payload those that go on with it. Answers how many, and what
-    /// became of them.
+    /// Processes the first of `records`; if it is a part of a payload, also those that continue it. Returns their
+    /// number and the outcome.
     fn take(
         &mut self,
         peer: u32,
@@ -64,7 +64,7 @@ impl<'a, H: Host<Udp>> Glue<'a, H> {
             if lane.is_read() || !host.hungry() {
                 return Ok(one(Flow::Stop));
             }
-            // Whoever takes no answers is asked no questions: they wait here until they are acknowledged.
+            // A peer that does not acknowledge answers gets no more of its commands served: they wait here.
             if sender.bulk.records() > ANSWERS {
                 lane.await_service(common, peer);
                 return Ok(one(Flow::Stop));
@@ -141,7 +141,7 @@ impl<'a, H: Host<Udp>> Glue<'a, H> {
         }
         let errno = i32::try_from(errno).map_err(|_| Broken)?;
         let result = if errno == 0 { Ok(()) } else { Err(Errno::from_raw(errno)) };
-        // Unknown ones have ended before: a message that was discarded, for one.
+        // Unknown operations have ended before, such as a message that was discarded.
         lane.finish(self.common, self.host, peer, id, result);
         Ok(())
     }
@@ -175,13 +175,22 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
             tracing::warn!(target: "ofi::udp::ep_data", peer, "a peer broke the protocol; its session is given up");
         }
         if reason == Lost::Forged {
-            tracing::warn!(target: "ofi::udp::ep_data", peer, "more packets were forged than keys withstand; the session is given up");
+            tracing::warn!(
+                target: "ofi::udp::ep_data",
+                peer,
+                "more forged packets than the keys' limit permits; the session is given up"
+            );
         }
         if reason == Lost::Address {
-            tracing::warn!(target: "ofi::udp::ep_ctrl", peer, "an address changes on the way to a peer: set FI_UDP_ADDRESS_TRANSLATION=1 at both ends if that is meant");
+            tracing::warn!(
+                target: "ofi::udp::ep_ctrl",
+                peer,
+                "an address changes on the path to a peer (NAT): if that is intended, set \
+                 FI_UDP_ADDRESS_TRANSLATION=1 at both ends"
+            );
         }
         if matches!(reason, Lost::Key | Lost::Suites) {
-            tracing::warn!(target: "ofi::udp::ep_ctrl", peer, ?reason, "a peer has another authorization key, or FI_UDP_ENCRYPTION");
+            tracing::warn!(target: "ofi::udp::ep_ctrl", peer, ?reason, "a peer has a different authorization key, or another FI_UDP_ENCRYPTION");
         }
         if let Some(connection) = &mut self.common.connection {
             return connection.lost(peer, reason);
@@ -226,7 +235,7 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
         }
         match self.host.op(peer, SlotId::from_wire(token)) {
             Some(Op::Message { payload, .. } | Op::Write(payload)) => fill(payload, at as usize, to),
-            // The peer reported the end of an operation that was still being sent: it breaks the protocol, and gets
+            // The peer reported the end of an operation that is still being sent. This breaks the protocol; it gets
             // zeros.
             _ => to.fill(0),
         }

@@ -1,5 +1,5 @@
-//! The addresses of this host, and which of them an endpoint has that was given none: that of the interface in
-//! `FI_UDP_IFACE`, if it is set.
+//! The addresses of this host, and the default address of an endpoint: that of the interface in `FI_UDP_IFACE`, if it
+//! is set.
 
 use std::net::IpAddr;
 use std::ptr::null_mut;
@@ -9,12 +9,12 @@ use ofi_api::{Errno, Error, Result};
 use crate::settings;
 use crate::sockaddr::{empty_storage, from_storage};
 
-/// The address that the setting names, of the family that is wanted: an address as it is, or the first one of an
-/// interface. `None` where nothing is set.
+/// The address that the setting names, in the requested family: the address itself, or the first one of an interface.
+/// `None` if it is not set.
 ///
 /// # Errors
-/// `FI_EADDRNOTAVAIL` for an interface that is not there, or has no such address: whoever narrowed an endpoint down
-/// does not want it to be reachable everywhere.
+/// `FI_EADDRNOTAVAIL` for an interface that does not exist or has no such address. There is no fallback: a user who
+/// restricts an endpoint does not want it to be reachable everywhere.
 pub fn chosen(v6: bool) -> Result<Option<IpAddr>> {
     let text = settings::INTERFACE.get();
     if text.is_empty() {
@@ -36,7 +36,7 @@ pub fn chosen(v6: bool) -> Result<Option<IpAddr>> {
 fn find(text: &str, v6: bool) -> Option<IpAddr> {
     match text.parse::<IpAddr>() {
         Ok(ip) => (ip.is_ipv6() == v6).then_some(ip),
-        // What is only valid on one link comes last.
+        // Addresses of link scope come last.
         Err(_) => {
             let named = |found: &Interface| found.name == text && found.ip.is_ipv6() == v6;
             all().into_iter().find(|found| named(found) && !found.is_of_link()).map(|found| found.ip)
@@ -61,18 +61,17 @@ impl Interface {
         self.flags & flag as libc::c_uint != 0
     }
 
-    /// Whether it leads to this host alone.
+    /// Whether it is a loopback interface.
     pub fn is_loopback(&self) -> bool {
         self.has(libc::IFF_LOOPBACK)
     }
 
-    /// Whether the address has a meaning on its link only.
+    /// Whether the address has link scope.
     fn is_of_link(&self) -> bool {
         matches!(self.ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
     }
 
-    /// Whether others may reach this host by it, unasked: it is up, and neither loopback nor a tunnel, as C libfabric
-    /// has it.
+    /// Whether it is a default way to reach this host: it is up, and neither loopback nor a tunnel, as in C libfabric.
     pub fn serves(&self, v6: bool) -> bool {
         let up = self.has(libc::IFF_UP) && self.has(libc::IFF_RUNNING);
         let meant = !self.is_loopback() && !self.has(libc::IFF_POINTOPOINT) && !self.is_of_link();
@@ -80,8 +79,8 @@ impl Interface {
     }
 }
 
-/// The addresses that endpoints may be bound to one by one: of interfaces that are up, other hosts' before loopback's,
-/// IPv4's before IPv6's. With `FI_UDP_IFACE`, those that it names.
+/// The addresses that endpoints may be bound to one by one: those of interfaces that are up, with loopback last and
+/// IPv4 before IPv6. With `FI_UDP_IFACE`, those that it names.
 pub fn usable() -> Vec<Interface> {
     let text = settings::INTERFACE.get();
     let wanted = |found: &Interface| found.name == text || found.ip.to_string() == text;
@@ -90,7 +89,7 @@ pub fn usable() -> Vec<Interface> {
     let serves = |found: &Interface| found.serves(found.ip.is_ipv6()) || found.is_loopback();
     let mut usable: Vec<_> =
         found.into_iter().filter(|found| if narrowed { wanted(found) } else { serves(found) }).collect();
-    usable.sort_by_key(|found| (found.is_loopback(), found.ip.is_ipv6())); // keeps the system's order otherwise
+    usable.sort_by_key(|found| (found.is_loopback(), found.ip.is_ipv6())); // otherwise keeps the system's order
     usable
 }
 

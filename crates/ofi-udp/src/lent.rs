@@ -1,4 +1,4 @@
-//! Registered memory that the answer to a read leaves from, as long as nothing may change it or take it away.
+//! Registered memory from which the answer to a read is sent, while nothing may change it or remove it.
 
 use ofi_api::{Errno, MrAccess, Piece, RemotePiece};
 use ofi_core::copy;
@@ -9,17 +9,17 @@ use crate::socket::Gaps;
 
 /// See the module.
 pub struct Lent {
-    /// Hold the registrations: one that closes waits for them (`Lanes::give_back`).
+    /// Hold the registrations: closing one waits for them (`Lanes::give_back`).
     _grants: Vec<Grant<RegionData>>,
     pieces: Box<[Piece]>,
     len: usize,
 }
 
 impl Lent {
-    /// What `who` may read of `remote`: `len` bytes from byte `skip` on.
+    /// The part of `remote` that `who` may read: `len` bytes from byte `skip`.
     ///
     /// # Errors
-    /// The error for the peer, if it may not read all of it.
+    /// The error for the peer if it may not read all of it.
     pub fn new(
         regions: &Regions,
         who: Accessor<'_>,
@@ -36,7 +36,7 @@ impl Lent {
         self.len
     }
 
-    /// Copies the bytes from byte `skip` on; zeroes, where there are none.
+    /// Copies the bytes from byte `skip`; zeroes beyond the end.
     pub fn fill(&self, skip: usize, to: &mut [u8]) {
         // SAFETY: the grants hold the registered memory, and `to` is as long as it says.
         let got = unsafe { copy::gather(&self.pieces, skip, to.as_mut_ptr(), to.len()) };

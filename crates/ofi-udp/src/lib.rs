@@ -1,10 +1,10 @@
 //! Provider `udp`: messages, tags and remote memory over any IP network, on ordinary sockets.
 //!
-//! `ofi-rdm` decides what goes into datagrams and when; this crate has the sockets and the clock, and says what the
-//! records of a session mean. Follow a message: [`Lanes::send`](ofi_core::transport::Lanes::send) in `state.rs`,
-//! `lanes/`, `message.rs`, the session's stream, a packet, `socket/`; and on the peer `lanes/` (poll), `glue.rs`,
-//! `message.rs` again, and the core. Peers of the same host go another way: `near.rs`. `command.rs` has the layout of
-//! records; `docs/protocol.md` specifies all of it.
+//! `ofi-rdm` decides on the content and timing of datagrams; this crate has the sockets and the clock, and defines the
+//! records of a session. Follow a message: [`Lanes::send`](ofi_core::transport::Lanes::send) in `state.rs`, `lanes/`,
+//! `message.rs`, the session's stream, a packet, `socket/`; and on the peer `lanes/` (poll), `glue.rs`, `message.rs`
+//! again, and the core. Peers of the same host use shared memory: `near.rs`. `command.rs` has the layout of records;
+//! `docs/protocol.md` specifies all of it.
 
 mod address;
 mod answer;
@@ -80,7 +80,7 @@ unsafe impl Transport for Udp {
     }
 
     fn deregister(_domain: &Self::Domain, _region: &Self::Region) -> Result<()> {
-        Ok(()) // every access is checked by the owner; what it has lent to answers, it gives back
+        Ok(()) // the owner checks every access, and takes back the memory that it lent to answers
     }
 
     fn alloc(

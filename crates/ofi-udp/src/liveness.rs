@@ -1,7 +1,7 @@
-//! Says that this process lives, while its application does other things: one thread, asleep in the kernel, that
-//! answers questions about endpoints (`docs/protocol.md`, "Liveness"). A question also has the endpoint send its
-//! delayed acknowledgements, if any thread may call it: the peer asks because it has waited for something, which may be
-//! the acknowledgement of the last message, after which the application does not poll again.
+//! Confirms that this process lives while its application is busy. One thread, asleep in the kernel, answers liveness
+//! questions about endpoints (`docs/protocol.md`, "Liveness"). A question also makes the endpoint send its delayed
+//! acknowledgements, if any thread may call it: the peer asks because it waits for something, perhaps for the
+//! acknowledgement of the last message, after which the application does not poll again.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -17,19 +17,20 @@ use crate::socket::local;
 
 mod questions;
 
-/// How long an endpoint has to look at what came to its socket before somebody else does.
+/// How long an endpoint has to read its socket before the thread does.
 const MOMENT: Duration = Duration::from_millis(500);
 /// Room for any datagram.
 const LONGEST: usize = 1 << 16;
 
-/// What endpoints and the thread share.
+/// State shared by the endpoints and the thread.
 #[derive(Default)]
 struct Known {
-    /// Epochs of the endpoints that are open, and their attendants.
+    /// Epochs of the open endpoints, and their attendants.
     live: HashMap<u64, Option<Weak<dyn Attendant>>>,
-    /// A socket for each address that endpoints have, so that answers come from where questions went.
+    /// A socket for each address of the endpoints, so that an answer comes from the address that was asked.
     sockets: HashMap<SocketAddr, (Arc<UdpSocket>, u16)>,
-    /// Sockets of endpoints, and when each is to be looked at; it is in the set if it has not to be.
+    /// Sockets of endpoints, and the time at which each must be checked. A socket without such a time is in the poll
+    /// set.
     watched: HashMap<RawFd, Option<Instant>>,
 }
 
@@ -46,7 +47,7 @@ static HELPER: Mutex<Option<Arc<Helper>>> = Mutex::new(None);
 pub struct Alive {
     helper: Arc<Helper>,
     epoch: u64,
-    /// Where it is answered for.
+    /// The port on which its liveness is answered.
     pub port: u16,
     watched: Option<RawFd>,
 }
@@ -83,7 +84,7 @@ impl Helper {
                 self.known().sockets.values().map(|(socket, _)| Arc::clone(socket)).collect();
             for socket in sockets {
                 let mut asked = Vec::new();
-                // A few of each: a flood at one does not keep the others waiting.
+                // A few from each, so that a flood at one does not delay the others.
                 for _ in 0..64 {
                     let Ok((len, from, local)) = local::receive(&socket, &mut buffer) else { break };
                     let answer = ofi_rdm::answer_liveness(&buffer[..len], |epoch| {
@@ -103,11 +104,11 @@ impl Helper {
 }
 
 impl Helper {
-    /// Looks after the sockets of endpoints. Something came to one in the set: a moment later the endpoint may have
-    /// looked itself. If not, questions of strangers among it are answered, again and again until it does. Answers when
-    /// to look next.
+    /// Watches the sockets of endpoints. After data has arrived at one in the set, the endpoint gets a moment to read
+    /// it itself. If it does not, questions of strangers in the data are answered, again and again until it does.
+    /// Returns the time of the next check.
     ///
-    /// An idle process is not woken by this, and a busy one twice in a second.
+    /// An idle process is not woken by this, a busy one twice a second.
     fn watch(&self, buffer: &mut [u8]) -> Option<Instant> {
         let mut known = self.known();
         let now = Instant::now();
@@ -128,7 +129,7 @@ impl Helper {
         known.watched.values().flatten().min().copied()
     }
 
-    /// Has an endpoint let out what it owes.
+    /// Makes an endpoint send its delayed acknowledgements.
     fn let_out(&self, epoch: u64) {
         let attendant = self.known().live.get(&epoch).cloned().flatten();
         if let Some(endpoint) = attendant.and_then(|attendant| attendant.upgrade()) {
@@ -138,7 +139,7 @@ impl Helper {
 }
 
 impl Alive {
-    /// Finds the port on which endpoints are answered for that have an address, whatever their ports.
+    /// Finds the port for liveness questions about the endpoints of an address, whatever their own ports.
     ///
     /// # Errors
     /// `FI_EMFILE`, `FI_EAGAIN`.
@@ -170,8 +171,8 @@ impl Alive {
         self.epoch = epoch;
     }
 
-    /// Has strangers who ask for a session told that the endpoint lives, while it does not look at its socket. To be
-    /// ended before that is closed.
+    /// Tells strangers who request a session that the endpoint lives, while it does not read its socket. It must be
+    /// ended before the socket is closed.
     ///
     /// # Errors
     /// What epoll_ctl(2) answers.
@@ -191,7 +192,7 @@ impl Alive {
         }
     }
 
-    /// Who has the endpoint let out what it owes when it is asked after.
+    /// Called on a question about the endpoint, to send its delayed acknowledgements.
     pub fn set_attendant(&mut self, attendant: Weak<dyn Attendant>) {
         self.helper.known().live.insert(self.epoch, Some(attendant));
     }

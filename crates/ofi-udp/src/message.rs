@@ -16,13 +16,13 @@ use crate::op::{Op, Token};
 use crate::parts::Parts;
 use crate::socket::Gaps;
 
-/// Has the bytes of a payload from byte `skip` on sent from where they lie. Whether that can be: they are lent until
-/// the operation ends, which is not before the call that makes the packet has sent it.
+/// Sends the bytes of a payload from byte `skip` directly from its memory. Returns whether that is possible. The memory
+/// is lent until the operation ends, which is after the call that makes the packet has sent it.
 pub fn leave(payload: &Payload, skip: usize, to: &mut [u8], gaps: &mut Gaps) -> bool {
     payload.pieces().is_ok_and(|pieces| gaps.leave(pieces, skip, to))
 }
 
-/// Copies bytes of a payload from byte `skip` on to `to`; what there is not becomes zero.
+/// Copies bytes of a payload from byte `skip` to `to`; missing ones become zero.
 pub fn fill(payload: &Payload, skip: usize, to: &mut [u8]) {
     let got = payload.gather(skip, to);
     to[got..].fill(0);
@@ -42,7 +42,7 @@ impl Lane {
         {
             return Err(Error::AGAIN);
         }
-        // What is to be matched is announced, however short: the peer asks for it when it has a receive.
+        // Messages with `FI_MATCH_COMPLETE` are announced, however short: the peer requests them when it has a receive.
         if out.len > common.eager || self.keeps || out.flags.contains(OpFlags::MATCH_COMPLETE) {
             return self.announce(common, sender, host, out);
         }
@@ -53,7 +53,8 @@ impl Lane {
         let mut fields = Fields::new();
         let mut flags = 0;
         let mark = if detached && common.greets {
-            // Who the peer is turns out when it answers: until then this one may fail, and is told of if it does.
+            // The peer's identity is known when it answers: until then this message may fail, and its failure is
+            // reported.
             (self.detached, common.detached) = (self.detached + 1, common.detached + 1);
             self.begin(common, out.peer);
             Some(host.open(out.peer, out.ticket, Op::Injected).to_wire())
@@ -77,7 +78,7 @@ impl Lane {
         Ok(if detached && !common.greets { Posted::Done } else { Posted::Pending })
     }
 
-    /// Tells the peer of a message whose payload stays here for now.
+    /// Announces a message whose payload stays here for now.
     #[cold]
     fn announce<H: Host<Udp>>(
         &mut self,
@@ -174,7 +175,7 @@ impl Lane {
         Ok(Flow::Next)
     }
 
-    /// Asks for an announced payload, to go into the open receive `into`.
+    /// Requests an announced payload for the open receive `into`.
     pub fn pull<H: Host<Udp>>(
         &mut self,
         common: &mut Common,
@@ -201,12 +202,12 @@ impl Lane {
         self.long().pulls.insert(into.to_wire(), Pull { token, got: 0, len });
     }
 
-    /// Tells the sender that its payload is not wanted.
+    /// Tells the sender that its payload is not needed.
     pub fn discard(sender: &mut Sender, token: Token) {
         Self::done(sender, token.flags & flag::KEPT, token.op, Ok(()));
     }
 
-    /// The peer asks for a payload.
+    /// The peer requests a payload.
     pub fn start_payload<H: Host<Udp>>(
         &mut self,
         common: &mut Common,
@@ -249,7 +250,7 @@ impl Lane {
         }
     }
 
-    /// Parts of a pulled payload have come.
+    /// Processes parts of a pulled payload.
     pub fn take_message_parts<H: Host<Udp>>(
         &mut self,
         common: &mut Common,
@@ -267,7 +268,7 @@ impl Lane {
             let mut got = pull.got;
             for bytes in parts.bytes() {
                 // SAFETY: `bytes` is readable; the pieces are lent for this receive, and `got` and the bytes are within
-                // the length that they were found to have.
+                // their checked length.
                 unsafe { copy::scatter(bytes.as_ptr(), bytes.len(), receiving.pieces, got) };
                 got += bytes.len();
             }

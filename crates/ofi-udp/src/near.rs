@@ -1,10 +1,10 @@
-//! Peers of the same host: shared memory, under the address that the endpoint has on the network.
+//! Peers of the same host: shared memory, under the endpoint's network address.
 //!
 //! An endpoint at `10.0.0.1:7000` is also the shared-memory endpoint `fi_shm://udp/10.0.0.1:7000`, and one at all
-//! addresses of the host is `fi_shm://udp/0.0.0.0:7000`; each says so by a [`Door`]. Whoever is about to send to it for
-//! the first time looks whether the address is this host's and the door is there. Everybody else uses the socket, which
-//! the endpoint has in any case: other hosts, containers with a network of their own, other users, and processes that
-//! have shared memory turned off.
+//! addresses of the host is `fi_shm://udp/0.0.0.0:7000`; each announces this by a [`Door`]. Before it first sends to an
+//! endpoint, a peer checks whether the address belongs to this host and the door exists. All others use the socket,
+//! which the endpoint has in any case: other hosts, containers with their own network, other users, and processes with
+//! shared memory turned off.
 
 use std::net::SocketAddr;
 
@@ -18,9 +18,9 @@ use crate::address;
 use crate::settings;
 use crate::state::State;
 
-/// How the addresses in shared memory begin.
+/// Prefix of the addresses in shared memory.
 const SCHEME: &str = "fi_shm://udp/";
-/// What comes before the address in the names of passive endpoints: another endpoint may have the same address.
+/// Precedes the address in the names of passive endpoints, because another endpoint may have the same address.
 const PASSIVE: &str = "passive/";
 
 /// Sockets for other hosts, and shared memory for this one.
@@ -83,7 +83,7 @@ impl Pairing for UdpOrShm {
     }
 }
 
-/// The names in shared memory, made by `name`, that an endpoint of this host at `far` may have.
+/// The names in shared memory, built by `name`, that an endpoint of this host at `far` may have.
 fn near_names(far: &Address, name: fn(SocketAddr) -> Address) -> impl Iterator<Item = Address> {
     let socket = address::socket(far).ok().filter(|socket| door::is_local(socket.ip()));
     socket.into_iter().flat_map(|socket| [socket, all_of(socket)]).map(name)
@@ -99,7 +99,7 @@ fn passive_name(socket: SocketAddr) -> Address {
     Address::from_text(&format!("{SCHEME}{PASSIVE}{socket}"))
 }
 
-/// Where the endpoint is whose name in shared memory this is.
+/// The address of the endpoint with this name in shared memory.
 fn socket_in(near: &Address) -> Option<SocketAddr> {
     near.text()?.strip_prefix(SCHEME)?.parse().ok().map(address::canonical)
 }

@@ -1,4 +1,4 @@
-//! The device behind an interface, as sysfs tells (`/sys/class/net/NAME`): its driver, where it is on PCI, its speed.
+//! The device of an interface, from sysfs (`/sys/class/net/NAME`): its driver, PCI address and speed.
 
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,7 @@ fn read(at: &Path) -> Option<Nic> {
     let link = &mut nic.link_attr;
     (link.address, link.network_type) = (text("address").unwrap_or_default(), kind.to_owned());
     link.mtu = text("mtu").and_then(|mtu| mtu.parse().ok()).unwrap_or(0);
-    // In millions of bits per second; -1 or an error where the device does not know.
+    // In millions of bits per second; -1 or an error if the device does not know.
     let speed = text("speed").and_then(|speed| speed.parse::<usize>().ok());
     link.speed = speed.and_then(|speed| speed.checked_mul(1_000_000)).unwrap_or(0);
     link.state = match text("operstate").as_deref() {
@@ -41,7 +41,7 @@ fn read(at: &Path) -> Option<Nic> {
     Some(nic)
 }
 
-/// Where on PCI a device is: it, or the one that it is a function of (virtio has a device of its own below PCI's).
+/// The PCI address of a device, or of its parent (virtio has a device of its own below the PCI device).
 fn place(device: &Path) -> Option<PciAttr> {
     let path = std::fs::canonicalize(device).ok()?;
     path.ancestors().find_map(|part| part.file_name()?.to_str()?.parse().ok())

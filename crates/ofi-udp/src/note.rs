@@ -1,4 +1,4 @@
-//! Notes between the cores of two endpoints: records among commands, so they come once and in order.
+//! Notes between the cores of two endpoints: records among the commands, delivered once and in order.
 
 use ofi_api::{Error, Result};
 use ofi_core::copy;

@@ -1,25 +1,25 @@
-//! What is kept of an operation until it ends, and payloads by their names.
+//! The state of an operation in flight, and names of payloads.
 
 use ofi_api::Piece;
 use ofi_core::transport::Payload;
 
-/// What this transport keeps of an operation that has not ended.
+/// This transport's state of an operation in flight.
 pub enum Op {
-    /// A short message that waits for its arrival.
+    /// A short message that has not arrived yet.
     Sent,
     /// A message that was injected before there was a session with its peer.
     Injected,
-    /// A short message or write that waits for word from the peer.
+    /// A short message or write that waits for the peer's answer.
     Confirm,
     /// An announced message.
     Message {
         /// Its payload.
         payload: Payload,
-        /// It ends only when the peer says so.
+        /// It completes only when the peer confirms it.
         confirm: bool,
         /// Bytes in all.
         len: usize,
-        /// The peer has asked for it.
+        /// The peer has requested it.
         asked: bool,
     },
     /// A long remote write.

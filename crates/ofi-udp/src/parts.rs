@@ -1,31 +1,30 @@
-//! Parts of one payload that came together: records of one kind and name, each of which begins where the one before
-//! ended.
+//! Parts of one payload that arrived together: records of one kind and name, each starting where the previous one ends.
 
 use ofi_rdm::wire::Record;
 
 use ofi_core::transport::record::{Broken, Words};
 
-/// Bytes of a part's record before those of the payload: whose it is, and where they begin.
+/// Bytes of a part's record before the payload: its name and its offset.
 const FIELDS: usize = 16;
 
 /// See the module.
 pub struct Parts<'a> {
-    /// Whose payload it is: what the record of each says.
+    /// The name of the payload, from each record.
     pub id: u64,
     /// Where in the payload the first begins.
     pub at: u64,
     /// Bytes of the payload, all together.
     pub len: usize,
-    /// They are where they belong, and not in the records.
+    /// They are in place, not in the records.
     pub placed: bool,
     records: &'a [Record<'a>],
 }
 
 impl<'a> Parts<'a> {
-    /// The first of `records`, and those behind that go on with its payload.
+    /// The first of `records`, and those after it that continue its payload.
     ///
     /// # Errors
-    /// [`Broken`] if the first is no part.
+    /// [`Broken`] if the first is not a part.
     pub fn of(records: &'a [Record<'a>], placed: bool) -> Result<Self, Broken> {
         let first = records.first().ok_or(Broken)?;
         let (id, at, mut len) = fields(first)?;
@@ -42,19 +41,19 @@ impl<'a> Parts<'a> {
         Ok(Self { id, at, len, placed, records: &records[..count] })
     }
 
-    /// How many there are: at least one.
+    /// Their number: at least one.
     pub fn count(&self) -> usize {
         self.records.len()
     }
 
-    /// Their bytes of the payload, part by part, that are still to be copied.
+    /// The payload bytes, part by part, that must still be copied.
     pub fn bytes(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let records = if self.placed { &[] } else { self.records };
         records.iter().map(|record| &record.body[FIELDS..])
     }
 }
 
-/// Whose part it is, where it begins, and its bytes of the payload.
+/// The name of the payload, the offset of the part, and its bytes.
 fn fields(record: &Record<'_>) -> Result<(u64, u64, usize), Broken> {
     let mut words = Words(record.body);
     Ok((words.word()?, words.word()?, words.0.len()))

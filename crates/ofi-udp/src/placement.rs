@@ -1,9 +1,9 @@
-//! Payloads that the kernel puts where they belong, without a second copy (design decision 9).
+//! Payloads that the kernel puts in place without a second copy (design decision 9).
 //!
-//! A lane whose long payload is under way knows which packets come next, and where the bytes behind their heads go. The
-//! socket receives into vectors that alternate between room for heads and those places, and looks at the heads
-//! afterwards (`socket/placed.rs`). A payload that was foreseen wrongly is brought back into the buffer before anything
-//! is taken. Its place had no valid bytes yet, and gets its own later.
+//! A lane that receives a long payload can predict the next packets, and the destination of the bytes after their
+//! headers. The socket receives into vectors that alternate between room for headers and those destinations, and checks
+//! the headers afterwards (`socket/placed.rs`). A mispredicted payload is moved back into the buffer before anything is
+//! processed. Its destination had no valid bytes yet, and gets the right ones later.
 
 use ofi_api::{MrAccess, Piece};
 use ofi_core::domain::RegionData;
@@ -19,15 +19,15 @@ use crate::lane::common::accessor;
 use crate::lanes::UdpLanes;
 use crate::socket::{Expected, LEAST_GAP, Place};
 
-/// Packets that are expected, and the memory that their payloads go to.
+/// Expected packets, and the destination of their payloads.
 pub struct Placement {
     pub expected: Expected,
-    /// Holds registered memory. Memory of a receive or read is lent to the endpoint, and nobody ends
-    /// the operation while the endpoint polls.
+    /// Holds registered memory. Memory of a receive or read is lent to the endpoint, and the operation cannot end while
+    /// the endpoint polls.
     _grant: Option<Grant<RegionData>>,
 }
 
-/// The memory from byte `skip` of `pieces` on that is in one piece: where, and how many bytes.
+/// The contiguous memory at byte `skip` of `pieces`: its address and length.
 fn contiguous(pieces: impl IntoIterator<Item = Piece>, mut skip: usize) -> Option<(*mut u8, usize)> {
     for piece in pieces {
         if skip < piece.len {
@@ -39,22 +39,22 @@ fn contiguous(pieces: impl IntoIterator<Item = Piece>, mut skip: usize) -> Optio
 }
 
 impl UdpLanes {
-    /// What comes next, if a long payload is under way.
+    /// The expected packets, if a long payload is in flight.
     pub fn foresee<H: Host<Udp>>(&mut self, host: &mut H) -> Option<Placement> {
         let found = self.placement(host, self.common.next?);
         if found.is_none() {
-            self.common.next = None; // until another part has come
+            self.common.next = None; // until another part has arrived
         }
         found
     }
 
-    /// Where the payload goes on with `next`, in packets that are full.
+    /// The destination of the payload's continuation in `next`, in full packets.
     fn placement<H: Host<Udp>>(&mut self, host: &mut H, next: Next) -> Option<Placement> {
         let Next { peer, stream, kind, id, at, came } = next;
         let part = came.packet.checked_sub(Foresight::HEAD).filter(|&part| part >= LEAST_GAP)?;
         let (base, len, grant) = self.place(host, &next, part)?;
         let foresight = self.endpoint.foresee(peer, stream, &Part { kind, id, at, len: part })?;
-        // The last part is most often shorter, and other records may follow it: it is copied.
+        // The last part is usually shorter, and other records may follow it, so it is copied.
         let count = (len / part).min(foresight.most);
         // SAFETY: so many bytes are there. The grant holds registered memory; other memory is lent to an operation that
         // ends when its last byte is taken, which is not among these, or by a call that waits for this poll.
@@ -63,7 +63,7 @@ impl UdpLanes {
         (count > 0).then_some(Placement { expected, _grant: grant })
     }
 
-    /// Where the payload goes on, whose parts have `part` bytes, and how many bytes go there.
+    /// The destination of the payload's continuation in parts of `part` bytes, and its length.
     fn place<H: Host<Udp>>(
         &mut self,
         host: &mut H,
@@ -93,8 +93,8 @@ impl UdpLanes {
                 let (base, len) = contiguous(receiving.pieces.iter().copied(), at)?;
                 Some((base, len.min(left), None))
             }
-            // Answers to reads are cut where their packets are not full (`answer.rs`), so they would mostly be foreseen
-            // wrongly, which costs a copy.
+            // Answers to reads end in packets that are not full (`answer.rs`), so they would mostly be mispredicted,
+            // which costs a copy.
             _ => None,
         }
     }

@@ -1,4 +1,4 @@
-//! The socket of a passive endpoint: sessions that carry nothing but packets of connection management.
+//! The socket of a passive endpoint: sessions that carry connection management packets only.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -20,16 +20,16 @@ use crate::socket::{Sent, Socket};
 use crate::time::now;
 use crate::{address, settings};
 
-/// Packets that wait for the event queue to be read; their senders' streams wait with them.
+/// Most packets that wait for the event queue to be read; their senders' streams wait with them.
 const INBOX: usize = 1024;
 /// Bytes that may wait for one peer.
 const STREAM_LIMIT: usize = 64 << 10;
-/// Clients with a session at a time.
+/// Most clients with a session at a time.
 const CLIENTS: usize = 1 << 16;
 /// When to try again that a socket is full.
 const FULL: Duration = Duration::from_millis(1);
 
-/// What the protocol tells.
+/// Events of the protocol.
 #[derive(Default)]
 struct Desk {
     inbox: VecDeque<(u32, Vec<u8>)>,
@@ -60,7 +60,7 @@ impl Driver for Desk {
     fn acked(&mut self, _peer: u32, _mark: u64) {}
 
     fn fill(&mut self, _peer: u32, _token: u64, _at: u64, to: &mut [u8]) {
-        to.fill(0); // it has no payloads
+        to.fill(0); // passive endpoints have no payloads
     }
 }
 
@@ -69,7 +69,7 @@ struct Inner {
     socket: Socket,
     desk: Desk,
     alive: Alive,
-    /// Whom it last sent something to: there may be no session yet, which the protocol counts as nothing to wait for.
+    /// The last peer that it sent to. There may be no session yet, for which the protocol would not wait.
     last: Option<u32>,
 }
 
@@ -108,7 +108,7 @@ impl UdpPort {
 }
 
 impl Inner {
-    /// Takes in what has come, and sends what is to be sent.
+    /// Processes what has arrived, and sends what is due.
     fn drive(&mut self) {
         if self.endpoint.is_stopped() {
             self.endpoint.resume(now(), &mut self.desk);
@@ -128,7 +128,7 @@ impl Inner {
         for address in std::mem::take(&mut self.socket.refused) {
             self.endpoint.unreachable(now(), address);
         }
-        // Who does not answer pings is forgotten: strangers hold no place for longer than the bound.
+        // A peer that does not answer pings is forgotten: strangers occupy a slot no longer than the bound.
         for peer in std::mem::take(&mut self.desk.fresh) {
             self.endpoint.expect(now(), peer, true);
         }
@@ -138,7 +138,7 @@ impl Inner {
         self.send();
     }
 
-    /// Whether what it sent last has not arrived.
+    /// Whether its last packets have not arrived yet.
     fn owes(&mut self) -> bool {
         let sender = self.last.and_then(|peer| self.endpoint.sender(now(), peer));
         sender.is_some_and(|sender| sender.commands.buffered() > 0)
@@ -146,7 +146,7 @@ impl Inner {
 
     fn forget(&mut self) {
         let lost = std::mem::take(&mut self.desk.lost);
-        // Requests of those that are gone need no answer.
+        // Requests of ended peers need no answer.
         self.desk.inbox.retain(|(peer, _)| !lost.contains(peer));
         lost.into_iter().for_each(|peer| self.endpoint.forget(peer));
     }
@@ -227,7 +227,7 @@ impl Port for UdpPort {
 }
 
 impl Drop for Inner {
-    /// Waits a little for refusals to arrive, and says goodbye.
+    /// Waits briefly for refusals to arrive, and says goodbye.
     fn drop(&mut self) {
         self.alive.unwatch();
         let end = now() + Duration::from_millis(settings::LINGER_MS.get() as u64);

@@ -1,4 +1,4 @@
-//! Which ports sockets get that may have any: those of `FI_UDP_PORT_RANGE`, so that a firewall can be told.
+//! The ports of sockets without a fixed one: those of `FI_UDP_PORT_RANGE`, so that a firewall can allow them.
 
 use std::io::{Error, ErrorKind, Result};
 use std::net::{SocketAddr, UdpSocket};
@@ -14,10 +14,10 @@ fn parse(text: &str) -> Option<RangeInclusive<u16>> {
     (0 < low && low <= high).then_some(low..=high)
 }
 
-/// A socket bound to `address`; with port 0, to one of the range that is free.
+/// A socket bound to `address`; with port 0, to a free port of the range.
 ///
 /// # Errors
-/// What bind(2) answers; `EADDRINUSE` if the range has no free port; `EINVAL` for a setting that is no range.
+/// The error of bind(2); `EADDRINUSE` if the range has no free port; `EINVAL` if the setting is not a range.
 pub fn bind(address: SocketAddr) -> Result<UdpSocket> {
     let text = settings::PORT_RANGE.get();
     if address.port() != 0 || text.is_empty() {
@@ -32,7 +32,7 @@ pub fn bind(address: SocketAddr) -> Result<UdpSocket> {
     }
 }
 
-/// All addresses of IPv6 are those of IPv6 alone: IPv4 has sockets of its own.
+/// The IPv6 wildcard covers IPv6 only: IPv4 has sockets of its own.
 fn bind_one(address: SocketAddr) -> Result<UdpSocket> {
     if address.is_ipv4() || !address.ip().is_unspecified() {
         return UdpSocket::bind(address);
@@ -46,7 +46,7 @@ fn bind_one(address: SocketAddr) -> Result<UdpSocket> {
 
 fn bind_in(mut address: SocketAddr, range: RangeInclusive<u16>) -> Result<UdpSocket> {
     let (low, len) = (*range.start(), u32::from(range.end() - range.start()) + 1);
-    // Anywhere, so that processes that start together do not try the same ports in turn.
+    // Starts at a random port, so that processes that start together do not try the same ports in turn.
     let start = getrandom::u32().unwrap_or(0) % len;
     for step in 0..len {
         address.set_port(low + ((start + step) % len) as u16);
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn each_port_of_a_range_is_given_once_and_then_none_is_left() {
-        // Three ports that are free now, as far as one can know.
+        // Three ports that are free at the moment.
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let free = (20_000..60_000u16)
             .step_by(7)

@@ -1,5 +1,5 @@
-//! Whether anybody has a port. A datagram socket that is connected is told by the system when the peer's host says that
-//! nobody has; the socket of an endpoint, which has many peers, is not.
+//! Checks whether a port is in use. The system tells a connected datagram socket when the peer's host reports an unused
+//! port; it does not tell the socket of an endpoint, which has many peers.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -9,23 +9,23 @@ use ofi_rdm::Instant;
 use ofi_rdm::wire::header::flag;
 use ofi_rdm::wire::{Header, Kind, header};
 
-/// Time between the first two looks; it doubles.
+/// Time between the first two checks; it doubles.
 const FIRST: Duration = Duration::from_millis(1);
-/// And the longest.
+/// The longest time between two checks.
 const LONGEST: Duration = Duration::from_millis(200);
 
 /// See the module.
 pub struct Probe {
     socket: UdpSocket,
-    /// Whose port.
+    /// The port.
     pub to: SocketAddr,
-    /// When to look again.
+    /// The time of the next check.
     pub next: Instant,
     gap: Duration,
 }
 
 impl Probe {
-    /// Begins to look, from address `from`. `None` where the system has no socket for it: then silence tells.
+    /// Starts the checks, from address `from`. `None` if the system has no socket for it: then a timeout must do.
     pub fn new(from: IpAddr, to: SocketAddr, now: Instant) -> Option<Self> {
         let socket = UdpSocket::bind((from, 0)).ok()?;
         socket.set_nonblocking(true).ok()?;
@@ -33,7 +33,7 @@ impl Probe {
         Some(Self { socket, to, next: now, gap: FIRST })
     }
 
-    /// Looks, if it is time. Whether nobody has the port.
+    /// Checks, if it is time. Returns whether the port is unused.
     pub fn is_refused(&mut self, now: Instant) -> bool {
         if now < self.next {
             return false;
@@ -42,12 +42,12 @@ impl Probe {
         let mut buffer = [0u8; 64];
         for _ in 0..16 {
             match self.socket.recv(&mut buffer) {
-                Ok(_) => {} // an answer: somebody is there
+                Ok(_) => {} // an answer: the port is in use
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => return true,
                 Err(_) => break,
             }
         }
-        // A question after an endpoint that there is not. What it is answered does not matter.
+        // A question about an endpoint that does not exist. Its answer does not matter.
         let mut packet = [0u8; header::LEN];
         Header { flags: flag::CHECKED, ..Header::new(Kind::Ask, 0, 0) }.write(&mut packet);
         self.socket.send(&packet).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)

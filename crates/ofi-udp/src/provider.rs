@@ -1,4 +1,4 @@
-//! What the provider offers, and when it keeps out of the way.
+//! The provider's offers, and the cases in which it makes none.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const PROTOCOL: Protocol = Protocol::specific(0x7275_7470);
 /// Our datagrams with a header.
 const DATAGRAM_PROTOCOL: Protocol = Protocol::specific(0x7275_7464);
 
-/// The provider. It has no state: everything belongs to what is opened from it.
+/// The provider. It has no state; the objects opened from it have.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UdpProvider;
 
@@ -35,7 +35,7 @@ fn base(format: AddrFormat) -> Base {
     Base { name: NAME, protocol: PROTOCOL, reach, format, rma_iov_limit: RMA_IOV_LIMIT }
 }
 
-/// The types of endpoints, the preferred one first, and what each makes of an offer.
+/// The types of endpoints, the preferred one first, and how each changes an offer.
 const TYPES: [(EpType, Narrow); 5] = [
     (EpType::Rdm, |info| info),
     (EpType::Msg, connected),
@@ -51,9 +51,9 @@ fn without_keys(mut info: Info) -> Info {
     info
 }
 
-/// Unreliable datagrams: what all of them have.
+/// Unreliable datagrams: their common properties.
 fn datagrams(info: Info) -> Info {
-    let mut info = without_keys(info); // nobody could check one, datagram by datagram
+    let mut info = without_keys(info); // a single datagram cannot prove one
     info.ep_attr.ep_type = EpType::Dgram;
     let messages = Caps::MSG | Caps::MSG_DIRECTIONS | Caps::MULTI_RECV | Caps::MULTICAST;
     let sources = Caps::SOURCE | Caps::SOURCE_ERR | Caps::DIRECTED_RECV;
@@ -79,7 +79,7 @@ fn datagrams(info: Info) -> Info {
     info
 }
 
-/// Messages as they are, which any UDP socket understands, that of C libfabric's udp for one.
+/// Bare messages, which any UDP socket understands, for example that of C libfabric's udp.
 fn bare(info: Info) -> Info {
     let mut info = datagrams(info);
     info.caps -= Caps::TAGGED | Caps::TAGGED_DIRECTED_RECV | Caps::TAGGED_MULTI_RECV | memory();
@@ -113,8 +113,8 @@ fn refusal(field: &'static str, wanted: impl Into<String>, offered: impl Into<St
     offer::refusal(NAME, field, wanted, offered)
 }
 
-/// Why nothing is offered to a program that wants a key or encryption, in a build that has neither: it must not find
-/// out by sending in the clear.
+/// The refusal of a request for a key or encryption in a build that has neither: the program must not send in the clear
+/// instead.
 fn beyond_this_build(request: &Request<'_>) -> Option<Refusal> {
     let wants_key = request.hints.is_some_and(|hints| {
         let (domain, endpoint) = (&hints.info.domain_attr, &hints.info.ep_attr);
@@ -125,7 +125,7 @@ fn beyond_this_build(request: &Request<'_>) -> Option<Refusal> {
     Some(refusal("encryption", wanted, format!("neither keys nor encryption: {}", config::WITHOUT)))
 }
 
-/// Why nothing is offered while a setting that protects packets cannot be read: its default protects less.
+/// The refusal while a setting that protects packets is unreadable: its default protects less.
 fn unreadable() -> Option<Refusal> {
     let problem = settings::protections().err()?;
     let reason = format!("nothing: {}; {}", problem.reason, config::CORRECT);
@@ -133,7 +133,7 @@ fn unreadable() -> Option<Refusal> {
     Some(refusal("environment", format!("{}={}", problem.env, problem.found), reason))
 }
 
-/// The address that node and service name, and the format of all addresses.
+/// The address that node and service denote, and the format of all addresses.
 fn addresses(request: &Request<'_>) -> Result<(AddrFormat, Option<Address>), Refusal> {
     let hinted = request.hints.map_or(AddrFormat::Unspec, |hints| hints.info.addr_format);
     let given =
@@ -157,7 +157,7 @@ fn addresses(request: &Request<'_>) -> Result<(AddrFormat, Option<Address>), Ref
         named.then(|| address::resolve(request.node, request.service, format)).transpose().map_err(
             |error| refusal("node and service", request.node.unwrap_or("").to_string(), error.to_string()),
         )?;
-    // A service of this host, whatever address it is asked for at.
+    // A service of this host, whatever address is requested.
     let address = match address.as_ref().and_then(Address::to_socket_addr) {
         Some(mut all) if nowhere => {
             all.set_ip(address::any(all.is_ipv6()));
@@ -174,8 +174,8 @@ fn format_of(ip: IpAddr) -> AddrFormat {
     if ip.is_ipv6() { AddrFormat::SockaddrIn6 } else { AddrFormat::SockaddrIn }
 }
 
-/// The interfaces that are answered one by one: all where nothing says which end is meant, and those that the hints
-/// name. An end that is given says of which family they are, and a source with an address, which one of them it is.
+/// The interfaces that get an offer each: all if neither end is given, otherwise those that match. A given end
+/// determines their family; a source with an address determines the interface.
 fn interfaces(request: &Request<'_>, format: AddrFormat, address: Option<&Address>) -> Vec<Interface> {
     let mut ends = Info::default();
     offer::name_ends(&mut ends, request, address);
@@ -196,7 +196,7 @@ fn interfaces(request: &Request<'_>, format: AddrFormat, address: Option<&Addres
     all
 }
 
-/// What is offered at all addresses, or at those of one interface.
+/// The offer for all addresses, or for those of one interface.
 fn answer(
     request: &Request<'_>,
     format: AddrFormat,
@@ -213,7 +213,7 @@ fn answer(
         variants = variants.into_iter().map(without_keys).collect();
     }
     for info in &mut variants {
-        // Any class that is asked for is granted (`class.rs`).
+        // Any requested class is granted (`class.rs`).
         (info.tx_attr.tclass, info.domain_attr.tclass) =
             (TrafficClass::BEST_EFFORT, TrafficClass::BEST_EFFORT);
         offer::name_ends(info, request, address);
@@ -233,8 +233,8 @@ fn answer(
     offer::answer(&TYPES, &variants, request)
 }
 
-// SAFETY: all that it opens is `ofi-core`'s, which keeps the promises for every transport; the lanes complete an
-// operation when they are done with its memory.
+// SAFETY: everything that it opens is `ofi-core`'s, which keeps the promises for every transport; the lanes complete an
+// operation only when they no longer use its memory.
 unsafe impl Provider for UdpProvider {
     fn name(&self) -> &str {
         NAME

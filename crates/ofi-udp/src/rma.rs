@@ -1,5 +1,5 @@
-//! Remote reads and writes, executed by the memory's owner, who checks key, bounds and rights whenever bytes are
-//! copied.
+//! Remote reads and writes. The memory's owner executes them, and checks key, bounds and rights whenever it copies
+//! bytes.
 
 use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, Result};
 use ofi_core::copy;
@@ -20,7 +20,7 @@ use crate::op::Op;
 use crate::parts::Parts;
 
 impl ServedRead {
-    /// Has the next `part` bytes leave from where they lie.
+    /// Sends the next `part` bytes directly from their memory.
     fn lend<H: Host<Udp>>(
         &self,
         common: &Common,
@@ -68,8 +68,8 @@ impl ServedRead {
     }
 }
 
-/// The longest answer to a read that is a record like others. Longer ones are payloads, cut as packets are, so that
-/// each part is put in place where it lies.
+/// The longest answer to a read that is an ordinary record. Longer ones are payloads, cut to the size of packets, so
+/// that each part is copied from the packet to its place.
 const SHORT_ANSWER: usize = 4 << 10;
 
 impl Lane {
@@ -131,7 +131,8 @@ impl Lane {
             match common.check(accessor(common, host, peer), &remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
                 Ok(total) if total != bytes.len() => return Err(Broken),
                 Ok(_) => {
-                    // The report first, as it may have to wait; the application cannot see it before the bytes.
+                    // Report first, because that may have to wait. The application cannot see the report before the
+                    // bytes.
                     if let Some(data) = data
                         && !host.remote_write(peer, data, bytes.len())
                     {
@@ -188,7 +189,7 @@ impl Lane {
             && write.failed.is_none()
             && let Some(data) = write.data
         {
-            // Whether the last bytes may be written is looked at first: what is reported must have happened.
+            // Check first whether the last bytes may be written: a reported write must have happened.
             let who = accessor(common, host, peer);
             if let Err(errno) = common.check(who, &write.remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
                 write.failed = Some(errno);
@@ -240,7 +241,7 @@ impl Lane {
         Ok(Flow::Next)
     }
 
-    /// Answers reads as far as answers may wait.
+    /// Answers reads up to the limit of answers in flight.
     pub fn serve_reads<H: Host<Udp>>(
         &mut self,
         common: &mut Common,
@@ -249,14 +250,14 @@ impl Lane {
         peer: Peer,
     ) {
         let Some(Long { reads, answers, .. }) = self.long.as_deref_mut() else { return };
-        // Whoever counts reads may change the memory as soon as one is counted, which is now.
+        // A program that counts reads may change the memory as soon as one is counted, which is now.
         let lends = !host.counts_reads(&common.domain.regions);
         while let Some(read) = reads.front_mut() {
             if answers.bytes() + sender.bulk.records() > READ_AHEAD {
                 return;
             }
             let part = CHUNK.min(read.len - read.done);
-            // All of it, before anything is promised: a region may have been closed since the read began.
+            // Check all of it before anything is promised: a region may have been closed since the read began.
             let who = accessor(common, host, peer);
             let allowed = common.check(who, &read.remote, Caps::RMA, MrAccess::REMOTE_READ);
             let result = allowed.and_then(|_| match part > SHORT_ANSWER && lends {
@@ -283,10 +284,10 @@ impl Lane {
         parts: &Parts<'_>,
     ) -> Result<(), Broken> {
         let id = SlotId::from_wire(parts.id);
-        // One that has failed is over as soon as its peer says so, which overtakes what was answered before.
+        // A failed read ends as soon as the peer reports it, which overtakes earlier answers.
         let Some(op) = host.op(peer, id) else { return Ok(()) };
         let Op::Read { pieces, got, len } = op else { return Err(Broken) };
-        // In any order: each byte comes once, or the peer fools itself.
+        // In any order: each byte comes once; a peer that repeats some damages only its own transfer.
         let mut at = usize::try_from(parts.at).map_err(|_| Broken)?;
         let end = at.checked_add(parts.len).filter(|end| end <= len).ok_or(Broken)?;
         if parts.len > *len - *got {

@@ -11,8 +11,8 @@ pub static PEER_TIMEOUT_MS: Setting<usize> = Setting::new(
 )
 .range(100, 3_600_000);
 
-/// How much a socket's buffers are asked to hold. The kernel may grant less (net.core.rmem_max), and senders are told
-/// what it granted.
+/// The requested size of a socket's buffers. The kernel may grant less (net.core.rmem_max); senders are told the
+/// granted size.
 pub static SOCKET_BUFFER: Setting<usize> = Setting::new(
     "udp",
     "socket_buffer",
@@ -21,16 +21,7 @@ pub static SOCKET_BUFFER: Setting<usize> = Setting::new(
 )
 .range(1 << 16, 1 << 30);
 
-/// How long a receive asks the network card itself for packets.
-pub static BUSY_POLL_US: Setting<usize> = Setting::new(
-    "udp",
-    "busy_poll_us",
-    0,
-    "Microseconds for which a receive polls the network card's queue (SO_BUSY_POLL); 0: what net.core.busy_read says",
-)
-.range(0, 10_000);
-
-/// Whether packets carry a checksum of their own beside UDP's.
+/// Whether packets carry a checksum in addition to UDP's.
 pub static CHECKSUM: Setting<bool> = Setting::new(
     "udp",
     "checksum",
@@ -47,7 +38,7 @@ pub static ENCRYPTION: Setting<&'static str> = Setting::new(
 )
 .one_of(&["auto", "off", "required"]);
 
-/// Whether addresses may change on the way.
+/// Whether address translation (NAT) on the path is expected.
 pub static TRANSLATED: Setting<bool> = Setting::new(
     "udp",
     "address_translation",
@@ -55,7 +46,7 @@ pub static TRANSLATED: Setting<bool> = Setting::new(
     "Let endpoints with an authorization key be reached through address translation (NAT): they do not check the address that a peer used",
 );
 
-/// Whether a share of the link is enough.
+/// Whether congestion control is used.
 pub static CONGESTION: Setting<bool> = Setting::new(
     "udp",
     "congestion_control",
@@ -63,7 +54,7 @@ pub static CONGESTION: Setting<bool> = Setting::new(
     "Share links with others as TCP does; without it only the receiver's credit bounds a sender",
 );
 
-/// Whether routers may mark packets.
+/// Whether ECN is used.
 pub static ECN: Setting<bool> = Setting::new(
     "udp",
     "ecn",
@@ -71,7 +62,7 @@ pub static ECN: Setting<bool> = Setting::new(
     "Let routers mark packets when queues grow, instead of dropping them (ECN, RFC 3168), and slow down by three tenths when they do",
 );
 
-/// Whether packets are spread over a long round trip.
+/// Whether packets are paced over a long round trip.
 pub static PACING: Setting<bool> = Setting::new(
     "udp",
     "pacing",
@@ -88,7 +79,7 @@ pub static DATAGRAM_SIZE: Setting<usize> = Setting::new(
 )
 .range(512, 65_507);
 
-/// Ports of sockets that may have any.
+/// Ports of sockets without a fixed one.
 pub static PORT_RANGE: Setting<&'static str> = Setting::new(
     "udp",
     "port_range",
@@ -96,7 +87,7 @@ pub static PORT_RANGE: Setting<&'static str> = Setting::new(
     "Port range, as LOW-HIGH, for sockets without a given port, including liveness ports; any if empty",
 );
 
-/// Where endpoints are that were given no address.
+/// The default address or interface of endpoints.
 pub static INTERFACE: Setting<&'static str> = Setting::new(
     "udp",
     "iface",
@@ -113,7 +104,7 @@ pub static LINGER_MS: Setting<usize> = Setting::new(
 )
 .range(0, 60_000);
 
-/// Whether many datagrams may go to the kernel, and come from it, as one message.
+/// Whether many datagrams may pass to and from the kernel as one message.
 pub static SEGMENTS: Setting<bool> = Setting::new(
     "udp",
     "segments",
@@ -138,18 +129,18 @@ pub static DRIVER: Setting<&'static str> = Setting::new(
 )
 .one_of(&["auto", "calls", "ring"]);
 
-/// Whether the settings that protect packets can be read. Their defaults protect less: where one is misspelled, packets
-/// would go in the clear, or unchecked, and nobody would notice.
+/// Checks that the settings that protect packets are readable. Their defaults protect less: with a misspelled value,
+/// packets would go in the clear or unchecked, and nobody would notice.
 ///
 /// # Errors
-/// The one that cannot be read, and why.
+/// The unreadable setting, and the reason.
 pub fn protections() -> Result<(), Problem> {
     ENCRYPTION.checked()?;
     CHECKSUM.checked()?;
     Ok(())
 }
 
-/// Which driver is wanted.
+/// The requested driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// System calls.

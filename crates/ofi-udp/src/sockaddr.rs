@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// Writes `address` to `storage`; answers its length in bytes.
+/// Writes `address` to `storage`. Returns its length in bytes.
 pub fn to_storage(address: SocketAddr, storage: &mut libc::sockaddr_storage) -> libc::socklen_t {
     let to = std::ptr::from_mut(storage);
     match address {

@@ -24,7 +24,7 @@ pub enum State {
         info: Box<Info>,
     },
     Open(Box<UdpLanes>),
-    /// Of `FI_EP_DGRAM` without remote memory.
+    /// For `FI_EP_DGRAM` without remote memory.
     Datagrams(Box<Datagrams>),
 }
 

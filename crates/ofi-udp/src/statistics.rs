@@ -1,4 +1,4 @@
-//! What an endpoint over sockets counts, by name.
+//! The counters of an endpoint over sockets, by name.
 
 use ofi_api::Statistic;
 use ofi_core::transport::Peer;
@@ -11,11 +11,7 @@ impl UdpLanes {
         let mut add = |name, value, help| into.push(Statistic { name, value, help });
         add("udp_session", u64::from(self.endpoint.is_open(peer)), "1 while there is a session");
         add("udp_rtt_ns", stats.rtt_ns, "smoothed round-trip time in nanoseconds");
-        add(
-            "udp_packet_size",
-            stats.packet_size,
-            "longest packet in bytes, as the path was found to carry it",
-        );
+        add("udp_packet_size", stats.packet_size, "longest packet in bytes that the path was found to carry");
         add("udp_window", stats.window, "congestion window in bytes");
         add("udp_tx_packets", stats.packets[0], "packets sent");
         add("udp_rx_packets", stats.packets[1], "packets received");
@@ -24,7 +20,7 @@ impl UdpLanes {
         add(
             "udp_tx_marked",
             stats.marked[1],
-            "packets sent that the peer says came marked for congestion (ECN)",
+            "packets sent that the peer reports as marked for congestion (ECN)",
         );
         add("udp_duplicates", stats.duplicates, "packets that came more than once");
         add("udp_probes", stats.probes, "times that the peer was silent for a probe timeout");
@@ -87,19 +83,15 @@ impl UdpLanes {
         add(
             "udp_other_key",
             proto.rejected,
-            "handshakes refused: another authorization key, or no suite in common",
+            "handshakes refused: different authorization keys, or no common suite",
         );
         add("udp_forged", proto.forged, "datagrams dropped: not as the peer sealed them");
-        add(
-            "udp_crowded",
-            proto.crowded,
-            "datagrams dropped: too much before them is missing in too many places",
-        );
+        add("udp_crowded", proto.crowded, "datagrams dropped: too many gaps before them");
         add("udp_unanswered", proto.unanswered, "strangers not answered, as there were too many");
         add(
             "udp_turned_away",
             proto.turned_away,
-            "sessions not begun: too many peers, or too many of one host",
+            "sessions refused: too many peers, or too many of one host",
         );
         add("udp_receive_buffer", self.socket.granted as u64, "bytes that the kernel lets the socket hold");
     }

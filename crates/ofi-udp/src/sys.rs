@@ -15,8 +15,8 @@ pub fn lend_socket(fd: RawFd) -> ManuallyDrop<UdpSocket> {
     ManuallyDrop::new(unsafe { UdpSocket::from_raw_fd(fd) })
 }
 
-/// Has each look at a datagram that leaves it there be at the next one, from the first on; or each at the first one
-/// again. Whether the system does that.
+/// Makes each peek return the next datagram, starting with the first; or the first one every time. Returns whether the
+/// system supports that.
 pub fn peek_from_front(socket: &UdpSocket, each: bool) -> bool {
     let offset: libc::c_int = if each { 0 } else { -1 };
     let len = size_of::<libc::c_int>() as libc::socklen_t;
@@ -25,14 +25,14 @@ pub fn peek_from_front(socket: &UdpSocket, each: bool) -> bool {
     unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEEK_OFF, value, len) == 0 }
 }
 
-/// Sets an option that is an int; whether that went.
+/// Sets an option that is an int. Returns whether that succeeded.
 pub fn set_option(socket: &UdpSocket, level: i32, name: i32, value: i32) -> bool {
     let (from, len) = (std::ptr::from_ref(&value).cast(), size_of::<i32>() as libc::socklen_t);
     // SAFETY: `value` is an int, which all options used here are.
     unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, from, len) == 0 }
 }
 
-/// Reads such an option; `None` where the system does not know it.
+/// Reads such an option; `None` if the system does not know it.
 pub fn option(socket: &UdpSocket, level: i32, name: i32) -> Option<i32> {
     let (mut value, mut len) = (0i32, size_of::<i32>() as libc::socklen_t);
     let to = std::ptr::from_mut(&mut value).cast();
@@ -40,10 +40,10 @@ pub fn option(socket: &UdpSocket, level: i32, name: i32) -> Option<i32> {
     (unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, to, &mut len) } == 0).then_some(value)
 }
 
-/// `SK_MEMINFO_DROPS` (linux/sock_diag.h): which number counts what found no room.
+/// `SK_MEMINFO_DROPS` (linux/sock_diag.h): the index of the counter of drops.
 const DROPS: usize = 8;
 
-/// Datagrams that the socket dropped for lack of room; 0 where the kernel does not say.
+/// Datagrams that the socket dropped for lack of room; 0 if the kernel does not report them.
 pub fn dropped(socket: &UdpSocket) -> u64 {
     let mut numbers = [0u32; 16];
     let mut len = size_of_val(&numbers) as libc::socklen_t;
@@ -54,7 +54,7 @@ pub fn dropped(socket: &UdpSocket) -> u64 {
     if rc < 0 || (len as usize) <= DROPS * size_of::<u32>() { 0 } else { numbers[DROPS].into() }
 }
 
-/// Lets other sockets of this host have the same address and port, as members of one group do.
+/// Permits other sockets of this host to bind the same address and port, as members of a group do.
 ///
 /// # Errors
 /// What setsockopt(2) answers.

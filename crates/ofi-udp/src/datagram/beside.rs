@@ -1,4 +1,5 @@
-//! Messages beside sessions: both have one socket and one numbering of peers, and are told apart by their first byte.
+//! Datagram messages beside sessions. Both share one socket and one numbering of peers; the first byte distinguishes
+//! them.
 
 use std::net::SocketAddr;
 

@@ -1,5 +1,5 @@
-//! Multicast groups that an endpoint has joined. Each has a socket of its own, bound to the group: one that is bound to
-//! an address of the host hears only what is sent to that.
+//! Multicast groups that an endpoint has joined. Each has a socket of its own, bound to the group: a socket bound to an
+//! address of the host receives only what is sent to that address.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -16,10 +16,10 @@ const MOST: usize = 64;
 pub struct Groups(Vec<(SocketAddr, UdpSocket)>);
 
 impl Groups {
-    /// Joins `group` on the interface of `own`; answers the socket to listen to.
+    /// Joins `group` on the interface of `own`. Returns the socket to listen to.
     ///
     /// # Errors
-    /// `FI_EINVAL` for what is no group of the endpoint's family; `FI_EALREADY`; `FI_ENOSPC`; what the system answers.
+    /// `FI_EINVAL` if it is not a group of the endpoint's family; `FI_EALREADY`; `FI_ENOSPC`; the system's errors.
     pub fn join(&mut self, group: SocketAddr, own: SocketAddr) -> Result<&UdpSocket> {
         if !group.ip().is_multicast() || group.is_ipv4() != own.is_ipv4() {
             return Err(Error::wanted(
@@ -74,7 +74,7 @@ impl Groups {
     }
 }
 
-/// The number of the interface that has the address `own`; 0, the system's choice, where that cannot be told.
+/// The number of the interface with the address `own`; 0, the system's choice, if it is unknown.
 pub fn interface(own: SocketAddr) -> u32 {
     let SocketAddr::V6(own) = own else { return 0 };
     if own.scope_id() != 0 {

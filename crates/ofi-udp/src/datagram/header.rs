@@ -1,6 +1,7 @@
-//! What goes before a message where bare datagrams would not do (`docs/protocol.md`, "Datagrams").
+//! The header of a message for which a bare datagram does not suffice (`docs/protocol.md`, "Datagrams").
 
-/// The first byte: no version of the session protocol, so that neither takes the other's datagrams for its own.
+/// The first byte. It is not a version of the session protocol, so that neither mistakes the other's datagrams for its
+/// own.
 pub const MAGIC: u8 = 0xd1;
 /// Flags, in the second byte.
 const TAGGED: u8 = 1;
@@ -9,7 +10,7 @@ const DATA: u8 = 2;
 /// Bytes of the longest header.
 pub const MOST: usize = 4 + 8 + 8;
 
-/// What a message has besides its bytes.
+/// The properties of a message besides its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Envelope {
     /// Its tag.
@@ -19,7 +20,7 @@ pub struct Envelope {
 }
 
 impl Envelope {
-    /// Writes the header to the front of `to`, which has [`MOST`] bytes at least; answers its length.
+    /// Writes the header to the start of `to`, which has at least [`MOST`] bytes. Returns its length.
     pub fn write(&self, to: &mut [u8]) -> usize {
         let tagged = if self.tag.is_some() { TAGGED } else { 0 };
         let flags = tagged | if self.data.is_some() { DATA } else { 0 };

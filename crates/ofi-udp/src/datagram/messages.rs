@@ -1,4 +1,4 @@
-//! The messages of an endpoint of `FI_EP_DGRAM`: each a datagram, sent and forgotten.
+//! The messages of an endpoint of type `FI_EP_DGRAM`: each is one datagram, sent and forgotten.
 //!
 //! The socket and the numbers of peers belong to the caller ([`Book`]).
 
@@ -20,20 +20,21 @@ use crate::{Udp, address, sys};
 const FROM_GROUP: usize = 64;
 /// Room for one datagram of any length.
 const LONGEST: usize = 65_536;
-/// Senders that an endpoint remembers though the application did not name them. Further ones have no source address.
+/// Senders that an endpoint remembers although the application did not insert them. Further ones have no source
+/// address.
 const STRANGERS: usize = 1 << 16;
-/// Of these, how many are looked at for a new one where there is no room.
+/// How many of them are checked for a new one if there is no room.
 const LOOKS: usize = 2;
 
-/// Who keeps the numbers of an endpoint's peers.
+/// The owner of an endpoint's peer numbers.
 pub trait Book {
     /// The peer at an address, if it has a number.
     fn find(&self, socket: SocketAddr) -> Option<Peer>;
-    /// The same; who has no number gets one, and is introduced.
+    /// The same; a peer without a number gets one and is announced.
     fn meet<H: Host<Udp>>(&mut self, host: &mut H, socket: SocketAddr) -> Peer;
-    /// Forgets a peer, if nothing is of it. Whether that was so.
+    /// Forgets a peer if nothing refers to it. Returns whether it did.
     fn forget<H: Host<Udp>>(&mut self, host: &mut H, peer: Peer) -> bool;
-    /// Where a peer is.
+    /// The address of a peer.
     fn address(&self, peer: Peer) -> Option<SocketAddr>;
 }
 
@@ -52,17 +53,17 @@ struct Counts {
 /// See the module.
 pub struct Messages {
     groups: Groups,
-    /// What came from a group. Empty until one is joined.
+    /// A datagram from a group. Empty until one is joined.
     heard: Vec<u8>,
-    /// Whether a header goes before each message.
+    /// Whether each message has a header.
     headed: bool,
-    /// Whether completions name the sender.
+    /// Whether completions report the sender.
     sources: bool,
-    /// Peers that only wrote to this end, least recently checked first.
+    /// Peers that only sent to this end, least recently checked first.
     strangers: VecDeque<(Peer, SocketAddr)>,
-    /// Who stands for all that are not remembered.
+    /// The number that stands for all senders that are not remembered.
     nobody: Option<Peer>,
-    /// Who sent last.
+    /// The last sender.
     last: Option<(SocketAddr, Peer)>,
     buffer: Vec<u8>,
     counts: Counts,
@@ -85,12 +86,12 @@ impl Messages {
         }
     }
 
-    /// Numbers were given that [`Messages`] did not ask for: who was nobody may be somebody now.
+    /// Numbers were assigned that [`Messages`] did not request: an unknown sender may be known now.
     pub fn look_again(&mut self) {
         self.last = None;
     }
 
-    /// Who a datagram is from.
+    /// The sender of a datagram.
     fn source<H: Host<Udp>>(&mut self, host: &mut H, book: &mut impl Book, from: SocketAddr) -> Peer {
         if let Some((last, peer)) = self.last
             && last == from
@@ -119,14 +120,14 @@ impl Messages {
         peer
     }
 
-    /// Whether one more stranger may be remembered. If there are too many, an idle one is forgotten.
+    /// Whether one more stranger may be remembered. If there are too many, an idle one is forgotten first.
     fn has_room<H: Host<Udp>>(&mut self, host: &mut H, book: &mut impl Book) -> bool {
         for _ in 0..LOOKS {
             if self.strangers.len() < STRANGERS {
                 return true;
             }
             let Some((peer, address)) = self.strangers.pop_front() else { return true };
-            // Somebody else may have forgotten it, and given its number to another.
+            // It may have been forgotten elsewhere, and its number reused.
             if book.address(peer) == Some(address) && !book.forget(host, peer) {
                 self.strangers.push_back((peer, address));
             }
@@ -135,8 +136,8 @@ impl Messages {
         self.strangers.len() < STRANGERS
     }
 
-    /// Sends `bytes`, an address and a length, to a peer. What the system does not take is lost, as it may be on the
-    /// way.
+    /// Sends `bytes` (an address and a length) to a peer. A datagram that the system rejects is lost, as it may be on
+    /// the way.
     ///
     /// # Errors
     /// `FI_EAGAIN` if the socket is full.
@@ -144,7 +145,7 @@ impl Messages {
     /// # Safety
     /// The bytes may be read; others may change them meanwhile.
     unsafe fn put(&mut self, socket: &mut Socket, to: SocketAddr, bytes: (*const u8, usize)) -> Result<()> {
-        // An error may be of an earlier datagram, about which ICMP came back: then this one was not tried.
+        // An error may belong to an earlier datagram that ICMP reported: then this one was not sent.
         for last in [false, true] {
             // SAFETY: the caller's promise.
             match unsafe { socket.send_to(bytes, to) } {
@@ -213,14 +214,14 @@ impl Messages {
         put.map(|()| Posted::Done)
     }
 
-    /// Takes what was sent to groups.
+    /// Receives datagrams sent to groups.
     pub fn poll_groups<H: Host<Udp>>(&mut self, host: &mut H, book: &mut impl Book) {
         for index in 0..self.groups.len() {
             self.listen(host, book, index);
         }
     }
 
-    /// Takes what was sent to a group.
+    /// Receives datagrams sent to a group.
     #[cold]
     fn listen<H: Host<Udp>>(&mut self, host: &mut H, book: &mut impl Book, index: usize) {
         let mut heard = std::mem::take(&mut self.heard);
@@ -270,13 +271,13 @@ impl Messages {
         unsafe { host.deliver(&arrived, body.wrapping_add(skip)) };
     }
 
-    /// Whether something waits that was sent to a group.
+    /// Whether a datagram to a group waits.
     pub fn is_readable(&self) -> bool {
         let fds: Vec<_> = (0..self.groups.len()).map(|index| self.groups.socket(index).as_raw_fd()).collect();
         !fds.is_empty() && ofi_core::sys::wait_readable(&fds, Some(std::time::Instant::now()))
     }
 
-    /// That ICMP said that peers cannot be reached.
+    /// ICMP reported unreachable peers.
     pub fn refused(&mut self, times: usize) {
         self.counts.refused += times as u64;
     }
@@ -307,7 +308,7 @@ impl Messages {
         }
     }
 
-    /// Appends what is counted, where messages are all that the socket carries.
+    /// Appends the counters of a socket that carries messages only.
     pub fn statistics(&self, socket: &Socket, into: &mut Vec<Statistic>) {
         let counts = &self.counts;
         let mut add = |name, value, help| into.push(Statistic { name, value, help });
@@ -320,7 +321,7 @@ impl Messages {
         self.common_statistics(socket, into);
     }
 
-    /// Appends what is counted of messages, where the socket carries sessions as well.
+    /// Appends the counters of messages on a socket that carries sessions too.
     pub fn statistics_beside(&self, socket: &Socket, into: &mut Vec<Statistic>) {
         let counts = &self.counts;
         let mut add = |name, value, help| into.push(Statistic { name, value, help });

@@ -1,10 +1,9 @@
-//! Endpoints of `FI_EP_DGRAM`: each message is a datagram, as it is, so that anything that speaks UDP can be the peer,
-//! C libfabric's `udp` for one. Where the application asked for tags, remote CQ data or remote memory, a small header
-//! goes before it (`header.rs`).
+//! Endpoints of type `FI_EP_DGRAM`: each message is a bare datagram, so any UDP program can be the peer, for example C
+//! libfabric's `udp`. If the application requested tags, remote CQ data or remote memory, a small header precedes it
+//! (`header.rs`).
 //!
-//! Messages are neither repeated nor waited for. A message without room is dropped and counted. Accesses to remote
-//! memory are repeated until they are answered, or fail: they go through sessions, which have the same socket
-//! (`beside.rs`).
+//! Messages are neither repeated nor awaited. A message for which there is no room is dropped and counted. Accesses to
+//! remote memory are repeated until they are answered or fail: they use sessions on the same socket (`beside.rs`).
 
 mod beside;
 mod groups;
@@ -35,7 +34,7 @@ struct Peers {
     peers: Vec<SocketAddr>,
     /// Numbers of those that were forgotten.
     free: Vec<Peer>,
-    /// Hashed with a secret of its own: strangers choose their addresses.
+    /// Hashed with a secret, because strangers choose their addresses.
     by_address: HashMap<SocketAddr, Peer>,
 }
 
@@ -78,7 +77,7 @@ impl Book for Peers {
     }
 }
 
-/// The lanes of an endpoint that has messages only.
+/// The lanes of an endpoint without sessions.
 pub struct Datagrams {
     socket: Socket,
     peers: Peers,

@@ -1,4 +1,4 @@
-//! What all lanes of an endpoint have in common.
+//! Shared state of all lanes of an endpoint.
 
 use std::sync::Arc;
 
@@ -20,32 +20,32 @@ pub struct Common {
     pub caps: Caps,
     /// The endpoint's authorization key.
     pub auth: AuthKey,
-    /// There is no session yet with the peer of the message being sent: what is injected may still fail.
+    /// There is no session yet with the peer of the message being sent: injected messages may still fail.
     pub greets: bool,
     /// Longest payload that travels inside a command.
     pub eager: usize,
-    /// Bytes kept for receivers that are out of room, and how many may be.
+    /// Bytes kept for receivers that are out of room, and their limit.
     pub kept: usize,
     pub kept_limit: usize,
     /// Messages that were reported as sent and have not arrived.
     pub detached: usize,
     /// Peers that were asked to keep their payloads.
     pub keeping: Vec<Peer>,
-    /// Peers whose reads are being served, or that have to take answers first.
+    /// Peers whose reads are being served, or that must acknowledge answers first.
     pub serving: Vec<Peer>,
     /// Memory for answers to reads.
     pub spare: Spare,
-    /// Peers of which it changed whether something is expected.
+    /// Peers from which an answer is newly expected, or no longer.
     pub changed: Vec<Peer>,
-    /// Of a connected endpoint.
+    /// For a connected endpoint.
     pub connection: Option<Box<Connected>>,
     pub loose: Loose,
     pub counts: Counts,
-    /// What would go on with the payload that came last.
+    /// The continuation of the last payload.
     pub next: Option<Next>,
 }
 
-/// What people may read about the lanes.
+/// Statistics of the lanes.
 #[derive(Default)]
 pub struct Counts {
     pub eager: u64,
@@ -70,7 +70,7 @@ impl Common {
     }
 }
 
-/// A peer of the endpoint, as one that accesses memory here.
+/// A peer of the endpoint as an accessor of local memory.
 pub fn accessor<'a, H: Host<Udp>>(common: &'a Common, host: &'a H, peer: Peer) -> Accessor<'a> {
     Accessor { auth: &common.auth, peer: host.address(peer) }
 }

@@ -12,7 +12,7 @@ use super::Lane;
 #[derive(Default)]
 pub struct Loose {
     pub peers: VecDeque<Peer>,
-    /// New peers since some were looked at.
+    /// New peers since the last check.
     pub new: usize,
 }
 
@@ -25,7 +25,7 @@ impl Loose {
     }
 }
 
-/// Makes the lane of a new peer, which may have the number of one that was forgotten.
+/// Creates the lane of a new peer, which may have the number of a forgotten one.
 pub fn introduce(lanes: &mut Chunks<Lane>, loose: &mut Loose, peer: u32) {
     debug_assert!(peer as usize <= lanes.len(), "peers are introduced in the order of their numbers");
     match lanes.get_mut(peer as usize) {

@@ -1,4 +1,4 @@
-//! One peer of an endpoint, as far as it is not `ofi-rdm`'s: what is under way with it.
+//! One peer of an endpoint: the operations in flight. `ofi-rdm` has the rest.
 
 pub mod common;
 pub mod loose;
@@ -24,22 +24,22 @@ use crate::command::kind;
 /// The mark of messages that were reported as sent before they arrived.
 pub const DETACHED: u64 = u64::MAX;
 
-/// What takes more than one command. Most peers of an endpoint with very many never have any.
+/// Operations of more than one command. Of very many peers most never have any.
 #[derive(Default)]
 pub struct Long {
     /// Payloads that are being pulled, by the receives that they go to.
     pub pulls: FxHashMap<u64, Pull>,
-    /// Reads of the peer, being served. Its later commands wait.
+    /// Reads of the peer that are being served. Its later commands wait.
     pub reads: VecDeque<ServedRead>,
-    /// What of them has been answered and has not arrived yet.
+    /// Their answers that have not arrived yet.
     pub answers: Answers,
-    /// The peer's long write, being served.
+    /// The peer's long write that is being served.
     pub write: Option<Box<ServedWrite>>,
-    /// Short messages that count as sent, but wait for the peer to want them.
+    /// Short messages that count as sent, but wait for the peer's request.
     pub kept: Slots<Box<[u8]>>,
 }
 
-/// What operations fail with whose session ended.
+/// The error of operations whose session has ended.
 pub fn errno_of(reason: Lost) -> Errno {
     match reason {
         Lost::Silent => Errno::ETIMEDOUT,
@@ -54,7 +54,7 @@ pub fn errno_of(reason: Lost) -> Errno {
 /// See the module.
 #[derive(Default)]
 pub struct Lane {
-    /// This end's operations that have not ended.
+    /// This end's operations in flight.
     pub outstanding: usize,
     /// Messages that were reported as sent and have not arrived.
     pub detached: usize,
@@ -68,26 +68,26 @@ pub struct Lane {
     pub is_served: bool,
     /// It is in [`Common::keeping`].
     pub in_keeping: bool,
-    /// Injected messages that left by themselves behind one that was under way, one after the other.
+    /// Injected messages that left at once, one after the other, although a packet was in flight.
     pub hasty: u8,
     pub long: Option<Box<Long>>,
 }
 
 impl Lane {
-    /// That of another peer, or of another session: nothing is left but its places in the endpoint's lists.
+    /// Resets the lane for another peer or session: only its membership in the endpoint's lists stays.
     pub fn renew(&mut self) {
         let Self { is_loose, is_served, in_keeping, .. } = *self;
         *self = Self { is_loose, is_served, in_keeping, ..Self::default() };
     }
 
-    /// The peer's reads go on, or what it sent after them, as soon as answers have arrived.
+    /// The peer's reads, or its commands after them, continue as soon as answers have arrived.
     pub fn await_service(&mut self, common: &mut Common, peer: Peer) {
         if !std::mem::replace(&mut self.is_served, true) {
             common.serving.push(peer);
         }
     }
 
-    /// Whether the peer has to do something yet.
+    /// Whether an answer of the peer is expected.
     pub fn expects(&self) -> bool {
         self.outstanding > 0 || self.long.as_ref().is_some_and(|long| !long.pulls.is_empty())
     }
@@ -97,7 +97,7 @@ impl Lane {
         self.long.get_or_insert_default()
     }
 
-    /// Whether nothing is under way, in either direction.
+    /// Whether no operation is in flight in either direction.
     pub fn is_idle(&self) -> bool {
         let empty = |long: &Long| {
             long.pulls.is_empty()
@@ -114,7 +114,7 @@ impl Lane {
         self.long.as_ref().is_some_and(|long| !long.reads.is_empty())
     }
 
-    /// Copies what answers to the peer's reads have left where it lies.
+    /// Copies the memory that answers to the peer's reads still refer to.
     #[inline]
     pub fn settle_answers(&mut self, spare: &mut Spare) {
         if let Some(long) = self.long.as_deref_mut() {
@@ -152,13 +152,13 @@ impl Lane {
         }
     }
 
-    /// Tells the peer how its operation ended.
+    /// Reports the result of its operation to the peer.
     pub fn done(sender: &mut Sender, flags: u8, op: u64, result: Result<(), Errno>) {
         let errno = result.err().map_or(0, |errno| errno.get() as u64);
         sender.bulk.record(kind::DONE, flags, Fields::new().word(op).word(errno).bytes(), 0, None);
     }
 
-    /// The session is over: nothing of it is left here.
+    /// The session is over: clears its state.
     pub fn lose<H: Host<Udp>>(&mut self, common: &mut Common, host: &mut H, peer: Peer, errno: Errno) {
         if let Some(long) = &mut self.long {
             for id in long.kept.ids(|_| true) {
@@ -181,7 +181,7 @@ mod tests {
 
     /// Of the 1,024 bytes that an idle peer may cost, `ofi-rdm` takes up to 640
     /// (`ofi-testkit/tests/protocol_peers.rs`), and the core's lists and address vector some 240.
-    /// `benches/tests/crowd.rs` looks at all of it.
+    /// `benches/tests/crowd.rs` checks the total.
     #[test]
     fn an_idle_peer_s_lane_is_small() {
         assert!(size_of::<Lane>() <= 32, "{}", size_of::<Lane>());

@@ -1,9 +1,9 @@
-//! What this end does for the peer.
+//! Operations of the peer that this end serves.
 
 use ofi_api::{Errno, RemotePiece};
 use ofi_core::transport::RemoteData;
 
-/// A long write of the peer, being executed here.
+/// A long write of the peer that is being executed here.
 pub struct ServedWrite {
     pub op: u64,
     pub remote: Vec<RemotePiece>,
@@ -13,7 +13,7 @@ pub struct ServedWrite {
     pub failed: Option<Errno>,
 }
 
-/// A read of the peer, being executed here.
+/// A read of the peer that is being executed here.
 pub struct ServedRead {
     pub op: u64,
     pub remote: Vec<RemotePiece>,

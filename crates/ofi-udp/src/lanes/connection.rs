@@ -1,7 +1,8 @@
 //! Connections of an endpoint.
 //!
-//! A connecting endpoint has a session with the passive endpoint, until one with the accepting endpoint takes its place
-//! as that of peer 0. What comes of any other session is packets of connection management, or breaks the protocol.
+//! A connecting endpoint has a session with the passive endpoint, until a session with the accepting endpoint replaces
+//! it as that of peer 0. Any other session carries connection management packets only; anything else breaks the
+//! protocol.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use crate::lane::{Lane, errno_of};
 use crate::probe::Probe;
 use crate::time::now;
 
-/// How long an end that has shut down repeats what it sent before.
+/// How long an end that has shut down repeats its last packets.
 const GOODBYE: Duration = Duration::from_secs(5);
 
 impl UdpLanes {
@@ -49,7 +50,7 @@ impl UdpLanes {
         let connection = self.connection()?;
         connection.probe = if watch { Probe::new(from.ip(), to, time) } else { None };
         let strangers = watch && !connection.joined;
-        // Whoever accepts does it under an address that is not known yet.
+        // The accepting endpoint has an address that is not known yet.
         self.endpoint.admit(strangers);
         let peer = self.peer_at(to);
         let sender = self.endpoint.sender(time, peer).ok_or(Error::AGAIN)?;
@@ -66,7 +67,7 @@ impl UdpLanes {
         let peer = self.peer_at(socket);
         let connection = self.connection()?;
         connection.joined = true;
-        connection.sent.clear(); // what was sent to others does not matter any more
+        connection.sent.clear(); // packets to others no longer matter
         self.endpoint.admit(false);
         self.endpoint.swap(0, peer);
         self.lanes.swap(0, peer as usize);
@@ -108,7 +109,7 @@ impl UdpLanes {
         self.lanes[0].settle_answers(&mut self.common.spare);
         let answers = self.lanes[0].long.as_mut().map(|long| std::mem::take(&mut long.answers));
         self.lanes[0].lose(&mut self.common, host, 0, errno);
-        // Payloads are the application's, which has them back. Answers to reads are not.
+        // Payloads belong to the application, which has them back. Answers to reads do not.
         if let Some(answers) = answers {
             self.lanes[0].long().answers = answers;
         }
@@ -123,7 +124,7 @@ impl UdpLanes {
         self.transmit(host, now(), 1);
     }
 
-    /// Looks at what has come for connection management.
+    /// Processes connection management packets.
     #[cold]
     pub fn move_connection<H: Host<Udp>>(&mut self, host: &mut H, time: Instant) {
         let Some(connection) = self.common.connection.as_deref_mut() else { return };
@@ -137,7 +138,7 @@ impl UdpLanes {
         let others: Vec<_> =
             others.into_iter().filter_map(|(peer, reason)| Some((address(peer)?, reason))).collect();
         if !packets.is_empty() {
-            self.endpoint.hasten(); // nobody may be there to let acknowledgements out
+            self.endpoint.hasten(); // no later poll may send the acknowledgements
         }
         for (from, packet) in packets {
             self.take_packet(host, &from, &packet);
@@ -155,7 +156,7 @@ impl UdpLanes {
         self.look(host, time);
     }
 
-    /// Looks whether the other end is there, and whether the end is reached.
+    /// Checks whether the other end exists, and whether the time is over.
     fn look<H: Host<Udp>>(&mut self, host: &mut H, time: Instant) {
         let Some(connection) = self.common.connection.as_deref_mut() else { return };
         if let Some(probe) = &mut connection.probe
@@ -176,7 +177,7 @@ impl UdpLanes {
         let reaction = host.packet(from, packet);
         let done = match reaction {
             Reaction::Nothing => {
-                // Confirmed, or refused: in any case somebody is there.
+                // Confirmed or refused: the other end exists.
                 let confirmed = self.connection().map(|connection| connection.joined);
                 if let (Ok(true), Ok(connection)) = (confirmed, self.connection()) {
                     connection.probe = None;

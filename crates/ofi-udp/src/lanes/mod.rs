@@ -1,8 +1,8 @@
 //! All lanes of an endpoint over its socket.
 //!
-//! A message to a peer that nothing was sent to just now leaves at once; others gather in the session's stream until
-//! they fill a packet, or the next poll. Of injected messages, whose sender has no completion to poll for, a few leave
-//! at once all the same: a program may send its last ones and never look again.
+//! A message to a peer to which nothing is in flight leaves at once. Others gather in the session's stream until they
+//! fill a packet, or until the next poll. A few injected messages leave at once anyway, because their sender has no
+//! completion to poll for: a program may send its last ones and never poll again.
 
 mod connection;
 
@@ -37,13 +37,13 @@ const EAGER: usize = 16 << 10;
 const KEPT_LIMIT: usize = 256 << 20;
 /// Batches received, and sent, by one poll.
 const ROUNDS: usize = 4;
-/// Peers that are looked at for each new one: more than one, so that those that went become fewer.
+/// Peers that are checked for each new one: more than one, so that the number of ended peers falls.
 const LOOKS: usize = 2;
 /// When to try again that a socket is full.
 const FULL: Duration = Duration::from_millis(1);
-/// How long messages gather behind a packet that is under way, unless a poll or a whole packet comes first.
+/// How long messages gather behind a packet in flight, unless a poll or a full packet comes first.
 const GATHER: Duration = Duration::from_micros(20);
-/// Injected messages that leave at once one behind the other. More of them are a stream, whose sender polls.
+/// Injected messages that leave at once, one after the other. More of them are a stream, whose sender polls.
 const HASTY: u8 = 8;
 
 /// The lanes of one endpoint.
@@ -52,20 +52,20 @@ pub struct UdpLanes {
     pub(crate) endpoint: Endpoint,
     pub(crate) lanes: Chunks<Lane>,
     pub(crate) socket: Socket,
-    /// Of `FI_EP_DGRAM`: its messages go beside the sessions, which carry accesses to remote memory alone.
+    /// For `FI_EP_DGRAM`: its messages go beside the sessions, which carry only accesses to remote memory.
     pub(crate) messages: Option<Box<Messages>>,
-    /// Something waits to be sent that no poll has looked at.
+    /// Something waits to be sent that no poll has processed.
     pub(crate) dirty: bool,
     /// The socket takes no more for now.
     full: bool,
-    /// Sessions of strangers that were not begun, when that was last said.
+    /// Rejected sessions of strangers at the time of the last log entry.
     turned_away: u64,
     pub(crate) alive: Alive,
 }
 
 impl UdpLanes {
     pub(crate) fn new(domain: &Arc<DomainPart<Udp>>, info: &Info, name: Option<&Address>) -> Result<Self> {
-        // An accepting endpoint stays where its passive endpoint was asked.
+        // An accepting endpoint uses the address at which its passive endpoint was contacted.
         let source = info.src_addr.as_ref().and_then(|source| address::socket(source).ok());
         let v6 = info.addr_format == AddrFormat::SockaddrIn6;
         let name = name.map(address::socket).transpose()?;
@@ -73,7 +73,7 @@ impl UdpLanes {
         let wanted = address::beside_groups(info, wanted)?;
         let socket =
             Socket::new(wanted, settings::SOCKET_BUFFER.get(), settings::SEGMENTS.get(), settings::driver())?;
-        // Who does not slow down must not say that he would.
+        // An end that does not slow down must not announce ECN.
         let ecn = settings::ECN.get() && settings::CONGESTION.get() && !datagram::is_datagram(info);
         socket.mark(crate::class::of(info), ecn)?;
         let mut alive = Alive::new(wanted)?;
@@ -131,12 +131,12 @@ impl UdpLanes {
     /// Forgets idle peers without a session.
     fn forget_loose<H: Host<Udp>>(&mut self, host: &mut H) {
         if self.common.connection.is_some() {
-            return; // has its own ways with them
+            return; // handles them itself
         }
         for _ in 0..LOOKS.min(self.common.loose.peers.len()) {
             let Some(peer) = self.common.loose.peers.pop_front() else { return };
             if self.endpoint.address(peer).is_none_or(|address| address.port() == 0) {
-                continue; // stands for all that have no number of their own
+                continue; // stands for all peers without a number
             }
             let lane = &mut self.lanes[peer as usize];
             if self.endpoint.is_open(peer) {
@@ -154,7 +154,7 @@ impl UdpLanes {
         }
     }
 
-    /// Something was put into the streams to `peer`: it leaves at once if nothing else is under way to it.
+    /// Data was added to the streams to `peer`: it leaves at once if nothing else is in flight to it.
     pub(crate) fn posted<H: Host<Udp>>(&mut self, host: &mut H, time: Instant, peer: Peer, flags: OpFlags) {
         self.dirty = true;
         if flags.contains(OpFlags::MORE) || self.socket.has_waiting() || !self.leaves(time, peer, flags) {
@@ -169,7 +169,7 @@ impl UdpLanes {
         }
     }
 
-    /// Whether what waits for `peer` leaves before the next poll.
+    /// Whether the data for `peer` leaves before the next poll.
     #[inline]
     fn leaves(&mut self, time: Instant, peer: Peer, flags: OpFlags) -> bool {
         let lane = &mut self.lanes[peer as usize];
@@ -182,7 +182,7 @@ impl UdpLanes {
         hasty
     }
 
-    /// Sends what waits in the batch. Whether there is room for more.
+    /// Sends the batch. Returns whether there is room for more.
     pub(crate) fn flush(&mut self) -> bool {
         loop {
             match self.socket.flush() {
@@ -231,7 +231,7 @@ impl UdpLanes {
                     continue;
                 }
                 let row = self.socket.row(index);
-                // One by one where each may be a message.
+                // One by one if each may be a message.
                 let count = if self.messages.is_some() { 1 } else { row.count() };
                 let (bytes, len) = (if count == 1 { &mut row.bytes[..row.len] } else { row.bytes }, row.len);
                 glue.coming = Coming { packet: len, of: row.of, placed: row.placed };
@@ -266,12 +266,12 @@ impl UdpLanes {
         if self.endpoint.turned_away() > self.turned_away * 2 {
             self.turned_away = self.endpoint.turned_away();
             tracing::warn!(target: "ofi::udp::ep_ctrl", count = self.turned_away,
-                "strangers are turned away: this endpoint remembers no more peers, or no more of one host");
+                "strangers are rejected: this endpoint has reached its limit of peers, or of peers of one host");
         }
         if let Some(messages) = &mut self.messages {
             let (endpoint, lanes) = (&mut self.endpoint, &mut self.lanes);
             let mut book = Beside { endpoint, lanes, loose: &mut self.common.loose };
-            messages.look_again(); // sessions may have brought peers
+            messages.look_again(); // sessions may have added peers
             messages.poll_groups(host, &mut book);
         }
         if !self.common.serving.is_empty() {
@@ -292,7 +292,7 @@ impl UdpLanes {
             let expects = self.lanes[peer as usize].expects() || self.common.connection.is_some();
             self.endpoint.expect(time, peer, expects);
         }
-        // What came took time, which must not count as the way of what is sent now.
+        // Receiving took time, which must not count as the round trip of packets sent now.
         let time = if worked { now() } else { time };
         self.transmit(host, time, ROUNDS);
     }
@@ -331,7 +331,7 @@ impl UdpLanes {
         self.dirty = true; // there may be more
     }
 
-    /// Offers what was turned away before.
+    /// Offers records again that the core had rejected.
     #[cold]
     fn resume<H: Host<Udp>>(&mut self, host: &mut H) {
         if host.hungry() {
@@ -340,7 +340,7 @@ impl UdpLanes {
         }
     }
 
-    /// Goes on with reads of peers, and with what these sent after them.
+    /// Continues reads of peers, and their commands after them.
     #[cold]
     fn serve<H: Host<Udp>>(&mut self, host: &mut H) {
         let time = now();
@@ -360,7 +360,7 @@ impl UdpLanes {
         self.resume(host);
     }
 
-    /// Tells peers that payloads may come again.
+    /// Tells peers that they may send payloads again.
     #[cold]
     fn end_keeping<H: Host<Udp>>(&mut self, host: &mut H) {
         let time = now();
@@ -382,7 +382,7 @@ impl UdpLanes {
     }
 
     pub(crate) fn arm(&mut self) -> Arm {
-        // Acknowledgements do not wait for company while nobody looks.
+        // Acknowledgements are not delayed while nobody polls.
         let stopped = self.endpoint.is_stopped() && self.common.serving.is_empty();
         if (self.dirty && !self.full) || stopped || self.endpoint.hasten() || !self.common.changed.is_empty()
         {
@@ -406,7 +406,7 @@ impl UdpLanes {
         self.lanes.iter_mut().for_each(|lane| lane.settle_answers(&mut self.common.spare));
     }
 
-    /// Sends everything that needs no application.
+    /// Sends everything that does not need the application.
     fn send_rest(&mut self) {
         let time = now();
         let mut closing = Closing { common: &mut self.common, lanes: &self.lanes };
@@ -425,10 +425,10 @@ impl UdpLanes {
         self.flush();
     }
 
-    /// Waits a little for what was reported as sent, and says goodbye.
+    /// Waits briefly for messages that were reported as sent, and says goodbye.
     fn close(&mut self) {
         self.alive.unwatch();
-        self.give_back(); // a registration that closes asks the endpoints that are open
+        self.give_back(); // a closing registration asks open endpoints only
         self.endpoint.take_leave(&is_answer);
         self.send_rest();
         let end = now() + Duration::from_millis(settings::LINGER_MS.get() as u64);

@@ -1,17 +1,17 @@
-//! Questions of strangers that lie unread in the socket of an endpoint: they are looked at where they are, and stay
-//! there.
+//! Questions of strangers that are unread in the socket of an endpoint. They are peeked at and stay there.
 
 use std::io::ErrorKind;
 use std::os::fd::RawFd;
 
 use crate::sys;
 
-/// Datagrams that are looked at each time.
+/// Datagrams that are peeked at each time.
 const LOOKS: usize = 1024;
-/// Answers that are given each time.
+/// Answers that are sent each time.
 const ANSWERS: usize = 64;
 
-/// Answers what asks for a session among the datagrams in a socket, from that socket. Whether there are any datagrams.
+/// Answers requests for a session among the datagrams in a socket, from that socket. Returns whether there are any
+/// datagrams.
 pub fn answer(fd: RawFd, buffer: &mut [u8]) -> bool {
     let socket = sys::lend_socket(fd);
     let beyond = sys::peek_from_front(&socket, true);
@@ -27,7 +27,7 @@ pub fn answer(fd: RawFd, buffer: &mut [u8]) -> bool {
                     answered.push((from, answer));
                 }
             }
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue, // of an earlier datagram
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue, // from an earlier datagram
             Err(_) => break,
         }
         if !beyond || answered.len() == ANSWERS {

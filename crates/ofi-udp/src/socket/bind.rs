@@ -1,4 +1,4 @@
-//! Binding an endpoint's socket, and what the kernel grants it.
+//! Binds an endpoint's socket, and records what the kernel grants.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -11,19 +11,19 @@ use crate::sys::{option, set_option};
 
 /// A socket, and what the kernel granted it.
 pub struct Bound {
-    /// Bound; does not block; sends no fragments, and reports what ICMP says.
+    /// Bound and non-blocking; it sends no fragments and reports ICMP errors.
     pub socket: UdpSocket,
-    /// Bytes that the kernel lets it receive ahead, overhead included.
+    /// The granted receive buffer in bytes, overhead included.
     pub granted: usize,
     /// Many datagrams may be sent as one message (UDP_SEGMENT).
     pub joins: bool,
 }
 
-/// Binds a socket with buffers of about `buffer` bytes. `segments`: datagrams may go to the kernel and come from it
-/// many at a time, where it can do that.
+/// Binds a socket with buffers of about `buffer` bytes. `segments`: datagrams may pass to and from the kernel many at a
+/// time, if it supports that.
 ///
 /// # Errors
-/// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`, and what else bind(2) answers.
+/// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`, and other errors of bind(2).
 pub fn bind(address: SocketAddr, buffer: usize, segments: bool) -> Result<Bound> {
     let socket = ports::bind(address).map_err(|error| {
         let errno = Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
@@ -34,15 +34,14 @@ pub fn bind(address: SocketAddr, buffer: usize, segments: bool) -> Result<Bound>
     socket.set_nonblocking(true).map_err(|_| os_error("fcntl"))?;
     local::prepare(&socket, address);
     let asked = i32::try_from(buffer).unwrap_or(i32::MAX);
-    // Privileged processes get what they ask for, others at most net.core.rmem_max and wmem_max.
+    // Privileged processes get the requested size, others at most net.core.rmem_max and wmem_max.
     for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
     {
         if !set_option(&socket, libc::SOL_SOCKET, forced, asked) {
             set_option(&socket, libc::SOL_SOCKET, plain, asked);
         }
     }
-    busy_poll(&socket, settings::BUSY_POLL_US.get());
-    // Packets that are too long for the path are to vanish, so that the longest size that does not can be found.
+    // Packets that are too long for the path must be dropped, so that the longest size that passes can be found.
     if address.is_ipv4() {
         set_option(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE);
         set_option(&socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1);

@@ -1,5 +1,5 @@
-//! Which way datagrams come from the kernel: by io_uring where that is wanted and allowed, by recvmmsg(2) where it is
-//! not, and for threads that do not own the ring.
+//! Receives datagrams from the kernel: by io_uring if that is requested and permitted, otherwise by recvmmsg(2).
+//! Threads that do not own the ring use recvmmsg(2) too.
 
 use std::net::UdpSocket;
 
@@ -11,18 +11,18 @@ use super::ring::Ring;
 use super::segments::Row;
 use crate::settings::Choice;
 
-/// Batches in a row that another thread than the ring's owner receives before it makes a ring of its own.
+/// Consecutive batches that a thread other than the ring's owner receives before it creates a ring of its own.
 const MOVE: u32 = 64;
 
 /// See the module.
 pub struct Driver {
     calls: Incoming,
     ring: Option<Box<Ring>>,
-    /// The last batch came by the ring.
+    /// The last batch came through the ring.
     by_ring: bool,
-    /// Batches that others have received since the owner's last.
+    /// Batches that other threads have received since the owner's last.
     strange: u32,
-    /// The ring's entries of the kernel before this one was made.
+    /// Kernel entries of earlier rings.
     entries: u64,
 }
 
@@ -39,7 +39,7 @@ impl Driver {
         Ok(new)
     }
 
-    /// Has the calling thread own the ring from now on.
+    /// Makes the calling thread the owner of the ring.
     #[cold]
     fn make_ring(&mut self, socket: &UdpSocket) {
         self.entries += self.ring.take().map_or(0, |ring| ring.calls);
@@ -48,15 +48,15 @@ impl Driver {
             Err(error) => {
                 tracing::warn!(
                     target: "ofi::udp::ep_ctrl",
-                    "no io_uring here ({error}): recvmmsg instead; FI_UDP_DRIVER=calls says so without trying"
+                    "io_uring is unavailable ({error}), so recvmmsg is used; FI_UDP_DRIVER=calls skips the attempt"
                 );
             }
         }
         self.strange = 0;
     }
 
-    /// Receives a batch: how many datagrams, and whether there may be more. Calls put
-    /// payloads that are `expected` in their places.
+    /// Receives a batch. Returns the number of datagrams, and whether there may be more. System calls put `expected`
+    /// payloads in place.
     ///
     /// # Errors
     /// What the socket has to report, such as `ECONNREFUSED`; there may be datagrams nevertheless.
@@ -83,7 +83,7 @@ impl Driver {
     fn receive_beside(&mut self, socket: &UdpSocket) -> Result<(usize, bool), i32> {
         let got = self.calls.receive(socket, None);
         if self.ring.as_ref().is_some_and(|ring| ring.has_failed()) {
-            tracing::warn!(target: "ofi::udp::ep_data", "io_uring failed: recvmmsg from here on");
+            tracing::warn!(target: "ofi::udp::ep_data", "io_uring failed; recvmmsg is used from now on");
             self.entries += self.ring.take().map_or(0, |ring| ring.calls);
         } else if got.is_ok_and(|(count, _)| count > 0) {
             self.strange += 1;
@@ -134,7 +134,7 @@ impl Driver {
         self.entries + self.ring.as_ref().map_or(0, |ring| ring.calls)
     }
 
-    /// Lets go of the socket. Whether the kernel has: if not, it does so in its own time.
+    /// Releases the socket. Returns whether the kernel has released it too; if not, it does so later.
     pub fn end(&mut self) -> bool {
         self.ring.as_mut().is_none_or(|ring| ring.end())
     }

@@ -1,4 +1,5 @@
-//! What the network said against datagrams of a socket (IP_RECVERR): hints, which anybody on the way may forge.
+//! Errors that the network reported for datagrams of a socket (IP_RECVERR). They are hints, which anybody on the path
+//! may forge.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -8,8 +9,8 @@ use crate::sockaddr::{empty_storage, from_storage};
 /// Errors that one call takes from the socket's queue.
 const MOST: usize = 64;
 
-/// Takes errors off the socket's queue, and tells `refused` the addresses for which ICMP said that nothing is there.
-/// Too-long datagrams are not among them: they are found by probing.
+/// Takes errors off the socket's queue, and passes to `refused` the addresses that ICMP reported as unreachable.
+/// Too-long datagrams are not among them: probing finds those.
 pub fn drain(socket: &UdpSocket, mut refused: impl FnMut(SocketAddr)) {
     let mut name = empty_storage();
     let mut control = [0u64; 64];

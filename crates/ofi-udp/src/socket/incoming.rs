@@ -1,4 +1,4 @@
-//! Datagrams on their way in, received in batches; many of them may come as one message and are taken apart here.
+//! Incoming datagrams, received in batches. Many of them may arrive as one message, which is split here.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -13,14 +13,14 @@ use ofi_core::pages::Pages;
 
 /// Messages received by one system call.
 const RECEIVE: usize = 32;
-/// And when they are long: so few that their buffers stay in the processor's cache.
+/// The same for long messages: so few that their buffers stay in the processor's cache.
 pub const RECEIVE_LONG: usize = 4;
 /// From how many bytes on a message is long.
 const LONG: usize = 16 << 10;
 /// Room for one message of any length.
 pub const MESSAGE: usize = 65_536;
 
-/// Where a datagram lies.
+/// The location of a datagram.
 #[derive(Clone, Copy)]
 struct Span {
     message: u32,
@@ -35,9 +35,9 @@ pub struct Incoming {
     pages: Pages,
     names: Box<[libc::sockaddr_storage]>,
     controls: Box<[Control]>,
-    /// Where each came to, if the kernel tells.
+    /// The local address that each arrived at, if the kernel reports it.
     locals: [Option<IpAddr>; RECEIVE],
-    /// Which were marked for congestion on their way.
+    /// Which ones were marked for congestion on the way.
     marked: [bool; RECEIVE],
     vectors: Box<[libc::iovec]>,
     headers: Box<[libc::mmsghdr]>,
@@ -45,12 +45,12 @@ pub struct Incoming {
     used: usize,
     /// The last batch had long ones.
     long: bool,
-    /// The last call found nothing. The next one asks for a single datagram: a busy-polling thread has it sooner, as
-    /// the kernel does not look for a second.
+    /// The last call found nothing. The next one requests a single datagram, which a busy-polling thread then gets
+    /// sooner, because the kernel does not look for a second.
     idle: bool,
     spans: Vec<Span>,
     placed: Placed,
-    /// Memory for payloads could not be written: the application's own copy shall say so.
+    /// The memory for payloads was not writable; the copy in the application's context reports that.
     faulted: bool,
 }
 
@@ -89,8 +89,8 @@ impl Incoming {
         Ok(new)
     }
 
-    /// Receives as many datagrams as there are, and room for: how many, and whether there may be more. Payloads that
-    /// are `expected` go to their places. An error that the kernel reports instead is answered as its number.
+    /// Receives as many datagrams as there are and fit. Returns their number, and whether there may be more. `expected`
+    /// payloads go to their places. If the kernel reports an error instead, its number is returned.
     ///
     /// # Errors
     /// What the socket has to report, such as `ECONNREFUSED`; there may be datagrams nevertheless.
@@ -170,7 +170,7 @@ impl Incoming {
                 last: len as u32,
             }));
         }
-        // What else there is, the next look takes along with what comes meanwhile.
+        // The next call takes the rest, with whatever arrives meanwhile.
         Ok((self.spans.len(), got == most && !alone))
     }
 
@@ -192,8 +192,8 @@ impl Incoming {
         from_storage(&self.names[message]).map(crate::address::canonical)
     }
 
-    /// The datagrams from `index` on that came in one message, and whose payloads are all in its buffer or all where
-    /// they belong: their bytes, the length of each but the last, and their sender.
+    /// The datagrams from `index` on that came in one message, and whose payloads are all in its buffer or all in
+    /// place: their bytes, the length of each but the last, and their sender.
     #[inline]
     pub fn row(&mut self, index: usize) -> Row<'_> {
         let Span { message, start, end, last } = self.spans[index];

@@ -1,6 +1,6 @@
-//! The addresses of this host that datagrams come to and go from, at a socket that is bound to all of them
-//! (`IP_PKTINFO`, `IPV6_RECVPKTINFO`): a peer knows an endpoint by the address that it has sent to, so answers have to
-//! come from there.
+//! The local addresses of datagrams at a socket that is bound to all addresses of the host (`IP_PKTINFO`,
+//! `IPV6_RECVPKTINFO`). A peer identifies an endpoint by the address that it has sent to, so answers must come from
+//! there.
 
 use std::collections::HashMap;
 use std::io::{Error, Result};
@@ -13,10 +13,10 @@ use crate::sockaddr::{empty_storage, from_storage, to_storage};
 /// Bytes of control messages: those of UDP_GRO or UDP_SEGMENT, of a local address of either family, and of the traffic
 /// class.
 pub const CONTROL: usize = 96;
-/// Bytes of a header, as cmsghdr(3) has it.
+/// Bytes of a header (cmsg(3)).
 const HEADER: usize = size_of::<libc::cmsghdr>();
-/// Peers that are remembered. With more, it begins anew: who is not known is answered from the address that the routes
-/// say.
+/// Peers that are remembered. When there are more, the table is cleared: an unknown peer is answered from the address
+/// that the routes select.
 const MOST: usize = 1 << 16;
 
 /// The control messages of one message.
@@ -24,14 +24,14 @@ const MOST: usize = 1 << 16;
 #[derive(Clone, Copy)]
 pub struct Control(pub [u8; CONTROL]);
 
-/// What control messages told.
+/// The content of control messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
     /// The length of the datagrams that came as one message.
     pub segment: Option<usize>,
     /// The address of this host that they were sent to.
     pub local: Option<IpAddr>,
-    /// They were marked for congestion on their way.
+    /// They were marked for congestion on the way.
     pub marked: bool,
 }
 
@@ -74,7 +74,7 @@ impl Control {
         told
     }
 
-    /// Appends a message at `at`; answers where the next one begins.
+    /// Appends a message at `at`. Returns the place of the next one.
     fn put(&mut self, at: usize, level: i32, kind: i32, body: &[u8]) -> usize {
         let (len, end) = (HEADER + body.len(), at + HEADER + body.len());
         self.0[at..at + 8].copy_from_slice(&len.to_ne_bytes());
@@ -89,7 +89,7 @@ impl Control {
         self.put(at, libc::SOL_UDP, libc::UDP_SEGMENT, &len.to_ne_bytes())
     }
 
-    /// Appends the address that a message goes from.
+    /// Appends the source address of a message.
     pub fn put_local(&mut self, at: usize, local: IpAddr) -> usize {
         match local {
             IpAddr::V4(ip) => {
@@ -106,8 +106,8 @@ impl Control {
     }
 }
 
-/// Has the kernel tell the local address of each datagram, where `address` is all of the host's; and keep from the
-/// socket what other sockets have joined groups for.
+/// Makes the kernel report the local address of each datagram, if `address` is a wildcard, and keeps datagrams of
+/// groups that other sockets joined from this one.
 pub fn prepare(socket: &UdpSocket, address: SocketAddr) {
     /// `IPV6_MULTICAST_ALL` (linux/in6.h).
     const IPV6_MULTICAST_ALL: i32 = 29;
@@ -127,7 +127,7 @@ pub fn prepare(socket: &UdpSocket, address: SocketAddr) {
     }
 }
 
-/// Which local address each peer has sent to.
+/// The local address that each peer has sent to.
 pub struct Locals {
     known: HashMap<SocketAddr, IpAddr>,
     last: (SocketAddr, IpAddr),
@@ -141,7 +141,7 @@ impl Default for Locals {
 }
 
 impl Locals {
-    /// Something has come from `from` to `local`.
+    /// Records that `from` has sent to `local`.
     #[inline]
     pub fn note(&mut self, from: SocketAddr, local: IpAddr) {
         if self.last != (from, local) {
@@ -157,13 +157,13 @@ impl Locals {
         self.last = (from, local);
     }
 
-    /// Where to send from to `to`; `None` leaves it to the routes.
+    /// The source address for datagrams to `to`; `None` leaves it to the routes.
     #[inline]
     pub fn of(&self, to: SocketAddr) -> Option<IpAddr> {
         if self.last.0 == to { Some(self.last.1) } else { self.known.get(&to).copied() }
     }
 
-    /// Forgets all, since an address may be gone. Whether there was anything.
+    /// Forgets all, because an address may be gone. Returns whether there was anything.
     #[cold]
     pub fn forget(&mut self) -> bool {
         let had = !self.known.is_empty();
@@ -172,7 +172,7 @@ impl Locals {
     }
 }
 
-/// As recvfrom(2), with the address of this host that the datagram came to, if the kernel tells.
+/// As recvfrom(2), with the local address that the datagram arrived at, if the kernel reports it.
 pub fn receive(socket: &UdpSocket, buffer: &mut [u8]) -> Result<(usize, SocketAddr, Option<IpAddr>)> {
     let (mut name, mut control) = (empty_storage(), Control::EMPTY);
     let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
@@ -249,7 +249,7 @@ mod tests {
             prepare(&socket, SocketAddr::new(any.parse().unwrap(), port));
             let asked = SocketAddr::new(asked.parse().unwrap(), port);
             let asker = UdpSocket::bind(SocketAddr::new(crate::address::any(asked.is_ipv6()), 0)).unwrap();
-            asker.connect(asked).unwrap(); // hears nobody else
+            asker.connect(asked).unwrap(); // receives from nobody else
             asker.send(b"question").unwrap();
             socket.set_nonblocking(false).unwrap();
             let mut buffer = [0; 16];

@@ -1,9 +1,9 @@
-//! An endpoint's socket, its batches of datagrams, and the descriptor that it sleeps on.
+//! An endpoint's socket, its batches of datagrams, and the descriptor on which it sleeps.
 //!
-//! Out: a packet is made in a buffer of `outgoing.rs`, with gaps where payloads belong that lie in lent memory; packets
-//! of one length to one peer become one message (`segments.rs`). In: `driver.rs` chooses between system calls
-//! (`incoming.rs`) and io_uring (`ring.rs`), which take messages apart again. What is received leaves the socket only
-//! in [`Socket::receive`].
+//! Outgoing: a packet is built in a buffer of `outgoing.rs`, with gaps for payloads in lent memory; packets of one
+//! length to one peer become one message (`segments.rs`). Incoming: `driver.rs` chooses between system calls
+//! (`incoming.rs`) and io_uring (`ring.rs`), which split messages again. Datagrams leave the socket only in
+//! [`Socket::receive`].
 
 mod bind;
 mod driver;
@@ -38,41 +38,41 @@ pub use outgoing::{Gaps, LEAST_GAP};
 pub use placed::{Expected, Place};
 pub use segments::MOST_BYTES as LONGEST_ROW;
 
-/// What became of a try to send.
+/// The outcome of sending.
 pub enum Sent {
-    /// Everything went.
+    /// Everything was sent.
     All,
     /// The socket is full. The rest waits.
     Full,
-    /// The datagram is too long for the path: to this peer, of so many bytes. The rest waits.
+    /// A datagram is too long for the path to this peer. The rest waits.
     TooLong(Option<u32>, usize),
 }
 
 /// See the module.
 pub struct Socket {
-    /// Before the socket, so that it is dropped before it.
+    /// Declared before the socket, so that it is dropped first.
     driver: Driver,
     socket: UdpSocket,
-    /// Bytes that the kernel lets it receive ahead.
+    /// The granted receive buffer in bytes.
     pub granted: usize,
-    /// What it is bound to.
+    /// The address that it is bound to.
     pub address: SocketAddr,
     outgoing: Outgoing,
-    /// Of a socket with all addresses of the host.
+    /// For a socket that is bound to all addresses of the host.
     locals: Option<Locals>,
-    /// Addresses where ICMP says that nobody is.
+    /// Addresses that ICMP reported as unreachable.
     pub refused: Vec<SocketAddr>,
     set: WaitSet,
-    /// The set has the socket. Each datagram would tell the set of itself, which costs its sender: so not before
-    /// somebody may sleep.
+    /// The socket is in the poll set. A socket there makes each datagram more expensive for its sender, so it is added
+    /// only when a thread may sleep.
     watched: AtomicBool,
     timer: Timer,
     timer_set: Option<Instant>,
-    /// Datagrams that the system would not send.
+    /// Datagrams that the system refused to send.
     pub unsendable: u64,
-    /// System calls that sent, and that received something.
+    /// System calls that sent, and those that received something.
     pub calls: [u64; 2],
-    /// Behind the socket, so that it is dropped after it.
+    /// Declared after the socket, so that it is dropped last.
     vacancy: Vacancy,
 }
 
@@ -123,12 +123,12 @@ impl Socket {
         self.receive_into(None)
     }
 
-    /// Whether payloads can go to their places: the kernel takes io_uring's buffers for all of a message.
+    /// Whether payloads can be received in place: io_uring's buffers take whole messages.
     pub fn takes_places(&self) -> bool {
         !self.driver.has_ring()
     }
 
-    /// As [`Socket::receive`]; payloads that are `expected` go to their places.
+    /// As [`Socket::receive`]; `expected` payloads go to their places.
     pub fn receive_into(&mut self, expected: Option<&mut Expected>) -> (usize, bool) {
         match self.driver.receive(&self.socket, expected) {
             Ok((0, _)) => (0, false),
@@ -159,7 +159,7 @@ impl Socket {
         row
     }
 
-    /// Brings payloads back that are where they belong, from that of datagram `index` of the last batch on.
+    /// Moves payloads that are in place back into the buffer, from that of datagram `index` of the last batch on.
     ///
     /// # Safety
     /// The places that the batch was received with may still be used, and nothing else was put there since.
@@ -168,8 +168,8 @@ impl Socket {
         unsafe { self.driver.bring_back(index) };
     }
 
-    /// The address that peers know it by: what it is bound to, or, with all addresses of the host, the one that others
-    /// most likely reach.
+    /// The address by which peers know it: the bound one, or, if that is a wildcard, the one that others most likely
+    /// reach.
     pub fn name(&self) -> SocketAddr {
         let mut name = crate::address::canonical(self.address);
         if name.ip().is_unspecified() {
@@ -178,7 +178,7 @@ impl Socket {
         name
     }
 
-    /// The address that the peer at `from` knows it by.
+    /// The address by which the peer at `from` knows it.
     pub fn name_towards(&self, from: SocketAddr) -> SocketAddr {
         let mut name = self.name();
         if let Some(locals) = &self.locals
@@ -189,7 +189,7 @@ impl Socket {
         name
     }
 
-    /// Everything that it is reached by, as far as that is known now.
+    /// All addresses by which it is reachable, as far as known.
     pub fn names(&self) -> Vec<SocketAddr> {
         if self.locals.is_none() {
             return vec![self.name()];
@@ -211,7 +211,7 @@ impl Socket {
         let local = self.locals.as_ref().and_then(|locals| locals.of(to));
         // SAFETY: the caller's promise.
         match unsafe { local::send_raw(&self.socket, bytes, to, local) } {
-            // The address is gone.
+            // The local address is gone.
             Err(error)
                 if error.raw_os_error() == Some(libc::EINVAL)
                     && self.locals.as_mut().is_some_and(Locals::forget) =>
@@ -233,19 +233,19 @@ impl Socket {
         });
     }
 
-    /// The buffer of the next datagram to be sent, unless a batch is full, and where gaps in it are noted.
+    /// The buffer of the next datagram to send, with the list of its gaps, unless the batch is full.
     #[inline]
     pub fn next(&mut self) -> Option<(&mut [u8], &mut Gaps)> {
         self.outgoing.next()
     }
 
-    /// Datagrams that a row in such a buffer may have, which ends within [`LONGEST_ROW`].
+    /// Most datagrams of a row in such a buffer, which ends within [`LONGEST_ROW`].
     #[inline]
     pub fn longest_row(&self) -> usize {
         self.outgoing.longest_row()
     }
 
-    /// The datagram, or the row of them, in the buffer of [`Socket::next`] is to be sent.
+    /// Queues the datagram, or the row of them, in the buffer of [`Socket::next`].
     #[inline]
     pub fn push(&mut self, transmit: &Transmit) {
         self.outgoing.push(transmit);
@@ -256,7 +256,7 @@ impl Socket {
         !self.outgoing.is_empty()
     }
 
-    /// Sends what waits. What is left has no gaps.
+    /// Sends the waiting datagrams. Those that remain have no gaps.
     pub fn flush(&mut self) -> Sent {
         while !self.outgoing.is_empty() {
             let errno = match send(&self.socket, self.outgoing.describe(self.locals.as_ref())) {
@@ -272,25 +272,25 @@ impl Socket {
                     self.outgoing.settle();
                     return Sent::Full;
                 }
-                // What ICMP said about an earlier one: this one has not been tried.
+                // An ICMP error of an earlier datagram: this one has not been sent.
                 libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH => {
                     self.take_errors();
                     if !self.outgoing.is_again() {
                         continue;
                     }
                 }
-                libc::EMSGSIZE => self.take_errors(), // it is in the queue, too
-                // An address of this host may be gone that peers have sent to.
+                libc::EMSGSIZE => self.take_errors(), // it is in the error queue, too
+                // An address of this host that peers have sent to may be gone.
                 libc::EINVAL if self.locals.as_mut().is_some_and(Locals::forget) => continue,
                 _ => {}
             }
-            // Many that the device cannot cut, or one that is too long.
+            // A message that the device cannot segment, or a datagram that is too long.
             let Some((peer, len)) = self.outgoing.refused() else { continue };
             if errno == libc::EMSGSIZE {
                 self.outgoing.settle();
                 return Sent::TooLong(peer, len);
             }
-            // No route, forbidden: what the protocol repeats until its patience ends.
+            // No route, or forbidden: the protocol repeats it until its patience ends.
             self.unsendable += 1;
         }
         Sent::All
@@ -313,7 +313,7 @@ impl Socket {
             match self.set.add(self.socket.as_raw_fd()) {
                 Ok(()) => self.watched.store(true, Ordering::Relaxed),
                 Err(error) => {
-                    tracing::error!(target: "ofi::udp::ep_ctrl", "nothing that comes will wake a sleeper: {error}");
+                    tracing::error!(target: "ofi::udp::ep_ctrl", "datagrams will not wake sleepers: {error}");
                 }
             }
         }
@@ -333,14 +333,14 @@ impl Socket {
         self.set.add(fd)
     }
 
-    /// Takes what ICMP says off the socket.
+    /// Takes ICMP errors off the socket.
     pub fn take_refused(&mut self) -> Vec<SocketAddr> {
         self.take_errors();
         std::mem::take(&mut self.refused)
     }
 
-    /// Whether datagrams wait to be received, or word that somebody is unreachable. An error that nobody takes from the
-    /// socket would keep it readable for good.
+    /// Whether datagrams or ICMP errors wait. An error that nobody takes from the socket would keep it readable for
+    /// ever.
     pub fn is_readable(&mut self) -> bool {
         if self.driver.holds() {
             return true;
@@ -353,7 +353,7 @@ impl Socket {
         !self.refused.is_empty() || readable(&self.socket)
     }
 
-    /// Blocks until something may have come, for at most `time`.
+    /// Blocks until something may have arrived, for at most `time`.
     pub fn wait(&mut self, time: Duration) {
         let deadline = std::time::Instant::now() + time;
         if !self.driver.holds() {
@@ -385,7 +385,7 @@ impl Drop for Socket {
     }
 }
 
-/// Sends messages; answers how many went, or the error number of the first.
+/// Sends messages. Returns how many were sent, or the error number of the first.
 fn send(socket: &UdpSocket, headers: &mut [libc::mmsghdr]) -> Result<usize, i32> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     let fd = socket.as_raw_fd();

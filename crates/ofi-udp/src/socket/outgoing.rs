@@ -1,5 +1,5 @@
-//! Datagrams on their way out: made in buffers, with gaps where bytes of lent memory belong, and described for the
-//! kernel as messages of one datagram or many.
+//! Outgoing datagrams: built in buffers, with gaps for bytes of lent memory, and described to the kernel as messages of
+//! one datagram or many.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -15,17 +15,17 @@ use ofi_core::pages::Pages;
 
 /// Datagrams that one batch holds before it is full: three messages of as many as fit a path of 1,500 bytes.
 const SEND: usize = 132;
-/// And at most, as the last row of them may be any.
+/// The most that it holds, since its last row may be any.
 const SLOTS: usize = SEND + segments::MOST;
-/// Bytes that a batch holds, all datagrams together: as many of the longest as one message may have of short ones.
+/// Bytes that a batch holds: as many of the longest datagrams as one message may have of short ones.
 const ROOM: usize = segments::MOST * DATAGRAM;
-/// Room for one datagram of any length. Pages of it that are not used are never touched.
+/// Space for one datagram of any length. Unused pages are never touched.
 const DATAGRAM: usize = 65_536;
 /// Gaps in one datagram, and pieces of memory that fill them.
 const GAPS: usize = 4;
 /// Shorter runs are copied, at either end: two more vectors cost the kernel more (`docs/hot-path.md`).
 pub const LEAST_GAP: usize = 4096;
-/// Parts of one datagram: gaps, and what lies before, between and behind.
+/// Parts of one datagram: gaps, and the bytes before, between and after them.
 const PARTS: usize = 2 * GAPS + 1;
 /// Bytes of a datagram that are not in its buffer.
 #[derive(Clone, Copy)]
@@ -50,8 +50,8 @@ impl Gaps {
         count: 0,
     };
 
-    /// Leaves `to`, a part of the datagram's buffer, to the bytes of `pieces` from `skip` on. Answers whether it could;
-    /// if not, they have to be copied.
+    /// Makes `to`, a part of the datagram's buffer, a gap for the bytes of `pieces` from `skip`. Returns whether it
+    /// could; if not, they must be copied.
     pub fn leave(&mut self, pieces: &[Piece], mut skip: usize, to: &mut [u8]) -> bool {
         let Some(mut at) = (to.as_ptr() as usize).checked_sub(self.base as usize) else { return false };
         let before = self.count;
@@ -79,17 +79,17 @@ impl Gaps {
     }
 }
 
-/// A row of datagrams to one peer, all of one length, one behind the other.
+/// A row of consecutive datagrams to one peer, all of one length.
 #[derive(Clone)]
 struct Slot {
-    /// Where in the pages it begins: where the one before it ends, so that rows of them are one stretch of memory.
+    /// Its offset in the pages: the end of the previous row, so that rows are contiguous.
     at: usize,
     to: SocketAddr,
     peer: Option<u32>,
     /// Bytes of each datagram.
     len: usize,
     count: usize,
-    /// Of the first: the others are made at once, and copied (`Driver::fill_row`).
+    /// Gaps of the first datagram. The others are made together and copied (`Driver::fill_row`).
     gaps: Gaps,
 }
 
@@ -98,7 +98,7 @@ struct Slot {
 pub struct Outgoing {
     pages: Pages,
     slots: Box<[Slot]>,
-    /// Rows that have been made and not sent.
+    /// Rows that have been built and not sent.
     waiting: Range<usize>,
     /// Datagrams of the batch, sent ones too.
     made: usize,
@@ -108,11 +108,11 @@ pub struct Outgoing {
     headers: Box<[libc::mmsghdr]>,
     /// Rows of each message.
     runs: [usize; SLOTS],
-    /// Messages of many datagrams are made.
+    /// Messages of many datagrams are used.
     pub joins: bool,
-    /// The first waiting datagram has met an error that was none of its own.
+    /// The first waiting datagram has met an error of another datagram.
     again: bool,
-    /// Up to this row each, of one datagram, goes alone: the kernel did not take them together.
+    /// Rows up to this one have one datagram each and are sent alone, because the kernel rejected them together.
     alone: usize,
 }
 
@@ -143,8 +143,8 @@ impl Outgoing {
         })
     }
 
-    /// The buffer of the next row of datagrams, which ends within what one message may be, and where the gaps of its
-    /// only one are noted; `None` if the batch is full.
+    /// The buffer of the next row of datagrams, which ends within the limits of one message, and the list of gaps of a
+    /// single datagram. `None` if the batch is full.
     #[inline]
     pub fn next(&mut self) -> Option<(&mut [u8], &mut Gaps)> {
         if self.waiting.is_empty() {
@@ -164,13 +164,13 @@ impl Outgoing {
         Some((buffer, &mut slot.gaps))
     }
 
-    /// Datagrams that a row may have: one, where the kernel does not take them together.
+    /// Most datagrams of a row: one if the kernel does not take them together.
     #[inline]
     pub fn longest_row(&self) -> usize {
         if self.joins { segments::MOST } else { 1 }
     }
 
-    /// The datagram, or the row of them, in the buffer of [`Outgoing::next`] is to be sent.
+    /// Queues the datagram, or the row of them, in the buffer of [`Outgoing::next`].
     #[inline]
     pub fn push(&mut self, transmit: &Transmit) {
         let slot = &mut self.slots[self.waiting.end];
@@ -185,8 +185,8 @@ impl Outgoing {
         self.waiting.is_empty()
     }
 
-    /// Describes what waits for sendmmsg(2): from where `locals` say. The descriptions hold until the next call of
-    /// `self`.
+    /// Describes the waiting datagrams for sendmmsg(2), with the source addresses of `locals`. The descriptions are
+    /// valid until the next call on `self`.
     pub fn describe(&mut self, locals: Option<&Locals>) -> &mut [libc::mmsghdr] {
         let (mut at, mut message, mut vector) = (self.waiting.start, 0, 0);
         while at < self.waiting.end {
@@ -223,8 +223,8 @@ impl Outgoing {
         &mut self.headers[..message]
     }
 
-    /// Writes the parts of row `index` to the vectors from `next` on, of which those from `first` on are of the same
-    /// message; what lies behind the last of these makes it longer. Answers which vector is the next.
+    /// Writes the parts of row `index` to the vectors from `next` on. Those from `first` on belong to the same message,
+    /// whose last vector is extended by contiguous bytes. Returns the next free vector.
     fn parts(&mut self, index: usize, first: usize, mut next: usize) -> usize {
         let slot = &self.slots[index];
         let base = self.pages.base().wrapping_add(slot.at);
@@ -252,7 +252,7 @@ impl Outgoing {
         next
     }
 
-    /// The first `messages` of what was described have been sent; answers how many datagrams that were.
+    /// The first `messages` of the description have been sent. Returns how many datagrams those were.
     pub fn sent(&mut self, messages: usize) -> usize {
         let rows: usize = self.runs[..messages].iter().sum();
         let gone = self.waiting.start..self.waiting.start + rows;
@@ -261,8 +261,8 @@ impl Outgoing {
         self.slots[gone].iter().map(|slot| slot.count).sum()
     }
 
-    /// The kernel refused the first message. If it had many datagrams, each goes alone from now on, and the answer is
-    /// `None`; if not, it is taken out of the batch: its peer and length.
+    /// The kernel refused the first message. If it had many datagrams, each is sent alone from now on, and `None` is
+    /// returned. Otherwise it is removed from the batch, and its peer and length are returned.
     pub fn refused(&mut self) -> Option<(Option<u32>, usize)> {
         self.again = false;
         let first = self.waiting.start..self.waiting.start + self.runs[0];
@@ -297,12 +297,13 @@ impl Outgoing {
         self.waiting = 0..count;
     }
 
-    /// Whether the first waiting datagram has met an error that may have been another's before; from now on it has.
+    /// Returns whether the first waiting datagram had already met an error that may be another's, and notes that it
+    /// has.
     pub fn is_again(&mut self) -> bool {
         std::mem::replace(&mut self.again, true)
     }
 
-    /// Copies lent memory into the gaps of what waits: it may not be lent any more when that is sent.
+    /// Copies lent memory into the gaps of waiting datagrams: the loan may end before they are sent.
     #[cold]
     pub fn settle(&mut self) {
         for index in self.waiting.clone() {
@@ -377,8 +378,7 @@ mod tests {
         assert!(batch.is_empty());
     }
 
-    /// As on a path of 9,000 bytes: the first datagram was made by itself, with a gap, and the others behind it at
-    /// once.
+    /// As on a path of 9,000 bytes: the first datagram was built alone, with a gap, and the others after it together.
     #[test]
     fn a_row_of_long_datagrams_has_gaps_in_the_first_alone() {
         const LEN: usize = LEAST_GAP + 72;
@@ -434,7 +434,7 @@ mod tests {
         }
         let wanted: Vec<u8> =
             (0..3u8).flat_map(|value| [vec![value; 40], lent.clone(), vec![value; 32]].concat()).collect();
-        // What is behind a gap and before the next lies together.
+        // The bytes between two gaps are contiguous.
         assert_eq!(described(&mut batch), [(wanted.clone(), 7)]);
         batch.settle();
         drop(lent);

@@ -1,5 +1,5 @@
-//! Payloads that go from the kernel to where they belong: messages are received with gaps in their buffers, and what is
-//! not as it was foreseen is brought back into the gaps before anybody looks at it.
+//! Payloads that the kernel delivers in place: messages are received with gaps in their buffers, and mispredicted
+//! payloads are moved back into the gaps before anything is processed.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use ofi_rdm::Foresight;
 
 use super::incoming::{MESSAGE, RECEIVE_LONG};
 
-/// Memory for foreseen payloads: `count` of `part` bytes each, one behind the other from `base` on.
+/// Memory for expected payloads: `count` of `part` bytes each, contiguous from `base`.
 #[derive(Clone, Copy)]
 pub struct Place {
     base: *mut u8,
@@ -17,14 +17,14 @@ pub struct Place {
 }
 
 impl Place {
-    /// More bytes than are foreseen at once.
+    /// More bytes than are ever expected at once.
     pub const MOST: usize = RECEIVE_LONG * MESSAGE;
 
     const NONE: Self = Self { base: std::ptr::null_mut(), part: 0, count: 0 };
 
     /// # Safety
-    /// The memory may be written, and read where it was written, until the batch has been taken that is received with
-    /// this.
+    /// The memory may be written, and read where it was written, until the batch that is received with it has been
+    /// processed.
     pub unsafe fn new(base: *mut u8, part: usize, count: usize) -> Self {
         Self { base, part, count }
     }
@@ -40,21 +40,21 @@ impl Place {
     }
 }
 
-/// Packets that are expected, in messages of `each`, and where their payloads go.
+/// Expected packets, in messages of `each`, and the destinations of their payloads.
 pub struct Expected {
     pub foresight: Foresight,
     pub place: Place,
     pub each: usize,
 }
 
-/// A message that was received: its buffer of [`MESSAGE`] bytes, and how many it has.
+/// A received message: its buffer of [`MESSAGE`] bytes, and its length.
 #[derive(Clone, Copy)]
 pub struct Received {
     pub buffer: *mut u8,
     pub len: usize,
 }
 
-/// How a message came.
+/// The layout of a received message.
 #[derive(Clone, Copy)]
 pub struct Came {
     /// Bytes of each of its datagrams but the last.
@@ -66,9 +66,9 @@ pub struct Came {
 pub struct Placed {
     places: [Place; RECEIVE_LONG],
     vectors: Vec<libc::iovec>,
-    /// All that was looked at came as it was foreseen.
+    /// All messages checked so far were as expected.
     holds: bool,
-    /// Payloads that were brought back, so far.
+    /// Payloads that were moved back so far.
     pub brought_back: u64,
 }
 
@@ -80,8 +80,8 @@ impl Placed {
         Self { places: [Place::NONE; RECEIVE_LONG], vectors: Vec::new(), holds: true, brought_back: 0 }
     }
 
-    /// Divides what is foreseen among the next messages, whose buffers are `buffers`, [`RECEIVE_LONG`] at most: their
-    /// headers lead to vectors with gaps.
+    /// Divides the expected payloads among the next messages, whose buffers are `buffers`, at most [`RECEIVE_LONG`].
+    /// Their headers point to vectors with gaps.
     pub fn lay_out(&mut self, expected: &Expected, buffers: &[*mut u8], headers: &mut [libc::mmsghdr]) {
         let vector = |base: *mut u8, len| libc::iovec { iov_base: base.cast(), iov_len: len };
         let (mut rest, packet) = (expected.place, expected.place.packet());
@@ -105,12 +105,11 @@ impl Placed {
         }
     }
 
-    /// Looks at message `index` of those that came, in order. From the first datagram on that is not the next foreseen,
-    /// payloads are brought back, those of later messages too.
+    /// Checks message `index` of those received; call it in order. From the first datagram on that is not the next
+    /// expected one, payloads are moved back, including those of later messages.
     ///
     /// # Safety
-    /// It was received into the vectors of the last [`Placed::lay_out`], and the memory that it went to is still what
-    /// was foreseen.
+    /// It was received into the vectors of the last [`Placed::lay_out`], and the memory is still as expected then.
     pub unsafe fn check(&mut self, foresight: &mut Foresight, index: usize, message: Received, came: Came) {
         let place = self.places[index];
         let is_alike = came.from == Some(foresight.from) && came.step == place.packet();
@@ -120,10 +119,10 @@ impl Placed {
         unsafe { self.bring_back(index, message, good) };
     }
 
-    /// How many datagrams at the front of the message are the next ones foreseen.
+    /// How many datagrams at the start of the message are the next expected ones.
     fn meets(place: Place, message: Received, foresight: &mut Foresight) -> usize {
         let packet = place.packet();
-        // A last datagram that is shorter is none of them.
+        // A shorter last datagram is not one of them.
         let whole = message.len / packet;
         let mut is_next = |at: usize| {
             let head = message.buffer.wrapping_add(at * packet);
@@ -133,7 +132,7 @@ impl Placed {
         (0..whole.min(place.count)).take_while(|&at| is_next(at)).count()
     }
 
-    /// Brings payloads back into the buffer of message `index`, from that of datagram `first` on.
+    /// Moves payloads back into the buffer of message `index`, from that of datagram `first` on.
     ///
     /// # Safety
     /// As of [`Placed::check`], and nothing else was put into those places since.

@@ -1,15 +1,15 @@
-//! io_uring under a socket: one receive that goes on by itself, into buffers that the kernel picks.
+//! io_uring under a socket: one multishot receive into buffers that the kernel picks.
 //!
-//! The ring belongs to the thread that made it, and the kernel works for it only while that thread asks it to
-//! (`IORING_SETUP_DEFER_TASKRUN`, Linux 6.1). Three rules follow, and nobody who sleeps is forgotten:
+//! The ring belongs to the thread that created it, and the kernel works for it only while that thread asks it to
+//! (`IORING_SETUP_DEFER_TASKRUN`, Linux 6.1). Three rules follow, so that no sleeper misses a datagram:
 //! I1. A datagram leaves the socket only inside [`Ring::receive`], which is called under the endpoint's lock. Until
-//!     then it makes the socket readable, which is what sleepers watch.
-//! I2. What has left it is handed on by the same call, or waits in the ring's completions, which [`Ring::holds`] tells
-//! of.
-//! I3. Another thread takes what completions there are, and then what the socket has by a system call: it owes the
-//! owner nothing.
+//!     then it makes the socket readable, which sleepers watch.
+//! I2. A datagram that has left it is returned by the same call, or waits in the ring's completions, which
+//!     [`Ring::holds`] reports.
+//! I3. Another thread takes the existing completions, and then reads the socket by a system call; it does not depend on
+//!     the owner.
 //!
-//! The owner's look at a socket to which nothing has come costs no system call: two loads.
+//! The owner's check of an idle socket costs two loads and no system call.
 
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -26,17 +26,17 @@ use ofi_core::pages::Pages;
 
 /// Buffers of a ring; a power of two.
 const BUFFERS: u16 = 32;
-/// Of those, so many are the kernel's while messages are long: so few that they stay in the processor's cache.
+/// Most of those that the kernel owns while messages are long: so few that they stay in the processor's cache.
 const LONG_BUFFERS: u16 = 6;
 /// From how many bytes on a message is long.
 const LONG: usize = 16 << 10;
-/// Bytes of one: what io_uring says of a message, its name and control message, and a message of any length.
+/// Bytes of one buffer: io_uring's header of a message, its name and control message, and a message of any length.
 const BUFFER: usize = 68 << 10;
-/// The number of the group of buffers.
+/// The id of the buffer group.
 const GROUP: u16 = 0;
 /// `IORING_ENTER_GETEVENTS`: have the kernel do what is due.
 const GETEVENTS: u32 = 1;
-/// How long ending the receive may take, in looks at it.
+/// How long ending the receive may take, in checks.
 const END_LOOKS: u32 = 100;
 
 #[derive(Clone, Copy)]
@@ -51,21 +51,21 @@ struct Datagram {
     marked: bool,
 }
 
-/// See the module. The ring is dropped before the memory that the kernel was told of.
+/// See the module. The ring is dropped before the memory that the kernel uses.
 pub struct Ring {
     ring: IoUring,
-    /// The ring in which buffers are given to the kernel, and the buffers.
+    /// The ring that passes buffers to the kernel, and the buffers.
     entries: Pages,
     buffers: Pages,
-    /// Buffers ever given to the kernel (wrapping), and how many it has now.
+    /// Buffers ever passed to the kernel (wrapping), and the number that it owns now.
     tail: u16,
     given: u16,
-    /// What the receive is to tell of each message; the kernel reads it when the receive begins.
+    /// The metadata requested for each message; the kernel reads this when the receive starts.
     template: Box<libc::msghdr>,
     receiving: bool,
     owner: u64,
     datagrams: Vec<Datagram>,
-    /// Buffers that are here: those of the last batch, and spare ones.
+    /// Buffers that this end owns: those of the last batch, and spare ones.
     here: Vec<u16>,
     /// The last batch had long messages.
     long: bool,
@@ -125,18 +125,18 @@ impl Ring {
         self.owner == this_thread()
     }
 
-    /// Whether messages have come that nobody has taken.
+    /// Whether completed messages wait.
     pub fn holds(&mut self) -> bool {
         !self.ring.completion().is_empty()
     }
 
-    /// Whether the kernel has something to do for this ring, once its owner asks.
+    /// Whether the kernel has work for this ring that its owner must trigger.
     fn is_due(&mut self) -> bool {
         self.ring.submission().taskrun()
     }
 
-    /// Takes what has come: how many datagrams, and whether there may be more. `None` if that is another thread's to
-    /// find out, or the ring is of no use any more ([`Ring::has_failed`]).
+    /// Takes the completed messages. Returns the number of datagrams, and whether there may be more. `None` if another
+    /// thread must check, or the ring has failed ([`Ring::has_failed`]).
     ///
     /// # Errors
     /// What the socket has to report, such as `ECONNREFUSED`.
@@ -169,7 +169,7 @@ impl Ring {
             }
         }
         match error {
-            // Out of buffers, or told to end: it begins anew.
+            // Out of buffers, or told to end: restart it.
             None | Some(libc::ENOBUFS | libc::ECANCELED | libc::EINTR) => {}
             Some(libc::EINVAL | libc::EOPNOTSUPP | libc::EACCES | libc::EPERM | libc::ENOSYS) => {
                 self.failed = true;
@@ -186,12 +186,12 @@ impl Ring {
         Some((entry.result(), entry.flags()))
     }
 
-    /// Whether the kernel refused what it was asked for.
+    /// Whether the kernel refused the receive.
     pub fn has_failed(&self) -> bool {
         self.failed
     }
 
-    /// Gives the kernel buffers that are here. The last batch is gone then.
+    /// Passes this end's buffers to the kernel. This ends the last batch.
     fn give(&mut self) {
         self.datagrams.clear();
         let most = if std::mem::take(&mut self.long) { LONG_BUFFERS } else { BUFFERS };
@@ -218,10 +218,10 @@ impl Ring {
         }
     }
 
-    /// Begins to receive.
+    /// Starts to receive.
     fn begin(&mut self, socket: &UdpSocket) -> std::io::Result<()> {
         self.give();
-        // One that the kernel had no room for still waits.
+        // A submission that the kernel had no room for still waits.
         if self.ring.submission().is_empty() {
             let entry = opcode::RecvMsgMulti::new(Fd(socket.as_raw_fd()), &raw const *self.template, GROUP);
             // SAFETY: the template lives as long as this value, and the socket is open in every call that comes here.
@@ -233,7 +233,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Has the kernel take what is submitted, and do what is due.
+    /// Makes the kernel take submissions and do its pending work.
     fn enter(&mut self) -> std::io::Result<()> {
         self.give();
         let submitted = self.ring.submission().len() as u32;
@@ -241,7 +241,7 @@ impl Ring {
         // SAFETY: no argument; what is submitted holds as `begin` says.
         match unsafe { self.ring.submitter().enter::<()>(submitted, 0, GETEVENTS, None) } {
             Ok(_) => Ok(()),
-            // For now: what was to be done is still there.
+            // Temporary: the work is still pending.
             Err(error)
                 if [Some(libc::EINTR), Some(libc::EAGAIN), Some(libc::EBUSY)]
                     .contains(&error.raw_os_error()) =>
@@ -252,7 +252,7 @@ impl Ring {
         }
     }
 
-    /// Takes the message of `len` bytes in `buffer` apart.
+    /// Splits the message of `len` bytes in `buffer`.
     fn take(&mut self, buffer: u16, len: usize) {
         let base = self.buffers.base().wrapping_add(usize::from(buffer) * BUFFER);
         // SAFETY: a buffer that the kernel has handed over, which is ours until it is given back.
@@ -300,8 +300,8 @@ impl Ring {
         Row { bytes, len, from, local, marked, of, placed: false }
     }
 
-    /// Ends the receive, so that nothing of the kernel's holds the socket any more. Whether it has: only the owner can
-    /// say so.
+    /// Ends the receive, so that the kernel no longer holds the socket. Returns whether that is certain, which only the
+    /// owner can tell.
     pub fn end(&mut self) -> bool {
         if !self.receiving {
             return true;
@@ -310,7 +310,7 @@ impl Ring {
             return false;
         }
         let bound = Timespec::new().sec(1);
-        // What cannot be ended has ended, or is about to.
+        // A receive that cannot be cancelled has ended or is about to.
         let _ = self.ring.submitter().register_sync_cancel(Some(bound), CancelBuilder::any());
         for _ in 0..END_LOOKS {
             if self.enter().is_err() {
@@ -327,7 +327,7 @@ impl Ring {
     }
 }
 
-/// A number of this thread, which no other thread of this process ever has.
+/// An id of this thread that no other thread of this process ever has.
 fn this_thread() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     thread_local!(static NUMBER: Cell<u64> = const { Cell::new(0) });

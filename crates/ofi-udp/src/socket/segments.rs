@@ -1,5 +1,5 @@
-//! Which datagrams go to the kernel as one (UDP_SEGMENT), and where the datagrams lie that came as one (UDP_GRO). See
-//! udp(7); the limits are those of the kernel's net/ipv4/udp.c.
+//! Datagrams that pass to the kernel as one message (UDP_SEGMENT), and the location of those that arrived as one
+//! (UDP_GRO). See udp(7); the limits are those of the kernel's net/ipv4/udp.c.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,15 +8,15 @@ pub struct Row<'a> {
     pub bytes: &'a mut [u8],
     /// Bytes of each, but for the last, which may be shorter.
     pub len: usize,
-    /// Who sent them.
+    /// Their sender.
     pub from: Option<SocketAddr>,
-    /// Where they came to, at a socket with all addresses of the host.
+    /// The local address that they arrived at, on a socket with all addresses of the host.
     pub local: Option<IpAddr>,
-    /// They were marked on their way: a queue was about to be full (CE, RFC 3168).
+    /// They were marked on the way because a queue was filling up (CE, RFC 3168).
     pub marked: bool,
-    /// How many came in the message, of which these may be a part.
+    /// Number of datagrams in the message, of which these may be a part.
     pub of: usize,
-    /// Their payloads are where they belong, and not among the bytes.
+    /// Their payloads are in place, not among the bytes.
     pub placed: bool,
 }
 
@@ -32,14 +32,14 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Datagrams in one message to the kernel, at most (UDP_MAX_SEGMENTS of kernels before 6.9).
+/// Most datagrams in one message to the kernel (UDP_MAX_SEGMENTS of kernels before 6.9).
 pub const MOST: usize = 64;
 /// Bytes of them all together: an IPv4 packet's 65,535, less its headers.
 pub const MOST_BYTES: usize = 65_535 - 60 - 8;
 
-/// How many of the first rows of datagrams, of which `get` tells address, length of each datagram and how many it has,
-/// may be one message: all to one peer and of one length, but for the last datagram, which may be shorter. At least 1,
-/// if there are any.
+/// How many of the first rows of datagrams may form one message: all to one peer and of one length, except that the
+/// last datagram may be shorter. At least 1 if there are any. `get` returns a row's address, length of each datagram,
+/// and their number.
 pub fn run(rows: usize, get: impl Fn(usize) -> (SocketAddr, usize, usize)) -> usize {
     if rows == 0 {
         return 0;
@@ -61,8 +61,8 @@ pub fn run(rows: usize, get: impl Fn(usize) -> (SocketAddr, usize, usize)) -> us
     run
 }
 
-/// Where the datagrams begin and end in `len` bytes that came as one message, whose datagrams have `segment` bytes
-/// each, but for the last. A message without segments is one datagram.
+/// The bounds of the datagrams in `len` bytes that arrived as one message, with `segment` bytes each except the last. A
+/// message without segments is one datagram.
 pub fn cut(len: usize, segment: Option<usize>) -> impl Iterator<Item = (usize, usize)> {
     let step = segment.filter(|&step| step > 0).unwrap_or(len).max(1);
     (0..len.max(1)).step_by(step).map(move |at| (at, (at + step).min(len)))

@@ -11,7 +11,7 @@ fn open(choice: Choice) -> Socket {
     Socket::new(([127, 0, 0, 1], 0).into(), 4 << 20, true, choice).unwrap()
 }
 
-/// With each driver; with io_uring where the kernel allows it, which the output tells.
+/// Runs with each driver; with io_uring if the kernel permits it, which the output reports.
 fn with_each(test: impl Fn(Choice)) {
     test(Choice::Calls);
     if open(Choice::Ring).ring().0 {
@@ -102,7 +102,7 @@ fn datagrams_of_all_lengths_arrive_whole_in_order_and_with_their_sender() {
     });
 }
 
-/// More than a ring has buffers, in one go.
+/// More datagrams at once than a ring has buffers.
 #[test]
 fn a_burst_that_is_longer_than_all_buffers_arrives() {
     with_each(|choice| {
@@ -121,7 +121,7 @@ fn a_burst_that_is_longer_than_all_buffers_arrives() {
     });
 }
 
-/// After a look that found nothing the next takes one datagram; the others come with the look after it.
+/// After a call that found nothing, the next takes one datagram, and the one after it the others.
 #[test]
 fn what_comes_after_an_empty_look_comes_all_the_same() {
     with_each(|choice| {
@@ -144,8 +144,8 @@ fn what_comes_after_an_empty_look_comes_all_the_same() {
     });
 }
 
-/// One thread looks without sleeping, now and then, and others sleep in sets within sets, as completion queues, event
-/// queues and applications make them. Whatever comes wakes a sleeper, or has been taken by the one that looks.
+/// One thread polls now and then without sleeping, and others sleep on nested sets, as completion queues, event queues
+/// and applications do. Each datagram wakes a sleeper or has been taken by the polling thread.
 #[test]
 fn a_sleeper_is_woken_while_another_thread_looks() {
     const ROUNDS: usize = 2_000;
@@ -177,7 +177,7 @@ fn a_sleeper_is_woken_while_another_thread_looks() {
                     while !over.load(Ordering::SeqCst) {
                         look();
                         if !socket.lock().unwrap().is_readable() {
-                            // Without an end but the test's: what is missed is missed for good.
+                            // Waits without a limit: a missed datagram stays missed.
                             wait_readable(&[fd], Some(std::time::Instant::now() + BOUND));
                         }
                     }
@@ -201,7 +201,7 @@ fn a_sleeper_is_woken_while_another_thread_looks() {
     });
 }
 
-/// The thread that looked last is busy elsewhere, for good: who sleeps is woken nevertheless.
+/// The thread that polled last is busy elsewhere for ever; sleepers are woken nevertheless.
 #[test]
 fn a_sleeper_is_woken_though_the_thread_that_received_never_looks_again() {
     with_each(|choice| {
@@ -232,7 +232,8 @@ fn a_sleeper_is_woken_though_the_thread_that_received_never_looks_again() {
     });
 }
 
-/// A set that has the socket is told of each datagram, by whoever sends it: so only where somebody may sleep.
+/// A poll set that contains the socket is notified of each datagram by its sender, so the socket is added only when a
+/// thread may sleep.
 #[test]
 fn a_socket_on_which_nobody_sleeps_is_in_no_set() {
     with_each(|choice| {
@@ -250,7 +251,7 @@ fn a_socket_on_which_nobody_sleeps_is_in_no_set() {
     });
 }
 
-/// What one thread's look has taken off the socket and not handed on is there for any thread.
+/// Datagrams that one thread has taken off the socket and not returned are available to any thread.
 #[test]
 fn threads_take_turns_and_nothing_is_lost_between() {
     const EACH: usize = 300;
