@@ -2,14 +2,14 @@
 //! given with a registration keeps it from all other endpoints of its domain (fi_mr(3), "auth_key").
 //!
 //! How a transport takes part:
-//! - It says how long a key may be: [`Transport::AUTH_KEY_SIZE`], and the same number in `auth_key_size` of its offer's
+//! - It declares the longest key: [`Transport::AUTH_KEY_SIZE`], and the same number in `auth_key_size` of its offer's
 //!   endpoint and domain attributes. The core refuses keys where this is 0, and longer ones, however an application
 //!   filled in its info.
-//! - An endpoint's key stands in `info.ep_attr.auth_key` of the info that [`Transport::open_lanes`] and
+//! - An endpoint's key is in `info.ep_attr.auth_key` of the info that [`Transport::open_lanes`] and
 //!   [`Transport::open_port`] get: its own, its domain's where it has none, or its address vector's in a domain opened
-//!   with `FI_AV_AUTH_KEY`. Empty is no key, which is a key like another: it fits only itself.
-//! - It lets no peer in whose key is not the same, ends what was posted to such a peer with `FI_EKEYREJECTED`, and
-//!   counts it. [`AuthKey::proof`] shows that one has the key without telling it, for transports that do nothing
+//!   with `FI_AV_AUTH_KEY`. An empty key means no key, and matches only itself.
+//! - It admits no peer with a different key, fails operations posted to such a peer with `FI_EKEYREJECTED`, and counts
+//!   this. [`AuthKey::proof`] proves possession of the key without revealing it, for transports that have nothing
 //!   better.
 //! - It checks remote accesses with [`crate::keys::RegionTable::check_as`].
 
@@ -65,14 +65,14 @@ impl AuthKey {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// Whether an endpoint with this key may access a registration with that one.
+    /// Whether an endpoint with this key may access a registration with the other.
     #[inline]
     pub fn opens(&self, region: &Self) -> bool {
         region.is_none() || self == region
     }
 
-    /// The proof of having the key, over `parts` in this order: HMAC-SHA-256, cut to 128 bits. Whoever sees it can
-    /// show it again, so `parts` must name who shows it to whom, and when.
+    /// The proof of possession of the key, over `parts` in this order: HMAC-SHA-256, truncated to 128 bits. It can be
+    /// replayed by anybody who sees it, so `parts` must name the sender, the receiver and the occasion.
     pub fn proof(&self, parts: &[&[u8]]) -> Proof {
         let Some(key) = &self.0 else { return Proof::default() };
         let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { return Proof::default() }; // any length is fine
@@ -85,14 +85,14 @@ impl AuthKey {
         Proof([word(0), word(8)])
     }
 
-    /// Whether `proof` is the one about `parts`. Takes as long wherever they differ.
+    /// Whether `proof` is the one over `parts`, in constant time.
     pub fn accepts(&self, parts: &[&[u8]], proof: Proof) -> bool {
         let own = self.proof(parts);
         (own.0[0] ^ proof.0[0]) | (own.0[1] ^ proof.0[1]) == 0
     }
 }
 
-/// Checks a domain's key, where its transport checks keys of up to `longest` bytes.
+/// Checks a domain's key for a transport with keys of up to `longest` bytes.
 ///
 /// # Errors
 /// `FI_EINVAL` for one that the transport cannot check.
@@ -139,7 +139,7 @@ pub(crate) fn with_key(info: &Info, key: &AuthKey) -> Info {
     info
 }
 
-/// Checks a key that an application gave: a size without a key asks for one of that size, and is none.
+/// Checks a key of an application: a size without a key is a request for a key of that size, not a key.
 pub(crate) fn check(field: &str, size: usize, key: &[u8], longest: usize) -> Result<()> {
     if key.is_empty() || (key.len() == size && size <= longest) {
         return Ok(());

@@ -14,16 +14,16 @@ struct Shared {
     state: Alarm,
     /// Threads that block in a call of the library, or are about to.
     asleep: AtomicU32,
-    /// Threads may also block on the descriptor by themselves.
+    /// Threads may also block on the descriptor directly.
     is_shown: bool,
 }
 
-/// An eventfd that is written only while somebody may be asleep. Clones share it.
+/// An eventfd that is written only while a thread may be asleep. Clones share it.
 #[derive(Clone)]
 pub struct Bell(Arc<Shared>);
 
 impl Bell {
-    /// A bell that nobody listens to yet, for calls of the library.
+    /// A bell without listeners, for calls of the library.
     ///
     /// # Errors
     /// What eventfd(2) answers.
@@ -44,16 +44,16 @@ impl Bell {
         })))
     }
 
-    /// Says that the caller will look once more, and then block. What happens before that look it sees; what happens
-    /// after makes the descriptor readable.
+    /// Announces that the caller will check once more and then block. The check sees events before it; later events
+    /// make the descriptor readable.
     pub fn arm(&self) {
         if self.0.state.arm() {
             sys::drain_eventfd(&self.0.event);
         }
     }
 
-    /// Wakes the reader, if it armed the bell. What the caller did before by a `SeqCst` operation, or under a lock that
-    /// the reader takes after arming, the reader sees if it is not woken.
+    /// Wakes the reader if it armed the bell. A reader that is not woken sees everything that the caller did before by
+    /// a `SeqCst` operation, or under a lock that the reader takes after arming.
     #[inline]
     pub fn ring(&self) {
         if self.0.state.is_armed() {
@@ -61,7 +61,7 @@ impl Bell {
         }
     }
 
-    /// Whether somebody would be woken.
+    /// Whether a thread would be woken.
     pub fn is_armed(&self) -> bool {
         self.0.state.is_armed()
     }
@@ -74,8 +74,8 @@ impl Bell {
         slept
     }
 
-    /// Whether a thread may wait for it: one that is [asleep](Bell::asleep), or one by the descriptor, which nobody
-    /// sees it leave.
+    /// Whether a thread may wait for it: one that is [asleep](Bell::asleep), or one on the descriptor, whose departure
+    /// is not visible.
     pub fn is_slept_on(&self) -> bool {
         self.is_armed() && (self.0.is_shown || self.0.asleep.load(Ordering::SeqCst) > 0)
     }
@@ -85,7 +85,7 @@ impl Bell {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Wakes the reader in any case: the next block returns at once.
+    /// Wakes the reader unconditionally: the next block returns at once.
     #[cold]
     pub fn strike(&self) {
         if self.0.state.strike() {

@@ -1,10 +1,10 @@
-//! The bits of an element, and how memory that holds them is changed at once: by an atomic instruction of their size.
+//! The bits of an element, and atomic changes of memory that holds them, by an instruction of their size.
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// Bits of 1, 2, 4, 8, 16 or 32 bytes.
 pub trait Cell: Copy + PartialEq {
-    /// Whether instructions of this CPU change them at once.
+    /// Whether this CPU has atomic instructions of this size.
     fn is_atomic() -> bool;
 
     /// Reads them.
@@ -13,7 +13,7 @@ pub trait Cell: Copy + PartialEq {
     /// [`Cell::is_atomic`], and `at` is aligned to their size and may be read.
     unsafe fn load(at: *mut u8) -> Self;
 
-    /// Replaces `old` by `new`, or answers what is there instead.
+    /// Replaces `old` by `new`, or returns the different value that is there.
     ///
     /// # Safety
     /// [`Cell::is_atomic`], and `at` is aligned to their size and may be written.
@@ -54,7 +54,7 @@ cells! {
 #[cfg(target_arch = "x86_64")]
 impl Cell for u128 {
     /// With AVX, aligned loads of 16 bytes are atomic (Intel SDM volume 3, 9.1.1; AMD64 volume 2, 7.3.2), which reads
-    /// of memory without the right to write need; cmpxchg16b alone cannot read it.
+    /// of read-only memory need; cmpxchg16b alone cannot read it.
     #[inline]
     fn is_atomic() -> bool {
         std::arch::is_x86_feature_detected!("cmpxchg16b") && std::arch::is_x86_feature_detected!("avx")
@@ -79,8 +79,8 @@ impl Cell for u128 {
     #[inline]
     unsafe fn replace(at: *mut u8, old: Self, new: Self) -> Result<(), Self> {
         let (mut low, mut high) = (old as u64, (old >> 64) as u64);
-        // Written out, since the compiler makes a call to a library of its own intrinsic unless all around it is
-        // compiled for such CPUs. It keeps rbx for itself, so that is put back. SAFETY: aligned and writable by the
+        // Written as assembly, because the compiler turns its intrinsic into a library call unless all code around it
+        // is compiled for such CPUs. It keeps rbx for itself, so that is put back. SAFETY: aligned and writable by the
         // caller's promise; the CPU has the instruction, as `is_atomic` said.
         unsafe {
             std::arch::asm!(

@@ -1,4 +1,4 @@
-//! C's `long double` on x86-64: the 80-bit format of the x87, in 16 bytes of which the last 6 mean nothing.
+//! C's `long double` on x86-64: the 80-bit format of the x87, in 16 bytes of which the last 6 are padding.
 //!
 //! The x87 calculates with 64 bits of mantissa unless a program changed its control word, as C's code does. On other
 //! CPUs nothing here is called: the table refuses the type.

@@ -1,10 +1,10 @@
 //! Atomic operations: one table for all transports, from (kind, operation, data type) to an [`Executor`].
 //!
-//! The rule, for each element: one of up to 8 bytes (16 where the CPU has cmpxchg16b) that is aligned to its size is
-//! changed by a lock-free read-modify-write, so whoever can reach the memory may do it, and it is atomic towards the
-//! owner's own atomic instructions too. All others (wider ones, and misaligned ones such as a complex number that C
-//! aligned to its half) are changed by the owner of the memory alone, under a lock that the element's address chooses.
-//! Which of the two it is depends on nothing but type, CPU and address, so all who change an element agree.
+//! The rule for each element: an element of up to 8 bytes (16 if the CPU has cmpxchg16b) that is aligned to its size is
+//! changed by a lock-free read-modify-write. So any process that can reach the memory may do it, and it is atomic
+//! towards the owner's own atomic instructions too. All other elements (wider ones, and misaligned ones such as a
+//! complex number that C aligned to its half) are changed only by the owner of the memory, under a lock chosen by the
+//! element's address. The choice depends only on type, CPU and address, so all parties agree on it.
 //!
 //! The lock belongs to the address and not to the registration, since one piece of memory may be registered twice.
 //!
@@ -42,7 +42,7 @@ pub struct Executor {
     datatype: Datatype,
 }
 
-/// Locks for elements that no instruction changes at once. An element is always locked by the same one.
+/// Locks for elements that no instruction changes atomically. An element always has the same lock.
 static LOCKS: [Mutex<()>; 64] = [const { Mutex::new(()) }; 64];
 
 fn lock(target: *mut u8) -> MutexGuard<'static, ()> {
@@ -73,7 +73,7 @@ impl Executor {
         Self::find(kind, op, datatype).ok()
     }
 
-    /// Twelve bits that name it to a peer.
+    /// Its encoding for peers, in twelve bits.
     pub fn to_wire(&self) -> u16 {
         (self.kind as u16) << 10 | (self.datatype.as_c() as u16) << 5 | self.op.as_c() as u16
     }
@@ -113,7 +113,7 @@ impl Executor {
         self.op != FiOp::AtomicRead
     }
 
-    /// Whether it answers what was there before.
+    /// Whether it fetches the old value.
     #[inline]
     pub fn fetches(&self) -> bool {
         self.kind != AtomicKind::Base
@@ -125,14 +125,14 @@ impl Executor {
         self.kind == AtomicKind::Compare
     }
 
-    /// Whether an element at this address is changed by an instruction, so that anybody who can reach it may do it. If
-    /// not, only the owner may.
+    /// Whether one instruction changes an element at this address, so that any process that can reach it may do so.
+    /// Otherwise only the owner may.
     #[inline]
     pub fn is_lock_free(&self, addr: u64) -> bool {
         self.routines.lock_free.is_some() && self.divides(addr as usize)
     }
 
-    /// Bytes of operands and comparands that an operation on `len` bytes is sent with.
+    /// Bytes of operands and comparands sent with an operation on `len` bytes.
     pub fn sent_len(&self, len: usize) -> usize {
         (usize::from(self.takes_operands()) + usize::from(self.compares())) * len
     }
@@ -146,7 +146,7 @@ impl Executor {
         }
     }
 
-    /// Changes `count` elements at `target`, wherever it is lock-free; else under the lock, as their owner.
+    /// Changes `count` elements at `target`: lock-free where possible, otherwise under the lock, as their owner.
     ///
     /// # Safety
     /// For `count` elements each: `target` may be written (for `FI_ATOMIC_READ`: read), and is atomically accessed by
@@ -193,7 +193,7 @@ impl Executor {
     /// `auth`. `operand`, `compare` and `result` are for all of `remote`, in order.
     ///
     /// # Errors
-    /// What the peer is told; pieces before the one that failed may have been changed.
+    /// The error for the peer; pieces before the failed one may have been changed.
     ///
     /// # Safety
     /// As [`Executor::execute`] for operand, compare and result.

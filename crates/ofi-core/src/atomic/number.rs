@@ -1,5 +1,5 @@
-//! What elements can do as numbers. Integers wrap around; floating point follows IEEE 754 and C's comparisons, so
-//! nothing is less than, equal to or greater than NaN.
+//! Arithmetic of elements. Integers wrap around; floating point follows IEEE 754 and C's comparisons, so nothing is
+//! less than, equal to or greater than NaN.
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -19,12 +19,12 @@ pub trait Number: Copy + PartialEq + 'static {
     fn sub(self, other: Self) -> Self;
     /// The product.
     fn mul(self, other: Self) -> Self;
-    /// Whether C takes it for true: it is not zero.
+    /// Whether C treats it as true: it is not zero.
     fn is_true(self) -> bool;
     /// 1 or 0.
     fn from_bool(value: bool) -> Self;
 
-    /// Adds by one instruction, where there is one; answers the old value.
+    /// Adds by one instruction, if there is one, and returns the old value.
     ///
     /// # Safety
     /// `at` is aligned to the element's size and may be written.
@@ -34,7 +34,7 @@ pub trait Number: Copy + PartialEq + 'static {
     }
 }
 
-/// What instructions do to integers at once.
+/// Atomic instructions on integers.
 #[derive(Clone, Copy)]
 pub enum Native {
     Add,

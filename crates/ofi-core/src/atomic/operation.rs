@@ -1,4 +1,4 @@
-//! What each operation makes of target, operand and comparand, and the two loops around it.
+//! The formula of each operation on target, operand and comparand, and the two loops around it.
 
 use std::ptr;
 
@@ -13,7 +13,7 @@ pub type Routine = unsafe fn(*mut u8, *const u8, *const u8, *mut u8, usize);
 pub struct Routines {
     /// By atomic instructions on aligned elements, where the CPU has them.
     pub lock_free: Option<Routine>,
-    /// For a caller that has the memory to itself.
+    /// For a caller with exclusive access.
     pub alone: Routine,
 }
 

@@ -1,4 +1,4 @@
-//! A peer's operation as packets bring it: its operands and comparands behind each other, and room for the old values.
+//! A peer's operation in a packet: its operands, then its comparands, and space for the old values.
 
 use std::mem::MaybeUninit;
 
@@ -52,7 +52,7 @@ impl Sent {
     /// fetches them.
     ///
     /// # Errors
-    /// What the peer is told: `FI_EINVAL` for lengths that do not fit, and those of [`Executor::execute_at`].
+    /// The error for the peer: `FI_EINVAL` for lengths that do not fit, and those of [`Executor::execute_at`].
     pub fn execute<R>(
         &mut self,
         executor: &Executor,

@@ -1,5 +1,6 @@
-//! Floating point of 16 and 8 bits. Calculated in single precision, then rounded to the nearest, ties to even: single
-//! precision has more than twice the digits of each plus two, so rounding twice is rounding once.
+//! Floating point of 16 and 8 bits. It is calculated in single precision and then rounded to the nearest, ties to even.
+//! Single precision has more than twice the digits of each format plus two, so double rounding gives the correct
+//! result.
 
 use std::cmp::Ordering;
 
@@ -38,7 +39,7 @@ impl Format {
         (f64::from(sign) * f64::from(digits) * scale) as f32
     }
 
-    /// The nearest value's bits. What is too large becomes infinity, or NaN where there is none.
+    /// The bits of the nearest value. Too large values become infinity, or NaN in formats without infinity.
     fn encode(&self, value: f32) -> u32 {
         let sign = (value.to_bits() >> 31) << (self.exponent + self.mantissa);
         let quiet_nan = (1 << (self.exponent + self.mantissa)) - 1;

@@ -1,4 +1,5 @@
-//! What tells caches that an address vector has changed. In memory of this process, or in that of a shared vector.
+//! The counts by which caches detect changes of an address vector. They are in memory of this process, or of a shared
+//! vector.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -14,34 +15,35 @@ pub struct Counts {
     insertions: AtomicU32,
 }
 
-/// The counts of a vector that is not there.
+/// The counts of an absent vector.
 static NONE: Counts = Counts { removals: AtomicU32::new(0), insertions: AtomicU32::new(0) };
 
 impl Counts {
-    /// Counts removals: when it changes, any number may have come to mean another address.
+    /// Counts removals: when it changes, any number may stand for another address.
     #[inline]
     pub fn removals(&self) -> u32 {
         self.removals.load(Ordering::Acquire)
     }
 
-    /// Counts insertions: while it does not change, an address that was not there still is not.
+    /// Counts insertions: while it does not change, a missing address is still missing.
     #[inline]
     pub fn insertions(&self) -> u32 {
         self.insertions.load(Ordering::Acquire)
     }
 
-    /// A number means nothing any more, or is reported as another.
+    /// Records that a number became invalid, or is reported as another.
     pub fn removed(&self) {
         self.removals.fetch_add(1, Ordering::Release);
     }
 
-    /// A number has come to mean something.
+    /// Records that a number became valid.
     pub fn inserted(&self) {
         self.insertions.fetch_add(1, Ordering::Release);
     }
 }
 
-/// One load leads to the counts of an address vector, which this keeps open. Without a vector, they never change.
+/// Access to the counts of an address vector in one load. It keeps the vector open. Without a vector the counts never
+/// change.
 pub struct CountsOf {
     counts: NonNull<Counts>,
     _av: Option<Arc<Av>>,

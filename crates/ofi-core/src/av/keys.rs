@@ -1,6 +1,5 @@
 //! The authorization keys of an address vector, in a domain that was opened with `FI_AV_AUTH_KEY` (fi_av(3)). There is
-//! one at most (`max_ep_auth_key`): all addresses of the vector, and all endpoints that it is bound to, are of that
-//! key.
+//! at most one (`max_ep_auth_key`): all addresses of the vector, and all endpoints that it is bound to, use that key.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,7 +7,8 @@ use ofi_api::{Errno, Error, FiAddr, Result};
 
 use crate::auth::AuthKey;
 
-/// The number of the first key of a vector: no address has it. Each key has another, so that an old one leads nowhere.
+/// The number of the first key of a vector: no address has it. Each later key gets a new number, so that an old number
+/// is invalid.
 const FIRST: u64 = 1 << 32;
 
 /// The keys of one vector.
@@ -18,7 +18,7 @@ pub struct Keys(Mutex<State>);
 #[derive(Default)]
 struct State {
     key: AuthKey,
-    /// How many there were before this one.
+    /// The number of earlier keys.
     generation: u64,
     /// Cloned for each endpoint that has the key.
     users: Arc<()>,
@@ -54,7 +54,7 @@ impl Keys {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Inserts a key of a length that was checked. The same one again has the same number.
+    /// Inserts a key of a checked length. The same key again gets the same number.
     ///
     /// # Errors
     /// `FI_ENOSPC` for a second one.
@@ -75,7 +75,7 @@ impl Keys {
         Ok(state.number())
     }
 
-    /// The key that a number means.
+    /// The key of a number.
     ///
     /// # Errors
     /// `FI_EINVAL` if there is none.
@@ -85,7 +85,7 @@ impl Keys {
         Ok(state.key.clone())
     }
 
-    /// The key of all addresses and endpoints, and what keeps it.
+    /// The key of all addresses and endpoints, with a reference that keeps it.
     ///
     /// # Errors
     /// `FI_ENOKEY` if there is none.
@@ -106,7 +106,7 @@ impl Keys {
     /// Removes a key from a vector with `addresses` addresses.
     ///
     /// # Errors
-    /// `FI_EINVAL` if there is none of this number; `FI_EBUSY` while endpoints or addresses are of it.
+    /// `FI_EINVAL` if there is none of this number; `FI_EBUSY` while endpoints or addresses use it.
     pub fn remove(&self, number: FiAddr, addresses: usize) -> Result<()> {
         let mut state = self.state();
         state.check(number)?;

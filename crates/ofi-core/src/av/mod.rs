@@ -1,6 +1,6 @@
 //! The address vector that applications hold, over an [`AddressTable`] or, with a name, a `SharedTable`.
 //!
-//! Endpoints cache what they ask here; two counts, readable without the lock, say when to ask again.
+//! Endpoints cache answers of the vector; two counts, readable without the lock, tell when a cache is stale.
 
 mod counts;
 mod keys;
@@ -30,7 +30,7 @@ use crate::fork::Born;
 use crate::peers::{AddressTable, Removed, UserIds, names};
 use crate::transport::{RxName, Transport};
 
-/// The most upper bits that may name receive contexts; the lower ones number 4,294,967,296 peers.
+/// Most upper bits that may name receive contexts; the lower ones number 4,294,967,296 peers.
 const MAX_RX_BITS: u32 = 32;
 
 /// Where the addresses are.
@@ -45,7 +45,8 @@ pub struct Av {
     born: Born,
     fid: Fid,
     table: Table,
-    /// By which numbers completions report addresses of a shared vector in this process, where not by their own.
+    /// The numbers by which completions report addresses of a shared vector in this process, if they differ from their
+    /// own.
     ids: Mutex<FxHashMap<u64, FiAddr>>,
     user_ids: UserIds,
     format: AddrFormat,
@@ -137,7 +138,7 @@ impl Av {
         }))
     }
 
-    /// The authorization key of the endpoints that it is bound to, where it has any, and what keeps it here.
+    /// The authorization key of its endpoints, if it has any, with a reference that keeps it.
     ///
     /// # Errors
     /// `FI_ENOKEY` if it was not inserted.
@@ -165,7 +166,7 @@ impl Av {
         })
     }
 
-    /// Checks that what is inserted is of the vector's key, where it has keys.
+    /// Checks that an insertion uses the vector's key, if it has keys.
     fn check_insertion(&self, key: Option<FiAddr>) -> Result<()> {
         match (&self.keys, key) {
             (None, None) => Ok(()),
@@ -211,7 +212,7 @@ impl Av {
         self.domain
     }
 
-    /// The counts, which tell caches that they are stale.
+    /// The counts by which caches detect that they are stale.
     pub fn counts(&self) -> &Counts {
         match &self.table {
             Table::Own(_, counts) => counts,
@@ -250,7 +251,7 @@ impl Av {
         }
     }
 
-    /// By which number completions report the peer at `address`.
+    /// The number by which completions report the peer at `address`.
     pub fn reported(&self, address: &Address) -> Option<FiAddr> {
         match &self.table {
             Table::Own(table, _) => {
@@ -283,7 +284,7 @@ impl Av {
         })
     }
 
-    /// What to insert, one by one. Names are resolved here, where no lock is held.
+    /// The addresses to insert, one by one. Names are resolved here, where no lock is held.
     fn listed(&self, addresses: Addresses<'_>) -> Result<Vec<Result<Address>>> {
         let named = match addresses {
             Addresses::Given(list) => return Ok(list.iter().map(|one| self.checked(one)).collect()),
@@ -305,7 +306,7 @@ impl Av {
         list.into_iter().map(insert).collect()
     }
 
-    /// Caches have to ask again whom they report as what. Nobody else's do, even if the vector is shared.
+    /// Invalidates the caches of reported numbers in this process only, even if the vector is shared.
     fn ids_changed(&self) {
         self.counts().removed();
     }
@@ -391,7 +392,7 @@ impl AddressVector for Av {
         let keys = self.keys()?;
         let key = match keys.key(number) {
             Ok(key) => key,
-            // Every address is of the one key.
+            // Every address uses the one key.
             Err(error) => self.address(number).and_then(|_| Ok(keys.claim()?.0)).map_err(|_| error)?,
         };
         Ok(key.bytes().to_vec())

@@ -6,7 +6,7 @@ use ofi_api::{Context, EqErrorEntry, Errno, Error, Event, EventKind, Fid, Insert
 
 use crate::eq::EqCore;
 
-/// Where a vector reports to.
+/// The event queue of a vector.
 #[derive(Default)]
 pub struct Reports(Mutex<Option<Arc<EqCore>>>);
 
@@ -48,7 +48,7 @@ impl Reports {
     }
 }
 
-/// Tells `queue` what became of an insertion: each failure, then the end.
+/// Reports an insertion to `queue`: each failure, then the end.
 pub fn insertion(queue: &EqCore, fid: Fid, context: Context, inserted: &[Inserted]) {
     let mut good = 0;
     for (place, one) in inserted.iter().enumerate() {

@@ -6,11 +6,11 @@ use ofi_api::{AddressVector, AvSet, AvSetAttr, Errno, Error, FiAddr, Fid, Result
 
 use crate::av::Av;
 
-/// The upper bits of numbers that name sets and groups: no address vector has so many addresses.
+/// The upper bits of numbers that name sets and groups: no address vector is that large.
 const SETS: u64 = 0b11 << 62;
 const GROUPS: u64 = 0b10 << 62;
 
-/// A number for a set or a group that nothing else in this process has.
+/// A number for a set or a group, unique in this process.
 pub fn new_address(is_set: bool) -> FiAddr {
     FiAddr(if is_set { SETS } else { GROUPS } | Fid::next().0)
 }
@@ -26,7 +26,7 @@ impl Set {
     /// Makes a set of numbers of `av`.
     ///
     /// # Errors
-    /// `FI_EINVAL` for a range or a stride that makes no sense.
+    /// `FI_EINVAL` for an invalid range or stride.
     pub fn open(av: &Arc<Av>, attr: &AvSetAttr) -> Result<Arc<Self>> {
         let (first, last) = attr.range;
         let given = [first, last].map(|number| number != FiAddr::NOTAVAIL);

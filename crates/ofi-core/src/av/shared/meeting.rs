@@ -1,11 +1,11 @@
-//! How processes find a shared vector by its name, and take turns in changing it.
+//! How processes find a shared vector by its name, and how they serialize changes.
 //!
-//! The name is an abstract socket. Every process that has the vector open holds the same listening socket and answers
-//! at it, on a thread that sleeps otherwise: who connects gets the socket and the memory. So the name is there exactly
-//! while somebody has the vector open, whoever made it and however the others ended, and the kernel forgets both with
-//! the last.
+//! The name is an abstract socket. Every process that has the vector open holds the same listening socket and serves it
+//! on a thread that sleeps otherwise: a client that connects receives the socket and the memory. So the name exists
+//! exactly while some process has the vector open, whichever process created it and however others ended. The kernel
+//! releases both with the last process.
 //!
-//! Who changes the vector binds a second socket for as long: the kernel lets go of it if the process dies.
+//! A process that changes the vector binds a second socket meanwhile. The kernel releases it if the process dies.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -21,25 +21,25 @@ use crate::sys::{WaitSet, effective_user, eventfd, os_error, signal_eventfd, uni
 
 /// How long opening a vector, or waiting for a turn, may take.
 const BOUND: Duration = Duration::from_secs(2);
-/// How long one process may take to answer, before another one is asked.
+/// How long one process may take to answer before another is asked.
 const ANSWER: Duration = Duration::from_millis(250);
-/// How long a vector that should be there is waited for: who made the name may not listen yet.
+/// How long to wait for a vector whose name exists: its creator may not listen yet.
 const ABSENT: Duration = Duration::from_millis(50);
-/// Between two tries.
+/// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What a process has of a vector, and hands on.
+/// The handles of a vector, which a process passes on.
 struct Held {
     listener: OwnedFd,
     memory: OwnedFd,
 }
 
-/// Keeps the name alive and answers for it, until it is dropped.
+/// Keeps the name alive and serves it until it is dropped.
 pub struct Meeting {
     stop: OwnedFd,
     thread: Option<JoinHandle<()>>,
     born: Born,
-    /// The name of the socket, from which the lock's is made.
+    /// The name of the socket, from which the lock's name is derived.
     name: String,
 }
 
@@ -82,23 +82,23 @@ fn connect(name: &str) -> Result<Option<OwnedFd>> {
     Ok(unix::connect(&socket, name.as_bytes())?.then_some(socket))
 }
 
-/// What a process that has the vector answers: the listening socket and the memory.
+/// The answer of a process that has the vector: the listening socket and the memory.
 fn take_both(from: &OwnedFd) -> Option<[OwnedFd; 2]> {
     let datagram = unix::receive(from, &mut [0])?;
     datagram.fds.try_into().ok().filter(|_| datagram.len == 1)
 }
 
-/// Opens the vector called `name` (of provider, domain and vector), or makes it.
+/// Opens the vector called `name` (of provider, domain and vector), or creates it.
 ///
 /// # Errors
-/// `FI_ENOENT` if it is only to be looked at and not there; `FI_EACCES` if the name is another user's; `FI_EINVAL` for
-/// one of another format; `FI_ETIMEDOUT` if nobody of those who have it answers.
+/// `FI_ENOENT` for read-only access to a missing vector; `FI_EACCES` if the name is another user's; `FI_EINVAL` for one
+/// of another format; `FI_ETIMEDOUT` if no process that has it answers.
 pub fn open(name: &str, format: AddrFormat, expected: usize, read_only: bool) -> Result<(Memory, Meeting)> {
     let socket = socket_name(name);
     let start = Instant::now();
     loop {
         if !read_only {
-            // Before the name is taken: nobody shall wait for what cannot be made.
+            // Create the memory before the name is taken: nobody must wait for a vector that cannot be created.
             let (memory, fd) = Memory::create(name, format, expected)?;
             if let Some(listener) = claim(&socket)? {
                 unix::listen(&listener)?;
@@ -144,15 +144,15 @@ impl Meeting {
         Ok(Self { stop, thread: Some(thread), born: Born::here(), name })
     }
 
-    /// This process's turn, if it can have it at once.
+    /// Takes the lock for this process, if it is free.
     pub fn try_lock(&self) -> Option<Lock> {
         Some(Lock { _socket: claim(&format!("{}/lock", self.name)).ok()?? })
     }
 
-    /// Waits for this process's turn to change the vector.
+    /// Waits for the lock, to change the vector.
     ///
     /// # Errors
-    /// `FI_ETIMEDOUT` if another one has it for two seconds, which takes a stopped process.
+    /// `FI_ETIMEDOUT` if another process holds it for two seconds, which only a stopped process does.
     pub fn lock(&self) -> Result<Lock> {
         let (name, start) = (format!("{}/lock", self.name), Instant::now());
         let mut pause = Duration::from_micros(20);
@@ -173,7 +173,7 @@ impl Drop for Meeting {
     fn drop(&mut self) {
         let thread = self.thread.take();
         if !self.born.is_here() {
-            std::mem::forget(thread); // it does not exist in this process
+            std::mem::forget(thread); // the thread does not exist in this process
             return;
         }
         signal_eventfd(&self.stop);
@@ -183,22 +183,22 @@ impl Drop for Meeting {
     }
 }
 
-/// A turn, until it is dropped.
+/// The lock, until it is dropped.
 pub struct Lock {
     _socket: OwnedFd,
 }
 
-/// Hands the vector to every process of this user that asks.
+/// Passes the vector to every process of this user that asks.
 fn answer(held: &Held, set: &WaitSet, stop: &OwnedFd) {
     loop {
         wait_readable(&[set.fd()], None);
         if wait_readable(&[stop.as_raw_fd()], Some(Instant::now())) {
             return;
         }
-        // Others may have been faster.
+        // Another process may have been faster.
         while let Some(asking) = unix::accept(held.listener.as_fd()) {
             if unix::peer(&asking).is_some_and(|who| who.uid == effective_user()) {
-                // One that does not take them asks again.
+                // A client that does not receive them asks again.
                 let _ = unix::send(&asking, None, &[1], &[held.listener.as_fd(), held.memory.as_fd()]);
             }
         }

@@ -1,4 +1,4 @@
-//! The memory of a shared vector, and how it is read without trusting who else writes it.
+//! The memory of a shared vector, and how it is read without trusting its other writers.
 //!
 //! ```text
 //! 0        head: what it is, how many slots, the two counts, the name
@@ -7,12 +7,13 @@
 //! ```
 //!
 //! Invariants:
-//! I1. A slot's state is odd while it has an address, and changes whenever that comes or goes ([`Version`]).
-//! I2. Who changes anything has the lock (`meeting::Lock`), and `busy` is set while it does. `busy` found set by the
-//!     next one that has the lock means that somebody died: then both counts move, so that nobody relies on what it saw
-//!     before.
-//! I3. An address is in its slot, with its references, before the state says so; it goes after the state says so.
-//! I4. Whatever is read is copied first and checked then. A wild value is an address that is not there.
+//! I1. A slot's state is odd while it has an address, and changes whenever an address is stored or removed
+//!     ([`Version`]).
+//! I2. Every change holds the lock (`meeting::Lock`) and sets `busy` meanwhile. If the next holder of the lock finds
+//!     `busy` set, a process died: then both counts move, so that nobody relies on earlier reads.
+//! I3. An address and its references are stored before the state announces them, and removed after the state has
+//!     changed.
+//! I4. Everything read is copied first and then checked. An invalid value counts as a missing address.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
@@ -29,9 +30,9 @@ use crate::sys::memory::{self, Mapping, Writers};
 pub const LONGEST: usize = 112;
 /// The longest name, with those of provider and domain.
 pub const LONGEST_NAME: usize = 1024;
-/// Room for as many addresses, unless more are expected: 35 MiB of address space, of which only used pages exist.
+/// Default capacity in addresses: 35 MiB of address space, of which only used pages exist.
 const USUAL: usize = 1 << 18;
-/// And the most.
+/// The largest capacity.
 const MOST: usize = 1 << 24;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"ofi-av\0\x01");
@@ -43,7 +44,7 @@ struct Head {
     capacity: AtomicU64,
     format: AtomicU32,
     name_len: AtomicU32,
-    /// No slot from here on was ever used.
+    /// Slots from here on were never used.
     used: AtomicU32,
     busy: AtomicU32,
     counts: Counts,
@@ -61,7 +62,7 @@ struct Slot {
 }
 const _: () = assert!(size_of::<Slot>() == 128);
 
-/// The memory of one vector, as this process has it.
+/// The memory of one vector, as mapped in this process.
 pub struct Memory {
     mapping: Mapping,
     capacity: u32,
@@ -92,7 +93,7 @@ impl Memory {
     /// New memory for at least `expected` addresses of `format`.
     ///
     /// # Errors
-    /// `FI_ENOMEM` for more than 16,777,216; what making memory answers.
+    /// `FI_ENOMEM` for more than 16,777,216; errors of creating the memory.
     pub fn create(name: &str, format: AddrFormat, expected: usize) -> Result<(Self, OwnedFd)> {
         if expected > MOST {
             return Err(Error::wanted(
@@ -162,7 +163,7 @@ impl Memory {
         unsafe { self.mapping.base().cast().as_ref() }
     }
 
-    /// How many addresses fit.
+    /// Its capacity in addresses.
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
@@ -172,7 +173,7 @@ impl Memory {
         &self.head().counts
     }
 
-    /// No number from here on was ever used.
+    /// Numbers from here on were never used.
     pub fn used(&self) -> u32 {
         self.head().used.load(Ordering::Acquire).min(self.capacity)
     }
@@ -212,13 +213,13 @@ impl Memory {
         self.words(at).0.get()
     }
 
-    /// The address in a slot and the state that it goes with, if it has one.
+    /// The address in a slot and its state, if it has one.
     pub fn read(&self, at: u32) -> Option<(u32, Vec<u8>)> {
         if at >= self.used() {
             return None;
         }
         let (state, _, len) = self.words(at);
-        // Who keeps changing it makes it an address that is not there.
+        // If it keeps changing, it counts as a missing address.
         for _ in 0..4 {
             let before = state.begin()?;
             let len = len.load(Ordering::Relaxed) as usize;
@@ -235,7 +236,7 @@ impl Memory {
         None
     }
 
-    /// Begins to change. The caller has the lock, and a vector that it may write.
+    /// Starts a change. The caller holds the lock of a writable vector.
     pub fn begin(&self) {
         debug_assert!(self.writable);
         if self.head().busy.swap(1, Ordering::AcqRel) != 0 {
@@ -245,17 +246,17 @@ impl Memory {
         }
     }
 
-    /// Whether somebody changes the vector, or died over it.
+    /// Whether a change is in progress, or its process died.
     pub fn is_busy(&self) -> bool {
         self.head().busy.load(Ordering::Acquire) != 0
     }
 
-    /// Has changed.
+    /// Ends a change.
     pub fn end(&self) {
         self.head().busy.store(0, Ordering::Release);
     }
 
-    /// Puts an address into a slot that has none, with one reference.
+    /// Stores an address in an empty slot, with one reference.
     pub fn occupy(&self, at: u32, address: &[u8]) {
         debug_assert!(address.len() <= LONGEST);
         let (state, references, len) = self.words(at);
@@ -287,7 +288,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Takes one insertion back; whether the address went with it.
+    /// Reverts one insertion. Returns whether this removed the address.
     pub fn release(&self, at: u32) -> bool {
         let (state, references, _) = self.words(at);
         let left = references.load(Ordering::Relaxed).saturating_sub(1);
@@ -303,10 +304,10 @@ impl Memory {
 
 #[cfg(test)]
 impl Memory {
-    /// Writes something into the head or one of the first slots, as a hostile sharer would.
+    /// Writes arbitrary bytes into the head or one of the first slots, as a hostile sharer would.
     pub fn scribble(&self, random: u64) {
         let slots = HEAD + self.capacity as usize * 8;
-        // Low values are the ones that come near to meaning something.
+        // Low values are the most likely to be meaningful.
         let value = if random & 2 == 0 { (random >> 32) as u32 } else { (random >> 32) as u32 % 64 };
         let offset = match random & 1 {
             0 => (random >> 8) as usize % 64 / 4 * 4,
@@ -322,7 +323,7 @@ impl Memory {
 mod tests {
     use super::*;
 
-    /// Whatever a sharer writes anywhere, readers answer, and stay inside.
+    /// Whatever a sharer writes, readers return and stay in bounds.
     #[test]
     fn wild_memory_is_read_without_harm() {
         let (memory, fd) = Memory::create("wild", AddrFormat::Str, 0).unwrap();
@@ -341,7 +342,7 @@ mod tests {
                 assert!(memory.read(at).is_none_or(|(_, address)| address.len() <= LONGEST));
             }
             assert_eq!(memory.read(memory.capacity()), None);
-            // Who opens it now gets a vector of the right length, or an error.
+            // Opening it now gives a vector of the right length, or an error.
             if let Ok(opened) = Memory::open(&fd, "wild", AddrFormat::Str, false) {
                 assert_eq!(opened.capacity(), memory.capacity());
             }

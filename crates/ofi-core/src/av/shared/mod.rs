@@ -1,9 +1,9 @@
 //! Address vectors that processes of one host and user share (`fi_av_attr.name`).
 //!
-//! The memory has addresses and nothing else ([`memory`]); how processes find it is in [`meeting`]. Each process keeps
-//! an index of its own from addresses to numbers, brought up to date when a count of the memory has moved. Sharers may
-//! be hostile or die at any moment: what they write is checked at each look, every wait has a bound, and the worst that
-//! they can do is to take addresses away or to make the vector name wrong peers, which a sharer may do anyway.
+//! The memory contains addresses only ([`memory`]); [`meeting`] lets processes find it. Each process keeps its own
+//! index from addresses to numbers, and updates it when a count in the memory has moved. Sharers may be hostile or die
+//! at any moment: every read is checked, and every wait has a limit. The worst that they can do is to remove addresses
+//! or to store wrong ones, which a sharer may do anyway.
 
 mod meeting;
 mod memory;
@@ -21,7 +21,7 @@ use self::memory::{LONGEST, LONGEST_NAME, Memory};
 use super::Counts;
 use crate::peers::AddressKey;
 
-/// What this process knows of one slot.
+/// This process's copy of one slot.
 #[derive(Default)]
 struct Known {
     state: u32,
@@ -33,7 +33,7 @@ struct Known {
 struct Index {
     numbers: HashMap<AddressKey, u32>,
     slots: Vec<Known>,
-    /// No slot before this one is vacant.
+    /// Slots before this one are occupied.
     vacant: usize,
     removals: u32,
     insertions: u32,
@@ -50,12 +50,12 @@ pub struct SharedTable {
 }
 
 impl SharedTable {
-    /// Opens or makes the vector `name` of `domain` of `provider`.
+    /// Opens or creates the vector `name` of `domain` of `provider`.
     ///
     /// # Errors
-    /// `FI_EINVAL` for an empty or a long name, and if it is of another address format; `FI_ENOENT` if it is only to be
-    /// looked at and not there; `FI_EACCES` if the name is another user's; `FI_ETIMEDOUT` if nobody who has it answers;
-    /// `FI_ENOMEM` if too much is expected.
+    /// `FI_EINVAL` for an empty or too long name, and for another address format; `FI_ENOENT` for read-only access to a
+    /// missing vector; `FI_EACCES` if the name is another user's; `FI_ETIMEDOUT` if no process that has it answers;
+    /// `FI_ENOMEM` if too many addresses are expected.
     pub fn open(
         (provider, domain, name): (&str, &str, &str),
         format: AddrFormat,
@@ -81,24 +81,24 @@ impl SharedTable {
         self.memory.counts()
     }
 
-    /// The words that [`ofi_api::AddressVector::map_addr`] answers.
+    /// The array that [`ofi_api::AddressVector::map_addr`] returns.
     pub fn numbers_memory(&self) -> NonNull<u64> {
         self.memory.numbers()
     }
 
-    /// The address of a number, if it is one that could be sent to.
+    /// The address of a number, if it is a valid destination.
     pub fn address(&self, number: FiAddr) -> Option<Vec<u8>> {
         let (_, address) = self.memory.read(u32::try_from(number.0).ok()?)?;
         AddressKey::of(self.format, &address).ok()?;
         Some(address)
     }
 
-    /// This process's index, brought up to date.
+    /// This process's index, updated.
     fn index(&self) -> MutexGuard<'_, Index> {
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         if self.memory.is_busy() {
-            // Perhaps by one that died: then its change is finished here. Otherwise what it does is seen at the next
-            // look.
+            // Perhaps its process died: then its change is finished here. Otherwise the change is seen at the next
+            // update.
             if !self.read_only
                 && let Some(_lock) = self.meeting.try_lock()
             {
@@ -130,10 +130,10 @@ impl SharedTable {
         self.index().live
     }
 
-    /// A turn to change the vector.
+    /// Takes the lock, to change the vector.
     ///
     /// # Errors
-    /// `FI_EACCES` if it was opened only to look at; `FI_ETIMEDOUT` if another process has the turn and keeps it.
+    /// `FI_EACCES` if it was opened read-only; `FI_ETIMEDOUT` if another process keeps the lock.
     pub fn turn(&self) -> Result<Turn<'_>> {
         if self.read_only {
             return Err(Error::wanted(
@@ -152,7 +152,7 @@ impl SharedTable {
     }
 }
 
-/// Changes of a shared vector, until it is dropped.
+/// A locked shared vector, until it is dropped.
 pub struct Turn<'a> {
     table: &'a SharedTable,
     index: MutexGuard<'a, Index>,
@@ -193,7 +193,7 @@ impl Turn<'_> {
         Ok(FiAddr(at as u64))
     }
 
-    /// Takes one insertion of an address back; whether the address went with it.
+    /// Reverts one insertion of an address. Returns whether this removed the address.
     ///
     /// # Errors
     /// `FI_EINVAL` if it is not there.
@@ -221,23 +221,23 @@ impl Drop for Turn<'_> {
 }
 
 impl Index {
-    /// Has the next update look at everything.
+    /// Makes the next update check all slots.
     fn forget(&mut self) {
         self.removals = self.removals.wrapping_sub(1);
     }
 
-    /// Looks at what has changed in the memory.
+    /// Updates the index from the memory.
     fn update(&mut self, memory: &Memory, format: AddrFormat) {
         let (removals, insertions) = (memory.counts().removals(), memory.counts().insertions());
         if (removals, insertions) == (self.removals, self.insertions) {
             return;
         }
-        // What was inserted is in vacant slots, or behind all others.
+        // Insertions are in vacant slots, or after all others.
         let first = if removals == self.removals { self.vacant.min(self.slots.len()) } else { 0 };
         (self.removals, self.insertions) = (removals, insertions);
         let used = memory.used();
         self.slots.resize_with(self.slots.len().max(used as usize), Known::default);
-        // What went first, then what came: an address may have moved to a lower number.
+        // Removals first, then insertions: an address may have moved to a lower number.
         let changed: Vec<u32> =
             (first as u32..used).filter(|&at| memory.state(at) != self.slots[at as usize].state).collect();
         for &at in &changed {
@@ -261,9 +261,9 @@ impl Index {
     }
 
     fn learn(&mut self, at: u32, found: Option<(u32, Vec<u8>)>, state: u32, format: AddrFormat) {
-        // A slot that has an address which cannot be read is looked at again when it changes.
+        // A slot with an unreadable address is checked again when it changes.
         self.slots[at as usize].state = found.as_ref().map_or(state, |(state, _)| *state);
-        // What is no address of this format is none at all.
+        // An address of another format counts as missing.
         let key = found.and_then(|(_, address)| AddressKey::of(format, &address).ok());
         if let Some(key) = key {
             self.slots[at as usize].key = Some(key.clone());

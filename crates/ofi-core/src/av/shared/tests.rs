@@ -153,7 +153,7 @@ fn many_threads_insert_each_address_once() {
     }
 }
 
-/// A sharer that writes anything anywhere: everybody else gets answers, or errors, in bounded time.
+/// A sharer that writes anything anywhere: all others get results or errors in bounded time.
 #[test]
 fn a_sharer_that_scribbles_does_no_harm() {
     let (a, b) = (open("scribbled"), open("scribbled"));
