@@ -10,22 +10,22 @@ use super::{Request, cookie, cut};
 use crate::eq::EqCore;
 use crate::transport::{Held, Peer, Reaction};
 
-/// How far the connection is.
+/// The progress of the connection.
 enum Phase {
     /// Nothing was asked for.
     Idle,
-    /// A request is on its way. Once it is `granted`, the acceptance comes from elsewhere, and the passive endpoint may
-    /// go.
+    /// A request is in flight. Once it is `granted`, the acceptance comes from another endpoint, and the passive
+    /// endpoint may close.
     Connecting { deadline: Instant, granted: bool },
-    /// This end has accepted, and waits for the confirmation. While it is `awaited`, other requests wait for it too.
+    /// This end has accepted and waits for the confirmation. While it is `awaited`, other requests wait for it too.
     Accepted { deadline: Instant, awaited: bool },
-    /// It is there.
+    /// It is established.
     Connected,
-    /// It is over, or never came to be.
+    /// It has ended or was never established.
     Ended,
 }
 
-/// Whether something just ended the connection, or the attempt at one: then what is posted has to be ended too.
+/// Whether the connection, or the attempt at one, has just ended: then posted operations must end too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Ended {
@@ -35,23 +35,23 @@ pub enum Ended {
     Now,
 }
 
-/// See the module. All calls come under the endpoint's lock.
+/// See the module. All calls are made under the endpoint's lock.
 pub struct Connection {
     fid: Fid,
     eq: Option<Arc<EqCore>>,
-    /// What the endpoint was opened to accept.
+    /// The request that the endpoint was opened to accept.
     request: Option<Arc<Request>>,
     phase: Phase,
     cookie: u64,
     /// The other end: the passive endpoint while connecting, then the peer.
     other: Option<Address>,
-    /// Whom this end called: a passive endpoint, whose name the endpoint behind it has for everybody.
+    /// The passive endpoint that this end called. Its name is also the visible name of the endpoint that accepts.
     called: Option<Address>,
     /// The lanes have joined `other`.
     joined: bool,
-    /// Packets that say nothing here: malformed, of another connection, from a stranger, or out of turn.
+    /// Rejected packets: malformed, of another connection, from a stranger, or out of turn.
     refused: u64,
-    /// Whether it was asked for, accepted, and made here: 0 or 1, to be added up over the endpoints of a domain.
+    /// Whether it was requested, accepted, and established here: 0 or 1, so that a domain can add up its endpoints.
     requests: u64,
     accepts: u64,
     connections: u64,
@@ -82,13 +82,13 @@ impl Connection {
         self.request.is_some()
     }
 
-    /// The name of an endpoint that accepts: its passive endpoint's, as a socket that accept(2) answers has its
-    /// listener's. Nobody else can reach it, so its own says nothing.
+    /// The name of an accepting endpoint: that of its passive endpoint, just as a socket from accept(2) has its
+    /// listener's name. Nobody else can reach it, so its own address is of no use.
     pub fn name(&self) -> Option<&Address> {
         self.request.as_deref().map(Request::to)
     }
 
-    /// What the port kept with the request that the endpoint was opened to accept.
+    /// The port's data of the request that the endpoint was opened to accept.
     pub fn held(&self) -> Option<&Held> {
         self.request.as_deref().and_then(Request::held)
     }
@@ -109,7 +109,7 @@ impl Connection {
     /// The peer to post to.
     ///
     /// # Errors
-    /// `FI_ENOTCONN` before the connection is there, `FI_ESHUTDOWN` after it.
+    /// `FI_ENOTCONN` before the connection is established, `FI_ESHUTDOWN` after it has ended.
     #[cold]
     pub fn peer(&self) -> Result<Peer> {
         match self.phase {
@@ -128,12 +128,12 @@ impl Connection {
         }
     }
 
-    /// Whether the confirmation of an acceptance may come at any moment.
+    /// Whether the confirmation of an acceptance is expected.
     pub fn is_settling(&self) -> bool {
         matches!(self.phase, Phase::Accepted { awaited: true, .. })
     }
 
-    /// A request has waited for the confirmation for long enough: no other one does.
+    /// A request has waited long enough for the confirmation: no others wait.
     pub fn stop_settling(&mut self) {
         if let Phase::Accepted { awaited, .. } = &mut self.phase {
             *awaited = false;
@@ -145,7 +145,7 @@ impl Connection {
         matches!(self.phase, Phase::Connecting { .. } | Phase::Accepted { .. })
     }
 
-    /// Whether there is, or may come, a connection.
+    /// Whether a connection exists or may be established.
     pub fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Ended)
     }
@@ -153,14 +153,14 @@ impl Connection {
     /// The address of the other end.
     ///
     /// # Errors
-    /// `FI_ENOTCONN` before the connection is there.
+    /// `FI_ENOTCONN` before the connection is established.
     pub fn peer_name(&self) -> Result<Address> {
         let there = matches!(self.phase, Phase::Connected | Phase::Ended) && self.joined;
         let other = self.called.as_ref().or(self.other.as_ref());
         other.cloned().filter(|_| there).ok_or_else(|| Error::new(Errno::ENOTCONN))
     }
 
-    /// Begins to connect to `to`: the packet to send there.
+    /// Starts to connect to `to`. Returns the packet to send there.
     ///
     /// # Errors
     /// See [`ofi_api::Endpoint::connect`].
@@ -192,7 +192,7 @@ impl Connection {
         Ok(Packet::new(Kind::Request, self.cookie, cut(data)).encode())
     }
 
-    /// Accepts the request that the endpoint was opened with: whom to join, and the packet to send there.
+    /// Accepts the request that the endpoint was opened with. Returns the peer to join, and the packet to send there.
     ///
     /// # Errors
     /// See [`ofi_api::Endpoint::accept`].
@@ -219,7 +219,7 @@ impl Connection {
         Ok((to, Packet::new(Kind::Accept, self.cookie, cut(data)).encode()))
     }
 
-    /// The request cannot be accepted: its sender is refused.
+    /// Rejects a request that cannot be accepted.
     pub fn withdraw(&mut self) {
         self.phase = Phase::Ended;
         if let Some(request) = &self.request {
@@ -227,11 +227,12 @@ impl Connection {
         }
     }
 
-    /// Begins to end the connection: where to say so, and how. `None` if it is over already. A connection that was
-    /// there is reported as over at this end too: programs wait for that, since libfabric's tcp and verbs do so.
+    /// Starts to end the connection. Returns the destination and the packet, or `None` if it has ended already. The end
+    /// of an established connection is reported at this end too: programs wait for that, because libfabric's tcp and
+    /// verbs do so.
     ///
     /// # Errors
-    /// `FI_ENOTCONN` if there is none, nor an attempt at one.
+    /// `FI_ENOTCONN` if there is neither a connection nor an attempt at one.
     pub fn shutdown(&mut self) -> Result<Option<(Address, Vec<u8>)>> {
         match self.phase {
             Phase::Idle => return Err(Error::new(Errno::ENOTCONN)),
@@ -263,7 +264,7 @@ impl Connection {
         Ended::Now
     }
 
-    /// A packet has come.
+    /// Processes a packet.
     pub fn packet(&mut self, from: &Address, bytes: &[u8]) -> (Reaction, Ended) {
         const NOTHING: (Reaction, Ended) = (Reaction::Nothing, Ended::No);
         let Some(packet) = Packet::parse(bytes).filter(|packet| packet.cookie == self.cookie) else {
@@ -272,7 +273,7 @@ impl Connection {
         };
         let of_other = self.other.as_ref() == Some(from);
         match (&self.phase, packet.kind) {
-            // From the accepting endpoint, whose address is new here; the cookie went to the passive one only.
+            // From the accepting endpoint, whose address is new here. Only the passive endpoint was told the cookie.
             (Phase::Connecting { .. }, Kind::Accept) => {
                 self.phase = Phase::Connected;
                 self.connections += 1;
@@ -285,9 +286,9 @@ impl Connection {
                 self.phase = Phase::Connecting { deadline, granted: true };
                 NOTHING
             }
-            // The acceptance was faster.
+            // The acceptance arrived first.
             (Phase::Connected | Phase::Ended, Kind::Granted) if self.called.as_ref() == Some(from) => NOTHING,
-            // From elsewhere if the passive endpoint is closed.
+            // From another endpoint if the passive one is closed.
             (&Phase::Connecting { granted, .. }, Kind::Reject) if of_other || granted => {
                 (Reaction::Nothing, self.fail(Errno::from_raw(packet.errno as i32), packet.data))
             }
@@ -298,9 +299,9 @@ impl Connection {
                 NOTHING
             }
             (Phase::Connected | Phase::Accepted { .. }, Kind::Shutdown) if of_other => {
-                (Reaction::Part, Ended::No) // `gone` follows, when all that was sent before is here
+                (Reaction::Part, Ended::No) // `gone` follows when everything sent before has arrived
             }
-            // Too late: this end has given up, and says so.
+            // Too late: this end has given up, and replies so.
             (Phase::Ended, Kind::Accept) => {
                 let errno = Errno::ECONNREFUSED.get() as u32;
                 let packet = Packet { kind: Kind::Reject, cookie: self.cookie, errno, data: &[] };
@@ -316,13 +317,13 @@ impl Connection {
         }
     }
 
-    /// How many packets were refused.
+    /// The number of rejected packets.
     #[cfg(test)]
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// What it has counted.
+    /// Its counters.
     pub fn statistics(&self) -> Vec<Statistic> {
         let stat = |name, value, help| Statistic { name, value, help };
         vec![
@@ -337,7 +338,7 @@ impl Connection {
         ]
     }
 
-    /// A packet to `to` did not arrive, or `to` is gone.
+    /// A packet to `to` was not delivered, or `to` is gone.
     pub fn lost(&mut self, to: &Address, errno: Errno) -> Ended {
         let granted = matches!(self.phase, Phase::Connecting { granted: true, .. });
         if granted || self.other.as_ref() != Some(to) { Ended::No } else { self.gone(errno) }
@@ -364,7 +365,8 @@ impl Connection {
         }
     }
 
-    /// Gives up what has taken too long. If that ended the attempt, the lanes must part from whom they joined.
+    /// Gives up an attempt that has taken too long. If that ended it, the lanes must part from the peer that they
+    /// joined.
     pub fn tick(&mut self) -> Ended {
         if self.deadline().is_some_and(|deadline| Instant::now() >= deadline) {
             return self.fail(Errno::ETIMEDOUT, &[]);

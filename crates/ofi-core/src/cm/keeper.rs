@@ -1,7 +1,7 @@
-//! Moves connections on while they are being set up, for transports whose peers hear nothing from an application that
-//! does not look ([`crate::transport::Transport::KEEPS`]): one thread of the process, asleep unless something comes.
+//! Drives connections during setup, for transports whose peers hear nothing from an application that does not poll
+//! ([`crate::transport::Transport::KEEPS`]). It is one thread of the process, asleep while nothing arrives.
 //!
-//! Passive endpoints are kept while they listen, endpoints while a connection is coming or going.
+//! Passive endpoints are driven while they listen, endpoints while a connection is being established or ended.
 
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -14,10 +14,10 @@ use crate::eq::Driven;
 use crate::source::Arm;
 use crate::sys::{self, WaitSet};
 
-/// How often the thread looks, if nothing wakes it, for those that need no keeping any more.
+/// How often the thread checks, if nothing wakes it, for endpoints that no longer need it.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Rounds in a row with something to do, after which the thread pauses for [`PAUSE`] before each.
+/// Consecutive rounds with work, after which the thread pauses for [`PAUSE`] before each.
 const BUSY: u32 = 100;
 /// See [`BUSY`].
 const PAUSE: Duration = Duration::from_millis(1);
@@ -37,7 +37,7 @@ struct Keeper {
 /// The keeper of this process. A forked child has none until it needs one.
 static KEEPER: Mutex<Option<Arc<Keeper>>> = Mutex::new(None);
 
-/// Drives `driven` from now on, as long as it says that it is pending.
+/// Drives `driven` from now on, while it reports that it is pending.
 ///
 /// # Errors
 /// `FI_EMFILE`; `FI_EAGAIN` if no thread can be started.
@@ -88,8 +88,8 @@ impl Keeper {
             let mut ready = false;
             for driven in &all {
                 driven.drive_if_pending();
-                // Nobody has to wake it for what others undo: whoever polls moves the connection on, and it looks again
-                // soon.
+                // It need not be woken when others make progress: any poll advances the connection, and the thread
+                // checks again soon.
                 ready |= driven.arm(&self.bell) == Arm::Ready;
                 until = driven.deadline().map_or(until, |deadline| deadline.min(until));
             }
@@ -97,7 +97,7 @@ impl Keeper {
             let none = self.forget();
             busy = if ready { busy + 1 } else { 0 };
             if busy > BUSY {
-                std::thread::sleep(PAUSE); // it waits for the application after all
+                std::thread::sleep(PAUSE); // it waits for the application
             }
             if !ready {
                 sys::wait_readable(&[self.set.fd()], (!none).then_some(until));
@@ -105,14 +105,14 @@ impl Keeper {
         }
     }
 
-    /// Lets go of those that need nobody. Whether none are left.
+    /// Drops those that no longer need it. Returns whether none are left.
     fn forget(&self) -> bool {
         let mut entries = self.entries();
         entries.retain(|entry| {
             let kept = entry.driven.upgrade();
             let keep = kept.as_ref().is_some_and(|driven| driven.is_pending());
             if !keep && let (Some(driven), Some(fd)) = (&kept, entry.fd) {
-                // Once it is closed its number may be another's; then it has left the set by itself.
+                // A closed descriptor's number may be reused; then it has left the set by itself.
                 if driven.wait_fd() == Some(fd) {
                     self.set.remove(fd);
                 }

@@ -1,4 +1,4 @@
-//! Passive endpoints, and the requests that they hand out.
+//! Passive endpoints, and the requests that they report.
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
@@ -17,10 +17,10 @@ use crate::eq::{Driven, EqCore};
 use crate::fork::Born;
 use crate::transport::{Arm, Held, Port, Transport};
 
-/// How soon an answer is tried again that its receiver had no room for.
+/// Time until an answer is sent again for which its receiver had no room.
 const RETRY: Duration = Duration::from_millis(2);
-/// Answers that wait for room; with more, the oldest is dropped: its receiver does not read, and its request ends in
-/// time.
+/// Most answers that wait for room. Beyond that the oldest is dropped: its receiver does not read, and its request
+/// times out.
 const LATE: usize = 1024;
 
 /// [`Transport::open_port`].
@@ -35,13 +35,13 @@ pub struct Request {
     listener: Weak<Listener>,
     answered: AtomicBool,
     born: Born,
-    /// Of the passive endpoint, to refuse with when that is closed.
+    /// The passive endpoint's context, for refusals after it is closed.
     info: Info,
     open_port: OpenPort,
 }
 
 impl Request {
-    /// Who asks.
+    /// The requester.
     pub fn from(&self) -> &Address {
         &self.from
     }
@@ -56,12 +56,12 @@ impl Request {
         self.cookie
     }
 
-    /// What the port keeps with it.
+    /// The port's data of the request.
     pub fn held(&self) -> Option<&Held> {
         self.held.as_ref()
     }
 
-    /// Takes the right to answer. `false` if somebody has.
+    /// Claims the right to answer. Returns `false` if it was claimed before.
     pub fn answer(&self) -> bool {
         if self.answered.swap(true, Ordering::AcqRel) {
             return false;
@@ -72,8 +72,8 @@ impl Request {
         true
     }
 
-    /// Tells whoever asks that the answer may come from elsewhere, so that the end of the passive endpoint is not taken
-    /// for a refusal.
+    /// Tells the requester that the answer may come from another endpoint, so that it does not take the end of the
+    /// passive endpoint for a refusal.
     pub fn grant(&self) {
         if let Some(listener) = self.listener.upgrade()
             && listener.born.is_here()
@@ -90,13 +90,13 @@ impl Request {
         }
     }
 
-    /// Refuses it for a passive endpoint that is closed, which has told whoever asks that the answer may come from
-    /// elsewhere.
+    /// Refuses it for a closed passive endpoint, which has told the requester that the answer may come from another
+    /// endpoint.
     fn refuse_from_elsewhere(&self) {
         let sent = (self.open_port)(&self.info, None)
             .and_then(|port| port.send(&self.from, &refusal(self.cookie, &[]).encode()));
         if let Err(error) = sent {
-            // Its time for connecting ends the attempt.
+            // The requester's connect timeout ends the attempt.
             tracing::debug!(target: "ofi::core::eq", %error, to = %self.from, "a refusal was not sent");
         }
     }
@@ -115,7 +115,7 @@ fn refusal(cookie: u64, data: &[u8]) -> Packet<'_> {
     Packet { kind: Kind::Reject, cookie, errno: Errno::ECONNREFUSED.get() as u32, data: cut(data) }
 }
 
-/// What changes of a passive endpoint.
+/// The mutable state of a passive endpoint.
 struct State {
     name: Option<Address>,
     eq: Option<Arc<EqCore>>,
@@ -126,14 +126,14 @@ struct State {
     requests: Vec<Weak<Request>>,
 }
 
-/// What the event queue and the requests hold of a passive endpoint.
+/// The part of a passive endpoint that the event queue and the requests share.
 struct Listener {
     born: Born,
     fid: Fid,
     info: Info,
     state: Mutex<State>,
-    /// Held while the port is used beyond the state's lock: once it is free after the port left the state, nobody has
-    /// the port. Taken before the state's.
+    /// Held while the port is used outside the state's lock: once it is free after the port has left the state, nobody
+    /// uses the port. Locked before the state.
     driving: Mutex<()>,
     open_port: OpenPort,
     unanswered: AtomicUsize,
@@ -168,7 +168,7 @@ impl Listener {
         true
     }
 
-    /// Takes one packet in. What has to be reported is reported without the lock.
+    /// Processes one packet. Events are reported without the lock.
     fn take(self: &Arc<Self>, from: Address, bytes: &[u8]) {
         let Some(Packet { kind: Kind::Request, cookie, data, .. }) = Packet::parse(bytes) else { return };
         let (eq, port) = {
@@ -176,7 +176,7 @@ impl Listener {
             let port = state.port.as_ref();
             (state.eq.clone(), port.map(|port| (port.address_towards(&from), port.held(cookie))))
         };
-        let Some((eq, (name, held))) = eq.zip(port) else { return }; // does not listen any more
+        let Some((eq, (name, held))) = eq.zip(port) else { return }; // no longer listens
         let before = self.unanswered.fetch_add(1, Ordering::AcqRel);
         if before >= self.backlog.load(Ordering::Relaxed) {
             self.unanswered.fetch_sub(1, Ordering::AcqRel);
@@ -209,7 +209,7 @@ impl Listener {
 }
 
 impl State {
-    /// Sends what waits, as far as there is room.
+    /// Sends waiting answers while there is room.
     fn flush(&mut self) {
         let Some(port) = &self.port else { return self.late.clear() };
         let mut rest = VecDeque::new();
@@ -223,7 +223,7 @@ impl State {
     }
 }
 
-/// The part of a listener that its event queue drives: it knows itself, to put into requests.
+/// The part of a listener that its event queue drives. It has a reference to itself, for requests.
 struct Pump(Arc<Listener>);
 
 impl Driven for Pump {
@@ -246,7 +246,7 @@ impl Driven for Pump {
     }
 
     fn arm(&self, _: &Bell) -> Arm {
-        Arm::Armed // the descriptor is readable as long as packets wait
+        Arm::Armed // the descriptor is readable while packets wait
     }
 
     fn wait_fd(&self) -> Option<RawFd> {
@@ -262,7 +262,7 @@ impl Driven for Pump {
     }
 }
 
-/// What the application holds. Dropping it stops the listening; requests that it handed out can still be accepted.
+/// The application's handle. Dropping it stops listening; requests that it reported can still be accepted.
 struct Passive<T: Transport> {
     pump: Arc<dyn Driven>,
     listener: Arc<Listener>,
@@ -339,7 +339,7 @@ impl<T: Transport> PassiveEndpoint for Passive<T> {
     fn name(&self) -> Result<Address> {
         self.listener.born.check()?;
         let state = self.listener.state();
-        // An address whose port is still to be chosen leads nowhere.
+        // An address without a chosen port is of no use.
         let leads = |name: &Address| name.to_socket_addr().is_none_or(|socket| socket.port() != 0);
         let given = || state.name.clone().filter(leads);
         let chosen = state.port.as_ref().map(|port| port.address().clone()).or_else(given);
@@ -427,7 +427,7 @@ impl<T: Transport> Drop for Passive<T> {
             eq.forget(self.listener.fid); // which refuses requests that nobody read
         }
         // The others may still be accepted, by endpoints that need no passive one. Dropped without the state's lock,
-        // which a refusal takes.
+        // because a refusal takes it.
         let requests = std::mem::take(&mut self.listener.state().requests);
         let handed: Vec<_> = requests.iter().filter_map(Weak::upgrade).collect();
         for request in handed.iter().filter(|request| !request.answered.load(Ordering::Acquire)) {
@@ -439,7 +439,7 @@ impl<T: Transport> Drop for Passive<T> {
             state.flush();
             state.port.take()
         };
-        // Others that drive find no port from here on, and none has it: its name is free when this returns.
+        // From here on other drivers find no port, and none uses it: its name is free when this returns.
         drop(driving);
         drop(port);
     }

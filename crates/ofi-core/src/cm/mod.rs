@@ -1,5 +1,5 @@
-//! Connection management (`FI_EP_MSG`), for every transport: the transport moves small packets between endpoints and
-//! passive endpoints, and pairs two endpoints; which packet means what is decided here.
+//! Connection management (`FI_EP_MSG`) for every transport. The transport carries small packets between endpoints and
+//! passive endpoints, and pairs two endpoints; this module defines the packets and their handling.
 //!
 //! ```text
 //! connecting endpoint                passive endpoint            accepting endpoint
@@ -12,8 +12,8 @@
 //!   either end   ── Shutdown ──▶ the other: what was sent before, then FI_SHUTDOWN
 //! ```
 //!
-//! A cookie of 64 random bits, chosen by the connecting endpoint, is in every packet of one connection: packets of an
-//! earlier one, or of somebody who guesses, are dropped.
+//! A cookie of 64 random bits, chosen by the connecting endpoint, is in every packet of one connection. Packets of an
+//! earlier connection, or with a guessed cookie, are dropped.
 
 mod connection;
 pub mod keeper;
@@ -29,7 +29,7 @@ use crate::transport::DATA_SIZE;
 pub use connection::{Connection, Ended};
 pub use listener::{Request, open_passive};
 
-/// As much of `data` as travels (fi_cm(3): the rest is cut off silently).
+/// The part of `data` that is sent (fi_cm(3): the rest is silently truncated).
 fn cut(data: &[u8]) -> &[u8] {
     &data[..data.len().min(DATA_SIZE)]
 }

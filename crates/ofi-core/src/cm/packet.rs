@@ -1,4 +1,4 @@
-//! Connection packets: 24 bytes of header, then what the application gave along. All numbers are little-endian.
+//! Connection packets: 24 bytes of header, then the application's data. All numbers are little-endian.
 //!
 //! | bytes | what |
 //! |---|---|
@@ -13,20 +13,20 @@ use super::DATA_SIZE;
 const MAGIC: u64 = u64::from_le_bytes(*b"ofi-cm\x01\0");
 const HEADER: usize = 24;
 
-/// What a packet says.
+/// The kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A connection is wanted.
+    /// Requests a connection.
     Request,
-    /// It is granted, by the sender of this.
+    /// The sender accepts the request.
     Accept,
-    /// The grant has arrived.
+    /// Confirms that the acceptance has arrived.
     Confirm,
-    /// It is refused.
+    /// Refuses the request.
     Reject,
     /// The sender has ended the connection.
     Shutdown,
-    /// An endpoint accepts, and its [`Kind::Accept`] comes from elsewhere: the sender may go.
+    /// An endpoint accepts, and its [`Kind::Accept`] comes from that endpoint: the sender may close.
     Granted,
 }
 
@@ -40,7 +40,7 @@ pub struct Packet<'a> {
     pub kind: Kind,
     /// Of which connection.
     pub cookie: u64,
-    /// Why, of a rejection: a positive error number; 0 for other kinds.
+    /// The reason of a rejection, a positive error number; 0 for other kinds.
     pub errno: u32,
     /// What the application gave along.
     pub data: &'a [u8],

@@ -116,7 +116,7 @@ fn a_refusal_comes_from_elsewhere_once_that_was_granted() {
 }
 
 proptest! {
-    /// Whatever comes, in whatever order: one outcome at most, at most one end, and no way back.
+    /// For any packets in any order: at most one outcome, at most one end, and no return to an earlier state.
     #[test]
     fn packets_of_any_kind_and_origin_end_a_connection_once(
         steps in prop::collection::vec((0u16..8, 0usize..3, any::<bool>()), 0..20)

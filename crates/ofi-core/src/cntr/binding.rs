@@ -1,4 +1,4 @@
-//! Which counters an endpoint adds to, by kind of operation.
+//! The counters of an endpoint, by kind of operation.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ pub enum Kind {
     Send = 0,
     /// Messages received.
     Receive = 1,
-    /// Reads and fetches that start here.
+    /// Reads and fetches of this end.
     Read = 2,
-    /// Writes and updates that start here.
+    /// Writes and updates of this end.
     Write = 3,
     /// Reads and fetches of peers.
     RemoteRead = 4,
@@ -60,7 +60,7 @@ impl Counters {
         .union(BindFlags::REMOTE_READ)
         .union(BindFlags::REMOTE_WRITE);
 
-    /// Has `counter` count the kinds of `flags`.
+    /// Makes `counter` count the kinds of `flags`.
     ///
     /// # Errors
     /// `FI_EBUSY` if one of them has a counter.

@@ -1,12 +1,11 @@
-//! Counters. A counter is two numbers; endpoints add to them where their operations end (`endpoint/outboxes.rs`),
-//! regions where a peer's access has been executed.
+//! Counters. A counter is two numbers. Endpoints add to them when their operations end (`endpoint/outboxes.rs`),
+//! regions when a peer's access has been executed.
 //!
 //! Invariants:
-//! I1. Whoever raises a number looks afterwards whether somebody sleeps for it (the bell). Whoever is going to sleep
-//!     arms the bell first, and looks at the numbers afterwards. All four accesses are `SeqCst`, so one of the two sees
-//!     the other.
-//! I2. Nothing here is called with the lock of `polled` held but the sources themselves; an endpoint never takes that
-//!     lock while it holds its own.
+//! I1. A thread that raises a number checks the bell afterwards for sleepers. A thread that goes to sleep arms the bell
+//!     first, and checks the numbers afterwards. All four accesses are `SeqCst`, so one of the two sees the other.
+//! I2. While the lock of `polled` is held, only the sources are called. An endpoint never takes that lock while it
+//!     holds its own.
 
 mod binding;
 pub mod trigger;
@@ -40,20 +39,20 @@ pub struct Cntr {
     /// What the application saw last, for [`Counter::trywait`].
     seen: AtomicU64,
     seen_errors: AtomicU64,
-    /// What the last poll of a poll set saw, moved along by what the application does itself.
+    /// The values at the last poll of a poll set, adjusted by the application's own changes.
     told: AtomicU64,
     told_errors: AtomicU64,
     polled: Lock<Polled>,
-    /// What waits for it, and where that goes when it is due.
+    /// Requests that wait for it, and their destination when they are due.
     pub(crate) line: Line,
     works: Arc<Works>,
     waiting: Option<WaitObject>,
 }
 
-/// What a read uses, under one lock.
+/// The state that a read uses, under one lock.
 #[derive(Default)]
 struct Polled {
-    /// What to move on when the counter is read.
+    /// The sources to drive when the counter is read.
     sources: Vec<Arc<dyn Source>>,
     patience: Patience,
 }
@@ -93,17 +92,17 @@ impl Cntr {
         self.domain
     }
 
-    /// Takes the core's counter out of an application's handle.
+    /// The core's counter behind an application's handle.
     ///
     /// # Errors
-    /// `FI_EINVAL` for one of another library's making, `FI_EDOMAIN` for one of another domain.
+    /// `FI_EINVAL` for a counter of another library, `FI_EDOMAIN` for one of another domain.
     pub fn of(counter: &Arc<dyn Counter>, domain: DomainId) -> Result<Arc<Self>> {
         Self::borrow(counter, domain)?;
         let any: Arc<dyn std::any::Any + Send + Sync> = Arc::clone(counter) as _;
         any.downcast::<Self>().map_err(|_| not_ours(Errno::EINVAL))
     }
 
-    /// As [`Cntr::of`], without a share in it.
+    /// As [`Cntr::of`], by reference.
     ///
     /// # Errors
     /// As there.
@@ -147,14 +146,14 @@ impl Cntr {
         }
     }
 
-    /// Whether something waits for it and is due.
+    /// Whether a waiting request is due.
     #[inline]
     pub(crate) fn has_due(&self) -> bool {
         let (value, errors) = self.values();
         self.line.concerns(value.saturating_add(errors))
     }
 
-    /// Starts what waits for it and is due. To be called without a lock.
+    /// Starts due requests. Call it without a lock.
     #[inline]
     pub(crate) fn start_due(&self) {
         if self.has_due() {
@@ -184,8 +183,8 @@ impl Cntr {
         self.changed();
     }
 
-    /// Moves `source` on whenever the counter is read or waited on, until [`Cntr::remove_source`]: call that before it
-    /// goes away.
+    /// Drives `source` whenever the counter is read or waited on, until [`Cntr::remove_source`]. Call that before the
+    /// source is dropped.
     ///
     /// # Errors
     /// What adding its descriptor to the wait set answers.
@@ -222,10 +221,10 @@ impl Cntr {
         });
     }
 
-    /// Moves everything on that counts here.
+    /// Drives all sources.
     pub(crate) fn drive(&self) {
         if !self.born.is_here() {
-            return; // a number is all that is left of it
+            return; // nothing but its number is left
         }
         for source in &self.polled.lock().sources {
             source.attend();
@@ -238,8 +237,8 @@ impl Cntr {
         (self.value.load(Ordering::SeqCst), self.errors.load(Ordering::SeqCst))
     }
 
-    /// Arms everything that may change the counter: `Ok` if the caller may block until the descriptors are readable,
-    /// and the numbers were `values` after that.
+    /// Arms everything that may change the counter. `Ok` if the numbers were still `values` afterwards: then the caller
+    /// may block until the descriptors are readable.
     fn arm(&self, waiting: &WaitObject, values: (u64, u64)) -> bool {
         waiting.bell.arm();
         let bell = Some(&waiting.bell);
@@ -251,7 +250,7 @@ impl Cntr {
         (self.seen.load(Ordering::Relaxed), self.seen_errors.load(Ordering::Relaxed))
     }
 
-    /// Whether the numbers are others than at the last call, changes by the application left out. Drives progress.
+    /// Whether the numbers have changed since the last call, other than by the application. Drives progress.
     pub(crate) fn take_change(&self) -> bool {
         self.drive();
         let (value, errors) = self.values();
@@ -344,7 +343,7 @@ impl Counter for Cntr {
             self.drive();
             let values = self.values();
             self.set_seen(values);
-            // The failure first: the value may have been reached before the call.
+            // Check for a failure first: the value may have been reached before the call.
             if values.1 != errors {
                 return Err(Error::AVAIL);
             }
@@ -432,7 +431,7 @@ mod tests {
         assert_eq!(counter.wait_fd(), None);
     }
 
-    /// Two threads take turns, each asleep until the other has counted; a lost wake-up would run into the time-out.
+    /// Two threads take turns, each asleep until the other has counted. A lost wake-up would cause a timeout.
     #[test]
     fn no_wake_up_is_lost() {
         const ROUNDS: u64 = 2_000;

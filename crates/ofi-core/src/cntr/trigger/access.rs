@@ -1,4 +1,5 @@
-//! A triggered remote access of one piece, as most are: what was checked when it was given, kept as it will be posted.
+//! A triggered remote access of one piece, the common case: checked when it was submitted, and stored in the form in
+//! which it will be posted.
 
 use ofi_api::{Call, CompletionFlags, Context, DeferredOp, FiAddr, Lent, OpFlags, Piece, RemotePiece, RmaOp};
 
@@ -9,14 +10,15 @@ pub struct Access {
     peer: FiAddr,
     context: Context,
     data: u64,
-    /// As they were found to be, with the endpoint's defaults.
+    /// The checked flags, with the endpoint's defaults.
     flags: OpFlags,
     signal: bool,
     write: bool,
 }
 
 impl Access {
-    /// A copy of `op`, if it is such an access. Not of an injected one, whose memory is the caller's again at once.
+    /// A copy of `op`, if it is such an access. Injected ones are excluded, because the caller may reuse their memory
+    /// at once.
     #[inline]
     pub fn of(op: &DeferredOp<'_>, flags: OpFlags, signal: bool) -> Option<Self> {
         let (op, write) = match op {
@@ -42,7 +44,7 @@ impl Access {
         CompletionFlags::RMA | if self.write { CompletionFlags::WRITE } else { CompletionFlags::READ }
     }
 
-    /// The operation, whether it writes, and what it was found to be: flags, whether a completion tells of its end,
+    /// The operation, whether it writes, and the results of its checks: flags, whether its completion is reported,
     /// length.
     #[inline]
     pub fn with<R>(&self, post: impl FnOnce(&RmaOp<'_>, bool, (OpFlags, bool, usize)) -> R) -> R {

@@ -1,4 +1,4 @@
-//! What waits for one counter, in the order of the thresholds.
+//! The requests that wait for one counter, ordered by threshold.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use crate::lock::Lock;
 pub struct Line {
     first: AtomicU64,
     items: Lock<VecDeque<Item>>,
-    /// The domain knows that something may wait here.
+    /// The domain knows that requests may wait here.
     pub enlisted: AtomicBool,
 }
 
@@ -24,7 +24,7 @@ impl Line {
         }
     }
 
-    /// Whether something may be due at a counter whose numbers add up to `sum`.
+    /// Whether a request may be due at a counter whose numbers add up to `sum`.
     #[inline]
     pub fn concerns(&self, sum: u64) -> bool {
         let first = self.first.load(Ordering::SeqCst);
@@ -37,15 +37,15 @@ impl Line {
         self.first.load(Ordering::SeqCst) == u64::MAX
     }
 
-    /// What is stored late by `order` costs a look in vain when requests have gone, and more when one was added.
+    /// If the store is delayed by `order`, a removal costs a useless check; an addition could be missed.
     #[inline]
     fn set_first(&self, items: &VecDeque<Item>, order: Ordering) {
-        // A threshold of `u64::MAX` looks like none, and is looked at with the others: see `take_first`.
+        // A threshold of `u64::MAX` looks like none, and is checked with the others; see `take_first`.
         let first = items.front().map_or(u64::MAX, |item| item.threshold.min(u64::MAX - 1));
         self.first.store(first, order);
     }
 
-    /// Adds a request behind those of the same threshold. `false` if `limit` wait already.
+    /// Adds a request after those of the same threshold. Returns `false` if `limit` requests wait already.
     #[inline]
     pub fn add(&self, item: Item, limit: usize) -> bool {
         let mut items = self.items.lock();
@@ -62,7 +62,7 @@ impl Line {
         true
     }
 
-    /// Takes out the first that is due at these numbers.
+    /// Removes the first request that is due at these numbers.
     #[inline]
     pub fn take_first(&self, value: u64, errors: u64) -> Option<Item> {
         let mut items = self.items.lock();
@@ -75,7 +75,7 @@ impl Line {
         item
     }
 
-    /// The first of those behind one that does not count failures, and waits on.
+    /// The first one after a request that does not count failures and still waits.
     #[cold]
     fn take_behind(&self, value: u64, errors: u64) -> Option<Item> {
         let mut items = self.items.lock();
@@ -87,7 +87,7 @@ impl Line {
         item
     }
 
-    /// Takes out what is due at these numbers, in order, into `due`.
+    /// Moves requests that are due at these numbers to `due`, in order.
     pub fn take_due(&self, value: u64, errors: u64, due: &mut VecDeque<Item>) {
         due.extend(std::iter::from_fn(|| self.take_first(value, errors)));
     }
@@ -101,7 +101,7 @@ impl Line {
     }
 }
 
-/// Takes out of `items` what `wanted` names, and keeps the order of both.
+/// Removes from `items` those that `wanted` selects, and keeps the order of both.
 pub fn take(items: &mut VecDeque<Item>, mut wanted: impl FnMut(&Item) -> bool) -> Vec<Item> {
     let mut gone = Vec::new();
     for _ in 0..items.len() {
@@ -148,7 +148,8 @@ mod tests {
     }
 
     proptest! {
-        /// Beside a list that is sorted anew each time: what is due comes out by threshold, then by the order of calls.
+        /// Compared with a list that is sorted each time: due requests come out by threshold, then in the order of
+        /// calls.
         #[test]
         fn a_line_is_a_stable_sort(steps in prop::collection::vec(step(), 0..60)) {
             let line = Line::empty();

@@ -1,18 +1,18 @@
-//! Triggered operations and deferred work: what waits for a counter, and how it starts.
+//! Triggered operations and deferred work: requests that wait for a counter, and how they start.
 //!
-//! A request waits in its counter ([`Line`]). An application that raises the counter over the first threshold starts
-//! what is due. An endpoint that does so moves it to the domain's [`Works`] and flags it: its lock is held, so nothing
-//! starts there. The flag is looked at where no lock is held: after a poll, after a post, and when the application
-//! changes a counter.
+//! A request waits in its counter ([`Line`]). An application that raises the counter to the first threshold starts the
+//! due requests. An endpoint that does so moves them to the domain's [`Works`] and sets a flag, because it holds its
+//! lock and cannot start anything. The flag is checked where no lock is held: after a poll, after a post, and when the
+//! application changes a counter.
 //!
 //! Invariants:
-//! I1. `Line::first` is the lowest threshold that waits, `u64::MAX` for none. Whoever adds a request stores it first
-//!     and then looks at the counter; whoever raises the counter then looks at it. Both in `SeqCst` order: one sees the
-//!     other.
-//! I2. One thread at a time starts requests (`running`), in the order in which they became due; those of one endpoint
-//!     keep that order also when it says `FI_EAGAIN`, and hold up no other endpoint.
-//! I3. What waits keeps no counter alive. It shares its endpoint, which takes its triggered operations back when it
-//!     closes ([`Works::forget`]); deferred work does not, and fails when it is due.
+//! I1. `Line::first` is the lowest waiting threshold, `u64::MAX` for none. A thread that adds a request stores it first
+//!     and then checks the counter; a thread that raises the counter then checks it. Both use `SeqCst` order, so one
+//!     sees the other.
+//! I2. One thread at a time starts requests (`running`), in the order in which they became due. Those of one endpoint
+//!     keep that order also when it returns `FI_EAGAIN`, and do not delay other endpoints.
+//! I3. A waiting request does not keep its counter alive. A triggered operation shares its endpoint, which takes it
+//!     back when it closes ([`Works::forget`]). Deferred work does not share its endpoint, and fails when it is due.
 
 mod access;
 mod line;
@@ -30,7 +30,7 @@ use ofi_api::{CompletionFlags, Context, DeferredOp, Errno, Error, Result, Unexpe
 
 use crate::cntr::Cntr;
 
-/// What counts the end of an operation, instead of its endpoint.
+/// The counter of an operation's end, in place of its endpoint's.
 pub type Completion = Option<Weak<Cntr>>;
 
 /// An endpoint, as requests see it.
@@ -47,19 +47,19 @@ pub trait Target: Send + Sync {
     /// Those of the call.
     fn access(&self, access: &Access) -> Result<()>;
 
-    /// Posts deferred work, whose end `completion` counts.
+    /// Posts deferred work; `completion` counts its end.
     ///
     /// # Errors
     /// Those of the call.
     fn post_work(&self, op: &DeferredOp<'_>, completion: Option<Arc<Cntr>>) -> Result<()>;
 
-    /// An operation that had been taken could not be posted, or was cancelled.
+    /// An accepted operation could not be posted, or was cancelled.
     fn lost(&self, context: Context, flags: CompletionFlags, error: Errno);
 }
 
 /// What a request does.
 pub enum Deed {
-    /// A triggered remote access as most are.
+    /// A common triggered remote access.
     Access(Arc<dyn Target>, Access),
     /// Another triggered operation.
     Triggered(Arc<dyn Target>, Box<Owned>),
@@ -69,12 +69,13 @@ pub enum Deed {
     Set(Weak<Cntr>, u64),
     /// Adds to a counter.
     Add(Weak<Cntr>, u64),
-    /// Tells the application of an unexpected message: no request of its own, but it too waits until no lock is held.
+    /// Reports an unexpected message to the application. This is not a request of the application, but it too waits
+    /// until no lock is held.
     Tell(Watcher, UnexpectedEvent),
 }
 
 impl Deed {
-    /// For a triggered operation: whose it is, and what its completion says.
+    /// For a triggered operation: its owner, and the content of its completion.
     fn triggered(&self) -> Option<(&Arc<dyn Target>, Context, CompletionFlags)> {
         match self {
             Self::Access(target, access) => Some((target, access.context(), access.flags())),
@@ -113,7 +114,7 @@ impl Item {
         }
     }
 
-    /// Does it. `false` if the endpoint has no room.
+    /// Executes it. Returns `false` if the endpoint has no room.
     #[inline]
     fn start(&self) -> bool {
         let posted = match &self.deed {
@@ -155,7 +156,7 @@ impl Item {
     }
 }
 
-/// Posts deferred work. `FI_EAGAIN` if the endpoint has no room; what else went wrong is counted or told.
+/// Posts deferred work. `FI_EAGAIN` if the endpoint has no room; other errors are counted or reported.
 #[cold]
 fn work(target: &Weak<dyn Target>, op: &Owned, completion: Option<&Weak<Cntr>>) -> Result<()> {
     let counter = completion.and_then(Weak::upgrade);
@@ -167,7 +168,7 @@ fn work(target: &Weak<dyn Target>, op: &Owned, completion: Option<&Weak<Cntr>>) 
     match (posted, counter, target) {
         (Err(error), ..) if error.is_again() => return Err(error),
         (Err(_), Some(counter), _) => counter.count_error(),
-        // Nobody else would ever hear of it.
+        // Nothing else would report it.
         (Err(error), None, Some(target)) => target.lost(op.context(), op.flags(), error.errno()),
         (Ok(()), ..) | (Err(_), None, None) => {}
     }

@@ -1,4 +1,5 @@
-//! An operation that outlives the call that gave it: its own copy of everything but the memory that it is about.
+//! An operation that outlives the call that submitted it: its own copy of everything except the memory that it
+//! transfers.
 
 use ofi_api::{
     AtomicKind, AtomicOp, CompletionFlags, Context, Datatype, DeferredOp, FiAddr, FiOp, Lent, OpFlags, Piece,
@@ -7,7 +8,7 @@ use ofi_api::{
 
 use ofi_api::Call;
 
-/// A slice of which one element is the usual number, kept without an allocation.
+/// A slice, usually of one element, which needs no allocation.
 enum Few<T> {
     One([T; 1]),
     Many(Box<[T]>),
@@ -42,7 +43,7 @@ enum Kind {
     Atomic,
 }
 
-/// What atomics have besides.
+/// The additional parts of atomics.
 struct Arithmetic {
     kind: AtomicKind,
     op: FiOp,
@@ -64,7 +65,7 @@ pub struct Owned {
     tag: u64,
     flags: OpFlags,
     atomic: Option<Box<Arithmetic>>,
-    /// A copy of the payload, of which `pieces` speaks.
+    /// A copy of the payload, to which `pieces` points.
     _kept: Option<Box<[u8]>>,
 }
 
@@ -135,7 +136,7 @@ impl Owned {
         }
     }
 
-    /// The operation, as it was given.
+    /// The operation as submitted.
     #[inline]
     pub fn with<R>(&self, post: impl FnOnce(&DeferredOp<'_>) -> R) -> R {
         // SAFETY: the promise made for the operation that this is a copy of; of the library's own copy it holds anyway.

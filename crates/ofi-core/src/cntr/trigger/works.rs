@@ -1,4 +1,4 @@
-//! A domain's requests that are due, and where the others wait.
+//! A domain's due requests, and the counters where others wait.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use crate::cntr::Cntr;
 use crate::domain_id::DomainId;
 use crate::lock::Lock;
 
-/// Requests that may wait for one counter; more answer `FI_EAGAIN`.
+/// Most requests that wait for one counter; beyond that calls return `FI_EAGAIN`.
 const LIMIT: usize = 1 << 16;
 
 /// See the module.
@@ -22,7 +22,7 @@ pub struct Works {
     errand: Errand,
     next: AtomicU64,
     ready: Lock<VecDeque<Item>>,
-    /// Counters that something may wait for.
+    /// Counters for which requests may wait.
     counters: Mutex<Vec<Weak<Cntr>>>,
 }
 
@@ -37,13 +37,13 @@ impl Works {
         }
     }
 
-    /// Whether something waits only for being started.
+    /// Whether due requests wait to be started.
     #[inline]
     pub fn is_due(&self) -> bool {
         self.errand.is_due()
     }
 
-    /// Starts what is due. To be called without a lock.
+    /// Starts due requests. Call it without a lock.
     #[inline]
     pub fn run_if_due(&self) {
         if self.is_due() {
@@ -60,7 +60,7 @@ impl Works {
         counter.line.take_due(value, errors, &mut ready);
     }
 
-    /// A watcher to be called under a lock, for `watcher`, which is called when no lock is held.
+    /// A watcher that may be called under a lock; it calls `watcher` when no lock is held.
     pub fn telling(self: &Arc<Self>, watcher: Watcher) -> Watcher {
         let works = Arc::clone(self);
         Arc::new(move |event| {
@@ -70,10 +70,10 @@ impl Works {
         })
     }
 
-    /// Starts what is due at `counter`. To be called without a lock.
+    /// Starts the requests that are due at `counter`. Call it without a lock.
     ///
-    /// Straight from its line, unless others are before it. Whoever takes requests out of the line meanwhile has
-    /// announced it first; what is taken after that belongs behind those.
+    /// Directly from its line, unless others come first. A thread that takes requests out of the line meanwhile has
+    /// announced this first; requests taken later belong after those.
     #[inline]
     pub fn start(&self, counter: &Cntr) {
         if self.is_due() || !self.errand.take() {
@@ -105,7 +105,7 @@ impl Works {
     fn run(&self) {
         loop {
             if !self.errand.begin() {
-                return; // the running thread looks again
+                return; // the running thread checks again
             }
             let mut left = VecDeque::new();
             let mut full: Vec<*const ()> = Vec::new();
@@ -126,7 +126,7 @@ impl Works {
                 self.errand.announce();
             }
             if !self.errand.end() || stuck {
-                return; // what is stuck is tried again at the next poll
+                return; // blocked requests are tried again at the next poll
             }
         }
     }
@@ -156,7 +156,7 @@ impl Works {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The counter of a triggered operation that has to wait; `None` has the caller post it at once.
+    /// The counter of a triggered operation that must wait. `None` if the caller must post it at once.
     ///
     /// # Errors
     /// Those of [`Cntr::of`].
@@ -167,7 +167,7 @@ impl Works {
         Ok((!due).then_some(counter))
     }
 
-    /// Takes a triggered operation that has to wait.
+    /// Adds a triggered operation that must wait.
     ///
     /// # Errors
     /// `FI_EAGAIN` if too many wait.
@@ -188,7 +188,7 @@ impl Works {
         Ok(())
     }
 
-    /// Takes a request of the deferred work queue.
+    /// Adds a request of the deferred work queue.
     ///
     /// # Errors
     /// `FI_EAGAIN` if too many wait; those of [`Cntr::of`].
@@ -199,7 +199,7 @@ impl Works {
         Ok(WorkId(id))
     }
 
-    /// Takes requests back that have not started: those that wait, and those that found no room.
+    /// Takes back requests that have not started: those that wait, and those for which there was no room.
     fn withdraw(&self, counter: Option<&Cntr>, mut wanted: impl FnMut(&Item) -> bool) -> Vec<Item> {
         let mut gone = Vec::new();
         for known in self.counters() {
@@ -216,7 +216,7 @@ impl Works {
     /// `FI_CANCEL_WORK`.
     ///
     /// # Errors
-    /// `FI_ENOENT` if it has started, or never was.
+    /// `FI_ENOENT` if it has started or never existed.
     pub fn cancel(&self, id: WorkId) -> Result<()> {
         if self.withdraw(None, |item| item.id == id.0 && id.0 != 0).is_empty() {
             return Err(Error::wanted(
@@ -230,18 +230,18 @@ impl Works {
         Ok(())
     }
 
-    /// `FI_FLUSH_WORK`: all deferred work, or that of one counter. How much there was.
+    /// `FI_FLUSH_WORK`: cancels all deferred work, or that of one counter. Returns how much there was.
     pub fn flush(&self, counter: Option<&Cntr>) -> usize {
         self.withdraw(counter, |item| item.deed.triggered().is_none() && !matches!(item.deed, Deed::Tell(..)))
             .len()
     }
 
-    /// Forgets the triggered operations of an endpoint that closes. Its deferred work is told of that when it is due.
+    /// Drops the triggered operations of a closing endpoint. Its deferred work learns of that when it is due.
     pub fn forget(&self, target: *const ()) {
         drop(self.withdraw(None, |item| item.deed.triggered().is_some_and(|(its, ..)| is(its, target))));
     }
 
-    /// `fi_cancel` of a triggered operation. Whether one was taken back.
+    /// `fi_cancel` of a triggered operation. Returns whether one was taken back.
     pub fn cancel_triggered(&self, target: *const (), context: Context) -> bool {
         let mut found = false;
         let mut is_it = |item: &Item| {
@@ -265,7 +265,7 @@ fn is(target: &Arc<dyn Target>, endpoint: *const ()) -> bool {
     std::ptr::eq(Arc::as_ptr(target).cast::<()>(), endpoint)
 }
 
-/// What a work request does, checked as far as that is possible before it starts. `target` takes the core out of an
+/// The action of a work request, checked as far as possible before it starts. `target` returns the core of an
 /// application's endpoint.
 ///
 /// # Errors
