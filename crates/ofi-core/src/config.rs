@@ -1,8 +1,8 @@
 //! The settings that come from the environment: every `FI_*` variable that this stack reads.
 //!
-//! A setting is a static: it knows its variable, type, default, limits and help, so that the code that uses
-//! it and the list that `fi_info -e` prints cannot disagree. A crate declares its settings, puts them in one
-//! array and hands that to [`register`]; nothing registers itself.
+//! A setting is a static: it knows its variable, type, default, limits and help, so the code that uses it and the list
+//! that `fi_info -e` prints cannot disagree. A crate declares its settings, puts them in one array and passes that to
+//! [`register`]; nothing registers itself.
 //!
 //! ```
 //! use ofi_core::config::{AnySetting, Setting, register};
@@ -20,10 +20,10 @@
 //!
 //! Invariants:
 //! I1. The variable of a setting is `FI_<NAME>` for provider `core` and `FI_<PROVIDER>_<NAME>` otherwise.
-//! I2. [`Setting::get`] answers a value within the setting's limits, whatever the environment holds: a value
-//!     that cannot be used is logged, and the default is taken. Where the default protects less than what may have
-//!     been meant, [`Setting::checked`] is used: it answers an error instead.
-//! I3. Nothing is cached: the registry knows the settings, and the environment is read when somebody asks.
+//! I2. [`Setting::get`] returns a value within the setting's limits, whatever the environment contains: an unusable
+//!     value is logged, and the default is used. Where the default protects less than the intended value may,
+//!     [`Setting::checked`] returns an error instead.
+//! I3. Nothing is cached: the registry lists the settings, and the environment is read on each call.
 
 use std::ffi::OsStr;
 
@@ -91,11 +91,11 @@ impl<T: Value> Setting<T> {
         })
     }
 
-    /// As [`Setting::get`], but a value that cannot be used is an error: for settings whose default protects less than
-    /// what somebody may have meant.
+    /// As [`Setting::get`], but an unusable value is an error: for settings whose default protects less than the
+    /// intended value may.
     ///
     /// # Errors
-    /// What the variable holds, and why that cannot be used.
+    /// The variable's value, and why it is unusable.
     pub fn checked(&self) -> Result<T::Read, Problem> {
         self.checked_as(std::env::var_os(self.env()).as_deref())
     }
@@ -108,7 +108,7 @@ impl<T: Value> Setting<T> {
         Ok(self.read(raw).map_err(problem)?.unwrap_or_else(|| self.default.read()))
     }
 
-    /// What `raw` means: nothing for a variable that is not set, or the reason why it cannot be used.
+    /// Parses `raw`: `None` for an unset variable, an error with the reason if it is unusable.
     fn read(&self, raw: Option<&OsStr>) -> Result<Option<T::Read>, String> {
         let Some(raw) = raw else { return Ok(None) };
         let text = raw.to_str().ok_or("it is not valid UTF-8")?;
@@ -128,7 +128,7 @@ impl<T: Value> Setting<T> {
         Ok(Some(value))
     }
 
-    /// The choice that `word` names, in its own spelling, so that nobody who compares words has to mind their case.
+    /// The choice that `word` names, in its canonical spelling, so that comparisons need not ignore case.
     fn choice(&self, word: &str) -> Result<Option<&'static str>, String> {
         let named = self.choices.iter().find(|choice| choice.eq_ignore_ascii_case(word)).copied();
         match named {
@@ -145,7 +145,7 @@ impl Setting<&'static str> {
     }
 }
 
-/// A setting of any type: what the registry and `fi_info -e` need to know of it.
+/// A setting of any type, as the registry and `fi_info -e` see it.
 pub trait AnySetting: Sync {
     /// Provider it belongs to; [`CORE`] for the stack's own.
     fn provider(&self) -> &'static str;
@@ -157,7 +157,7 @@ pub trait AnySetting: Sync {
     fn kind(&self) -> Kind;
     /// The default as text that the setting would accept.
     fn default_text(&self) -> String;
-    /// What `raw` means as text: `None` for a variable that is not set.
+    /// The meaning of `raw` as text: `None` for an unset variable.
     ///
     /// # Errors
     /// The reason why `raw` cannot be used, as the end of a sentence about it.

@@ -1,20 +1,20 @@
 //! Every copy between application memory and memory that a peer may touch at the same time.
 //!
-//! Such memory is never behind a Rust reference: all functions take raw pointers. What a hostile peer can do by writing
-//! during a copy is to change the bytes that arrive, never where they go or how many they are.
+//! Such memory is never behind a Rust reference: all functions take raw pointers. By writing during a copy, a hostile
+//! peer can change the bytes that arrive, but not their destination or number.
 
 use std::ptr;
 
 use ofi_api::Piece;
 
-/// What a register holds.
+/// The content of a register.
 #[cfg(target_arch = "x86_64")]
 type Wide = std::arch::x86_64::__m128i;
 #[cfg(not(target_arch = "x86_64"))]
 type Wide = u128;
 
-/// Copies the first and the last `N` words of `len` bytes, which may overlap. By registers: an array of words would go
-/// over the stack.
+/// Copies the first and the last `N` words of `len` bytes, which may overlap. It uses registers: an array of words
+/// would go through the stack.
 ///
 /// # Safety
 /// As `bytes`, and `N * size_of::<W>() <= len <= 2 * N * size_of::<W>()`.
@@ -34,13 +34,14 @@ unsafe fn ends<W: Copy, const N: usize>(from: *const u8, to: *mut u8, len: usize
     }
 }
 
-/// Copies `len` bytes. Up to 128 bytes in line, as overlapping words, since a call costs more than such a copy.
+/// Copies `len` bytes. Up to 128 bytes are copied inline, as overlapping words, because a call costs more than such a
+/// copy.
 ///
 /// # Safety
 /// `from` may be read and `to` written for `len` bytes, and the two do not overlap.
 #[inline(always)]
 pub unsafe fn bytes(from: *const u8, to: *mut u8, len: usize) {
-    // Each call is made for the lengths that `ends` asks for. The lengths of small messages are decided first.
+    // Each call meets the length requirement of `ends`. The lengths of small messages are tested first.
     if len > 16 {
         match len {
             // SAFETY: the arm's range.
@@ -128,7 +129,7 @@ pub unsafe fn gather(pieces: &[Piece], skip: usize, to: *mut u8, len: usize) -> 
     done
 }
 
-/// A copy of the first `len` bytes of `pieces`; zeroes behind them, if they have fewer.
+/// A copy of the first `len` bytes of `pieces`, padded with zeroes if they have fewer.
 ///
 /// # Safety
 /// The pieces are lent for reading during the call.

@@ -1,4 +1,4 @@
-//! Which domain of this process something was opened in.
+//! Identifies the domain of this process in which an object was opened.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//! What the cores of two endpoints say to each other about collectives. Four words and some payload.
+//! Notes about collectives between the cores of two endpoints: four words and a payload.
 //!
 //! ```text
 //! word 0  the group
@@ -7,18 +7,18 @@
 //! word 3  value:  Ask: length   Chunk: offset   Credit: how many   Abort: errno
 //! ```
 
-/// What a note says.
+/// The content of a note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Here is all of a transfer.
+    /// A whole transfer.
     Eager,
-    /// A transfer of so many bytes waits to be asked for.
+    /// A transfer of so many bytes waits for a request.
     Ask,
-    /// Send it.
+    /// Requests the transfer.
     Go,
-    /// Here is a part of it.
+    /// A part of the transfer.
     Chunk,
-    /// So many of your eager notes and questions are done with.
+    /// The number of the receiver's eager notes and questions that have been processed.
     Credit,
     /// The group has failed.
     Abort,
@@ -50,7 +50,7 @@ impl Note {
         [self.group, self.operation, second, self.value]
     }
 
-    /// From words; `None` for a kind that there is not.
+    /// From words; `None` for an unknown kind.
     pub fn from_words(words: [u64; 4]) -> Option<Self> {
         let [group, operation, second, value] = words;
         let kind = *Kind::ALL.get((second >> 56) as usize)?;

@@ -1,4 +1,4 @@
-//! All ranks of a group played against each other in memory, against a naive model.
+//! Simulates all ranks of a group in memory, against a naive model.
 
 use std::collections::HashMap;
 
@@ -38,7 +38,7 @@ impl Rank {
     }
 }
 
-/// Plays a collective; answers what each rank has in `buf` and `result`, and the most rounds of any.
+/// Simulates a collective. Returns `buf` and `result` of each rank, and the largest number of rounds.
 fn play(shape: Shape, inputs: &[Vec<u8>]) -> (Vec<[Vec<u8>; 2]>, usize) {
     let mut ranks: Vec<Rank> = (0..shape.ranks)
         .map(|me| {
@@ -112,7 +112,7 @@ fn play(shape: Shape, inputs: &[Vec<u8>]) -> (Vec<[Vec<u8>; 2]>, usize) {
     (memory.collect(), rounds)
 }
 
-/// What each rank must have in `buf` and `result`: the definition, without any cleverness.
+/// The expected `buf` and `result` of each rank, directly from the definition.
 fn model(shape: Shape, inputs: &[Vec<u8>]) -> Vec<[Vec<u8>; 2]> {
     let block = shape.count * shape.size;
     let mut sum = inputs[0].clone();

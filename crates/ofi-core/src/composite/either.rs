@@ -1,6 +1,6 @@
 //! One of two.
 
-/// Something of the near transport, or of the far one.
+/// A value of the near transport or of the far one.
 pub enum Either<N, F> {
     /// The near one's.
     Near(N),

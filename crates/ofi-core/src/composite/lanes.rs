@@ -21,11 +21,11 @@ use crate::transport::{
 
 /// The near transport of an enabled endpoint.
 struct Nearby<P: Pairing> {
-    /// Closed first, so that nobody comes to lanes that are gone. An endpoint with a connection is met by nobody else.
+    /// Closed first, so that no peer finds lanes that are gone. An endpoint with a connection has no door.
     meeting: Option<P::Meeting>,
     lanes: <P::Near as Transport>::Lanes,
-    /// Readable when either transport's descriptor is: the near one's is there, the far one's once somebody may sleep,
-    /// as a transport that is watched may have more to do.
+    /// Readable when either transport's descriptor is. The near one's is always in the set; the far one's is added once
+    /// a thread may sleep, because being watched may cost the transport more.
     wait: Option<WaitSet>,
     far_watched: AtomicBool,
 }
@@ -40,9 +40,9 @@ pub struct BothLanes<P: Pairing> {
     pace: Pace,
     /// It has a connection (`FI_EP_MSG`).
     connected: bool,
-    /// The next poll begins with the far transport.
+    /// The next poll starts with the far transport.
     far_first: bool,
-    /// Peers that a note waits for, and no route is decided for.
+    /// Peers for which notes wait and no route is decided.
     open: Vec<Peer>,
 }
 
@@ -88,7 +88,7 @@ impl<P: Pairing> BothLanes<P> {
         Ok(Nearby { meeting, lanes, wait, far_watched: AtomicBool::new(false) })
     }
 
-    /// Decides where sends to `peer` go.
+    /// Decides the route of sends to `peer`.
     #[cold]
     fn decide<H: Host<Both<P>>>(&mut self, host: &mut H, peer: Peer) -> Result<Route> {
         if self.routes.link.is_near() {
@@ -124,7 +124,7 @@ impl<P: Pairing> BothLanes<P> {
         if route.is_open() { self.decide(host, peer) } else { Ok(route) }
     }
 
-    /// Decides for those that notes wait for.
+    /// Decides the routes of peers for which notes wait.
     #[cold]
     fn decide_open<H: Host<Both<P>>>(&mut self, host: &mut H) {
         for peer in std::mem::take(&mut self.open) {
@@ -153,11 +153,11 @@ impl<P: Pairing> BothLanes<P> {
         let mut heard = false;
         self.far.poll(&mut FarHost::<P, H>::new(&mut self.routes, host, &mut heard));
         self.pace.looked(heard);
-        // A peer that is lost there may have been filling receives over the other lane.
+        // A peer that is lost there may be filling receives over the other lane.
         self.settle_near(host);
     }
 
-    /// Whether the far transport may be left out of this poll.
+    /// Whether this poll may skip the far transport.
     #[inline(always)]
     fn is_far_due(&mut self) -> bool {
         !P::FAR_IS_COSTLY || self.near.is_none() || self.routes.met(NEAR) == 0 || self.pace.is_due()
@@ -215,7 +215,7 @@ unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
         if let Some(peer) = self.routes.find(address) {
             return Ok(peer);
         }
-        // Whoever is near is nothing to the far transport, which knows whether it is an address at all.
+        // A near peer does not concern the far transport, except that it validates the address.
         let mut heard = false;
         if let Some(Nearby { meeting: Some(meeting), lanes, .. }) = &mut self.near
             && let Some(name) = P::near_address(meeting, address)
@@ -225,7 +225,7 @@ unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
             let local = lanes.peer(&mut host, &name);
             self.routes.asked = None;
             let peer = self.routes.peer(NEAR, local?);
-            // An endpoint with several addresses is near by the one that was met first.
+            // An endpoint with several addresses is near under the first one that was met.
             if self.routes.address(peer) == Some(address) {
                 return Ok(peer);
             }
@@ -279,7 +279,7 @@ unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
     #[inline(always)]
     fn access_now<H: Host<Both<P>>>(&mut self, host: &mut H, out: &OutAccess) -> bool {
         let route = self.routes.get(out.peer);
-        // The near transport's accesses have no other way than `rma`.
+        // The near transport has no path for accesses besides `rma`.
         if route.is_open() || route.side() == NEAR {
             return false;
         }
@@ -428,12 +428,12 @@ unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
         if far_is_due && !self.far_first {
             self.poll_far(host);
         }
-        // The transport that filled a poll is not polled first in the next one.
+        // The transport that filled a poll is polled second in the next one.
         self.far_first = !host.hungry() && !self.far_first;
     }
 
     fn arm(&mut self) -> Arm {
-        // Whatever ends the sleep, the next poll looks at both.
+        // Whatever ends the sleep, the next poll polls both.
         self.pace.wake();
         if !self.open.is_empty() {
             return Arm::Ready;

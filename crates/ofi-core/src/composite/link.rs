@@ -1,8 +1,8 @@
-//! The connection of an endpoint of `FI_EP_MSG` over one of two transports.
+//! The connection of an endpoint of type `FI_EP_MSG` over one of two transports.
 //!
-//! A connection is near or far as a whole, and whoever asks for it decides: a request over the near transport is
-//! answered there. The endpoint knows both of its ends by far addresses, the near transport by near ones; here is which
-//! is which.
+//! A connection is near or far as a whole, by the choice of the requester: a request over the near transport is
+//! answered there. The endpoint identifies both ends by far addresses, the near transport by near ones; this file maps
+//! between them.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ pub struct Names {
     pub near: Address,
 }
 
-/// How the connection goes.
+/// The route of the connection.
 #[derive(Default)]
 enum Way {
     /// Nothing was asked for.
     #[default]
     Open,
     Far,
-    /// Over the near transport: the passive endpoint that was asked, and the other end.
+    /// Over the near transport: the passive endpoint that was called, and the other end.
     Near {
         asked: Option<Names>,
         peer: Option<Names>,
@@ -36,22 +36,22 @@ enum Way {
 pub struct Link(Way);
 
 impl Link {
-    /// Whether it is still to be decided how the connection goes.
+    /// Whether the route of the connection is undecided.
     pub fn is_open(&self) -> bool {
         matches!(self.0, Way::Open)
     }
 
-    /// It goes over the far transport.
+    /// It uses the far transport.
     pub fn go_far(&mut self) {
         self.0 = Way::Far;
     }
 
-    /// This end asks the passive endpoint of these names over the near transport.
+    /// This end calls the passive endpoint with these names over the near transport.
     pub fn ask(&mut self, asked: Names) {
         self.0 = Way::Near { asked: Some(asked), peer: None };
     }
 
-    /// The other end is this one, over the near transport.
+    /// The other end has these names, over the near transport.
     pub fn join(&mut self, names: Names) {
         let asked = match std::mem::take(&mut self.0) {
             Way::Near { asked, .. } => asked,
@@ -60,7 +60,7 @@ impl Link {
         self.0 = Way::Near { asked, peer: Some(names) };
     }
 
-    /// Whether it goes over the near transport.
+    /// Whether it uses the near transport.
     pub fn is_near(&self) -> bool {
         matches!(self.0, Way::Near { .. })
     }
@@ -70,7 +70,7 @@ impl Link {
         [peer, asked].into_iter().flatten().find(|names| which(names))
     }
 
-    /// Whether the end of this near address is the passive endpoint that was asked.
+    /// Whether this near address is that of the called passive endpoint.
     pub fn has_asked(&self, near: &Address) -> bool {
         matches!(&self.0, Way::Near { asked: Some(names), .. } if names.near == *near)
     }
@@ -86,11 +86,11 @@ impl Link {
     }
 }
 
-/// A packet for a passive endpoint, which has one near name and may have several far addresses: which of them was asked
-/// for goes along.
+/// A packet for a passive endpoint, which has one near name and may have several far addresses: the packet includes the
+/// called one.
 ///
 /// # Errors
-/// `FI_E2BIG` if that is too much for a packet.
+/// `FI_E2BIG` if a packet has no room for it.
 pub fn wrap(asked: &Address, packet: &[u8]) -> Result<Vec<u8>> {
     let text = asked.to_string();
     let len = u8::try_from(text.len()).map_err(|_| Error::new(Errno::E2BIG))?;
@@ -98,18 +98,18 @@ pub fn wrap(asked: &Address, packet: &[u8]) -> Result<Vec<u8>> {
     if wrapped.len() > MAX_PACKET { Err(Error::new(Errno::E2BIG)) } else { Ok(wrapped) }
 }
 
-/// What was [wrapped](wrap), unless it is something else.
+/// The content of a [wrapped](wrap) packet; `None` if it is not one.
 pub fn unwrap(bytes: &[u8]) -> Option<(Address, &[u8])> {
     let (&len, rest) = bytes.split_first()?;
     let (text, packet) = rest.split_at_checked(len.into())?;
     Some((std::str::from_utf8(text).ok()?.parse().ok()?, packet))
 }
 
-/// What a port keeps with a request that came over the near transport.
+/// A port's data of a request over the near transport.
 pub struct NearRequest(pub Names);
 
 impl NearRequest {
-    /// As the core keeps it.
+    /// In the core's form.
     pub fn held(names: Names) -> Held {
         Arc::new(Self(names))
     }

@@ -1,14 +1,14 @@
-//! Two transports in one endpoint: lanes of both, of which each peer is sent to over one.
+//! Two transports in one endpoint, with lanes of both. Each peer is sent to over one of them.
 //!
-//! The endpoint owns matching, completions, keys and addresses; a transport moves bytes to a peer. So two transports go
-//! together without either knowing of it: [`Both`] is a transport made of two, and hands what an endpoint asks for on
-//! to one of them by the peer's number. A [`Pairing`] says what belongs together, and which of the two a peer is sent
-//! to over: asked before the first message, and not again before that lane is lost. So what an endpoint sends to a peer
-//! arrives once and in order, as the lane has it.
+//! The endpoint owns matching, completions, keys and addresses; a transport moves bytes to a peer. So two transports
+//! can be combined without knowing each other: [`Both`] is a transport made of two, and forwards an endpoint's calls to
+//! one of them by the peer's number. A [`Pairing`] defines which addresses belong together, and chooses the transport
+//! for a peer: before the first message, and not again until that lane is lost. So messages to a peer arrive once and
+//! in order, as on a single lane.
 //!
-//! Each end decides for what it sends. Usually both decide alike; where they do not, since one was not there yet when
-//! the other looked, the two directions use different lanes, and an endpoint hears its peer on either. A connection
-//! (`link.rs`, `port.rs`) has both directions over the transport that it was asked for.
+//! Each end decides for its own sends. Usually both decide alike. If they do not (one did not exist yet when the other
+//! checked), the two directions use different lanes, and an endpoint receives from its peer on both. A connection
+//! (`link.rs`, `port.rs`) uses the transport of its request in both directions.
 
 mod either;
 mod lanes;
@@ -32,37 +32,38 @@ pub use lanes::BothLanes;
 use crate::domain::{DomainPart, Registered};
 use crate::transport::{Port, SharedReceives, Transport};
 
-/// Which transports go together, and how their addresses do. Addresses of the far one are the endpoint's.
+/// Two transports that are combined, and the mapping between their addresses. The endpoint has addresses of the far
+/// one.
 pub trait Pairing: Sized + Send + Sync + 'static {
     /// The transport for peers nearby.
     type Near: Transport;
     /// The transport for all others, and for unreliable datagrams. If it takes receives before their messages
     /// ([`Lanes::claims`](crate::transport::Lanes::claims)), endpoints have no near transport.
     type Far: Transport;
-    /// What an enabled endpoint has, while peers may reach it over the near transport.
+    /// State of an enabled endpoint while peers may reach it over the near transport.
     type Meeting: Send + Sync;
 
-    /// Whether a poll of the far transport costs a system call, so that it is left out now and then while only near
-    /// peers have anything to say.
+    /// Whether a poll of the far transport costs a system call, so that it is skipped now and then while only near
+    /// peers are active.
     const FAR_IS_COSTLY: bool;
 
-    /// What the near transport is opened with. `None` leaves it out, of a domain or of an endpoint.
+    /// The info for the near transport. `None` leaves it out of a domain or an endpoint.
     fn near_info(info: &Info) -> Option<Info>;
 
     /// The near address of this endpoint, whose lanes over the far transport are enabled and have the address `far`.
     fn own_near(lanes: &<Self::Far as Transport>::Lanes, far: &Address) -> Option<Address>;
 
-    /// The far addresses of the endpoint whose near address this is, the usual one first.
+    /// The far addresses of the endpoint with this near address, the usual one first.
     fn far_addresses(near: &Address) -> Vec<Address>;
 
-    /// Lets peers know that the endpoint at `near` is there over both transports, from now on.
+    /// Announces to peers that the endpoint at `near` is reachable over both transports, from now on.
     ///
     /// # Errors
-    /// Any: the endpoint then goes without the near transport.
+    /// Any: the endpoint then does without the near transport.
     fn meet(near: &Address) -> Result<Self::Meeting>;
 
-    /// The near address of the peer at `far`, if it is to be sent to over the near transport. Asked before the first
-    /// message, and again after that lane was lost; at once, so by what this host knows.
+    /// The near address of the peer at `far`, if sends to it use the near transport. Called before the first message,
+    /// and again after that lane was lost. It must not block, so it uses information on this host only.
     fn near_address(meeting: &mut Self::Meeting, far: &Address) -> Option<Address>;
 
     /// The near address of a passive endpoint, whose port over the far transport was opened under the name `wanted` and
@@ -72,19 +73,19 @@ pub trait Pairing: Sized + Send + Sync + 'static {
         None
     }
 
-    /// The near address of the passive endpoint at `far`, if it is to be asked over the near transport.
+    /// The near address of the passive endpoint at `far`, if it is called over the near transport.
     fn near_passive(far: &Address) -> Option<Address> {
         let _ = far;
         None
     }
 
-    /// The near addresses that an endpoint at `far` may have.
+    /// The possible near addresses of an endpoint at `far`.
     fn near_names(far: &Address) -> Vec<Address> {
         let _ = far;
         Vec::new()
     }
 
-    /// Whether two far addresses are in one place, and differ in what distinguishes endpoints there.
+    /// Whether two far addresses are on one host and distinguish endpoints there.
     fn is_beside(one: &Address, other: &Address) -> bool {
         let _ = (one, other);
         false
@@ -110,7 +111,7 @@ type OpOf<P> = Either<<<P as Pairing>::Near as Transport>::Op, <<P as Pairing>::
 type TokenOf<P> =
     Either<<<P as Pairing>::Near as Transport>::Token, <<P as Pairing>::Far as Transport>::Token>;
 
-// SAFETY: both transports hold to it, and each does what is asked of it alone.
+// SAFETY: both transports fulfil the contract, and each serves its own operations only.
 unsafe impl<P: Pairing> Transport for Both<P> {
     type Domain = BothDomain<P>;
     type Region = BothRegion<P>;
@@ -181,7 +182,7 @@ unsafe impl<P: Pairing> Transport for Both<P> {
         len: usize,
         placement: Placement,
     ) -> Result<Arc<dyn LibraryMemory>> {
-        // Peers nearby may map it; to the far transport it is memory as any other.
+        // Near peers may map it; to the far transport it is ordinary memory.
         match &domain.transport.near {
             Some(near) => P::Near::alloc(near, len, placement),
             None => P::Far::alloc(&domain.transport.far, len, placement),

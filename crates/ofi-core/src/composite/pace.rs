@@ -1,16 +1,16 @@
-//! How often a transport is looked at whose every look is a system call, while peers of the other are busy.
+//! How often a transport whose polls are system calls is polled while peers of the other transport are active.
 
-/// Looks in a row that found nothing, after which looks are spaced out.
+/// Consecutive empty polls after which polls are spaced out.
 const AWAKE: u32 = 256;
 
-/// Time between two looks then: some twenty microseconds.
+/// Time between two polls then: about twenty microseconds.
 #[cfg(target_arch = "x86_64")]
 const PAUSE: u64 = 1 << 16;
-/// Time between two looks then, in nanoseconds.
+/// Time between two polls then, in nanoseconds.
 #[cfg(not(target_arch = "x86_64"))]
 const PAUSE: u64 = 20_000;
 
-/// A clock that costs a few nanoseconds, and need be neither exact nor the same on all processors.
+/// A clock that costs a few nanoseconds. It need not be exact or equal on all processors.
 #[cfg(target_arch = "x86_64")]
 fn ticks() -> u64 {
     // SAFETY: every x86-64 processor has the instruction, and Linux lets programs use it unless they turned that off
@@ -35,7 +35,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Whether to look now.
+    /// Whether to poll now.
     #[inline]
     pub fn is_due(&mut self) -> bool {
         if self.quiet < AWAKE {
@@ -49,13 +49,13 @@ impl Pace {
         due
     }
 
-    /// What came of a look.
+    /// Records the result of a poll.
     #[inline]
     pub fn looked(&mut self, found: bool) {
         self.quiet = if found { 0 } else { self.quiet.saturating_add(1) };
     }
 
-    /// Looks all the time for a while: something is to be expected.
+    /// Polls every time for a while, because something is expected.
     #[inline]
     pub fn wake(&mut self) {
         self.quiet = 0;

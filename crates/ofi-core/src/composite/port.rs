@@ -1,4 +1,4 @@
-//! A passive endpoint that is asked over two transports.
+//! A passive endpoint that is reachable over two transports.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
@@ -11,25 +11,25 @@ use super::link::{Names, NearRequest, unwrap};
 use crate::sys::WaitSet;
 use crate::transport::{Held, Port, Transport};
 
-/// Endpoints of which it is remembered how they asked. Of others it is found out by trying.
+/// Most requesters whose transport is remembered. For others it is found by trying.
 const REMEMBERED: usize = 1024;
 
-/// What there is for endpoints nearby.
+/// The state for near endpoints.
 struct NearPort<P: Pairing> {
-    /// Closed first, so that nobody comes to a port that is gone.
+    /// Closed first, so that no peer finds a port that is gone.
     _meeting: P::Meeting,
     port: Box<dyn Port>,
     set: WaitSet,
 }
 
-/// How endpoints asked, by their far addresses: of those that asked over the near transport, their near one, and the
-/// far one of this end that they asked.
+/// Requesters by their far addresses: for those that came over the near transport, their near address, and the far
+/// address of this end that they called.
 #[derive(Default)]
 struct Asked {
     ways: HashMap<Address, Option<Names>>,
     /// Oldest first.
     order: VecDeque<Address>,
-    /// Of the request that was received last.
+    /// Of the last request.
     held: Option<Held>,
 }
 
@@ -83,7 +83,7 @@ impl<P: Pairing> BothPort<P> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what came over the near transport.
+    /// Takes packets of the near transport.
     fn receive_near(&self) -> Option<(Address, Vec<u8>)> {
         let (near, bytes) = self.near.as_ref()?.port.receive()?;
         let Some((asked_for, packet)) = unwrap(&bytes) else {
@@ -92,12 +92,12 @@ impl<P: Pairing> BothPort<P> {
         };
         let packet = packet.to_vec();
         let mut fars = P::far_addresses(&near);
-        // An endpoint with several addresses most likely asked from the one that was asked.
+        // An endpoint with several addresses most likely called from the address that it called.
         let own = self.far.address();
         let at = fars.iter().position(|far| P::is_beside(far, own)).unwrap_or(0);
         let far = if fars.is_empty() { near.clone() } else { fars.swap_remove(at) };
         let mut asked = self.asked();
-        // Of another kind, it would be none of this endpoint's.
+        // An address of another kind would not belong to this endpoint.
         let own = if asked_for.format() == own.format() { asked_for } else { own.clone() };
         asked.remember(&far, Some(Names { far: own, near: near.clone() }));
         asked.held = Some(NearRequest::held(Names { far: far.clone(), near }));
@@ -123,7 +123,7 @@ impl<P: Pairing> Port for BothPort<P> {
         match way {
             Some(Some(names)) => near.port.send(&names.near, packet),
             Some(None) => self.far.send(to, packet),
-            // It asked another port, or long ago.
+            // It called another port, or long ago.
             None => match P::near_names(to).iter().find_map(|name| match near.port.send(name, packet) {
                 Err(error) if !error.is_again() => None,
                 sent => Some(sent),

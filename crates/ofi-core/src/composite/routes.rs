@@ -1,7 +1,7 @@
 //! The endpoint's numbers for its peers, and those of its two transports.
 //!
-//! A peer that no transport has a number for any more is alone: when nothing of the endpoint refers to its number
-//! either, that is used again. So there are as many as peers at one time, as far as the transports do the same.
+//! A peer for which no transport has a number any more is alone: when the endpoint does not refer to its number either,
+//! the number is reused. So there are as many numbers as simultaneous peers, if the transports do the same.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -21,7 +21,7 @@ pub const FAR: usize = 1;
 /// No number.
 const NONE: Peer = Peer::MAX;
 
-/// Where sends to a peer go: a transport, and its number for the peer.
+/// The route of sends to a peer: a transport, and its number for the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route(u32);
 
@@ -33,7 +33,7 @@ impl Route {
         Self(local << 1 | side as u32)
     }
 
-    /// The transport; only of a route that is decided.
+    /// The transport of a decided route.
     #[inline(always)]
     pub fn side(self) -> usize {
         (self.0 & 1) as usize
@@ -45,7 +45,7 @@ impl Route {
         self.0 >> 1
     }
 
-    /// Whether it is still to be decided.
+    /// Whether it is undecided.
     #[inline(always)]
     pub fn is_open(self) -> bool {
         self == Self::OPEN
@@ -56,7 +56,7 @@ struct Known {
     address: Address,
     /// The transports' numbers.
     locals: [Peer; 2],
-    /// It would not be met over the near transport, though it was there; until its far lane is lost as well.
+    /// It was reachable over the near transport but did not respond there; until its far lane is lost as well.
     refused: bool,
     /// It is in [`Routes::alone`].
     is_listed: bool,
@@ -73,21 +73,21 @@ pub struct Routes {
     /// The endpoint's numbers, by the addresses in `known`; hashed with a secret, as peers choose their addresses.
     by_address: HashTable<Peer>,
     secret: RandomState,
-    /// The address that the near transport is asked for now: that of the peer which it introduces next.
+    /// The address for which the near transport is called now: that of the peer which it introduces next.
     pub asked: Option<Address>,
     /// The connection, of an endpoint that has one.
     pub link: Link,
-    /// Peers that no transport had a number for when they came here.
+    /// Peers for which no transport had a number when they were added here.
     alone: VecDeque<Peer>,
-    /// Numbers that are nobody's.
+    /// Free numbers.
     vacant: Vec<Peer>,
 }
 
-/// Peers that are looked at for each new one: more than one, so that those that went become fewer.
+/// Peers that are checked for each new one: more than one, so that the number of ended peers falls.
 const LOOKS: usize = 2;
 
 impl Routes {
-    /// Where sends to `peer` go.
+    /// The route of sends to `peer`.
     #[inline(always)]
     pub fn get(&self, peer: Peer) -> Route {
         self.routes.get(peer as usize).copied().unwrap_or(Route::OPEN)
@@ -116,8 +116,7 @@ impl Routes {
         self.by_address.find(hash, |&peer| known[peer as usize].address == *address).copied()
     }
 
-    /// Makes numbers free that no transport needs, and the core does not either, as `retire` says. To be called when
-    /// there may be a new peer.
+    /// Frees numbers that neither a transport nor the core (by `retire`) needs. Call it before a new peer may be added.
     pub fn make_room(&mut self, mut retire: impl FnMut(Peer) -> bool) {
         for _ in 0..LOOKS.min(self.alone.len()) {
             let Some(peer) = self.alone.pop_front() else { return };
@@ -137,7 +136,7 @@ impl Routes {
         }
     }
 
-    /// Takes note of a transport's new peer. Answers the endpoint's number, and whether that is new as well.
+    /// Records a transport's new peer. Returns the endpoint's number, and whether that is new as well.
     pub fn meet(&mut self, side: usize, local: Peer, address: &Address) -> (Peer, bool) {
         let found = self.find(address);
         let peer = found.unwrap_or_else(|| self.enter(address));
@@ -171,12 +170,12 @@ impl Routes {
         peer
     }
 
-    /// Whether sends to the peer that has this number at a transport go there.
+    /// Whether sends to the peer with this number at a transport use that transport.
     pub fn leads(&self, side: usize, local: Peer) -> bool {
         self.get(self.peer(side, local)) == Route::new(side, local)
     }
 
-    /// A transport's number is nobody's any more.
+    /// A transport's number has become free.
     pub fn retire(&mut self, side: usize, local: Peer) {
         let peer = self.peer(side, local);
         if let Some(known) = self.known.get_mut(peer as usize) {
@@ -196,14 +195,14 @@ impl Routes {
         }
     }
 
-    /// Decides over which transport, which has met it, to send to a peer.
+    /// Decides the transport for sends to a peer, which has met it.
     pub fn decide(&mut self, side: usize, peer: Peer) -> Option<Route> {
         let route = Route::new(side, self.local(side, peer)?);
         self.routes[peer as usize] = route;
         Some(route)
     }
 
-    /// A lane of a peer is lost. If sends went there, it is to be decided anew.
+    /// A lane of a peer is lost. If sends used it, their route becomes undecided.
     pub fn lost(&mut self, side: usize, peer: Peer, refused: bool) {
         if let Some(route) = self.routes.get_mut(peer as usize)
             && !route.is_open()
@@ -216,7 +215,7 @@ impl Routes {
         }
     }
 
-    /// Whether the near transport was tried with this peer, in vain.
+    /// Whether the near transport was tried with this peer without success.
     pub fn refused(&self, peer: Peer) -> bool {
         self.known.get(peer as usize).is_some_and(|known| known.refused)
     }
@@ -264,7 +263,7 @@ mod tests {
         assert_eq!((routes.local(NEAR, 0), routes.peer(NEAR, 0)), (None, Peer::MAX));
         assert_eq!(routes.meet(NEAR, 0, &address("c")), (2, true));
         assert_eq!((routes.peer(NEAR, 0), routes.peer(NEAR, 1), routes.met(NEAR)), (2, 1, 2));
-        // And the peer that had it may return under another number.
+        // And its earlier peer may return under another number.
         assert_eq!(routes.meet(NEAR, 2, &address("a")), (0, false));
         assert_eq!(routes.local(NEAR, 0), Some(2));
     }

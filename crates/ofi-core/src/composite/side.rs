@@ -1,4 +1,4 @@
-//! What one of two transports calls in the core: the same as alone, with its own numbers for peers and its own kind of
+//! The core as seen by one of two transports: as if it were alone, with its own numbers for peers and its own kind of
 //! operations.
 
 use std::marker::PhantomData;
@@ -35,7 +35,7 @@ pub trait Side<P: Pairing> {
     fn own_token(token: &TokenOf<P>) -> Option<&<Self::Is as Transport>::Token>;
     /// A token, if it is its own.
     fn take_token(token: TokenOf<P>) -> Option<<Self::Is as Transport>::Token>;
-    /// The endpoint's form of one of its addresses: the one that `known` knows, if there are several.
+    /// The endpoint's form of one of its addresses; if there are several, the one that `known` contains.
     fn address(own: &Address, known: impl Fn(&Address) -> bool) -> Address;
 }
 
@@ -91,7 +91,7 @@ macro_rules! side {
     };
 }
 
-// A near peer whose name is no pairing's keeps that name: it is somebody who found the endpoint in another way.
+// A near peer whose name does not come from the pairing keeps it: it found the endpoint in another way.
 side!(Near, NEAR, P::far_addresses);
 side!(Far, FAR, |_| Vec::new());
 
@@ -99,7 +99,7 @@ side!(Far, FAR, |_| Vec::new());
 pub struct SideHost<'a, S, P, H> {
     routes: &'a mut Routes,
     host: &'a mut H,
-    /// Set when the transport has something to say.
+    /// Set when the transport has made progress.
     heard: &'a mut bool,
     which: PhantomData<(S, P)>,
 }
@@ -114,14 +114,15 @@ impl<'a, S: Side<P>, P: Pairing, H> SideHost<'a, S, P, H> {
         self.routes.peer(S::INDEX, local)
     }
 
-    /// The endpoint's form of one of the transport's addresses: that of its connection, or the one that `known` knows.
+    /// The endpoint's form of one of the transport's addresses: that of its connection, or the one that `known`
+    /// contains.
     fn far_address(&self, own: &Address, known: impl Fn(&Address) -> bool) -> Address {
         let connected = if S::INDEX == NEAR { self.routes.link.far(own) } else { None };
         connected.unwrap_or_else(|| S::address(own, known))
     }
 }
 
-/// The core's answer about a token, which is the one that it was given.
+/// The core's result for a token; the token is returned as it was given.
 fn back<T: Transport>(token: Option<T::Token>, answer: fn(T::Token) -> Announced<T>) -> Announced<T> {
     token.map_or(Announced::Kept, answer)
 }
@@ -159,8 +160,8 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
         self.host.address(self.peer(local))
     }
 
-    /// The transport's number is used again, unless it was decided to send there and the core may still; the endpoint's
-    /// own when nobody needs it.
+    /// The transport's number is reused, unless sends are routed there and the core may still send. The endpoint's
+    /// number is reused when nothing needs it.
     fn retire(&mut self, local: Peer) -> bool {
         if self.routes.leads(S::INDEX, local) && !self.host.retire(self.peer(local)) {
             return false;
@@ -277,7 +278,7 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
         result: Result<(), Errno>,
     ) -> Option<<S::Is as Transport>::Op> {
         *self.heard = true;
-        self.op(peer, id)?; // an operation of the other transport is not this one's to finish
+        self.op(peer, id)?; // this transport must not finish an operation of the other
         self.host.finish(self.routes.peer(S::INDEX, peer), id, result).and_then(S::take)
     }
 

@@ -1,4 +1,4 @@
-//! The settings that belong to no provider. Their names and meanings are those of `fabric(7)`.
+//! The settings without a provider. Their names and meanings are those of `fabric(7)`.
 
 use super::{AnySetting, CORE, Setting};
 

@@ -1,6 +1,6 @@
 //! Lists of names in settings: `a,b` means only these, `^a,b` all but these, nothing means all.
 
-/// A list as `FI_PROVIDER`, `FI_LOG_PROV` and `FI_LOG_SUBSYS` hold it. Case does not matter.
+/// A list, as in `FI_PROVIDER`, `FI_LOG_PROV` and `FI_LOG_SUBSYS`. Case does not matter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NameFilter {
     negated: bool,

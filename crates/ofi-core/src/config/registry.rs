@@ -1,4 +1,4 @@
-//! The list of all settings that the loaded crates have.
+//! The list of all settings of the loaded crates.
 
 use std::ffi::{OsStr, OsString};
 use std::sync::{PoisonError, RwLock};
@@ -22,11 +22,11 @@ pub struct Listed {
     pub help: &'static str,
     /// The default, as text.
     pub default: String,
-    /// The value that holds now, as text: the environment's, or the default.
+    /// The current value as text: the environment's, or the default.
     pub current: String,
-    /// Whether the environment decides it.
+    /// Whether it comes from the environment.
     pub is_set: bool,
-    /// Why the environment's value cannot be used, where that is so.
+    /// Why the environment's value is unusable, if it is.
     pub problem: Option<Problem>,
 }
 
@@ -64,7 +64,7 @@ pub fn register(settings: &[&'static dyn AnySetting]) {
     }
 }
 
-/// Every registered setting as it stands now, in order of registration.
+/// The current state of every registered setting, in order of registration.
 pub fn list() -> Vec<Listed> {
     list_with(|env| std::env::var_os(env))
 }

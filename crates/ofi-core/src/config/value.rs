@@ -1,4 +1,4 @@
-//! The types that a setting can have, and how their text is read.
+//! The types of settings, and the parsing of their text.
 //!
 //! Numbers are read as C's `strtol` reads them with base 0: `0x` is hexadecimal and a leading `0` octal, so
 //! that a variable means the same to us as to C libfabric. Unlike there, what follows the number must make
@@ -50,18 +50,18 @@ impl std::fmt::Display for Kind {
     }
 }
 
-/// A type that a setting can have, as it stands in a `static`.
+/// A type of settings, as stored in a `static`.
 pub trait Value: Copy + Send + Sync + 'static {
-    /// What reading the setting gives: `String` for `&'static str`, and the type itself otherwise.
+    /// The type of the value read: `String` for `&'static str`, and the type itself otherwise.
     type Read: PartialOrd;
     /// How it is listed.
     const KIND: Kind;
-    /// This value as reading gives it.
+    /// This value as the read type.
     fn read(self) -> Self::Read;
     /// Reads text.
     ///
     /// # Errors
-    /// The reason why not, as the end of a sentence about the text.
+    /// The reason for failure, as the end of a sentence about the text.
     fn parse(text: &str) -> Result<Self::Read, String>;
     /// A value as text that `parse` takes.
     fn show_read(value: &Self::Read) -> String;
@@ -208,7 +208,7 @@ fn unsigned(text: &str) -> Option<u64> {
     u64::from_str_radix(digits, radix).ok()
 }
 
-/// Cuts `K`, `KB`, `KiB` (and so on) off the end; answers the power of two that it stands for.
+/// Removes `K`, `KB`, `KiB` (and so on) from the end. Returns the power of two that it stands for.
 fn split_suffix(text: &str) -> (&str, u32) {
     if text.starts_with("0x") || text.starts_with("0X") {
         return (text, 0); // a `B` at the end is a digit there

@@ -1,4 +1,4 @@
-//! Completion queues. A queue polls its sources (endpoints) into the reader's array; it holds no entries itself.
+//! Completion queues. A queue polls its sources (endpoints) into the reader's array; it stores no entries itself.
 //!
 //! Locks: a read holds the queue's lock and, inside it, one endpoint's lock at a time; an endpoint never takes a
 //! queue's lock. So two readers of two queues that share endpoints cannot wait for each other.
@@ -48,18 +48,18 @@ unsafe impl Send for Change {}
 #[derive(Default)]
 struct Reader {
     sources: Vec<Bound>,
-    /// The source whose error the application has been told of.
+    /// The source whose error was announced to the application.
     error_at: Option<usize>,
-    /// Where the next read begins, so that no source starves.
+    /// The start of the next read, so that no source starves.
     turn: usize,
-    /// Reads since the last error that brought what other sources had instead of an error.
+    /// Reads since the last error that returned entries of other sources instead of an error.
     held_back: usize,
 }
 
 /// Bytes of an entry in memory, at least.
 const ENTRY: usize = 64;
 
-/// Checks that a queue of `size` entries could be in memory.
+/// Checks that a queue of `size` entries would fit into memory.
 ///
 /// # Errors
 /// `FI_EINVAL`.
@@ -78,7 +78,7 @@ pub struct Cq {
     format: CqFormat,
     wait_obj: WaitObj,
     reader: Lock<Reader>,
-    /// Bindings made or ended since the last read: control calls do not wait for a read.
+    /// Bindings added or removed since the last read: control calls do not wait for a read.
     changes: Mutex<Vec<Change>>,
     changed: AtomicBool,
     waiting: Option<WaitObject>,
@@ -93,7 +93,7 @@ impl Cq {
     /// # Errors
     /// `FI_EINVAL` for `FI_WAIT_SET` without a set; `FI_EMFILE` and the like.
     pub fn open(attr: &CqAttr, domain: DomainId, text: fn(i32) -> String) -> Result<Arc<Self>> {
-        // Entries wait with their endpoints, for as many as are outstanding there: the size is met, if it is one.
+        // Entries wait in their endpoints, which have room for all outstanding operations, so any valid size is met.
         holds(attr.size, "fi_cq_attr.size")?;
         let waiting = WaitObject::open(attr.wait_obj, attr.wait_set.as_ref())?;
         let format = if attr.format == CqFormat::Unspec { CqFormat::Tagged } else { attr.format };
@@ -126,7 +126,7 @@ impl Cq {
         self.changed.store(true, Ordering::Release);
     }
 
-    /// Adds a source; [`Cq::remove`] it before it goes away.
+    /// Adds a source. Call [`Cq::remove`] before the source is dropped.
     ///
     /// # Errors
     /// What adding its descriptor to the wait set answers.
@@ -153,8 +153,8 @@ impl Cq {
         drop(self.cancel_additions(Arc::as_ptr(source).cast()));
     }
 
-    /// Has the next read let go of a source. What no read has seen yet is let go of now, and answered: a queue that
-    /// nobody reads does not keep what was bound to it.
+    /// Makes the next read drop a source. A binding that no read has seen yet is removed now and returned: an unread
+    /// queue does not keep sources alive.
     fn cancel_additions(&self, gone: *const ()) -> Vec<Bound> {
         let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let is_its = |change: &mut Change| matches!(change, Change::Add(bound) if bound.is(gone));
@@ -162,7 +162,7 @@ impl Cq {
         let unseen =
             unseen.filter_map(|change| if let Change::Add(bound) = change { Some(bound) } else { None });
         let unseen = unseen.collect();
-        // Once is enough until a read takes all of them, whoever has had this address meanwhile.
+        // One entry is enough until a read takes all of them, whatever source has had this address meanwhile.
         if !changes.iter().any(|change| matches!(change, Change::Remove(other) if *other == gone)) {
             changes.push(Change::Remove(gone));
             self.changed.store(true, Ordering::Release);
@@ -170,7 +170,7 @@ impl Cq {
         unseen
     }
 
-    /// What an endpoint rings when it completes something outside a read of this queue.
+    /// The bell that an endpoint rings when it completes an operation outside a read of this queue.
     pub fn bell(&self) -> Option<Bell> {
         self.waiting.as_ref().map(|waiting| waiting.bell.clone())
     }
@@ -289,7 +289,7 @@ impl Cq {
         )
     }
 
-    /// A read of no entries: drives progress and answers whether there is something.
+    /// A read of no entries: drives progress and returns whether there is an entry.
     fn probe(&self, buffer: &mut CqBuffer<'_>) -> Result<usize> {
         match self.read_once(buffer) {
             Err(error) if error.errno() == Errno::EAGAIN && !self.all_empty() => Ok(0),
@@ -301,7 +301,7 @@ impl Cq {
         self.reader.lock().sources.iter().all(|bound| bound.source.is_empty(bound.slot))
     }
 
-    /// Blocks until the bell or a source's descriptor is readable. Whether one is.
+    /// Blocks until the bell or a source's descriptor is readable. Returns whether one is.
     fn block(&self, waiting: &WaitObject, deadline: Option<Instant>) -> bool {
         let one = {
             let guard = self.reader.lock();
@@ -310,14 +310,14 @@ impl Cq {
                 _ => None,
             }
         };
-        // Two descriptors are waited for faster without a set between.
+        // Waiting for two descriptors is faster without an epoll set in between.
         match one {
             Some(fd) => sys::wait_readable(&[waiting.bell.fd(), fd], deadline),
             None => sys::wait_readable(&[waiting.set.fd()], deadline),
         }
     }
 
-    /// Gets ready to block. A signal that nobody has taken stays.
+    /// Prepares to block. A pending signal stays.
     fn prepare_to_wait(&self) -> Result<()> {
         self.born.check()?;
         let Some(waiting) = &self.waiting else { return Err(no_wait_object("fi_cq_attr.wait_obj")) };
@@ -376,7 +376,7 @@ impl CompletionQueue for Cq {
             if self.take_signal() {
                 return Err(Error::AGAIN);
             }
-            // Also where a source always has something, which leads to no completion.
+            // Also if a source always has work that leads to no completion.
             let sleep = || self.prepare_to_wait().is_ok() && self.block(waiting, deadline);
             let woken = waiting.bell.asleep(sleep);
             if !woken {
@@ -426,7 +426,7 @@ impl CompletionQueue for Cq {
 
     fn trywait(&self) -> Result<()> {
         let outcome = self.prepare_to_wait();
-        // Whoever waits by descriptor is woken by a signal, and told once: no blocking read may ever come to take it.
+        // A thread that waits on the descriptor is woken by a signal once: no blocking read may ever take it.
         if outcome.is_err() && self.wait_fd().is_some() {
             self.take_signal();
         }

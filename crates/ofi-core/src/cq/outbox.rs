@@ -1,8 +1,8 @@
-//! Where an endpoint puts completions: straight into the array of the queue read that is polling it, or, when there is
-//! none, into a FIFO of its own until the next read.
+//! An endpoint's completions: they go directly into the array of the queue read that polls the endpoint, or, outside a
+//! read, into a FIFO until the next read.
 //!
-//! The FIFO does not grow without bound: an entry of an operation holds the credit that its post took, and entries that
-//! nobody posted for (remote CQ data, multi-receive) are only made while [`Outbox::has_room`] says so.
+//! The FIFO is bounded: an entry of an operation holds the credit that its post took, and unsolicited entries (remote
+//! CQ data, multi-receive) are created only while [`Outbox::has_room`] permits.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use ofi_ring::fifo::Fifo;
 
 use crate::bell::Bell;
 
-/// Which credit comes back when an entry is read.
+/// The credit that is returned when an entry is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Credit {
@@ -23,7 +23,7 @@ pub enum Credit {
     Receive = 2,
 }
 
-/// One completion on its way to the reader. A cache line.
+/// A completion for the reader. One cache line.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 pub struct Entry {
@@ -31,13 +31,13 @@ pub struct Entry {
     pub body: CqTaggedEntry,
     /// The sender.
     pub source: FiAddr,
-    /// What reading it gives back.
+    /// The credit that reading it returns.
     pub credit: Credit,
     /// The entry stands for the oldest of `errors`.
     pub error: bool,
 }
 
-/// Completions that a poll takes in for a queue that is not being read.
+/// Most completions that a poll collects for a queue that is not being read.
 const UNREAD: usize = 64;
 
 /// Credits left, indexed by [`Credit`]; the first is not used.
@@ -50,16 +50,17 @@ pub struct Outbox {
     errors: VecDeque<CqErrorEntry>,
     /// The buffer of the read that is polling. Null outside of it.
     direct: *mut CqBuffer<'static>,
-    /// How many of its entries are filled. Outside of a read: how many entries the poll put in for a later one.
+    /// Its filled entries. Outside of a read: the entries that the poll stored for a later one.
     filled: usize,
-    /// Its array, and how many entries of it may be written straight there: none, or all that there are. 0 outside.
+    /// Its array, and how many of its entries may be written directly: none or all. 0 outside of a read.
     entries: *mut CqTaggedEntry,
     plain: usize,
-    /// `hungry` while `filled` is below: the buffer's capacity during a read, what [`Outbox::begin`] says outside.
+    /// `hungry` while `filled` is below this: the buffer's capacity during a read, the value of [`Outbox::begin`]
+    /// outside.
     enough: usize,
     /// Entries without credit are refused beyond this many.
     limit: usize,
-    /// Rung when an entry is put in while the queue's reader may be asleep.
+    /// Rung when an entry is stored while the queue's reader may be asleep.
     bell: Option<Bell>,
 }
 
@@ -83,7 +84,7 @@ impl Outbox {
         }
     }
 
-    /// The queue that reads at this moment, if it can be slept on.
+    /// The queue that is reading now, if it can be waited on.
     pub fn reader(&self) -> Option<&Bell> {
         if self.direct.is_null() { None } else { self.bell.as_ref() }
     }
@@ -99,7 +100,7 @@ impl Outbox {
     }
 
     /// Moves waiting entries into `buffer` from entry `filled` on, up to the first error. Returns the new fill, and
-    /// whether that is all of this read: an error is next, or the buffer is full.
+    /// whether the read is complete: an error is next, or the buffer is full.
     #[inline(never)]
     pub fn drain(
         &mut self,
@@ -125,7 +126,8 @@ impl Outbox {
         (filled, filled == buffer.capacity() && filled > 0)
     }
 
-    /// Lets completions go straight into `buffer`, from entry `filled` on, until [`Outbox::end_direct`]. Nothing waits.
+    /// Makes completions go directly into `buffer`, from entry `filled` on, until [`Outbox::end_direct`]. The FIFO must
+    /// be empty.
     #[inline]
     pub fn begin_direct(&mut self, buffer: &mut CqBuffer<'_>, filled: usize) {
         debug_assert!(
@@ -138,7 +140,7 @@ impl Outbox {
         }
         self.direct = std::ptr::from_mut(buffer).cast();
         if self.enough == 0 {
-            self.begin(); // a read of no entries drives progress as any other poll does
+            self.begin(); // a read of no entries drives progress like any other poll
         }
     }
 
@@ -152,15 +154,15 @@ impl Outbox {
         std::mem::take(&mut self.filled).min(capacity) // more only of a read of no entries
     }
 
-    /// Begins a poll whose completions nobody is reading. It takes in as much as there is room for, and no more than
-    /// `UNREAD`: it is part of a call that wants something else.
+    /// Begins a poll outside of a read. It collects at most `UNREAD` completions, because it is part of a call with
+    /// another purpose.
     #[inline]
     pub fn begin(&mut self) {
         self.filled = 0;
         self.enough = self.limit.saturating_sub(self.waiting.len()).min(UNREAD);
     }
 
-    /// Puts a successful completion in.
+    /// Adds a successful completion.
     #[inline(always)]
     pub fn push(&mut self, credits: &mut Credits, body: CqTaggedEntry, source: FiAddr, credit: Credit) {
         if self.filled < self.plain {
@@ -171,14 +173,14 @@ impl Outbox {
             self.filled += 1;
             credits[credit as usize] += 1;
         } else {
-            // In pairs, which go through registers: an entry that went by address would be built in memory above as
-            // well, from words, and the wider loads that copy it from there wait until those stores have retired.
+            // In pairs, which go through registers: an entry passed by address would be built in memory from words, and
+            // the wider loads that copy it would wait until those stores have retired.
             let CqTaggedEntry { op_context, flags, len, buf, data, tag } = body;
             self.push_otherwise(credits, (op_context, flags), (len, buf), (data, tag), source, credit);
         }
     }
 
-    /// Puts a completion into an array that takes more than plain entries, or in for the next read.
+    /// Adds a completion to an array that takes more than plain entries, or to the FIFO for the next read.
     #[inline(never)]
     fn push_otherwise(
         &mut self,
@@ -192,7 +194,7 @@ impl Outbox {
         let body = CqTaggedEntry { op_context, flags, len, buf, data, tag };
         // SAFETY: null, or as in `push`.
         let buffer = unsafe { self.direct.as_mut() };
-        // What comes after an entry that waits, which may be an error, is read after it.
+        // Entries after a waiting entry, which may be an error, are read after it.
         match buffer.filter(|buffer| self.waiting.is_empty() && self.filled < buffer.capacity()) {
             Some(buffer) => {
                 buffer.write(self.filled, body, source);
@@ -208,7 +210,7 @@ impl Outbox {
         }
     }
 
-    /// Puts an entry in for the next read.
+    /// Adds an entry to the FIFO for the next read.
     #[inline(always)]
     pub fn wait(&mut self, entry: Entry) {
         let stored = self.waiting.push(entry);
@@ -218,12 +220,12 @@ impl Outbox {
         }
     }
 
-    /// Puts a failed completion in.
+    /// Adds a failed completion.
     #[cold]
     pub fn push_error(&mut self, error: CqErrorEntry, credit: Credit) {
         let source = error.src_addr;
         self.errors.push_back(error);
-        // What comes after it is read after it.
+        // Later entries are read after it.
         (self.plain, self.enough) = (0, self.filled);
         self.wait(Entry { body: CqTaggedEntry::EMPTY, source, credit, error: true });
     }
@@ -250,14 +252,14 @@ impl Outbox {
         self.waiting.is_empty()
     }
 
-    /// Whether an entry that nobody posted for may be put in.
+    /// Whether an unsolicited entry may be added.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.waiting.len() < self.limit
     }
 
-    /// Whether a poll should go on taking messages in: its reader's array has room, or no reader's array is there and
-    /// few entries were waiting when it began.
+    /// Whether a poll should continue to take messages: its reader's array has room, or, outside of a read, few entries
+    /// waited when it began.
     #[inline(always)]
     pub fn hungry(&self) -> bool {
         self.filled < self.enough

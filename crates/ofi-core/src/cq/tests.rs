@@ -47,7 +47,7 @@ fn read(queue: &Cq) {
     assert!(queue.read(&mut CqBuffer::new(&mut [CqTaggedEntry::EMPTY])).unwrap_err().is_again());
 }
 
-/// Endpoints come and go, and their queue is for transmits that nobody asks about.
+/// Endpoints come and go, and their queue is for transmits that are never read.
 #[test]
 fn a_queue_that_nobody_reads_keeps_no_source() {
     let queue = open();

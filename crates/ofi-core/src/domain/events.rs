@@ -1,4 +1,4 @@
-//! The event queue of a domain: that of its endpoints without one, and of its registrations.
+//! The event queue of a domain, for its endpoints without one and for its registrations.
 
 use std::sync::{Arc, OnceLock};
 

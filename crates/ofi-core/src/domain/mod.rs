@@ -1,4 +1,4 @@
-//! A domain, as everything that is open in it sees it. Applications have a handle to it ([`crate::fabric`]).
+//! A domain, as seen by the objects that are open in it. Applications have a handle to it ([`crate::fabric`]).
 
 mod events;
 
@@ -26,11 +26,11 @@ pub struct DomainCore<T: Transport> {
     pub regions: Arc<Regions>,
     /// What the transport has of it.
     pub part: Arc<DomainPart<T>>,
-    /// Who drives it.
+    /// Its progress model.
     pub progress: Progress,
     /// The process that it was opened in.
     pub born: Born,
-    /// What waits for counters, and is due.
+    /// Requests that wait for counters, and due ones.
     pub works: Arc<Works>,
     /// What is enabled in it.
     pub roster: Roster,

@@ -1,4 +1,4 @@
-//! Notes of peers: what an operation here waits for goes where it belongs, and what comes before its operation is kept.
+//! Notes of peers: those for a waiting operation are put in place, those that arrive before their operation are kept.
 
 use ofi_api::Errno;
 
@@ -8,7 +8,7 @@ use super::{CREDITS, Collectives, EARLY_ABORTS};
 use crate::copy;
 use crate::transport::Peer;
 
-/// Something that came before its operation.
+/// A note that arrived before its operation.
 pub struct Early {
     /// What it is.
     pub what: Content,
@@ -16,11 +16,11 @@ pub struct Early {
     pub epoch: u64,
 }
 
-/// What may come early.
+/// The kinds of early notes.
 pub enum Content {
     /// A transfer.
     Eager(Box<[u8]>),
-    /// That a transfer of so many bytes waits to be asked for.
+    /// A transfer of so many bytes waits for a request.
     Ask(u64),
 }
 
@@ -28,7 +28,7 @@ impl Collectives {
     /// Takes a note of a peer.
     ///
     /// # Errors
-    /// A number for the log if the peer does not keep to the protocol: it is to be given up.
+    /// A number for the log if the peer breaks the protocol: then it must be given up.
     ///
     /// # Safety
     /// `body` may be read for `len` bytes.
@@ -77,7 +77,7 @@ impl Collectives {
                 if self.early.insert(key, Early { what, epoch }).is_some() {
                     return Err(Errno::EPROTO);
                 }
-                // Where its receive waits already, it goes on at once.
+                // If its receive waits already, it continues at once.
                 let waits = self.running.iter().position(|running| {
                     (running.group, running.operation) == (note.group, note.operation) && running.has_entered
                 });
@@ -141,14 +141,14 @@ impl Collectives {
         Ok(())
     }
 
-    /// The operation that a note is about, if it is in that round.
+    /// The operation of a note, if it is in that round.
     #[inline]
     fn running_of(&mut self, note: &Note) -> Option<&mut Running> {
         let running = self.running.iter_mut().map(|running| &mut **running);
         running.into_iter().find(|running| running.is_in(note.group, note.operation, note.round))
     }
 
-    /// Gives the receives of a round what came for them already.
+    /// Passes early notes to the receives of a round.
     pub(super) fn match_early(&mut self, running: &mut Running) {
         if self.early.is_empty() {
             return;

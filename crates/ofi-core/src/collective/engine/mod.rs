@@ -1,12 +1,12 @@
-//! Runs collectives: which groups an endpoint has joined, what runs in them, and what came too early.
+//! Runs collectives: the groups that an endpoint has joined, the operations in them, and early notes.
 //!
-//! A transfer that fits a note goes at once. A longer one is asked for by its receiver when it has come to that round,
-//! and then streamed. What comes before its operation was posted here is kept: at most [`CREDITS`] notes of each peer,
-//! as a sender waits for credit beyond that; so a rank that runs ahead is slowed down, and memory stays bounded.
+//! A transfer that fits into a note is sent at once. A longer one is requested by its receiver when that reaches the
+//! round, and then streamed. Notes that arrive before their operation is posted are kept, at most [`CREDITS`] from each
+//! peer: beyond that a sender waits for credit. So a rank that runs ahead is slowed down, and memory stays bounded.
 //!
-//! A group fails as a whole: when a member is gone of which something is wanted, leaves while something runs, or says
-//! something else than the others. Whoever notices tells the others. Nothing here waits or locks;
-//! [`Collectives::advance`] is called after each poll while there is something to do.
+//! A group fails as a whole: when a member that is needed is gone, leaves during an operation, or posts a different
+//! operation than the others. The member that notices this tells the others. Nothing here waits or locks;
+//! [`Collectives::advance`] is called after each poll while there is work.
 
 mod arriving;
 mod numbers;
@@ -29,17 +29,17 @@ use numbers::Numbers;
 pub use running::Report;
 use running::{Running, State};
 
-/// Eager notes and questions that a sender may have on their way to one peer.
+/// Eager notes and questions that a sender may have in flight to one peer.
 pub const CREDITS: u32 = 64;
-/// Failures of groups that this end has not joined yet, which are remembered. More than that, a join waits until the
-/// member that failed is gone.
+/// Remembered failures of groups that this end has not joined yet. Beyond that, a join waits until the failed member is
+/// gone.
 const EARLY_ABORTS: usize = 1024;
-/// Operations that are kept to be used again.
+/// Operations that are kept for reuse.
 const SPARES: usize = 4;
 /// This end, among the members of a group.
 pub const SELF: Peer = Peer::MAX;
 
-/// What carries notes.
+/// The carrier of notes.
 pub trait Wire {
     /// Sends a note.
     ///
@@ -47,11 +47,11 @@ pub trait Wire {
     /// `FI_EAGAIN` for lack of room.
     fn note(&mut self, out: &OutNote<'_>) -> Result<()>;
 
-    /// A note of this peer is waited for.
+    /// Announces that a note of this peer is expected.
     fn await_note(&mut self, peer: Peer);
 }
 
-/// What a note belongs to: group, operation, round, and who sent it.
+/// The key of a note: group, operation, round and sender.
 type Key = (u64, u64, u32, Peer);
 
 /// A group that this end has joined, or is joining.
@@ -60,12 +60,13 @@ struct Group {
     members: Vec<Peer>,
     next: u64,
     failed: Option<Errno>,
-    /// Members that are gone, and why. What they sent before still counts, so only an operation that wants more of one
-    /// fails: a member may end when its part in the last operation is done, though others still have theirs to do.
+    /// Members that are gone, and the reasons. What they sent before still counts, so only an operation that needs more
+    /// from one fails: a member may end when it has done its part of the last operation, before the others have done
+    /// theirs.
     gone: Vec<(Peer, Errno)>,
 }
 
-/// An operation goes from list to list at each step, so it goes as a pointer.
+/// Boxed, because an operation moves from list to list at each step.
 type OneRunning = Box<Running>;
 
 /// Notes between this end and one peer.
@@ -74,9 +75,9 @@ struct Flow {
     credits: u32,
     /// How many of the peer's are kept here.
     held: u32,
-    /// How many were done with since the peer was told.
+    /// Notes processed since the last report to the peer.
     taken: u32,
-    /// Tells this peer from one that had its number before.
+    /// Distinguishes this peer from an earlier one with its number.
     epoch: u64,
 }
 
@@ -90,7 +91,7 @@ pub struct Collectives {
     running: Vec<OneRunning>,
     /// Empty, but for its memory: see [`Collectives::advance`].
     moved: Vec<OneRunning>,
-    /// Operations that have ended, to be used again.
+    /// Ended operations, for reuse.
     spare: Vec<OneRunning>,
     early: FxHashMap<Key, Early>,
     flows: FxHashMap<Peer, Flow>,
@@ -122,8 +123,8 @@ impl Collectives {
         !self.running.is_empty() || !self.outbox.is_empty()
     }
 
-    /// Opens a group of `members`, by rank. `names` says the same to all members: two endpoints with the same list join
-    /// the same group, the first time, the second time, and so on. Answers the group's number.
+    /// Opens a group of `members`, by rank. `names` is equal at all members: endpoints with the same list join the same
+    /// group, the first time, the second time, and so on. Returns the group's number.
     pub fn open(&mut self, members: Vec<Peer>, names: u64) -> u64 {
         let id = self.numbers.next(names);
         let failed = self.aborted.remove(&id);
@@ -131,10 +132,10 @@ impl Collectives {
         id
     }
 
-    /// The ranks of a group that lives, this end's rank among them.
+    /// The number of ranks of a live group, and this end's rank.
     ///
     /// # Errors
-    /// `FI_EINVAL` for one that this end is not in; otherwise why it failed.
+    /// `FI_EINVAL` for a group that this end is not in; otherwise the reason of its failure.
     pub fn shape(&self, group: u64) -> Result<(usize, usize)> {
         let found = self.groups.get(&group).ok_or_else(no_group)?;
         if let Some(errno) = found.failed {
@@ -176,7 +177,7 @@ impl Collectives {
         Ok(())
     }
 
-    /// Leaves a group. What runs in it fails, here at the next [`Collectives::advance`] and at the other members.
+    /// Leaves a group. Operations in it fail, here at the next [`Collectives::advance`] and at the other members.
     pub fn leave(&mut self, group: u64) {
         if self.running.iter().any(|running| running.group == group) {
             self.fail(group, Errno::ECANCELED);
@@ -185,7 +186,7 @@ impl Collectives {
         self.groups.remove(&group);
     }
 
-    /// A group has failed: tells the other members, unless they said so.
+    /// Fails a group: tells the other members, unless they reported it.
     fn fail(&mut self, group: u64, errno: Errno) {
         let Some(found) = self.groups.get_mut(&group) else { return };
         if found.failed.replace(errno).is_some() {
@@ -198,7 +199,7 @@ impl Collectives {
         self.forget_early(group);
     }
 
-    /// Drops what is kept for a group.
+    /// Drops early notes for a group.
     fn forget_early(&mut self, group: u64) {
         let keys: Vec<Key> = self.early.keys().filter(|key| key.0 == group).copied().collect();
         for key in keys {
@@ -216,7 +217,7 @@ impl Collectives {
         })
     }
 
-    /// An eager note or a question of a peer is done with.
+    /// An eager note or a question of a peer has been processed.
     fn taken(&mut self, peer: Peer, epoch: u64) {
         let Some(flow) = self.flows.get_mut(&peer).filter(|flow| flow.epoch == epoch) else { return };
         flow.held = flow.held.saturating_sub(1);
@@ -233,8 +234,8 @@ impl Collectives {
         self.groups.values().any(|group| group.members.contains(&peer))
     }
 
-    /// A peer is gone, after all that it sent was taken. Operations that want more of it fail at the next
-    /// [`Collectives::advance`].
+    /// A peer is gone, and everything that it sent has been processed. Operations that need more from it fail at the
+    /// next [`Collectives::advance`].
     pub fn peer_gone(&mut self, peer: Peer, errno: Errno) {
         for group in self.groups.values_mut().filter(|group| group.members.contains(&peer)) {
             if group.gone.iter().all(|&(gone, _)| gone != peer) {
@@ -247,13 +248,13 @@ impl Collectives {
         self.flows.remove(&peer);
     }
 
-    /// Why an operation cannot go on: it wants something of a member that is gone.
+    /// The reason why an operation cannot continue: it needs more from a member that is gone.
     fn lost(&self, running: &Running) -> Option<Errno> {
         let gone = &self.groups.get(&running.group)?.gone;
         gone.iter().find(|&&(peer, _)| running.wants(peer)).map(|&(_, errno)| errno)
     }
 
-    /// Whether notes about a group are of no interest any more.
+    /// Whether notes about a group are obsolete.
     fn is_over(&self, group: u64) -> bool {
         match self.groups.get(&group) {
             Some(group) => group.failed.is_some(),
@@ -261,10 +262,10 @@ impl Collectives {
         }
     }
 
-    /// Moves everything on as far as it goes; what has ended goes behind `finished`.
+    /// Advances all operations as far as possible. Appends those that have ended to `finished`.
     pub fn advance(&mut self, wire: &mut impl Wire, finished: &mut Vec<(Report, Result<(), Errno>)>) {
         self.send_outbox(wire);
-        // An operation is out of the list while it moves, as that takes all of the engine.
+        // An operation is taken out of the list while it advances, because that needs the whole engine.
         let mut moved = std::mem::take(&mut self.moved);
         std::mem::swap(&mut moved, &mut self.running);
         for mut running in moved.drain(..) {
@@ -292,13 +293,13 @@ impl Collectives {
             let out = OutNote { peer, words: note.to_words(), pieces: &[], skip: 0, len: 0 };
             match wire.note(&out) {
                 Err(error) if error.is_again() => self.outbox.push_back((peer, note)),
-                // Told, or nobody is there: then the peer's end is told to this end, too.
+                // Delivered, or the peer is gone, whose end is reported to this end too.
                 _ => {}
             }
         }
     }
 
-    /// Moves one operation on. Its end, if it has come to it.
+    /// Advances one operation. Returns its result if it has ended.
     fn step(&mut self, running: &mut Running, wire: &mut impl Wire) -> Option<Result<(), Errno>> {
         loop {
             match self.groups.get(&running.group) {
@@ -314,7 +315,7 @@ impl Collectives {
                     running.enter(&group.members);
                 }
                 self.match_early(running);
-                continue; // what came early may have failed the group
+                continue; // an early note may have failed the group
             }
             if let Some(errno) = self.lost(running) {
                 self.fail(running.group, errno);
@@ -333,7 +334,7 @@ impl Collectives {
         }
     }
 
-    /// Moves one send on.
+    /// Advances one send.
     fn push(&mut self, running: &mut Running, index: usize, wire: &mut impl Wire) -> Result<(), Errno> {
         let chunk = self.chunk;
         let (group, operation, round) = (running.group, running.operation, running.round as u32);
@@ -383,12 +384,12 @@ impl Collectives {
     }
 }
 
-/// FNV-1a, from a state on: a number that all members of a group find alike.
+/// FNV-1a from a given state: a number that all members of a group compute alike.
 pub fn hash(state: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(state, |state, &byte| (state ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3))
 }
 
-/// The state to begin with.
+/// The initial state.
 pub const HASH: u64 = 0xCBF2_9CE4_8422_2325;
 
 #[cold]

@@ -1,9 +1,9 @@
-//! Numbers of groups, which all members of a group find alike without a word between them.
+//! Numbers of groups, which all members of a group compute alike without communication.
 //!
 //! The upper 44 bits of a number are a hash of the list of members. The lower 20 bits count how often the list was
-//! joined, so a number that was given out is recognized without a list of them: a program that joins and leaves groups
-//! for days keeps one entry for each list. Two lists of one endpoint share a hash with a probability of 3 in a million
-//! at 10,000 lists.
+//! joined, so an issued number is recognized without a list of all numbers: a program that joins and leaves groups for
+//! days keeps one entry for each list. Two lists of one endpoint share a hash with a probability of 3 in a million at
+//! 10,000 lists.
 
 use rustc_hash::FxHashMap;
 
@@ -22,7 +22,7 @@ pub struct Numbers {
 impl Numbers {
     /// The number of the next group of the members whose list has the hash `names`.
     pub fn next(&mut self, names: u64) -> u64 {
-        // A list that was joined a million times goes on under another hash.
+        // A list that was joined a million times continues under another hash.
         let mut turn = 0u64;
         loop {
             let series = hash(names, &turn.to_le_bytes()) & !COUNT;
@@ -35,7 +35,7 @@ impl Numbers {
         }
     }
 
-    /// Whether this end has ever given the number to a group.
+    /// Whether this end has ever issued the number.
     pub fn was_given(&self, number: u64) -> bool {
         self.last.get(&(number & !COUNT)).is_some_and(|&last| number <= last)
     }

@@ -1,4 +1,4 @@
-//! One operation under way: its memory, and the transfers of the round that it is in.
+//! An operation in progress: its memory, and the transfers of its current round.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ struct Memory {
 unsafe impl Send for Memory {}
 
 impl Memory {
-    /// Where a part lies.
+    /// The address of a part.
     fn piece(&mut self, part: &Part) -> Piece {
         let Piece { addr, len } = match part.place {
             Place::Input => self.input,
@@ -54,22 +54,22 @@ pub struct Sending {
     pub pieces: Range<usize>,
     /// Their bytes.
     pub len: usize,
-    /// How many have gone.
+    /// Bytes sent.
     pub sent: usize,
-    /// How far it is.
+    /// Its progress.
     pub state: State,
 }
 
-/// How far a send is.
+/// The progress of a send.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Nothing has gone.
+    /// Nothing has been sent.
     Begin,
-    /// Its receiver was told of it, and will ask.
+    /// Its receiver was told, and will request it.
     Asked,
-    /// Its receiver has asked.
+    /// Its receiver has requested it.
     Going,
-    /// All has gone.
+    /// Everything has been sent.
     Done,
 }
 
@@ -81,30 +81,30 @@ pub struct Receiving {
     pub pieces: Range<usize>,
     /// Their bytes.
     pub len: usize,
-    /// How many have come.
+    /// Bytes received.
     pub got: usize,
     /// Whether they are combined with what is there.
     pub combine: bool,
-    /// Whether its sender was asked to go on.
+    /// Whether its sender was asked to continue.
     pub is_asked: bool,
-    /// Whether all has come.
+    /// Whether everything has been received.
     pub is_done: bool,
 }
 
-/// See the module. One that has ended is used again, with what it has allocated.
+/// See the module. An ended operation is reused with its allocations.
 pub struct Running {
     /// The engine's number of its group.
     pub group: u64,
     /// Which of the group's operations.
     pub operation: u64,
-    /// What there is to do.
+    /// Its schedule.
     pub schedule: Arc<Schedule>,
     memory: Memory,
-    /// How to combine.
+    /// The executor that combines elements.
     pub executor: Option<Executor>,
-    /// Which round it is in.
+    /// Its current round.
     pub round: usize,
-    /// Whether the round's transfers are there.
+    /// Whether the round's transfers have been created.
     pub has_entered: bool,
     /// The memory of the round's transfers.
     pub pieces: Vec<Piece>,
@@ -117,7 +117,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// One that has not begun.
+    /// An operation that has not started.
     pub fn new(report: Report) -> Self {
         let nothing = Piece::new(std::ptr::null_mut(), 0);
         Self {
@@ -135,7 +135,7 @@ impl Running {
         }
     }
 
-    /// Makes it the operation that `schedule` says.
+    /// Sets it up for `schedule`.
     ///
     /// # Errors
     /// `FI_ENOMEM` for scratch memory.
@@ -156,7 +156,7 @@ impl Running {
         Ok(())
     }
 
-    /// Lets go of what only this operation needed.
+    /// Drops what only this operation needed.
     pub fn end(&mut self) {
         if self.memory.scratch.capacity() > KEPT_SCRATCH {
             self.memory.scratch = Vec::new();
@@ -169,7 +169,7 @@ impl Running {
         (self.group, self.operation) == (group, operation) && self.round == round as usize && self.has_entered
     }
 
-    /// Makes the round's transfers. Peers by rank are `members`.
+    /// Creates the round's transfers. `members` are the peers by rank.
     pub fn enter(&mut self, members: &[Peer]) {
         self.pieces.clear();
         self.sends.clear();
@@ -217,13 +217,13 @@ impl Running {
         receive.is_done = receive.got == receive.len;
     }
 
-    /// Does what comes before the first round.
+    /// Does the steps before the first round.
     pub fn do_first(&mut self) {
         let schedule = Arc::clone(&self.schedule);
         schedule.first.iter().for_each(|local| self.do_local(local));
     }
 
-    /// Does what comes after the round, and goes on to the next.
+    /// Does the steps after the round, and proceeds to the next.
     pub fn leave_round(&mut self) {
         let schedule = Arc::clone(&self.schedule);
         schedule.rounds[self.round].then.iter().for_each(|local| self.do_local(local));
@@ -243,7 +243,7 @@ impl Running {
             || self.receives.iter().any(|receive| !receive.is_done)
     }
 
-    /// Those whose notes the round waits for.
+    /// The peers whose notes the round waits for.
     pub fn awaited(&self) -> impl Iterator<Item = Peer> {
         let asked = self.sends.iter().filter(|send| send.state == State::Asked).map(|send| send.peer);
         asked.chain(self.receives.iter().filter(|receive| !receive.is_done).map(|receive| receive.peer))
@@ -256,7 +256,7 @@ impl Running {
     }
 }
 
-/// Copies `len` bytes to the front of a piece, or combines them with it.
+/// Copies `len` bytes to the start of a piece, or combines them with it.
 ///
 /// # Safety
 /// `from` may be read, and the piece written, for `len` bytes.

@@ -1,5 +1,5 @@
-//! Engines that exchange notes in memory: over a wire that is often full, with ranks that come in any order, and
-//! against a peer that says anything.
+//! Engines that exchange notes in memory: over a wire that is often full, with ranks in any order, and against a peer
+//! that sends anything.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -136,7 +136,8 @@ proptest! {
         run(ranks, &counts, if is_small { usize::MAX } else { 0 }, seed);
     }
 
-    /// Whatever a peer says, the end is an error for it or for the group: no panic, no memory out of bounds, no growth.
+    /// Whatever a peer sends, the result is an error for it or for the group: no panic, no access out of bounds, no
+    /// unbounded memory.
     #[test]
     fn a_peer_may_say_anything(
         said in prop::collection::vec((0u8..8, 0u64..4, 0u32..4, prop_oneof![0u64..200, any::<u64>()], 0usize..140), 0..300),

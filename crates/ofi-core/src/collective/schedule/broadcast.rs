@@ -1,4 +1,4 @@
-//! Barriers, broadcasts, and the rings that other collectives go round too.
+//! Barriers, broadcasts, and the ring algorithms that other collectives use too.
 
 use super::{Part, Place, Planner, Round, transfer};
 
@@ -13,7 +13,7 @@ impl Planner {
         }
     }
 
-    /// Binomial tree: in each round every rank that has the data sends it to one that has not.
+    /// Binomial tree: in each round every rank with the data sends it to a rank without.
     pub(super) fn broadcast(&mut self) {
         let (me, all) = (self.distance(), Part::new(Place::Input, 0, self.block));
         let mut have = 1;
@@ -29,7 +29,7 @@ impl Planner {
         }
     }
 
-    /// Halves of the array go down a tree until each rank has a block, then the blocks go round a ring.
+    /// Halves of the array are passed down a tree until each rank has a block; then the blocks circulate in a ring.
     pub(super) fn broadcast_large(&mut self) {
         let (me, ranks) = (self.distance(), self.ranks());
         let range = |planner: &Self, from: usize, to: usize| {
@@ -55,8 +55,8 @@ impl Planner {
         });
     }
 
-    /// Blocks go round a ring: this rank begins with block `first`, and in the end has all. The ring has the ranks'
-    /// order.
+    /// Blocks circulate in a ring: this rank starts with block `first` and ends with all of them. The ring is in the
+    /// order of the ranks.
     pub(super) fn ring(&mut self, first: usize, block: impl Fn(&Self, usize) -> Part) {
         let ranks = self.ranks();
         for step in 0..ranks - 1 {
@@ -67,7 +67,8 @@ impl Planner {
         }
     }
 
-    /// Blocks go round a ring, each combined with every rank's: in the end this rank has all of block `last`.
+    /// Blocks circulate in a ring and are combined with every rank's: in the end this rank has the complete block
+    /// `last`.
     pub(super) fn ring_combine(&mut self, last: usize, block: impl Fn(&Self, usize) -> Part) {
         let ranks = self.ranks();
         for step in 0..ranks - 1 {

@@ -1,4 +1,4 @@
-//! Collectives that move blocks from rank to rank, and combine nothing.
+//! Collectives that move blocks between ranks without combining them.
 
 use super::{Local, Part, Place, Planner, Round, transfer};
 

@@ -1,8 +1,8 @@
-//! What one rank does in a collective: rounds of sends and receives, worked out before anything moves.
+//! The steps of one rank in a collective: rounds of sends and receives, planned before anything is sent.
 //!
-//! A schedule knows no peers and no bytes, only ranks and ranges, so it is checked by playing all ranks of a group
-//! against each other in memory (`tests.rs`). Both ends of a transfer have it in the round of the same number, and a
-//! pair of ranks has at most one transfer each way in a round.
+//! A schedule contains ranks and ranges only, no peers or bytes, so tests simulate all ranks of a group in memory
+//! (`tests.rs`). Both ends of a transfer have it in the same round, and a pair of ranks has at most one transfer in
+//! each direction in a round.
 //!
 //! Small data takes a number of rounds that is logarithmic in the ranks; large data is cut into a block for each rank,
 //! so that every rank sends and receives all the time.
@@ -60,7 +60,7 @@ impl Transfer {
     }
 }
 
-/// Something to do with own memory. Ranges are equally long.
+/// A step on local memory. Ranges are equally long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Local {
     /// From where.
@@ -71,18 +71,18 @@ pub struct Local {
     pub combine: bool,
 }
 
-/// Transfers that run side by side, and what is done when all of them have ended.
+/// Transfers that run concurrently, and the steps after all of them have ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Round {
     /// Sends.
     pub sends: Vec<Transfer>,
     /// Receives.
     pub receives: Vec<Transfer>,
-    /// What comes after.
+    /// Steps after the transfers.
     pub then: Vec<Local>,
 }
 
-/// What one rank does.
+/// The schedule of one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
     /// Before the first round.
@@ -108,12 +108,12 @@ pub struct Shape {
     pub count: usize,
     /// Bytes of an element.
     pub size: usize,
-    /// Up to how many bytes data is small.
+    /// The largest size of small data, in bytes.
     pub small: usize,
 }
 
 impl Shape {
-    /// How long `buf` and `result` are at this rank, in bytes; 0 for what is not looked at.
+    /// The lengths of `buf` and `result` at this rank, in bytes; 0 for one that is not used.
     pub fn lengths(&self) -> [usize; 2] {
         let one = self.count * self.size;
         let all = one * self.ranks;
@@ -174,7 +174,7 @@ impl Planner {
         self.shape.ranks
     }
 
-    /// The rank `steps` behind this one.
+    /// The rank `steps` after this one.
     fn behind(&self, steps: usize) -> usize {
         (self.shape.me + steps) % self.ranks()
     }
@@ -198,7 +198,7 @@ impl Planner {
         self.out.rounds.push(round);
     }
 
-    /// Something to do at the end.
+    /// A step at the end.
     fn finally(&mut self, local: Local) {
         match self.out.rounds.last_mut() {
             Some(round) => round.then.push(local),

@@ -3,8 +3,8 @@
 use super::{Local, Part, Place, Planner, Round, Transfer, transfer};
 
 impl Planner {
-    /// Recursive doubling on `len` bytes at the front of `place`, with scratch memory from `scratch` on. Ranks beyond a
-    /// power of two hand theirs to a neighbour first.
+    /// Recursive doubling on `len` bytes at the start of `place`, with scratch memory from `scratch` on. Ranks beyond a
+    /// power of two pass theirs to a neighbour first.
     pub(super) fn allreduce(&mut self, place: Place, len: usize, scratch: usize) {
         let (me, ranks) = (self.shape.me, self.ranks());
         let core = 1 << ranks.ilog2();
@@ -112,7 +112,7 @@ impl Planner {
         self.push(round);
     }
 
-    /// All-reduce of the whole, of which each rank takes its part.
+    /// All-reduce of the whole array, of which each rank takes its part.
     pub(super) fn reduce_scatter(&mut self) {
         let all = self.block * self.ranks();
         self.out.scratch = 2 * all;
