@@ -1,12 +1,12 @@
-//! What happens to objects after fork(2): in a child they answer `FI_EINVAL`, and closing them does nothing.
+//! Objects after fork(2): in a child their calls return `FI_EINVAL`, and closing them does nothing.
 //!
-//! Nothing hooks the process for that. One page is marked `MADV_WIPEONFORK`: a child finds zero where the parent had
-//! its generation, and the first object that it opens writes the next one. An object remembers the generation that it
-//! was opened in; comparing costs two loads.
+//! This needs no hooks. One page is marked `MADV_WIPEONFORK`: a child finds zero where the parent had its generation,
+//! and the first object that it opens writes the next one. An object remembers the generation in which it was opened;
+//! the comparison costs two loads.
 //!
-//! A child cannot use what it inherited: rings and windows are not mapped in it (`MADV_DONTFORK`), threads do not
-//! exist, locks may be held by threads that are gone, and descriptors are its parent's too. Objects that it opens
-//! itself are as good as any.
+//! A child cannot use inherited objects: rings and windows are not mapped in it (`MADV_DONTFORK`), threads do not
+//! exist, locks may be held by threads that are gone, and descriptors are shared with its parent. Objects that it opens
+//! itself work normally.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ fn page() -> &'static AtomicU64 {
         // SAFETY: a new mapping at an address of the kernel's choosing disturbs nothing.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), PAGE_LEN, protection, flags, -1, 0) };
         if base == libc::MAP_FAILED {
-            return Box::leak(Box::new(AtomicU64::new(0))); // children are not told apart then
+            return Box::leak(Box::new(AtomicU64::new(0))); // then children cannot be detected
         }
         // SAFETY: the range was just mapped. A kernel without the advice (before 4.14) does not tell children apart.
         unsafe { libc::madvise(base, PAGE_LEN, libc::MADV_WIPEONFORK) };
@@ -44,7 +44,7 @@ pub struct Born {
 impl Born {
     /// Here and now.
     pub fn here() -> Self {
-        /// The last generation that this process, or one that it descends from, has had.
+        /// The last generation of this process and its ancestors.
         static LAST: AtomicU64 = AtomicU64::new(0);
         let page = page();
         let mut generation = page.load(Ordering::Acquire);
@@ -57,13 +57,13 @@ impl Born {
         Self { page, generation }
     }
 
-    /// Whether this is still that process.
+    /// Whether this is still the same process.
     #[inline(always)]
     pub fn is_here(&self) -> bool {
         self.page.load(Ordering::Relaxed) == self.generation
     }
 
-    /// Lets only that process pass.
+    /// Permits calls of that process only.
     ///
     /// # Errors
     /// `FI_EINVAL` in a child of it.

@@ -1,8 +1,8 @@
 //! Lists with an entry for each of very many peers.
 
-/// Appends `thing`, and leaves room for an eighth more, not for as much again: with ten thousand peers half of each
-/// list would otherwise be bytes that nobody uses. Each entry is moved eight times instead of once, which is nothing
-/// beside meeting a peer.
+/// Appends `thing`, and grows the list by an eighth rather than doubling it: with ten thousand peers half of each list
+/// would otherwise be unused. Each entry is moved eight times instead of once, which is negligible beside the cost of
+/// meeting a peer.
 pub fn push<T>(list: &mut Vec<T>, thing: T) {
     if list.len() == list.capacity() {
         list.reserve_exact((list.len() / 8).max(8));

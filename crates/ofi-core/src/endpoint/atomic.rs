@@ -11,7 +11,7 @@ use super::{EpCore, State};
 use crate::atomic::Executor;
 use crate::transport::{Lanes, OutAtomic, Ticket, Transport};
 
-/// What an endpoint may do, and how much of it.
+/// The operations and limits of an endpoint.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AtomicSide {
     may_read: bool,
@@ -46,7 +46,7 @@ impl AtomicSide {
         }
     }
 
-    /// Refuses what the endpoint was not opened for.
+    /// Refuses operations that the endpoint was not opened for.
     fn check(&self, kind: AtomicKind, op: FiOp) -> Result<()> {
         let (reads, writes) = (kind != AtomicKind::Base, op != FiOp::AtomicRead);
         if (reads && !self.may_read) || (writes && !self.may_write) {
@@ -86,10 +86,10 @@ fn same_len_of_many(what: &str, lent: &Lent<'_>, iov_limit: usize, len: usize) -
     Ok(())
 }
 
-/// What executes an operation of endpoints of a type.
+/// The executor of an operation for endpoints of a type.
 ///
 /// # Errors
-/// `FI_EOPNOTSUPP` for what makes no sense, or what they do not have.
+/// `FI_EOPNOTSUPP` for meaningless or unsupported combinations.
 #[inline]
 pub fn find<T: Transport>(ep: EpType, kind: AtomicKind, op: FiOp, datatype: Datatype) -> Result<Executor> {
     let executor = Executor::find(kind, op, datatype)?;
@@ -111,7 +111,7 @@ impl<T: Transport> EpCore<T> {
 }
 
 impl<T: Transport> TxSide<T> {
-    /// Checks what can be checked of an atomic before its peer is known: what executes it, its flags, whether its
+    /// Checks an atomic as far as possible before its peer is known. Returns its executor, its flags, whether its
     /// success is reported, and its length.
     pub fn check_atomic(&self, op: &AtomicOp<'_>) -> Result<(Executor, OpFlags, bool, usize)> {
         let side = self.atomics;

@@ -1,5 +1,5 @@
-//! What an endpoint is bound to before it is enabled: queues, counters, an address vector; and the refusals of what
-//! does not belong to it.
+//! Bindings of an endpoint before it is enabled: queues, counters, an address vector; and the refusal of unsuitable
+//! objects.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(super) fn bad_state(subject: &str, wanted: &str, found: &str, advice: &str) 
     Error::wanted(Errno::EOPBADSTATE, subject, wanted, found, advice)
 }
 
-/// The refusal of a binding that comes too late.
+/// The refusal of a late binding.
 #[cold]
 pub(super) fn enabled_already() -> Error {
     bad_state("fi_ep_bind", "an endpoint before fi_enable", "an enabled one", "bind first")
@@ -45,7 +45,7 @@ pub(super) fn of_another_domain(what: &str) -> Error {
     )
 }
 
-/// The core's part of a queue of the application's, which must be one of `domain`.
+/// The core of an application's queue, which must belong to `domain`.
 pub(super) fn queue_of<T: Transport>(
     cq: &Arc<dyn CompletionQueue>,
     domain: &DomainCore<T>,

@@ -1,4 +1,4 @@
-//! Tests of receives that lanes take before their messages come ([`Host::claim`]).
+//! Tests of receives that lanes take before their messages arrive ([`Host::claim`]).
 
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ fn receives_are_claimed_in_the_order_of_posting_and_each_ends_once() {
     let entry = scene.read().unwrap();
     let flags = CompletionFlags::RMA | CompletionFlags::REMOTE_WRITE | CompletionFlags::REMOTE_CQ_DATA;
     assert_eq!((entry.op_context, entry.len, entry.data, entry.flags), (Context(2), 1000, 7, flags));
-    // What has ended is nobody's any more.
+    // An ended receive has no owner any more.
     for id in &claimed[..2] {
         assert_eq!(lend(*id), None);
         scene.ep.core().state.lock().ends.landed(*id, &message(1));

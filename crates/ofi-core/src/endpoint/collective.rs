@@ -21,11 +21,11 @@ use crate::cq::Credit;
 use crate::eq::{Driven, EqCore};
 use crate::transport::{Lanes, OutNote, Peer, Route, Ticket, Transport};
 
-/// Up to how many bytes data goes the way with the fewest rounds: two notes' worth. Beyond that, sending each byte once
-/// matters more than rounds.
+/// Data of up to this many bytes (two notes) uses the algorithm with the fewest rounds. Beyond that, sending each byte
+/// once matters more than the number of rounds.
 const SMALL: usize = 16 << 10;
 
-/// What an endpoint with `FI_COLLECTIVE` has.
+/// The state of an endpoint with `FI_COLLECTIVE`.
 pub struct CollectiveSide {
     engine: Collectives,
     /// The last operation's shape and schedule: programs mostly repeat one.
@@ -52,7 +52,7 @@ impl CollectiveSide {
         has.then(|| Box::new(Self { engine, planned: None, finished: Vec::new(), joined, eq: None }))
     }
 
-    /// What this rank does in an operation of that shape.
+    /// The schedule of this rank in an operation of that shape.
     fn schedule(&mut self, shape: Shape) -> Arc<Schedule> {
         match &self.planned {
             Some((known, schedule)) if *known == shape => Arc::clone(schedule),
@@ -111,7 +111,7 @@ impl<T: Transport> Wire for OnLanes<'_, T> {
 }
 
 impl<T: Transport> State<T> {
-    /// Moves collectives on, after a poll.
+    /// Advances collectives after a poll.
     #[cold]
     #[inline(never)]
     pub(super) fn move_collectives(&mut self) {
@@ -179,7 +179,7 @@ impl<T: Transport> CollectiveGroup for Handle<T> {
 
 impl<T: Transport> Drop for Handle<T> {
     fn drop(&mut self) {
-        // In a child of fork(2) the group is its parent's.
+        // In a child of fork(2) the group belongs to the parent.
         let Some(core) = self.core.upgrade().filter(|core| core.born.is_here()) else { return };
         let mut guard = core.state.lock();
         if let Some(side) = &mut guard.ends.collectives
@@ -192,13 +192,13 @@ impl<T: Transport> Drop for Handle<T> {
 }
 
 impl<T: Transport> EpCore<T> {
-    /// Has the event queue drive the endpoint, once there is something to drive.
+    /// Makes the event queue drive the endpoint, once there is something to drive.
     pub(super) fn watch_joins(self: &Arc<Self>) -> Result<()> {
         let Some(eq) = self.eq_of_joins() else { return Ok(()) };
         self.be_driven_by(&eq)
     }
 
-    /// Undoes [`EpCore::watch_joins`]; to be called before the lanes are closed.
+    /// Reverts [`EpCore::watch_joins`]. Call it before the lanes are closed.
     pub(super) fn forget_joins(self: &Arc<Self>) {
         let Some(eq) = self.eq_of_joins() else { return };
         let source: Arc<dyn Driven> = Arc::clone(self) as _;
@@ -293,7 +293,7 @@ impl<T: Transport> EpCore<T> {
         let started =
             unsafe { side.engine.start(group, schedule, nothing, None, Report::Join(fid, context)) };
         if let Err(error) = started {
-            // A member has failed before this one came.
+            // A member failed before this one joined.
             side.joined.remove(&addr);
             side.engine.leave(group);
             return Err(error);
@@ -410,7 +410,7 @@ pub fn query(kind: CollectiveKind, op: FiOp, datatype: Datatype) -> Result<Optio
     Executor::find(ofi_api::AtomicKind::Base, op, datatype).map(Some)
 }
 
-/// What one collective may do, on a transport with notes.
+/// The limits of one collective on a transport with notes.
 ///
 /// # Errors
 /// As [`query`].

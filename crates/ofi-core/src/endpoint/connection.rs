@@ -1,4 +1,5 @@
-//! The connection of an endpoint of `FI_EP_MSG`: how the state in [`crate::cm`] meets the endpoint and its lanes.
+//! The connection of an endpoint of type `FI_EP_MSG`: connects the state in [`crate::cm`] with the endpoint and its
+//! lanes.
 
 use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
@@ -25,7 +26,7 @@ impl<T: Transport> Ends<T> {
         self.boxes.receive_failed(error, credit, route);
     }
 
-    /// The connection is over: what is posted ends, and nothing more is.
+    /// The connection is over: posted operations end, and no more are accepted.
     fn end(&mut self, ended: Ended) {
         if ended == Ended::Now {
             self.rx.quick = [false; 2];
@@ -54,7 +55,7 @@ impl<T: Transport> Ends<T> {
         self.end(ended);
     }
 
-    /// All that was under way with the peer has ended.
+    /// All operations with the peer have ended.
     #[cold]
     pub fn connection_gone(&mut self, errno: Errno) {
         let ended = self.connection.as_mut().map_or(Ended::No, |connection| connection.gone(errno));
@@ -84,11 +85,11 @@ impl<T: Transport> State<T> {
         self.ends.connection.as_ref().map(|connection| connection.peer())
     }
 
-    /// Whether a receive that the endpoint does not take otherwise may go on: its connection is over, and the message
-    /// that it takes is here. What came before the end can still be received.
+    /// Whether a receive that would otherwise be refused may proceed: the connection is over, but its message is here.
+    /// Messages that arrived before the end can still be received.
     ///
     /// # Errors
-    /// `FI_ESHUTDOWN` if it would wait for one.
+    /// `FI_ESHUTDOWN` if it would wait for a message.
     #[cold]
     #[inline(never)]
     pub(super) fn may_receive_late<const TAGGED: bool>(
@@ -121,7 +122,7 @@ impl<T: Transport> State<T> {
 }
 
 impl<T: Transport> EpCore<T> {
-    /// Has the connection moved on where that needs polls.
+    /// Drives the connection where that needs polls.
     fn keep(self: &Arc<Self>) -> Result<()> {
         if !T::KEEPS {
             return Ok(());
@@ -151,7 +152,7 @@ impl<T: Transport> EpCore<T> {
             guard.connection()?.withdraw();
             return Err(error);
         }
-        // The peer may begin as soon as it has the packet.
+        // The peer may start as soon as it has the packet.
         lanes.join(host, &to, false)?;
         lanes.packet(&to, &packet, true)?;
         drop(guard);
@@ -177,20 +178,19 @@ impl<T: Transport> EpCore<T> {
         self.state.lock().connection()?.peer_name()
     }
 
-    /// Has an event queue drive the endpoint.
+    /// Makes an event queue drive the endpoint.
     pub(super) fn be_driven_by(self: &Arc<Self>, eq: &Arc<EqCore>) -> Result<()> {
         let driven: Arc<dyn Driven> = Arc::clone(self) as _;
         eq.add(&driven)
     }
 
-    /// Has the event queue of its connection drive the endpoint.
+    /// Makes the event queue of its connection drive the endpoint.
     pub(super) fn watch_connection(self: &Arc<Self>) -> Result<()> {
         let eq = self.state.lock().ends.connection.as_ref().and_then(|connection| connection.eq().cloned());
         eq.map_or(Ok(()), |eq| self.be_driven_by(&eq))
     }
 
-    /// Lets the transport have out what the endpoint owes: a peer waits for it, and the application may never look
-    /// again.
+    /// Makes the transport send what the endpoint owes: a peer waits for it, and the application may never poll again.
     pub(super) fn attend(self: &Arc<Self>) {
         let attendant: Weak<dyn Attendant> = Arc::downgrade(self) as _;
         let mut guard = self.state.lock();
@@ -199,7 +199,7 @@ impl<T: Transport> EpCore<T> {
         }
     }
 
-    /// Undoes [`EpCore::watch_connection`], when the endpoint is closed: what was reported of it and not read goes too.
+    /// Reverts [`EpCore::watch_connection`] when the endpoint is closed, and drops its unread events.
     pub(super) fn forget_connection(self: &Arc<Self>) {
         let eq = self.state.lock().ends.connection.as_ref().and_then(|connection| connection.eq().cloned());
         if let Some(eq) = eq {
@@ -211,7 +211,7 @@ impl<T: Transport> EpCore<T> {
 }
 
 impl<T: Transport> State<T> {
-    /// Moves the connection on, and everything else.
+    /// Drives the connection and everything else.
     fn drive_connection(&mut self) {
         self.drive();
         let ended = self.ends.connection.as_mut().map_or(Ended::No, |connection| connection.tick());
@@ -221,7 +221,7 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Whether the connection is coming or going.
+    /// Whether the connection is being established or ended.
     fn is_pending(&self) -> bool {
         let connection = self.ends.connection.as_ref();
         connection.is_some_and(|connection| connection.is_pending())
@@ -245,7 +245,7 @@ impl<T: Transport> Driven for EpCore<T> {
     }
 
     fn drive_if_pending(&self) {
-        // Under one lock: an endpoint that has its connection moves by the application's calls only.
+        // Under one lock: an endpoint with an established connection advances by the application's calls only.
         let mut guard = self.state.lock();
         if guard.is_pending() {
             guard.drive_connection();

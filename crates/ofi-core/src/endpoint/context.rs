@@ -26,7 +26,7 @@ use crate::transport::{Arm, Lanes, Route, Ticket, Transport};
 /// How long a transmit context that closes waits for what it has posted.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Bytes under way of a transmit context that closes which are copied at most, so that they go on.
+/// Most bytes in flight of a closing transmit context that are copied, so that their operations continue.
 const COPIED: usize = 256 << 20;
 
 impl<T: Transport> State<T> {
@@ -38,9 +38,9 @@ impl<T: Transport> State<T> {
             .ok_or_else(|| refused("a call of contexts", "an endpoint that has none"))
     }
 
-    /// Transmit context `at` closes: what is still under way goes on without its memory, and without being reported,
-    /// so that the peer and the lane may bring it to its end. Where that is not possible, a peer that goes on about it
-    /// breaks the protocol.
+    /// Closes transmit context `at`: operations in flight continue without the application's memory and without a
+    /// report, so that the peer and the lane can finish them. If that is not possible, a peer that continues such an
+    /// operation breaks the protocol.
     fn abandon(&mut self, at: u16) {
         let mut room = COPIED;
         for id in self.ends.tx.ops.ids(|op| op.ticket.at == at) {
@@ -61,7 +61,7 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// A context that is there.
+    /// An existing context.
     fn side(&mut self, at: u16) -> Option<&mut Side<T>> {
         self.ends.contexts.as_deref_mut().map(|contexts| contexts.side(at))
     }
@@ -71,8 +71,8 @@ impl<T: Transport> State<T> {
 struct Port<T: Transport> {
     core: Arc<EpCore<T>>,
     at: u16,
-    /// The descriptor of the endpoint's lanes under a number of its own: a queue may have several contexts of one
-    /// endpoint, and lose one of them.
+    /// A duplicate of the descriptor of the endpoint's lanes: a queue may have several contexts of one endpoint, and
+    /// lose one of them.
     fd: OnceLock<Option<OwnedFd>>,
 }
 
@@ -156,7 +156,7 @@ impl<T: Transport> Source for Port<T> {
         let known = self.fd.get_or_init(|| {
             let fd = Source::wait_fd(&*self.core)?;
             // SAFETY: the lanes keep their descriptor open while they live, which is as long as the endpoint's core has
-            // them; it is only looked at here.
+            // them; it is only duplicated here.
             unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().ok()
         });
         known.as_ref().map(AsRawFd::as_raw_fd)
@@ -194,7 +194,7 @@ impl<T: Transport> ContextEp<T> {
             ));
         }
         side.open = true;
-        // What came for it before stays.
+        // Messages that arrived for it before stay.
         std::mem::swap(&mut side.rx.queue, &mut own.rx.queue);
         *own = side;
         drop(guard);
@@ -246,7 +246,7 @@ impl<T: Transport> ContextEp<T> {
 }
 
 impl<T: Transport> EpCore<T> {
-    /// Has the queue and the counters of an enabled context poll the endpoint, which is enabled too.
+    /// Makes the queue and the counters of an enabled context poll the endpoint, which is enabled too.
     fn attach(&self, at: u16, source: &Arc<dyn Source>) -> Result<()> {
         let (queue, counters) = {
             let mut guard = self.state.lock();

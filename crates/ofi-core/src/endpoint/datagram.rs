@@ -1,5 +1,5 @@
-//! What is different at endpoints of `FI_EP_DGRAM`: a message that finds no room is dropped and counted, at either end,
-//! and nobody waits for it or hears of it.
+//! The differences of endpoints of type `FI_EP_DGRAM`: a message for which there is no room is dropped and counted at
+//! either end, without waiting or a report.
 
 use ofi_api::{CompletionFlags, EpType, Errno, Info};
 
@@ -28,12 +28,12 @@ pub fn budget(info: &Info) -> Config {
 }
 
 impl<T: Transport> Ends<T> {
-    /// Whether an operation may be lost: messages may, accesses to remote memory fail or wait as they always do.
+    /// Whether an operation may be lost: messages may; accesses to remote memory fail or wait as with other types.
     fn may_lose(&self, ticket: &Ticket) -> bool {
         self.rx.lossy && !ticket.flags.intersects(CompletionFlags::RMA | CompletionFlags::ATOMIC)
     }
 
-    /// An operation found no room on its way out. Whether that is no matter.
+    /// Handles an operation for which the transport had no room. Returns whether it may be dropped.
     #[cold]
     pub fn drop_outgoing(&mut self, ticket: &Ticket) -> bool {
         let lost = self.may_lose(ticket);
@@ -48,7 +48,7 @@ impl<T: Transport> Ends<T> {
         lost
     }
 
-    /// An operation that was under way failed. Whether that is no matter.
+    /// Handles a failed operation. Returns whether the failure is not reported.
     #[cold]
     pub fn forgive(&mut self, op: &TxOp<T::Op>, errno: Errno) -> bool {
         let lost = self.may_lose(&op.ticket);

@@ -1,5 +1,4 @@
-//! Enabling: the checks that everything is bound that the endpoint's capabilities need, and the place where its lanes
-//! come to be.
+//! Enabling: checks that everything is bound that the endpoint's capabilities need, and opens its lanes.
 
 use std::sync::Arc;
 
@@ -25,7 +24,7 @@ impl<T: Transport> EpCore<T> {
         }
         state.check_shared(&core.info)?;
         if let Some(eq) = core.domain.events.queue() {
-            let _of_its_own = state.ends.bind_queue(eq); // comes before the domain's
+            let _of_its_own = state.ends.bind_queue(eq); // takes precedence over the domain's
         }
         let caps = core.info.caps;
         let (sends, receives) = directions(caps);
@@ -73,7 +72,7 @@ impl<T: Transport> EpCore<T> {
             info = std::borrow::Cow::Owned(auth::with_key(&info, key));
         }
         if state.named {
-            info.to_mut().src_addr = None; // fi_setname counts, and that alone
+            info.to_mut().src_addr = None; // only fi_setname counts
         }
         let mut lanes = T::open_lanes(&core.domain.part, &info)?;
         state.key_in_use = key.map(|(_, in_use)| in_use);
@@ -84,7 +83,7 @@ impl<T: Transport> EpCore<T> {
         state.name = Some(name);
         let rx = &mut state.ends.rx;
         rx.claimed = lanes.claims();
-        state.ends.tx.matches &= !lanes.claims(); // a device does not say that a message has found its receive
+        state.ends.tx.matches &= !lanes.claims(); // a device does not report that a message has matched a receive
         let rx = &mut state.ends.rx;
         if let Some(part) = &rx.shared {
             part.context.hand_over(&mut lanes)?;
@@ -122,8 +121,8 @@ impl<T: Transport> EpCore<T> {
     }
 }
 
-/// Whether capabilities need a transmit queue and a receive queue. Messages and remote access each have directions of
-/// their own, all of them where none is named; being the target of an access needs neither queue.
+/// Whether capabilities need a transmit queue and a receive queue. Messages and remote access each have their own
+/// directions, and all of them if none is named. The target of an access needs neither queue.
 fn directions(caps: Caps) -> (bool, bool) {
     let may = |what: Caps, all: Caps, direction: Caps| {
         caps.intersects(what) && (!caps.intersects(all) || caps.intersects(direction))

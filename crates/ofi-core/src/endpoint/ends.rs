@@ -1,4 +1,4 @@
-//! What a transport calls: an arriving message finds its receive, an ending operation its completion.
+//! The calls of a transport: they match an arriving message with a receive, and an ended operation with its completion.
 
 use std::sync::Arc;
 
@@ -40,18 +40,19 @@ pub struct Ends<T: Transport> {
     pub connection: Option<Box<Connection>>,
     /// Of scalable endpoints, which transfer nothing themselves.
     pub contexts: Option<Box<Contexts<T>>>,
-    /// There where the endpoint has `FI_COLLECTIVE`.
+    /// Present if the endpoint has `FI_COLLECTIVE`.
     pub collectives: Option<Box<CollectiveSide>>,
-    /// There where the endpoint has `FI_MULTICAST`.
+    /// Present if the endpoint has `FI_MULTICAST`.
     pub multicast: Option<Box<MulticastSide>>,
-    /// Those who sleep until there is something for the endpoint.
+    /// Threads that sleep until there is work for the endpoint.
     pub sleepers: Sleepers,
-    /// The progress thread polls, and arms anew for all.
+    /// The progress thread polls, and rearms for all.
     pub stands_in: bool,
 }
 
 impl<T: Transport> Ends<T> {
-    /// Binds an event queue to all that reports to one: joins of groups, and the connection. What each answers.
+    /// Binds an event queue to everything that reports to one: joins of groups, and the connection. Returns the result
+    /// of each.
     #[cold]
     pub fn bind_queue(&mut self, eq: &Arc<EqCore>) -> [Option<Result<()>>; 3] {
         [
@@ -159,7 +160,7 @@ impl<T: Transport> Host<T> for Ends<T> {
 
     #[inline(always)] // so that a transport's loop over messages knows what kind they are
     unsafe fn deliver(&mut self, arrived: &Arrived, body: *const u8) -> Delivery {
-        // The common case by itself: a receive of one piece, long enough, that is to be reported.
+        // The common case, handled separately: a receive of one piece, long enough, that must be reported.
         let envelope = receive::envelope(arrived);
         let len = arrived.len;
         if arrived.rx.is_of_one()
@@ -209,7 +210,7 @@ impl<T: Transport> Host<T> for Ends<T> {
     }
 
     fn claim(&mut self, peer: Peer) -> Option<SlotId> {
-        // Nothing is known of the message: what counts is that it will be an untagged one of this peer.
+        // The message is unknown: it only matters that it will be an untagged one of this peer.
         let none = Arrived { peer, rx: RxName::ANY, tagged: false, has_data: false, tag: 0, data: 0, len: 0 };
         let filling = self.rx.queue.claim(&receive::envelope(&none), &none)?;
         Some(self.rx.filling.insert(filling))
@@ -249,7 +250,7 @@ impl<T: Transport> Host<T> for Ends<T> {
             if let Some(address) = rx.strange(peers, peer) {
                 let mut error = CqErrorEntry::new(Context::NULL, flags, Errno::EADDRNOTAVAIL);
                 (error.len, error.data, error.err_data) = (len, data.value, address);
-                boxes.not_found(error, Credit::None); // the write itself went well, and counts so
+                boxes.not_found(error, Credit::None); // the write itself succeeded, and counts as a success
                 return true;
             }
             let source = if rx.report_source { peers.source(peer) } else { FiAddr::NOTAVAIL };
@@ -260,7 +261,7 @@ impl<T: Transport> Host<T> for Ends<T> {
     }
 
     fn accessed(&mut self, regions: &Regions, access: MrAccess, remote: &[RemotePiece]) {
-        // A fetching atomic counts as a read at the endpoint, and as what it does to the memory at the region.
+        // A fetching atomic counts as a read at the endpoint, and by its effect on the memory at the region.
         let kind = if access.contains(MrAccess::REMOTE_READ) { Kind::RemoteRead } else { Kind::RemoteWrite };
         let done = if access.contains(MrAccess::REMOTE_WRITE) { Kind::RemoteWrite } else { Kind::RemoteRead };
         if self.boxes.counters.has(kind) {
@@ -283,7 +284,7 @@ impl<T: Transport> Host<T> for Ends<T> {
         match &mut self.collectives {
             // SAFETY: the caller's promise.
             Some(side) => unsafe { side.noted(peer, words, body, len) },
-            // A member of a group that this end cannot be in: the join there will not end before it is left.
+            // A member of a group that this end cannot be in: the join there ends only when the group is left.
             None => Ok(()),
         }
     }

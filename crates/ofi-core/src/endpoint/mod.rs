@@ -1,7 +1,7 @@
-//! Endpoints: the object that applications post to, over any transport.
+//! Endpoints: the objects that applications post to, over any transport.
 //!
-//! A call comes in here, is checked in `transmit.rs` or `receive.rs`, goes to the transport's lanes, and comes back
-//! through `ends.rs` into an outbox, from which a completion queue reads. One lock covers all of it.
+//! A call enters here, is checked in `transmit.rs` or `receive.rs`, goes to the transport's lanes, and returns through
+//! `ends.rs` into an outbox, from which a completion queue reads. One lock covers all of it.
 
 mod atomic;
 mod bind;
@@ -73,21 +73,21 @@ use crate::sleepers::Sleepers;
 use crate::source::{Polled, Source};
 use crate::transport::{Arm, Lanes, Transport};
 
-/// Everything of an endpoint that changes.
+/// The mutable state of an endpoint.
 struct State<T: Transport> {
     ends: Ends<T>,
-    /// There while the endpoint is enabled.
+    /// Present while the endpoint is enabled.
     lanes: Option<T::Lanes>,
     /// The queues of both directions, by slot.
     queues: [Option<Arc<Cq>>; 2],
     name: Option<Address>,
-    /// fi_setname gave the name.
+    /// The name was set by fi_setname.
     named: bool,
     /// `FI_OPT_SHARED_MEMORY_PERMITTED`.
     shared_memory: bool,
     /// Options of the transport's own that were set.
     own_options: Vec<(EpOption, usize)>,
-    /// Keeps the authorization key of the address vector there.
+    /// Keeps the authorization key in the address vector.
     key_in_use: Option<InUse>,
     patience: Patience,
 }
@@ -99,18 +99,18 @@ impl<T: Transport> State<T> {
         Some((self.lanes.as_mut()?, &mut self.ends))
     }
 
-    /// Prepares whoever is woken by `bell` for blocking until there is something to poll for.
+    /// Prepares the threads behind `bell` for blocking until there is something to poll for.
     fn arm(&mut self, bell: Option<&Bell>) -> Arm {
         let arm = self.lanes.as_mut().map_or(Arm::Armed, Lanes::arm);
         match arm {
             Arm::Armed => self.ends.sleepers.armed(bell),
-            // The caller has taken the signal that others may not have seen yet, and may not poll.
+            // The caller has taken the signal, which others may not have seen yet, and may not poll itself.
             Arm::Ready => self.ends.sleepers.disarmed(bell),
         }
         arm
     }
 
-    /// Moves the endpoint on outside a read of its queues.
+    /// Drives the endpoint outside a read of its queues.
     fn drive(&mut self) {
         self.ends.boxes.begin_unread();
         if let Some((lanes, host)) = self.split() {
@@ -122,7 +122,7 @@ impl<T: Transport> State<T> {
     }
 }
 
-/// What queues and the progress thread hold of an endpoint.
+/// The part of an endpoint that queues and the progress thread share.
 pub(crate) struct EpCore<T: Transport> {
     domain: Arc<DomainCore<T>>,
     info: Info,
@@ -132,7 +132,7 @@ pub(crate) struct EpCore<T: Transport> {
     born: Born,
 }
 
-/// What the application holds. Dropping it closes the endpoint.
+/// The application's handle. Dropping it closes the endpoint.
 pub struct Ep<T: Transport> {
     core: Arc<EpCore<T>>,
 }
@@ -341,7 +341,7 @@ impl<T: Transport> Ep<T> {
                 },
                 lanes: None,
                 queues: [None, None],
-                // The source address of a connection request is the passive endpoint's, which has it.
+                // The source address of a connection request belongs to the passive endpoint.
                 name: if accepts { None } else { info.src_addr.clone() },
                 named: false,
                 shared_memory: true,
@@ -369,8 +369,8 @@ impl<T: Transport> Ep<T> {
         self.core.domain.id() == domain.id()
     }
 
-    /// The address that its lanes have, once it is enabled: where peers' packets reach it. It is the endpoint's name,
-    /// but for one that accepted a connection, whose name is its passive endpoint's.
+    /// The address of its lanes once it is enabled, where peers' packets reach it. It is the endpoint's name, unless
+    /// the endpoint accepted a connection: then the name is that of the passive endpoint.
     pub fn lane_address(&self) -> Option<Address> {
         self.core.state.lock().name.clone()
     }
@@ -565,7 +565,7 @@ impl<T: Transport> Endpoint for Ep<T> {
 impl<T: Transport> Drop for Ep<T> {
     fn drop(&mut self) {
         if !self.core.born.is_here() {
-            // Everything of it is the parent's, and what is not mapped here cannot be taken down.
+            // All of it belongs to the parent, and memory that is not mapped here cannot be unmapped.
             return std::mem::forget(Arc::clone(&self.core));
         }
         let source: Arc<dyn Source> = Arc::clone(&self.core) as _;
@@ -585,7 +585,7 @@ impl<T: Transport> Drop for Ep<T> {
         }
         let mut guard = self.core.state.lock();
         let state = &mut *guard;
-        // What is outstanding ends silently (fi_endpoint(3)); peers notice that the lanes are gone.
+        // Outstanding operations end silently (fi_endpoint(3)); peers notice that the lanes are gone.
         let gone =
             (state.lanes.take(), std::mem::take(&mut state.queues), state.ends.rx.queue.matcher.drain());
         state.key_in_use = None;

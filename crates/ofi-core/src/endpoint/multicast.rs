@@ -14,7 +14,7 @@ use super::transmit::not_opened_for;
 use crate::eq::EqCore;
 use crate::transport::{Lanes, Transport};
 
-/// What an endpoint with `FI_MULTICAST` has.
+/// The state of an endpoint with `FI_MULTICAST`.
 #[derive(Default)]
 pub struct MulticastSide {
     eq: Option<Arc<EqCore>>,

@@ -1,4 +1,4 @@
-//! What of an endpoint is read and set by number or by name: options (`fi_getopt`) and statistics.
+//! Properties of an endpoint that are read and set by number or name: options (`fi_getopt`) and statistics.
 
 use ofi_api::{EpOption, Errno, Error, FiAddr, Result, Statistic};
 
@@ -160,7 +160,7 @@ fn not_a_bool(option: EpOption, value: usize) -> Error {
     Error::wanted(Errno::EINVAL, subject, "true or false", value.to_string(), "give 1 or 0")
 }
 
-/// Why an option is not served, or not set.
+/// Why an option is not supported or not set.
 #[cold]
 fn refused(option: EpOption) -> Error {
     let (wanted, advice) = match option {
@@ -235,7 +235,7 @@ impl<T: Transport> TxSide<T> {
 }
 
 impl<T: Transport> RxSide<T> {
-    /// What was received here, and what waits.
+    /// Receives at this end, and waiting messages.
     pub fn statistics(&self) -> Vec<Statistic> {
         let (counts, matcher) = (&self.counts, &self.queue.matcher);
         vec![

@@ -20,11 +20,11 @@ pub struct Outboxes {
     transmit: usize,
     /// Operations that may still be posted.
     pub credits: Credits,
-    /// What counts the operations that end.
+    /// The counters of ended operations.
     pub counters: Counters,
-    /// What counts the ends of deferred work, and whether the endpoint is told as well.
+    /// The counter of ended deferred work, and whether the endpoint reports it too.
     pub routes: Slots<(Option<Arc<Cntr>>, bool)>,
-    /// Directions that have a queue, by slot: failures of the others are only counted.
+    /// Directions with a queue, by slot: failures of the others are only counted.
     pub read: [bool; 2],
 }
 
@@ -41,7 +41,7 @@ impl Outboxes {
         }
     }
 
-    /// Says that both directions have the same queue.
+    /// Records that both directions have the same queue.
     pub fn join(&mut self) {
         self.transmit = RECEIVE;
     }
@@ -61,7 +61,7 @@ impl Outboxes {
         }
     }
 
-    /// Ends what [`Outboxes::begin`] began; answers the fill.
+    /// Ends what [`Outboxes::begin`] began. Returns the fill.
     #[inline]
     pub fn end(&mut self, slot: usize) -> usize {
         self.boxes[slot & 1].end_direct()
@@ -72,7 +72,7 @@ impl Outboxes {
         self.boxes.iter().find_map(Outbox::reader)
     }
 
-    /// Begins a poll whose completions nobody is reading.
+    /// Begins a poll outside of a read.
     #[inline]
     pub fn begin_unread(&mut self) {
         self.boxes[RECEIVE].begin();
@@ -102,7 +102,7 @@ impl Outboxes {
         }
     }
 
-    /// Completes a receive, or reports something that nobody posted for.
+    /// Completes a receive, or reports an unsolicited entry.
     #[inline(always)]
     pub fn received(&mut self, body: CqTaggedEntry, source: FiAddr, credit: Credit) {
         self.boxes[RECEIVE].push(&mut self.credits, body, source, credit);
@@ -117,7 +117,7 @@ impl Outboxes {
         }
     }
 
-    /// Reports an operation that never was posted, and holds no credit.
+    /// Reports an operation that was never posted and holds no credit.
     pub fn lost(&mut self, error: CqErrorEntry) {
         let receive = error.flags.contains(CompletionFlags::RECV);
         self.counters.fail(if receive { Kind::Receive } else { Kind::of(error.flags) });
@@ -148,8 +148,8 @@ impl Outboxes {
         }
     }
 
-    /// Counts a failure; whether the queue is to hear of it. Of deferred work it hears on request, or if nobody else
-    /// does.
+    /// Counts a failure. Returns whether the queue must report it. Deferred work is reported on request, or if nothing
+    /// else reports it.
     #[cold]
     fn failed(&mut self, kind: Kind, route: Route) -> bool {
         if route == Route::ENDPOINT {
@@ -166,7 +166,8 @@ impl Outboxes {
         told || counter.is_none()
     }
 
-    /// Reports a failure that counts as no operation: a search that found nothing, or a stranger's remote CQ data.
+    /// Reports a failure that does not count as an operation: a search that found nothing, or a stranger's remote CQ
+    /// data.
     pub fn not_found(&mut self, error: CqErrorEntry, credit: Credit) {
         if self.read[1] {
             self.boxes[RECEIVE].push_error(error, credit);
@@ -175,13 +176,13 @@ impl Outboxes {
         }
     }
 
-    /// Whether an entry that nobody posted for may be reported.
+    /// Whether an unsolicited entry may be reported.
     #[inline]
     pub fn has_room(&self) -> bool {
         self.boxes[RECEIVE].has_room()
     }
 
-    /// Whether to take in more messages.
+    /// Whether to take more messages.
     #[inline(always)]
     pub fn hungry(&self) -> bool {
         self.boxes[RECEIVE].hungry()

@@ -1,6 +1,6 @@
-//! From the application's numbers for addresses to the endpoint's numbers for peers, and back.
+//! Maps the application's numbers for addresses to the endpoint's numbers for peers, and back.
 //!
-//! Both directions are cached; the address vector's counters say when the caches are stale.
+//! Both directions are cached; the address vector's counts tell when the caches are stale.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use crate::av::{Av, CountsOf};
 use crate::growth;
 use crate::transport::{Peer, RxName};
 
-/// What the endpoint knows of one peer.
+/// The endpoint's data of one peer.
 struct Known {
     address: Address,
-    /// By which number completions report it, if it was in the address vector at the last look.
+    /// The number by which completions report it, if it was in the address vector at the last check.
     source: FiAddr,
-    /// The vector's insertion count at that look.
+    /// The vector's insertion count at that check.
     looked_at: u32,
-    /// Numbers of the vector lead here.
+    /// Numbers of the vector refer to it.
     used: bool,
 }
 
@@ -69,7 +69,7 @@ impl Peers {
         self.av.is_some()
     }
 
-    /// The peer at `address`, if it was asked for before.
+    /// The peer at `address`, if it was looked up before.
     #[inline]
     pub fn get(&self, address: FiAddr) -> Option<Peer> {
         if self.counts.get().removals() != self.removals {
@@ -81,7 +81,7 @@ impl Peers {
         }
     }
 
-    /// The address behind a number, for [`Peers::learn`]. Drops what is stale.
+    /// The address behind a number, for [`Peers::learn`]. Drops stale entries.
     ///
     /// # Errors
     /// `FI_EINVAL` if the number is not in the vector.
@@ -92,7 +92,7 @@ impl Peers {
         av.address(address)
     }
 
-    /// Forgets which numbers peers have, if the vector has lost some.
+    /// Drops cached numbers of peers if the vector has removed some.
     fn drop_stale(&mut self) {
         let removals = self.counts.get().removals();
         if removals != self.removals {
@@ -122,7 +122,7 @@ impl Peers {
         self.known.get(peer as usize).is_some_and(|known| known.used)
     }
 
-    /// Takes note of a new peer, whose number may have been another's.
+    /// Records a new peer, whose number may have been another's.
     pub fn introduce(&mut self, peer: Peer, address: &Address) {
         debug_assert!(peer as usize <= self.known.len(), "peers are introduced in order");
         let new = Known { address: address.clone(), source: FiAddr::NOTAVAIL, looked_at: 0, used: false };
@@ -137,7 +137,7 @@ impl Peers {
         self.known.get(peer as usize).map(|known| &known.address)
     }
 
-    /// By which number completions report a peer: its own in the address vector, or the application's; or
+    /// The number by which completions report a peer: its own in the address vector, or the application's; or
     /// `FI_ADDR_NOTAVAIL`.
     #[inline]
     pub fn source(&mut self, peer: Peer) -> FiAddr {
@@ -153,7 +153,7 @@ impl Peers {
 
     #[cold]
     fn find_source(&mut self, peer: Peer) -> FiAddr {
-        let _ = self.look_up(FiAddr::NOTAVAIL); // drops what is stale; the number itself is never there
+        let _ = self.look_up(FiAddr::NOTAVAIL); // drops stale entries; the number itself never exists
         let (Some(av), Some(known)) = (&self.av, self.known.get_mut(peer as usize)) else {
             return FiAddr::NOTAVAIL;
         };

@@ -81,13 +81,13 @@ impl<T: Transport> State<T> {
     #[cold]
     pub(super) fn no_credit(&mut self) -> Error {
         self.ends.tx.counts.again += 1;
-        // The man page has the application read its queues before it tries again; moving on here as well lets one
-        // that only retries get through, where room is all that it waits for.
+        // The man page tells applications to read their queues before they try again. Driving progress here too helps
+        // an application that only retries, if it merely waits for room.
         self.drive();
         Error::AGAIN
     }
 
-    /// Accounts for what the transport said of a posted operation.
+    /// Accounts for the transport's answer to a posted operation.
     #[inline]
     pub(super) fn posted(&mut self, outcome: Result<Outcome>, ticket: &Ticket) -> Result<()> {
         match outcome {
@@ -111,8 +111,8 @@ impl<T: Transport> State<T> {
 }
 
 impl<T: Transport> State<T> {
-    /// A send as most are: plain, of one piece, to a peer that can take it at once. `false` says that nothing
-    /// happened, and that [`State::send`] knows why or does what else it takes.
+    /// The common case of a send: plain, of one piece, to a peer that can take it at once. `false` means that nothing
+    /// happened; [`State::send`] then finds out why, or does what else is needed.
     #[inline(always)]
     fn send_now<const TAGGED: bool>(&mut self, op: &SendOp<'_>, tag: u64) -> bool {
         let quick = &self.ends.tx.quick[usize::from(TAGGED)];
@@ -145,7 +145,7 @@ impl<T: Transport> State<T> {
         true
     }
 
-    /// The same, where the message's end comes later.
+    /// The same for a message that completes later.
     #[inline(always)]
     fn begin_now<const TAGGED: bool>(
         &mut self,
@@ -201,8 +201,8 @@ impl<T: Transport> State<T> {
 }
 
 impl<T: Transport> State<T> {
-    /// A read or a write as most are, as [`State::send_now`] for sends: plain, of one piece at either end, to a peer
-    /// that has its lane.
+    /// The common case of a read or a write, like [`State::send_now`] for sends: plain, of one piece at either end, to
+    /// a peer that has its lane.
     #[inline(always)]
     fn access_now<const WRITE: bool>(&mut self, op: &RmaOp<'_>) -> bool {
         let write = WRITE;
@@ -239,7 +239,7 @@ impl<T: Transport> State<T> {
         self.checked_rma(at, op, write, checked)
     }
 
-    /// The same, of what [`TxSide::check_rma`](super::transmit::TxSide::check_rma) has answered for it.
+    /// The same, with the results of [`TxSide::check_rma`](super::transmit::TxSide::check_rma).
     #[inline(always)]
     pub(super) fn checked_rma(
         &mut self,
@@ -300,7 +300,7 @@ impl<T: Transport> EpCore<T> {
         self.posted(guard, outcome)
     }
 
-    /// What is due after a post, whose lock ends here.
+    /// The work after a post; its lock ends here.
     #[inline]
     pub(super) fn posted(&self, guard: Guard<'_, State<T>>, outcome: Result<()>) -> Result<()> {
         if outcome.is_err() {

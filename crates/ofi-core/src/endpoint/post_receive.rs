@@ -1,4 +1,4 @@
-//! Posting a receive, and what happens if its message is there already.
+//! Posting a receive, and completing it if its message has already arrived.
 
 use ofi_api::{Call, Errno, Error, FiAddr, OpFlags, ReceiveOp, Result, TagMatch};
 
@@ -14,10 +14,10 @@ use crate::cq::Credit;
 use crate::matching::{self, SourceFilter, Want};
 use crate::transport::{Fault, Lanes, Route, Transport};
 
-/// What a receive may be flagged with.
+/// The flags of a receive.
 pub(super) const RECEIVE_FLAGS: OpFlags = OpFlags::COMPLETION.union(OpFlags::MORE).union(OpFlags::MULTI_RECV);
 
-/// Whether flags that are not only of a receive make a search.
+/// Whether flags beyond those of a receive form a search.
 pub(super) fn searches(flags: OpFlags) -> bool {
     flags.intersects(SEARCH_FLAGS) && (RECEIVE_FLAGS | SEARCH_FLAGS).contains(flags)
 }
@@ -25,7 +25,7 @@ pub(super) fn searches(flags: OpFlags) -> bool {
 /// Checks the memory of a receive.
 ///
 /// # Errors
-/// For more than `limit` pieces, or one that is nowhere.
+/// For more than `limit` pieces, or a null one.
 #[inline]
 pub(super) fn check_pieces(op: &ReceiveOp<'_>, limit: usize) -> Result<()> {
     match op.buf.pieces() {
@@ -48,8 +48,8 @@ pub(super) fn scattered_multi(pieces: usize) -> Error {
 }
 
 impl<T: Transport> State<T> {
-    /// A receive as most are: plain, of one piece, from anyone, with nothing there that it might match. `false` says
-    /// that nothing happened, and that [`State::receive`] knows why or does what else it takes.
+    /// The common case of a receive: plain, of one piece, from anyone, with no waiting message that it might match.
+    /// `false` means that nothing happened; [`State::receive`] then finds out why, or does what else is needed.
     #[inline(always)]
     pub(super) fn receive_now<const TAGGED: bool>(&mut self, op: &ReceiveOp<'_>, tag: TagMatch) -> bool {
         let rx = &mut self.ends.rx;
@@ -68,8 +68,8 @@ impl<T: Transport> State<T> {
         queued
     }
 
-    /// A receive from all peers of an authorization key (`FI_AUTH_KEY`), as one from anybody: an endpoint has one key,
-    /// and no other peers.
+    /// Turns a receive from all peers of an authorization key (`FI_AUTH_KEY`) into one from anybody: an endpoint has
+    /// one key, and no other peers.
     ///
     /// # Errors
     /// `FI_EINVAL` unless the source is a key of the address vector.
@@ -100,8 +100,8 @@ impl<T: Transport> State<T> {
         let flags = if op.call == Call::Msg { op.flags } else { rx.op_flags | op.flags };
         let directed = if TAGGED { rx.tagged_directed } else { rx.directed };
         if flags.intersects(SEARCH_FLAGS) {
-            // A search comes upon what has arrived. This is before numbers of peers are held, as a poll may retire
-            // some.
+            // A search finds messages that have arrived, so poll first. This happens before numbers of peers are held,
+            // because a poll may retire some.
             self.drive();
         }
         let source = if directed && op.source != FiAddr::UNSPEC {
@@ -149,7 +149,7 @@ impl<T: Transport> State<T> {
 }
 
 impl<T: Transport> State<T> {
-    /// Tells lanes that claim receives of a new one.
+    /// Announces a new receive to lanes that claim receives.
     #[cold]
     fn claimable(&mut self) {
         if let Some((lanes, host)) = self.split() {
@@ -157,7 +157,7 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Finishes a receive whose message was there before it.
+    /// Finishes a receive whose message arrived before it.
     #[cold]
     pub(super) fn settle(&mut self, filling: Filling, content: Held<T>) {
         match content {

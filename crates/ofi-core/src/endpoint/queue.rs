@@ -1,5 +1,5 @@
-//! Where receives wait for messages, and messages for receives: of one endpoint, of one receive context, or shared by
-//! several endpoints (`shared_receive.rs`). Who matched and how it is told is the business of others.
+//! A queue where receives wait for messages and messages for receives: of one endpoint, of one receive context, or
+//! shared by several endpoints (`shared_receive.rs`). Matching rules and reporting are elsewhere.
 
 use ofi_api::{CompletionFlags, Context, Errno, Lent, Piece};
 
@@ -12,7 +12,7 @@ use crate::transport::{Arrived, Peer, Route, Transport};
 /// The memory of one receive.
 pub struct Buffer {
     first: Piece,
-    /// All pieces, where there is not exactly one.
+    /// All pieces, unless there is exactly one.
     all: Option<Box<[Piece]>>,
 }
 
@@ -47,7 +47,7 @@ impl Buffer {
     }
 }
 
-/// A posted receive, small enough to lie in one cache line with what matching needs.
+/// A posted receive, small enough to fit into one cache line with the data for matching.
 pub struct CompactReceive {
     pub context: Context,
     /// The memory, if it is one piece.
@@ -58,13 +58,14 @@ pub struct CompactReceive {
 
 /// A receive of one piece whose success is reported.
 pub const SIGNALLED: u64 = 0;
-/// The same, on an endpoint that counts receives: it takes the longer way, so that the short one need not ask.
+/// The same, on an endpoint that counts receives: it takes the general path, so that the fast path need not check for
+/// counters.
 pub const COUNTED: u64 = 2;
 /// A receive of one piece whose success is not reported. (Generations of occupied slots are odd, so no id is below
 /// 2^32.)
 pub const SILENT: u64 = 1;
 
-/// What few receives have.
+/// Rare parts of a receive.
 pub struct Special {
     pub signal: bool,
     /// Who counts its end.
@@ -87,8 +88,8 @@ impl CompactReceive {
         Self { context, piece, tail: mark }
     }
 
-    /// Context and memory, if this is a receive that `len` bytes complete without further ado: one piece that is long
-    /// enough, whose success is reported.
+    /// Context and memory, if `len` bytes complete this receive without further work: one piece that is long enough,
+    /// whose success is reported.
     #[inline(always)]
     pub fn simple(&self, len: usize) -> Option<(Context, *mut u8)> {
         (self.tail == SIGNALLED && len <= self.piece.len).then_some((self.context, self.piece.addr))
@@ -111,7 +112,7 @@ impl PostedReceive for CompactReceive {
     }
 }
 
-/// A multi-receive buffer: messages are packed one behind the other.
+/// A multi-receive buffer: messages are packed one after the other.
 struct MultiBuffer {
     buffer: Piece,
     used: usize,
@@ -121,17 +122,17 @@ struct MultiBuffer {
     exhausted: bool,
 }
 
-/// What is kept of a message that no receive waited for.
+/// The stored content of an unexpected message.
 pub enum Held<T: Transport> {
     /// All of it.
     Bytes(Box<[u8]>),
     /// The payload lies at the sender.
     AtSender(T::Token),
-    /// The payload lay at a sender that is gone.
+    /// The payload was at a sender that is gone.
     Lost(Errno),
 }
 
-/// A receive that has its message, whose bytes are on their way.
+/// A matched receive whose bytes are in transit.
 pub struct Filling {
     pub context: Context,
     pub buffer: Buffer,
@@ -139,7 +140,7 @@ pub struct Filling {
     pub signal: bool,
     pub multi: Option<SlotId>,
     pub route: Route,
-    /// Which receive context reports it; 0 for an endpoint that is none.
+    /// The receive context that reports it; 0 for the endpoint itself.
     pub at: u16,
     pub arrived: Arrived,
 }
@@ -152,7 +153,7 @@ impl Filling {
     }
 }
 
-/// A message that waits, and through which endpoint it came.
+/// A waiting message, and the endpoint through which it came.
 pub struct Kept<T: Transport> {
     pub held: Held<T>,
     /// The endpoint, among those that share the queue.
@@ -167,13 +168,13 @@ pub enum Incoming<T: Transport> {
     Token(T::Token),
 }
 
-/// What became of it.
+/// The outcome for it.
 pub enum Arrival<T: Transport> {
     /// It goes to a receive.
     Receive(Filling, Incoming<T>),
     /// It waits for one; whether it exceeds the budget.
     Kept { over: bool },
-    /// There is no room for it. A body is not kept by anyone.
+    /// There is no room for it. Its body is not kept.
     Refused(Incoming<T>),
 }
 
@@ -236,7 +237,7 @@ impl<T: Transport> RxQueue<T> {
         }
     }
 
-    /// Forgets a receive that is posted no longer; answers the multi-receive buffer that was behind it.
+    /// Forgets a receive that is no longer posted. Returns the multi-receive buffer that was behind it.
     pub fn forget(&mut self, posted: &CompactReceive) -> Option<SlotId> {
         match self.specials.remove(posted.special()?)?.kind {
             SpecialKind::Multi(id) => Some(id),
@@ -244,8 +245,8 @@ impl<T: Transport> RxQueue<T> {
         }
     }
 
-    /// The receive that a message goes to, no longer posted unless it has room for more messages. `room`: whether
-    /// something may be reported that takes no receive's credit.
+    /// The receive for a message; it is no longer posted unless it has room for more messages. `room`: whether an entry
+    /// without a receive's credit may be reported.
     #[inline]
     fn find(&mut self, envelope: &Envelope, arrived: &Arrived, room: bool) -> Found {
         let Some(mut found) = self.matcher.arrive(envelope) else { return Found::Nobody };
@@ -274,7 +275,7 @@ impl<T: Transport> RxQueue<T> {
         }
     }
 
-    /// Takes the oldest receive that a message of this envelope would go to, before there is one.
+    /// Takes the oldest receive that matches this envelope, before its message exists.
     pub fn claim(&mut self, envelope: &Envelope, arrived: &Arrived) -> Option<Filling> {
         match self.find(envelope, arrived, false) {
             Found::Receive(filling) => Some(filling),
@@ -283,7 +284,7 @@ impl<T: Transport> RxQueue<T> {
     }
 
     /// Finds the receive of a message, or keeps the message. `from`: through which endpoint it came. With `beyond` a
-    /// payload that is here already may exceed the budget: by as much as a peer has under way
+    /// payload that has already arrived may exceed the budget by as much as a peer has in flight
     /// ([`Transport::in_flight`]).
     ///
     /// # Safety
@@ -374,7 +375,8 @@ impl<T: Transport> RxQueue<T> {
         Some((filling, exhausted))
     }
 
-    /// Takes a completed part off its multi-receive buffer: the flag to report, and whether the credit comes back.
+    /// Removes a completed part from its multi-receive buffer. Returns the flag to report, and whether the credit is
+    /// returned.
     pub fn release(&mut self, multi: SlotId) -> (CompletionFlags, Credit) {
         let Some(buffer) = self.multis.get_mut(multi) else {
             return (CompletionFlags::empty(), Credit::None);
@@ -388,7 +390,7 @@ impl<T: Transport> RxQueue<T> {
         }
     }
 
-    /// Ends a receive that was posted and gets no message: what to flag, whether the credit comes back, who counts it.
+    /// Ends a posted receive without a message. Returns the flags, whether the credit is returned, and its counter.
     pub fn end(&mut self, posted: &CompactReceive) -> (CompletionFlags, Credit, Route) {
         let special = posted.special().and_then(|id| self.specials.get(id));
         let route = special.map_or(Route::ENDPOINT, |special| special.route);
@@ -401,7 +403,7 @@ impl<T: Transport> RxQueue<T> {
                 self.multis.remove(id);
                 flags = CompletionFlags::MULTI_RECV;
             } else {
-                credit = Credit::None; // comes back with the flag, when the last part has arrived
+                credit = Credit::None; // returned with the flag when the last part has arrived
             }
         }
         (flags, credit, route)

@@ -1,4 +1,4 @@
-//! The receive side: what is reported of receives, and those being filled. Where they wait: `queue.rs`.
+//! The receive side: reports of receives, and receives being filled. They wait in `queue.rs`.
 
 use ofi_api::{CompletionFlags, Context, CqErrorEntry, CqTaggedEntry, Errno, FiAddr, Lent, OpFlags, Piece};
 
@@ -12,7 +12,7 @@ use crate::matching::{Config, Envelope, Space};
 use crate::slots::{SlotId, Slots};
 use crate::transport::{Arrived, Fault, Origin, Peer, Route, RxName, Transport};
 
-/// What people may read about the receive side.
+/// Statistics of the receive side.
 #[derive(Default)]
 pub struct Counts {
     pub messages: u64,
@@ -36,10 +36,10 @@ pub struct RxSide<T: Transport> {
     /// The queue was bound with `FI_SELECTIVE_COMPLETION`.
     pub selective: bool,
     pub bound: bool,
-    /// What a receive whose success is reported is marked with, and what one without flags is; see [`RxSide::decide`].
+    /// The marks of a receive whose success is reported, and of one without flags; see [`RxSide::decide`].
     signalled: u64,
     plain: u64,
-    /// What the endpoint was opened for: untagged and tagged receives.
+    /// The permitted receives: untagged and tagged.
     pub may_receive: [bool; 2],
     /// The same once it is enabled, if plain receives have no flags by default.
     pub quick: [bool; 2],
@@ -51,10 +51,10 @@ pub struct RxSide<T: Transport> {
     sourced: bool,
     pub directed: bool,
     pub tagged_directed: bool,
-    /// Of `FI_EP_DGRAM`: what finds no room is dropped.
+    /// For `FI_EP_DGRAM`: messages are dropped if there is no room.
     pub lossy: bool,
     pub iov_limit: usize,
-    /// The lanes take receives before their messages come.
+    /// The lanes take receives before their messages arrive.
     pub claimed: bool,
     pub counts: Counts,
 }
@@ -154,7 +154,7 @@ impl<T: Transport> RxSide<T> {
         }
     }
 
-    /// The payloads that lie at a peer, and whose tokens are `meant`, are lost.
+    /// Payloads at a peer whose tokens are `meant` are lost.
     pub fn lose(&mut self, peer: Peer, errno: Errno, meant: impl Fn(&T::Token) -> bool) {
         let lose = |kept: &mut Kept<T>| {
             if matches!(&kept.held, Held::AtSender(token) if meant(token)) {
@@ -281,7 +281,7 @@ impl<T: Transport> RxSide<T> {
         (error.olen, error.prov_errno) = (arrived.len - placed, number);
         error.src_addr = peers.source(arrived.peer);
         if errno == Errno::ETRUNC {
-            // The message is there, so its sender can be answered.
+            // The message has arrived, so its sender can be answered.
             error.err_data = self.strange(peers, arrived.peer).unwrap_or_default();
         }
         if filling.multi.is_some() {

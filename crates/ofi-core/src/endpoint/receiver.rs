@@ -1,4 +1,4 @@
-//! What happens to a message that has arrived for one of an endpoint's receive contexts. Most endpoints have one.
+//! Handles a message that has arrived for one of an endpoint's receive contexts. Most endpoints have one.
 
 use super::outboxes::Outboxes;
 use super::peers::Peers;
@@ -7,7 +7,7 @@ use super::receive::{self, RxSide};
 use crate::copy;
 use crate::transport::{Arrived, Delivery, Fault, Transport};
 
-/// A receive context, and what it needs of its endpoint.
+/// A receive context, and the parts of its endpoint that it needs.
 pub struct Receiver<'a, T: Transport> {
     pub rx: &'a mut RxSide<T>,
     pub boxes: &'a mut Outboxes,

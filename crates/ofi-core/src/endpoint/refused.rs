@@ -1,9 +1,8 @@
-//! What endpoints of special kinds do not have: shared receive contexts send nothing, scalable endpoints transfer
-//! nothing.
+//! Calls that special kinds of endpoints lack: shared receive contexts cannot send, scalable endpoints cannot transfer.
 
 use ofi_api::{Errno, Error};
 
-/// The answer to a call that this kind of endpoint does not have.
+/// The error of a call that this kind of endpoint lacks.
 #[cold]
 pub fn refused(call: &str, kind: &str) -> Error {
     Error::wanted(
@@ -24,7 +23,7 @@ macro_rules! refuse {
     };
 }
 
-/// Calls that move data out: what [`refuse`] takes.
+/// Calls that send data, for [`refuse`].
 macro_rules! refuse_transmit {
     ($kind:literal) => {
         $crate::endpoint::refused::refuse! { $kind:

@@ -1,7 +1,7 @@
 //! Scalable endpoints (`fi_scalable_ep`): one address and one set of lanes under several transmit and receive contexts.
 //!
 //! The endpoint inside is an ordinary one that posts nothing itself; its contexts are in `sides.rs`. So all of them
-//! share one address: a peer sees one source, and one vector entry leads to all receive contexts.
+//! share one address: a peer sees one source, and one vector entry covers all receive contexts.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ fn beyond(field: &str, limit: impl std::fmt::Display, found: impl std::fmt::Disp
     )
 }
 
-/// A size of a context: what is asked for, or, for 0, the endpoint's.
+/// A size of a context: the requested one, or, for 0, the endpoint's.
 fn size(field: &str, wanted: usize, limit: usize) -> Result<usize> {
     match wanted {
         0 => Ok(limit),
@@ -42,7 +42,7 @@ fn size(field: &str, wanted: usize, limit: usize) -> Result<usize> {
     }
 }
 
-/// Capabilities of a context: what is asked for, or, for none, the endpoint's.
+/// Capabilities of a context: the requested ones, or, if none are, the endpoint's.
 fn capabilities(field: &str, wanted: Caps, limit: Caps) -> Result<Caps> {
     match wanted {
         none if none.is_empty() => Ok(limit),
@@ -89,7 +89,7 @@ impl<T: Transport> Sep<T> {
     /// Opens a scalable endpoint of `domain` as `info` says.
     ///
     /// # Errors
-    /// `FI_EINVAL` for counts that there cannot be; `FI_ENOSYS` for connected endpoints and collectives.
+    /// `FI_EINVAL` for invalid counts; `FI_ENOSYS` for connected endpoints and collectives.
     pub(crate) fn open(domain: &Arc<DomainCore<T>>, info: &Info) -> Result<Arc<Self>> {
         if info.ep_attr.ep_type == EpType::Msg || info.caps.contains(Caps::COLLECTIVE) {
             return Err(Error::wanted(
@@ -181,12 +181,12 @@ impl<T: Transport> Endpoint for Sep<T> {
 
     fn set_option(&self, option: EpOption, value: usize) -> Result<()> {
         match option {
-            EpOption::MinMultiRecv => Err(Error::new(Errno::ENOPROTOOPT)), // that of a receive context
+            EpOption::MinMultiRecv => Err(Error::new(Errno::ENOPROTOOPT)), // belongs to a receive context
             _ => self.hub.set_option(option, value),
         }
     }
 
-    /// Those of the lanes, and what was dropped for want of a context.
+    /// Those of the lanes, and messages dropped for lack of a context.
     fn statistics(&self) -> Vec<Statistic> {
         self.hub.statistics()
     }

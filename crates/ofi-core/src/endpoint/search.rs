@@ -14,39 +14,39 @@ use crate::cq::Credit;
 use crate::matching::{Unexpected, Want};
 use crate::transport::{Arrived, Lanes, Transport};
 
-/// What a tagged receive may be flagged with to search.
+/// The flags of a searching tagged receive.
 pub const SEARCH_FLAGS: OpFlags = OpFlags::PEEK.union(OpFlags::CLAIM).union(OpFlags::DISCARD);
 
-/// A message that waits, as its endpoint would tell of it.
+/// A waiting message, as its endpoint would report it.
 pub(super) fn waiting<T: Transport>(message: &Unexpected<Kept<T>>) -> Arrived {
     receive::arrived(&message.envelope, message.content.peer)
 }
 
-/// A message that is thrown away, and what was kept of it.
+/// A discarded message, and its stored content.
 fn told<T: Transport>(message: Unexpected<Kept<T>>) -> (Arrived, Held<T>) {
     (waiting(&message), message.content.held)
 }
 
-/// What a search does.
+/// The kinds of searches.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Search {
-    /// Tells of a message and leaves it.
+    /// Reports a message and leaves it.
     Peek,
     /// Sets a message aside for the search's context.
     Claim,
-    /// Throws a message away.
+    /// Discards a message.
     Discard,
     /// Receives the message that was set aside.
     ReceiveClaimed,
-    /// Throws the message away that was set aside.
+    /// Discards the message that was set aside.
     DiscardClaimed,
 }
 
 impl Search {
-    /// What these flags ask for.
+    /// The search that these flags request.
     ///
     /// # Errors
-    /// `FI_EBADFLAGS` for what means nothing together.
+    /// `FI_EBADFLAGS` for contradictory flags.
     pub(super) fn of(flags: OpFlags) -> Result<Self> {
         let has = |flag| flags.contains(flag);
         Ok(match (has(OpFlags::PEEK), has(OpFlags::CLAIM), has(OpFlags::DISCARD)) {

@@ -1,4 +1,4 @@
-//! How an endpoint is bound to shared contexts, and leaves them.
+//! Binding an endpoint to shared contexts, and leaving them.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn not_asked_for(field: &str) -> Error {
     )
 }
 
-/// Endpoints use a part of what the context was opened for (fi_endpoint(3), fi_stx_context and fi_srx_context).
+/// Endpoints use a part of the context's capabilities (fi_endpoint(3), fi_stx_context and fi_srx_context).
 fn no_part(field: &str, context: String, endpoint: String) -> Error {
     Error::wanted(
         Errno::EINVAL,
@@ -35,7 +35,7 @@ fn no_part(field: &str, context: String, endpoint: String) -> Error {
     )
 }
 
-/// What an endpoint leaves behind in shared contexts when it closes.
+/// The shares of a closing endpoint in shared contexts.
 pub struct Leaving<T: Transport> {
     loan: Option<Loan<T>>,
     part: Option<SharedPart<T>>,
@@ -43,7 +43,7 @@ pub struct Leaving<T: Transport> {
 }
 
 impl<T: Transport> Leaving<T> {
-    /// Gives all of it back. Not under the endpoint's lock.
+    /// Returns all of them. Call it without the endpoint's lock.
     pub fn end(self) {
         if let Some(loan) = &self.loan {
             loan.leave();
@@ -55,7 +55,7 @@ impl<T: Transport> Leaving<T> {
 }
 
 impl<T: Transport> State<T> {
-    /// Checks that what the endpoint shares is bound, and of one address vector.
+    /// Checks that the endpoint's shared contexts are bound and use one address vector.
     pub(super) fn check_shared(&self, info: &Info) -> Result<()> {
         let missing = |what: &str| {
             let wanted = format!("a shared {what} context, as ep_attr says FI_SHARED_CONTEXT");
@@ -71,7 +71,7 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// Takes the endpoint's parts in shared contexts, and the receives that it was filling.
+    /// Removes the endpoint's shares in shared contexts, and the receives that it was filling.
     pub(super) fn leave_shared(&mut self) -> Leaving<T> {
         let part = self.ends.rx.shared.take();
         let mut filling = Vec::new();
@@ -145,7 +145,7 @@ impl<T: Transport> EpCore<T> {
     }
 }
 
-/// It is too late to bind a context, or there is one.
+/// It is too late to bind a context, or one is bound.
 #[cold]
 fn late(enabled: bool) -> Error {
     match enabled {

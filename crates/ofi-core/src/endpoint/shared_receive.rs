@@ -51,7 +51,7 @@ pub struct SharedRx<T: Transport> {
     /// The device's shared receive queue, if a device fills the receives; it gets them when they are posted.
     pub(super) device: Option<Arc<dyn SharedReceives>>,
     state: Lock<State<T>>,
-    /// Calls that may have matched a message and not yet handed it to its endpoint.
+    /// Calls that may have matched a message and not yet passed it to its endpoint.
     settling: AtomicUsize,
 }
 
@@ -59,7 +59,7 @@ pub struct SharedRx<T: Transport> {
 struct Settling<'a>(&'a AtomicUsize);
 
 impl<'a> Settling<'a> {
-    /// Before the context's lock, under which the count is read.
+    /// Do this before taking the context's lock, under which the count is read.
     fn begin(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::AcqRel);
         Self(count)
@@ -74,7 +74,7 @@ impl Drop for Settling<'_> {
 
 struct State<T: Transport> {
     queue: RxQueue<T>,
-    /// Messages that were matched, whose payload lies at the sender, and whose endpoint does not know yet.
+    /// Matched messages whose payload is at the sender and whose endpoint has not been told.
     matched: Slots<Kept<T>>,
     /// Receives that the device has.
     claimed: Slots<Filling>,
@@ -92,7 +92,7 @@ struct State<T: Transport> {
 /// An endpoint that is bound.
 struct Member<T: Transport> {
     core: Weak<EpCore<T>>,
-    /// Receives that got a message of its, and whose room has not come back.
+    /// Receives matched with its messages whose room has not been returned.
     taken: usize,
 }
 
@@ -112,7 +112,7 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// What is handed to the endpoint of a message that was matched.
+    /// The data for the endpoint of a matched message.
     fn hand_over(&mut self, kept: Kept<T>) -> Content<T> {
         match kept.held {
             Held::AtSender(_) => Content::Matched(self.matched.insert(kept)),
@@ -152,7 +152,7 @@ impl<T: Transport> State<T> {
     }
 }
 
-/// What was kept of a message that was matched.
+/// The stored content of a matched message.
 enum Content<T: Transport> {
     Here(Held<T>),
     /// It is in [`State::matched`].
@@ -167,7 +167,7 @@ struct Settled<T: Transport> {
 }
 
 impl<T: Transport> Settled<T> {
-    /// Completes it, or hands it back if the endpoint has closed.
+    /// Completes it, or returns it if the endpoint has closed.
     fn settle(self) -> Option<Filling> {
         let Self { core, mut filling, content } = self;
         let mut guard = core.state.lock();
@@ -179,7 +179,7 @@ impl<T: Transport> Settled<T> {
 }
 
 impl<T: Transport> super::State<T> {
-    /// What was kept of a message of this endpoint's that was matched; `None` if it has closed.
+    /// The stored content of a matched message of this endpoint; `None` if it has closed.
     fn take_matched(&self, content: Content<T>) -> Option<Held<T>> {
         let part = self.ends.rx.shared.as_ref()?;
         match content {
@@ -288,8 +288,8 @@ impl<T: Transport> SharedRx<T> {
         Ok(())
     }
 
-    /// Takes room back that endpoints' completions have freed; how much. Moving those endpoints on lets a program
-    /// through that only tries again.
+    /// Takes back room that completions of endpoints have freed. Returns how much. Driving those endpoints helps a
+    /// program that only retries.
     fn collect(&self) -> usize {
         let cores = self.state.lock().cores();
         let mut collected = 0;
@@ -298,7 +298,7 @@ impl<T: Transport> SharedRx<T> {
             let mut guard = self.state.lock();
             let state = &mut *guard;
             let member = state.members.get_mut(at as usize).and_then(Option::as_mut);
-            // It may have left meanwhile, and its room has come back then.
+            // It may have left meanwhile; then its room has been returned.
             if let Some(member) = member.filter(|member| member.core.as_ptr() == Arc::as_ptr(&core)) {
                 let back = back.min(member.taken);
                 member.taken -= back;
@@ -310,7 +310,7 @@ impl<T: Transport> SharedRx<T> {
         collected
     }
 
-    /// `fi_cancel`: told by the endpoint that was bound first, as the context has no queue.
+    /// `fi_cancel`: reported by the endpoint that was bound first, because the context has no queue.
     pub(super) fn cancel(&self, context: Context) -> Result<()> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -351,14 +351,14 @@ impl<T: Transport> SharedRx<T> {
         self.state.lock().queue.min_multi_recv = bytes;
     }
 
-    /// Has `watcher` told of unexpected messages.
+    /// Reports unexpected messages to `watcher`.
     pub(super) fn watch(&self, watcher: Option<Watcher>) {
         let watcher = watcher.map(|watcher| self.domain.works.telling(watcher));
         let before = self.state.lock().queue.matcher.watch(watcher);
         drop(before);
     }
 
-    /// The application has closed it: nobody uses the memory of its receives any more.
+    /// Closes it for the application: the memory of its receives is no longer used.
     pub(super) fn close(&self) {
         if let Some(device) = &self.device {
             device.close();
@@ -435,7 +435,7 @@ impl<T: Transport> State<T> {
 }
 
 impl<T: Transport> EpCore<T> {
-    /// Moves the endpoint on, and takes the room that its completions have freed.
+    /// Drives the endpoint, and takes the room that its completions have freed.
     fn spare_receives(&self) -> usize {
         let mut guard = self.state.lock();
         guard.drive();

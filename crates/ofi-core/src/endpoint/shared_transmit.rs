@@ -1,7 +1,7 @@
 //! Shared transmit contexts (`fi_stx_context`): several endpoints share the room for outstanding operations.
 //!
-//! Endpoints borrow room in small batches, and keep what their completions free. One that finds none has the others'
-//! unused room taken back, after it has let go of its own lock, and says `FI_EAGAIN` this time.
+//! Endpoints borrow room in small batches, and keep the room that their completions free. An endpoint that finds none
+//! releases its own lock, takes back unused room from the others, and returns `FI_EAGAIN` this time.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -83,7 +83,7 @@ impl<T: Transport> SharedTx<T> {
         Ok(Loan { context: Arc::clone(self), member: at })
     }
 
-    /// Takes back what endpoints have borrowed and do not use.
+    /// Takes back room that endpoints have borrowed and do not use.
     pub(super) fn collect(&self) {
         let members: Vec<_> = {
             let pool = self.pool();
@@ -131,7 +131,7 @@ impl<T: Transport> Loan<T> {
         room
     }
 
-    /// The endpoint closes: all that it had borrowed is free.
+    /// The endpoint closes: all its borrowed room is free.
     pub fn leave(&self) {
         let mut pool = self.context.pool();
         if let Some(member) = pool.members.get_mut(self.member).and_then(Option::take) {

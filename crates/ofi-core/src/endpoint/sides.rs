@@ -1,8 +1,8 @@
 //! The transmit and receive contexts of a scalable endpoint, inside the endpoint that has their address and lanes.
 //!
-//! A context is a side: what is posted and reported there. Contexts are numbered from 1: first those that transmit,
-//! then those that receive; 0 is the endpoint itself, which has no transfers of its own then. All sides share the
-//! endpoint's peers, its lock, and the slots of what is under way.
+//! A context is a side: its posts and reports. Contexts are numbered from 1: first those that transmit, then those that
+//! receive; 0 is the endpoint itself, which has no transfers of its own then. All sides share the endpoint's peers, its
+//! lock, and the slots of operations in flight.
 
 use std::sync::{Arc, Weak};
 
@@ -30,7 +30,7 @@ pub struct Side<T: Transport> {
 }
 
 impl<T: Transport> Side<T> {
-    /// A context with these attributes; one that does not transmit, or not receive, has none for it.
+    /// A context with these attributes; `None` for the direction that it does not have.
     fn new(info: &Info, tx_attr: Option<&TxAttr>, rx_attr: Option<&RxAttr>) -> Self {
         let (mut tx, mut rx) = (TxSide::new(), RxSide::new(&datagram::budget(info)));
         let (mut tx_size, mut rx_size) = (0, 0);
@@ -64,7 +64,7 @@ pub struct Contexts<T: Transport> {
     senders: usize,
     /// Messages may name theirs (`FI_NAMED_RX_CTX`).
     named: bool,
-    /// What polls contexts that were enabled before the endpoint.
+    /// The pollers of contexts that were enabled before the endpoint.
     pub late: Vec<(u16, Weak<dyn Source>)>,
 }
 
@@ -103,8 +103,8 @@ impl<T: Transport> Contexts<T> {
         self.sides.iter().enumerate().map(|(at, side)| (at as u16 + 1, side))
     }
 
-    /// Which context receives a message of `peer`, or reports its data: the one that it names, or else one of those
-    /// that are enabled and receive such, always the same of one peer.
+    /// The context that receives a message of `peer`, or reports its data: the one that it names, otherwise one of the
+    /// enabled contexts that receive such messages, always the same for one peer.
     fn choose(&self, peer: Peer, rx: RxName, takes: impl Fn(&Side<T>) -> bool) -> Option<u16> {
         if self.named
             && let Some(index) = rx.index()
@@ -122,7 +122,7 @@ impl<T: Transport> Contexts<T> {
 }
 
 impl<T: Transport> Ends<T> {
-    /// Which receive context a message is for; `None` if there is no such.
+    /// The receive context of a message; `None` if it does not exist.
     #[inline]
     pub fn steer(&self, peer: Peer, rx: RxName, tagged: bool) -> Option<u16> {
         match &self.contexts {
@@ -131,7 +131,7 @@ impl<T: Transport> Ends<T> {
         }
     }
 
-    /// Which receive context reports remote CQ data; `None` if there is no such.
+    /// The receive context that reports remote CQ data; `None` if it does not exist.
     pub fn steer_data(&self, peer: Peer, rx: RxName) -> Option<u16> {
         match &self.contexts {
             None => rx.is_of_one().then_some(0),

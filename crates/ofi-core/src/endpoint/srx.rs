@@ -1,4 +1,4 @@
-//! The shared receive context as applications hold it: an endpoint that receives, and nothing else.
+//! The application's handle of a shared receive context: an endpoint that only receives.
 
 use std::any::Any;
 use std::sync::Arc;

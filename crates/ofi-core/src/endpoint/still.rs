@@ -1,5 +1,5 @@
-//! For tests: a transport that moves nothing, and remembers what it was asked to move. The test is the peer, and says
-//! through [`Host`] what arrives.
+//! For tests: a transport that moves nothing and records its calls. The test is the peer, and delivers messages through
+//! [`Host`].
 
 use std::os::fd::RawFd;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The transmit side: what a call must satisfy before its operation goes to the transport.
+//! The transmit side: the checks of a call before its operation goes to the transport.
 
 use ofi_api::{Call, CompletionFlags, CqTaggedEntry, Errno, Error, Lent, OpFlags, Result, RmaOp, SendOp};
 
@@ -15,7 +15,7 @@ pub struct TxOp<O> {
     pub op: O,
 }
 
-/// What people may read about the transmit side.
+/// Statistics of the transmit side.
 #[derive(Default)]
 pub struct Counts {
     pub messages: u64,
@@ -40,8 +40,8 @@ pub struct Limits {
     pub rma_iov: usize,
 }
 
-/// What a send of one piece and no flags must satisfy: all the checks that its endpoint's settings decide, decided
-/// once.
+/// The conditions of a send of one piece without flags: all checks that depend only on the endpoint's settings,
+/// evaluated once.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quick {
     /// Its length is below this, for a plain call and for an injected one.
@@ -51,7 +51,7 @@ pub struct Quick {
     pub signal: bool,
 }
 
-/// What a read or a write of one piece at either end and no flags must satisfy, decided as [`Quick`] is.
+/// The conditions of a read or a write of one piece at either end without flags, evaluated like [`Quick`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QuickAccess {
     /// Its length is below this.
@@ -77,7 +77,7 @@ pub struct TxSide<T: Transport> {
     pub names: bool,
     /// Its part in a shared transmit context.
     pub loan: Option<Loan<T>>,
-    /// Who counts the end of what is being posted. The endpoint, except while deferred work is.
+    /// The counter of the operation being posted: the endpoint's, except for deferred work.
     pub route: Route,
     /// What the endpoint was opened for: untagged and tagged sends, reads, writes.
     pub may_send: [bool; 2],
@@ -99,7 +99,7 @@ const LEVELS: OpFlags =
 /// The levels, and the one that few transports have.
 const ALL_LEVELS: OpFlags = LEVELS.union(OpFlags::MATCH_COMPLETE);
 
-/// What a data transfer may be flagged with.
+/// The flags of a data transfer.
 const ALLOWED: OpFlags = LEVELS
     .union(OpFlags::COMPLETION)
     .union(OpFlags::INJECT)
@@ -131,7 +131,7 @@ impl<T: Transport> TxSide<T> {
         }
     }
 
-    /// Decides [`Quick`] sends and accesses, whenever what they depend on has changed.
+    /// Recomputes [`Quick`] sends and accesses after a change of their conditions.
     pub fn decide(&mut self) {
         let below = |may: bool, limit: usize| if may { limit.saturating_add(1) } else { 0 };
         let [untagged, tagged] = self.may_send;
@@ -146,7 +146,7 @@ impl<T: Transport> TxSide<T> {
             inject: below(may && quick, inject.min(max)),
             signal: !self.selective && self.bound,
         });
-        // An access ends when it has been done, so this much may be asked for by default.
+        // An access completes when it has been executed, so this level may be the default.
         let plain = OpFlags::COMPLETION | OpFlags::TRANSMIT_COMPLETE;
         let quick = plain.contains(self.op_flags) && !self.names;
         let signal = self.bound && (!self.selective || self.op_flags.intersects(plain));
@@ -154,7 +154,7 @@ impl<T: Transport> TxSide<T> {
             .map(|may| QuickAccess { below: below(may && quick, limits.rma), signal });
     }
 
-    /// The flags that hold for a call, and whether its success is reported.
+    /// The effective flags of a call, and whether its success is reported.
     #[inline]
     pub fn flags(&self, call: Call, given: OpFlags) -> Result<(OpFlags, bool)> {
         let flags = match call {
@@ -175,8 +175,8 @@ impl<T: Transport> TxSide<T> {
         Ok((flags, wanted && asked && call != Call::Inject && self.bound))
     }
 
-    /// Checks what can be checked of a send before its peer is known: its flags, whether its success is reported, and
-    /// its length.
+    /// Checks a send as far as possible before its peer is known. Returns its flags, whether its success is reported,
+    /// and its length.
     #[inline]
     pub fn check_send<const TAGGED: bool>(&self, op: &SendOp<'_>) -> Result<(OpFlags, bool, usize)> {
         if !self.may_send[usize::from(TAGGED)] {
@@ -188,7 +188,7 @@ impl<T: Transport> TxSide<T> {
         Ok((flags, signal, len))
     }
 
-    /// Checks what can be checked of a remote access before its peer is known: its flags, whether its success is
+    /// Checks a remote access as far as possible before its peer is known. Returns its flags, whether its success is
     /// reported, and its length.
     #[inline]
     pub fn check_rma(&self, op: &RmaOp<'_>, write: bool) -> Result<(OpFlags, bool, usize)> {
@@ -207,7 +207,7 @@ impl<T: Transport> TxSide<T> {
         Ok((flags, signal, len))
     }
 
-    /// Checks a message's size and memory; answers its length.
+    /// Checks a message's size and memory. Returns its length.
     #[inline]
     fn message_len(&self, op: &SendOp<'_>, flags: OpFlags, tagged: bool) -> Result<usize> {
         let (max, inject) = if tagged {
@@ -218,7 +218,7 @@ impl<T: Transport> TxSide<T> {
         checked_len(&op.buf, self.limits.iov, max, inject, flags)
     }
 
-    /// Checks an RMA's sizes and memory; answers its length.
+    /// Checks the sizes and memory of an RMA. Returns its length.
     fn rma_len(&self, op: &RmaOp<'_>, flags: OpFlags) -> Result<usize> {
         let limits = &self.limits;
         let len = checked_len(&op.buf, limits.iov, limits.rma, limits.inject_rma, flags)?;

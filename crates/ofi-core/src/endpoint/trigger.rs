@@ -1,5 +1,4 @@
-//! Triggered operations and deferred work, from an endpoint's side: what is checked before they wait, and how they are
-//! posted when they are due.
+//! Triggered operations and deferred work at the endpoint: the checks before they wait, and the post when they are due.
 
 use std::any::Any;
 use std::sync::{Arc, Weak};
@@ -114,8 +113,8 @@ impl<T: Transport> Ep<T> {
 }
 
 impl<T: Transport> State<T> {
-    /// Checks an operation as far as that does not depend on when it starts. The flags, whether a completion tells of
-    /// its end and the length, of one that goes out.
+    /// Checks an operation as far as that does not depend on when it starts. For outgoing ones, returns the flags,
+    /// whether a completion is reported, and the length.
     #[inline(always)]
     fn check(&self, op: &DeferredOp<'_>) -> Result<Option<(OpFlags, bool, usize)>> {
         let tx = &self.ends.tx;

@@ -22,10 +22,10 @@ use crate::source::Arm;
 use crate::sys;
 use crate::wait::{WaitObject, Waitable, no_wait_object};
 
-/// Events that the application may have written and not read, unless it asked for room for more.
+/// Most unread events of the application, unless it requested room for more.
 const WRITTEN: usize = 1024;
 
-/// What an event queue drives: endpoints and listeners that report to it.
+/// A source that an event queue drives: an endpoint or a listener that reports to it.
 pub trait Driven: Send + Sync {
     /// Moves it on.
     fn drive(&self);
@@ -33,13 +33,13 @@ pub trait Driven: Send + Sync {
     fn arm(&self, bell: &Bell) -> Arm;
     /// What to block on, once armed.
     fn wait_fd(&self) -> Option<RawFd>;
-    /// Whether what it will report next belongs before requests of others, and comes at once.
+    /// Whether its next event must precede requests of others and is imminent.
     fn is_settling(&self) -> bool {
         false
     }
-    /// Others have waited for that for long enough.
+    /// Others have waited long enough for that.
     fn stop_settling(&self) {}
-    /// Whether something is under way that does not wait for the application.
+    /// Whether work is in progress that does not wait for the application.
     fn is_pending(&self) -> bool {
         false
     }
@@ -49,7 +49,7 @@ pub trait Driven: Send + Sync {
             self.drive();
         }
     }
-    /// When to drive it next, even if nothing comes.
+    /// When to drive it next, even if nothing arrives.
     fn deadline(&self) -> Option<Instant> {
         None
     }
@@ -59,21 +59,20 @@ pub trait Driven: Send + Sync {
 struct Events {
     good: VecDeque<Event>,
     bad: VecDeque<EqErrorEntry>,
-    /// Of `good`, those that the application wrote.
+    /// The number of `good` events that the application wrote.
     written: usize,
-    /// Since when the first request waits for the confirmation of another one.
+    /// The time since which the first request has waited for the confirmation of another.
     held: Option<Instant>,
 }
 
-/// What decides what a thread may block on.
+/// The state that determines what a thread may block on.
 const FIELD: &str = "fi_eq_attr.wait_obj";
 
-/// How long a request waits at most for the confirmation of one that was accepted before: both are under way at the
-/// same time. Longer than a peer takes that runs at all, on a machine where many want to. An acceptance costs others
-/// that once.
+/// Longest time that a request waits for the confirmation of an earlier acceptance, since both are in flight at once.
+/// It is longer than a running peer takes on an overloaded machine. One acceptance delays others at most once.
 const HELD: Duration = Duration::from_secs(1);
-/// The pause of a blocked thread meanwhile: on a machine with few cores, the confirmation may need the one that it
-/// would spin on.
+/// The pause of a blocked thread meanwhile: on a machine with few cores, the confirmation may need the core on which it
+/// would spin.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The core's event queue.
@@ -184,7 +183,7 @@ impl EqCore {
         Ok(())
     }
 
-    /// Stops driving `source`. To be called before its descriptor is closed.
+    /// Stops driving `source`. Call it before its descriptor is closed.
     pub fn remove(&self, source: &Arc<dyn Driven>) {
         if !self.born.is_here() {
             return; // the wait set is the parent's too
@@ -198,7 +197,7 @@ impl EqCore {
         lock(&self.sources).retain(|source| source.as_ptr().cast::<()>() != gone);
     }
 
-    /// Drops what was reported of an object and not read: it is closed, and its number means nothing any more.
+    /// Drops unread events of a closed object, because its number is no longer valid.
     pub fn forget(&self, fid: Fid) {
         let mut events = lock(&self.events);
         let (gone, kept): (VecDeque<_>, _) =
@@ -223,15 +222,15 @@ impl EqCore {
         if !events.bad.is_empty() {
             return Err(Error::AVAIL);
         }
-        // Programs that set up one connection after the other expect to hear of one before the next is asked for. The
-        // request comes in by another way, and may be here first: then it waits, for a moment since it was seen.
+        // Programs that set up connections one after the other expect the events of one before the next request. The
+        // request arrives by another path and may be here first; then it waits briefly.
         let is_request = |event: &Event| event.kind == EventKind::ConnReq;
         let at = events.good.iter().position(|event| !is_request(event)).unwrap_or(0);
         if !settling.is_empty() && events.good.get(at).is_some_and(is_request) {
             if events.held.get_or_insert_with(Instant::now).elapsed() < HELD {
                 return Err(Error::AGAIN);
             }
-            // Without the lock, as sources report from under theirs.
+            // Without the lock, because sources report while they hold theirs.
             drop(events);
             settling.iter().for_each(|source| source.stop_settling());
             return self.take(consume);
@@ -243,7 +242,7 @@ impl EqCore {
         if is_request(&event) {
             events.held = None;
         }
-        // Which of the events were written is not kept: the count only has to come down with them.
+        // It is not recorded which events were written: the count must only fall with them.
         events.written = events.written.min(events.good.len());
         Ok(event)
     }
@@ -277,7 +276,7 @@ impl EqCore {
 }
 
 impl EqCore {
-    /// Blocks until there may be something, unless there is already. Whether it blocked.
+    /// Blocks until there may be an event, unless there is one already. Returns whether it blocked.
     fn sleep(&self, waiting: &WaitObject, deadline: Option<Instant>) -> bool {
         let may_sleep = self.trywait().is_ok();
         if may_sleep {
@@ -341,7 +340,7 @@ impl EventQueue for EqCore {
         self.born.check()?;
         let Some(waiting) = &self.waiting else { return Err(no_wait_object(FIELD)) };
         waiting.bell.arm();
-        // Before the look at the events: what arming a source finds, it reports later, and then it rings.
+        // Do this before checking the events: a source reports what arming finds later, and then rings.
         let armed = self.sources().iter().all(|source| source.arm(&waiting.bell) == Arm::Armed);
         let events = lock(&self.events);
         if armed && events.good.is_empty() && events.bad.is_empty() { Ok(()) } else { Err(Error::AGAIN) }

@@ -2,13 +2,13 @@
 //!
 //! An agent of `multirail` has a section of its own beside its rails' endpoints, with histograms.
 //!
-//! Off unless `FI_EXPORT_STATISTICS` is set: then the first endpoint or shared receive context that opens starts one
-//! thread, which answers at a socket in a directory that only this user may enter (`socket`). A reader gets one text
+//! Off unless `FI_EXPORT_STATISTICS` is set. Then the first endpoint or shared receive context that opens starts one
+//! thread, which serves a socket in a directory that only this user may enter (`socket`). A reader gets one text
 //! (`snapshot`), and the connection ends.
 //!
-//! To read counters takes the lock of their endpoint, which an application's thread would have to itself otherwise. So
-//! they are read when a reader asks, and at most once in `FRESH`: readers in between get the same text. A reader that
-//! does not take its text within `PATIENCE` is left alone.
+//! Reading counters takes the lock of their endpoint, which an application's thread would otherwise have to itself. So
+//! they are read only on request, and at most once in `FRESH`: readers in between get the same text. A reader that does
+//! not take its text within `PATIENCE` is dropped.
 
 mod snapshot;
 mod socket;
@@ -27,17 +27,17 @@ use crate::settings;
 pub use snapshot::{About, Histogram};
 pub use socket::directory;
 
-/// How long a text is good for.
+/// How long a text is reused.
 const FRESH: Duration = Duration::from_secs(1);
 /// How long one reader may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What counts for the statistics of its domain.
+/// A source of counters for the statistics.
 pub trait Counted: Send + Sync {
     /// At this moment.
     fn counts(&self) -> Vec<Statistic>;
 
-    /// How long things have taken until this moment.
+    /// The histograms of durations at this moment.
     fn histograms(&self) -> Vec<Histogram> {
         Vec::new()
     }
@@ -54,7 +54,7 @@ struct Exported {
 
 static EXPORTED: Mutex<Option<Exported>> = Mutex::new(None);
 
-/// The list. `None` if it cannot be had soon: after fork(2) the thread that had it may not exist.
+/// The list. `None` if it stays locked: after fork(2) the thread that locked it may not exist.
 fn exported() -> Option<MutexGuard<'static, Option<Exported>>> {
     for _ in 0..100 {
         match EXPORTED.try_lock() {
@@ -66,7 +66,7 @@ fn exported() -> Option<MutexGuard<'static, Option<Exported>>> {
     None
 }
 
-/// Something that counts was opened: exports it, if the setting says so.
+/// Exports a newly opened source of counters, if the setting says so.
 pub fn opened(counted: &Arc<dyn Counted>) {
     if !settings::exports_statistics() {
         return;
@@ -98,7 +98,7 @@ fn start() -> io::Result<()> {
     builder.spawn(move || serve(&listener)).map(|_| ())
 }
 
-/// Answers readers, one after the other, for the life of the process.
+/// Serves readers, one after the other, for the life of the process.
 fn serve(listener: &UnixListener) {
     let mut last: Option<(Instant, String)> = None;
     loop {
@@ -122,7 +122,7 @@ fn hang_up(reader: &UnixStream) {
     let _ = reader.shutdown(std::net::Shutdown::Both);
 }
 
-/// What is open at the moment.
+/// The currently open sources.
 fn members() -> Vec<Arc<dyn Counted>> {
     let Some(exported) = exported() else { return Vec::new() };
     exported.iter().flat_map(|exported| &exported.members).filter_map(Weak::upgrade).collect()

@@ -6,9 +6,9 @@
 //! - `ofi-statistics`, the version (1), the process id, the program's name: the first line
 //! - `endpoint`, provider, domain, kind, address: opens the section of one
 //! - a statistic's name, its value, what it counts
-//! - `histogram`, a name, labels (`name=value`, with semicolons between), the sum of the times in microseconds, how
-//!   many times there are below one microsecond, below two of those that are left, below four and so on, with commas
-//!   between and the rest last, and what is timed
+//! - `histogram`, a name, labels (`name=value`, with semicolons between), the sum of the times in microseconds, the
+//!   number of times below one microsecond, of the others those below two, below four and so on, separated by commas
+//!   with the rest last, and what is timed
 //! - `end`: the last line. Without it the text was cut.
 
 use std::fmt::Write;
@@ -18,7 +18,7 @@ use ofi_api::Statistic;
 
 use super::Counted;
 
-/// What an endpoint, or a shared receive context, is called.
+/// Names of an endpoint or a shared receive context.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct About {
     /// The provider's name.
@@ -31,14 +31,14 @@ pub struct About {
     pub address: String,
 }
 
-/// How long something took, how often.
+/// A histogram of durations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     /// A stable name, which ends with `_seconds`.
     pub name: &'static str,
     /// What is timed.
     pub help: &'static str,
-    /// What tells it from others of this name: names and values.
+    /// The labels that distinguish it from others of this name: names and values.
     pub labels: Vec<(&'static str, String)>,
     /// Sum of the times, in microseconds.
     pub sum_us: u64,

@@ -12,7 +12,7 @@ use crate::sys;
 /// The directory of this user's sockets, made if it is not there.
 ///
 /// # Errors
-/// When it cannot be made, or others could enter it or put it in place.
+/// When it cannot be created, or others could enter or replace it.
 pub fn directory() -> io::Result<PathBuf> {
     let user = sys::effective_user();
     let chosen = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute());
@@ -25,7 +25,7 @@ pub fn directory() -> io::Result<PathBuf> {
     Ok(directory)
 }
 
-/// Makes it, for this user alone, unless it is there and is this user's alone.
+/// Creates it, for this user alone, unless it exists and is this user's alone.
 pub(super) fn prepare(directory: &Path, user: u32) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -33,7 +33,7 @@ pub(super) fn prepare(directory: &Path, user: u32) -> io::Result<()> {
         }
         _ => {}
     }
-    // Not what a link leads to: somebody else may have put it there.
+    // The target of a link is not used: another user may have created the link.
     let found = fs::symlink_metadata(directory)?;
     if found.is_dir() && found.uid() == user && found.mode() & 0o077 == 0 {
         return Ok(());
@@ -47,19 +47,19 @@ pub(super) fn prepare(directory: &Path, user: u32) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, problem))
 }
 
-/// Listens at this process's socket there. Sockets that processes left behind go.
+/// Listens at this process's socket there. Removes sockets that other processes left behind.
 ///
 /// # Errors
-/// What the system answers, as for a path of more than 107 bytes.
+/// The system's error, for example for a path of more than 107 bytes.
 pub fn listen(directory: &Path) -> io::Result<UnixListener> {
     sweep(directory);
     let pid = std::process::id();
     let (beside, path) = (directory.join(format!(".{pid}")), directory.join(format!("{pid}.sock")));
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-    // The previous process with this number is gone.
+    // The previous process with this pid is gone.
     let _ = fs::remove_file(&beside);
     let listener = UnixListener::bind(&beside).map_err(named)?;
-    // Under its name it always listens, so that a socket which refuses is one that was left behind.
+    // It listens before it gets its name, so that a socket that refuses connections is a stale one.
     fs::rename(&beside, &path).map_err(named)?;
     Ok(listener)
 }
@@ -76,7 +76,7 @@ fn sweep(directory: &Path) {
     }
 }
 
-/// Writes all of `text`, as long as that takes no longer than `patience`.
+/// Writes all of `text` within `patience`.
 ///
 /// # Errors
 /// When the reader goes away, or is too slow.

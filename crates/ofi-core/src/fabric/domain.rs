@@ -1,4 +1,4 @@
-//! A domain's handle: opens what is opened in the domain, and answers for it.
+//! A domain's handle: opens objects in the domain, and answers queries about it.
 
 use std::sync::Arc;
 
@@ -105,7 +105,7 @@ impl<T: Transport> Domain for DomainHandle<T> {
     fn queue_work(&self, when: &Threshold<'_>, work: &Work<'_>) -> Result<WorkId> {
         self.0.born.check()?;
         let deed = deed(work, self.0.id(), |endpoint, op| Ep::<T>::target_of(&self.0, endpoint, op))?;
-        // Whoever waits for what the work counts must move on what the work waits for, whichever endpoint that is.
+        // A thread that waits for the work's counter must drive what the work waits for, whichever endpoint that is.
         if let Work::Post { completion: Some(told), .. }
         | Work::SetCounter(told, _)
         | Work::AddCounter(told, _) = work

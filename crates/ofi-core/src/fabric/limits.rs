@@ -1,6 +1,5 @@
-//! What an endpoint or a shared context may be opened with. Infos come from getinfo, and programs change them: what no
-//! offer has is refused here, so that nothing behind it meets a size that it cannot hold or a bit that it does not
-//! know.
+//! Checks of the info of an endpoint or a shared context. Infos come from getinfo, and programs change them: values
+//! that no offer has are refused here, so that later code never sees an invalid size or an unknown bit.
 
 use ofi_api::{Caps, Errno, Error, Info, OpFlags, Result, RxAttr, SHARED_CONTEXT, TxAttr};
 
@@ -9,8 +8,7 @@ use crate::offer::{CONTEXTS, INJECT, IOV_LIMIT, MAX_SIZE};
 /// Checks the info of an endpoint.
 ///
 /// # Errors
-/// `FI_EINVAL` for a number over what any offer has or for a capability that is none, `FI_EBADFLAGS` for flags that are
-/// none.
+/// `FI_EINVAL` for a number above that of any offer or an unknown capability, `FI_EBADFLAGS` for unknown flags.
 pub(super) fn check(info: &Info) -> Result<()> {
     let unknown = info.caps.difference(Caps::all());
     if !unknown.is_empty() {

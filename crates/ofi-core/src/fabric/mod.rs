@@ -1,4 +1,4 @@
-//! Fabrics and domains, as applications have them: what everything else is opened through.
+//! The application's handles of fabrics and domains, through which everything else is opened.
 
 mod domain;
 mod limits;

@@ -26,7 +26,7 @@ fn runs(
 }
 
 impl<T> RegionTable<T> {
-    /// What a peer may access of the run, with all of `access`.
+    /// The part of the run that a peer may access, with all of `access`.
     fn grant(
         &self,
         who: Accessor<'_>,
@@ -36,7 +36,7 @@ impl<T> RegionTable<T> {
         self.check_as(who, key, addr, len as u64, access).map_err(|violation| violation.errno())
     }
 
-    /// The rights to all that makes up `len` bytes of `remote` from byte `skip` on, in order.
+    /// Grants for all of `len` bytes of `remote` from byte `skip` on, in order.
     ///
     /// # Errors
     /// The error for the peer, if it may not access a piece.

@@ -1,14 +1,14 @@
-//! The end of a region: accesses that were granted before may still run.
+//! The end of a region: accesses that were granted earlier may still run.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Region;
 
-/// How often to look before sleeping: most accesses are copies of microseconds.
+/// Checks before sleeping: most accesses are copies that take microseconds.
 const SPINS: u32 = 200;
 
-/// The longest sleep between two looks.
+/// The longest sleep between two checks.
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
 /// A region that is closed for new accesses, while old ones may still run. Dropping it lets them run on, and
@@ -30,7 +30,7 @@ impl<T> Closing<T> {
         &self.region
     }
 
-    /// The transport's data if no access runs any more; otherwise the region, to ask again.
+    /// The transport's data if no access runs any more; otherwise the region, for another attempt.
     ///
     /// # Errors
     /// The region, while grants exist.
@@ -39,8 +39,8 @@ impl<T> Closing<T> {
         Arc::try_unwrap(self.region).map(|region| region.data).map_err(|region| Self { region })
     }
 
-    /// Waits for running accesses, at most for `bound`. Only for accesses that other threads or peers end:
-    /// a grant that the caller holds itself is waited for in vain.
+    /// Waits for running accesses, at most for `bound`. Only for accesses that other threads or peers end: waiting for
+    /// a grant that the caller holds itself never ends.
     ///
     /// # Errors
     /// The region, if grants still exist then.

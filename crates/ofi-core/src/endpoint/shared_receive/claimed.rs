@@ -1,4 +1,4 @@
-//! Receives of a shared context that a device has, and fills for whichever endpoint a message comes to.
+//! Receives of a shared context that a device owns, and fills for whichever endpoint a message arrives at.
 
 use ofi_api::{Errno, Error, ReceiveOp, Result};
 
@@ -9,11 +9,11 @@ use crate::slots::SlotId;
 use crate::transport::{Arrived, Lanes, RxName, SharedReceives, Transport};
 
 impl<T: Transport> SharedRx<T> {
-    /// Has the lanes of an endpoint that is being enabled take their receives from here.
+    /// Makes the lanes of an endpoint that is being enabled take their receives from here.
     ///
     /// # Errors
-    /// `FI_EINVAL` if one of the two hands receives to a device and the other one does not: the domain was opened for
-    /// endpoints of another type.
+    /// `FI_EINVAL` if only one of the two passes receives to a device: the domain was opened for endpoints of another
+    /// type.
     pub(in crate::endpoint) fn hand_over(&self, lanes: &mut T::Lanes) -> Result<()> {
         match &self.device {
             Some(device) if lanes.claims() => lanes.share(device),
@@ -51,7 +51,7 @@ impl<T: Transport> SharedRx<T> {
             let filling = state.queue.fill(posted, &none);
             let id = state.claimed.insert(filling);
             // SAFETY: the pieces are lent until the receive's completion, which is made when it has ended; and a
-            // context that closes has the lanes of its endpoints settle.
+            // closing context makes the lanes of its endpoints settle.
             if let Err(error) = unsafe { device.post(id, op.buf.pieces()) } {
                 state.claimed.remove(id);
                 return Err(error);

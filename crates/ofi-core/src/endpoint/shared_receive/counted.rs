@@ -1,4 +1,4 @@
-//! What a shared receive context counts.
+//! The counters of a shared receive context.
 
 use ofi_api::Statistic;
 

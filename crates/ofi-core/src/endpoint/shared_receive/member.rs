@@ -1,5 +1,5 @@
-//! The endpoints of a shared receive context, and what each of them does there: messages that arrive, room that comes
-//! back, peers that are lost, the end.
+//! The endpoints of a shared receive context, and their operations on it: arriving messages, returned room, lost peers,
+//! the end.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -63,7 +63,7 @@ impl<T: Transport> SharedRx<T> {
 pub struct SharedPart<T: Transport> {
     pub context: Arc<SharedRx<T>>,
     pub(super) member: u32,
-    /// The context's number of each peer, and 1; 0 where it was not asked for.
+    /// The context's number of each peer, plus 1; 0 if it is not known yet.
     senders: Vec<u32>,
 }
 
@@ -120,8 +120,8 @@ impl<T: Transport> SharedPart<T> {
         self.context.state.lock().queue.matcher.may_hold_bytes(sender, len)
     }
 
-    /// Whether messages of a peer wait here, or may be on their way to a receive: a message that was matched is
-    /// completed after the context's lock was released.
+    /// Whether messages of a peer wait here or may be about to complete a receive: a matched message is completed after
+    /// the context's lock is released.
     pub fn knows(&self, peer: Peer) -> bool {
         let guard = self.context.state.lock();
         let waits = self.sender(peer).is_some_and(|sender| guard.queue.matcher.envelopes_of(sender) > 0);
@@ -136,7 +136,7 @@ impl<T: Transport> SharedPart<T> {
         }
     }
 
-    /// Changes what waits of a peer.
+    /// Changes waiting messages of a peer.
     pub fn lose(&self, peer: Peer, mut lose: impl FnMut(&mut Kept<T>)) {
         let Some(sender) = self.sender(peer) else { return };
         let mine = |kept: &Kept<T>| kept.member == self.member && kept.peer == peer;
@@ -152,7 +152,7 @@ impl<T: Transport> SharedPart<T> {
         }));
     }
 
-    /// The endpoint closes: what waits of its messages is gone, and the room of its receives comes back.
+    /// The endpoint closes: its waiting messages are dropped, and the room of its receives is returned.
     pub fn leave(&self, filling: &[Filling]) {
         let mut guard = self.context.state.lock();
         let state = &mut *guard;

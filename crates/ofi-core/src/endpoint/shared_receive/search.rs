@@ -1,8 +1,8 @@
 //! Peek, claim and discard in a shared receive context.
 //!
-//! A message is told of by the endpoint that it came through, as if a receive had taken it; that nothing was found is
-//! told by the first endpoint that is enabled. The message is looked up under the context's lock and told of
-//! afterwards, so its endpoint may have closed in between: then its messages are gone, and the search begins again.
+//! A message is reported by the endpoint through which it came, as if a receive had taken it. An empty result is
+//! reported by the first enabled endpoint. The message is looked up under the context's lock and reported afterwards,
+//! so its endpoint may have closed in between: then its messages are gone, and the search starts over.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::endpoint::{self, EpCore};
 use crate::matching::{Unexpected, Want};
 use crate::transport::{Arrived, Transport};
 
-/// What a search came upon.
+/// The result of a search.
 enum Found<T: Transport> {
     /// A message that still waits, or is set aside.
     Waits(Arrived),
@@ -48,9 +48,9 @@ impl<T: Transport> SharedRx<T> {
         Ok(())
     }
 
-    /// Searches; whether that was told.
+    /// Searches. Returns whether the result was reported.
     fn search_once(&self, search: Search, op: &ReceiveOp<'_>, tag: TagMatch, flags: OpFlags) -> Result<bool> {
-        // Endpoints move on first, so that a program which only searches comes upon its messages.
+        // Endpoints are driven first, so that a program that only searches finds its messages.
         let (first, teller) = self.drive().ok_or_else(no_endpoint)?;
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -81,7 +81,7 @@ impl<T: Transport> SharedRx<T> {
         })
     }
 
-    /// Moves the endpoints on; the first that is enabled.
+    /// Drives the endpoints. Returns the first enabled one.
     fn drive(&self) -> Option<(u32, Arc<EpCore<T>>)> {
         let cores = self.state.lock().cores();
         let open = |(_, core): &(u32, Arc<EpCore<T>>)| core.if_open(endpoint::State::drive);
@@ -90,7 +90,7 @@ impl<T: Transport> SharedRx<T> {
 }
 
 impl<T: Transport> State<T> {
-    /// Takes the room of one receive, which comes back by member `at`.
+    /// Takes the room of one receive, which member `at` returns.
     fn take_room(&mut self, at: u32) {
         self.credits -= 1;
         self.give(at);
@@ -101,7 +101,7 @@ impl<T: Transport> State<T> {
         member.is_some_and(|member| member.core.as_ptr() == Arc::as_ptr(core))
     }
 
-    /// Looks for a message, and takes the room for telling of it.
+    /// Looks for a message, and takes the room for reporting it.
     pub(super) fn search(
         &mut self,
         search: Search,
@@ -137,7 +137,7 @@ impl<T: Transport> State<T> {
 }
 
 impl<T: Transport> EpCore<T> {
-    /// Does something with the endpoint if it is enabled and not closed; whether it is.
+    /// Calls a function with the endpoint if it is enabled and not closed. Returns whether it is.
     fn if_open(&self, act: impl FnOnce(&mut endpoint::State<T>)) -> bool {
         let mut guard = self.state.lock();
         let open = guard.lanes.is_some();
@@ -147,7 +147,7 @@ impl<T: Transport> EpCore<T> {
         open
     }
 
-    /// Throws a message of this endpoint's away; whether it is still open.
+    /// Discards a message of this endpoint. Returns whether the endpoint is still open.
     pub(super) fn discard(
         &self,
         op: &ReceiveOp<'_>,
@@ -162,7 +162,7 @@ impl<T: Transport> EpCore<T> {
     }
 }
 
-/// There is nobody to tell what was found.
+/// There is no endpoint to report the result.
 #[cold]
 fn no_endpoint() -> Error {
     Error::wanted(

@@ -1,14 +1,14 @@
-//! The numbers of senders in a shared receive context, by address: of those that its endpoints know, and of those that
-//! something in the context is of or for. Other numbers are used again.
+//! The numbers of senders in a shared receive context, by address: of senders that its endpoints know, and of those to
+//! which a message or receive in the context refers. Other numbers are reused.
 //!
-//! Invariants: a sender that no endpoint holds is among the loose ones, once. Each new sender has two of these looked
-//! at, so that there are never many that nothing needs.
+//! Invariants: a sender that no endpoint holds is among the loose ones, once. Each new sender causes two of these to be
+//! checked, so that few unneeded ones remain.
 
 use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-/// Loose senders that are looked at for each new one: more than one, so that they become fewer.
+/// Loose senders that are checked for each new one: more than one, so that their number falls.
 const LOOKS: usize = 2;
 
 struct Sender {
@@ -28,8 +28,8 @@ pub struct Senders {
 }
 
 impl Senders {
-    /// The number of whoever has this address, for now: [hold](Senders::hold) it, or have something in the context that
-    /// is of that number, as `is_needed` says.
+    /// The number of the sender with this address. It is temporary: [hold](Senders::hold) it, or have a message or
+    /// receive in the context that `is_needed` attributes to it.
     pub fn number(&mut self, address: &[u8], is_needed: impl FnMut(u32) -> bool) -> u32 {
         if let Some(&number) = self.by_address.get(address) {
             return number;

@@ -1,4 +1,5 @@
-//! What happens between the two locks: a message is matched under the context's, and told of under its endpoint's.
+//! Tests of the time between the two locks: a message is matched under the context's, and reported under its
+//! endpoint's.
 
 use ofi_api::{
     Address, CompletionQueue, Context, CqBuffer, CqTaggedEntry, Endpoint, Errno, Lent, Piece, TagMatch,
