@@ -1,7 +1,8 @@
-//! What every transport shares, written once: negotiation, matching, completions, address vectors, registrations.
+//! The shared machinery of all transports: negotiation, matching, completions, address vectors, registrations.
 //!
-//! A transport implements [`transport::Transport`] and gets every feature of the model for it. A message's way through
-//! this crate is told in `docs/architecture.md`: [`endpoint`], the transport, [`endpoint`] again, [`matching`], [`cq`].
+//! A transport implements [`transport::Transport`] and gets every feature of the model in return.
+//! `docs/architecture.md` follows a message through this crate: [`endpoint`], the transport, [`endpoint`] again,
+//! [`matching`], [`cq`].
 
 pub mod atomic;
 pub mod auth;

@@ -1,7 +1,7 @@
-//! The lock of endpoints, queues, contexts and works. It is there at every threading level: what an application
-//! promised about its threads, and does not keep, costs time and nothing else.
+//! The lock of endpoints, queues, contexts and works. It exists at every threading level: an application that breaks
+//! its promise about threads loses time, and nothing else.
 //!
-//! It is biased ([`ofi_ring::biased`]): a thread that is alone pays some ten instructions and none of them locked.
+//! It is biased ([`ofi_ring::biased`]): a thread that is alone pays about ten instructions, none of them locked.
 //! Critical sections are short (one call of the data path), so threads that are not alone spin, then yield, then sleep
 //! for 50 us at a time.
 

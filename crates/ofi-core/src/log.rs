@@ -6,8 +6,8 @@
 //! tracing::warn!(target: "ofi::shm::ep_ctrl", peer = 7, "peer is gone");
 //! ```
 //!
-//! A Rust program that has a subscriber sees these events in it. For all others, [`init_from_env`] installs
-//! the one of this module if `FI_LOG_LEVEL` is set. It prints lines of C libfabric's shape:
+//! A Rust program with a subscriber receives these events there. For all others, [`init_from_env`] installs the
+//! subscriber of this module if `FI_LOG_LEVEL` is set. It prints lines in C libfabric's format:
 //!
 //! ```text
 //! libfabric:4711:1767225600::shm:ep_ctrl:endpoint():132<warn> peer is gone peer=7
@@ -20,7 +20,7 @@
 //! a program, info as detail in high volume and debug as what slows it down. `tracing` orders error and warn,
 //! info, debug, trace the same way, and that is how they are matched: see [`Level`].
 //!
-//! A program may also take the log with functions of its own: see [`Sink`].
+//! A program may also receive the log by functions of its own: see [`Sink`].
 //!
 //! Invariants:
 //! I1. Without `FI_LOG_LEVEL` and without a sink nothing is installed, and an event costs one relaxed load.
@@ -52,7 +52,7 @@ pub use sink::{Sink, give_back, take_over, unheard};
 pub const SUBSYSTEMS: [&str; 10] =
     ["core", "fabric", "domain", "ep_ctrl", "ep_data", "av", "cq", "eq", "mr", "cntr"];
 
-/// What `FI_LOG_LEVEL`, `FI_LOG_PROV` and `FI_LOG_SUBSYS` let through.
+/// The filter of `FI_LOG_LEVEL`, `FI_LOG_PROV` and `FI_LOG_SUBSYS`.
 #[derive(Clone, Debug)]
 pub struct Filter {
     /// The loudest level that is printed.
@@ -69,8 +69,8 @@ impl Filter {
         Self { level, providers: NameFilter::default(), subsystems: NameFilter::default() }
     }
 
-    /// The filter that the environment asks for; `None` if it asks for no log. A level that cannot be
-    /// understood is taken for [`Level::Warn`]: somebody wanted a log.
+    /// The filter from the environment; `None` if logging is off. An invalid level counts as [`Level::Warn`], because a
+    /// log was requested.
     pub fn from_env() -> Option<Self> {
         let level = requested_level(std::env::var_os("FI_LOG_LEVEL").as_deref())?;
         Some(Self {
@@ -113,7 +113,7 @@ impl Logger {
     }
 }
 
-/// What [`init_from_env`] did.
+/// The result of [`init_from_env`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Started {
     /// The log is on.
@@ -124,9 +124,8 @@ pub enum Started {
     Taken,
 }
 
-/// Turns the log on if the environment asks for it and the program has no subscriber of its own. May be
-/// called whenever a library is entered: later calls change nothing. Values of registered settings that
-/// cannot be used are the first thing it logs.
+/// Turns the log on if the environment requests it and the program has no subscriber of its own. May be called
+/// repeatedly: later calls change nothing. It first logs unusable values of registered settings.
 pub fn init_from_env() -> Started {
     config::register(config::SETTINGS);
     let Some(filter) = Filter::from_env() else { return Started::Off };
@@ -174,7 +173,7 @@ impl Subscriber for Logger {
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1) // never asked for: `enabled` turns spans down
+        span::Id::from_u64(1) // never used: `enabled` rejects spans
     }
 
     fn record(&self, _: &span::Id, _: &span::Record<'_>) {}

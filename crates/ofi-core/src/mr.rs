@@ -15,16 +15,16 @@ use crate::endpoint::Ep;
 use crate::keys::{Closing, KeyChoice, Region, Registration};
 use crate::transport::{RegionData, Transport};
 
-/// How long a closing registration waits for accesses under way.
+/// How long a closing registration waits for running accesses.
 const BOUND: Duration = Duration::from_secs(1);
 
-/// How far a registration is.
+/// The state of a registration.
 enum Life {
     /// Its key opens it.
     Open,
     /// The key is gone; accesses that began before may still run.
     Closing(Closing<RegionData>),
-    /// Nobody is at the memory any more.
+    /// The memory is no longer accessed.
     Closed,
 }
 
@@ -72,7 +72,7 @@ impl<T: Transport> Mr<T> {
         Ok(region)
     }
 
-    /// Has the transport stop what goes past this end.
+    /// Makes the transport stop accesses that bypass this end.
     fn withdraw(&self, region: &Region<RegionData>) -> Result<()> {
         let part = &self.domain.part;
         part.data(region).map_or(Ok(()), |data| T::deregister(&part.transport, data))
@@ -196,7 +196,7 @@ impl<T: Transport> MemoryRegion for Mr<T> {
                     .checked_add(part.len)
                     .is_some_and(|end| end <= whole.addr.addr() + whole.len)
         };
-        // Every access goes through the owner's page table, so it reaches the pages that are mapped there now.
+        // Every access goes through the owner's page table, so it reaches the currently mapped pages.
         match pieces.iter().find(|part| !granted.region().pieces().iter().any(|whole| inside(part, whole))) {
             None => Ok(()),
             Some(part) => Err(Error::wanted(
@@ -211,7 +211,7 @@ impl<T: Transport> MemoryRegion for Mr<T> {
 
     fn close(&self) -> Result<()> {
         if !self.domain.born.is_here() {
-            return Ok(()); // it is the parent's
+            return Ok(()); // it belongs to the parent
         }
         let mut life = self.life.lock().unwrap_or_else(PoisonError::into_inner);
         let closing = match std::mem::replace(&mut *life, Life::Closed) {

@@ -1,5 +1,5 @@
-//! Negotiation: from what a provider can do and what the application asks for, to what is granted; or
-//! to a list of every hint that stands in the way. Pure functions: no state of the host, no I/O.
+//! Negotiation: computes the grant from a provider's offer and the application's hints, or a list of every hint that
+//! cannot be met. Pure functions: no state of the host, no I/O.
 //!
 //! The rules are those of fi_getinfo(3), fi_endpoint(3), fi_domain(3) and fi_fabric(3): a hint that is not
 //! zero must be met; zero means any; but an empty `mode` means "no mode", an empty `mr_mode` "scalable",
@@ -35,8 +35,8 @@ mod tests;
 use ofi_api::{DomainAttr, Hints, Info, Mode, MrMode, Refusal, Version};
 use std::fmt::Display;
 
-/// What `offer` grants for `hints` to a program written for `api`, or why it cannot: one refusal for each
-/// field in the way. `None` for the hints asks for everything, with the provider's own choices.
+/// The grant of `offer` for `hints` to a program written for `api`, or one refusal for each field that cannot be met.
+/// `None` for the hints requests everything, with the provider's own choices.
 ///
 /// # Errors
 /// The refusals, in the order of the fields; never empty.
@@ -69,8 +69,8 @@ pub fn negotiate(offer: &Info, hints: Option<&Hints>, api: Version) -> Result<In
     if talk.refusals.is_empty() { Ok(granted) } else { Err(talk.refusals) }
 }
 
-/// What the first of `variants` that can grants for `hints`: the ways in which one provider can run on one
-/// device, its default first.
+/// The grant of the first of `variants` that meets `hints`. Variants are the modes in which one provider can run on one
+/// device, the default first.
 ///
 /// # Errors
 /// The refusals of the variant that came closest, which is the one with the fewest. Empty only if there is
@@ -89,7 +89,7 @@ pub fn negotiate_any(variants: &[Info], hints: Option<&Hints>, api: Version) -> 
     Err(closest.unwrap_or_default())
 }
 
-/// The hints that stand for none at all: any mode, and whatever registration the offer needs.
+/// Hints that express no restriction: any mode, and whatever registration the offer needs.
 fn everything_of(offer: &Info, api: Version) -> Info {
     let mr_mode = match api < BITS_OF_MR_MODE {
         true => MrMode::empty(),
@@ -102,7 +102,7 @@ fn everything_of(offer: &Info, api: Version) -> Info {
 /// The first interface in which `mr_mode` is a set of bits.
 const BITS_OF_MR_MODE: Version = Version::new(1, 5);
 
-/// One negotiation under way: the two sides, and what was refused so far.
+/// A negotiation in progress: the two sides, and the refusals so far.
 struct Negotiation<'a> {
     offer: &'a Info,
     hints: &'a Info,

@@ -1,5 +1,5 @@
-//! What every transport of this library offers. The core does most of it, so it is said once: a provider adds what is
-//! its own, narrows it for each type of endpoint, and has the request answered.
+//! The common offer of all transports. The core implements most of it, so it is defined once: a provider adds its own
+//! properties, narrows the offer for each type of endpoint, and calls the negotiation.
 
 use ofi_api::{
     AddrFormat, Address, AvType, Caps, EpAttr, EpType, GetinfoFlags, Info, MrMode, MsgOrder, Offers, OpFlags,
@@ -11,13 +11,13 @@ use crate::negotiate::negotiate_any;
 
 /// Longest injected message, as C libfabric's shm and udp have it.
 pub const INJECT: usize = 4096;
-/// Operations that an endpoint may have outstanding in each direction, unless more are asked for.
+/// Operations that an endpoint may have outstanding in each direction by default.
 const SIZE: usize = 1024;
-/// And the most that may be asked for.
+/// The most that may be requested.
 pub(crate) const MAX_SIZE: usize = 1 << 20;
 /// Pieces of local memory in one operation.
 pub(crate) const IOV_LIMIT: usize = 8;
-/// As many of each object as one likes.
+/// No limit on the number of objects.
 const MANY: usize = 1 << 16;
 /// The most transmit contexts, and receive contexts, of a scalable endpoint.
 pub(crate) const CONTEXTS: usize = 256;
@@ -172,7 +172,7 @@ impl Base {
     }
 }
 
-/// What is left of the offer of a reliable endpoint for one type.
+/// The offer of a reliable endpoint, narrowed to one type.
 pub type Narrow = fn(Info) -> Info;
 
 /// An endpoint with one peer, which needs no address vector.
@@ -223,8 +223,8 @@ pub fn name_ends(info: &mut Info, request: &Request<'_>, named: Option<&Address>
     }
 }
 
-/// The answer to a request: for each of `types`, the preferred one first, what `variants` grant. The same type again
-/// stands for more of it at a price, and is answered only if what came before does not do.
+/// The answer to a request: for each of `types`, the preferred one first, the grant of `variants`. A repeated type
+/// offers more at a price, and is used only if the earlier one does not meet the request.
 pub fn answer(types: &[(EpType, Narrow)], variants: &[Info], request: &Request<'_>) -> Offers {
     let mut infos: Vec<Info> = Vec::new();
     let mut refused = Vec::new();
@@ -241,7 +241,7 @@ pub fn answer(types: &[(EpType, Narrow)], variants: &[Info], request: &Request<'
     if !infos.is_empty() {
         return Offers { infos, refusals: Vec::new() };
     }
-    // What stood in the way of the type that was asked for, or of the usual one.
+    // The refusals for the requested type, or for the usual one.
     let hinted = request.hints.map_or(EpType::Unspec, |hints| hints.info.ep_attr.ep_type);
     let at = refused.iter().position(|(ep_type, _)| *ep_type == hinted).unwrap_or(0);
     let refusals = refused.into_iter().nth(at).map_or_else(Vec::new, |(_, refusals)| refusals);

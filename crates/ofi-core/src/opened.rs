@@ -1,5 +1,5 @@
-//! Which fabrics and domains this process has open: getinfo answers the first of each name (fi_fabric(3),
-//! fi_domain(3)), and hints may name one that nothing but itself will do for.
+//! The open fabrics and domains of this process: getinfo returns the first of each name (fi_fabric(3), fi_domain(3)),
+//! and hints may require a particular one.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -47,7 +47,7 @@ fn first(list: &[Opened], provider: &str, name: &str) -> Option<Handle> {
     open.find(|opened| opened.provider == provider && opened.name == name).map(|opened| opened.handle.clone())
 }
 
-/// Whether what the hints name is another one than this.
+/// Whether the hints name a different one.
 fn is_other(list: &[Opened], wanted: Option<&Handle>, provider: &str, name: &str) -> bool {
     let named = list.iter().find(|opened| Some(&opened.handle) == wanted && opened.handle.is_open());
     named.is_some_and(|named| (&*named.provider, &*named.name) != (provider, name))
@@ -73,7 +73,7 @@ pub fn complete(info: &mut Info) -> Result<(), Refusal> {
     if is_other(&all.domains, domain.domain.as_ref(), &provider, &domain.name) {
         return Err(refused("domain_attr.domain", &domain.name));
     }
-    // A handle of something else, or of what was closed, is the program's and stays.
+    // A handle of another kind, or of a closed object, belongs to the program and stays.
     if fabric.fabric.as_ref().is_none_or(|handle| !handle.is_open()) {
         fabric.fabric = first(&all.fabrics, &provider, &fabric.name);
     }

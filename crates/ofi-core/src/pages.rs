@@ -1,4 +1,4 @@
-//! Private pages: memory that the library allocates and nobody but this process touches.
+//! Private pages: memory that the library allocates and only this process accesses.
 
 use std::ptr::NonNull;
 use std::sync::Arc;

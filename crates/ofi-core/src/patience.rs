@@ -1,52 +1,52 @@
-//! What a thread that polls in vain does for the others that want its core.
+//! How a thread that polls without success yields its core to others.
 //!
-//! A thread that busy-polls for a message may hold the very core that the sender waits for. With more polling threads
-//! than cores, each message then costs a time slice of the scheduler (some 3 ms). So each source (an endpoint, a
-//! counter) looks at the clock now and then while its polls find nothing, and has the poll yield.
+//! A thread that busy-polls for a message may occupy the core that the sender needs. With more polling threads than
+//! cores, each message then costs a time slice of the scheduler (about 3 ms). So each source (an endpoint, a counter)
+//! reads the clock now and then while its polls find nothing, and makes the poll yield.
 //!
 //! Invariants:
 //! I1. A thread yields only if it was preempted within the last second: a thread with a core of its own spins.
-//! I2. A thread yields only after it has polled in vain for `SPIN`, and only if its polls follow each other closely:
-//!     between polls that are far apart it does other work.
+//! I2. A thread yields only after it has polled without success for `SPIN`, and only if its polls follow each other
+//!     closely: between polls that are far apart it does other work.
 //! I3. A thread that yields to one that never yields gets its core back after a whole time slice. So it sleeps
 //!     instead, for a while: the scheduler prefers sleepers that wake to threads that have used up their share.
-//! I4. The clock is read at every `LOOK`-th poll in vain, and at the end of such a run, and never otherwise.
+//! I4. The clock is read at every `LOOK`-th unsuccessful poll and at the end of such a run, and never otherwise.
 
 use std::time::{Duration, Instant};
 
 use crate::settings;
 use crate::sys;
 
-/// Polls in vain between two looks at the clock: a look costs as much as half a poll of an endpoint.
+/// Unsuccessful polls between two reads of the clock: a read costs as much as half a poll of an endpoint.
 const LOOK: u32 = 32;
-/// How long a thread spins before it gives way: more than a message takes over UDP between two hosts nearby.
+/// How long a thread spins before it yields: more than a message takes over UDP between two nearby hosts.
 const SPIN: Duration = Duration::from_micros(10);
 /// [`LOOK`] polls that take longer are not those of a thread that spins: a poll of a socket takes 1 to 5 us.
 const DENSE: Duration = Duration::from_micros(400);
-/// What a thread that is put aside loses at least: Linux's `base_slice_ns` is 700 us on one core, and more on several.
+/// The least time that a preempted thread loses: Linux's `base_slice_ns` is 700 us on one core, and more on several.
 const LOST: Duration = Duration::from_micros(500);
-/// How long the loss of the core is remembered, and that somebody did not yield in turn.
+/// How long the loss of the core is remembered, and the fact that another thread did not yield in turn.
 const CONTENDED: Duration = Duration::from_secs(1);
 const RUDE: Duration = Duration::from_millis(100);
 /// How long a rest is. The system adds its slack (`PR_SET_TIMERSLACK`, 50 us by default).
 const REST: Duration = Duration::from_micros(1);
 
-/// What a poll asks its thread to do after it, once no lock is held. In order: of several sources the last one counts,
-/// but [`Turn::Busy`] above all.
+/// The action that a poll requests from its thread, once no lock is held. The variants are ordered: of several sources
+/// the largest counts, but [`Turn::Busy`] above all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Turn {
     /// Nothing: something was found, or the search has not lasted long.
     Busy,
-    /// Nothing, and the source will not mind if another one gives way.
+    /// Nothing, but the source accepts that another one yields.
     Idle,
-    /// Let those run who wait for the core.
+    /// Yield to threads that wait for the core.
     Yield,
     /// Sleep as shortly as the system can.
     Rest,
 }
 
 impl Turn {
-    /// What two sources of one poll ask for.
+    /// The combined request of two sources of one poll.
     #[inline]
     pub fn and(self, other: Self) -> Self {
         if self == Self::Busy || other == Self::Busy { Self::Busy } else { self.max(other) }
@@ -69,7 +69,7 @@ impl Turn {
     }
 }
 
-/// A row of polls in vain.
+/// A run of unsuccessful polls.
 #[derive(Debug)]
 struct Row {
     since: Instant,
@@ -78,17 +78,17 @@ struct Row {
     asked: Turn,
 }
 
-/// What a source knows of those who poll it.
+/// A source's record of the threads that poll it.
 #[derive(Debug)]
 pub struct Patience {
-    /// Polls in vain since the last look.
+    /// Unsuccessful polls since the last read of the clock.
     vain: u32,
-    /// What to answer until the next look.
+    /// The answer until the next read of the clock.
     until_then: Turn,
     on: bool,
     /// Once a look was taken.
     row: Option<Row>,
-    /// How often the thread had been put aside when that was looked at last.
+    /// The thread's involuntary context switches at the last check.
     aside: i64,
     contended: Option<Instant>,
     rude: Option<Instant>,
@@ -128,7 +128,7 @@ impl Patience {
         self.until_then
     }
 
-    /// A row has ended. The thread may have been put aside in it: what it waited for has come meanwhile.
+    /// A run has ended. The thread may have been preempted in it while the awaited event arrived.
     #[cold]
     fn end(&mut self, now: Instant, aside: impl FnOnce() -> i64) {
         if let Some(row) = self.row.take() {
@@ -162,7 +162,7 @@ impl Patience {
         turn
     }
 
-    /// What the time since the last look says of others.
+    /// Evaluates the time since the last read of the clock.
     fn learn(&mut self, row: &Row, now: Instant, aside: impl FnOnce() -> i64) {
         if now.duration_since(row.looked) <= LOST {
             return;

@@ -1,11 +1,11 @@
-//! The progress thread of a domain that was opened with `FI_PROGRESS_AUTO`: it moves transfers on while the application
-//! does something else, and sleeps while the application busy-polls.
+//! The progress thread of a domain that was opened with `FI_PROGRESS_AUTO`: it drives transfers while the application
+//! is busy elsewhere, and sleeps while the application busy-polls.
 //!
-//! Every 10 ms the thread counts how often the application has polled. `BUSY` times or more, and there is nothing to
-//! do. Otherwise the thread polls by itself until nothing moves, and then blocks until a peer wakes it, looking again
-//! at least once a second.
+//! Every 10 ms the thread counts the polls of the application. With `BUSY` or more there is nothing to do. Otherwise
+//! the thread polls until there is no more progress, and then blocks until a peer wakes it, checking at least once a
+//! second.
 //!
-//! A poll of the application undoes what the thread has armed, and wakes it: [`ofi_ring::slumber`] says how neither
+//! A poll of the application disarms the endpoint and wakes the thread; [`ofi_ring::slumber`] describes how neither
 //! misses the other.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,8 +21,8 @@ use crate::sys::{self, WaitSet};
 
 /// How often the thread looks whether the application polls.
 const LOOK: Duration = Duration::from_millis(10);
-/// Polls in that time from which on the thread leaves everything to the application: one each millisecond. Between
-/// fewer, a transfer that takes several turns of both ends would wait for each of them.
+/// Polls in that time from which on the thread leaves everything to the application: one each millisecond. With fewer,
+/// a transfer with several steps at both ends would wait at each of them.
 const BUSY: u64 = 10;
 /// The longest sleep.
 const SLEEP: Duration = Duration::from_secs(1);
@@ -81,8 +81,8 @@ impl Progress {
         }
     }
 
-    /// The application polls. To be called under the lock of the endpoint, in the section that takes back what is
-    /// armed.
+    /// Records a poll of the application. Call it under the lock of the endpoint, in the section that disarms the
+    /// lanes.
     #[inline]
     pub fn polled(&self) {
         if let Some(thread) = &self.0
@@ -126,7 +126,7 @@ impl Thread {
         }
     }
 
-    /// Polls until nothing moves, then blocks.
+    /// Polls until there is no more progress, then blocks.
     fn drive(&self) {
         let sources: Vec<Arc<dyn Source>> = self.sources().0.iter().filter_map(Weak::upgrade).collect();
         self.bell.arm();

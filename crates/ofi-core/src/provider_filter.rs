@@ -1,4 +1,4 @@
-//! Which providers getinfo asks at all: the `FI_PROVIDER` setting, and the version of the interface.
+//! The providers that getinfo calls: the `FI_PROVIDER` setting, and the version of the interface.
 
 use ofi_api::{Errno, Error, Result, Version};
 

@@ -1,5 +1,5 @@
-//! The endpoints of a domain: for counters of regions, since which endpoint serves a peer's access nobody knows before,
-//! and for the domain's statistics.
+//! The endpoints of a domain: for counters of regions, because any endpoint may serve a peer's access, and for the
+//! domain's statistics.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -66,14 +66,14 @@ impl Roster {
         counters.iter().for_each(|counter| counter.remove_source(endpoint));
     }
 
-    /// Has every endpoint give back what it keeps of registrations that are closing.
+    /// Makes every endpoint return its grants on closing registrations.
     pub fn give_back(&self) {
         let endpoints: Vec<Arc<dyn Source>> =
             self.members().endpoints.iter().filter_map(Weak::upgrade).collect();
         endpoints.iter().for_each(|endpoint| endpoint.give_back());
     }
 
-    /// Has every endpoint move `counter` on, those that come later too.
+    /// Makes every endpoint, including later ones, drive `counter`.
     ///
     /// # Errors
     /// As [`Roster::enter`].

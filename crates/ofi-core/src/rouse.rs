@@ -1,17 +1,17 @@
-//! A thread of the process that looks, a moment later, at what sleepers of an endpoint had armed and somebody undid
-//! ([`crate::sleepers`]).
+//! A thread of the process that checks, a moment later, lanes that sleepers of an endpoint had armed and another thread
+//! disarmed ([`crate::sleepers`]).
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 
 use ofi_ring::overdue::Overdue;
 
-/// How long a sleeper may miss what nobody polls for: as with a progress thread ([`crate::progress`]).
+/// How long a sleeper may miss an event that nobody polls for: as with a progress thread ([`crate::progress`]).
 pub const PATIENCE: Duration = Duration::from_millis(10);
 
 /// What is to be looked at.
 pub trait Rouse: Send + Sync {
-    /// Arms what was undone, or wakes the sleepers. Called by the thread, without a lock.
+    /// Rearms the lanes, or wakes the sleepers. Called by the thread, without a lock.
     fn rouse(&self);
 }
 
@@ -29,8 +29,8 @@ struct Rouser {
 /// The thread of this process. A forked child has none until it needs one.
 static ROUSER: Mutex<Option<(u32, Arc<Rouser>)>> = Mutex::new(None);
 
-/// Has `what` roused [`PATIENCE`] from now, if `flags` say that it is still due then. To be called by whoever was told
-/// to list it ([`Overdue::begin`]). `false` if there is no thread, and none can be started: rouse at once.
+/// Rouses `what` after [`PATIENCE`], if `flags` say that it is still due then. Call it when told to list it
+/// ([`Overdue::begin`]). Returns `false` if there is no thread and none can be started: then rouse at once.
 #[must_use]
 pub fn later(what: &Weak<dyn Rouse>, flags: &Arc<Overdue>) -> bool {
     let Some(rouser) = Rouser::get() else { return false };

@@ -76,12 +76,12 @@ pub fn backlog() -> usize {
     BACKLOG.get()
 }
 
-/// Whether threads that poll in vain give way to others.
+/// Whether threads that poll without success yield to others.
 pub fn give_way() -> bool {
     GIVE_WAY.get()
 }
 
-/// Whether statistics are for other programs of the same user to read.
+/// Whether other programs of the same user may read statistics.
 pub fn exports_statistics() -> bool {
     EXPORT_STATISTICS.get()
 }

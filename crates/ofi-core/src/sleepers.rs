@@ -1,5 +1,4 @@
-//! The threads that sleep on an endpoint's lanes, and how they are kept from sleeping for ever when another thread
-//! polls.
+//! The threads that sleep on an endpoint's lanes, and how they are woken although another thread polls.
 //!
 //! Lanes are armed once, for all sleepers, and a poll disarms them for all, because a polling thread wants no wake-ups.
 //! While polls continue, sleepers miss nothing: a poll rings the bells of sleepers for which it finds something. A
@@ -46,8 +45,7 @@ fn here() -> usize {
 }
 
 impl Sleeper {
-    /// Whether somebody may sleep there while this thread reads the queue of `reader`: not if it is the only one that
-    /// did.
+    /// Whether another thread may sleep there while this one reads the queue of `reader`.
     fn may_sleep(&self, reader: Option<&Bell>) -> bool {
         let is_awake = reader.is_some_and(|reader| reader.is(&self.bell)) && self.thread == Some(here());
         !is_awake && self.bell.is_slept_on()

@@ -1,4 +1,4 @@
-//! An endpoint as queues, counters and progress threads see it: what they move on, and sleep on.
+//! An endpoint as seen by queues, counters and progress threads: they drive it, and sleep on it.
 
 use ofi_api::{CqBuffer, CqErrorEntry};
 
@@ -8,7 +8,7 @@ use crate::patience::Turn;
 /// Whether the caller may block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arm {
-    /// Something is there already: poll first.
+    /// There is work already: poll first.
     Ready,
     /// The descriptor becomes readable when there is something to poll for.
     Armed,
@@ -40,14 +40,14 @@ pub trait Source: Send + Sync {
     fn take_error(&self, slot: usize) -> Option<CqErrorEntry>;
     /// Whether nothing waits for this queue.
     fn is_empty(&self, slot: usize) -> bool;
-    /// Moves the source on in the application's stead.
+    /// Drives the source in place of the application.
     fn drive(&self);
     /// As [`Source::drive`], and then prepares for blocking as [`Source::arm_lanes`] does. Others that had prepared
     /// need not be woken to do it anew: this does it for them, or answers [`Arm::Ready`] and is called again.
     fn stand_in(&self) -> Arm;
-    /// Moves the source on for the application, which is looking at something else than a queue.
+    /// Drives the source for an application call other than a queue read.
     fn attend(&self);
-    /// Gives back what it keeps of registrations that are closing.
+    /// Returns its grants on closing registrations.
     fn give_back(&self);
     /// Prepares for blocking until there is something for this queue.
     fn arm(&self, slot: usize) -> Arm;

@@ -1,8 +1,9 @@
 //! The contract between the core and a transport.
 //!
-//! A transport moves packets or commands to peers and says what finished; it never matches, never completes, never
-//! blocks. All calls of one endpoint's [`Lanes`] come one at a time, under that endpoint's lock. Calls into the core go
-//! through [`Host`], and only from inside a call of the core into the transport: sources never call the application.
+//! A transport moves packets or commands to peers and reports what has finished. It never matches, never completes,
+//! never blocks. All calls of one endpoint's [`Lanes`] are made one at a time, under that endpoint's lock. Calls into
+//! the core go through [`Host`], and only from inside a call of the core into the transport: sources never call the
+//! application.
 
 mod host;
 mod lanes;
@@ -29,11 +30,11 @@ pub use part::{DomainPart, RegionData, Regions, Registered};
 pub use payload::Payload;
 pub use port::{DATA_SIZE, Held, MAX_PACKET, Port, Reaction};
 
-/// An endpoint's own number for a peer: dense from 0, given out by its [`Lanes`]. A number is used again only
-/// once nothing refers to its peer any more ([`Host::retire`]).
+/// An endpoint's own number for a peer: dense from 0, assigned by its [`Lanes`]. A number is reused only when nothing
+/// refers to its peer any more ([`Host::retire`]).
 pub type Peer = u32;
 
-/// Which receive context of a peer something is for (scalable endpoints; `fi_rx_addr`).
+/// A receive context of a peer (scalable endpoints; `fi_rx_addr`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RxName(u16);
 
@@ -80,29 +81,29 @@ pub struct RemoteData {
     pub rx: RxName,
 }
 
-/// One way of moving messages.
+/// A transport of messages.
 ///
 /// # Safety
 /// What [`Transport::alloc`] gives is valid for its length while it lives, and is nobody else's. Peers and devices
 /// access a registration from [`Transport::register`] to [`Transport::deregister`] at most, and only as its rights
 /// allow.
 pub unsafe trait Transport: Sized + Send + Sync + 'static {
-    /// What a domain has of this transport.
+    /// This transport's state of a domain.
     type Domain: Send + Sync + 'static;
-    /// What a registration has of this transport.
+    /// This transport's state of a registration.
     type Region: Send + Sync + 'static;
-    /// What an endpoint has of this transport.
+    /// This transport's state of an endpoint.
     type Lanes: Lanes<Self>;
-    /// What an outstanding send, read or write has of this transport.
+    /// This transport's state of an outstanding send, read or write.
     type Op: Send + 'static;
-    /// Names a payload that still lies at its sender.
+    /// Names a payload that is still at its sender.
     type Token: Send + 'static;
 
-    /// Whether reliable endpoints can say when a message was matched with a receive (`FI_MATCH_COMPLETE`).
+    /// Whether reliable endpoints can report that a message was matched with a receive (`FI_MATCH_COMPLETE`).
     const MATCHES: bool = false;
 
-    /// Whether connections come about only while their endpoints are polled: then a thread does it for an application
-    /// that does not ([`crate::cm::keeper`]).
+    /// Whether connections are established only while their endpoints are polled: then a thread polls for an
+    /// application that does not ([`crate::cm::keeper`]).
     const KEEPS: bool = false;
 
     /// The longest authorization key that its endpoints check, in bytes; 0 if they check none ([`crate::auth`]).
@@ -133,7 +134,7 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
         None
     }
 
-    /// Stops peers' use of a registration that goes past its owner: one whose key is already gone
+    /// Stops accesses of peers that bypass the owner of a registration: one whose key is already gone
     /// ([`ofi_api::MemoryRegion::close`]), or one that counts its accesses from now on
     /// ([`crate::keys::Region::is_counted`]).
     ///
@@ -141,7 +142,7 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// `FI_EBUSY` if a live peer did not stop within the bound.
     fn deregister(domain: &Self::Domain, region: &Self::Region) -> Result<()>;
 
-    /// Whether a counter may count what peers do to a registration: not where every access goes past its owner.
+    /// Whether a counter may count accesses of peers to a registration: not if every access bypasses its owner.
     fn counts(_region: &Self::Region) -> bool {
         true
     }
@@ -156,8 +157,8 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
         placement: Placement,
     ) -> Result<Arc<dyn LibraryMemory>>;
 
-    /// What a device has of a shared receive context that is being opened, where the domain's endpoints take receives
-    /// before their messages ([`Lanes::claims`]).
+    /// A device's part of a shared receive context that is being opened, if the domain's endpoints take receives before
+    /// their messages ([`Lanes::claims`]).
     ///
     /// # Errors
     /// What the device answers.
@@ -168,7 +169,8 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
         Ok(None)
     }
 
-    /// An endpoint's option that only this transport has: what it is while `set` was set. `None`: it is not one of its.
+    /// The value of an endpoint's option that only this transport has, with `set` as the value that was set. `None` if
+    /// the option is unknown.
     fn option(
         _domain: &Self::Domain,
         _info: &Info,
@@ -178,7 +180,7 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
         None
     }
 
-    /// Checks a value for such an option. The lanes are told of it before they are enabled ([`Lanes::set_option`]).
+    /// Checks a value for such an option. The lanes get it before they are enabled ([`Lanes::set_option`]).
     ///
     /// # Errors
     /// Why it cannot be set.
@@ -186,8 +188,8 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
         Ok(())
     }
 
-    /// What explains the `prov_errno` of error entries (`fi_cq_strerror`): error numbers, but for a domain whose
-    /// operations end with others ([`Fault`]).
+    /// Explains the `prov_errno` of error entries (`fi_cq_strerror`): as error numbers, unless the domain's operations
+    /// end with others ([`Fault`]).
     fn error_text(_domain: &Self::Domain) -> fn(i32) -> String {
         |number| Errno::from_raw(number).to_string()
     }
@@ -203,20 +205,20 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
         0
     }
 
-    /// Whether endpoints of this type have an operation on a type of number, of those that the core can execute: all of
-    /// them where a library executes them at the memory's owner.
+    /// Whether endpoints of this type support an operation on a data type, of those that the core can execute: all of
+    /// them if a library executes them at the memory's owner.
     #[inline]
     fn has_atomic(_ep: EpType, _kind: AtomicKind, _op: FiOp, _datatype: Datatype) -> bool {
         true
     }
 
-    /// Bytes of messages that a peer may have under way when it is told to keep its payloads. One that sends more all
-    /// the same is stopped.
+    /// Bytes of messages that a peer may have in flight when it is told to keep its payloads. A peer that sends more is
+    /// stopped.
     fn in_flight() -> usize {
         16 << 20
     }
 
-    /// Bytes that an application may give along with a request, its acceptance, or its rejection.
+    /// Bytes that an application may attach to a request, its acceptance, or its rejection.
     fn cm_data_size() -> usize {
         DATA_SIZE
     }
@@ -237,8 +239,8 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// `FI_EINVAL` for one that cannot be an address of this transport.
     fn normalize(address: &Address) -> Result<Address>;
 
-    /// Opens what a passive endpoint gets connection requests through, under `name` or one of the transport's choosing.
-    /// Its authorization key is that of `info.ep_attr`.
+    /// Opens the port through which a passive endpoint receives connection requests, under `name` or one of the
+    /// transport's choosing. Its authorization key is that of `info.ep_attr`.
     ///
     /// # Errors
     /// `FI_EADDRINUSE`; `FI_ENOSYS` for a transport without connections.

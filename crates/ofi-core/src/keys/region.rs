@@ -1,4 +1,4 @@
-//! One registration: its memory, what may be done with it, and where an address leads.
+//! One registration: its memory, its rights, and the translation of addresses.
 //!
 //! Invariants:
 //! I1. There is at least one piece; each has a length above zero and ends at a valid address, and so do all
@@ -14,7 +14,7 @@ use super::Violation;
 use crate::auth::AuthKey;
 use crate::cntr::{Cntr, Counters, Kind};
 
-/// What the address of a remote access means.
+/// The meaning of addresses in remote accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Addressing {
     /// `FI_MR_VIRT_ADDR`: the owner's virtual address. An access stays in one piece.
@@ -23,17 +23,17 @@ pub enum Addressing {
     Offset,
 }
 
-/// Who accesses a region.
+/// The accessor of a region.
 #[derive(Clone, Copy)]
 pub struct Accessor<'a> {
-    /// The authorization key of the endpoint that is accessed through.
+    /// The authorization key of the endpoint through which the access arrives.
     pub auth: &'a AuthKey,
-    /// The peer, by the address that the application knows it by ([`crate::transport::Host::address`]).
+    /// The peer, by its address as known to the application ([`crate::transport::Host::address`]).
     pub peer: Option<&'a Address>,
 }
 
 impl Accessor<'static> {
-    /// A peer of which nothing is known, of an endpoint without an authorization key.
+    /// An unknown peer, at an endpoint without an authorization key.
     pub const ANYBODY: Self = Self { auth: &AuthKey::NONE, peer: None };
 }
 
@@ -52,16 +52,16 @@ pub struct Region<T> {
     pub(super) requested_key: u64,
     pub(super) flags: u64,
     pub(super) context: Context,
-    /// Cloned into every region that was made from this one.
+    /// Cloned into every region that is derived from this one.
     pub(super) as_base: Arc<()>,
-    /// The same of the region that this one was made from.
+    /// The same of the region from which this one is derived.
     pub(super) base: Option<Arc<()>>,
     pub(super) data: T,
     /// Accessible only through endpoints with this authorization key; through all if `None`.
     pub(super) auth: AuthKey,
     /// Accessible only for this peer; for all if `None`.
     pub(super) only: Option<Address>,
-    /// What counts peers' reads and writes.
+    /// The counters of peers' reads and writes.
     pub(super) counters: RwLock<Counters>,
     pub(super) is_counted: AtomicBool,
 }
@@ -90,7 +90,7 @@ impl Memory {
     }
 }
 
-/// Part of a region: `len` bytes from `start` in its piece `first` on, over as many pieces as it takes.
+/// Part of a region: `len` bytes from `start` in its piece `first`, over as many pieces as necessary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub first: usize,
@@ -99,12 +99,12 @@ pub(super) struct Span {
 }
 
 impl<T> Region<T> {
-    /// The key that peers name it by; [`KEY_NOTAVAIL`] until it is enabled.
+    /// The key by which peers name it; [`KEY_NOTAVAIL`] until it is enabled.
     pub fn key(&self) -> u64 {
         if self.is_enabled() { self.key } else { KEY_NOTAVAIL }
     }
 
-    /// The descriptor that local operations name it by.
+    /// The descriptor by which local operations name it.
     pub fn desc(&self) -> Desc {
         self.desc
     }
@@ -120,7 +120,7 @@ impl<T> Region<T> {
         self.len
     }
 
-    /// What a peer gives as the address of the first byte.
+    /// The address of the first byte in remote accesses.
     pub fn base_address(&self) -> u64 {
         match self.addressing {
             Addressing::Virtual => self.pieces()[0].addr.addr() as u64,
@@ -128,7 +128,7 @@ impl<T> Region<T> {
         }
     }
 
-    /// What may be done with it.
+    /// Its rights.
     pub fn access(&self) -> MrAccess {
         self.access
     }
@@ -139,13 +139,13 @@ impl<T> Region<T> {
         self.is_enabled.load(Ordering::Acquire)
     }
 
-    /// Whether a counter is bound to it: then its owner must take part in every access.
+    /// Whether a counter is bound to it: then its owner must execute every access.
     #[inline]
     pub fn is_counted(&self) -> bool {
         self.is_counted.load(Ordering::Acquire)
     }
 
-    /// Has `counter` count accesses of peers.
+    /// Makes `counter` count accesses of peers.
     ///
     /// # Errors
     /// `FI_EBUSY` if a kind of access has a counter.
@@ -160,7 +160,7 @@ impl<T> Region<T> {
         self.counters.read().unwrap_or_else(PoisonError::into_inner).count(kind, len);
     }
 
-    /// Which memory it is.
+    /// The kind of its memory.
     pub fn iface(&self) -> HmemIface {
         self.iface
     }
@@ -170,7 +170,7 @@ impl<T> Region<T> {
         self.device
     }
 
-    /// The key that the application asked for, whether or not it got it.
+    /// The key that the application requested, whether or not it was granted.
     pub fn requested_key(&self) -> u64 {
         self.requested_key
     }
@@ -190,7 +190,7 @@ impl<T> Region<T> {
         &self.data
     }
 
-    /// The authorization key that an endpoint must have whose peers access it.
+    /// The authorization key that an endpoint must have to let its peers access it.
     pub fn auth(&self) -> &AuthKey {
         &self.auth
     }
@@ -205,7 +205,7 @@ impl<T> Region<T> {
         self.base.is_some()
     }
 
-    /// Whether some other region was made from this one and is not closed.
+    /// Whether an open region is derived from this one.
     pub(super) fn has_sub_regions(&self) -> bool {
         Arc::strong_count(&self.as_base) > 1
     }
@@ -216,7 +216,7 @@ impl<T> Region<T> {
         Pieces { pieces: &self.pieces()[span.first..], start: span.start, left: span.len }
     }
 
-    /// Where a remote access leads.
+    /// The span of a remote access.
     #[inline]
     pub(super) fn resolve(
         &self,
@@ -238,12 +238,12 @@ impl<T> Region<T> {
         }
     }
 
-    /// Where a local buffer lies: local operations always give virtual addresses.
+    /// The span of a local buffer: local operations always use virtual addresses.
     #[inline]
     pub(super) fn resolve_local(&self, piece: Piece, access: MrAccess) -> Result<Span, Violation> {
         self.allow(access)?;
         if piece.len == 0 {
-            return Ok(Span { first: 0, start: 0, len: 0 }); // may have any address, null too
+            return Ok(Span { first: 0, start: 0, len: 0 }); // may have any address, including null
         }
         self.span_at_address(piece.addr.addr() as u64, piece.len as u64)
     }
@@ -294,8 +294,8 @@ impl<T> Region<T> {
     }
 }
 
-/// The right to access part of a region, and a count that keeps it open: while a grant exists,
-/// [`super::Closing`] does not end.
+/// The right to access part of a region, and a reference that keeps it open: while a grant exists, [`super::Closing`]
+/// does not end.
 #[derive(Debug)]
 pub struct Grant<T> {
     pub(super) region: Arc<Region<T>>,
@@ -320,7 +320,7 @@ impl<T> Grant<T> {
         self.span.len
     }
 
-    /// Whether nothing was granted but the access as such.
+    /// Whether the grant is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.span.len == 0

@@ -1,18 +1,18 @@
-//! What to register, and the check that it can be.
+//! The parameters of a registration, and their checks.
 
 use ofi_api::{Address, Context, Desc, Errno, Error, MrAttr, Piece, Result};
 
 use super::Addressing;
 use crate::auth::AuthKey;
 
-/// Where a key comes from.
+/// The source of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KeyChoice {
     /// `FI_MR_PROV_KEY` of a software transport: 64 random bits.
     Random,
     /// The application's: [`MrAttr::requested_key`].
     Requested,
-    /// A device's, which has its own idea of what a key is.
+    /// A device's, which chooses its own keys.
     Device(u64),
 }
 
@@ -58,7 +58,7 @@ impl<'a, T> Registration<'a, T> {
     }
 }
 
-/// The length of all pieces together, if they can be a region of a table with this addressing and limit.
+/// The total length of the pieces, if they can form a region of a table with this addressing and limit.
 pub(super) fn check_memory(attr: &MrAttr<'_>, addressing: Addressing, iov_limit: usize) -> Result<usize> {
     let wrong = |wanted: String, found: String, advice: &str| {
         Err(Error::wanted(Errno::EINVAL, "memory to register", wanted, found, advice))
@@ -87,7 +87,7 @@ pub(super) fn check_memory(attr: &MrAttr<'_>, addressing: Addressing, iov_limit:
     }
 }
 
-/// The address behind the last byte.
+/// The address after the last byte.
 pub(super) fn end_of(piece: &Piece) -> Option<usize> {
     piece.addr.addr().checked_add(piece.len)
 }

@@ -1,4 +1,4 @@
-//! A map from numbers that many threads read and few write: sixteen maps with a lock each.
+//! A map from numbers, read by many threads and rarely written: sixteen maps with a lock each.
 //!
 //! Readers of different entries mostly take different locks. A reader of one entry writes to the lock's cache
 //! line, but it also counts itself in the entry, which is shared in the same way: a map without locks would
@@ -15,8 +15,8 @@ const SHARD_BITS: u32 = 4;
 #[repr(align(128))]
 struct Shard<V>(RwLock<FxHashMap<u64, V>>);
 
-/// The map. Its keys are the library's random numbers or the application's choice; what a peer asks for is
-/// only looked up, so an unkeyed hash will do.
+/// The map. Its keys are random numbers of the library or choices of the application; keys of peers are only looked up,
+/// so an unkeyed hash suffices.
 pub(super) struct Shards<V>([Shard<V>; 1 << SHARD_BITS]);
 
 impl<V> Shards<V> {
@@ -24,13 +24,13 @@ impl<V> Shards<V> {
         Self(std::array::from_fn(|_| Shard(RwLock::new(FxHashMap::default()))))
     }
 
-    /// Looks at an entry, under the lock.
+    /// Calls a function with an entry, under the lock.
     #[inline]
     pub fn read<R>(&self, key: u64, look: impl FnOnce(&V) -> R) -> Option<R> {
         self.shard(key).read().unwrap_or_else(PoisonError::into_inner).get(&key).map(look)
     }
 
-    /// Adds an entry; answers false, and adds nothing, if there is one under this key.
+    /// Adds an entry. Returns false, and adds nothing, if the key is taken.
     pub fn insert(&self, key: u64, value: V) -> bool {
         match self.shard(key).write().unwrap_or_else(PoisonError::into_inner).entry(key) {
             Entry::Occupied(_) => false,
@@ -53,7 +53,7 @@ impl<V> Shards<V> {
 
     #[inline]
     fn shard(&self, key: u64) -> &RwLock<FxHashMap<u64, V>> {
-        // The golden ratio, so that keys and descriptors in sequence take turns.
+        // The golden ratio, which spreads consecutive keys and descriptors over the shards.
         let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         &self.0[(mixed >> (64 - SHARD_BITS)) as usize].0
     }

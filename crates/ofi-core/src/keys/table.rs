@@ -26,10 +26,10 @@ static NEXT_DESC: AtomicUsize = AtomicUsize::new(1);
 pub struct RegionTable<T> {
     addressing: Addressing,
     iov_limit: usize,
-    /// Regions with remote rights only: the others are not there for peers.
+    /// Regions with remote rights only: the others do not exist for peers.
     by_key: Shards<Arc<Region<T>>>,
     by_desc: Shards<Arc<Region<T>>>,
-    /// Held while regions come and go.
+    /// Held while regions are added or removed.
     changes: Mutex<KeySupply>,
     violations: Counters,
     /// Some region has, or had, a counter.
@@ -51,9 +51,9 @@ impl<T> RegionTable<T> {
         }
     }
 
-    /// Registers memory. Remote rights come into force at once, unless the registration is to be enabled
-    /// later. Without remote rights, no key is taken: a requested key that is in use is no error then.
-    /// If this fails, the transport's data is dropped.
+    /// Registers memory. Remote rights take effect at once, unless the registration will be enabled later. Without
+    /// remote rights no key is taken: then a requested key that is in use is not an error. If this fails, the
+    /// transport's data is dropped.
     ///
     /// # Errors
     /// `FI_EINVAL` for no pieces or too many, an empty piece, memory beyond the address space, an unknown
@@ -100,7 +100,7 @@ impl<T> RegionTable<T> {
             is_counted: false.into(),
         });
         if is_remote(attr.access()) && !self.by_key.insert(key, Arc::clone(&region)) {
-            drop(keys); // before the transport's data, which may have something to say
+            drop(keys); // before the transport's data, whose destructor may call back
             let found = format!("{key:#x}, which is in use");
             let advice = "choose another key, or close the registration that has it";
             return Err(Error::wanted(Errno::ENOKEY, "memory key", "a key not in use", found, advice));
@@ -118,8 +118,7 @@ impl<T> RegionTable<T> {
         self.by_desc.read(desc.0 as u64, enable).ok_or_else(no_such_region)
     }
 
-    /// Closes a region: from now on nothing is granted on it. Accesses that run already are counted by what
-    /// this answers.
+    /// Closes a region: from now on nothing is granted on it. The returned value counts accesses that are running.
     ///
     /// # Errors
     /// `FI_EINVAL` if there is no such region; `FI_EBUSY` if regions that were made from it are still open.
@@ -171,11 +170,11 @@ impl<T> RegionTable<T> {
     }
 
     /// Checks an access of kind `kind` ([`Caps::RMA`], [`Caps::ATOMIC`]) by a peer to several pieces, through an
-    /// endpoint with the capabilities `caps`: the length of the pieces together, if each of them is allowed. What the
-    /// endpoint was not opened for is refused like a right that the region does not have.
+    /// endpoint with the capabilities `caps`: the length of the pieces together, if each of them is allowed. An
+    /// operation that the endpoint was not opened for is refused like a right that the region lacks.
     ///
     /// # Errors
-    /// What the peer is told. The reason is counted.
+    /// The error for the peer. The reason is counted.
     pub fn check_served(
         &self,
         caps: Caps,
@@ -231,7 +230,7 @@ impl<T> RegionTable<T> {
         granted.unwrap_or(Err(Violation::UnknownDesc)).map_err(|violation| self.violations.count(violation))
     }
 
-    /// The region with this descriptor, all of it, whether or not it is enabled.
+    /// The whole region with this descriptor, whether or not it is enabled.
     ///
     /// # Errors
     /// [`Violation::UnknownDesc`], which is not counted.
@@ -246,7 +245,7 @@ impl<T> RegionTable<T> {
         self.by_key.read(key, |region| Grant::whole(Arc::clone(region)))
     }
 
-    /// Has `counter` count peers' accesses to a region.
+    /// Makes `counter` count peers' accesses to a region.
     ///
     /// # Errors
     /// `FI_EINVAL` if there is no such region; `FI_EBUSY` if a kind of access has a counter.
@@ -293,7 +292,7 @@ impl<T> RegionTable<T> {
         self.len() == 0
     }
 
-    /// How peers' addresses are meant.
+    /// The meaning of peers' addresses.
     pub fn addressing(&self) -> Addressing {
         self.addressing
     }
@@ -323,7 +322,7 @@ impl<T> RegionTable<T> {
         }
     }
 
-    /// The region `base`, if there is one to be and it holds every piece.
+    /// The region `base`, if one is requested, after a check that it contains every piece.
     fn base_for(&self, base: Desc, pieces: &[Piece]) -> Result<Option<Arc<Region<T>>>> {
         if base == Desc::NONE {
             return Ok(None);

@@ -298,8 +298,7 @@ fn closing_counts_and_waits_for_running_accesses() {
     other.join().unwrap();
 }
 
-/// Closes regions under the hands of threads that access them: data that was handed back is never seen by a
-/// grant, and every region is handed back.
+/// Closes regions while threads access them: a grant never sees returned data, and every region is returned.
 #[test]
 fn nothing_is_granted_on_what_was_handed_back() {
     let table = Arc::new(RegionTable::<Arc<AtomicBool>>::new(Addressing::Offset, 1));

@@ -1,4 +1,4 @@
-//! Why an access was not granted, and how often.
+//! Reasons for refused accesses, and their counts.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -20,7 +20,7 @@ pub enum Violation {
     Bounds,
     /// The end of the access is no 64-bit address.
     Overflow,
-    /// The region has another authorization key than the endpoint that was to be accessed through.
+    /// The region's authorization key differs from that of the endpoint through which the access arrives.
     AuthKey,
     /// The region is for another peer only.
     Peer,
@@ -49,7 +49,7 @@ impl Violation {
         }
     }
 
-    /// What it means, in a few words without a full stop.
+    /// A short description without a full stop.
     pub const fn text(self) -> &'static str {
         match self {
             Violation::UnknownKey => "no registration has this key",
@@ -83,12 +83,12 @@ impl From<Violation> for Error {
 pub struct ViolationCounts([u64; Violation::ALL.len()]);
 
 impl ViolationCounts {
-    /// How many were turned down for this reason.
+    /// Accesses refused for this reason.
     pub const fn of(&self, reason: Violation) -> u64 {
         self.0[reason as usize]
     }
 
-    /// How many were turned down at all.
+    /// All refused accesses.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
@@ -104,7 +104,7 @@ impl ViolationCounts {
 pub(super) struct Counters([AtomicU64; Violation::ALL.len()]);
 
 impl Counters {
-    /// Counts a violation and hands it on.
+    /// Counts a violation and returns it.
     #[cold]
     pub fn count(&self, violation: Violation) -> Violation {
         self.0[violation as usize].fetch_add(1, Relaxed);

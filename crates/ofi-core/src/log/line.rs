@@ -1,7 +1,7 @@
 //! One event as one line of text.
 //!
-//! Four fields are not printed but override where the event says it comes from, for messages that are passed
-//! on for somebody else (C's `fi_log`): `prov`, `subsys`, `func` and `line`.
+//! Four fields are not printed but override the origin of the event, for messages that are forwarded (C's `fi_log`):
+//! `prov`, `subsys`, `func` and `line`.
 
 use std::fmt::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -35,11 +35,11 @@ pub struct Entry {
     pub function: String,
     /// The line of the source.
     pub line: u64,
-    /// What is said, in one line, without a line end.
+    /// The text, in one line, without a line end.
     pub text: String,
 }
 
-/// What `event` says; `None` for other libraries' events.
+/// The message of `event`; `None` for other libraries' events.
 pub(super) fn read(event: &Event<'_>) -> Option<Entry> {
     let metadata = event.metadata();
     let origin = Origin::of(metadata.target())?;
@@ -73,7 +73,7 @@ impl Entry {
     }
 }
 
-/// What an event carries, sorted into what the line needs.
+/// The fields of an event, sorted for the line.
 #[derive(Default)]
 struct Fields {
     provider: Option<String>,
@@ -121,7 +121,7 @@ impl Visit for Fields {
     }
 }
 
-/// Makes a text from outside unable to start a line of its own or to drive a terminal.
+/// Escapes a text from outside, so that it cannot start a new line or control a terminal.
 fn escape_controls(text: &mut String) {
     if text.contains(char::is_control) {
         let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Opens the place that `location` names. If that fails, the log goes to standard error, and the second
-/// value says why.
+/// Opens the destination that `location` names. If that fails, the log goes to standard error, and the second value is
+/// the reason.
 pub(super) fn open(location: &str, mode: i64) -> (Box<dyn Write + Send>, Option<String>) {
     match location {
         "" | "stderr" => (Box::new(io::stderr()), None),
@@ -24,7 +24,7 @@ pub(super) fn open(location: &str, mode: i64) -> (Box<dyn Write + Send>, Option<
     }
 }
 
-/// Creates the log file. One that exists is never written to: it may be anything.
+/// Creates the log file. An existing file is never written to, because it may be anything.
 fn create(path: &Path, mode: i64) -> io::Result<File> {
     let file_mode = u32::try_from(mode).map_err(io::Error::other)?;
     let mut options = OpenOptions::new();

@@ -1,4 +1,4 @@
-//! Who speaks: provider and subsystem of an event, from its target.
+//! The origin of an event, provider and subsystem, from its target.
 
 /// Provider and subsystem of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,7 +7,7 @@ pub(super) struct Origin<'a> {
     pub subsystem: &'a str,
 }
 
-/// Crates that have names of their own in the log. Others of this stack, which all begin with `ofi_`, are the core.
+/// Crates with their own names in the log. Others of this stack, which all begin with `ofi_`, are the core.
 const NAMED: [(&str, &str); 9] = [
     ("ofi_shm", "shm"),
     ("ofi_udp", "udp"),

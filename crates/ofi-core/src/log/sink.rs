@@ -1,8 +1,8 @@
-//! A program that takes the log itself: its own functions decide what is wanted, and get it (`fi_import_log` of C).
+//! A program's own log: its functions choose messages and receive them (`fi_import_log` of C).
 //!
-//! [`Front`] is the subscriber that the library installs. It hands on to the program's [`Sink`] while there is one, and
-//! to the [`Logger`] of the environment, if there is one, otherwise. `tracing` lets a subscriber be installed once
-//! only, so it stays when the program gives the log back.
+//! [`Front`] is the subscriber that the library installs. It forwards to the program's [`Sink`] while there is one,
+//! otherwise to the [`Logger`] of the environment, if any. `tracing` permits only one subscriber for the life of the
+//! process, so it stays when the program removes its sink.
 
 use std::cell::Cell;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -15,14 +15,13 @@ use super::line::{self, Entry};
 use super::origin::Origin;
 use super::{Level, Logger, init_from_env};
 
-/// A program's own log. Its functions are called by whichever thread has something to say, possibly while an object is
-/// locked: they must not call into the library. What the library says while they run in a thread is not for that
-/// thread's log.
+/// A program's own log. Its functions are called by the thread that logs, possibly while an object is locked: they must
+/// not call into the library. Messages that the library logs in that thread meanwhile do not go to the sink.
 pub trait Sink: Send + Sync {
-    /// Whether such a message is wanted. `None` leaves it to the environment.
+    /// Whether such a message is wanted. `None` leaves the decision to the environment.
     fn enabled(&self, provider: &str, subsystem: &str, level: Level) -> Option<bool>;
 
-    /// Takes a message. `false` leaves it to be printed where the environment says.
+    /// Takes a message. If it returns `false`, the message goes to the environment's log.
     fn log(&self, entry: &Entry) -> bool;
 }
 
@@ -35,8 +34,8 @@ thread_local! {
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on `sink` gets the log, in place of the one before. `false` if the program has a subscriber of its own,
-/// which goes on to get all events.
+/// Makes `sink` receive the log from now on, in place of an earlier one. Returns `false` if the program has a
+/// subscriber of its own, which then still receives all events.
 pub fn take_over(sink: Arc<dyn Sink>) -> bool {
     init_from_env();
     if !install(None) {
@@ -46,8 +45,8 @@ pub fn take_over(sink: Arc<dyn Sink>) -> bool {
     true
 }
 
-/// The log goes where the environment says again. When this returns, another thread may still be in a function of the
-/// sink.
+/// Removes the sink: the log goes to the environment's destination again. On return another thread may still be in a
+/// function of the sink.
 pub fn give_back() {
     set(None);
 }
@@ -55,7 +54,7 @@ pub fn give_back() {
 fn set(sink: Option<Arc<dyn Sink>>) {
     let before = std::mem::replace(&mut *SINK.write().unwrap_or_else(PoisonError::into_inner), sink);
     drop(before);
-    // Call sites remember whether anybody listens.
+    // Call sites cache whether there is a listener.
     tracing_core::callsite::rebuild_interest_cache();
 }
 
@@ -63,7 +62,7 @@ fn current() -> Option<Arc<dyn Sink>> {
     SINK.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Makes ours the subscriber of the process, if it is not yet. Whether it is.
+/// Installs our subscriber in the process, if there is none. Returns whether ours is installed.
 pub(super) fn install(logger: Option<Logger>) -> bool {
     let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
     if !*installed {
@@ -87,8 +86,8 @@ fn guarded<T>(otherwise: T, call: impl FnOnce() -> T) -> T {
     answer
 }
 
-/// Runs a function of the program outside of [`Sink`]: what the library says meanwhile in this thread is not for the
-/// sink either.
+/// Runs a function of the program outside of [`Sink`]: messages that the library logs in this thread meanwhile do not
+/// go to the sink either.
 pub fn unheard(call: impl FnOnce()) {
     let before = BUSY.replace(true);
     call();
@@ -147,7 +146,7 @@ impl Subscriber for Front {
             return;
         };
         let Some(entry) = line::read(event) else { return };
-        // What names its origin in a field has not been asked about yet.
+        // The sink has not yet been asked about an event that names its origin in a field.
         let asked = !line::is_origin_in_fields(event.metadata().fields());
         if !asked && !self.wanted(sink.as_ref(), &entry.provider, &entry.subsystem, entry.level) {
             return;
@@ -159,7 +158,7 @@ impl Subscriber for Front {
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1) // never asked for: spans are turned down
+        span::Id::from_u64(1) // never used: spans are rejected
     }
 
     fn record(&self, _: &span::Id, _: &span::Record<'_>) {}

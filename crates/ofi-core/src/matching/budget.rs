@@ -1,19 +1,17 @@
 //! The budget for unexpected messages, and the choice of senders to stop when it is full.
 //!
-//! Two budgets, because running out of them means different things. Without bytes a payload waits at its
-//! sender and the envelope still comes, so a program that receives in another order than was sent goes on.
-//! Without envelopes nothing more can be recorded, so a sender must stop; then the others must not.
+//! There are two budgets, because their exhaustion means different things. Without bytes a payload waits at its sender
+//! and the envelope still arrives, so a program that receives out of order makes progress. Without envelopes nothing
+//! more can be recorded, so a sender must stop; then the others must not.
 //!
-//! Both are shared by a dynamic threshold (Choudhury and Hahne, "Dynamic queue length thresholds for
-//! shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2), 1998): a sender may hold as much
-//! as `ALPHA` times what is free *now*. One sender alone gets two thirds of the budget; `n` greedy ones get
-//! 2/(2n+1) each, and the rest stays free for the next. Since what is held cannot be taken back, senders that
-//! come last could still find nothing; so each may always hold `FLOOR` envelopes, even beyond the limit: at
-//! most 16 for each peer, whose own state takes as much.
+//! Both are shared by a dynamic threshold (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
+//! packet switches", IEEE/ACM Transactions on Networking 6(2), 1998): a sender may hold as much as `ALPHA` times what
+//! is free *now*. One sender alone gets two thirds of the budget; `n` greedy ones get 2/(2n+1) each, and the rest stays
+//! free for the next. Since held budget cannot be taken back, late senders could still find nothing; so each may always
+//! hold `FLOOR` envelopes, even beyond the limit: at most 16 for each peer, whose own state takes as much.
 //!
-//! A payload may arrive that its sender could not know to keep: it had sent before it was told. Such payloads go beyond
-//! the budget, by as much for each sender as it can have under way, and count: until they have left, it is not told to
-//! go on.
+//! A payload may arrive that was sent before its sender was told to stop. Such payloads may exceed the budget by as
+//! much as the sender can have in flight. They count: until they have left, the sender is not told to resume.
 //!
 //! A stopped sender may resume once it holds less than three quarters of what it may: a margin, so that it
 //! does not stop and resume with every message.
@@ -71,8 +69,8 @@ impl Budget {
         (self.share(peer).envelopes as usize) < self.allowance()
     }
 
-    /// Records one more message, or says what is missing. A sender counts as stopped from when an envelope is
-    /// refused to it until one is not, or `resume` names it.
+    /// Records one more message, or returns what is exhausted. A sender counts as stopped from the refusal of an
+    /// envelope until one is accepted, or `resume` names it.
     #[inline]
     pub(super) fn hold(&mut self, peer: Peer, bytes: usize) -> Result<(), Limit> {
         if !self.may_hold_envelope(peer) {
@@ -86,7 +84,8 @@ impl Budget {
         Ok(())
     }
 
-    /// As `hold`, for a payload that its sender could not know to keep. It may have `most` bytes of such here.
+    /// As `hold`, for a payload that was sent before its sender was told to stop. At most `most` bytes of these may be
+    /// held.
     #[cold]
     pub(super) fn hold_beyond(&mut self, peer: Peer, bytes: usize, most: usize) -> Result<(), Limit> {
         match self.hold(peer, bytes) {
@@ -116,7 +115,7 @@ impl Budget {
         self.envelopes -= 1;
         self.change(peer, |share| {
             share.bytes -= bytes;
-            share.beyond = share.beyond.saturating_sub(bytes); // whichever of them left: as much room came back
+            share.beyond = share.beyond.saturating_sub(bytes); // whichever of them left: the same room became free
             share.envelopes -= 1;
         });
     }
@@ -304,7 +303,7 @@ mod tests {
         assert_eq!((budget.stopped(), budget.resume()), (0, None));
     }
 
-    /// A sender that does not care what it was told, and takes a message off the queue now and then.
+    /// A sender that ignores the stop, with a message taken off the queue now and then.
     #[test]
     fn what_goes_beyond_the_budget_is_bounded_and_counted() {
         let mut budget = budget(100, 10_000);

@@ -1,8 +1,8 @@
 //! Finding a posted receive by its context, to cancel it.
 //!
-//! Nothing on the way of a message keeps order by context, so a cancel looks at all posted receives. A
-//! program that cancels many in a row, as at its end, would then take quadratic time; so a cancel that
-//! follows another with no post in between makes an index, and those after it use that.
+//! The data path keeps no order by context, so a cancel checks all posted receives. A program that cancels many in a
+//! row, for example at its end, would then take quadratic time. So a cancel that follows another without a post in
+//! between builds an index, which later ones use.
 //!
 //! Invariant: while `as_of` equals the owner's count of posts, every queued receive is in `by_context`,
 //! oldest first; ids in it may be of receives that were taken since.

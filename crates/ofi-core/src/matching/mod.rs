@@ -5,9 +5,9 @@
 //! first* of all that match it, whether directed, exact or wildcard; a receive gets the message that *arrived
 //! first* of all that match it. A message that no receive waits for is unexpected and kept, within a budget.
 //!
-//! The owner moves bytes and reports completions; this module only decides who gets what. `R` is what the
-//! owner keeps for a posted receive (32 bytes fit into a cache line with what matching needs), `U`
-//! what it keeps of an unexpected message: the bytes, or a token for a payload that was left at its sender.
+//! The owner moves bytes and reports completions; this module only pairs messages with receives. `R` is the owner's
+//! data of a posted receive (32 bytes fit into a cache line with the data for matching), `U` its data of an unexpected
+//! message: the bytes, or a token for a payload that was left at its sender.
 //!
 //! ```text
 //! receive posted     post ─> Matched(oldest unexpected message) | Queued(id)
@@ -55,7 +55,7 @@ pub enum Space {
     Tagged = 1,
 }
 
-/// Whose messages a receive takes.
+/// The sources of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SourceFilter {
     /// Anyone's: `FI_ADDR_UNSPEC`, or the endpoint has no directed receives.
@@ -67,7 +67,7 @@ pub enum SourceFilter {
 /// What a receive waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Want {
-    /// Untagged receives have no regard for `tag` and `ignore`.
+    /// Untagged receives disregard `tag` and `ignore`.
     pub space: Space,
     /// The sender.
     pub source: SourceFilter,
@@ -99,7 +99,7 @@ impl Want {
     }
 }
 
-/// What is known of a message before its payload.
+/// The properties of a message without its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
     /// Untagged or tagged.
@@ -114,7 +114,7 @@ pub struct Envelope {
     pub data: Option<u64>,
 }
 
-/// What matching must know about the owner's `R`.
+/// The part of the owner's `R` that matching needs.
 pub trait PostedReceive {
     /// The application's context, by which it cancels. It does not change while the receive is queued.
     fn context(&self) -> usize;
@@ -139,13 +139,13 @@ pub struct UnexpectedId {
 pub struct Unexpected<U> {
     /// As it arrived.
     pub envelope: Envelope,
-    /// What it occupies of the byte budget.
+    /// Its share of the byte budget.
     pub bytes_held: usize,
     /// What the owner kept.
     pub content: U,
 }
 
-/// What became of a posted receive.
+/// The outcome of posting a receive.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub enum PostOutcome<R, U> {
@@ -203,7 +203,7 @@ pub enum Limit {
 /// A message that was not stored.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Refused<U> {
-    /// What ran out.
+    /// The exhausted budget.
     pub limit: Limit,
     /// The content back.
     pub content: U,
@@ -430,10 +430,9 @@ impl<R, U> Matcher<R, U> {
         Some(self.remove(index))
     }
 
-    /// Deals with a peer that is gone: it no longer counts as stopped, and its messages for which `lost` says
-    /// so are removed and returned. `lost` is told the context of a claimed message; it may also mark the
-    /// content and keep the message, so that whoever receives it learns of the loss. Messages that are here
-    /// whole stay.
+    /// Handles a peer that is gone: it no longer counts as stopped, and its messages for which `lost` returns true are
+    /// removed and returned. `lost` gets the context of a claimed message; it may also mark the content and keep the
+    /// message, so that its receiver learns of the loss. Complete messages stay.
     pub fn drop_peer(
         &mut self,
         peer: Peer,
@@ -466,8 +465,8 @@ impl<R, U> Matcher<R, U> {
         message
     }
 
-    /// Has `watcher` called for each message that is stored, or found; the caller holds its lock then. Who was called
-    /// before is answered, to be dropped without the lock: it is the application's.
+    /// Makes `watcher` be called, under the caller's lock, for each message that is stored or found. Returns the
+    /// previous watcher, to be dropped without the lock, because it belongs to the application.
     #[must_use]
     pub fn watch(&mut self, watcher: Option<Watcher>) -> Option<Watcher> {
         std::mem::replace(&mut self.watcher, watcher)
@@ -502,9 +501,9 @@ impl<R, U> Matcher<R, U> {
         self.budget.stop(peer);
     }
 
-    /// A stopped sender that may go on now; it no longer counts as stopped. Call until `None` after messages
-    /// were received; it costs one comparison while nobody is stopped. An owner whose senders try again by
-    /// themselves need not call it: a sender that is not refused no longer counts as stopped either.
+    /// A stopped sender that may resume; it no longer counts as stopped. Call it until it returns `None` after messages
+    /// were received; it costs one comparison while no sender is stopped. An owner whose senders retry by themselves
+    /// need not call it: a sender that is not refused no longer counts as stopped either.
     #[inline]
     pub fn poll_resume(&mut self) -> Option<Peer> {
         self.budget.resume()

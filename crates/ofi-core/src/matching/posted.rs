@@ -48,8 +48,8 @@ const CLASSES: [Class; 1 << CLASS_BITS] = [
     Class::UntaggedAny,
 ];
 
-/// A receive that was found for a message, and where its list hangs: `place` is the entry in the table of its
-/// class. But for a wildcard it is the first of its list.
+/// A receive that was found for a message, and the place of its list: `place` is the entry in the table of its class.
+/// Unless it is a wildcard, it is the first of its list.
 #[derive(Clone, Copy)]
 pub(super) struct Found {
     index: u32,
@@ -253,8 +253,8 @@ impl<R> PostedReceives<R> {
         self.slab.holds(id.index, id.generation).then(|| self.slab.at_mut(id.index))
     }
 
-    /// Empties the receive that a message goes to if `accept` makes something of it, and answers that. `None` also
-    /// where more than one list would have to be looked at: the common case by itself.
+    /// Removes the receive of a message if `accept` returns a value for it, and returns that value. Handles the common
+    /// case only: `None` also if more than one list must be searched.
     #[inline(always)]
     pub(super) fn accept<X>(
         &mut self,

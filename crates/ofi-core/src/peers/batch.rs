@@ -1,4 +1,4 @@
-//! Insertion and removal of many at once, with the answers that C wants.
+//! Insertion and removal of many addresses at once, with the results that C expects.
 
 use ofi_api::{Address, FiAddr, Result};
 

@@ -1,4 +1,4 @@
-//! A hash that nobody outside can choose collisions for.
+//! A hash for which outsiders cannot choose collisions.
 //!
 //! Addresses come from peers, and whoever knows how they are hashed can pick many that fall into one bucket. IP
 //! addresses, of which there are millions, are three 64-bit words, hashed by a sum of products with secret 128-bit

@@ -1,8 +1,8 @@
-//! When two addresses are the same peer.
+//! Equality of addresses as peers.
 //!
-//! IP addresses are compared by what reaches the peer: an IPv4 address and its IPv4-mapped IPv6 form are
-//! equal, the port counts, the flow label does not, and the scope counts where a link-local address means
-//! nothing without it (RFC 4007). All other formats are compared byte by byte.
+//! IP addresses are compared by the parts that reach the peer: an IPv4 address and its IPv4-mapped IPv6 form are equal,
+//! the port counts, the flow label does not, and the scope counts where a link-local address needs it (RFC 4007). All
+//! other formats are compared byte by byte.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

@@ -1,7 +1,7 @@
-//! Memory that several processes map: memfds, what their seals promise, and mappings that no child inherits.
+//! Memory that several processes map: memfds, the guarantees of their seals, and mappings that children do not inherit.
 //!
-//! A process that maps what another one hands over checks it first ([`map_foreign`], [`sealed_len`]): the size is
-//! sealed, so that no mapped page goes away under a reader, and no access can run out of pages.
+//! A process that maps memory of another one checks it first ([`map_foreign`], [`sealed_len`]): its size is sealed, so
+//! no mapped page disappears under a reader, and no access can run out of pages.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -74,7 +74,7 @@ pub fn check_eventfd(fd: BorrowedFd<'_>) -> Result<()> {
     Ok(())
 }
 
-/// How often the system has put the calling thread aside for others, against its will.
+/// The involuntary context switches of the calling thread.
 pub fn times_put_aside() -> i64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: room for the structure.

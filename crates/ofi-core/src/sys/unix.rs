@@ -19,7 +19,7 @@ use super::failed;
 /// Most descriptors in one datagram; of more that come the kernel drops those for which there is no room.
 pub const MAX_FDS: usize = 4;
 
-/// Who sent a datagram or is at the other end, as the kernel knows it.
+/// The sender of a datagram, or the process at the other end, as reported by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
     /// Process id in this process's namespace; 0 if it is not visible here.
@@ -100,7 +100,7 @@ pub fn accept(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
     net::accept_with(socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).ok()
 }
 
-/// Has the kernel say who sent each datagram.
+/// Makes the kernel report the sender of each datagram.
 ///
 /// # Errors
 /// What setsockopt(2) answers.

@@ -1,4 +1,4 @@
-//! What a transport calls in the core, and what is told by it: arrivals, ends, losses.
+//! The calls of a transport into the core: arrivals, ends, losses.
 
 use ofi_api::{Address, Context, Errno, MrAccess, Piece, RemotePiece};
 
@@ -22,8 +22,8 @@ pub struct Ticket {
     pub at: u16,
 }
 
-/// Who counts the end of an operation: its endpoint's counters, or, for deferred work, what the core keeps under a
-/// number.
+/// The counter of an operation's end: its endpoint's counters, or, for deferred work, a counter that the core keeps
+/// under a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route(pub(crate) u64);
 
@@ -37,7 +37,7 @@ impl Route {
 pub struct Arrived {
     /// The sender.
     pub peer: Peer,
-    /// For which receive context.
+    /// The receive context.
     pub rx: RxName,
     /// Whether `tag` counts.
     pub tagged: bool,
@@ -55,8 +55,8 @@ pub struct Arrived {
 pub(crate) type Origin = (Peer, RxName, [bool; 2]);
 
 impl Arrived {
-    /// In parts that travel in registers, tag and data in the second: for a call that a hot path makes seldom, and
-    /// which would otherwise have each message described in memory.
+    /// As parts that are passed in registers, tag and data in the second: for a call that a hot path rarely makes, and
+    /// which would otherwise force each message's description into memory.
     #[inline(always)]
     pub(crate) const fn parts(&self) -> (Origin, (u64, u64), usize) {
         ((self.peer, self.rx, [self.tagged, self.has_data]), (self.tag, self.data), self.len)
@@ -70,18 +70,18 @@ impl Arrived {
     }
 }
 
-/// What became of a message whose payload is here.
+/// The outcome for a message with its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
     /// It was copied to a receive.
     Taken,
-    /// It was copied, and waits for a receive. [`Host::may_hold`] says whether the next one may.
+    /// It was copied and waits for a receive. [`Host::may_hold`] tells whether the next one may.
     Kept,
     /// There is no room for it: leave it where it is and offer it again later. Nothing else of this peer may pass it.
     Stopped,
 }
 
-/// What became of a message whose payload is still at the sender.
+/// The outcome for a message whose payload is still at the sender.
 pub enum Announced<T: Transport> {
     /// A receive is waiting: move the payload into it, then call [`Host::received`].
     Pull(SlotId),
@@ -93,16 +93,16 @@ pub enum Announced<T: Transport> {
     Unwanted(T::Token),
 }
 
-/// How a receive that the transport fills stands.
+/// The state of a receive that the transport fills.
 #[derive(Clone, Copy)]
 pub struct Receiving<'a> {
-    /// Where the bytes go.
+    /// The destination of the bytes.
     pub pieces: &'a [Piece],
-    /// How many of them to move: the message's length, or less if the buffer is shorter.
+    /// The number of bytes to move: the message's length, or less if the buffer is shorter.
     pub len: usize,
 }
 
-/// Why an operation failed, and the number that the provider has for it: `err` and `prov_errno` of its error entry.
+/// The reason of a failure, and the provider's number for it: `err` and `prov_errno` of its error entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// What the application acts on.
@@ -114,15 +114,15 @@ pub struct Fault {
 /// What a transport calls in the core.
 pub trait Host<T: Transport> {
     /// A poll has disarmed the lanes ([`Lanes::arm`](super::Lanes::arm)). Threads that sleep without having polled
-    /// would not be woken any more: the core wakes them, and they arm again.
+    /// would no longer be woken: the core wakes them, and they rearm.
     fn disarmed(&mut self);
 
     /// A new peer has this address. Peers are introduced in the order of their numbers; one that was
     /// [retired](Host::retire) may have its number used again.
     fn introduce(&mut self, peer: Peer, address: &Address);
 
-    /// Whether nothing refers to the number of a peer whose lane is lost, so that it is free for another one. What
-    /// remembers it without need forgets it.
+    /// Whether nothing refers to the number of a peer whose lane is lost, so that it is free for another one. Mere
+    /// caches of the number are cleared.
     fn retire(&mut self, peer: Peer) -> bool;
 
     /// Counts insertions into the address vector: when it changes, [`Host::addresses`] has more. 0 without a vector.
@@ -130,13 +130,13 @@ pub trait Host<T: Transport> {
         0
     }
 
-    /// All addresses of the vector, for a transport whose packets name their senders by less than an address.
+    /// All addresses of the vector, for a transport whose packets do not contain their senders' full addresses.
     fn addresses(&self) -> Vec<Address> {
         Vec::new()
     }
 
-    /// The address that the application knows a peer by: the one it was introduced with, or, where the transport is one
-    /// of several of its endpoint, what that means to the application.
+    /// A peer's address as known to the application: the one that it was introduced with, or, if the endpoint has
+    /// several transports, its translation for the application.
     fn address(&self, peer: Peer) -> Option<&Address>;
 
     /// A message has arrived whole: `arrived.len` bytes at `body`.
@@ -145,7 +145,7 @@ pub trait Host<T: Transport> {
     /// `body` may be read for `arrived.len` bytes during the call (a peer may be changing them).
     unsafe fn deliver(&mut self, arrived: &Arrived, body: *const u8) -> Delivery;
 
-    /// A message was announced whose payload lies at the sender.
+    /// A message was announced whose payload is at the sender.
     fn announce(&mut self, arrived: &Arrived, token: T::Token) -> Announced<T>;
 
     /// The receive behind a pulled payload, while it is open.
@@ -164,25 +164,25 @@ pub trait Host<T: Transport> {
     /// A message has come into a claimed receive.
     fn landed(&mut self, _id: SlotId, _arrived: &Arrived) {}
 
-    /// A peer's write of `len` bytes with remote CQ data has used a claimed receive up (`FI_RX_CQ_DATA`).
+    /// A peer's write of `len` bytes with remote CQ data has consumed a claimed receive (`FI_RX_CQ_DATA`).
     fn spent(&mut self, _id: SlotId, _data: u64, _len: usize) {}
 
     /// A peer wrote into local memory with remote CQ data. `false`: no room to report it now; offer it again.
     #[must_use]
     fn remote_write(&mut self, peer: Peer, data: RemoteData, len: usize) -> bool;
 
-    /// A peer's access to registered memory here has been executed by this end. To be called by transports whose
-    /// peers' accesses pass through them, for every access that succeeded, with the rights that it needed.
+    /// This end has executed a peer's access to registered memory. Transports that execute accesses call it for every
+    /// one that succeeded, with the rights that it needed.
     fn accessed(&mut self, regions: &Regions, access: MrAccess, remote: &[RemotePiece]);
 
-    /// Whether a counter may tell the application of peers' reads: then the application may change what was read as
-    /// soon as [`Host::accessed`] was called.
+    /// Whether a counter may report peers' reads to the application: then the application may change the memory as soon
+    /// as [`Host::accessed`] was called.
     fn counts_reads(&self, regions: &Regions) -> bool;
 
     /// A note of a peer's core has arrived.
     ///
     /// # Errors
-    /// The peer does not keep to the protocol, and is to be given up.
+    /// The peer breaks the protocol and must be given up.
     ///
     /// # Safety
     /// `body` may be read for `len` bytes during the call (a peer may be changing them).
@@ -198,16 +198,16 @@ pub trait Host<T: Transport> {
         self.open(peer, ticket, make())
     }
 
-    /// Takes [`Host::open`] back: the operation is not posted after all.
+    /// Reverts [`Host::open`]: the operation is not posted after all.
     fn abandon(&mut self, id: SlotId);
 
     /// The transport's part of an open operation to `peer`: `None` if `id` is stale, forged, or another peer's.
     fn op(&mut self, peer: Peer, id: SlotId) -> Option<&mut T::Op>;
 
-    /// The same, whoever's peer it is: for numbers that only this end's device was told.
+    /// The same for any peer: for numbers that only this end's device knows.
     fn own_op(&mut self, id: SlotId) -> Option<&mut T::Op>;
 
-    /// An operation has finished; its slot is gone. Reports it, and hands the transport's part back.
+    /// An operation has finished; its slot is gone. Reports it, and returns the transport's part.
     fn finish(&mut self, peer: Peer, id: SlotId, result: Result<(), Errno>) -> Option<T::Op>;
 
     /// As [`Host::finish`] with an error, of which the device has a number of its own.
@@ -221,7 +221,7 @@ pub trait Host<T: Transport> {
         self.fail_ops(peer, error, |_| true);
     }
 
-    /// A peer is gone: everything outstanding with it ends with `error`; payloads that lay there are lost, and their
+    /// A peer is gone: everything outstanding with it ends with `error`. Payloads that were there are lost, and their
     /// receives, posted later, end with `error` too.
     fn fail_peer(&mut self, peer: Peer, error: Errno) {
         self.fail_lane(peer, error, |_| true, |_| true);
@@ -244,12 +244,12 @@ pub trait Host<T: Transport> {
     /// have the sender keep its payloads, and announce them.
     fn may_hold(&self, peer: Peer, len: usize) -> bool;
 
-    /// Whether the core still takes messages in this poll. When it says no, stop; nothing is lost.
+    /// Whether the core still takes messages in this poll. If not, stop; nothing is lost.
     fn hungry(&self) -> bool;
 
-    /// A connection packet has arrived at a connected endpoint. What to do about it.
+    /// A connection packet has arrived at a connected endpoint. Returns the reaction.
     fn packet(&mut self, from: &Address, packet: &[u8]) -> Reaction;
 
-    /// A packet of [`Lanes::packet`](super::Lanes::packet) did not arrive, or its destination has gone since.
+    /// A packet of [`Lanes::packet`](super::Lanes::packet) was not delivered, or its destination has gone since.
     fn packet_lost(&mut self, to: &Address, errno: Errno);
 }

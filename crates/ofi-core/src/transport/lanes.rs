@@ -1,4 +1,4 @@
-//! What a transport gives each endpoint: its ways to peers.
+//! A transport's part of an endpoint: its lanes to peers.
 
 use std::any::Any;
 use std::os::fd::RawFd;
@@ -9,7 +9,7 @@ use ofi_api::{Address, EpOption, Errno, Error, Piece, Result, Statistic};
 use super::{Arm, Held, Host, OutAccess, OutAtomic, OutMessage, OutNote, OutPlain, OutRma, Peer, Transport};
 use crate::slots::SlotId;
 
-/// What became of a posted operation.
+/// The outcome of posting an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Posted {
     /// It is finished; the core reports it.
@@ -18,14 +18,13 @@ pub enum Posted {
     Pending,
 }
 
-/// A device's part of a shared receive context: it fills the context's receives with what comes to whichever of its
-/// endpoints.
+/// A device's part of a shared receive context: it fills the context's receives with messages to any of its endpoints.
 pub trait SharedReceives: Any + Send + Sync {
-    /// Hands a receive to the device. It ends with [`Host::landed`], [`Host::spent`] or [`Host::received`] of the
+    /// Passes a receive to the device. It ends with [`Host::landed`], [`Host::spent`] or [`Host::received`] of the
     /// endpoint whose message took it, which may be before this returns.
     ///
     /// # Errors
-    /// What the device answers; it has nothing of it then.
+    /// The device's error; then it has not taken the receive.
     ///
     /// # Safety
     /// The pieces are lent until the receive has ended, or the context was [closed](Self::close) and its endpoints'
@@ -36,34 +35,35 @@ pub trait SharedReceives: Any + Send + Sync {
     fn close(&self);
 }
 
-/// What a transport may call from a thread of its own. See [`Lanes::attend`].
+/// The interface that a transport may call from its own thread. See [`Lanes::attend`].
 pub trait Attendant: Send + Sync {
-    /// Has [`Lanes::let_out`] called, under the endpoint's lock.
+    /// Makes the core call [`Lanes::let_out`] under the endpoint's lock.
     fn let_out(&self);
 }
 
-/// One endpoint's ways to its peers.
+/// One endpoint's lanes to its peers.
 ///
 /// # Safety
 /// Memory that an operation lends, here or in [`Host::op`] and [`Host::receiving`], is read or written until the
 /// operation is finished there ([`Host::finish`], [`Host::received`], [`Host::abandon`]) at most, by this end, its
-/// threads, peers and devices; what was not finished when the lanes are dropped is not touched after that.
+/// threads, peers and devices; memory of operations that are unfinished when the lanes are dropped is not touched after
+/// that.
 pub unsafe trait Lanes<T: Transport>: Send {
-    /// Makes the endpoint reachable, under `name` or one of the transport's choosing, and answers its address.
+    /// Makes the endpoint reachable, under `name` or one of the transport's choosing, and returns its address.
     ///
     /// # Errors
     /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`.
     fn enable(&mut self, name: Option<&Address>) -> Result<Address>;
 
-    /// The peer with this (normalised) address. Makes its slot at first sight, after [`Host::introduce`]; connects
+    /// The peer with this (normalised) address. Creates its slot on first use, after [`Host::introduce`]; connects
     /// lazily.
     ///
     /// # Errors
-    /// `FI_EADDRNOTAVAIL` if the transport cannot have one more.
+    /// `FI_EADDRNOTAVAIL` if the transport has no room for another.
     fn peer<H: Host<T>>(&mut self, host: &mut H, address: &Address) -> Result<Peer>;
 
-    /// Sends a short message of one piece whole, at once, if it can: then it is finished. `false` says that nothing
-    /// happened, and [`Lanes::send`] is called: the way for everything that is not the common case.
+    /// Sends a short message of one piece at once, if it can: then it is finished. `false` means that nothing happened;
+    /// then [`Lanes::send`] is called, the general path.
     ///
     /// A message that was `injected` may be finished before it has arrived: its end is not reported.
     ///
@@ -81,8 +81,9 @@ pub unsafe trait Lanes<T: Transport>: Send {
         false
     }
 
-    /// Begins to send a message that [`Lanes::send_now`] cannot finish at once, if it is as most are and can leave now:
-    /// its operation is open then ([`Host::open`]). `false` says that nothing happened, and [`Lanes::send`] is called.
+    /// Starts to send a message that [`Lanes::send_now`] cannot finish at once, if it is a common one and can leave
+    /// now: then its operation is open ([`Host::open`]). `false` means that nothing happened; then [`Lanes::send`] is
+    /// called.
     #[inline]
     fn begin_now<H: Host<T>>(&mut self, _host: &mut H, _out: &OutPlain) -> bool {
         false
@@ -94,8 +95,8 @@ pub unsafe trait Lanes<T: Transport>: Send {
     /// `FI_EAGAIN` for lack of room. An error means that nothing was sent and nothing will be reported.
     fn send<H: Host<T>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted>;
 
-    /// Begins a read or a write as most are, at once, if it can: its operation is open then ([`Host::open`]). `false`
-    /// says that nothing happened, and [`Lanes::rma`] is called: the way for everything that is not the common case.
+    /// Starts a common read or write at once, if it can: then its operation is open ([`Host::open`]). `false` means
+    /// that nothing happened; then [`Lanes::rma`] is called, the general path.
     #[inline]
     fn access_now<H: Host<T>>(&mut self, _host: &mut H, _out: &OutAccess) -> bool {
         false
@@ -107,7 +108,7 @@ pub unsafe trait Lanes<T: Transport>: Send {
     /// As `send`.
     fn rma<H: Host<T>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted>;
 
-    /// Changes a peer's memory atomically: once, whatever is sent again. Only for transports with
+    /// Changes a peer's memory atomically: exactly once, despite retransmissions. Only for transports with
     /// [`Transport::atomic_size`].
     ///
     /// # Errors
@@ -117,8 +118,8 @@ pub unsafe trait Lanes<T: Transport>: Send {
         Err(ofi_api::Error::new(Errno::EOPNOTSUPP))
     }
 
-    /// Sends a note: once, and in order with other notes to the same peer. Its memory is the core's again when this
-    /// returns. Only for transports with [`Transport::note_size`].
+    /// Sends a note: once, and in order with other notes to the same peer. The core may reuse its memory on return.
+    /// Only for transports with [`Transport::note_size`].
     ///
     /// # Errors
     /// `FI_EAGAIN` for lack of room.
@@ -127,64 +128,63 @@ pub unsafe trait Lanes<T: Transport>: Send {
         Err(ofi_api::Error::new(Errno::EOPNOTSUPP))
     }
 
-    /// A collective waits for a note of this peer: said anew after each poll, as long as it does. A transport that
-    /// would not notice otherwise that the peer is gone looks for it.
+    /// A collective waits for a note of this peer; called after each poll while it does. A transport that would not
+    /// otherwise notice that the peer is gone must check for it.
     fn await_note(&mut self, _peer: Peer) {}
 
     /// Moves the payload behind `token` into the open receive `into`, then calls [`Host::received`].
     fn pull<H: Host<T>>(&mut self, host: &mut H, peer: Peer, token: T::Token, into: SlotId);
 
-    /// The context that posted `op` closes while the operation is under way: its memory will not be lent any more when
-    /// this returns. `true`: the operation goes on without that memory (a payload was copied, what is read goes
-    /// nowhere), and ends with [`Host::finish`], which reports nothing. `false`: it is over, as far as this end goes;
-    /// the core takes it out of its table. [`Lanes::settle_receives`] follows.
+    /// The context that posted `op` closes while the operation is in flight: its memory is no longer lent after this
+    /// returns. `true`: the operation continues without that memory (a payload was copied, read bytes are dropped), and
+    /// ends with [`Host::finish`], which reports nothing. `false`: it is over at this end; the core removes it from its
+    /// table. [`Lanes::settle_receives`] follows.
     fn abandon(&mut self, _peer: Peer, _id: SlotId, _op: &mut T::Op) -> bool {
         false
     }
 
-    /// An operation of a closing context is over, and no more in the core's table; [`Lanes::abandon`] was asked before,
-    /// unless there was too much to copy. [`Lanes::settle_receives`] follows.
+    /// An operation of a closing context is over and no longer in the core's table; [`Lanes::abandon`] was called
+    /// before, unless there was too much to copy. [`Lanes::settle_receives`] follows.
     fn removed(&mut self, _peer: Peer, _id: SlotId, _op: T::Op) {}
 
-    /// Receives have ended that were being filled, without [`Host::received`], or reads without [`Host::finish`]: their
-    /// context was closed, or another transport's failure ended them. When this returns, nobody writes into memory of a
+    /// Receives being filled have ended without [`Host::received`], or reads without [`Host::finish`]: their context
+    /// was closed, or another transport's failure ended them. After this returns, nobody writes into memory of a
     /// receive that [`Host::receiving`] does not know, or of a read that [`Host::op`] does not.
     fn settle_receives<H: Host<T>>(&mut self, _host: &mut H) {}
 
-    /// Tells the sender that the payload behind `token` is not wanted.
+    /// Tells the sender that the payload behind `token` is not needed.
     fn discard(&mut self, peer: Peer, token: T::Token);
 
-    /// Whether it takes receives before their messages ([`Host::claim`]). Asked once, after [`Lanes::enable`].
+    /// Whether it takes receives before their messages ([`Host::claim`]). Called once, after [`Lanes::enable`].
     fn claims(&self) -> bool {
         false
     }
 
-    /// Its receives are those of a shared context. Told once, after [`Lanes::enable`].
+    /// Its receives are those of a shared context. Called once, after [`Lanes::enable`].
     fn share(&mut self, _receives: &Arc<dyn SharedReceives>) {}
 
-    /// A receive was posted, where [`Lanes::claims`] says so.
+    /// A receive was posted; called if [`Lanes::claims`] returns true.
     fn receive_posted<H: Host<T>>(&mut self, _host: &mut H) {}
 
-    /// Moves everything on: takes in what has arrived, sends what was waiting, finishes what has ended.
+    /// Makes progress: processes what has arrived, sends what was waiting, finishes what has ended.
     fn poll<H: Host<T>>(&mut self, host: &mut H);
 
-    /// Says before [`Lanes::enable`] whether the endpoint may use shared memory with peers of its host
-    /// (`FI_OPT_SHARED_MEMORY_PERMITTED`), which it may otherwise. Only asked where [`Transport::needs_shared_memory`]
-    /// does not say that there is no other way.
+    /// Tells before [`Lanes::enable`] whether the endpoint may use shared memory with peers of its host
+    /// (`FI_OPT_SHARED_MEMORY_PERMITTED`); by default it may. Not called if [`Transport::needs_shared_memory`].
     fn permit_shared_memory(&mut self, _permitted: bool) {}
 
-    /// Says before [`Lanes::enable`] what an option of the transport's own was set to ([`Transport::option`]), and how
-    /// long messages may be (`FI_OPT_MAX_MSG_SIZE`).
+    /// Sets before [`Lanes::enable`] an option of the transport's own ([`Transport::option`]), or the longest message
+    /// (`FI_OPT_MAX_MSG_SIZE`).
     fn set_option(&mut self, _option: EpOption, _value: usize) {}
 
-    /// Who has the endpoint say what it owes when a peer asks after it and the application does not look.
+    /// The attendant that makes the endpoint send what it owes when a peer asks and the application does not poll.
     fn attend(&mut self, _attendant: Weak<dyn Attendant>) {}
 
-    /// Lets out what waits for company, such as acknowledgements, and takes nothing in.
+    /// Sends delayed packets, such as acknowledgements, and processes nothing.
     fn let_out<H: Host<T>>(&mut self, _host: &mut H) {}
 
-    /// A registration is closing, and grants on it are left: gives those back that the lanes have kept, once what they
-    /// are for is copied.
+    /// A registration is closing while grants on it exist: returns the grants that the lanes keep, after copying the
+    /// memory that they protect.
     fn give_back(&mut self) {}
 
     /// Prepares for blocking on [`Lanes::wait_fd`].
@@ -203,17 +203,17 @@ pub unsafe trait Lanes<T: Transport>: Send {
         Err(Error::new(Errno::ENOSYS))
     }
 
-    /// Takes over what the port kept with the request that the endpoint accepts ([`Port::held`](super::Port::held)).
+    /// Takes over the port's data of the request that the endpoint accepts ([`Port::held`](super::Port::held)).
     /// [`Lanes::join`] follows.
     ///
     /// # Errors
-    /// What the transport answers; the acceptance fails with it.
+    /// The transport's error, with which the acceptance fails.
     fn adopt(&mut self, _held: &Held) -> Result<()> {
         Ok(())
     }
 
-    /// Makes `address` the one peer of a connected endpoint, number 0; nobody else is listened to. `first`: this end
-    /// begins with whatever connecting takes.
+    /// Makes `address` the one peer of a connected endpoint, number 0; all others are ignored. `first`: this end starts
+    /// the handshake.
     ///
     /// # Errors
     /// What that answers.
@@ -221,7 +221,8 @@ pub unsafe trait Lanes<T: Transport>: Send {
         Err(Error::new(Errno::ENOSYS))
     }
 
-    /// The connection is over. With `drain`, what the peer sent before is taken first; then [`Host::fail_peer`].
+    /// The connection is over. With `drain`, everything that the peer sent before is processed first; then
+    /// [`Host::fail_peer`].
     fn part<H: Host<T>>(&mut self, _host: &mut H, _drain: bool) {}
 
     /// Whether all connection packets that were sent are known to have arrived, or to be lost. Where
@@ -230,10 +231,11 @@ pub unsafe trait Lanes<T: Transport>: Send {
         true
     }
 
-    /// Joins a multicast group: what is sent to it arrives here from now on. Answers the address to send to.
+    /// Joins a multicast group: messages to it arrive here from now on. Returns the address to send to.
     ///
     /// # Errors
-    /// `FI_ENOSYS` for a transport without multicast; `FI_EINVAL` for what is no group; what the system answers.
+    /// `FI_ENOSYS` for a transport without multicast; `FI_EINVAL` for an address that is not a group; the system's
+    /// errors.
     fn join_group(&mut self, _group: &Address) -> Result<Address> {
         Err(Error::new(Errno::ENOSYS))
     }
@@ -244,6 +246,6 @@ pub unsafe trait Lanes<T: Transport>: Send {
     /// Appends the transport's counters.
     fn statistics(&self, into: &mut Vec<Statistic>);
 
-    /// Appends what is known of the way to one peer.
+    /// Appends the statistics of the path to one peer.
     fn peer_statistics(&self, _peer: Peer, _into: &mut Vec<Statistic>) {}
 }

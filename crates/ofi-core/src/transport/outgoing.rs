@@ -1,11 +1,11 @@
-//! What the core hands to lanes: operations on their way out.
+//! Outgoing operations, as the core passes them to lanes.
 
 use ofi_api::{OpFlags, Piece, RemotePiece};
 
 use super::{Peer, RemoteData, RxName, Ticket};
 use crate::atomic::Executor;
 
-/// A message on its way out.
+/// An outgoing message.
 #[derive(Clone, Copy)]
 pub struct OutMessage<'a> {
     /// The bytes, in the application's memory.
@@ -28,7 +28,7 @@ pub struct OutMessage<'a> {
     pub ticket: Ticket,
 }
 
-/// A remote read or write on its way out. Local and remote lengths are equal.
+/// An outgoing remote read or write. Local and remote lengths are equal.
 #[derive(Clone, Copy)]
 pub struct OutRma<'a> {
     /// A write, or a read.
@@ -60,7 +60,7 @@ impl OutRma<'_> {
     }
 }
 
-/// A message as most are: of one piece, not injected, with no flags.
+/// A common message: of one piece, not injected, without flags.
 #[derive(Clone, Copy)]
 pub struct OutPlain {
     /// The bytes.
@@ -73,8 +73,8 @@ pub struct OutPlain {
     pub ticket: Ticket,
 }
 
-/// A remote read or write as most are: of one piece at either end, not empty, with nothing to tell the peer and no
-/// flags but those that its end satisfies (`FI_COMPLETION`, `FI_TRANSMIT_COMPLETE`).
+/// A common remote read or write: of one piece at either end, not empty, without a message for the peer, and without
+/// flags other than those that its end satisfies (`FI_COMPLETION`, `FI_TRANSMIT_COMPLETE`).
 #[derive(Clone, Copy)]
 pub struct OutAccess {
     /// A write, or a read.
@@ -89,16 +89,16 @@ pub struct OutAccess {
     pub ticket: Ticket,
 }
 
-/// An atomic operation on its way out. All lengths are those of the target.
+/// An outgoing atomic operation. All lengths are those of the target.
 #[derive(Clone, Copy)]
 pub struct OutAtomic<'a> {
     /// What is done to each element.
     pub executor: Executor,
     /// The operands: none for `FI_ATOMIC_READ`.
     pub operands: &'a [Piece],
-    /// The comparands, where it compares.
+    /// The comparands, if it compares.
     pub comparands: &'a [Piece],
-    /// Where the old values go, where it fetches.
+    /// The destination of the old values, if it fetches.
     pub results: &'a [Piece],
     /// The peer's memory: each piece a multiple of the element's size.
     pub remote: &'a [RemotePiece],
@@ -112,7 +112,7 @@ pub struct OutAtomic<'a> {
     pub ticket: Ticket,
 }
 
-/// A note on its way out: a small message from the core of one endpoint to the core of another
+/// An outgoing note: a small message from the core of one endpoint to the core of another
 /// ([`Host::noted`](super::Host::noted)).
 #[derive(Clone, Copy)]
 pub struct OutNote<'a> {

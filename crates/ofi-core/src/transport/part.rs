@@ -1,4 +1,4 @@
-//! What a transport has of a domain: its own part, and the registrations, which all transports of a domain share.
+//! A transport's view of a domain: its own part, and the registrations, which all transports of a domain share.
 
 use std::any::Any;
 use std::sync::Arc;

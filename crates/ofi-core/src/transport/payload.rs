@@ -1,4 +1,4 @@
-//! The bytes of an operation that are sent after the call that posted it.
+//! The bytes of an operation that are sent after the call that posted it returns.
 
 use ofi_api::{OpFlags, Piece};
 
@@ -42,7 +42,7 @@ impl Payload {
         Self(Bytes::Owned(bytes))
     }
 
-    /// Copies what is borrowed: the application's memory is not needed any more.
+    /// Copies borrowed bytes: the application's memory is no longer needed.
     pub fn keep(&mut self) {
         if let Bytes::Lent(pieces) = &self.0 {
             let len = pieces.iter().map(|piece| piece.len).sum();
@@ -64,7 +64,7 @@ impl Payload {
         self.len() == 0
     }
 
-    /// Where they lie: in lent pieces, or in bytes of the operation's own.
+    /// Their location: lent pieces, or the operation's own bytes.
     ///
     /// # Errors
     /// The bytes.

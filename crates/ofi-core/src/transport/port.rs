@@ -1,4 +1,4 @@
-//! Connections ([`crate::cm`]): what a transport has for passive endpoints, and what a packet asks of lanes.
+//! Connections ([`crate::cm`]): a transport's part of passive endpoints, and the reactions of lanes to packets.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use ofi_api::{Address, Result};
 #[cfg(doc)]
 use super::Lanes;
 
-/// The most bytes that an application gives along (`FI_OPT_CM_DATA_SIZE`), as in providers of C libfabric.
+/// Most bytes that an application attaches (`FI_OPT_CM_DATA_SIZE`), as in providers of C libfabric.
 pub const DATA_SIZE: usize = 256;
 
 /// Where a passive endpoint gets connection packets, and answers them from. Nothing is lost on the way: a packet

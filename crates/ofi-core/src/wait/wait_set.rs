@@ -46,7 +46,7 @@ impl Waits {
         }))
     }
 
-    /// Takes the core's set out of an application's handle.
+    /// The core's set behind an application's handle.
     ///
     /// # Errors
     /// `FI_EINVAL` for none, or one of another library's making.
@@ -81,7 +81,7 @@ impl Waits {
     /// Removes the member with this descriptor.
     pub fn remove(&self, fd: RawFd) {
         if !self.born.is_here() {
-            return; // the set is the parent's too
+            return; // the set belongs to the parent too
         }
         self.set.remove(fd);
         self.members().retain(|(known, _)| *known != fd);
