@@ -120,7 +120,7 @@ pub(crate) fn resolve(info: &Info, domain: &DomainAttr, longest: usize) -> Resul
         return Err(Error::wanted(
             Errno::EINVAL,
             "ep_attr.auth_key",
-            "none in a domain that was opened with FI_AV_AUTH_KEY",
+            "no key in a domain that was opened with FI_AV_AUTH_KEY",
             "a key",
             "insert the key into the endpoint's address vector",
         ));

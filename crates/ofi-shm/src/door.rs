@@ -38,7 +38,7 @@ fn name(near: &Address) -> Result<String> {
     let own = own.ok_or_else(|| {
         Error::wanted(
             Errno::EINVAL,
-            "the address of an endpoint that is met over shared memory",
+            "the address of an endpoint that is reachable over shared memory",
             format!("{SCHEME}PROVIDER/NAME"),
             near.to_string(),
             "use an address of provider shm",

@@ -109,8 +109,8 @@ fn running() -> Result<MutexGuard<'static, Running>> {
                     Errno::EBUSY,
                     "the helper thread of provider shm",
                     "a process that can start it",
-                    "the child of a fork in the moment when its parent started one",
-                    "open endpoints before the fork, or execute a program after it",
+                    "a child that was forked while its parent started one",
+                    "open endpoints before the fork, or call exec after it",
                 ));
             }
         }

@@ -34,7 +34,7 @@ fn invalid(found: impl Into<String>) -> Error {
             "{SCHEME}NAME or {SERVICE_SCHEME}NAME of at most {MAX_NAME} bytes, or an address and port of this host"
         ),
         found,
-        "use fi_getname's answer of an endpoint on this host",
+        "use an address that fi_getname returned on this host",
     )
 }
 

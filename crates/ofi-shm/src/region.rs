@@ -154,7 +154,7 @@ pub fn withdraw(region: &ShmRegion) -> Result<()> {
             "fi_close of a registration",
             "peers that stop copying within a second",
             "one that did not",
-            "do not use the memory for anything secret before that peer has ended",
+            "do not use the memory for secrets until that peer has ended",
         ));
     }
     Ok(())

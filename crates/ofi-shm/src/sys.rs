@@ -32,7 +32,7 @@ impl ControlSocket {
         Err(Error::wanted(
             Errno::EADDRINUSE,
             "the address of an endpoint",
-            "one that no endpoint of this host has",
+            "one that is not in use on this host",
             String::from_utf8_lossy(name),
             "choose another name or port, or port 0",
         ))

@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use ofi::{Connection, Hints, Listener};
 
@@ -197,7 +197,7 @@ fn clients_that_talk_nonsense_are_answered_or_dropped_and_others_are_served() {
     let hints = Hints::new().provider("udp");
     let to = address.parse().unwrap();
     assert!(Connection::open(&hints, &to, b"another protocol", LIMIT).is_err());
-    let connect = || Connection::open(&hints, &to, b"ofi-cp 1", LIMIT).expect("it accepts");
+    let connect = || Connection::open(&hints, &to, b"ofi-cp 2", LIMIT).expect("it accepts");
     let requests: [&[u8]; 6] = [
         b"",
         b"\xff\xfe\xb1",
@@ -324,6 +324,80 @@ fn a_directory_arrives_with_everything_below_it() {
     }
 }
 
+fn permit(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// A file's permission bits and its time of modification.
+fn properties(path: &Path) -> (u32, SystemTime) {
+    let found = fs::metadata(path).unwrap();
+    (found.mode() & 0o7777, found.modified().unwrap())
+}
+
+#[test]
+fn modes_are_copied_less_the_umask_and_with_preserve_all_of_them_and_times() {
+    let folder = Folder::new("modes");
+    let long_ago = SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, 123_456_789);
+    fs::create_dir(folder.at("served/sub/shut")).unwrap();
+    for (path, mode) in [("sub/program", 0o4775), ("sub/shut/secret", 0o600), ("sub/shut/open", 0o666)] {
+        folder.fill(&format!("served/{path}"), 2 * MIB);
+        permit(&folder.at(&format!("served/{path}")), mode);
+        fs::File::open(folder.at(&format!("served/{path}"))).unwrap().set_modified(long_ago).unwrap();
+    }
+    permit(&folder.at("served/sub/shut"), 0o577);
+    fs::File::open(folder.at("served/sub/shut")).unwrap().set_modified(long_ago).unwrap();
+    let (_server, address) = local(&folder);
+    let copy = |to: &str, preserve: bool| {
+        let mut command = Command::new("sh");
+        let preserve = if preserve { "--preserve" } else { "--quiet" };
+        let to = folder.at(to);
+        command.args(["-c", "umask 027; exec \"$@\"", "sh", OFI, "cp", "get", "-r", &address, "sub"]);
+        let output = command.arg(&to).arg(preserve).env("FI_UDP_SHARED_MEMORY", "0").output().unwrap();
+        assert!(output.status.success(), "{}", errors(&output));
+        ["program", "shut/secret", "shut/open", "shut"].map(|path| properties(&to.join(path)))
+    };
+    let usual = copy("got/usual", false);
+    // The owner can always write into the folder.
+    assert_eq!(usual.map(|(mode, _)| mode), [0o750, 0o600, 0o640, 0o750]);
+    assert!(usual.iter().all(|(_, time)| *time > long_ago + Duration::from_secs(1)));
+    let all = copy("got/all", true);
+    assert_eq!(all.map(|(mode, _)| mode), [0o775, 0o600, 0o666, 0o577], "but for what changes the user");
+    assert_eq!(all.map(|(_, time)| time), [long_ago; 4]);
+    permit(&folder.at("got/all/shut"), 0o700);
+}
+
+#[test]
+fn a_short_file_takes_one_round_trip() {
+    let folder = Folder::new("short");
+    let listener = Listener::open_at(&Hints::new().provider("udp"), "127.0.0.1", "0").unwrap();
+    let address = listener.name().unwrap().to_string();
+    let mut command = ofi(&["get", &address, "name", folder.at("got/file").to_str().unwrap(), "-n", "1"]);
+    let client = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let incoming = listener.wait(LIMIT).unwrap().expect("a request");
+    let connection = incoming.accept(b"ofi-cp 2", LIMIT).expect("it connects");
+    let mut requests = Vec::new();
+    connection.recv(vec![0; 16 << 10]).unwrap();
+    while let Ok(Some(done)) = connection.wait(LIMIT) {
+        if done.result.is_err() {
+            break;
+        }
+        if done.flags.contains(ofi::CompletionFlags::RECV) {
+            requests.push(String::from_utf8(done.bytes().to_vec()).unwrap());
+            let kept = "{\"mode\":384,\"modified\":0,\"nanos\":0}";
+            let opened = format!("{{\"opened\":{{\"len\":5,\"version\":\"1\",\"kept\":{kept}}}}}");
+            let hash = blake3::hash(b"hello");
+            let block = [&[0xb1][..], &0_u64.to_le_bytes(), hash.as_bytes(), b"hello"].concat();
+            connection.send(opened.into_bytes()).unwrap();
+            connection.send(block).unwrap();
+            let _ = connection.recv(vec![0; 16 << 10]);
+        }
+    }
+    let output = client.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", errors(&output));
+    assert_eq!(requests, ["{\"fetch\":\"name\"}"]);
+    assert_eq!(fs::read(folder.at("got/file")).unwrap(), b"hello");
+}
+
 #[test]
 fn a_directory_that_was_cut_goes_on_with_each_file() {
     let folder = Folder::new("tree-cut");
@@ -397,7 +471,7 @@ fn names_and_lists_that_a_server_makes_up_are_refused() {
         let client =
             command.args(["--patience", "1"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let incoming = listener.wait(LIMIT).unwrap().expect("a request");
-        let connection = incoming.accept(b"ofi-cp 1", LIMIT).expect("it connects");
+        let connection = incoming.accept(b"ofi-cp 2", LIMIT).expect("it connects");
         connection.recv(vec![0; 16 << 10]).unwrap();
         while let Ok(Some(done)) = connection.wait(Duration::from_millis(500)) {
             if done.result.is_err() {

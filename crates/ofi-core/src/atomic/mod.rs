@@ -253,9 +253,9 @@ fn refusal(kind: AtomicKind, op: FiOp, datatype: Datatype) -> Error {
     let wanted = if !belongs(kind, op) {
         "an operation of this kind of call (fi_atomic(3))"
     } else if is_possible(datatype) {
-        "a type that the operation has a meaning for: bitwise ones take integers, ordering ones no complex numbers"
+        "a type that the operation supports: bitwise ones take integers, ordering ones no complex numbers"
     } else {
-        "a type that this CPU calculates with: long double takes an x87"
+        "a type that this CPU supports: long double needs an x87"
     };
     Error::wanted(
         Errno::EOPNOTSUPP,

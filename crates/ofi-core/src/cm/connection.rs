@@ -330,7 +330,7 @@ impl Connection {
             stat(
                 "cm_refused",
                 self.refused,
-                "packets of connection management that were malformed, from a stranger, or out of turn",
+                "connection management packets that were malformed, from a stranger, or out of turn",
             ),
             stat("cm_requests", self.requests, "connections asked for"),
             stat("cm_accepts", self.accepts, "requests for connections accepted"),

@@ -71,7 +71,7 @@ impl Counters {
                 Errno::EBUSY,
                 "binding a counter",
                 "one counter for each kind of operation",
-                "a kind that has one already",
+                "a kind that already has one",
                 "count it once, and read that counter",
             ));
         }

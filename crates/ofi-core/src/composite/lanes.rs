@@ -493,7 +493,7 @@ unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
                 "fi_accept of a request over shared memory",
                 "an endpoint that may use shared memory with its host",
                 "one without",
-                "permit it (FI_OPT_SHARED_MEMORY_PERMITTED), or forbid it to whoever asks",
+                "permit it (FI_OPT_SHARED_MEMORY_PERMITTED), or forbid it at the requester",
             ));
         }
         self.routes.link.join(names.clone());

@@ -269,9 +269,9 @@ impl<T: Transport> EpCore<T> {
             return Err(Error::wanted(
                 Errno::EINVAL,
                 "the set to join with",
-                "one that has the endpoint's own address",
+                "one that contains the endpoint's own address",
                 format!("{} others", members.len()),
-                "insert what fi_getname answers, at all members in the same place",
+                "insert the address from fi_getname, at the same position at all members",
             ));
         };
         let Some(side) = &mut state.ends.collectives else { return Err(not_enabled()) };
@@ -339,7 +339,7 @@ impl<T: Transport> EpCore<T> {
                     "the root of a collective",
                     "the address of a member of the group",
                     format!("{:?}", op.root),
-                    "give the number by which the address vector names the root",
+                    "give the root's number in the address vector",
                 )
             })?
         } else {
@@ -431,7 +431,7 @@ fn piece(what: &str, lent: &Lent<'_>, len: usize) -> Result<Piece> {
             format!("the memory of a collective ({what})"),
             format!("one piece of {len} bytes"),
             format!("{} pieces with {} bytes", other.len(), lent.len()),
-            "see ofi_api::CollectiveOp for how long each side's memory is",
+            "see ofi_api::CollectiveOp for the length of each side's memory",
         )),
     }
 }

@@ -228,7 +228,7 @@ impl<T: Transport> TxSide<T> {
             stat(
                 "tx_dropped",
                 counts.dropped,
-                "datagrams dropped, as their receiver had no room or was not there",
+                "datagrams dropped: their receiver had no room or did not exist",
             ),
         ]
     }
@@ -251,7 +251,7 @@ impl<T: Transport> RxSide<T> {
             stat(
                 "rx_dropped",
                 counts.dropped,
-                "datagrams dropped, as no receive was posted for them in time, and messages for receive contexts that are not there",
+                "datagrams dropped: no receive was posted in time; and messages for receive contexts that do not exist",
             ),
             stat("rx_stopped", counts.stopped, "times that a peer had to wait for room"),
         ]

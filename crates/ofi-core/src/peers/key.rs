@@ -92,7 +92,7 @@ fn unusable(format: AddrFormat, bytes: &[u8]) -> Error {
         "address to insert",
         "an IP address that can be sent to, with a port",
         Address::new(format, bytes.get(..Layout::V6.len()).unwrap_or(bytes)).to_string(),
-        "check that the peer's address was received whole and is in the domain's addr_format",
+        "check that the peer's address is complete and in the domain's addr_format",
     )
 }
 

@@ -94,7 +94,7 @@ pub fn no_wait_object(field: &'static str) -> Error {
     Error::wanted(
         Errno::EINVAL,
         field,
-        "an object that can block by itself",
+        "an object that can block on its own",
         "FI_WAIT_NONE, or FI_WAIT_SET, whose members are waited for together",
         "open it with FI_WAIT_UNSPEC or FI_WAIT_FD, poll it, or wait on its set",
     )

@@ -13,11 +13,7 @@ impl ShmLanes {
         let counts = &self.common.counts;
         let helper = &self.common.shared.counts;
         let mut add = |name, value, help| into.push(Statistic { name, value, help });
-        add(
-            "shm_peers",
-            self.lanes.len() as u64,
-            "lanes of peers, those that are gone and not forgotten included",
-        );
+        add("shm_peers", self.lanes.len() as u64, "lanes of peers, including lost ones that are kept");
         add("shm_hot", self.hot.len() as u64, "lanes polled at every poll");
         add("shm_eager", counts.eager, "messages sent inside a command");
         add("shm_announced", counts.announced, "messages announced first");
@@ -25,11 +21,7 @@ impl ShmLanes {
         add("shm_bulk_bytes", counts.bulk_bytes, "bytes streamed through bulk memory");
         add("shm_direct_bytes", counts.direct_bytes, "bytes copied straight to or from a peer's memory");
         add("shm_direct_atomics", counts.direct_atomics, "atomic operations done in a peer's memory");
-        add(
-            "shm_single_messages",
-            counts.single_messages,
-            "messages received straight from memory to memory",
-        );
+        add("shm_single_messages", counts.single_messages, "messages copied directly from memory to memory");
         add("shm_single_accesses", counts.single_accesses, "long reads and writes that got their bytes so");
         add("shm_single_read_bytes", counts.single_read, "bytes of those that this end read");
         add("shm_single_received_bytes", counts.single_received, "bytes of those that their senders wrote");
@@ -37,13 +29,9 @@ impl ShmLanes {
         add(
             "shm_single_failed",
             counts.single_failed,
-            "messages that failed to come so and came through bulk memory",
+            "messages whose direct copy failed and that came through bulk memory",
         );
-        add(
-            "shm_single_denied",
-            counts.single_denied,
-            "peers whose memory may not be read, or not be written",
-        );
+        add("shm_single_denied", counts.single_denied, "peers whose memory must not be read or written");
         add("shm_ring_full", counts.ring_full, "times that the ring to a peer was full");
         add("shm_wakes", counts.wakes, "sleeping peers woken");
         add("shm_lost", counts.lost, "peers lost");

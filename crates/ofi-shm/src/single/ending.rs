@@ -54,7 +54,7 @@ impl Lane {
                 tracing::error!(
                     target: "ofi::shm::ep_data",
                     peer = self.peer,
-                    "a peer that was writing into a receive has not stopped: its memory may still be written"
+                    "a peer has not stopped writing into a receive: that memory may still change"
                 );
                 return;
             }

@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Net;
 use super::job::{Item, Job, LIMIT, PAUSE, Server, Target};
+use super::keep::Keep;
 use super::link::End;
 use super::place::{Place, Trunk};
 use super::tree::{Finished, Tree, join};
@@ -34,6 +35,9 @@ pub struct Options {
     /// Replace existing files
     #[arg(short, long)]
     force: bool,
+    /// Keep permission bits exactly, and times of modification; otherwise the umask takes bits away, as with cp
+    #[arg(long)]
+    preserve: bool,
     /// Show no progress
     #[arg(short, long)]
     quiet: bool,
@@ -59,7 +63,8 @@ pub fn run(options: &Options) -> Result<()> {
 
 fn job(options: &Options, server: Server, target: Target, items: Vec<Item>) -> Job {
     let patience = Duration::from_secs(options.patience);
-    Job::new(server, target, items, (options.force, options.quiet), patience, bar(options.quiet))
+    let how = (options.force, options.quiet, Keep::here(options.preserve));
+    Job::new(server, target, items, how, patience, bar(options.quiet))
 }
 
 fn file(options: &Options, server: Server) -> Result<()> {
@@ -78,7 +83,7 @@ fn directory(options: &Options, server: Server) -> Result<()> {
     let tree = listed(options, &server)?;
     let trunk = Trunk::open(&options.destination)?;
     let finished = Finished::open(trunk.journal()?)?;
-    tree.folders.iter().try_for_each(|folder| trunk.make(folder))?;
+    tree.folders.iter().try_for_each(|(folder, kept)| trunk.make(folder, kept))?;
     let mut here = 0;
     for name in &tree.files {
         let place = trunk.place(name)?;
@@ -96,7 +101,12 @@ fn directory(options: &Options, server: Server) -> Result<()> {
     let items = tree.files.into_iter().map(|name| Item::new(join(&options.file, &name), name)).collect();
     let target = Target::Tree(trunk, finished);
     let (bytes, target) = job(options, server, target, items).run(options.streams)?;
-    if let Target::Tree(_, finished) = target {
+    if let Target::Tree(trunk, finished) = target {
+        if options.preserve {
+            // The deepest first: what is done below a folder changes its time, and its mode may end all access.
+            let keep = Keep { all: true, umask: 0 };
+            tree.folders.iter().rev().try_for_each(|(folder, kept)| trunk.keep(folder, keep, kept))?;
+        }
         finished.end();
     }
     if tree.skipped > 0 {

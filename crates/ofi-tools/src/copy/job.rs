@@ -12,6 +12,7 @@ use indicatif::ProgressBar;
 use ofi::Connection;
 use ofi::raw::{Address, Hints};
 
+use super::keep::Keep;
 use super::link::{End, Link};
 use super::partial::Partial;
 use super::place::{Place, Trunk};
@@ -106,6 +107,7 @@ pub struct Job {
     pub items: Vec<Item>,
     pub force: bool,
     pub quiet: bool,
+    pub keep: Keep,
     pub patience: Duration,
     pub bar: ProgressBar,
     /// The next file that nobody has begun.
@@ -138,7 +140,7 @@ impl Job {
         server: Server,
         target: Target,
         items: Vec<Item>,
-        (force, quiet): (bool, bool),
+        (force, quiet, keep): (bool, bool, Keep),
         patience: Duration,
         bar: ProgressBar,
     ) -> Self {
@@ -149,6 +151,7 @@ impl Job {
             items,
             force,
             quiet,
+            keep,
             patience,
             bar,
             next: AtomicUsize::new(0),
@@ -260,7 +263,9 @@ impl Job {
 
     /// Fetches blocks of one file, until there are none for which nobody asks.
     fn fetch_of(&self, item: usize, link: &mut Link, asked: &mut Asked) -> std::result::Result<(), End> {
-        self.ask(link, &Request::Open(self.items[item].remote.clone()))?;
+        let name = self.items[item].remote.clone();
+        let fetches = !asked.begun && !self.is_known(item);
+        self.ask(link, &if fetches { Request::Fetch(name) } else { Request::Open(name) })?;
         let (buffer, len) = link.next("opening the file", LIMIT)?;
         let id = match parse(&buffer[..len.min(buffer.len())]) {
             Ok(Message::Answer(Answer::Opened(id))) => id,
@@ -276,6 +281,13 @@ impl Job {
         link.receive(buffer, LIMIT)?;
         let partial = self.begin(item, &id).map_err(End::Final)?;
         asked.begun = true;
+        if fetches && id.blocks() == 1 {
+            match self.next_block(item) {
+                Some(block) => asked.blocks.push(block), // it is on its way
+                // An earlier run has got it, or another stream asks for it.
+                None => self.pass_over(link)?,
+            }
+        }
         // Without: it is in place already.
         let Some(partial) = partial else { return Ok(()) };
         loop {
@@ -311,6 +323,25 @@ impl Job {
             }
             link.receive(buffer, LIMIT)?;
         }
+    }
+
+    /// Whether an earlier run has put the file in place, as far as its journal says.
+    fn is_known(&self, item: usize) -> bool {
+        matches!(&self.target, Target::Tree(_, finished) if finished.knows(&self.items[item].local))
+    }
+
+    /// Takes a block that is not needed.
+    fn pass_over(&self, link: &mut Link) -> std::result::Result<(), End> {
+        let (buffer, len) = link.next("waiting for a block", LIMIT)?;
+        match parse(&buffer[..len.min(buffer.len())]) {
+            Ok(Message::Block { .. }) => {}
+            Ok(Message::Answer(Answer::Refused(why))) => return Err(End::Final(super::told(&why))),
+            Ok(Message::Answer(_)) => {
+                return Err(End::Final(Failure::Data("an answer to no request".into())));
+            }
+            Err(why) => return Err(End::Lost(Failure::Data(why))),
+        }
+        Ok(link.receive(buffer, LIMIT)?)
     }
 
     fn ask(&self, link: &mut Link, request: &Request) -> Result<()> {
@@ -389,7 +420,7 @@ impl Job {
         if let Target::Tree(_, finished) = &self.target {
             finished.record(&item.local, id, partial.inode()?)?;
         }
-        partial.finish(self.force || state.replaces)?;
+        partial.finish(self.force || state.replaces, self.keep, &id.kept)?;
         self.left.fetch_sub(1, Ordering::AcqRel);
         Ok(())
     }

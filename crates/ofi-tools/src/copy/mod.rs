@@ -7,6 +7,7 @@
 
 mod get;
 mod job;
+mod keep;
 mod link;
 mod partial;
 mod place;

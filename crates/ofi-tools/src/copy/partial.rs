@@ -12,8 +12,9 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+use super::keep::Keep;
 use super::place::{JOURNAL, PART, Place};
-use super::wire::{BLOCK, FileId};
+use super::wire::{BLOCK, FileId, Kept};
 use crate::failure::{Failure, Result};
 
 /// Bytes of a record.
@@ -93,11 +94,12 @@ impl Partial {
         self.data.metadata().map(|found| found.ino()).map_err(|error| failed(self.place.shown(), error))
     }
 
-    /// All blocks are there: puts the file in place. `replace`: over another.
+    /// All blocks are there: puts the file in place, with mode and time. `replace`: over another.
     ///
     /// # Errors
     /// What the system answers; `EEXIST` if there is a file of that name by now.
-    pub fn finish(&self, replace: bool) -> Result<()> {
+    pub fn finish(&self, replace: bool, keep: Keep, kept: &Kept) -> Result<()> {
+        keep.put_on(&self.data, kept).map_err(|error| failed(self.place.shown(), error))?;
         self.data.sync_all().map_err(|error| failed(self.place.shown(), error))?;
         self.place.put(PART, replace)?;
         // It says nothing any more; a later copy would begin anew.
@@ -161,7 +163,9 @@ mod tests {
         let destination = folder.join("file");
         let content: Vec<u8> = (0..2 * BLOCK + 5).map(|place| (place / 7) as u8).collect();
         let place = || Place::at(&destination).unwrap();
-        let id = FileId { len: content.len() as u64, version: "a".into() };
+        let kept = Kept { mode: 0o640, modified: 1_000_000_000, nanos: 5 };
+        let keep = Keep { all: true, umask: 0o077 };
+        let id = FileId { len: content.len() as u64, version: "a".into(), kept };
         let write = |partial: &Partial, number: u64| {
             let at = number as usize * BLOCK;
             let payload = &content[at..at + id.block_len(number)];
@@ -185,9 +189,13 @@ mod tests {
         assert_eq!(missing, [0, 1]);
         write(&partial, 0);
         write(&partial, 1);
-        partial.finish(false).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+        assert_eq!(mode(&folder.join("file.ofi-part")), 0o600, "nobody else reads it before it has its mode");
+        partial.finish(false, keep, &kept).unwrap();
         drop(partial);
         assert!(fs::read(&destination).unwrap() == content && !journal.exists());
+        let found = fs::metadata(&destination).unwrap();
+        assert_eq!((mode(&destination), found.mtime(), found.mtime_nsec()), (0o640, 1_000_000_000, 5));
 
         // Another version begins anew, and a file that is there stays unless it may be replaced.
         let (partial, _) = Partial::open(place(), "file", &id).unwrap();
@@ -196,7 +204,7 @@ mod tests {
         let other = FileId { version: "b".into(), ..id.clone() };
         let (partial, missing) = Partial::open(place(), "file", &other).unwrap();
         assert_eq!(missing.len(), 3);
-        assert!(partial.finish(false).is_err());
+        assert!(partial.finish(false, keep, &kept).is_err());
         assert!(fs::read(&destination).unwrap() == content);
         fs::remove_dir_all(folder).unwrap();
     }

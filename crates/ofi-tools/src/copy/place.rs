@@ -12,6 +12,8 @@ use rustix::fs::{
     statat, unlinkat,
 };
 
+use super::keep::Keep;
+use super::wire::Kept;
 use crate::failure::{Failure, Result};
 
 /// What a file in part and a journal are called: the file's name, with one of these behind it.
@@ -86,7 +88,8 @@ impl Place {
     pub fn open_beside(&self, more: &str) -> Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let name = self.beside(more);
-        let opened = openat(&self.folder, &name, flags, Mode::from_raw_mode(0o666));
+        // Nobody else reads it before it has its mode.
+        let opened = openat(&self.folder, &name, flags, Mode::from_raw_mode(0o600));
         let shown = || match self.name.is_empty() {
             true => self.shown.join(&name),
             false => self.shown.with_file_name(&name),
@@ -153,23 +156,33 @@ impl Trunk {
         Ok(Place { folder, name: OsString::new(), shown: self.shown.clone() })
     }
 
-    /// Makes a folder below it, whose parent is there; one that is there stays.
+    /// Makes a folder below it, whose parent is there; one that is there stays. Files can be put into it, whatever its
+    /// mode at the server.
     ///
     /// # Errors
     /// When a file or a link is in its place.
-    pub fn make(&self, path: &str) -> Result<()> {
+    pub fn make(&self, path: &str, kept: &Kept) -> Result<()> {
         let Place { folder, name, shown } = self.place(path)?;
-        match mkdirat(&folder, &name, Mode::from_raw_mode(0o777)) {
+        match mkdirat(&folder, &name, Mode::from_raw_mode(kept.mode & 0o777 | 0o700)) {
             Ok(()) | Err(rustix::io::Errno::EXIST) => self.below(Path::new(path)).map(drop),
             Err(error) => Err(failed(&shown, error)),
         }
+    }
+
+    /// Gives a folder below it the mode and the time that it has at the server.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn keep(&self, path: &str, keep: Keep, kept: &Kept) -> Result<()> {
+        let folder = self.below(Path::new(path))?;
+        keep.put_on(folder, kept).map_err(|error| Failure::system(self.shown.join(path).display(), error))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{MetadataExt, symlink};
 
     use super::*;
 
@@ -187,16 +200,24 @@ mod tests {
         let base = std::env::temp_dir().join(format!("ofi-cp-place-{}", std::process::id()));
         fs::create_dir_all(base.join("outside")).unwrap();
         let trunk = Trunk::open(&base.join("tree/new")).unwrap();
-        trunk.make("sub").unwrap();
-        trunk.make("sub").unwrap();
-        trunk.make("sub/deep").unwrap();
+        let kept = Kept { mode: 0o511, modified: 1_000_000_000, nanos: 0 };
+        trunk.make("sub", &kept).unwrap();
+        trunk.make("sub", &kept).unwrap();
+        trunk.make("sub/deep", &kept).unwrap();
+        trunk.keep("sub/deep", Keep { all: true, umask: 0 }, &kept).unwrap();
+        let found = fs::metadata(base.join("tree/new/sub/deep")).unwrap();
+        assert_eq!((found.mode() & 0o7777, found.mtime()), (0o511, 1_000_000_000));
         symlink(base.join("outside"), base.join("tree/new/link")).unwrap();
         symlink("sub", base.join("tree/new/inner")).unwrap();
         for bad in ["link/file", "inner/file", "../file", "missing/file"] {
             assert!(trunk.place(bad).is_err(), "{bad}");
         }
         for bad in ["link", "inner", "link/sub", "../sub"] {
-            assert!(trunk.make(bad).is_err(), "{bad}");
+            assert!(
+                trunk.make(bad, &kept).is_err()
+                    && trunk.keep(bad, Keep { all: true, umask: 0 }, &kept).is_err(),
+                "{bad}"
+            );
         }
         // A link in the place of a file in part is not followed either.
         symlink(base.join("outside/victim"), base.join("tree/new/sub/file.ofi-part")).unwrap();

@@ -8,7 +8,7 @@ use std::path::{Component, Path};
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, openat2, statat};
 
-use super::wire::{Answer, Entry, FileId, HEAD, LONGEST, LONGEST_FILE, seal};
+use super::wire::{Answer, Entry, FileId, HEAD, Kept, LONGEST, LONGEST_FILE, seal};
 
 /// The directory.
 pub struct Root(File);
@@ -58,16 +58,24 @@ impl Root {
             if [c".", c".."].contains(&entry.file_name()) {
                 continue;
             }
+            let look = || statat(&folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW);
             let kind = match entry.file_type() {
                 // Not every file system says.
-                FileType::Unknown => statat(&folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)
-                    .map_or(FileType::Unknown, |found| FileType::from_raw_mode(found.st_mode)),
+                FileType::Unknown => {
+                    look().map_or(FileType::Unknown, |found| FileType::from_raw_mode(found.st_mode))
+                }
                 kind => kind,
             };
             let is_dir = kind == FileType::Directory;
             match entry.file_name().to_str() {
-                Ok(name) if is_dir || kind == FileType::RegularFile => {
-                    entries.push(Entry { name: name.into(), dir: is_dir });
+                Ok(name) if is_dir => {
+                    // One that is gone since is refused when it is listed.
+                    let kept =
+                        look().ok().map(|found| kept(found.st_mode, found.st_mtime, found.st_mtime_nsec));
+                    entries.push(Entry { name: name.into(), dir: true, kept });
+                }
+                Ok(name) if kind == FileType::RegularFile => {
+                    entries.push(Entry { name: name.into(), dir: false, kept: None });
                 }
                 _ => skipped += 1,
             }
@@ -160,7 +168,12 @@ impl Served {
     }
 }
 
-/// What changes when the content does, and says nothing else.
+/// Permission bits, without those that change the user of a program, and the time.
+fn kept(mode: u32, modified: i64, nanos: impl TryInto<u32>) -> Kept {
+    Kept { mode: mode & 0o777, modified, nanos: nanos.try_into().unwrap_or_default() }
+}
+
+/// A version that changes when the content does and reveals nothing else.
 fn identity(found: &Metadata) -> FileId {
     let mut hasher = blake3::Hasher::new();
     for number in [found.dev(), found.ino(), found.len()] {
@@ -169,7 +182,11 @@ fn identity(found: &Metadata) -> FileId {
     for number in [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()] {
         hasher.update(&number.to_le_bytes());
     }
-    FileId { len: found.len(), version: hasher.finalize().to_hex().to_string() }
+    FileId {
+        len: found.len(),
+        version: hasher.finalize().to_hex().to_string(),
+        kept: kept(found.mode(), found.mtime(), found.mtime_nsec()),
+    }
 }
 
 #[cfg(test)]

@@ -65,7 +65,7 @@ pub fn run(options: &Options) -> Result<()> {
         let Some(incoming) = incoming else { continue };
         if incoming.data() != GREETING {
             // A client that is gone needs no answer.
-            let _ = incoming.reject(b"this is ofi-cp 1");
+            let _ = incoming.reject(b"this is ofi-cp 2");
             continue;
         }
         if open.fetch_add(1, Ordering::Relaxed) >= options.connections as usize {
@@ -124,37 +124,47 @@ fn serve(incoming: Incoming, root: &Root) -> Result<()> {
             Ok(request) => answer(request, root, &mut open, &mut message),
             Err(error) => Err(format!("a request: {error}")),
         };
-        if let Err(why) = answered {
+        let block_follows = answered.unwrap_or_else(|why| {
             message = json(&Answer::Refused(why));
-        }
+            false
+        });
         link.receive(buffer, PATIENCE)?;
         // A client that asks and takes nothing holds this many buffers, for as long as the patience lasts.
         link.send(message, WINDOW, PATIENCE)?;
+        if block_follows {
+            let mut message = link.spare();
+            message.clear();
+            if let Err(why) = answer(Request::Read(0), root, &mut open, &mut message) {
+                message = json(&Answer::Refused(why));
+            }
+            link.send(message, WINDOW, PATIENCE)?;
+        }
     }
 }
 
-/// Makes the answer to a request.
+/// Makes the answer to a request. Whether the file's only block follows.
 fn answer(
     request: Request,
     root: &Root,
     open: &mut Open,
     message: &mut Vec<u8>,
-) -> std::result::Result<(), String> {
+) -> std::result::Result<bool, String> {
+    let fetches = matches!(request, Request::Fetch(_));
     match request {
-        Request::Open(name) => {
+        Request::Open(name) | Request::Fetch(name) => {
             let opened = open.file.insert(root.file(&name)?);
             *message = json(&Answer::Opened(opened.id().clone()));
-            Ok(())
+            return Ok(fetches && opened.id().blocks() == 1);
         }
-        Request::Read(number) => open.file.as_ref().ok_or("no file is open")?.block(number, message),
+        Request::Read(number) => open.file.as_ref().ok_or("no file is open")?.block(number, message)?,
         Request::List { dir, after } => {
             // The parts of a listing are of one moment.
             let known = open.listing.take().filter(|known| known.name() == dir && !after.is_empty());
             let listing = known.map_or_else(|| root.listing(&dir), Ok)?;
             *message = json(&open.listing.insert(listing).behind(&after));
-            Ok(())
         }
     }
+    Ok(false)
 }
 
 fn json(answer: &Answer) -> Vec<u8> {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::link::{End, Link};
 use super::place::{JOURNAL, Place, is_ours, is_plain};
-use super::wire::{Answer, FileId, LONGEST, Message, Request, parse};
+use super::wire::{Answer, FileId, Kept, LONGEST, Message, Request, parse};
 use crate::failure::{Failure, Result};
 
 /// The most files and directories of a tree. It bounds what a client keeps, whatever the server lists.
@@ -20,11 +20,14 @@ const DEEPEST: usize = 64;
 /// The longest path. A request has room for it, whatever its characters.
 const LONGEST_PATH: usize = 1024;
 
+/// Of a directory for which the server tells nothing.
+const COMMON: Kept = Kept { mode: 0o777, modified: 0, nanos: 0 };
+
 /// What is below a directory, by paths from there.
 #[derive(Debug, Default)]
 pub struct Tree {
     /// Directories, parents first.
-    pub folders: Vec<String>,
+    pub folders: Vec<(String, Kept)>,
     /// Regular files.
     pub files: Vec<String>,
     /// What the server does not hand out, and names that only a copy under way may have.
@@ -65,7 +68,8 @@ impl Tree {
                         tree.skipped += 1;
                         continue;
                     }
-                    tree.take(&folder, depth, &entry.name, entry.dir, &mut todo).map_err(End::Final)?;
+                    let kept = entry.dir.then(|| entry.kept.unwrap_or(COMMON));
+                    tree.take(&folder, depth, &entry.name, kept, &mut todo).map_err(End::Final)?;
                 }
                 if !more {
                     break;
@@ -80,7 +84,7 @@ impl Tree {
         folder: &str,
         depth: usize,
         name: &str,
-        is_dir: bool,
+        dir: Option<Kept>,
         todo: &mut Vec<(String, usize)>,
     ) -> Result<()> {
         if !is_plain(name) {
@@ -96,8 +100,8 @@ impl Tree {
         if self.files.len() + self.folders.len() >= MOST {
             return Err(Failure::Data(format!("more than {MOST} files and directories")));
         }
-        if is_dir {
-            self.folders.push(path.clone());
+        if let Some(kept) = dir {
+            self.folders.push((path.clone(), kept));
             todo.push((path, depth + 1));
         } else {
             self.files.push(path);
@@ -175,6 +179,11 @@ impl Finished {
         Ok(Self { journal: Mutex::new(file), known, place })
     }
 
+    /// Whether an earlier run has recorded the file.
+    pub fn knows(&self, name: &str) -> bool {
+        self.known.contains_key(name)
+    }
+
     /// The state in which an earlier run put the file there, if nobody has replaced or cut it since.
     pub fn here(&self, name: &str, place: &Place) -> Option<&FileId> {
         let (file, inode) = self.known.get(name)?;
@@ -212,24 +221,27 @@ mod tests {
     fn names_from_a_server_stay_in_the_directory() {
         let mut todo = Vec::new();
         for bad in ["..", ".", "", "/etc/passwd", "a/../../b", "a\0"] {
-            for is_dir in [true, false] {
-                let taken = Tree::default().take("sub", 1, bad, is_dir, &mut todo);
+            for dir in [Some(COMMON), None] {
+                let taken = Tree::default().take("sub", 1, bad, dir, &mut todo);
                 assert!(matches!(taken, Err(Failure::Data(_))), "{bad:?}");
             }
         }
         let mut tree = Tree::default();
-        tree.take("sub", 1, "deep", true, &mut todo).unwrap();
-        tree.take("", 0, "file", false, &mut todo).unwrap();
-        assert_eq!((tree.folders, tree.files), (vec!["sub/deep".to_string()], vec!["file".to_string()]));
+        tree.take("sub", 1, "deep", Some(COMMON), &mut todo).unwrap();
+        tree.take("", 0, "file", None, &mut todo).unwrap();
+        assert_eq!(
+            (tree.folders, tree.files),
+            (vec![("sub/deep".to_string(), COMMON)], vec!["file".to_string()])
+        );
         assert_eq!(todo, [("sub/deep".to_string(), 2)]);
-        assert!(Tree::default().take("sub", DEEPEST, "deep", true, &mut todo).is_err());
+        assert!(Tree::default().take("sub", DEEPEST, "deep", Some(COMMON), &mut todo).is_err());
     }
 
     #[test]
     fn a_file_is_here_if_it_is_the_one_that_was_put_there() {
         let base = std::env::temp_dir().join(format!("ofi-cp-finished-{}", std::process::id()));
         let trunk = Trunk::open(&base).unwrap();
-        let id = FileId { len: 5, version: "a".into() };
+        let id = FileId { len: 5, version: "a".into(), kept: Kept::default() };
         let put = |name: &str, finished: &Finished, put: bool| {
             let place = trunk.place(name).unwrap();
             let mut part = place.open_beside(PART).unwrap();

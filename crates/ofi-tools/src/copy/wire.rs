@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 /// What both ends say when they connect: the protocol and its version.
-pub const GREETING: &[u8] = b"ofi-cp 1";
+pub const GREETING: &[u8] = b"ofi-cp 2";
 /// Bytes of a block, but for the last of a file.
 pub const BLOCK: usize = 1 << 20;
 /// The longest request, and the longest answer that is no block.
@@ -24,6 +24,8 @@ pub const WINDOW: usize = 4;
 pub enum Request {
     /// For this file, from now on. Its path below the directory that is served.
     Open(String),
+    /// The same. The block of a file that has only one follows the answer, which saves a round trip.
+    Fetch(String),
     /// For this block of it.
     Read(u64),
     /// For what is in this directory below the one that is served, which is `.`: the names that sort behind `after`.
@@ -43,6 +45,21 @@ pub struct Entry {
     pub name: String,
     /// A directory; else a regular file.
     pub dir: bool,
+    /// Of a directory; a file's come with it ([`FileId`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<Kept>,
+}
+
+/// What a copy may keep of a file or a directory besides its content.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kept {
+    /// Permission bits.
+    pub mode: u32,
+    /// Time of the last modification: seconds since 1970.
+    pub modified: i64,
+    /// And nanoseconds.
+    pub nanos: u32,
 }
 
 /// Which file, in which state.
@@ -53,6 +70,8 @@ pub struct FileId {
     pub len: u64,
     /// Changes when the file does.
     pub version: String,
+    /// Its mode and time.
+    pub kept: Kept,
 }
 
 impl FileId {
@@ -158,7 +177,7 @@ mod tests {
 
     #[test]
     fn blocks_of_any_length_are_counted() {
-        let id = |len| FileId { len, version: String::new() };
+        let id = |len| FileId { len, version: String::new(), kept: Kept::default() };
         assert_eq!(
             (id(0).blocks(), id(1).blocks(), id(BLOCK as u64).blocks(), id(BLOCK as u64 + 1).blocks()),
             (0, 1, 1, 2)

@@ -143,7 +143,7 @@ impl Collectives {
                 errno,
                 "a collective",
                 "a group whose members all take part",
-                "one that has failed: a member is gone, has left, or posted something else",
+                "a failed one: a member is gone, has left, or posted a different operation",
                 "join a new group",
             ));
         }
@@ -399,6 +399,6 @@ fn no_group() -> Error {
         "the address of a group",
         "one that this endpoint has joined",
         "another number",
-        "give what fi_mc_addr answers for a group that is open",
+        "use the result of fi_mc_addr for an open group",
     )
 }

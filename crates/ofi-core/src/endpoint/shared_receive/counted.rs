@@ -14,11 +14,7 @@ impl<T: Transport> Counted for SharedRx<T> {
         let stat = |name, value: usize, help| Statistic { name, value: value as u64, help };
         vec![
             stat("rx_posted", matcher.posted_len() + guard.claimed.len(), "receives that wait"),
-            stat(
-                "rx_unexpected_now",
-                matcher.unexpected_len(),
-                "messages that came before their receive, and wait",
-            ),
+            stat("rx_unexpected_now", matcher.unexpected_len(), "messages that wait for a receive"),
             stat("rx_unexpected_bytes", matcher.bytes_held(), "bytes that they hold"),
         ]
     }

@@ -168,7 +168,7 @@ fn no_endpoint() -> Error {
     Error::wanted(
         Errno::EOPBADSTATE,
         "a search of a shared receive context",
-        "an enabled endpoint that is bound to it, to tell what was found",
+        "an enabled endpoint that is bound to it, to report the result",
         "none",
         "bind and enable an endpoint first",
     )
