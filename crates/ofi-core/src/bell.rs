@@ -26,7 +26,7 @@ impl Bell {
     /// A bell without listeners, for calls of the library.
     ///
     /// # Errors
-    /// What eventfd(2) answers.
+    /// Errors of eventfd(2).
     pub fn new() -> Result<Self> {
         Self::of(false)
     }

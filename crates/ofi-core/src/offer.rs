@@ -30,12 +30,12 @@ pub fn version() -> Version {
     )
 }
 
-/// What a transport adds.
+/// The properties of a transport in an offer.
 #[derive(Clone, Copy, Debug)]
 pub struct Base {
     /// Of the provider, its fabric and its domain.
     pub name: &'static str,
-    /// How its packets are understood.
+    /// The protocol of its packets.
     pub protocol: Protocol,
     /// The peers that it reaches: `FI_LOCAL_COMM`, `FI_REMOTE_COMM`.
     pub reach: Caps,

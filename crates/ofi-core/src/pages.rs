@@ -53,7 +53,7 @@ impl Pages {
         self.base.as_ptr()
     }
 
-    /// What was asked for, in bytes.
+    /// The requested length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "nobody asks whether it is")]
     pub fn len(&self) -> usize {
         self.len

@@ -74,7 +74,7 @@ impl Turn {
 struct Row {
     since: Instant,
     looked: Instant,
-    /// What was asked for at that look.
+    /// The request at that time.
     asked: Turn,
 }
 

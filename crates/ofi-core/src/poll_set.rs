@@ -50,7 +50,7 @@ impl Member {
 #[derive(Default)]
 struct Members {
     all: Vec<(Member, Context)>,
-    /// Where the next poll begins.
+    /// The start of the next poll.
     turn: usize,
 }
 

@@ -50,7 +50,7 @@ impl Progress {
     /// Progress by a thread.
     ///
     /// # Errors
-    /// What starting a thread answers.
+    /// Errors of starting a thread.
     pub fn automatic() -> Result<Self> {
         let thread = Arc::new(Thread {
             sources: Mutex::default(),

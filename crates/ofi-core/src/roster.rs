@@ -36,7 +36,7 @@ impl Roster {
         members.counted.push(Arc::downgrade(opened));
     }
 
-    /// What is open and counts.
+    /// The open sources of counters.
     pub fn counted(&self) -> Vec<Arc<dyn Counted>> {
         self.members().counted.iter().filter_map(Weak::upgrade).collect()
     }
@@ -44,7 +44,7 @@ impl Roster {
     /// An endpoint was enabled.
     ///
     /// # Errors
-    /// What adding its descriptor to a wait set answers.
+    /// Errors of adding its descriptor to a wait set.
     pub fn enter(&self, endpoint: &Arc<dyn Source>) -> Result<()> {
         let counters: Vec<Arc<Cntr>> = {
             let mut members = self.members();

@@ -9,7 +9,7 @@ use ofi_ring::overdue::Overdue;
 /// How long a sleeper may miss an event that nobody polls for: as with a progress thread ([`crate::progress`]).
 pub const PATIENCE: Duration = Duration::from_millis(10);
 
-/// What is to be looked at.
+/// An object to check.
 pub trait Rouse: Send + Sync {
     /// Rearms the lanes, or wakes the sleepers. Called by the thread, without a lock.
     fn rouse(&self);

@@ -99,7 +99,7 @@ impl<V> Slots<V> {
         self.slots.iter().filter_map(|slot| slot.value.as_ref())
     }
 
-    /// How many values there are.
+    /// The number of values.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }

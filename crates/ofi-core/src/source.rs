@@ -14,7 +14,7 @@ pub enum Arm {
     Armed,
 }
 
-/// What a poll of a source found.
+/// The result of a poll of a source.
 #[derive(Clone, Copy, Debug)]
 pub struct Polled {
     /// Entries in the buffer, those from before the poll included.
@@ -32,7 +32,7 @@ impl Polled {
     }
 }
 
-/// What a queue polls. `slot` says which of the source's outboxes belongs to the queue.
+/// A source that a queue polls. `slot` selects the source's outbox of the queue.
 pub trait Source: Send + Sync {
     /// Drives the source and moves its completions into `buffer` from entry `filled` on.
     fn poll(&self, slot: usize, buffer: &mut CqBuffer<'_>, filled: usize) -> Polled;
@@ -53,6 +53,6 @@ pub trait Source: Send + Sync {
     fn arm(&self, slot: usize) -> Arm;
     /// Prepares for blocking until there is something to poll for, or `bell` rings, where there is one.
     fn arm_lanes(&self, bell: Option<&Bell>) -> Arm;
-    /// What to block on, once armed.
+    /// The descriptor to block on, once armed.
     fn wait_fd(&self) -> Option<std::os::fd::RawFd>;
 }

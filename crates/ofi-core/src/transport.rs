@@ -77,7 +77,7 @@ impl RxName {
 pub struct RemoteData {
     /// The data.
     pub value: u64,
-    /// Which receive context reports it.
+    /// The receive context that reports it.
     pub rx: RxName,
 }
 
@@ -112,14 +112,14 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// Opens a domain, whose registrations are `registered`.
     ///
     /// # Errors
-    /// What opening its resources answers.
+    /// Errors of opening its resources.
     fn open_domain(info: &Info, registered: &Registered<Self::Region>) -> Result<Self::Domain>;
 
     /// Opens an endpoint's lanes. No peer can reach it before [`Lanes::enable`]. The endpoint's authorization key is
     /// that of `info.ep_attr`, wherever the application gave it.
     ///
     /// # Errors
-    /// What opening its resources answers.
+    /// Errors of opening its resources.
     fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Lanes>;
 
     /// Prepares a registration, before its key is known.
@@ -161,7 +161,7 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// their messages ([`Lanes::claims`]).
     ///
     /// # Errors
-    /// What the device answers.
+    /// Errors of the device.
     fn shared_receives(
         _domain: &Arc<DomainPart<Self>>,
         _attr: &RxAttr,

@@ -201,7 +201,7 @@ impl Lane {
     /// Changes memory through the mappings. Returns `false` if a grant was withdrawn before anything changed.
     ///
     /// # Errors
-    /// What the owner would answer.
+    /// The owner's answer.
     fn change_directly(&mut self, common: &mut Common, atomic: &Atomic<'_>) -> Result<bool, Errno> {
         let mut targets = [(std::ptr::null_mut::<u8>(), 0usize); RMA_IOV_LIMIT];
         for (target, piece) in targets.iter_mut().zip(atomic.remote) {

@@ -68,7 +68,7 @@ impl TokenPage {
         Some(Self { base, nonce, born: Born::here() })
     }
 
-    /// What peers are told.
+    /// The description for peers.
     pub fn token(&self) -> Token {
         Token { page: self.base.as_ptr().addr() as u64, nonce: self.nonce }
     }
@@ -88,7 +88,7 @@ impl Drop for TokenPage {
 pub struct Token {
     /// Its address there.
     pub page: u64,
-    /// What lies there.
+    /// Its content.
     pub nonce: u64,
 }
 

@@ -160,7 +160,7 @@ impl Writer {
         self.at = self.at.wrapping_add(8);
     }
 
-    /// Where the payload goes.
+    /// The destination of the payload.
     #[inline]
     pub const fn rest(&self) -> *mut u8 {
         self.at

@@ -14,7 +14,7 @@ use crate::event::Event;
 use crate::shared::Shared;
 use crate::sys;
 
-/// What has ended or disappeared.
+/// An end or a disappearance.
 pub enum End {
     /// The peer said goodbye.
     Goodbye { incarnation: u64 },

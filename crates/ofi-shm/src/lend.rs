@@ -23,7 +23,7 @@ impl Lend {
         Self { own, slot, ticket, _opened: opened }
     }
 
-    /// What the peer knows it by.
+    /// The name by which the peer knows it.
     pub const fn ticket(&self) -> u64 {
         self.ticket
     }

@@ -22,7 +22,7 @@ pub enum Op {
     Write(Payload, Option<Box<Lend>>),
     /// A remote read that the peer executes.
     Read {
-        /// Where it goes.
+        /// Its destination.
         pieces: Box<[Piece]>,
         /// Bytes that have arrived.
         got: usize,

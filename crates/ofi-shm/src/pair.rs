@@ -136,7 +136,7 @@ pub fn lines(memory: &Mapping, offset: usize, count: usize) -> Result<Lines> {
 
 /// The mapped memories and identity of a peer.
 pub struct PeerParts {
-    /// Which incarnation of the peer.
+    /// The incarnation of the peer.
     pub incarnation: u64,
     /// Its memory for this endpoint.
     pub pair: Arc<Mapping>,

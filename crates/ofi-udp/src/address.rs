@@ -81,7 +81,7 @@ pub fn any(v6: bool) -> IpAddr {
 /// addresses of this host, or those that `FI_UDP_IFACE` selects.
 ///
 /// # Errors
-/// What [`crate::interface::chosen`] answers.
+/// Errors of [`crate::interface::chosen`].
 pub fn to_bind(name: Option<SocketAddr>, source: Option<IpAddr>, v6: bool) -> Result<SocketAddr> {
     let any = any(v6);
     let mut wanted = name.unwrap_or_else(|| SocketAddr::new(source.unwrap_or(any), 0));
@@ -97,7 +97,7 @@ pub fn to_bind(name: Option<SocketAddr>, source: Option<IpAddr>, v6: bool) -> Re
 /// same groups, perhaps under the same port; an endpoint that had all addresses would take theirs.
 ///
 /// # Errors
-/// What [`own_ip`] answers.
+/// Errors of [`own_ip`].
 pub fn beside_groups(info: &Info, mut wanted: SocketAddr) -> Result<SocketAddr> {
     if info.caps.contains(Caps::MULTICAST) && wanted.ip().is_unspecified() {
         wanted.set_ip(own_ip(wanted.is_ipv6())?);
@@ -117,7 +117,7 @@ pub fn route(to: SocketAddr) -> Option<IpAddr> {
 /// The address that `FI_UDP_IFACE` names, or [`host_ip`].
 ///
 /// # Errors
-/// What [`crate::interface::chosen`] answers.
+/// Errors of [`crate::interface::chosen`].
 fn own_ip(v6: bool) -> Result<IpAddr> {
     Ok(crate::interface::chosen(v6)?.unwrap_or_else(|| host_ip(v6)))
 }

@@ -11,7 +11,7 @@ pub struct Next {
     pub peer: Peer,
     pub stream: Stream,
     pub kind: u8,
-    /// Whose payload it is.
+    /// The name of the payload.
     pub id: u64,
     /// Where in the payload it begins.
     pub at: u64,

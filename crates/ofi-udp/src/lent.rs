@@ -31,7 +31,7 @@ impl Lent {
         Ok(Self { _grants: grants, pieces, len })
     }
 
-    /// How many bytes these are.
+    /// Their length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }

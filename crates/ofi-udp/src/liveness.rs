@@ -175,7 +175,7 @@ impl Alive {
     /// ended before the socket is closed.
     ///
     /// # Errors
-    /// What epoll_ctl(2) answers.
+    /// Errors of epoll_ctl(2).
     pub fn watch(&mut self, socket: &UdpSocket) -> Result<()> {
         let fd = socket.as_raw_fd();
         self.helper.known().watched.insert(fd, None);

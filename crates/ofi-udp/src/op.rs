@@ -26,7 +26,7 @@ pub enum Op {
     Write(Payload),
     /// A remote read.
     Read {
-        /// Where it goes.
+        /// Its destination.
         pieces: Box<[Piece]>,
         /// Bytes that have arrived.
         got: usize,

@@ -57,7 +57,7 @@ pub fn dropped(socket: &UdpSocket) -> u64 {
 /// Permits other sockets of this host to bind the same address and port, as members of a group do.
 ///
 /// # Errors
-/// What setsockopt(2) answers.
+/// Errors of setsockopt(2).
 pub fn share_address(fd: RawFd) -> Result<()> {
     let (one, len) = (1i32, size_of::<i32>() as libc::socklen_t);
     let from = std::ptr::from_ref(&one).cast();
@@ -69,7 +69,7 @@ pub fn share_address(fd: RawFd) -> Result<()> {
 /// A datagram socket that is not bound.
 ///
 /// # Errors
-/// What socket(2) answers.
+/// Errors of socket(2).
 pub fn unbound(v6: bool) -> Result<OwnedFd> {
     let family = if v6 { libc::AF_INET6 } else { libc::AF_INET };
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -85,7 +85,7 @@ pub fn unbound(v6: bool) -> Result<OwnedFd> {
 /// Binds a socket.
 ///
 /// # Errors
-/// What bind(2) answers.
+/// Errors of bind(2).
 pub fn bind(fd: RawFd, address: SocketAddr) -> Result<()> {
     let mut storage = empty_storage();
     let len = to_storage(address, &mut storage);

@@ -78,12 +78,12 @@ impl Executor {
         (self.kind as u16) << 10 | (self.datatype.as_c() as u16) << 5 | self.op.as_c() as u16
     }
 
-    /// Which kind of call it is.
+    /// The kind of the call.
     pub fn kind(&self) -> AtomicKind {
         self.kind
     }
 
-    /// What is done.
+    /// The operation.
     pub fn op(&self) -> FiOp {
         self.op
     }
@@ -101,7 +101,7 @@ impl Executor {
         len & (self.size - 1) == 0
     }
 
-    /// How many elements `len` bytes are.
+    /// The number of elements in `len` bytes.
     #[inline]
     pub fn count(&self, len: usize) -> usize {
         len >> self.size.trailing_zeros()
@@ -293,7 +293,7 @@ fn routines(op: FiOp, datatype: Datatype) -> Option<Routines> {
     }
 }
 
-/// What any number can do.
+/// Operations of any number.
 fn number<E: Number>(op: FiOp) -> Option<Routines> {
     Some(match op {
         FiOp::Sum => Routines::of::<E, ops::Sum>(),
@@ -310,7 +310,7 @@ fn number<E: Number>(op: FiOp) -> Option<Routines> {
     })
 }
 
-/// What numbers with an order can do.
+/// Operations of ordered numbers.
 fn ordered<E: Ordered>(op: FiOp) -> Option<Routines> {
     Some(match op {
         FiOp::Min => Routines::of::<E, ops::Min>(),
@@ -323,7 +323,7 @@ fn ordered<E: Ordered>(op: FiOp) -> Option<Routines> {
     })
 }
 
-/// What integers can do: everything.
+/// Operations of integers: all of them.
 fn integer<E: Integer>(op: FiOp) -> Option<Routines> {
     Some(match op {
         FiOp::Bor => Routines::of::<E, ops::Bor>(),

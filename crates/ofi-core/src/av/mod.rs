@@ -33,7 +33,7 @@ use crate::transport::{RxName, Transport};
 /// Most upper bits that may name receive contexts; the lower ones number 4,294,967,296 peers.
 const MAX_RX_BITS: u32 = 32;
 
-/// Where the addresses are.
+/// The storage of the addresses.
 enum Table {
     Own(RwLock<AddressTable>, Box<Counts>),
     Shared(SharedTable),

@@ -36,13 +36,13 @@ const KINDS: [Kind; 6] =
 /// A packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
-    /// What it says.
+    /// Its content.
     pub kind: Kind,
     /// Of which connection.
     pub cookie: u64,
     /// The reason of a rejection, a positive error number; 0 for other kinds.
     pub errno: u32,
-    /// What the application gave along.
+    /// The data that the application attached.
     pub data: &'a [u8],
 }
 

@@ -36,7 +36,7 @@ pub struct Cntr {
     wait_obj: WaitObj,
     value: AtomicU64,
     errors: AtomicU64,
-    /// What the application saw last, for [`Counter::trywait`].
+    /// The values that the application saw last, for [`Counter::trywait`].
     seen: AtomicU64,
     seen_errors: AtomicU64,
     /// The values at the last poll of a poll set, adjusted by the application's own changes.
@@ -163,7 +163,7 @@ impl Cntr {
         }
     }
 
-    /// What the application has changed.
+    /// The application's changes.
     #[inline]
     fn changed_by_call(&self) {
         if let Some(waiting) = &self.waiting {
@@ -187,7 +187,7 @@ impl Cntr {
     /// source is dropped.
     ///
     /// # Errors
-    /// What adding its descriptor to the wait set answers.
+    /// Errors of adding its descriptor to the wait set.
     pub fn add_source(&self, source: &Arc<dyn Source>) -> Result<()> {
         let sources = &mut self.polled.lock().sources;
         if !sources.iter().any(|known| Arc::ptr_eq(known, source)) {

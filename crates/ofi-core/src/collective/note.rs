@@ -31,11 +31,11 @@ impl Kind {
 /// A note, without its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// What it says.
+    /// Its content.
     pub kind: Kind,
     /// The group.
     pub group: u64,
-    /// Which of its operations.
+    /// The number of the operation in its group.
     pub operation: u64,
     /// In which round.
     pub round: u32,

@@ -95,13 +95,13 @@ pub trait Pairing: Sized + Send + Sync + 'static {
 /// The transport that a [`Pairing`] makes.
 pub struct Both<P>(PhantomData<fn() -> P>);
 
-/// What a domain has of the two.
+/// The parts of a domain for both transports.
 pub struct BothDomain<P: Pairing> {
     near: Option<Arc<DomainPart<P::Near>>>,
     far: Arc<DomainPart<P::Far>>,
 }
 
-/// What a registration has of the two.
+/// The parts of a registration for both transports.
 pub struct BothRegion<P: Pairing> {
     near: Option<<P::Near as Transport>::Region>,
     far: <P::Far as Transport>::Region,

@@ -35,7 +35,7 @@ pub struct Listed {
 pub struct Problem {
     /// Environment variable.
     pub env: String,
-    /// What it holds.
+    /// Its value.
     pub found: String,
     /// Why that cannot be used, as the end of a sentence about it.
     pub reason: String,

@@ -129,7 +129,7 @@ impl Cq {
     /// Adds a source. Call [`Cq::remove`] before the source is dropped.
     ///
     /// # Errors
-    /// What adding its descriptor to the wait set answers.
+    /// Errors of adding its descriptor to the wait set.
     pub fn add(&self, source: Arc<dyn Source>, slot: usize) -> Result<()> {
         if let Some(waiting) = &self.waiting
             && let Some(fd) = source.wait_fd()

@@ -27,7 +27,7 @@ pub enum Credit {
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 pub struct Entry {
-    /// What the reader gets.
+    /// The entry for the reader.
     pub body: CqTaggedEntry,
     /// The sender.
     pub source: FiAddr,

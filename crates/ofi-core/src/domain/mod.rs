@@ -22,9 +22,9 @@ pub struct DomainCore<T: Transport> {
     id: DomainId,
     /// As it was opened.
     pub info: Info,
-    /// What is registered.
+    /// The registrations.
     pub regions: Arc<Regions>,
-    /// What the transport has of it.
+    /// The transport's part.
     pub part: Arc<DomainPart<T>>,
     /// Its progress model.
     pub progress: Progress,
@@ -32,7 +32,7 @@ pub struct DomainCore<T: Transport> {
     pub born: Born,
     /// Requests that wait for counters, and due ones.
     pub works: Arc<Works>,
-    /// What is enabled in it.
+    /// The enabled endpoints.
     pub roster: Roster,
     /// Its event queue.
     pub events: DomainEvents,

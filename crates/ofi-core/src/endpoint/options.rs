@@ -214,7 +214,7 @@ impl<T: Transport> State<T> {
 }
 
 impl<T: Transport> TxSide<T> {
-    /// What was posted here.
+    /// Operations posted here.
     pub fn statistics(&self) -> Vec<Statistic> {
         let counts = &self.counts;
         vec![

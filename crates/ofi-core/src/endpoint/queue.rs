@@ -68,7 +68,7 @@ pub const SILENT: u64 = 1;
 /// Rare parts of a receive.
 pub struct Special {
     pub signal: bool,
-    /// Who counts its end.
+    /// The counter of its end.
     pub route: Route,
     pub kind: SpecialKind,
 }

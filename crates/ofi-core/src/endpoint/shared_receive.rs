@@ -129,7 +129,7 @@ impl<T: Transport> State<T> {
         members.filter_map(|(at, member)| Some((at as u32, member.as_ref()?.core.upgrade()?))).collect()
     }
 
-    /// What a receive waits for.
+    /// The condition of a receive.
     fn want(&mut self, attr: &RxAttr, source: FiAddr, tag: Option<TagMatch>) -> Result<Want> {
         let caps = Caps::DIRECTED_RECV
             | if tag.is_some() { Caps::TAGGED_DIRECTED_RECV } else { Caps::DIRECTED_RECV };
@@ -194,7 +194,7 @@ impl<T: Transport> SharedRx<T> {
     /// Opens a context of `domain`.
     ///
     /// # Errors
-    /// What a device answers that is to have its receives.
+    /// Errors of the device that takes its receives.
     pub(super) fn new(domain: &Arc<DomainCore<T>>, attr: &RxAttr) -> Result<Self> {
         let mut attr = attr.clone();
         if attr.caps.is_empty() {

@@ -21,7 +21,7 @@ pub struct SharedTx<T: Transport> {
     pub(super) domain: DomainId,
     fid: Fid,
     pub(super) attr: TxAttr,
-    /// How many endpoints may be bound.
+    /// Most endpoints that may be bound.
     limit: usize,
     pool: Mutex<Pool<T>>,
 }

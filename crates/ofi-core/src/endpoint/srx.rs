@@ -23,7 +23,7 @@ impl<T: Transport> Srx<T> {
     /// Opens a context.
     ///
     /// # Errors
-    /// What a device answers that is to have its receives.
+    /// Errors of the device that takes its receives.
     pub(crate) fn open(domain: &Arc<DomainCore<T>>, attr: &RxAttr) -> Result<Arc<Self>> {
         let shared = Arc::new(SharedRx::new(domain, attr)?);
         let counted: Arc<dyn Counted> = Arc::clone(&shared) as _;

@@ -19,7 +19,7 @@ use crate::transport::{
 /// See the module.
 pub struct Still;
 
-/// What it was asked.
+/// The recorded calls.
 #[derive(Default)]
 pub struct StillLanes {
     peers: Peer,

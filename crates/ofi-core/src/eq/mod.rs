@@ -31,7 +31,7 @@ pub trait Driven: Send + Sync {
     fn drive(&self);
     /// Prepares for blocking until there is something to drive, or `bell` rings.
     fn arm(&self, bell: &Bell) -> Arm;
-    /// What to block on, once armed.
+    /// The descriptor to block on, once armed.
     fn wait_fd(&self) -> Option<RawFd>;
     /// Whether its next event must precede requests of others and is imminent.
     fn is_settling(&self) -> bool {
@@ -168,7 +168,7 @@ impl EqCore {
     /// Drives `source` at each read from now on, while it lives.
     ///
     /// # Errors
-    /// What adding its descriptor to the wait set answers.
+    /// Errors of adding its descriptor to the wait set.
     pub fn add(&self, source: &Arc<dyn Driven>) -> Result<()> {
         self.born.check()?;
         if let Some(waiting) = &self.waiting

@@ -42,7 +42,7 @@ pub trait Counted: Send + Sync {
         Vec::new()
     }
 
-    /// What it is called.
+    /// Its names.
     fn about(&self) -> About;
 }
 
@@ -72,7 +72,7 @@ pub fn opened(counted: &Arc<dyn Counted>) {
         return;
     }
     let Some(mut exported) = exported() else {
-        return warn!(target: "ofi::core::core", "an endpoint's statistics are not exported: the list of endpoints is locked");
+        return warn!(target: "ofi::core::core", "an endpoint's statistics are not exported: their list is locked");
     };
     let members = match &mut *exported {
         Some(exported) if exported.born.is_here() => &mut exported.members,

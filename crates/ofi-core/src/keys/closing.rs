@@ -20,7 +20,7 @@ pub struct Closing<T> {
 }
 
 impl<T> Closing<T> {
-    /// How many grants there still are.
+    /// The number of remaining grants.
     pub fn in_use(&self) -> usize {
         Arc::strong_count(&self.region) - 1
     }

@@ -21,7 +21,7 @@ pub enum KeyChoice {
 pub struct Registration<'a, T> {
     /// Memory and rights.
     pub attr: &'a MrAttr<'a>,
-    /// Where the key comes from.
+    /// The source of the key.
     pub key: KeyChoice,
     /// Flags of the registration (fi_mr(3), "FLAGS"), with the C values. Kept, not interpreted.
     pub flags: u64,

@@ -297,7 +297,7 @@ impl<T> RegionTable<T> {
         self.addressing
     }
 
-    /// How many accesses were turned down, for each reason.
+    /// Refused accesses of a table, by reason.
     pub fn violations(&self) -> ViolationCounts {
         self.violations.read()
     }

@@ -78,7 +78,7 @@ impl From<Violation> for Error {
     }
 }
 
-/// How many accesses of a table were turned down, for each reason.
+/// Refused accesses of a table, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ViolationCounts([u64; Violation::ALL.len()]);
 

@@ -29,7 +29,7 @@ pub struct Entry {
     pub provider: String,
     /// One of [`super::SUBSYSTEMS`], or a plug-in's own.
     pub subsystem: String,
-    /// How loud it is.
+    /// Its level.
     pub level: Level,
     /// The function, or the module.
     pub function: String,

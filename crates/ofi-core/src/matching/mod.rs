@@ -64,7 +64,7 @@ pub enum SourceFilter {
     From(Peer),
 }
 
-/// What a receive waits for.
+/// The condition of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Want {
     /// Untagged receives disregard `tag` and `ignore`.
@@ -141,7 +141,7 @@ pub struct Unexpected<U> {
     pub envelope: Envelope,
     /// Its share of the byte budget.
     pub bytes_held: usize,
-    /// What the owner kept.
+    /// The owner's data.
     pub content: U,
 }
 

@@ -464,7 +464,7 @@ impl<R> PostedReceives<R> {
         assert_eq!(directed, self.untagged_from_len);
     }
 
-    /// How many slots there are, full or not.
+    /// The number of slots, full or not.
     pub(super) fn capacity(&self) -> usize {
         self.slab.capacity()
     }

@@ -241,7 +241,7 @@ impl<K: Copy + Default, V, const LISTS: usize> Slab<K, V, LISTS> {
 
     pub(super) const SLOT_BYTES: usize = size_of::<Slot<K, V, LISTS>>();
 
-    /// How many slots there are, full or not.
+    /// The number of slots, full or not.
     pub(super) fn capacity(&self) -> usize {
         self.slots.len()
     }

@@ -20,7 +20,7 @@ use super::store::Store;
 /// How many addresses a hint may make the table reserve room for: the hint is the application's guess.
 const MAX_RESERVED: usize = 1 << 20;
 
-/// Who chooses the number by which completions report a peer.
+/// The source of the number by which completions report a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UserIds {
     /// The index, unless an insertion gave a user id of its own.
@@ -50,7 +50,7 @@ impl PeerEntry {
     }
 }
 
-/// What a removal left.
+/// The result of a removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removed {
     /// The address was inserted more often; the index stays valid.
@@ -343,7 +343,7 @@ impl AddressTable {
         }
     }
 
-    /// Who chooses what completions report.
+    /// The source of the number by which completions report a peer.
     pub fn user_ids(&self) -> UserIds {
         self.user_ids
     }

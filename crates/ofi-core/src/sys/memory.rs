@@ -64,7 +64,7 @@ pub fn allocate(fd: &OwnedFd, len: usize) -> Result<()> {
     fs::fallocate(fd, FallocateFlags::empty(), 0, len as u64).map_err(failed("fallocate"))
 }
 
-/// Who may write to a memory from now on.
+/// The permitted writers of a memory from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writers {
     /// Those that have mapped it for writing already. The kernel refuses new writable mappings, write(2) and the
@@ -77,7 +77,7 @@ pub enum Writers {
 /// Forbids changes of size for ever, and says for ever who may write.
 ///
 /// # Errors
-/// What fcntl(2) answers.
+/// Errors of fcntl(2).
 pub fn seal(fd: &OwnedFd, writers: Writers) -> Result<()> {
     let write = if writers == Writers::Present { SealFlags::FUTURE_WRITE } else { SealFlags::empty() };
     add_seals(fd, SIZE_SEALS | write | SealFlags::SEAL)
@@ -86,7 +86,7 @@ pub fn seal(fd: &OwnedFd, writers: Writers) -> Result<()> {
 /// Forbids changes of size for ever. [`seal`] may follow.
 ///
 /// # Errors
-/// What fcntl(2) answers.
+/// Errors of fcntl(2).
 pub fn seal_size(fd: &OwnedFd) -> Result<()> {
     add_seals(fd, SIZE_SEALS)
 }

@@ -35,7 +35,7 @@ pub fn effective_user() -> u32 {
 /// A non-blocking eventfd.
 ///
 /// # Errors
-/// What eventfd(2) answers.
+/// Errors of eventfd(2).
 pub fn eventfd() -> Result<OwnedFd> {
     // SAFETY: takes no pointers.
     owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }, "eventfd")
@@ -90,7 +90,7 @@ impl WaitSet {
     /// An empty set.
     ///
     /// # Errors
-    /// What epoll_create1(2) answers.
+    /// Errors of epoll_create1(2).
     pub fn new() -> Result<Self> {
         // SAFETY: takes no pointers.
         owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }, "epoll_create1").map(Self)
@@ -99,7 +99,7 @@ impl WaitSet {
     /// Adds a descriptor; one that is there already stays.
     ///
     /// # Errors
-    /// What epoll_ctl(2) answers.
+    /// Errors of epoll_ctl(2).
     pub fn add(&self, fd: RawFd) -> Result<()> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
         // SAFETY: `event` is a valid structure for the call.
@@ -174,7 +174,7 @@ impl Timer {
     /// One that is not set.
     ///
     /// # Errors
-    /// What timerfd_create(2) answers.
+    /// Errors of timerfd_create(2).
     pub fn new() -> Result<Self> {
         // SAFETY: takes no pointers.
         let fd =

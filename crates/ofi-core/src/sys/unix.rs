@@ -90,7 +90,7 @@ pub fn connect(socket: &OwnedFd, name: &[u8]) -> Result<bool> {
 /// Lets others connect.
 ///
 /// # Errors
-/// What listen(2) answers.
+/// Errors of listen(2).
 pub fn listen(socket: &OwnedFd) -> Result<()> {
     net::listen(socket, libc::SOMAXCONN).map_err(failed("listen"))
 }
@@ -103,7 +103,7 @@ pub fn accept(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
 /// Makes the kernel report the sender of each datagram.
 ///
 /// # Errors
-/// What setsockopt(2) answers.
+/// Errors of setsockopt(2).
 pub fn pass_credentials(socket: &OwnedFd) -> Result<()> {
     net::sockopt::set_socket_passcred(socket, true).map_err(failed("setsockopt(SO_PASSCRED)"))
 }

@@ -16,9 +16,9 @@ pub struct Ticket {
     pub signal: bool,
     /// Its length in bytes, for counters.
     pub len: usize,
-    /// Who counts its end.
+    /// The counter of its end.
     pub route: Route,
-    /// Which of its endpoint's transmit contexts reports it; 0 for an endpoint that is none.
+    /// The transmit context that reports it; 0 for the endpoint itself.
     pub at: u16,
 }
 
@@ -105,13 +105,13 @@ pub struct Receiving<'a> {
 /// The reason of a failure, and the provider's number for it: `err` and `prov_errno` of its error entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What the application acts on.
+    /// The error for the application.
     pub errno: Errno,
-    /// What explains it to people ([`Transport::error_text`]).
+    /// The number that explains it to people ([`Transport::error_text`]).
     pub number: i32,
 }
 
-/// What a transport calls in the core.
+/// The calls of a transport into the core.
 pub trait Host<T: Transport> {
     /// A poll has disarmed the lanes ([`Lanes::arm`](super::Lanes::arm)). Threads that sleep without having polled
     /// would no longer be woken: the core wakes them, and they rearm.

@@ -216,7 +216,7 @@ pub unsafe trait Lanes<T: Transport>: Send {
     /// the handshake.
     ///
     /// # Errors
-    /// What that answers.
+    /// Its errors.
     fn join<H: Host<T>>(&mut self, _host: &mut H, _address: &Address, _first: bool) -> Result<()> {
         Err(Error::new(Errno::ENOSYS))
     }

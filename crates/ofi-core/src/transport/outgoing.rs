@@ -24,7 +24,7 @@ pub struct OutMessage<'a> {
     pub data: u64,
     /// Completion level, inject, fence, more.
     pub flags: OpFlags,
-    /// What [`Host::open`](super::Host::open) needs.
+    /// The argument of [`Host::open`](super::Host::open).
     pub ticket: Ticket,
 }
 
@@ -39,15 +39,15 @@ pub struct OutRma<'a> {
     pub remote: &'a [RemotePiece],
     /// Bytes in all.
     pub len: usize,
-    /// Whose.
+    /// The peer that has it.
     pub peer: Peer,
     /// Carried by a write if `flags` has `FI_REMOTE_CQ_DATA`.
     pub data: u64,
-    /// Which of the peer's receive contexts reports `data`.
+    /// The receive context of the peer that reports `data`.
     pub rx: RxName,
     /// Completion level, inject, fence, more.
     pub flags: OpFlags,
-    /// What [`Host::open`](super::Host::open) needs.
+    /// The argument of [`Host::open`](super::Host::open).
     pub ticket: Ticket,
 }
 
@@ -69,7 +69,7 @@ pub struct OutPlain {
     pub peer: Peer,
     /// The tag, of one that has it.
     pub tag: Option<u64>,
-    /// What [`Host::open`](super::Host::open) needs.
+    /// The argument of [`Host::open`](super::Host::open).
     pub ticket: Ticket,
 }
 
@@ -83,16 +83,16 @@ pub struct OutAccess {
     pub piece: Piece,
     /// The peer's memory, as long as the piece.
     pub remote: RemotePiece,
-    /// Whose.
+    /// The peer that has it.
     pub peer: Peer,
-    /// What [`Host::open`](super::Host::open) needs.
+    /// The argument of [`Host::open`](super::Host::open).
     pub ticket: Ticket,
 }
 
 /// An outgoing atomic operation. All lengths are those of the target.
 #[derive(Clone, Copy)]
 pub struct OutAtomic<'a> {
-    /// What is done to each element.
+    /// The operation on each element.
     pub executor: Executor,
     /// The operands: none for `FI_ATOMIC_READ`.
     pub operands: &'a [Piece],
@@ -104,11 +104,11 @@ pub struct OutAtomic<'a> {
     pub remote: &'a [RemotePiece],
     /// Bytes in all; at most [`Transport::atomic_size`](super::Transport::atomic_size), and not 0.
     pub len: usize,
-    /// Whose.
+    /// The peer that has it.
     pub peer: Peer,
     /// Completion level, inject, fence, more.
     pub flags: OpFlags,
-    /// What [`Host::open`](super::Host::open) needs.
+    /// The argument of [`Host::open`](super::Host::open).
     pub ticket: Ticket,
 }
 
@@ -118,12 +118,12 @@ pub struct OutAtomic<'a> {
 pub struct OutNote<'a> {
     /// The destination.
     pub peer: Peer,
-    /// What it says.
+    /// Its content.
     pub words: [u64; 4],
     /// Memory with its payload.
     pub pieces: &'a [Piece],
     /// From which of their bytes on.
     pub skip: usize,
-    /// How much: at most [`Transport::note_size`](super::Transport::note_size).
+    /// Its length: at most [`Transport::note_size`](super::Transport::note_size).
     pub len: usize,
 }

@@ -40,7 +40,7 @@ impl<R: Send + Sync + 'static> Registered<R> {
 
 /// A domain, as one of its transports sees it.
 pub struct DomainPart<T: Transport> {
-    /// What is registered.
+    /// The registrations.
     pub regions: Arc<Regions>,
     /// The transport's own.
     pub transport: T::Domain,

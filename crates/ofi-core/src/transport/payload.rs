@@ -51,7 +51,7 @@ impl Payload {
         }
     }
 
-    /// How many bytes.
+    /// Their length in bytes.
     pub fn len(&self) -> usize {
         match &self.0 {
             Bytes::Lent(pieces) => pieces.iter().map(|piece| piece.len).sum(),

@@ -37,13 +37,13 @@ pub trait Port: Send + Sync {
     fn wait_fd(&self) -> Option<RawFd>;
 }
 
-/// What a transport keeps with a connection request.
+/// A transport's data of a connection request.
 pub type Held = Arc<dyn std::any::Any + Send + Sync>;
 
 /// The longest connection packet, in bytes.
 pub const MAX_PACKET: usize = 512;
 
-/// What a connection packet asks of the endpoint's lanes.
+/// The reaction of the endpoint's lanes to a connection packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reaction {
     /// Nothing.

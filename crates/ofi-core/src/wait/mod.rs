@@ -1,5 +1,5 @@
-//! What queues and counters sleep on: a bell, a set of descriptors over it, and the ways in which applications see
-//! them.
+//! The wait objects of queues and counters: a bell, a set of descriptors over it, and the ways in which applications
+//! see them.
 
 mod mutex_cond;
 mod wait_set;
@@ -61,7 +61,7 @@ impl WaitObject {
     /// Joins the wait set, where there is one, until it is dropped.
     ///
     /// # Errors
-    /// What adding a descriptor to the set answers.
+    /// Errors of adding a descriptor to the set.
     pub fn join(&self, member: Weak<dyn Waitable>) -> Result<()> {
         match &self.group {
             Some(group) => group.add(self.set.fd(), member),

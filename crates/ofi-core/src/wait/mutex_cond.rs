@@ -53,7 +53,7 @@ impl Waker {
     /// Watches `fd`, which must stay open until the waker is dropped.
     ///
     /// # Errors
-    /// What starting a thread, or eventfd(2), answers.
+    /// Errors of starting a thread, or of eventfd(2).
     pub fn start(fd: RawFd) -> Result<Self> {
         let shared = Arc::new(Shared {
             mutex: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER),
@@ -68,7 +68,7 @@ impl Waker {
         Ok(Self { shared, thread: Some(thread), born: Born::here() })
     }
 
-    /// What the application waits on.
+    /// The objects on which the application waits.
     pub fn pair(&self) -> MutexCond {
         MutexCond { mutex: self.shared.mutex.get().cast(), cond: self.shared.cond.get().cast() }
     }

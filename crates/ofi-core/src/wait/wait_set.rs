@@ -70,7 +70,7 @@ impl Waits {
     /// Adds a member by its descriptor.
     ///
     /// # Errors
-    /// What adding the descriptor answers.
+    /// Errors of adding the descriptor.
     pub fn add(&self, fd: RawFd, member: Weak<dyn Waitable>) -> Result<()> {
         self.born.check()?;
         self.set.add(fd)?;

@@ -69,7 +69,7 @@ pub enum Streamed {
 /// A payload that is being streamed to the peer.
 pub struct Stream {
     pub source: Streamed,
-    /// What the peer knows it by.
+    /// The name by which the peer knows it.
     pub id: u64,
     pub sent: usize,
     pub len: usize,

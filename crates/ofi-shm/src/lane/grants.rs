@@ -15,7 +15,7 @@ use crate::sys::Mapping;
 pub const FEW: usize = 64;
 pub const MANY: usize = 4096;
 
-/// What this end knows of a peer's key.
+/// This end's state of a peer's key.
 pub enum KeyState {
     /// The peer has been asked.
     Asked,

@@ -58,7 +58,7 @@ impl Groups {
         self.0.retain(|(other, _)| *other != group);
     }
 
-    /// How many there are.
+    /// Their number.
     pub fn len(&self) -> usize {
         self.0.len()
     }

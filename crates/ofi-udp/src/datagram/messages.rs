@@ -38,7 +38,7 @@ pub trait Book {
     fn address(&self, peer: Peer) -> Option<SocketAddr>;
 }
 
-/// What people may read.
+/// Statistics.
 #[derive(Default)]
 struct Counts {
     sent: u64,

@@ -92,7 +92,7 @@ impl Lane {
         self.outstanding > 0 || self.long.as_ref().is_some_and(|long| !long.pulls.is_empty())
     }
 
-    /// What takes more than one command.
+    /// Operations of more than one command.
     pub fn long(&mut self) -> &mut Long {
         self.long.get_or_insert_default()
     }

@@ -59,7 +59,7 @@ impl Driver {
     /// payloads in place.
     ///
     /// # Errors
-    /// What the socket has to report, such as `ECONNREFUSED`; there may be datagrams nevertheless.
+    /// Errors that the socket reports, such as `ECONNREFUSED`; there may be datagrams nevertheless.
     #[inline]
     pub fn receive(
         &mut self,

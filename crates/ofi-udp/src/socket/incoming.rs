@@ -93,7 +93,7 @@ impl Incoming {
     /// payloads go to their places. If the kernel reports an error instead, its number is returned.
     ///
     /// # Errors
-    /// What the socket has to report, such as `ECONNREFUSED`; there may be datagrams nevertheless.
+    /// Errors that the socket reports, such as `ECONNREFUSED`; there may be datagrams nevertheless.
     pub fn receive(
         &mut self,
         socket: &UdpSocket,

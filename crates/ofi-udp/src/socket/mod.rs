@@ -202,7 +202,7 @@ impl Socket {
     /// Sends one datagram of `bytes`, an address and a length.
     ///
     /// # Errors
-    /// What sendmsg(2) answers.
+    /// Errors of sendmsg(2).
     ///
     /// # Safety
     /// The bytes may be read; others may change them meanwhile.
@@ -328,7 +328,7 @@ impl Socket {
     /// Makes the descriptor readable whenever `fd` is.
     ///
     /// # Errors
-    /// What epoll_ctl(2) answers.
+    /// Errors of epoll_ctl(2).
     pub fn watch(&self, fd: RawFd) -> Result<()> {
         self.set.add(fd)
     }

@@ -139,7 +139,7 @@ impl Ring {
     /// thread must check, or the ring has failed ([`Ring::has_failed`]).
     ///
     /// # Errors
-    /// What the socket has to report, such as `ECONNREFUSED`.
+    /// Errors that the socket reports, such as `ECONNREFUSED`.
     pub fn receive(&mut self, socket: &UdpSocket) -> Option<Result<(usize, bool), i32>> {
         if !self.holds() {
             if self.failed || !self.is_own() {

@@ -21,7 +21,7 @@ pub struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// How many there are.
+    /// Their number.
     pub fn count(&self) -> usize {
         self.bytes.len().div_ceil(self.len.max(1)).max(1)
     }

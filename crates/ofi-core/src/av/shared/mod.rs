@@ -125,7 +125,7 @@ impl SharedTable {
         live.map(|(at, _)| FiAddr(at as u64)).collect()
     }
 
-    /// How many addresses there are.
+    /// The number of addresses.
     pub fn len(&self) -> usize {
         self.index().live
     }

@@ -57,7 +57,7 @@ pub trait Target: Send + Sync {
     fn lost(&self, context: Context, flags: CompletionFlags, error: Errno);
 }
 
-/// What a request does.
+/// The action of a request.
 pub enum Deed {
     /// A common triggered remote access.
     Access(Arc<dyn Target>, Access),
@@ -91,7 +91,7 @@ pub struct Item {
     pub id: u64,
     /// When it is due.
     pub threshold: u64,
-    /// What it does.
+    /// Its action.
     pub deed: Deed,
 }
 

@@ -10,7 +10,7 @@ use crate::transport::Peer;
 
 /// A note that arrived before its operation.
 pub struct Early {
-    /// What it is.
+    /// Its kind.
     pub what: Content,
     /// [`Flow::epoch`](super::Flow::epoch) of its sender.
     pub epoch: u64,

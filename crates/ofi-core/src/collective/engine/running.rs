@@ -50,7 +50,7 @@ impl Memory {
 pub struct Sending {
     /// The destination rank's peer.
     pub peer: Peer,
-    /// Which of the round's pieces.
+    /// The index among the round's pieces.
     pub pieces: Range<usize>,
     /// Their bytes.
     pub len: usize,
@@ -77,7 +77,7 @@ pub enum State {
 pub struct Receiving {
     /// The source rank's peer.
     pub peer: Peer,
-    /// Which of the round's pieces.
+    /// The index among the round's pieces.
     pub pieces: Range<usize>,
     /// Their bytes.
     pub len: usize,
@@ -95,7 +95,7 @@ pub struct Receiving {
 pub struct Running {
     /// The engine's number of its group.
     pub group: u64,
-    /// Which of the group's operations.
+    /// The number of the operation in its group.
     pub operation: u64,
     /// Its schedule.
     pub schedule: Arc<Schedule>,

@@ -31,7 +31,7 @@ pub struct Part {
     pub place: Place,
     /// From where on.
     pub at: usize,
-    /// How much.
+    /// Its length.
     pub len: usize,
 }
 
@@ -54,7 +54,7 @@ pub struct Transfer {
 }
 
 impl Transfer {
-    /// How many there are.
+    /// Their number.
     pub fn bytes(&self) -> usize {
         self.parts.iter().map(|part| part.len).sum()
     }

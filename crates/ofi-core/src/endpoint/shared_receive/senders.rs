@@ -82,7 +82,7 @@ impl Senders {
         }
     }
 
-    /// How many are known.
+    /// The number of known ones.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.by_address.len()
