@@ -152,21 +152,21 @@ fn write(
     fs::create_dir_all(&plots).map_err(|error| format!("{}: {error}", plots.display()))?;
     for theme in plot::THEMES {
         for (name, svg) in [
-            ("ratios", plot::ratios(benches, theme)),
-            ("latency", plot::lines("One way, microseconds", &sizes.latency(), Over::Sizes, theme)),
-            ("bandwidth", plot::lines("Bandwidth, GB/s", &sizes.bandwidth(), Over::Sizes, theme)),
+            ("ratios", plot::ratios(benches, theme)?),
+            ("latency", plot::lines("One way, microseconds", &sizes.latency(), Over::Sizes, theme)?),
+            ("bandwidth", plot::lines("Bandwidth, GB/s", &sizes.bandwidth(), Over::Sizes, theme)?),
         ] {
             write_plot(&plots, name, &svg, theme)?;
         }
         let tails = benches.tails();
         if !tails.is_empty() {
             let title = "One way, microseconds: one of so many rounds takes longer";
-            write_plot(&plots, "tails", &plot::lines(title, &tails, Over::Numbers, theme), theme)?;
+            write_plot(&plots, "tails", &plot::lines(title, &tails, Over::Numbers, theme)?, theme)?;
         }
         for sweep in page::SWEEPS {
             let series = benches.sweep(sweep.plot);
             if !series.is_empty() {
-                let svg = plot::lines(sweep.axis, &series, sweep.over, theme);
+                let svg = plot::lines(sweep.axis, &series, sweep.over, theme)?;
                 write_plot(&plots, &format!("sweep-{}", sweep.plot), &svg, theme)?;
             }
         }
@@ -258,11 +258,14 @@ mod tests {
     fn plots_are_whole_in_light_and_dark_and_names_in_them_are_escaped() {
         let (benches, sizes) = canned();
         for theme in plot::THEMES {
-            let ratios = plot::ratios(&benches, theme);
+            let ratios = plot::ratios(&benches, theme).unwrap();
             assert!(ratios.starts_with("<svg ") && ratios.ends_with("</svg>\n"), "{ratios}");
-            assert!(ratios.contains(theme.losing) && ratios.contains("a &lt;b&gt; &amp; c"), "{ratios}");
-            let lines = plot::lines("x", &sizes.latency(), Over::Sizes, theme);
-            assert_eq!(lines.matches("<polyline").count(), 2, "{lines}");
+            let losing = format!("#{:02X}{:02X}{:02X}", theme.losing.0, theme.losing.1, theme.losing.2);
+            assert!(ratios.contains(&losing) && ratios.contains("a &lt;b&gt; &amp; c"), "{ratios}");
+            let lines = plot::lines("x", &sizes.latency(), Over::Sizes, theme).unwrap();
+            // A line, and its key, for each provider.
+            let drawn = lines.split("<polyline ").skip(1).filter(|line| line.contains("stroke-width=\"2\""));
+            assert_eq!(drawn.count(), 4, "{lines}");
             assert!(!lines.contains("NaN") && !lines.contains("inf"), "{lines}");
         }
         let folder = std::env::temp_dir().join(format!("ofi-report-{}", std::process::id()));

@@ -1,6 +1,10 @@
 //! Plots as SVG, for light and for dark pages.
 
-use std::fmt::Write;
+use std::ops::Range;
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::data::{Benches, Series};
 
@@ -9,102 +13,95 @@ use super::data::{Benches, Series};
 pub struct Theme {
     /// In file names.
     pub name: &'static str,
-    text: &'static str,
-    grid: &'static str,
-    winning: &'static str,
+    text: RGBColor,
+    grid: RGBColor,
+    winning: RGBColor,
     /// Of bars that are worse than the peer.
-    pub losing: &'static str,
-    series: [&'static str; 5],
+    pub losing: RGBColor,
+    series: [RGBColor; 5],
 }
 
 /// Both of them. The background is the page's.
 pub const THEMES: [Theme; 2] = [
     Theme {
         name: "light",
-        text: "#1f2328",
-        grid: "#d1d9e0",
-        winning: "#1a7f37",
-        losing: "#cf222e",
-        series: ["#0969da", "#bc4c00", "#8250df", "#1a7f37", "#cf222e"],
+        text: RGBColor(0x1f, 0x23, 0x28),
+        grid: RGBColor(0xd1, 0xd9, 0xe0),
+        winning: RGBColor(0x1a, 0x7f, 0x37),
+        losing: RGBColor(0xcf, 0x22, 0x2e),
+        series: [
+            RGBColor(0x09, 0x69, 0xda),
+            RGBColor(0xbc, 0x4c, 0x00),
+            RGBColor(0x82, 0x50, 0xdf),
+            RGBColor(0x1a, 0x7f, 0x37),
+            RGBColor(0xcf, 0x22, 0x2e),
+        ],
     },
     Theme {
         name: "dark",
-        text: "#e6edf3",
-        grid: "#3d444d",
-        winning: "#3fb950",
-        losing: "#f85149",
-        series: ["#4493f8", "#f0883e", "#ab7df8", "#3fb950", "#f85149"],
+        text: RGBColor(0xe6, 0xed, 0xf3),
+        grid: RGBColor(0x3d, 0x44, 0x4d),
+        winning: RGBColor(0x3f, 0xb9, 0x50),
+        losing: RGBColor(0xf8, 0x51, 0x49),
+        series: [
+            RGBColor(0x44, 0x93, 0xf8),
+            RGBColor(0xf0, 0x88, 0x3e),
+            RGBColor(0xab, 0x7d, 0xf8),
+            RGBColor(0x3f, 0xb9, 0x50),
+            RGBColor(0xf8, 0x51, 0x49),
+        ],
     },
 ];
 
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+fn told(error: impl std::fmt::Display) -> String {
+    format!("a plot: {error}")
 }
 
-fn begin(width: f64, height: f64, theme: Theme) -> String {
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"12\" fill=\"{}\">\n",
-        theme.text
-    )
+fn svg(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Result<(), String>) -> Result<String, String> {
+    let mut text = String::new();
+    let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
+    draw(&area)?;
+    area.present().map_err(told)?;
+    drop(area);
+    Ok(text)
 }
 
 /// A bar for each line with a peer, to the right of 1 where ours is better. The scale is logarithmic, from 1/16 to 16.
-pub fn ratios(benches: &Benches, theme: Theme) -> String {
-    const LABEL: f64 = 430.0;
-    const WIDTH: f64 = 900.0;
-    const ROW: f64 = 18.0;
-    const TOP: f64 = 30.0;
-    let rows: Vec<_> = benches
-        .rows
-        .iter()
-        .filter(|row| row.sweep().is_none())
-        .filter_map(|row| Some((row, row.advantage()?)))
-        .collect();
-    let height = TOP + ROW * rows.len() as f64 + 10.0;
-    let x = |times: f64| LABEL + (WIDTH - LABEL - 60.0) * (times.log2().clamp(-4.0, 4.0) + 4.0) / 8.0;
-    let mut svg = begin(WIDTH, height, theme);
-    for times in [0.0625, 0.25, 1.0, 4.0, 16.0] {
-        let (at, end) = (x(times), height - 5.0);
-        let _ = writeln!(
-            svg,
-            "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{end:.1}\" stroke=\"{}\"/>",
-            theme.grid
-        );
-        let _ =
-            writeln!(svg, "<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{times}</text>", TOP - 8.0);
-    }
-    for (place, (row, times)) in rows.iter().enumerate() {
-        let y = TOP + ROW * place as f64;
-        let (from, to) = (x(1.0).min(x(*times)), x(1.0).max(x(*times)));
-        let colour = if *times < 1.0 { theme.losing } else { theme.winning };
-        let name = escaped(&format!("{}, {}", row.title, row.against));
-        let _ = writeln!(
-            svg,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{name}</text>",
-            LABEL - 8.0,
-            y + 13.0
-        );
-        let _ = writeln!(
-            svg,
-            "<rect x=\"{from:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{colour}\"/>",
-            y + 3.0,
-            (to - from).max(1.0),
-            ROW - 5.0
-        );
-        let _ = writeln!(svg, "<text x=\"{:.1}\" y=\"{:.1}\">{times:.2}</text>", to + 5.0, y + 13.0);
-    }
-    svg + "</svg>\n"
-}
-
-/// The powers of `base` around the values, one below and one above.
-fn scale(values: impl Iterator<Item = f64>, base: f64) -> (f64, f64) {
-    let (low, high) =
-        values.fold((f64::MAX, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
-    if high == 0.0 {
-        return (1.0, base);
-    }
-    let low = base.powf(low.log(base).floor());
-    (low, base.powf(high.log(base).ceil()).max(low * base))
+///
+/// # Errors
+/// What `plotters` answers.
+pub fn ratios(benches: &Benches, theme: Theme) -> Result<String, String> {
+    const LABEL: i32 = 430;
+    const WIDTH: i32 = 900;
+    const ROW: i32 = 18;
+    const TOP: i32 = 30;
+    let rows = benches.rows.iter().filter(|row| row.sweep().is_none());
+    let rows: Vec<_> = rows.filter_map(|row| Some((row, row.advantage()?))).collect();
+    let height = TOP + ROW * rows.len() as i32 + 10;
+    let x = |times: f64| {
+        LABEL + (f64::from(WIDTH - LABEL - 60) * (times.log2().clamp(-4.0, 4.0) + 4.0) / 8.0).round() as i32
+    };
+    let font = |across| ("sans-serif", 12).into_font().color(&theme.text).pos(Pos::new(across, VPos::Center));
+    svg((WIDTH as u32, height as u32), |area| {
+        for times in [0.0625, 0.25, 1.0, 4.0, 16.0] {
+            let at = x(times);
+            area.draw(&PathElement::new(vec![(at, TOP), (at, height - 5)], theme.grid)).map_err(told)?;
+            area.draw(&Text::new(times.to_string(), (at, TOP - 12), font(HPos::Center))).map_err(told)?;
+        }
+        for (place, (row, times)) in rows.iter().enumerate() {
+            let (top, middle) = (TOP + ROW * place as i32, TOP + ROW * place as i32 + ROW / 2);
+            let (from, to) = (x(1.0).min(x(*times)), x(1.0).max(x(*times)));
+            let colour = if *times < 1.0 { theme.losing } else { theme.winning };
+            let name = format!("{}, {}", row.title, row.against);
+            area.draw(&Text::new(name, (LABEL - 8, middle), font(HPos::Right))).map_err(told)?;
+            let bar = [(from, top + 3), (to.max(from + 1), top + ROW - 2)];
+            area.draw(&Rectangle::new(bar, colour.filled())).map_err(told)?;
+            area.draw(&Text::new(format!("{times:.2}"), (to + 5, middle), font(HPos::Left))).map_err(told)?;
+        }
+        Ok(())
+    })
 }
 
 /// What a plot goes over.
@@ -118,70 +115,53 @@ pub enum Over {
     Few,
 }
 
+/// The range of an axis, with room at both ends.
+fn range(values: impl Iterator<Item = f64>) -> Range<f64> {
+    let (low, high) =
+        values.fold((f64::MAX, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
+    if high == 0.0 { 0.5..2.0 } else { low / 1.3..high * 1.3 }
+}
+
 /// A line for each series, both scales logarithmic.
-pub fn lines(title: &str, series: &[Series], over: Over, theme: Theme) -> String {
-    const WIDTH: f64 = 720.0;
-    const HEIGHT: f64 = 360.0;
-    const LEFT: f64 = 60.0;
-    const RIGHT: f64 = 100.0;
-    const TOP: f64 = 40.0;
-    const BOTTOM: f64 = 40.0;
+///
+/// # Errors
+/// What `plotters` answers.
+pub fn lines(title: &str, series: &[Series], over: Over, theme: Theme) -> Result<String, String> {
     let points = || series.iter().flat_map(|(_, points)| points);
-    let (base, step, label): (f64, f64, fn(f64) -> String) = match over {
-        Over::Sizes => (2.0, 16.0, bytes),
-        Over::Numbers => (10.0, 10.0, |value| format!("{value:.0}")),
-        Over::Few => (2.0, 2.0, |value| format!("{value:.0}")),
+    let (across, up) = (range(points().map(|point| point.0)), range(points().map(|point| point.1)));
+    let (base, label): (f64, fn(f64) -> String) = match over {
+        Over::Sizes => (2.0, bytes),
+        Over::Numbers => (10.0, |value| format!("{value:.0}")),
+        Over::Few => (2.0, |value| format!("{value:.0}")),
     };
-    let (x_low, x_high) = scale(points().map(|point| point.0), base);
-    let (y_low, y_high) = scale(points().map(|point| point.1), 10.0);
-    let share = |value: f64, low: f64, high: f64| (value / low).ln() / (high / low).ln();
-    let x = |value: f64| LEFT + (WIDTH - LEFT - RIGHT) * share(value, x_low, x_high);
-    let y = |value: f64| HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share(value, y_low, y_high);
-    let mut svg = begin(WIDTH, HEIGHT, theme);
-    let _ = writeln!(svg, "<text x=\"{LEFT}\" y=\"20\" font-size=\"14\">{}</text>", escaped(title));
-    let mut tick = y_low;
-    while tick <= y_high * 1.01 {
-        let (at, end) = (y(tick), WIDTH - RIGHT);
-        let _ = writeln!(
-            svg,
-            "<line x1=\"{LEFT}\" x2=\"{end}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"{}\"/>",
-            theme.grid
-        );
-        let _ = writeln!(
-            svg,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            LEFT - 6.0,
-            at + 4.0,
-            short(tick)
-        );
-        tick *= 10.0;
-    }
-    let mut tick = x_low;
-    while tick <= x_high * 1.01 {
-        let at = HEIGHT - BOTTOM + 18.0;
-        let _ = writeln!(
-            svg,
-            "<text x=\"{:.1}\" y=\"{at}\" text-anchor=\"middle\">{}</text>",
-            x(tick),
-            label(tick)
-        );
-        tick *= step;
-    }
-    for (place, (name, points)) in series.iter().enumerate() {
-        let Some(last) = points.last() else { continue };
-        let colour = theme.series[place % theme.series.len()];
-        let line: Vec<String> =
-            points.iter().map(|point| format!("{:.1},{:.1}", x(point.0), y(point.1))).collect();
-        let _ = writeln!(
-            svg,
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
-            line.join(" ")
-        );
-        let (at_x, at_y) = (x(last.0) + 8.0, y(last.1) + 4.0);
-        let _ =
-            writeln!(svg, "<text x=\"{at_x:.1}\" y=\"{at_y:.1}\" fill=\"{colour}\">{}</text>", escaped(name));
-    }
-    svg + "</svg>\n"
+    let font = |size: i32| ("sans-serif", size).into_font().color(&theme.text);
+    svg((720, 360), |area| {
+        let mut chart = ChartBuilder::on(area)
+            .caption(title, font(14))
+            .margin(12)
+            .x_label_area_size(28)
+            .y_label_area_size(60)
+            .build_cartesian_2d(across.log_scale().base(base), up.log_scale())
+            .map_err(told)?;
+        chart
+            .configure_mesh()
+            .axis_style(theme.grid)
+            .bold_line_style(theme.grid)
+            .light_line_style(TRANSPARENT)
+            .label_style(font(12))
+            .x_label_formatter(&|value| label(*value))
+            .y_label_formatter(&|value| short(*value))
+            .draw()
+            .map_err(told)?;
+        for (nth, (name, points)) in series.iter().enumerate() {
+            let style = theme.series[nth % theme.series.len()].stroke_width(2);
+            let line = chart.draw_series(LineSeries::new(points.iter().copied(), style)).map_err(told)?;
+            line.label(name).legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 16, y)], style));
+        }
+        let labels =
+            chart.configure_series_labels().position(SeriesLabelPosition::UpperLeft).label_font(font(12));
+        labels.draw().map_err(told)
+    })
 }
 
 fn short(value: f64) -> String {
