@@ -72,7 +72,7 @@ fn next(eq: &Arc<dyn EventQueue>, limit: Option<Duration>) -> Result<Option<Even
     outcome(eq, eq.read_wait(limit)).transpose()
 }
 
-/// What the error of a connection attempt means to its requester.
+/// The reason of a failed connection attempt, for its requester.
 fn failure(errno: Errno) -> &'static str {
     match errno {
         Errno::ECONNREFUSED => "nobody listens at the peer's address, or the listener rejected the request",
@@ -231,7 +231,7 @@ impl Incoming {
         Connection::establish(domain, Some(&self.info), limit, |node| node.raw_endpoint().accept(data))
     }
 
-    /// Refuses, and gives `data` along.
+    /// Refuses, and attaches `data`.
     ///
     /// # Errors
     /// An error of the transport.

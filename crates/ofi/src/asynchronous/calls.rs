@@ -16,7 +16,7 @@ use crate::remote::RemoteWindow;
 use crate::request::{PostError, RecvMsg, RmaMsg, SendMsg};
 use crate::threading::Level;
 
-/// What an operation is given, and gives back if it is not posted.
+/// The buffer of an operation, which is returned if it is not posted.
 pub(super) trait Load: Send + 'static {
     fn into_given(self) -> Given;
 }
@@ -63,7 +63,7 @@ impl<L: Level> AsyncNode<L> {
         Operation::new(self, self.begin(line, buffer, post), finish)
     }
 
-    /// As [`AsyncNode::start`]: answers its place in the table.
+    /// As [`AsyncNode::start`]. Returns its place in the table.
     pub(super) fn begin<B: Load>(
         &self,
         line: Line,

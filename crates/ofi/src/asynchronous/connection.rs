@@ -117,9 +117,9 @@ fn begin(
     Ok((node, eq))
 }
 
-/// A connection that is coming about: a future of it. It began with the call that made this, and goes on while this is
-/// awaited; the other end waits for that. It gives up with `FI_ETIMEDOUT` in the end (`FI_CONNECT_TIMEOUT`); dropping
-/// this gives up at once, and the other end learns of it.
+/// A future of a connection in progress. The attempt starts with the call that creates this future and advances while
+/// the future is awaited; meanwhile the other end waits. It fails with `FI_ETIMEDOUT` after `FI_CONNECT_TIMEOUT`.
+/// Dropping the future ends the attempt at once, and the other end is told.
 ///
 /// # Panics
 /// When it is polled after it was ready, as futures may.

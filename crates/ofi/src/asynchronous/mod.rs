@@ -59,7 +59,7 @@ use crate::threading::{Exclusive, Level, Safe};
 /// # Ok::<(), ofi::Error>(())
 /// ```
 ///
-/// Somebody has to drive progress:
+/// Something has to drive progress:
 ///
 /// - By default futures drive progress when they are polled, and wake themselves until ready (they busy-poll).
 ///   That works everywhere and has the lowest latency, but the executor's thread never sleeps. A node without a polled

@@ -95,7 +95,7 @@ pub(super) fn forget<L: Level>(node: &AsyncNode<L>, id: SlotId) {
     chores.run();
 }
 
-/// Takes what an operation gives next, or has the task woken when there is something: drives the node meanwhile.
+/// Takes an operation's next result, or wakes the task when there is one, and drives the node meanwhile.
 pub(super) fn poll_table<L: Level>(
     node: &AsyncNode<L>,
     id: SlotId,
@@ -168,7 +168,7 @@ impl<T, L: Level> fmt::Debug for Operation<'_, T, L> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Done<B> {
-    /// The buffer that was given, whole.
+    /// The whole buffer that was passed in.
     pub buffer: B,
     /// Bytes received, sent, read or written.
     pub len: usize,

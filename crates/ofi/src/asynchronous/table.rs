@@ -58,7 +58,7 @@ pub enum Attempt {
     Refused(Error, Given),
 }
 
-/// An operation that waits for room: posts itself, or, without a node, gives its buffer up.
+/// An operation that waits for room: posts itself, or, without a node, returns its buffer.
 pub type Retry<L> = Box<dyn FnMut(Option<&Node<L>>) -> Attempt + Send>;
 
 /// Where an operation is.
@@ -76,7 +76,7 @@ struct Cell {
     waker: Option<Waker>,
 }
 
-/// Whose an operation in flight is.
+/// The owner of an operation in flight.
 #[derive(Clone, Copy)]
 enum Owner {
     /// Of no future.
@@ -84,7 +84,7 @@ enum Owner {
     Cell(SlotId),
     /// Of a future that was dropped.
     Dropped,
-    /// Of the table: drops a message that was claimed for nobody, and was counted.
+    /// The table: drops a message that was claimed without a receiver and was counted.
     Discard,
 }
 
@@ -272,7 +272,7 @@ impl<L: Level> Table<L> {
         self.end(id, Ended::Refused(Error::new(Errno::ECANCELED), given), chores);
     }
 
-    /// The future of an operation is gone. Answers the operation if it is in flight still.
+    /// The future of an operation is gone. Returns the operation if it is still in flight.
     pub fn forget(&mut self, id: SlotId, chores: &mut Chores) -> Option<Op> {
         self.withdraw(id, chores);
         let Cell { place, waker } = self.cells.remove(id)?;
@@ -307,7 +307,7 @@ impl<L: Level> Table<L> {
         }
     }
 
-    /// Counts a completion that nobody will get, if it was a message.
+    /// Counts a completion that has no receiver, if it was a message.
     fn lose(&mut self, done: &Completion) {
         self.lost += u64::from(done.result.is_ok() && done.flags.contains(CompletionFlags::RECV));
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ofi_api::{CompletionQueue, Errno, Error, EventQueue, Result};
 use ofi_core::sys::{self, WaitSet};
 
-/// How often a queue is read whose endpoints have something under way that ends with time.
+/// How often a queue is read whose endpoints have work in progress that ends by a timer.
 const SOON: Duration = Duration::from_millis(50);
 /// How often any other is: a bound in case a wake-up is lost.
 const SELDOM: Duration = Duration::from_secs(1);
@@ -49,7 +49,7 @@ struct Watched {
 #[derive(Default)]
 struct State {
     new: Vec<Watched>,
-    /// What wakes the thread, while there is one.
+    /// The waker of the thread, while there is one.
     running: Option<Arc<OwnedFd>>,
     /// The process that it is a thread of: a forked child has none.
     process: u32,

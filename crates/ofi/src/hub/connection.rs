@@ -1,4 +1,4 @@
-//! One connection of a hub: posts operations, whose completions the hub gives.
+//! One connection of a hub: posts operations, whose completions the hub returns.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -49,8 +49,8 @@ pub enum HubEvent {
     Connected(HubConnection),
     /// An operation of a connection has ended, well or not.
     Completed {
-        /// Whose operation. `None` for a peer's write with remote CQ data and for an inject that failed: the queue does
-        /// not say which connection they came through.
+        /// The connection of the operation. `None` for a peer's write with remote CQ data and for an inject that
+        /// failed: the queue does not say which connection they came through.
         connection: Option<HubConnection>,
         /// The operation.
         completion: Completion,
@@ -121,7 +121,7 @@ struct Ready {
     batches: u32,
 }
 
-/// What the connections have in common. They keep it.
+/// Shared state of the connections, which they keep alive.
 struct Center {
     domain: Domain<Safe>,
     cq: Arc<dyn CompletionQueue>,
@@ -227,7 +227,7 @@ impl Hub {
         Ok(connection)
     }
 
-    /// Drives progress of all connections, and gives the next event if there is one. Completions of a connection come
+    /// Drives progress of all connections, and returns the next event if there is one. Completions of a connection come
     /// before its [`HubEvent::Closed`], unless they are of operations that the end itself cancelled.
     ///
     /// # Errors
