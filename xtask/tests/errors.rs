@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use ofi::Errno;
+
 /// Crates whose errors no user meets.
 const NOT_FOR_USERS: [&str; 3] = ["ofi-testkit", "efa-emulator", "cuda-emulator"];
 
@@ -20,8 +22,9 @@ fn numbers(source: &str) -> BTreeSet<String> {
             names.filter(|name| name.len() > 2 && !name.contains(|letter: char| letter.is_ascii_lowercase()));
         numbers.map(|name| format!("{prefix}{name}")).collect()
     };
-    let (errnos, errors) = (named("Errno::E", "FI_E"), named("Error::", "FI_E"));
-    errnos.into_iter().chain(errors).collect()
+    let named = [named("Errno::E", "FI_E"), named("Error::", "FI_E")].into_iter().flatten();
+    // Other libraries have an `Errno::EXIST`.
+    named.filter(|name| Errno::ALL.iter().any(|errno| errno.name() == name)).collect()
 }
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {

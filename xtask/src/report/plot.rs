@@ -158,9 +158,12 @@ pub fn lines(title: &str, series: &[Series], over: Over, theme: Theme) -> Result
             let line = chart.draw_series(LineSeries::new(points.iter().copied(), style)).map_err(told)?;
             line.label(name).legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 16, y)], style));
         }
-        let labels =
-            chart.configure_series_labels().position(SeriesLabelPosition::UpperLeft).label_font(font(12));
-        labels.draw().map_err(told)
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperLeft)
+            .label_font(font(12))
+            .draw()
+            .map_err(told)
     })
 }
 
