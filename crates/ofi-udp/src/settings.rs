@@ -21,6 +21,15 @@ pub static SOCKET_BUFFER: Setting<usize> = Setting::new(
 )
 .range(1 << 16, 1 << 30);
 
+/// How long a receive polls the network card's queue.
+pub static BUSY_POLL_US: Setting<usize> = Setting::new(
+    "udp",
+    "busy_poll_us",
+    0,
+    "Microseconds for which a receive polls the network card's queue (SO_BUSY_POLL); 0: what net.core.busy_read says",
+)
+.range(0, 10_000);
+
 /// Whether packets carry a checksum in addition to UDP's.
 pub static CHECKSUM: Setting<bool> = Setting::new(
     "udp",

@@ -6,8 +6,8 @@ use ofi_api::{Errno, Error, Result};
 use ofi_core::sys::os_error;
 
 use super::local;
-use crate::{ports, settings};
 use crate::sys::{option, set_option};
+use crate::{ports, settings};
 
 /// A socket, and what the kernel granted it.
 pub struct Bound {
@@ -41,6 +41,7 @@ pub fn bind(address: SocketAddr, buffer: usize, segments: bool) -> Result<Bound>
             set_option(&socket, libc::SOL_SOCKET, plain, asked);
         }
     }
+    busy_poll(&socket, settings::BUSY_POLL_US.get());
     // Packets that are too long for the path must be dropped, so that the longest size that passes can be found.
     if address.is_ipv4() {
         set_option(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE);
