@@ -84,6 +84,10 @@ pub const PATHS: &[Path] = &[
         function: "*of_rails::*transfer_and_wait*",
     },
     Path {
+        name: "rails: transfer of 64 writes of 32 and 96 B by turns, waited for",
+        function: "*of_rails::*transfer_and_wait*",
+    },
+    Path {
         name: "rails: transfer of one write of 64 B, waited for",
         function: "*of_rails::*transfer_and_wait*",
     },

@@ -14,6 +14,7 @@ use crate::{Error, Result};
 /// The paths that [`run`] knows.
 pub const NAMES: &[&str] = &[
     "rails: transfer of 64 writes of 64 B, waited for",
+    "rails: transfer of 64 writes of 32 and 96 B by turns, waited for",
     "rails: transfer of one write of 64 B, waited for",
     "rails: progress that finds nothing",
 ];
@@ -50,6 +51,22 @@ pub fn run(name: &str, count: u64) -> Result<()> {
         here.prepare("target", Way::Write, &local, &remote).map_err(stack)
     };
     let (one, many) = (ranges(1)?, ranges(DESCRIPTORS)?);
+    let mixed = {
+        // Pairs that are as long together as two of the others.
+        let bounds = (0..DESCRIPTORS).map(|nth| match nth % 2 {
+            0 => nth * LEN..nth * LEN + LEN / 2,
+            _ => nth * LEN - LEN / 2..(nth + 1) * LEN,
+        });
+        let bounds: Vec<_> = bounds.collect();
+        let local = bounds.iter().map(|range| source.slice(range.clone()));
+        let local = local.collect::<ofi::raw::Result<Vec<Local>>>().map_err(stack)?;
+        let remote = bounds.iter().map(|range| Remote {
+            region: target.id(),
+            offset: range.start,
+            len: range.end - range.start,
+        });
+        here.prepare("target", Way::Write, &local, &remote.collect::<Vec<_>>()).map_err(stack)?
+    };
     // Outside the counted functions: the two meet.
     let first = one.post(LIMIT).map_err(stack)?;
     while first.poll().map_err(stack)?.outcome.is_none() {
@@ -58,6 +75,9 @@ pub fn run(name: &str, count: u64) -> Result<()> {
     match name {
         "rails: transfer of 64 writes of 64 B, waited for" => {
             (0..count).try_for_each(|_| transfer_and_wait(&many))
+        }
+        "rails: transfer of 64 writes of 32 and 96 B by turns, waited for" => {
+            (0..count).try_for_each(|_| transfer_and_wait(&mixed))
         }
         "rails: transfer of one write of 64 B, waited for" => {
             (0..count).try_for_each(|_| transfer_and_wait(&one))
