@@ -125,7 +125,7 @@ pub unsafe extern "C" fn ofi_nixl_load_own(
     })
 }
 
-/// A region of a peer, by what `ofi_nixl_region_info` gave there.
+/// A region of a peer that is known, by what `ofi_nixl_region_info` gave there.
 ///
 /// # Safety
 /// `engine` is open, `peer` and `info` are lent, `out` is valid for a write.
@@ -141,6 +141,8 @@ pub unsafe extern "C" fn ofi_nixl_load_region(
     call("loading a peer's memory", || {
         // SAFETY: the caller's promise.
         let (engine, peer, info) = unsafe { (&*engine, peer.text("a peer's name")?, info.get()) };
+        // A region's metadata names its agent's rails too; NIXL loads those by themselves, and first.
+        engine.agent.regions(peer)?;
         let metadata = engine.load(peer, info)?;
         let [region] = &metadata.regions[..] else {
             return Err(Error::with(

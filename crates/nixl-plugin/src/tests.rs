@@ -188,6 +188,42 @@ fn two_engines_exchange_over_two_rails() {
     exchange("udp,udp");
 }
 
+/// Nobody drives the sender between its notifications, or after them, as in NIXL's `EmptyNotificationPayload`.
+#[test]
+fn notifications_leave_although_their_sender_is_not_polled() {
+    const MANY: usize = 50;
+    let (here, there) = (Side::open("here", "udp"), Side::open("there", "udp"));
+    let target = here.load(&there);
+    there.load(&here);
+    let to = there.engine.expose_provenance();
+    let mut heard = std::thread::scope(|scope| {
+        let receiver = scope.spawn(|| {
+            let mut heard = Pairs::new();
+            let began = Instant::now();
+            while heard.len() < MANY && began.elapsed() < LONG {
+                let engine = std::ptr::with_exposed_provenance(to);
+                // SAFETY: the engine is open until the thread has ended.
+                heard.extend(gathered(|sink, to| unsafe { ofi_nixl_notifications(engine, sink, to) }));
+                std::thread::yield_now();
+            }
+            heard
+        });
+        for nth in 0..MANY {
+            // SAFETY: the engine is open.
+            let sent = unsafe { ofi_nixl_notify(here.engine, Bytes::of(b"there"), Bytes::of(&[nth as u8])) };
+            assert_eq!(sent, status::SUCCESS);
+        }
+        receiver.join().unwrap()
+    });
+    let wanted: Pairs = (0..MANY).map(|nth| (b"here".to_vec(), vec![nth as u8])).collect();
+    heard.sort();
+    assert_eq!(heard, wanted);
+    // SAFETY: given back once.
+    assert_eq!(unsafe { ofi_nixl_unload(target) }, status::SUCCESS);
+    here.close();
+    there.close();
+}
+
 #[test]
 fn an_agent_is_its_own_target() {
     let side = Side::open("alone", "shm");
@@ -237,6 +273,12 @@ fn misuse_is_answered_by_a_status_and_changes_nothing() {
         assert_eq!(ofi_nixl_disconnect(here.engine, other), status::NOT_FOUND);
         assert_eq!(ofi_nixl_notify(here.engine, other, Bytes::of(b"?")), status::NOT_FOUND);
         assert_eq!(ofi_nixl_load_peer(here.engine, name, Bytes::of(b"rubbish")), status::INVALID_PARAM);
+        // Memory of a peer whose connection info was not loaded, as in NIXL's `GetLocalPartialWithErrors`.
+        let info = gathered(|sink, to| ofi_nixl_region_info(here.engine, here.region, sink, to));
+        let (info, mut unknown) = (Bytes::of(&info[0].1), null_mut());
+        let (peer, len) = (Bytes::of(b"here"), LEN as u64);
+        let loaded = ofi_nixl_load_region(there.engine, peer, info, here.addr(), len, &raw mut unknown);
+        assert_eq!(loaded, status::NOT_FOUND);
         let conn = gathered(|sink, to| ofi_nixl_conn_info(there.engine, sink, to));
         assert_eq!(ofi_nixl_load_peer(here.engine, other, Bytes::of(&conn[0].1)), status::INVALID_PARAM);
         let mut engine = null_mut();
