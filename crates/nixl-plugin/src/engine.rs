@@ -207,10 +207,16 @@ pub unsafe extern "C" fn ofi_nixl_notifications(engine: *const Engine, sink: Sin
         let engine = unsafe { &*engine };
         engine.agent.progress()?;
         engine.reap();
+        let mut any = false;
         while let Some(notification) = engine.agent.take_notification() {
+            any = true;
             let (peer, message) = (notification.peer.as_bytes(), &notification.bytes[..]);
             // SAFETY: the caller's promise.
             unsafe { sink(to, Bytes::of(peer), Bytes::of(message)) };
+        }
+        if any {
+            // The acknowledgements: this may be the last call, and the senders wait for them.
+            engine.agent.progress()?;
         }
         Ok(status::SUCCESS)
     })

@@ -37,13 +37,18 @@ struct Side {
 
 impl Side {
     fn open(name: &'static str, rails: &str) -> Self {
-        let options = [Bytes::of(b"rails"), Bytes::of(rails.as_bytes())];
+        Self::open_with(name, rails, true)
+    }
+
+    fn open_with(name: &'static str, rails: &str, shared_memory: bool) -> Self {
+        let shared_memory: &[u8] = if shared_memory { b"1" } else { b"0" };
+        let options = [&b"rails"[..], rails.as_bytes(), b"shared_memory", shared_memory].map(Bytes::of);
         let (mut engine, mut region) = (null_mut(), null_mut());
         let memory = Box::into_raw(vec![0_u8; LEN].into_boxed_slice()).cast::<u8>();
         // SAFETY: what is lent stays for the calls; the memory stays until `close`.
         unsafe {
             let name = Bytes::of(name.as_bytes());
-            assert_eq!(ofi_nixl_open(name, options.as_ptr(), 1, false, &raw mut engine), status::SUCCESS);
+            assert_eq!(ofi_nixl_open(name, options.as_ptr(), 2, false, &raw mut engine), status::SUCCESS);
             assert_eq!(ofi_nixl_register(engine, memory, LEN, &raw mut region), status::SUCCESS);
         }
         Self { name, engine, memory, region }
@@ -186,6 +191,35 @@ fn two_engines_exchange_over_shared_memory() {
 #[test]
 fn two_engines_exchange_over_two_rails() {
     exchange("udp,udp");
+}
+
+/// Nobody drives the receiver after it has its notification, as in NIXL's `test_agent`.
+#[test]
+fn a_notification_that_was_taken_ends_its_transfer_although_its_receiver_is_not_polled() {
+    for (rails, shared_memory) in [("shm", true), ("udp", true), ("udp", false)] {
+        let open = |name| Side::open_with(name, rails, shared_memory);
+        let (here, there) = (open("here"), open("there"));
+        let target = here.load(&there);
+        there.load(&here);
+        let request = here.prepare(true, &there, target, 0, 8).unwrap();
+        let (began, mut heard) = (Instant::now(), Pairs::new());
+        // SAFETY: the handles are open, and given back once.
+        unsafe {
+            let mut state = ofi_nixl_post(request, true, Bytes::of(b"done"));
+            while state == status::IN_PROGRESS || heard.is_empty() {
+                assert!(began.elapsed() < LONG, "{rails}, {shared_memory}: {state}, heard {heard:?}");
+                state = ofi_nixl_check(request);
+                if heard.is_empty() {
+                    heard = gathered(|sink, to| ofi_nixl_notifications(there.engine, sink, to));
+                }
+            }
+            assert_eq!(state, status::SUCCESS);
+            assert_eq!(ofi_nixl_release(request), status::SUCCESS);
+            assert_eq!(ofi_nixl_unload(target), status::SUCCESS);
+        }
+        here.close();
+        there.close();
+    }
 }
 
 /// Nobody drives the sender between its notifications, or after them, as in NIXL's `EmptyNotificationPayload`.
