@@ -124,9 +124,9 @@ unsafe fn same(left: *const u8, right: *const u8, len: usize) -> usize {
 
     let equal = |at: usize| {
         // SAFETY: 32 bytes of the left range, by the caller's promise and the loop's bound.
-        let left = unsafe { left.add(at).cast::<Unaligned>().read_volatile() };
+        let left = unsafe { left.wrapping_add(at).cast::<Unaligned>().read_volatile() };
         // SAFETY: as above, of the right range.
-        let right = unsafe { right.add(at).cast::<Unaligned>().read_volatile() };
+        let right = unsafe { right.wrapping_add(at).cast::<Unaligned>().read_volatile() };
         _mm256_cmpeq_epi8(left.0, right.0)
     };
     let row = |at: usize| {
