@@ -41,7 +41,7 @@ pub fn run(report: &mut Report, amount: Amount) {
     report.add(&format!("{storms} storms over rails"), || checks::storms(storms));
     report.add(&format!("soak of {soak} minutes"), || checks::soak(soak));
     nixl::test(report, Some(nixl));
-    nightly::fuzz(report, fuzz, None);
+    nightly::fuzz(report, &nightly::Fuzz { seconds: fuzz, no_run: false, target: None });
     let text = document(&amount, report.rows());
     print!("{text}");
     let path = root().join("docs/nightly.md");

@@ -78,15 +78,13 @@ enum Command {
     /// Checks the rings with loom: every interleaving of small cases.
     Loom,
     /// Runs the tests of what is unsafe under AddressSanitizer.
-    Asan,
-    /// Runs every fuzz target for a short time.
-    Fuzz {
-        /// Seconds for each target.
-        #[arg(long, default_value_t = 10)]
-        seconds: u32,
-        /// Only this one.
-        target: Option<String>,
+    Asan {
+        /// Only build them.
+        #[arg(long)]
+        no_run: bool,
     },
+    /// Runs every fuzz target for a short time.
+    Fuzz(nightly::Fuzz),
     /// Mixed operations by eight processes, every byte checked, memory flat.
     Soak {
         /// For how long.
@@ -172,8 +170,8 @@ fn main() -> ExitCode {
             report.add("counts of the hot paths", || checks::counts(write));
         }
         Command::Loom => report.add("loom", checks::loom),
-        Command::Asan => report.add("AddressSanitizer", nightly::asan),
-        Command::Fuzz { seconds, target } => nightly::fuzz(&mut report, seconds, target.as_deref()),
+        Command::Asan { no_run } => report.add("AddressSanitizer", || nightly::asan(no_run)),
+        Command::Fuzz(options) => nightly::fuzz(&mut report, &options),
         Command::Soak { minutes } => report.add("soak", || checks::soak(minutes)),
         Command::Simulate { seeds, hours } => checks::simulate(&mut report, seeds, hours),
         Command::Kills { count } => report.add("kills", || checks::kills(count)),

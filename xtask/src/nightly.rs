@@ -36,8 +36,8 @@ fn cargo(kind: &str, flags: &str, args: &[&str]) -> Command {
 }
 
 /// The conformance suite under AddressSanitizer: every unsafe path of core and transports, driven through the API, and
-/// peers over sockets that mean harm. Which cases is said in `.config/nextest.toml`.
-pub fn asan() -> StepResult {
+/// peers over sockets that mean harm. Which cases is said in `.config/nextest.toml`. With `no_run` it is only built.
+pub fn asan(no_run: bool) -> StepResult {
     if !has_nightly() {
         return not_run("AddressSanitizer", NO_NIGHTLY);
     }
@@ -53,11 +53,27 @@ pub fn asan() -> StepResult {
         tests.env("ASAN_OPTIONS", "detect_leaks=0:detect_stack_use_after_return=1");
         tests
     };
+    if no_run {
+        return run(tests().arg("--no-run"));
+    }
     suite(tests, &root().join("target/nextest/asan/junit.xml"))
 }
 
-/// Runs the targets of `fuzz/` at the same time, for `seconds`, from the committed corpus on.
-pub fn fuzz(report: &mut Report, seconds: u32, only: Option<&str>) {
+/// What to do with the fuzz targets.
+#[derive(Debug, clap::Args)]
+pub struct Fuzz {
+    /// Seconds for each target.
+    #[arg(long, default_value_t = 10)]
+    pub seconds: u32,
+    /// Only build them.
+    #[arg(long)]
+    pub no_run: bool,
+    /// Only this one.
+    pub target: Option<String>,
+}
+
+/// Runs the targets of `fuzz/` at the same time, from the committed corpus on.
+pub fn fuzz(report: &mut Report, options: &Fuzz) {
     let missing = match (has_nightly(), answers("c++", &["--version"])) {
         (true, true) => None,
         (false, _) => Some(NO_NIGHTLY),
@@ -77,11 +93,15 @@ pub fn fuzz(report: &mut Report, seconds: u32, only: Option<&str>) {
         built = true;
         Ok(outcome)
     });
-    let chosen = targets.iter().filter(|target| built && only.is_none_or(|only| only == *target));
+    if options.no_run {
+        return;
+    }
+    let wanted = |target: &&String| options.target.as_ref().is_none_or(|only| only == *target);
+    let chosen = targets.iter().filter(|target| built && wanted(target));
     // Side by side: most of a target's time goes into few inputs, and nobody waits for five times as long.
     let outcomes: Vec<(&String, StepResult)> = std::thread::scope(|scope| {
         let running: Vec<_> =
-            chosen.map(|target| (target, scope.spawn(|| fuzz_one(target, seconds)))).collect();
+            chosen.map(|target| (target, scope.spawn(|| fuzz_one(target, options.seconds)))).collect();
         let ended = |(target, thread): (_, std::thread::ScopedJoinHandle<'_, StepResult>)| {
             (target, thread.join().unwrap_or_else(|_| Err("its thread panicked".to_string())))
         };
