@@ -1,9 +1,22 @@
-//! `cargo xtask nightly`: what takes longer than a commit may wait, and a table of it for `docs/nightly.md`.
+//! `cargo xtask nightly`: what takes longer than a commit may wait, and a table of it, docs/nightly.md.
 
 use std::fmt::Write as _;
+use std::fs;
 
-use crate::step::{Report, Row, output, root};
-use crate::{checks, nightly, nixl};
+use clap::ValueEnum;
+
+use crate::step::{Outcome, Report, Row, command, output, root};
+use crate::{StepResult, checks, nightly, nixl};
+
+/// How much of what.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// Only these parts; the table keeps its rows of the others.
+    #[arg(value_enum)]
+    parts: Vec<Part>,
+    #[command(flatten)]
+    amount: Amount,
+}
 
 /// How much of each.
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -17,6 +30,9 @@ pub struct Amount {
     /// Processes that are killed at random.
     #[arg(long, default_value_t = 1_000)]
     kills: u64,
+    /// Peers of one endpoint, over sockets.
+    #[arg(long, default_value_t = 10_000)]
+    peers: u64,
     /// Runs of transfers over rails, with processes that are killed and rails that are cut at random.
     #[arg(long, default_value_t = 200)]
     storms: u64,
@@ -31,41 +47,103 @@ pub struct Amount {
     nixl: usize,
 }
 
-/// Runs all of it, prints the table, and writes it to `docs/nightly.md`.
-pub fn run(report: &mut Report, amount: Amount) {
-    let Amount { seeds, hours, kills, storms, soak, fuzz, nixl } = amount;
-    checks::simulate(report, seeds, hours);
-    report.add(&format!("{kills} kills"), || checks::kills(kills));
-    report.add("deaths at every step, of two transports", checks::deaths);
-    report.add("10,000 peers of one endpoint, over sockets", || checks::peers(10_000));
-    report.add(&format!("{storms} storms over rails"), || checks::storms(storms));
-    report.add(&format!("soak of {soak} minutes"), || checks::soak(soak));
-    nixl::test(report, Some(nixl));
-    nightly::fuzz(report, &nightly::Fuzz { seconds: fuzz, no_run: false, target: None });
-    let text = document(&amount, report.rows());
-    print!("{text}");
-    let path = root().join("docs/nightly.md");
-    report.add("docs/nightly.md", || {
-        std::fs::write(&path, &text).map_err(|error| format!("{}: {error}", path.display()))?;
-        Ok(crate::step::Outcome::Passed)
-    });
+/// A part of the nightly run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    Simulate,
+    Kills,
+    Deaths,
+    Peers,
+    Storms,
+    Soak,
+    Nixl,
+    Fuzz,
 }
 
-fn document(amount: &Amount, rows: &[Row]) -> String {
+impl Part {
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string())
+    }
+
+    /// How much of it, as the command's options.
+    fn amount(self, amount: &Amount) -> String {
+        let Amount { seeds, hours, kills, peers, storms, soak, fuzz, nixl } = amount;
+        match self {
+            Self::Simulate => format!("`--seeds {seeds} --hours {hours}`"),
+            Self::Kills => format!("`--kills {kills}`"),
+            Self::Deaths => "every step".to_string(),
+            Self::Peers => format!("`--peers {peers}`"),
+            Self::Storms => format!("`--storms {storms}`"),
+            Self::Soak => format!("`--soak {soak}`"),
+            Self::Nixl => format!("`--nixl {nixl}`"),
+            Self::Fuzz => format!("`--fuzz {fuzz}`"),
+        }
+    }
+
+    fn run(self, report: &mut Report, amount: &Amount) {
+        let Amount { seeds, hours, kills, peers, storms, soak, fuzz, nixl } = *amount;
+        match self {
+            Self::Simulate => checks::simulate(report, seeds, hours),
+            Self::Kills => report.add("peers killed at random", || checks::kills(kills)),
+            Self::Deaths => report.add("deaths at every step, of two transports", checks::deaths),
+            Self::Peers => report.add("peers of one endpoint, over sockets", || checks::peers(peers)),
+            Self::Storms => report.add("storms over rails", || checks::storms(storms)),
+            Self::Soak => report.add("minutes of soak", || checks::soak(soak)),
+            Self::Nixl => nixl::test(report, Some(nixl)),
+            Self::Fuzz => {
+                nightly::fuzz(report, &nightly::Fuzz { seconds: fuzz, no_run: false, target: None });
+            }
+        }
+    }
+}
+
+/// Runs the parts. After each it writes docs/nightly.md, where rows of parts that did not run stay: the whole takes
+/// hours, and a run that is cut off has its table.
+pub fn run(report: &mut Report, options: &Options) {
+    let parts = if options.parts.is_empty() { Part::value_variants() } else { &options.parts };
+    for &part in parts {
+        let before = report.rows().len();
+        part.run(report, &options.amount);
+        let lines: Vec<String> =
+            report.rows()[before..].iter().map(|row| line(part, &options.amount, row)).collect();
+        lines.iter().for_each(|line| println!("{line}"));
+        report.add("docs/nightly.md", || write(part, &lines));
+    }
+}
+
+/// Puts a part's rows into the page, in place of those that it had.
+fn write(part: Part, lines: &[String]) -> StepResult {
+    let path = root().join("docs/nightly.md");
+    // Before the first run there is none.
+    let old = fs::read_to_string(&path).unwrap_or_default();
+    fs::write(&path, page(&old, part, lines)).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(Outcome::Passed)
+}
+
+fn line(part: Part, amount: &Amount, Row { name, outcome, seconds }: &Row) -> String {
     let said = |program: &str, args: &[&str]| {
-        output(crate::step::command(program).args(args))
-            .map_or_else(|_| "unknown".into(), |text| text.trim().to_string())
+        output(command(program).args(args)).map(|text| text.trim().to_string())
     };
-    let (tree, date) =
-        (said("git", &["rev-parse", "--short", "HEAD"]), said("date", &["-u", "+%Y-%m-%d %H:%M"]));
-    let Amount { seeds, hours, kills, storms, soak, fuzz, nixl } = amount;
-    let mut text = format!(
-        "# The last nightly run\n\n<!-- Written by `cargo xtask nightly`. -->\n\n\
-         On the tree of {tree}, ended {date} UTC, with `--seeds {seeds} --hours {hours} --kills {kills} --storms {storms} --soak {soak} --fuzz {fuzz} --nixl {nixl}`.\n\n\
-         | step | outcome | seconds |\n|---|---|---|\n"
-    );
-    for Row { name, outcome, seconds } in rows {
-        let _ = writeln!(text, "| {name} | {outcome} | {seconds:.0} |");
+    let tree = said("git", &["rev-parse", "--short", "HEAD"]).unwrap_or_else(|_| "unknown".into());
+    let date = said("date", &["-u", "+%Y-%m-%d %H:%M"]).unwrap_or_else(|_| "unknown".into());
+    let (part, amount) = (part.name(), part.amount(amount));
+    format!("| {part} | {name} | {amount} | {outcome} | {seconds:.0} | {tree} | {date} |")
+}
+
+fn page(old: &str, ran: Part, lines: &[String]) -> String {
+    let mut text = "# The last nightly run\n\n<!-- Written by `cargo xtask nightly`. -->\n\n\
+                    Each part with its amount, what became of it, how long it took, the tree that it ran on and when it \
+                    ended.\n\n\
+                    | part | step | amount | outcome | seconds | tree | ended, UTC |\n\
+                    |---|---|---|---|---|---|---|\n"
+        .to_string();
+    for &part in Part::value_variants() {
+        let begin = format!("| {} |", part.name());
+        let kept = old.lines().filter(|line| part != ran && line.starts_with(&begin));
+        let new = lines.iter().filter(|_| part == ran).map(String::as_str);
+        for line in kept.chain(new) {
+            let _ = writeln!(text, "{line}");
+        }
     }
     text
 }
@@ -74,15 +152,22 @@ fn document(amount: &Amount, rows: &[Row]) -> String {
 mod tests {
     use super::*;
 
+    const AMOUNT: Amount =
+        Amount { seeds: 5, hours: 1, kills: 2, peers: 8, storms: 7, soak: 3, fuzz: 4, nixl: 6 };
+
     #[test]
-    fn the_table_has_a_line_for_each_step() {
-        let amount = Amount { seeds: 5, hours: 1, kills: 2, storms: 7, soak: 3, fuzz: 4, nixl: 6 };
-        let rows = [Row { name: "2 kills".into(), outcome: "passed".into(), seconds: 1.4 }];
-        let text = document(&amount, &rows);
+    fn a_part_that_runs_again_replaces_its_rows_and_no_others() {
+        let row = |seconds| Row { name: "peers killed at random".into(), outcome: "passed".into(), seconds };
+        let [first, second] = [1.4, 9.6].map(|seconds| line(Part::Kills, &AMOUNT, &row(seconds)));
         assert!(
-            text.contains("--seeds 5 --hours 1 --kills 2 --storms 7 --soak 3 --fuzz 4 --nixl 6"),
-            "{text}"
+            first.starts_with("| kills | peers killed at random | `--kills 2` | passed | 1 | "),
+            "{first}"
         );
-        assert!(text.ends_with("|---|---|---|\n| 2 kills | passed | 1 |\n"), "{text}");
+        let page_1 = page("", Part::Kills, std::slice::from_ref(&first));
+        let soak = "| soak | minutes of soak | `--soak 3` | passed | 180 | abc | 2026 |".to_string();
+        let page_2 = page(&page_1, Part::Soak, std::slice::from_ref(&soak));
+        assert!(page_2.ends_with(&format!("|---|\n{first}\n{soak}\n")), "{page_2}");
+        let page_3 = page(&page_2, Part::Kills, std::slice::from_ref(&second));
+        assert!(page_3.ends_with(&format!("|---|\n{second}\n{soak}\n")), "{page_3}");
     }
 }

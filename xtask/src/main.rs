@@ -143,7 +143,7 @@ enum Command {
         runs: Option<usize>,
     },
     /// What takes longer than CI may: many seeds, kills, a soak and long fuzzing. Writes docs/nightly.md.
-    Nightly(long::Amount),
+    Nightly(long::Options),
     /// Compiles for aarch64.
     Aarch64,
     /// Runs a command as root on a kernel with soft-RoCE, in a virtual machine over this host's files.
@@ -187,7 +187,7 @@ fn main() -> ExitCode {
             }
         }
         Command::Nixl { runs } => nixl::test(&mut report, runs),
-        Command::Nightly(amount) => long::run(&mut report, amount),
+        Command::Nightly(options) => long::run(&mut report, &options),
         Command::Aarch64 => report.add("aarch64", checks::aarch64),
         Command::Rdma => vm::suite::run(&mut report),
         Command::Vm(options) => return vm::run(&options),
