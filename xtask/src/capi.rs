@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::StepResult;
 use crate::step::{Outcome, Report, answers, cargo, command, not_run, root, run};
-use crate::stock::{NO_HEADERS, Stock, pingpong, pingpong_pair};
-use crate::{deb, install, layouts, plugins, trixie};
+use crate::stock::{NO_HEADERS, Stock, pingpong_pair};
+use crate::{datagrams, deb, install, layouts, plugins, trixie};
 
 /// The name that programs are linked against.
 pub const SONAME: &str = "libfabric.so.1";
@@ -181,10 +181,11 @@ pub fn test(report: &mut Report) {
 }
 
 /// What is checked with each libfabric of C's.
-const WITH_STOCK: [(&str, Check); 7] = [
+const WITH_STOCK: [(&str, Check); 8] = [
     ("C programs", own_programs),
     ("fi_info and fi_pingpong", their_programs),
-    ("datagrams between C's udp and ours", datagrams),
+    ("datagrams between C's udp and ours", datagrams::pingpongs),
+    ("a multicast group of C's udp and ours", datagrams::multicast),
     ("structures of the headers", layouts::check),
     ("a provider by another name", alias),
     ("our providers in C's libfabric", plugins::ours),
@@ -267,19 +268,6 @@ fn alias(folder: &Path, stock: &Stock) -> StepResult {
         Err(_) => Ok(Outcome::Passed),
         Ok(_) => Err("there is a provider tcp that nobody asked for".into()),
     }
-}
-
-/// Bare datagrams of C's `udp` and of ours, in both directions: the same program on either library.
-fn datagrams(folder: &Path, stock: &Stock) -> StepResult {
-    if !stock.has_programs() {
-        return stock.no_programs("datagrams between C's udp and ours");
-    }
-    let ours = || stock.pingpong_on(folder);
-    let theirs = || stock.pingpong();
-    // With `-c` every byte is checked.
-    let args = ["-p", "udp", "-e", "dgram", "-I", "50", "-c"];
-    pingpong(&args, &theirs, &ours).map_err(|error| format!("C serves, we ask: {error}"))?;
-    pingpong(&args, &ours, &theirs).map_err(|error| format!("we serve, C asks: {error}"))
 }
 
 /// Whether there is an Open MPI, with its compiler.

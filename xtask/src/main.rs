@@ -8,6 +8,7 @@ mod capi;
 mod checks;
 mod commands;
 mod conformance;
+mod datagrams;
 mod deb;
 mod docs;
 mod efa;

@@ -163,16 +163,17 @@ pub fn pingpong_pair(provider: &str, side: &dyn Fn() -> Command) -> StepResult {
     pingpong(&["-p", provider, "-e", "rdm", "-I", "20"], side, side)
 }
 
-/// `fi_pingpong`, each side started in its own way.
+/// `fi_pingpong`, each side started in its own way. With `-6` over IPv6.
 pub fn pingpong(args: &[&str], serving: &dyn Fn() -> Command, asking: &dyn Fn() -> Command) -> StepResult {
     let mut server = serving();
+    let host = if args.contains(&"-6") { "::1" } else { "127.0.0.1" };
     server.args(args).args(["-B", CONTROL_PORT]).stdout(Stdio::null());
     let mut server = server.spawn().map_err(|error| format!("fi_pingpong: {error}"))?;
     let begin = Instant::now();
     // The client gives up at once while nobody listens.
     let outcome = loop {
         let mut client = asking();
-        client.args(args).args(["-P", CONTROL_PORT, "127.0.0.1"]).stdout(Stdio::null()).stderr(Stdio::null());
+        client.args(args).args(["-P", CONTROL_PORT, host]).stdout(Stdio::null()).stderr(Stdio::null());
         let outcome = patient(&mut client);
         if outcome.is_ok() || begin.elapsed() > Duration::from_secs(10) {
             break outcome;
