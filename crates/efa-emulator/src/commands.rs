@@ -21,7 +21,6 @@ mod limit {
     pub const RECEIVE_PIECES: u32 = 4;
     pub const RDMA: u32 = 1 << 30;
     pub const COMPLETIONS: u32 = 65_536;
-    pub const REGIONS: usize = 262_144;
     pub const HANDLES: usize = 32_768;
 }
 
@@ -144,7 +143,7 @@ impl Device {
         let pairs = QUEUE_PAIRS as u32;
         answer
             .u32s(&[crate::VENDOR, crate::PART, 0, pairs, limit::SENDS, 0, limit::SEND_PIECES, 1, 1024])
-            .u32s(&[limit::COMPLETIONS, limit::REGIONS as u32, 256])
+            .u32s(&[limit::COMPLETIONS, self.settings.regions as u32, 256])
             // Of outstanding reads and atomics up to multicast groups.
             .u32s(&[0; 14])
             .u32s(&[limit::HANDLES as u32, 0, 0, 0, 0, 0])
@@ -225,7 +224,7 @@ impl Device {
         if !present(start, len) {
             return Err(libc::EFAULT);
         }
-        if self.regions.len() >= limit::REGIONS {
+        if self.regions.len() >= self.settings.regions {
             return Err(libc::ENOMEM);
         }
         // 24 bits, of which the low ones change, so that a key that is gone is not soon another's.

@@ -42,6 +42,8 @@ pub struct Settings {
     pub reorder: u32,
     /// Of a hundred sends that come, so many find no receive although there is one: `EFA_EMULATOR_RNR`. Default: 0.
     pub rnr: u32,
+    /// Registrations at a time, after which the device refuses more (`ENOMEM`): `EFA_EMULATOR_REGIONS`. Default: 262,144.
+    pub regions: usize,
     /// The request of that number (from 1) ends with this status of the device: `EFA_EMULATOR_FAIL`, as
     /// `STATUS@NUMBER`. Default: none.
     pub fail: Option<(u8, u64)>,
@@ -76,6 +78,7 @@ impl Settings {
             caps: get("EFA_EMULATOR_CAPS").map_or(Ok(ALL), |text| caps(&text))?,
             reorder: small("EFA_EMULATOR_REORDER", 0, 100)?,
             rnr: small("EFA_EMULATOR_RNR", 0, 100)?,
+            regions: small("EFA_EMULATOR_REGIONS", REGIONS, REGIONS)? as usize,
             fail: get("EFA_EMULATOR_FAIL").map(|text| fail(&text)).transpose()?,
             lose_after: (lose_after != u64::MAX).then_some(lose_after),
             timeout: Duration::from_millis(number("EFA_EMULATOR_TIMEOUT_MS", 10_000, 3_600_000)?),
@@ -83,6 +86,8 @@ impl Settings {
     }
 }
 
+/// Registrations that a device has room for.
+const REGIONS: u32 = 262_144;
 const ALL: u32 = cap::READ | cap::RNR_RETRY | cap::NOTIFY | cap::SGID | cap::WRITE | cap::UNSOLICITED;
 
 fn gid(text: &str) -> Result<Gid, String> {
@@ -137,7 +142,7 @@ mod tests {
         let dir = ("EFA_EMULATOR_DIR", "/tmp/x");
         let found = read(&[dir, ("EFA_EMULATOR_FAIL", "10@3"), ("EFA_EMULATOR_CAPS", "read,sgid")]);
         let found = found.unwrap().unwrap();
-        assert_eq!((found.fail, found.mtu), (Some((10, 3)), 8928));
+        assert_eq!((found.fail, found.mtu, found.regions), (Some((10, 3)), 8928, 262_144));
         assert_eq!(found.caps, cap::READ | cap::SGID | cap::NOTIFY);
         let gid =
             read(&[dir, ("EFA_EMULATOR_GID", "fe8000000000000000000000000000a1")]).unwrap().unwrap().gid;
@@ -146,6 +151,7 @@ mod tests {
             ("EFA_EMULATOR_GID", "fe80::1"),
             ("EFA_EMULATOR_REORDER", "101"),
             ("EFA_EMULATOR_RNR", "-1"),
+            ("EFA_EMULATOR_REGIONS", "262145"),
             ("EFA_EMULATOR_FAIL", "10"),
             ("EFA_EMULATOR_FAIL", "77@1"),
             ("EFA_EMULATOR_CAPS", "teleport"),

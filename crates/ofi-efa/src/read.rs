@@ -246,6 +246,7 @@ impl Lane {
         }
         let Work::Lent(lent) = std::mem::replace(&mut op.work, Work::Packed) else { return Err(Broken) };
         let Lent { payload, len, runt, mut message, regions } = *lent;
+        tracing::debug!(target: "ofi::efa::ep_data", len, "the peer cannot read a payload, which is sent");
         drop(regions);
         self.runts = self.runts.saturating_sub(runt);
         op.work = Work::Out { payload, len, done: runt };

@@ -5,12 +5,7 @@
  * One owns a region, the other writes to it, with data and without, reads it and changes it. They meet at a Unix socket,
  * over which the accessing process says what the owner must find.
  */
-#include <fcntl.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
-
-#include "side.h"
+#include "two.h"
 
 enum { LONGEST = 1 << 20, WORD_AT = LONGEST, REGION = LONGEST + 64 };
 static const size_t LENGTHS[] = {8, 4000, 65536, LONGEST};
@@ -22,93 +17,6 @@ struct order {
 	size_t len;
 	uint64_t seed; /* of the bytes; the data */
 };
-
-/* What each tells the other at first. */
-struct greeting {
-	size_t len;
-	char name[256];
-	uint64_t address, key;
-};
-
-static struct fid_cq *cq;
-static struct fid_ep *ep;
-static fi_addr_t peer;
-static struct fi_cq_data_entry arrived[16]; /* not asked for yet */
-static int arrivals, sent;
-
-static uint8_t byte_of(uint64_t seed, size_t at) { return (uint8_t)((seed + at) * 0x9e3779b97f4a7c15ULL >> 56); }
-
-static void fill(uint8_t *bytes, size_t len, uint64_t seed)
-{
-	for (size_t at = 0; at < len; at++)
-		bytes[at] = byte_of(seed, at);
-}
-
-static void compare(const uint8_t *bytes, size_t len, uint64_t seed)
-{
-	for (size_t at = 0; at < len; at++)
-		if (bytes[at] != byte_of(seed, at)) {
-			fprintf(stderr, "byte %zu of %zu: %#x, wanted %#x\n", at, len, bytes[at], byte_of(seed, at));
-			exit(1);
-		}
-}
-
-static void poll_queue(void)
-{
-	struct fi_cq_data_entry entry;
-	struct fi_cq_err_entry error = {0};
-	ssize_t answer = fi_cq_read(cq, &entry, 1);
-	if (answer == -FI_EAVAIL) {
-		fi_cq_readerr(cq, &error, 0);
-		fprintf(stderr, "an operation failed: %s\n", fi_strerror(error.err));
-		exit(1);
-	}
-	if (answer == -FI_EAGAIN)
-		return;
-	ANSWERS(answer, 1);
-	if (entry.flags & (FI_REMOTE_CQ_DATA | FI_RECV)) {
-		CHECK(arrivals < 16);
-		arrived[arrivals++] = entry;
-	} else
-		sent++;
-}
-
-/* Polls until `condition`, 20 s at most. */
-#define UNTIL(condition)                         \
-	do {                                     \
-		double end_ = now() + 20;        \
-		while (!(condition)) {           \
-			CHECK(now() < end_);     \
-			poll_queue();            \
-		}                                \
-	} while (0)
-
-#define AGAIN(call)                              \
-	do {                                     \
-		ssize_t posted_;                 \
-		double end_ = now() + 20;        \
-		while ((posted_ = (call)) == -FI_EAGAIN && now() < end_) \
-			poll_queue();            \
-		ANSWERS(posted_, 0);             \
-	} while (0)
-
-/* Posts, and waits for the end. */
-#define DONE(call)                               \
-	do {                                     \
-		int before_ = sent;              \
-		AGAIN(call);                     \
-		UNTIL(sent > before_);           \
-	} while (0)
-
-static void tell(int socket, const void *bytes, size_t len) { ANSWERS(write(socket, bytes, len), len); }
-
-/* Hears from the other process, and polls meanwhile. */
-static void hear(int socket, void *bytes, size_t len)
-{
-	ssize_t got = -1;
-	UNTIL((got = recv(socket, bytes, len, MSG_DONTWAIT)) >= 0 || errno != EAGAIN);
-	ANSWERS(got, len);
-}
 
 static void order(int socket, enum kind kind, size_t len, uint64_t seed)
 {
@@ -184,26 +92,6 @@ static void access_all(int socket, uint64_t address, uint64_t key, uint8_t *buff
 	order(socket, END, 0, 0);
 }
 
-static int meet(const char *path, int owner)
-{
-	struct sockaddr_un at = {.sun_family = AF_UNIX};
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
-	double end = now() + 20;
-	CHECK(fd >= 0 && strlen(path) < sizeof at.sun_path);
-	strcpy(at.sun_path, path);
-	if (!owner) {
-		while (connect(fd, (struct sockaddr *)&at, sizeof at))
-			CHECK(now() < end && !usleep(10000));
-		return fd;
-	}
-	OK(bind(fd, (struct sockaddr *)&at, sizeof at));
-	OK(listen(fd, 1));
-	fd = accept(fd, NULL, NULL);
-	CHECK(fd >= 0);
-	OK(unlink(path));
-	return fd;
-}
-
 int main(int count, char **args)
 {
 	CHECK(count == 3);
@@ -225,11 +113,7 @@ int main(int count, char **args)
 	OK(fi_mr_reg(side.domain, region, REGION, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 1, 0, &mr, NULL));
 	OK(fi_mr_reg(side.domain, buffer, LONGEST, FI_SEND | FI_RECV | FI_READ | FI_WRITE, 0, 2, 0, &local, NULL));
 
-	struct greeting mine = {sizeof mine.name, {0}, (uintptr_t)region, fi_mr_key(mr)}, theirs;
-	OK(fi_getname(&ep->fid, mine.name, &mine.len));
-	tell(socket, &mine, sizeof mine);
-	hear(socket, &theirs, sizeof theirs);
-	ANSWERS(fi_av_insert(side.av, theirs.name, 1, &peer, 0, NULL), 1);
+	struct greeting theirs = greet(&side, socket, (uintptr_t)region, fi_mr_key(mr));
 
 	if (owner)
 		own(socket, region, buffer, fi_mr_desc(local));

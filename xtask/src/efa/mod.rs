@@ -112,6 +112,8 @@ fn test(report: &mut Report) {
         report.add(&name, || programs::options(stock, &name, &emulator, &dir));
         // libfabric 1.x of Debian 12 is older than that.
         if stock.loader().is_some() {
+            let name = format!("long messages that {} or ours cannot read", stock.name());
+            report.add_retried(&name, || programs::unreadable(stock, &name, &emulator, &dir));
             let name = format!("endpoints of {} that receive in place, and ours", stock.name());
             report.add_retried(&name, || programs::in_place(stock, &name, &emulator, &dir));
         }

@@ -2,7 +2,7 @@
 //! one that keeps no order and finds receivers without receives. With C's `efa` at the other end, the accesses of
 //! tests/capi/efa.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::on;
@@ -55,42 +55,107 @@ fn agents(name: &str, start: impl Fn(&mut Command) -> StepResult) -> StepResult 
     Ok(Outcome::Passed)
 }
 
+/// A program of two processes, each on one of two libraries.
+struct Pair<'a> {
+    stock: &'a Stock,
+    program: PathBuf,
+    /// Where C's programs find our library.
+    library: PathBuf,
+    /// Where the two find each other.
+    meeting: PathBuf,
+    emulator: &'a Path,
+    dir: &'a Path,
+}
+
+impl<'a> Pair<'a> {
+    /// Compiles tests/capi/efa/NAME.c with C's headers. `None`: there are none.
+    fn new(stock: &'a Stock, name: &str, emulator: &'a Path, dir: &'a Path) -> Result<Option<Self>, String> {
+        if !stock.compiles("#include <rdma/fabric.h>") {
+            return Ok(None);
+        }
+        let library = capi::link_with_devices(false)?;
+        let source = root().join("tests/capi/efa").join(name).with_extension("c");
+        let program = stock.output(&library, &source);
+        stock.program(&[&source], &program, &[])?;
+        let meeting = library.join(format!("{name}-{}", std::process::id()));
+        Ok(Some(Self { stock, program, library, meeting, emulator, dir }))
+    }
+
+    /// A process of it, on our library or on C's.
+    fn side(&self, role: &str, ours: bool) -> Command {
+        let Self { stock, program, library, .. } = self;
+        let mut side = if ours { stock.command_on(library, program) } else { stock.command(program) };
+        on(&mut side, self.emulator, self.dir).arg(role).arg(&self.meeting);
+        side
+    }
+
+    /// Runs both to their ends.
+    fn run(&self, case: &str, first: &mut Command, second: &mut Command) -> Result<(), String> {
+        let mut first = first.spawn().map_err(|error| format!("{case}: {error}"))?;
+        let outcome = capi::patient(second);
+        if outcome.is_err() {
+            let _ = first.kill();
+        }
+        let ended = first.wait().map_err(|error| format!("{case}: {error}"))?;
+        let _ = std::fs::remove_file(&self.meeting);
+        outcome.map_err(|why| format!("{case}: {why}"))?;
+        if ended.success() { Ok(()) } else { Err(format!("{case}: the other side ended with {ended}")) }
+    }
+}
+
+/// How an end is called.
+fn who(ours: bool) -> &'static str {
+    if ours { "ours" } else { "C's" }
+}
+
 /// Every kind of access, from C's library to ours and from ours to C's.
 pub fn accesses(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepResult {
-    if !stock.compiles("#include <rdma/fabric.h>") {
-        return not_run(name, NO_HEADERS);
-    }
-    let library = capi::link_with_devices(false)?;
-    let source = root().join("tests/capi/efa/accesses.c");
-    let program = stock.output(&library, &source);
-    stock.program(&[&source], &program, &[])?;
-    let meeting = library.join(format!("accesses-{}", std::process::id()));
-    let side = |role: &str, ours: bool| {
-        let mut side = if ours { stock.command_on(&library, &program) } else { stock.command(&program) };
-        on(&mut side, emulator, dir).arg(role).arg(&meeting);
-        side
-    };
+    let Some(pair) = Pair::new(stock, "accesses", emulator, dir)? else { return not_run(name, NO_HEADERS) };
     let orders = [None, Some(DISORDER)];
     let ends = [(true, false), (false, true), (true, true)];
     for (disorder, (owns, accesses)) in orders.into_iter().flat_map(|order| ends.map(|ends| (order, ends))) {
-        let who = |ours| if ours { "our library" } else { "C's" };
         let network = if disorder.is_some() { ", on a network without order" } else { "" };
         let case = format!("{} accesses what is of {}{network}", who(accesses), who(owns));
         let side = |role, ours| {
-            let mut side = side(role, ours);
+            let mut side = pair.side(role, ours);
             side.envs(disorder.into_iter().flatten());
             side
         };
-        let mut owner = side("own", owns).spawn().map_err(|error| format!("{case}: {error}"))?;
-        let outcome = capi::patient(&mut side("access", accesses));
-        if outcome.is_err() {
-            let _ = owner.kill();
-        }
-        let owned = owner.wait().map_err(|error| format!("{case}: {error}"))?;
-        let _ = std::fs::remove_file(&meeting);
-        outcome.map_err(|why| format!("{case}: {why}"))?;
-        if !owned.success() {
-            return Err(format!("{case}: the owner ended with {owned}"));
+        pair.run(&case, &mut side("own", owns), &mut side("access", accesses))?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Long messages to receivers whose device takes no more registrations: they cannot read them, and say so.
+pub fn unreadable(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepResult {
+    /// For what endpoints need themselves, and some more.
+    const REGIONS: &str = "64";
+    /// What ends of ours say of that in their logs.
+    const RECEIVER: &str = "a payload cannot be read";
+    const SENDER: &str = "the peer cannot read a payload";
+    let Some(pair) = Pair::new(stock, "unreadable", emulator, dir)? else { return not_run(name, NO_HEADERS) };
+    for (receives, sends) in [(true, false), (false, true), (true, true)] {
+        let case = format!("{} sends to {}", who(sends), who(receives));
+        let log = pair.meeting.with_extension("log");
+        let side = |role: &str, ours: bool| {
+            let mut side = pair.side(role, ours);
+            side.env("EFA_EMULATOR_REGIONS", REGIONS);
+            if ours {
+                let location = log.with_extension(role);
+                let _ = std::fs::remove_file(&location);
+                side.envs([("FI_LOG_LEVEL", "info"), ("FI_LOG_SUBSYS", "ep_data")]);
+                side.env("FI_LOG_LOCATION", location);
+            }
+            side
+        };
+        pair.run(&case, &mut side("receive", receives), &mut side("send", sends))?;
+        for (role, ours, said) in [("receive", receives, RECEIVER), ("send", sends, SENDER)] {
+            let location = log.with_extension(role);
+            let text = std::fs::read_to_string(&location).unwrap_or_default();
+            let _ = std::fs::remove_file(&location);
+            if ours && !text.contains(said) {
+                return Err(format!("{case}: nothing was refused: no {said:?} in the log:\n{text}"));
+            }
         }
     }
     Ok(Outcome::Passed)
@@ -114,33 +179,15 @@ pub fn options(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepRe
 
 /// Messages to endpoints of C's that receive in place, and to ours that are opened alike, which do not.
 pub fn in_place(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepResult {
-    if !stock.compiles("#include <rdma/fabric.h>") {
-        return not_run(name, NO_HEADERS);
-    }
-    let library = capi::link_with_devices(false)?;
-    let source = root().join("tests/capi/efa/in_place.c");
-    let program = stock.output(&library, &source);
-    stock.program(&[&source], &program, &[])?;
-    let meeting = library.join(format!("in-place-{}", std::process::id()));
+    let Some(pair) = Pair::new(stock, "in_place", emulator, dir)? else { return not_run(name, NO_HEADERS) };
     let side = |role: &str, ours: bool| {
-        let mut side = if ours { stock.command_on(&library, &program) } else { stock.command(&program) };
-        on(&mut side, emulator, dir).arg(role).arg(&meeting);
+        let mut side = pair.side(role, ours);
         side.args((!ours).then_some("in-place"));
         side
     };
     for (receives, sends) in [(false, false), (false, true), (true, false), (true, true)] {
-        let who = |ours| if ours { "ours" } else { "C's" };
         let case = format!("{} sends to {}", who(sends), who(receives));
-        let mut receiver = side("receive", receives).spawn().map_err(|error| format!("{case}: {error}"))?;
-        let outcome = capi::patient(&mut side("send", sends));
-        if outcome.is_err() {
-            let _ = receiver.kill();
-        }
-        let received = receiver.wait().map_err(|error| format!("{case}: {error}"))?;
-        outcome.map_err(|why| format!("{case}: {why}"))?;
-        if !received.success() {
-            return Err(format!("{case}: the receiver ended with {received}"));
-        }
+        pair.run(&case, &mut side("receive", receives), &mut side("send", sends))?;
     }
     Ok(Outcome::Passed)
 }

@@ -1,0 +1,160 @@
+/* Long messages and writes to an endpoint whose device takes no more registrations, each end on the library that it is
+ * started with.
+ *
+ *	unreadable receive|send SOCKET
+ *
+ * The receiver of a long message reads it, into registered memory. One that can register nothing refuses to read
+ * (READ_NACK), and the sender sends the message in packets. The device is to have room for few registrations
+ * (EFA_EMULATOR_REGIONS): the receiver takes all of them, and later gives them back.
+ */
+#include <sys/mman.h>
+
+#include "two.h"
+
+enum { PAGE = 4096, LONGEST = 3 << 20, TAG = 7 };
+/* Pages that are registered at most, to use the device up. */
+enum { MOST = 4096 };
+/* Some of which the device reads by one request, some by several, and one that is sent in packets always. */
+static const size_t LENGTHS[] = {2 << 20, 100, LONGEST, (1 << 20) + 1};
+enum { LENGTHS_COUNT = sizeof LENGTHS / sizeof *LENGTHS };
+
+/* Of the sender's buffer: C's endpoints have only registered memory read. */
+static void *desc;
+/* Where writes go, of which each exchange has one of its own: what was registered for one is not for the next. */
+static struct target {
+	uint8_t *memory;
+	uint64_t address, key;
+} targets[3];
+
+static uint64_t seed_of(size_t number, int kind) { return number * 3 + kind + 1; }
+
+/* Every other one is confirmed by its receiver, which has its own packets. */
+static uint64_t flags_of(size_t number) { return FI_COMPLETION | (number % 2 ? FI_DELIVERY_COMPLETE : 0); }
+
+static int holds(const uint8_t *bytes, size_t len, uint64_t seed)
+{
+	size_t at = 0;
+	while (at < len && bytes[at] == byte_of(seed, at))
+		at++;
+	return at == len;
+}
+
+static void take(uint8_t *buffer, size_t number, int tagged)
+{
+	size_t len = LENGTHS[number];
+	int before = arrivals;
+	memset(buffer, 0, len);
+	if (tagged)
+		AGAIN(fi_trecv(ep, buffer, LONGEST, NULL, peer, TAG, 0, NULL));
+	else
+		AGAIN(fi_recv(ep, buffer, LONGEST, NULL, peer, NULL));
+	UNTIL(arrivals > before);
+	ANSWERS(arrived[before].len, len);
+	compare(buffer, len, seed_of(number, tagged));
+	arrivals = 0;
+}
+
+static void give(uint8_t *buffer, size_t number, int tagged)
+{
+	size_t len = LENGTHS[number];
+	struct iovec piece = {buffer, len};
+	struct fi_msg plain = {.msg_iov = &piece, .desc = &desc, .iov_count = 1, .addr = peer};
+	struct fi_msg_tagged message = {
+		.msg_iov = &piece, .desc = &desc, .iov_count = 1, .addr = peer, .tag = TAG};
+	fill(buffer, len, seed_of(number, tagged));
+	if (tagged)
+		DONE(fi_tsendmsg(ep, &message, flags_of(number)));
+	else
+		DONE(fi_sendmsg(ep, &plain, flags_of(number)));
+}
+
+/* A write. Devices without remote writes leave it to the receiver. */
+static void put(const struct target *target, const uint8_t *buffer, size_t number)
+{
+	struct iovec piece = {(void *)buffer, LENGTHS[number]};
+	struct fi_rma_iov there = {target->address, piece.iov_len, target->key};
+	struct fi_msg_rma write = {&piece, &desc, 1, peer, &there, 1, NULL, 0};
+	fill(piece.iov_base, piece.iov_len, seed_of(number, 2));
+	DONE(fi_writemsg(ep, &write, flags_of(number)));
+}
+
+/* Every message in both kinds, and a write. Both ends are at the same one: the receiver says when it waits for the next. */
+static void exchange(int socket, int receives, const struct target *target, uint8_t *buffer)
+{
+	char ready = 0;
+	for (size_t number = 0; number < LENGTHS_COUNT; number++) {
+		for (int tagged = 0; tagged < 2; tagged++)
+			if (receives) {
+				tell(socket, &ready, 1);
+				take(buffer, number, tagged);
+			} else {
+				hear(socket, &ready, 1);
+				give(buffer, number, tagged);
+			}
+		if (receives) {
+			hear(socket, &ready, 1);
+			/* Its writer may have ended it before all of it is here. */
+			UNTIL(holds(target->memory, LENGTHS[number], seed_of(number, 2)));
+		} else {
+			put(target, buffer, number);
+			tell(socket, &ready, 1);
+		}
+	}
+}
+
+int main(int count, char **args)
+{
+	CHECK(count == 3);
+	int receives = !strcmp(args[1], "receive");
+	int socket = meet(args[2], receives);
+	struct side side = side_open(FI_VERSION(2, 0), FI_MSG | FI_TAGGED | FI_DIRECTED_RECV | FI_RMA);
+	side_enable(&side);
+	ep = side.ep;
+	cq = side.cq;
+	uint8_t *buffer = aligned_alloc(PAGE, LONGEST);
+	CHECK(buffer);
+	greet(&side, socket, 0, 0);
+	struct fid_mr *local = NULL, *remote[3];
+	if (receives) {
+		for (int time = 0; time < 3; time++) {
+			struct target *target = &targets[time];
+			target->memory = aligned_alloc(PAGE, LONGEST);
+			CHECK(target->memory);
+			OK(fi_mr_reg(side.domain, target->memory, LONGEST, FI_REMOTE_WRITE, 0, MOST + 1 + time, 0,
+				     &remote[time], NULL));
+			target->address = (uintptr_t)target->memory;
+			target->key = fi_mr_key(remote[time]);
+		}
+		tell(socket, targets, sizeof targets);
+	} else {
+		OK(fi_mr_reg(side.domain, buffer, LONGEST, FI_SEND | FI_WRITE, 0, MOST + 1, 0, &local, NULL));
+		desc = fi_mr_desc(local);
+		hear(socket, targets, sizeof targets);
+	}
+
+	exchange(socket, receives, &targets[0], buffer);
+	if (receives) {
+		/* A new buffer: the old one may still be registered, in a cache. */
+		uint8_t *other = mmap(NULL, LONGEST, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		/* Two pages for each, so that none lies beside another and is taken for a part of it. */
+		uint8_t *pages = mmap(NULL, 2 * MOST * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		struct fid_mr *regions[MOST];
+		size_t taken = 0;
+		CHECK(other != MAP_FAILED && pages != MAP_FAILED);
+		/* What C's library registered for the last message it gives back some time after it. */
+		for (double end = now() + 0.3; now() < end; poll_queue())
+			while (taken < MOST && !fi_mr_reg(side.domain, pages + 2 * taken * PAGE, PAGE, FI_REMOTE_READ, 0,
+							  taken + 1, 0, &regions[taken], NULL))
+				taken++;
+		CHECK(taken);
+		exchange(socket, 1, &targets[1], other);
+		while (taken)
+			OK(fi_close(&regions[--taken]->fid));
+	} else
+		exchange(socket, 0, &targets[1], buffer);
+	exchange(socket, receives, &targets[2], buffer);
+	for (int time = 0; time < 3 && receives; time++)
+		OK(fi_close(&remote[time]->fid));
+	side_close(&side, local, NULL);
+	return 0;
+}
