@@ -194,6 +194,71 @@ fn a_peer_that_comes_back_with_its_queue_pair_s_number_is_another_one() {
     assert_eq!(&into.bytes()[..5], b"alive");
 }
 
+/// The number of the next message that comes to `raw`.
+fn number(raw: &mut Raw, side: &Side) -> u32 {
+    let bytes = raw.next(side, "a message", is_message);
+    let Ok((_, Packet::Message(message))) = parse(&bytes) else { unreachable!() };
+    message.msg_id
+}
+
+#[test]
+fn an_address_of_c_s_that_was_removed_and_inserted_again_is_a_new_peer_s() {
+    let _alone = alone();
+    let side = side();
+    let mut raw = Raw::to(&DEVICE, &side, C, RECEIVES);
+    let (word, into) = (Memory::patterned(8, 1), Memory::new(16));
+    let insert =
+        |raw: &Raw| side.insert_address(&Address::new(side.name().format(), &raw.address.to_bytes()));
+    let mut to = insert(&raw);
+    let send = |to, raw: &mut Raw| {
+        wait::drive(&[&side], "room", || side.out(to, &word).context(2).send().ok());
+        number(raw, &side)
+    };
+    let hear = |raw: &mut Raw, msg_id| {
+        side.receive(&into).context(1).post().unwrap();
+        raw.send(&message(msg_id, 0, Form::Eager { payload: b"hello" }));
+        wait::drive(&[&side], "a message", || side.next_of(1)).done();
+    };
+    raw.next(&side, "a greeting", |packet| matches!(packet, Packet::Handshake(_)));
+    for msg_id in 0..3 {
+        hear(&mut raw, msg_id);
+        assert_eq!(send(to, &mut raw), msg_id);
+    }
+    // A second insertion keeps it there when the first is taken back.
+    assert_eq!(insert(&raw), to);
+    side.av.remove(&[to]).unwrap();
+    assert_eq!(send(to, &mut raw), 3);
+    // C's endpoints forget a peer with its address, and count from 0 again: whoever sends first.
+    for sends_first in [true, false] {
+        side.av.remove(&[to]).unwrap();
+        to = insert(&raw);
+        if sends_first {
+            assert_eq!(send(to, &mut raw), 0);
+        }
+        hear(&mut raw, 0);
+        raw.next(&side, "a greeting", |packet| matches!(packet, Packet::Handshake(_)));
+        hear(&mut raw, 1);
+        assert_eq!(send(to, &mut raw), u32::from(sends_first));
+    }
+    // One that has not said yet whose it is.
+    let mut raw = Raw::silent(&DEVICE, &side, RECEIVES);
+    to = insert(&raw);
+    hear(&mut raw, 0);
+    assert_eq!(send(to, &mut raw), 0);
+    side.av.remove(&[to]).unwrap();
+    to = insert(&raw);
+    hear(&mut raw, 0);
+    let refused = side.out(to, &word).context(2).send().unwrap_err();
+    assert!(refused.is_again(), "{refused:?}");
+    raw.next(&side, "a question", |packet| matches!(packet, Packet::Write(_)));
+    raw.send(&Packet::Handshake(Handshake { features: Features::of(C), ..Handshake::default() }));
+    assert_eq!(send(to, &mut raw), 0);
+    // Without that, a number that was there is an old packet's.
+    let stale = side.statistic("efa_stale");
+    raw.send(&message(0, 0, Form::Eager { payload: b"again" }));
+    wait::drive(&[&side], "a stale packet", || (side.statistic("efa_stale") > stale).then_some(()));
+}
+
 /// A message with a receipt, from `side` to `raw`.
 fn confirmed(side: &Side, raw: &Raw, context: usize) {
     let to = side.insert_address(&Address::new(side.name().format(), &raw.address.to_bytes()));

@@ -89,6 +89,12 @@ unsafe impl Lanes<Efa> for State {
         self.open()?.peer_at(host, address::raw(address)?)
     }
 
+    fn named<H: Host<Efa>>(&mut self, host: &mut H, peer: Peer) {
+        if let Self::Open(lanes) = self {
+            lanes.lanes[peer as usize].named(&mut lanes.common, host, peer);
+        }
+    }
+
     #[inline(always)]
     unsafe fn send_now<const TAGGED: bool>(
         &mut self,

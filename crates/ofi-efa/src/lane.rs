@@ -87,6 +87,11 @@ pub struct Lane {
     dismissals: u8,
     /// The next message's place.
     pub next_msg: u32,
+    /// Which insertion of the peer's address this end's messages and the peer's are counted from.
+    counted: [Option<u64>; 2],
+    /// Its address was inserted again before it was known whose it is: until then, from where messages to it are
+    /// counted is not known.
+    is_unsure: bool,
     queue: VecDeque<Frame>,
     pub streams: VecDeque<Stream>,
     /// Packets that the peer had no receive for.
@@ -151,6 +156,8 @@ impl Lane {
             greeted: false,
             dismissals: 0,
             next_msg: 0,
+            counted: [None; 2],
+            is_unsure: false,
             queue: VecDeque::new(),
             streams: VecDeque::new(),
             again: VecDeque::new(),
@@ -206,7 +213,13 @@ impl Lane {
     /// Whether another operation may be posted.
     pub fn may_post(&self, flags: OpFlags) -> Result<()> {
         let fenced = flags.contains(OpFlags::FENCE) && self.outstanding > 0;
-        if fenced || self.waiting > QUEUE_LIMIT || self.streams.len() > 1024 || self.ending.is_some() {
+        let unsure = self.is_unsure && self.dead.is_none();
+        if fenced
+            || self.waiting > QUEUE_LIMIT
+            || self.streams.len() > 1024
+            || self.ending.is_some()
+            || unsure
+        {
             return Err(Error::AGAIN);
         }
         Ok(())
@@ -272,6 +285,59 @@ impl Lane {
             return;
         }
         self.packet(common, peer, &greeting(common), 0, Mark::Nothing, |_| {});
+    }
+
+    /// Whether the application has removed the peer's address and inserted it again, since messages in that direction
+    /// (0: to it, 1: from it) were counted from. C's endpoints forget a peer with its address, and both sides begin
+    /// anew; those of this library do not.
+    fn is_inserted_again<H: Host<Efa>>(&mut self, host: &H, peer: Peer, direction: usize) -> bool {
+        let Some(now) = host.insertion(peer) else { return false };
+        self.counted[direction].replace(now).is_some_and(|before| before != now)
+    }
+
+    /// The application's vector leads to the peer.
+    pub fn named<H: Host<Efa>>(&mut self, common: &mut Common, host: &H, peer: Peer) {
+        if !self.is_inserted_again(host, peer, 0) || self.next_msg == 0 {
+            return;
+        }
+        match self.is_own() {
+            Some(true) => {}
+            Some(false) => self.count_anew(),
+            // C's endpoints, which forgot this one, say it again at the next packet.
+            None => {
+                self.is_unsure = true;
+                self.packet(common, peer, &nothing().encode(self.origin(common)), 0, Mark::Nothing, |_| {});
+            }
+        }
+    }
+
+    /// What the peer said of itself decides a doubt.
+    pub fn resolve(&mut self) {
+        if std::mem::take(&mut self.is_unsure) && self.is_own() == Some(false) {
+            self.count_anew();
+        }
+    }
+
+    fn count_anew(&mut self) {
+        (self.next_msg, self.greeted) = (0, false);
+    }
+
+    /// Notes from when on the peer's messages are counted: at its first.
+    pub fn heard<H: Host<Efa>>(&mut self, host: &H, peer: Peer) {
+        self.counted[1] = host.insertion(peer);
+    }
+
+    /// A message came whose place is taken. Whether the peer counts anew, so that it is the message's all the same.
+    #[cold]
+    pub fn counts_anew<H: Host<Efa>>(&mut self, common: &mut Common, host: &H, peer: Peer) -> bool {
+        // One that has not said whose it is does: its word may be on its way.
+        let is_new = self.is_inserted_again(host, peer, 1) && self.is_own() != Some(true);
+        if is_new {
+            self.window.restart();
+            self.greeted = false;
+            self.greet(common, peer);
+        }
+        is_new
     }
 
     /// Whether packets can go out.

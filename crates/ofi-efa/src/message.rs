@@ -264,7 +264,13 @@ impl Lane {
             }
             return Ok(());
         }
-        if !self.window.admits(msg_id, common.settings.recvwin_size) {
+        if self.window.is_new() {
+            self.heard(host, peer);
+        }
+        let size = common.settings.recvwin_size;
+        if !self.window.admits(msg_id, size)
+            && !(self.counts_anew(common, host, peer) && self.window.admits(msg_id, size))
+        {
             common.counts.stale += 1;
             return Ok(());
         }

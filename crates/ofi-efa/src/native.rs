@@ -34,6 +34,7 @@ impl Lane {
     pub fn learn(&mut self, common: &Common, shake: &Handshake) -> Result<(), Broken> {
         if self.features.is_none() {
             self.features = Some(shake.features);
+            self.resolve();
             self.decide(common);
             if shake.features.has(Features::USER_RECV_QP) {
                 let (qpn, qkey) = shake.user_recv_qp.ok_or(Broken)?;

@@ -58,6 +58,16 @@ impl Window {
         (msg_id.wrapping_sub(self.expected) as usize) < size
     }
 
+    /// Whether no message has had its turn.
+    pub fn is_new(&self) -> bool {
+        self.expected == 0
+    }
+
+    /// The peer counts from 0 again. What is held is of its new count.
+    pub fn restart(&mut self) {
+        self.expected = 0;
+    }
+
     /// The message whose turn it is was taken.
     pub fn step(&mut self) {
         self.expected = self.expected.wrapping_add(1);

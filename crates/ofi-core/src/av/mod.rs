@@ -251,6 +251,15 @@ impl Av {
         }
     }
 
+    /// Which insertion of an address is in effect: another one after it was removed and inserted again. A shared vector
+    /// does not know that.
+    pub fn insertion(&self, address: &Address) -> Option<u64> {
+        match &self.table {
+            Table::Own(table, _) => read(table).insertion(address.bytes()),
+            Table::Shared(_) => None,
+        }
+    }
+
     /// The number by which completions report the peer at `address`.
     pub fn reported(&self, address: &Address) -> Option<FiAddr> {
         match &self.table {

@@ -234,6 +234,16 @@ unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
         Ok(self.routes.peer(FAR, local))
     }
 
+    fn named<H: Host<Both<P>>>(&mut self, host: &mut H, peer: Peer) {
+        let mut heard = false;
+        if let (Some(near), Some(local)) = (&mut self.near, self.routes.local(NEAR, peer)) {
+            near.lanes.named(&mut NearHost::<P, H>::new(&mut self.routes, host, &mut heard), local);
+        }
+        if let Some(local) = self.routes.local(FAR, peer) {
+            self.far.named(&mut FarHost::<P, H>::new(&mut self.routes, host, &mut heard), local);
+        }
+    }
+
     #[inline(always)]
     unsafe fn send_now<const TAGGED: bool>(
         &mut self,

@@ -151,6 +151,10 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
         self.host.insertions()
     }
 
+    fn insertion(&self, local: Peer) -> Option<u64> {
+        self.host.insertion(self.peer(local))
+    }
+
     fn addresses(&self) -> Vec<Address> {
         self.host.addresses()
     }

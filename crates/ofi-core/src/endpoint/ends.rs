@@ -134,6 +134,10 @@ impl<T: Transport> Host<T> for Ends<T> {
         self.peers.av().map_or(0, |av| av.counts().insertions())
     }
 
+    fn insertion(&self, peer: Peer) -> Option<u64> {
+        self.peers.av()?.insertion(self.peers.address(peer)?)
+    }
+
     fn addresses(&self) -> Vec<Address> {
         let Some(av) = self.peers.av() else { return Vec::new() };
         av.numbers().into_iter().filter_map(|number| av.address(number).ok()).collect()

@@ -74,6 +74,7 @@ impl<T: Transport> State<T> {
         let wanted = self.ends.peers.look_up(address)?;
         let (lanes, host) = self.split().ok_or_else(not_enabled)?;
         let peer = lanes.peer(host, &wanted)?;
+        lanes.named(host, peer);
         self.ends.peers.learn(address, peer);
         Ok(peer)
     }

@@ -255,6 +255,12 @@ impl AddressTable {
         }
     }
 
+    /// Which insertion of an address is in effect: another one after it was removed and inserted again.
+    pub fn insertion(&self, address: &[u8]) -> Option<u64> {
+        let peer = self.peer(self.find(address)?).ok()?;
+        Some(u64::from(peer.generation) << 32 | u64::from(peer.index))
+    }
+
     fn find_index(&self, key: Key<'_>) -> Option<FiAddr> {
         self.find_key(self.secret.hash(key), key).map(|at| FiAddr(at.into()))
     }

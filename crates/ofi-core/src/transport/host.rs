@@ -130,6 +130,12 @@ pub trait Host<T: Transport> {
         0
     }
 
+    /// Which insertion of a peer's address is in effect: another one after the application has removed it and inserted
+    /// it again. `None` if it is not in the vector.
+    fn insertion(&self, _peer: Peer) -> Option<u64> {
+        None
+    }
+
     /// All addresses of the vector, for a transport whose packets do not contain their senders' full addresses.
     fn addresses(&self) -> Vec<Address> {
         Vec::new()

@@ -62,6 +62,9 @@ pub unsafe trait Lanes<T: Transport>: Send {
     /// `FI_EADDRNOTAVAIL` if the transport has no room for another.
     fn peer<H: Host<T>>(&mut self, host: &mut H, address: &Address) -> Result<Peer>;
 
+    /// The application's vector leads to a peer, for the first time or again: addresses were removed since.
+    fn named<H: Host<T>>(&mut self, _host: &mut H, _peer: Peer) {}
+
     /// Sends a short message of one piece at once, if it can: then it is finished. `false` means that nothing happened;
     /// then [`Lanes::send`] is called, the general path.
     ///
