@@ -259,6 +259,27 @@ fn an_address_of_c_s_that_was_removed_and_inserted_again_is_a_new_peer_s() {
     wait::drive(&[&side], "a stale packet", || (side.statistic("efa_stale") > stale).then_some(()));
 }
 
+#[test]
+fn atomic_operations_of_16_bytes_are_refused_towards_c() {
+    let _alone = alone();
+    let side = side();
+    let mut raw = Raw::to(&DEVICE, &side, C, RECEIVES);
+    raw.next(&side, "a greeting", |packet| matches!(packet, Packet::Handshake(_)));
+    let to = side.insert_address(&Address::new(side.name().format(), &raw.address.to_bytes()));
+    let word = Memory::patterned(16, 1);
+    let there = [RemotePiece { addr: 0x1000, len: 16, key: 1 }];
+    wait::drive(&[&side], "a peer that is known", || {
+        let posted = side.out(to, &word).context(2).atomic(FiOp::Sum, Datatype::Uint64, &there);
+        assert!(posted.as_ref().is_ok() || posted.as_ref().is_err_and(Error::is_again), "{posted:?}");
+        posted.ok()
+    });
+    raw.next(&side, "an operation", |packet| matches!(packet, Packet::Atomic(_)));
+    for datatype in [Datatype::DoubleComplex, Datatype::LongDouble, Datatype::Int128, Datatype::Uint128] {
+        let refused = side.out(to, &word).context(2).atomic(FiOp::Sum, datatype, &there).unwrap_err();
+        assert_eq!(refused.errno(), Errno::EOPNOTSUPP, "{datatype}");
+    }
+}
+
 /// A message with a receipt, from `side` to `raw`.
 fn confirmed(side: &Side, raw: &Raw, context: usize) {
     let to = side.insert_address(&Address::new(side.name().format(), &raw.address.to_bytes()));
