@@ -1,10 +1,10 @@
-//! Many things by number, which stay where they are: a vector of vectors of a fixed length. Growing costs no copy, and
-//! leaves neither half of the room unused nor the room of what there was before.
+//! A growable array whose elements never move: a vector of vectors of fixed length. Growing copies nothing, and never
+//! leaves half of an allocation unused or holds an old allocation beside the new one.
 
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
 
-/// Things in one piece of memory.
+/// Elements in one allocation.
 const LENGTH: usize = 32;
 
 /// See the module.
@@ -21,22 +21,22 @@ impl<T> Default for Chunks<T> {
 }
 
 impl<T> Chunks<T> {
-    /// Nothing.
+    /// Creates an empty array.
     pub const fn new() -> Self {
         Self { chunks: Vec::new(), len: 0 }
     }
 
-    /// How many there are.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the array is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Appends one, under the number [`Chunks::len`].
+    /// Appends an element. Its index is the previous [`Chunks::len`].
     pub fn push(&mut self, thing: T) {
         if self.len == self.chunks.len() * LENGTH {
             self.chunks.push(Vec::with_capacity(LENGTH));
@@ -45,27 +45,27 @@ impl<T> Chunks<T> {
         self.len += 1;
     }
 
-    /// The one with this number, if there is one.
+    /// The element at this index, if there is one.
     #[inline]
     pub fn get(&self, number: usize) -> Option<&T> {
         self.chunks.get(number / LENGTH)?.get(number % LENGTH)
     }
 
-    /// The same, to be changed.
+    /// The element at this index, mutably.
     #[inline]
     pub fn get_mut(&mut self, number: usize) -> Option<&mut T> {
         self.chunks.get_mut(number / LENGTH)?.get_mut(number % LENGTH)
     }
 
-    /// All, by number.
+    /// All elements, in order of index.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.chunks.iter_mut().flatten()
     }
 
-    /// Gives two each other's number.
+    /// Swaps two elements.
     ///
     /// # Panics
-    /// Where there is none of that number, as a slice.
+    /// If an index is out of range, like a slice.
     pub fn swap(&mut self, one: usize, other: usize) {
         let (first, last) = (one.min(other), one.max(other));
         let (front, back) = self.chunks.split_at_mut(last / LENGTH);

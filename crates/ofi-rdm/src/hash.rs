@@ -1,5 +1,5 @@
 //! SipHash-2-4 (Aumasson and Bernstein, 2012) for address cookies and session names, and CRC-32C (RFC 3720, B.4) for
-//! packets that are checked.
+//! packets with a checksum.
 
 /// A secret of the endpoint.
 #[derive(Clone, Copy)]
@@ -70,7 +70,7 @@ const fn tables() -> [[u32; 256]; 8] {
 
 static TABLES: [[u32; 256]; 8] = tables();
 
-/// CRC-32C of `parts`, one behind the other.
+/// CRC-32C of the concatenation of `parts`.
 pub fn crc(parts: &[&[u8]]) -> u32 {
     let mut crc = !0u32;
     for part in parts {

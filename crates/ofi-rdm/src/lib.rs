@@ -1,14 +1,14 @@
-//! Reliable, ordered records over lossy datagrams: what carries messages and remote memory access between hosts.
+//! Reliable, ordered records over lossy datagrams: the layer under messages and remote memory access between hosts.
 //!
-//! No socket, clock, thread, or `unsafe`: whoever drives an [`Endpoint`] hands it datagrams and the time, and takes
-//! datagrams, events and the next timeout from it. `docs/protocol.md` specifies every byte that goes over the wire.
+//! The crate has no socket, clock, thread, or `unsafe`. The driver of an [`Endpoint`] passes datagrams and the time in,
+//! and gets datagrams, events and the next timeout out. `docs/protocol.md` specifies every byte on the wire.
 //!
-//! Follow a record: [`SendStream::record`] appends it to one of a session's two streams, `connection/` cuts the stream
-//! into packets and repeats what is lost, and on the peer `stream/receive.rs` puts it back in order and
-//! hands it to [`Driver::record`]. How sessions begin and end: `endpoint/incoming.rs`, `wire/handshake.rs`.
+//! The path of a record: [`SendStream::record`] appends it to one of a session's two streams. `connection/` cuts the
+//! stream into packets and retransmits lost ones. On the peer, `stream/receive.rs` restores the order and passes the
+//! record to [`Driver::record`]. For the begin and end of sessions see `endpoint/incoming.rs` and `wire/handshake.rs`.
 //!
 //! Without the feature `encryption`, which is on by default, there are no ciphers: [`Endpoint::secure`] refuses keys,
-//! and peers that insist on encryption are refused.
+//! and peers that require encryption are refused.
 
 #![no_std]
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Sets of numbers that come in runs: packets received, bytes acknowledged, bytes lost.
+//! Sets of numbers stored as runs: packets received, bytes acknowledged, bytes lost.
 
 use alloc::collections::VecDeque;
 use core::ops::Range;
@@ -18,7 +18,7 @@ impl RangeSet {
         self.0.iter()
     }
 
-    /// Whether it has none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -38,19 +38,19 @@ impl RangeSet {
         self.0.back()
     }
 
-    /// Whether `number` is in it.
+    /// Whether `number` is in the set.
     pub fn contains(&self, number: u64) -> bool {
         let at = self.0.partition_point(|run| run.end <= number);
         self.0.get(at).is_some_and(|run| run.start <= number)
     }
 
-    /// Whether a run has numbers of the set, or is next to one: then adding it makes no run more.
+    /// Whether a run overlaps or adjoins the set. If so, adding it does not increase the number of runs.
     pub fn touches(&self, run: &Range<u64>) -> bool {
         let at = self.0.partition_point(|other| other.end < run.start);
         self.0.get(at).is_some_and(|other| other.start <= run.end)
     }
 
-    /// The runs that have numbers of `range`, lowest first.
+    /// The runs that overlap `range`, lowest first.
     pub fn within(&self, range: &Range<u64>) -> impl Iterator<Item = &Range<u64>> {
         let from = self.0.partition_point(|run| run.end <= range.start);
         let end = range.end;
@@ -79,7 +79,7 @@ impl RangeSet {
         self.0.drain(from + 1..to);
     }
 
-    /// Takes a run out.
+    /// Removes a run.
     pub fn remove(&mut self, run: Range<u64>) {
         if run.is_empty() {
             return;
@@ -99,7 +99,7 @@ impl RangeSet {
         }
     }
 
-    /// Takes the lowest numbers out: one run of at most `most`.
+    /// Removes the lowest numbers: one run of at most `most`.
     pub fn pop(&mut self, most: u64) -> Option<Range<u64>> {
         let first = self.0.front_mut()?;
         if first.end - first.start > most {
@@ -110,17 +110,17 @@ impl RangeSet {
         self.0.pop_front()
     }
 
-    /// Gives back memory that is not used.
+    /// Releases unused memory.
     pub fn shrink(&mut self) {
         self.0.shrink_to_fit();
     }
 
-    /// Forgets the lowest run.
+    /// Removes the lowest run.
     pub fn forget_first(&mut self) -> Option<Range<u64>> {
         self.0.pop_front()
     }
 
-    /// Forgets everything.
+    /// Removes everything.
     pub fn clear(&mut self) {
         self.0.clear();
     }

@@ -6,26 +6,26 @@ use core::time::Duration;
 #[derive(Clone, Copy, Debug)]
 pub struct Rtt {
     latest: Nanos,
-    /// None before the first sample.
+    /// The largest value before the first sample.
     smoothed: Nanos,
     variation: Nanos,
     least: Nanos,
 }
 
-/// Nanoseconds, in half the room of a `Duration`: every peer has four of them. The longest stands for more, and for
-/// none.
+/// Nanoseconds, in half the size of a `Duration`, since every peer has four of them. The largest value stands for
+/// anything longer, and for no value.
 type Nanos = u64;
 
 fn nanos(time: Duration) -> Nanos {
     Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX)
 }
 
-/// Assumed before the first sample. A session within a data centre is far below it.
+/// Assumed before the first sample. Sessions within a data centre are far below it.
 const INITIAL: Duration = Duration::from_millis(20);
-/// Longest sample that is believed: a day.
+/// The longest sample that is accepted: a day.
 const LONGEST: Nanos = 86_400 * 1_000_000_000;
-/// The least time that timers count with. RFC 9002 has 1 ms, which is what timers of operating systems once did; who
-/// waits for a message here polls, and a probe too many costs two packets.
+/// The timer granularity. RFC 9002 has 1 ms, once typical of operating systems' timers. Here a waiting program polls,
+/// and an unnecessary probe costs only two packets.
 const GRANULARITY: Duration = Duration::from_micros(250);
 
 impl Default for Rtt {
@@ -36,9 +36,9 @@ impl Default for Rtt {
 }
 
 impl Rtt {
-    /// Takes a sample; the peer says that it waited for `delay` before it answered.
+    /// Adds a sample. The peer reports that it delayed its answer by `delay`.
     pub fn sample(&mut self, sample: Duration, delay: Duration) {
-        // No sample is as long as the two that stand for something else, and sums of eight do not overflow.
+        // No sample equals the two special values, and sums of eight do not overflow.
         let (sample, delay) = (nanos(sample).min(LONGEST), nanos(delay));
         self.latest = sample;
         self.least = self.least.min(sample);
@@ -51,24 +51,24 @@ impl Rtt {
         self.smoothed = (self.smoothed * 7 + adjusted) / 8;
     }
 
-    /// Whether the last sample says that packets wait in a queue on the way: that it is above the least one by an
-    /// eighth, and by 100 us, which is what a descheduled thread costs at the least.
+    /// Whether the last sample indicates a queue on the path: it exceeds the minimum by an eighth and by 100 us, the
+    /// least cost of a descheduled thread.
     pub fn shows_queue(&self) -> bool {
         let least = self.least.min(self.latest);
         self.latest - least > (least / 8).max(nanos(Duration::from_micros(100)))
     }
 
-    /// The smoothed time.
+    /// The smoothed round-trip time.
     pub fn smoothed(&self) -> Duration {
         if self.smoothed == Nanos::MAX { INITIAL } else { Duration::from_nanos(self.smoothed) }
     }
 
-    /// The shortest sample, if there was one.
+    /// The shortest sample, if there is one.
     pub fn least(&self) -> Option<Duration> {
         (self.least != Nanos::MAX).then(|| Duration::from_nanos(self.least))
     }
 
-    /// How long a packet may be overtaken before it counts as lost.
+    /// How long after being overtaken a packet counts as lost.
     pub fn loss_delay(&self) -> Duration {
         let rtt = self.smoothed().max(Duration::from_nanos(self.latest));
         (rtt + rtt / 8).max(GRANULARITY)

@@ -1,4 +1,4 @@
-//! No control: what the receiver grants may be under way.
+//! No congestion control: everything that the receiver grants may be in flight.
 
 use super::Controller;
 use crate::time::Instant;

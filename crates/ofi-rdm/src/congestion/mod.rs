@@ -1,4 +1,4 @@
-//! How much may be under way: controllers behind one trait.
+//! Congestion controllers behind one trait: they decide how much may be in flight.
 
 mod fixed;
 mod reno;
@@ -11,49 +11,49 @@ use crate::time::Instant;
 pub use fixed::Fixed;
 pub use reno::Reno;
 
-/// Decides how many bytes of a session may be under way. Packets that carry acknowledgements alone are not counted.
+/// Decides how many bytes of a session may be in flight. Packets that only acknowledge are not counted.
 pub trait Controller: Debug + Send {
-    /// Bytes that may be under way.
+    /// Bytes that may be in flight.
     fn window(&self) -> u64;
 
-    /// Bytes that may leave in a round trip, evenly; `None`: as fast as they go.
+    /// Bytes that may leave per round trip, evenly spaced. `None`: no pacing.
     fn pace(&self) -> Option<u64>;
 
-    /// `bytes` that left at `sent` have arrived. `limited`: the window was what held the sender back.
+    /// `bytes` sent at `sent` were acknowledged. `limited`: the window was the sender's limit.
     fn on_acked(&mut self, now: Instant, sent: Instant, bytes: u64, limited: bool);
 
-    /// `bytes` that left at `sent` are lost. `queue`: round trips are longer than they were at best, so packets wait
-    /// somewhere.
+    /// `bytes` sent at `sent` were lost. `queue`: the round-trip time is above its minimum, so packets wait in a queue
+    /// on the path.
     fn on_lost(&mut self, now: Instant, sent: Instant, bytes: u64, queue: bool);
 
-    /// Packets were marked on their way, as a queue is about to be full (RFC 3168), the youngest of those that have
-    /// arrived left at `sent`.
+    /// Packets were marked on the path because a queue is nearly full (RFC 3168). The youngest of those that arrived
+    /// left at `sent`.
     fn on_marked(&mut self, now: Instant, sent: Instant);
 
-    /// Nothing has been heard for several probe timeouts.
+    /// The peer was silent for several probe timeouts.
     fn on_silence(&mut self, now: Instant);
 
-    /// Something has been heard again. What left during the silence and is found to be lost tells nothing new.
+    /// The peer was heard again. Losses of packets sent during the silence carry no new information.
     fn on_heard(&mut self, now: Instant);
 
-    /// Packets now have `bytes` at most.
+    /// The packet size is now `bytes` at most.
     fn set_packet_size(&mut self, bytes: u64);
 }
 
-/// Which controller sessions get.
+/// The congestion controller of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Congestion {
     /// [`Reno`]: shares a link fairly with TCP.
     #[default]
     Reno,
-    /// The same, but what the window allows leaves at once.
+    /// [`Reno`] without pacing: everything that the window allows leaves at once.
     Bursts,
-    /// [`Fixed`]: only credit counts. For networks that nobody else uses.
+    /// [`Fixed`]: only the receiver's credit limits the sender. For networks without other traffic.
     Fixed,
 }
 
 impl Congestion {
-    /// A controller of this kind, for packets of `packet` bytes.
+    /// Creates a controller of this kind for packets of `packet` bytes.
     pub fn controller(self, packet: u64) -> Box<dyn Controller> {
         match self {
             Self::Reno => Box::new(Reno::new(packet, true)),

@@ -1,10 +1,11 @@
-//! NewReno, as RFC 9002, section 7, has it, with the window of RFC 6928 to begin with: a share of a link like TCP's.
+//! NewReno as in RFC 9002, section 7, with the initial window of RFC 6928. It takes a share of a link like TCP's.
 //!
-//! One difference: a loss while round trips are as short as ever may be one of the line. It costs three eighths of the
-//! window, not half. Where queues are so short that round trips do not show them, one who gives up a part `b` gets more
-//! than one who gives up half, by the square root of `(2 - b) / 3b` where losses come one by one (1.2), and more where
-//! flows lose together: an eighth, which this was, leaves TCP nothing (`ofi-testkit/tests/protocol_fairness.rs`), and
-//! half costs lines that lose packets more than they need.
+//! One difference: a loss while the round-trip time is at its minimum may be a transmission error rather than
+//! congestion. Such a loss costs three eighths of the window, not half. If queues are so short that round-trip times do
+//! not show them, a sender that gives up a part `b` gets more than one that gives up half: by the square root of `(2 -
+//! b) / 3b` (here 1.2) if losses come one by one, and by more if flows lose together. An earlier version gave up an
+//! eighth, which leaves TCP nothing (`ofi-testkit/tests/protocol_fairness.rs`); half costs lossy lines more than
+//! necessary.
 
 use super::Controller;
 use crate::time::Instant;
@@ -16,26 +17,25 @@ pub struct Reno {
     threshold: u64,
     packet: u64,
     paced: bool,
-    /// Packets that left before this belong to a loss that has been answered.
+    /// Losses of packets that left before this belong to a congestion event that was handled.
     recovery: Option<Instant>,
-    /// Bytes acknowledged since the window last grew, past the threshold.
+    /// Bytes acknowledged since the window last grew, above the threshold.
     counted: u64,
 }
 
-/// Packets that may be under way at first. Ten of 1,500 bytes (RFC 6928), and no less than 64 KiB in one burst of large
-/// ones.
+/// Initial window in packets: ten of 1,500 bytes (RFC 6928), and at least 64 KiB in one burst of large ones.
 const INITIAL_PACKETS: u64 = 10;
-/// The least window, in packets.
+/// The minimum window, in packets.
 const LEAST_PACKETS: u64 = 2;
 
 impl Reno {
-    /// For packets of `packet` bytes, which leave evenly or not.
+    /// Creates a controller for packets of `packet` bytes, with or without pacing.
     pub fn new(packet: u64, paced: bool) -> Self {
         let (window, threshold) = (INITIAL_PACKETS * packet, u64::MAX);
         Self { window, threshold, packet, paced, recovery: None, counted: 0 }
     }
 
-    /// A sign of congestion: the window becomes `kept`, once for all packets that left before now.
+    /// Reacts to a sign of congestion: the window becomes `kept`, once for all packets that left before now.
     fn answer(&mut self, now: Instant, sent: Instant, kept: u64) {
         if self.recovery.is_some_and(|start| sent <= start) {
             return; // the same event
@@ -52,8 +52,8 @@ impl Controller for Reno {
         self.window
     }
 
-    /// Somewhat more than the window, so that it stays what bounds the sender (RFC 9002, section 7.7); twice as much
-    /// while it doubles.
+    /// Slightly more than the window, so that the window remains the limit (RFC 9002, section 7.7); twice the window in
+    /// slow start.
     fn pace(&self) -> Option<u64> {
         let grown = if self.window < self.threshold { self.window } else { self.window / 4 };
         self.paced.then_some(self.window.saturating_add(grown))
@@ -78,15 +78,15 @@ impl Controller for Reno {
         self.answer(now, sent, if queue { self.window / 2 } else { self.window / 8 * 5 });
     }
 
-    /// Queues that mark are kept short, and drain with less than half. Three tenths are what TCP gives up (CUBIC, RFC
-    /// 9438, section 4.6); with the fifth of RFC 8511 a TCP that halves gets a quarter of the share over queues of some
-    /// packets.
+    /// Queues that mark are kept short and drain after a reduction by less than half. TCP gives up three tenths (CUBIC,
+    /// RFC 9438, section 4.6). With the fifth of RFC 8511, a TCP that halves its window gets a quarter of the share
+    /// over queues of a few packets.
     fn on_marked(&mut self, now: Instant, sent: Instant) {
         self.answer(now, sent, self.window / 10 * 7);
     }
 
-    /// As RFC 9002, section 7.6, has it: half of what was under way may be reached quickly again. The losses of this
-    /// silence that are found later belong to it.
+    /// Follows RFC 9002, section 7.6: slow start leads back to half of the previous window. Losses of this silence that
+    /// are found later belong to it.
     fn on_silence(&mut self, now: Instant) {
         let least = LEAST_PACKETS * self.packet;
         self.threshold = (self.window / 2).max(least);

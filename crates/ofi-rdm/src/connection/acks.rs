@@ -1,4 +1,4 @@
-//! What acknowledgements say: what has arrived, and what is lost (RFC 9002, section 6.1).
+//! Processes acknowledgements: which packets arrived, and which are lost (RFC 9002, section 6.1).
 
 use core::ops::Range;
 use core::time::Duration;
@@ -8,20 +8,20 @@ use crate::stream::Sender;
 use crate::time::Instant;
 use crate::wire::{Ack, Stream};
 
-/// Packets that may overtake another before it counts as lost.
+/// A packet is lost once this many later packets were acknowledged.
 const REORDERING: u64 = 3;
-/// Numbers that are told again though the peer knows of higher ones: packets that have been overtaken by more count as
-/// come.
+/// Numbers below the peer's highest acknowledged one that acknowledgements repeat. Packets overtaken by more than these
+/// count as received.
 const TOLD_AGAIN: u64 = 128;
-/// Probe timeouts in a row after which a round trip is not taken for the path's, and how many such are passed over in a
-/// row.
+/// After this many probe timeouts in a row, a round-trip sample is not attributed to the path; and how many such
+/// samples in a row are ignored.
 const SILENCE: u32 = 2;
 const ODD_SAMPLES: u8 = 4;
-/// The longest delay of an acknowledgement that is believed.
+/// The longest acknowledgement delay that is believed.
 const LONGEST_DELAY: Duration = Duration::from_millis(20);
 
 impl Connection {
-    /// Takes an acknowledgement. `false` if it is of packets that were never sent, or that were left out.
+    /// Processes an acknowledgement. `false` if it covers packets that were never sent, or numbers that were skipped.
     pub(super) fn on_ack(&mut self, now: Instant, ack: &Ack<'_>) -> bool {
         let Some(session) = self.session.as_deref_mut() else { return true };
         let is_acked =
@@ -47,11 +47,11 @@ impl Connection {
 }
 
 impl Session {
-    /// The packets of a run of numbers have arrived. Whether that is news.
+    /// Marks a run of packet numbers as arrived. Whether any of them is new.
     fn acked(&mut self, sender: &mut Sender, now: Instant, run: Range<u64>, ack: &Ack<'_>) -> bool {
         let (mut index, mut fresh) = (self.sent.find(run.start), false);
         while let Some(sent) = self.sent.get(index).filter(|sent| sent.first < run.end) {
-            // Those that were taken for lost count too: their bytes need not be sent again.
+            // Packets presumed lost count too: their bytes need no retransmission.
             if sent.in_flight || sent.streams.iter().any(|range| !range.is_empty()) {
                 index = self.sent.isolate(index, &run);
                 fresh |= self.acked_run(sender, now, index, ack);
@@ -78,8 +78,8 @@ impl Session {
         self.vanishing.on_acked(sent.size);
         if sent.end() == ack.largest + 1 {
             self.largest_left = at;
-            // After a silence the sample says how long that was. A path that has become so much longer says so again
-            // and again.
+            // After a silence the sample measures the silence. A path that really became so long produces such samples
+            // again and again.
             if self.probe_count >= SILENCE && self.odd_samples < ODD_SAMPLES && self.rtt.least().is_some() {
                 self.odd_samples += 1;
             } else {
@@ -98,15 +98,15 @@ impl Session {
         true
     }
 
-    /// The peer is heard again, if it was not.
+    /// Ends a silence, if there was one.
     pub(super) fn end_silence(&mut self, now: Instant) {
         if core::mem::take(&mut self.changed) {
             self.controller.on_heard(now);
         }
     }
 
-    /// The peer knows that numbers up to `told` have come: those far below need not be told again, nor what is missing
-    /// among them.
+    /// The peer knows that numbers up to `told` have arrived. Acknowledgements need not repeat those far below, nor
+    /// report gaps among them.
     fn forget_told(&mut self, told: u64) {
         let below = told.saturating_sub(TOLD_AGAIN);
         if below > self.floor {
@@ -115,7 +115,7 @@ impl Session {
         }
     }
 
-    /// Finds packets that are lost, and has their contents sent again. Answers how many there were.
+    /// Finds lost packets and queues their contents for retransmission. Returns their number.
     pub(super) fn find_lost(&mut self, sender: &mut Sender, now: Instant) -> u64 {
         self.loss_time = None;
         let Some(largest) = self.largest_acked else { return 0 };
@@ -124,7 +124,7 @@ impl Session {
         while let Some(sent) = self.sent.get(index).filter(|sent| sent.first < largest) {
             if sent.in_flight {
                 let by = sent.at + delay;
-                // Of a run, the first ones may have been overtaken by enough others, and the last ones not.
+                // In a run, enough later packets may have overtaken the first packets, but not the last ones.
                 let below = if by <= now { largest } else { (largest + 1).saturating_sub(REORDERING) };
                 let numbers = sent.first..below.min(sent.end());
                 if !numbers.is_empty() {
@@ -139,7 +139,7 @@ impl Session {
         lost
     }
 
-    /// The packets of a run are lost. Answers how many these are.
+    /// Marks the packets of a run as lost. Returns their number.
     fn lose(&mut self, sender: &mut Sender, now: Instant, index: usize) -> u64 {
         let Some(sent) = self.sent.get_mut(index) else { return 0 };
         sent.in_flight = false;
@@ -161,7 +161,7 @@ impl Session {
         count
     }
 
-    /// Has what the two oldest packets under way carry sent again, without taking them for lost.
+    /// Queues the contents of the two oldest packets in flight for retransmission without treating them as lost.
     pub(super) fn repeat_oldest(&mut self, sender: &mut Sender) {
         let mut left = 2;
         for sent in self.sent.iter().filter(|sent| sent.in_flight && !sent.probe) {

@@ -1,33 +1,33 @@
-//! How an endpoint behaves towards its peers, and what is counted of one.
+//! Configuration of an endpoint's sessions, and counters of a peer.
 
 use core::time::Duration;
 
 use crate::congestion::Congestion;
 use crate::wire::Params;
 
-/// How an endpoint behaves.
+/// Configuration of an endpoint's sessions.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// What peers are told.
+    /// The parameters that peers are told.
     pub params: Params,
-    /// Which congestion controller sessions get.
+    /// The congestion controller of sessions.
     pub congestion: Congestion,
-    /// How long a peer may leave questions unanswered, its process too, before everything addressed to it fails.
+    /// How long a peer and its process may leave questions unanswered before all operations to that peer fail.
     pub patience: Duration,
-    /// How long an acknowledgement may wait for something to go along with.
+    /// How long an acknowledgement may wait for a packet that can carry it.
     pub ack_delay: Duration,
-    /// Peers that strangers may make this end remember, at most.
+    /// Most peers that strangers may make this endpoint remember.
     pub max_peers: usize,
-    /// And of those, of one host (IPv6: of one /64).
+    /// Most of these per host (IPv6: per /64).
     pub max_of_host: usize,
-    /// How long nothing has to come of a stranger before it may be asked whether it is there: for the place that it
-    /// takes.
+    /// How long a stranger must be silent before this endpoint may probe it, in order to reuse its place.
     pub idle: Duration,
-    /// Peers at rest whose sessions stay as they are, for the next message to them; others are put into less memory.
+    /// Most peers at rest whose sessions stay ready for their next message. Sessions of other resting peers are
+    /// compacted.
     pub warm_peers: usize,
 }
 
-/// What is counted of one peer.
+/// Counters of a peer, as kept.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub packets: [u64; 2],
@@ -40,17 +40,17 @@ pub struct Counts {
 /// Counters of one peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Packets sent, and received.
+    /// Packets sent and received.
     pub packets: [u64; 2],
     /// Packets that were found lost.
     pub lost: u64,
-    /// Packets received that were marked for congestion on their way, and packets sent of which the peer has said so.
+    /// Packets received with a congestion mark, and packets sent that the peer reported as marked.
     pub marked: [u64; 2],
-    /// Packets that came more than once.
+    /// Packets received more than once.
     pub duplicates: u64,
     /// Probe timeouts.
     pub probes: u64,
-    /// Times that data waited for the peer's credit, and for the congestion window.
+    /// Times that data waited for the peer's credit and for the congestion window.
     pub stalls: [u64; 2],
     /// Smoothed round-trip time in nanoseconds.
     pub rtt_ns: u64,

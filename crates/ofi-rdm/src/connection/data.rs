@@ -1,4 +1,4 @@
-//! Data packets: their frames go to acknowledgements, streams and credit, and their numbers into what is acknowledged.
+//! Data packets: their frames update acknowledgements, streams and credit, and their numbers will be acknowledged.
 
 use super::{Config, Connection};
 use crate::driver::{Driver, Lost};
@@ -6,23 +6,23 @@ use crate::stream::{Flow, ReceiveStream, Refused};
 use crate::time::Instant;
 use crate::wire::{Frame, Header, Record, Stream, header};
 
-/// Packets whose arrival is remembered, in runs.
+/// Runs of received packet numbers that are remembered.
 const RECEIVED_RUNS: usize = 128;
-/// What became of a data packet.
+/// The outcome of a data packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     Fresh,
     Duplicate,
     Malformed,
-    /// There is no room for it among what came too early.
+    /// There is no room for it among the bytes that arrived out of order.
     Crowded,
 }
 
 impl Connection {
-    /// Takes the frames of a packet.
+    /// Processes the frames of a packet.
     ///
     /// # Errors
-    /// Why the session is over.
+    /// The reason why the session ended.
     pub fn on_data<D: Driver>(
         &mut self,
         now: Instant,
@@ -36,8 +36,9 @@ impl Connection {
         let Some(session) = self.session.as_deref_mut() else { return Ok(Arrival::Malformed) };
         if head.number < session.floor || session.received.contains(head.number) {
             self.stats.duplicates += 1;
-            // Its sender may not know that it came: say so again, unless that is all that it said. A network that
-            // repeats everything would keep two ends at it for good.
+            // The sender may not know that the packet arrived: acknowledge it again, unless it carried only an
+            // acknowledgement. A network that duplicates every packet would otherwise make two ends acknowledge each
+            // other for ever.
             session.ack_now |= asks_for_acknowledgement(body);
             return Ok(Arrival::Duplicate);
         }
@@ -100,15 +101,15 @@ impl Connection {
         Ok(Arrival::Fresh)
     }
 
-    /// Whether a stream was stopped by the driver.
+    /// Whether the driver stopped a stream.
     pub fn is_stopped(&self) -> bool {
         self.session.as_ref().is_some_and(|session| session.receive.iter().any(ReceiveStream::is_stopped))
     }
 
-    /// Goes on with streams that were stopped.
+    /// Resumes stopped streams.
     ///
     /// # Errors
-    /// Why the session is over.
+    /// The reason why the session ended.
     pub fn resume<D: Driver>(&mut self, peer: u32, driver: &mut D) -> Result<(), Lost> {
         let Some(session) = self.session.as_deref_mut() else { return Ok(()) };
         let sender = &mut self.sender;
@@ -123,7 +124,7 @@ impl Connection {
     }
 }
 
-/// Whether a packet has frames whose sender wants to know that they came.
+/// Whether a packet has frames that ask for an acknowledgement.
 fn asks_for_acknowledgement(mut frames: &[u8]) -> bool {
     while let Ok(Some((frame, rest))) = Frame::parse(frames) {
         if frame.asks() {

@@ -1,4 +1,4 @@
-//! A packet while it is made: what a session has to say, in the order of its frames.
+//! Assembles a packet: writes the frames that a session has to send, in order.
 
 use core::ops::Range;
 
@@ -9,28 +9,28 @@ use crate::time::Instant;
 use crate::wire::handshake::PACKET_COST;
 use crate::wire::{Frame, Stream, frame, header};
 
-/// Probe timeouts from which on one of the packets after each is short.
+/// After this many probe timeouts, one of the packets sent on each further timeout is short.
 const SHORT_AFTER: u32 = 2;
 
 /// See the module.
 pub(super) struct Draft<'a> {
     pub buf: &'a mut [u8],
-    /// Bytes that are written, those of the header included.
+    /// Bytes written so far, including the header.
     pub at: usize,
-    /// Bytes that there may be.
+    /// Capacity in bytes.
     room: usize,
-    /// The peer is to acknowledge it.
+    /// Whether the packet asks for an acknowledgement.
     is_eliciting: bool,
-    /// It looks whether the path carries packets of its length.
+    /// Whether the packet probes the path for packets of its length.
     pub is_probe: bool,
-    /// A payload ends in it.
+    /// Whether a payload ends in the packet.
     pub ends_payload: bool,
     tells_credit: bool,
-    /// Packets that came marked for congestion.
+    /// Packets that arrived with a congestion mark.
     pub marks: u64,
-    /// One more than the highest number that it acknowledges.
+    /// One more than the highest number that the packet acknowledges.
     told: u64,
-    /// The bytes of streams that it carries.
+    /// The stream bytes in the packet.
     streams: [Range<u64>; 2],
 }
 
@@ -50,7 +50,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Whether it says nothing.
+    /// Whether the packet has no frames.
     pub fn is_empty(&self) -> bool {
         self.at == header::LEN
     }
@@ -58,27 +58,27 @@ impl<'a> Draft<'a> {
 
 /// What a session may send now.
 pub(super) struct Allowance {
-    /// Bytes of streams, if there are any.
+    /// Stream bytes, if there are any.
     pub data: bool,
-    /// The peer takes more.
+    /// The peer accepts more bytes.
     pub credit: bool,
-    /// Data would wait for credit or the window.
+    /// Whether data would wait for credit or the window.
     pub stalls: bool,
 }
 
 impl Session {
-    /// Bytes of the next packet, at most.
+    /// Most bytes of the next packet.
     pub(super) fn packet_size(&self) -> u64 {
-        // Of two packets after a timeout the second is one that every path carries: if that alone arrives, the path has
-        // become shorter.
+        // The second of two packets after a timeout has a size that every path carries. If only that packet arrives,
+        // the path's limit has shrunk.
         let short = self.probes == 1 && self.probe_count >= SHORT_AFTER;
         if short { self.size.packet().min(BASE_PACKET) } else { self.size.packet() }
     }
 
-    /// What may be sent; `wants`: there are bytes of streams.
+    /// Determines what may be sent. `wants`: there are stream bytes to send.
     pub(super) fn allowance(&mut self, now: Instant, wants: bool) -> Allowance {
         let cost = self.in_flight + self.in_flight_packets * PACKET_COST;
-        // One packet may always be under way, whatever the peer says.
+        // One packet may always be in flight, whatever the peer granted.
         let credit = cost < self.peer.in_flight || self.in_flight_packets == 0;
         let room = credit && self.counted() < self.controller.window();
         let pace = self.pace();
@@ -90,12 +90,12 @@ impl Session {
         Allowance { data, credit, stalls: !room && !may }
     }
 
-    /// Whether the peer is to be told of new limits.
+    /// Whether the peer has to learn of new limits.
     fn has_new_limit(&self) -> bool {
         self.tell_credit || self.receive.iter().any(|stream| stream.new_limit().is_some())
     }
 
-    /// Acknowledges what has come, if that is due or has company.
+    /// Acknowledges received packets if that is due, or if the packet carries data anyway.
     pub(super) fn acknowledge(&mut self, now: Instant, config: &Config, data: bool, draft: &mut Draft<'_>) {
         if data && now.since(self.largest_at) <= config.ack_delay {
             self.quick = false; // an answer: it would have had company
@@ -113,7 +113,7 @@ impl Session {
         let Some(len) = frame::write_ack(to, &self.received, delay) else { return };
         draft.at += len;
         if let count @ 1.. = draft.marks {
-            // Without room for it, the next acknowledgement has it.
+            // Without room here, the next acknowledgement reports it.
             let to = &mut draft.buf[draft.at..draft.room];
             draft.at += Frame::Marks { count }.write(to).unwrap_or(0);
         }
@@ -122,7 +122,7 @@ impl Session {
         (self.unacked, self.ack_now, self.ack_by) = (0, false, None);
     }
 
-    /// Tells the peer how much more it may send on each stream, if that has changed.
+    /// Tells the peer how much more it may send on each stream, if that changed.
     pub(super) fn tell_limits(&mut self, draft: &mut Draft<'_>) {
         if draft.room - draft.at < 2 * frame::CREDIT_LEN || !self.has_new_limit() {
             return;
@@ -136,7 +136,7 @@ impl Session {
         (draft.is_eliciting, draft.tells_credit) = (true, true);
     }
 
-    /// Carries bytes of both streams, either first by turns. `fill` writes what lies in lent memory.
+    /// Writes bytes of both streams; they take turns to be first. `fill` supplies bytes that lie in lent memory.
     pub(super) fn carry(
         &mut self,
         senders: &mut Senders,
@@ -159,8 +159,8 @@ impl Session {
         }
     }
 
-    /// Asks for an acknowledgement where a timeout wants one, or, in a packet that says nothing else, whether the path
-    /// carries `probe` bytes. `None` if a packet has no room for that.
+    /// Asks for an acknowledgement if a timeout requires one. In a packet without other frames, tests whether the path
+    /// carries `probe` bytes. `None` if the packet has no room for that.
     pub(super) fn ping(&mut self, probe: Option<u64>, trailer: usize, draft: &mut Draft<'_>) -> Option<()> {
         if self.probes > 0 {
             self.probes -= 1;
@@ -180,7 +180,7 @@ impl Session {
         Some(())
     }
 
-    /// Remembers a packet of `size` bytes until the peer has acknowledged it.
+    /// Records a packet of `size` bytes until the peer acknowledges it.
     pub(super) fn record(&mut self, now: Instant, number: u64, size: u64, draft: &Draft<'_>) {
         if !draft.is_eliciting {
             return;

@@ -1,5 +1,5 @@
-//! Packets that are expected next: those that go on with a payload of which a part has come. A driver that knows them
-//! before they come can have the kernel put their bytes where they belong.
+//! Predicts the next packets: those that continue a payload of which a part has arrived. With a prediction, a driver
+//! can have the kernel put the bytes at their destination.
 
 use core::net::SocketAddr;
 
@@ -8,28 +8,29 @@ use crate::driver::{HEADS, Heads};
 use crate::stream::{Part, Train};
 use crate::wire::{Header, Kind, Stream};
 
-/// See the module: a row of packets, each with one part and nothing else.
+/// See the module. Predicts a row of packets, each with one part and nothing else.
 #[derive(Debug)]
 pub struct Foresight {
     heads: Heads,
-    /// Where they come from.
+    /// The source address.
     pub from: SocketAddr,
-    /// How many the peer may send.
+    /// The most packets that the peer may send.
     pub most: usize,
 }
 
 impl Foresight {
-    /// Bytes of each before its part.
+    /// Bytes of each packet before its part.
     pub const HEAD: usize = HEADS;
 
-    /// Whether a packet that begins so is the next of them. Then the one after it is next.
+    /// Whether a packet with this beginning is the predicted one. If so, the prediction moves on to the packet after
+    /// it.
     pub fn meets(&mut self, packet: &[u8]) -> bool {
         self.heads.meets(packet)
     }
 }
 
 impl Connection {
-    /// The packets that begin with `part`, if they are what comes next on `stream` and can be taken where they lie.
+    /// The packets that begin with `part`, if they come next on `stream` and can be accepted in place.
     pub fn foresee(&self, config: &Config, stream: Stream, part: &Part) -> Option<Foresight> {
         if self.trailer() > 0 || self.is_checked(config) || !self.is_open() {
             return None;

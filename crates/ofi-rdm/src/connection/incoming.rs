@@ -1,5 +1,5 @@
-//! Rows of packets that come in as they were sent: each the next one, with nothing but bytes of a stream. They are
-//! taken without what others need for each packet.
+//! Rows of packets that arrive as they were sent: each the next in sequence, with stream bytes only. A row skips the
+//! per-packet work that other packets need.
 
 use super::{ACK_EVERY, Config, Connection};
 use crate::driver::{Driver, Lost};
@@ -7,10 +7,10 @@ use crate::stream::{Flow, Refused};
 use crate::time::Instant;
 use crate::wire::{Frame, Header, Record, Stream, header};
 
-/// Packets of a row whose records are offered together.
+/// Packets of a row whose records are offered to the driver together.
 const TOGETHER: usize = 64;
 
-/// A packet with nothing but bytes of a stream.
+/// A packet that contains only stream bytes.
 struct Plain<'a> {
     urgent: bool,
     stream: Stream,
@@ -19,7 +19,7 @@ struct Plain<'a> {
 }
 
 impl<'a> Plain<'a> {
-    /// Packet `number` of the session, if `packet` is that, and plain.
+    /// Parses `packet` if it is packet `number` of the session and plain.
     #[inline]
     fn of(packet: &'a [u8], session: u64, number: u64) -> Option<Self> {
         let (flags, _) = Header::of_data(packet, session).filter(|&(_, found)| found == number)?;
@@ -29,12 +29,12 @@ impl<'a> Plain<'a> {
 }
 
 impl Connection {
-    /// Takes packets off the front of `row`, in which each has `len` bytes, as long as they are of that kind. Answers
-    /// how many bytes they are: whatever is wrong with the next one is for [`Connection::on_data`] to find. Of those
-    /// whose payloads are `placed` elsewhere it takes only what needs no look at a payload.
+    /// Takes plain packets of `len` bytes each off the front of `row`. Returns the number of bytes taken.
+    /// [`Connection::on_data`] handles the next packet, whatever is wrong with it. If payloads were `placed` elsewhere,
+    /// takes only packets whose payload need not be read.
     ///
     /// # Errors
-    /// Why the session is over.
+    /// The reason why the session ended.
     pub fn on_row<D: Driver>(
         &mut self,
         now: Instant,
@@ -55,7 +55,7 @@ impl Connection {
         while let Some(head) = rest.get(..len).and_then(|packet| Plain::of(packet, local, next)) {
             let (stream, stride) = (head.stream, head.bytes.len());
             let (sender, receive) = (&mut self.sender, &mut session.receive[stream as usize]);
-            // Heads are looked at before payloads are copied: a miss then waits for no other.
+            // Read all heads before payloads are copied, so that their cache misses overlap.
             let mut whole = 0;
             for ((packet, number), record) in rest.chunks_exact(len).zip(next..).zip(&mut records) {
                 let plain = Plain::of(packet, local, number).filter(|plain| plain.stream == stream);
@@ -80,7 +80,7 @@ impl Connection {
                 && let Some(packet) = rest.chunks_exact(len).nth(taken)
                 && let Some(plain) = Plain::of(packet, local, next + taken as u64)
             {
-                // Part of a record, or one that is to wait: its bytes are kept.
+                // A part of a record, or a record that has to wait: keep its bytes.
                 let mut take = |record: Record<'_>| driver.record(peer, sender, stream, record);
                 match receive.receive(plain.offset, plain.bytes, &mut take) {
                     Ok(()) => {
@@ -110,7 +110,7 @@ impl Connection {
 }
 
 impl super::Session {
-    /// `count` packets have come that ask for an acknowledgement; `urgent`: at once.
+    /// `count` packets arrived that ask for an acknowledgement. `urgent`: at once.
     pub(super) fn on_eliciting(&mut self, now: Instant, config: &Config, count: u64, urgent: bool) {
         self.unacked = self.unacked.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
         self.ack_now |= urgent || self.quick || self.unacked >= ACK_EVERY;

@@ -1,33 +1,33 @@
-//! Marks of congestion (ECN, RFC 3168): routers mark packets when their queues grow, and the receiver tells the sender
-//! how many came so.
+//! Congestion marks (ECN, RFC 3168): routers mark packets when their queues grow, and the receiver reports the number
+//! of marked packets to the sender.
 
 use super::{Connection, Session};
 use crate::time::Instant;
 
-/// What is known of a peer's marks. Few peers have any.
+/// Counters of congestion marks. Few peers have any.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Marks {
-    /// Packets of the session that came with one.
+    /// Packets received with a mark in this session.
     pub received: u64,
-    /// Packets that were sent in it and that the peer got with one, as far as it has said.
+    /// Packets sent in this session that the peer reported as marked.
     heard: u64,
-    /// The path marks everything: its marks say nothing.
+    /// The path marks every packet, so its marks carry no information.
     is_mangled: bool,
-    /// Of all sessions: received, and heard of.
+    /// Totals of all sessions: marks received, and marks reported by the peer.
     pub total: [u64; 2],
 }
 
-/// Packets after which a path that has marked all of them counts as one that always does (RFC 9000, section 13.4.2.1).
+/// If the first packets, this many, are all marked, the path is taken to mark everything (RFC 9000, section 13.4.2.1).
 const TESTED: u64 = 10;
 
 impl Marks {
-    /// A new session begins.
+    /// Resets the state for a new session.
     pub fn restart(&mut self) {
         *self = Self { total: self.total, ..Self::default() };
     }
 
-    /// The peer has had `count` by now, of packets of which `arrived` are known to have arrived. Whether the sender is
-    /// to slow down.
+    /// The peer reports `count` marked packets, of `arrived` packets that are known to have arrived. Whether the sender
+    /// has to slow down.
     fn hear(&mut self, count: u64, arrived: u64) -> bool {
         if self.heard < TESTED && count >= TESTED {
             self.is_mangled = count >= arrived;
@@ -39,27 +39,27 @@ impl Marks {
 }
 
 impl Connection {
-    /// `count` packets of the session have come with marks.
+    /// `count` packets of the session arrived with marks.
     pub fn on_marked(&mut self, count: u64) {
         let marks = self.marks.get_or_insert_default();
         (marks.received, marks.total[0]) = (marks.received + count, marks.total[0] + count);
         if let Some(session) = self.session.as_deref_mut() {
-            // The sender is to know at once; but not of what asked for nothing, or two ends acknowledge
-            // acknowledgements.
+            // The sender should learn of marks at once. Packets that asked for no acknowledgement get none, or two ends
+            // would acknowledge acknowledgements.
             session.ack_now |= session.unacked > 0;
         }
     }
 
-    /// Packets of the session that came with marks.
+    /// Packets of the session that arrived with marks.
     pub(super) fn marked(&self) -> u64 {
         self.marks.as_ref().map_or(0, |marks| marks.received)
     }
 
-    /// The peer has had so many with marks by now.
+    /// The peer reports `count` marked packets so far.
     pub(super) fn on_marks(&mut self, now: Instant, count: u64) {
         let Some(session) = self.session.as_deref_mut() else { return };
         let heard = self.marks.as_ref().map_or(0, |marks| marks.heard);
-        // Late, or untrue.
+        // A late report, or a false one.
         if count <= heard || count > session.next_number {
             return;
         }
@@ -70,7 +70,7 @@ impl Connection {
 }
 
 impl Session {
-    /// Packets that have arrived, or at least are not under way.
+    /// Packets that arrived, or at least are no longer in flight.
     fn arrived(&self) -> u64 {
         self.next_number.saturating_sub(self.in_flight_packets)
     }

@@ -1,11 +1,11 @@
-//! One peer: its session, if there is one, and what survives sessions.
+//! One peer: its session, if there is one, and the state that outlives sessions.
 //!
-//! Packets out: `transmit.rs` makes them, `train.rs` makes rows of them, `sent.rs` remembers them, `pacing.rs` spreads
-//! them over time, `packet_size.rs` finds what the path carries. Packets in: `data.rs` takes them one by one,
-//! `incoming.rs` takes rows, `foresight.rs` says which come next, `acks.rs` reacts to acknowledgements and finds
-//! losses. `timers.rs` reacts to the passing of time. Sessions: `question.rs` asks for them, `session.rs` holds one,
-//! `resting.rs` holds one that is idle in less memory, `past.rs` tells an echo from a restart. This file begins and
-//! ends sessions.
+//! Outgoing packets: `transmit.rs` sends them, `draft.rs` assembles one, `train.rs` makes rows of them, `sent.rs`
+//! records them, `pacing.rs` spreads them over time, `packet_size.rs` finds the path's limit. Incoming packets:
+//! `data.rs` processes single packets, `incoming.rs` rows, `foresight.rs` predicts the next ones, `acks.rs` processes
+//! acknowledgements and finds losses. `timers.rs` handles the passing of time. Sessions: `question.rs` requests them,
+//! `session.rs` holds an active one, `resting.rs` an idle one in less memory, `past.rs` tells an echo from a restart.
+//! This file begins and ends sessions.
 
 mod acks;
 mod config;
@@ -52,15 +52,15 @@ use session::Session;
 enum State {
     /// No session.
     Idle,
-    /// This end has asked for one.
+    /// This end requested a session.
     Connecting,
-    /// The peer has asked for one, and what this end would have asked for waits for what comes of that.
+    /// The peer requested a session, and this end's own request waits for the outcome.
     Yielding { until: Instant },
-    /// There is one.
+    /// A session is open.
     Open,
 }
 
-/// Opens the body of a packet in place, if it is protected as those of the session are.
+/// Decrypts the body of a packet in place, if the session's packets are protected.
 pub fn open_packet<'a>(
     protection: Option<&mut Protection>,
     now: Instant,
@@ -80,54 +80,54 @@ pub fn open_packet<'a>(
 #[derive(Debug)]
 pub struct Connection {
     pub address: SocketAddr,
-    /// This end's name for the session, or for the one asked for.
+    /// This end's name for the session, open or requested.
     pub local: u64,
     state: State,
     session: Option<Box<Session>>,
-    /// Which session this end asks for, if it does.
+    /// This end's request for a session, if one is pending.
     pub question: Option<Box<Question>>,
-    /// The session, while nothing happens in it.
+    /// The session, while it is idle.
     asleep: Option<Box<Resting>>,
-    /// What protects the session's packets, if something does.
+    /// The keys that protect the session's packets, if any.
     protection: Option<Box<Protection>>,
     pub sender: Senders,
-    /// Whether the driver waits for something of the peer.
+    /// Whether the driver waits for the peer.
     pub expecting: bool,
-    /// Its place among those that the endpoint looks at.
+    /// Index in the endpoint's list of active peers.
     pub place: Option<u32>,
-    /// Whether the endpoint will ask it for packets.
+    /// Whether the peer is in the endpoint's send queue.
     pub queued: bool,
-    /// Whether the endpoint counts it among those at rest.
+    /// Whether the endpoint counts the peer among those at rest.
     pub resting: bool,
-    /// When the endpoint will look at it.
+    /// The time of the endpoint's timer for this peer.
     pub timer: Option<Instant>,
-    /// The peer has closed the session, but not everything that it sent has been taken.
+    /// The peer closed the session, but the driver has not taken everything that the peer sent.
     pub closed: bool,
     /// Nothing more is sent.
     pub muted: bool,
-    /// It has spoken first, and counts among those of its host.
+    /// The peer spoke first, and counts among the strangers of its host.
     pub stranger: bool,
-    /// The endpoint counts it among those to which it owes an acknowledgement.
+    /// Whether the peer is in the endpoint's list of those that are owed an acknowledgement.
     pub owed: bool,
-    /// The endpoint counts it among those whose records were stopped.
+    /// Whether the peer is in the endpoint's list of those whose records were stopped.
     pub stopped: bool,
-    /// Sessions that this end has asked for.
+    /// Number of sessions that this end requested.
     attempts: u64,
     peer_epoch: Option<u64>,
     peer_attempt: u64,
-    /// Incarnations that are over.
+    /// The peer's past incarnations.
     retired: Option<Box<Retired>>,
-    /// Time without an answer, as far as this end was there to hear one.
+    /// Time without an answer while this end was able to hear one.
     silent: Duration,
     last_tick: Instant,
     pub stats: Counts,
-    /// There were marks of congestion, of this end's packets or of the peer's.
+    /// Congestion marks, of this end's packets or the peer's.
     marks: Option<Box<Marks>>,
 }
 
-/// How long a question waits to be sent again that lies with its peer.
+/// Interval at which a question that its peer has received is sent again.
 const WAITED_RETRY: Duration = Duration::from_secs(1);
-/// Packets after which an acknowledgement does not wait.
+/// After this many packets an acknowledgement does not wait.
 const ACK_EVERY: u32 = 2;
 
 impl Connection {
@@ -166,8 +166,8 @@ impl Connection {
         matches!(self.state, State::Open)
     }
 
-    /// Whether there is a session, and no message was sent in it since `since` that is still under way; or a whole
-    /// packet waits. Probes do not count: whoever posted the last message has nothing left to look for.
+    /// Whether a session is open and no message sent since `since` is still in flight, or a full packet waits. Probes
+    /// do not count: the program that posted the last message has no reason to poll again.
     pub fn is_ready(&self, since: Instant) -> bool {
         self.session.as_ref().is_some_and(|session| {
             session.in_flight_packets == 0
@@ -187,7 +187,7 @@ impl Connection {
         self.session.as_ref().map(|session| session.remote).or(asleep)
     }
 
-    /// Where its process answers for it, and its epoch.
+    /// The address at which the peer's process answers for it, and the peer's epoch.
     pub fn liveness(&self) -> Option<(SocketAddr, u64)> {
         let port = self.params()?.liveness_port;
         let mut address = self.address; // with its scope, where it has one
@@ -195,33 +195,33 @@ impl Connection {
         (port != 0).then_some((address, self.peer_epoch?))
     }
 
-    /// What the peer said of itself.
+    /// The parameters that the peer announced.
     fn params(&self) -> Option<&Params> {
         let asleep = self.asleep.as_ref().map(|session| &session.peer);
         self.session.as_ref().map(|session| &session.peer).or(asleep)
     }
 
-    /// The longest record that the peer takes.
+    /// The longest record that the peer accepts.
     pub fn longest_record(&self) -> u64 {
         self.params().map_or(crate::wire::handshake::LEAST_WINDOW, |peer| peer.window) / 2
             - crate::wire::record::HEAD as u64
     }
 
-    /// The peer is being looked at again after a while.
+    /// Prepares the peer for use after a pause.
     pub fn wake(&mut self, now: Instant) {
         self.last_tick = now;
         self.thaw();
     }
 
-    /// Whether an `Init` of the peer is to be answered.
+    /// Whether this end has to answer an `Init` of the peer.
     pub fn hears(&self, now: Instant, own_epoch: u64, init: &Init) -> bool {
         if self.is_echo(init) {
             return false;
         }
         match self.state {
-            // Both ask at once: the higher epoch's question counts.
+            // Both ends request a session at once: the request of the higher epoch wins.
             State::Connecting => own_epoch < init.epoch,
-            // The peer has granted this session, and does not know yet that this end knows.
+            // The peer granted this session and does not know yet that this end has the grant.
             State::Open if self.peer_epoch == Some(init.epoch) => {
                 !self.session.as_ref().is_some_and(|session| session.is_unconfirmed(now))
             }
@@ -229,18 +229,17 @@ impl Connection {
         }
     }
 
-    /// This end's name for the session that there is, if it is with the incarnation that calls it `remote` and has this
-    /// epoch.
+    /// This end's name for the open session, if that is with the incarnation of this epoch, which calls it `remote`.
     pub fn is_with(&self, epoch: u64, local: u64) -> bool {
         self.is_open() && self.peer_epoch == Some(epoch) && self.local == local
     }
 
-    /// The name that the incarnation `epoch` of the peer has for the session that there is with it; 0 without.
+    /// The name that incarnation `epoch` of the peer uses for the open session; 0 without one.
     pub fn current(&self, epoch: u64) -> u64 {
         if self.peer_epoch == Some(epoch) { self.remote().unwrap_or(0) } else { 0 }
     }
 
-    /// Begins a session that the peer has asked for, under the name `local`.
+    /// Begins a session that the peer requested, under the name `local`.
     pub fn begin_server(
         &mut self,
         now: Instant,
@@ -254,7 +253,7 @@ impl Connection {
         self.open(now, config, init.session, init.params, protection);
     }
 
-    /// Begins the session that was asked for, and lets the server know.
+    /// Begins the session that this end requested, and confirms it to the server.
     pub fn begin_client(
         &mut self,
         now: Instant,
@@ -305,7 +304,7 @@ impl Connection {
         self.session = Some(Box::new(Session::begin(remote, peer, receive, controller, size, now)));
     }
 
-    /// Opens the body of a packet in place. `None` if the peer did not send it so.
+    /// Decrypts the body of a packet in place. `None` if it is not authentic.
     pub fn open_packet<'a>(
         &mut self,
         now: Instant,
@@ -321,12 +320,12 @@ impl Connection {
         self.protection.is_some()
     }
 
-    /// Whether too many forged packets came.
+    /// Whether the limit of forged packets is reached.
     pub fn is_spent(&self) -> bool {
         self.protection.as_deref().is_some_and(Protection::is_spent)
     }
 
-    /// Bytes behind the frames of each packet.
+    /// Bytes after the frames of each packet.
     fn trailer(&self) -> usize {
         self.protection.as_deref().map_or(0, Protection::trailer)
     }
@@ -340,7 +339,7 @@ impl Connection {
         (peer | config.params.flags) & param::CHECKED != 0
     }
 
-    /// Forgets the session and everything that was to be sent.
+    /// Discards the session and everything that was to be sent.
     pub fn reset(&mut self) {
         self.state = State::Idle;
         (self.session, self.asleep, self.protection, self.question) = (None, None, None, None);
@@ -350,7 +349,7 @@ impl Connection {
         self.local = 0;
     }
 
-    /// Something came from the peer that only the peer can have sent.
+    /// Records that an authentic packet of the peer arrived.
     fn hear(&mut self, now: Instant) {
         self.silent = Duration::ZERO;
         if let Some(session) = &mut self.session {
@@ -358,7 +357,7 @@ impl Connection {
         }
     }
 
-    /// The peer's process says that the endpoint lives: it does not look, which says nothing of the path.
+    /// The peer's process reports that the endpoint lives but is not polled. That says nothing about the path.
     pub fn on_alive(&mut self, now: Instant) {
         self.hear(now);
         if let Some(session) = &mut self.session {
@@ -367,8 +366,8 @@ impl Connection {
         }
     }
 
-    /// The process of the peer that was asked for a session says that the endpoint lives: it has the question, and will
-    /// look at it.
+    /// The process of the requested peer reports that the endpoint lives: the question lies in its socket and will be
+    /// read.
     pub fn on_wait(&mut self, now: Instant) {
         if let Some(question) = &mut self.question {
             self.silent = Duration::ZERO;
@@ -376,7 +375,7 @@ impl Connection {
         }
     }
 
-    /// Asks whether the peer is there, if nothing has come of it for so long. It has been lost soon if it is not.
+    /// Probes the peer if it was silent for `idle`. An absent peer is then soon lost.
     pub fn ask_if_idle(&mut self, now: Instant, idle: Duration) -> bool {
         let asleep = self.asleep.as_ref().map(|session| session.last_heard);
         let heard = self.session.as_ref().map(|session| session.last_heard).or(asleep);
@@ -390,19 +389,19 @@ impl Connection {
         true
     }
 
-    /// Acknowledges at the next opportunity what was to wait. Whether there is something.
+    /// Makes a delayed acknowledgement due now. Whether there is one.
     pub fn hasten(&mut self) -> bool {
         let Some(session) = &mut self.session else { return false };
         session.ack_now |= session.unacked > 0;
         session.ack_now
     }
 
-    /// Whether [`Connection::hasten`] may find something.
+    /// Whether [`Connection::hasten`] may find a delayed acknowledgement.
     pub fn owes(&self) -> bool {
         self.session.as_ref().is_some_and(|session| session.unacked > 0 || session.ack_now)
     }
 
-    /// Counters.
+    /// The peer's counters.
     pub fn statistics(&self) -> Stats {
         let Counts { packets, lost, duplicates, probes, stalls } = self.stats;
         let marked = self.marks.as_ref().map_or([0; 2], |marks| marks.total);

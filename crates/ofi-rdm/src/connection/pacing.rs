@@ -1,30 +1,31 @@
-//! When the next packet may leave: where round trips are long, a window of packets is spread over one, so that no queue
-//! on the way has to hold all of it at once.
+//! Decides when the next packet may leave. On long round trips, pacing spreads a window of packets over one round trip,
+//! so that no queue on the path has to hold all of it at once.
 
 use core::time::Duration;
 
 use super::Session;
 use crate::time::Instant;
 
-/// Round trips that are ever shorter are not paced: their queues are those of one switch and of two hosts, and waiting
-/// would cost more than it saves.
+/// Round-trip times below this are not paced: the only queues are those of one switch and two hosts, and waiting would
+/// cost more than it saves.
 const SHORT: Duration = Duration::from_millis(1);
-/// What may leave at once: packets, and as many as leave in this time, since no timer is exact.
+/// The burst that may leave at once: a number of packets, and the packets of this time at the pace, because timers are
+/// inexact.
 const BURST: (u64, Duration) = (10, Duration::from_micros(250));
 
-/// See the module. Each packet delays the next by the time that it takes at the pace.
+/// See the module. Each packet delays the next by its duration at the pace.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pacer {
-    /// When all that has left would have left at the pace.
+    /// When everything sent so far would have left at the pace.
     paid: Instant,
-    /// Nothing leaves before.
+    /// Nothing leaves before this time.
     until: Option<Instant>,
 }
 
-/// How fast a session sends.
+/// The sending rate of a session.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    /// Nanoseconds for 1,024 bytes, and of debt that may be made.
+    /// Nanoseconds per 1,024 bytes, and nanoseconds that the sender may run ahead.
     per_kilobyte: u64,
     burst: u64,
 }
@@ -44,7 +45,7 @@ impl Pace {
 }
 
 impl Session {
-    /// The pace at which its packets are to leave, if they are not to leave at once.
+    /// The pace of its packets. `None`: no pacing.
     pub(super) fn pace(&self) -> Option<Pace> {
         if self.rtt.least()? < SHORT {
             return None;
@@ -55,7 +56,7 @@ impl Session {
 }
 
 impl Pacer {
-    /// How many bytes may leave now; if none may, when.
+    /// Number of bytes that may leave now. If none may, sets the time when some may.
     pub fn allows(&mut self, now: Instant, pace: Option<Pace>) -> u64 {
         let Some(pace) = pace else {
             self.until = None;
@@ -69,19 +70,19 @@ impl Pacer {
             self.until = None;
             return ((pace.burst - debt).saturating_mul(1024) / pace.per_kilobyte).max(1);
         }
-        // Until half of what may leave at once may leave at once again.
+        // Wait until half of a burst may leave at once again.
         self.until = Some(now + Duration::from_nanos(debt - pace.burst / 2));
         0
     }
 
-    /// So many bytes leave.
+    /// `bytes` leave.
     pub fn sent(&mut self, now: Instant, bytes: u64, pace: Option<Pace>) {
         if let Some(pace) = pace {
             self.paid = self.paid.max(now) + Duration::from_nanos(pace.time(bytes));
         }
     }
 
-    /// When something may leave again that may not now.
+    /// When something may leave, if nothing may now.
     pub fn until(&self) -> Option<Instant> {
         self.until
     }

@@ -1,21 +1,21 @@
-//! The longest packet that the path carries, found by packets of padding (RFC 8899, much reduced), and looked for again
-//! now and then: a path may carry more than it did.
+//! Finds the longest packet that the path carries, with padded probes (RFC 8899, much reduced). The search is repeated
+//! now and then, because a path's limit may grow.
 
 use core::time::Duration;
 
 use crate::time::Instant;
 
-/// What every path carries: an IPv6 packet of 1,280 bytes, less its headers.
+/// The size that every path carries: an IPv6 packet of 1,280 bytes, less its headers.
 pub const BASE_PACKET: u64 = 1232;
-/// Longest packet that there is.
+/// The longest packet.
 pub const LONGEST_PACKET: u64 = 65_000;
-/// What is tried, besides the longest that both ends take: steps below a loopback; links of 9,000 bytes, and of 8,896
-/// (Google's cloud); InfiniBand's datagrams of 4,092 and 2,044; Ethernet, and through a tunnel, where 1,460 (Google's
-/// cloud by default) or 1,420 are left. Less 48 each, for headers of IPv6 and UDP.
+/// Sizes to try, besides the longest that both ends accept: steps below a loopback's; links of 9,000 bytes, and of
+/// 8,896 (Google's cloud); InfiniBand's datagrams of 4,092 and 2,044; Ethernet, and tunnels over it that leave 1,460
+/// (Google's cloud by default) or 1,420. Less 48 each, for headers of IPv6 and UDP.
 const CANDIDATES: [u32; 9] = [32_716, 16_332, 8952, 8848, 4044, 1996, 1452, 1412, 1372];
 /// Probes of a size before it counts as too long.
 const TRIES: u8 = 2;
-/// How long what was found holds before more is tried (RFC 8899, section 5.1.1: PMTU_RAISE_TIMER).
+/// How long a found size holds before a longer one is tried (RFC 8899, section 5.1.1: PMTU_RAISE_TIMER).
 const RAISE_AFTER: Duration = Duration::from_secs(600);
 
 /// See the module.
@@ -23,12 +23,12 @@ const RAISE_AFTER: Duration = Duration::from_secs(600);
 pub struct PacketSize {
     longest: u32,
     packet: u32,
-    /// What is being tried, 0 if nothing, and how often it was.
+    /// The size being probed, 0 if none, and the number of its probes.
     probing: u32,
     tries: u8,
-    /// A probe is under way.
+    /// A probe is in flight.
     waiting: bool,
-    /// When more is tried than was found. Zero before that is known.
+    /// When to try a longer size. Zero before the search has ended.
     raise_at: Instant,
 }
 
@@ -40,7 +40,7 @@ impl PacketSize {
         Self { longest, packet, probing, tries: 0, waiting: false, raise_at: Instant::default() }
     }
 
-    /// Longest packet to send.
+    /// The longest packet to send.
     pub fn packet(&self) -> u64 {
         self.packet.into()
     }
@@ -50,12 +50,12 @@ impl PacketSize {
         (self.probing > 0 && !self.waiting).then_some(self.probing.into())
     }
 
-    /// Bytes of the probe that is under way.
+    /// Bytes of the probe in flight.
     pub fn under_way(&self) -> u64 {
         if self.waiting { self.probing.into() } else { 0 }
     }
 
-    /// There is something to send: tries more than was found, if that is long ago.
+    /// There is data to send: starts a search for a longer size if the last one was long ago.
     pub fn raise(&mut self, now: Instant) {
         if self.probing > 0 || self.packet == self.longest {
             return;
@@ -71,7 +71,7 @@ impl PacketSize {
         (self.probing, self.tries, self.raise_at) = (self.longest, 0, Instant::default());
     }
 
-    /// The probe is under way.
+    /// A probe was sent.
     pub fn on_probe_sent(&mut self) {
         self.waiting = true;
     }
@@ -87,7 +87,7 @@ impl PacketSize {
         longer
     }
 
-    /// A probe of `size` did not; `never`: the system says that it cannot.
+    /// A probe of `size` was lost. `never`: the system cannot send this size.
     pub fn on_probe_lost(&mut self, size: u64, never: bool) {
         self.waiting = false;
         if self.probing == 0 || u64::from(self.probing) != size {
@@ -112,28 +112,28 @@ impl PacketSize {
     }
 }
 
-/// Rounds of long packets that vanish while short ones arrive, after which the path counts as shorter, and how long
-/// they have to have taken.
+/// If long packets vanish for this many rounds while short ones arrive, and the rounds took at least this time, the
+/// path's limit counts as shrunk.
 const VANISHED: (u32, Duration) = (4, Duration::from_millis(50));
 
-/// Whether long packets alone vanish: then probes after a timeout are answered, and no silence tells of it.
+/// Detects that only long packets vanish. Probes after a timeout are then answered, so that no silence shows it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Vanishing {
     rounds: u32,
     since: Instant,
-    /// When the last of the rounds was noticed. What left before is of that round, or of an earlier one.
+    /// When the last round was noticed. Packets that left before belong to that round or an earlier one.
     noticed: Instant,
 }
 
 impl Vanishing {
-    /// A packet of `size` bytes has arrived.
+    /// A packet of `size` bytes arrived.
     pub fn on_acked(&mut self, size: u64) {
         if size > BASE_PACKET {
             self.rounds = 0;
         }
     }
 
-    /// One that left at `sent` has not. Whether the path counts as shorter now.
+    /// A packet that left at `sent` was lost. Whether the path's limit counts as shrunk now.
     pub fn on_lost(&mut self, now: Instant, sent: Instant, size: u64) -> bool {
         if size <= BASE_PACKET || (self.rounds > 0 && sent <= self.noticed) {
             return false;
@@ -155,7 +155,7 @@ impl Vanishing {
 mod tests {
     use super::*;
 
-    /// Tries on a path of this length until nothing is left to try. How many probes that took.
+    /// Probes a path of this limit until nothing is left to try. Returns the number of probes.
     fn search(size: &mut PacketSize, path: u64) -> u32 {
         let mut probes = 0;
         while let Some(probe) = size.probe() {
@@ -212,19 +212,19 @@ mod tests {
     fn long_packets_that_vanish_round_after_round_are_no_accident() {
         let at = |millis| Instant::from_nanos(1) + Duration::from_millis(millis);
         let mut vanishing = Vanishing::default();
-        // A row that is lost at once is one round, and short packets are none.
+        // A row lost at once is one round, and short packets are not counted.
         assert!((0..100).all(|_| !vanishing.on_lost(at(100), at(10), 9000)));
         assert!((1..100).all(|round| !vanishing.on_lost(at(100 + 10 * round), at(99 + 10 * round), 1232)));
         assert!(!vanishing.on_lost(at(120), at(110), 9000) && !vanishing.on_lost(at(140), at(130), 9000));
         assert!(vanishing.on_lost(at(160), at(150), 9000));
-        // One that arrives says that others may, too.
+        // One long packet that arrives shows that others may, too.
         for round in 0..20 {
             assert!(!vanishing.on_lost(at(210 + 20 * round), at(200 + 20 * round), 9000));
             if round % 3 == 2 {
                 vanishing.on_acked(9000);
             }
         }
-        // Rounds of a millisecond: not before some time has passed.
+        // Rounds of a millisecond count only after some time has passed.
         vanishing.on_acked(9000);
         let told = (0..200).find(|round| vanishing.on_lost(at(1002 + 2 * round), at(1001 + 2 * round), 9000));
         assert_eq!(told, Some(25));

@@ -1,4 +1,4 @@
-//! What is remembered of a peer's earlier incarnations and questions: it tells an echo from a restart.
+//! Memory of a peer's earlier incarnations and questions. It tells an echo from a restart.
 
 use alloc::boxed::Box;
 
@@ -6,20 +6,19 @@ use crate::wire::Init;
 
 use super::Connection;
 
-/// Incarnations of a peer that are remembered, so that an echo is not taken for a restart.
+/// Past incarnations of a peer that are remembered, so that an echo does not pass for a restart.
 const RETIRED: usize = 4;
 
-/// Incarnations of a peer that are over, the latest last; zeroes before there were so many, which no incarnation is
-/// called. Few peers have any.
+/// Past incarnations of a peer, the latest last. Unused places hold zero, which is never an epoch. Few peers have any.
 #[derive(Debug, Default)]
 pub(super) struct Retired {
     epochs: [u64; RETIRED],
 }
 
-/// What tells echoes of a peer's questions from new ones, and questions of this end from echoes.
+/// The state that tells echoes of a peer's questions from new ones, and this end's questions from echoes.
 #[derive(Debug, Default)]
 pub struct Past {
-    /// Sessions that this end has asked for.
+    /// Number of sessions that this end requested.
     pub attempts: u64,
     /// The peer's last incarnation.
     pub peer_epoch: Option<u64>,
@@ -28,13 +27,13 @@ pub struct Past {
 }
 
 impl Connection {
-    /// Whether an `Init` is an echo of the past: of an incarnation that is over, or of a session before.
+    /// Whether an `Init` is an echo: of a past incarnation, or of an earlier session.
     pub fn is_echo(&self, init: &Init) -> bool {
         self.retired.as_ref().is_some_and(|retired| retired.epochs.contains(&init.epoch))
             || (self.peer_epoch == Some(init.epoch) && init.attempt <= self.peer_attempt)
     }
 
-    /// Sessions that this end has asked for.
+    /// Number of sessions that this end requested.
     pub fn attempts(&self) -> u64 {
         self.attempts
     }
@@ -51,13 +50,13 @@ impl Connection {
         self.peer_attempt = self.peer_attempt.max(attempt);
     }
 
-    /// What is to be known of the peer when it is met again.
+    /// Takes the state to keep for when the peer is met again.
     pub fn past(&mut self) -> Past {
         let Self { attempts, peer_epoch, peer_attempt, .. } = *self;
         Past { attempts, peer_epoch, peer_attempt, retired: self.retired.take() }
     }
 
-    /// Takes what was known of the peer before it was forgotten.
+    /// Restores the state kept from before the peer was forgotten.
     pub fn recall(&mut self, past: Past) {
         (self.attempts, self.peer_epoch) = (past.attempts, past.peer_epoch);
         (self.peer_attempt, self.retired) = (past.peer_attempt, past.retired);

@@ -1,7 +1,7 @@
-//! A question for a session: this end asks until it is answered, refused, or out of patience.
+//! A request for a session, called a question: this end asks until it is answered, refused, or out of patience.
 //!
-//! It is also how an end finds out whether its peer still has the session that there is, when somebody who need not be
-//! the peer says that it has not.
+//! An end also asks to find out whether its peer still has the open session, when an unauthenticated packet says that
+//! it does not.
 
 use alloc::boxed::Box;
 use core::net::SocketAddr;
@@ -15,17 +15,18 @@ use crate::wire::handshake::{FIRST_LEN, INIT_LEN};
 use crate::wire::header::{self, flag};
 use crate::wire::{Header, Init, Kind, Params, Retry};
 
-/// The first wait before an `Init` is sent again; it doubles.
+/// The first interval before an `Init` is sent again; it doubles.
 const FIRST_RETRY: Duration = Duration::from_millis(10);
-/// And the longest: some forty tries in 5 s, so that a path that loses every second packet still lets two ends meet.
+/// The longest interval: some forty tries in 5 s let two ends meet over a path that loses every second packet.
 const LAST_RETRY: Duration = Duration::from_millis(125);
-/// Whoever says that there will be no session need not be the server: the server's own answer is waited for so long.
+/// A refusal is unauthenticated and need not come from the server: the server's own answer may still arrive within this
+/// time.
 const REFUSAL_GRACE: Duration = Duration::from_millis(250);
-/// A cookie is replaced no more often than this: each new one costs a new key.
+/// The least interval between replacements of a cookie, since each new one costs a new key.
 const LEAST_COOKIE_TIME: Duration = Duration::from_millis(500);
-/// How long a question is put off for the peer's, which is older or counts more.
+/// How long this end's question yields to the peer's, which is older or takes precedence.
 const YIELD: Duration = Duration::from_millis(500);
-/// Tries to find out whether the peer still has a session.
+/// Attempts to find out whether the peer still has a session.
 const CHECKS: u32 = 8;
 
 /// See the module.
@@ -33,7 +34,7 @@ const CHECKS: u32 = 8;
 pub struct Question {
     /// This end's name for the session.
     pub name: u64,
-    /// The session that there is is doubted.
+    /// The question only checks a doubted session.
     pub is_check: bool,
     attempt: u64,
     cookie: u64,
@@ -56,24 +57,24 @@ impl Question {
         Init { session, epoch, attempt, cookie, params, suites, server, message }
     }
 
-    /// What waits for the handshake's second message, if there is one.
+    /// The initiator that waits for the handshake's second message, if there is one.
     pub fn initiator(&self) -> Option<&Initiator> {
         self.handshake.as_ref().map(|(initiator, _)| &**initiator)
     }
 
-    /// Does not ask again before `time`.
+    /// Postpones the next attempt until `time`.
     pub fn put_off(&mut self, time: Instant) {
         self.next = self.next.max(time);
     }
 
-    /// When there is something to do for it.
+    /// When the question needs attention.
     pub fn timeout(&self) -> Instant {
         self.refused.map_or(self.next, |(at, _)| self.next.min(at + REFUSAL_GRACE))
     }
 }
 
 impl Connection {
-    /// Begins to ask for a session, under the name `local`.
+    /// Starts to request a session under the name `local`.
     pub fn connect(&mut self, now: Instant, local: u64) {
         if !self.is_connecting() {
             self.silent = Duration::ZERO;
@@ -84,8 +85,8 @@ impl Connection {
         self.question = Some(Box::new(Question::new(now, local, self.attempts, false)));
     }
 
-    /// Somebody who need not be the peer says that it does not know the session. Whether that is to be found out, by
-    /// [`Connection::check`].
+    /// An unauthenticated packet says that the peer does not know the session. Whether [`Connection::check`] has to
+    /// find out.
     pub fn doubt(&mut self, now: Instant) -> bool {
         self.thaw();
         let Some(session) = self.session.as_deref_mut() else { return false };
@@ -97,14 +98,14 @@ impl Connection {
         true
     }
 
-    /// Asks for another session only to hear whether the peer still has this one.
+    /// Requests another session only to learn whether the peer still has this one.
     pub fn check(&mut self, now: Instant, name: u64) {
         self.attempts += 1;
         self.question = Some(Box::new(Question::new(now, name, self.attempts, true)));
     }
 
-    /// Lets the peer's question have precedence: this end's is void, and there will be another one if nothing comes of
-    /// the peer's.
+    /// Gives the peer's question precedence: this end's is void, and a new one follows if the peer's leads to no
+    /// session.
     pub fn give_way(&mut self, now: Instant) {
         if self.is_connecting() {
             self.question = None;
@@ -112,7 +113,7 @@ impl Connection {
         }
     }
 
-    /// Whether there is to be a session for what waits to be sent, and nobody has asked for one.
+    /// Whether data waits for a session that neither end has requested.
     pub fn wants_session(&self) -> bool {
         match self.state {
             State::Idle => !self.sender.is_drained(),
@@ -120,14 +121,14 @@ impl Connection {
         }
     }
 
-    /// Nothing came of the peer's question, if this end has given way to one.
+    /// Ends the yielding to a peer's question that led to no session.
     pub(super) fn stop_yielding(&mut self, now: Instant) {
         if matches!(self.state, State::Yielding { until } if until <= now) {
             self.state = State::Idle;
         }
     }
 
-    /// The server wants its cookie back.
+    /// The server asks for its cookie.
     pub fn retry(&mut self, now: Instant, retry: Retry, identity: &mut Identity, params: Params) {
         let Some(question) = &mut self.question else { return };
         if question.cookie == retry.cookie
@@ -142,7 +143,7 @@ impl Connection {
         question.handshake = identity.initiate(&Init::prologue(&body), retry.insists);
     }
 
-    /// Somebody says that there will be no session.
+    /// An unauthenticated packet says that there will be no session.
     pub fn refuse(&mut self, now: Instant, reason: Lost) {
         match &mut self.question {
             Some(question) if question.is_check => self.question = None,
@@ -151,13 +152,13 @@ impl Connection {
         }
     }
 
-    /// Why the question is given up, if it is.
+    /// The reason to give up the question, if there is one.
     pub(super) fn refused(&self, now: Instant) -> Option<Lost> {
         let (at, reason) = self.question.as_ref()?.refused?;
         (at + REFUSAL_GRACE <= now).then_some(reason)
     }
 
-    /// Writes the question, if it is time to ask; answers its length.
+    /// Writes the question if it is due; returns its length.
     pub(super) fn ask(
         &mut self,
         now: Instant,

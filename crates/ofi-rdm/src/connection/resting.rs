@@ -1,4 +1,4 @@
-//! A session that nothing happens in: what is needed to go on with it, in little room.
+//! An idle session in compact form: only the state needed to resume it.
 
 use alloc::boxed::Box;
 use core::ops::Range;
@@ -13,10 +13,10 @@ use crate::stream::ReceiveStream;
 use crate::time::Instant;
 use crate::wire::Params;
 
-/// Where a stream goes on, and how far its peer may send.
+/// The next byte of a stream, and the limit up to which its sender may send.
 type Position = (u64, u64);
 
-/// See the module. Everything that was sent has been acknowledged, and everything that came taken.
+/// See the module. All sent packets are acknowledged, and the driver has taken everything that arrived.
 #[derive(Debug)]
 pub struct Resting {
     pub remote: u64,
@@ -35,15 +35,15 @@ pub struct Resting {
 }
 
 impl Resting {
-    /// What people may read.
+    /// Fills in the statistics.
     pub fn describe(&self, stats: &mut Stats) {
         stats.rtt_ns = self.rtt.smoothed().as_nanos() as u64;
         stats.window = self.controller.window();
         stats.packet_size = self.size.packet();
     }
 
-    /// Of the packets that came only the highest run is kept: the contents of lower ones that are still missing have
-    /// come in others, or come again.
+    /// Of the received packets only the highest run is kept. The contents of lower packets that are still missing
+    /// arrived in others, or will arrive again.
     fn of(session: &Session) -> Option<([Position; 2], Range<u64>)> {
         let [commands, bulk] = &session.receive;
         let received = session.received.iter().next_back().cloned().unwrap_or(session.floor..session.floor);
@@ -68,7 +68,7 @@ impl Resting {
 }
 
 impl Connection {
-    /// Gives back what a session at rest does not need.
+    /// Compacts a session at rest.
     pub fn freeze(&mut self) {
         if !self.is_quiet() {
             return;
@@ -98,7 +98,7 @@ impl Connection {
         }
     }
 
-    /// The session, where it rests, is needed again.
+    /// Restores a resting session for use.
     #[inline]
     pub(super) fn thaw(&mut self) {
         if let Some(resting) = self.asleep.take() {

@@ -1,28 +1,28 @@
-//! What was sent and is not forgotten yet: packets in runs, so that a train of them costs what one costs.
+//! Records of sent packets, kept as runs so that a train of packets costs as much as one packet.
 
 use alloc::collections::VecDeque;
 use core::ops::Range;
 
 use crate::time::Instant;
 
-/// Packets with numbers one behind the other that left together: all of one length, each with as many bytes of each
-/// stream.
+/// Packets with consecutive numbers that left together. They have one length, and each has the same number of bytes of
+/// each stream.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
     /// The number of the first.
     pub first: u64,
-    /// How many they are.
+    /// Number of packets.
     pub count: u64,
     pub at: Instant,
-    /// Bytes of each.
+    /// Bytes of each packet.
     pub size: u64,
-    /// Neither acknowledged nor taken for lost.
+    /// Neither acknowledged nor presumed lost.
     pub in_flight: bool,
-    /// The bytes of both streams that they carry, all together; none of those that have arrived.
+    /// The bytes of both streams in all packets together. Empty once these have arrived.
     pub streams: [Range<u64>; 2],
     pub credit: bool,
     pub probe: bool,
-    /// One more than the highest number that they acknowledge, 0 if none.
+    /// One more than the highest number that the packets acknowledge, 0 if none.
     pub told: u64,
 }
 
@@ -32,12 +32,12 @@ impl Sent {
         self.first + self.count
     }
 
-    /// Bytes of all.
+    /// Total bytes.
     pub fn bytes(&self) -> u64 {
         self.size * self.count
     }
 
-    /// The bytes of streams in the first `count` of them.
+    /// The stream bytes in the first `count` packets.
     pub fn carried(&self, count: u64) -> [Range<u64>; 2] {
         let count = count.min(self.count);
         self.streams
@@ -45,7 +45,7 @@ impl Sent {
             .map(|range| range.start..range.start + (range.end - range.start) / self.count * count)
     }
 
-    /// Keeps the first `count`; answers the others.
+    /// Keeps the first `count` packets and returns the others.
     fn split_off(&mut self, count: u64) -> Self {
         let kept = self.carried(count);
         let mut rest = self.clone();
@@ -58,7 +58,7 @@ impl Sent {
     }
 }
 
-/// See the module. Lowest numbers first; numbers of packets that asked for no acknowledgement are missing.
+/// See the module. Lowest numbers first. Packets that asked for no acknowledgement are not recorded.
 #[derive(Debug, Default)]
 pub(super) struct History(VecDeque<Sent>);
 
@@ -103,15 +103,15 @@ impl History {
 
     /// The first run that does not end at or below `number`.
     pub fn find(&self, number: u64) -> usize {
-        // The oldest ones are what acknowledgements are about.
+        // Acknowledgements are mostly about the oldest packets.
         if self.0.front().is_none_or(|sent| sent.end() > number) {
             return 0;
         }
         self.0.partition_point(|sent| sent.end() <= number)
     }
 
-    /// Makes what run `index` has in common with `numbers` a run of its own, and answers where that is. They have
-    /// something in common.
+    /// Splits run `index` so that its intersection with `numbers`, which must not be empty, becomes a run of its own.
+    /// Returns the index of that run.
     pub fn isolate(&mut self, mut index: usize, numbers: &Range<u64>) -> usize {
         if let Some(sent) = self.0.get_mut(index).filter(|sent| sent.first < numbers.start) {
             let rest = sent.split_off(numbers.start - sent.first);
@@ -125,8 +125,7 @@ impl History {
         index
     }
 
-    /// Forgets what nothing is to be learned of any more. What was taken for lost is kept while older ones are under
-    /// way.
+    /// Drops records that can teach nothing more. A packet presumed lost is kept while older ones are in flight.
     pub fn forget(&mut self) {
         while self.0.front().is_some_and(|sent| !sent.in_flight) {
             self.0.pop_front();

@@ -1,4 +1,4 @@
-//! What there is of a session while packets are exchanged in it.
+//! The state of an active session.
 
 use alloc::boxed::Box;
 use core::time::Duration;
@@ -15,7 +15,7 @@ use super::packet_size::{PacketSize, Vanishing};
 use super::sent::History;
 use super::skips::Skips;
 
-/// Everything of a session. Boxed, so that a peer without one costs little.
+/// See the module. Boxed, so that a peer without a session costs little.
 #[derive(Debug)]
 pub struct Session {
     /// The peer's name for it.
@@ -29,23 +29,23 @@ pub struct Session {
     pub(super) in_flight: u64,
     pub(super) in_flight_packets: u64,
     pub(super) largest_acked: Option<u64>,
-    /// When that one left.
+    /// When the packet with the largest acknowledged number left.
     pub(super) largest_left: Instant,
     pub(super) last_eliciting: Instant,
     pub(super) loss_time: Option<Instant>,
     pub(super) probe_count: u32,
-    /// The first of these probe timeouts.
+    /// The first probe timeout of the current silence.
     pub(super) silent_from: Instant,
-    /// Those since the peer's process last said that the endpoint lives, the first of them, and whether the path counts
-    /// as changed since, until something is heard.
+    /// Probe timeouts since the peer's process last reported that the endpoint lives, the first of these, and whether
+    /// the path has counted as changed since. Reset when the peer is heard.
     pub(super) unanswered: u32,
     pub(super) unanswered_from: Instant,
     pub(super) changed: bool,
     pub(super) probes: u32,
-    /// Packets that may go beyond the window, as this end will not be here when there is room.
+    /// Packets that may exceed the window, because this end will not be here when the window opens.
     pub(super) farewell: u32,
     pub(super) rtt: Rtt,
-    /// Round trips passed over, since the last that was not.
+    /// Round-trip samples ignored since the last accepted one.
     pub(super) odd_samples: u8,
     pub(super) controller: Box<dyn Controller>,
     pub(super) pacer: Pacer,
@@ -53,27 +53,27 @@ pub struct Session {
     pub(super) vanishing: Vanishing,
 
     pub(super) received: RangeSet,
-    /// Numbers below are forgotten, and count as received.
+    /// Numbers below this are forgotten and count as received.
     pub(super) floor: u64,
     pub(super) largest_at: Instant,
     pub(super) unacked: u32,
     pub(super) ack_by: Option<Instant>,
     pub(super) ack_now: bool,
-    /// Acknowledgements do not wait: the last one that did found no company.
+    /// Acknowledgements do not wait: the last one that waited found no packet to travel in.
     pub(super) quick: bool,
     pub(super) tell_credit: bool,
     pub(super) bulk_first: bool,
     pub(super) ask: bool,
     pub(super) asks: u32,
     pub(super) last_heard: Instant,
-    /// When the network last said that the peer cannot be reached, and was believed so far as to ask; and how often
-    /// since something was heard.
+    /// When the network last reported the peer as unreachable and this end probed it in response, and how often since
+    /// the peer was last heard.
     pub(super) last_hint: Option<Instant>,
     pub(super) hints: u32,
 }
 
 impl Session {
-    /// Nothing was sent yet, and nothing came.
+    /// Creates a session in which nothing was sent or received yet.
     pub(super) fn begin(
         remote: u64,
         peer: Params,
@@ -125,7 +125,7 @@ impl Session {
         }
     }
 
-    /// Whether nothing of the peer has come yet, and it is not long ago that the session began.
+    /// Whether the session began recently and nothing of the peer has arrived in it.
     pub(super) fn is_unconfirmed(&self, now: Instant) -> bool {
         self.received.is_empty() && self.floor == 0 && now < self.last_heard + Duration::from_secs(1)
     }

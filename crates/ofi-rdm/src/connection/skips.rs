@@ -1,18 +1,18 @@
-//! Numbers that are left out now and then. Whoever acknowledges one of them acknowledges packets that have not come, to
-//! be sent more than the path carries (RFC 9000, section 21.4).
+//! Packet numbers that are skipped now and then. A peer that acknowledges one of them acknowledges packets that it did
+//! not receive, in order to be sent more than the path carries (RFC 9000, section 21.4).
 
-/// The numbers of a session that are left out.
+/// The skipped numbers of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Skips {
-    /// The last one.
+    /// The last skipped number.
     last: Option<u64>,
-    /// The first packet from here on leaves out the next one. 0: that is not chosen yet.
+    /// The first packet number from here on skips one. 0: not chosen yet.
     due: u64,
 }
 
 impl Skips {
-    /// The number of a packet, where `next` would be the next one. `gap` answers how many numbers there are, from one
-    /// on, before the next is left out; the peer must not be able to tell.
+    /// The number of a packet if `next` would be next in sequence. `gap` returns the distance from a number to the next
+    /// skipped one; the peer must not be able to predict it.
     #[inline]
     pub fn number(&mut self, next: u64, gap: impl FnOnce(u64) -> u64) -> u64 {
         if next < self.due {
@@ -27,7 +27,7 @@ impl Skips {
         number
     }
 
-    /// The last one.
+    /// The last skipped number.
     pub fn last(&self) -> Option<u64> {
         self.last
     }

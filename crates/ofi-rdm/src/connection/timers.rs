@@ -1,4 +1,4 @@
-//! What happens because time passes: losses, probes, silence.
+//! Handles the passing of time: losses, probes, silence.
 
 use core::time::Duration;
 
@@ -7,20 +7,20 @@ use super::{Config, Connection, State};
 use crate::driver::Lost;
 use crate::time::Instant;
 
-/// Probes come at least this often, unless the path takes as long: a peer that wakes up after a while gets its data
-/// soon.
+/// The longest interval between probes, unless the path's round trip is longer: a peer that resumes after a pause soon
+/// gets its data.
 const LONGEST_PROBE: Duration = Duration::from_millis(500);
-/// The most silence that one look at the clock adds: an endpoint that is not polled cannot hear its peer.
+/// The most silence that one clock reading adds, since an endpoint that is not polled cannot hear its peer.
 const LONGEST_TICK: Duration = Duration::from_secs(1);
-/// Probe timeouts after which the peer's process is asked, and how long they have to have taken.
+/// The peer's process is asked after this many probe timeouts, if they took at least this time.
 const ASK_AFTER: (u32, Duration) = (2, Duration::from_millis(10));
-/// The network's word is asked after no more often than this.
+/// The least interval between probes in response to unreachable reports.
 pub(super) const LEAST_HINT_GAP: Duration = Duration::from_millis(100);
-/// The network's word, so often since the peer was last heard, and nothing heard of it for a part of the patience: it
-/// is believed.
+/// Unreachable reports are believed once there were this many since the peer was last heard, and the silence has lasted
+/// for one part in this many of the patience.
 const BELIEVED_HINTS: (u32, u32) = (3, 5);
-/// Probe timeouts without a word of the peer's process either after which the path counts as changed, and how long they
-/// have to have taken: a thread that waits for its turn is no change of the path.
+/// The path counts as changed after this many probe timeouts that the peer's process left unanswered too, if they took
+/// at least this time. A thread that waits for a core is not a change of the path.
 const BLACK_HOLE_AFTER: (u32, Duration) = (4, Duration::from_millis(50));
 
 impl Connection {
@@ -55,14 +55,14 @@ impl Connection {
         Some(session.last_eliciting + wait)
     }
 
-    /// When to look whether a peer from which something is awaited still is there.
+    /// When to probe a peer that the driver waits for.
     fn keep_alive_time(&self, config: &Config) -> Option<Instant> {
         let session = self.session.as_deref().filter(|session| session.in_flight_packets == 0)?;
         let waits = self.expecting || self.sender.commands.is_blocked() || self.sender.bulk.is_blocked();
         waits.then(|| session.last_heard.max(session.last_eliciting) + config.patience / 4)
     }
 
-    /// The network says that the peer cannot be reached. That is asked after, once in a probe timeout at most.
+    /// The network reports the peer as unreachable. This end probes the peer, at most once per probe timeout.
     pub fn on_unreachable(&mut self, now: Instant) {
         self.thaw();
         let Some(session) = self.session.as_deref_mut() else { return };
@@ -75,7 +75,7 @@ impl Connection {
         session.ask |= session.peer.liveness_port != 0;
     }
 
-    /// Whether time means nothing to it.
+    /// Whether no timer is pending.
     pub fn is_quiet(&self) -> bool {
         match (&self.state, &self.session) {
             (State::Connecting | State::Yielding { .. }, _) => false,
@@ -95,10 +95,10 @@ impl Connection {
         }
     }
 
-    /// Time has passed.
+    /// Handles the passing of time.
     ///
     /// # Errors
-    /// The session is over.
+    /// The session ended.
     pub fn on_time(&mut self, now: Instant, config: &Config) -> Result<(), Lost> {
         let passed = now.since(self.last_tick).min(LONGEST_TICK);
         self.last_tick = now;

@@ -1,4 +1,4 @@
-//! Rows of packets that differ in numbers alone: what a payload is sent in, made at once.
+//! Rows of packets that differ only in their numbers: consecutive packets of a payload, made together.
 
 use super::{Config, Connection};
 use crate::driver::{Driver, Heads, Row};
@@ -8,8 +8,8 @@ use crate::wire::header::{self, flag};
 use crate::wire::{Header, Kind, Stream, frame};
 
 impl Connection {
-    /// Writes more packets like the one just made to `buf`, if that was filled by one part of a payload: at most
-    /// `most`. Answers how many. The payload's last part is left to a packet that may say more.
+    /// Writes up to `most` more packets like the one just made to `buf`, if one part of a payload filled that packet.
+    /// Returns their number. The payload's last part is left to a packet that may carry other frames too.
     pub fn train<D: Driver>(
         &mut self,
         now: Instant,
@@ -33,7 +33,7 @@ impl Connection {
             [commands, bulk] if commands.is_empty() => (Stream::Bulk, bulk.clone()),
             _ => return 0,
         };
-        // Nothing but this.
+        // The packet carries nothing but this.
         let bare = (header::LEN + frame::STREAM_LEN + trailer) as u64 + carried.end - carried.start;
         if last.count != 1 || bare != size || number != session.next_number {
             return 0;
@@ -53,7 +53,7 @@ impl Connection {
         let (token, at, part) = train.payload();
         let heads = Heads::new(&Header::new(Kind::Data, session.remote, number), stream, &train);
         driver.fill_row(peer, token, at, Row { bytes: &mut *bytes, len, part, heads });
-        // Flags, and what only a whole packet can have.
+        // Flags, which only a full packet can have.
         if flags != 0 {
             for (number, packet) in (number..).zip(bytes.chunks_exact_mut(len)) {
                 Header { flags, ..Header::new(Kind::Data, session.remote, number) }.write(packet);

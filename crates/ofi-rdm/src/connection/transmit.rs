@@ -1,4 +1,4 @@
-//! What is sent, and when: packets of a session are made in `draft.rs`.
+//! Decides what is sent, and when. `draft.rs` assembles the packets of a session.
 
 use core::net::SocketAddr;
 
@@ -10,12 +10,11 @@ use crate::time::Instant;
 use crate::wire::header::{self, flag};
 use crate::wire::{Frame, Header, Kind, frame};
 
-/// Packets that an end which closes sends beyond the window: about an initial window more (RFC 6928 allows ten).
+/// Packets that a closing end may send beyond the window: about one initial window more (RFC 6928 allows ten).
 const FAREWELL: u32 = 10;
 
 impl Session {
-    /// Bytes under way that count in the window: not those of a packet that only looks what the path carries, which may
-    /// be longer than the window is.
+    /// Bytes in flight that count against the window. A path probe is excluded: it may be longer than the window.
     pub(super) fn counted(&self) -> u64 {
         self.in_flight.saturating_sub(self.size.under_way())
     }
@@ -55,7 +54,7 @@ impl Connection {
         Some((self.address, len))
     }
 
-    /// Lets some packets go beyond the window.
+    /// Allows some packets beyond the window.
     pub fn take_leave(&mut self) {
         if let Some(session) = self.session.as_deref_mut() {
             session.farewell = FAREWELL;
@@ -108,8 +107,8 @@ impl Connection {
         if trailer > 0 {
             flags |= flag::SEALED;
         }
-        // After a payload's end the peer's program has what it waited for, and may not look again to let a delayed
-        // acknowledgement out.
+        // With a payload's end the peer's program has the data that it waited for. It may not poll again to send a
+        // delayed acknowledgement.
         if session.probe_count > 0 || draft.is_probe || draft.ends_payload {
             flags |= flag::URGENT;
         }
@@ -124,7 +123,7 @@ impl Connection {
         Some(len)
     }
 
-    /// Writes a packet with these frames, whatever they say: what a hostile peer may send, for tests.
+    /// Writes a packet with these frames without checking them: plays a hostile peer in tests.
     pub fn forge(&mut self, config: &Config, frames: &[u8], buf: &mut [u8]) -> Option<(SocketAddr, usize)> {
         self.thaw();
         let (checked, trailer) = (self.is_checked(config), self.trailer());
@@ -142,7 +141,7 @@ impl Connection {
         Some((self.address, packet.len()))
     }
 
-    /// The system refused to send a packet of `size` bytes as too long.
+    /// The system refused a packet of `size` bytes as too long.
     pub fn on_too_long(&mut self, size: u64) {
         let Some(session) = self.session.as_deref_mut() else { return };
         if let Some(sent) = session.sent.iter_mut().rev().find(|sent| sent.in_flight && sent.size == size)
@@ -157,7 +156,7 @@ impl Connection {
         }
     }
 
-    /// Writes a packet that ends the session. What has come is acknowledged first: it has arrived, whatever follows.
+    /// Writes a packet that ends the session. Received packets are acknowledged first: they arrived, whatever follows.
     pub fn close(&mut self, config: &Config, buf: &mut [u8]) -> Option<(SocketAddr, usize)> {
         self.thaw();
         let (checked, trailer) = (self.is_checked(config), self.trailer());

@@ -1,5 +1,5 @@
-//! An end of a build without the feature `encryption`: it talks in the clear, with ends that have no key, or with
-//! nobody. It cannot be given a key, and there is nothing that could protect a packet.
+//! The security of a build without the feature `encryption`: packets go in the clear, and only to peers without a key.
+//! Such a build accepts no key and cannot protect a packet.
 
 use alloc::boxed::Box;
 
@@ -9,14 +9,14 @@ use crate::time::Instant;
 use crate::wire::handshake::SEALED_ACCEPT_LEN;
 use crate::wire::{Accept, Init};
 
-/// A client's half of a handshake: there is none.
+/// A client's half of a handshake. Has no value.
 #[derive(Debug)]
 pub enum Initiator {}
 
-/// A server's half of a handshake: there is none.
+/// A server's half of a handshake. Has no value.
 pub enum Responder {}
 
-/// What protects a session: nothing does.
+/// The keys of a session. Has no value: nothing is protected.
 #[derive(Debug)]
 pub enum Protection {}
 
@@ -46,7 +46,7 @@ impl Protection {
 
 /// [`Security`], prepared.
 pub struct Identity {
-    /// Of the endpoint, for its handshakes.
+    /// The epoch that the endpoint uses in its handshakes.
     pub epoch: u64,
     gaps: Gaps,
 }
@@ -58,15 +58,15 @@ impl core::fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// Of an end that knows no keys.
+    /// The identity of an end without keys.
     pub fn clear(epoch: u64) -> Self {
         Self::of(epoch, &[0; 32])
     }
 
-    /// Of an end with these wishes.
+    /// Prepares the identity of an end.
     ///
     /// # Errors
-    /// It wants a key, or packets that are encrypted.
+    /// `security` asks for a key or for encrypted packets.
     pub fn new(epoch: u64, security: &Security) -> Result<Self, NoEncryption> {
         if security.suites & suites::CLEAR == 0 || !security.key.is_empty() {
             return Err(NoEncryption);
@@ -79,35 +79,35 @@ impl Identity {
         Self { epoch, gaps: Gaps(Key(word(0), word(8))) }
     }
 
-    /// Which numbers of a session are left out.
+    /// The distance to the next skipped packet number of a session.
     pub fn gap(&self, session: u64, number: u64) -> u64 {
         self.gaps.gap(session, number)
     }
 
-    /// [`suites`] that it takes.
+    /// The [`suites`] that the end accepts.
     pub fn suites(&self) -> u8 {
         suites::CLEAR
     }
 
-    /// Whether sessions begin with a handshake of Noise or not at all.
+    /// Whether the end refuses sessions without a Noise handshake.
     pub fn insists(&self) -> bool {
         false
     }
 
-    /// Whether the addresses that both ends have heard of must be theirs.
+    /// Whether an end checks that each peer sees its true address.
     pub fn knows_addresses(&self) -> bool {
         false
     }
 
-    /// The client's part of a handshake: a server that insists on one refuses the question without it.
+    /// The client's part of a handshake. A server that requires a handshake refuses the question, which lacks one.
     pub fn initiate(&mut self, _prologue: &[u8], _asked: bool) -> Option<(Box<Initiator>, [u8; FIRST_LEN])> {
         None
     }
 
-    /// What a server makes of a question.
+    /// Evaluates a question as server.
     pub fn examine(&self, init: &Init, _prologue: &[u8]) -> Examined {
         if init.message[KEY_LEN..] != [0; TAG_LEN] {
-            return Examined::Refused(Refusal::Key); // the client has one
+            return Examined::Refused(Refusal::Key); // the client has a key
         }
         match init.suites & suites::CLEAR {
             0 => Examined::Refused(Refusal::Suites),
@@ -133,7 +133,7 @@ impl Identity {
         match *initiator {}
     }
 
-    /// Nothing protects a session of the endpoint with itself either.
+    /// The keys of a session of the endpoint with itself: none.
     pub fn with_itself(&mut self) -> Option<Box<Protection>> {
         None
     }

@@ -1,4 +1,4 @@
-//! An end that has keys and ciphers: its part of each handshake, and the keys that come of it.
+//! The security of an end with keys and ciphers: its part of each handshake, and the keys that result.
 
 use alloc::boxed::Box;
 
@@ -24,7 +24,7 @@ pub(super) fn expand<const N: usize>(secret: &Secret, label: &[u8]) -> Zeroizing
     output
 }
 
-/// Private keys, each from the seed, which is replaced with each: what was made before cannot be found from it.
+/// Generates private keys from the seed. Each key replaces the seed, so that earlier keys cannot be recovered from it.
 struct Generator(Secret);
 
 impl Generator {
@@ -37,7 +37,7 @@ impl Generator {
 
 /// [`Security`], prepared.
 pub struct Identity {
-    /// Of the endpoint, for its handshakes.
+    /// The epoch that the endpoint uses in its handshakes.
     pub epoch: u64,
     suites: u8,
     psk: Option<Secret>,
@@ -54,13 +54,13 @@ impl core::fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// Of an end that knows no keys.
+    /// The identity of an end without keys.
     pub fn clear(epoch: u64) -> Self {
         let (suites, key, seed) = (suites::CLEAR, alloc::vec::Vec::new(), [0; 32]);
         Self::of(epoch, &Security { suites, key, seed, translated: false, limits: Limits::RFC_9001 })
     }
 
-    /// Of an end with these wishes.
+    /// Prepares the identity of an end.
     ///
     /// # Errors
     /// None. A build without ciphers (`absent.rs`) refuses keys here.
@@ -82,28 +82,28 @@ impl Identity {
         Self { epoch, suites, psk, generator, gaps, translated, limits }
     }
 
-    /// Which numbers of a session are left out.
+    /// The distance to the next skipped packet number of a session.
     pub fn gap(&self, session: u64, number: u64) -> u64 {
         self.gaps.gap(session, number)
     }
 
-    /// [`suites`] that it takes.
+    /// The [`suites`] that the end accepts.
     pub fn suites(&self) -> u8 {
         self.suites
     }
 
-    /// Whether sessions begin with a handshake of Noise or not at all.
+    /// Whether the end refuses sessions without a Noise handshake.
     pub fn insists(&self) -> bool {
         self.psk.is_some() || self.suites & suites::CLEAR == 0
     }
 
-    /// Whether the addresses that both ends have heard of must be theirs.
+    /// Whether an end checks that each peer sees its true address.
     pub fn knows_addresses(&self) -> bool {
         self.psk.is_some() && !self.translated
     }
 
-    /// The client's part: its first message, about the question with this prologue, if there is to be one. `asked`: the
-    /// server insists.
+    /// The client's part of a handshake: its first message, bound to the question with this prologue, if the question
+    /// has one. `asked`: the server requires a handshake.
     pub fn initiate(&mut self, prologue: &[u8], asked: bool) -> Option<(Box<Initiator>, [u8; FIRST_LEN])> {
         let may = asked && self.suites & suites::ENCRYPTED != 0;
         (self.insists() || may).then(|| {
@@ -113,7 +113,7 @@ impl Identity {
         })
     }
 
-    /// What a server makes of a question.
+    /// Evaluates a question as server.
     pub fn examine(&self, init: &Init, prologue: &[u8]) -> Examined {
         let responder = if init.message == [0; FIRST_LEN] {
             if self.psk.is_some() {
@@ -127,7 +127,8 @@ impl Identity {
             }
         };
         let common = self.suites & init.suites;
-        // Where both let packets go in the clear, nobody wants more. AES is the faster one on processors that have it.
+        // If both ends accept packets in the clear, neither needs more. AES is the faster suite on processors with
+        // instructions for it.
         let suite =
             [suites::CLEAR, suite::FIRST, suite::SECOND].into_iter().find(|suite| common & suite != 0);
         match suite {
@@ -138,10 +139,10 @@ impl Identity {
         }
     }
 
-    /// The server's part: its message, and what protects the session, if something does.
+    /// The server's part of a handshake: its message, and the keys of the session, if it is protected.
     ///
     /// # Errors
-    /// The client's public key is no key.
+    /// The client's public key is invalid.
     pub fn respond(
         &mut self,
         responder: Responder,
@@ -154,10 +155,10 @@ impl Identity {
         Ok((message, self.protect(keys, accept.suite, false)))
     }
 
-    /// What the client makes of the server's message, if it has sent one itself.
+    /// Processes the server's message, if the client has sent one itself.
     ///
     /// # Errors
-    /// The answer is not one to this question by somebody with its key.
+    /// The answer does not belong to this question, or its sender does not have the key.
     pub fn finish(
         &self,
         initiator: &Initiator,
@@ -177,8 +178,7 @@ impl Identity {
         (suite != suites::CLEAR).then(|| Box::new(Protection::new(keys, suite, self.limits, client)))
     }
 
-    /// What protects a session of the endpoint with itself: as others are, but under keys that it needs to agree on
-    /// with nobody.
+    /// The keys of a session of the endpoint with itself. It is protected like others, but its keys need no agreement.
     pub fn with_itself(&mut self) -> Option<Box<Protection>> {
         let suite = [suite::FIRST, suite::SECOND].into_iter().find(|suite| self.suites & suite != 0)?;
         if self.suites & suites::CLEAR != 0 {

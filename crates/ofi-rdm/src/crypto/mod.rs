@@ -1,9 +1,9 @@
-//! Who may talk to this end, and how packets are protected.
+//! Decides which peers an endpoint talks to, and protects packets.
 //!
-//! Two ends agree on keys by Noise (`noise.rs`): NNpsk0 where they have an authorization key, NN where they only
-//! encrypt. What the client asks for in the clear is the handshake's prologue, and what the server grants its payload:
-//! whoever changes a byte of either, to have them take a weaker suite for one, or has another authorization key, gets
-//! no session. `protection.rs` has the keys of packets, `suite.rs` what they are used with.
+//! Two ends agree on keys by a Noise handshake (`noise.rs`): NNpsk0 if they have an authorization key, NN if they only
+//! encrypt. The client's request in the clear is the handshake's prologue, and the server's grant its payload. An
+//! attacker who changes a byte of either, for example to force a weaker suite, gets no session, nor does a peer with
+//! another authorization key. `protection.rs` holds the keys of packets, `suite.rs` the ciphers that use them.
 
 #[cfg(not(feature = "encryption"))]
 mod absent;
@@ -34,39 +34,39 @@ use crate::wire::suites;
 
 /// Bytes of a public key.
 pub const KEY_LEN: usize = 32;
-/// Bytes by which a message is longer than what it carries.
+/// Bytes that encryption adds to a message.
 pub const TAG_LEN: usize = 16;
-// The public key, and a tag where there is a pre-shared key; zeros otherwise.
+// The public key, and a tag if there is a pre-shared key; otherwise zeros.
 const _: () = assert!(FIRST_LEN == KEY_LEN + TAG_LEN);
 
-/// How much a key is used. Both ends of a session must have the same.
+/// Limits on the use of a key. Both ends of a session must have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Numbers of packets under one key.
+    /// Packet numbers per key.
     pub packets: u64,
-    /// Packets that do not open after which a session ends, whose suite is AES-256-GCM.
+    /// Forged packets that end a session with AES-256-GCM.
     pub forgeries_aes: u64,
-    /// And whose suite is ChaCha20-Poly1305.
+    /// Forged packets that end a session with ChaCha20-Poly1305.
     pub forgeries_chacha: u64,
 }
 
 impl Limits {
-    /// Half of what RFC 9001 allows AES-GCM with packets of up to 2^16 bytes (appendix B.1.1), so that bytes need no
-    /// count of their own; and its integrity limits (section 6.6).
+    /// Half of the packets that RFC 9001 allows AES-GCM for packets of up to 2^16 bytes (appendix B.1.1), so that bytes
+    /// need no count of their own, and its integrity limits (section 6.6).
     pub const RFC_9001: Self = Self { packets: 1 << 22, forgeries_aes: 1 << 52, forgeries_chacha: 1 << 36 };
 }
 
-/// What an end is willing to do, and what it shows of itself.
+/// What an end accepts and what it reveals of itself.
 pub struct Security {
-    /// [`suites`] that it takes. Where both ends take packets in the clear, that is done.
+    /// The [`suites`] that the end accepts. If both ends accept packets in the clear, packets go in the clear.
     pub suites: u8,
-    /// Only ends with the same key talk to each other; empty for none, which is a key like another.
+    /// Ends talk only to ends with the same key. An empty key means none, and matches only an empty key.
     pub key: alloc::vec::Vec<u8>,
-    /// Random, and never used again: whoever knows it reads this endpoint's sessions.
+    /// Random, and never reused: anyone who knows it can read this endpoint's sessions.
     pub seed: [u8; 32],
-    /// Addresses change on the way, so that ends with a key do not insist on having been meant.
+    /// Addresses are translated on the path, so ends with a key do not check that they were the intended destination.
     pub translated: bool,
-    /// How much keys are used: [`Limits::RFC_9001`] but in tests.
+    /// Limits on the use of keys: [`Limits::RFC_9001`] except in tests.
     pub limits: Limits,
 }
 
@@ -77,19 +77,19 @@ impl Drop for Security {
     }
 }
 
-/// Why a session is not begun.
+/// Why a session was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Refusal {
     /// The ends have different authorization keys.
     Key = 1,
-    /// There is no suite that both take.
+    /// No suite is accepted by both ends.
     Suites = 2,
-    /// The client asked an end at another address.
+    /// The client asked an endpoint at another address.
     Address = 3,
 }
 
-/// The crate was built without its feature `encryption`, and somebody wants a key or encrypted packets.
+/// A key or encrypted packets were asked for, but the crate was built without its feature `encryption`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoEncryption;
 
@@ -103,30 +103,30 @@ impl core::fmt::Display for NoEncryption {
 
 impl core::error::Error for NoEncryption {}
 
-/// Somebody has changed it, or made it up.
+/// A message that was altered or forged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forged;
 
-/// What becomes of a question.
+/// A server's decision on a question.
 pub enum Examined {
-    /// A session of this suite may begin, after the handshake if there is one.
+    /// A session with this suite may begin, after the handshake if there is one.
     Granted(u8, Option<Box<Responder>>),
-    /// It lacks the handshake's first message.
+    /// The question lacks the handshake's first message.
     #[cfg_attr(not(feature = "encryption"), expect(dead_code, reason = "nothing is insisted on"))]
     Bare,
-    /// There will be none.
+    /// The session is refused.
     Refused(Refusal),
 }
 
-/// Numbers between two that are left out: at least so many, and fewer than so many more.
+/// Packet numbers between two skipped ones: at least `LEAST_GAP`, and less than `LEAST_GAP + GAPS`.
 const LEAST_GAP: u64 = 256;
 const GAPS: u64 = 3840;
 
-/// Which numbers a session leaves out: nobody else can tell.
+/// Chooses the numbers that a session skips, unpredictably for its peer.
 struct Gaps(Key);
 
 impl Gaps {
-    /// How many numbers are used before one is left out, from `number` on.
+    /// The number of packets from `number` on before one number is skipped.
     fn gap(&self, session: u64, number: u64) -> u64 {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&session.to_le_bytes());
@@ -135,7 +135,8 @@ impl Gaps {
     }
 }
 
-/// Whether `address` is one of `own`: by address and port, since all else of one means something on its host only.
+/// Whether `address` is one of `own`. Only IP address and port are compared: the other fields have a meaning only on
+/// their own host.
 pub fn is_own(own: &[SocketAddr], address: &SocketAddr) -> bool {
     own.iter().any(|own| (own.ip(), own.port()) == (address.ip(), address.port()))
 }

@@ -1,5 +1,5 @@
-//! The Noise protocol framework (revision 34, <https://noiseprotocol.org/noise.html>), as far as this crate speaks it:
-//! the patterns NN and NNpsk0 with 25519, ChaChaPoly and SHA256.
+//! The parts of the Noise protocol framework (revision 34, <https://noiseprotocol.org/noise.html>) that this crate
+//! needs: the patterns NN and NNpsk0 with 25519, ChaChaPoly and SHA256.
 //!
 //! ```text
 //! NN:                NNpsk0:
@@ -7,8 +7,7 @@
 //!   <- e, ee           <- e, ee
 //! ```
 //!
-//! The first message has no payload. Each handshake uses its ephemeral keys once. Secrets are wiped when they are
-//! dropped.
+//! The first message has no payload. Each handshake has its own ephemeral keys. Secrets are wiped when dropped.
 
 use chacha20poly1305::aead::{AeadInOut, KeyInit};
 use chacha20poly1305::{ChaCha20Poly1305, Nonce, Tag};
@@ -19,10 +18,10 @@ use zeroize::Zeroizing;
 
 use super::{FIRST_LEN, Forged, KEY_LEN, TAG_LEN};
 
-/// A key that is wiped.
+/// A key that is wiped when dropped.
 pub type Secret = Zeroizing<[u8; 32]>;
 
-/// "SymmetricState" of section 5.2, with the "CipherState" of section 5.1 in it.
+/// "SymmetricState" of section 5.2, including the "CipherState" of section 5.1.
 struct Symmetric {
     chaining: Secret,
     hash: [u8; 32],
@@ -31,11 +30,11 @@ struct Symmetric {
 }
 
 impl Symmetric {
-    /// `Initialize`, and the prologue.
+    /// `Initialize`, then mixes in the prologue.
     fn new(psk: Option<&[u8; 32]>, prologue: &[u8]) -> Self {
         let hash: [u8; 32] = match psk {
             Some(_) => Sha256::digest(b"Noise_NNpsk0_25519_ChaChaPoly_SHA256").into(),
-            None => *b"Noise_NN_25519_ChaChaPoly_SHA256", // of 32 bytes: its own hash
+            None => *b"Noise_NN_25519_ChaChaPoly_SHA256", // 32 bytes, so it is its own hash
         };
         let mut state = Self { chaining: Zeroizing::new(hash), hash, key: None, nonce: 0 };
         state.mix_hash(prologue);
@@ -45,7 +44,7 @@ impl Symmetric {
         state
     }
 
-    /// `HKDF` of section 4.3: that of RFC 5869 without an info.
+    /// `HKDF` of section 4.3: the HKDF of RFC 5869 without an info.
     fn hkdf<const N: usize>(&self, input: &[u8]) -> [Secret; N] {
         let mut output = [(); N].map(|()| Secret::default());
         let mut bytes = Zeroizing::new([0u8; 96]);
@@ -74,7 +73,7 @@ impl Symmetric {
         (self.key, self.nonce) = (Some(key), 0);
     }
 
-    /// Token "e". With a pre-shared key the public key goes into the keys too (section 9.2).
+    /// Token "e". With a pre-shared key, the public key is also mixed into the keys (section 9.2).
     fn mix_public(&mut self, public: &[u8; 32], psk: bool) {
         self.mix_hash(public);
         if psk {
@@ -82,7 +81,7 @@ impl Symmetric {
         }
     }
 
-    /// Token "ee". A point of small order gives a secret that everybody knows.
+    /// Token "ee". Fails for a point of small order, which would give a publicly known secret.
     fn mix_agreed(&mut self, own: &StaticSecret, theirs: &[u8; 32]) -> Result<(), Forged> {
         let shared = own.diffie_hellman(&PublicKey::from(*theirs));
         if !shared.was_contributory() {
@@ -92,7 +91,7 @@ impl Symmetric {
         Ok(())
     }
 
-    /// What encrypts the next payload, and under which nonce.
+    /// The cipher and the nonce for the next payload.
     fn cipher(&mut self) -> Option<(ChaCha20Poly1305, Nonce)> {
         let key = self.key.as_ref()?;
         let mut nonce = [0u8; 12];
@@ -101,7 +100,7 @@ impl Symmetric {
         Some((ChaCha20Poly1305::new(&(**key).into()), nonce.into()))
     }
 
-    /// `EncryptAndHash`: `text` in place, and the tag.
+    /// `EncryptAndHash`: encrypts `text` in place and returns the tag.
     fn encrypt(&mut self, text: &mut [u8]) -> [u8; TAG_LEN] {
         let (cipher, nonce) = self.cipher().expect("a key was mixed in");
         let tag =
@@ -122,13 +121,13 @@ impl Symmetric {
         Ok(())
     }
 
-    /// `Split`: of what the initiator sends, and of what the responder does.
+    /// `Split`: the keys for the initiator's packets and for the responder's.
     fn split(&self) -> [Secret; 2] {
         self.hkdf(&[])
     }
 }
 
-/// The end that has spoken first, and waits for the second message.
+/// The end that sent the first message and waits for the second.
 pub struct Initiator {
     state: Symmetric,
     own: StaticSecret,
@@ -137,12 +136,12 @@ pub struct Initiator {
 
 impl core::fmt::Debug for Initiator {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Initiator").finish_non_exhaustive() // it is secret
+        f.debug_struct("Initiator").finish_non_exhaustive() // the state is secret
     }
 }
 
 impl Initiator {
-    /// Makes the first message, with a private key that is used for nothing else.
+    /// Creates the first message. `private` must not be used for anything else.
     pub fn new(psk: Option<&[u8; 32]>, prologue: &[u8], private: &Secret) -> (Self, [u8; FIRST_LEN]) {
         let mut state = Symmetric::new(psk, prologue);
         let own = StaticSecret::from(**private);
@@ -158,16 +157,16 @@ impl Initiator {
         (Self { state, own, psk: psk.is_some() }, message)
     }
 
-    /// Takes the second message, whose payload of `N` bytes it answers, with the keys of what the initiator sends and
-    /// of what the responder does.
+    /// Processes the second message. Returns its payload of `N` bytes, and the keys for the initiator's and the
+    /// responder's packets.
     ///
     /// # Errors
-    /// It is not what the responder has said to what this end has.
+    /// The message is not the responder's answer to this end's message.
     pub fn finish<const N: usize>(&self, message: &[u8]) -> Result<([u8; N], [Secret; 2]), Forged> {
         let (theirs, rest) = message.split_first_chunk::<KEY_LEN>().ok_or(Forged)?;
         let (text, rest) = rest.split_first_chunk::<N>().ok_or(Forged)?;
         let tag: &[u8; TAG_LEN] = rest.try_into().map_err(|_| Forged)?;
-        // A copy: an answer that is forged leaves this as it was.
+        // Work on a copy: a forged answer leaves this state unchanged.
         let Symmetric { chaining, hash, key, nonce } = &self.state;
         let mut state =
             Symmetric { chaining: chaining.clone(), hash: *hash, key: key.clone(), nonce: *nonce };
@@ -179,7 +178,7 @@ impl Initiator {
     }
 }
 
-/// The end that has been spoken to.
+/// The end that received the first message.
 pub struct Responder {
     state: Symmetric,
     theirs: [u8; 32],
@@ -187,10 +186,10 @@ pub struct Responder {
 }
 
 impl Responder {
-    /// Takes the first message.
+    /// Processes the first message.
     ///
     /// # Errors
-    /// Its sender has another pre-shared key, or another prologue.
+    /// Its sender has a different pre-shared key or a different prologue.
     pub fn new(psk: Option<&[u8; 32]>, prologue: &[u8], message: &[u8; FIRST_LEN]) -> Result<Self, Forged> {
         let mut state = Symmetric::new(psk, prologue);
         let (theirs, tag) = message.split_first_chunk::<KEY_LEN>().ok_or(Forged)?;
@@ -198,18 +197,18 @@ impl Responder {
         if psk.is_some() {
             state.decrypt(&mut [], tag.try_into().map_err(|_| Forged)?)?;
         } else if tag != [0; TAG_LEN] {
-            return Err(Forged); // of somebody who has a key
+            return Err(Forged); // the client has a key
         } else {
             state.mix_hash(&[]);
         }
         Ok(Self { state, theirs: *theirs, psk: psk.is_some() })
     }
 
-    /// Makes the second message: puts the payload, which `message` has behind [`KEY_LEN`] bytes and before [`TAG_LEN`],
-    /// into it. Answers the keys as [`Initiator::finish`] does.
+    /// Creates the second message in place. In `message` the payload lies after [`KEY_LEN`] bytes and before
+    /// [`TAG_LEN`] bytes. Returns the keys as [`Initiator::finish`] does.
     ///
     /// # Errors
-    /// The initiator's public key is none.
+    /// The initiator's public key is invalid.
     pub fn finish(mut self, message: &mut [u8], private: &Secret) -> Result<[Secret; 2], Forged> {
         let own = StaticSecret::from(**private);
         let (head, rest) = message.split_first_chunk_mut::<KEY_LEN>().ok_or(Forged)?;
@@ -231,9 +230,9 @@ mod tests {
         (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
     }
 
-    /// What another implementation (Python's `noiseprotocol` 0.3.1) makes of the prologue "a prologue", private keys of
-    /// 0x11 and of 0x22, the pre-shared key 0, 1, 2, ... and the payload "an answer": both messages, the handshake's
-    /// hash, and both keys.
+    /// Test vectors of another implementation (Python's `noiseprotocol` 0.3.1), for the prologue "a prologue", private
+    /// keys of 0x11 and of 0x22, the pre-shared key 0, 1, 2, ... and the payload "an answer": both messages, the
+    /// handshake's hash, and both keys.
     const VECTORS: [(bool, [&str; 5]); 2] = [
         (
             true,

@@ -1,8 +1,9 @@
-//! What protects the packets of a session: a key for each direction, and for each range of packet numbers.
+//! Protection of a session's packets: a key for each direction and each range of packet numbers.
 //!
-//! The secret of a direction makes the key of its first [`Limits::packets`] numbers, and the secret of the next ones,
-//! and is wiped with that. A receiver knows by the number, which is in the clear, which key a packet has; it takes
-//! packets of the key before for a while, as they may come late, and of later ones once a packet has opened under them.
+//! The secret of a direction yields the key for its first [`Limits::packets`] numbers and the secret for the next ones;
+//! then it is wiped. A receiver knows from the packet number, which is in the clear, which key a packet uses. It
+//! accepts packets of the previous key for a while, since they may arrive late, and packets of a later key once one has
+//! been authenticated.
 
 use alloc::boxed::Box;
 use core::time::Duration;
@@ -14,12 +15,12 @@ use super::{Limits, TAG_LEN};
 use crate::time::Instant;
 use crate::wire::{header, suites};
 
-/// How long late packets of the key before are taken: three times the longest probe timeout.
+/// How long late packets of the previous key are accepted: three times the longest probe timeout.
 const LATE: Duration = Duration::from_millis(1500);
-/// Keys that may be skipped, as all packets under them were lost.
+/// Keys that may be skipped because all packets under them were lost.
 const SKIPPED: u64 = 4;
 
-/// A key of one direction, of the numbers from `first` on.
+/// A key of one direction, for the packet numbers from `first` on.
 struct Key {
     first: u64,
     secret: Secret,
@@ -42,9 +43,9 @@ pub struct Protection {
     limits: Limits,
     send: Key,
     receive: Key,
-    /// The key before, and until when it is taken.
+    /// The previous key, and how long it is accepted.
     late: Option<Box<(Key, Instant)>>,
-    /// The next one, if a packet has claimed it.
+    /// The next key, if a packet has claimed to use it.
     next: Option<Box<Key>>,
     forged: u64,
 }
@@ -56,19 +57,20 @@ impl core::fmt::Debug for Protection {
 }
 
 impl Protection {
-    /// Of a session whose client and server send under these secrets, at one end of it.
+    /// Creates the protection at one end of a session. `client` and `server` are the secrets of their sending
+    /// directions.
     pub(super) fn new([client, server]: [Secret; 2], suite: u8, limits: Limits, is_client: bool) -> Self {
         let [client, server] = [client, server].map(|secret| Key::new(suite, 0, secret));
         let (send, receive) = if is_client { (client, server) } else { (server, client) };
         Self { suite, limits, send, receive, late: None, next: None, forged: 0 }
     }
 
-    /// Bytes behind the frames of each packet.
+    /// Bytes after the frames of each packet.
     pub fn trailer(&self) -> usize {
         TAG_LEN
     }
 
-    /// Seals a packet with its header in place, whose trailer is its last bytes. Numbers only rise.
+    /// Seals a packet that has its header in place and its trailer as its last bytes. Numbers must increase.
     pub fn seal(&mut self, number: u64, packet: &mut [u8]) {
         while number - self.send.first >= self.limits.packets {
             self.send = self.send.next(self.suite, &self.limits);
@@ -79,7 +81,7 @@ impl Protection {
         }
     }
 
-    /// Opens the body of a packet in place; `None` if it is not what the peer sealed.
+    /// Decrypts the body of a packet in place. `None` if it is not authentic.
     pub fn open<'a>(
         &mut self,
         now: Instant,
@@ -106,7 +108,8 @@ impl Protection {
         body.split_last_chunk::<TAG_LEN>().map(|(text, _)| text)
     }
 
-    /// Opens a packet of a key that comes `steps` after the one in use, which it takes the place of if it opens.
+    /// Decrypts a packet of a key that comes `steps` after the current one. If it is authentic, the key becomes the
+    /// current one.
     #[cold]
     fn open_next(&mut self, now: Instant, steps: u64, number: u64, head: &[u8], body: &mut [u8]) -> bool {
         if steps > SKIPPED {
@@ -136,7 +139,7 @@ impl Protection {
         opened
     }
 
-    /// Whether so many packets did not open that another guess might.
+    /// Whether the limit of forged packets is reached.
     pub fn is_spent(&self) -> bool {
         let limit = match self.suite {
             suites::AES_256_GCM => self.limits.forgeries_aes,

@@ -1,5 +1,5 @@
-//! Authenticated encryption of packets (RFC 5116). The nonce is 12 bytes of the key's material, changed by the packet's
-//! number, which no session uses twice (as in RFC 9001, section 5.3). The header is authenticated along.
+//! Authenticated encryption of packets (RFC 5116). The nonce is 12 bytes of key material combined with the packet's
+//! number, which no session uses twice (as in RFC 9001, section 5.3). The header is authenticated, too.
 
 use aes_gcm::Aes256Gcm;
 use alloc::boxed::Box;
@@ -11,7 +11,7 @@ use super::identity::expand;
 use super::noise::Secret;
 use crate::wire::suites;
 
-/// The faster suite of this architecture, and the other.
+/// The faster suite of this architecture, then the other.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub const FIRST: u8 = suites::AES_256_GCM;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
@@ -30,7 +30,7 @@ pub enum Cipher {
 }
 
 impl Cipher {
-    /// From a secret that is used for nothing else but the next one.
+    /// Derives a key from a secret whose only other use is to derive the next secret.
     pub fn new(suite: u8, secret: &Secret) -> Self {
         let (key, nonce) = (expand::<32>(secret, b"ofi-udp 2 key"), *expand::<12>(secret, b"ofi-udp 2 iv"));
         match suite {
@@ -45,8 +45,8 @@ impl Cipher {
         nonce.into()
     }
 
-    /// Encrypts `body` but for its trailer, which it writes. Should a cipher refuse, which none does with packets as
-    /// short as these, nothing of the text is left to be sent.
+    /// Encrypts `body` except for its trailer, and writes the trailer. If a cipher refuses, which none does for packets
+    /// this short, none of the plaintext remains in the packet.
     pub fn seal(&self, number: u64, head: &[u8], body: &mut [u8]) {
         let Some((text, trailer)) = body.split_last_chunk_mut::<TAG_LEN>() else { return body.fill(0) };
         let tag = match self {
@@ -63,7 +63,7 @@ impl Cipher {
         }
     }
 
-    /// Decrypts `body` in place, if it is what was sealed: whether it was. The text is all but the trailer.
+    /// Decrypts `body` in place. Whether it was authentic. The text is everything but the trailer.
     pub fn open(&self, number: u64, head: &[u8], body: &mut [u8]) -> bool {
         let Some((text, trailer)) = body.split_last_chunk_mut::<TAG_LEN>() else { return false };
         let tag = Tag::from(*trailer);

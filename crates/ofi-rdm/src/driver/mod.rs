@@ -10,17 +10,18 @@ use crate::wire::{Record, Stream};
 pub use row::Row;
 pub(crate) use row::{HEADS, Heads};
 
-/// Who drives an [`crate::Endpoint`]: what it is told, and asked for. Peers go by numbers, dense from 0, in the order
-/// in which they were introduced; the number of one that was forgotten goes to the next.
+/// The code that drives an [`crate::Endpoint`]: the endpoint reports to it and asks it for bytes. Peers have numbers,
+/// dense from 0, in the order of their introduction. The number of a forgotten peer goes to the next new one.
 pub trait Driver {
-    /// There is a new peer, which has spoken first.
+    /// A new peer has spoken first.
     fn introduce(&mut self, peer: u32, address: SocketAddr);
 
-    /// A record has arrived: each once, and in the order in which it was sent. Answers may go to `sender`.
+    /// A record has arrived. Records are delivered once and in the order in which they were sent. Answers may go to
+    /// `sender`.
     fn record(&mut self, peer: u32, sender: &mut Sender, stream: Stream, record: Record<'_>) -> Flow;
 
-    /// As [`Driver::record`], for records that have come together, of which it takes one off the front, or more: how
-    /// many, and what became of the last. Of those it answers [`Flow::Stop`] to, it has taken none.
+    /// Like [`Driver::record`], for records that arrived together. The driver takes one or more from the front. Returns
+    /// how many it took, and the result for the last one. A record answered with [`Flow::Stop`] is not taken.
     fn records(
         &mut self,
         peer: u32,
@@ -31,7 +32,7 @@ pub trait Driver {
         (1, records.first().map_or(Flow::Next, |&record| self.record(peer, sender, stream, record)))
     }
 
-    /// The session is over: what was not acknowledged may or may not have arrived, and is forgotten.
+    /// The session ended. Anything unacknowledged may or may not have arrived, and is discarded.
     fn lost(&mut self, peer: u32, reason: Lost);
 
     /// The marked record or payload has arrived at the peer.
@@ -40,8 +41,8 @@ pub trait Driver {
     /// Copies bytes of a payload, from `at` on.
     fn fill(&mut self, peer: u32, token: u64, at: u64, to: &mut [u8]);
 
-    /// As [`Driver::fill`], for the packets in `row`, each of which has its `part` bytes at `skip`: one behind the
-    /// other in the payload, from `at` on.
+    /// Like [`Driver::fill`], for the packets in `row`. Each has room for `part` bytes at `skip`; these are consecutive
+    /// in the payload, from `at` on.
     fn fill_row(&mut self, peer: u32, token: u64, at: u64, row: Row<'_>) {
         let part = row.part as u64;
         for (at, to) in (at..).step_by(row.part.max(1)).zip(row.parts()) {
@@ -50,8 +51,8 @@ pub trait Driver {
         }
     }
 
-    /// As [`Driver::fill`], for a packet that nobody looks at before it leaves: the bytes may take their place, which
-    /// is a part of the buffer given to [`crate::Endpoint::poll_transmit`], on the way out.
+    /// Like [`Driver::fill`], for a packet that is not read before it leaves. The driver may instead have the bytes
+    /// replace this place, a part of the buffer given to [`crate::Endpoint::poll_transmit`], when the packet is sent.
     fn refer(&mut self, peer: u32, token: u64, at: u64, to: &mut [u8]) {
         self.fill(peer, token, at, to);
     }
@@ -60,23 +61,23 @@ pub trait Driver {
 /// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// Nobody answered for as long as was to be waited.
+    /// The peer was silent for the configured time.
     Silent,
     /// The peer closed it.
     Closed,
-    /// The peer knows nothing of it, or has begun another one.
+    /// The peer does not know the session, or has begun another one.
     Reset,
     /// The peer broke the protocol.
     Broken,
-    /// The peer speaks other versions of the protocol.
+    /// The peer speaks only other versions of the protocol.
     Version,
     /// The peer has another authorization key.
     Key,
-    /// The peer protects packets in no way that this end takes.
+    /// The peer accepts none of this end's ways to protect packets.
     Suites,
-    /// The peer does not have the address that it was asked at, or not this end that which the peer sees: somebody
-    /// changes addresses on the way.
+    /// The peer's address is not the one that this end used, or this end's address is not the one that the peer sees:
+    /// something translates addresses on the path.
     Address,
-    /// More packets were forged than may be tried against one session.
+    /// The limit of forged packets for one session was reached.
     Forged,
 }

@@ -1,10 +1,10 @@
-//! A row of packets that differ in numbers alone, and where each has room for its part of a payload.
+//! A row of packets that differ only in their numbers. Each has room for its part of a payload.
 
 use crate::stream::{PART_HEAD, Train};
 use crate::wire::header::{self, Header};
 use crate::wire::{Stream, frame};
 
-/// Packets of one length, one behind the other, and where each has room for its part of a payload.
+/// Consecutive packets of one length, and the place of the payload in each.
 #[derive(Debug)]
 pub struct Row<'a> {
     pub(crate) bytes: &'a mut [u8],
@@ -15,8 +15,8 @@ pub struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// The room in each, all of which is to be asked for: a packet's heads are written along with it, while its lines
-    /// are here.
+    /// The room for payload in each packet. All must be consumed: a packet's headers are written when its room is
+    /// requested, while its cache lines are present.
     pub fn parts(self) -> impl Iterator<Item = &'a mut [u8]> {
         let Self { bytes, len, mut heads, part } = self;
         bytes.chunks_exact_mut(len).map(move |packet| &mut heads.put(packet)[..part])
@@ -25,14 +25,14 @@ impl<'a> Row<'a> {
 
 /// Bytes of such a packet before its payload.
 pub(crate) const HEADS: usize = header::LEN + frame::STREAM_LEN + PART_HEAD;
-/// Where in them the lower flags are.
+/// Offset of the lower flags.
 const FLAGS: usize = 3;
-/// Where in them the numbers are that differ: the packet's, the place in the stream, the place in the payload.
+/// Offsets of the numbers that differ: packet number, stream offset, payload offset.
 const NUMBER: usize = header::LEN - 8;
 const OFFSET: usize = header::LEN + frame::STREAM_LEN - 8;
 const AT: usize = HEADS - 8;
 
-/// What comes before the payload in the packets of a row, one after the other.
+/// The bytes before the payload in the packets of a row, one packet at a time.
 #[derive(Debug)]
 pub struct Heads {
     bytes: [u8; HEADS],
@@ -54,7 +54,7 @@ impl Heads {
         Self { bytes, number, offset, stride, at, part: part as u64 }
     }
 
-    /// Puts the next packet's before its payload, and answers the room for that and for what follows.
+    /// Writes the next packet's headers and returns the room after them.
     pub fn put<'a>(&mut self, packet: &'a mut [u8]) -> &'a mut [u8] {
         let Some((to, room)) = packet.split_first_chunk_mut() else { return &mut [] };
         self.write();
@@ -63,7 +63,8 @@ impl Heads {
         room
     }
 
-    /// Whether `packet` begins with the next packet's, whatever it says of urgency. Then the one after it is next.
+    /// Whether `packet` begins with the next packet's headers, apart from the urgent flag. If so, moves on to the
+    /// packet after it.
     pub fn meets(&mut self, packet: &[u8]) -> bool {
         let Some(mut head) = packet.first_chunk::<HEADS>().copied() else { return false };
         head[FLAGS] &= !(header::flag::URGENT as u8);

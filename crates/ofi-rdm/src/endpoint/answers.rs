@@ -1,11 +1,10 @@
-//! Answers that need no endpoint: a process gives them for endpoints of which nobody polls.
+//! Answers that need no endpoint: a process gives them for endpoints that no thread polls.
 
 use crate::wire::header::{self, flag};
 use crate::wire::{Header, Kind};
 
-/// Answers a datagram that lies in the socket of an endpoint which does not look, if it asks for a session: that the
-/// endpoint lives. Whoever asked knows that by the name that it has just made up, and by the address. The answer is
-/// shorter than the question.
+/// Answers a question in the socket of an endpoint that is not polled: the endpoint lives. The requester recognizes the
+/// answer by the session name that it just chose, and by the address. The answer is shorter than the question.
 pub fn answer_question(datagram: &[u8]) -> Option<[u8; header::LEN]> {
     let (head, body) = Header::parse(datagram).ok()?;
     let long = datagram.len() >= crate::wire::handshake::INIT_LEN;
@@ -18,8 +17,8 @@ pub fn answer_question(datagram: &[u8]) -> Option<[u8; header::LEN]> {
     Some(packet)
 }
 
-/// Answers a datagram that came to a process's liveness port: whether `lives` knows the endpoint that it asks for.
-/// `None` for what is no question.
+/// Answers a datagram to a process's liveness port: whether the endpoint in question exists, according to `lives`.
+/// `None` if the datagram is not a question.
 pub fn answer_liveness(datagram: &[u8], lives: impl FnOnce(u64) -> bool) -> Option<[u8; header::LEN]> {
     let (head, _) = Header::parse(datagram).ok()?;
     if head.kind != Kind::Ask || head.flags & flag::CHECKED == 0 {

@@ -1,8 +1,8 @@
-//! Peers by their numbers, their addresses, and their sessions' names.
+//! Finds peers by address and by session name.
 //!
-//! Both tables hold numbers alone, and look into the peer for the rest: whoever is found is looked at next in any case.
-//! Addresses are hashed with a secret, since strangers choose them; names are random bits of this end's own making, and
-//! are their own hash.
+//! Both tables hold only peer numbers and read the key from the peer: a peer that is found is accessed next in any
+//! case. Addresses are hashed with a secret, because strangers choose them. Names are random bits chosen by this end,
+//! and serve as their own hash.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -19,7 +19,7 @@ pub struct Book {
     by_session: HashTable<u32>,
 }
 
-/// An address's hash.
+/// The hash of an address.
 fn hash_of(key: Key, address: &SocketAddr) -> u64 {
     let mut bytes = [0u8; 18];
     match address.ip() {
@@ -43,25 +43,25 @@ impl Book {
         self.by_session.find(name, |&peer| peers[peer as usize].local == name).copied()
     }
 
-    /// `peer`'s address is in use, and nobody else's.
+    /// Enters `peer`'s address, which no other peer has.
     pub fn place(&mut self, key: Key, peers: &Chunks<Connection>, peer: u32) {
         let hash = |&peer: &u32| hash_of(key, &peers[peer as usize].address);
         self.by_address.insert_unique(hash(&peer), peer, hash);
     }
 
-    /// `peer`'s address is no longer its. Whether it was.
+    /// Removes `peer`'s address. Whether it was entered.
     pub fn displace(&mut self, key: Key, peers: &Chunks<Connection>, peer: u32) -> bool {
         let hash = hash_of(key, &peers[peer as usize].address);
         self.by_address.find_entry(hash, |&other| other == peer).map(|entry| entry.remove()).is_ok()
     }
 
-    /// `peer`'s name is in use, and nobody else's.
+    /// Enters `peer`'s name, which no other peer has.
     pub fn name(&mut self, peers: &Chunks<Connection>, peer: u32) {
         let hash = |&peer: &u32| peers[peer as usize].local;
         self.by_session.insert_unique(hash(&peer), peer, hash);
     }
 
-    /// `peer`'s name is no longer its.
+    /// Removes `peer`'s name.
     pub fn unname(&mut self, peers: &Chunks<Connection>, peer: u32) {
         let hash = peers[peer as usize].local;
         if let Ok(entry) = self.by_session.find_entry(hash, |&other| other == peer) {
@@ -69,13 +69,13 @@ impl Book {
         }
     }
 
-    /// Two peers have changed their numbers.
+    /// Two peers have swapped their numbers.
     pub fn swapped(&mut self, key: Key, peers: &Chunks<Connection>, one: u32, other: u32) {
         let [first, second] = [one, other].map(|peer| &peers[peer as usize]);
         let [address, name] =
             [[first, second].map(|peer| hash_of(key, &peer.address)), [first.local, second.local]];
         for (table, [first, second]) in [(&mut self.by_address, address), (&mut self.by_session, name)] {
-            // A peer that the table does not have needs no new number.
+            // A peer that is not in the table needs no new number.
             let mut renumber = |hash: u64, from: u32, to: u32| {
                 if let Some(number) = table.find_mut(hash, |&number| number == from) {
                     *number = to;
@@ -88,5 +88,5 @@ impl Book {
     }
 }
 
-/// No peer's number.
+/// A number that no peer has.
 const NOBODY: u32 = u32::MAX;

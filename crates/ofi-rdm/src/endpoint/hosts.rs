@@ -1,4 +1,4 @@
-//! How many strangers each host has sent: one host alone is not to fill an endpoint.
+//! Counts strangers by host, so that a single host cannot fill an endpoint.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -6,11 +6,12 @@ use hashbrown::HashMap;
 
 use crate::hash::{self, Key};
 
-/// See the module. Hosts go by a keyed hash, since strangers choose their addresses.
+/// See the module. Hosts are identified by a keyed hash, since strangers choose their addresses.
 #[derive(Debug, Default)]
 pub struct Hosts(HashMap<u64, usize>);
 
-/// A host: all of an IPv4 address; the network of an IPv6 one, in which a host has as many as it likes.
+/// The host of an address: all of an IPv4 address, or the network of an IPv6 address, in which a host can have any
+/// number of addresses.
 fn host(key: Key, address: SocketAddr) -> u64 {
     match address.ip().to_canonical() {
         IpAddr::V4(ip) => hash::sip(key, &ip.octets()),
@@ -19,7 +20,7 @@ fn host(key: Key, address: SocketAddr) -> u64 {
 }
 
 impl Hosts {
-    /// One more of its host. `false`, and it is not counted, if there are `most` already.
+    /// Adds a stranger of this host. Returns `false` and does not count it if the host already has `most`.
     pub fn enter(&mut self, key: Key, address: SocketAddr, most: usize) -> bool {
         let count = self.0.entry(host(key, address)).or_default();
         if *count >= most {
@@ -29,7 +30,7 @@ impl Hosts {
         true
     }
 
-    /// One less.
+    /// Removes a stranger of this host.
     pub fn leave(&mut self, key: Key, address: SocketAddr) {
         let host = host(key, address);
         if let Some(count) = self.0.get_mut(&host) {

@@ -1,4 +1,4 @@
-//! Datagrams that come in: whose they are, and what begins or ends a session.
+//! Incoming datagrams: assigns them to peers, and begins and ends sessions.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -14,20 +14,20 @@ use crate::time::Instant;
 use crate::wire::header::{self, flag};
 use crate::wire::{Accept, Header, Init, Kind, Malformed, Retry, Stream, VERSION, suites};
 
-/// Answers to strangers that wait to be sent.
+/// Most answers to strangers that wait to be sent.
 const ANSWERS: usize = 64;
-/// Strangers that are looked at for each new one: more than one, so that those that went become fewer.
+/// Strangers that are examined for each new one. More than one, so that absent strangers become fewer.
 const LOOKS: usize = 2;
-/// How long a cookie is good for, at least; at most twice that.
+/// Minimum lifetime of a cookie; the maximum is twice that.
 const COOKIE_TIME: Duration = Duration::from_secs(8);
 
-/// Where an address is that a peer takes for one of this end's.
+/// The location of an address that a peer attributes to this endpoint.
 enum Place {
-    /// It is one.
+    /// One of this endpoint's addresses.
     Here,
-    /// It was none when the addresses were last named, which may be long ago.
+    /// Not an address of this endpoint when the driver last listed them, which may be long ago.
     Unknown,
-    /// It is none.
+    /// Not an address of this endpoint.
     Elsewhere,
 }
 
@@ -55,7 +55,7 @@ impl Endpoint {
         self.answers.push_back((to, header, body.to_vec()));
     }
 
-    /// Takes a row of datagrams as [`Endpoint::handle`] would one after the other.
+    /// Takes a row of datagrams. The effect is that of [`Endpoint::handle`] on one after the other.
     pub fn handle_row<D: Driver>(
         &mut self,
         now: Instant,
@@ -68,16 +68,16 @@ impl Endpoint {
         self.marked = false;
     }
 
-    /// The packets that come next from a peer if they go on with a payload, from `part` on, and do nothing else. `None`
-    /// where that cannot be told, or where bytes are looked at before they are taken: packets that are sealed, or have
-    /// a checksum.
+    /// Predicts the peer's next packets, assuming that they continue a payload from `part` on and carry nothing else.
+    /// `None` if that cannot be predicted, or if packets must be read before they are accepted because they are sealed
+    /// or have a checksum.
     pub fn foresee(&self, peer: u32, stream: Stream, part: &Part) -> Option<Foresight> {
         self.peers.get(peer as usize)?.foresee(&self.config, stream, part)
     }
 
-    /// Takes datagrams off the front of a row of which each was [foreseen](Foresight::meets), and whose payloads are
-    /// not in `arrivals` but where the driver had them put. Answers how many bytes of it: the rest is for
-    /// [`Endpoint::handle_row`], with its payloads. The driver gets records whose payloads are not to be looked at.
+    /// Takes datagrams off the front of a row in which each was [predicted](Foresight::meets). Their payloads are not
+    /// in `arrivals`, but where the driver had them put. Returns the number of bytes taken. The rest goes to
+    /// [`Endpoint::handle_row`], with its payloads. The driver gets records whose payloads must not be read.
     pub fn handle_placed<D: Driver>(
         &mut self,
         now: Instant,
@@ -116,7 +116,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes datagrams off the front of a row that are plain; answers how many bytes that were.
+    /// Takes plain datagrams off the front of a row. Returns the number of bytes taken.
     fn on_row<D: Driver>(
         &mut self,
         now: Instant,
@@ -124,7 +124,7 @@ impl Endpoint {
         (row, len, placed): (&[u8], usize, bool),
         driver: &mut D,
     ) -> usize {
-        // Others are for `handle` alone, at no more cost than this.
+        // Others are left to `handle`, at no extra cost beyond this check.
         if !matches!(row, [VERSION, 0, 0, flags, ..] if u16::from(*flags) & !flag::URGENT == 0) {
             return 0;
         }
@@ -145,14 +145,14 @@ impl Endpoint {
             }
             Err(reason) => {
                 self.lose(peer, reason, driver);
-                return 0; // which finds that there is no such session
+                return 0; // `handle` finds that there is no such session
             }
         };
         self.took(now, peer);
         taken
     }
 
-    /// Takes note of what a peer's packets have left to do.
+    /// Updates the queues and timers of a peer whose packets were processed.
     fn took(&mut self, now: Instant, peer: u32) {
         let connection = &mut self.peers[peer as usize];
         if connection.owes() && !core::mem::replace(&mut connection.owed, true) {
@@ -164,7 +164,7 @@ impl Endpoint {
         self.activate(now, peer);
     }
 
-    /// Takes a datagram. Its bytes are changed where they are encrypted.
+    /// Processes a datagram. An encrypted one is decrypted in place.
     pub fn handle<D: Driver>(&mut self, now: Instant, from: SocketAddr, datagram: &mut [u8], driver: &mut D) {
         let (head, body) = match Header::parse(datagram) {
             Ok((head, _)) if head.kind == Kind::Data => {
@@ -174,7 +174,8 @@ impl Endpoint {
             Ok(parsed) => parsed,
             Err(Malformed::Version(_)) => {
                 self.stats.versions += 1;
-                // What an `Init` of any version has in common: its kind, its length, and where its session's name lies.
+                // The properties that an `Init` has in every version: its kind, its length, and the place of the
+                // session's name.
                 if datagram.len() >= crate::wire::handshake::INIT_LEN
                     && datagram.get(1) == Some(&(Kind::Init as u8))
                     && let Some(name) = datagram.get(header::LEN..).and_then(|body| body.first_chunk::<8>())
@@ -210,7 +211,7 @@ impl Endpoint {
                 }
                 Err(_) => self.stats.malformed += 1,
             },
-            // Who speaks this version would have understood: the question was damaged on the way, and is asked again.
+            // The server speaks this version, so the question was damaged on the path, and is repeated.
             Kind::Versions if body.contains(&VERSION) => self.stats.stale += 1,
             Kind::Versions => self.on_refusal(now, from, head.session, Some(Lost::Version)),
             Kind::Refused => {
@@ -229,7 +230,7 @@ impl Endpoint {
             Kind::Reset => {
                 let known = self.find(from);
                 match known.filter(|&peer| self.peers[peer as usize].remote() == Some(head.session)) {
-                    // What has come of it is still to be taken.
+                    // The driver has yet to take the records of the closed session.
                     Some(peer) if self.peers[peer as usize].closed => {}
                     Some(peer) => self.doubt(now, peer, Lost::Reset, driver),
                     None => self.stats.strangers += 1,
@@ -277,7 +278,7 @@ impl Endpoint {
         };
         let connection = &mut self.peers[peer as usize];
         if !connection.is_open() {
-            return; // the answer that opens it is late: this comes again
+            return; // the answer that opens it is late: this packet comes again
         }
         let Some(body) = connection.open_packet(now, head, bytes, body) else {
             self.stats.forged += 1;
@@ -289,7 +290,7 @@ impl Endpoint {
         self.on_frames(now, peer, head, body, driver);
     }
 
-    /// Takes the frames of a packet that was opened.
+    /// Processes the frames of a decrypted packet.
     fn on_frames<D: Driver>(&mut self, now: Instant, peer: u32, head: &Header, body: &[u8], driver: &mut D) {
         let connection = &mut self.peers[peer as usize];
         if connection.is_checked(&self.config) && head.flags & flag::CHECKED == 0 {
@@ -301,14 +302,14 @@ impl Endpoint {
             Ok(Arrival::Crowded) => self.stats.crowded += 1,
             Ok(Arrival::Fresh) if self.marked => connection.on_marked(1),
             Ok(_) => {}
-            // What the peer sent before it closed is still to be taken.
+            // The driver has yet to take records that the peer sent before it closed.
             Err(Lost::Closed) if connection.is_stopped() => connection.closed = true,
             Err(reason) => return self.lose(peer, reason, driver),
         }
         self.took(now, peer);
     }
 
-    /// Takes a packet of a session that was granted, and begins it: the packet shows that the client has heard of it.
+    /// Processes a packet of a granted session and begins the session: the packet proves that the client has the grant.
     fn on_first<D: Driver>(
         &mut self,
         now: Instant,
@@ -438,10 +439,10 @@ impl Endpoint {
         }
     }
 
-    /// An `Init` with this endpoint's epoch has come.
+    /// Handles an `Init` with this endpoint's own epoch.
     fn on_own_init(&mut self, now: Instant, from: SocketAddr, init: &Init) {
-        // From this endpoint itself; or somebody at a peer's address sends back what was sent to the peer, which a key
-        // does not prevent ("Selfie", RFC 9257 section 4.1).
+        // It is either from this endpoint itself, or a host at a peer's address reflects what was sent to the peer. A
+        // key does not prevent that ("Selfie", RFC 9257 section 4.1).
         let asked = self.asked(from, init.session).filter(|&peer| !self.peers[peer as usize].is_open());
         match asked.filter(|_| matches!(self.locate(from), Place::Here)) {
             Some(peer) => {
@@ -454,7 +455,7 @@ impl Endpoint {
         }
     }
 
-    /// Where `address` is, which a peer takes for one of this end's.
+    /// The location of `address`, which a peer attributes to this endpoint.
     fn place_of(&mut self, address: SocketAddr) -> Place {
         if !self.identity.knows_addresses() || self.own.is_empty() {
             Place::Here
@@ -474,28 +475,28 @@ impl Endpoint {
         Place::Unknown
     }
 
-    /// Has a client show that it receives at its address.
+    /// Asks a client to prove that it receives at its address.
     fn say_cookie(&mut self, from: SocketAddr, init: &Init, cookie: u64) {
         self.stats.retries += 1;
         let retry = Retry { cookie, insists: self.identity.insists() };
         self.answer(from, Header::new(Kind::Retry, init.session, 0), &retry.bytes());
     }
 
-    /// What was granted to a stranger leads to nothing, or to somebody who is known.
+    /// Removes a granted session from the count of strangers, because it lapsed or the peer is known by now.
     fn uncount(&mut self, pending: &Pending) {
         if pending.counted {
             self.hosts.leave(self.secret.0, pending.address);
         }
     }
 
-    /// Whether one more stranger may be remembered. It counts among those of its host from now on.
+    /// Whether there is room for another stranger. If so, counts it for its host.
     fn has_room_for(&mut self, from: SocketAddr) -> bool {
         let Config { max_peers, max_of_host, .. } = self.config;
         self.peers.len() - self.free.len() < max_peers && self.hosts.enter(self.secret.0, from, max_of_host)
     }
 
-    /// For each stranger that comes some others are looked at: those of which nothing has come for long are asked
-    /// whether they are there, and forgotten if they are not.
+    /// Examines a few strangers for each new one. Those that were silent for long are probed, and forgotten if they are
+    /// absent.
     fn ask_idle(&mut self, now: Instant) {
         for _ in 0..LOOKS {
             self.hand = if self.hand as usize + 1 < self.peers.len() { self.hand + 1 } else { 0 };
@@ -507,13 +508,13 @@ impl Endpoint {
         }
     }
 
-    /// Tells the requester of a session that it cannot have one.
+    /// Refuses a session to its requester.
     fn refuse(&mut self, from: SocketAddr, init: &Init, refusal: Refusal) {
         self.stats.rejected += 1;
         self.answer(from, Header::new(Kind::Refused, init.session, refusal as u64), &[]);
     }
 
-    /// Somebody at a peer's address says that there is no session to be had.
+    /// A packet from a peer's address says that there will be no session.
     fn on_refusal(&mut self, now: Instant, from: SocketAddr, name: u64, reason: Option<Lost>) {
         match (self.asked(from, name), reason) {
             (Some(peer), Some(reason)) => {
@@ -524,8 +525,8 @@ impl Endpoint {
         }
     }
 
-    /// Somebody at a peer's address says that the session is over. Where packets are in the clear, that is as good as
-    /// the peer's word; else the peer is asked.
+    /// A packet from a peer's address says that the session is over. If packets are in the clear, the packet is as
+    /// credible as any of the peer's. Otherwise, the peer is asked.
     fn doubt<D: Driver>(&mut self, now: Instant, peer: u32, reason: Lost, driver: &mut D) {
         if !self.peers[peer as usize].is_sealed() {
             return self.lose(peer, reason, driver);
@@ -537,7 +538,7 @@ impl Endpoint {
         self.activate(now, peer);
     }
 
-    /// The peer at `from`, if this end has requested a session of this name from it.
+    /// The peer at `from`, if this end requested a session of this name from it.
     fn asked(&self, from: SocketAddr, name: u64) -> Option<u32> {
         let peer = self.find(from)?;
         let question = self.peers[peer as usize].question.as_ref()?;
@@ -565,7 +566,7 @@ impl Endpoint {
             Accept::parse(body).ok().filter(plain).map(|accept| (accept, None))
         };
         let Some((accept, protection)) = taken else {
-            self.stats.forged += 1; // the true one may come yet
+            self.stats.forged += 1; // the authentic answer may yet arrive
             return;
         };
         if question.is_check {
@@ -581,7 +582,7 @@ impl Endpoint {
         }
         match self.place_of(accept.client) {
             Place::Here => {}
-            Place::Unknown => return, // the question is asked again, and answered so
+            Place::Unknown => return, // the question is repeated, and answered then
             Place::Elsewhere => return self.lose(peer, Lost::Address, driver),
         }
         let connection = &mut self.peers[peer as usize];

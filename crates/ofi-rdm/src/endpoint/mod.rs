@@ -1,7 +1,7 @@
-//! All peers of one endpoint: finds whose a datagram is, begins and ends sessions, and keeps strangers at a distance.
+//! All peers of one endpoint: assigns datagrams to peers, begins and ends sessions, and limits what strangers can do.
 //!
-//! A stranger gets state here only after it has shown, by returning a cookie, that it receives at its address.
-//! Everything that answers a stranger is no longer than what it answers, and the number of such answers is bounded.
+//! A stranger gets state here only after it has proved, by returning a cookie, that it receives at its address. An
+//! answer to a stranger is never longer than its datagram, and the number of pending answers is bounded.
 
 mod answers;
 mod book;
@@ -37,7 +37,7 @@ use crate::stream::Sender;
 use crate::time::Instant;
 use crate::wire::Header;
 
-/// See the module. `now` never goes backwards from one call to the next.
+/// See the module. `now` must not go backwards from one call to the next.
 #[derive(Debug)]
 pub struct Endpoint {
     config: Config,
@@ -46,41 +46,41 @@ pub struct Endpoint {
     counter: u64,
     peers: Chunks<Connection>,
     book: Book,
-    /// Peers to which time means something, in no order; each knows its place.
+    /// Peers with a pending timer, in no order. Each peer knows its index.
     active: Vec<u32>,
     /// Peers that may have something to send, each once.
     ready: VecDeque<u32>,
-    /// Bytes that the first of them has sent since its turn came.
+    /// Bytes that the first peer of `ready` has sent in its turn.
     turn: usize,
-    /// When to look at which peer. A peer is looked at at its own `timer`; entries of other times are stale.
+    /// Timers of peers. A peer's own `timer` field counts; entries with another time are stale.
     timers: BinaryHeap<Reverse<(Instant, u32)>>,
-    /// Peers whose time has come, while they are looked at.
+    /// Peers whose timers have expired, while they are processed.
     due: Vec<u32>,
-    /// Peers that were at rest when they were put here, the longest first.
+    /// Peers that were at rest when they were added, the longest-resting first.
     resting: VecDeque<u32>,
-    /// Peers that an acknowledgement was owed to when they were put here, each once.
+    /// Peers that were owed an acknowledgement when they were added, each once.
     owed: Vec<u32>,
-    /// One to which something had not arrived at the last look.
+    /// A peer for which unacknowledged data was in flight at the last check.
     undrained: u32,
     stopped: Vec<u32>,
     answers: VecDeque<(SocketAddr, Header, Vec<u8>)>,
     pending: PendingSessions,
-    /// Numbers of peers that were forgotten.
+    /// Free peer numbers.
     free: Vec<u32>,
-    /// Strangers of each host.
+    /// Number of strangers of each host.
     hosts: Hosts,
-    /// The peer that is looked at next when a stranger comes.
+    /// The peer to examine next when a stranger arrives.
     hand: u32,
     pasts: Pasts,
     /// Whether peers may begin sessions.
     admits: bool,
-    /// Addresses of this endpoint itself.
+    /// The endpoint's own addresses.
     own: Vec<SocketAddr>,
-    /// A peer says that it reached this endpoint at this address, which is none of them as far as that is known; and
-    /// one that was still none of them when they were last named.
+    /// An address at which a peer reached this endpoint and that is not in `own`.
     unknown: Option<SocketAddr>,
+    /// Such an address that was still not in `own` after the driver listed the addresses again.
     foreign: Option<SocketAddr>,
-    /// The datagrams that are being taken were marked on their way.
+    /// The datagrams being processed carry a congestion mark.
     marked: bool,
     stats: EndpointStats,
 }
@@ -95,7 +95,8 @@ impl core::fmt::Debug for KeyBox {
 }
 
 impl Endpoint {
-    /// An endpoint with a secret of 128 random bits. Equal secrets make equal endpoints, which no network should see.
+    /// Creates an endpoint with a secret of 128 random bits. Equal secrets make equal endpoints, which must not meet in
+    /// one network.
     pub fn new(config: Config, secret: [u64; 2]) -> Self {
         let key = Key(secret[0], secret[1]);
         Self {
@@ -129,48 +130,48 @@ impl Endpoint {
         }
     }
 
-    /// Names this incarnation of the endpoint.
+    /// The epoch, which identifies this incarnation of the endpoint.
     pub fn epoch(&self) -> u64 {
         self.identity.epoch
     }
 
-    /// Says with whom it talks, and how packets are protected. To be called before anything else: an endpoint that is
-    /// not told has no authorization key and sends in the clear.
+    /// Sets the authorization key and the ways to protect packets. Must be called before anything else. Without this
+    /// call the endpoint has no authorization key and sends in the clear.
     ///
     /// # Errors
-    /// A build without the feature `encryption` takes neither a key nor wishes that leave out packets in the clear. The
-    /// endpoint must not be used then: it would send in the clear.
+    /// A build without the feature `encryption` accepts neither a key nor a set of suites without packets in the clear.
+    /// The endpoint must not be used after this error: it would send in the clear.
     pub fn secure(&mut self, security: &Security) -> Result<(), NoEncryption> {
         self.identity = Identity::new(self.identity.epoch, security)?;
         Ok(())
     }
 
-    /// Names the addresses at which datagrams reach this endpoint. Only from one of these does it take a question of
-    /// its own as a message to itself; from anywhere else that is a reflection. A peer that has the key, and dials an
-    /// address that is none of these, was turned here by somebody on the way.
+    /// Sets the addresses at which datagrams reach this endpoint. Its own question is a message to itself only if it
+    /// comes from one of these; from any other address it is a reflection. If a peer that has the key dials an address
+    /// that is not listed, a third party on the path has redirected it here.
     pub fn set_addresses(&mut self, own: impl IntoIterator<Item = SocketAddr>) {
         self.own = own.into_iter().collect();
         self.foreign = self.unknown.take();
     }
 
-    /// Whether the addresses are to be named again, as a host gets new ones while it runs: a peer says that it reached
-    /// this endpoint at one that was not among them. Its question waits for that, as it is repeated.
+    /// Whether the driver should list the addresses again, because a host gets new ones at run time: a peer reached
+    /// this endpoint at an unlisted address. The peer repeats its question, so that nothing is lost.
     pub fn wants_addresses(&self) -> bool {
         self.unknown.is_some()
     }
 
-    /// Whether peers may begin sessions. At first they may.
+    /// Sets whether peers may begin sessions. Initially they may.
     pub fn admit(&mut self, strangers: bool) {
         self.admits = strangers;
     }
 
-    /// The streams to a peer, to be written to.
+    /// The sending streams to a peer.
     pub fn sender(&mut self, now: Instant, peer: u32) -> Option<&mut Sender> {
         self.activate(now, peer);
         self.peers.get_mut(peer as usize).map(|connection| &mut *connection.sender)
     }
 
-    /// Whether there is a session with the peer.
+    /// Whether a session with the peer is open.
     pub fn is_open(&self, peer: u32) -> bool {
         self.peers.get(peer as usize).is_some_and(Connection::is_open)
     }
@@ -187,29 +188,29 @@ impl Endpoint {
         self.peers.get(peer as usize).map(|connection| connection.local).filter(|&name| name != 0)
     }
 
-    /// Longest body of a record that the peer takes.
+    /// The longest record body that the peer accepts.
     pub fn longest_record(&self, peer: u32) -> usize {
         self.peers.get(peer as usize).map_or(0, |connection| connection.longest_record() as usize)
     }
 
-    /// Whether the driver waits for the peer to do something: then it is asked now and then whether it is there.
+    /// Sets whether the driver waits for the peer. If so, the peer is probed now and then.
     pub fn expect(&mut self, now: Instant, peer: u32, something: bool) {
         let Some(connection) = self.peers.get_mut(peer as usize) else { return };
         connection.expecting = something;
         self.activate(now, peer);
     }
 
-    /// Counters.
+    /// The endpoint's counters.
     pub fn statistics(&self) -> EndpointStats {
         self.stats
     }
 
-    /// Sessions that were not begun as there were too many peers, or too many of one host.
+    /// Sessions refused because there were too many peers, or too many of one host.
     pub fn turned_away(&self) -> u64 {
         self.stats.turned_away
     }
 
-    /// Counters of a peer.
+    /// The counters of a peer.
     pub fn peer_statistics(&self, peer: u32) -> Option<Stats> {
         self.peers.get(peer as usize).map(Connection::statistics)
     }
@@ -224,7 +225,7 @@ impl Endpoint {
         hash::sip(self.secret.0, &self.counter.to_le_bytes())
     }
 
-    /// A name for a session that nobody has.
+    /// A session name that is not in use.
     fn fresh_name(&mut self) -> u64 {
         loop {
             let name = self.random();
@@ -249,11 +250,11 @@ impl Endpoint {
         driver.lost(peer, reason);
     }
 
-    /// Offers records again that were stopped.
+    /// Offers stopped records again.
     pub fn resume<D: Driver>(&mut self, now: Instant, driver: &mut D) {
         for peer in core::mem::take(&mut self.stopped) {
             let connection = &mut self.peers[peer as usize];
-            connection.stopped = false; // one that was forgotten meanwhile has nothing to go on with
+            connection.stopped = false; // a peer forgotten meanwhile has nothing to resume
             match connection.resume(peer, driver) {
                 Ok(()) if connection.is_stopped() => {
                     connection.stopped = true;
@@ -263,7 +264,7 @@ impl Endpoint {
                 Ok(()) => {}
                 Err(reason) => self.lose(peer, reason, driver),
             }
-            // Credit for what was taken, and answers.
+            // Credit for the records taken, and answers.
             self.activate(now, peer);
         }
     }
@@ -273,7 +274,7 @@ impl Endpoint {
         !self.stopped.is_empty()
     }
 
-    /// The system refused to send a datagram of `len` bytes to `peer` as too long for the path.
+    /// The system refused a datagram of `len` bytes to `peer` as too long for the path.
     pub fn too_long(&mut self, peer: u32, len: usize) {
         if let Some(connection) = self.peers.get_mut(peer as usize) {
             connection.on_too_long(len as u64);
@@ -282,13 +283,13 @@ impl Endpoint {
         }
     }
 
-    /// The network says that nobody is at `address`. Anybody can say that, so it only makes this end ask.
+    /// The network reports that `address` is unreachable. The report may be forged, so this end only asks.
     pub fn unreachable(&mut self, now: Instant, address: SocketAddr) {
         if let Some(peer) = self.find(address) {
             self.peers[peer as usize].on_unreachable(now);
             return self.activate(now, peer);
         }
-        // Where processes answer for their endpoints: those that were just asked after.
+        // The addresses at which processes answer for their endpoints, if they were just asked.
         let asked = |peer: &&u32| {
             let connection = &self.peers[**peer as usize];
             connection.liveness().is_some_and(|(liveness, _)| liveness == address)
@@ -300,7 +301,7 @@ impl Endpoint {
         }
     }
 
-    /// Has acknowledgements that wait for company sent by the next [`Endpoint::poll_transmit`]: the driver is about to
+    /// Makes delayed acknowledgements due in the next [`Endpoint::poll_transmit`], because the driver is about to
     /// sleep. Whether there are any.
     pub fn hasten(&mut self) -> bool {
         let Self { owed, peers, ready, .. } = self;
@@ -315,12 +316,12 @@ impl Endpoint {
         !owed.is_empty()
     }
 
-    /// Whether everything that was to be sent has arrived, where there is a session.
+    /// Whether everything that was to be sent has arrived, for peers with a session.
     pub fn is_drained(&mut self) -> bool {
         let drained = |connection: &Connection| {
             !connection.is_open() || connection.muted || connection.sender.is_drained()
         };
-        // Mostly it is the same one for some time.
+        // It is usually the same peer for some time.
         if self.peers.get(self.undrained as usize).is_some_and(|connection| !drained(connection)) {
             return false;
         }

@@ -1,4 +1,4 @@
-//! Datagrams out: whose turn it is, and what is still sent when the endpoint closes.
+//! Outgoing datagrams: takes peers in turn, and sends what remains when the endpoint closes.
 
 use core::time::Duration;
 
@@ -8,11 +8,11 @@ use crate::wire::header::{self, flag};
 use super::{Endpoint, Transmit};
 use crate::driver::Driver;
 
-/// Bytes that a peer is sent before it is another's turn: about what the kernel takes as one message.
+/// Bytes sent to a peer before the next peer's turn: about as many as the kernel accepts in one message.
 const TURN: usize = 1 << 16;
 
 impl Endpoint {
-    /// Writes the next datagram to `buf`. To be called until it answers `None`.
+    /// Writes the next datagram to `buf`. Call it until it returns `None`.
     pub fn poll_transmit<D: Driver>(
         &mut self,
         now: Instant,
@@ -22,7 +22,7 @@ impl Endpoint {
         self.poll_train(now, 1, buf, driver)
     }
 
-    /// As [`Endpoint::poll_transmit`], but for up to `most` datagrams of one length to one peer, one behind the other.
+    /// Like [`Endpoint::poll_transmit`], but writes up to `most` datagrams of one length to one peer, without gaps.
     pub fn poll_train<D: Driver>(
         &mut self,
         now: Instant,
@@ -55,14 +55,14 @@ impl Endpoint {
         None
     }
 
-    /// Whether what waits for `peer` had better leave now: nothing is on its way to it but what was sent more than
-    /// `gap` ago, or a whole packet waits. Otherwise more may come along, or an acknowledgement.
+    /// Whether the data for `peer` should leave now: everything in flight to the peer was sent more than `gap` ago, or
+    /// a full packet waits. Otherwise more data, or an acknowledgement, may soon be combined with it.
     pub fn is_ready(&self, now: Instant, peer: u32, gap: Duration) -> bool {
         let since = Instant::from_nanos(now.as_nanos().saturating_sub(gap.as_nanos() as u64));
         self.peers.get(peer as usize).is_some_and(|connection| connection.is_ready(since))
     }
 
-    /// As [`Endpoint::poll_transmit`], for one peer.
+    /// Like [`Endpoint::poll_transmit`], for one peer.
     pub fn poll_transmit_to<D: Driver>(
         &mut self,
         now: Instant,
@@ -100,7 +100,7 @@ impl Endpoint {
         Some(Transmit { to, len, count: 1 + more, peer: Some(peer) })
     }
 
-    /// Writes a packet with any frames, for tests that play a hostile peer. `None` where there is no session, or no
+    /// Writes a packet with arbitrary frames, for tests that play a hostile peer. `None` without a session or without
     /// room.
     #[doc(hidden)]
     pub fn forge(&mut self, peer: u32, frames: &[u8], buf: &mut [u8]) -> Option<Transmit> {
@@ -108,10 +108,10 @@ impl Endpoint {
         Some(Transmit { to, len, count: 1, peer: Some(peer) })
     }
 
-    /// The endpoint is about to close, and the driver's payloads to go away, but for those whose tokens are `lasting`:
-    /// from here on nothing is sent to peers that would need them. The others get what is left, such as answers, though
-    /// the window may be full: a search for the path's longest packet fills that of a young session, and nobody would
-    /// send them later.
+    /// Prepares for closing. Of the driver's payloads only those whose tokens are `lasting` will remain readable: from
+    /// here on nothing is sent to peers that need others. The remaining data for other peers, such as answers, is sent
+    /// even if the window is full. A search for the path's longest packet fills the window of a young session, and
+    /// there is no later chance to send.
     pub fn take_leave(&mut self, lasting: &dyn Fn(u64) -> bool) {
         for (peer, connection) in self.peers.iter_mut().enumerate() {
             connection.muted =
@@ -123,7 +123,7 @@ impl Endpoint {
         }
     }
 
-    /// Writes a datagram that tells `peer` that the endpoint closes. `None` where there is no session.
+    /// Writes a datagram that tells `peer` that the endpoint closes. `None` without a session.
     pub fn close(&mut self, peer: u32, buf: &mut [u8]) -> Option<Transmit> {
         let (to, len) = self.peers.get_mut(peer as usize)?.close(&self.config, buf)?;
         Some(Transmit { to, len, count: 1, peer: Some(peer) })

@@ -1,30 +1,30 @@
-//! What is remembered of the last peers that were forgotten: as much as it takes to know an echo of their questions
-//! from a new one.
+//! Memory of the peers that were forgotten last: just enough to tell an echo of their questions from a new one.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use core::net::SocketAddr;
 
 use crate::connection::Past;
 
-/// Peers that are remembered. Echoes are of questions that were asked a moment ago.
+/// Most peers remembered. Echoes follow their questions within moments.
 const MOST: usize = 256;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Pasts {
     by_address: BTreeMap<SocketAddr, Past>,
-    /// Those, the first to go in front.
+    /// The remembered addresses, oldest first.
     order: VecDeque<SocketAddr>,
-    /// At least as many as this end ever asked a forgotten peer: who remembers that would take fewer for an echo.
+    /// At least the number of questions that this end sent to any forgotten peer. A peer that remembers such a number
+    /// would take a lower one for an echo.
     attempts: u64,
 }
 
 impl Pasts {
-    /// A peer is forgotten.
+    /// Remembers a peer that is being forgotten.
     pub fn remember(&mut self, address: SocketAddr, past: Past) {
         self.attempts = self.attempts.max(past.attempts);
         if past.peer_epoch.is_none() {
-            return; // there never was a session
+            return; // there was never a session
         }
         if self.by_address.insert(address, past).is_none() {
             self.order.push_back(address);
@@ -36,12 +36,12 @@ impl Pasts {
         }
     }
 
-    /// At least as many questions as a peer was asked that was forgotten.
+    /// At least the number of questions that any forgotten peer was sent.
     pub fn attempts(&self) -> u64 {
         self.attempts
     }
 
-    /// What there was with the peer at this address, which is one again.
+    /// Returns what is remembered of the peer at this address, which is a peer again.
     pub fn recall(&mut self, address: &SocketAddr) -> Past {
         let past = self.by_address.remove(address);
         if past.is_some() {

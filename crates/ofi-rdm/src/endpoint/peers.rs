@@ -1,4 +1,4 @@
-//! Peers and their numbers: a peer is met, forgotten, renumbered.
+//! Peers and their numbers: a peer is met, forgotten, or renumbered.
 
 use core::cmp::Reverse;
 use core::net::SocketAddr;
@@ -8,14 +8,14 @@ use crate::connection::Connection;
 use super::Endpoint;
 
 impl Endpoint {
-    /// The peer at `address`, and whether it is new. It is not talked to before something is to be sent.
+    /// The peer at `address`, and whether it is new. Nothing is sent to a new peer until there is data for it.
     pub fn peer(&mut self, address: SocketAddr) -> (u32, bool) {
         if let Some(peer) = self.find(address) {
             return (peer, false);
         }
         let peer = match self.free.pop() {
             Some(peer) => {
-                // The lists that the number is in stay as they are.
+                // Lists that contain the number stay as they are.
                 let old = core::mem::replace(&mut self.peers[peer as usize], Connection::new(address));
                 let connection = &mut self.peers[peer as usize];
                 (connection.place, connection.timer) = (old.place, old.timer);
@@ -43,7 +43,7 @@ impl Endpoint {
         self.peers.get(peer as usize).map(|connection| connection.address)
     }
 
-    /// Forgets a peer and its session, without a word to anybody. Its number goes to the next new peer.
+    /// Forgets a peer and its session without notice to the peer. Its number goes to the next new peer.
     pub fn forget(&mut self, peer: u32) {
         if peer as usize >= self.peers.len() {
             return;
@@ -58,10 +58,10 @@ impl Endpoint {
         let connection = &mut self.peers[peer as usize];
         self.pasts.remember(connection.address, connection.past());
         connection.reset();
-        self.enqueue(peer); // it comes to rest when it is its turn
+        self.enqueue(peer); // it comes to rest in its turn
     }
 
-    /// Gives two peers each other's number.
+    /// Swaps the numbers of two peers.
     pub fn swap(&mut self, one: u32, other: u32) {
         if one == other || one.max(other) as usize >= self.peers.len() {
             return;

@@ -1,5 +1,5 @@
-//! Which peers are looked at, and when: those that may have something to send stand in a queue, those to which time
-//! means something in a heap. So peers at rest cost nothing but their memory, and little of that.
+//! Schedules peers: those that may have something to send are in a queue, those with a timer in a heap. Peers at rest
+//! cost only a little memory.
 
 use core::cmp::Reverse;
 
@@ -8,7 +8,7 @@ use crate::driver::Driver;
 use crate::time::Instant;
 
 impl Endpoint {
-    /// Something has happened with a peer: it may have something to send, and time means something to it.
+    /// Schedules a peer after an event: it may have something to send, and may have a timer.
     pub(super) fn activate(&mut self, now: Instant, peer: u32) {
         let Some(connection) = self.peers.get_mut(peer as usize) else { return };
         if connection.place.is_none() {
@@ -20,7 +20,7 @@ impl Endpoint {
         self.set_timer(peer);
     }
 
-    /// A peer will be asked for packets.
+    /// Queues a peer to be asked for packets.
     pub(super) fn enqueue(&mut self, peer: u32) {
         let connection = &mut self.peers[peer as usize];
         if !core::mem::replace(&mut connection.queued, true) {
@@ -28,7 +28,7 @@ impl Endpoint {
         }
     }
 
-    /// Makes sure that a peer is looked at when it has to be.
+    /// Ensures that a peer is processed when its timer expires.
     pub(super) fn set_timer(&mut self, peer: u32) {
         let connection = &mut self.peers[peer as usize];
         let Some(time) = connection.timeout(&self.config) else { return };
@@ -38,7 +38,7 @@ impl Endpoint {
         }
     }
 
-    /// The next peer to be looked at, and when; entries that are stale or early are put right.
+    /// The next peer with a timer, and its time. Corrects entries that are stale or early.
     fn next_timer(&mut self) -> Option<(Instant, u32)> {
         while let Some(&Reverse((time, peer))) = self.timers.peek() {
             let connection = &mut self.peers[peer as usize];
@@ -59,7 +59,7 @@ impl Endpoint {
         None
     }
 
-    /// A peer has nothing to send; if time means nothing to it either, it is not looked at any more.
+    /// A peer has nothing to send. Without a timer it is also removed from the active peers.
     pub(super) fn rest(&mut self, peer: u32) {
         let connection = &mut self.peers[peer as usize];
         if connection.is_quiet()
@@ -73,7 +73,7 @@ impl Endpoint {
         }
     }
 
-    /// Peers that have been at rest longer than so many others give back the memory that they do not need for it.
+    /// Compacts the sessions of peers that have rested longest, beyond the configured number.
     fn keep_few_warm(&mut self, peer: u32) {
         if core::mem::replace(&mut self.peers[peer as usize].resting, true) {
             return;
@@ -90,7 +90,7 @@ impl Endpoint {
         }
     }
 
-    /// Reacts to the passing of time. To be called now and then in any case, and at [`Endpoint::poll_timeout`].
+    /// Handles the passing of time. Call it now and then in any case, and at [`Endpoint::poll_timeout`].
     pub fn handle_time<D: Driver>(&mut self, now: Instant, driver: &mut D) {
         let mut due = core::mem::take(&mut self.due);
         while let Some((time, peer)) = self.next_timer()

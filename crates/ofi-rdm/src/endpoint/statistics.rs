@@ -1,30 +1,30 @@
-//! What is counted of an endpoint.
+//! Counters of an endpoint.
 
-/// Counters of datagrams that lead to no session.
+/// Counters of datagrams outside of sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EndpointStats {
     /// Malformed datagrams.
     pub malformed: u64,
     /// Datagrams of another version.
     pub versions: u64,
-    /// Packets of sessions that there are not, or from another address than the session's.
+    /// Packets of unknown sessions, or from an address other than the session's.
     pub strangers: u64,
     /// Handshakes that were echoes or forgeries.
     pub stale: u64,
-    /// Cookies asked for.
+    /// Cookies requested.
     pub retries: u64,
     /// Sessions begun.
     pub sessions: u64,
     /// Sessions lost.
     pub lost: u64,
-    /// Answers to strangers that were not given as there were too many.
+    /// Answers to strangers that were dropped because too many were waiting.
     pub unanswered: u64,
-    /// Sessions that were not begun: too many peers, or too many of one host.
+    /// Sessions refused because there were too many peers, or too many of one host.
     pub turned_away: u64,
-    /// Sessions that were not begun: another authorization key, or no suite in common.
+    /// Sessions refused because the authorization keys differ, or no suite is common.
     pub rejected: u64,
-    /// Packets and answers that were not what the peer had sent.
+    /// Packets and answers that were not authentic.
     pub forged: u64,
-    /// Packets not taken, as too much before them was missing in too many places.
+    /// Packets dropped because the bytes before them have too many gaps.
     pub crowded: u64,
 }

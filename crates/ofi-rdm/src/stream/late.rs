@@ -1,8 +1,8 @@
-//! Bytes that came before those in front of them, where they will be needed: blocks of one length, each made when the
-//! first of its bytes comes.
+//! Bytes that arrived out of order, stored at their place in blocks of one length. A block is allocated when its first
+//! byte arrives.
 //!
-//! Whatever a peer sends, this takes no more memory than the stream's window and a block, and no fragment costs more
-//! than a search among [`RUNS`] runs: what would be one run more is refused.
+//! Whatever a peer sends, the memory is bounded by the stream's window plus a block, and a fragment costs at most a
+//! search among [`RUNS`] runs. A fragment that would need one run more is refused.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -11,22 +11,22 @@ use core::ops::Range;
 
 use crate::ranges::RangeSet;
 
-/// Bytes of a block.
+/// Bytes per block.
 const BLOCK: u64 = 1 << 15;
-/// Runs that are kept. Each is what came after a loss: a window of 4 MiB in packets of 1,452 bytes may lose every tenth
-/// of them.
+/// Most runs. A run is what arrived between two losses: a window of 4 MiB in packets of 1,452 bytes may lose every
+/// tenth packet.
 pub const RUNS: usize = 256;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Late {
-    /// Blocks from number `first` on.
+    /// The blocks from number `first` on.
     blocks: VecDeque<Option<Box<[u8]>>>,
     first: u64,
     runs: RangeSet,
 }
 
-/// A block, and which of its bytes come next.
+/// A block, and the range of its bytes that come next.
 pub struct Piece {
     block: Box<[u8]>,
     number: u64,
@@ -44,7 +44,7 @@ impl Late {
         self.runs.is_empty()
     }
 
-    /// Keeps bytes from `offset` on. `false` if they would be one run too many.
+    /// Stores bytes from `offset` on. `false` if they would need one run too many.
     #[must_use]
     pub fn keep(&mut self, offset: u64, bytes: &[u8]) -> bool {
         let run = offset..offset + bytes.len() as u64;
@@ -74,8 +74,8 @@ impl Late {
         true
     }
 
-    /// Forgets what lies below `next`, and takes what lies there, as far as one block has it. The piece is to be given
-    /// back.
+    /// Discards everything below `next` and takes the bytes at `next`, within one block. The caller has to give the
+    /// piece back.
     pub fn take(&mut self, next: u64) -> Option<Piece> {
         if self.runs.is_empty() {
             return None;
@@ -98,7 +98,7 @@ impl Late {
         Some(Piece { block, number, part: (next % BLOCK) as usize..(end - number * BLOCK) as usize })
     }
 
-    /// Takes a block back: others of its bytes may be needed.
+    /// Takes a block back, since other bytes of it may be needed.
     pub fn give_back(&mut self, piece: Piece) {
         if !self.runs.is_empty()
             && piece.number == self.first

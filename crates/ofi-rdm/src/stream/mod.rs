@@ -1,4 +1,4 @@
-//! A session's two streams of records in each direction.
+//! The two streams of records of a session, in each direction.
 
 mod late;
 mod parts;
@@ -14,14 +14,14 @@ pub use receive::{ReceiveStream, Refused};
 pub(crate) use resting::Senders;
 pub use send::SendStream;
 
-/// What the driver did with a record.
+/// The driver's answer to a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// It took it.
+    /// The driver took the record.
     Next,
-    /// It has no room: offer the record again, and nothing of this stream before.
+    /// The driver has no room. Offer the record again before anything else of this stream.
     Stop,
-    /// The record makes no sense: the peer breaks the protocol.
+    /// The record is invalid: the peer violates the protocol.
     Broken,
 }
 
@@ -46,17 +46,17 @@ impl Sender {
         }
     }
 
-    /// Whether anything waits to be sent, and may be.
+    /// Whether there is data to send that may be sent.
     pub(crate) fn has_output(&self) -> bool {
         self.commands.has_output() || self.bulk.has_output()
     }
 
-    /// Whether something was sent that is not known to have arrived at the peer.
+    /// Whether sent data is unacknowledged.
     pub fn is_under_way(&self) -> bool {
         self.commands.is_under_way() || self.bulk.is_under_way()
     }
 
-    /// Whether everything has arrived at the peer.
+    /// Whether everything was acknowledged.
     pub fn is_drained(&self) -> bool {
         self.commands.is_drained() && self.bulk.is_drained()
     }

@@ -1,35 +1,36 @@
-//! Payloads that stay with the driver: parts of one packet each, whose bytes are fetched when the packet is made.
+//! Payloads that stay in the driver's memory. They are sent in parts of one packet each, and their bytes are fetched
+//! when the packet is made.
 
 use crate::wire::record::{self, HEAD};
 
-/// Fetches bytes of a payload: token, offset in the payload, where to.
+/// Fetches bytes of a payload: token, offset in the payload, destination.
 pub type Fill<'a> = dyn FnMut(u64, u64, &mut [u8]) + 'a;
 
 /// Bytes of a part before its payload: the record's head, an id, an offset.
 pub const PART_HEAD: usize = HEAD + 16;
 
-/// A part of a payload, as its record says.
+/// A part of a payload, as described by its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// The kind of record.
     pub kind: u8,
-    /// Whose payload it is.
+    /// The id of the payload.
     pub id: u64,
-    /// Where in the payload it begins.
+    /// The offset of the part in the payload.
     pub at: u64,
-    /// Bytes of it.
+    /// Bytes of the part.
     pub len: usize,
 }
 
-/// Parts of one payload, one behind the other and all of one length.
+/// Consecutive parts of one payload, all of one length.
 #[derive(Clone, Debug)]
 pub(super) struct Parts {
-    /// What comes before the bytes of the first.
+    /// The bytes before the payload bytes of the first part.
     pub(super) head: [u8; PART_HEAD],
     pub(super) token: u64,
-    /// Where in the payload the first begins.
+    /// The offset of the first part in the payload.
     pub(super) at: u64,
-    /// Bytes of payload in each.
+    /// Bytes of payload in each part.
     pub(super) part: u64,
 }
 
@@ -42,19 +43,19 @@ impl Parts {
         Self { head, token, at, part }
     }
 
-    /// Bytes of the stream that each takes.
+    /// Stream bytes of each part.
     pub(super) fn stride(&self) -> u64 {
         PART_HEAD as u64 + self.part
     }
 
-    /// What comes before the bytes of part `index`.
+    /// The bytes before the payload bytes of part `index`.
     pub(super) fn head(&self, index: u64) -> [u8; PART_HEAD] {
         let mut head = self.head;
         head[HEAD + 8..].copy_from_slice(&(self.at + index * self.part).to_be_bytes());
         head
     }
 
-    /// Whether `next` is what follows after `len` bytes of the stream.
+    /// Whether `next` continues these parts after `len` bytes of the stream.
     pub(super) fn go_on_with(&self, len: u64, next: &Self) -> bool {
         let same = |head: &[u8; PART_HEAD]| {
             let (front, _) = head.split_at(HEAD + 8);
@@ -66,7 +67,7 @@ impl Parts {
             && same(&self.head)
     }
 
-    /// Writes bytes from `skip` on.
+    /// Copies bytes from `skip` on.
     pub(super) fn copy(&self, skip: usize, mut to: &mut [u8], fill: &mut Fill<'_>) {
         let stride = self.stride() as usize;
         let (mut index, mut skip) = (skip / stride, skip % stride);
@@ -84,33 +85,33 @@ impl Parts {
     }
 }
 
-/// Parts of a payload that were just put into the stream, each for a packet of its own.
+/// Parts of a payload that were just added to the stream, each for a packet of its own.
 #[derive(Debug)]
 pub(crate) struct Train {
     pub(super) parts: Parts,
-    /// Where in the stream the first begins.
+    /// The stream offset of the first part.
     pub start: u64,
     pub count: u64,
 }
 
 impl Train {
-    /// Parts that begin at byte `start` of a stream, which do not name whose payload they are.
+    /// The parts expected to begin at stream offset `start`. They do not identify a payload.
     pub fn expected(part: &Part, start: u64) -> Self {
         let Part { kind, id, at, len } = *part;
         Self { parts: Parts::new((kind, 0, id), 0, at, len as u64), start, count: 0 }
     }
 
-    /// Whose payload it is, where in it the first part begins, and bytes of it in each.
+    /// The payload's token, the offset of the first part in the payload, and the bytes of payload in each part.
     pub fn payload(&self) -> (u64, u64, usize) {
         (self.parts.token, self.parts.at, self.parts.part as usize)
     }
 
-    /// Bytes of the stream in each packet.
+    /// Stream bytes in each packet.
     pub fn stride(&self) -> u64 {
         self.parts.stride()
     }
 
-    /// What comes before the payload in the stream's bytes of packet `index`.
+    /// The stream bytes before the payload in packet `index`.
     pub fn head(&self, index: u64) -> [u8; PART_HEAD] {
         self.parts.head(index)
     }

@@ -1,4 +1,4 @@
-//! The receiving end of a stream: puts bytes in order, cuts them into records, and grants credit.
+//! The receiving end of a stream: restores the order of bytes, cuts them into records, and grants credit.
 
 use alloc::vec::Vec;
 
@@ -6,23 +6,23 @@ use super::Flow;
 use super::late::Late;
 use crate::wire::record::{self, Record};
 
-/// Why bytes are not taken.
+/// Why bytes were refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The peer breaks the protocol.
+    /// The peer violates the protocol.
     Violation,
-    /// So much is missing in so many places before them that they are not kept: they have to come again.
+    /// The bytes before these have too many gaps to store these. The peer has to send them again.
     Crowded,
 }
 
-/// See the module. Bytes below `next` have all arrived; those in `taken..next` are held as their record is not whole,
-/// or was not wanted yet; those above are kept in `late`.
+/// See the module. All bytes below `next` have arrived. Bytes in `taken..next` are held, because their record is
+/// incomplete or the driver has stopped the stream. Bytes above `next` are in `late`.
 #[derive(Debug)]
 pub struct ReceiveStream {
     next: u64,
     taken: u64,
     held: Vec<u8>,
-    /// Bytes at the front of `held` that are taken already.
+    /// Bytes at the front of `held` that were already taken.
     skip: usize,
     late: Late,
     window: u64,
@@ -44,41 +44,41 @@ impl ReceiveStream {
         }
     }
 
-    /// As it was, of a stream that was at rest.
+    /// Restores a stream that was at rest.
     pub fn at(next: u64, limit: u64, window: u64) -> Self {
         Self { next, taken: next, limit, ..Self::new(window) }
     }
 
-    /// Where it goes on, and how far its peer may send, if nothing of it is held.
+    /// The next byte and the limit of the peer, if no bytes are held.
     pub fn position(&self) -> Option<(u64, u64)> {
         let empty = self.taken == self.next && self.late.is_empty() && !self.stopped;
         empty.then_some((self.next, self.limit))
     }
 
-    /// How far its peer may send ahead of what was taken.
+    /// How far the peer may send ahead of the bytes taken.
     pub fn window(&self) -> u64 {
         self.window
     }
 
-    /// Whether the driver has stopped it.
+    /// Whether the driver stopped the stream.
     pub fn is_stopped(&self) -> bool {
         self.stopped
     }
 
-    /// The new limit, if it is worth telling.
+    /// The new limit, if the change is large enough to announce.
     pub fn new_limit(&self) -> Option<u64> {
         let limit = self.taken + self.window;
         (limit - self.limit >= self.window / 4).then_some(limit)
     }
 
-    /// The peer is being told of the limit; answers it.
+    /// The limit, which the caller announces to the peer.
     pub fn tell_limit(&mut self) -> u64 {
         self.limit = self.taken + self.window;
         self.limit
     }
 
-    /// The record that `bytes` from `offset` on are, if they are a whole one, and that may be taken where it lies once
-    /// the `before` bytes of others are taken: nothing is held, nothing has come early.
+    /// The record in `bytes` from `offset` on, if they are one whole record that can be taken in place after the
+    /// `before` bytes of others: no bytes are held, and none arrived out of order.
     #[inline]
     pub fn whole<'a>(&self, before: u64, offset: u64, bytes: &'a [u8]) -> Option<Record<'a>> {
         let plain = self.held.len() == self.skip && self.late.is_empty() && !self.stopped;
@@ -90,20 +90,21 @@ impl ReceiveStream {
         (len == bytes.len()).then_some(record)
     }
 
-    /// `len` bytes of such records were taken.
+    /// Accounts for `len` bytes of such records.
     pub fn took(&mut self, len: u64) {
         (self.next, self.taken) = (self.next + len, self.taken + len);
     }
 
-    /// Bytes that a record's body may have.
+    /// The longest body of a record.
     fn longest(&self) -> usize {
         (self.window / 2) as usize
     }
 
-    /// Takes bytes from `offset` on.
+    /// Accepts bytes from `offset` on.
     ///
     /// # Errors
-    /// [`Refused::Violation`] for bytes beyond the credit, and records that make no sense.
+    /// [`Refused::Violation`] for bytes beyond the credit, and for invalid records. [`Refused::Crowded`] for bytes
+    /// behind too many gaps.
     pub fn receive(
         &mut self,
         offset: u64,
@@ -127,10 +128,10 @@ impl ReceiveStream {
         Ok(())
     }
 
-    /// Takes the next bytes.
+    /// Takes the next bytes in order.
     fn advance(&mut self, mut bytes: &[u8], take: &mut dyn FnMut(Record<'_>) -> Flow) -> Result<(), Refused> {
         self.next += bytes.len() as u64;
-        // Of a record whose front is held the rest joins it; what follows is taken where it lies.
+        // If the beginning of a record is held, append the rest of it. What follows is taken in place.
         while self.held.len() > self.skip && !self.stopped {
             let held = &self.held[self.skip..];
             let missing = record::whole_len(held).saturating_sub(held.len());
@@ -165,7 +166,7 @@ impl ReceiveStream {
         self.held.extend_from_slice(bytes);
     }
 
-    /// Offers what is held.
+    /// Offers the held records.
     fn resume_held(&mut self, take: &mut dyn FnMut(Record<'_>) -> Flow) -> Result<(), Refused> {
         let held = core::mem::take(&mut self.held);
         let done = self.records(&held[self.skip..], take);
@@ -183,7 +184,7 @@ impl ReceiveStream {
         Ok(())
     }
 
-    /// Goes on after a stop.
+    /// Resumes the stream after a stop.
     ///
     /// # Errors
     /// As [`ReceiveStream::receive`].
@@ -192,7 +193,7 @@ impl ReceiveStream {
         self.resume_held(take)
     }
 
-    /// Offers the whole records at the front of `bytes`; answers how many bytes were taken.
+    /// Offers the whole records at the front of `bytes`. Returns the number of bytes taken.
     fn records(&mut self, bytes: &[u8], take: &mut dyn FnMut(Record<'_>) -> Flow) -> Result<usize, Refused> {
         let (mut done, longest) = (0, self.longest());
         while !self.stopped {
@@ -277,8 +278,8 @@ mod tests {
         assert_eq!(stream.receive(20_008, &huge, &mut take), Err(Refused::Violation));
     }
 
-    /// Every second byte of a window, from its end on: whatever order a peer chooses, what is kept is bounded, and what
-    /// is not kept may come again.
+    /// Receives every second byte of a window, from its end on: whatever order a peer chooses, the memory is bounded,
+    /// and refused bytes may come again.
     #[test]
     fn a_stream_in_shreds_takes_no_more_than_its_window_and_few_runs() {
         let bytes = stream_of(200);

@@ -1,4 +1,4 @@
-//! The sending ends of a session that is at rest: two numbers each.
+//! The sending ends of a session at rest: two numbers each.
 
 use alloc::boxed::Box;
 use core::ops::{Deref, DerefMut};
@@ -6,28 +6,28 @@ use core::ops::{Deref, DerefMut};
 use super::{SendStream, Sender};
 use crate::wire::Stream;
 
-/// [`Sender`], which takes no room while everything has arrived and nobody writes. Reading it is the same then; writing
-/// wakes it.
+/// A [`Sender`] that needs no memory while everything is acknowledged and nothing is written. Reads work as before; a
+/// write wakes it.
 #[derive(Debug)]
 pub struct Senders(State);
 
 #[derive(Debug)]
 enum State {
     Awake(Box<Sender>),
-    /// Where each stream goes on, and how far it may.
+    /// The next byte and the limit of each stream.
     Resting([(u64, u64); 2]),
 }
 
-/// What a sender at rest looks like.
+/// The [`Sender`] that reads see while it is at rest.
 static AT_REST: Sender = Sender::new();
 
 impl Senders {
-    /// Streams that begin.
+    /// Streams of a new session.
     pub const fn new() -> Self {
         Self(State::Resting([SendStream::BEGIN; 2]))
     }
 
-    /// Gives back what is not needed, if everything has arrived.
+    /// Releases the memory if everything is acknowledged.
     pub fn rest(&mut self) {
         if let State::Awake(sender) = &mut self.0
             && sender.is_drained()

@@ -1,11 +1,11 @@
 //! The sending end of a stream.
 //!
-//! Bytes are numbered from 0. Those in `base..end` are kept, as segments, until the peer has acknowledged them; those
-//! in `base..next` have been sent at least once. A segment is either bytes, or the name of a payload that stays with
-//! the driver and is fetched when a packet is made: once for each time that it is sent.
+//! Bytes are numbered from 0. Those in `base..end` are kept as segments until the peer has acknowledged them; those in
+//! `base..next` were sent at least once. A segment holds either bytes, or the token of a payload in the driver's
+//! memory, whose bytes are fetched each time a packet with them is made.
 //!
-//! A payload becomes parts (records of one packet each) when its packet is made, so that each part lies within one
-//! packet and its receiver can put it in place without assembling.
+//! A payload is divided into parts (records of one packet each) when a packet is made. Each part lies within one
+//! packet, so that its receiver can put it in place without reassembly.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -16,13 +16,13 @@ use crate::ranges::RangeSet;
 use crate::wire::record::{self, HEAD};
 use crate::wire::{Stream, frame};
 
-/// Records share an allocation up to this size.
+/// Records up to this size share an allocation.
 const CHUNK: usize = 4096;
-/// A payload is not cut into parts smaller than this to fill a packet up.
+/// The smallest part of a payload that is cut to fill up a packet.
 const LEAST_PART: usize = 512;
-/// Segments at the end of a stream that are looked at before the others are searched.
+/// Segments at the end of a stream that are examined before the others are searched.
 const NEAR: usize = 4;
-/// What may be sent before the peer has said how much it takes.
+/// The send limit before the peer has announced its own.
 const FIRST_LIMIT: u64 = crate::wire::handshake::LEAST_WINDOW;
 
 #[derive(Debug)]
@@ -58,22 +58,22 @@ pub struct SendStream {
     /// Records and payloads that are not in the stream yet.
     pending: VecDeque<Pending>,
     pending_bytes: usize,
-    /// Bytes of records among the segments.
+    /// Bytes of records in the segments.
     kept: usize,
-    /// Ends of what the driver wants to know the arrival of.
+    /// Stream offsets whose arrival the driver wants to know, with their marks.
     marks: VecDeque<(u64, u64)>,
     spare: Vec<u8>,
 }
 
 impl SendStream {
-    /// Where a stream begins, and how far it may go at first.
+    /// The first byte and the first limit of a stream.
     pub(crate) const BEGIN: (u64, u64) = (0, FIRST_LIMIT);
 
     pub(crate) const fn new(stream: Stream) -> Self {
         Self::at(stream, Self::BEGIN)
     }
 
-    /// A stream that goes on at a number, and may go up to a limit.
+    /// A stream that continues at offset `base` with limit `limit`.
     pub(crate) const fn at(stream: Stream, (base, limit): (u64, u64)) -> Self {
         Self {
             stream,
@@ -92,8 +92,8 @@ impl SendStream {
         }
     }
 
-    /// Appends a record whose body is `fields` and `payload` more bytes, which the caller writes into what it gets.
-    /// `mark` is passed to [`crate::Driver::acked`] when the record has arrived at the peer.
+    /// Appends a record whose body is `fields` and `payload` more bytes; the caller writes these into the returned
+    /// slice. [`crate::Driver::acked`] gets `mark` when the record has arrived at the peer.
     pub fn record(
         &mut self,
         kind: u8,
@@ -105,7 +105,7 @@ impl SendStream {
         let body = fields.len() + payload;
         let head = record::head(kind, flags, body);
         let total = HEAD + body;
-        // Order counts among commands; answers need not wait for payloads.
+        // The order of commands matters; answers need not wait for payloads.
         let bytes = if self.pending.is_empty() || self.stream == Stream::Bulk {
             let start = self.end;
             self.end += total as u64;
@@ -145,13 +145,13 @@ impl SendStream {
         &mut bytes[from..]
     }
 
-    /// Appends a payload that stays with the driver: it becomes records of this kind, whose bodies are `id`, an offset
-    /// and bytes. The driver is asked for bytes of `token`, and told of it when all has arrived.
+    /// Appends a payload that stays in the driver's memory. It becomes records of this kind, each with `id`, an offset
+    /// and bytes as its body. The driver is asked for bytes of `token`, and told when all have arrived.
     pub fn payload(&mut self, kind: u8, flags: u8, id: u64, token: u64, len: u64) {
         self.part_of_payload(kind, flags, id, token, 0..len);
     }
 
-    /// The same, of the bytes in `range` of a longer payload. Several of one payload may overtake each other.
+    /// The same for the bytes in `range` of a longer payload. Parts of one payload may overtake each other.
     pub fn part_of_payload(&mut self, kind: u8, flags: u8, id: u64, token: u64, range: Range<u64>) {
         let Range { start: at, end: len } = range;
         if at < len {
@@ -159,8 +159,8 @@ impl SendStream {
         }
     }
 
-    /// Whether everything that has not arrived is kept here, or is of payloads whose tokens are `lasting`: then it can
-    /// be sent without the driver's other payloads.
+    /// Whether all unacknowledged data is kept here or belongs to payloads whose tokens are `lasting`. If so, it can be
+    /// sent without the driver's other payloads.
     pub fn is_plain(&self, lasting: &dyn Fn(u64) -> bool) -> bool {
         let held = |segment: &Segment| match &segment.what {
             What::Bytes(_) => true,
@@ -173,51 +173,51 @@ impl SendStream {
             })
     }
 
-    /// Where it goes on, and how far it may.
+    /// The next byte and the limit.
     pub(crate) fn position(&self) -> (u64, u64) {
         (self.end, self.limit)
     }
 
-    /// Bytes that are kept here: what the driver should bound.
+    /// Bytes that are kept here. The driver should limit them.
     pub fn buffered(&self) -> usize {
         (self.end - self.base) as usize + self.pending_bytes
     }
 
-    /// Bytes of records that are kept here until they have arrived. Payloads stay with the driver, and do not count.
+    /// Bytes of records that are kept here until they are acknowledged. Payloads stay with the driver and do not count.
     pub fn records(&self) -> usize {
         self.kept + self.pending_bytes
     }
 
-    /// Bytes of the stream that have not been sent, payloads aside.
+    /// Bytes of the stream that have not been sent, without payloads.
     pub fn unsent(&self) -> usize {
         (self.end - self.next) as usize + self.pending_bytes
     }
 
-    /// Whether something was sent that is not known to have arrived.
+    /// Whether sent bytes are unacknowledged.
     pub fn is_under_way(&self) -> bool {
         self.base != self.next
     }
 
-    /// Whether everything has arrived.
+    /// Whether everything was acknowledged.
     pub fn is_drained(&self) -> bool {
         self.base == self.end && self.pending.is_empty()
     }
 
-    /// Whether all has been sent, and a payload last: whoever lent it waits to hear that it has arrived.
+    /// Whether everything was sent, ending with a payload whose owner waits for its arrival.
     pub(crate) fn ends_with_payload(&self) -> bool {
         self.next == self.end
             && self.pending.is_empty()
             && matches!(self.segments.back(), Some(Segment { what: What::Parts(_), .. }))
     }
 
-    /// Whether there is something to send, and credit for it.
+    /// Whether there is data to send and credit for it.
     pub(crate) fn has_output(&self) -> bool {
         !self.lost.is_empty()
             || (self.next < self.end.min(self.limit))
             || (!self.pending.is_empty() && self.end + (PART_HEAD as u64) < self.limit)
     }
 
-    /// Whether something waits for credit.
+    /// Whether data waits for credit.
     pub(crate) fn is_blocked(&self) -> bool {
         !self.has_output() && (self.next < self.end || !self.pending.is_empty())
     }
@@ -226,7 +226,7 @@ impl SendStream {
         self.limit = self.limit.max(limit);
     }
 
-    /// Moves pending things into the stream, as far as a packet with `room` more bytes holds them.
+    /// Moves pending records and payloads into the stream, as far as a packet with `room` more bytes holds them.
     fn expand(&mut self, mut room: usize) {
         while let Some(pending) = self.pending.front_mut() {
             let credit = usize::try_from(self.limit.saturating_sub(self.end)).unwrap_or(usize::MAX);
@@ -281,7 +281,7 @@ impl SendStream {
         }
     }
 
-    /// Writes one stream frame to `to`, lost bytes first; answers which bytes, and the frame's length.
+    /// Writes one stream frame to `to`, lost bytes first. Returns the bytes' range and the frame's length.
     pub(crate) fn write(&mut self, to: &mut [u8], fill: &mut Fill<'_>) -> Option<(Range<u64>, usize)> {
         let room = to.len().checked_sub(frame::STREAM_LEN + 1)? + 1;
         let room = room.min(usize::from(u16::MAX));
@@ -307,8 +307,8 @@ impl SendStream {
         Some((bytes, frame::STREAM_LEN + len))
     }
 
-    /// Puts more parts of the payload into the stream of which the packet that was just written has one, and nothing
-    /// else of the stream but `bytes`: at most `most`, and not the payload's last one. They count as sent.
+    /// Adds more parts of the payload that the packet just written contains. That packet must carry nothing of the
+    /// stream but `bytes`. Adds at most `most` parts, and never the payload's last one. They count as sent.
     pub(crate) fn train(&mut self, bytes: &Range<u64>, most: u64) -> Option<Train> {
         let Segment { start, len, what: What::Parts(parts) } = self.segments.back_mut()? else { return None };
         let stride = parts.stride();
@@ -316,7 +316,7 @@ impl SendStream {
         if !is_last || !self.lost.is_empty() {
             return None;
         }
-        // Payloads take turns, so the one that had its turn is the last.
+        // Payloads take turns, so the one that just had its turn is the last.
         let turn =
             if self.stream == Stream::Bulk { self.pending.back_mut() } else { self.pending.front_mut() };
         let Some(Pending::Payload { kind, flags, id, token, at, len: total }) = turn else { return None };
@@ -355,8 +355,8 @@ impl SendStream {
         }
     }
 
-    /// Which segment has byte `at` of the stream, or how many there are. What was never sent lies in the last ones,
-    /// which are looked at first: the search through all of them costs a cache miss for each step.
+    /// The index of the segment with byte `at`, or the number of segments. Unsent bytes are in the last segments, which
+    /// are examined first: each step of the binary search costs a cache miss.
     fn find(&self, at: u64) -> usize {
         let holds = |&index: &usize| {
             let segment = &self.segments[index];
@@ -369,7 +369,7 @@ impl SendStream {
             .unwrap_or_else(|| self.segments.partition_point(|segment| segment.start + segment.len <= at))
     }
 
-    /// The peer has these bytes.
+    /// The peer acknowledged these bytes.
     pub(crate) fn ack(&mut self, bytes: Range<u64>) {
         if bytes.is_empty() || bytes.end <= self.base {
             return;
@@ -389,7 +389,7 @@ impl SendStream {
             }
         }
         while self.segments.front().is_some_and(|segment| segment.start + segment.len <= self.base) {
-            // The last one may still have room for more.
+            // The last segment may still have room for more.
             if self.segments.len() == 1
                 && matches!(&self.segments[0].what, What::Bytes(bytes) if bytes.capacity() - bytes.len() >= 256)
             {
@@ -404,7 +404,7 @@ impl SendStream {
         }
     }
 
-    /// The oldest mark whose bytes have arrived.
+    /// The mark of the oldest record or payload that has arrived.
     pub(crate) fn pop_acked(&mut self) -> Option<u64> {
         let &(end, mark) = self.marks.front()?;
         if end > self.base {
@@ -414,7 +414,7 @@ impl SendStream {
         Some(mark)
     }
 
-    /// These bytes have to be sent again, but for those that have arrived.
+    /// Queues these bytes for retransmission, except those that have arrived.
     pub(crate) fn lose(&mut self, bytes: Range<u64>) {
         let bytes = bytes.start.max(self.base)..bytes.end;
         if bytes.is_empty() {
@@ -466,7 +466,7 @@ mod tests {
         let mut stream = SendStream::new(Stream::Bulk);
         assert_eq!(stream.find(0), 0);
         stream.set_limit(1 << 20);
-        // They take turns, so no two parts behind each other are of one.
+        // Payloads take turns, so consecutive parts belong to different payloads.
         stream.payload(2, 0, 77, 3, 10_000);
         stream.payload(2, 0, 78, 4, 10_000);
         let mut packet = [0u8; 1000];

@@ -1,4 +1,4 @@
-//! Frames: what a data packet is made of.
+//! Frames, the elements of a data packet.
 
 use core::ops::Range;
 
@@ -22,12 +22,12 @@ pub const STREAM_LEN: usize = 12;
 pub const CREDIT_LEN: usize = 10;
 /// Bytes of a frame that ends a session.
 pub const CLOSE_LEN: usize = 3;
-/// Runs in one acknowledgement, at most.
+/// Most runs in one acknowledgement.
 pub const ACK_RUNS: usize = 32;
-/// Bytes of an acknowledgement, at most.
+/// Most bytes of an acknowledgement.
 pub const ACK_LEN: usize = 14 + 8 * ACK_RUNS;
 
-/// Packets that have arrived: the highest runs of them.
+/// Received packets: the highest runs of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ack<'a> {
     /// The highest number.
@@ -61,23 +61,23 @@ pub enum Frame<'a> {
     Ack(Ack<'a>),
     /// Bytes of a stream.
     Data {
-        /// Which.
+        /// The stream.
         stream: Stream,
-        /// Where they begin.
+        /// The offset of the first byte.
         offset: u64,
         /// The bytes themselves.
         bytes: &'a [u8],
     },
     /// The sender may send the bytes of a stream up to here.
     Credit {
-        /// Which.
+        /// The stream.
         stream: Stream,
         /// The first byte that may not be sent.
         limit: u64,
     },
-    /// Packets of the session that came with a mark of congestion, from its beginning on.
+    /// The number of this session's packets that arrived with a congestion mark.
     Marks {
-        /// How many.
+        /// The count since the session began.
         count: u64,
     },
     /// The session is over.
@@ -88,15 +88,15 @@ pub enum Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Whether its sender wants to know that it came.
+    /// Whether the frame asks for an acknowledgement.
     pub fn asks(&self) -> bool {
         !matches!(self, Self::Ack(_) | Self::Marks { .. } | Self::Close { .. })
     }
 
-    /// Takes one frame off the front of `input`; `None` when only padding is left.
+    /// Parses one frame off the front of `input`. `None` if only padding is left.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The frame is malformed.
     pub fn parse(input: &'a [u8]) -> Result<Option<(Self, &'a [u8])>, Malformed> {
         let mut reader = Reader(input);
         let Ok(kind) = reader.u8() else { return Ok(None) };
@@ -128,8 +128,7 @@ impl<'a> Frame<'a> {
         Ok(Some((frame, reader.0)))
     }
 
-    /// Where the bytes belong that are all there is in a packet with the frames `input`; `None` if there is more, or
-    /// anything else.
+    /// The range of the stream bytes, if the frames `input` are one frame of stream bytes and nothing else.
     #[inline]
     pub fn only_data(input: &'a [u8]) -> Option<(Stream, u64, &'a [u8])> {
         let (&[kind::STREAM, stream, a, b, ref offset @ ..], bytes) =
@@ -142,7 +141,7 @@ impl<'a> Frame<'a> {
         (len == bytes.len() && len > 0).then(|| (stream, u64::from_be_bytes(*offset), bytes))
     }
 
-    /// Writes the frame; answers its length, or `None` if it does not fit.
+    /// Writes the frame. Returns its length, or `None` if it does not fit.
     pub fn write(&self, to: &mut [u8]) -> Option<usize> {
         let mut writer = Writer::new(to);
         match *self {
@@ -173,13 +172,13 @@ fn stream_head<'a, 'b>(
     to.u8(kind::STREAM).u8(stream as u8).u16(len as u16).u64(offset)
 }
 
-/// Writes the head of a stream frame whose `len` bytes the caller puts behind it.
+/// Writes the head of a stream frame. The caller appends the `len` bytes.
 pub fn write_stream_head(to: &mut [u8], stream: Stream, offset: u64, len: usize) {
     stream_head(&mut Writer::new(to), stream, offset, len);
 }
 
-/// Writes an acknowledgement of `received`, its highest runs; answers its length. `None` if there is nothing to
-/// acknowledge, or no room.
+/// Writes an acknowledgement of the highest runs of `received`. Returns its length, or `None` if there is nothing to
+/// acknowledge or no room.
 pub fn write_ack(to: &mut [u8], received: &RangeSet, delay_us: u32) -> Option<usize> {
     let largest = received.iter().next_back()?.end - 1;
     let count = received.len().min(ACK_RUNS).min(to.len().checked_sub(14)? / 8);
@@ -192,7 +191,7 @@ pub fn write_ack(to: &mut [u8], received: &RangeSet, delay_us: u32) -> Option<us
     for _ in 0..count {
         let run = runs.next()?;
         let below = runs.peek().map_or(run.start, |next| next.end);
-        // Numbers of one session never differ by so much that these would be cut.
+        // Numbers of one session never differ so much that this truncates.
         let cut = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         writer.u32(cut(run.end - run.start)).u32(cut(run.start - below));
     }

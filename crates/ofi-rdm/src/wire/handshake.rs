@@ -1,35 +1,36 @@
-//! How a session begins: `Init`, `Retry` with a cookie, `Init` with the cookie, `Accept`.
+//! The packets that begin a session: `Init`, `Retry` with a cookie, `Init` with the cookie, `Accept`.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use super::{Malformed, Reader, Writer, suites};
 
-/// Every `Init` is at least this long: the path carries packets of this size, and answers are shorter than questions.
+/// The minimum length of an `Init`. It shows that the path carries packets of this size, and keeps answers shorter than
+/// questions.
 pub const INIT_LEN: usize = 1200;
-/// Bytes of the first message of Noise, which a question has at its end.
+/// Bytes of the first Noise message at the end of a question.
 pub const FIRST_LEN: usize = 48;
 
-/// What an end says of itself.
+/// The parameters that an end announces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
-    /// Bytes of each stream that may be sent ahead of what was taken.
+    /// Bytes of each stream that may be sent ahead of the bytes taken.
     pub window: u64,
-    /// Bytes that may be under way, as its socket holds them: a packet counts [`crate::wire::handshake::PACKET_COST`]
-    /// more than its length.
+    /// Bytes that may be in flight, as the end's socket buffer holds them: a packet counts
+    /// [`crate::wire::handshake::PACKET_COST`] more than its length.
     pub in_flight: u64,
-    /// Longest datagram that it takes.
+    /// The longest datagram that the end accepts.
     pub max_packet: u32,
-    /// UDP port on which its process answers for it; 0 for none.
+    /// The UDP port on which the end's process answers for it; 0 for none.
     pub liveness_port: u16,
     /// [`param`].
     pub flags: u16,
 }
 
-/// What the kernel's socket buffer is charged for a packet beyond its bytes, about (Linux: 768 bytes for one of 64,
-/// 2,304 for one of 1,400).
+/// Approximate bytes that the kernel charges a socket buffer for a packet beyond its length (Linux: 768 bytes for one
+/// of 64, 2,304 for one of 1,400).
 pub const PACKET_COST: u64 = 1000;
 
-/// The smallest window: the longest record fits into half of it.
+/// The smallest window: half of it holds the longest record.
 pub const LEAST_WINDOW: u64 = 65_536;
 
 /// Flags of [`Params`].
@@ -66,11 +67,11 @@ impl Params {
     }
 }
 
-/// Bytes of an address: IPv6, or IPv4 mapped into it, port, zeros.
+/// Bytes of an address: IPv6 or IPv4-mapped address, port, zeros.
 const ADDRESS_LEN: usize = 24;
 
 impl Reader<'_> {
-    /// A set of suites, and zeros that later versions may use.
+    /// A set of suites, followed by zeros reserved for later versions.
     fn suites(&mut self) -> Result<u8, Malformed> {
         let suites = self.u8()?;
         self.bytes(7).map(|_| suites)
@@ -101,13 +102,13 @@ pub struct Init {
     pub epoch: u64,
     /// Counts the client's sessions with this server; a lower one is an echo of the past.
     pub attempt: u64,
-    /// What `Retry` said; 0 at first.
+    /// The cookie from `Retry`; 0 at first.
     pub cookie: u64,
-    /// What the client is.
+    /// The client's parameters.
     pub params: Params,
-    /// [`suites`] that it takes.
+    /// The [`suites`] that the client accepts.
     pub suites: u8,
-    /// Where it has sent this to.
+    /// The address to which the client sent this.
     pub server: SocketAddr,
     /// The first message of the handshake; zeros if there is none.
     pub message: [u8; FIRST_LEN],
@@ -116,10 +117,10 @@ pub struct Init {
 impl Init {
     /// Bytes of the body, without padding.
     pub const LEN: usize = Self::PROLOGUE_LEN + FIRST_LEN;
-    /// Bytes of the body before the handshake's message, which are its prologue.
+    /// Bytes of the body before the handshake's message. They are the handshake's prologue.
     const PROLOGUE_LEN: usize = 32 + Params::LEN + 8 + ADDRESS_LEN;
 
-    /// Of a client that knows no keys, and has no cookie yet.
+    /// The `Init` of a client without keys that has no cookie yet.
     pub fn plain(session: u64, epoch: u64, attempt: u64, params: Params, server: SocketAddr) -> Self {
         let (cookie, suites, message) = (0, suites::CLEAR, [0; FIRST_LEN]);
         Self { session, epoch, attempt, cookie, params, suites, server, message }
@@ -133,7 +134,7 @@ impl Init {
         writer.u8(self.suites).put(&[0; 7]).address(&self.server).put(&self.message);
     }
 
-    /// What the handshake is about: the part of `body` before its message.
+    /// The handshake's prologue: the part of `body` before the message.
     pub fn prologue(body: &[u8]) -> [u8; PROLOGUE_LEN] {
         let mut prologue = [0; PROLOGUE_LEN];
         let (label, text) = prologue.split_at_mut(LABEL.len());
@@ -144,10 +145,10 @@ impl Init {
         prologue
     }
 
-    /// Reads a body; what follows it is padding.
+    /// Parses a body; the rest of `body` is padding.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The body is malformed.
     pub fn parse(body: &[u8]) -> Result<Self, Malformed> {
         if body.len() < INIT_LEN - super::header::LEN {
             return Err(Malformed::Truncated);
@@ -166,7 +167,7 @@ impl Init {
     }
 }
 
-/// What a prologue begins with.
+/// The beginning of a prologue.
 const LABEL: &[u8; 9] = b"ofi-udp 2";
 /// Bytes of a prologue.
 pub const PROLOGUE_LEN: usize = LABEL.len() + Init::PROLOGUE_LEN;
@@ -174,9 +175,9 @@ pub const PROLOGUE_LEN: usize = LABEL.len() + Init::PROLOGUE_LEN;
 /// The body of `Retry`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// To be said in the next `Init`. Not 0.
+    /// The cookie for the next `Init`. Not 0.
     pub cookie: u64,
-    /// Whether the server grants no session without a handshake of Noise.
+    /// Whether the server refuses sessions without a Noise handshake.
     pub insists: bool,
 }
 
@@ -191,10 +192,10 @@ impl Retry {
         bytes
     }
 
-    /// Reads a body.
+    /// Parses a body.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The body is malformed.
     pub fn parse(body: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader(body);
         let (cookie, insists) = (reader.u64()?, reader.u8()?);
@@ -207,26 +208,26 @@ impl Retry {
     }
 }
 
-/// The body of `Accept`, which is the payload of the handshake's second message where there is one.
+/// The body of `Accept`. In a handshake, it is the payload of the second message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accept {
-    /// The server's name for the session; 0 if it begins none.
+    /// The server's name for the session; 0 if the server begins none.
     pub session: u64,
     /// The server's incarnation.
     pub epoch: u64,
-    /// The highest attempt that the server has made towards the client: those up to it are void.
+    /// The highest attempt that the server has made towards the client. Attempts up to it are void.
     pub attempt: u64,
-    /// The client's name for the session that the server has with it already; 0 if there is none.
+    /// The client's name for the session that is already open with the server; 0 without one.
     pub current: u64,
-    /// What the server is.
+    /// The server's parameters.
     pub params: Params,
     /// The suite of the session.
     pub suite: u8,
-    /// Where the question came from.
+    /// The address from which the question came.
     pub client: SocketAddr,
 }
 
-/// Bytes of an `Accept` that is a message of the handshake.
+/// Bytes of an `Accept` that is a handshake message.
 pub const SEALED_ACCEPT_LEN: usize = 32 + Accept::LEN + 16;
 
 impl Accept {
@@ -241,10 +242,10 @@ impl Accept {
         writer.u8(self.suite).put(&[0; 7]).address(&self.client);
     }
 
-    /// Reads a body.
+    /// Parses a body.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The body is malformed.
     pub fn parse(body: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader(body);
         Ok(Self {

@@ -8,19 +8,19 @@ pub const LEN: usize = 24;
 
 /// Flags of a packet.
 pub mod flag {
-    /// The header has a checksum.
+    /// The header contains a checksum.
     pub const CHECKED: u16 = 1;
     /// The sender waits: acknowledge at once.
     pub const URGENT: u16 = 2;
     /// In [`super::Kind::Answer`]: the endpoint lives.
     pub const ALIVE: u16 = 4;
-    /// The body is encrypted, and ends with what shows that it is as it was sent.
+    /// The body is encrypted and ends with an authentication tag.
     pub const SEALED: u16 = 8;
-    /// All of them.
+    /// All flags.
     pub const ALL: u16 = 15;
 }
 
-/// What a datagram is.
+/// Kinds of datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -32,17 +32,17 @@ pub enum Kind {
     Retry = 2,
     /// A server grants a session.
     Accept = 3,
-    /// There is no such session.
+    /// The session does not exist.
     Reset = 4,
-    /// Does an endpoint live? To the liveness port.
+    /// Asks a liveness port whether an endpoint lives.
     Ask = 5,
-    /// The answer.
+    /// The answer to `Ask`.
     Answer = 6,
     /// The versions that a server speaks.
     Versions = 7,
-    /// A server refuses a session: the number is a [`crate::Refusal`].
+    /// A server refuses a session. The number is a [`crate::Refusal`].
     Refused = 8,
-    /// The endpoint that was asked for a session lives, but does not look yet.
+    /// The endpoint from which a session was requested lives, but is not being polled.
     Wait = 10,
 }
 
@@ -67,13 +67,14 @@ impl Kind {
 /// The header's fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What follows.
+    /// The kind of datagram.
     pub kind: Kind,
     /// [`flag`].
     pub flags: u16,
-    /// The session, by the name that its receiver gave it; for liveness packets the epoch of the endpoint.
+    /// The session, by the name that its receiver chose. In liveness packets, the epoch of the endpoint.
     pub session: u64,
-    /// One more than that of the packet before; never used again. For liveness packets the nonce.
+    /// One more than that of the previous packet, or two if a number was skipped; never reused. In liveness packets,
+    /// the nonce.
     pub number: u64,
 }
 
@@ -83,7 +84,7 @@ impl Header {
         Self { kind, flags: 0, session, number }
     }
 
-    /// Writes the header to the front of `packet`, and the checksum over all of `packet` if the flags say so.
+    /// Writes the header to the front of `packet`, and the checksum of the whole `packet` if the flags say so.
     pub fn write(&self, packet: &mut [u8]) {
         Writer::new(packet)
             .u8(VERSION)
@@ -100,8 +101,8 @@ impl Header {
         }
     }
 
-    /// Flags and number of a packet of the session `session` that is neither checked nor sealed. `None` for any other,
-    /// and for what is malformed.
+    /// Flags and number of a packet of session `session` that is neither checked nor sealed. `None` for any other
+    /// packet, and for malformed ones.
     #[inline]
     pub fn of_data(packet: &[u8], session: u64) -> Option<(u16, u64)> {
         let head = packet.first_chunk::<LEN>()?;
@@ -113,10 +114,10 @@ impl Header {
         (plain && name == session && flags & !flag::URGENT == 0).then_some((flags, number))
     }
 
-    /// The header of `packet`, and what follows it.
+    /// Parses `packet`: its header, and the bytes after it.
     ///
     /// # Errors
-    /// What is wrong with it. The version is looked at first.
+    /// The header is malformed. The version is checked first.
     pub fn parse(packet: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let mut reader = Reader(packet);
         let version = reader.u8()?;

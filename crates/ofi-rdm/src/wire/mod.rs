@@ -1,4 +1,4 @@
-//! What lies in a datagram. `docs/protocol.md` has the same, in tables.
+//! The contents of datagrams. `docs/protocol.md` has the same in tables.
 //!
 //! All numbers are in network byte order. Parsing checks everything that can be checked without a session, and never
 //! reads past the input.
@@ -22,13 +22,13 @@ pub const VERSION: u8 = 2;
 /// Why a datagram was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// It ends before what it announces.
+    /// The datagram ends before an announced length.
     Truncated,
     /// Another version of the protocol, or another protocol.
     Version(u8),
-    /// A kind of packet, frame or record that there is not.
+    /// An unknown kind of packet, frame or record.
     Kind(u8),
-    /// A field holds what it must not.
+    /// A field has an invalid value.
     Field(&'static str),
     /// The checksum does not match.
     Checksum,
@@ -48,7 +48,7 @@ impl core::fmt::Display for Malformed {
 
 impl core::error::Error for Malformed {}
 
-/// Takes fields off the front of a slice.
+/// Reads fields off the front of a slice.
 pub(crate) struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -81,7 +81,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Puts fields into a buffer of fixed size. What does not fit is not written, and makes [`Writer::done`] answer `None`.
+/// Writes fields into a buffer of fixed size. A field that does not fit is not written, and [`Writer::done`] then
+/// returns `None`.
 pub(crate) struct Writer<'a> {
     buf: &'a mut [u8],
     at: usize,
@@ -117,7 +118,7 @@ impl<'a> Writer<'a> {
         self.put(&value.to_be_bytes())
     }
 
-    /// Bytes written, if all of them fitted.
+    /// The number of bytes written, if all of them fitted.
     pub fn done(&self) -> Option<usize> {
         (self.at <= self.buf.len()).then_some(self.at)
     }

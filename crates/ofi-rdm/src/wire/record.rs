@@ -1,4 +1,4 @@
-//! Records: what a stream is made of. This crate cuts streams into records; what they mean is the transport's
+//! Records, the units of a stream. This crate cuts streams into records; their meaning is defined by the transport
 //! (`docs/protocol.md`, "Commands").
 
 /// Bytes of a record's head: kind, flags, two reserved bytes, length of the body.
@@ -9,9 +9,9 @@ pub const HEAD: usize = 8;
 pub struct Record<'a> {
     /// The kind of record; the driver defines them.
     pub kind: u8,
-    /// Flags, whose meaning depends on the kind.
+    /// Flags. Their meaning depends on the kind.
     pub flags: u8,
-    /// Its fields and payload.
+    /// Fields and payload.
     pub body: &'a [u8],
 }
 
@@ -21,11 +21,11 @@ pub fn head(kind: u8, flags: u8, len: usize) -> [u8; HEAD] {
     [kind, flags, 0, 0, len[0], len[1], len[2], len[3]]
 }
 
-/// Why a stream cannot be read on: its record has a body longer than a window, or reserved bytes that are not zero.
+/// The reason why a stream is unreadable: the body of a record is longer than a window, or reserved bytes are not zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bad;
 
-/// Bytes of the record that `input` begins with; of its head as long as that is not whole.
+/// Bytes of the record at the front of `input`; bytes of its head as long as the head is incomplete.
 pub fn whole_len(input: &[u8]) -> usize {
     match input.first_chunk::<HEAD>() {
         Some(&[_, _, _, _, a, b, c, d]) => HEAD.saturating_add(u32::from_be_bytes([a, b, c, d]) as usize),
@@ -33,10 +33,10 @@ pub fn whole_len(input: &[u8]) -> usize {
     }
 }
 
-/// Takes one whole record off the front of `input`, and answers its length. `None`: more bytes are needed.
+/// Parses one whole record off the front of `input`, and returns its length. `None`: more bytes are needed.
 ///
 /// # Errors
-/// [`Bad`].
+/// [`Bad`] for an invalid head.
 pub fn parse(input: &[u8], longest: usize) -> Result<Option<(Record<'_>, usize)>, Bad> {
     let Some((&[kind, flags, r0, r1, a, b, c, d], rest)) = input.split_first_chunk::<HEAD>() else {
         return Ok(None);

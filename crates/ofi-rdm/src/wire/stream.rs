@@ -2,19 +2,19 @@
 
 use super::Malformed;
 
-/// Which of a session's streams.
+/// A stream of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Stream {
-    /// Everything whose order counts. Its receiver may stop it.
+    /// Records whose order matters. The receiver may stop this stream.
     Commands = 0,
-    /// Answers, and payloads that were asked for. Always taken, so two ends that wait for each other's answers get
+    /// Answers, and requested payloads. These are always accepted, so two ends that wait for each other's answers get
     /// them.
     Bulk = 1,
 }
 
 impl Stream {
-    /// Both.
+    /// Both streams.
     pub const ALL: [Self; 2] = [Self::Commands, Self::Bulk];
 
     pub(super) fn parse(number: u8) -> Result<Self, Malformed> {

@@ -1,12 +1,12 @@
-//! Ways to protect packets. An end offers a set of them, and takes one.
+//! Ways to protect packets. An end offers a set of them, and accepts one.
 
-/// Not at all.
+/// No protection.
 pub const CLEAR: u8 = 1;
 /// AES-256-GCM.
 pub const AES_256_GCM: u8 = 2;
 /// ChaCha20-Poly1305.
 pub const CHACHA20_POLY1305: u8 = 4;
-/// Those that encrypt and authenticate.
+/// The suites that encrypt and authenticate.
 pub const ENCRYPTED: u8 = AES_256_GCM | CHACHA20_POLY1305;
-/// All.
+/// All suites.
 pub const ALL: u8 = CLEAR | ENCRYPTED;
