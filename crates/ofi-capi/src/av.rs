@@ -16,16 +16,16 @@ use crate::object::{self, Fid, Graveyard, Hold, Users};
 use crate::posting::vector;
 use crate::{av_attr, av_keys, av_set, domain, nosys};
 
-/// What is behind an address vector.
+/// The state of an address vector.
 pub(crate) struct AvBody {
     pub av: Arc<dyn AddressVector>,
     format: AddrFormat,
-    /// Insertions are reported to an event queue (`FI_EVENT`).
+    /// Whether insertions are reported to an event queue (`FI_EVENT`).
     reports: bool,
     pub users: Users,
     /// The domain, and the event queue once it is bound.
     holds: Mutex<Vec<Hold>>,
-    /// By which events find this object.
+    /// The entry by which events find this object.
     entry: Mutex<Option<Entry>>,
 }
 
@@ -140,7 +140,7 @@ unsafe extern "C" fn set_user_id(av: *mut fid_av, number: u64, id: u64, flags: u
     })
 }
 
-/// Writes what became of each address; answers how many are in.
+/// Writes the result for each address. Returns the number of inserted addresses.
 ///
 /// # Safety
 /// The C caller's promise: `places` is null or has room for all, and so has the context with `FI_SYNC_ERR`.
@@ -168,7 +168,7 @@ unsafe fn answer(inserted: &[Inserted], places: *mut u64, flags: u64, context: *
     good
 }
 
-/// Inserts what is named once, all of it in one call of the library's, and answers as C wants it.
+/// Inserts addresses in one call of the library, and returns the result in C's form.
 ///
 /// # Safety
 /// The C caller's promise: that of [`answer`], and with `FI_AV_USER_ID` an id in each of `count` places.
@@ -185,7 +185,7 @@ unsafe fn insert_whole(
     let key = unsafe { av_keys::of_insertion(flags, places, count)? };
     let inserted = av.av.insert_with(addresses, &av_attr::insertion(ids.as_ref(), key, context))?;
     if av.reports {
-        // The context is the events', and how many are in is theirs to tell.
+        // The context belongs to the events, and they report the number of insertions.
         // SAFETY: the caller's promise.
         unsafe { answer(&inserted, places, 0, std::ptr::null_mut()) };
         return Ok(0);
@@ -223,7 +223,7 @@ unsafe extern "C" fn insert(
             // SAFETY: the caller has room for `count` answers.
             return unsafe { insert_whole(av, Addresses::Given(&all), (count, places), flags, context) };
         }
-        // In parts, so that a count that is wrong takes no memory at once.
+        // Insert in batches, so that a wrong count does not allocate its memory at once.
         // SAFETY: the caller's promise.
         let auth_key = unsafe { av_keys::of_insertion(flags, places, count)? };
         let how = Insertion { auth_key, ..Insertion::default() };
@@ -322,7 +322,7 @@ unsafe extern "C" fn lookup(av: *mut fid_av, number: u64, addr: *mut c_void, len
         let address = av.av.lookup(FiAddr(number))?;
         // SAFETY: as above.
         match unsafe { memory::put_sized(address.bytes(), addr, len) } {
-            // An address that was cut is no failure of this call: the length says so (fi_av(3)).
+            // A truncated address is not an error of this call: the length shows it (fi_av(3)).
             Err(error) if error.errno() == Errno::ETOOSMALL => Ok(()),
             other => other,
         }

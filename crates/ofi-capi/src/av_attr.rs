@@ -1,4 +1,4 @@
-//! How C opens an address vector, and what its insertions say beside the addresses.
+//! The attributes of C's address vectors, and the arguments of insertions other than addresses.
 
 use ofi_api::{AvAttr, AvType, Context, Errno, Error, FiAddr, Insertion, Result};
 
@@ -6,10 +6,10 @@ use crate::abi::{fi_av_attr, flag};
 use crate::border::null;
 use crate::memory;
 
-/// The attributes of a vector; fills in what C wants to be told of them.
+/// Parses the attributes of a vector, and fills in those that C expects as output.
 ///
 /// # Errors
-/// `FI_ENOSYS` for what is not served.
+/// `FI_ENOSYS` for unsupported attributes.
 ///
 /// # Safety
 /// The C caller's promise: the name is null or a string.
@@ -40,10 +40,10 @@ pub(crate) unsafe fn read(attr: &mut fi_av_attr) -> Result<AvAttr> {
     })
 }
 
-/// The user ids of an insertion: with `FI_AV_USER_ID` they are where the numbers will be.
+/// The user ids of an insertion. With `FI_AV_USER_ID`, they are in the places for the results.
 ///
 /// # Errors
-/// `FI_EINVAL` if there is no such place; `FI_EBADFLAGS` for flags of no insertion.
+/// `FI_EINVAL` without such places; `FI_EBADFLAGS` for flags that insertions do not have.
 ///
 /// # Safety
 /// The C caller's promise: `places` is null or has `count` numbers, which were written if there are ids.
@@ -62,7 +62,7 @@ pub(crate) unsafe fn user_ids(flags: u64, places: *const u64, count: usize) -> R
         return Ok(None);
     }
     if flags & flag::AUTH_KEY != 0 {
-        // Both would be in the same place (fi_av(3)).
+        // Both would occupy the same place (fi_av(3)).
         return Err(Error::with(
             Errno::EINVAL,
             "FI_AV_USER_ID and FI_AUTH_KEY exclude each other here; set ids with fi_av_set_user_id",
@@ -76,7 +76,7 @@ pub(crate) unsafe fn user_ids(flags: u64, places: *const u64, count: usize) -> R
     Ok(Some(ids.iter().map(|&id| FiAddr(id)).collect()))
 }
 
-/// What goes with an insertion.
+/// The options of an insertion.
 pub(crate) fn insertion(
     ids: Option<&Vec<FiAddr>>,
     auth_key: Option<FiAddr>,

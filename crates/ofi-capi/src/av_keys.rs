@@ -1,4 +1,4 @@
-//! Authorization keys of address vectors, and registrations that name them (fi_av(3), fi_mr(3)).
+//! Authorization keys of address vectors, and registrations that use them (fi_av(3), fi_mr(3)).
 
 use std::ffi::{c_int, c_void};
 
@@ -45,17 +45,17 @@ pub(crate) unsafe extern "C" fn lookup(
         let found = unsafe { object::body(av)? }.av.auth_key(FiAddr(number))?;
         // SAFETY: as above.
         match unsafe { memory::put_sized(&found, key, size) } {
-            // One that was cut is no failure of this call: the length says so.
+            // A truncated key is not an error of this call: the length shows it.
             Err(error) if error.errno() == Errno::ETOOSMALL => Ok(()),
             other => other,
         }
     })
 }
 
-/// The key of an insertion: with `FI_AUTH_KEY` its number is where those of the addresses will be.
+/// The key of an insertion. With `FI_AUTH_KEY`, its number is in the places for the results.
 ///
 /// # Errors
-/// `FI_EINVAL` if there is no such place, or if addresses have several.
+/// `FI_EINVAL` without such a place, or if addresses have different keys.
 ///
 /// # Safety
 /// The C caller's promise: `places` is null or has `count` numbers, which were written if there is a key.
@@ -77,12 +77,12 @@ pub(crate) unsafe fn of_insertion(flags: u64, places: *const u64, count: usize) 
     Ok(Some(FiAddr(numbers[0])))
 }
 
-/// The key of a registration in a domain with the keys in its address vectors, where `auth_key` names a vector; and the
-/// one peer that it is for, if it is for one only, which takes a domain that was opened with `FI_DIRECTED_RECV`:
-/// `directed`.
+/// The key of a registration in a domain whose address vectors have the keys, given by the vector in `auth_key`; and
+/// the only peer with access, if the registration is restricted to one. That requires a domain opened with
+/// `FI_DIRECTED_RECV` (`directed`).
 ///
 /// # Errors
-/// `FI_EINVAL` if it does not.
+/// `FI_EINVAL` if the domain was opened without it, or the structure is invalid.
 ///
 /// # Safety
 /// The C caller's promise about the structure.

@@ -1,4 +1,4 @@
-//! Raw addresses as C gives them to address vectors.
+//! Raw addresses as C passes them to address vectors.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -7,14 +7,14 @@ use ofi_api::{AddrFormat, Address, Errno, Error, Result};
 use crate::border::invalid;
 use crate::memory;
 
-/// Addresses of C, one behind the other.
+/// Consecutive addresses of C.
 pub(crate) struct AddressList {
     pub format: AddrFormat,
     pub at: *const u8,
 }
 
 impl AddressList {
-    /// The next one.
+    /// The next address.
     ///
     /// # Safety
     /// The C caller's promise: there is one more, in this format.
@@ -50,9 +50,9 @@ impl AddressList {
         c_int::from(unsafe { self.at.cast::<libc::sa_family_t>().read_unaligned() })
     }
 
-    /// Strings are taken in both ways that programs give them: one behind the other, as C's shm does, or, as the man
-    /// page says, as an array of pointers. A string has a scheme, and so eight printable bytes at least; no pointer
-    /// has. A string that is shorter is wrong, and may look as a pointer does.
+    /// Accepts strings in both forms that programs use: consecutive strings, as for C's shm, or an array of pointers,
+    /// as in the man page. A valid string has a scheme, hence at least eight printable bytes, which no pointer has. A
+    /// shorter string is invalid, and may look like a pointer.
     unsafe fn next_text(&mut self) -> Result<Address> {
         // SAFETY: the caller's promise: what is read is of a pointer, or of a string whose end no byte is read behind.
         let byte = |at| unsafe { self.at.wrapping_add(at).read() };
@@ -85,10 +85,10 @@ fn no_text() -> Error {
     invalid("addresses of FI_ADDR_STR", wanted, "neither")
 }
 
-/// One address of C, in this format.
+/// Parses one address of C in this format.
 ///
 /// # Errors
-/// `FI_ENOSYS` for formats whose length is not known, `FI_EINVAL` for strings that are none.
+/// `FI_ENOSYS` for formats of unknown length, `FI_EINVAL` for strings that are not addresses.
 ///
 /// # Safety
 /// The C caller's promise: an address of this format.

@@ -1,4 +1,4 @@
-//! Sets of addresses, the members of a group: fi_av_set(3).
+//! Sets of addresses, which are the members of a group: fi_av_set(3).
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use crate::border::{self, null};
 use crate::nosys;
 use crate::object::{self, Fid, Graveyard, Hold};
 
-/// What is behind a set.
+/// The state of a set.
 pub(crate) struct AvSetBody {
     pub set: Arc<dyn AvSet>,
-    /// The vector stays open.
+    /// Keeps the vector open.
     _av: Hold,
 }
 
@@ -57,7 +57,7 @@ pub(crate) unsafe extern "C" fn open(
         let wanted = match unsafe { attr.as_ref() } {
             None => AvSetAttr::default(),
             Some(attr) => {
-                // What a set will be used for is a hint, and so is a key of the application's own management.
+                // The intended use of a set is a hint, as is a key that the application manages.
                 let other = attr.flags & !(flag::UNIVERSE | flag::COLLECTIVE_SETS);
                 if other != 0 {
                     let (found, advice) = (format!("{other:#x}"), "leave the others out");
@@ -101,7 +101,7 @@ pub(crate) unsafe fn of<'a>(set: *const fid_av_set) -> Result<&'a dyn AvSet> {
     Ok(unsafe { object::body(set)? }.set.as_ref())
 }
 
-/// One set changed by another.
+/// Changes one set by another.
 ///
 /// # Safety
 /// The C caller's promise.

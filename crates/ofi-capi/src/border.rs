@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ofi_api::{Errno, Error, Result};
 
-/// Runs `body` for a call that answers an `int`.
+/// Runs `body` for a call that returns an `int`.
 #[inline]
 pub(crate) fn int(body: impl FnOnce() -> Result<c_int>) -> c_int {
     match catch_unwind(AssertUnwindSafe(body)) {
@@ -15,14 +15,14 @@ pub(crate) fn int(body: impl FnOnce() -> Result<c_int>) -> c_int {
     }
 }
 
-/// Runs `body` for a call that answers only whether it succeeded.
+/// Runs `body` for a call that returns only success or failure.
 #[inline]
 pub(crate) fn done(body: impl FnOnce() -> Result<()>) -> c_int {
     int(|| body().map(|()| 0))
 }
 
-/// Runs `body` for a call that answers a `ssize_t`. Always in line: what `body` looks at is then not put into memory
-/// first.
+/// Runs `body` for a call that returns a `ssize_t`. Always inlined, so that the captures of `body` need not be stored
+/// in memory first.
 #[inline(always)]
 pub(crate) fn size(body: impl FnOnce() -> Result<usize>) -> isize {
     match catch_unwind(AssertUnwindSafe(body)) {
@@ -38,7 +38,7 @@ pub(crate) fn transfer(body: impl FnOnce() -> Result<()>) -> isize {
     size(|| body().map(|()| 0))
 }
 
-/// Runs `body` for a call that answers neither: a panic becomes `otherwise`.
+/// Runs `body` for a call with another return type: a panic becomes `otherwise`.
 pub(crate) fn value<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         panicked(panic);
@@ -46,7 +46,7 @@ pub(crate) fn value<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     })
 }
 
-/// An error as C has it. What it says beyond the number goes to the log.
+/// The number of an error for C. The rest of the error goes to the log.
 #[inline]
 pub(crate) fn number(error: Error) -> isize {
     let number = -(error.fi_errno() as isize);
@@ -68,12 +68,12 @@ fn panicked(panic: Box<dyn std::any::Any + Send>) -> isize {
     let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
     tracing::error!(target: "ofi::core::core", text, "the library panicked: please report this");
-    // A payload may panic when it is dropped.
+    // A panic payload may panic when it is dropped.
     std::mem::forget(panic);
     -(Errno::EOTHER.get() as isize)
 }
 
-/// `FI_EINVAL` about an argument.
+/// `FI_EINVAL` for an argument.
 #[cold]
 pub(crate) fn invalid(subject: &str, wanted: &str, found: impl Into<String>) -> Error {
     Error::wanted(Errno::EINVAL, subject, wanted, found, "see the call's man page")

@@ -21,10 +21,10 @@ pub(crate) static OPS: fi_ops_cm = fi_ops_cm {
     ..fi_ops_cm::NOSYS
 };
 
-/// Longest address, and most data of a connection, that are believed.
+/// The longest address and the most connection data that are accepted.
 const LONGEST: usize = 4096;
 
-/// An address of C with its length.
+/// The bytes of an address of C.
 ///
 /// # Safety
 /// The C caller's promise: `len` readable bytes.
@@ -36,7 +36,7 @@ pub(crate) unsafe fn address_bytes<'a>(addr: *const c_void, len: usize) -> Resul
     Ok(unsafe { memory::bytes(addr, len) })
 }
 
-/// What goes along with a connection's calls.
+/// The data argument of a connection's calls.
 ///
 /// # Safety
 /// The C caller's promise: `len` readable bytes.

@@ -13,7 +13,7 @@ use crate::object::{self, Fid, Graveyard, Hold, Users};
 use crate::sets::wait_object;
 use crate::{domain, info, nosys, sets};
 
-/// What is behind a counter.
+/// The state of a counter.
 pub(crate) struct CntrBody {
     pub counter: Arc<dyn Counter>,
     wait_obj: WaitObj,
@@ -77,7 +77,7 @@ pub(crate) unsafe extern "C" fn open(
     })
 }
 
-/// The handle of a counter.
+/// Creates the handle of a counter.
 pub(crate) fn wrap(
     counter: Arc<dyn Counter>,
     wait_obj: WaitObj,
@@ -158,16 +158,16 @@ unsafe extern "C" fn wait(cntr: *mut fid_cntr, threshold: u64, timeout: c_int) -
     })
 }
 
-/// Waits on a counter that has nothing to wait on. fi_cntr(3) forbids that, and libfabric's own programs do it.
+/// Waits on a counter without a wait object. fi_cntr(3) forbids it, but libfabric's own programs do it.
 ///
 /// # Errors
-/// `FI_EAVAIL` when the counter counts a failure, `FI_ETIMEDOUT`.
+/// `FI_EAVAIL` when the counter counts a failure, `FI_ETIMEDOUT` after the timeout.
 fn spin(counter: &dyn Counter, threshold: u64, timeout: Option<Duration>) -> Result<()> {
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let failures = counter.read_error();
     loop {
         let value = counter.read();
-        // The failure first: the value may have been reached before the call.
+        // Check failures first: the value may have been reached before the call.
         if counter.read_error() != failures {
             return Err(Error::AVAIL);
         }

@@ -18,19 +18,19 @@ use crate::object::{self, Fid, Graveyard, Hold};
 use crate::posting::{One, context, descriptors, of, vector};
 use crate::{av_list, av_set, directory, domain};
 
-/// Groups by their address: how many ranks each has, which C's calls leave out.
+/// The number of ranks of each group, by the group's address. C's calls do not pass it.
 pub(crate) type Groups = Mutex<HashMap<u64, usize>>;
 
-/// Which kind of group it is.
+/// The kind of group.
 enum Joined {
     Collective(Group, Arc<Groups>),
-    /// Kept until it is left.
+    /// Kept until the endpoint leaves the group.
     Multicast {
         _group: Multicast,
     },
 }
 
-/// What is behind a group. The endpoint stays open.
+/// The state of a group. Keeps the endpoint open.
 pub(crate) struct McBody {
     joined: Joined,
     _ep: Hold,
@@ -126,10 +126,10 @@ pub(crate) unsafe extern "C" fn join(
     })
 }
 
-/// A group's number, address and context, and what is behind it.
+/// A group's number, address, context and state.
 type New = (FidNumber, u64, *mut c_void, (Joined, Hold));
 
-/// Hands out the group that `make` joins.
+/// Creates the handle of the group that `make` joins.
 ///
 /// # Safety
 /// `place` may be written.
@@ -152,12 +152,12 @@ unsafe extern "C" fn close(handle: *mut fid) -> c_int {
     border::done(|| unsafe { object::close::<fid_mc>(handle) }.map(drop))
 }
 
-/// One buffer as C gives it: where, and its descriptor.
+/// One buffer as C passes it: address and descriptor.
 type Buffer = (*const c_void, *mut c_void);
 
 const NO_BUFFER: Buffer = (std::ptr::null(), std::ptr::null_mut());
 
-/// A collective of C.
+/// A collective call of C.
 #[derive(Clone, Copy)]
 struct Posting {
     kind: CollectiveKind,
@@ -173,7 +173,7 @@ struct Posting {
 }
 
 impl Posting {
-    /// One without data: a barrier, or the begin of something else.
+    /// A collective without data: a barrier, or the basis of another one.
     const fn new(kind: CollectiveKind, group: u64, flags: u64, context: *mut c_void) -> Self {
         Self {
             kind,
@@ -189,13 +189,13 @@ impl Posting {
         }
     }
 
-    /// Its data: from where, to where, how many elements of which type.
+    /// Sets the data: source, destination, and the number and type of the elements.
     const fn data(mut self, buf: Buffer, result: Buffer, count: usize, datatype: u32) -> Self {
         (self.buf, self.result, self.count, self.datatype) = (buf, result, count, datatype);
         self
     }
 
-    /// Elements of the buffer and of the result, of a group of `ranks`.
+    /// Elements of the buffer and of the result in a group of `ranks`.
     fn elements(&self, ranks: usize) -> Result<(usize, usize)> {
         use CollectiveKind::*;
         let all = self.count.checked_mul(ranks);
@@ -285,7 +285,7 @@ unsafe extern "C" fn broadcast(
     unsafe { posting.post(ep) }
 }
 
-/// The calls with neither root nor operation.
+/// Defines the calls without root and operation.
 macro_rules! spreading {
     ($($call:ident: $kind:ident,)+) => { $(
         unsafe extern "C" fn $call(
@@ -308,7 +308,7 @@ macro_rules! spreading {
     )+ };
 }
 
-/// The calls with an operation and no root.
+/// Defines the calls with an operation and without root.
 macro_rules! combining {
     ($($call:ident: $kind:ident,)+) => { $(
         unsafe extern "C" fn $call(
@@ -332,7 +332,7 @@ macro_rules! combining {
     )+ };
 }
 
-/// The calls with a root and no operation.
+/// Defines the calls with a root and without operation.
 macro_rules! rooted {
     ($($call:ident: $kind:ident,)+) => { $(
         unsafe extern "C" fn $call(
@@ -380,7 +380,7 @@ unsafe extern "C" fn reduce(
     unsafe { posting.post(ep) }
 }
 
-/// The one buffer of a vector: collectives have no more.
+/// The only buffer of a vector: collectives have no more.
 ///
 /// # Safety
 /// The C caller's promise.
@@ -415,7 +415,7 @@ unsafe extern "C" fn msg(
         let (buf, elements) = unsafe { only(msg.msg_iov, msg.desc, msg.iov_count)? };
         // SAFETY: as above.
         let (result, results) = unsafe { only(result, result_desc, result_count)? };
-        // The structure counts the elements of each array, the calls those of one rank's part.
+        // The structure counts the elements of each array; the calls count those of one rank's part.
         let count = match kind {
             CollectiveKind::Scatter | CollectiveKind::ReduceScatter => results,
             CollectiveKind::Alltoall => {
@@ -433,7 +433,7 @@ unsafe extern "C" fn msg(
     })
 }
 
-/// `fi_query_collective`: the type and the operation come in with the attributes.
+/// `fi_query_collective`. The attributes pass the type and the operation in.
 pub(crate) unsafe extern "C" fn query(
     domain: *mut fid_domain,
     kind: u32,

@@ -1,7 +1,7 @@
 //! Scalable endpoints, their transmit and receive contexts, and contexts that endpoints share.
 //!
-//! All but shared transmit contexts are a `struct fid_ep` in C and an `Endpoint` in Rust: what one of them does not
-//! have, the Rust endpoint refuses.
+//! Except for shared transmit contexts, each is a `struct fid_ep` in C and an `Endpoint` in Rust. The Rust endpoint
+//! refuses operations that its kind does not have.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::endpoint::{self, EpBody};
 use crate::object::{self, Fid, Graveyard, Hold, Users};
 use crate::{domain, info, nosys};
 
-/// What is behind a shared transmit context.
+/// The state of a shared transmit context.
 pub(crate) struct StxBody {
     pub context: Arc<dyn SharedTransmit>,
     pub users: Users,
-    /// The domain, which stays open.
+    /// Keeps the domain open.
     _domain: Hold,
 }
 
@@ -55,7 +55,7 @@ unsafe extern "C" fn close_stx(handle: *mut fid) -> c_int {
     })
 }
 
-/// The place of a handle.
+/// Checks the pointer that receives a handle.
 ///
 /// # Errors
 /// `FI_EINVAL` for null.
@@ -63,7 +63,7 @@ fn place_of<T>(place: *mut *mut T) -> Result<*mut *mut T> {
     if place.is_null() { Err(border::null("the place of the context")) } else { Ok(place) }
 }
 
-/// Attributes of C, as much as the program's version has; none for null.
+/// Reads C's attributes, up to the size of the program's version; `None` for null.
 ///
 /// # Safety
 /// The C caller's promise.
@@ -81,7 +81,7 @@ unsafe fn rx_attr(attr: *const fi_rx_attr, abi: Abi) -> Option<RxAttr> {
     unsafe { info::read(attr, abi.rx_attr()) }.map(|c| info::rx_attr(&c))
 }
 
-/// Tells the program which attributes it got, as much of them as its version has.
+/// Writes the granted attributes, up to the size of the program's version.
 ///
 /// # Safety
 /// The C caller's promise: `place` is null or has `size` bytes.
@@ -95,7 +95,7 @@ unsafe fn tell<T>(place: *mut T, granted: &T, size: usize) {
     }
 }
 
-/// `fi_stx_context`. Without attributes it has those of the domain's info.
+/// `fi_stx_context`. The default attributes are those of the domain's info.
 pub(crate) unsafe extern "C" fn open_shared_transmit(
     handle: *mut fid_domain,
     attr: *mut fi_tx_attr,
@@ -118,7 +118,7 @@ pub(crate) unsafe extern "C" fn open_shared_transmit(
     })
 }
 
-/// `fi_srx_context`. Without attributes it has those of the domain's info.
+/// `fi_srx_context`. The default attributes are those of the domain's info.
 pub(crate) unsafe extern "C" fn open_shared_receive(
     handle: *mut fid_domain,
     attr: *mut fi_rx_attr,
@@ -163,7 +163,7 @@ pub(crate) unsafe extern "C" fn open_scalable(
     })
 }
 
-/// The index of a context.
+/// Checks the index of a context.
 fn index_of(index: c_int) -> Result<usize> {
     usize::try_from(index).map_err(|_| invalid("the index of a context", "0 or more", index.to_string()))
 }

@@ -1,4 +1,4 @@
-//! Commands of `fi_control` that an object does not have: why, for the log.
+//! Commands of `fi_control` that an object lacks: the reason, for the log.
 
 use std::ffi::{c_int, c_void};
 
@@ -7,7 +7,7 @@ use ofi_api::{Errno, Error};
 use crate::abi::{command, fi_fid_var};
 use crate::border::null;
 
-/// The answer to a command that the object does not have.
+/// The error for a command that the object lacks.
 ///
 /// # Safety
 /// The C caller's promise: `arg` is null, or what the command takes.
@@ -20,7 +20,7 @@ pub(crate) unsafe fn unsupported(number: c_int, arg: *const c_void) -> Error {
             let Some(var) = (unsafe { arg.cast::<fi_fid_var>().as_ref() }) else {
                 return null("struct fi_fid_var");
             };
-            // libfabric defines no names: each provider has its own, and ours none.
+            // libfabric defines no names: each provider has its own, and ours have none.
             format!(
                 "{call} of name {:#x}: this provider has no values by name; options are fi_getopt's and fi_setopt's",
                 var.name

@@ -12,14 +12,14 @@ use crate::object::{self, Fid, Graveyard, Hold, Users};
 use crate::sets::wait_object;
 use crate::{domain, info, memory, names, nosys, sets};
 
-/// What is behind a completion queue.
+/// The state of a completion queue.
 pub(crate) struct CqBody {
     pub cq: Arc<dyn CompletionQueue>,
     format: CqFormat,
     wait_obj: WaitObj,
-    /// What the last error's `err_data` points to, where the program gave no room for it.
+    /// The buffer that the last error's `err_data` points to, if the program supplied none.
     err_data: Mutex<Vec<u8>>,
-    /// Fields of `fi_cq_err_entry` that the program knows, in bytes.
+    /// Size of the program's `fi_cq_err_entry`.
     err_entry: usize,
     pub users: Users,
     _domain: Hold,
@@ -66,7 +66,7 @@ pub(crate) unsafe extern "C" fn open(
             None => CqAttr::default(),
             Some(attr) => {
                 domain::only_flags("fi_cq_open", attr.flags, flag::AFFINITY)?;
-                // How many entries a reader waits for is a hint.
+                // The number of entries to wait for is a hint.
                 WaitCond::try_from(attr.wait_cond)?;
                 CqAttr {
                     size: attr.size,
@@ -86,7 +86,7 @@ pub(crate) unsafe extern "C" fn open(
     })
 }
 
-/// The handle of a queue, for a program of this version.
+/// Creates the handle of a queue for a program of this version.
 pub(crate) fn wrap(
     cq: Arc<dyn CompletionQueue>,
     wait_obj: WaitObj,
@@ -99,8 +99,8 @@ pub(crate) fn wrap(
     object::open(fid, CqBody { format: cq.format(), cq, wait_obj, err_data, err_entry, users, _domain })
 }
 
-/// Bytes of `fi_cq_err_entry` that a program of this version has: without `err_data_size` before 1.5, and without
-/// `src_addr` before 1.20 (fi_cq(3)).
+/// Size of `fi_cq_err_entry` in a program of this version: without `err_data_size` before 1.5, and without `src_addr`
+/// before 1.20 (fi_cq(3)).
 fn error_entry_size(version: ofi_api::Version) -> usize {
     use ofi_api::Version;
     match version {
@@ -128,7 +128,7 @@ unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) 
     })
 }
 
-/// Reads into the caller's array, waiting for as long as `timeout` says.
+/// Reads into the caller's array, and waits up to `timeout`.
 ///
 /// # Safety
 /// The C caller's promise.
@@ -149,7 +149,7 @@ unsafe fn read_into(
     cq.cq.read_wait(&mut buffer, milliseconds(timeout))
 }
 
-/// A time of C: milliseconds, or for ever if negative.
+/// Converts C's timeout: milliseconds, or no limit if negative.
 pub(crate) fn milliseconds(timeout: c_int) -> Option<Duration> {
     u64::try_from(timeout).ok().map(Duration::from_millis)
 }
@@ -164,7 +164,7 @@ unsafe extern "C" fn readfrom(cq: *mut fid_cq, buf: *mut c_void, count: usize, s
     unsafe { read_now(cq, buf, count, sources) }
 }
 
-/// Reads what is there into the caller's array.
+/// Reads the available entries into the caller's array.
 ///
 /// # Safety
 /// The C caller's promise.
@@ -233,8 +233,8 @@ unsafe extern "C" fn readerr(cq: *mut fid_cq, place: *mut fi_cq_err_entry, flags
     })
 }
 
-/// Hands out an error's data: into the program's buffer where it gave one, otherwise memory that stays as it is until
-/// the next error is read.
+/// Returns an error's data: in the program's buffer if there is one, otherwise in memory that stays unchanged until the
+/// next error is read.
 ///
 /// # Safety
 /// The C caller's promise: a size above zero is that of the buffer.

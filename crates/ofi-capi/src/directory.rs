@@ -1,4 +1,4 @@
-//! Which handle of C stands for which object of the library, where events name objects by number.
+//! Maps the library's objects to C's handles, because events identify objects by number.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use crate::abi::fid;
 
 static HANDLES: LazyLock<Mutex<HashMap<u64, usize>>> = LazyLock::new(Mutex::default);
 
-/// The entry of one object; it ends when this is dropped.
+/// The entry of one object, which is removed on drop.
 pub(crate) struct Entry(u64);
 
 /// Enters the handle of an object.
@@ -19,8 +19,8 @@ pub(crate) fn enter<T>(number: Fid, handle: *mut T) -> Entry {
     Entry(number.0)
 }
 
-/// Makes an object and enters its handle: who asks for it meanwhile waits, since it may be in an event before `make` is
-/// done.
+/// Creates an object and enters its handle. Lookups wait meanwhile, because an event may name the object before `make`
+/// is done.
 ///
 /// # Errors
 /// Those of `make`.
@@ -31,7 +31,7 @@ pub(crate) fn enter_new<T>(make: impl FnOnce() -> Result<(Fid, *mut T)>) -> Resu
     Ok((Entry(number.0), handle))
 }
 
-/// The handle of an object; null if it has none (any more).
+/// The handle of an object; null if it has none, or no longer has one.
 pub(crate) fn pointer(number: Fid) -> *mut fid {
     let handles = HANDLES.lock().unwrap_or_else(PoisonError::into_inner);
     handles.get(&number.0).map_or(std::ptr::null_mut(), |&at| std::ptr::with_exposed_provenance_mut(at))

@@ -1,4 +1,4 @@
-//! Domains, and what is opened in one.
+//! Domains, and the objects that are opened in them.
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,20 +16,20 @@ use crate::{
     trigger,
 };
 
-/// What is behind a domain.
+/// The state of a domain.
 pub(crate) struct DomainBody {
     pub domain: Arc<dyn Domain>,
     pub info: Info,
-    /// Which structures the program has.
+    /// The version of the program's structures.
     pub abi: Abi,
     pub users: Users,
     /// Its profiles.
     pub profiles: profile::Profiles,
-    /// getinfo tells of it.
+    /// Makes getinfo report the domain as open.
     told: Mutex<Option<Open>>,
-    /// The event queue that is bound to it stays open.
+    /// Keeps the event queue open that is bound to the domain.
     eq: Mutex<Option<Hold>>,
-    /// So does the fabric.
+    /// Keeps the fabric open.
     _fabric: Hold,
 }
 
@@ -79,7 +79,7 @@ pub(crate) unsafe extern "C" fn open(
     border::done(|| unsafe { open_domain(fabric, info, place, context) })
 }
 
-/// `fi_domain2`: there are no flags yet but `FI_PEER`, which nobody here supports.
+/// `fi_domain2`. Its only flag so far is `FI_PEER`, which is not supported here.
 pub(crate) unsafe extern "C" fn open_with_flags(
     fabric: *mut fid_fabric,
     info: *mut fi_info,
@@ -94,7 +94,7 @@ pub(crate) unsafe extern "C" fn open_with_flags(
     })
 }
 
-/// Refuses all flags but some.
+/// Refuses all flags except `known`.
 ///
 /// # Errors
 /// `FI_EBADFLAGS`.
@@ -128,9 +128,9 @@ unsafe fn open_domain(
     // SAFETY: as above.
     let mut info = unsafe { info::from_c(info, fabric.abi())? };
     fabric.translate(&mut info);
-    // The fabric's says which structures the program has; this one may be too short to say it.
+    // The fabric's version determines the program's structures. This info's may be too short to contain the version.
     info.fabric_attr.api_version = fabric.api;
-    // Whatever the program promised of its threads: some that are in wide use break it.
+    // The program's threading promise is ignored: some widely used programs break it.
     let domain = fabric.fabric.open_domain(&info)?;
     let fid = fid_domain {
         fid: object::header::<fid_domain>(context, &FID_OPS),
@@ -193,7 +193,7 @@ unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) 
         match number {
             // SAFETY: the C caller's promise: each command has its argument.
             command::MAP_RAW_MR => unsafe { mr::map_raw(arg.cast::<fi_mr_map_raw>()) },
-            // A raw key is the key itself: there is nothing to undo.
+            // A raw key is the key itself, so there is nothing to undo.
             command::UNMAP_KEY => Ok(()),
             // SAFETY: as above.
             command::QUEUE_WORK => unsafe { trigger::queue(domain, arg.cast()) },
@@ -207,7 +207,7 @@ unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) 
     })
 }
 
-/// What is opened in a domain finds it here.
+/// The domain behind a handle, for objects that are opened in it.
 ///
 /// # Safety
 /// The C caller's promise.

@@ -1,4 +1,4 @@
-//! Endpoints: opening, binding, options, aliases. Data transfers are in `msg.rs`, `tagged.rs` and `rma.rs`.
+//! Endpoints: opening, binding, options, aliases. For data transfers see `msg.rs`, `tagged.rs` and `rma.rs`.
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,7 @@ use crate::{
     atomic, cm, collective, contexts, control, directory, domain, info, msg, nosys, pep, profile, rma, tagged,
 };
 
-/// The flags of calls without flags.
+/// The flags of calls without a flags argument.
 #[derive(Clone, Copy)]
 pub(crate) struct Defaults {
     pub flags: OpFlags,
@@ -27,40 +27,40 @@ pub(crate) struct Defaults {
 }
 
 impl Defaults {
-    /// The endpoint's own.
+    /// The endpoint's own flags.
     const OWN: Self = Self { flags: OpFlags::empty(), call: Call::Plain };
 
-    /// Others: those of an alias, or set later.
+    /// Other flags: those of an alias, or flags set later.
     const fn of(flags: OpFlags) -> Self {
         Self { flags, call: Call::Msg }
     }
 }
 
-/// What is behind an endpoint.
+/// The state of an endpoint.
 pub(crate) struct EpBody {
     pub endpoint: Arc<dyn Endpoint>,
     pub tx: Defaults,
     pub rx: Defaults,
     pub addr_format: AddrFormat,
-    /// Which structures the program has.
+    /// The version of the program's structures.
     pub abi: Abi,
-    /// The peer to connect to, if the call names none.
+    /// The peer to connect to if the call names none.
     pub dest_addr: Option<Address>,
-    /// The groups that it has joined.
+    /// The groups that the endpoint has joined.
     pub groups: Arc<Groups>,
-    /// Profiles of this handle.
+    /// The profiles of this handle.
     pub profiles: profile::Profiles,
-    /// What `FI_GETOPSFLAG` answers.
+    /// The flags that `FI_GETOPSFLAG` returns.
     op_flags: (OpFlags, OpFlags),
     /// Aliases, contexts, and endpoints that it is bound to.
     pub users: Users,
-    /// The domain, the queues and the vector, which stay open.
+    /// Keeps the domain, the queues and the vector open.
     holds: Mutex<Vec<Hold>>,
     entry: Mutex<Option<directory::Entry>>,
 }
 
 impl EpBody {
-    /// For an endpoint that was just opened in what `hold` holds on to.
+    /// The state of a new endpoint. `hold` keeps the parent open.
     pub(crate) fn new(
         endpoint: Arc<dyn Endpoint>,
         addr_format: AddrFormat,
@@ -126,7 +126,7 @@ static OPS: fi_ops_ep = fi_ops_ep {
 /// `FI_OPT_ENDPOINT`, the only level.
 const LEVEL: c_int = 0;
 
-/// A handle of `class`, one of those that a `struct fid_ep` may have.
+/// Creates a handle of `class`, one of the classes of a `struct fid_ep`.
 pub(crate) fn make(context: *mut c_void, class: usize, body: EpBody) -> *mut fid_ep {
     let fid = fid_ep {
         fid: fid { fclass: class, ..object::header::<fid_ep>(context, &FID_OPS) },
@@ -141,7 +141,7 @@ pub(crate) fn make(context: *mut c_void, class: usize, body: EpBody) -> *mut fid
     object::open(fid, body)
 }
 
-/// The handle of an endpoint that was opened with `info`.
+/// Creates the handle of an endpoint that was opened with `info`.
 pub(crate) fn wrap(
     endpoint: Arc<dyn Endpoint>,
     info: &Info,
@@ -277,9 +277,9 @@ unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_in
     })
 }
 
-/// Binds a counter. What peers do is counted by endpoints with `FI_RMA_EVENT` (fi_endpoint(3)); libfabric's own
-/// providers let others ask for it along with what they do count, and programs bind one counter for all that a side can
-/// do.
+/// Binds a counter. Only endpoints with `FI_RMA_EVENT` count accesses by peers (fi_endpoint(3)). libfabric's own
+/// providers accept these flags from other endpoints along with flags that they do support, and programs bind one
+/// counter to everything that a side can do.
 fn bind_counter(endpoint: &Arc<dyn Endpoint>, counter: &Arc<dyn Counter>, flags: BindFlags) -> Result<()> {
     let rest = flags - (BindFlags::REMOTE_READ | BindFlags::REMOTE_WRITE);
     match endpoint.bind_counter(counter, flags) {
@@ -308,7 +308,7 @@ unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) 
     })
 }
 
-/// Which side flags are about: `FI_TRANSMIT` or `FI_RECV`, one of them. The flags without it.
+/// The side that the flags select, `FI_TRANSMIT` or `FI_RECV` but not both, and the remaining flags.
 fn side(flags: OpFlags) -> Result<(bool, OpFlags)> {
     let sides = OpFlags::TRANSMIT | OpFlags::RECV;
     domain::only_flags("operations", flags.bits(), OpFlags::all().bits())?;
@@ -327,7 +327,7 @@ unsafe fn get_op_flags(ep: &EpBody, arg: *mut u64) -> Result<()> {
     Ok(())
 }
 
-/// Control calls are serialised against all others (fi_endpoint(3)): the body may change.
+/// Control calls are serialised with all others (fi_endpoint(3)), so the state may change.
 unsafe fn set_op_flags(handle: *mut fid, arg: *const u64) -> Result<()> {
     // SAFETY: the C caller's promise.
     let Some(flags) = (unsafe { arg.as_ref() }) else { return Err(border::null("the flags")) };
@@ -382,14 +382,14 @@ unsafe extern "C" fn cancel(handle: *mut fid, context: *mut c_void) -> isize {
         // SAFETY: the C caller's promise.
         let ep = unsafe { object::of_fid::<fid_ep>(handle)? };
         match ep.endpoint.cancel(Context(context.expose_provenance())) {
-            // C's providers answer 0 for everything, and programs count on it.
+            // C's providers return 0 in all cases, and programs rely on it.
             Err(error) if error.errno() == Errno::ENOENT => Ok(()),
             other => other,
         }
     })
 }
 
-/// The option with C's number, for the only level.
+/// The option with C's number at the only level.
 fn option(level: c_int, name: c_int) -> Result<EpOption> {
     let found = EpOption::from_c(name);
     found.filter(|_| level == LEVEL).ok_or_else(|| {

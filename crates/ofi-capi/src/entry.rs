@@ -1,5 +1,5 @@
-//! The functions behind the exported symbols. `link/exports.c` gives them C's names and versions: one C name has
-//! several versions, and some take variable arguments, which Rust cannot define.
+//! The functions behind the exported symbols. `link/exports.c` gives them C's names and versions: a C name has several
+//! versions, and some functions are variadic, which Rust cannot define.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -29,7 +29,7 @@ pub unsafe extern "C" fn ofi_capi_getinfo(
         // SAFETY: not null, and the caller's.
         unsafe { place.write(std::ptr::null_mut()) };
         let (version, names) = (Version::from_c(version), (node, service));
-        // A program that was linked against a newer library than its headers has the structures of its headers.
+        // A program may be linked against a newer library than its headers. It then has the structures of its headers.
         let abi = if Abi(abi) == Abi::NEWEST { Abi(abi) } else { Abi(abi).min(Abi::of(version)) };
         // SAFETY: the C caller's promise, here and below.
         let node = unsafe { memory::text(node) };
@@ -67,10 +67,11 @@ pub unsafe extern "C" fn ofi_capi_getinfo(
     })
 }
 
-/// The flags of getinfo. Some are C libfabric's own, with which its layers ask: as plug-ins they may do so here.
+/// Checks the flags of getinfo. Some are internal to C libfabric: its layers ask with them, also when they run here as
+/// plug-ins.
 ///
 /// # Errors
-/// `FI_EBADFLAGS` for others.
+/// `FI_EBADFLAGS` for unknown flags.
 fn known(flags: u64) -> Result<GetinfoFlags> {
     let unknown = flags & !(GetinfoFlags::all().bits() | foreign::LAYERS);
     if unknown == 0 {
@@ -82,15 +83,15 @@ fn known(flags: u64) -> Result<GetinfoFlags> {
     Err(Error::wanted(Errno::EBADFLAGS, subject, wanted, format!("{unknown:#x}"), "leave the others out"))
 }
 
-/// `FI_SOURCE` says what node and service are for, and there is neither (fi_getinfo(3)): C's library finds nothing
-/// then.
+/// The error for `FI_SOURCE` without a node and a service to which it could apply (fi_getinfo(3)). C's library then
+/// finds nothing.
 #[cold]
 fn nothing_to_be_the_source() -> Error {
     let advice = "leave FI_SOURCE out, or name the address";
     Error::wanted(Errno::ENODATA, "fi_getinfo with FI_SOURCE", "a node or a service", "neither", advice)
 }
 
-/// The hints; a number that no header has is a thing that no provider offers.
+/// Reads the hints. A number that no header defines is treated as a property that no provider offers.
 ///
 /// # Safety
 /// The C caller's promise.
@@ -177,8 +178,7 @@ pub extern "C" fn ofi_capi_strerror(number: c_int) -> *const c_char {
     border::value(c"".as_ptr(), || names::error(number))
 }
 
-/// `fi_open`: objects of the library itself, of which there is the log. There is no cache of registrations
-/// (`mr_cache`).
+/// `fi_open`: objects of the library itself. Only the log exists; there is no registration cache (`mr_cache`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_capi_open(
     version: u32,

@@ -1,4 +1,4 @@
-//! Event queues. The library's events are structures; C's are bytes, of a length that the kind of event decides.
+//! Event queues. The library's events are structures; C's are bytes, whose length depends on the kind of event.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,19 +17,20 @@ use crate::domain::{no_flags, only_flags};
 use crate::object::{self, Fid, Graveyard, Hold, Users};
 use crate::{directory, fabric, info, memory, names, nosys, pep, sets};
 
-/// What is behind an event queue.
+/// The state of an event queue.
 pub(crate) struct EqBody {
     pub eq: Arc<dyn EventQueue>,
     wait_obj: WaitObj,
-    /// Readers look at an event before they take it: one at a time. And what the last error's `err_data` points to.
+    /// Readers inspect an event before they take it, so only one may read at a time. The buffer is the one that the
+    /// last error's `err_data` points to.
     reader: Mutex<Vec<u8>>,
-    /// The program has no room of its own for an error's data, whatever stands in the entry that it gives (fi_eq(3)).
+    /// The program supplies no buffer for an error's data, whatever its entry contains (fi_eq(3)).
     lends_error_data: bool,
     pub users: Users,
     _fabric: Hold,
 }
 
-/// Longest event that a program may write.
+/// The longest event that a program may write.
 const LONGEST: usize = 64 * 1024;
 
 // SAFETY: `repr(C)`, and `fid` is first.
@@ -121,10 +122,10 @@ fn bytes_of<T: Copy>(value: &T) -> &[u8] {
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
 
-/// C's number and bytes of an event. An info in it becomes the program's when the bytes are handed out.
+/// C's number and bytes of an event. An info in the event becomes the program's when the bytes are returned.
 fn encoded(event: &Event) -> Result<(u32, Vec<u8>)> {
     if event.fid == FidNumber::NONE {
-        // The program's own: the bytes as it wrote them, with the number beside.
+        // The program's own event: the bytes as written, and the number.
         return Ok((event.data as u32, event.conn_data.clone()));
     }
     let fid = directory::pointer(event.fid);
@@ -150,7 +151,7 @@ fn encoded(event: &Event) -> Result<(u32, Vec<u8>)> {
     Ok((event.kind.as_c(), bytes))
 }
 
-/// How many bytes C's form of an event has.
+/// The length of C's form of an event.
 fn encoded_len(event: &Event) -> usize {
     let head = match event.kind {
         _ if event.fid == FidNumber::NONE => 0,
@@ -160,7 +161,7 @@ fn encoded_len(event: &Event) -> usize {
     head + event.conn_data.len()
 }
 
-/// Takes the oldest event, or with `FI_PEEK` looks at it.
+/// Takes the oldest event, or with `FI_PEEK` copies it.
 ///
 /// # Safety
 /// The C caller's promise: `len` writable bytes.
@@ -220,7 +221,7 @@ unsafe extern "C" fn sread(
             eq.eq.peek_wait(left)?;
             // SAFETY: as above.
             match unsafe { take(eq, number, buf, len, flags) } {
-                // Another thread was faster.
+                // Another thread took the event.
                 Err(error) if error.is_again() => {}
                 other => return other,
             }

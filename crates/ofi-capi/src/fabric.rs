@@ -1,4 +1,4 @@
-//! Fabrics: `fi_fabric`, and what is opened in one.
+//! Fabrics: `fi_fabric`, and the objects that are opened in them.
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,27 +14,27 @@ use crate::info::opened::Open;
 use crate::object::{self, Fid, Graveyard, Users};
 use crate::{domain, eq, info, nosys, pep, sets};
 
-/// What is behind a fabric.
+/// The state of a fabric.
 pub(crate) struct FabricBody {
     pub fabric: Arc<dyn Fabric>,
-    /// The interface that the program was written for, as far as is known.
+    /// The interface version of the program, as far as known.
     pub api: Version,
-    /// What the program calls the provider, and what it is called here: not the same in a plug-in.
+    /// The program's name for the provider, and this library's. They differ in a plug-in.
     names: (String, String),
     pub users: Users,
-    /// getinfo tells of it.
+    /// Makes getinfo report the fabric as open.
     told: Mutex<Option<Open>>,
 }
 
 impl FabricBody {
-    /// The info of a program, in our words.
+    /// Translates the provider's name in a program's info.
     pub(crate) fn translate(&self, info: &mut Info) {
         if info.fabric_attr.prov_name == self.names.0 {
             info.fabric_attr.prov_name.clone_from(&self.names.1);
         }
     }
 
-    /// Which structures the program has.
+    /// The version of the program's structures.
     pub(crate) fn abi(&self) -> Abi {
         Abi::of(self.api)
     }
@@ -89,14 +89,15 @@ pub(crate) unsafe fn open(
     // SAFETY: the caller's promise.
     let mut fabric_attr = unsafe { info::fabric_attr(&attr) };
     if abi == Abi(0) {
-        // Programs before 1.5 do not say which they were written for.
+        // Programs before 1.5 do not state their version.
         fabric_attr.api_version = Version::new(1, 0);
     }
     // SAFETY: as above.
     unsafe { open_of(fabric_attr, None, place, context) }
 }
 
-/// Opens the fabric that the attributes describe, of `provider`, if that goes by another name there.
+/// Opens the fabric that the attributes describe. `provider` is this library's name of the provider, if the program
+/// uses another.
 ///
 /// # Safety
 /// The C caller's promise.
@@ -110,7 +111,7 @@ pub(crate) unsafe fn open_of(
         return Err(border::null("the place of the fabric"));
     }
     let api = match fabric_attr.api_version {
-        // Not from getinfo. The first that could say so: of none that is newer are more fields there for certain.
+        // Not from getinfo. Assume the first version that could state itself: newer fields may be missing.
         version if version == Version::default() => Version::new(1, 5),
         version => version.min(Version::API),
     };
@@ -137,7 +138,7 @@ pub(crate) unsafe fn open_of(
     Ok(())
 }
 
-/// `fi_fabric2`: a whole info, and flags, of which there are none yet.
+/// `fi_fabric2`: takes a whole info, and flags, none of which are defined yet.
 ///
 /// # Safety
 /// The C caller's promise.
@@ -171,7 +172,7 @@ unsafe extern "C" fn close(handle: *mut fid) -> c_int {
     })
 }
 
-/// `fi_trywait`: whether the program may block on what all these objects gave it.
+/// `fi_trywait`: whether the program may block on the wait objects of all these objects.
 unsafe extern "C" fn trywait(fabric: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int {
     border::done(|| {
         // SAFETY: the C caller's promise.
@@ -208,7 +209,7 @@ unsafe extern "C" fn trywait(fabric: *mut fid_fabric, fids: *mut *mut fid, count
     })
 }
 
-/// What a domain is opened from.
+/// The fabric behind a handle, for opening objects in it.
 ///
 /// # Safety
 /// The C caller's promise.

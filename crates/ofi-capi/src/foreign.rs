@@ -1,8 +1,8 @@
-//! Providers of others: C plug-ins (`lib*-fi.so`) from `FI_PROVIDER_PATH`, which answer getinfo after ours.
+//! Third-party providers: C plug-ins (`lib*-fi.so`) from `FI_PROVIDER_PATH`. getinfo lists them after ours.
 //!
-//! Objects of a plug-in are its own from the fabric on: calls go through its tables and never come here. Infos cross
-//! the border as copies, so that they have the newest structures whatever version the plug-in was built for. What a
-//! plug-in hands out is believed as what a C program says is; one that cannot work is refused with a line in the log.
+//! From the fabric on, objects of a plug-in are its own: calls go through its tables and never enter this library.
+//! Infos cross the border as copies, and so have the newest structures whatever version the plug-in was built for. A
+//! plug-in is trusted like a C program. A plug-in that cannot work is refused with a line in the log.
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -35,22 +35,22 @@ struct Table {
     cleanup: Option<unsafe extern "C" fn()>,
 }
 
-/// A plug-in that can be used. It stays loaded.
+/// A usable plug-in. It stays loaded.
 struct Foreign {
     name: String,
     version: Version,
-    /// Which structures it knows.
+    /// The version of its structures.
     abi: Abi,
     getinfo: GetInfo,
     fabric: OpenFabric,
     cleanup: Option<unsafe extern "C" fn()>,
 }
 
-/// The interface before which providers looked otherwise, as C libfabric has it.
+/// The oldest interface version: before it, providers had another structure, as in C libfabric.
 const OLDEST: Version = Version::new(1, 3);
 
 thread_local! {
-    /// This thread is loading plug-ins: what they ask for while they begin is answered without them.
+    /// This thread is loading plug-ins. Requests that they make meanwhile are answered without plug-ins.
     static LOADING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -79,9 +79,9 @@ extern "C" fn cleanup() {
     }
 }
 
-/// Loads what a search path names: directories, and files behind `@`.
+/// Loads the plug-ins of a search path: directories, and files after `@`.
 fn load(search: &str) -> Vec<Foreign> {
-    // What goes wrong with a plug-in is logged.
+    // Errors of a plug-in are logged.
     ofi::log_from_env();
     let own: Vec<String> = ofi::provider_names().into_iter().map(|(name, _)| name).collect();
     let mut all: Vec<Foreign> = Vec::new();
@@ -123,7 +123,7 @@ fn files(entry: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Why the loader failed last.
+/// The loader's last error.
 fn loader_error() -> String {
     // SAFETY: it has no arguments.
     let text = unsafe { libc::dlerror() };
@@ -131,7 +131,7 @@ fn loader_error() -> String {
     unsafe { memory::text(text) }.unwrap_or_default()
 }
 
-/// Loads a plug-in and asks it for its table.
+/// Loads a plug-in and calls its entry point.
 fn open(file: &Path, taken: &dyn Fn(&str) -> bool) -> Result<Foreign, String> {
     let path = CString::new(file.as_os_str().as_bytes()).map_err(|_| "a file name with NUL".to_string())?;
     // SAFETY: a path that ends in NUL. What the library does when it is loaded is what the user asked for.
@@ -147,7 +147,7 @@ fn open(file: &Path, taken: &dyn Fn(&str) -> bool) -> Result<Foreign, String> {
     found
 }
 
-/// What a loaded library says of itself.
+/// Reads the provider table of a loaded library.
 fn describe(library: *mut c_void, taken: &dyn Fn(&str) -> bool) -> Result<Foreign, String> {
     // SAFETY: an open library, and a name that ends in NUL.
     let entry = unsafe { libc::dlsym(library, c"fi_prov_ini".as_ptr()) };
@@ -182,7 +182,7 @@ fn describe(library: *mut c_void, taken: &dyn Fn(&str) -> bool) -> Result<Foreig
     Ok(Foreign { name, version, abi, getinfo, fabric, cleanup: table.cleanup })
 }
 
-/// What a program asks getinfo for, as it came.
+/// The arguments of a program's getinfo.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked {
     pub version: u32,
@@ -190,18 +190,18 @@ pub(crate) struct Asked {
     pub service: *const c_char,
     pub flags: u64,
     pub hints: *const fi_info,
-    /// Of the hints.
+    /// The version of the hints.
     pub abi: Abi,
 }
 
 /// `FI_PROV_ATTR_ONLY`.
 const NAMES_ONLY: u64 = 1 << 54;
-/// C libfabric's own flag: a layer asks for what to put itself on, which is no other layer.
+/// C libfabric's own flag: a layer asks for providers to run on, which excludes other layers.
 const CORE_PROV_ONLY: u64 = 1 << 59;
-/// Its other flags of that kind too.
+/// All of C libfabric's flags of this kind.
 pub(crate) const LAYERS: u64 = 0xf << 58;
 
-/// What the plug-ins offer: a list of the newest structures; null for nothing.
+/// The offers of the plug-ins: a list of the newest structures, or null.
 ///
 /// # Errors
 /// `FI_ENOMEM`.
@@ -237,7 +237,7 @@ pub(crate) unsafe fn getinfo(asked: &Asked) -> Result<*mut fi_info> {
 }
 
 impl Foreign {
-    /// Appends what this one offers.
+    /// Appends the offers of this plug-in.
     ///
     /// # Safety
     /// The C caller's promise.
@@ -275,7 +275,7 @@ impl Foreign {
         copied
     }
 
-    /// Writes whose an info is, as C libfabric does for its providers.
+    /// Marks an info with its provider's name and version, as C libfabric does.
     ///
     /// # Safety
     /// An info of this library's own.
@@ -292,7 +292,7 @@ impl Foreign {
     }
 }
 
-/// Opens a fabric of a plug-in: `None` if the attributes name none.
+/// Opens a fabric of a plug-in. `None` if the attributes name no plug-in.
 ///
 /// # Safety
 /// The C caller's promise.
@@ -324,7 +324,7 @@ pub(crate) unsafe fn open_fabric(
     Some(answer)
 }
 
-/// A list of infos of the newest version, freed unless it is taken.
+/// A list of infos of the newest version, which is freed unless it is taken.
 struct List {
     first: *mut fi_info,
     last: *mut fi_info,
@@ -335,7 +335,7 @@ impl List {
         Self { first: std::ptr::null_mut(), last: std::ptr::null_mut() }
     }
 
-    /// Appends an info of this library's own.
+    /// Appends an info that this library owns.
     fn push(&mut self, info: *mut fi_info) {
         // SAFETY: what is in the list is this library's own.
         match unsafe { self.last.as_mut() } {
@@ -345,7 +345,7 @@ impl List {
         self.last = info;
     }
 
-    /// The provider's name in the first.
+    /// The provider's name in the first info.
     fn provider(&self) -> String {
         // SAFETY: as above.
         let attr = unsafe { self.first.as_ref() }.map_or(std::ptr::null_mut(), |info| info.fabric_attr);
@@ -367,7 +367,7 @@ impl Drop for List {
     }
 }
 
-/// One list behind the other.
+/// Concatenates two lists.
 ///
 /// # Errors
 /// `otherwise` if both are empty.

@@ -1,13 +1,13 @@
 //! libfabric's C interface over this stack. `cargo xtask capi` links this crate's static library with the symbols and
-//! versions of `link/` into `libfabric.so.1`, which programs that were linked against C libfabric run on unchanged.
+//! versions of `link/` into `libfabric.so.1`. Programs that were linked against C libfabric run on it unchanged.
 //!
-//! An object of C is a box that begins with C's structure (`object.rs`); its operation tables are complete, and what
-//! is not supported answers `-FI_ENOSYS` (`nosys.rs`). Every entry goes through `border.rs`: no panic crosses it, and
-//! an error becomes its negated number. Memory of `fi_info` is malloc's, because programs free and replace parts of it
+//! An object of C is a box that begins with C's structure (`object.rs`). Its operation tables are complete: unsupported
+//! operations return `-FI_ENOSYS` (`nosys.rs`). Every call goes through `border.rs`: no panic crosses it, and an error
+//! becomes its negated number. Memory of `fi_info` is malloc's, because programs free and replace parts of it
 //! (`info/`).
 //!
-//! Pointers that a C program gives are believed to be what the man pages say, except that null and stale ones are
-//! refused where that can be known. `unsafe` blocks name this promise "the C caller's promise".
+//! Pointers from a C program are trusted to be what the man pages require. Null and stale pointers are refused if they
+//! can be detected. `unsafe` blocks name this promise "the C caller's promise".
 #![allow(clippy::missing_safety_doc)] // every function here has the same contract, given above
 
 mod abi;

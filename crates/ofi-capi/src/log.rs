@@ -1,4 +1,4 @@
-//! `fi_log*`: what plug-ins and programs log goes where the library's own log goes.
+//! `fi_log*`: log lines of plug-ins and programs go to the library's own log.
 
 use std::ffi::{c_char, c_int};
 use std::sync::OnceLock;
@@ -22,7 +22,7 @@ fn enabled(provider: &str, number: c_int, subsystem: c_int) -> bool {
     filter.allows(provider, name(subsystem), level)
 }
 
-/// The subsystem with C's number.
+/// The name of the subsystem with C's number.
 fn name(subsystem: c_int) -> &'static str {
     let known = usize::try_from(subsystem).ok().and_then(|at| SUBSYSTEMS.get(at));
     known.copied().unwrap_or("core")
@@ -42,8 +42,8 @@ pub unsafe extern "C" fn ofi_capi_log_enabled(
     })
 }
 
-/// `fi_log_ready`: whether a message that must not come too often may come now. All may, unless the program has the log
-/// and says otherwise.
+/// `fi_log_ready`: whether a rate-limited message may be logged now. Always, unless the program has imported the log
+/// and refuses.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_capi_log_ready(
     provider: *const c_char,
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn ofi_capi_log(
         let text = unsafe { memory::text(text) }.unwrap_or_default();
         let (prov, subsys, func) = (provider.as_str(), name(subsystem), function.as_str());
         let text = text.trim_end();
-        // As in C, the caller has asked before whether the line is wanted.
+        // As in C, the caller has already asked whether the line is wanted.
         let import = log_import::current();
         if import.is_some_and(|import| import.log(prov, number, subsystem, func, line, text)) {
             return;

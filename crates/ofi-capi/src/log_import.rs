@@ -1,4 +1,4 @@
-//! `fi_open` of `logging`, and `fi_import_log`: a program's own functions in place of the library's log.
+//! `fi_open` of `logging`, and `fi_import_log`: a program's functions replace the library's log.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -13,24 +13,24 @@ use crate::border::{self, invalid};
 use crate::object::{self, Fid, Graveyard};
 use crate::{domain, names, nosys};
 
-/// The interface that brought it.
+/// The interface version that introduced it.
 const SINCE: Version = Version::new(1, 13);
-/// Tells the program that `FI_LOG_PROV` turns the provider away.
+/// Tells the program that `FI_LOG_PROV` excludes the provider.
 const PROVIDER_FILTERED: u64 = 1;
-/// How many names of providers are kept for the program; there are fewer.
+/// Most provider names that are kept for the program; fewer exist.
 const MOST: usize = 256;
 
-/// The functions of a program that has taken the log.
+/// The log functions of a program.
 pub(crate) struct Import {
     functions: fi_ops_log,
-    /// The program's object, whose closing gives the log back.
+    /// The program's object. Closing it returns the log to the library.
     object: usize,
     providers: NameFilter,
 }
 
 static CURRENT: RwLock<Option<Arc<Import>>> = RwLock::new(None);
 
-/// The program's functions, if it has taken the log.
+/// The program's log functions, if it has imported the log.
 pub(crate) fn current() -> Option<Arc<Import>> {
     CURRENT.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
@@ -40,14 +40,14 @@ impl Import {
         if self.providers.allows(provider) { 0 } else { PROVIDER_FILTERED }
     }
 
-    /// Asks the program whether it wants such a message, if it has a function for that.
+    /// Asks the program whether it wants this message, if it has a function for that.
     pub(crate) fn wants(&self, provider: &str, level: c_int, subsystem: c_int) -> Option<bool> {
         let enabled = self.functions.enabled?;
         // SAFETY: the C caller's promise: a function of this type, and a provider that is never freed.
         Some(unsafe { enabled(named(provider), level, subsystem, self.flags(provider)) } != 0)
     }
 
-    /// Asks whether it wants one that must not come too often.
+    /// Asks whether the program wants a rate-limited message.
     ///
     /// # Safety
     /// The C caller's promise: `time` is null or may be read and written.
@@ -63,7 +63,7 @@ impl Import {
         Some(unsafe { ready(named(provider), level, subsystem, self.flags(provider), time) } != 0)
     }
 
-    /// Hands it a message, if it has a function for that; one line, with its end.
+    /// Passes a message to the program's function, if there is one: one line with its newline.
     pub(crate) fn log(
         &self,
         provider: &str,
@@ -101,7 +101,7 @@ impl Sink for Import {
     }
 }
 
-/// What a program reads of a `struct fi_provider`: its name. The rest is empty.
+/// The part of a `struct fi_provider` that a program reads: the name. The rest is empty.
 #[repr(C)]
 struct Provider {
     version: u32,
@@ -111,7 +111,7 @@ struct Provider {
     functions: [usize; 3],
 }
 
-/// A provider of this name, for ever.
+/// A provider of this name, which is never freed.
 fn named(name: &str) -> *const c_void {
     static KNOWN: LazyLock<Mutex<HashMap<String, usize>>> = LazyLock::new(Mutex::default);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -148,16 +148,16 @@ unsafe impl Fid for fid_logging {
     }
 }
 
-/// Of the library's log.
+/// The operations of the library's log object.
 static FID_OPS: fi_ops = fi_ops { close, bind, ..fi_ops::NOSYS };
-/// Of a program's object that was imported.
+/// The operations of a program's imported object.
 static IMPORTED_OPS: fi_ops = fi_ops { close: close_imported, ..fi_ops::NOSYS };
 
 /// `fi_open` of `logging`.
 ///
 /// # Errors
-/// `FI_EINVAL` for an interface before 1.13, and with attributes; `FI_EBADFLAGS`; `FI_EALREADY` while a program has the
-/// log.
+/// `FI_EINVAL` for an interface before 1.13, and with attributes; `FI_EBADFLAGS`; `FI_EALREADY` while a program has
+/// imported the log.
 pub(crate) fn open(
     version: Version,
     attr_len: usize,
@@ -192,7 +192,7 @@ unsafe extern "C" fn close(handle: *mut fid) -> c_int {
     })
 }
 
-/// `fi_import_fid`: takes the functions of the program's object.
+/// `fi_import_fid`: imports the functions of the program's object.
 unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_int {
     border::done(|| {
         // SAFETY: the C caller's promise, here and below.
@@ -237,7 +237,7 @@ unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_in
     })
 }
 
-/// The program closes its object: the log is the library's again, unless a later import has it.
+/// The program closes its object: the log returns to the library, unless a later import has it.
 unsafe extern "C" fn close_imported(handle: *mut fid) -> c_int {
     border::done(|| {
         if handle.is_null() {

@@ -1,4 +1,4 @@
-//! malloc's memory, for what C frees; and reading what C wrote.
+//! malloc's memory for data that C frees, and access to data that C wrote.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -14,7 +14,7 @@ pub(crate) fn zeroed<T>() -> Result<*mut T> {
     if memory.is_null() { Err(Error::new(Errno::ENOMEM)) } else { Ok(memory.cast()) }
 }
 
-/// A copy of `bytes` in memory of malloc; null for none.
+/// A copy of `bytes` in malloc's memory; null if `bytes` is empty.
 ///
 /// # Errors
 /// `FI_ENOMEM`.
@@ -32,7 +32,7 @@ pub(crate) fn copy_of(bytes: &[u8]) -> Result<*mut c_void> {
     Ok(memory)
 }
 
-/// A string of malloc's; null for an empty one, as C has it. What follows a NUL is dropped.
+/// A string in malloc's memory; null for an empty one, as in C. Text after a NUL is dropped.
 ///
 /// # Errors
 /// `FI_ENOMEM`.
@@ -40,7 +40,7 @@ pub(crate) fn string(text: &str) -> Result<*mut c_char> {
     if text.is_empty() { Ok(std::ptr::null_mut()) } else { whole_string(text) }
 }
 
-/// A string of malloc's, an empty one too.
+/// A string in malloc's memory, even if it is empty.
 ///
 /// # Errors
 /// `FI_ENOMEM`.
@@ -51,7 +51,7 @@ pub(crate) fn whole_string(text: &str) -> Result<*mut c_char> {
     Ok(copy_of(&bytes)?.cast())
 }
 
-/// The text behind a pointer, or nothing for null.
+/// The text at a pointer; `None` for null.
 ///
 /// # Safety
 /// The C caller's promise: null, or a string that ends in NUL.
@@ -64,7 +64,7 @@ pub(crate) unsafe fn text(pointer: *const c_char) -> Option<String> {
     Some(text.to_string_lossy().into_owned())
 }
 
-/// The bytes behind a pointer; none for null.
+/// The bytes at a pointer; none for null.
 ///
 /// # Safety
 /// The C caller's promise: null, or `len` readable bytes that nobody writes during `'a`.
@@ -76,7 +76,7 @@ pub(crate) unsafe fn bytes<'a>(pointer: *const c_void, len: usize) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(pointer.cast(), len) }
 }
 
-/// Whether there is memory at an address, whatever it holds.
+/// Whether an address is mapped, whatever its contents.
 pub(crate) fn is_mapped(addr: usize) -> bool {
     // SAFETY: any number may be asked for; it is no memory of ours.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.unsigned_abs() as usize;
@@ -87,7 +87,7 @@ pub(crate) fn is_mapped(addr: usize) -> bool {
     answer == 0
 }
 
-/// Frees what malloc gave; null is nothing.
+/// Frees memory of malloc; null is ignored.
 ///
 /// # Safety
 /// The C caller's promise: it came from malloc, and is used no more.
@@ -96,7 +96,7 @@ pub(crate) unsafe fn free<T>(pointer: *mut T) {
     unsafe { libc::free(pointer.cast()) };
 }
 
-/// Copies text and a NUL into the caller's buffer, cut to its length.
+/// Copies text and a NUL into the caller's buffer, truncated to its length.
 ///
 /// # Safety
 /// The C caller's promise: `buffer` is null or has `len` writable bytes.
@@ -113,7 +113,7 @@ pub(crate) unsafe fn put_text(text: &str, buffer: *mut c_char, len: usize) {
     unsafe { end.write(0) };
 }
 
-/// Copies as much of `bytes` as fits into the caller's buffer, and tells the length of the whole: fi_getname(3).
+/// Copies as much of `bytes` as fits into the caller's buffer, and sets the full length: fi_getname(3).
 ///
 /// # Errors
 /// `FI_ETOOSMALL` if it does not fit; `FI_EINVAL` without a length.

@@ -19,10 +19,10 @@ use crate::info;
 use crate::object::{self, Fid, Graveyard, Hold};
 use crate::posting::{context, vector};
 
-/// What is behind a registration.
+/// The state of a registration.
 pub(crate) struct MrBody {
     region: Arc<dyn MemoryRegion>,
-    /// The domain and the counters, which stay open.
+    /// Keeps the domain and the counters open.
     holds: Mutex<Vec<Hold>>,
     entry: Mutex<Option<directory::Entry>>,
 }
@@ -129,7 +129,7 @@ unsafe fn register(
     Ok(())
 }
 
-/// Attributes of the calls that have no structure.
+/// The attributes of calls without a structure.
 fn plain(access: u64, offset: u64, requested_key: u64, context: *mut c_void) -> fi_mr_attr {
     fi_mr_attr {
         mr_iov: std::ptr::null(),
@@ -198,7 +198,7 @@ unsafe extern "C" fn regattr(
         // SAFETY: as above: as much of it as the program has.
         let attr = unsafe { info::read(attr, attr_size(body.info.fabric_attr.api_version)) };
         let attr = attr.ok_or_else(|| null("struct fi_mr_attr"))?;
-        // With FI_MR_DMABUF it is something else, and not read.
+        // With FI_MR_DMABUF the field has another meaning and is not read.
         let count = if flags & flag::MR_DMABUF == 0 { attr.iov_count } else { 0 };
         // SAFETY: as above; `Piece` is laid out like `iovec`.
         let pieces = unsafe { vector::<Piece>("mr_iov", attr.mr_iov.cast(), count)? };
@@ -207,8 +207,8 @@ unsafe extern "C" fn regattr(
     })
 }
 
-/// Bytes of `fi_mr_attr` that a program of this version has: keys from 1.5 on, devices from 1.10 on, the rest from
-/// 1.20 on (fi_mr(3)).
+/// Size of `fi_mr_attr` in a program of this version: keys since 1.5, devices since 1.10, the rest since 1.20
+/// (fi_mr(3)).
 fn attr_size(version: ofi_api::Version) -> usize {
     use ofi_api::Version;
     use std::mem::offset_of;
@@ -224,7 +224,8 @@ unsafe extern "C" fn close(handle: *mut fid) -> c_int {
     border::done(|| {
         // SAFETY: the C caller's promise.
         let mr = unsafe { object::of_fid::<fid_mr>(handle)? };
-        // Before the handle goes: it stays, to be closed again, while somebody is at the memory.
+        // Close the region before the handle: while the memory is in use, the handle must stay, so that it can be
+        // closed again.
         match mr.region.close() {
             Err(error) if error.errno() == Errno::EBUSY => Err(error),
             closed => {
@@ -280,9 +281,9 @@ unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) 
     })
 }
 
-/// `fi_mr_refresh`: only the pieces of `fi_mr_modify` are looked at.
+/// `fi_mr_refresh`: only the pieces of `fi_mr_modify` are read.
 unsafe fn refresh(mr: &MrBody, arg: *const fi_mr_modify) -> Result<()> {
-    // What every version has of it.
+    // The part that every version has.
     let known = std::mem::offset_of!(fi_mr_modify, attr) + std::mem::offset_of!(fi_mr_attr, access);
     // SAFETY: the C caller's promise.
     let modify = unsafe { info::read(arg, known) }.ok_or_else(|| null("struct fi_mr_modify"))?;
@@ -305,7 +306,7 @@ unsafe fn raw_attr(mr: &MrBody, arg: *const fi_mr_raw_attr) -> Result<()> {
     unsafe { crate::memory::put_sized(&key, attr.raw_key.cast(), attr.key_size) }
 }
 
-/// `fi_mr_map_raw`: a peer's raw key as a key for operations.
+/// `fi_mr_map_raw`: converts a peer's raw key to a key for operations.
 ///
 /// # Safety
 /// The C caller's promise.

@@ -23,7 +23,7 @@ pub(crate) static OPS: fi_ops_msg = fi_ops_msg {
 };
 
 impl fi_msg {
-    /// What the structure says, as a send.
+    /// The structure as a send.
     ///
     /// # Errors
     /// Those of [`lend`].
@@ -43,7 +43,7 @@ impl fi_msg {
         })
     }
 
-    /// What the structure says, as a receive.
+    /// The structure as a receive.
     ///
     /// # Errors
     /// Those of [`lend`].

@@ -1,4 +1,4 @@
-//! Strings that C keeps: what `fi_strerror` and the like answer lives for ever.
+//! Strings that C keeps: those that `fi_strerror` and similar functions return are never freed.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -6,10 +6,10 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 use ofi_api::Errno;
 
-/// How many texts are kept at most; there are fewer.
+/// Most texts that are kept; fewer exist.
 const MOST: usize = 4096;
 
-/// A string of C for this text, which is never freed. One for each text.
+/// A C string of this text, which is never freed. Equal texts share one.
 pub(crate) fn interned(text: &str) -> *const c_char {
     static TEXTS: LazyLock<Mutex<HashMap<String, &'static CStr>>> = LazyLock::new(Mutex::default);
     let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -27,7 +27,7 @@ pub(crate) fn interned(text: &str) -> *const c_char {
     kept.as_ptr()
 }
 
-/// `fi_strerror`: numbers of either sign.
+/// `fi_strerror`, for numbers of either sign.
 pub(crate) fn error(number: c_int) -> *const c_char {
     if number == 0 {
         return c"success".as_ptr();

@@ -1,4 +1,4 @@
-//! Complete tables of operations that are not supported, for objects and for handles that were closed.
+//! Complete tables of unsupported operations, for objects and for closed handles.
 
 use crate::abi::{
     fi_ops, fi_ops_atomic, fi_ops_av, fi_ops_av_set, fi_ops_cm, fi_ops_cntr, fi_ops_collective, fi_ops_cq,

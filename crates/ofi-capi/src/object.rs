@@ -1,4 +1,4 @@
-//! Objects as C holds them: C's structure first, then what is behind it.
+//! Objects as C holds them: C's structure first, then the state.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -16,34 +16,34 @@ use crate::border::{invalid, null};
 /// It is `repr(C)`, its first field is a `fid`, and all zeroes but for the table pointers that `close` sets is a valid
 /// value.
 pub(crate) unsafe trait Fid: Sized + 'static {
-    /// What is behind it.
+    /// The state after the structure.
     type Body: 'static;
     /// `FI_CLASS_*`.
     const CLASS: usize;
-    /// Classes of other objects that have the same structure, and the same behind it.
+    /// Classes of other objects with the same structure and state.
     const ALIKE: &'static [usize] = &[];
 
-    /// The operations that every object of this library and kind has, and no other: this is how another's is known.
+    /// The operations that all objects of this kind have, and no others: they identify an object of this library.
     fn ops() -> &'static fi_ops;
 
-    /// Points every table at operations that are not supported: what a closed handle gets.
+    /// Points every table at unsupported operations, for a closed handle.
     fn close(&mut self);
 
-    /// Handles that were closed lately.
+    /// Recently closed handles.
     fn graveyard() -> &'static Graveyard;
 }
 
-/// The box.
+/// The allocation of an object.
 #[repr(C)]
 pub(crate) struct Object<F: Fid> {
     fid: F,
     body: Option<F::Body>,
 }
 
-/// Closed objects, kept for a while so that a stale handle finds one and is answered with an error.
+/// Closed objects, kept for a while so that a call on a stale handle returns an error.
 pub(crate) struct Graveyard(Mutex<VecDeque<usize>>);
 
-/// How many closed objects of each kind are kept.
+/// Most closed objects that are kept of each kind.
 const GRAVES: usize = 256;
 
 impl Graveyard {
@@ -51,7 +51,7 @@ impl Graveyard {
         Self(Mutex::new(VecDeque::new()))
     }
 
-    /// Buries an object, and answers the one that has lain longest if there are too many.
+    /// Adds a closed object. Returns the oldest one if there are too many.
     fn bury(&self, object: usize) -> Option<usize> {
         let mut graves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         graves.push_back(object);
@@ -59,15 +59,15 @@ impl Graveyard {
     }
 }
 
-/// Makes an object, and its handle for C.
+/// Creates an object and returns its handle for C.
 pub(crate) fn open<F: Fid>(fid: F, body: F::Body) -> *mut F {
     Box::into_raw(Box::new(Object { fid, body: Some(body) })).cast()
 }
 
-/// What is behind a handle.
+/// The state behind a handle.
 ///
 /// # Errors
-/// `FI_EINVAL` for null, for a handle of another class, and for one that was closed.
+/// `FI_EINVAL` for null, for a handle of another class, and for a closed one.
 ///
 /// # Safety
 /// The C caller's promise: `handle` is null or came from [`open`], and nobody closes it while `'a` lasts.
@@ -89,7 +89,7 @@ pub(crate) unsafe fn body<'a, F: Fid>(handle: *const F) -> Result<&'a F::Body> {
     object.body.as_ref().ok_or_else(|| wrong_class::<F>(0))
 }
 
-/// What is behind a handle, on a hot path: without an error that would have to be carried along. [`stale`] has it.
+/// The state behind a handle, for a hot path: without an error that would have to be returned. [`stale`] returns it.
 ///
 /// # Safety
 /// As [`body`], and it is an object of this library: the call came through its table.
@@ -109,7 +109,7 @@ pub(crate) unsafe fn alive<'a, F: Fid>(handle: *const F) -> Option<&'a F::Body> 
     Some(unsafe { object.body.as_ref().unwrap_unchecked() })
 }
 
-/// The answer to a call on a handle for which [`alive`] has nothing.
+/// The error for a call on a handle that [`alive`] rejects.
 ///
 /// # Safety
 /// As [`body`].
@@ -120,7 +120,7 @@ pub(crate) unsafe fn stale<F: Fid>(handle: *const F) -> isize {
     crate::border::transfer(|| unsafe { body(handle) }.map(drop))
 }
 
-/// What is behind a handle that came in as a `struct fid *`.
+/// The state behind a handle that was passed as a `struct fid *`.
 ///
 /// # Safety
 /// As [`body`].
@@ -129,7 +129,7 @@ pub(crate) unsafe fn of_fid<'a, F: Fid>(handle: *const fid) -> Result<&'a F::Bod
     unsafe { body(handle.cast::<F>()) }
 }
 
-/// What is behind a handle, to change it.
+/// The state behind a handle, mutably.
 ///
 /// # Errors
 /// As [`body`].
@@ -149,7 +149,7 @@ fn wrong_class<F: Fid>(found: usize) -> Error {
     invalid("the object", &format!("an open one of class {}", F::CLASS), format!("class {found}"))
 }
 
-/// Closes a handle: takes what is behind it, and leaves operations that answer an error.
+/// Closes a handle: takes its state, and leaves operations that return an error.
 ///
 /// # Errors
 /// As [`body`].
@@ -182,21 +182,21 @@ pub(crate) fn closed() -> fid {
     fid { fclass: 0, context: std::ptr::null_mut(), ops: crate::nosys::FID.table() }
 }
 
-/// How many others hold on to an object, which cannot be closed before them.
+/// Counts the other objects that use an object. It cannot be closed before them.
 #[derive(Default)]
 pub(crate) struct Users(Arc<AtomicUsize>);
 
-/// A hold on an object; ends when it is dropped.
+/// A use of an object, which ends on drop.
 pub(crate) struct Hold(Arc<AtomicUsize>);
 
 impl Users {
-    /// Holds on to the object.
+    /// Adds a use of the object.
     pub(crate) fn hold(&self) -> Hold {
         self.0.fetch_add(1, Ordering::Relaxed);
         Hold(Arc::clone(&self.0))
     }
 
-    /// Checks that nobody holds on to it.
+    /// Checks that no other object uses this one.
     ///
     /// # Errors
     /// `FI_EBUSY`.

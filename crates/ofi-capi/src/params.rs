@@ -17,7 +17,7 @@ const INT: u32 = 1;
 const BOOL: u32 = 2;
 const SIZE: u32 = 3;
 
-/// A setting that came through `fi_param_define`.
+/// A setting from `fi_param_define`.
 #[derive(Clone)]
 struct Defined {
     env: String,
@@ -27,7 +27,7 @@ struct Defined {
 
 static DEFINED: Mutex<Vec<Defined>> = Mutex::new(Vec::new());
 
-/// Settings that are remembered; more are refused.
+/// Most settings that are kept; more are refused.
 const MOST: usize = 4096;
 
 /// `FI_<PROVIDER>_<NAME>`, or `FI_<NAME>` for the library itself.
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn ofi_capi_param_get(
     })
 }
 
-/// Reads a value and stores it.
+/// Parses a value and stores it.
 ///
 /// # Safety
 /// The C caller's promise: a place of this type.
@@ -130,7 +130,7 @@ unsafe fn put(kind: u32, text: &str, place: *mut c_void) -> Result<()> {
     Ok(())
 }
 
-/// A whole number, also in hexadecimal.
+/// Parses an integer, decimal or hexadecimal.
 fn whole(text: &str) -> Option<i128> {
     let text = text.trim();
     match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
@@ -139,7 +139,7 @@ fn whole(text: &str) -> Option<i128> {
     }
 }
 
-/// `fi_getparams`: all settings, those of this library first.
+/// `fi_getparams`: all settings, with this library's first.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_capi_getparams(place: *mut *mut c_void, count: *mut c_int) -> c_int {
     border::done(|| {
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn ofi_capi_getparams(place: *mut *mut c_void, count: *mut
             let value = std::env::var_os(&defined.env).map(|value| value.to_string_lossy().into_owned());
             (defined, value)
         }));
-        // One more of zeroes, which ends the list for `fi_freeparams`.
+        // One more entry, of zeroes, ends the list for `fi_freeparams`.
         // SAFETY: any size may be asked for.
         let list = unsafe { libc::calloc(all.len() + 1, size_of::<fi_param>()) }.cast::<fi_param>();
         if list.is_null() {
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn ofi_capi_getparams(place: *mut *mut c_void, count: *mut
     })
 }
 
-/// A null pointer in place of nothing.
+/// A null pointer for `None`.
 trait OrNull {
     fn unwrap_or_default_null(self) -> *mut c_char;
 }

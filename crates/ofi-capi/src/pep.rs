@@ -1,4 +1,4 @@
-//! Passive endpoints, and the requests for connections that come in through them.
+//! Passive endpoints, and the connection requests that arrive at them.
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,11 +10,11 @@ use crate::border::{self, invalid, null};
 use crate::object::{self, Fid, Graveyard, Hold};
 use crate::{cm, control, directory, fabric, info, memory, nosys};
 
-/// What is behind a passive endpoint.
+/// The state of a passive endpoint.
 pub(crate) struct PepBody {
     pub pep: Arc<dyn PassiveEndpoint>,
     addr_format: ofi_api::AddrFormat,
-    /// The fabric and the queue, which stay open.
+    /// Keeps the fabric and the queue open.
     holds: Mutex<Vec<Hold>>,
     _entry: Mutex<Option<directory::Entry>>,
 }
@@ -173,14 +173,14 @@ unsafe extern "C" fn reject(
     })
 }
 
-/// A request for a connection: C names it by a bare `struct fid`.
+/// A connection request: in C it is a bare `struct fid`.
 #[allow(non_camel_case_types)]
 #[repr(C)]
 pub(crate) struct fid_connreq {
     fid: fid,
 }
 
-/// What is behind a request.
+/// The state of a request.
 pub(crate) struct RequestBody {
     handle: Handle,
 }
@@ -211,15 +211,15 @@ unsafe extern "C" fn close_request(handle: *mut fid) -> c_int {
     border::done(|| unsafe { object::close::<fid_connreq>(handle) }.map(drop))
 }
 
-/// C's handle for a request; null for none.
+/// C's handle for a request; null for `None`.
 pub(crate) fn request(handle: Option<&Handle>) -> *mut fid {
     let Some(handle) = handle else { return std::ptr::null_mut() };
     let fid = fid_connreq { fid: object::header::<fid_connreq>(std::ptr::null_mut(), &REQUEST_OPS) };
     object::open(fid, RequestBody { handle: handle.clone() }).cast()
 }
 
-/// What an endpoint is opened with: the request that it accepts, or the address of a passive endpoint that it takes
-/// over.
+/// The object that an endpoint is opened with: the request that it accepts, or the address of a passive endpoint that
+/// it takes over.
 ///
 /// # Safety
 /// The C caller's promise: null, or an object of C.

@@ -1,5 +1,5 @@
-//! One of our providers inside a stock libfabric: `link/plugin.c` has `fi_prov_ini`, and says which provider under
-//! which name. The host library fills in names and versions of what comes back, and frees it with malloc.
+//! One of our providers inside a stock libfabric. `link/plugin.c` contains `fi_prov_ini`, and chooses the provider and
+//! its name. The host library fills in names and versions in the results, and frees them with malloc's `free`.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -9,11 +9,11 @@ use crate::abi::{Abi, fi_fabric_attr, fid_fabric};
 use crate::border::{self, null};
 use crate::{fabric, info, memory};
 
-/// The host's own flag for "a utility provider asks for what to put itself on" (`OFI_CORE_PROV_ONLY` in C libfabric).
+/// The host's own flag for a utility provider that asks for providers to run on (`OFI_CORE_PROV_ONLY` in C libfabric).
 /// An answer would be listed before ours, and cannot work.
 const CORE_PROV_ONLY: u64 = 1 << 59;
 
-/// The prov_name of a program in our words: our provider goes by `alias` there. Others of a stack stay.
+/// Translates a program's prov_name: our provider is called `alias` there. Other providers of a stack are kept.
 fn translated(wanted: &str, provider: &str, alias: &str) -> String {
     let ours = |name: &str| match name.strip_prefix('^') {
         Some(name) if name.eq_ignore_ascii_case(alias) => format!("^{provider}"),
@@ -61,14 +61,14 @@ pub unsafe extern "C" fn ofi_capi_plugin_getinfo(
             "" => provider.clone(),
             given => translated(given, &provider, &alias),
         };
-        // Versions of the host's providers say nothing about ours.
+        // Versions of the host's providers do not apply to ours.
         named.prov_version = Version::default();
         if hints.is_null() {
             wanted.info.domain_attr.mr_mode = ofi_api::MrMode::all() - ofi_api::MrMode::DEPRECATED;
         }
         // SAFETY: as above.
         let (node, service) = unsafe { both(node, service) };
-        // The host has flags of its own.
+        // The host adds flags of its own.
         let flags = GetinfoFlags::from_bits_truncate(flags);
         let (node, service) = (node.as_deref(), service.as_deref());
         let request = Request { version, node, service, flags, hints: Some(&wanted) };
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn ofi_capi_plugin_getinfo(
         let mut infos = ofi::getinfo_of(&provider, &request)?;
         for info in &mut infos {
             info::name_source(info);
-            // The host puts its name for us there.
+            // The host fills in its name for our provider.
             info.fabric_attr.prov_name.clear();
         }
         let list = info::to_c(&infos)?;

@@ -1,5 +1,5 @@
-//! What all data transfers share: C's buffers as lent memory, the three shapes that a call comes in (one buffer, a
-//! vector, a message structure), and where an operation goes: to the endpoint at once, or with `FI_TRIGGER` to a
+//! The code that all data transfers share: C's buffers as lent memory; the three shapes of a call (one buffer, a
+//! vector, a message structure); and the destination of an operation, which is the endpoint, or with `FI_TRIGGER` a
 //! counter.
 
 use std::ffi::c_void;
@@ -35,7 +35,7 @@ impl One {
         unsafe { Lent::new(&self.piece, &self.desc[..usize::from(described)]) }
     }
 
-    /// As [`One::lend`], but nothing at all for null, whatever the length.
+    /// As [`One::lend`], but a null buffer is empty, whatever its length.
     ///
     /// # Safety
     /// As [`One::lend`].
@@ -48,13 +48,13 @@ impl One {
     }
 }
 
-/// Most pieces that are looked at: any limit of an endpoint is far below.
+/// Most pieces that are read: every endpoint's limit is far lower.
 const MOST: usize = 4096;
 
-/// A vector of C, or nothing for a count of zero.
+/// A vector of C; empty for a count of zero.
 ///
 /// # Errors
-/// `FI_EINVAL` for null with a count, and for absurd counts.
+/// `FI_EINVAL` for null with a count, and for impossible counts.
 ///
 /// # Safety
 /// The C caller's promise: `count` readable elements. `T` is laid out as C's.
@@ -76,7 +76,7 @@ fn no_vector(what: &str, pointer: usize, count: usize) -> Error {
     if pointer == 0 { null(what) } else { invalid(what, &format!("at most {MOST}"), count.to_string()) }
 }
 
-/// The descriptors of a vector of buffers; none for null.
+/// The descriptors of a vector of buffers; empty for null.
 ///
 /// # Errors
 /// As [`vector`].
@@ -92,7 +92,7 @@ pub(crate) unsafe fn descriptors<'a>(desc: *const *mut c_void, count: usize) -> 
     unsafe { vector::<Desc>("desc", desc.cast(), count) }
 }
 
-/// Lends a vector of buffers of C.
+/// Lends a vector of C's buffers.
 ///
 /// # Errors
 /// As [`vector`], and for a null buffer with a length.
@@ -132,14 +132,15 @@ pub(crate) unsafe fn of<'a>(ep: *mut fid_ep) -> Result<&'a EpBody> {
     unsafe { object::body(ep) }
 }
 
-/// The room in a buffer to receive into. Null has none, whatever its length: programs that exchange empty messages post
-/// such (libfabric's fi_shared_ctx does), and C's providers look at the length when there are bytes to place.
+/// The room in a receive buffer. A null buffer has none, whatever its length: programs that exchange empty messages
+/// post such buffers (libfabric's fi_shared_ctx does), and C's providers check the length only when there are bytes to
+/// place.
 #[inline(always)]
 pub(crate) fn room(buf: *const c_void, len: usize) -> usize {
     if buf.is_null() { 0 } else { len }
 }
 
-/// A call with one buffer.
+/// Posts a call with one buffer.
 ///
 /// # Safety
 /// The C caller's promise: the buffer is lent until the completion, or, injected, until the call returns.
@@ -151,7 +152,7 @@ pub(crate) unsafe fn with_one(
     desc: *mut c_void,
     post: impl FnOnce(&EpBody, Lent<'_>) -> Result<()>,
 ) -> isize {
-    // What is wrong is answered at once, so that nothing has to be kept for it where all is well.
+    // Errors are returned at once, so that the path without errors carries no state for them.
     // SAFETY: the same promise, here and below.
     let Some(ep) = (unsafe { object::alive(ep) }) else { return unsafe { object::stale(ep) } };
     if buf.is_null() && len > 0 {
@@ -168,7 +169,7 @@ fn missing(what: &str) -> isize {
     transfer(|| Err(null(what)))
 }
 
-/// A call with a vector of buffers.
+/// Posts a call with a vector of buffers.
 ///
 /// # Safety
 /// As [`with_one`].
@@ -186,7 +187,7 @@ pub(crate) unsafe fn with_many(
     transfer(|| post(ep, unsafe { lend(iov, desc, count)? }))
 }
 
-/// A call with a message structure.
+/// Posts a call with a message structure.
 ///
 /// # Safety
 /// As [`with_one`], and the structure and its vectors are readable.
@@ -203,16 +204,16 @@ pub(crate) unsafe fn with_message<M>(
     transfer(|| post(ep, message))
 }
 
-/// Where operations go.
+/// The destinations of operations.
 impl EpBody {
-    /// A send with the endpoint's own flags.
+    /// Sends with the endpoint's own flags.
     #[inline(always)]
     pub(crate) fn to<'a>(&self, buf: Lent<'a>, dest: u64, op_context: *mut c_void) -> SendOp<'a> {
         let (flags, call) = (self.tx.flags, self.tx.call);
         SendOp { buf, dest: FiAddr(dest), context: context(op_context), data: 0, flags, call }
     }
 
-    /// A receive with the endpoint's own flags.
+    /// Receives with the endpoint's own flags.
     #[inline(always)]
     pub(crate) fn from<'a>(&self, buf: Lent<'a>, source: u64, op_context: *mut c_void) -> ReceiveOp<'a> {
         let (flags, call) = (self.rx.flags, self.rx.call);
@@ -276,13 +277,13 @@ impl EpBody {
     }
 }
 
-/// A send that goes with remote data.
+/// A send with remote CQ data.
 #[inline(always)]
 pub(crate) fn with_data(op: SendOp<'_>, data: u64) -> SendOp<'_> {
     SendOp { data, flags: op.flags | OpFlags::REMOTE_CQ_DATA, ..op }
 }
 
-/// A send whose buffer is the program's again when the call returns.
+/// A send whose buffer belongs to the program again when the call returns.
 #[inline(always)]
 pub(crate) fn injected(buf: Lent<'_>, dest: u64) -> SendOp<'_> {
     let flags = OpFlags::empty();

@@ -1,5 +1,5 @@
-//! For measurements: calls as C programs make them, on objects of the Rust API. What C's inline functions do is done
-//! here: a jump through the table that the object begins with.
+//! For measurements: calls as C programs make them, on objects of the Rust API. The functions do what C's inline
+//! functions do: they jump through the table at the beginning of the object.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -19,7 +19,7 @@ pub struct Handles {
 }
 
 impl Handles {
-    /// Handles of `endpoint`, which was opened with `info`, and of `queue`.
+    /// Creates handles of `endpoint`, which was opened with `info`, and of `queue`.
     pub fn of(endpoint: Arc<dyn Endpoint>, info: &Info, queue: Arc<dyn CompletionQueue>) -> Self {
         let hold = || Users::default().hold();
         Self {
@@ -293,7 +293,7 @@ impl Handles {
 pub struct CounterHandle(*mut fid_cntr);
 
 impl CounterHandle {
-    /// A handle of `counter`.
+    /// Creates a handle of `counter`.
     pub fn of(counter: Arc<dyn Counter>) -> Self {
         Self(cntr::wrap(counter, WaitObj::None, Users::default().hold(), null_mut()))
     }

@@ -15,7 +15,7 @@ use crate::cq::milliseconds;
 use crate::object::{self, Fid, Graveyard, Hold, Users};
 use crate::{domain, fabric, info, nosys};
 
-/// `FI_GETWAIT` and `FI_GETWAITOBJ`, for everything that has a wait object.
+/// `FI_GETWAIT` and `FI_GETWAITOBJ`, for all objects with a wait object.
 ///
 /// # Safety
 /// The C caller's promise: each command has its argument.
@@ -61,7 +61,7 @@ pub(crate) unsafe fn wait_object(
     }
 }
 
-/// The array for `poll`, of one descriptor, into the caller's room for `nfds`.
+/// Writes the array for `poll`, with one descriptor, if the caller's `nfds` has room.
 ///
 /// # Safety
 /// The C caller's promise.
@@ -78,7 +78,7 @@ unsafe fn put_pollfd(place: *mut fi_wait_pollfd, fd: RawFd) -> Result<()> {
     Ok(())
 }
 
-/// What is behind a wait set.
+/// The state of a wait set.
 pub(crate) struct WaitBody {
     pub set: Arc<dyn WaitSet>,
     wait_obj: WaitObj,
@@ -107,10 +107,10 @@ unsafe impl Fid for fid_wait {
 static WAIT_FID_OPS: fi_ops = fi_ops { close: close_wait, control: control_wait, ..fi_ops::NOSYS };
 static WAIT_OPS: fi_ops_wait = fi_ops_wait { size: size_of::<fi_ops_wait>(), wait };
 
-/// The set that an object is opened with.
+/// The wait set that an object is opened with.
 ///
 /// # Errors
-/// `FI_EINVAL` for `FI_WAIT_SET` without one.
+/// `FI_EINVAL` for `FI_WAIT_SET` without a set.
 ///
 /// # Safety
 /// The C caller's promise: with `FI_WAIT_SET`, a wait set.
@@ -152,7 +152,7 @@ pub(crate) unsafe extern "C" fn open_wait(
 }
 
 unsafe extern "C" fn close_wait(handle: *mut fid) -> c_int {
-    // Members keep the library's part of it alive.
+    // Members keep the library's wait set alive.
     // SAFETY: the C caller's promise.
     border::done(|| unsafe { object::close::<fid_wait>(handle) }.map(drop))
 }
@@ -171,10 +171,10 @@ unsafe extern "C" fn wait(handle: *mut fid_wait, timeout: c_int) -> c_int {
     border::done(|| unsafe { object::body(handle)? }.set.wait(milliseconds(timeout)))
 }
 
-/// What is behind a poll set.
+/// The state of a poll set.
 pub(crate) struct PollBody {
     set: Arc<dyn PollSet>,
-    /// The domain, and the members by their handle, which stay open.
+    /// Keeps the domain and the members open; members by their handle.
     holds: Mutex<Vec<(usize, Hold)>>,
     _domain: Hold,
 }

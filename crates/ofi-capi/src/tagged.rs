@@ -23,7 +23,7 @@ pub(crate) static OPS: fi_ops_tagged = fi_ops_tagged {
 };
 
 impl fi_msg_tagged {
-    /// All of it but the tag.
+    /// The structure without the tag.
     pub(crate) fn untagged(&self) -> fi_msg {
         let Self { msg_iov, desc, iov_count, addr, context, data, .. } = *self;
         fi_msg { msg_iov, desc, iov_count, addr, context, data }

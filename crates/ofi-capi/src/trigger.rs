@@ -28,10 +28,10 @@ unsafe fn counter<'a>(cntr: *mut fid_cntr) -> Result<&'a Arc<dyn Counter>> {
     Ok(&unsafe { object::body(cntr)? }.counter)
 }
 
-/// Posts an operation flagged with `FI_TRIGGER`: its context is the `struct fi_triggered_context` that says when.
+/// Posts an operation with `FI_TRIGGER`. Its context is a `struct fi_triggered_context` with the condition.
 ///
 /// # Errors
-/// Those of [`ofi_api::Endpoint::trigger`]; `FI_ENOSYS` for other events than a threshold.
+/// Those of [`ofi_api::Endpoint::trigger`]; `FI_ENOSYS` for an event other than a threshold.
 #[cold]
 #[inline(never)]
 pub(crate) fn later<'a, Op: Copy>(
@@ -54,7 +54,7 @@ pub(crate) fn later<'a, Op: Copy>(
     ep.endpoint.trigger(&Threshold { counter, value: value.addr() as u64 }, &deferred(*op))
 }
 
-/// `FI_QUEUE_WORK`. The work's number is kept in its context, which is the library's until the work has ended.
+/// `FI_QUEUE_WORK`. The work's number is stored in its context, which the library uses until the work has ended.
 ///
 /// # Safety
 /// The C caller's promise: the structures stay as they are until the work has ended.
@@ -70,7 +70,7 @@ pub(crate) unsafe fn queue(domain: &DomainBody, work: *mut fi_deferred_work) -> 
     Ok(())
 }
 
-/// Where work is queued, and until when.
+/// The domain in which work is queued, and the condition of the work.
 struct Queue<'a> {
     domain: &'a DomainBody,
     when: Threshold<'a>,
@@ -97,7 +97,7 @@ impl Queue<'_> {
             let endpoint = &unsafe { object::body(ep)? }.endpoint;
             self.add(&Work::Post { endpoint, op, completion })
         };
-        // The order is that of `enum fi_op_type`.
+        // The order of the arms is that of `enum fi_op_type`.
         match work.op_type {
             kind @ (0 | 1) => {
                 // SAFETY: as above.
@@ -148,7 +148,7 @@ impl Queue<'_> {
         }
     }
 
-    /// An atomic operation: the larger structures begin as the smaller ones do.
+    /// An atomic operation: the larger structures begin like the smaller ones.
     ///
     /// # Safety
     /// As [`Queue::work`].
@@ -199,7 +199,7 @@ pub(crate) unsafe fn cancel(domain: &DomainBody, work: *const fi_deferred_work) 
     domain.domain.cancel_work(WorkId(work.context.internal[0].addr() as u64))
 }
 
-/// `FI_FLUSH_WORK`: all work of the domain, or, given work, all that waits for its counter.
+/// `FI_FLUSH_WORK`: all work of the domain or, if `work` is not null, all work that waits for its counter.
 ///
 /// # Safety
 /// The C caller's promise: null or work.

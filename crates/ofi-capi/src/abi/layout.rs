@@ -1,4 +1,4 @@
-//! One macro for C's structures, which remembers their layout so that a test can compare it with the headers'.
+//! A macro that declares C's structures and records their layout, so that a test can compare it with the headers'.
 
 /// A structure's layout: name, size, and offset and size of each field.
 #[cfg(test)]
@@ -36,7 +36,7 @@ pub(crate) use c_structs;
 mod tests {
     use std::collections::HashMap;
 
-    /// Fields that the library has and interface 2.6 has not: they were added at the end later.
+    /// Fields at the end of structures that this library has and interface 2.6 lacks.
     const NEWER: &[(&str, &str)] = &[
         ("fi_ep_attr", "xpu_ctx"),
         ("fi_domain_attr", "max_xpu_ctx_cnt"),
@@ -49,7 +49,7 @@ mod tests {
 
     type Fields = HashMap<String, (usize, usize)>;
 
-    /// The table of the headers: size and fields of each structure.
+    /// The layouts in the headers: size and fields of each structure.
     fn table() -> HashMap<String, (usize, Fields)> {
         let mut all: HashMap<String, (usize, Fields)> = HashMap::new();
         let mut current = String::new();

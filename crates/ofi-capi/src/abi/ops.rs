@@ -1,4 +1,4 @@
-//! Operation tables, and for each a complete table of what is not supported.
+//! Operation tables, and for each a complete table of unsupported operations.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -13,7 +13,7 @@ type Iov = *const libc::iovec;
 pub(crate) type fi_profile_callback =
     Option<unsafe extern "C" fn(*mut fid_profile, *mut fi_profile_desc, Ptr, usize, Ptr) -> c_int>;
 
-/// What an operation answers that is not supported.
+/// The return value of an unsupported operation.
 trait NotSupported {
     const ANSWER: Self;
 }
@@ -33,8 +33,8 @@ impl NotSupported for *const c_char {
     const ANSWER: Self = c"function not implemented".as_ptr();
 }
 
-/// Declares operation tables of C: a leading size, and functions. `NOSYS` is the complete table of functions that
-/// answer `-FI_ENOSYS` (no value, where the answer is no number), to fill up others with.
+/// Declares operation tables of C: a leading size, and functions. `NOSYS` is a complete table whose functions return
+/// `-FI_ENOSYS` (or no value, if they return no number). Other tables take their unsupported operations from it.
 macro_rules! c_ops {
     ($($(#[$meta:meta])* struct $name:ident { $($op:ident($($arg:ty),* $(,)?) -> $ret:ty;)* })+) => {
         $($(#[$meta])*
@@ -51,7 +51,7 @@ macro_rules! c_ops {
                 Self { size: size_of::<Self>(), $($op),* }
             };
 
-            /// A pointer for the field of C's structure. C declares it writable and never writes.
+            /// A pointer for a field of C's structure. C declares the table writable, but never writes it.
             pub(crate) const fn table(&'static self) -> *mut Self {
                 std::ptr::from_ref(self).cast_mut()
             }
@@ -72,7 +72,7 @@ macro_rules! c_ops {
 }
 
 c_ops! {
-    /// What every object can do.
+    /// Operations of every object.
     struct fi_ops {
         close(*mut fid) -> c_int;
         bind(*mut fid, *mut fid, u64) -> c_int;

@@ -8,13 +8,13 @@ use super::ops::*;
 type Ptr = *mut c_void;
 /// Provider, level, subsystem and flags.
 pub(crate) type LogEnabled = unsafe extern "C" fn(*const c_void, c_int, c_int, u64) -> c_int;
-/// The same, and when the message may come again.
+/// The same arguments, and the time at which the message may be repeated.
 pub(crate) type LogReady = unsafe extern "C" fn(*const c_void, c_int, c_int, u64, *mut u64) -> c_int;
 /// Provider, level, subsystem, function, line and text.
 pub(crate) type Log = unsafe extern "C" fn(*const c_void, c_int, c_int, *const c_char, c_int, *const c_char);
 
 c_structs! {
-    /// What every object begins with.
+    /// The beginning of every object.
     struct fid { fclass: usize, context: Ptr, ops: *mut fi_ops, }
     struct fid_fabric { fid: fid, ops: *mut fi_ops_fabric, api_version: u32, }
     struct fid_domain { fid: fid, ops: *mut fi_ops_domain, mr: *mut fi_ops_mr, }
@@ -55,10 +55,10 @@ c_structs! {
     struct fid_mr { fid: fid, mem_desc: Ptr, key: u64, }
     struct fid_av_set { fid: fid, ops: *mut fi_ops_av_set, }
     struct fid_mc { fid: fid, fi_addr: u64, }
-    /// A value by its name.
+    /// A named value.
     struct fi_fid_var { name: c_int, val: Ptr, }
     struct fid_logging { fid: fid, ops: *mut fi_ops_log, }
-    /// A program's own log functions, each or none (`rdma/providers/fi_log.h`).
+    /// A program's own log functions, each of which may be null (`rdma/providers/fi_log.h`).
     struct fi_ops_log {
         size: usize,
         enabled: Option<LogEnabled>,
@@ -74,8 +74,8 @@ c_structs! {
         prov_attr: Ptr,
     }
 
-    /// A variable of a profile, or an event. `datatype` is an `enum fi_datatype` or an `enum fi_type`, as
-    /// `datatype_sel` says.
+    /// A variable of a profile, or an event. `datatype` is an `enum fi_datatype` or an `enum fi_type`, depending on
+    /// `datatype_sel`.
     struct fi_profile_desc {
         id: u32,
         datatype_sel: u32,
@@ -454,39 +454,39 @@ pub(crate) mod command {
     pub(crate) const EXPORT_FID: c_int = 19;
 }
 
-/// Flags that are in no set of `ofi-api`.
+/// Flags that no type of `ofi-api` contains.
 pub(crate) mod flag {
-    /// Errors of each address are wanted (`fi_av_insert`).
+    /// `fi_av_insert` reports an error for each address.
     pub(crate) const SYNC_ERR: u64 = 1 << 58;
-    /// Ends are reported to an event queue.
+    /// Completed calls are reported to an event queue.
     pub(crate) const EVENT: u64 = 1 << 24;
-    /// Of a queue: interrupts go to the vector that its attributes name. There are none here.
+    /// For a queue: direct interrupts to the vector in its attributes. There are no interrupts here.
     pub(crate) const AFFINITY: u64 = 1 << 29;
-    /// Only to look at.
+    /// Read-only.
     pub(crate) const READ: u64 = 1 << 8;
-    /// Completions name peers by numbers of the application.
+    /// Completions identify peers by numbers that the application chose.
     pub(crate) const AV_USER_ID: u64 = 1 << 41;
     /// All processes insert the same addresses.
     pub(crate) const SYMMETRIC: u64 = 1 << 59;
     /// All addresses of the vector.
     pub(crate) const UNIVERSE: u64 = 1 << 57;
-    /// A set will be used for these collectives: `FI_BARRIER_SET` to `FI_GATHER_SET`.
+    /// The set will be used for these collectives: `FI_BARRIER_SET` to `FI_GATHER_SET`.
     pub(crate) const COLLECTIVE_SETS: u64 = 0x1ff << 40;
-    /// A group of collectives is joined.
+    /// Joins a group of collectives.
     pub(crate) const COLLECTIVE: u64 = 1 << 6;
     /// More calls follow.
     pub(crate) const MORE: u64 = 1 << 18;
-    /// Look without taking.
+    /// Search without taking the message.
     pub(crate) const PEEK: u64 = 1 << 19;
-    /// The queue may be written to.
+    /// The queue may be written.
     pub(crate) const WRITE: u64 = 1 << 9;
-    /// The registration is to be bound to a counter before it is enabled.
+    /// The registration will be bound to a counter before it is enabled.
     pub(crate) const RMA_EVENT: u64 = 1 << 56;
-    /// What is numbered is an authorization key, or of one.
+    /// The number is that of an authorization key, or the address has one.
     pub(crate) const AUTH_KEY: u64 = 1 << 57;
-    /// The memory is named by a dma-buf.
+    /// A dma-buf identifies the memory.
     pub(crate) const MR_DMABUF: u64 = 1 << 40;
-    /// All that a registration may say (fi_mr(3)): with that, the memory is persistent, used once, or where of a
+    /// All flags of a registration (fi_mr(3)); the others mean that the memory is persistent, used once, or on a
     /// device.
     pub(crate) const OF_REGISTRATION: u64 =
         MR_DMABUF | AUTH_KEY | RMA_EVENT | 1 << 41 | 1 << 45 | 1 << 46 | 1 << 49;

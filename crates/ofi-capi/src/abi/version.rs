@@ -2,16 +2,16 @@
 
 use ofi_api::Version;
 
-/// Which of the exported nodes a caller uses: `FABRIC_1.n` is `Abi(n)`. Structures of an older one are prefixes of the
-/// newer ones.
+/// The version of the exported symbol that a caller uses: `FABRIC_1.n` is `Abi(n)`. Structures of an older version are
+/// prefixes of the newer ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Abi(pub u32);
 
 impl Abi {
-    /// The newest.
+    /// The newest version.
     pub(crate) const NEWEST: Self = Self(10);
 
-    /// The newest that a program can know which asks for this version of the interface (fabric(7), "ABI changes").
+    /// The newest version that a program which asks for this interface version can know (fabric(7), "ABI changes").
     pub(crate) fn of(version: Version) -> Self {
         Self(match (version.major, version.minor) {
             (0, _) | (1, 0..5) => 0,
@@ -20,27 +20,27 @@ impl Abi {
             (1, 10..20) => 3,
             (1, 20..) => 7,
             (2, 0..5) => 8,
-            // Interface 2.6 came with two: there is no telling whether the newer fields are there.
+            // Interface 2.6 came with two versions: whether the newer fields are there is unknown.
             _ => 9,
         })
     }
 
-    /// Bytes of `fi_info`: from 1.2 on it has `nic`.
+    /// Size of `fi_info`: since 1.2 it has `nic`.
     pub(crate) const fn info(self) -> usize {
         if self.0 < 2 { 112 } else { 120 }
     }
 
-    /// Bytes of `fi_tx_attr`: from 1.3 on it has `tclass`.
+    /// Size of `fi_tx_attr`: since 1.3 it has `tclass`.
     pub(crate) const fn tx_attr(self) -> usize {
         if self.0 < 3 { 72 } else { 80 }
     }
 
-    /// Bytes of `fi_rx_attr`.
+    /// Size of `fi_rx_attr`.
     pub(crate) const fn rx_attr(self) -> usize {
         64
     }
 
-    /// Bytes of `fi_ep_attr`: authorization keys from 1.1 on, device contexts from 1.10 on.
+    /// Size of `fi_ep_attr`: authorization keys since 1.1, device contexts since 1.10.
     pub(crate) const fn ep_attr(self) -> usize {
         match self.0 {
             0 => 80,
@@ -49,7 +49,7 @@ impl Abi {
         }
     }
 
-    /// Bytes of `fi_domain_attr`, which grew most often.
+    /// Size of `fi_domain_attr`, which grew most often.
     pub(crate) const fn domain_attr(self) -> usize {
         match self.0 {
             0 => 104,
@@ -62,7 +62,7 @@ impl Abi {
         }
     }
 
-    /// Bytes of `fi_fabric_attr`: `api_version` from 1.1 on.
+    /// Size of `fi_fabric_attr`: `api_version` since 1.1.
     pub(crate) const fn fabric_attr(self) -> usize {
         if self.0 == 0 { 28 } else { 32 }
     }

@@ -1,4 +1,4 @@
-//! Local memory: C counts elements of a type, the library bytes.
+//! Local memory: C counts elements of a type, this library counts bytes.
 
 use std::ffi::c_void;
 
@@ -8,10 +8,10 @@ use crate::abi::fi_ioc;
 use crate::border::invalid;
 use crate::posting::{descriptors, vector};
 
-/// Most pieces of a vector: any limit of an endpoint is below.
+/// Most pieces of a vector. Every endpoint's limit is lower.
 pub(super) const MOST: usize = 16;
 
-/// What is done, to which type.
+/// An operation and its data type.
 #[derive(Clone, Copy)]
 pub(super) struct Verb {
     pub(super) datatype: Datatype,
@@ -32,8 +32,8 @@ impl Verb {
         count.checked_mul(size).ok_or_else(|| invalid("count", "less", count.to_string()))
     }
 
-    /// What C's numbers name, and the bytes of so many elements, on a hot path: without an error that would have to be
-    /// carried along. [`Verb::new`] and [`Verb::bytes`] have it.
+    /// The operation and type of C's numbers, and the bytes of `count` elements, for a hot path: without an error that
+    /// would have to be returned. [`Verb::new`] and [`Verb::bytes`] produce the error.
     #[inline(always)]
     pub(super) fn with_bytes(datatype: u32, op: u32, count: usize) -> Option<(Self, usize)> {
         let verb = Self { datatype: Datatype::from_c(datatype)?, op: FiOp::from_c(op)? };
@@ -47,7 +47,7 @@ fn unknown(what: &str, number: u32) -> Error {
     Error::wanted(Errno::EOPNOTSUPP, what, "one of C's header", number.to_string(), advice)
 }
 
-/// A vector of buffers of C, counted in bytes.
+/// A vector of C's buffers, measured in bytes.
 pub(super) struct Many<'a> {
     pieces: [Piece; MOST],
     count: usize,
@@ -80,14 +80,14 @@ impl<'a> Many<'a> {
     }
 }
 
-/// A vector as C gives it: buffers, their descriptors, how many.
+/// A vector as C passes it: buffers, their descriptors, their number.
 #[derive(Clone, Copy)]
 pub(crate) struct Iov(pub *const fi_ioc, pub *const *mut c_void, pub usize);
 
 impl Iov {
     pub(crate) const NONE: Self = Self(std::ptr::null(), std::ptr::null(), 0);
 
-    /// How many elements it has.
+    /// The total number of elements.
     ///
     /// # Safety
     /// The C caller's promise.

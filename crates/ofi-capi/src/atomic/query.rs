@@ -1,4 +1,4 @@
-//! Which operations there are on which types, and on how many elements at once.
+//! Queries: supported operations per data type, and the most elements per call.
 
 use std::ffi::{c_int, c_void};
 

@@ -1,4 +1,4 @@
-//! The three shapes of a call: one buffer for each side, a vector for each, a message structure.
+//! The three shapes of a call: one buffer per side, a vector per side, or a message structure.
 
 use std::ffi::c_void;
 
@@ -11,7 +11,7 @@ use crate::endpoint::EpBody;
 use crate::object;
 use crate::posting::{One, context, of, vector};
 
-/// An operation: what all calls say of it. The local memory comes with the call.
+/// The arguments that all calls share. The local memory is passed separately.
 #[derive(Clone, Copy)]
 struct Posting<'a> {
     kind: AtomicKind,
@@ -19,7 +19,7 @@ struct Posting<'a> {
     remote: &'a [RemotePiece],
     peer: u64,
     context: Context,
-    /// Flags of a msg call; otherwise the endpoint's own hold.
+    /// The flags of a msg call. `None`: the endpoint's own flags apply.
     flags: Option<u64>,
     inject: bool,
 }
@@ -58,10 +58,10 @@ impl<'a> Posting<'a> {
     }
 }
 
-/// A buffer of a call, and its descriptor; none where the call has no such buffer.
+/// A buffer of a call and its descriptor. `None` if the call has no such buffer.
 pub(super) type Side = Option<(*const c_void, *mut c_void)>;
 
-/// The peer's side of a call: who, where, and by which key.
+/// The peer's side of a call: peer, address and key.
 #[derive(Clone, Copy)]
 pub(super) struct Far(pub u64, pub u64, pub u64);
 
@@ -72,7 +72,7 @@ impl Far {
     }
 }
 
-/// All calls with one buffer for each side: buffer and descriptor of each.
+/// Posts any call with one buffer per side, given as buffer and descriptor.
 ///
 /// # Safety
 /// The C caller's promise: the memory is lent until the completion, or, injected, until the call returns.
@@ -88,7 +88,7 @@ pub(super) unsafe fn single(
     op_context: *mut c_void,
     inject: bool,
 ) -> isize {
-    // As in `posting::with_one`: what is wrong is answered at once.
+    // As in `posting::with_one`, errors are returned at once.
     // SAFETY: the same promise, here and below.
     let Some(ep) = (unsafe { object::alive(ep) }) else { return unsafe { object::stale(ep) } };
     let Some((verb, len)) = Verb::with_bytes(datatype, op, count) else {
@@ -113,14 +113,14 @@ unsafe fn lent(side: &Option<One>) -> Lent<'_> {
     side.as_ref().map_or(Lent::EMPTY, |one| unsafe { one.lend_if_any() })
 }
 
-/// The answer to a call of which [`Verb::with_bytes`] makes nothing.
+/// The error for arguments that [`Verb::with_bytes`] rejects.
 #[cold]
 #[inline(never)]
 fn unknown(datatype: u32, op: u32, count: usize) -> isize {
     transfer(|| Verb::new(datatype, op)?.bytes(count).map(drop))
 }
 
-/// All calls with vectors of buffers.
+/// Posts any call with vectors of buffers.
 ///
 /// # Safety
 /// As [`single`].
@@ -136,7 +136,7 @@ pub(super) unsafe fn vectors(
         let verb = Verb::new(datatype, op)?;
         // SAFETY: the same promise, here and below.
         let ep = unsafe { of(ep)? };
-        // The result says how much, where there is one: a read has no operand.
+        // The result determines the length, if there is one: a read has no operand.
         let counted = if kind == AtomicKind::Base { buf } else { result };
         // SAFETY: as above.
         let remote = far.piece(verb.bytes(unsafe { counted.elements()? })?);
@@ -154,7 +154,7 @@ pub(super) unsafe fn vectors(
     })
 }
 
-/// Has `then` take the operation that a message structure describes, with the vectors beside it.
+/// Passes the operation that a message structure and the vectors describe to `then`.
 ///
 /// # Errors
 /// Those of the arguments, and of `then`.
@@ -197,7 +197,7 @@ pub(crate) unsafe fn with_message(
     then(posting.op(ep, buf, compare, unsafe { result.lend() }))
 }
 
-/// All three msg calls.
+/// Posts any of the three msg calls.
 ///
 /// # Safety
 /// As [`single`].

@@ -1,4 +1,4 @@
-//! `fi_dupinfo` and `fi_freeinfo`: copying and freeing C's own structures, parts of which may be the program's.
+//! `fi_dupinfo` and `fi_freeinfo`: copy and free C's own structures, parts of which the program may have replaced.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -46,7 +46,7 @@ unsafe fn or_release(filled: Result<()>, info: *mut fi_info) -> Result<*mut fi_i
     }
 }
 
-/// A copy of one info of version `abi`, without what follows it in its list.
+/// A copy of one info of version `abi`, without the rest of its list.
 ///
 /// # Errors
 /// `FI_ENOMEM`; `FI_EINVAL` for impossible lengths.
@@ -57,7 +57,8 @@ pub(crate) unsafe fn duplicate(from: *const fi_info, abi: Abi) -> Result<*mut fi
     // SAFETY: the caller's promise.
     let Some(mut copy) = (unsafe { read(from, abi.info()) }) else { return allocate() };
     let info = zeroed::<fi_info>()?;
-    // What hangs on the original must not be freed if copying fails half-way: everything is null until it is copied.
+    // If copying fails halfway, parts of the original must not be freed: every pointer is null until its target is
+    // copied.
     let original = copy;
     copy.next = std::ptr::null_mut();
     (copy.src_addr, copy.dest_addr) = (std::ptr::null_mut(), std::ptr::null_mut());
@@ -126,8 +127,8 @@ unsafe fn duplicate_parts(place: &mut fi_info, from: &fi_info, abi: Abi) -> Resu
     Ok(())
 }
 
-/// Copies an attribute structure; answers the original and the copy, to copy what hangs on it. `clear` makes the copy
-/// forget what hangs on the original.
+/// Copies an attribute structure. Returns the original and the copy, for copying what they point to. `clear` removes
+/// the original's pointers from the copy.
 ///
 /// # Safety
 /// The C caller's promise: null or `size` readable bytes.
@@ -155,10 +156,10 @@ unsafe fn key<'a>(pointer: *const u8, size: usize) -> Result<&'a [u8]> {
     if size == usize::MAX { Ok(&[]) } else { unsafe { bytes("auth_key_size", pointer.cast(), size) } }
 }
 
-/// The bytes behind a pointer; none for null.
+/// The bytes at a pointer; none for null.
 ///
 /// # Errors
-/// `FI_EINVAL` for more than an address or a key can have: then it is no length.
+/// `FI_EINVAL` for a length above that of any address or key, which cannot be a length.
 ///
 /// # Safety
 /// The C caller's promise: null, or `len` readable bytes.
@@ -234,7 +235,7 @@ pub(crate) unsafe fn release(mut info: *mut fi_info, abi: Abi) {
     }
 }
 
-/// The operations of a device: it can be closed and duplicated.
+/// The operations of a device: close and duplicate.
 pub(crate) static NIC_OPS: fi_ops = fi_ops { close: nic_close, control: nic_control, ..fi_ops::NOSYS };
 
 unsafe extern "C" fn nic_close(handle: *mut fid) -> c_int {
@@ -283,7 +284,7 @@ unsafe extern "C" fn nic_control(handle: *mut fid, number: c_int, arg: *mut c_vo
     })
 }
 
-/// A copy of a device, by its own operation.
+/// Copies a device by its own operation.
 ///
 /// # Safety
 /// The C caller's promise: a device.

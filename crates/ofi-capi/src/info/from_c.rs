@@ -1,4 +1,4 @@
-//! From C: what a program fills in, as much of each structure as its version has.
+//! Conversion from C: reads what a program filled in, up to the size of its version's structures.
 
 use std::ffi::c_void;
 
@@ -12,10 +12,10 @@ use super::{FidHandle, forget_any, opened};
 use crate::abi::{Abi, fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info, fi_rx_attr, fi_tx_attr};
 use crate::memory;
 
-/// Longest address and longest authorization key that are believed.
+/// The longest address and the longest authorization key that are accepted.
 const LONGEST: usize = 4096;
 
-/// The first `size` bytes of a structure of C, the rest zero; nothing for null.
+/// The first `size` bytes of a structure of C, with the rest zero; `None` for null.
 ///
 /// # Safety
 /// The C caller's promise: null, or `size` readable bytes. Zeroes are a valid `T`.
@@ -31,10 +31,10 @@ pub(crate) unsafe fn read<T: Copy>(pointer: *const T, size: usize) -> Option<T> 
     Some(unsafe { value.assume_init() })
 }
 
-/// An info of C, with all that hangs on it.
+/// Reads an info of C and everything that it points to.
 ///
 /// # Errors
-/// `FI_EINVAL` for a number that C's header does not have, and for impossible lengths.
+/// `FI_EINVAL` for a number that C's header does not define, and for impossible lengths.
 ///
 /// # Safety
 /// The C caller's promise: a valid `fi_info` of version `abi`.
@@ -79,7 +79,7 @@ pub(crate) unsafe fn from_c(info: *const fi_info, abi: Abi) -> Result<Info> {
     Ok(rust)
 }
 
-/// The transmit attributes.
+/// Reads the transmit attributes.
 pub(crate) fn tx_attr(c: &fi_tx_attr) -> TxAttr {
     TxAttr {
         caps: Caps::from_bits_retain(c.caps),
@@ -95,7 +95,7 @@ pub(crate) fn tx_attr(c: &fi_tx_attr) -> TxAttr {
     }
 }
 
-/// The receive attributes.
+/// Reads the receive attributes.
 pub(crate) fn rx_attr(c: &fi_rx_attr) -> RxAttr {
     RxAttr {
         caps: Caps::from_bits_retain(c.caps),
@@ -109,7 +109,7 @@ pub(crate) fn rx_attr(c: &fi_rx_attr) -> RxAttr {
     }
 }
 
-/// The endpoint attributes.
+/// Reads the endpoint attributes.
 ///
 /// # Errors
 /// As [`from_c`].
@@ -135,7 +135,7 @@ pub(crate) unsafe fn ep_attr(c: &fi_ep_attr) -> Result<EpAttr> {
     })
 }
 
-/// The domain attributes.
+/// Reads the domain attributes.
 ///
 /// # Errors
 /// As [`from_c`].
@@ -181,7 +181,7 @@ pub(crate) unsafe fn domain_attr(c: &fi_domain_attr) -> Result<DomainAttr> {
     })
 }
 
-/// The fabric attributes.
+/// Reads the fabric attributes.
 ///
 /// # Safety
 /// The C caller's promise: strings end.
@@ -200,7 +200,7 @@ pub(crate) unsafe fn fabric_attr(c: &fi_fabric_attr) -> FabricAttr {
 /// # Safety
 /// As [`ep_attr`].
 unsafe fn key(pointer: *const u8, size: usize) -> Result<Vec<u8>> {
-    // `FI_AV_AUTH_KEY`, the largest number, says that keys are elsewhere.
+    // `FI_AV_AUTH_KEY`, the largest number, means that keys are in address vectors.
     if pointer.is_null() || size == usize::MAX {
         return Ok(Vec::new());
     }
@@ -209,7 +209,7 @@ unsafe fn key(pointer: *const u8, size: usize) -> Result<Vec<u8>> {
     Ok(unsafe { memory::bytes(pointer.cast(), size) }.to_vec())
 }
 
-/// An address of C. Without a format the bytes tell which it is, and a string needs no length.
+/// Reads an address of C. Without a format, its bytes determine the format, and a string needs no length.
 ///
 /// # Safety
 /// The C caller's promise: null, or `len` readable bytes; without a length, a string.
@@ -234,7 +234,7 @@ unsafe fn address(format: AddrFormat, pointer: *const c_void, len: usize) -> Res
     }))
 }
 
-/// What bytes without a format look like.
+/// Guesses the format of bytes.
 fn format_of(bytes: &[u8]) -> AddrFormat {
     if bytes.starts_with(b"fi_") {
         return AddrFormat::Str;
@@ -247,10 +247,10 @@ fn format_of(bytes: &[u8]) -> AddrFormat {
     }
 }
 
-/// Checks the length of an address or of a key.
+/// Checks the length of an address or a key.
 ///
 /// # Errors
-/// `FI_EINVAL` if it is absurd.
+/// `FI_EINVAL` for an impossible length.
 pub(super) fn check_length(subject: &str, len: usize) -> Result<()> {
     if len <= LONGEST {
         return Ok(());

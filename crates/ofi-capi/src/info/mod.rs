@@ -1,4 +1,5 @@
-//! `fi_info` between C and Rust. C's is malloc's memory: programs free it, copy it, and replace parts of it.
+//! `fi_info` between C and Rust. C's structures are in malloc's memory: programs free them, copy them, and replace
+//! parts.
 
 mod copy;
 mod from_c;
@@ -18,12 +19,12 @@ use std::sync::Arc;
 pub(crate) struct FidHandle(usize);
 
 impl FidHandle {
-    /// The handle for a pointer of C; none for null.
+    /// The handle for a pointer of C; `None` for null.
     pub(crate) fn of<T>(pointer: *mut T) -> Option<Handle> {
         (!pointer.is_null()).then(|| Handle::new(Arc::new(Self(pointer.expose_provenance()))))
     }
 
-    /// The pointer of a handle; null for none, and for handles that C did not give.
+    /// The pointer of a handle; null for `None`, and for handles that are not from C.
     pub(crate) fn pointer<T>(handle: Option<&Handle>) -> *mut T {
         let found = handle.and_then(Handle::downcast::<Self>);
         found.map_or(std::ptr::null_mut(), |fid| std::ptr::with_exposed_provenance_mut(fid.0))

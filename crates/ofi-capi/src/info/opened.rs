@@ -1,4 +1,4 @@
-//! Which handles of C stand for fabrics and domains that are open, where an info refers to them.
+//! Maps C's handles in infos to open fabrics and domains.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -11,7 +11,7 @@ fn all() -> MutexGuard<'static, Vec<(Handle, usize)>> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Says that an object is open under a handle of C, until it is dropped.
+/// Records that an object is open under a handle of C, until dropped.
 pub(crate) struct Open(usize);
 
 impl Open {
@@ -28,7 +28,7 @@ impl Drop for Open {
     }
 }
 
-/// The object behind C's pointer in an info: none for null, and the pointer itself where it is of nothing that is open.
+/// The object behind C's pointer in an info: `None` for null, and the pointer itself if no open object has it.
 pub(super) fn object<T>(pointer: *mut T) -> Option<Handle> {
     let found =
         all().iter().find(|(_, address)| *address == pointer.addr()).map(|(object, _)| object.clone());

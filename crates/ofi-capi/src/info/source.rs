@@ -1,14 +1,14 @@
-//! Source addresses that leave the choice. C programs look for one in every info, and open several endpoints with the
-//! same info; so an info without one gets one that says "any", and an endpoint takes it for none.
+//! Wildcard source addresses. C programs expect one in every info, and open several endpoints with the same info. So an
+//! info without a source address gets a wildcard, and an endpoint ignores it.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ofi_api::{AddrFormat, Address, Info};
 
-/// The end of a name that leaves the choice.
+/// The end of a wildcard name.
 const ANY: char = ':';
 
-/// Gives an info a source address, if it has none.
+/// Adds a wildcard source address to an info without one.
 pub(crate) fn name_source(info: &mut Info) {
     if info.src_addr.is_some() {
         return;
@@ -25,7 +25,7 @@ pub(crate) fn name_source(info: &mut Info) {
     info.src_addr = Some(any);
 }
 
-/// Takes away a source address that leaves the choice.
+/// Removes a wildcard source address.
 pub(crate) fn forget_any(info: &mut Info) {
     let leaves = |address: &Address| match address.text() {
         Some(text) => text.ends_with(ANY),

@@ -1,4 +1,4 @@
-//! To C: an info in memory of malloc, with C's newest structures, of which an older program sees the beginning.
+//! Conversion to C: builds an info in malloc's memory with C's newest structures. An older program sees the beginning.
 
 use ofi_api::{Address, BusAttr, DomainAttr, EpAttr, FabricAttr, Info, Nic, Result, RxAttr, TxAttr};
 
@@ -10,10 +10,10 @@ use crate::abi::{
 };
 use crate::memory::{copy_of, string, zeroed};
 
-/// Memory behind an address, at least.
+/// The least memory of an address.
 const ROOM: usize = 128;
 
-/// All infos as a list of C's.
+/// Converts all infos to a list of C's.
 ///
 /// # Errors
 /// `FI_ENOMEM`; what was allocated is freed.
@@ -36,7 +36,7 @@ pub(crate) fn to_c(infos: &[Info]) -> Result<*mut fi_info> {
     Ok(list)
 }
 
-/// Puts `value` into memory of malloc that hangs on `place`.
+/// Moves `value` into malloc's memory, and sets `place` to it.
 fn put<T>(place: &mut *mut T, value: T) -> Result<()> {
     *place = zeroed()?;
     // SAFETY: just allocated for a `T`.
@@ -52,7 +52,7 @@ fn fill(c: &mut fi_info, info: &Info) -> Result<()> {
     (c.dest_addr, c.dest_addrlen) = address(info.dest_addr.as_ref())?;
     put(&mut c.tx_attr, tx_attr(&info.tx_attr))?;
     put(&mut c.rx_attr, rx_attr(&info.rx_attr))?;
-    // What hangs on an attribute is put there only after the attribute hangs on the info, so that a failure frees all.
+    // Link each attribute into the info before filling it, so that a failure frees everything.
     c.ep_attr = zeroed()?;
     // SAFETY: just allocated, and zeroes are a valid value.
     ep_attr(unsafe { &mut *c.ep_attr }, &info.ep_attr)?;
@@ -72,7 +72,7 @@ fn fill(c: &mut fi_info, info: &Info) -> Result<()> {
 
 fn address(address: Option<&Address>) -> Result<(*mut std::ffi::c_void, usize)> {
     let Some(address) = address else { return Ok((std::ptr::null_mut(), 0)) };
-    // Programs are known to write a longer name of the same provider over it.
+    // Some programs overwrite the address with a longer name of the same provider.
     let mut padded = address.bytes().to_vec();
     padded.resize(padded.len().max(ROOM), 0);
     Ok((copy_of(&padded)?, address.bytes().len()))

@@ -1,8 +1,8 @@
-//! Events of profiles: what a program has called for messages that come before their receive.
+//! Events of profiles: a program's callbacks for messages that arrive before their receive.
 //!
-//! A callback runs while its profile's registrations are locked, so that a profile which is closed, or a callback that
-//! is taken back, has ended when that call returns. It may read variables; calls that would wait for that lock answer
-//! `-FI_EBUSY` inside of one, as fi_profile(3) forbids them there.
+//! A callback runs while its profile's registrations are locked. So after a call that closes the profile or removes the
+//! callback, no callback runs. A callback may read variables; calls that would wait for that lock return `-FI_EBUSY`
+//! inside a callback, where fi_profile(3) forbids them.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -14,20 +14,20 @@ use crate::abi::{fi_profile_callback, fi_profile_desc, fid_profile};
 use crate::border::invalid;
 use crate::names;
 
-/// The events by number (`FI_EVENT_*`): C's names, and what they are.
+/// The events by number (`FI_EVENT_*`): C's names, and descriptions.
 const EVENTS: [(&str, &str); 2] = [
     ("pevent_unexp_msg_recd", "a message came before its receive"),
     ("pevent_unexp_msg_matched", "such a message was found"),
 ];
-/// `fi_primitive_type`, and in it `FI_VOID`: an event brings no data.
+/// `fi_primitive_type`, and its `FI_VOID`: an event has no data.
 const NO_DATA: (u32, u32) = (0, 256);
 
 thread_local! {
-    /// A callback of a program runs on this thread.
+    /// This thread is running a callback of the program.
     static CALLING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Refuses what a callback may not call.
+/// Refuses a call inside a callback.
 ///
 /// # Errors
 /// `FI_EBUSY`.
@@ -39,7 +39,7 @@ pub(super) fn not_in_callback(call: &str) -> Result<()> {
     Ok(())
 }
 
-/// The events as C lists them.
+/// The descriptions of the events, as C lists them.
 pub(super) fn descriptions() -> Vec<fi_profile_desc> {
     (0..EVENTS.len()).map(description).collect()
 }
@@ -63,7 +63,7 @@ type Registered = (
     usize,
 );
 
-/// What a program has registered with one profile.
+/// The callbacks that a program has registered with one profile.
 #[derive(Default)]
 pub(super) struct Callbacks(Mutex<State>);
 
@@ -79,10 +79,10 @@ impl Callbacks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers for an event of `profile`, or with null takes that back.
+    /// Registers a callback for an event of `profile`; null removes it.
     ///
     /// # Errors
-    /// `FI_EINVAL` for an event that is not listed.
+    /// `FI_EINVAL` for an unlisted event.
     pub(super) fn register(
         &self,
         profile: *mut fid_profile,
@@ -97,7 +97,7 @@ impl Callbacks {
         Ok(())
     }
 
-    /// Ends all of them: when this returns, none runs.
+    /// Removes all callbacks. When this returns, none is running.
     pub(super) fn end(&self) {
         *self.state() = State::default();
     }
@@ -122,12 +122,12 @@ pub(super) fn unlisted(event: u32) -> Error {
     invalid("an event's id", "one that fi_profile_query_events lists", format!("{event:#x}"))
 }
 
-/// The profiles of one endpoint, whichever of its handles they were opened on, that are told of its events.
+/// The profiles of one endpoint that receive its events, whichever of its handles they were opened on.
 #[derive(Default)]
 pub(super) struct Told(Mutex<Vec<Weak<Callbacks>>>);
 
 impl Told {
-    /// Has `callbacks` told of what happens at `endpoint`.
+    /// Adds `callbacks` to those that receive the events of `endpoint`.
     ///
     /// # Errors
     /// Those of [`Endpoint::watch_unexpected`].
@@ -145,7 +145,7 @@ impl Told {
         Ok(())
     }
 
-    /// Has `callbacks` told no more. Who was the last has the endpoint tell nobody.
+    /// Removes `callbacks`. After the last, the endpoint reports no more events.
     ///
     /// # Errors
     /// As [`Told::add`].

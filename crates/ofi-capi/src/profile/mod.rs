@@ -1,8 +1,8 @@
 //! Profiles (fi_profile(3)): the statistics of an endpoint or a domain as variables that a C program lists and reads,
-//! and events of endpoints for which it registers.
+//! and events of endpoints for which it can register.
 //!
-//! `fi_open_ops` with the name `fi_profile_ops` answers the address of the profile's field `ops`, not the table: from
-//! that C's `fi_profile_open` finds the profile.
+//! `fi_open_ops` with the name `fi_profile_ops` returns the address of the profile's field `ops`, not the table. C's
+//! `fi_profile_open` derives the profile from that address.
 
 mod events;
 mod variables;
@@ -21,21 +21,21 @@ use crate::border::{self, invalid};
 use crate::object::{self, Fid, Graveyard};
 use crate::{domain, memory, nosys};
 
-/// The name by which `fi_open_ops` knows the table.
+/// The name of the table for `fi_open_ops`.
 const NAME: &str = "fi_profile_ops";
 
-/// What a profile is of.
+/// The object of a profile.
 enum Subject {
-    /// And whether it receives messages, so that there are events.
+    /// An endpoint, and whether it receives messages and so has events.
     Endpoint(Arc<dyn Endpoint>, bool),
     Domain(Arc<dyn Domain>),
 }
 
-/// Where a profile finds what it is of, until that closes.
+/// The object of a profile, until that object closes.
 type Place = Arc<Mutex<Option<Subject>>>;
 
-/// What the profiles of a handle have of it. It waits here for one that is reading when it closes: when that returns,
-/// nobody uses what was lent to it.
+/// The state that the profiles of a handle share. Closing the handle waits here for a profile that is reading:
+/// afterwards, no profile uses what was lent to it.
 #[derive(Default)]
 pub(crate) struct Profiles {
     place: Place,
@@ -48,7 +48,7 @@ impl Profiles {
         Arc::clone(&self.place)
     }
 
-    /// Those of another handle of the same endpoint.
+    /// The state for another handle of the same endpoint.
     pub(crate) fn of_alias(&self) -> Self {
         Self { place: Arc::default(), told: Arc::clone(&self.told) }
     }
@@ -60,9 +60,10 @@ impl Drop for Profiles {
     }
 }
 
-/// What is behind a profile.
+/// The state of a profile.
 pub(crate) struct ProfileBody {
-    /// C's providers close endpoints under their profiles, and programs leave profiles open. So this does not keep it.
+    /// C's providers close endpoints before their profiles, and programs leave profiles open. So a profile does not
+    /// keep its object open.
     place: Place,
     told: Arc<Told>,
     callbacks: Arc<Callbacks>,
@@ -71,17 +72,17 @@ pub(crate) struct ProfileBody {
 }
 
 impl ProfileBody {
-    /// Reads from now on are of this moment, or again of theirs.
+    /// Starts or ends reading the values of one moment.
     fn freeze(&self, frozen: bool) -> Result<()> {
         let values = if frozen { Some(self.variables()?) } else { None };
         *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = values;
         Ok(())
     }
 
-    /// Has `look` look at what it is of.
+    /// Passes the profile's object to `look`.
     ///
     /// # Errors
-    /// `FI_EINVAL` once that is closed.
+    /// `FI_EINVAL` after the object was closed.
     fn subject<R>(&self, look: impl FnOnce(&Subject) -> R) -> Result<R> {
         let subject = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         let subject = subject.as_ref();
@@ -90,7 +91,7 @@ impl ProfileBody {
             .ok_or_else(|| invalid("a profile", "one of an open object", "one of a closed object"))
     }
 
-    /// The variables of this moment.
+    /// The current variables.
     fn variables(&self) -> Result<Vec<Variable>> {
         self.subject(|subject| {
             Variable::all(match subject {
@@ -100,7 +101,7 @@ impl ProfileBody {
         })
     }
 
-    /// The events that there are.
+    /// The available events.
     fn events(&self) -> Result<Vec<fi_profile_desc>> {
         self.subject(|subject| match subject {
             Subject::Endpoint(_, true) => events::descriptions(),
@@ -118,7 +119,7 @@ impl ProfileBody {
         if !self.subject(|subject| matches!(subject, Subject::Endpoint(_, true)))? {
             return Err(events::unlisted(event));
         }
-        // Before the subject is looked at: a callback has its registration locked while it reads variables.
+        // Before the object is locked: a callback holds the registrations' lock while it reads variables.
         self.callbacks.register(profile, event, callback, context)?;
         self.subject(|subject| match subject {
             Subject::Endpoint(endpoint, _) => self.told.add(&self.callbacks, endpoint.as_ref()),
@@ -126,14 +127,14 @@ impl ProfileBody {
         })?
     }
 
-    /// Ends the callbacks: when this returns, none runs.
+    /// Removes the callbacks. When this returns, none is running.
     fn end(&self) {
         self.callbacks.end();
         let left = self.subject(|subject| match subject {
             Subject::Endpoint(endpoint, _) => self.told.remove(&self.callbacks, endpoint.as_ref()),
             Subject::Domain(_) => Ok(()),
         });
-        drop(left); // of an endpoint that is closed nobody is told
+        drop(left); // a closed endpoint reports no events
     }
 
     fn read(&self, id: u32) -> Result<u64> {
@@ -269,7 +270,8 @@ unsafe extern "C" fn close(handle: *mut fid) -> c_int {
     })
 }
 
-/// `fi_profile_reset`: the profile is as it was when it was opened. The counters are the endpoint's and go on.
+/// `fi_profile_reset`: restores the state of the profile after opening. The counters belong to the endpoint and
+/// continue.
 unsafe extern "C" fn reset(profile: *mut fid_profile, _flags: u64) {
     // SAFETY: the C caller's promise.
     unsafe { freeze(profile, false) };
@@ -290,7 +292,7 @@ unsafe extern "C" fn end_reads(profile: *mut fid_profile, _flags: u64) {
 /// # Safety
 /// The C caller's promise.
 unsafe fn freeze(profile: *mut fid_profile, frozen: bool) {
-    // The calls answer nothing: a profile that is not one is for the log.
+    // The calls return nothing: an invalid profile is only logged.
     border::done(|| {
         // SAFETY: the same promise.
         unsafe { object::body(profile)? }.freeze(frozen)
@@ -328,7 +330,7 @@ unsafe extern "C" fn query_events(
     })
 }
 
-/// Stores as many as there is room for, tells how many there are, and answers how many were stored.
+/// Stores as many descriptions as there is room for, sets the total number, and returns the number stored.
 ///
 /// # Safety
 /// The C caller's promise: `count` is null or may be read and written; `list` is null or has room for as many as it
@@ -348,7 +350,7 @@ unsafe fn put(all: &[fi_profile_desc], list: *mut fi_profile_desc, count: *mut u
     Ok(stored)
 }
 
-/// What `fi_profile_read_u64` calls: answers the size of the value.
+/// The function behind `fi_profile_read_u64`: returns the size of the value.
 unsafe extern "C" fn read_var(
     profile: *mut fid_profile,
     id: u32,
@@ -367,7 +369,7 @@ unsafe extern "C" fn read_var(
     })
 }
 
-/// `fi_profile_register_callback`. Null takes the callback back.
+/// `fi_profile_register_callback`. Null removes the callback.
 unsafe extern "C" fn reg_callback(
     profile: *mut fid_profile,
     event: u32,

@@ -1,4 +1,4 @@
-//! What a profile reads: statistics under C's numbers.
+//! The variables of a profile: statistics under C's numbers.
 
 use std::sync::{LazyLock, Mutex, PoisonError};
 
@@ -7,9 +7,9 @@ use ofi_api::Statistic;
 use crate::abi::fi_profile_desc;
 use crate::names;
 
-/// Those of libfabric's own variables that are known here, by number and C's name, and the statistics that have their
-/// values. What waits unexpected has no listing (`FI_VAR_UNEXP_MSG_QUEUE`), refused connections are a passive
-/// endpoint's, and message queues and memory are not counted.
+/// The supported ones of libfabric's own variables, by number and C's name, and the statistics with their values. Not
+/// supported: a listing of unexpected messages (`FI_VAR_UNEXP_MSG_QUEUE`); refused connections, which belong to a
+/// passive endpoint; message queues and memory, which are not counted.
 const COMMON: [Common; 4] = [
     Common(0, "pvar_unexp_msg_cnt", "rx_unexpected_now", "messages that wait for their receive"),
     Common(3, "pvar_connection_cnt", "cm_connections", "connections made"),
@@ -17,16 +17,16 @@ const COMMON: [Common; 4] = [
     Common(5, "pvar_conn_accept", "cm_accepts", "requests for connections accepted"),
 ];
 
-/// Number, name, statistic, and what it is.
+/// Number, name, statistic, description.
 struct Common(u32, &'static str, &'static str, &'static str);
 
-/// Where the numbers of our own variables begin: above libfabric's own, with bits for a provider as C's have.
+/// The first number of our own variables: above libfabric's own, with provider bits as in C.
 const OWN: u32 = 0x0f1 << 16;
 
-/// `fi_primitive_type`, and in it `FI_UINT64`.
+/// `fi_primitive_type`, and its `FI_UINT64`.
 const PRIMITIVE: (u32, u32) = (0, 7);
 
-/// A variable, and its value at some moment.
+/// A variable and its value at some moment.
 pub(super) struct Variable {
     pub id: u32,
     pub name: &'static str,
@@ -35,8 +35,8 @@ pub(super) struct Variable {
 }
 
 impl Variable {
-    /// All variables of what has these statistics: libfabric's own, then ours. Transports under one endpoint may count
-    /// the same thing: then it is what they counted together.
+    /// The variables of an object with these statistics: libfabric's own, then ours. If transports under one endpoint
+    /// count the same thing, the variable is their sum.
     pub(super) fn all(statistics: Vec<Statistic>) -> Vec<Self> {
         let own = Statistic::add_up(statistics);
         let common = COMMON.iter().filter_map(|&Common(id, name, statistic, help)| {
@@ -53,7 +53,7 @@ impl Variable {
         all
     }
 
-    /// As C lists it.
+    /// The description that C lists.
     pub(super) fn description(&self) -> fi_profile_desc {
         fi_profile_desc {
             id: self.id,
@@ -67,7 +67,7 @@ impl Variable {
     }
 }
 
-/// The number of one of our own variables. One name has one number for as long as the process lives, for all endpoints.
+/// The number of one of our own variables. A name keeps its number for the life of the process, for all endpoints.
 fn number(name: &'static str) -> u32 {
     static NAMES: LazyLock<Mutex<Vec<&'static str>>> = LazyLock::new(Mutex::default);
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);

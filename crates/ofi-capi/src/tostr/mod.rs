@@ -131,7 +131,7 @@ const CLASSES: &[&str] = &[
     "FI_CLASS_XPU_CTX",
 ];
 
-/// The name with this number.
+/// The name of this number.
 fn named(names: &[&str], number: u32) -> String {
     names.get(number as usize).map_or_else(|| "Unknown".into(), |name| (*name).to_string())
 }
@@ -140,7 +140,7 @@ fn value<T: Display>(value: Option<T>) -> String {
     value.map_or_else(|| "Unknown".into(), |value| value.to_string())
 }
 
-/// The text of the data behind a pointer, by `enum fi_type`.
+/// The text of the data at a pointer, by `enum fi_type`.
 ///
 /// # Safety
 /// The C caller's promise: data of that type.
@@ -208,10 +208,10 @@ unsafe fn text(data: *const c_void, kind: u32) -> Result<String> {
     })
 }
 
-/// What the program of a structure has of it that does not say which version it is of: what all since 1.10 have.
+/// The version of structures that do not state their version: the fields that all versions since 1.10 have.
 const COMMON: Abi = Abi(3);
 
-/// Which structures an info has: that of the interface that it was asked for with, if it says so.
+/// The version of an info's structures: that of the interface it was requested with, if it states that.
 ///
 /// # Safety
 /// As [`text`].
@@ -225,7 +225,7 @@ unsafe fn abi_of(info: *const fi_info) -> Abi {
     }
 }
 
-/// Takes away the lines of fields that the program's structures do not have.
+/// Removes the lines of fields that the program's structures lack.
 fn without_newer(text: &str, abi: Abi) -> String {
     const NEWER: [(&str, Abi); 5] = [
         ("max_ep_auth_key:", Abi(7)),
@@ -239,7 +239,7 @@ fn without_newer(text: &str, abi: Abi) -> String {
     text.lines().filter(is_there).map(|line| format!("{line}\n")).collect()
 }
 
-/// One of an info's attributes: printed as a whole info, of which the part is kept.
+/// Prints one of an info's attributes: prints a whole info and keeps that part.
 ///
 /// # Safety
 /// As [`text`].

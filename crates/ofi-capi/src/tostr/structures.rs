@@ -1,5 +1,5 @@
-//! Attributes of queues, vectors, counters and registrations, and the error entry, line by line as C prints them. What
-//! only the newest versions have is left out: nothing says which version a structure is of.
+//! Attributes of queues, vectors, counters and registrations, and the error entry, line by line as C prints them.
+//! Fields that only the newest versions have are omitted, because a structure does not state its version.
 
 use std::ffi::c_void;
 use std::mem::offset_of;
@@ -11,7 +11,7 @@ use crate::abi::{fi_av_attr, fi_cntr_attr, fi_cq_attr, fi_cq_err_entry, fi_mr_at
 use crate::info::read;
 use crate::memory;
 
-/// The text of a structure; nothing for null.
+/// The text of a structure; empty for null.
 ///
 /// # Safety
 /// The C caller's promise: data of that type.
