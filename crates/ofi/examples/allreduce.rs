@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Starts three others, and is the fourth itself.
+/// Starts three other processes, and is the fourth itself.
 fn four() -> Outcome {
     let socket = std::env::temp_dir().join(format!("ofi-allreduce-{}", std::process::id()));
     let place = Place::Unix(socket);

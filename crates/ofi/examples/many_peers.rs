@@ -39,7 +39,7 @@ fn len(number: u64) -> usize {
 
 fn collect(processes: usize, nodes: usize) -> Outcome {
     let node = Node::builder().hints(Hints::new().provider("shm")).av_count(processes * nodes).open()?;
-    node.set_option(EpOption::MinMultiRecv, 1024)?; // so many bytes a message may need
+    node.set_option(EpOption::MinMultiRecv, 1024)?; // the room that a message may need, in bytes
     for _ in 0..2 {
         node.recv_multi(MultiRecvBuffer::new(vec![0; BUFFER]))?;
     }

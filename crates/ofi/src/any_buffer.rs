@@ -6,7 +6,7 @@ use std::mem::ManuallyDrop;
 
 use crate::buffer::{Buffer, RawBuffer};
 
-/// What is known of the type.
+/// Functions and identity of the buffer's type.
 struct Kind {
     id: TypeId,
     name: fn() -> &'static str,
@@ -40,15 +40,16 @@ pub struct AnyBuffer {
 }
 
 impl AnyBuffer {
-    /// A buffer in its raw form. Who uses the memory keeps the value from being dropped or downcast meanwhile.
+    /// A buffer in its raw form. The user of the memory has to prevent the value from being dropped or downcast
+    /// meanwhile.
     pub(crate) fn raw(&self) -> &RawBuffer {
         &self.raw
     }
 
-    /// The bytes. Not to be asked of a buffer in flight.
+    /// The bytes. Must not be called for a buffer in flight.
     pub fn bytes(&self) -> &[u8] {
         if self.raw.len == 0 {
-            return &[]; // of any address
+            return &[]; // it may have any address
         }
         // SAFETY: `Buffer` promises that the memory is initialised and readable. Out of flight nobody writes it.
         unsafe { std::slice::from_raw_parts(self.raw.addr, self.raw.len) }

@@ -24,7 +24,7 @@ pub struct RawBuffer {
 unsafe impl Send for RawBuffer {}
 
 impl RawBuffer {
-    /// `len` bytes at `addr`. `owner` is anything else that [`Buffer::from_raw`] needs.
+    /// Describes `len` bytes at `addr`. `owner` is anything else that [`Buffer::from_raw`] needs.
     pub const fn new(addr: *mut u8, len: usize, owner: *mut ()) -> Self {
         Self { addr, len, owner, desc: Desc::NONE, domain: 0 }
     }
@@ -33,7 +33,7 @@ impl RawBuffer {
         Self { desc, domain, ..self }
     }
 
-    /// First byte.
+    /// Address of the first byte.
     pub const fn addr(&self) -> *mut u8 {
         self.addr
     }
@@ -59,26 +59,26 @@ impl RawBuffer {
 /// and with feature `bytes` `bytes::Bytes` and `BytesMut`.
 ///
 /// # Safety
-/// * From `into_raw` on, the memory that it names is initialised, valid for reads, and neither moves nor changes,
+/// * From `into_raw` on, the memory that it describes is initialised, valid for reads, and neither moves nor changes,
 ///   until `from_raw` gets the same value, possibly on another thread.
 /// * While a value of the type exists, only its owner writes the memory.
-/// * `from_raw` only turns the value back.
-/// * Neither calls a node, nor waits for a thread that does: they run under locks of an
+/// * `from_raw` only restores the value.
+/// * Neither function calls a node, nor waits for a thread that does: they run under locks of an
 ///   [`AsyncNode`](crate::AsyncNode).
 pub unsafe trait Buffer: Send + Sized + 'static {
-    /// Gives the memory up for the time of an operation.
+    /// Gives the memory up for the duration of an operation.
     fn into_raw(self) -> RawBuffer;
 
     /// Takes it back.
     ///
     /// # Safety
-    /// `raw` came from `into_raw` of this type, was not taken back before, and nobody uses the memory any more.
+    /// `raw` came from `into_raw` of this type, was not taken back before, and the memory is no longer in use.
     unsafe fn from_raw(raw: RawBuffer) -> Self;
 
-    /// Takes memory back that peers could write until now: as `from_raw`, unless a peer that breaks the protocol might
-    /// still write it. A buffer that wraps another one hands this call on to it.
+    /// Takes back memory that peers could write until now. As `from_raw`, unless a peer that violates the protocol
+    /// might still write the memory. A buffer that wraps another one forwards this call to it.
     ///
-    /// # Errors
+    /// The error of replacing such memory; the buffer is then lost.
     /// An error of replacing such memory; the buffer is gone then.
     ///
     /// # Safety

@@ -1,19 +1,19 @@
-//! Buffers of the crate `bytes`. In flight each is in a box of its own: it has more to keep than a raw buffer has room
-//! for.
+//! Buffers of the crate `bytes`. In flight each is in a box of its own, because its state does not fit into a raw
+//! buffer.
 
 use bytes::{Bytes, BytesMut};
 
 use crate::buffer::{Buffer, BufferMut, RawBuffer};
 
-/// Takes a box apart; `addr` and `len` are of its contents.
+/// Converts a boxed buffer to its raw form; `addr` and `len` describe its contents.
 fn boxed<B>(buffer: B, addr: *mut u8, len: usize) -> RawBuffer {
     RawBuffer::new(addr, len, Box::into_raw(Box::new(buffer)).cast())
 }
 
-/// Puts it together again.
+/// Converts the raw form back.
 ///
 /// # Safety
-/// `raw` is of [`boxed`], with the same type, and was not put together before.
+/// `raw` came from [`boxed`] with the same type, and was not converted back before.
 unsafe fn unboxed<B>(raw: &RawBuffer) -> B {
     // SAFETY: from `Box::into_raw`, once (the caller's promise).
     *unsafe { Box::from_raw(raw.owner().cast()) }

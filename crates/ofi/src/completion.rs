@@ -26,15 +26,15 @@ pub enum CompletionKind {
     Atomic,
     /// A collective operation has ended.
     Collective,
-    /// A peer wrote to this node's memory, with data or to be noticed.
+    /// A peer wrote to this node's memory, with remote CQ data or as a reported access.
     PeerWrote,
-    /// A peer read this node's memory, to be noticed.
+    /// A peer read this node's memory, as a reported access.
     PeerRead,
     /// None of the above; see its flags.
     Other,
 }
 
-/// An operation that has ended, well or not, or something that a peer did.
+/// An operation that has ended, successfully or not, or an access by a peer.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Completion {
@@ -44,8 +44,8 @@ pub struct Completion {
     pub flags: CompletionFlags,
     /// How it ended.
     pub result: Result<(), OpError>,
-    /// Bytes received, sent, read or written; for a search, the length of the message; for a failed receive, bytes
-    /// that were placed.
+    /// Bytes received, sent, read or written. For a search, the length of the message. For a failed receive, the bytes
+    /// that were stored.
     pub len: usize,
     /// Remote CQ data.
     pub data: Option<u64>,
@@ -55,17 +55,17 @@ pub struct Completion {
     pub source: Option<FiAddr>,
     /// The buffer of the operation, whole.
     pub buffer: Option<AnyBuffer>,
-    /// The message, where it came to a multi-receive buffer.
+    /// The message, if it arrived in a multi-receive buffer.
     pub range: Option<MultiRecvRange>,
-    /// The multi-receive buffer, with the last completion in it: it is no longer posted.
+    /// The multi-receive buffer, in the last completion that uses it: it is no longer posted.
     pub released: Option<MultiRecvBuffer>,
     /// The message that a search claimed.
     pub claim: Option<Claim>,
-    /// Where in the buffer the operation's part begins.
+    /// The start of the operation's part of the buffer.
     pub(crate) start: usize,
     /// More completions of the operation follow.
     pub(crate) goes_on: bool,
-    /// The operation is one of a shared context, not of the node.
+    /// The operation belongs to a shared context, not to the node.
     pub(crate) shared: bool,
 }
 
@@ -146,10 +146,10 @@ impl Completion {
         }
     }
 
-    /// The completion, if the operation went well.
+    /// The completion, if the operation succeeded.
     ///
     /// # Errors
-    /// Why it did not; the buffer is dropped.
+    /// The reason of the failure; the buffer is dropped.
     pub fn into_result(self) -> Result<Self, OpError> {
         match self.result {
             Ok(()) => Ok(self),
@@ -168,12 +168,12 @@ impl OpError {
         Self(Box::new((entry, text)))
     }
 
-    /// The number.
+    /// The error number.
     pub fn errno(&self) -> Errno {
         self.0.0.err
     }
 
-    /// Bytes that did not fit, for `FI_ETRUNC`.
+    /// Bytes that did not fit, with `FI_ETRUNC`.
     pub fn olen(&self) -> usize {
         self.0.0.olen
     }
@@ -183,8 +183,8 @@ impl OpError {
         self.0.0.prov_errno
     }
 
-    /// More about it: the sender's raw address for `FI_EADDRNOTAVAIL`, and, with `FI_SOURCE_ERR`, for an `FI_ETRUNC`
-    /// whose sender is unknown.
+    /// More data about the error: the sender's raw address with `FI_EADDRNOTAVAIL`, and, with `FI_SOURCE_ERR`, with an
+    /// `FI_ETRUNC` whose sender is unknown.
     pub fn err_data(&self) -> &[u8] {
         &self.0.0.err_data
     }

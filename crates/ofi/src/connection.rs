@@ -1,4 +1,4 @@
-//! Connections (`FI_EP_MSG`): listening, connecting and accepting, each call of which waits for its end.
+//! Connections (`FI_EP_MSG`): blocking calls that listen, connect and accept.
 
 use std::fmt;
 use std::ops::Deref;
@@ -91,7 +91,7 @@ pub(crate) fn outcome(eq: &Arc<dyn EventQueue>, read: Result<Event>) -> Option<R
                 let error = Error::with(entry.err, failure(entry.err));
                 Some(Err(ConnectError { error, data: entry.err_data }))
             }
-            Err(error) if error.is_again() => None, // somebody else has it
+            Err(error) if error.is_again() => None, // another reader has it
             Err(error) => Some(Err(error.into())),
         },
         Err(error) => Some(Err(error.into())),
@@ -149,7 +149,7 @@ impl Listener {
         Ok(Self::open_with_domain(hints, node, service)?.0)
     }
 
-    /// Listens; the domain is one that connections can be accepted in.
+    /// Listens, and also returns the domain in which connections can be accepted.
     pub(crate) fn open_with_domain(
         hints: &Hints,
         node: Option<&str>,
@@ -164,7 +164,7 @@ impl Listener {
         Ok((Self { pep, eq }, domain))
     }
 
-    /// Its address, for peers to connect to.
+    /// The listener's address, for peers to connect to.
     ///
     /// # Errors
     /// An error of the transport.
@@ -172,7 +172,7 @@ impl Listener {
         self.pep.name()
     }
 
-    /// How many requests may be unanswered at once; more are refused.
+    /// Sets how many requests may be unanswered at once; more are refused.
     ///
     /// # Errors
     /// `FI_EINVAL` for 0.
@@ -189,12 +189,12 @@ impl Listener {
         Ok(event.and_then(|event| self.incoming(event)))
     }
 
-    /// Whether it is the listener that `request` came to.
+    /// Whether `request` came to this listener.
     pub(crate) fn is_mine(&self, request: &Incoming) -> bool {
         Arc::ptr_eq(&self.pep, &request.pep)
     }
 
-    /// The request that an event tells of.
+    /// The request in an event.
     pub(crate) fn incoming(&self, event: Event) -> Option<Incoming> {
         let Event { kind: EventKind::ConnReq, info: Some(info), conn_data, .. } = event else {
             return None;
@@ -206,7 +206,7 @@ impl Listener {
 /// A peer's request for a connection. Dropping it refuses the request.
 pub struct Incoming {
     pep: Arc<dyn PassiveEndpoint>,
-    /// In a box: an info has a kilobyte.
+    /// Boxed: an info has a kilobyte.
     pub(crate) info: Box<Info>,
     data: Vec<u8>,
 }
@@ -231,7 +231,7 @@ impl Incoming {
         Connection::establish(domain, Some(&self.info), limit, |node| node.raw_endpoint().accept(data))
     }
 
-    /// Refuses, and attaches `data`.
+    /// Refuses the request and attaches `data`.
     ///
     /// # Errors
     /// An error of the transport.
@@ -292,7 +292,7 @@ impl Connection {
         limit: Duration,
         begin: impl FnOnce(&Node<Safe>) -> Result<()>,
     ) -> Result<Self, ConnectError> {
-        // Too late for the clock is no limit.
+        // A deadline beyond the clock's range means no limit.
         let deadline = Instant::now().checked_add(limit);
         let eq = open_eq(&domain.opened().fabric)?;
         let node = NodeBuilder::in_domain(domain).open_connected(info, &eq)?;

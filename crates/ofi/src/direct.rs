@@ -1,9 +1,9 @@
 //! One transport, known when the program is compiled: libfabric's `FABRIC_DIRECT`.
 //!
-//! The raw layer's objects are `dyn`, so that a program finds its transport at run time. A program that is for one
-//! transport alone turns the two that its data path uses into types of that transport. They have the same methods,
-//! those of [`raw::Endpoint`] and [`raw::CompletionQueue`], which the compiler then calls directly, and may inline. All
-//! other objects stay as they are, and nothing else changes.
+//! The raw layer's objects are `dyn`, so that a program chooses its transport at run time. A program for a single
+//! transport can convert the two objects that its data path uses into types of that transport. They have the same
+//! methods, those of [`raw::Endpoint`] and [`raw::CompletionQueue`], but the compiler calls these directly and may
+//! inline them. All other objects stay as they are.
 //!
 //! ```
 //! use ofi::direct::{CompletionQueue, Endpoint, Shm};
@@ -70,7 +70,7 @@ fn another(what: &str, wanted: impl Into<String>) -> Error {
 pub struct Endpoint<T: Transport>(Arc<Ep<T>>);
 
 impl<T: Transport> Endpoint<T> {
-    /// Of an endpoint that was opened as usual.
+    /// Converts an endpoint that was opened as usual.
     ///
     /// # Errors
     /// `FI_EINVAL` if it is not of transport `T`.
@@ -105,10 +105,10 @@ impl<T: Transport> fmt::Debug for Endpoint<T> {
 pub struct CompletionQueue(Arc<Cq>);
 
 impl CompletionQueue {
-    /// Of a queue that was opened as usual.
+    /// Converts a queue that was opened as usual.
     ///
     /// # Errors
-    /// `FI_EINVAL` for a queue of another library's making.
+    /// `FI_EINVAL` for a queue of another library.
     pub fn new(queue: Arc<dyn raw::CompletionQueue>) -> Result<Self> {
         let any: Arc<dyn Any + Send + Sync> = queue;
         any.downcast().map(Self).map_err(|_| another("a direct completion queue", "one of this library"))

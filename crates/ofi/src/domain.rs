@@ -15,14 +15,14 @@ use crate::request::PostError;
 use crate::threading::{Exclusive, Level, Safe};
 use crate::window::Window;
 
-/// Capabilities that change what a program sees, or cost much, and so are not for programs that name none:
-/// `FI_SOURCE_ERR` makes errors of messages from strangers.
+/// Capabilities that change what a program sees, or are expensive. Programs that name no capabilities do not get them:
+/// `FI_SOURCE_ERR`, for example, turns messages from strangers into errors.
 const UNASKED: Caps = Caps::SOURCE_ERR.union(Caps::RMA_EVENT).union(Caps::EXACT_DIRECTED_RECV);
 
-/// A domain (`fid_domain`). A [`Node`](crate::Node) opens one of its own; it takes a domain only to share one between
-/// nodes, or to allocate and register from places that have no node.
+/// A domain (`fid_domain`). A [`Node`](crate::Node) opens one of its own. Open a domain separately to share it between
+/// nodes, or to allocate and register memory without a node.
 ///
-/// Clones are the same domain, and may be used from any thread whatever the level: only nodes are bound to it.
+/// Clones are the same domain. They may be used from any thread at every level, since only nodes are bound to it.
 pub struct Domain<L: Level = Safe> {
     opened: Arc<Opened>,
     _level: PhantomData<fn() -> L>,
@@ -30,9 +30,9 @@ pub struct Domain<L: Level = Safe> {
 
 impl Domain<Safe> {
     /// Opens the first domain that getinfo offers for `hints`, for `FI_THREAD_SAFE` nodes. Hints without capabilities
-    /// get all that there are, but `FI_SOURCE_ERR` and `FI_RMA_EVENT`, and hints without a type `FI_EP_RDM`. Hints that
-    /// name no provider get one that reaches other hosts (of those, the fastest there is; `udp` reaches processes of
-    /// its own host through shared memory), unless they have `FI_LOCAL_COMM`.
+    /// get all except `FI_SOURCE_ERR`, `FI_RMA_EVENT` and `FI_EXACT_DIRECTED_RECV`; hints without a type get
+    /// `FI_EP_RDM`. Hints that name no provider get the fastest one that reaches other hosts, unless they have
+    /// `FI_LOCAL_COMM`. (`udp` reaches processes of its own host through shared memory.)
     ///
     /// ```
     /// use ofi::{Caps, Domain, Hints};
@@ -61,7 +61,7 @@ impl Domain<Exclusive> {
 }
 
 impl<L: Level> Domain<L> {
-    /// `extra` is needed beside what the hints ask for.
+    /// Opens a domain. `extra` is required beside the capabilities of the hints.
     pub(crate) fn open_as(
         hints: &Hints,
         extra: Caps,
@@ -78,9 +78,9 @@ impl<L: Level> Domain<L> {
             wanted.ep_attr.ep_type = EpType::Rdm;
         }
         wanted.domain_attr.threading = L::THREADING;
-        // What this layer does by itself. It lists what is possible; the provider takes what it needs.
+        // The modes that this layer handles itself. The list names what is allowed; the provider takes what it needs.
         wanted.domain_attr.mr_mode |= MrMode::VIRT_ADDR | MrMode::ALLOCATED | MrMode::PROV_KEY;
-        // Who names neither a provider nor its own host alone may have peers elsewhere.
+        // A program that names neither a provider nor `FI_LOCAL_COMM` may have peers on other hosts.
         let anywhere =
             hints.info.fabric_attr.prov_name.is_empty() && !hints.info.caps.contains(Caps::LOCAL_COMM);
         let first = |hints: &Hints| {
@@ -96,7 +96,7 @@ impl<L: Level> Domain<L> {
         Self::of_info(info)
     }
 
-    /// Opens the domain of an info that getinfo or a connection request gave.
+    /// Opens the domain of an info from getinfo or a connection request.
     pub(crate) fn of_info(info: Info) -> Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let fabric = crate::open_fabric(&info)?;
@@ -114,8 +114,8 @@ impl<L: Level> Domain<L> {
         &self.opened
     }
 
-    /// Allocates memory that the transport can share with peers instead of copying through them: the best to send
-    /// large messages from, and for windows. It is zeroed.
+    /// Allocates memory that the transport can share with peers, which saves copies: the best memory for large messages
+    /// and for windows. It is zeroed.
     ///
     /// # Errors
     /// `FI_ENOMEM`; `FI_EINVAL` for a length of zero.
@@ -123,7 +123,7 @@ impl<L: Level> Domain<L> {
         Memory::new(&self.opened, len, placement)
     }
 
-    /// Registers `buffer` for local operations, once for all that it is used in. Adapters need that where `mr_mode`
+    /// Registers `buffer` for local operations, once for all operations that use it. Adapters require that if `mr_mode`
     /// has `FI_MR_LOCAL`, and are faster with it.
     ///
     /// # Errors

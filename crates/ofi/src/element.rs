@@ -1,13 +1,13 @@
-//! Numbers that atomic operations and collectives work on.
+//! Numbers that atomic operations and collectives use.
 
 use ofi_api::Datatype;
 
 mod sealed {
-    /// Keeps [`super::Element`] to types of which every pattern of bits is a value, without padding.
+    /// Restricts [`super::Element`] to types without padding for which every bit pattern is a value.
     pub trait Sealed {}
 }
 
-/// A number of libfabric's ([`Datatype`]) that is a number of Rust's.
+/// A numeric type of libfabric ([`Datatype`]) that is also one of Rust.
 pub trait Element: Copy + Default + sealed::Sealed + Send + Sync + 'static {
     /// The type's name in libfabric.
     const DATATYPE: Datatype;
@@ -38,13 +38,13 @@ elements! {
     f64: Double;
 }
 
-/// The bytes of numbers.
+/// The numbers as bytes.
 pub(crate) fn bytes_of<T: Element>(numbers: &[T]) -> &[u8] {
     // SAFETY: an `Element` has no padding, and bytes no alignment.
     unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers)) }
 }
 
-/// The numbers of bytes; what is left over at the end is left out.
+/// The bytes as numbers; an incomplete number at the end is ignored.
 pub(crate) fn numbers_of<T: Element>(bytes: &[u8]) -> impl Iterator<Item = T> + '_ {
     bytes.chunks_exact(size_of::<T>()).map(|part| {
         // SAFETY: as many bytes, and every pattern is a value.

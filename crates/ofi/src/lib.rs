@@ -15,9 +15,9 @@
 //! # Ok::<(), ofi::Error>(())
 //! ```
 //!
-//! Processes find each other by addresses: [`Node::name`] gives one as text, which [`Node::insert`] of a peer takes,
-//! and [`Node::meet`] tells them to all processes of a group ([`rendezvous`]); or a [`Listener`] waits at an address
-//! that a [`Connection`] dials. `examples/two_hosts.rs` does that over a network.
+//! Processes find each other by addresses. [`Node::name`] returns a node's address as text, which a peer passes to
+//! [`Node::insert`]; [`Node::meet`] exchanges addresses in a group of processes ([`rendezvous`]); or a [`Listener`]
+//! waits at an address that a [`Connection`] dials. `examples/two_hosts.rs` does that over a network.
 //!
 //! # Features
 //!
@@ -38,7 +38,7 @@
 //!
 //! # Two layers
 //!
-//! There are two layers, and both have libfabric's names, so that its man pages are the reference.
+//! There are two layers. Both use libfabric's names, so that its man pages are the reference.
 //!
 //! The safe layer is this module: a [`Node`] is an endpoint with its queue and addresses; buffers move into operations
 //! and come back with their [`Completion`]s; memory that peers access is a [`Window`]. A program on it has no `unsafe`

@@ -64,8 +64,8 @@ unsafe impl Buffer for Memory {
         Self(unsafe { Box::from_raw(raw.owner().cast()) })
     }
 
-    /// Peers had the memory mapped for writing, and one that breaks the protocol may still have it: what comes back is
-    /// a copy, in memory that no peer has seen.
+    /// Peers had the memory mapped for writing, and a peer that violates the protocol may keep the mapping. The result
+    /// is therefore a copy in memory that no peer has seen.
     unsafe fn from_raw_written(raw: RawBuffer) -> Result<Self> {
         // SAFETY: the caller's promise.
         let old = unsafe { Self::from_raw(raw) };

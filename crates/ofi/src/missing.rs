@@ -1,8 +1,8 @@
-//! Providers of this library that were left out of the build: what `fi_info --explain` says when one is named.
+//! Providers that were left out of the build: the refusals that `fi_info --explain` prints when one is named.
 
 use ofi_api::Refusal;
 
-/// Every provider that is a cargo feature of the same name, and whether it is built in.
+/// Every provider with a cargo feature of its name, and whether it is built in.
 const FEATURES: [(&str, bool); 4] = [
     ("shm", cfg!(feature = "shm")),
     ("udp", cfg!(feature = "udp")),
@@ -12,7 +12,7 @@ const FEATURES: [(&str, bool); 4] = [
 
 /// Refusals for providers that the hints (`wanted`) or the setting `FI_PROVIDER` name, and that are not built in.
 pub fn refusals(wanted: &str, setting: &str) -> Vec<Refusal> {
-    // A list of providers to leave out names none.
+    // A list of excluded providers names none.
     let setting = if setting.trim().starts_with('^') { "" } else { setting };
     let named =
         |text: &str, name: &str| text.split([';', ',']).any(|layer| layer.trim().eq_ignore_ascii_case(name));

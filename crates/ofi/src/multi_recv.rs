@@ -1,8 +1,8 @@
 //! One buffer for many messages (`FI_MULTI_RECV`).
 //!
 //! The buffer is reference-counted: the posted operation holds it, and so does every range that a completion returned.
-//! Ranges do not overlap, and a range is given out when its message has arrived; so they may be read while the rest
-//! of the buffer is still being filled, and after the node is gone.
+//! Ranges do not overlap, and a range exists only after its message has arrived. So a range may be read while the rest
+//! of the buffer is still being filled, and after the node is closed.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -22,7 +22,7 @@ unsafe impl Sync for Shared {}
 pub struct MultiRecvBuffer(Arc<Shared>);
 
 impl MultiRecvBuffer {
-    /// Of `buffer`.
+    /// Wraps `buffer`.
     pub fn new<B: BufferMut>(buffer: B) -> Self {
         Self(Arc::new(Shared(AnyBuffer::from(buffer))))
     }
@@ -37,22 +37,22 @@ impl MultiRecvBuffer {
         self.len() == 0
     }
 
-    /// Whether none of its ranges is left, so that it may be posted again. A buffer of a
+    /// Whether no range of it exists, so that it may be posted again. A buffer of a
     /// [`SharedReceive`](crate::SharedReceive) also counts as used while any of its nodes has unread messages in it.
     pub fn is_unused(&mut self) -> bool {
         Arc::get_mut(&mut self.0).is_some()
     }
 
-    /// The buffer that it was made of.
+    /// Returns the wrapped buffer.
     ///
     /// # Errors
-    /// Itself, while there are ranges of it, or if the buffer is of another type.
+    /// Itself, while ranges of it exist, or if the buffer is of another type.
     pub fn into_inner<B: BufferMut>(self) -> Result<B, Self> {
         let shared = Arc::try_unwrap(self.0).map_err(Self)?;
         shared.0.downcast().map_err(|any| Self(Arc::new(Shared(any))))
     }
 
-    /// Another handle to the buffer, which is in use as long as there are two.
+    /// Another handle to the buffer. The buffer is in use while there are two.
     pub(crate) fn share(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
@@ -61,7 +61,7 @@ impl MultiRecvBuffer {
         &self.0.0
     }
 
-    /// The part that a completion tells of, if it lies inside. Nobody writes it any more.
+    /// The part that a completion reports, if it lies inside the buffer. It is no longer written.
     pub(crate) fn part(&self, addr: usize, len: usize) -> Option<MultiRecvRange> {
         let start = addr.checked_sub(self.0.0.raw().addr() as usize)?;
         let end = start.checked_add(len)?;
@@ -75,7 +75,7 @@ impl fmt::Debug for MultiRecvBuffer {
     }
 }
 
-/// A message in a [`MultiRecvBuffer`]: its bytes. Keeps the buffer alive.
+/// The bytes of a message in a [`MultiRecvBuffer`]. Keeps the buffer alive.
 #[derive(Clone)]
 pub struct MultiRecvRange {
     shared: Arc<Shared>,

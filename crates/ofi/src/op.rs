@@ -5,7 +5,7 @@ use ofi_core::slots::SlotId;
 
 const _: () = assert!(size_of::<usize>() == 8, "a context holds a slot's number and generation");
 
-/// Names an operation of a node while it is in flight. Its completion has the same.
+/// Identifies an operation of a node while it is in flight, and its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Op {
     pub(crate) node: u64,
@@ -13,12 +13,12 @@ pub struct Op {
 }
 
 impl Op {
-    /// The context that the transport knows it by.
+    /// The context under which the transport knows the operation.
     pub(crate) fn context(self) -> Context {
         Context(self.slot.to_wire() as usize)
     }
 
-    /// Its place in the table: no other operation in flight of the node has it.
+    /// The operation's place in the table. No other operation of the node in flight has the same.
     pub(crate) const fn index(self) -> usize {
         (self.slot.to_wire() & 0xFFFF_FFFF) as usize
     }

@@ -1,6 +1,5 @@
-//! Operations in flight: a table of slots. Each slot owns the resources of its operation. The context that the
-//! transport gets is the slot's number and generation, so a context that comes back twice, late or forged finds
-//! nothing.
+//! Operations in flight: a table of slots. Each slot owns the resources of its operation. The transport's context is
+//! the slot's number and generation, so a context that comes back twice, late or forged matches no slot.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use crate::completion::{Completion, OpError};
 use crate::multi_recv::MultiRecvBuffer;
 use crate::op::{Claim, Op};
 
-/// What an operation in flight owns.
+/// The resources of an operation in flight.
 pub enum Slot {
     /// A send, a receive, a read or a write.
     Transfer { buffer: AnyBuffer, part: Range<usize> },
@@ -23,7 +22,7 @@ pub enum Slot {
     Multi(MultiRecvBuffer),
     /// A search for a message.
     Search { claim: bool },
-    /// Nothing: a [`Claim`] will need its context.
+    /// Empty: reserved for a [`Claim`], which will need the context.
     Claimed,
 }
 
@@ -31,14 +30,14 @@ pub enum Slot {
 pub struct Operations {
     node: u64,
     slots: Slots<Slot>,
-    /// Released multi-receives stay until they are [removed](Operations::remove): completions of theirs may still be
-    /// unread.
+    /// Whether released multi-receives stay until they are [removed](Operations::remove), because completions of theirs
+    /// may still be unread.
     keeps_released: bool,
-    /// By index, the owner of the operation that has the slot, or had it last: in tables of several endpoints.
+    /// The current or last owner of each slot, in tables of several endpoints.
     owners: Vec<u32>,
 }
 
-/// Operations of a node that has its table to itself.
+/// The owner in a table that belongs to one node.
 pub const SOLE_OWNER: u32 = 0;
 
 impl Operations {
@@ -48,7 +47,7 @@ impl Operations {
         Self { node, slots: Slots::default(), keeps_released: false, owners: Vec::new() }
     }
 
-    /// Of a context whose completions are read from several queues, in no order between them.
+    /// The table of a context whose completions are read from several queues, without an order between them.
     pub fn of_several_queues() -> Self {
         Self { keeps_released: true, ..Self::new() }
     }
@@ -76,7 +75,7 @@ impl Operations {
         self.owners.get(op.index()).copied().unwrap_or(SOLE_OWNER)
     }
 
-    /// Ends the operations of an owner whose endpoint is closed: nobody uses their memory any more.
+    /// Removes the operations of an owner whose endpoint is closed: their memory is no longer in use.
     fn remove_all_of(&mut self, owner: u32) -> Vec<Slot> {
         let ids = self.slots.ids(|_| true).into_iter();
         let mut ids: Vec<_> = ids.map(|slot| Op { node: self.node, slot }).collect();
@@ -84,17 +83,17 @@ impl Operations {
         ids.into_iter().filter_map(|op| self.remove(op)).collect()
     }
 
-    /// Takes back an operation that was not posted.
+    /// Removes an operation that was not posted.
     pub fn remove(&mut self, op: Op) -> Option<Slot> {
         if op.node == self.node { self.slots.remove(op.slot) } else { None }
     }
 
-    /// Whether it is in flight here.
+    /// Whether the operation is in flight here.
     pub fn contains(&self, op: Op) -> bool {
         op.node == self.node && self.slots.get(op.slot).is_some()
     }
 
-    /// Puts a claimed message's next operation into its slot. Gives `next` back if there is no such claim.
+    /// Puts a claimed message's next operation into its slot. Returns `next` if the claim is unknown.
     pub fn claimed(&mut self, claim: &Claim, next: Slot) -> Result<(), Slot> {
         if claim.0.node == self.node
             && let Some(slot @ Slot::Claimed) = self.slots.get_mut(claim.0.slot)
@@ -111,12 +110,12 @@ impl Operations {
         Some(std::mem::replace(slot, Slot::Claimed))
     }
 
-    /// How many there are.
+    /// Number of operations.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Ends all of them: nobody uses their memory any more.
+    /// Removes all operations: their memory is no longer in use.
     pub fn drain(&mut self) -> Vec<AnyBuffer> {
         let ids = self.slots.ids(|_| true);
         let slots = ids.into_iter().filter_map(|id| self.slots.remove(id));
@@ -125,7 +124,7 @@ impl Operations {
             .collect()
     }
 
-    /// The completion behind an entry; `None`, with a message in the log, for an entry of no operation.
+    /// The completion of an entry; `None`, with a message in the log, for an entry of no operation.
     #[inline]
     pub fn complete(&mut self, entry: &CqTaggedEntry, source: FiAddr) -> Option<Completion> {
         let mut done = Completion::new(entry.flags, entry.len);
@@ -135,7 +134,7 @@ impl Operations {
         self.finish(done, entry.op_context, entry.buf as usize)
     }
 
-    /// The completion behind an error.
+    /// The completion of an error entry.
     #[cold]
     pub fn fail(&mut self, entry: CqErrorEntry, text: impl FnOnce(i32) -> String) -> Option<Completion> {
         let mut done = Completion::new(entry.flags, entry.len);
@@ -150,7 +149,7 @@ impl Operations {
     #[inline]
     fn finish(&mut self, mut done: Completion, context: Context, addr: usize) -> Option<Completion> {
         if context.is_null() {
-            return Some(done); // nobody posted for it: remote CQ data, or an inject that failed
+            return Some(done); // no operation of the node: remote CQ data, or an inject that failed
         }
         let id = SlotId::from_wire(context.0 as u64);
         done.op = Some(Op { node: self.node, slot: id });
@@ -184,20 +183,20 @@ impl Operations {
     }
 }
 
-/// A node's table: its own, or one that it shares with other nodes of one queue.
+/// A node's table: its own, or one that nodes of one queue share.
 pub struct Table {
     operations: Arc<Lock<Operations>>,
-    /// What the node's operations are entered under.
+    /// The owner under which the node's operations are entered.
     pub owner: u32,
 }
 
 impl Table {
-    /// A table of the node's own.
+    /// A table for one node.
     pub fn new() -> Self {
         Self { operations: Arc::new(Lock::new(Operations::new())), owner: SOLE_OWNER }
     }
 
-    /// A part of a table that others have parts of. The caller closes the endpoint before it drops this.
+    /// A node's part of a shared table. The caller closes the endpoint before it drops this.
     pub fn shared(operations: &Arc<Lock<Operations>>, owner: u32) -> Self {
         Self { operations: Arc::clone(operations), owner }
     }
@@ -216,7 +215,7 @@ impl Drop for Table {
     fn drop(&mut self) {
         if self.owner != SOLE_OWNER {
             let ended = self.operations.lock().remove_all_of(self.owner);
-            drop(ended); // after the lock
+            drop(ended); // after the lock is released
         }
     }
 }
@@ -277,7 +276,7 @@ mod tests {
         let found = here.complete(&entry(search, CompletionFlags::RECV, 0, 5), FiAddr(1)).unwrap();
         let claim = found.claim.unwrap();
         assert!(there.claimed(&claim, Slot::Search { claim: false }).is_err());
-        // A completion must not pass for the operation that the claim has not posted yet.
+        // A completion must not match the operation that the claim has not posted yet.
         assert!(here.complete(&entry(search, CompletionFlags::RECV, 0, 5), FiAddr(1)).is_none());
         assert!(here.claimed(&claim, Slot::Search { claim: false }).is_ok());
         assert!(here.complete(&entry(search, CompletionFlags::RECV, 0, 5), FiAddr(1)).is_some());

@@ -1,32 +1,32 @@
-//! The properties of a provider of C libfabric, for our provider that answers under its name ([`crate::alias`]): the
-//! protocol of each type of endpoint, and the capabilities that it offers by default. Programs choose by both.
+//! The properties of a provider of C libfabric that our provider takes on when it answers under that name
+//! ([`crate::alias`]): the protocol of each endpoint type, and the default capabilities. Programs select by both.
 //! Capabilities that they request explicitly are granted even if C's provider lacks them.
 
 use ofi_api::{Caps, EpType, Hints, Info, Protocol, Refusal};
 
-/// An endpoint type of a provider of C's.
+/// An endpoint type of a C provider.
 struct Kind {
     ep_type: EpType,
     protocol: Protocol,
     version: u32,
-    /// Capabilities besides those to reach others.
+    /// Capabilities besides those for reaching peers.
     caps: Caps,
 }
 
-/// A provider of C's.
+/// A C provider.
 struct Profile {
     name: &'static str,
     kinds: &'static [Kind],
 }
 
-/// Messages and remote memory, which all of these have.
+/// Messages and remote memory, which all of these support.
 const PLAIN: Caps =
     Caps::MSG.union(Caps::RMA).union(Caps::MSG_DIRECTIONS).union(Caps::RMA_DIRECTIONS).union(Caps::RMA_EVENT);
-/// And what comes with tags.
+/// The same with tags.
 const TAGGED: Caps =
     PLAIN.union(Caps::TAGGED).union(Caps::DIRECTED_RECV).union(Caps::SOURCE).union(Caps::MULTI_RECV);
 
-/// Those that programs choose by protocol: `prov/tcp/src/xnet_attr.c`.
+/// The providers that programs select by protocol: `prov/tcp/src/xnet_attr.c`.
 const PROFILES: &[Profile] = &[Profile {
     name: "tcp",
     kinds: &[
@@ -39,7 +39,7 @@ fn profile(name: &str) -> Option<&'static Profile> {
     PROFILES.iter().find(|profile| profile.name.eq_ignore_ascii_case(name))
 }
 
-/// The hints of a program that asks for `alias`, as `provider` itself takes them.
+/// Translates the hints of a program that asks for `alias` into those for `provider` itself.
 pub(crate) fn translated(hints: &Hints, alias: &str, provider: &str) -> Hints {
     let mut own = hints.clone();
     own.info.fabric_attr.prov_name = provider.to_owned();
@@ -49,10 +49,11 @@ pub(crate) fn translated(hints: &Hints, alias: &str, provider: &str) -> Hints {
     own
 }
 
-/// An info that a provider answered, as `alias` would: `asked` are the hints of the program.
+/// Translates an info of a provider into one of `alias`. `asked` are the hints of the program.
 ///
 /// # Errors
-/// The refusal, for a protocol that goes by another name, and a type of endpoint that nobody asked for and C's has not.
+/// The refusal, for a protocol with another name, and for an endpoint type that was not requested and that C's provider
+/// lacks.
 pub(crate) fn dressed(mut info: Info, alias: &str, asked: Option<&Hints>) -> Result<Info, Refusal> {
     let name = alias.to_owned();
     info.fabric_attr.prov_name.clone_from(&name);

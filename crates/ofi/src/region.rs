@@ -1,4 +1,4 @@
-//! Registered memory of buffers.
+//! Buffers' memory under a registration.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use crate::buffer::{Buffer, RawBuffer};
 use crate::opened::Opened;
 use crate::request::PostError;
 
-/// A buffer's memory under a registration. The memory is given back when the registration is closed for sure, and
-/// leaked otherwise.
+/// A buffer's memory under a registration. The memory is freed once the registration is certainly closed, and otherwise
+/// leaked.
 pub struct Region<B: Buffer> {
     /// Taken when the region ends.
     raw: Option<RawBuffer>,
@@ -37,10 +37,10 @@ impl<B: Buffer> Region<B> {
         self.raw.as_ref().map_or((std::ptr::null_mut(), 0), |raw| (raw.addr, raw.len))
     }
 
-    /// Closes the registration and gives the memory back.
+    /// Closes the registration and returns the memory.
     ///
     /// # Errors
-    /// `FI_EBUSY` if somebody may still use the memory; it is leaked then.
+    /// `FI_EBUSY` if the memory may still be in use; it is then leaked.
     pub fn end(mut self) -> Result<RawBuffer> {
         let raw = self.raw.take();
         self.mr.close()?;

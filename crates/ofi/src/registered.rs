@@ -84,7 +84,7 @@ unsafe impl<B: Buffer> Buffer for Registered<B> {
         Self(unsafe { Box::from_raw(raw.owner().cast()) })
     }
 
-    /// Memory that peers could write is replaced by the inner buffer's rule, and registered again.
+    /// Memory that peers could write is replaced as the inner buffer requires, and registered again.
     unsafe fn from_raw_written(raw: RawBuffer) -> Result<Self> {
         // SAFETY: the caller's promise.
         let Self(parts) = unsafe { Self::from_raw(raw) };

@@ -1,4 +1,4 @@
-//! Which providers there are, and getinfo over all of them.
+//! The providers of the process, and getinfo over all of them.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -43,9 +43,9 @@ fn providers() -> &'static Mutex<Vec<Arc<dyn Provider>>> {
     })
 }
 
-/// Prints this library's `tracing` events as libfabric prints its log, if the environment sets `FI_LOG_LEVEL`. For the
-/// `main` of a program that has no subscriber of its own; a library leaves it to the program. Later calls change
-/// nothing.
+/// Prints this library's `tracing` events as libfabric prints its log, if the environment sets `FI_LOG_LEVEL`. Call it
+/// in the `main` of a program without a subscriber of its own; a library leaves that to the program. Later calls have
+/// no effect.
 ///
 /// ```
 /// ofi::log_from_env(); // FI_LOG_LEVEL=debug shows why a provider is turned down
@@ -54,11 +54,11 @@ fn providers() -> &'static Mutex<Vec<Arc<dyn Provider>>> {
 /// # Ok::<(), ofi::Error>(())
 /// ```
 pub fn log_from_env() -> ofi_core::log::Started {
-    let _ = providers(); // wrong values of settings are the first thing that is logged
+    let _ = providers(); // wrong values of settings are logged first
     ofi_core::log::init_from_env()
 }
 
-/// Makes sure that all settings are registered: they are when the providers are.
+/// Returns all settings, after registering the providers, which register theirs.
 pub(crate) fn settings() -> Vec<config::Listed> {
     let _ = providers();
     config::list()
@@ -100,10 +100,10 @@ pub fn explain(request: &Request<'_>) -> Result<ofi_api::Offers> {
     collect(request, None, &|provider, request| provider.offers(request))
 }
 
-/// How a provider is asked.
+/// The function that asks a provider.
 type Ask<'a> = &'a dyn Fn(&dyn Provider, &Request<'_>) -> ofi_api::Offers;
 
-/// `only`: of one provider, whatever the settings say.
+/// Collects offers. `only`: from one provider, regardless of the settings.
 fn collect(request: &Request<'_>, only: Option<&str>, ask: Ask<'_>) -> Result<ofi_api::Offers> {
     check_version(request.version)?;
     let (filter, aliases) = match only {
@@ -112,7 +112,7 @@ fn collect(request: &Request<'_>, only: Option<&str>, ask: Ask<'_>) -> Result<of
     };
     let wanted = request.hints.map_or("", |hints| hints.info.fabric_attr.prov_name.as_str());
     let mut all = ofi_api::Offers::default();
-    // First: whoever names a provider that is not built in need not read why the others are something else.
+    // First: a user who names a provider that is not built in does not need the refusals of the others.
     all.refusals.extend(missing::refusals(wanted, &PROVIDER.get()));
     for provider in snapshot() {
         let own = provider.name();
@@ -135,7 +135,8 @@ fn collect(request: &Request<'_>, only: Option<&str>, ask: Ask<'_>) -> Result<of
                 all.refusals.push(refused_by_setting(own));
             }
         }
-        // Under its other names, for programs that ask for one of them and for programs that name no provider.
+        // Also offer it under its aliases, for programs that ask for one of them and for programs that name no
+        // provider.
         let may_be = |alias: &&str| match named {
             Some(named) => *alias == named && (filter.may_ask(alias) || filter.may_ask(own)),
             None => wanted.is_empty() && filter.may_ask(alias),
@@ -147,7 +148,7 @@ fn collect(request: &Request<'_>, only: Option<&str>, ask: Ask<'_>) -> Result<of
     Ok(all)
 }
 
-/// What a provider offers under another name.
+/// The offers of a provider under another name.
 fn offers_as(alias: &str, provider: &dyn Provider, request: &Request<'_>, ask: Ask<'_>) -> ofi_api::Offers {
     let translated = request.hints.map(|hints| profile::translated(hints, alias, provider.name()));
     let mut offers = ask(provider, &Request { hints: translated.as_ref(), ..*request });
@@ -176,7 +177,7 @@ fn refused_by_setting(name: &str) -> Refusal {
     Refusal { provider: name.to_string(), field: "FI_PROVIDER", wanted, offered }
 }
 
-/// Says that there is a provider, and nothing of what it can do (`FI_PROV_ATTR_ONLY`).
+/// Lists a provider without its properties (`FI_PROV_ATTR_ONLY`).
 fn list(
     provider: &dyn Provider,
     name: &str,
@@ -203,7 +204,7 @@ fn list(
 /// `fi_getinfo`: the offers of this host that satisfy `hints`, best first.
 ///
 /// # Errors
-/// `FI_ENODATA` if nothing does, with a refusal for each thing in the way; `FI_ENOSYS` for a version newer than this
+/// `FI_ENODATA` if no offer does, with a refusal for each obstacle; `FI_ENOSYS` for a version newer than this
 /// library's.
 pub fn getinfo(
     version: Version,
@@ -215,11 +216,11 @@ pub fn getinfo(
     found(explain(&Request { version, node, service, flags, hints })?)
 }
 
-/// [`getinfo`] for C programs: where the hints leave the choice, a provider is asked for offers without
-/// `FI_MR_PROV_KEY` and `FI_MR_VIRT_ADDR` first. In an info these bits mean "needed" (fi_mr(3)), which here they are
-/// not, and C's own software providers leave them out, so there are programs that take no notice of them. The price is
-/// that a program's keys can be guessed. Providers whose devices have keys ([`Provider::has_device_keys`]) are asked as
-/// they are: C's need both bits there, and without them no device would access anything.
+/// [`getinfo`] for C programs. If the hints leave the choice, a provider is first asked for offers without
+/// `FI_MR_PROV_KEY` and `FI_MR_VIRT_ADDR`. In an info these bits mean that the provider needs them (fi_mr(3)), which is
+/// not the case here. C's own software providers leave them out, so some programs ignore them. The price is that a
+/// program's keys can be guessed. Providers whose devices have keys ([`Provider::has_device_keys`]) are asked without
+/// this change: C's providers need both bits there, and without them no device access would work.
 ///
 /// # Errors
 /// As [`getinfo`].
@@ -227,7 +228,7 @@ pub fn getinfo_asking_least(request: &Request<'_>) -> Result<Vec<Info>> {
     ask_least(request, None)
 }
 
-/// [`getinfo_asking_least`] of one provider, for a host program that selects providers itself. The settings about
+/// [`getinfo_asking_least`] of one provider, for a host program that selects providers itself. The settings for
 /// provider names and the choice of providers do not apply.
 ///
 /// # Errors
@@ -240,7 +241,7 @@ fn ask_least(request: &Request<'_>, only: Option<&str>) -> Result<Vec<Info>> {
     let needless = MrMode::VIRT_ADDR | MrMode::PROV_KEY;
     let choice = request.hints.filter(|hints| {
         let allowed = hints.info.domain_attr.mr_mode;
-        request.version >= Version::new(1, 5) // before, it was no set of bits
+        request.version >= Version::new(1, 5) // in older versions it was not a set of bits
             && allowed.intersects(needless)
             && !allowed.intersects(MrMode::DEPRECATED)
     });
@@ -250,7 +251,7 @@ fn ask_least(request: &Request<'_>, only: Option<&str>) -> Result<Vec<Info>> {
     }
     found(collect(request, only, &|provider, request| {
         let least = fewer.as_ref().filter(|_| !provider.has_device_keys()).map(|fewer| {
-            // The name is this request's: it may be translated.
+            // Use this request's name: it may be translated.
             let mut hints = fewer.clone();
             if let Some(own) = request.hints {
                 hints.info.fabric_attr.prov_name.clone_from(&own.info.fabric_attr.prov_name);

@@ -1,11 +1,11 @@
-//! The description of a window that its owner sends to peers, and that they access it with.
+//! The description of a window. Its owner sends it to peers, and they use it to access the window.
 
 use std::ops::{Bound, Range, RangeBounds};
 
 use ofi_api::{Errno, Error, RemotePiece, Result};
 
-/// A range of a peer's memory: the peer makes it with [`Window::remote`](crate::Window::remote) and sends its
-/// [bytes](RemoteWindow::to_bytes); here it names the target of [`write`](crate::Node::write) or the source of
+/// A range of a peer's memory. The peer creates it with [`Window::remote`](crate::Window::remote) and sends its
+/// [bytes](RemoteWindow::to_bytes). Here it is the target of [`write`](crate::Node::write) or the source of
 /// [`read`](crate::Node::read). It is a value like an address: the peer checks key, range and rights at each access.
 ///
 /// ```
@@ -19,7 +19,7 @@ use ofi_api::{Errno, Error, RemotePiece, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct RemoteWindow {
-    /// Names the registration.
+    /// The key of the registration.
     pub key: u64,
     /// The address of the first byte in the peer's terms: a virtual address, or an offset.
     pub base: u64,
@@ -28,10 +28,10 @@ pub struct RemoteWindow {
 }
 
 impl RemoteWindow {
-    /// Length of the form that goes over the wire.
+    /// Length of the wire form.
     pub const BYTES: usize = 24;
 
-    /// The form to send: key, base and length, each little-endian.
+    /// The wire form: key, base and length, each little-endian.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         for (place, word) in bytes.chunks_exact_mut(8).zip([self.key, self.base, self.len]) {
@@ -43,7 +43,7 @@ impl RemoteWindow {
     /// Parses the bytes that [`RemoteWindow::to_bytes`] wrote.
     ///
     /// # Errors
-    /// `FI_EINVAL` for another number of bytes, and for a range that goes beyond all addresses.
+    /// `FI_EINVAL` for a wrong number of bytes, and for a range that exceeds the address space.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let Ok(bytes) = <&[u8; Self::BYTES]>::try_from(bytes) else {
             return Err(invalid(format!("{} bytes", Self::BYTES), format!("{} bytes", bytes.len())));
@@ -83,7 +83,7 @@ impl RemoteWindow {
     }
 }
 
-/// The numbers behind a range of something that is `len` long.
+/// Resolves a range of an object of length `len`.
 pub(crate) fn resolve(range: &impl RangeBounds<u64>, len: u64) -> Result<Range<u64>> {
     let start = match range.start_bound() {
         Bound::Included(&start) => start,

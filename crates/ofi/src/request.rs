@@ -1,4 +1,4 @@
-//! Operations with everything that libfabric's `…msg` calls take; plain calls are methods of [`Node`](crate::Node).
+//! Operations with all options of libfabric's `…msg` calls. Plain calls are methods of [`Node`](crate::Node).
 
 use std::fmt;
 use std::ops::{Range, RangeBounds};
@@ -8,17 +8,17 @@ use ofi_api::{Error, FiAddr, OpFlags, Result, TagMatch};
 use crate::buffer::{Buffer, BufferMut};
 use crate::remote::{self, RemoteWindow};
 
-/// A call that failed, with the buffer that was given to it. `?` in a function with [`Result`] drops the
+/// The error of a failed call, with the buffer that was passed to it. `?` in a function with [`Result`] drops the
 /// buffer.
 pub struct PostError<B> {
-    /// Why.
+    /// The reason.
     pub error: Error,
     /// The buffer that was passed.
     pub buffer: B,
 }
 
 impl<B> PostError<B> {
-    /// `FI_EAGAIN`: nothing is wrong; poll the queue, then try again.
+    /// `FI_EAGAIN`: not a failure; poll the queue, then try again.
     pub fn is_again(&self) -> bool {
         self.error.is_again()
     }
@@ -70,7 +70,7 @@ impl Part {
         Self(start, end)
     }
 
-    /// The bytes of a buffer of `len` bytes.
+    /// The range of the part in a buffer of `len` bytes.
     pub fn of(self, len: usize) -> Result<Range<usize>> {
         let range = remote::resolve(&(self.0..self.1.unwrap_or(len as u64)), len as u64)?;
         Ok(range.start as usize..range.end as usize)
@@ -147,7 +147,7 @@ impl<B: BufferMut> RecvMsg<B> {
         Self { tag: Some(TagMatch { tag, ignore }), ..self }
     }
 
-    /// Takes messages of this peer only (`FI_DIRECTED_RECV`).
+    /// Accepts messages from this peer only (`FI_DIRECTED_RECV`).
     pub fn source(self, source: FiAddr) -> Self {
         Self { source, ..self }
     }
@@ -182,7 +182,7 @@ impl<B: Buffer> RmaMsg<B> {
         Self { data: Some(data), ..self }
     }
 
-    /// Only a part of the buffer.
+    /// Uses only a part of the buffer.
     pub fn range(self, range: impl RangeBounds<usize>) -> Self {
         Self { part: Part::new(&range), ..self }
     }

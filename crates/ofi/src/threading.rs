@@ -1,5 +1,5 @@
-//! Threading levels: does the library serialise calls, or the program? Fixed when a domain opens, and then part of the
-//! types.
+//! Threading levels: whether the library or the program serialises calls. The level is fixed when a domain opens, and
+//! then part of the types.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -30,7 +30,7 @@ impl Level for Exclusive {
     const THREADING: Threading = Threading::Completion;
 }
 
-/// Keeps others from adding levels.
+/// Prevents other crates from adding levels.
 pub(crate) mod sealed {
     use super::{Exclusive, Safe};
 

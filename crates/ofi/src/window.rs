@@ -4,13 +4,13 @@
 //! raw pointers, as if the memory belonged to a device. A read that races with a peer's write may return partly old and
 //! partly new bytes. Programs have to synchronise, with messages, remote CQ data or a flag word.
 //!
-//! Such a race is outside Rust's memory model, which knows no writer beyond the program: copies of less than 32 KiB are
-//! plain loads and stores. If the peer is another node of this process, its transport copies on a thread of this
-//! process, and safe code that does not synchronise causes a data race in the sense of the model. `local` below keeps
-//! the calls of one window apart; it cannot keep a transport out. Atomic copies would not help: the other side is a
-//! kernel, a device or a `memcpy`, of any size. What is done about it: no reference to the bytes exists, all accesses
-//! go through raw pointers, every bit pattern is a valid value of what is read, and this crate takes nothing that it
-//! has read for an address or a length. In practice the consequence is torn bytes.
+//! Such a race is outside Rust's memory model, which knows no writer outside the program: copies of less than 32 KiB
+//! are plain loads and stores. If the peer is another node of this process, its transport copies on a thread of this
+//! process, and safe code that does not synchronise causes a data race in the sense of the model. `local` below
+//! serialises the calls of one window; it cannot exclude a transport. Atomic copies would not help: the other side is a
+//! kernel, a device or a `memcpy`, of any size. The mitigations: no reference to the bytes exists, all accesses go
+//! through raw pointers, every bit pattern is a valid value of the types that are read, and this crate never uses bytes
+//! that it has read as an address or a length. In practice the consequence is torn bytes.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,7 +51,7 @@ use crate::request::PostError;
 pub struct Window<B: BufferMut = Memory> {
     region: Region<B>,
     writable: bool,
-    /// Keeps accesses of this process apart. Peers do not know of it.
+    /// Serialises accesses of this process. Peers are not aware of it.
     local: RwLock<()>,
 }
 
@@ -98,7 +98,7 @@ impl<B: BufferMut> Window<B> {
         self.region.memory().0
     }
 
-    /// Where `len` bytes at `offset` are.
+    /// The address of `len` bytes at `offset`.
     fn at(&self, offset: usize, len: usize) -> Result<*mut u8> {
         let (addr, all) = self.region.memory();
         if offset.checked_add(len).is_some_and(|end| end <= all) {
@@ -175,8 +175,8 @@ impl<B: BufferMut> Window<B> {
         Ok(())
     }
 
-    /// Withdraws all rights and gives the memory back. Library memory that peers could write comes back as a copy, as
-    /// a peer that breaks the protocol may keep its mapping.
+    /// Withdraws all rights and returns the memory. Memory of the library that peers could write is returned as a copy,
+    /// because a peer that violates the protocol may keep its mapping.
     ///
     /// # Errors
     /// `FI_EBUSY` if a peer did not stop within a second; the memory is leaked then. `FI_ENOMEM` for the copy.

@@ -52,7 +52,7 @@ impl<B: Buffer> Load for (Claim, B) {
 }
 
 impl<L: Level> AsyncNode<L> {
-    /// Begins an operation: `post` posts it, as often as it takes until there is room.
+    /// Starts an operation: `post` posts it, and is called again until there is room.
     pub(super) fn start<T, B: Load>(
         &self,
         line: Line,
@@ -63,7 +63,7 @@ impl<L: Level> AsyncNode<L> {
         Operation::new(self, self.begin(line, buffer, post), finish)
     }
 
-    /// As [`AsyncNode::start`]. Returns its place in the table.
+    /// As [`AsyncNode::start`]. Returns the operation's place in the table.
     pub(super) fn begin<B: Load>(
         &self,
         line: Line,
@@ -152,7 +152,7 @@ impl<L: Level> AsyncNode<L> {
         self.start(Line::To(dest), buffer, post, transferred)
     }
 
-    /// Receives an untagged message of anybody, as [`Node::recv`].
+    /// Receives an untagged message from any sender, as [`Node::recv`].
     pub fn recv<B: BufferMut>(&self, buffer: B) -> Operation<'_, Transferred<B>, L> {
         self.recv_message(RecvMsg::new(buffer))
     }
@@ -162,7 +162,7 @@ impl<L: Level> AsyncNode<L> {
         self.recv_message(RecvMsg::new(buffer).source(source))
     }
 
-    /// Receives a tagged message of anybody, as [`Node::recv_tagged`].
+    /// Receives a tagged message from any sender, as [`Node::recv_tagged`].
     #[doc(alias = "fi_trecv")]
     pub fn recv_tagged<B: BufferMut>(
         &self,
@@ -253,7 +253,7 @@ impl<L: Level> AsyncNode<L> {
         self.start(Line::To(peer), buffer, post, transferred)
     }
 
-    /// Begins an operation without buffer.
+    /// Starts an operation without a buffer.
     pub(super) fn bare<T>(
         &self,
         line: Line,

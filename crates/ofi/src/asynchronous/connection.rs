@@ -17,7 +17,7 @@ use crate::domain::Domain;
 use crate::node::{Node, NodeBuilder};
 use crate::threading::Safe;
 
-/// Reads a queue, and has the task woken when there is something if there is nothing.
+/// Reads a queue. If it is empty, has the task woken when it no longer is.
 fn poll_event(
     eq: &Arc<dyn EventQueue>,
     context: &Context<'_>,
@@ -126,7 +126,7 @@ fn begin(
 #[must_use = "dropping it gives the connection up"]
 pub struct Connecting(Option<Result<Begun>>);
 
-/// An endpoint that connects or accepts, and the queue that tells how that ends.
+/// An endpoint that connects or accepts, and the queue that reports the outcome.
 type Begun = (Node<Safe>, Arc<dyn EventQueue>);
 
 impl Future for Connecting {

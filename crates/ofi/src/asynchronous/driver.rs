@@ -24,7 +24,7 @@ const SLEEP: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Turn {
-    /// There may be more: let others run, then turn again.
+    /// There may be more to do: let other tasks run, then call again.
     Again,
     /// Nothing to do until [`AsyncNode::wait_fd`] is readable, or the waker is woken.
     Sleep,
@@ -36,8 +36,8 @@ pub enum Turn {
 pub struct Driver<'a, L: Level = Safe>(&'a AsyncNode<L>);
 
 impl<L: Level> Driver<'_, L> {
-    /// Drives the node, and wakes futures whose operations have ended. After [`Turn::Sleep`] it is to be called again
-    /// when the node's descriptor is readable, and when `waker` is woken, whichever is first.
+    /// Drives the node, and wakes futures whose operations have ended. After [`Turn::Sleep`], call it again when the
+    /// node's descriptor is readable or `waker` is woken, whichever is first.
     ///
     /// # Errors
     /// The queue's error if it can no longer be read; all operations end with it.
@@ -48,7 +48,7 @@ impl<L: Level> Driver<'_, L> {
         let turn = {
             let mut table = self.0.table();
             let turn = table.drive(node, &mut chores).and_then(|()| {
-                // No descriptor says when there is room again.
+                // No descriptor announces room for operations.
                 if table.is_short() || !node.try_wait()? { Ok(Turn::Again) } else { Ok(Turn::Sleep) }
             });
             match turn {
@@ -96,7 +96,8 @@ impl Wake for Alarm {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if !self.rung.swap(true, Ordering::AcqRel) {
-            // An async node's queue has a wait object, so it can be signalled; and no sleep is longer than `SLEEP`.
+            // The queue of an async node has a wait object, so it can be signalled. No sleep is longer than `SLEEP` in
+            // any case.
             let _ = self.cq.signal();
         }
     }
@@ -109,7 +110,7 @@ impl<L: Level> AsyncNode<L> {
         Driver(self)
     }
 
-    /// One turn of a driver that is a thread: drives, and sleeps if there is nothing to do and `alarm` is silent.
+    /// One turn of a driver thread: drives the node, and sleeps if there is nothing to do and `alarm` was not raised.
     fn turn_thread(&self, driver: &Driver<'_, L>, waker: &Waker, alarm: &Alarm) -> Result<()> {
         match driver.turn(waker)? {
             Turn::Again => std::thread::yield_now(),
@@ -166,7 +167,7 @@ impl AsyncNode<Safe> {
             while !stopped.load(Ordering::Acquire) {
                 own.take();
                 if node.turn_thread(&driver, &waker, &own).is_err() {
-                    return; // everybody has been told
+                    return; // all futures have been told
                 }
             }
         };
@@ -190,7 +191,7 @@ impl Drop for DriverThread {
         self.stop.store(true, Ordering::Release);
         self.alarm.wake_by_ref();
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // it has nothing to say
+            let _ = thread.join(); // the thread returns nothing
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Nodes whose operations are futures.
 //!
-//! Followed: a call in `calls.rs` posts through the [`Node`] inside and enters the operation into the table
-//! (`table.rs`); a poll of an [`Operation`] (`operation.rs`), and every driver (`driver.rs`), reads the queue, and
-//! the table gives each completion to its future and wakes it.
+//! The path of an operation: a call in `calls.rs` posts through the [`Node`] inside and enters the operation into the
+//! table (`table.rs`). A poll of an [`Operation`] (`operation.rs`), and every driver (`driver.rs`), reads the queue;
+//! the table passes each completion to its future and wakes it.
 
 mod calls;
 mod connection;
@@ -72,7 +72,8 @@ use crate::threading::{Exclusive, Level, Safe};
 /// Tasks share a node by reference or in an `Arc`; threads can share it too if its level is [`Safe`]. Dropping it, once
 /// none of its futures is left, closes the endpoint and then frees the buffers in flight.
 pub struct AsyncNode<L: Level = Safe> {
-    // Drops first: closing ends the operations, and the table, with buffers that were never posted, may go then.
+    // Drops first: closing the endpoint ends the operations. After that, the table and the buffers that were never
+    // posted may be dropped.
     node: Node<L>,
     table: Mutex<Table<L>>,
 }
@@ -86,7 +87,7 @@ impl AsyncNode<Safe> {
         Node::builder().hints(hints.clone()).open_async()
     }
 
-    /// Begins to open a node with more choices; [`NodeBuilder::open_async`] ends it.
+    /// Returns a builder with more choices; [`NodeBuilder::open_async`] opens the node.
     pub fn builder() -> NodeBuilder<Safe> {
         Node::builder()
     }
@@ -201,13 +202,12 @@ impl<L: Level> AsyncNode<L> {
         self.table().lost
     }
 
-    /// The descriptor that a driver blocks on after [`Driver::turn`] told it to: readable when there is something to
-    /// do.
+    /// The descriptor that a driver blocks on after [`Turn::Sleep`]. It is readable when there is something to do.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         self.node.wait_fd()
     }
 
-    /// As [`Node::close`]. Buffers whose futures wait for room, or were forgotten, are dropped.
+    /// As [`Node::close`]. Buffers whose futures wait for room or were forgotten are dropped.
     pub fn close(self) -> Vec<AnyBuffer> {
         self.node.close()
     }

@@ -39,7 +39,7 @@ use crate::threading::{Level, Safe};
 /// # Ok::<(), ofi::Error>(())
 /// ```
 ///
-/// Dropping it cancels the receive; messages that have come and were not asked for are gone then, and
+/// Dropping it cancels the receive. Messages that have arrived and were not fetched are discarded and
 /// [counted](AsyncNode::lost).
 #[must_use = "dropping it cancels the receive"]
 pub struct MultiRecv<'a, L: Level = Safe> {
@@ -48,8 +48,8 @@ pub struct MultiRecv<'a, L: Level = Safe> {
     over: bool,
 }
 
-/// What a multi-receive gives: a message, or why there are no more. A message that failed, as one that did not fit, is
-/// a completion with that result.
+/// An item of a multi-receive: a message, or the reason why there are no more. A failed message, for example one that
+/// did not fit, is a completion with that result.
 type Item = Result<Completion, Failed<MultiRecvBuffer>>;
 
 impl<'a, L: Level> MultiRecv<'a, L> {
@@ -82,8 +82,8 @@ impl<'a, L: Level> MultiRecv<'a, L> {
         Poll::Ready(Some(item))
     }
 
-    /// Asks that it end (`fi_cancel`): the messages that came before are given, then the buffer, with `FI_ECANCELED`. A
-    /// message that is half in is given too, and the buffer with the last such.
+    /// Cancels the receive (`fi_cancel`). The stream still yields the messages that came before, then the buffer with
+    /// `FI_ECANCELED`. A message that is partly received is completed, too; the last such message then has the buffer.
     #[doc(alias = "fi_cancel")]
     pub fn cancel(&self) {
         super::operation::cancel(self.node, self.id);
@@ -144,14 +144,14 @@ impl<L: Level> AsyncNode<L> {
         MultiRecv { node: self, id: self.begin(Line::Receive, buffer, post), over: false }
     }
 
-    /// Looks for a tagged message and takes it aside, as [`Node::peek_claim`]: the result has a [`Claim`]. If the
-    /// future is dropped after a message was claimed, the message is discarded, and [counted](AsyncNode::lost).
+    /// Looks for a tagged message and claims it, as [`Node::peek_claim`]: the result has a [`Claim`]. If the future is
+    /// dropped after a message was claimed, the message is discarded and [counted](AsyncNode::lost).
     pub fn peek_claim(&self, tag: u64, ignore: u64) -> Operation<'_, Result<Completion>, L> {
         self.bare(Line::Receive, move |node| node.peek_claim(tag, ignore), completed)
     }
 
     /// Receives a claimed message, as [`Node::claim`]. If there is no room, and the future is cancelled or dropped
-    /// before there is, the message stays claimed until the node is closed.
+    /// while it waits, the message stays claimed until the node is closed.
     pub fn claim<B: BufferMut>(&self, claim: Claim, buffer: B) -> Operation<'_, Transferred<B>, L> {
         let post = |node: &Node<L>, (claim, buffer)| node.claim(claim, buffer);
         self.start(Line::Receive, (claim, buffer), post, transferred)

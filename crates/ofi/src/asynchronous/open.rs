@@ -7,7 +7,7 @@ use crate::node::NodeBuilder;
 use crate::threading::Level;
 
 impl<L: Level> NodeBuilder<L> {
-    /// Opens it with operations that are futures. The wait object is [`WaitObj::Fd`], whatever was chosen.
+    /// Opens a node whose operations are futures. Its wait object is always [`WaitObj::Fd`].
     ///
     /// # Errors
     /// As [`NodeBuilder::open`].

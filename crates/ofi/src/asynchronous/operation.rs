@@ -22,9 +22,9 @@ use crate::threading::{Level, Safe};
 /// one peer start in the order of the calls. An operation without room waits in that order, and starts when the node is
 /// driven and has room.
 ///
-/// Dropping it while it is in flight frees nothing: the node keeps the buffer until the transport is done with it. A
-/// receive is also cancelled; a message that had already come for it is gone then (and [counted](AsyncNode::lost)).
-/// To give up a receive without losing its message, cancel it and await the result:
+/// Dropping it while it is in flight frees nothing: the node keeps the buffer until the transport has finished with it.
+/// A dropped receive is also cancelled, and a message that had already arrived for it is discarded (and
+/// [counted](AsyncNode::lost)). To give up a receive without losing its message, cancel it and await the result:
 ///
 /// ```
 /// # use ofi::{AsyncNode, Errno, Hints};
@@ -56,8 +56,8 @@ impl<'a, T, L: Level> Operation<'a, T, L> {
         Self { node, id, finish, over: false }
     }
 
-    /// Asks that it end: a receive (`fi_cancel`) with its message, if that has come, or `FI_ECANCELED`; an operation
-    /// that still waits for room with `FI_ECANCELED`. Anything else takes its course.
+    /// Cancels the operation. A receive (`fi_cancel`) ends with its message if that has arrived, otherwise with
+    /// `FI_ECANCELED`. An operation that waits for room ends with `FI_ECANCELED`. Other operations are not affected.
     #[doc(alias = "fi_cancel")]
     pub fn cancel(&self) {
         cancel(self.node, self.id);
@@ -71,7 +71,7 @@ pub(super) fn cancel<L: Level>(node: &AsyncNode<L>, id: SlotId) {
         let mut table = node.table();
         table.withdraw(id, &mut chores);
         if let Some(op) = table.in_flight(id) {
-            // What cannot be cancelled, or has ended, is not an error here: the future tells.
+            // An operation that cannot be cancelled or has ended is not an error here: the future returns its result.
             let _ = node.node.cancel(op);
             table.rouse(&mut chores);
         }
@@ -79,7 +79,7 @@ pub(super) fn cancel<L: Level>(node: &AsyncNode<L>, id: SlotId) {
     chores.run();
 }
 
-/// The future of an operation is dropped before it was over.
+/// Handles a future that was dropped before its operation ended.
 pub(super) fn forget<L: Level>(node: &AsyncNode<L>, id: SlotId) {
     let mut chores = Chores::default();
     {
@@ -87,7 +87,7 @@ pub(super) fn forget<L: Level>(node: &AsyncNode<L>, id: SlotId) {
         if let Some(op) = table.forget(id, &mut chores)
             && node.node.cancel(op).is_ok()
         {
-            // So that the buffer does not wait for somebody else's turn.
+            // Drive now, so that the buffer is released without waiting for another turn.
             let _ = table.drive(&node.node, &mut chores);
             table.rouse(&mut chores);
         }
@@ -95,7 +95,7 @@ pub(super) fn forget<L: Level>(node: &AsyncNode<L>, id: SlotId) {
     chores.run();
 }
 
-/// Takes an operation's next result, or wakes the task when there is one, and drives the node meanwhile.
+/// Takes an operation's next result, or registers the task to be woken for it. Drives the node as well.
 pub(super) fn poll_table<L: Level>(
     node: &AsyncNode<L>,
     id: SlotId,
@@ -105,14 +105,14 @@ pub(super) fn poll_table<L: Level>(
     let ended = {
         let mut table = node.table();
         table.take(id).or_else(|| {
-            // An error ends this operation too: `take` finds it.
+            // An error ends this operation too; `take` returns it.
             let _ = table.drive(&node.node, &mut chores);
             table.rouse(&mut chores);
             table.take(id)
         })
     };
     let ended = ended.or_else(|| {
-        // A waker is cloned outside the lock, as that is the executor's code.
+        // Clone the waker outside the lock: cloning runs the executor's code.
         let waker = context.waker();
         let is_known = node.table().is_waking(id, waker);
         let clone = (!is_known).then(|| waker.clone());
@@ -164,7 +164,7 @@ impl<T, L: Level> fmt::Debug for Operation<'_, T, L> {
     }
 }
 
-/// An operation that ended well, with its buffer.
+/// A successful operation, with its buffer.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Done<B> {
@@ -184,7 +184,7 @@ pub struct Done<B> {
 }
 
 impl<B: AsRef<[u8]>> Done<B> {
-    /// The bytes that were received, sent, read or written.
+    /// The bytes received, sent, read or written.
     pub fn bytes(&self) -> &[u8] {
         let bytes = self.buffer.as_ref().get(self.start..).unwrap_or_default();
         &bytes[..self.len.min(bytes.len())]
@@ -194,12 +194,12 @@ impl<B: AsRef<[u8]>> Done<B> {
 /// An operation that failed. `?` in a function with [`Result`](crate::Result) drops the buffer.
 #[non_exhaustive]
 pub struct Failed<B> {
-    /// Why.
+    /// The reason.
     pub error: Error,
     /// The buffer. `None` if the node's queue can no longer be read: the node then keeps the buffer, because it may
     /// still be in use.
     pub buffer: Option<B>,
-    /// Bytes of a receive that were placed.
+    /// Bytes of the message that a receive stored.
     pub len: usize,
 }
 
@@ -234,7 +234,7 @@ fn given_back(given: Given) -> Option<AnyBuffer> {
     if let Given::Buffer(buffer) = given { Some(buffer) } else { None }
 }
 
-/// The result of an operation that was given a `B`.
+/// Converts the end of an operation that was given a `B`.
 pub(super) fn transferred<B: Buffer>(ended: Ended) -> Transferred<B> {
     let failed = |error, buffer, len| Err(Failed { error, buffer: typed(buffer), len });
     match ended {
@@ -248,13 +248,13 @@ pub(super) fn transferred<B: Buffer>(ended: Ended) -> Transferred<B> {
                     Ok(Done { buffer, len, flags, data, tag, source, start })
                 }
                 (Err(error), buffer) => Err(Failed { error: error.into(), buffer, len: done.len }),
-                (Ok(()), None) => failed(Error::new(Errno::EOTHER), None, 0), // not one that this node posts
+                (Ok(()), None) => failed(Error::new(Errno::EOTHER), None, 0), // this node posts no such operation
             }
         }
     }
 }
 
-/// The result of an operation without buffer.
+/// Converts the end of an operation without a buffer.
 pub(super) fn completed(ended: Ended) -> ofi_api::Result<Completion> {
     match ended {
         Ended::Refused(error, _) | Ended::Lost(error) => Err(error),

@@ -1,7 +1,8 @@
-//! An async node's state of its operations: waiting futures, results that were not fetched yet, and
-//! operations that could not be posted for lack of room.
+//! The operations of an async node: waiting futures, results that were not fetched yet, and operations that wait for
+//! room.
 //!
-//! Nothing here runs code of others (wakers, buffers' drops): it goes out in a [`Chores`], for after the lock.
+//! Foreign code (wakers, drops of buffers) does not run here: it is collected in [`Chores`] and runs after the lock is
+//! released.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -16,12 +17,12 @@ use crate::node::Node;
 use crate::op::{Claim, Op};
 use crate::threading::Level;
 
-/// Whether it only tells that its operation will end.
+/// Whether a completion only announces the end of its operation.
 fn is_cancelled(done: &Completion) -> bool {
     done.range.is_none() && done.result.as_ref().is_err_and(|error| error.errno() == Errno::ECANCELED)
 }
 
-/// Events that are kept for [`event`](super::AsyncNode::event) at most.
+/// Most events that are kept for [`event`](super::AsyncNode::event).
 const EVENTS: usize = 1 << 16;
 
 /// The arguments of an operation, returned if it is not posted.
@@ -33,15 +34,15 @@ pub enum Given {
 
 /// How an operation ended.
 pub enum Ended {
-    /// Its completion came.
+    /// With its completion.
     Done(Completion),
-    /// It was not posted, and nothing of it is in flight.
+    /// The operation was not posted, and nothing of it is in flight.
     Refused(Error, Given),
-    /// Unknown, because the queue cannot be read any more. The node keeps the buffer.
+    /// The outcome is unknown, because the queue is unreadable. The node keeps the buffer.
     Lost(Error),
 }
 
-/// The line in which an operation waits for room.
+/// The waiting line of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line {
     /// Receives.
@@ -58,12 +59,12 @@ pub enum Attempt {
     Refused(Error, Given),
 }
 
-/// An operation that waits for room: posts itself, or, without a node, returns its buffer.
+/// An operation that waits for room. Given a node it posts itself; without one it returns its buffer.
 pub type Retry<L> = Box<dyn FnMut(Option<&Node<L>>) -> Attempt + Send>;
 
-/// Where an operation is.
+/// The state of an operation.
 enum Place {
-    /// In the line of those that wait for room.
+    /// Waiting in a line for room.
     Queued(Line),
     InFlight(Op),
     /// A multi-receive in flight, and its messages that were not fetched yet.
@@ -79,12 +80,12 @@ struct Cell {
 /// The owner of an operation in flight.
 #[derive(Clone, Copy)]
 enum Owner {
-    /// Of no future.
+    /// No future.
     Nobody,
     Cell(SlotId),
-    /// Of a future that was dropped.
+    /// A future that was dropped.
     Dropped,
-    /// The table: drops a message that was claimed without a receiver and was counted.
+    /// The table: the completion drops a claimed message that has no receiver and was counted.
     Discard,
 }
 
@@ -102,7 +103,7 @@ pub struct Chores {
 }
 
 impl Chores {
-    /// Does it.
+    /// Wakes the wakers and drops the values.
     pub fn run(self) {
         drop(self.drop);
         self.wake.into_iter().for_each(Waker::wake);
@@ -114,22 +115,22 @@ impl Chores {
     }
 }
 
-/// The table. One lock covers it, and the reads of the node's queue.
+/// The table. One lock covers the table and the reads of the node's queue.
 pub struct Table<L: Level> {
     cells: Slots<Cell>,
-    /// By [`Op::index`].
+    /// Indexed by [`Op::index`].
     owners: Vec<Owner>,
     lines: Vec<RetryQueue<L>>,
     events: VecDeque<Completion>,
     listeners: Vec<Waker>,
-    /// Drivers there are.
+    /// The number of drivers.
     pub drivers: usize,
-    /// Drivers that have armed the queue and sleep. Whoever reads the queue, which disarms it, wakes them.
+    /// Drivers that have armed the queue and sleep. Every reader of the queue wakes them, since a read disarms it.
     sleepers: Vec<Waker>,
     /// Messages and events that were dropped.
     pub lost: u64,
     broken: Option<Error>,
-    /// Of futures that were dropped.
+    /// Claims of dropped futures.
     unclaimed: Vec<Claim>,
     /// Scratch space of [`Table::drive`].
     batch: Vec<Completion>,
@@ -152,7 +153,7 @@ impl<L: Level> Table<L> {
         }
     }
 
-    /// Takes a new operation: tries to post it unless others of its line wait, and queues it if there is no room.
+    /// Takes a new operation. Posts it unless others of its line wait, and queues it if there is no room.
     pub fn start(
         &mut self,
         node: &Node<L>,
@@ -162,7 +163,7 @@ impl<L: Level> Table<L> {
     ) -> SlotId {
         let waiting = self.lines.iter_mut().position(|waiting| waiting.line == line);
         let attempt = if waiting.is_some() { Attempt::Again } else { retry(Some(node)) };
-        // What was armed may be so no more, and a driver that is there shall look after what is new.
+        // The queue may no longer be armed: have sleeping drivers look after the new operation.
         self.rouse(chores);
         let place = match attempt {
             Attempt::Posted(op) => Place::InFlight(op),
@@ -213,7 +214,7 @@ impl<L: Level> Table<L> {
         }
     }
 
-    /// Takes the next message of a multi-receive. With the last one it is over.
+    /// Takes the next message of a multi-receive. The last one ends it.
     fn take_message(&mut self, id: SlotId) -> Option<Ended> {
         let Place::Stream(op, messages) = &mut self.cells.get_mut(id)?.place else { return None };
         let op = *op;
@@ -229,7 +230,7 @@ impl<L: Level> Table<L> {
         Some(Ended::Lost(error))
     }
 
-    /// Whether `waker` is the one that will be woken for the operation.
+    /// Whether `waker` is the registered waker of the operation.
     pub fn is_waking(&self, id: SlotId, waker: &Waker) -> bool {
         self.cells.get(id).and_then(|cell| cell.waker.as_ref()).is_some_and(|old| old.will_wake(waker))
     }
@@ -251,7 +252,7 @@ impl<L: Level> Table<L> {
         }
     }
 
-    /// Takes an operation that is not posted out of its line: it ends with `FI_ECANCELED`.
+    /// Removes an operation that is not posted from its line. It ends with `FI_ECANCELED`.
     pub fn withdraw(&mut self, id: SlotId, chores: &mut Chores) {
         let Some(Cell { place: Place::Queued(line), .. }) = self.cells.get(id) else { return };
         let line = *line;
@@ -272,7 +273,7 @@ impl<L: Level> Table<L> {
         self.end(id, Ended::Refused(Error::new(Errno::ECANCELED), given), chores);
     }
 
-    /// The future of an operation is gone. Returns the operation if it is still in flight.
+    /// Handles the drop of an operation's future. Returns the operation if it is still in flight.
     pub fn forget(&mut self, id: SlotId, chores: &mut Chores) -> Option<Op> {
         self.withdraw(id, chores);
         let Cell { place, waker } = self.cells.remove(id)?;
@@ -312,7 +313,7 @@ impl<L: Level> Table<L> {
         self.lost += u64::from(done.result.is_ok() && done.flags.contains(CompletionFlags::RECV));
     }
 
-    /// A message of a multi-receive has come.
+    /// Adds a message of a multi-receive.
     fn push(&mut self, id: SlotId, done: Completion, chores: &mut Chores) {
         let Some(cell) = self.cells.get_mut(id) else { return };
         match &mut cell.place {
@@ -360,10 +361,10 @@ impl<L: Level> Table<L> {
     }
 
     fn dispatch(&mut self, mut done: Completion, chores: &mut Chores) {
-        // A multi-receive that takes more messages, or that was cancelled while some were half in.
+        // A multi-receive that takes more messages, or was cancelled while some were partly received.
         let goes_on = done.goes_on;
         let owner = match done.op {
-            // Its number is one of the context's.
+            // Its number belongs to the context.
             Some(_) if done.shared => Owner::Nobody,
             Some(op) => match self.owners.get_mut(op.index()) {
                 Some(owner) if goes_on => *owner,
@@ -373,7 +374,7 @@ impl<L: Level> Table<L> {
             None => Owner::Nobody,
         };
         match owner {
-            // The last message brings the buffer.
+            // The buffer comes with the last message.
             Owner::Cell(_) if goes_on && is_cancelled(&done) => chores.later(done),
             Owner::Cell(id) if goes_on || done.released.is_some() => self.push(id, done, chores),
             Owner::Cell(id) => self.end(id, Ended::Done(done), chores),
@@ -394,7 +395,7 @@ impl<L: Level> Table<L> {
         }
     }
 
-    /// Drops the messages that were claimed for futures that are gone.
+    /// Drops the messages that were claimed for dropped futures.
     fn discard_unclaimed(&mut self, node: &Node<L>) {
         while let Some(claim) = self.unclaimed.pop() {
             match node.discard_claimed(claim) {
@@ -403,7 +404,7 @@ impl<L: Level> Table<L> {
                     if rejected.is_again() {
                         self.unclaimed.push(rejected.buffer);
                     }
-                    return; // the next turn
+                    return; // try again at the next turn
                 }
             }
         }
@@ -456,7 +457,7 @@ impl<L: Level> Table<L> {
         !self.lines.is_empty()
     }
 
-    /// Wakes the drivers that sleep.
+    /// Wakes the sleeping drivers.
     pub fn rouse(&mut self, chores: &mut Chores) {
         if !self.sleepers.is_empty() {
             chores.wake.append(&mut self.sleepers);
@@ -471,7 +472,7 @@ impl<L: Level> Table<L> {
         }
     }
 
-    /// A driver is gone: if it was the last, all waiting futures are woken to drive progress themselves.
+    /// Removes a driver. After the last one, all waiting futures are woken, so that they drive progress themselves.
     pub fn undriven(&mut self, chores: &mut Chores) {
         self.drivers -= 1;
         if self.drivers == 0 {
@@ -486,7 +487,7 @@ impl<L: Level> Table<L> {
     /// The next event.
     ///
     /// # Errors
-    /// That of a queue that cannot be read any more.
+    /// The error of an unreadable queue.
     pub fn event(&mut self) -> Result<Option<Completion>> {
         match (self.events.pop_front(), &self.broken) {
             (None, Some(error)) => Err(error.clone()),

@@ -16,8 +16,8 @@ pub use super::tokio_hub::HubEvents;
 use super::{AsyncNode, Turn};
 use crate::threading::Level;
 
-/// Drives `node` for as long as the future is polled: futures of the node sleep until they are ready. For a task of its
-/// own, or beside others in one (`select!`, `join!`).
+/// Drives `node` while the future is polled: futures of the node sleep until they are ready. Run it in a task of its
+/// own, or beside other futures in one (`select!`, `join!`).
 ///
 /// # Errors
 /// The queue's error if it can no longer be read, or the error of registering its descriptor.
@@ -50,7 +50,7 @@ pub async fn drive<L: Level>(node: &AsyncNode<L>) -> Result<Infallible> {
                     return Poll::Pending;
                 }
                 Ok(Turn::Sleep) => match fd.poll_read_ready(context) {
-                    // Readiness is of before the turn, or after: another turn tells.
+                    // Readiness may be from before the turn or after it: another turn decides.
                     Poll::Ready(Ok(mut guard)) => guard.clear_ready(),
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(failed(error))),
                     Poll::Pending => return Poll::Pending,
@@ -61,8 +61,8 @@ pub async fn drive<L: Level>(node: &AsyncNode<L>) -> Result<Infallible> {
     .await
 }
 
-/// A node with a task that drives it. Used as the node itself; clones of [`Driven::node`] may outlive this, and then
-/// drive themselves.
+/// A node with a task that drives it. It dereferences to the node. Clones of [`Driven::node`] may outlive it; their
+/// futures then drive the node themselves.
 ///
 /// ```
 /// # #[::tokio::main(flavor = "current_thread")]
@@ -84,7 +84,7 @@ pub struct Driven {
 }
 
 impl Driven {
-    /// Starts the task, on the runtime that this is called on.
+    /// Starts the task on the current runtime.
     ///
     /// # Panics
     /// Outside a tokio runtime.

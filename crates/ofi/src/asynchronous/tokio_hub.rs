@@ -53,13 +53,13 @@ use crate::hub::{Hub, HubEvent};
 /// # }
 /// ```
 pub struct HubEvents<H: Deref<Target = Hub>> {
-    /// Descriptors of its own for the hub's wait objects, so that they leave the reactor whenever the hub closes.
+    /// Duplicates of the hub's descriptors, so that they leave the reactor whenever the hub closes.
     fds: Vec<AsyncFd<OwnedFd>>,
     hub: H,
 }
 
 impl<H: Deref<Target = Hub>> HubEvents<H> {
-    /// Registers the hub's queues with the runtime that this is called on.
+    /// Registers the hub's queues with the current runtime.
     ///
     /// # Errors
     /// The system's error if a descriptor cannot be duplicated or registered.
@@ -86,7 +86,7 @@ impl<H: Deref<Target = Hub>> HubEvents<H> {
     /// Waits for the next event. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// The errors of [`Hub::poll`], and the reactor's if it does not watch the queues any more.
+    /// The errors of [`Hub::poll`], and the reactor's if it no longer watches the queues.
     ///
     /// # Panics
     /// If the runtime has no timers.
@@ -111,7 +111,7 @@ impl<H: Deref<Target = Hub>> HubEvents<H> {
             }
             let mut again = false;
             for fd in &self.fds {
-                // Readiness may be older than the poll above: another one tells.
+                // Readiness may be older than the poll above: poll again.
                 if let Poll::Ready(guard) = fd.poll_read_ready(context) {
                     guard.map_err(failed)?.clear_ready();
                     again = true;

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use ofi_api::{CompletionQueue, Errno, Error, EventQueue, Result};
 use ofi_core::sys::{self, WaitSet};
 
-/// How often a queue is read whose endpoints have work in progress that ends by a timer.
+/// Interval at which a queue is read if its endpoints have work in progress that ends by a timer.
 const SOON: Duration = Duration::from_millis(50);
-/// How often any other is: a bound in case a wake-up is lost.
+/// Interval at which any other queue is read: a bound in case a wake-up is lost.
 const SELDOM: Duration = Duration::from_secs(1);
 
 /// The queues that a future waits for.
@@ -23,7 +23,7 @@ pub struct Queues {
 }
 
 impl Queues {
-    /// Nothing is there to be read, and the descriptors say when there is.
+    /// Whether nothing is there to be read and the descriptors announce when there is.
     fn may_sleep(&self) -> bool {
         self.eq.trywait().is_ok() && self.cq.as_ref().is_none_or(|cq| cq.trywait().is_ok())
     }
@@ -39,7 +39,7 @@ impl Queues {
     }
 }
 
-/// A future that waits.
+/// A waiting future.
 struct Watched {
     queues: Queues,
     waker: Waker,
@@ -49,9 +49,9 @@ struct Watched {
 #[derive(Default)]
 struct State {
     new: Vec<Watched>,
-    /// The waker of the thread, while there is one.
+    /// Wakes the thread, while there is one.
     running: Option<Arc<OwnedFd>>,
-    /// The process that it is a thread of: a forked child has none.
+    /// The process of the thread. A forked child has no thread.
     process: u32,
 }
 
@@ -61,8 +61,8 @@ fn state() -> MutexGuard<'static, Option<State>> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Wakes `waker`, once, when one of `queues` has something to read; a while later in any case, sooner if something is
-/// under way. They must have been read after the waker was there to be woken, or are read when it is.
+/// Wakes `waker` once when one of `queues` has something to read, and after a while in any case: sooner if something is
+/// in progress. The caller has to read the queues after registering the waker, or when it is woken.
 ///
 /// # Errors
 /// The system's error if the thread cannot be started.
@@ -90,7 +90,7 @@ pub fn wake_for(queues: Queues, waker: &Waker, under_way: bool) -> Result<()> {
     Ok(())
 }
 
-/// The thread: it ends when no future waits.
+/// The body of the thread. It ends when no future waits.
 fn run(set: &WaitSet, wake: &OwnedFd) {
     let mut all: Vec<Watched> = Vec::new();
     loop {
@@ -103,24 +103,24 @@ fn run(set: &WaitSet, wake: &OwnedFd) {
                 return;
             }
         }
-        // What is there already, or cannot be slept on, is for whoever waits to look at.
+        // If a queue has something to read or cannot be slept on, wake its future.
         wake_those(&mut all, |waiting| waiting.until <= Instant::now() || !waiting.queues.may_sleep());
         let watched: Vec<RawFd> = all.iter().flat_map(|waiting| waiting.queues.fds()).collect();
         if watched.iter().any(|&fd| set.add(fd).is_err()) {
-            wake_those(&mut all, |_| true); // no room in the set: they read, and come back
+            wake_those(&mut all, |_| true); // no room in the set: the futures read their queues, and return
         }
         if let Some(until) = all.iter().map(|waiting| waiting.until).min() {
             sys::wait_readable(&[set.fd()], Some(until));
         }
         sys::drain_eventfd(wake);
         let ready = set.ready();
-        // Before anybody may close one.
+        // Remove the descriptors before a queue may be closed.
         watched.iter().for_each(|&fd| set.remove(fd));
         wake_those(&mut all, |waiting| waiting.queues.fds().any(|fd| ready.contains(&fd)));
     }
 }
 
-/// Enters a future that waits. One that was polled for another reason waits again: it is entered once, so that a busy
+/// Adds a waiting future. A future that was polled for another reason waits again and is entered once, so that a busy
 /// task does not fill the list.
 fn enter(all: &mut Vec<Watched>, new: Watched) {
     let same = |old: &&mut Watched| old.queues.same(&new.queues) && old.waker.will_wake(&new.waker);

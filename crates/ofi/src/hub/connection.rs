@@ -29,7 +29,7 @@ const PEER: FiAddr = FiAddr(0);
 pub struct HubConnection(Arc<Member>);
 
 struct Member {
-    /// Taken when it closes.
+    /// Taken when the connection closes.
     node: Option<Node<Safe>>,
     id: u32,
     established: AtomicBool,
@@ -38,14 +38,14 @@ struct Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        // While nobody is between reading an entry and finding its operation, which goes with the node.
+        // Exclude readers that have read an entry but not yet found its operation, which is dropped with the node.
         let _reading = lock(&self.center.reading);
         drop(self.node.take());
         lock(&self.center.members.all).remove(&self.id);
     }
 }
 
-/// The connections of a hub, by number, for as long as somebody holds them.
+/// The connections of a hub by number, while clones exist.
 #[derive(Default)]
 pub(super) struct Members {
     all: Mutex<HashMap<u32, Weak<Member>>>,
@@ -53,7 +53,7 @@ pub(super) struct Members {
 }
 
 impl Members {
-    /// Enters a connection that `open` opens under the number that it is given.
+    /// Opens a connection with `open` and enters it under the number passed to `open`.
     pub fn enter(
         &self,
         center: &Arc<Center>,
@@ -70,7 +70,7 @@ impl Members {
         Ok(HubConnection(member))
     }
 
-    /// A number that no connection has. After 2^32 connections numbers are used again.
+    /// A number that no connection has. After 2^32 connections, numbers are reused.
     fn free_number(&self) -> Result<u32> {
         let all = lock(&self.all);
         let mut tries = (0..=all.len()).map(|_| self.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1));
@@ -80,7 +80,7 @@ impl Members {
         })
     }
 
-    /// The connection of a number, if somebody holds it.
+    /// The connection with a number, while clones exist.
     pub fn find(&self, id: u32) -> Option<HubConnection> {
         let member = lock(&self.all).get(&id)?.upgrade()?;
         Some(HubConnection(member))
@@ -100,7 +100,7 @@ impl HubConnection {
         self.0.established.load(Ordering::Relaxed)
     }
 
-    /// It is established: whether that is news.
+    /// Marks the connection as established. Whether it was not before.
     pub(super) fn establish(&self) -> bool {
         !self.is_established() && !self.0.established.swap(true, Ordering::Relaxed)
     }
@@ -194,7 +194,7 @@ impl HubConnection {
         self.node().write(buffer, PEER, remote)
     }
 
-    /// Cancels a receive of this connection. Its completion comes in any case: with its message, or with
+    /// Cancels a receive of this connection. Its completion follows in any case: with its message, or with
     /// `FI_ECANCELED`.
     ///
     /// # Errors

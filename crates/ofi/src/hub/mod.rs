@@ -1,8 +1,8 @@
 //! Hubs: a server's connections in one domain, with one completion queue and one event queue.
 //!
-//! Followed: `accept` opens an endpoint that is bound to the hub's queues and whose operations are in the hub's table,
-//! under the number of the connection. `poll` reads the completion queue, then the event queue, and names the
-//! connection of each entry.
+//! `accept` opens an endpoint that is bound to the hub's queues. Its operations are in the hub's table, under the
+//! number of the connection. `poll` reads the completion queue, then the event queue, and finds the connection of each
+//! entry.
 
 mod connection;
 
@@ -31,7 +31,7 @@ use crate::threading::Safe;
 
 /// Entries of one read of the completion queue.
 const BATCH: usize = 64;
-/// Reads of the completion queue for one of the event queue while there are completions, and at most that many before a
+/// Reads of the completion queue per read of the event queue while there are completions, and the most reads before a
 /// [`HubEvent::Closed`].
 const BATCHES: u32 = 16;
 /// The longest sleep while a connection is being established: the handshake has timers of its own.
@@ -47,7 +47,7 @@ pub enum HubEvent {
     Request(Incoming),
     /// An accepted connection is established. This comes before completions of its operations.
     Connected(HubConnection),
-    /// An operation of a connection has ended, well or not.
+    /// An operation of a connection has ended, successfully or not.
     Completed {
         /// The connection of the operation. `None` for a peer's write with remote CQ data and for an inject that
         /// failed: the queue does not say which connection they came through.
@@ -58,9 +58,9 @@ pub enum HubEvent {
     /// A connection has ended, or was not established. The hub no longer holds it: it closes when the last clone
     /// is dropped.
     Closed {
-        /// Which one.
+        /// The connection.
         connection: HubConnection,
-        /// Why it failed. `None` after an orderly end, and after the peer's process died.
+        /// The reason of the failure. `None` after an orderly end, and after the death of the peer's process.
         error: Option<Error>,
     },
 }
@@ -105,7 +105,7 @@ pub enum HubEvent {
 /// # Ok::<(), ofi::Error>(())
 /// ```
 pub struct Hub {
-    // Fields drop in order: the connections before what they are bound to.
+    // Fields drop in order: the connections before the objects that they are bound to.
     ready: Mutex<Ready>,
     /// The connections that the hub holds.
     open: Mutex<HashMap<Fid, HubConnection>>,
@@ -113,7 +113,7 @@ pub struct Hub {
     center: Arc<Center>,
 }
 
-/// Events that were read and not given out yet.
+/// Events that were read but not returned yet.
 #[derive(Default)]
 struct Ready {
     events: VecDeque<HubEvent>,
@@ -125,11 +125,12 @@ struct Ready {
 struct Center {
     domain: Domain<Safe>,
     cq: Arc<dyn CompletionQueue>,
-    /// Of all connections, so that the context of a completion leads to its operation whichever it came through.
+    /// The operations of all connections, so that the context of a completion leads to its operation whichever
+    /// connection it came through.
     operations: Arc<Lock<Operations>>,
     members: Members,
-    /// Held while the queue is read and what was read is looked up, and while a connection closes: so an operation that
-    /// is read is in the table.
+    /// Held while the queue is read and its entries are looked up, and while a connection closes. So an operation that
+    /// was read is in the table.
     reading: Mutex<()>,
 }
 
@@ -167,7 +168,7 @@ impl Hub {
         Ok(Self { ready: Mutex::default(), open: Mutex::default(), listener, center: Arc::new(center) })
     }
 
-    /// Its address, for peers to connect to.
+    /// The hub's address, for peers to connect to.
     ///
     /// # Errors
     /// `FI_EOPBADSTATE` if the transport has closed the listener.
@@ -180,7 +181,7 @@ impl Hub {
         &self.center.domain
     }
 
-    /// How many requests may be unanswered at once; more are refused.
+    /// Sets how many requests may be unanswered at once; more are refused.
     ///
     /// # Errors
     /// `FI_EINVAL` for 0.
@@ -188,12 +189,12 @@ impl Hub {
         self.listener.set_backlog(requests)
     }
 
-    /// The connections that the hub holds: accepted, and not closed.
+    /// The connections that the hub holds: accepted and not closed.
     pub fn connections(&self) -> Vec<HubConnection> {
         lock(&self.open).values().cloned().collect()
     }
 
-    /// How many operations of all connections are in flight.
+    /// Number of operations in flight on all connections.
     pub fn in_flight(&self) -> usize {
         self.center.operations.lock().len()
     }
@@ -238,7 +239,7 @@ impl Hub {
         if events.is_empty() {
             self.read_completions(events)?;
             *batches = batches.wrapping_add(1);
-            // In between also when there are completions all the time: requests must not starve.
+            // Read it between completions too: requests must not starve.
             if (events.is_empty() || batches.is_multiple_of(BATCHES))
                 && let Some(event) = self.read_event()?
             {
@@ -279,7 +280,7 @@ impl Hub {
         }
     }
 
-    /// Whether the caller may sleep until one of [`Hub::fds`] is readable, [`Hub::longest_sleep`] at most.
+    /// Whether the caller may sleep until one of [`Hub::fds`] is readable, for at most [`Hub::longest_sleep`].
     pub(crate) fn try_wait(&self) -> Result<bool> {
         Ok(may_sleep(self.center.cq.trywait())? && may_sleep(self.listener.eq.trywait())?)
     }
@@ -325,10 +326,10 @@ impl Hub {
             }
             Err(error) => return Err(error),
         };
-        drop(reading); // a connection whose last clone goes below takes it
+        drop(reading); // this takes the lock if it drops the last clone of a connection
         for (owner, completion) in found {
             let connection = center.members.find(owner);
-            // What has come over a connection says that it is established, which its event may say later.
+            // A completion of a connection shows that it is established, perhaps before the event does.
             if let Some(connection) = &connection
                 && completion.result.is_ok()
                 && connection.establish()
@@ -384,7 +385,7 @@ impl Hub {
     }
 }
 
-/// Whether a queue that answered `ready` may be slept on.
+/// Whether the caller may sleep on a queue that returned `ready`.
 fn may_sleep(ready: Result<()>) -> Result<bool> {
     match ready {
         Ok(()) => Ok(true),

@@ -1,4 +1,4 @@
-//! Changing peers' memory atomically.
+//! Atomic changes of peers' memory.
 
 use ofi_api::{AtomicKind, AtomicOp, Call, Context, FiAddr, FiOp, Lent, OpFlags, Piece, RemotePiece, Result};
 
@@ -62,13 +62,13 @@ impl<L: Level> Node<L> {
     /// The most numbers of type `T` that one call changes (`fi_atomicvalid` and the like).
     ///
     /// # Errors
-    /// `FI_EOPNOTSUPP` for an operation that there is not, with the reason.
+    /// `FI_EOPNOTSUPP` for an unsupported operation, with the reason.
     pub fn atomic_valid<T: Element>(&self, kind: AtomicKind, op: FiOp) -> Result<usize> {
         self.endpoint.atomic_valid(kind, op, T::DATATYPE)
     }
 
-    /// Changes numbers in a peer's memory (`fi_atomic`), one by one each atomically. `remote` is as long as `operands`,
-    /// which may be used again at once.
+    /// Changes numbers in a peer's memory (`fi_atomic`), each of them atomically. `remote` is as long as `operands`,
+    /// which may be reused at once.
     ///
     /// # Errors
     /// As [`Node::send`]; `FI_EINVAL` if the lengths differ, `FI_EMSGSIZE` for more than [`Node::atomic_valid`]
@@ -155,7 +155,7 @@ impl<L: Level> Node<L> {
     }
 }
 
-/// What an atomic operation is besides the room for its results.
+/// The arguments of an atomic operation without the room for its results.
 struct Change<'a, T> {
     op: FiOp,
     operands: &'a [T],

@@ -20,7 +20,7 @@ use crate::operations::{Operations, Table};
 use crate::shared::{Shared, SharedReceive, SharedTransmit, Vector};
 use crate::threading::Level;
 
-/// How to open a [`Node`]. Begins with [`Node::builder`], [`Node::builder_exclusive`] or [`Domain::node`].
+/// Options for opening a [`Node`]. Created by [`Node::builder`], [`Node::builder_exclusive`] or [`Domain::node`].
 ///
 /// ```
 /// use ofi::{Caps, Hints, Node, WaitObj};
@@ -48,7 +48,7 @@ pub struct NodeBuilder<L: Level> {
     _level: PhantomData<fn() -> L>,
 }
 
-/// The parts that a node of a hub shares with the others: their queue, and the table of their operations.
+/// The parts that a node of a hub shares with the others: the queue and the table of operations.
 pub(crate) struct Seat {
     pub cq: Arc<dyn CompletionQueue>,
     pub operations: Arc<Lock<Operations>>,
@@ -100,7 +100,7 @@ impl<L: Level> NodeBuilder<L> {
         Self { node: Some(node.into()), service: Some(service.into()), flags, ..self }
     }
 
-    /// The address to have (`fi_setname`). Otherwise the transport chooses.
+    /// Sets the endpoint's address (`fi_setname`). By default the transport chooses.
     #[doc(alias = "fi_setname")]
     pub fn name(self, name: Address) -> Self {
         Self { name: Some(name), ..self }
@@ -113,18 +113,18 @@ impl<L: Level> NodeBuilder<L> {
         Self { wait_obj, ..self }
     }
 
-    /// How many completions to make room for. A hint: queues do not overrun.
+    /// The number of completions to make room for. A hint: queues do not overrun.
     pub fn cq_size(self, cq_size: usize) -> Self {
         Self { cq_size, ..self }
     }
 
-    /// How many peers to expect.
+    /// The number of expected peers.
     pub fn av_count(self, av_count: usize) -> Self {
         Self { av_count, ..self }
     }
 
-    /// How many bits of a peer's number name one of its receive contexts: see [`Node::rx_addr`]. Peers with `n`
-    /// contexts take the logarithm of `n` to base 2, rounded up.
+    /// Sets how many bits of a peer's number select one of its receive contexts: see [`Node::rx_addr`]. For peers with
+    /// `n` contexts, that is the logarithm of `n` to base 2, rounded up.
     pub fn rx_ctx_bits(self, rx_ctx_bits: u32) -> Self {
         Self { rx_ctx_bits, ..self }
     }
@@ -152,7 +152,7 @@ impl<L: Level> NodeBuilder<L> {
         Self { senders: Some(limit), ..self }
     }
 
-    /// Has messages received by the receives of `context`, in its domain, instead of receives of the node's own.
+    /// Receives messages with the receives of `context`, in its domain, instead of the node's own.
     pub fn shared_receive(self, context: &SharedReceive<L>) -> Self {
         let domain = self.domain.or_else(|| Some(context.domain().clone()));
         Self { domain, shared_receive: Some(Arc::clone(context.shared())), ..self }
@@ -164,7 +164,7 @@ impl<L: Level> NodeBuilder<L> {
         Self { domain, shared_transmit: Some(Arc::clone(context.raw())), ..self }
     }
 
-    /// Opens it, ready for operations.
+    /// Opens the node, ready for operations.
     ///
     /// # Errors
     /// The errors of [`getinfo`](crate::getinfo); `FI_EADDRINUSE` for a name that is taken; errors of opening.
@@ -174,18 +174,18 @@ impl<L: Level> NodeBuilder<L> {
         Ok(node)
     }
 
-    /// Opens a connected endpoint that reports to `eq`, for a connection request if `info` is one's, and leaves
-    /// enabling to the call that connects.
+    /// Opens a connected endpoint that reports to `eq`. `info` is that of a connection request, if the endpoint accepts
+    /// one. The call that connects enables the endpoint.
     pub(crate) fn open_connected(self, info: Option<&Info>, eq: &Arc<dyn EventQueue>) -> Result<Node<L>> {
         self.assemble(info, Some(eq))
     }
 
-    /// Opens it with a queue and a table that others use too. Only their owner reads the queue.
+    /// Opens the node with a shared queue and table. Only their owner reads the queue.
     pub(crate) fn seat(self, seat: Seat) -> Self {
         Self { seat: Some(seat), ..self }
     }
 
-    /// The domain to open it in.
+    /// The domain of the new node.
     fn domain(&self, hints: &Hints) -> Result<Domain<L>> {
         match &self.domain {
             Some(domain) => Ok(domain.clone()),
@@ -227,7 +227,7 @@ impl<L: Level> NodeBuilder<L> {
             info.ep_attr.tx_ctx_cnt = SHARED_CONTEXT;
         }
         let endpoint = opened.raw.open_endpoint(&info)?;
-        // First of all, so that a context's vector is of its domain.
+        // First, so that a context's vector belongs to its domain.
         if let Some(context) = &self.shared_receive {
             endpoint.bind_shared_receive(context.endpoint())?;
         }
@@ -258,7 +258,7 @@ impl<L: Level> NodeBuilder<L> {
         Ok(Node { joins, shared, ..self.node(domain, (endpoint, None), cq, vector)? })
     }
 
-    /// A node of these parts: an endpoint, and what its receives are posted to if that is another.
+    /// Builds a node from an endpoint and, if it is another, the object that receives are posted to.
     fn node(
         &self,
         domain: Domain<L>,
@@ -290,7 +290,7 @@ impl<L: Level> NodeBuilder<L> {
 }
 
 impl<L: Level> Domain<L> {
-    /// Begins to open a node in it.
+    /// Returns a builder for a node in this domain.
     pub fn node(&self) -> NodeBuilder<L> {
         NodeBuilder::in_domain(self.clone())
     }
@@ -350,7 +350,7 @@ impl<L: Level> NodeBuilder<L> {
     }
 }
 
-/// Refuses an info with modes that this layer does not serve: they must not have been asked for.
+/// Refuses an info with modes that this layer does not support: the hints must not have asked for them.
 fn check_modes(info: &Info) -> Result<()> {
     let served = MrMode::VIRT_ADDR | MrMode::ALLOCATED | MrMode::PROV_KEY | MrMode::LOCAL | MrMode::BASIC;
     if info.mode.is_empty() && served.contains(info.domain_attr.mr_mode) {

@@ -15,10 +15,10 @@ use crate::op::Op;
 use crate::request::{Part, PostError};
 use crate::threading::Level;
 
-/// Where joins are reported.
+/// The event queue of joins.
 pub(super) struct Joins {
     pub queue: Arc<dyn EventQueue>,
-    /// Ends that were read while another join was waited for.
+    /// Outcomes that were read while another join was waited for.
     ended: Mutex<Vec<(Fid, Result<()>)>>,
 }
 
@@ -27,7 +27,7 @@ impl Joins {
         Self { queue, ended: Mutex::default() }
     }
 
-    /// The end of a join, if it has come.
+    /// The outcome of a join, if it has arrived.
     fn end_of(&self, fid: Fid) -> Option<Result<()>> {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         match self.queue.read() {
@@ -57,7 +57,7 @@ impl Group {
         self.raw.rank()
     }
 
-    /// How many members there are.
+    /// Number of members.
     pub fn ranks(&self) -> usize {
         self.members.len()
     }
@@ -74,7 +74,7 @@ impl std::fmt::Debug for Group {
     }
 }
 
-/// A collective on numbers, and how much comes out of it at this rank.
+/// A collective on numbers, and the number of results at this rank.
 struct Together<'a, T> {
     kind: CollectiveKind,
     group: &'a Group,
@@ -86,8 +86,8 @@ struct Together<'a, T> {
 }
 
 impl<L: Level> Node<L> {
-    /// Joins a group whose ranks are `members`, this node among them. All members call this, with the same nodes in the
-    /// same order; it comes back when all have, or after `limit`. The node was opened with `FI_COLLECTIVE`.
+    /// Joins a group whose ranks are `members`, including this node. All members make this call with the same nodes in
+    /// the same order. It returns when all have, or after `limit`. The node must have been opened with `FI_COLLECTIVE`.
     ///
     /// ```
     /// use std::time::Duration;
@@ -114,8 +114,8 @@ impl<L: Level> Node<L> {
     /// ```
     ///
     /// # Errors
-    /// `FI_EOPNOTSUPP` without the capability; `FI_EINVAL` for members without this node, or that are not in its
-    /// address vector; `FI_ETIMEDOUT`; why a member failed.
+    /// `FI_EOPNOTSUPP` without the capability; `FI_EINVAL` if `members` lacks this node or names a peer that is not in
+    /// its address vector; `FI_ETIMEDOUT`; the error of a member that failed.
     pub fn join(&self, members: &[FiAddr], limit: Duration) -> Result<Group> {
         let set = Arc::clone(&self.av).set(&AvSetAttr::default())?;
         set.replace(members)?;
@@ -142,14 +142,15 @@ impl<L: Level> Node<L> {
     /// Completes when all members of the group have called it (`fi_barrier`).
     ///
     /// # Errors
-    /// As [`Node::send`]; for a group that has failed, why it did.
+    /// As [`Node::send`]; for a failed group, the error that it failed with.
     #[doc(alias = "fi_barrier")]
     pub fn barrier(&self, group: &Group) -> Result<Op> {
         let op = |context| CollectiveOp::new(CollectiveKind::Barrier, group.raw.addr(), context);
         self.desk().search(false, |endpoint, context| endpoint.collective(&op(context)))
     }
 
-    /// Sends the root's buffer to all (`fi_broadcast`): at the others it receives, and is as long.
+    /// Sends the root's buffer to all members (`fi_broadcast`). The other members receive into theirs, which must be as
+    /// long.
     ///
     /// # Errors
     /// As [`Node::barrier`]; `FI_EINVAL` for a root that is not a rank.
@@ -177,7 +178,7 @@ impl<L: Level> Node<L> {
         self.together(Together { kind, group, op, root: 0, count, input: numbers, outcome: count })
     }
 
-    /// As [`Node::allreduce`], but only the root gets the outcome (`fi_reduce`).
+    /// As [`Node::allreduce`], but only the root gets the result (`fi_reduce`).
     ///
     /// # Errors
     /// Those of [`Node::allreduce`]; `FI_EINVAL` for a root that is not a rank.
@@ -188,8 +189,8 @@ impl<L: Level> Node<L> {
         self.together(Together { kind, group, op, root, count, input: numbers, outcome })
     }
 
-    /// As [`Node::allreduce`], but each rank gets its part of the outcome (`fi_reduce_scatter`): there are as many
-    /// numbers for each rank.
+    /// As [`Node::allreduce`], but each rank gets its part of the result (`fi_reduce_scatter`). All parts are equally
+    /// long.
     ///
     /// # Errors
     /// Those of [`Node::allreduce`]; `FI_EINVAL` for a count that is not a multiple of the number of ranks.
@@ -199,7 +200,7 @@ impl<L: Level> Node<L> {
         self.together(Together { kind, group, op, root: 0, count, input: numbers, outcome: count })
     }
 
-    /// Gives every rank the numbers of all, by rank (`fi_allgather`).
+    /// Gives every rank the numbers of all ranks, in order of rank (`fi_allgather`).
     ///
     /// # Errors
     /// As [`Node::barrier`].
@@ -210,7 +211,7 @@ impl<L: Level> Node<L> {
         self.together(Together { kind, group, op: FiOp::Noop, root: 0, count, input: numbers, outcome })
     }
 
-    /// As [`Node::allgather`], but only the root gets them (`fi_gather`).
+    /// As [`Node::allgather`], but only the root gets the numbers (`fi_gather`).
     ///
     /// # Errors
     /// Those of [`Node::allgather`]; `FI_EINVAL` for a root that is not a rank.
@@ -221,8 +222,8 @@ impl<L: Level> Node<L> {
         self.together(Together { kind, group, op: FiOp::Noop, root, count, input: numbers, outcome })
     }
 
-    /// Gives each rank its part of the root's numbers, `count` of them (`fi_scatter`). The others' `numbers` are not
-    /// looked at.
+    /// Gives each rank its part of the root's numbers, `count` of them (`fi_scatter`). The `numbers` of other ranks are
+    /// ignored.
     ///
     /// # Errors
     /// As [`Node::gather`]; `FI_EINVAL` if the root does not have `count` for each rank.
@@ -233,7 +234,7 @@ impl<L: Level> Node<L> {
         self.together(Together { kind, group, op: FiOp::Noop, root, count, input, outcome: count })
     }
 
-    /// Gives rank `i` the part `i` of every rank's numbers, by rank (`fi_alltoall`).
+    /// Gives rank `i` part `i` of every rank's numbers, in order of rank (`fi_alltoall`).
     ///
     /// # Errors
     /// As [`Node::reduce_scatter`].
@@ -267,8 +268,8 @@ impl<L: Level> Node<L> {
     }
 }
 
-/// One buffer for both: the outcome in front, which the completion shows, and the numbers behind. Answers the bytes of
-/// the outcome too.
+/// Allocates one buffer for both: the result in front, which the completion shows, and the numbers behind it. Also
+/// returns the length of the result in bytes.
 fn room<T>(outcome: usize, input: usize) -> Result<(Vec<u8>, usize)> {
     let bytes = outcome.saturating_mul(size_of::<T>());
     let mut buffer = Vec::new();
@@ -284,7 +285,7 @@ fn room<T>(outcome: usize, input: usize) -> Result<(Vec<u8>, usize)> {
     Ok((buffer, bytes))
 }
 
-/// How many numbers are each rank's.
+/// The count of numbers per rank.
 fn part(group: &Group, all: usize) -> Result<usize> {
     if all.is_multiple_of(group.ranks()) {
         return Ok(all / group.ranks());

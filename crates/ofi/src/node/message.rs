@@ -1,4 +1,4 @@
-//! Untagged messages, and the parts that tagged ones share.
+//! Untagged messages, and code that tagged messages share.
 
 use ofi_api::{Call, Context, FiAddr, Lent, OpFlags, Piece, Result, SendOp};
 
@@ -9,7 +9,7 @@ use crate::op::Op;
 use crate::request::{Part, PostError, RecvMsg, SendMsg};
 use crate::threading::Level;
 
-/// What a send is besides its memory.
+/// The arguments of a send without its memory.
 #[derive(Clone, Copy)]
 pub(super) struct Outgoing {
     pub dest: FiAddr,
@@ -101,7 +101,7 @@ impl<L: Level> Node<L> {
         self.post_inject(bytes, Outgoing::plain(dest, None, Some(data)))
     }
 
-    /// Posts a receive for an untagged message of anybody (`fi_recv`). A longer message fails it with `FI_ETRUNC`.
+    /// Posts a receive for an untagged message from any sender (`fi_recv`). A longer message fails with `FI_ETRUNC`.
     ///
     /// # Errors
     /// `FI_EAGAIN` when resources are short: poll, then try again.
@@ -110,7 +110,7 @@ impl<L: Level> Node<L> {
         self.recv_message(RecvMsg::new(buffer))
     }
 
-    /// Posts a receive for an untagged message of `source` (`FI_DIRECTED_RECV`).
+    /// Posts a receive for an untagged message from `source` (`FI_DIRECTED_RECV`).
     ///
     /// # Errors
     /// As [`Node::recv`]; `FI_EOPNOTSUPP` without the capability, `FI_EINVAL` for an unknown peer.
@@ -139,7 +139,7 @@ impl<L: Level> Node<L> {
 }
 
 impl Outgoing {
-    /// A call without flags of its own.
+    /// The arguments of a call without flags.
     pub(super) const fn plain(dest: FiAddr, tag: Option<u64>, data: Option<u64>) -> Self {
         Self { dest, tag, data, flags: OpFlags::empty(), call: Call::Plain }
     }

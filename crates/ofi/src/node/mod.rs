@@ -1,7 +1,7 @@
 //! Nodes: an endpoint with its completion queue and address vector, as one value.
 //!
-//! Followed: a call comes in at `message.rs`, `tagged.rs` or `rma.rs`, moves its buffer into a slot of the table of
-//! operations (`crate::post`), and goes to the raw endpoint; `queue.rs` reads the raw queue and gives the buffer back.
+//! The path of an operation: a call in `message.rs`, `tagged.rs` or `rma.rs` moves its buffer into a slot of the table
+//! of operations (`crate::post`) and calls the raw endpoint. `queue.rs` reads the raw queue and returns the buffer.
 
 mod atomic;
 mod builder;
@@ -38,9 +38,9 @@ use crate::threading::{Exclusive, Level, Safe};
 
 /// A reliable-datagram endpoint (`FI_EP_RDM`) with its completion queue and address vector.
 ///
-/// Buffers move into operations and come back with their completions, so nothing that is in flight can be freed or
-/// touched. Dropping a node closes its endpoint, which ends all operations, and only then frees their buffers;
-/// forgetting it frees nothing.
+/// Buffers move into operations and come back with their completions, so memory in flight cannot be freed or accessed.
+/// Dropping a node closes its endpoint, which ends all operations, and only then frees their buffers. Forgetting a node
+/// frees nothing.
 ///
 /// ```
 /// use std::time::Duration;
@@ -105,28 +105,29 @@ use crate::threading::{Exclusive, Level, Safe};
 /// # }
 /// ```
 pub struct Node<L: Level = Safe> {
-    // Fields drop in order. The endpoint goes first: closing it ends what transports and peers do with the memory of
-    // operations in flight. It is the only handle, and never given out; so is `receiver`. `operations`, which owns that
-    // memory, is last. What a shared context was given for receives is the context's, and goes with it.
-    /// The shared receive context, if its receives are not its own.
+    // Fields drop in order. The endpoint goes first: closing it ends all accesses by transports and peers to the memory
+    // of operations in flight. It is the only handle and never leaves the node; the same holds for `receiver`.
+    // `operations`, which owns that memory, is last. Memory of a shared context's receives belongs to the context and
+    // goes with it.
+    /// The shared receive context, if the node uses one.
     shared: Option<Membership>,
     endpoint: Arc<dyn Endpoint>,
-    /// What receives are posted to, where that is another: a receive context of a scalable endpoint.
+    /// The object that receives are posted to, if not the endpoint: a receive context of a scalable endpoint.
     receiver: Option<Arc<dyn Endpoint>>,
     cq: Arc<dyn CompletionQueue>,
     av: Arc<dyn AddressVector>,
-    /// Who of those that nobody inserted is inserted when a message arrives.
+    /// The unknown senders that the node inserts when a message of theirs arrives.
     senders: Option<Senders>,
-    /// The bits of a peer's number that name one of its receive contexts.
+    /// The bits of a peer's number that select one of its receive contexts.
     rx_ctx_bits: u32,
-    /// There with `FI_COLLECTIVE`.
+    /// Present with `FI_COLLECTIVE`.
     joins: Option<collective::Joins>,
     domain: Domain<L>,
-    /// Held while the queue is read and what was read is looked up, so that completions of one operation are looked
-    /// up in their order.
+    /// Held while the queue is read and its entries are looked up, so that completions of one operation are processed
+    /// in order.
     reading: Lock<()>,
     operations: Table,
-    /// The wait object is `FI_WAIT_YIELD`: waiting is polling, and `signaled` ends it.
+    /// The wait object is `FI_WAIT_YIELD`: waits poll, and `signaled` ends them.
     yields: bool,
     signaled: AtomicBool,
     /// `Exclusive` makes the node `!Sync`.
@@ -141,7 +142,7 @@ pub struct RawNode<'a> {
     pub domain: &'a dyn ofi_api::Domain,
     /// Its endpoint.
     pub endpoint: &'a dyn Endpoint,
-    /// The queue that its endpoint completes on.
+    /// The endpoint's completion queue.
     pub cq: &'a dyn CompletionQueue,
     /// Its address vector.
     pub av: &'a dyn AddressVector,
@@ -157,7 +158,7 @@ impl Node<Safe> {
         Self::builder().hints(hints.clone()).open()
     }
 
-    /// Begins to open a node with more choices.
+    /// Returns a builder with more choices.
     pub fn builder() -> NodeBuilder<Safe> {
         NodeBuilder::new()
     }
@@ -179,7 +180,7 @@ impl Node<Exclusive> {
 }
 
 impl<L: Level> Node<L> {
-    /// The domain that it is open in: where memory is allocated and registered.
+    /// The domain of the node: memory is allocated and registered there.
     pub fn domain(&self) -> &Domain<L> {
         &self.domain
     }
@@ -189,7 +190,7 @@ impl<L: Level> Node<L> {
         self.domain.info()
     }
 
-    /// Its address, to tell peers (`fi_getname`).
+    /// The node's address, for peers (`fi_getname`).
     ///
     /// # Errors
     /// An error of the transport.
@@ -198,7 +199,7 @@ impl<L: Level> Node<L> {
         self.endpoint.name()
     }
 
-    /// Inserts a peer's address (`fi_av_insert`). Operations name the peer by the number.
+    /// Inserts a peer's address (`fi_av_insert`). Operations identify the peer by the returned number.
     ///
     /// # Errors
     /// `FI_EINVAL` for an address of another transport or format.
@@ -276,7 +277,7 @@ impl<L: Level> Node<L> {
     /// Reads an option of the endpoint (`fi_getopt`).
     ///
     /// # Errors
-    /// `FI_ENOPROTOOPT` for one that the transport does not have.
+    /// `FI_ENOPROTOOPT` for an option that the transport does not have.
     #[doc(alias = "fi_getopt")]
     pub fn option(&self, option: EpOption) -> Result<usize> {
         self.endpoint.option(option)
@@ -285,23 +286,23 @@ impl<L: Level> Node<L> {
     /// Sets an option of the endpoint (`fi_setopt`).
     ///
     /// # Errors
-    /// `FI_ENOPROTOOPT` for one that the transport does not have, `FI_EINVAL` out of range.
+    /// `FI_ENOPROTOOPT` for an option that the transport does not have, `FI_EINVAL` for a value out of range.
     #[doc(alias = "fi_setopt")]
     pub fn set_option(&self, option: EpOption, value: usize) -> Result<()> {
         self.endpoint.set_option(option, value)
     }
 
-    /// The endpoint's counters, at this moment.
+    /// The endpoint's current counters.
     pub fn statistics(&self) -> Vec<Statistic> {
         self.endpoint.statistics()
     }
 
-    /// How many operations are in flight, claimed messages included.
+    /// Number of operations in flight, including claimed messages.
     pub fn in_flight(&self) -> usize {
         self.operations.lock().len()
     }
 
-    /// Cancels a receive (`fi_cancel`). Its completion comes in any case: with its message, or with `FI_ECANCELED`.
+    /// Cancels a receive (`fi_cancel`). Its completion follows in any case: with its message, or with `FI_ECANCELED`.
     ///
     /// # Errors
     /// `FI_ENOENT` if it is not a pending receive of this node: it may have completed already.
@@ -347,7 +348,7 @@ impl<L: Level> Node<L> {
 }
 
 impl<L: Level> Node<L> {
-    /// For everything but receives.
+    /// The place to post everything except receives.
     #[inline]
     pub(super) fn desk(&self) -> Desk<'_> {
         Desk {
@@ -358,7 +359,7 @@ impl<L: Level> Node<L> {
         }
     }
 
-    /// For receives.
+    /// The place to post receives.
     #[inline]
     pub(super) fn receiving(&self) -> Desk<'_> {
         Desk { endpoint: self.receiver.as_deref().unwrap_or(&*self.endpoint), ..self.desk() }

@@ -12,11 +12,11 @@ use crate::operations::Operations;
 use crate::shared::Membership;
 use crate::threading::Level;
 
-/// Entries of one read of the raw queue: 4 KiB of stack, and more than is there at once unless a program falls behind.
+/// Entries per read of the raw queue: 4 KiB of stack, and more than are ready at once unless a program falls behind.
 const BATCH: usize = 64;
 
 impl<L: Level> Node<L> {
-    /// Drives progress, and gives the next completion if there is one. Operations that failed are completions too.
+    /// Drives progress and returns the next completion, if there is one. Failed operations are completions too.
     ///
     /// # Errors
     /// An error of the queue itself. A failed operation is a completion.
@@ -42,7 +42,7 @@ impl<L: Level> Node<L> {
         }
     }
 
-    /// One read of the raw queue for up to `max` entries. Answers how many there were.
+    /// Reads the raw queue once for up to `max` entries. Returns the number of entries.
     #[inline]
     fn read_entries<const N: usize>(&self, max: usize, mut take: impl FnMut(Completion)) -> Result<usize> {
         let mut entries = [CqTaggedEntry::EMPTY; N];
@@ -78,7 +78,7 @@ impl<L: Level> Node<L> {
         }
     }
 
-    /// The completion behind an entry: the node's, or its shared context's.
+    /// The completion of an entry: one of the node's operations, or of its shared context's.
     #[inline]
     fn complete(
         &self,
@@ -92,7 +92,7 @@ impl<L: Level> Node<L> {
         }
     }
 
-    /// The completion behind an error.
+    /// The completion of an error entry.
     #[cold]
     fn fail(&self, error: CqErrorEntry) -> Option<Completion> {
         let text = |number| self.cq.error_text(number);
@@ -121,7 +121,7 @@ impl<L: Level> Node<L> {
         }
     }
 
-    /// Waits until it is worth to poll. `false` after the deadline and after a signal.
+    /// Waits until a poll is worthwhile. `false` after the deadline and after a signal.
     pub(crate) fn wait_ready(&self, deadline: Option<Instant>) -> Result<bool> {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if self.yields {
@@ -129,7 +129,7 @@ impl<L: Level> Node<L> {
             let late = left.is_some_and(|left| left.is_zero());
             return Ok(!late && !self.signaled.swap(false, Ordering::Relaxed));
         }
-        // Takes nothing: what is there then is polled for, by this thread or another.
+        // Takes no entries: this thread or another one polls for them.
         match self.cq.read_wait(&mut CqBuffer::new::<CqTaggedEntry>(&mut []), left) {
             Err(error) if error.is_again() => Ok(false),
             Err(error) if error != Errno::EAVAIL => Err(error),
@@ -137,12 +137,12 @@ impl<L: Level> Node<L> {
         }
     }
 
-    /// What wakes a thread that waits for the queue, whether or not the node is still there.
+    /// The queue, for waking a waiting thread even after the node is closed.
     pub(crate) fn queue(&self) -> &std::sync::Arc<dyn ofi_api::CompletionQueue> {
         &self.cq
     }
 
-    /// Wakes a thread that is in [`Node::wait`], or the next that goes there (`fi_cq_signal`).
+    /// Wakes a thread in [`Node::wait`], or the next one that enters it (`fi_cq_signal`).
     ///
     /// # Errors
     /// `FI_EINVAL` for a node that was opened with `FI_WAIT_NONE`.
@@ -152,8 +152,8 @@ impl<L: Level> Node<L> {
         self.cq.signal()
     }
 
-    /// A descriptor for `poll` and the like, of a node that was opened with [`WaitObj::Fd`](crate::WaitObj::Fd). Block
-    /// on it only after [`Node::try_wait`] said so.
+    /// A descriptor for `poll` and similar calls, if the node was opened with [`WaitObj::Fd`](crate::WaitObj::Fd).
+    /// Block on it only after [`Node::try_wait`] has allowed it.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         let fd: RawFd = self.cq.wait_fd()?;
         // SAFETY: the queue has it open as long as it lives, which is longer than the borrow of the node.
@@ -164,7 +164,7 @@ impl<L: Level> Node<L> {
     /// to poll for.
     ///
     /// # Errors
-    /// `FI_EINVAL` for a node without wait object.
+    /// `FI_EINVAL` for a node without a wait object.
     #[doc(alias = "fi_trywait")]
     pub fn try_wait(&self) -> Result<bool> {
         match self.cq.trywait() {

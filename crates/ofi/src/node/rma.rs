@@ -1,4 +1,4 @@
-//! Reading and writing peers' memory.
+//! Reads and writes of peers' memory.
 
 use ofi_api::{Call, Context, FiAddr, Lent, OpFlags, Piece, RemotePiece, Result, RmaOp};
 
@@ -91,7 +91,7 @@ impl<L: Level> Node<L> {
         }
     }
 
-    /// Writes a few bytes without completion (`fi_inject_write`): see [`Node::inject`].
+    /// Writes a few bytes without a completion (`fi_inject_write`): see [`Node::inject`].
     ///
     /// # Errors
     /// As [`Node::read`].
@@ -130,7 +130,7 @@ impl<L: Level> Node<L> {
     }
 }
 
-/// What a remote access is besides its local memory.
+/// The arguments of a remote access without its local memory.
 struct Access {
     peer: FiAddr,
     remote: RemoteWindow,

@@ -1,5 +1,5 @@
-//! Unknown senders: their messages and remote CQ data come with their address (`FI_SOURCE_ERR`), and the node inserts
-//! it.
+//! Unknown senders: the address of the sender is reported with the message or remote CQ data (`FI_SOURCE_ERR`), and the
+//! node inserts it.
 
 use std::collections::HashSet;
 
@@ -9,16 +9,16 @@ use ofi_api::{
 };
 use ofi_core::lock::Lock;
 
-/// What [`NodeBuilder::insert_senders`](super::NodeBuilder::insert_senders) asked for.
+/// The configuration from [`NodeBuilder::insert_senders`](super::NodeBuilder::insert_senders).
 pub(crate) struct Senders {
     limit: usize,
     format: AddrFormat,
-    /// Those that were inserted here, and not removed since.
+    /// Peers that were inserted here and not removed since.
     inserted: Lock<HashSet<FiAddr>>,
 }
 
 impl Senders {
-    /// The capability that has addresses of strangers reported.
+    /// The capability that reports addresses of strangers.
     pub const NEEDS: Caps = Caps::SOURCE_ERR;
 
     pub fn new(limit: usize, info: &Info) -> Result<Self> {
@@ -34,7 +34,7 @@ impl Senders {
         Ok(Self { limit, format: info.addr_format, inserted: Lock::new(HashSet::new()) })
     }
 
-    /// Inserts the sender that an error says is unknown. Returns the completion behind the error if nothing else is
+    /// Inserts the sender that an error reports as unknown. Returns the completion of the message if nothing else is
     /// wrong, and `None` for all other errors and beyond the limit. A message that did not fit gets its source.
     #[cold]
     pub fn admit(
@@ -56,14 +56,14 @@ impl Senders {
             op_context: error.op_context,
             flags: error.flags,
             len: error.len,
-            buf: std::ptr::without_provenance_mut(error.buf), // only a number: see the field
+            buf: std::ptr::without_provenance_mut(error.buf), // only used as a number: see the field
             data: error.data,
             tag: error.tag,
         };
         Some((entry, source))
     }
 
-    /// The number of a sender, which may have been inserted since its message arrived.
+    /// The number of a sender. It may have been inserted since its message arrived.
     fn number(&self, address: &Address, vector: &dyn AddressVector) -> Option<FiAddr> {
         if let Some(known) = vector.reverse_lookup(address) {
             return Some(known);
@@ -77,7 +77,7 @@ impl Senders {
         Some(number)
     }
 
-    /// Makes room: the program has removed the peer.
+    /// Makes room after the program has removed the peer.
     pub fn removed(&self, number: FiAddr) {
         self.inserted.lock().remove(&number);
     }

@@ -35,7 +35,7 @@ impl<L: Level> Node<L> {
         self.post_send(buffer, Part::ALL, Outgoing::plain(dest, Some(tag), Some(data)))
     }
 
-    /// Sends a short tagged message without completion (`fi_tinject`): see [`Node::inject`].
+    /// Sends a short tagged message without a completion (`fi_tinject`): see [`Node::inject`].
     ///
     /// # Errors
     /// As [`Node::send`].
@@ -63,7 +63,7 @@ impl<L: Level> Node<L> {
         self.recv_message(RecvMsg::new(buffer).tag(tag, ignore))
     }
 
-    /// Posts a receive for a tagged message of `source`.
+    /// Posts a receive for a tagged message from `source`.
     ///
     /// # Errors
     /// As [`Node::recv_from`].
@@ -90,7 +90,7 @@ impl<L: Level> Node<L> {
         self.receiving().recv_multi(buffer, Some(TagMatch { tag, ignore }))
     }
 
-    /// Looks for a tagged message that has arrived and that no receive waits for (`FI_PEEK`). The completion has its
+    /// Looks for a tagged message that has arrived and was not matched by a receive (`FI_PEEK`). The completion has its
     /// tag, length, source and data, or fails with `FI_ENOMSG`.
     ///
     /// # Errors
@@ -99,7 +99,7 @@ impl<L: Level> Node<L> {
         self.receiving().look(false, FiAddr::UNSPEC, TagMatch { tag, ignore }, OpFlags::PEEK)
     }
 
-    /// As [`Node::peek`], for messages of `source`.
+    /// As [`Node::peek`], for messages from `source`.
     ///
     /// # Errors
     /// As [`Node::recv_from`].
@@ -107,7 +107,7 @@ impl<L: Level> Node<L> {
         self.receiving().look(false, source, TagMatch { tag, ignore }, OpFlags::PEEK)
     }
 
-    /// As [`Node::peek`], and takes the message aside (`FI_PEEK | FI_CLAIM`): the completion has a
+    /// As [`Node::peek`], and claims the message (`FI_PEEK | FI_CLAIM`): the completion has a
     /// [`claim`](crate::Completion::claim) to it.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Posting: the one place where memory is lent to the raw layer.
+//! Posting: the only place where memory is lent to the raw layer.
 
 mod receiving;
 
@@ -15,7 +15,7 @@ use crate::opened::Opened;
 use crate::operations::{Operations, Slot};
 use crate::request::{Part, PostError};
 
-/// Memory of a slot, before it is lent.
+/// The memory of a slot, before it is lent.
 struct Memory {
     piece: Piece,
     desc: Desc,
@@ -27,7 +27,7 @@ impl Memory {
         Self { piece: Piece::new(raw.addr.wrapping_add(part.start), part.len()), desc: raw.desc }
     }
 
-    /// Lends it for the call `post`, and, if that succeeds, until the operation ends.
+    /// Lends the memory for the call `post` and, if that succeeds, until the operation ends.
     ///
     /// # Safety
     /// A slot owns the memory, under the context that `post` gives on: it leaves the table only with the operation's
@@ -42,7 +42,7 @@ impl Memory {
     }
 }
 
-/// Where operations are posted: an endpoint, and the table that owns what they use.
+/// The place where operations are posted: an endpoint, and the table that owns their resources.
 #[derive(Clone, Copy)]
 pub struct Desk<'a> {
     pub endpoint: &'a dyn Endpoint,
@@ -148,7 +148,7 @@ impl Desk<'_> {
         }
     }
 
-    /// Posts something that uses no memory.
+    /// Posts an operation that uses no memory.
     pub fn search(&self, claim: bool, post: impl FnOnce(&dyn Endpoint, Context) -> Result<()>) -> Result<Op> {
         let op = self.operations.lock().insert_for(self.owner, Slot::Search { claim });
         let posted = post(self.endpoint, op.context());
@@ -158,7 +158,7 @@ impl Desk<'_> {
         posted.map(|()| op)
     }
 
-    /// Posts something about a claimed message that uses no memory.
+    /// Posts an operation on a claimed message that uses no memory.
     pub fn search_claimed(
         &self,
         claim: Claim,
@@ -177,7 +177,7 @@ impl Desk<'_> {
         }
     }
 
-    /// Whether the buffer may be used here; the range of it that is wanted.
+    /// Checks that the buffer may be used here. Returns the requested range of it.
     #[inline]
     fn checked(&self, buffer: &AnyBuffer, part: Part) -> Result<Range<usize>> {
         let (raw, opened) = (buffer.raw(), self.opened);
@@ -189,7 +189,7 @@ impl Desk<'_> {
         part.of(raw.len)
     }
 
-    /// Refuses a directed receive where the transport would take messages from anybody.
+    /// Refuses a directed receive if the transport would accept messages from any sender.
     pub fn check_source(&self, source: FiAddr, tagged: bool) -> Result<()> {
         let enough =
             if tagged { Caps::DIRECTED_RECV | Caps::TAGGED_DIRECTED_RECV } else { Caps::DIRECTED_RECV };

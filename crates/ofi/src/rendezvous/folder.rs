@@ -1,5 +1,5 @@
-//! A meeting in a folder: each process puts a file there under the first free number, which is its rank, and waits for
-//! the others'.
+//! A meeting in a folder. Each process creates a file there under the first free number, which is its rank, and waits
+//! for the files of the others.
 
 use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -53,10 +53,11 @@ pub fn meet(party: &Party<'_>, folder: &Path) -> Result<Meeting> {
     Ok(Meeting { rank, said })
 }
 
-/// Takes the first free number, by a link: so a file is there with all that is in it. `None` if all of them are taken.
+/// Takes the first free number by creating a link, so that the file appears with its whole contents. `None` if all
+/// numbers are taken.
 fn take_rank(party: &Party<'_>, folder: &Path) -> std::io::Result<Option<usize>> {
-    // A name that nobody else takes: hosts may have equal process numbers, and `RandomState` begins with the system's
-    // random numbers.
+    // A unique name: process numbers of different hosts may be equal, and `RandomState` starts with the system's random
+    // numbers.
     let own = folder.join(format!(".{:016x}", RandomState::new().build_hasher().finish()));
     fs::write(&own, wire::request(party.count, party.own))?;
     let taken = (0..party.count).find_map(|rank| match fs::hard_link(&own, folder.join(rank.to_string())) {

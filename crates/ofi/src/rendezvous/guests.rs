@@ -1,4 +1,4 @@
-//! A meeting over sockets: one process holds it, and the others come to it as guests.
+//! A meeting over sockets: one process hosts it, and the others connect as guests.
 
 use std::io::{ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
@@ -9,14 +9,14 @@ use super::stream::{Door, Stream};
 use super::wire::{self, Part};
 use super::{MOST_BYTES, Meeting, Party};
 
-/// How long a guest may take to say what it wants, and to take its answer.
+/// How long a guest may take to send its request and to receive its answer.
 const MANNERS: Duration = Duration::from_secs(5);
-/// Guests beyond those that are expected, who have said nothing yet.
+/// Most guests beyond the expected ones that have sent nothing yet.
 const STRANGERS: usize = 64;
-/// Bytes that are read at a time.
+/// Bytes per read.
 const CHUNK: usize = 4_096;
 
-/// Holds the meeting if nobody does, or goes to the process that does; again, if that ends without an answer.
+/// Hosts the meeting if no process does; otherwise connects to its host. Retries if the host ends without an answer.
 pub fn meet(party: &Party<'_>) -> Result<Meeting> {
     loop {
         if let Some(door) = Door::open(party.place).map_err(|error| unusable(party, &error))? {
@@ -47,11 +47,11 @@ fn unusable(party: &Party<'_>, error: &std::io::Error) -> Error {
     )
 }
 
-/// What became of a guest.
+/// The state of a guest.
 enum Guest {
-    /// It has not said all yet.
+    /// Its request is incomplete.
     Comes { stream: Stream, arrived: Vec<u8>, since: Instant },
-    /// It waits for the others.
+    /// It waits for the other processes.
     Waits { stream: Stream, says: Vec<u8> },
 }
 
@@ -77,12 +77,12 @@ fn hold(party: &Party<'_>, door: &Door) -> Result<Meeting> {
     }
 }
 
-/// What a guest is after what it has said by now; `None` if it is gone, or not welcome.
+/// The state of a guest after the bytes received so far. `None` if it is gone or was refused.
 fn hear(party: &Party<'_>, guest: Guest, seats: &mut usize) -> Option<Guest> {
     match guest {
         Guest::Waits { mut stream, says } => match read(&mut stream, &mut Vec::new()) {
             Reading::Nothing => Some(Guest::Waits { stream, says }),
-            // It has gone, or breaks the rules: another may take its seat.
+            // It disconnected or violates the protocol: another guest may take its seat.
             Reading::Some | Reading::Ended => {
                 *seats += 1;
                 None
@@ -128,7 +128,7 @@ fn tell_all(party: &Party<'_>, guests: Vec<Guest>) -> Meeting {
     Meeting { rank: 0, said }
 }
 
-/// What a look for bytes found.
+/// The result of a read.
 #[derive(PartialEq, Eq)]
 enum Reading {
     Nothing,
@@ -136,7 +136,7 @@ enum Reading {
     Ended,
 }
 
-/// Reads what is there, up to the longest request and a little.
+/// Reads the available bytes, up to slightly more than the longest request.
 fn read(stream: &mut Stream, arrived: &mut Vec<u8>) -> Reading {
     let mut found = Reading::Nothing;
     while arrived.len() <= 2 * MOST_BYTES {
@@ -153,7 +153,7 @@ fn read(stream: &mut Stream, arrived: &mut Vec<u8>) -> Reading {
     found
 }
 
-/// Writes to a guest. One that does not take it in time gets the rest from nobody: its connection ends.
+/// Writes to a guest. A guest that does not read in time loses the rest, because its connection ends.
 fn write(stream: &mut Stream, mut bytes: &[u8]) {
     let since = Instant::now();
     while !bytes.is_empty() {
@@ -171,7 +171,7 @@ fn write(stream: &mut Stream, mut bytes: &[u8]) {
     }
 }
 
-/// Asks the process that holds the meeting; `None` if it ended before it answered.
+/// Asks the host of the meeting. `None` if the host ended before it answered.
 fn ask(party: &Party<'_>, mut stream: Stream) -> Result<Option<Result<Meeting, String>>> {
     stream.set_nonblocking().map_err(|error| unusable(party, &error))?;
     write(&mut stream, &wire::request(party.count, party.own));

@@ -1,7 +1,6 @@
-//! Rendezvous: processes that were started apart tell each other their addresses, or whatever else they have to know
-//! first. All processes make the same call with the same place. Each contributes some bytes and gets the contributions
-//! of all, in the same order. The processes may start in any order: the first one to arrive opens the place, and the
-//! others come to it.
+//! Rendezvous: processes that were started separately exchange their addresses or other initial data. All processes
+//! make the same call with the same place. Each contributes some bytes and gets the contributions of all, in the same
+//! order. The processes may start in any order: the first to arrive opens the place, and the others connect to it.
 //!
 //! ```
 //! use std::time::Duration;
@@ -58,7 +57,7 @@ pub const MOST_PROCESSES: usize = 4_096;
 /// The largest contribution of one process, in bytes.
 pub const MOST_BYTES: usize = 4_096;
 
-/// Pause between two looks.
+/// Pause between two checks.
 const NAP: Duration = Duration::from_millis(2);
 
 /// The result of a meeting.
@@ -75,11 +74,11 @@ pub struct Meeting {
 pub struct Peers {
     /// The number of this process among them: `0..count`.
     pub rank: usize,
-    /// All of them by rank, as operations of this node name them; this one too.
+    /// All nodes by rank, including this one, as numbers for operations of this node.
     pub peers: Vec<FiAddr>,
 }
 
-/// Meets `count - 1` other processes at `place`, and tells them `own`. Every one of them has to come within `limit`.
+/// Meets `count - 1` other processes at `place`, and contributes `own`. All of them have to arrive within `limit`.
 ///
 /// # Errors
 /// `FI_ETIMEDOUT`, with the number of processes that arrived; `FI_EINVAL` if they disagree about `count`, for a `count`
@@ -102,21 +101,21 @@ pub fn meet(place: &Place, count: usize, own: &[u8], limit: Duration) -> Result<
     }
 }
 
-/// A meeting as one of its processes sees it.
+/// One process's view of a meeting.
 struct Party<'a> {
     place: &'a Place,
     count: usize,
     own: &'a [u8],
     limit: Duration,
-    /// `None` is too late for the clock.
+    /// `None` if the deadline exceeds the clock's range.
     deadline: Option<Instant>,
 }
 
 impl Party<'_> {
-    /// Sleeps a little.
+    /// Sleeps briefly.
     ///
     /// # Errors
-    /// `FI_ETIMEDOUT` if the time is over, with what was `found` instead.
+    /// `FI_ETIMEDOUT` after the deadline; `found` describes the situation.
     fn nap(&self, found: impl FnOnce() -> String) -> Result<()> {
         if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return Err(Error::wanted(
@@ -131,7 +130,7 @@ impl Party<'_> {
         Ok(())
     }
 
-    /// How long is left, for a call that takes no longer than `most`.
+    /// The remaining time, at most `most`.
     fn left(&self, most: Duration) -> Duration {
         let left = self.deadline.map_or(most, |deadline| deadline.saturating_duration_since(Instant::now()));
         left.min(most).max(Duration::from_millis(1))

@@ -1,4 +1,4 @@
-//! The sockets that a meeting is held over, of either kind.
+//! The sockets of a meeting, of either kind.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
@@ -16,10 +16,10 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Goes to where a process holds the meeting; `None` if nobody is there (yet).
+    /// Connects to the host of a meeting. `None` if no process listens (yet).
     ///
     /// # Errors
-    /// Why the place cannot be reached.
+    /// The reason why the place is unreachable.
     pub fn connect(place: &Place, limit: Duration) -> io::Result<Option<Self>> {
         let stream = match place {
             Place::Tcp(address) => TcpStream::connect_timeout(address, limit).map(Self::Tcp),
@@ -27,7 +27,7 @@ impl Stream {
             Place::Folder(_) => Err(ErrorKind::Unsupported.into()),
         };
         match stream {
-            // A socket of this host that was given the very port that it asked for is connected to itself.
+            // A socket of this host that got as its own port the port it connects to is connected to itself.
             Ok(Self::Tcp(stream)) if stream.local_addr()? == stream.peer_addr()? => Ok(None),
             Ok(stream) => Ok(Some(stream)),
             Err(error) if is_absence(&error) => Ok(None),
@@ -43,7 +43,7 @@ impl Stream {
     }
 }
 
-/// Whether nobody is there, or is reached at the moment: that may change.
+/// Whether an error means that no process listens or is reachable now, which may change.
 fn is_absence(error: &io::Error) -> bool {
     use ErrorKind::*;
     matches!(
@@ -82,17 +82,17 @@ impl Write for Stream {
     }
 }
 
-/// Where the others come to.
+/// The listening socket of a meeting.
 pub enum Door {
     Tcp(TcpListener),
     Unix { listener: UnixListener, path: PathBuf, _lock: File },
 }
 
 impl Door {
-    /// Opens the place, if it is this host's and no other process has it open.
+    /// Opens the place, if it is on this host and no other process has it open.
     ///
     /// # Errors
-    /// Why it cannot be opened by anybody.
+    /// The reason why no process can open it.
     pub fn open(place: &Place) -> io::Result<Option<Self>> {
         let door = match place {
             Place::Tcp(address) => match TcpListener::bind(address) {
@@ -103,7 +103,8 @@ impl Door {
                 Err(error) => return Err(error),
             },
             Place::Unix(path) => {
-                // A socket outlives its process in the file system, and a lock does not: so it says which of two it is.
+                // A socket file outlives its process, but a lock does not: so the lock tells whether the process is
+                // alive.
                 let lock = File::create(path.with_added_extension("lock"))?;
                 match lock.try_lock() {
                     Ok(()) => {}
@@ -125,10 +126,10 @@ impl Door {
         Ok(Some(door))
     }
 
-    /// The next one that comes; `None` if there is none now.
+    /// The next connection; `None` if there is none now.
     ///
     /// # Errors
-    /// As `accept(2)`, for what does not pass.
+    /// As `accept(2)`, except for transient errors.
     pub fn accept(&self) -> io::Result<Option<Stream>> {
         let stream = match self {
             Self::Tcp(listener) => listener.accept().map(|(stream, _)| Stream::Tcp(stream)),
@@ -145,7 +146,7 @@ impl Door {
 impl Drop for Door {
     fn drop(&mut self) {
         if let Self::Unix { path, .. } = self {
-            let _ = std::fs::remove_file(path); // the next to open it would do so
+            let _ = std::fs::remove_file(path); // otherwise the next process that opens the place would remove it
         }
     }
 }

@@ -1,10 +1,10 @@
-//! What the processes of a meeting write to each other. A request: [`MAGIC`], how many they are, and what this one
-//! says. An answer: 0, the rank of the one that asks, and what each says; or 1, and why not. Numbers have four bytes,
-//! little-endian; what is said has its length before it.
+//! The messages of a meeting. A request: [`MAGIC`], the number of processes, and this one's contribution. An answer: 0,
+//! the rank of the requester, and all contributions; or 1, and the reason of the refusal. Numbers have four bytes,
+//! little-endian; a contribution is preceded by its length.
 
 use super::{MOST_BYTES, MOST_PROCESSES, Meeting};
 
-/// The first bytes of a request, with the version.
+/// The first bytes of a request, including the version.
 pub const MAGIC: &[u8; 16] = b"ofi rendezvous 1";
 /// The longest reason.
 const MOST_REASON: usize = 256;
@@ -12,20 +12,20 @@ const MOST_REASON: usize = 256;
 /// The result of parsing a message that may be incomplete or invalid.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Part<T> {
-    /// All of it.
+    /// The whole message.
     Whole(T),
     /// More bytes are needed.
     More,
-    /// It is not such a message.
+    /// The bytes are not such a message.
     Wrong,
 }
 
 /// A process that wants to take part.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Request {
-    /// How many processes it expects, itself included.
+    /// The number of processes that it expects, itself included.
     pub count: usize,
-    /// What it says.
+    /// Its contribution.
     pub says: Vec<u8>,
 }
 
@@ -39,7 +39,7 @@ fn put(to: &mut Vec<u8>, said: &[u8]) {
     to.extend(said);
 }
 
-/// A request, in bytes.
+/// Encodes a request.
 pub fn request(count: usize, says: &[u8]) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend((count as u32).to_le_bytes());
@@ -47,7 +47,7 @@ pub fn request(count: usize, says: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Reads a request.
+/// Parses a request.
 pub fn take_request(bytes: &[u8]) -> Part<Request> {
     let known = bytes.len().min(MAGIC.len());
     if bytes[..known] != MAGIC[..known] {
@@ -64,7 +64,7 @@ pub fn take_request(bytes: &[u8]) -> Part<Request> {
     }
 }
 
-/// The answer to a process that takes part.
+/// Encodes the answer to a process that takes part.
 pub fn answer(rank: usize, said: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = vec![0];
     bytes.extend((rank as u32).to_le_bytes());
@@ -73,14 +73,14 @@ pub fn answer(rank: usize, said: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// The answer to one that does not, and why: as text, of which the first 256 bytes count.
+/// Encodes the answer to a process that is refused: the reason as text, truncated to 256 bytes.
 pub fn refusal(why: &str) -> Vec<u8> {
     let mut bytes = vec![1];
     put(&mut bytes, &why.as_bytes()[..why.len().min(MOST_REASON)]);
     bytes
 }
 
-/// Reads an answer, to one of `count` processes: the meeting, or the reason why there is none.
+/// Parses an answer to one of `count` processes: the meeting, or the reason of a refusal.
 pub fn take_answer(bytes: &[u8], count: usize) -> Part<Result<Meeting, String>> {
     match bytes.first() {
         None => Part::More,
@@ -117,7 +117,7 @@ pub fn take_answer(bytes: &[u8], count: usize) -> Part<Result<Meeting, String>> 
 mod tests {
     use super::*;
 
-    /// Every beginning of `bytes` is not enough, and `bytes` are.
+    /// Checks that every proper prefix of `bytes` is incomplete, and that `bytes` are not.
     fn in_parts<T: std::fmt::Debug + PartialEq>(bytes: &[u8], whole: T, take: impl Fn(&[u8]) -> Part<T>) {
         for len in 0..bytes.len() {
             assert_eq!(take(&bytes[..len]), Part::More, "{len}");

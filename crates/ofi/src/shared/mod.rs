@@ -1,11 +1,11 @@
-//! Contexts that nodes share: receives that serve any of them, and room for the operations of all of them.
+//! Contexts that nodes share: receives for any of the nodes, and common room for the operations of all of them.
 //!
 //! The receives of a shared context are operations of the context, not of a node. Their buffers are in the context's
-//! table, and a node looks them up there when its queue reports a receive.
+//! table, where a node finds them when its queue reports a receive.
 //!
-//! A completion of one node releases a multi-receive buffer, while other nodes may not have read their messages in it:
-//! queues have no order between them. So the operation stays until each of the other nodes has found its queue empty
-//! after that.
+//! A completion of one node releases a multi-receive buffer, while other nodes may have unread messages in it: there is
+//! no order between queues. So the operation stays in the table until each of the other nodes has found its queue empty
+//! after the release.
 
 mod receive;
 mod transmit;
@@ -28,7 +28,7 @@ use crate::opened::Opened;
 use crate::operations::{Operations, SOLE_OWNER};
 use crate::post::Desk;
 
-/// An address vector, and how many bits of its numbers name contexts.
+/// An address vector, and the number of bits that select contexts in its numbers.
 #[derive(Clone)]
 pub(crate) struct Vector {
     pub raw: Arc<dyn AddressVector>,
@@ -37,25 +37,26 @@ pub(crate) struct Vector {
 
 /// A receive context that nodes share.
 pub(crate) struct Shared {
-    // Fields drop in order. Closing the context ends what nodes do with the memory of its receives; nobody else has it.
+    // Fields drop in order. Closing the context ends its nodes' accesses to the memory of its receives; no other object
+    // holds it.
     endpoint: Arc<dyn Endpoint>,
     opened: Arc<Opened>,
-    /// All its nodes have one.
+    /// The vector of all its nodes.
     vector: Mutex<Option<Vector>>,
     /// Nodes of several threads use it, at every level.
     operations: Lock<Operations>,
     members: Mutex<Members>,
-    /// The number of the last multi-receive that was released, or 0 if all nodes have read theirs.
+    /// The number of the last multi-receive that was released, or 0 if all nodes have read their messages.
     released: AtomicU64,
 }
 
-/// The nodes, and who of them may still have completions of multi-receives that were released.
+/// The nodes, and which of them may still have completions of released multi-receives.
 #[derive(Default)]
 struct Members {
     ids: Vec<u64>,
     next: u64,
     released: Vec<Released>,
-    /// How many there ever were.
+    /// Number of nodes created so far.
     count: u64,
 }
 
@@ -71,7 +72,7 @@ impl Shared {
         &self.endpoint
     }
 
-    /// The vector of all nodes, which the first of them opens.
+    /// The vector of all nodes. The first node opens it.
     pub fn vector(&self, open: impl FnOnce() -> Result<Vector>) -> Result<Vector> {
         let mut vector = self.vector.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(vector) = &*vector {
@@ -80,7 +81,7 @@ impl Shared {
         Ok(vector.insert(open()?).clone())
     }
 
-    /// The part of a node that reads `cq`.
+    /// Adds a node that reads `cq`.
     pub fn member(self: &Arc<Self>, cq: &Arc<dyn CompletionQueue>) -> Membership {
         let mut members = self.members();
         let id = members.next;
@@ -93,7 +94,7 @@ impl Shared {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A completion that node `by` has read releases a multi-receive buffer.
+    /// Handles a completion that node `by` has read and that releases a multi-receive buffer.
     fn release(&self, op: Op, by: u64) {
         let mut members = self.members();
         let unread: Vec<u64> = members.ids.iter().copied().filter(|&id| id != by).collect();
@@ -108,7 +109,7 @@ impl Shared {
         self.released.store(number, Ordering::Release);
     }
 
-    /// Node `id` has read everything of releases up to `number`.
+    /// Node `id` has read all its completions of releases up to `number`.
     fn has_read(&self, id: u64, number: u64) {
         let mut done = Vec::new();
         let mut members = self.members();
@@ -144,7 +145,7 @@ impl Shared {
     }
 }
 
-/// A node's part in a shared receive context.
+/// A node's membership in a shared receive context.
 pub(crate) struct Membership {
     context: Arc<Shared>,
     cq: Arc<dyn CompletionQueue>,
@@ -169,13 +170,13 @@ impl Membership {
         Completion { shared: true, ..completion }
     }
 
-    /// To be asked before a read, for [`Membership::has_read_all`].
+    /// Call this before a read; pass the result to [`Membership::has_read_all`].
     #[inline]
     pub fn released(&self) -> u64 {
         self.context.released.load(Ordering::Acquire)
     }
 
-    /// A read found nothing: of what was released before it, the node has read its part.
+    /// Call this if a read found nothing: the node has read its completions of all earlier releases.
     #[inline]
     pub fn has_read_all(&self, released: u64) {
         if released > 0 {
@@ -184,11 +185,11 @@ impl Membership {
     }
 }
 
-/// Reads of a queue that is about to close, at most.
+/// Most reads of a queue that is about to close.
 const LAST_READS: usize = 64;
 
 impl Drop for Membership {
-    /// What the node has received and not read goes with the node, and not only with the context.
+    /// Messages that the node has received and not read are dropped with the node, not only with the context.
     fn drop(&mut self) {
         self.read_the_rest();
         self.context.members().ids.retain(|&id| id != self.id);

@@ -1,4 +1,4 @@
-//! Receive contexts that nodes share, as programs see them.
+//! Receive contexts that nodes share: the public type.
 
 use std::fmt;
 use std::sync::atomic::AtomicU64;
@@ -27,8 +27,8 @@ impl<L: Level> Domain<L> {
     }
 }
 
-/// A receive context that several nodes of a domain share (`fi_srx_context`): its receives take the messages of
-/// whichever node is sent to. One pool of buffers serves many nodes, instead of one for each.
+/// A receive context that several nodes of a domain share (`fi_srx_context`): a receive takes a message to any of the
+/// nodes. One pool of buffers serves many nodes, instead of one pool for each.
 ///
 /// Receives are posted here. Each completes in the queue of the node that its message came through: in [`Node::poll`],
 /// [`Node::wait`], or as an [event](crate::AsyncNode::event) of an [`AsyncNode`]. Completions without a node, such as
@@ -83,7 +83,7 @@ impl<L: Level> SharedReceive<L> {
         &self.shared
     }
 
-    /// The domain that its nodes are in.
+    /// The domain of its nodes.
     pub fn domain(&self) -> &Domain<L> {
         &self.domain
     }
@@ -116,7 +116,7 @@ impl<L: Level> SharedReceive<L> {
         self.shared.desk().recv_message(message)
     }
 
-    /// Posts a receive for an untagged message of `source`, a number of the nodes' address vector, as
+    /// Posts a receive for an untagged message from `source`, a number of the nodes' address vector, as
     /// [`Node::recv_from`](crate::Node::recv_from).
     ///
     /// # Errors
@@ -125,7 +125,8 @@ impl<L: Level> SharedReceive<L> {
         self.recv_message(RecvMsg::new(buffer).source(source))
     }
 
-    /// Posts a receive for a tagged message of `source`, as [`Node::recv_tagged_from`](crate::Node::recv_tagged_from).
+    /// Posts a receive for a tagged message from `source`, as
+    /// [`Node::recv_tagged_from`](crate::Node::recv_tagged_from).
     ///
     /// # Errors
     /// As [`SharedReceive::recv_message`].
@@ -139,8 +140,8 @@ impl<L: Level> SharedReceive<L> {
         self.recv_message(RecvMsg::new(buffer).source(source).tag(tag, ignore))
     }
 
-    /// Posts a buffer that takes one untagged message after the other, whichever node they are for, as
-    /// [`Node::recv_multi`](crate::Node::recv_multi): each message is a completion of its node. The buffer comes back
+    /// Posts a buffer that takes one untagged message after the other, to any of the nodes, as
+    /// [`Node::recv_multi`](crate::Node::recv_multi). Each message is a completion of its node. The buffer comes back
     /// in the completion that is [`released`](crate::Completion::released). Other nodes may have unread messages in it:
     /// it can be posted again when it [is unused](MultiRecvBuffer::is_unused), which requires polling each node until
     /// its queue is empty.
@@ -190,7 +191,7 @@ impl<L: Level> SharedReceive<L> {
         self.look(false, FiAddr::UNSPEC, tag, ignore, OpFlags::PEEK)
     }
 
-    /// As [`SharedReceive::peek`], for messages of `source`, a number of the nodes' address vector.
+    /// As [`SharedReceive::peek`], for messages from `source`, a number of the nodes' address vector.
     ///
     /// # Errors
     /// Those of [`SharedReceive::peek`], and as [`SharedReceive::recv_message`] about the source.
@@ -198,7 +199,7 @@ impl<L: Level> SharedReceive<L> {
         self.look(false, source, tag, ignore, OpFlags::PEEK)
     }
 
-    /// As [`SharedReceive::peek`], and takes the message aside, as [`Node::peek_claim`](crate::Node::peek_claim).
+    /// As [`SharedReceive::peek`], and claims the message, as [`Node::peek_claim`](crate::Node::peek_claim).
     ///
     /// # Errors
     /// Those of [`Node::peek_claim`](crate::Node::peek_claim).
@@ -206,7 +207,7 @@ impl<L: Level> SharedReceive<L> {
         self.look(true, FiAddr::UNSPEC, tag, ignore, OpFlags::PEEK | OpFlags::CLAIM)
     }
 
-    /// As [`SharedReceive::peek_claim`], for messages of `source`.
+    /// As [`SharedReceive::peek_claim`], for messages from `source`.
     ///
     /// # Errors
     /// As [`SharedReceive::peek_from`].
@@ -222,7 +223,7 @@ impl<L: Level> SharedReceive<L> {
         self.look(false, FiAddr::UNSPEC, tag, ignore, OpFlags::PEEK | OpFlags::DISCARD)
     }
 
-    /// As [`SharedReceive::discard`], for messages of `source`.
+    /// As [`SharedReceive::discard`], for messages from `source`.
     ///
     /// # Errors
     /// As [`SharedReceive::peek_from`].
@@ -237,7 +238,7 @@ impl<L: Level> SharedReceive<L> {
     /// Receives a claimed message, as [`Node::claim`](crate::Node::claim).
     ///
     /// # Errors
-    /// Those of [`Node::claim`](crate::Node::claim); `FI_EINVAL` if its node has closed, which took the message along.
+    /// Those of [`Node::claim`](crate::Node::claim); `FI_EINVAL` if its node has closed, which dropped the message.
     pub fn claim<B: BufferMut>(&self, claim: Claim, buffer: B) -> Result<Op, PostError<(Claim, B)>> {
         self.shared.desk().claim(claim, buffer)
     }
@@ -258,7 +259,7 @@ impl<L: Level> SharedReceive<L> {
         self.shared.desk().cancel(op)
     }
 
-    /// How many of its operations are in flight, claimed messages included.
+    /// Number of its operations in flight, including claimed messages.
     pub fn in_flight(&self) -> usize {
         let released = self.shared.members().released.len();
         self.shared.operations.lock().len() - released

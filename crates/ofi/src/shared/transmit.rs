@@ -1,4 +1,4 @@
-//! Transmit contexts that nodes share, as programs see them.
+//! Transmit contexts that nodes share: the public type.
 
 use std::fmt;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl<L: Level> SharedTransmit<L> {
         &self.raw
     }
 
-    /// The domain that its nodes are in.
+    /// The domain of its nodes.
     pub fn domain(&self) -> &Domain<L> {
         &self.domain
     }
