@@ -1,11 +1,11 @@
-//! How a program ends: what it says, and its exit code.
+//! The end of a program: its error message and exit code.
 
 use std::process::ExitCode;
 
 use crate::failure::Result;
 use crate::output;
 
-/// Ends `program`: tells why it failed, if it did.
+/// Ends `program`: prints the error, if it failed.
 pub fn end(program: &str, result: Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -16,9 +16,9 @@ pub fn end(program: &str, result: Result<()>) -> ExitCode {
     }
 }
 
-/// What clap has to say about a command line: help on standard output, or an error and exit code 1.
+/// Prints clap's output for a command line: help on standard output, or an error with exit code 1.
 pub fn usage(error: &clap::Error) -> ExitCode {
-    // A closed standard output cannot be helped here.
+    // There is no remedy for a closed standard output.
     let _ = error.print();
     if error.use_stderr() { ExitCode::from(1) } else { ExitCode::SUCCESS }
 }

@@ -1,7 +1,6 @@
-//! Why a program ends early, and the exit code that says so.
+//! The reasons why a program ends early, and their exit codes.
 //!
-//! As in C, a program that fails on a libfabric error exits with that error's number, and one that was called wrongly
-//! exits with 1.
+//! As in C, a program that fails with a libfabric error exits with that error's number, and a usage error exits with 1.
 
 use std::fmt::Display;
 use std::io;
@@ -12,59 +11,59 @@ use ofi::raw::Errno;
 /// A result of this crate.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// Why a program ends early.
+/// The reason why a program ends early.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The command line cannot be carried out; says what would have been accepted.
+    /// The command line is invalid; the text says what is accepted.
     #[error("{0}")]
     Usage(String),
-    /// The library answered an error.
+    /// An error of the library.
     #[error("{doing}: {error}")]
     Stack {
         /// The call.
         doing: &'static str,
-        /// Its answer.
+        /// Its error.
         error: ofi::raw::Error,
     },
-    /// The system answered an error.
+    /// An error of the system.
     #[error("{doing}: {error}")]
     System {
-        /// What was tried.
+        /// The attempted operation.
         doing: String,
-        /// The answer.
+        /// The system's error.
         error: io::Error,
     },
-    /// The other process is gone, or is not what it should be.
+    /// The other process is gone, or behaves unexpectedly.
     #[error("{0}")]
     Peer(String),
-    /// The other process said why it ends.
+    /// The other process reported why it ends.
     #[error("the peer gave up: {why}")]
     Told {
-        /// Its text.
+        /// The reason.
         why: String,
         /// Its exit code.
         code: u8,
     },
-    /// Nothing happened for longer than it may take.
+    /// Nothing happened within the time limit.
     #[error("nothing arrived for {} s while {doing}; is the peer stopped?", limit.as_secs())]
     Silent {
-        /// What was waited for.
+        /// The awaited event.
         doing: String,
-        /// How long.
+        /// The time limit.
         limit: Duration,
     },
-    /// What arrived is not what was sent.
+    /// The received data is not the data that was sent.
     #[error("data is damaged: {0}")]
     Data(String),
 }
 
 impl Failure {
-    /// For `map_err` on the library's answers.
+    /// For `map_err` on the library's results.
     pub fn stack(doing: &'static str) -> impl Fn(ofi::raw::Error) -> Failure {
         move |error| Failure::Stack { doing, error }
     }
 
-    /// The system's `error` while `doing` something.
+    /// The system's `error` during `doing`.
     pub fn system(doing: impl Display, error: io::Error) -> Failure {
         Failure::System { doing: doing.to_string(), error }
     }

@@ -1,4 +1,4 @@
-//! Standard output, for programs whose reader may go away: `fi_info | head` is no failure.
+//! Standard output, for programs whose reader may close it: `fi_info | head` must not fail.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,7 @@ use crate::failure::Failure;
 /// Writes `text` to standard output as it is.
 ///
 /// # Errors
-/// When it cannot be written. A reader that has closed its end is no error: nobody wants the rest.
+/// Standard output cannot be written. A reader that has closed its end is not an error: it does not want the rest.
 pub fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -16,7 +16,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Writes `value` to standard output, for programs.
+/// Writes `value` as JSON to standard output.
 ///
 /// # Errors
 /// As [`print()`].
@@ -24,7 +24,7 @@ pub fn print_json(value: &serde_json::Value) -> Result<(), Failure> {
     print(&format!("{value:#}\n"))
 }
 
-/// Writes a line to standard error. If even that fails, there is nobody left to tell.
+/// Writes a line to standard error, and ignores a failure: there is no other place to report it.
 pub fn tell(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }

@@ -4,11 +4,11 @@ use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Shows how far the run is. Has no thread: it draws when told, between measurements.
+/// Shows the progress of the run. It has no thread: it draws when called, between measurements.
 pub struct Progress(ProgressBar);
 
 impl Progress {
-    /// For `steps` measurements.
+    /// A bar for `steps` measurements.
     pub fn new(steps: usize) -> Progress {
         let bar = if std::io::stderr().is_terminal() {
             ProgressBar::with_draw_target(Some(steps as u64), ProgressDrawTarget::stderr())
@@ -20,18 +20,18 @@ impl Progress {
         Progress(bar)
     }
 
-    /// The next measurement begins.
+    /// A measurement begins.
     pub fn begin(&self, what: impl Into<String>) {
         self.0.set_message(what.into());
         self.0.tick();
     }
 
-    /// It is done.
+    /// The measurement is done.
     pub fn done(&self) {
         self.0.inc(1);
     }
 
-    /// Runs `write` with the bar out of the way.
+    /// Runs `write` with the bar hidden.
     pub fn aside<T>(&self, write: impl FnOnce() -> T) -> T {
         self.0.suspend(write)
     }

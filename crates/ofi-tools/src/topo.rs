@@ -1,4 +1,4 @@
-//! `mr-topo`: the machine as `multirail` sees it, as a tree, a picture or JSON.
+//! `mr-topo`: `multirail`'s view of the machine, as a tree, a picture or JSON.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,7 +44,7 @@ fn run(options: &Options) -> Result<()> {
         }
         None => {
             let mut topology = Topology::of_host().map_err(|error| Failure::system("reading /sys", error))?;
-            // No provider at all is no reason to show nothing.
+            // Without any provider the rest is still shown.
             let infos = ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), None);
             topology.add_infos(&infos.unwrap_or_default());
             topology

@@ -78,8 +78,8 @@ pub unsafe trait Buffer: Send + Sized + 'static {
     /// Takes back memory that peers could write until now. As `from_raw`, unless a peer that violates the protocol
     /// might still write the memory. A buffer that wraps another one forwards this call to it.
     ///
+    /// # Errors
     /// The error of replacing such memory; the buffer is then lost.
-    /// An error of replacing such memory; the buffer is gone then.
     ///
     /// # Safety
     /// As `from_raw`.

@@ -1,11 +1,11 @@
-//! What was measured, and how it is printed.
+//! The results of a measurement, and their output.
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
 
-/// Times of the transfers of one measurement, in nanoseconds.
+/// The times of one measurement's transfers, in nanoseconds.
 #[derive(Debug, Default)]
 pub(super) struct Figures {
     prepare: Vec<u64>,
@@ -28,7 +28,7 @@ pub(super) struct Row {
     size: u64,
     batch: u64,
     transfers: usize,
-    /// 10^9 bytes per second: of all threads together, by the sum of the transfers' times.
+    /// 10^9 bytes per second, summed over all threads, each by the sum of its transfers' times.
     gigabytes_per_second: f64,
     prepare_us: Times,
     post_us: Times,
@@ -78,12 +78,12 @@ impl Times {
 impl Row {
     pub(super) const HEADING: &'static str = "way        block  batch  transfers      GB/s  prepare us (p99)     post us (p99)  transfer us (p50, p99)\n";
 
-    /// What a line of the plot is called.
+    /// The label of the row's line in the plot.
     pub(super) fn series(&self) -> String {
         format!("{}, {} {}", self.way, self.batch, if self.batch == 1 { "block" } else { "blocks" })
     }
 
-    /// Bytes of a block.
+    /// Size of a block in bytes.
     pub(super) fn block(&self) -> u64 {
         self.size
     }
@@ -93,7 +93,7 @@ impl Row {
         self.gigabytes_per_second
     }
 
-    /// Of the times of transfers, in microseconds.
+    /// Median time of a transfer, in microseconds.
     pub(super) fn median(&self) -> f64 {
         self.transfer_us.p50
     }

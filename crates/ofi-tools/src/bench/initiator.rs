@@ -1,4 +1,4 @@
-//! The process that reads and writes, and measures.
+//! The initiator: the process that reads, writes and measures.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,12 +15,12 @@ use crate::failure::{Failure, Result};
 use crate::output;
 use crate::progress::Progress;
 
-/// Longest that one transfer may take.
+/// Time limit of one transfer.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Most memory of all pairs together.
 const MOST: u64 = 8 << 30;
 
-/// One pair: an initiator's agent, and a target as that sees it.
+/// One pair: an initiator's agent, and its view of a target.
 struct Pair {
     agent: Arc<Agent>,
     memory: Memory,
@@ -29,7 +29,7 @@ struct Pair {
     region: u64,
 }
 
-/// Transfers of this kind are measured next.
+/// The kind of transfers to measure next.
 #[derive(Clone, Copy)]
 struct Shape {
     way: Direction,
@@ -37,7 +37,7 @@ struct Shape {
     batch: u64,
 }
 
-/// Measures everything that the options ask for.
+/// Runs all measurements that the options request.
 pub(super) fn run(options: &Options, pairs: usize, addresses: &[String]) -> Result<()> {
     let most = options.sizes.iter().max().zip(options.batches.iter().max());
     let len = most.and_then(|(size, batch)| size.checked_mul(*batch)?.checked_mul(options.threads));
@@ -80,7 +80,7 @@ pub(super) fn run(options: &Options, pairs: usize, addresses: &[String]) -> Resu
     Ok(())
 }
 
-/// Opens the agents of this process, and meets the targets.
+/// Opens the agents of this process, and connects to the targets.
 fn open(options: &Options, pairs: usize, addresses: &[String], len: u64) -> Result<Vec<Pair>> {
     let stack = Failure::stack;
     let mut all: Vec<Pair> = Vec::new();
@@ -105,7 +105,7 @@ fn open(options: &Options, pairs: usize, addresses: &[String], len: u64) -> Resu
         }))?;
         let target = agent.load(&meeting.hear_bytes()?).map_err(stack("the target's metadata"))?;
         let regions = agent.regions(&target).map_err(stack("the target's regions"))?;
-        // The newest is this initiator's.
+        // The newest region belongs to this initiator.
         let region = regions.iter().map(|(region, _)| *region).max();
         let region = region.ok_or_else(|| Failure::Peer("the target has no region".to_string()))?;
         meeting.say_bytes(&agent.metadata().map_err(stack("metadata"))?)?;
@@ -114,7 +114,7 @@ fn open(options: &Options, pairs: usize, addresses: &[String], len: u64) -> Resu
     Ok(all)
 }
 
-/// Gives every byte that will be moved a value that says where it belongs.
+/// Fills all memory to be moved with values that depend on their place.
 fn prepare(options: &Options, all: &mut [Pair], shape: Shape, seed: u64) -> Result<()> {
     let used = shape.size * shape.batch * options.threads;
     for (pair, nth) in all.iter_mut().zip(0..).filter(|_| options.check) {
@@ -127,7 +127,7 @@ fn prepare(options: &Options, all: &mut [Pair], shape: Shape, seed: u64) -> Resu
     Ok(())
 }
 
-/// Compares what was moved.
+/// Compares the memory that was moved.
 fn check(options: &Options, all: &mut [Pair], shape: Shape, seed: u64) -> Result<()> {
     let Shape { way, size, batch } = shape;
     let used = size * batch * options.threads;
@@ -147,7 +147,7 @@ fn check(options: &Options, all: &mut [Pair], shape: Shape, seed: u64) -> Result
     Ok(())
 }
 
-/// All pairs and threads at once.
+/// Measures with all pairs and threads at once.
 fn measure(options: &Options, all: &[Pair], shape: Shape) -> Result<Row> {
     let parallel = options.threads * all.len() as u64;
     let iterations = options.iterations.min(((2 << 30) / (shape.size * shape.batch * parallel)).max(1));
@@ -167,7 +167,7 @@ fn measure(options: &Options, all: &[Pair], shape: Shape) -> Result<Row> {
     Ok(sum.row(shape.way == Direction::Write, shape.size, shape.batch, parallel))
 }
 
-/// One thread's transfers of one pair, to a part of the memory of its own.
+/// Runs one thread's transfers of one pair, on its own part of the memory.
 fn transfers(pair: &Pair, shape: Shape, thread: u64, (warmup, iterations): (u64, u64)) -> Result<Figures> {
     let Shape { way, size, batch } = shape;
     let Pair { agent, memory, target, region, .. } = pair;
@@ -194,7 +194,7 @@ fn transfers(pair: &Pair, shape: Shape, thread: u64, (warmup, iterations): (u64,
     Ok(figures)
 }
 
-/// What moved over which rails.
+/// The bytes and accesses of each rail.
 fn paths(all: &[Pair]) -> Result<Vec<serde_json::Value>> {
     let mut rows = Vec::new();
     for (nth, pair) in all.iter().enumerate() {
@@ -206,7 +206,7 @@ fn paths(all: &[Pair]) -> Result<Vec<serde_json::Value>> {
     Ok(rows)
 }
 
-/// For each agent, rail and class of lengths: how many accesses there were, and bounds of how long they took.
+/// For each agent, rail and size class: the number of accesses, and bounds of their times.
 fn latencies(all: &[Pair]) -> Vec<serde_json::Value> {
     let us = |time: Option<Duration>| time.map(|time| time.as_micros() as u64);
     let of_rail = |agent: usize, rail: usize, latencies: &Latencies| {

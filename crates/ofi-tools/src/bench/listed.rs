@@ -1,4 +1,4 @@
-//! Targets that wait are listed in etcd, and initiators find them there.
+//! The list of waiting targets in etcd, where initiators find them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,23 +8,23 @@ use multirail::{Etcd, Members, Published};
 use super::meeting::PATIENCE;
 use crate::failure::{Failure, Result};
 
-/// How long a target stays listed that was killed.
+/// How long a killed target stays listed.
 const LEASE: Duration = Duration::from_secs(10);
 
-/// A place in etcd where the targets of one group are listed.
+/// The list of one group's targets in etcd.
 pub(super) struct List {
     etcd: Etcd,
     group: String,
 }
 
 impl List {
-    /// At these members of etcd.
+    /// Opens the list on these members of etcd.
     pub(super) fn at(members: &Members, group: &str) -> Result<Self> {
         let etcd = Etcd::open(members, &format!("/mr-bench/{group}/")).map_err(Failure::stack("etcd"))?;
         Ok(Self { etcd, group: group.to_string() })
     }
 
-    /// Lists a target that waits at this address, until the answer is dropped.
+    /// Lists a target that waits at this address, until the returned value is dropped.
     pub(super) fn enter(&self, address: SocketAddr) -> Result<Published> {
         if address.ip().is_unspecified() {
             let wanted = "with --etcd, --listen wants an address that initiators reach";
@@ -33,7 +33,7 @@ impl List {
         self.etcd.announce(&address.to_string(), &[], LEASE).map_err(Failure::stack("listing in etcd"))
     }
 
-    /// The addresses of so many targets. Waits until they are there.
+    /// The addresses of `count` targets. Waits until they are listed.
     pub(super) fn targets(&self, count: usize) -> Result<Vec<String>> {
         let looking = Failure::stack("looking in etcd");
         let mut names = self.etcd.wait_for_names(count, PATIENCE).map_err(looking)?;

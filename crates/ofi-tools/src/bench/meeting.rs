@@ -1,4 +1,5 @@
-//! How the two processes of a measurement meet: frames over TCP, a length of 32 bits and so many bytes.
+//! The control connection of the processes of a measurement: frames over TCP, each a length of 32 bits and that many
+//! bytes.
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -8,46 +9,46 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, Result};
 
-/// Longest frame.
+/// The longest frame.
 const LONGEST: usize = 1 << 20;
-/// Longest silence.
+/// The longest silence.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What the initiator asks of the target.
+/// A request of the initiator to the target.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Request {
-    /// Open an agent. Answered by its metadata; the initiator's follows.
+    /// Open an agent. The target answers with its metadata; the initiator's metadata follows.
     Open(Opening),
-    /// Fill the memory.
+    /// Fill the memory with a pattern.
     Fill { len: u64, seed: u64 },
-    /// Compare the memory.
+    /// Compare the memory with a pattern.
     Check { len: u64, seed: u64 },
-    /// That is all.
+    /// The end of the run.
     End,
 }
 
-/// What an initiator needs of a target.
+/// An initiator's requirements on a target.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Opening {
-    /// What the target's agent is called.
+    /// The name of the target's agent.
     pub name: String,
     /// Providers of its rails.
     pub rails: Vec<String>,
     /// Bytes of memory for this initiator.
     pub len: u64,
-    /// Memory that the library allocates.
+    /// Whether the library allocates the memory.
     pub library: bool,
-    /// How many initiators there are in all.
+    /// Total number of initiators.
     pub initiators: usize,
 }
 
-/// One end of the meeting.
+/// One end of the control connection.
 pub(super) struct Meeting {
     stream: TcpStream,
 }
 
 impl Meeting {
-    /// Goes to a target, which may not be there yet.
+    /// Connects to a target, which may not be listening yet.
     pub(super) fn join(address: &str) -> Result<Self> {
         let doing = || format!("connecting to {address}");
         let resolved = address.to_socket_addrs().map_err(|error| Failure::system(doing(), error))?;
@@ -93,7 +94,7 @@ impl Meeting {
         self.say_bytes(&text)
     }
 
-    /// Says something, and waits until it is done.
+    /// Sends a request, and waits until it is done.
     pub(super) fn ask(&mut self, request: &Request) -> Result<()> {
         self.say(request)?;
         match self.hear_bytes()?.as_slice() {
@@ -107,7 +108,7 @@ impl Meeting {
         serde_json::from_slice(&bytes).map_err(|error| Failure::Peer(format!("no request: {error}")))
     }
 
-    /// Whether there is something to hear.
+    /// Whether data has arrived.
     pub(super) fn has_news(&self) -> Result<bool> {
         let system = |error| Failure::system("looking at a connection", error);
         self.stream.set_nonblocking(true).map_err(system)?;

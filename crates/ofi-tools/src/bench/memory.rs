@@ -1,4 +1,4 @@
-//! What is read and written, and what its bytes ought to be.
+//! The memory that is read and written, and its expected bytes.
 
 use multirail::{Agent, Local, Region};
 
@@ -15,7 +15,7 @@ impl Memory {
         let stack = Failure::stack("registering memory");
         let memory = match library {
             true => Self::Library(agent.alloc(len as usize).map_err(stack)?),
-            // Not zeroes: all pages that were never written are the kernel's one page, which is read from the cache.
+            // Not zeroes: pages that were never written all map the kernel's zero page, which is read from the cache.
             false => Self::Application(agent.register(vec![1_u8; len as usize]).map_err(stack)?),
         };
         if library {
@@ -46,12 +46,12 @@ impl Memory {
     }
 }
 
-/// What byte `at` is after a row with `seed`.
+/// The value of byte `at` after a row with `seed`.
 fn byte(seed: u64, at: u64) -> u8 {
     (at.wrapping_mul(0x9E37_79B9) >> 7) as u8 ^ seed as u8
 }
 
-/// Pieces in which memory is filled and compared.
+/// The size of the pieces in which memory is filled and compared.
 const PIECE: usize = 1 << 20;
 
 /// Fills the first `len` bytes.
@@ -63,7 +63,7 @@ pub(super) fn fill(memory: &Memory, len: u64, seed: u64) -> ofi::Result<()> {
     Ok(())
 }
 
-/// The first wrong byte of the first `len`.
+/// The offset of the first wrong byte among the first `len`.
 pub(super) fn wrong(memory: &Memory, len: u64, seed: u64) -> ofi::Result<Option<u64>> {
     for start in (0..len).step_by(PIECE) {
         let mut piece = vec![0; (len - start).min(PIECE as u64) as usize];

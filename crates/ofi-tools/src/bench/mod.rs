@@ -1,9 +1,10 @@
-//! `mr-bench`: how fast transfers of `multirail` are between two processes, in the manner of nixlbench.
+//! `mr-bench`: measures transfers of `multirail` between processes, in the manner of nixlbench.
 //!
-//! A target owns memory and drives its agent. An initiator reads or writes it, in transfers of a batch of blocks, and
-//! measures preparing, posting and the whole. They meet by TCP ([`meeting`]), at addresses that are given or [`listed`]
-//! in etcd. Without `--listen`, `--etcd` and an address, the program starts its own targets. Several initiators are
-//! agents of one process, with rails of their own, so that they begin each measurement together.
+//! A target owns memory and drives its agent. An initiator reads or writes that memory in transfers of a batch of
+//! blocks, and measures preparing, posting and the whole transfer. They connect over TCP ([`meeting`]), at given
+//! addresses or at those [`listed`] in etcd. Without `--listen`, `--etcd` and an address, the program starts its own
+//! targets. Several initiators are agents of one process, with rails of their own, so that they start each measurement
+//! together.
 
 mod figures;
 mod initiator;
@@ -138,7 +139,7 @@ fn run(options: &Options) -> Result<()> {
 }
 
 impl Options {
-    /// Where etcd is, and who asks it.
+    /// The members of etcd, and the user.
     fn members(&self) -> Result<Option<Members>> {
         let Some(urls) = &self.etcd else { return Ok(None) };
         let members = Members::at(urls);
@@ -148,7 +149,7 @@ impl Options {
         Ok(Some(members.user(name, &password)))
     }
 
-    /// How many pairs of an initiator and a target there are.
+    /// The number of pairs of an initiator and a target.
     fn pairs(&self) -> Result<usize> {
         let named = self.addresses.len();
         let asked = self.pairs.map(|pairs| pairs as usize);
@@ -167,12 +168,12 @@ impl Options {
     }
 }
 
-/// Targets that this process has started. Those that have not ended when it goes are ended.
+/// Targets that this process has started. On drop, it kills those that are still running.
 #[derive(Default)]
 struct Targets(Vec<Child>);
 
 impl Targets {
-    /// Starts one, and hears where it is.
+    /// Starts a target, and returns its address.
     fn start(&mut self) -> Result<String> {
         use std::io::BufRead;
         let system = |doing: &'static str| move |error| Failure::system(doing, error);
@@ -189,7 +190,7 @@ impl Targets {
         Ok(line.trim().to_string())
     }
 
-    /// Waits until all have ended, which they do after the last request.
+    /// Waits until all targets have ended, which they do after the last request.
     fn ended(mut self) -> Result<()> {
         for mut child in self.0.drain(..) {
             let ended = child.wait().map_err(|error| Failure::system("waiting for a target", error))?;
@@ -204,7 +205,7 @@ impl Targets {
 impl Drop for Targets {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // It would wait for an initiator.
+            // It would otherwise wait for an initiator.
             let _ = child.kill();
             let _ = child.wait();
         }

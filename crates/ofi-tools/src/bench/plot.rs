@@ -1,4 +1,4 @@
-//! The rows as a picture: bandwidth and latency by size of block, a line for each way and batch.
+//! Plots the rows: bandwidth and latency by block size, with a line for each operation and batch.
 
 use std::ops::Range;
 use std::path::Path;
@@ -9,9 +9,9 @@ use plotters::prelude::*;
 use super::figures::Row;
 use crate::failure::{Failure, Result};
 
-/// Of the whole picture, in pixels: one panel above the other.
+/// Size of the whole picture in pixels. The panels are one above the other.
 const SIZE: (u32, u32) = (760, 840);
-/// Lines, on light and on dark pages; the background is the page's.
+/// Line colours for light and dark pages; the background is the page's.
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0x09, 0x69, 0xda),
     RGBColor(0xbc, 0x4c, 0x00),
@@ -20,7 +20,7 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(0xcf, 0x22, 0x2e),
     RGBColor(0x9a, 0x67, 0x00),
 ];
-/// Text, axes and grid: a grey that is seen on either.
+/// A grey for text, axes and grid that is visible on both.
 const GREY: RGBColor = RGBColor(0x80, 0x80, 0x80);
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -29,8 +29,8 @@ type Failed<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::Error
 /// A name, and points in the order of their sizes.
 type Line = (String, Vec<(f64, f64)>);
 
-/// Finds out that the picture can be written, before anything is measured. No new file stays: the run may fail, or be
-/// killed.
+/// Checks that the picture can be written before anything is measured. Leaves no new file behind, because the run may
+/// fail or be killed.
 ///
 /// # Errors
 /// [`Failure::System`] with the file's name.
@@ -70,7 +70,7 @@ fn draw<'a>(rows: &[Row], text: &'a mut String) -> std::result::Result<(), Faile
     root.present()
 }
 
-/// A line for each way and batch, in the order of the rows.
+/// A line for each operation and batch, in the order of the rows.
 fn lines(rows: &[Row], value: fn(&Row) -> f64) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for row in rows {
@@ -86,8 +86,8 @@ fn lines(rows: &[Row], value: fn(&Row) -> f64) -> Vec<Line> {
     lines
 }
 
-/// What an axis must show, with room at both ends. Logarithms need more than 0, which a clock that stood still would
-/// give.
+/// The range of an axis, with room at both ends. Logarithms need positive values; a clock without progress would
+/// produce 0.
 fn range(values: impl Iterator<Item = f64>) -> Range<f64> {
     let (low, high) =
         values.fold((f64::MAX, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
@@ -145,7 +145,7 @@ mod tests {
         figures.row(is_write, size, batch, 1)
     }
 
-    /// Where the points of each line are, in the order of the picture.
+    /// The points of each line, in the order of the picture.
     fn polylines(svg: &str) -> Vec<Vec<(i32, i32)>> {
         let lines = svg.split("<polyline ").skip(1).filter(|line| line.contains("stroke-width=\"2\""));
         let lines = lines.map(|line| line.split("points=\"").nth(1).unwrap().split('"').next().unwrap());

@@ -1,4 +1,4 @@
-//! The process whose memory is read and written.
+//! The target: the process whose memory is read and written.
 
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
@@ -13,14 +13,14 @@ use super::memory::{Memory, fill, wrong};
 use crate::failure::{Failure, Result};
 use crate::output;
 
-/// How often the connections are looked at.
+/// The interval at which connections are checked.
 const LOOK: Duration = Duration::from_millis(5);
-/// Longest memory that a target gives to one initiator.
+/// Most memory that a target allocates for one initiator.
 const LONGEST: u64 = 8 << 30;
 /// Most initiators of one run.
 const MOST: usize = 64;
 
-/// An initiator, and what it was given.
+/// An initiator, and the memory that it was given.
 struct Guest {
     meeting: Meeting,
     memory: Memory,
@@ -33,7 +33,7 @@ pub(super) fn run(address: &str, list: Option<&List>) -> Result<()> {
     let local = listener.local_addr().map_err(system)?;
     output::print(&format!("{local}\n"))?;
     let listed = list.map(|list| list.enter(local)).transpose()?;
-    // The first says how many there are. Nobody knows when it comes; the others come with it.
+    // The first initiator announces the total number. Its arrival is not bounded in time; the others connect with it.
     let (stream, _) = listener.accept().map_err(system)?;
     let mut meeting = Meeting::of(stream)?;
     let first = opening(&mut meeting)?;
@@ -47,11 +47,11 @@ pub(super) fn run(address: &str, list: Option<&List>) -> Result<()> {
         }
         guests.push(admit(&agent, meeting, &other)?);
     }
-    drop(listed); // it is nobody else's target now
+    drop(listed); // no longer available to other initiators
     serve(&agent, guests)
 }
 
-/// What an initiator asks for at first, if that can be given.
+/// The initiator's first request, if it can be satisfied.
 fn opening(meeting: &mut Meeting) -> Result<Opening> {
     let Request::Open(opening) = meeting.hear()? else {
         return Err(Failure::Peer("the initiator does not begin with Open".to_string()));
@@ -66,7 +66,7 @@ fn opening(meeting: &mut Meeting) -> Result<Opening> {
     Ok(opening)
 }
 
-/// The next connection, which comes soon.
+/// The next connection, which arrives soon.
 fn next(listener: &TcpListener) -> std::io::Result<TcpStream> {
     let end = Instant::now() + PATIENCE;
     listener.set_nonblocking(true)?;
@@ -92,7 +92,7 @@ fn admit(agent: &Agent, mut meeting: Meeting, opened: &Opening) -> Result<Guest>
     Ok(Guest { meeting, memory, len: opened.len })
 }
 
-/// Drives the agent, and does what the initiators ask for, until all have ended.
+/// Drives the agent and serves the initiators until all have ended.
 fn serve(agent: &Agent, mut guests: Vec<Guest>) -> Result<()> {
     while !guests.is_empty() {
         let began = Instant::now();
@@ -111,7 +111,7 @@ fn serve(agent: &Agent, mut guests: Vec<Guest>) -> Result<()> {
 }
 
 impl Guest {
-    /// Does what it asks for. Whether that was the last.
+    /// Serves one request. Whether it was the last.
     fn answer(&mut self) -> Result<bool> {
         let stack = Failure::stack("the memory");
         let Self { meeting, memory, len } = self;

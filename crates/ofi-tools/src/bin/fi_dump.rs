@@ -1,4 +1,4 @@
-//! Says what the packets of provider `udp` in a capture are.
+//! Decodes the packets of provider `udp` in a capture.
 
 fn main() -> std::process::ExitCode {
     ofi_tools::dump::main()

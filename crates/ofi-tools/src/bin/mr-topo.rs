@@ -1,4 +1,4 @@
-//! Shows where this machine's NICs and accelerators are, and which belong together.
+//! Shows the locations of this machine's NICs and accelerators, and which belong together.
 
 fn main() -> std::process::ExitCode {
     ofi_tools::topo::main()

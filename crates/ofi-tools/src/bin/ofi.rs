@@ -1,4 +1,4 @@
-//! One program for what an operator does: `ofi doctor`, and its sisters.
+//! An operator's tasks in one program: `ofi doctor` and others.
 
 fn main() -> std::process::ExitCode {
     ofi_tools::cli::main()

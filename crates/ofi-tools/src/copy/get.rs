@@ -1,4 +1,4 @@
-//! `ofi cp get`: what to fetch, and where to put it.
+//! `ofi cp get`: checks the destination and fetches.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -51,7 +51,7 @@ pub struct Options {
 /// Fetches the file, or the directory.
 ///
 /// # Errors
-/// Why it is not there, or not whole.
+/// The reason why the copy is missing or incomplete.
 pub fn run(options: &Options) -> Result<()> {
     let server = Server {
         hints: options.net.hints()?,
@@ -89,7 +89,7 @@ fn directory(options: &Options, server: Server) -> Result<()> {
         let place = trunk.place(name)?;
         match (finished.here(name, &place), place.found()) {
             (Some(_), _) => here += 1,
-            // Before anything is fetched, not in the middle.
+            // Fail before anything is fetched.
             (None, Some(_)) if !options.force => return Err(is_there(place.shown())),
             _ => {}
         }
@@ -103,7 +103,7 @@ fn directory(options: &Options, server: Server) -> Result<()> {
     let (bytes, target) = job(options, server, target, items).run(options.streams)?;
     if let Target::Tree(trunk, finished) = target {
         if options.preserve {
-            // The deepest first: what is done below a folder changes its time, and its mode may end all access.
+            // The deepest first: changes below a folder update its time, and its mode may deny all access.
             let keep = Keep { all: true, umask: 0 };
             tree.folders.iter().rev().try_for_each(|(folder, kept)| trunk.keep(folder, keep, kept))?;
         }
@@ -116,7 +116,7 @@ fn directory(options: &Options, server: Server) -> Result<()> {
     output::print(&format!("{}: {files} files, {bytes} bytes\n", options.file))
 }
 
-/// What is below the directory. A server that is away for a while is asked again.
+/// Lists everything below the directory. Retries while the server is away.
 fn listed(options: &Options, server: &Server) -> Result<Tree> {
     let begin = Instant::now();
     let top = if options.file == "." { "." } else { options.file.trim_end_matches('/') };
@@ -157,7 +157,7 @@ fn bar(quiet: bool) -> ProgressBar {
         return ProgressBar::hidden();
     }
     const STYLE: &str = "{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
-    // Drawn on standard error if that is a terminal. The template is ours, and good.
+    // Draws on standard error if that is a terminal. The template is a valid constant.
     ProgressBar::new(0)
         .with_style(ProgressStyle::with_template(STYLE).unwrap_or_else(|_| ProgressStyle::default_bar()))
 }

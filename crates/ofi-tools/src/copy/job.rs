@@ -1,8 +1,7 @@
 //! The streams of `ofi cp get`: connections that share the files and their blocks.
 //!
-//! A stream takes a file that has blocks for which nobody asks, or begins the next one. So many streams share a long
-//! file, and each of many short files has a stream of its own. A stream that loses its connection gives back the blocks
-//! that it asked for.
+//! A stream takes a file that has unrequested blocks, or begins the next one. So several streams share a long file, and
+//! short files get a stream each. If a stream loses its connection, its requested blocks become unrequested again.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,20 +20,20 @@ use super::wire::{Answer, BLOCK, FileId, GREETING, HEAD, LONGEST_FILE, Message, 
 use crate::failure::{Failure, Result};
 use crate::output;
 
-/// How long a connection may take to be made, or to bring the next message.
+/// Time limit of connecting, and of each message.
 pub const LIMIT: Duration = Duration::from_secs(10);
-/// The pause before a connection is made again.
+/// Pause before a reconnect.
 pub const PAUSE: Duration = Duration::from_millis(200);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The server, and how to reach it.
+/// The server and its connection parameters.
 pub struct Server {
     pub hints: Hints,
     pub address: Address,
-    /// As the user wrote it.
+    /// The address as the user wrote it.
     pub text: String,
 }
 
@@ -42,7 +41,7 @@ impl Server {
     /// Connects. Messages of up to `len` bytes are received.
     ///
     /// # Errors
-    /// Why it is not there, or is another program.
+    /// The server is unreachable, or another program.
     pub fn connect(&self, len: usize) -> std::result::Result<Link, End> {
         let connected = Connection::open(&self.hints, &self.address, GREETING, LIMIT);
         let connection = connected.map_err(|refused| {
@@ -62,45 +61,45 @@ impl Server {
     }
 }
 
-/// Where the files go.
+/// The destination of the files.
 pub enum Target {
     /// One file. The place is taken when the copy begins.
     File(Mutex<Option<Place>>),
-    /// A tree, by paths from its folder.
+    /// A tree. Paths are relative to its folder.
     Tree(Trunk, Finished),
 }
 
 /// A file to fetch.
 pub struct Item {
-    /// At the server.
+    /// Path at the server.
     remote: String,
-    /// Below the target, of a tree.
+    /// Path below the target folder, in a tree.
     local: String,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// As the first stream found it.
+    /// The file's identity, as the first stream found it.
     id: Option<FileId>,
-    /// While it is written.
+    /// Present while the file is being written.
     partial: Option<Arc<Partial>>,
-    /// It may be put over another: the one of an earlier run.
+    /// Whether it may replace a file, which an earlier run has copied.
     replaces: bool,
-    /// Blocks for which nobody asks.
+    /// Unrequested blocks.
     todo: Vec<u64>,
-    /// Blocks that are not written.
+    /// Number of unwritten blocks.
     left: u64,
 }
 
 impl Item {
-    /// A file that is `remote` at the server, and `local` below the folder of a tree.
+    /// A file with path `remote` at the server, and `local` below the folder of a tree.
     pub fn new(remote: String, local: String) -> Self {
         Self { remote, local, state: Mutex::default() }
     }
 }
 
-/// What the streams share.
+/// The state that the streams share.
 pub struct Job {
     pub server: Server,
     pub target: Target,
@@ -110,23 +109,23 @@ pub struct Job {
     pub keep: Keep,
     pub patience: Duration,
     pub bar: ProgressBar,
-    /// The next file that nobody has begun.
+    /// Index of the next file that no stream has begun.
     next: AtomicUsize,
-    /// Files whose streams were lost before they had begun.
+    /// Files whose streams lost their connection before beginning them.
     returned: Mutex<Vec<usize>>,
-    /// Files that have blocks for which nobody asks.
+    /// Files with unrequested blocks.
     open: Mutex<Vec<usize>>,
-    /// Files that are not in place.
+    /// Number of files that are not in place.
     left: AtomicUsize,
-    /// Bytes of all files that were begun.
+    /// Total bytes of the files begun.
     bytes: AtomicU64,
-    /// When the last block came, or the copy began.
+    /// When the last block arrived, or the copy began.
     last: Mutex<Instant>,
     stop: AtomicBool,
     failure: Mutex<Option<Failure>>,
 }
 
-/// What a stream has asked for and not got.
+/// The outstanding requests of a stream.
 #[derive(Default)]
 struct Asked {
     item: Option<usize>,
@@ -135,7 +134,7 @@ struct Asked {
 }
 
 impl Job {
-    /// A job that has not begun.
+    /// Creates a job.
     pub fn new(
         server: Server,
         target: Target,
@@ -164,10 +163,10 @@ impl Job {
         }
     }
 
-    /// Fetches all files, over so many connections. Answers the number of their bytes, and the target.
+    /// Fetches all files over `streams` connections. Returns their total size, and the target.
     ///
     /// # Errors
-    /// Why one is not there, or not whole.
+    /// The reason why a file is missing or incomplete.
     pub fn run(self, streams: u16) -> Result<(u64, Target)> {
         std::thread::scope(|scope| {
             for _ in 0..streams {
@@ -182,7 +181,7 @@ impl Job {
         Err(failure.unwrap_or_else(|| Failure::Peer("the copy ended early; run it again to resume".into())))
     }
 
-    /// Fetches blocks until there are none left, over one connection after the other.
+    /// Fetches blocks until none is left. Reconnects when the connection is lost.
     fn stream(&self) {
         while !self.stop.load(Ordering::Relaxed) {
             let mut asked = Asked::default();
@@ -213,7 +212,7 @@ impl Job {
         }
     }
 
-    /// The file for a stream to go on with, and whether another stream has begun it.
+    /// The next file for a stream, and whether another stream has begun it.
     fn pick(&self) -> Option<(usize, bool)> {
         if self.stop.load(Ordering::Relaxed) {
             return None;
@@ -230,7 +229,7 @@ impl Job {
         next.ok().map(|item| (item, false))
     }
 
-    /// A block for which nobody asks.
+    /// Takes an unrequested block.
     fn next_block(&self, item: usize) -> Option<u64> {
         if self.stop.load(Ordering::Relaxed) {
             return None;
@@ -243,12 +242,12 @@ impl Job {
         block
     }
 
-    /// Over one connection.
+    /// Fetches over one connection.
     fn fetch(&self, asked: &mut Asked) -> std::result::Result<(), End> {
         let mut link = self.server.connect(HEAD + BLOCK)?;
         loop {
             let Some((item, begun)) = self.pick() else {
-                // Others may lose theirs.
+                // Another stream may lose its connection and return blocks.
                 if self.left.load(Ordering::Acquire) == 0 || self.stop.load(Ordering::Relaxed) {
                     link.finish(LIMIT);
                     return Ok(());
@@ -261,7 +260,7 @@ impl Job {
         }
     }
 
-    /// Fetches blocks of one file, until there are none for which nobody asks.
+    /// Fetches blocks of one file until none is unrequested.
     fn fetch_of(&self, item: usize, link: &mut Link, asked: &mut Asked) -> std::result::Result<(), End> {
         let name = self.items[item].remote.clone();
         let fetches = !asked.begun && !self.is_known(item);
@@ -283,12 +282,12 @@ impl Job {
         asked.begun = true;
         if fetches && id.blocks() == 1 {
             match self.next_block(item) {
-                Some(block) => asked.blocks.push(block), // it is on its way
-                // An earlier run has got it, or another stream asks for it.
+                Some(block) => asked.blocks.push(block), // the block is on its way
+                // An earlier run has written it, or another stream has requested it.
                 None => self.pass_over(link)?,
             }
         }
-        // Without: it is in place already.
+        // `None`: the file is already in place.
         let Some(partial) = partial else { return Ok(()) };
         loop {
             while asked.blocks.len() < WINDOW
@@ -318,19 +317,19 @@ impl Job {
                 Ok(Message::Answer(_)) => {
                     return Err(End::Final(Failure::Data("an answer to no request".into())));
                 }
-                // Asked for again, over another connection.
+                // Request it again over another connection.
                 Err(why) => return Err(End::Lost(Failure::Data(why))),
             }
             link.receive(buffer, LIMIT)?;
         }
     }
 
-    /// Whether an earlier run has put the file in place, as far as its journal says.
+    /// Whether the journal says that an earlier run has put the file in place.
     fn is_known(&self, item: usize) -> bool {
         matches!(&self.target, Target::Tree(_, finished) if finished.knows(&self.items[item].local))
     }
 
-    /// Takes a block that is not needed.
+    /// Receives a block that is not needed, and drops it.
     fn pass_over(&self, link: &mut Link) -> std::result::Result<(), End> {
         let (buffer, len) = link.next("waiting for a block", LIMIT)?;
         match parse(&buffer[..len.min(buffer.len())]) {
@@ -349,7 +348,7 @@ impl Job {
         link.send(message, 2 * WINDOW, LIMIT)
     }
 
-    /// The file, as the first stream finds it and all others have to. `None` if it is in place.
+    /// Begins the file, or checks that it is the one that the first stream found. `None` if it is already in place.
     fn begin(&self, number: usize, id: &FileId) -> Result<Option<Arc<Partial>>> {
         let item = &self.items[number];
         let mut state = lock(&item.state);
@@ -394,7 +393,7 @@ impl Job {
         if here > 0 && !self.quiet {
             output::tell(&format!("ofi: resuming: {here} of {} bytes are here", id.len));
         }
-        // Taken from the end: the file grows from its beginning.
+        // Blocks are taken from the end of the list; reversed, so that the file grows from its beginning.
         missing.reverse();
         let partial = Arc::new(partial);
         (state.id, state.partial) = (Some(id.clone()), Some(Arc::clone(&partial)));
@@ -407,7 +406,7 @@ impl Job {
         Ok(Some(partial))
     }
 
-    /// A block of the file was written. With the last one it gets its name.
+    /// Records a written block. The last one gives the file its name.
     fn written(&self, item: usize) -> Result<()> {
         let item = &self.items[item];
         let mut state = lock(&item.state);

@@ -1,4 +1,4 @@
-//! What a copy gets of a file's mode and time.
+//! The mode and time of a copy.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -8,30 +8,31 @@ use rustix::process::umask;
 
 use super::wire::Kept;
 
-/// Which properties of a file or a directory its copy gets.
+/// The properties that a copy of a file or directory keeps.
 #[derive(Clone, Copy, Debug)]
 pub struct Keep {
-    /// Permission bits and the time of modification as they are. Otherwise permission bits less `umask`, as `cp` does.
+    /// Keep permission bits and the time of modification. Otherwise the copy gets the permission bits less `umask`, as
+    /// with `cp`.
     pub all: bool,
-    /// This process's.
+    /// The umask of this process.
     pub umask: u32,
 }
 
 impl Keep {
-    /// As this process's mask is, which reading sets for a moment: to be called before there are threads.
+    /// Reads this process's umask, which changes it for a moment: call it before threads are started.
     pub fn here(all: bool) -> Self {
         let now = umask(Mode::RWXG | Mode::RWXO);
         umask(now);
         Self { all, umask: now.bits() }
     }
 
-    /// The permission bits of a copy. Nothing that a server says makes a program run as another user.
+    /// The permission bits of a copy. A server cannot make a program run as another user.
     pub fn mode(self, kept: &Kept) -> Mode {
         let bits = kept.mode & 0o777;
         Mode::from_raw_mode(if self.all { bits } else { bits & !self.umask })
     }
 
-    /// Gives a copy its mode, and its time if that is kept.
+    /// Sets a copy's mode and, if that is kept, its time.
     ///
     /// # Errors
     /// The system's error.

@@ -1,4 +1,4 @@
-//! One connection: messages in and out, with an end to every wait.
+//! One connection: messages in both directions, with a limit on every wait.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -8,11 +8,11 @@ use ofi::{Completion, Connection};
 
 use crate::failure::{Failure, Result};
 
-/// Why the work over a connection ends early.
+/// The reason why work over a connection ends early.
 pub enum End {
-    /// Another connection may do.
+    /// Retry over another connection.
     Lost(Failure),
-    /// Nothing will do.
+    /// A retry would not help.
     Final(Failure),
 }
 
@@ -22,18 +22,18 @@ impl From<Failure> for End {
     }
 }
 
-/// A connection, and what has arrived over it.
+/// A connection and its received messages.
 pub struct Link {
     connection: Connection,
     arrived: VecDeque<(Vec<u8>, usize)>,
-    /// Sends under way.
+    /// Sends in flight.
     sending: usize,
-    /// Buffers of sends that have ended.
+    /// Buffers of completed sends.
     spare: Vec<Vec<u8>>,
 }
 
 impl Link {
-    /// Over this connection.
+    /// Wraps a connection.
     pub fn new(connection: Connection) -> Self {
         Self { connection, arrived: VecDeque::new(), sending: 0, spare: Vec::new() }
     }
@@ -41,7 +41,7 @@ impl Link {
     /// Receives into `buffer`.
     ///
     /// # Errors
-    /// When the connection is gone, or takes no receive within `limit`.
+    /// The connection is lost, or accepts no receive within `limit`.
     pub fn receive(&mut self, buffer: Vec<u8>, limit: Duration) -> Result<()> {
         let mut buffer = Some(buffer);
         self.until("posting a receive", limit, |link| {
@@ -57,10 +57,10 @@ impl Link {
         })
     }
 
-    /// Sends `message`. At most `most` are under way.
+    /// Sends `message`. At most `most` sends are in flight.
     ///
     /// # Errors
-    /// When the connection is gone, or takes no message within `limit`.
+    /// The connection is lost, or accepts no message within `limit`.
     pub fn send(&mut self, message: Vec<u8>, most: usize, limit: Duration) -> Result<()> {
         let mut message = Some(message);
         self.until("sending", limit, |link| {
@@ -82,23 +82,23 @@ impl Link {
         })
     }
 
-    /// The next message: its buffer, and how much of it is the message.
+    /// The next message: its buffer, and its length.
     ///
     /// # Errors
-    /// When the connection is gone, or nothing comes within `limit`.
+    /// The connection is lost, or nothing arrives within `limit`.
     pub fn next(&mut self, doing: &str, limit: Duration) -> Result<(Vec<u8>, usize)> {
         self.until(doing, limit, |link| Ok(!link.arrived.is_empty()))?;
         self.arrived.pop_front().ok_or_else(|| Failure::Peer("nothing arrived".into()))
     }
 
-    /// A buffer to send from, empty or with old bytes.
+    /// A buffer to send from; it may have old contents.
     pub fn spare(&mut self) -> Vec<u8> {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Waits until all sends have ended, as far as the peer lets them within `limit`.
+    /// Waits up to `limit` until all sends have completed.
     pub fn finish(mut self, limit: Duration) {
-        // A peer that is gone needs no more.
+        // A lost peer needs nothing more.
         let _ = self.until("ending", limit, |link| Ok(link.sending == 0));
         let _ = self.connection.shutdown();
     }
@@ -121,7 +121,7 @@ impl Link {
                 }
                 None => idle += 1,
             }
-            // Answers come within microseconds, or take a while.
+            // Answers arrive within microseconds, or take a while.
             if idle < 256 {
                 std::thread::yield_now();
                 continue;

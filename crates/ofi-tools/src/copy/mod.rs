@@ -1,9 +1,9 @@
 //! `ofi cp`: copies a file or a directory from another host, over any provider.
 //!
-//! `ofi cp serve DIR` hands out the regular files below a directory; `ofi cp get ADDRESS FILE` fetches one by several
-//! connections at once ([`job`]), or with `--recursive` everything below a directory ([`tree`]). A file travels in
-//! blocks, each with its BLAKE3 hash ([`wire`]). What has arrived is written beside the destination with a journal
-//! ([`partial`]), so that a copy that was cut goes on where it was, in the same process or in a later one.
+//! `ofi cp serve DIR` serves the regular files below a directory. `ofi cp get ADDRESS FILE` fetches one over several
+//! parallel connections ([`job`]), or with `--recursive` everything below a directory ([`tree`]). A file is sent in
+//! blocks, each with its BLAKE3 hash ([`wire`]). Received blocks are written beside the destination, with a journal
+//! ([`partial`]), so that an interrupted copy can be resumed by the same process or a later one.
 
 mod get;
 mod job;
@@ -40,7 +40,7 @@ enum Command {
     Get(get::Options),
 }
 
-/// Which provider, and who may talk.
+/// The provider, and access control.
 #[derive(Debug, clap::Args)]
 struct Net {
     /// Provider
@@ -67,11 +67,11 @@ fn read_key(path: &Path) -> Result<Vec<u8>> {
         let (path, len) = (path.display(), key.len());
         return Err(Failure::Usage(format!("{path}: a key has 16 bytes at least, this one {len}")));
     }
-    // Whatever its length, as long as the provider wants it.
+    // The hash has the length that the provider requires.
     Ok(blake3::hash(key).as_bytes().to_vec())
 }
 
-/// An address as users write it: `host:port`, or the provider's own form (`fi_sockaddr_in://…`, `fi_shm://…`).
+/// Parses an address as users write it: `host:port`, or the provider's own form (`fi_sockaddr_in://…`, `fi_shm://…`).
 fn address(text: &str) -> Result<Address> {
     if text.contains("://") {
         return text.parse().map_err(Failure::stack("the address"));
@@ -82,10 +82,10 @@ fn address(text: &str) -> Result<Address> {
     first.map(Address::from).ok_or_else(|| Failure::Usage(format!("{text:?} has no address")))
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// # Errors
-/// Why the copy did not end well.
+/// The reason why the copy failed.
 pub fn run(options: &Options) -> Result<ExitCode> {
     match &options.command {
         Command::Serve(options) => serve::run(options)?,
@@ -94,7 +94,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the server says, with what a terminal would take amiss escaped.
+/// A reason from the server, with control characters escaped.
 fn told(why: &str) -> Failure {
     Failure::Peer(format!("the server: {}", why.escape_debug()))
 }

@@ -1,8 +1,8 @@
-//! A file that has arrived in part: `FILE.ofi-part`, and `FILE.ofi-journal` with a line on which file it is and a
-//! record for each block that was written: its number and its hash.
+//! A partly received file: `FILE.ofi-part`, and `FILE.ofi-journal` with a line that identifies the file and a record
+//! for each written block: its number and its hash.
 //!
-//! Whoever goes on checks every block of the journal against its hash, so that neither a cut nor a crash of the system
-//! can leave a block that was never written. A record that was cut is not one.
+//! A resumed copy checks every block in the journal against its hash, so that neither an interruption nor a system
+//! crash can leave a block that was never written. An incomplete record is ignored.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -29,7 +29,7 @@ struct Header {
     file: FileId,
 }
 
-/// A file that has arrived in part.
+/// A partly received file.
 pub struct Partial {
     data: File,
     journal: Mutex<File>,
@@ -41,11 +41,11 @@ fn failed(path: &Path, error: io::Error) -> Failure {
 }
 
 impl Partial {
-    /// Begins to write the file of a place, or goes on: answers the blocks that are missing, too. The server calls it
+    /// Begins to write the file at a place, or resumes. Also returns the missing blocks. The server calls the file
     /// `name`.
     ///
     /// # Errors
-    /// When another process writes it, or the system refuses.
+    /// Another process writes the file, or the system's error.
     pub fn open(place: Place, name: &str, file: &FileId) -> Result<(Self, Vec<u64>)> {
         let shown = place.shown();
         let data = place.open_beside(PART)?;
@@ -61,7 +61,7 @@ impl Partial {
         let done = arrived(&mut journal, &header, &data).map_err(|error| failed(shown, error))?;
         let missing = match done {
             Some(done) => (0..file.blocks()).filter(|block| done.binary_search(block).is_err()).collect(),
-            // Another file, or none yet.
+            // The journal of another file, or none.
             None => {
                 let begun = begin(&mut journal, &header).and_then(|()| data.set_len(0));
                 begun.map_err(|error| failed(shown, error))?;
@@ -75,7 +75,7 @@ impl Partial {
     /// Writes a block, then its record.
     ///
     /// # Errors
-    /// What the system answers: a full disk.
+    /// The system's error, for example a full disk.
     pub fn write(&self, number: u64, hash: &[u8; 32], payload: &[u8]) -> Result<()> {
         let failed = |error| failed(self.place.shown(), error);
         self.data.write_all_at(payload, number * BLOCK as u64).map_err(failed)?;
@@ -86,7 +86,7 @@ impl Partial {
         journal.write_all(&record).map_err(failed)
     }
 
-    /// The number of the file, which it keeps when it is put in place.
+    /// The file's inode number, which it keeps when it is put in place.
     ///
     /// # Errors
     /// The system's error.
@@ -94,21 +94,21 @@ impl Partial {
         self.data.metadata().map(|found| found.ino()).map_err(|error| failed(self.place.shown(), error))
     }
 
-    /// All blocks are there: puts the file in place, with mode and time. `replace`: over another.
+    /// All blocks are written: puts the file in place, with mode and time. `replace`: may replace another file.
     ///
     /// # Errors
-    /// What the system answers; `EEXIST` if there is a file of that name by now.
+    /// The system's error; `EEXIST` if a file of that name exists by now.
     pub fn finish(&self, replace: bool, keep: Keep, kept: &Kept) -> Result<()> {
         keep.put_on(&self.data, kept).map_err(|error| failed(self.place.shown(), error))?;
         self.data.sync_all().map_err(|error| failed(self.place.shown(), error))?;
         self.place.put(PART, replace)?;
-        // It says nothing any more; a later copy would begin anew.
+        // The journal is no longer valid; a later copy starts over.
         self.place.remove_beside(JOURNAL);
         Ok(())
     }
 }
 
-/// A journal with nothing but its header.
+/// Starts a journal that has only its header.
 fn begin(journal: &mut File, header: &Header) -> io::Result<()> {
     journal.set_len(0)?;
     journal.rewind()?;
@@ -117,8 +117,8 @@ fn begin(journal: &mut File, header: &Header) -> io::Result<()> {
     journal.write_all(&line)
 }
 
-/// The blocks that are there, sorted; `None` if the journal is another file's. Leaves the journal where the next record
-/// goes.
+/// The written blocks, sorted; `None` if the journal belongs to another file. Leaves the journal's position where the
+/// next record goes.
 fn arrived(journal: &mut File, header: &Header, data: &File) -> io::Result<Option<Vec<u64>>> {
     let most = (header.file.blocks() + 1).saturating_mul(2 * RECORD as u64) + (64 << 10);
     let mut bytes = Vec::new();
@@ -178,7 +178,7 @@ mod tests {
         write(&partial, 0);
         drop(partial);
 
-        // A record that was cut, and a block that is not what its record says.
+        // An incomplete record, and a block that differs from its record.
         let journal = folder.join("file.ofi-journal");
         OpenOptions::new().append(true).open(&journal).unwrap().write_all(&[1; 17]).unwrap();
         let (partial, missing) = Partial::open(place(), "file", &id).unwrap();
@@ -197,7 +197,7 @@ mod tests {
         let found = fs::metadata(&destination).unwrap();
         assert_eq!((mode(&destination), found.mtime(), found.mtime_nsec()), (0o640, 1_000_000_000, 5));
 
-        // Another version begins anew, and a file that is there stays unless it may be replaced.
+        // Another version starts over, and an existing file is kept unless it may be replaced.
         let (partial, _) = Partial::open(place(), "file", &id).unwrap();
         write(&partial, 0);
         drop(partial);

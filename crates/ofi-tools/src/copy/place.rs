@@ -1,5 +1,5 @@
-//! Where a client writes: a folder that is open, and a name in it. A tree's folders are opened below its root by the
-//! kernel (`openat2`), which follows no link, so nothing that a server says leads out of it.
+//! The destination of a client's writes: an open folder and a name in it. The kernel opens a tree's folders below its
+//! root (`openat2`) and follows no links, so that a server cannot cause a write outside the root.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -16,12 +16,12 @@ use super::keep::Keep;
 use super::wire::Kept;
 use crate::failure::{Failure, Result};
 
-/// What a file in part and a journal are called: the file's name, with one of these behind it.
+/// The suffix of a partly received file's name.
 pub const PART: &str = ".ofi-part";
-/// See [`PART`].
+/// The suffix of a journal's name.
 pub const JOURNAL: &str = ".ofi-journal";
 
-/// A place for a file.
+/// The destination of a file.
 pub struct Place {
     folder: OwnedFd,
     name: OsString,
@@ -38,22 +38,22 @@ fn failed(path: &Path, error: rustix::io::Errno) -> Failure {
     Failure::system(path.display(), error.into())
 }
 
-/// Whether a name from a server can be one in a folder, and is none of ours.
+/// Whether a server's name is valid in a folder and not reserved for our own files.
 pub fn is_plain(name: &str) -> bool {
     let is_path = name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']);
     !is_path && name.len() <= 255 && !is_ours(name)
 }
 
-/// Whether a copy under way may have a file of this name.
+/// Whether the name is reserved for files of a running copy.
 pub fn is_ours(name: &str) -> bool {
     name.ends_with(PART) || name.ends_with(JOURNAL)
 }
 
 impl Place {
-    /// At a path of the user's.
+    /// The place at a user's path.
     ///
     /// # Errors
-    /// When its folder cannot be opened.
+    /// The folder cannot be opened.
     pub fn at(path: &Path) -> Result<Self> {
         let Some(name) = path.file_name() else {
             return Err(Failure::Usage(format!("{}: wanted the name of a file", path.display())));
@@ -65,7 +65,7 @@ impl Place {
         Ok(Self { folder: opened, name: name.into(), shown: path.into() })
     }
 
-    /// As users know it.
+    /// The path as shown to users.
     pub fn shown(&self) -> &Path {
         &self.shown
     }
@@ -76,19 +76,19 @@ impl Place {
         name
     }
 
-    /// What is there now: a link itself, not what it leads to.
+    /// The existing file, if any: a link itself, not its target.
     pub fn found(&self) -> Option<Stat> {
         statat(&self.folder, &self.name, AtFlags::SYMLINK_NOFOLLOW).ok()
     }
 
-    /// Opens or makes the file with `more` behind its name, and no link.
+    /// Opens or creates the file whose name ends in `more`; refuses links.
     ///
     /// # Errors
     /// The system's error.
     pub fn open_beside(&self, more: &str) -> Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let name = self.beside(more);
-        // Nobody else reads it before it has its mode.
+        // Other users must not read it before it has its mode.
         let opened = openat(&self.folder, &name, flags, Mode::from_raw_mode(0o600));
         let shown = || match self.name.is_empty() {
             true => self.shown.join(&name),
@@ -97,24 +97,24 @@ impl Place {
         opened.map(File::from).map_err(|error| failed(&shown(), error))
     }
 
-    /// Gives the file with `more` behind its name the name. `replace`: over another.
+    /// Renames the file whose name ends in `more` to the plain name. `replace`: may replace another file.
     ///
     /// # Errors
-    /// The system's error; `EEXIST` if there is a file of that name and it may not be replaced.
+    /// The system's error; `EEXIST` if a file of that name exists and may not be replaced.
     pub fn put(&self, more: &str, replace: bool) -> Result<()> {
         let flags = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
         let renamed = renameat_with(&self.folder, self.beside(more), &self.folder, &self.name, flags);
         renamed.map_err(|error| failed(&self.shown, error))
     }
 
-    /// Removes the file with `more` behind its name, if it is there.
+    /// Removes the file whose name ends in `more`, if it exists.
     pub fn remove_beside(&self, more: &str) {
         let _ = unlinkat(&self.folder, self.beside(more), AtFlags::empty());
     }
 }
 
 impl Trunk {
-    /// Opens the folder, or makes it.
+    /// Opens the folder, or creates it.
     ///
     /// # Errors
     /// The system's error.
@@ -126,7 +126,7 @@ impl Trunk {
         Ok(Self { folder, shown: path.into() })
     }
 
-    /// Opens a folder below it; no part of the path may be a link.
+    /// Opens a subfolder; no part of the path may be a link.
     fn below(&self, path: &Path) -> Result<OwnedFd> {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
@@ -137,17 +137,17 @@ impl Trunk {
         })
     }
 
-    /// A place for the file of this path below it, whose folder is there.
+    /// The place of the file at this path below the folder. Its parent must exist.
     ///
     /// # Errors
-    /// When the folder cannot be opened, or is behind a link.
+    /// The parent cannot be opened, or is behind a link.
     pub fn place(&self, path: &str) -> Result<Place> {
         let path = Path::new(path);
         let folder = self.below(path.parent().unwrap_or(Path::new("")))?;
         Ok(Place { folder, name: path.file_name().unwrap_or_default().into(), shown: self.shown.join(path) })
     }
 
-    /// The place of the tree's own journal: the folder, and no name.
+    /// The place of the tree's own journal: the folder, with an empty name.
     ///
     /// # Errors
     /// The system's error.
@@ -156,11 +156,11 @@ impl Trunk {
         Ok(Place { folder, name: OsString::new(), shown: self.shown.clone() })
     }
 
-    /// Makes a folder below it, whose parent is there; one that is there stays. Files can be put into it, whatever its
+    /// Creates a subfolder, whose parent must exist. An existing one is kept. Files can be created in it, whatever its
     /// mode at the server.
     ///
     /// # Errors
-    /// When a file or a link is in its place.
+    /// A file or a link is in its place.
     pub fn make(&self, path: &str, kept: &Kept) -> Result<()> {
         let Place { folder, name, shown } = self.place(path)?;
         match mkdirat(&folder, &name, Mode::from_raw_mode(kept.mode & 0o777 | 0o700)) {
@@ -169,7 +169,7 @@ impl Trunk {
         }
     }
 
-    /// Gives a folder below it the mode and the time that it has at the server.
+    /// Sets the mode and time of a subfolder as at the server.
     ///
     /// # Errors
     /// The system's error.
@@ -219,7 +219,7 @@ mod tests {
                 "{bad}"
             );
         }
-        // A link in the place of a file in part is not followed either.
+        // A link in the place of a partly received file is not followed either.
         symlink(base.join("outside/victim"), base.join("tree/new/sub/file.ofi-part")).unwrap();
         assert!(trunk.place("sub/file").unwrap().open_beside(PART).is_err());
         assert_eq!(fs::read_dir(base.join("outside")).unwrap().count(), 0);

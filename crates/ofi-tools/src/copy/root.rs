@@ -1,4 +1,4 @@
-//! What a server hands out: regular files below its directory, whatever a client calls them, and what is in its
+//! The files that a server serves: regular files below its directory, whatever a client calls them, and listings of its
 //! directories.
 
 use std::fs::{File, Metadata};
@@ -10,40 +10,40 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, openat
 
 use super::wire::{Answer, Entry, FileId, HEAD, Kept, LONGEST, LONGEST_FILE, seal};
 
-/// The directory.
+/// The served directory.
 pub struct Root(File);
 
-/// The most entries of a directory that is listed: a client makes the server keep them.
+/// The most entries of a directory that is listed: the server keeps them for the client.
 const MOST_ENTRIES: usize = 1 << 20;
 
-/// What is in a directory of it, at one moment.
+/// The contents of a subdirectory at one moment.
 pub struct Listing {
     name: String,
     entries: Vec<Entry>,
     skipped: u64,
 }
 
-/// A file of it.
+/// A served file.
 pub struct Served {
     file: File,
     id: FileId,
 }
 
 impl Root {
-    /// Opens it.
+    /// Opens the directory.
     ///
     /// # Errors
-    /// What the system answers.
+    /// The system's error.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
         let file = openat2(CWD, path, flags, Mode::empty(), ResolveFlags::empty())?;
         Ok(Self(file.into()))
     }
 
-    /// Reads a directory below it, or itself (`.`). Links are not followed, and not listed.
+    /// Reads a subdirectory, or the directory itself (`.`). Links are neither followed nor listed.
     ///
     /// # Errors
-    /// Why a client does not get it.
+    /// The reason of the refusal.
     pub fn listing(&self, name: &str) -> Result<Listing, String> {
         if name != "." {
             check(name)?;
@@ -60,7 +60,7 @@ impl Root {
             }
             let look = || statat(&folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW);
             let kind = match entry.file_type() {
-                // Not every file system says.
+                // Some file systems do not report the type.
                 FileType::Unknown => {
                     look().map_or(FileType::Unknown, |found| FileType::from_raw_mode(found.st_mode))
                 }
@@ -69,7 +69,7 @@ impl Root {
             let is_dir = kind == FileType::Directory;
             match entry.file_name().to_str() {
                 Ok(name) if is_dir => {
-                    // One that is gone since is refused when it is listed.
+                    // An entry that has disappeared since is refused when it is listed.
                     let kept =
                         look().ok().map(|found| kept(found.st_mode, found.st_mtime, found.st_mtime_nsec));
                     entries.push(Entry { name: name.into(), dir: true, kept });
@@ -87,14 +87,14 @@ impl Root {
         Ok(Listing { name: name.into(), entries, skipped })
     }
 
-    /// Opens a regular file below it. The kernel keeps the search below the directory, links included.
+    /// Opens a regular file below the directory. The kernel confines the lookup, including links, to the directory.
     ///
     /// # Errors
-    /// Why a client does not get it.
+    /// The reason of the refusal.
     pub fn file(&self, name: &str) -> Result<Served, String> {
         check(name)?;
         let why = |error: &dyn std::fmt::Display| format!("{name:?}: {error}");
-        // A pipe that nobody writes would hang a blocking open.
+        // A blocking open of a pipe without a writer would hang.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         let file = openat2(&self.0, name, flags, Mode::empty(), resolve).map_err(|error| why(&error))?;
@@ -119,12 +119,12 @@ fn check(name: &str) -> Result<(), String> {
 }
 
 impl Listing {
-    /// Which directory it is of.
+    /// The subdirectory's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The part behind a name, as long as an answer can be.
+    /// The entries after a name, as many as fit into an answer.
     pub fn behind(&self, after: &str) -> Answer {
         let from = self.entries.partition_point(|entry| entry.name.as_str() <= after);
         let (mut entries, mut room) = (Vec::new(), LONGEST - 128);
@@ -142,22 +142,22 @@ impl Listing {
 }
 
 impl Served {
-    /// Which file it is, as it was opened.
+    /// The identity of the file when it was opened.
     pub fn id(&self) -> &FileId {
         &self.id
     }
 
-    /// Makes the message with a block, in `message`.
+    /// Writes the message with a block to `message`.
     ///
     /// # Errors
-    /// When there is no such block, it cannot be read, or the file has changed since it was opened.
+    /// The block does not exist, cannot be read, or the file has changed since it was opened.
     pub fn block(&self, number: u64, message: &mut Vec<u8>) -> Result<(), String> {
         if number >= self.id.blocks() {
             return Err(format!("block {number} does not exist; the file has {}", self.id.blocks()));
         }
         message.resize(HEAD + self.id.block_len(number), 0);
         let read = self.file.read_exact_at(&mut message[HEAD..], number * super::wire::BLOCK as u64);
-        // Asked after reading: then what was read is of this version.
+        // Check after reading, so that the bytes read belong to this version.
         let now = self.file.metadata().map_err(|error| error.to_string())?;
         if identity(&now) != self.id {
             return Err("the file has changed since the copy began".into());
@@ -168,12 +168,12 @@ impl Served {
     }
 }
 
-/// Permission bits, without those that change the user of a program, and the time.
+/// The permission bits without those that change a program's user, and the time.
 fn kept(mode: u32, modified: i64, nanos: impl TryInto<u32>) -> Kept {
     Kept { mode: mode & 0o777, modified, nanos: nanos.try_into().unwrap_or_default() }
 }
 
-/// A version that changes when the content does and reveals nothing else.
+/// A version string that changes with the content and reveals nothing else.
 fn identity(found: &Metadata) -> FileId {
     let mut hasher = blake3::Hasher::new();
     for number in [found.dev(), found.ino(), found.len()] {

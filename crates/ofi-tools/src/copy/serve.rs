@@ -1,4 +1,4 @@
-//! `ofi cp serve`: a thread for each connection, and what bounds them.
+//! `ofi cp serve`: one thread per connection, and the limits of connections.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,15 +29,15 @@ pub struct Options {
     net: Net,
 }
 
-/// How long a client may ask for nothing.
+/// How long a client may be idle.
 const IDLE: Duration = Duration::from_secs(60);
-/// How long a client may take to connect, or to take what it asked for.
+/// How long a client may take to connect, or to receive what it requested.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Serves until the process ends.
 ///
 /// # Errors
-/// When the directory cannot be opened, or the address not be listened at.
+/// The directory cannot be opened, or the address cannot be used.
 pub fn run(options: &Options) -> Result<()> {
     let doing = |error| Failure::system(format!("opening {}", options.dir.display()), error);
     let root = Arc::new(Root::open(&options.dir).map_err(doing)?);
@@ -64,7 +64,7 @@ pub fn run(options: &Options) -> Result<()> {
         let incoming = listener.wait(None).map_err(Failure::stack("listening"))?;
         let Some(incoming) = incoming else { continue };
         if incoming.data() != GREETING {
-            // A client that is gone needs no answer.
+            // A client that has disconnected needs no answer.
             let _ = incoming.reject(b"this is ofi-cp 2");
             continue;
         }
@@ -87,7 +87,7 @@ pub fn run(options: &Options) -> Result<()> {
     }
 }
 
-/// One of the connections that may be open.
+/// A slot among the allowed connections.
 struct Held(Arc<AtomicUsize>);
 
 impl Drop for Held {
@@ -96,14 +96,14 @@ impl Drop for Held {
     }
 }
 
-/// What a client has open.
+/// The files and listings that a client has open.
 #[derive(Default)]
 struct Open {
     file: Option<Served>,
     listing: Option<Listing>,
 }
 
-/// Answers one client until it goes.
+/// Serves one client until it disconnects.
 fn serve(incoming: Incoming, root: &Root) -> Result<()> {
     let accepted = incoming.accept(GREETING, PATIENCE);
     let mut link = Link::new(accepted.map_err(|refused| Failure::Peer(refused.to_string()))?);
@@ -114,7 +114,7 @@ fn serve(incoming: Incoming, root: &Root) -> Result<()> {
     loop {
         let (buffer, len) = match link.next("waiting for a request", IDLE) {
             Ok(next) => next,
-            // That is how a client ends, too.
+            // A client also ends like this.
             Err(Failure::Peer(_)) => return Ok(()),
             Err(failure) => return Err(failure),
         };
@@ -129,7 +129,7 @@ fn serve(incoming: Incoming, root: &Root) -> Result<()> {
             false
         });
         link.receive(buffer, PATIENCE)?;
-        // A client that asks and takes nothing holds this many buffers, for as long as the patience lasts.
+        // A client that sends requests but receives nothing occupies this many buffers until the time limit.
         link.send(message, WINDOW, PATIENCE)?;
         if block_follows {
             let mut message = link.spare();
@@ -142,7 +142,7 @@ fn serve(incoming: Incoming, root: &Root) -> Result<()> {
     }
 }
 
-/// Makes the answer to a request. Whether the file's only block follows.
+/// Builds the answer to a request. Returns whether the file's only block follows.
 fn answer(
     request: Request,
     root: &Root,
@@ -158,7 +158,7 @@ fn answer(
         }
         Request::Read(number) => open.file.as_ref().ok_or("no file is open")?.block(number, message)?,
         Request::List { dir, after } => {
-            // The parts of a listing are of one moment.
+            // The parts of a listing belong to one moment.
             let known = open.listing.take().filter(|known| known.name() == dir && !after.is_empty());
             let listing = known.map_or_else(|| root.listing(&dir), Ok)?;
             *message = json(&open.listing.insert(listing).behind(&after));
@@ -168,6 +168,6 @@ fn answer(
 }
 
 fn json(answer: &Answer) -> Vec<u8> {
-    // Numbers and text: they can be written. A reason may quote a name, whose length a request bounds.
+    // Numbers and text: serialization cannot fail. A reason may quote a name, whose length is bounded by the request's.
     serde_json::to_vec(answer).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! A directory at a server: what is in it, level by level, and which of its files are here already.
+//! A directory at a server: its contents, level by level, and which of its files are already copied.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,24 +13,24 @@ use super::place::{JOURNAL, Place, is_ours, is_plain};
 use super::wire::{Answer, FileId, Kept, LONGEST, Message, Request, parse};
 use crate::failure::{Failure, Result};
 
-/// The most files and directories of a tree. It bounds what a client keeps, whatever the server lists.
+/// The most files and directories of a tree. It bounds the client's memory, whatever the server lists.
 const MOST: usize = 1 << 20;
 /// The deepest directory.
 const DEEPEST: usize = 64;
-/// The longest path. A request has room for it, whatever its characters.
+/// The longest path. It fits into a request, whatever its characters.
 const LONGEST_PATH: usize = 1024;
 
-/// Of a directory for which the server tells nothing.
+/// The properties of a directory for which the server reports none.
 const COMMON: Kept = Kept { mode: 0o777, modified: 0, nanos: 0 };
 
-/// What is below a directory, by paths from there.
+/// The contents of a directory, by relative path.
 #[derive(Debug, Default)]
 pub struct Tree {
     /// Directories, parents first.
     pub folders: Vec<(String, Kept)>,
     /// Regular files.
     pub files: Vec<String>,
-    /// What the server does not hand out, and names that only a copy under way may have.
+    /// Entries that the server does not serve, and names that are reserved for a running copy.
     pub skipped: u64,
 }
 
@@ -40,10 +40,10 @@ pub fn join(dir: &str, name: &str) -> String {
 }
 
 impl Tree {
-    /// Asks the server for everything below `top`.
+    /// Lists everything below `top`.
     ///
     /// # Errors
-    /// When the server refuses, or is gone; for names that would lead out of the directory, and for too much.
+    /// The server refuses or is lost; a name would lead out of the directory; or there are too many entries.
     pub fn ask(link: &mut Link, top: &str, limit: Duration) -> std::result::Result<Self, End> {
         let mut tree = Self::default();
         let mut todo = vec![(String::new(), 0)];
@@ -110,7 +110,7 @@ impl Tree {
     }
 }
 
-/// No other connection brings a better answer.
+/// An error that another connection would not avoid.
 fn bad(what: &str) -> End {
     End::Final(Failure::Data(what.into()))
 }
@@ -133,7 +133,7 @@ fn list(link: &mut Link, dir: String, after: String, limit: Duration) -> std::re
     Ok(answer)
 }
 
-/// A file that is in place, of a tree that is not complete.
+/// A file that is in place, in an incomplete tree.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     name: String,
@@ -141,8 +141,8 @@ struct Record {
     inode: u64,
 }
 
-/// Which files of a tree are in place: the journal `.ofi-journal` in its folder. A record is written before its file
-/// gets its name and has the number of the file, so a record of a file that did not get there is told by that.
+/// The files of a tree that are in place: the journal `.ofi-journal` in its folder. A record is written before its file
+/// gets its name, and holds the file's inode number. So a record whose file was never renamed is recognized.
 pub struct Finished {
     journal: Mutex<File>,
     known: HashMap<String, (FileId, u64)>,
@@ -150,10 +150,10 @@ pub struct Finished {
 }
 
 impl Finished {
-    /// Opens or makes the journal at `place`, whose name is empty.
+    /// Opens or creates the journal at `place`, whose name is empty.
     ///
     /// # Errors
-    /// When another process copies into the folder, or the system refuses.
+    /// Another process copies into the folder, or the system's error.
     pub fn open(place: Place) -> Result<Self> {
         let failed = |error| Failure::system(place.shown().display(), error);
         let mut file = place.open_beside(JOURNAL)?;
@@ -166,7 +166,7 @@ impl Finished {
         loop {
             line.clear();
             let read = lines.by_ref().take(64 << 10).read_until(b'\n', &mut line).map_err(failed)?;
-            // A record that was cut is not one.
+            // An incomplete record is ignored.
             let Ok(Record { name, file, inode }) = serde_json::from_slice(&line) else { break };
             if !line.ends_with(b"\n") {
                 break;
@@ -184,14 +184,14 @@ impl Finished {
         self.known.contains_key(name)
     }
 
-    /// The state in which an earlier run put the file there, if nobody has replaced or cut it since.
+    /// The recorded identity of the file in its place, if it was not replaced or truncated since.
     pub fn here(&self, name: &str, place: &Place) -> Option<&FileId> {
         let (file, inode) = self.known.get(name)?;
         let found = place.found()?;
         (found.st_ino == *inode && u64::try_from(found.st_size) == Ok(file.len)).then_some(file)
     }
 
-    /// The file gets its name next.
+    /// Records that the file is about to get its name.
     ///
     /// # Errors
     /// The system's error.
@@ -204,7 +204,7 @@ impl Finished {
         journal.write_all(&line).map_err(failed)
     }
 
-    /// The tree is complete.
+    /// Removes the journal: the tree is complete.
     pub fn end(self) {
         self.place.remove_beside(JOURNAL);
     }

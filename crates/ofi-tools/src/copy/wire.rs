@@ -3,54 +3,54 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What both ends say when they connect: the protocol and its version.
+/// The greeting of both ends: the protocol and its version.
 pub const GREETING: &[u8] = b"ofi-cp 2";
-/// Bytes of a block, but for the last of a file.
+/// Bytes of a block, except for the last of a file.
 pub const BLOCK: usize = 1 << 20;
-/// The longest request, and the longest answer that is no block.
+/// The longest request, and the longest answer other than a block.
 pub const LONGEST: usize = 8 << 10;
-/// What is before the payload of a block: the mark, its number, its hash.
+/// Bytes before the payload of a block: the mark, its number, its hash.
 pub const HEAD: usize = 1 + 8 + 32;
 /// The first byte of a block. No JSON begins with it.
 pub const BLOCK_MARK: u8 = 0xb1;
-/// The longest file. It bounds what a client keeps about one.
+/// The longest file. It bounds a client's memory per file.
 pub const LONGEST_FILE: u64 = 1 << 44;
-/// Requests that a client may have under way on a connection.
+/// Requests that a client may have outstanding on a connection.
 pub const WINDOW: usize = 4;
 
-/// What a client asks.
+/// A client's request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// For this file, from now on. Its path below the directory that is served.
+    /// Open this file for the following reads. The path is relative to the served directory.
     Open(String),
-    /// The same. The block of a file that has only one follows the answer, which saves a round trip.
+    /// The same. If the file has only one block, the block follows the answer, which saves a round trip.
     Fetch(String),
-    /// For this block of it.
+    /// Read this block of the open file.
     Read(u64),
-    /// For what is in this directory below the one that is served, which is `.`: the names that sort behind `after`.
+    /// List this subdirectory of the served directory, which is `.`: the names that sort after `after`.
     List {
-        /// Which directory.
+        /// The subdirectory.
         dir: String,
-        /// The last name that is known; empty at first.
+        /// The last name received; empty at first.
         after: String,
     },
 }
 
-/// Something in a directory.
+/// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// Its name, without a path.
+    /// The name, without a path.
     pub name: String,
-    /// A directory; else a regular file.
+    /// Whether it is a directory; otherwise it is a regular file.
     pub dir: bool,
-    /// Of a directory; a file's come with it ([`FileId`]).
+    /// Properties of a directory; a file's are in its [`FileId`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<Kept>,
 }
 
-/// What a copy may keep of a file or a directory besides its content.
+/// Properties of a file or a directory that a copy may keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kept {
@@ -58,50 +58,50 @@ pub struct Kept {
     pub mode: u32,
     /// Time of the last modification: seconds since 1970.
     pub modified: i64,
-    /// And nanoseconds.
+    /// Its nanoseconds.
     pub nanos: u32,
 }
 
-/// Which file, in which state.
+/// A file and its version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileId {
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// Changes when the file does.
+    /// A string that changes with the file.
     pub version: String,
-    /// Its mode and time.
+    /// Mode and time.
     pub kept: Kept,
 }
 
 impl FileId {
-    /// How many blocks it has.
+    /// Number of blocks.
     pub fn blocks(&self) -> u64 {
         self.len.div_ceil(BLOCK as u64)
     }
 
-    /// Bytes of a block that it has.
+    /// Length of a block in bytes.
     pub fn block_len(&self, block: u64) -> usize {
         let left = self.len.saturating_sub(block.saturating_mul(BLOCK as u64));
         usize::try_from(left).map_or(BLOCK, |left| left.min(BLOCK))
     }
 }
 
-/// What a server answers.
+/// A server's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Answer {
     /// The file is open.
     Opened(FileId),
-    /// It is not, or a block cannot be read.
+    /// The file cannot be opened, or a block cannot be read.
     Refused(String),
-    /// Some of what is in a directory, sorted by the bytes of the names.
+    /// Some entries of a directory, sorted by the bytes of their names.
     Listed {
         /// Regular files and directories.
         entries: Vec<Entry>,
-        /// There are more behind the last of them.
+        /// Whether more entries follow the last one.
         more: bool,
-        /// Links, special files, and names that are no UTF-8, in the whole directory.
+        /// The number of links, special files, and names that are not UTF-8, in the whole directory.
         skipped: u64,
     },
 }
@@ -109,15 +109,15 @@ pub enum Answer {
 /// A message of a server.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// No block.
+    /// An answer other than a block.
     Answer(Answer),
-    /// A block; its payload has the hash that came with it.
+    /// A block. Its hash has been verified.
     Block {
-        /// Which.
+        /// Its number.
         number: u64,
-        /// Of the payload.
+        /// The hash of the payload.
         hash: [u8; 32],
-        /// The bytes.
+        /// The payload.
         payload: &'a [u8],
     },
 }
@@ -130,10 +130,10 @@ pub fn seal(message: &mut [u8], number: u64) {
     message[9..HEAD].copy_from_slice(hash.as_bytes());
 }
 
-/// Reads a message of a server.
+/// Parses a message of a server.
 ///
 /// # Errors
-/// What was found instead; a payload that has not the hash of its head.
+/// A description of the invalid message, or of a payload that does not match its hash.
 pub fn parse(message: &[u8]) -> Result<Message<'_>, String> {
     if message.first() != Some(&BLOCK_MARK) {
         let head = &message[..message.len().min(LONGEST)];

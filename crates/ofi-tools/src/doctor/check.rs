@@ -1,16 +1,16 @@
-//! What a check found.
+//! The result of a check.
 
 use serde::Serialize;
 
-/// What became of a check.
+/// The outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     /// Nothing to change.
     Good,
-    /// Something to change: [`Check::change`] says what.
+    /// Something to change, described by [`Check::change`].
     Lacking,
-    /// It does not apply to this host, or cannot be seen from here.
+    /// The check does not apply to this host, or the result is not visible here.
     Unknown,
 }
 
@@ -19,23 +19,23 @@ pub enum State {
 pub struct Check {
     /// A stable name.
     pub name: &'static str,
-    /// What became of it.
+    /// The outcome.
     pub state: State,
-    /// What was found.
+    /// The observation.
     pub found: String,
     /// What depends on it.
     pub effect: &'static str,
-    /// What to do; empty if there is nothing to do.
+    /// The recommended change; empty if there is none.
     pub change: String,
 }
 
 impl Check {
-    /// All is well.
+    /// A good result.
     pub fn good(name: &'static str, effect: &'static str, found: impl Into<String>) -> Self {
         Self { name, state: State::Good, found: found.into(), effect, change: String::new() }
     }
 
-    /// Something is to be changed.
+    /// A result that calls for a change.
     pub fn lacking(
         name: &'static str,
         effect: &'static str,
@@ -45,7 +45,7 @@ impl Check {
         Self { name, state: State::Lacking, found: found.into(), effect, change: change.into() }
     }
 
-    /// It does not apply, or cannot be seen.
+    /// A check that does not apply or whose result is not visible.
     pub fn unknown(name: &'static str, effect: &'static str, found: impl Into<String>) -> Self {
         Self { state: State::Unknown, ..Self::good(name, effect, found) }
     }

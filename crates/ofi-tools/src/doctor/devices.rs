@@ -8,7 +8,7 @@ use super::files::Files;
 const NAME: &str = "infiniband";
 const EFFECT: &str = "RDMA devices reach other hosts without their processors (providers verbs and efa)";
 
-/// Whether the devices that the kernel knows can be opened by this process.
+/// Whether this process can open the devices that the kernel knows.
 pub fn infiniband(files: &Files) -> Check {
     let devices = files.names("/sys/class/infiniband");
     if devices.is_empty() {

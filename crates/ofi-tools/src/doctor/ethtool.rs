@@ -1,5 +1,4 @@
-//! What a network device does by itself: the features that `ethtool -k` shows, read by the same requests
-//! (`linux/ethtool.h`).
+//! The offload features of a network device, which `ethtool -k` shows, read by the same requests (`linux/ethtool.h`).
 
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -9,30 +8,30 @@ const SIOCETHTOOL: libc::c_ulong = 0x8946;
 const GSTRINGS: u32 = 0x1b;
 const GSSET_INFO: u32 = 0x37;
 const GFEATURES: u32 = 0x3a;
-/// The set of the features' names.
+/// The string set of the feature names.
 const FEATURES: u32 = 4;
-/// Bytes of a name, with zeroes behind it.
+/// Bytes of a name, padded with zeroes.
 const NAME: usize = 32;
-/// More than any kernel has.
+/// More than the features of any kernel.
 const MOST: u32 = 1024;
 
 /// One feature of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Feature {
-    /// As the kernel calls it.
+    /// The kernel's name.
     pub name: String,
-    /// It is on.
+    /// Whether it is on.
     pub active: bool,
-    /// It can be switched.
+    /// Whether it can be switched.
     pub changeable: bool,
 }
 
 /// All features of an interface.
 ///
 /// # Errors
-/// What the kernel answers: `ENODEV`, `EOPNOTSUPP`.
+/// The kernel's error: `ENODEV`, `EOPNOTSUPP`.
 pub fn features(interface: &str) -> io::Result<Vec<Feature>> {
-    // Any socket will do.
+    // Any socket works.
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     // Command, unused, a mask of sets in two halves; the kernel writes a count for each set in it.
     let mut info = [GSSET_INFO, 0, 1 << FEATURES, 0, 0];
@@ -50,7 +49,7 @@ pub fn features(interface: &str) -> io::Result<Vec<Feature>> {
     Ok(parse(&names[3..], &bits[2..], count as usize))
 }
 
-/// Names of 32 bytes each, and blocks of four words for 32 features each.
+/// Parses names of 32 bytes each, and blocks of four words for 32 features each.
 fn parse(names: &[u32], blocks: &[u32], count: usize) -> Vec<Feature> {
     let bytes: Vec<u8> = names.iter().flat_map(|word| word.to_ne_bytes()).collect();
     let named = bytes.chunks_exact(NAME).take(count).enumerate();
@@ -66,7 +65,7 @@ fn parse(names: &[u32], blocks: &[u32], count: usize) -> Vec<Feature> {
         .collect()
 }
 
-/// Has the kernel answer a request in place.
+/// Makes the kernel answer a request in place.
 fn ask(socket: &UdpSocket, interface: &str, words: &mut [u32]) -> io::Result<()> {
     // SAFETY: plain data, for which zeroes are a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

@@ -1,4 +1,4 @@
-//! Files of the kernel, below a directory that tests choose.
+//! Files of the kernel, below a root that tests can choose.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,17 +9,17 @@ pub struct Files {
 }
 
 impl Files {
-    /// Those below `root`.
+    /// The files below `root`.
     pub fn below(root: &Path) -> Self {
         Self { root: root.to_path_buf() }
     }
 
-    /// Where an absolute path lies.
+    /// The location of an absolute path.
     pub fn path(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// The content without white space around it; `None` if there is no such file, or it cannot be read.
+    /// The trimmed content; `None` if the file does not exist or is unreadable.
     pub fn text(&self, path: &str) -> Option<String> {
         Some(fs::read_to_string(self.path(path)).ok()?.trim().to_string())
     }
@@ -29,7 +29,7 @@ impl Files {
         self.text(path)?.parse().ok()
     }
 
-    /// The sorted names in a directory; none if it cannot be read.
+    /// The sorted names in a directory; empty if it is unreadable.
     pub fn names(&self, path: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(path)).into_iter().flatten().flatten();
         let mut names: Vec<String> =

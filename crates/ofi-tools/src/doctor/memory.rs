@@ -12,10 +12,10 @@ use crate::failure::{Failure, Result};
 
 mod map;
 
-/// The word that a child of ours looks for.
+/// The word that the child process looks for.
 const TOKEN: u64 = 0x6f66_6920_646f_6374;
 
-/// Whether long messages over shared memory are copied once: a child process reads a word of this one.
+/// Whether long messages over shared memory need a single copy: a child process reads a word of this one.
 pub fn single_copies(files: &Files) -> Check {
     const NAME: &str = "single-copies";
     const EFFECT: &str = "long messages of shm are copied once, from memory to memory (process_vm_readv)";
@@ -37,10 +37,10 @@ fn read_by_child() -> Result<(), String> {
     let token = Box::new(TOKEN);
     let mut command = Command::new(program);
     command.args(["read-memory", &std::process::id().to_string(), &(&raw const *token).addr().to_string()]);
-    // The child reads one word and ends, so that this wait ends with it.
+    // The child reads one word and ends, which ends this wait.
     let output =
         command.stdin(Stdio::null()).output().map_err(|error| format!("no child process: {error}"))?;
-    // Read after the child: the word has to be there until then.
+    // Read after the child, because the word must exist until then.
     if output.status.success() && *std::hint::black_box(token) == TOKEN {
         return Ok(());
     }
@@ -58,7 +58,7 @@ impl ReadMemory {
     /// Reads the word.
     ///
     /// # Errors
-    /// When the kernel forbids it, or another word is there.
+    /// The kernel forbids it, or the word differs.
     pub fn run(&self) -> Result<()> {
         let mut word = [0; size_of::<u64>()];
         let there = RemoteIoVec { base: self.address, len: word.len() };
@@ -71,7 +71,7 @@ impl ReadMemory {
     }
 }
 
-/// Whether buffers can lie in huge pages: maps one.
+/// Whether buffers can use huge pages: maps one.
 pub fn huge_pages(files: &Files) -> Check {
     const NAME: &str = "huge-pages";
     const EFFECT: &str = "long copies miss the TLB less in huge pages";
@@ -96,7 +96,7 @@ pub fn huge_pages(files: &Files) -> Check {
 /// Bytes that must be lockable.
 const LOCKED: usize = 64 << 20;
 
-/// Whether devices may have memory that stays where it is: locks some.
+/// Whether devices may use memory that is locked: locks some.
 pub fn locked() -> Check {
     const NAME: &str = "locked-memory";
     const EFFECT: &str = "RDMA devices access memory that is locked; registrations fail beyond the limit";

@@ -1,8 +1,7 @@
-//! `ofi doctor`: what this host lacks for speed, and what to change.
+//! `ofi doctor`: finds settings of this host that cost speed, and says what to change.
 //!
-//! A check tries the thing where that is possible (it locks memory, reads another process's memory, sends segmented
-//! datagrams), since limits, sandboxes and namespaces forbid what files under `/proc` allow. Checks stand in the order
-//! of their effect.
+//! If possible, a check tries the operation (locks memory, reads another process's memory, sends segmented datagrams),
+//! since limits, sandboxes and namespaces may forbid what files under `/proc` allow. Checks are in order of effect.
 
 mod check;
 mod devices;
@@ -48,7 +47,7 @@ pub struct Options {
 /// Runs all checks and prints them.
 ///
 /// # Errors
-/// When standard output cannot be written.
+/// Standard output cannot be written.
 pub fn run(options: &Options) -> Result<ExitCode> {
     let checks = all(&Files::below(&options.root));
     let lacking = checks.iter().filter(|check| check.state == State::Lacking).count();
@@ -60,7 +59,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     Ok(if lacking == 0 { ExitCode::SUCCESS } else { ExitCode::from(LACKING) })
 }
 
-/// Every check, the one with the largest effect first.
+/// All checks, the one with the largest effect first.
 fn all(files: &Files) -> Vec<Check> {
     vec![
         devices::infiniband(files),

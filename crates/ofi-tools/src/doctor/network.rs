@@ -10,10 +10,10 @@ use nix::sys::socket::{self, ControlMessage, MsgFlags, SockaddrIn, sockopt};
 use super::check::Check;
 use super::files::Files;
 
-/// What `udp` asks for unless `FI_UDP_SOCKET_BUFFER` says otherwise, in bytes.
+/// The buffer size that `udp` requests by default (`FI_UDP_SOCKET_BUFFER`), in bytes.
 const BUFFER: usize = 8 << 20;
 
-/// What the kernel grants a socket that asks for as much as `udp` does.
+/// The buffer that the kernel grants a socket which requests as much as `udp` does.
 pub fn buffers(files: &Files) -> Check {
     const NAME: &str = "socket-buffers";
     const EFFECT: &str =
@@ -22,7 +22,7 @@ pub fn buffers(files: &Files) -> Check {
         Ok(granted) => granted,
         Err(error) => return Check::unknown(NAME, EFFECT, format!("no UDP socket: {error}")),
     };
-    // The kernel counts its own overhead: it doubles what is asked for.
+    // The kernel includes its own overhead: it doubles the requested size.
     if granted >= 2 * BUFFER {
         return Check::good(NAME, EFFECT, format!("{} KiB of {} KiB granted", granted / 2048, BUFFER >> 10));
     }
@@ -44,7 +44,8 @@ fn granted() -> io::Result<usize> {
     Ok(socket::getsockopt(&socket, sockopt::RcvBuf)?)
 }
 
-/// Whether the kernel cuts and joins rows of datagrams: sends a row of two over loopback, and takes it in one call.
+/// Whether the kernel segments and coalesces rows of datagrams: sends a row of two over loopback, and receives it in
+/// one call.
 pub fn segments() -> Check {
     const NAME: &str = "udp-segments";
     const EFFECT: &str =
@@ -57,7 +58,7 @@ pub fn segments() -> Check {
     }
 }
 
-/// How many segments of a row of two came in the first receive.
+/// Number of segments of a row of two in the first receive.
 fn row() -> io::Result<usize> {
     const SEGMENT: usize = 512;
     let (from, to) = (UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?, UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?);

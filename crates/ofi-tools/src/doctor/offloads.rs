@@ -1,13 +1,13 @@
-//! What network devices do for provider `udp`.
+//! Offloads of network devices for provider `udp`.
 
 use super::check::Check;
 use super::ethtool::{self, Feature};
 use super::files::Files;
 
-/// By the kernel's name, and by the one that `ethtool -K` takes.
+/// The kernel's name, and the name for `ethtool -K`.
 const WANTED: [(&str, &str); 2] = [("tx-udp-segmentation", "tx-udp-segmentation"), ("rx-gro", "gro")];
 
-/// Whether the interfaces that are up cut and join rows of packets.
+/// Whether the interfaces that are up segment and coalesce rows of packets.
 pub fn offloads(files: &Files) -> Check {
     const NAME: &str = "offloads";
     const EFFECT: &str =
@@ -41,7 +41,7 @@ pub fn offloads(files: &Files) -> Check {
     }
 }
 
-/// What to say of a device, and what to switch on.
+/// The description of a device, and the features to switch on.
 fn judge(features: &[Feature]) -> (String, Vec<String>) {
     let (mut says, mut off) = (Vec::new(), Vec::new());
     for (name, switch) in WANTED {
@@ -51,7 +51,7 @@ fn judge(features: &[Feature]) -> (String, Vec<String>) {
                 off.push(format!("{switch} on"));
                 "off"
             }
-            // Then the kernel does it, at the price of a look at each packet.
+            // Then the kernel does it, at the cost of a look at each packet.
             _ => "not of this device",
         };
         says.push(format!("{name} {state}"));

@@ -1,11 +1,11 @@
-//! Cores and their clocks.
+//! Cores and their clock frequency.
 
 use std::thread::available_parallelism;
 
 use super::check::Check;
 use super::files::Files;
 
-/// Whether two threads can spin at once.
+/// Whether two threads can spin at the same time.
 pub fn cores() -> Check {
     const NAME: &str = "cores";
     const EFFECT: &str =
@@ -21,7 +21,7 @@ pub fn cores() -> Check {
     }
 }
 
-/// Whether the clocks are allowed to rise at once.
+/// Whether the clock frequency may rise immediately.
 pub fn governor(files: &Files) -> Check {
     const NAME: &str = "governor";
     const EFFECT: &str = "a core that rests between messages runs the next one at a low clock";

@@ -1,4 +1,4 @@
-//! System calls and limits that are neither memory's nor sockets'.
+//! System calls and limits other than those of memory and sockets.
 
 use io_uring::IoUring;
 use nix::sys::resource::{Resource, getrlimit};
@@ -6,7 +6,7 @@ use ofi_ring::membarrier;
 
 use super::check::Check;
 
-/// Whether senders need no fence.
+/// Whether senders can do without a fence.
 pub fn membarrier() -> Check {
     const NAME: &str = "membarrier";
     const EFFECT: &str = "without it every message over shared memory, and every lock, pays a full fence";
@@ -27,7 +27,7 @@ pub fn membarrier() -> Check {
     }
 }
 
-/// How many descriptors a process may have.
+/// The limit of open descriptors.
 pub fn open_files() -> Check {
     const NAME: &str = "open-files";
     const EFFECT: &str =
@@ -50,7 +50,7 @@ pub fn open_files() -> Check {
     }
 }
 
-/// Whether a ring can be made.
+/// Whether an io_uring can be created.
 pub fn io_uring() -> Check {
     const NAME: &str = "io_uring";
     const EFFECT: &str = "only FI_UDP_DRIVER=ring needs it; the default receives by recvmmsg";

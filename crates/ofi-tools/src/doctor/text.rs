@@ -1,8 +1,8 @@
-//! The checks for people.
+//! The checks as text.
 
 use super::check::{Check, State};
 
-/// What is to be changed in order of effect, then what is well.
+/// First the recommended changes in order of effect, then the good results.
 pub fn report(checks: &[Check]) -> String {
     let mut text = String::new();
     let lacking: Vec<&Check> = checks.iter().filter(|check| check.state == State::Lacking).collect();

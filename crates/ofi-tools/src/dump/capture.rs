@@ -1,5 +1,4 @@
-//! Captures as tcpdump writes them (pcap-savefile(5)): UDP datagrams over IPv4 and IPv6. What else is there is passed
-//! over.
+//! Captures as tcpdump writes them (pcap-savefile(5)): UDP datagrams over IPv4 and IPv6. Other packets are skipped.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -8,21 +7,21 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 pub struct Datagram<'a> {
     /// Seconds since 1970.
     pub time: f64,
-    /// Who sent it.
+    /// The source.
     pub from: SocketAddr,
     /// The destination.
     pub to: SocketAddr,
-    /// As much of it as was captured.
+    /// The captured part of the datagram.
     pub body: &'a [u8],
-    /// There was more.
+    /// Whether the captured part is incomplete.
     pub is_cut: bool,
 }
 
-/// A capture, whose datagrams it gives one by one.
+/// A capture; iterates over its datagrams.
 pub struct Capture<'a> {
     rest: &'a [u8],
     big: bool,
-    /// Parts of a second in the second field of a time.
+    /// Units per second in the second field of a time.
     parts: f64,
     link: u32,
 }
@@ -37,7 +36,7 @@ fn short(bytes: &[u8], at: usize) -> Option<u16> {
 }
 
 impl<'a> Capture<'a> {
-    /// Reads the head. `None` for what is no capture.
+    /// Parses the file header. `None` if the file is not a capture.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let magic = word(bytes, 0, true)?;
         let (big, parts) = match magic {
@@ -47,7 +46,7 @@ impl<'a> Capture<'a> {
             0x4d3c_b2a1 => (false, 1e9),
             _ => return None,
         };
-        // The upper bits say how many bytes of checksum follow, which frames here have none of.
+        // The upper bits give the number of checksum bytes after a frame; these frames have none.
         let link = word(bytes, 20, big)? & 0xffff;
         Some(Self { rest: bytes.get(24..)?, big, parts, link })
     }
@@ -71,7 +70,7 @@ impl<'a> Iterator for Capture<'a> {
     }
 }
 
-/// The IP packet of a frame. Numbers of link types: pcap-linktype(7).
+/// The IP packet in a frame. For the numbers of link types see pcap-linktype(7).
 fn network(frame: &[u8], link: u32) -> Option<&[u8]> {
     let mut at = match link {
         0 | 108 => 4,       // BSD loopback
@@ -89,7 +88,7 @@ fn network(frame: &[u8], link: u32) -> Option<&[u8]> {
     frame.get(at..)
 }
 
-/// The UDP datagram of an IP packet that is whole.
+/// The UDP datagram in an unfragmented IP packet.
 fn datagram(packet: &[u8], time: f64) -> Option<Datagram<'_>> {
     let (from, to, udp): (std::net::IpAddr, std::net::IpAddr, &[u8]) = match packet.first()? >> 4 {
         4 => {
@@ -112,7 +111,7 @@ fn datagram(packet: &[u8], time: f64) -> Option<Datagram<'_>> {
     };
     let (from_port, to_port, len) = (short(udp, 0)?, short(udp, 2)?, usize::from(short(udp, 4)?));
     let body = udp.get(8..)?;
-    // A length of 0 is one that the device would have filled in (segmentation offload).
+    // A length of 0 is left for the device to fill in (segmentation offload).
     let whole = if len == 0 { body.len() } else { len.checked_sub(8)? };
     Some(Datagram {
         time,

@@ -1,11 +1,11 @@
-//! What a packet says, in words.
+//! Describes a packet in words.
 
 use std::fmt::Write;
 
 use ofi_rdm::wire::header::flag;
 use ofi_rdm::wire::{Accept, Frame, Header, Init, Kind, Malformed, Retry};
 
-/// One line about a datagram. `None` for what is not of this protocol.
+/// A line that describes a datagram. `None` if it is not of this protocol.
 pub fn describe(bytes: &[u8]) -> Option<String> {
     let (head, body) = match Header::parse(bytes) {
         Ok(parsed) => parsed,

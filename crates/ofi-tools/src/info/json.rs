@@ -1,4 +1,4 @@
-//! The same for programs: C's field names, flags as lists of C's names, `null` for what is not there.
+//! The output as JSON: C's field names, flags as lists of C's names, `null` for absent values.
 
 use ofi::config::Listed;
 use ofi::raw::{BusAttr, DomainAttr, EpAttr, Info, Nic, Refusal, RxAttr, TxAttr, Version};
@@ -26,7 +26,7 @@ pub fn info(info: &Info) -> Value {
     })
 }
 
-/// A hint that was turned down.
+/// A hint that was refused.
 pub fn refusal(refusal: &Refusal) -> Value {
     json!({
         "provider": refusal.provider,
@@ -183,7 +183,7 @@ fn text(value: impl std::fmt::Display) -> String {
     value.to_string()
 }
 
-/// A string that C has as NULL where it is empty here.
+/// A string that is NULL in C if it is empty here.
 fn name(text: &str) -> Option<&str> {
     Some(text).filter(|text| !text.is_empty())
 }

@@ -1,4 +1,4 @@
-//! `fi_info`: what this host offers for given hints, and why it does not offer the rest.
+//! `fi_info`: lists the offers of this host for given hints, and the reasons against all others.
 
 use std::process::ExitCode;
 
@@ -40,7 +40,7 @@ fn run(options: &Options) -> Result<ExitCode> {
 }
 
 fn settings(options: &Options, filter: Option<&str>) -> Result<()> {
-    ofi::provider_names(); // settings are known once the providers are
+    ofi::provider_names(); // providers register their settings
     let all = ofi::config::list();
     if options.json {
         let some = all.iter().filter(|setting| text::contains(&setting.env, filter));
@@ -99,7 +99,7 @@ fn explain(
     ofi::explain(&request).map_err(Failure::stack("fi_getinfo"))
 }
 
-/// C's line for "nothing found", and where to see why.
+/// C's line for "nothing found", and a pointer to the reasons.
 fn nothing(refusals: usize, options: &Options) -> ExitCode {
     let errno = Errno::ENODATA;
     output::tell(&format!("fi_getinfo: -{} ({errno})", errno.get()));

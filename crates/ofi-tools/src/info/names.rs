@@ -1,4 +1,4 @@
-//! C's names of flags and enumerations, as options have them. Case does not matter, and `FI_` may be left out.
+//! C's names of flags and enumerations in options. Case does not matter, and `FI_` may be omitted.
 
 use ofi::raw::{AddrFormat, Caps, EpType, Errno, Error, Mode};
 
@@ -7,7 +7,7 @@ use crate::failure::Failure;
 /// `FI_MSG|FI_RMA`.
 ///
 /// # Errors
-/// `FI_EINVAL` with the names that there are.
+/// `FI_EINVAL` with the list of known names.
 pub fn caps(text: &str) -> Result<Caps, Failure> {
     let known: Vec<(&str, Caps)> = Caps::all().iter_names().collect();
     words(text).try_fold(Caps::empty(), |all, word| Ok(all | find("a capability", word, &known)?))

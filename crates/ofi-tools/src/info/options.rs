@@ -66,7 +66,7 @@ pub struct Options {
     version: bool,
 }
 
-/// What to show.
+/// The kind of output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Show<'a> {
     /// Versions of the program and the interface.
@@ -82,7 +82,7 @@ pub enum Show<'a> {
 }
 
 impl Options {
-    /// What to show; where several options ask, in C's order of precedence.
+    /// The kind of output. If several options request one, C's order of precedence applies.
     pub fn show(&self) -> Show<'_> {
         if self.version {
             Show::Version
@@ -103,10 +103,10 @@ impl Options {
         (self.src_addr.as_deref().or(self.node.as_deref()), self.port.as_deref(), source)
     }
 
-    /// The hints: none unless an option makes one, and then any mode and any kind of registration.
+    /// The hints: `None` unless an option sets one; otherwise with any mode and any kind of registration.
     ///
     /// # Errors
-    /// For a name that is not in the C headers.
+    /// A name that is not in the C headers.
     pub fn hints(&self) -> Result<Option<Hints>, Failure> {
         let mut hints = Hints::new().mode(Mode::all()).mr_mode(MrMode::all() - MrMode::DEPRECATED);
         hints.info.domain_attr.mode = Mode::all();

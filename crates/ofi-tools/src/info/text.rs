@@ -1,4 +1,4 @@
-//! The texts that people and scripts read, in the shapes of C's `fi_info`.
+//! The text output for people and scripts, in the formats of C's `fi_info`.
 
 use std::fmt::Write as _;
 
@@ -34,7 +34,7 @@ pub fn providers(providers: &[(String, Version)]) -> String {
     })
 }
 
-/// A paragraph for each setting: its type, what it does, and its value where the environment makes one.
+/// A paragraph for each setting: its type, its purpose, and its value if the environment sets one.
 pub fn settings(settings: &[Listed], filter: Option<&str>) -> String {
     let mut out = String::new();
     for setting in settings.iter().filter(|setting| contains(&setting.env, filter)) {
@@ -76,7 +76,7 @@ pub fn version() -> String {
     format!("fi_info: {package}\nlibfabric: {package} (ofi)\nlibfabric api: {}\n", Version::API)
 }
 
-/// C's name for the type of a setting; C has no times.
+/// C's name for the type of a setting; C has no durations.
 fn type_name(setting: &Listed) -> &'static str {
     match setting.kind.name() {
         "string" => "String",
@@ -88,7 +88,7 @@ fn type_name(setting: &Listed) -> &'static str {
     }
 }
 
-/// Whether `text` contains `filter`, whatever the case.
+/// Whether `text` contains `filter`, ignoring case.
 pub fn contains(text: &str, filter: Option<&str>) -> bool {
     filter.is_none_or(|filter| text.to_lowercase().contains(&filter.to_lowercase()))
 }

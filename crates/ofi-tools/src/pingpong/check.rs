@@ -1,8 +1,8 @@
-//! The checked pass: every byte of every message, and their order.
+//! The checked pass: verifies every byte of every message, and their order.
 //!
 //! In each round the client sends a window of messages at once, and the server as many back. The first half of the
-//! slots is for what arrives, the second for what leaves. Receives complete in the order in which they were posted, so
-//! slot `n` must hold message `n`.
+//! slots receives, the second sends. Receives complete in the order in which they were posted, so slot `n` must hold
+//! message `n`.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use super::node::Node;
 use super::pump::Pump;
 use crate::failure::{Failure, Result};
 
-/// Which way a message goes; the two have different contents.
+/// The direction of a message; contents differ by direction.
 #[derive(Clone, Copy)]
 enum Way {
     To = 0,
@@ -22,7 +22,7 @@ enum Way {
 /// The client's part.
 ///
 /// # Errors
-/// For data that is not what was sent.
+/// Received data differs from the data sent.
 pub fn lead(node: &Node, pump: &mut Pump<'_>, slots: &Slots, job: &Job) -> Result<Vec<Duration>> {
     let begin = Instant::now();
     for round in 0..job.total() {
@@ -35,7 +35,7 @@ pub fn lead(node: &Node, pump: &mut Pump<'_>, slots: &Slots, job: &Job) -> Resul
     Ok(vec![begin.elapsed()])
 }
 
-/// The server's part; the first window of receives is posted already.
+/// The server's part; the first window of receives is already posted.
 ///
 /// # Errors
 /// As [`lead`].
@@ -89,7 +89,7 @@ fn receive_window(pump: &mut Pump<'_>, slots: &Slots, job: &Job, round: u64, way
     Ok(())
 }
 
-/// Contents differ with the round, the place in the window and the way.
+/// The seed of a message's contents, which depend on the round, the place in the window and the direction.
 fn seed(round: u64, slot: usize, way: Way) -> u64 {
     (round << 20 | (slot as u64) << 1 | way as u64).wrapping_mul(0xD134_2543_DE82_EF95)
 }

@@ -1,15 +1,15 @@
-//! Which two cores the processes run on.
+//! Selects the two cores of the processes.
 
 use std::fs;
 
 use super::sys;
 use crate::failure::Failure;
 
-/// Two cores of the same package that are not two threads of one core, as far as the machine has them. `None` where
-/// this process may only run on one.
+/// Two cores of the same package that are not two threads of one core, if the machine has them. `None` if this process
+/// may run only on one core.
 ///
 /// # Errors
-/// When the system does not tell where this process may run.
+/// The system does not report the allowed cores.
 pub fn choose() -> Result<Option<[usize; 2]>, Failure> {
     let allowed =
         sys::allowed_cores().map_err(|error| Failure::system("asking for the allowed cores", error))?;
@@ -19,15 +19,15 @@ pub fn choose() -> Result<Option<[usize; 2]>, Failure> {
     }))
 }
 
-/// Keeps this process on `core`.
+/// Pins this process to `core`.
 ///
 /// # Errors
-/// When it may not run there.
+/// The core is not allowed.
 pub fn pin(core: usize) -> Result<(), Failure> {
     sys::pin(core).map_err(|error| Failure::system(format!("running on core {core}"), error))
 }
 
-/// Where in the machine a logical core is; `None` where the system does not say.
+/// The location of a logical core in the machine; `None` if the system does not report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     package: Option<u32>,

@@ -1,4 +1,4 @@
-//! A run of both sides: starts the other process, measures every transport of this host against it.
+//! A run of both sides: starts the other process and measures every transport of this host against it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,10 +22,10 @@ use crate::failure::{Failure, Result};
 use crate::output;
 use crate::progress::Progress;
 
-/// Measures every transport of this host, or those that the options leave.
+/// Measures every transport of this host that the options do not exclude.
 ///
 /// # Errors
-/// Whatever goes wrong on either side.
+/// Any error of either side.
 pub fn run(options: &Options) -> Result<()> {
     let pair = match options.cores[..] {
         [ours, theirs] => Some([ours, theirs]),
@@ -63,7 +63,7 @@ pub fn run(options: &Options) -> Result<()> {
 /// The other process of such a run; its standard input is the control connection.
 ///
 /// # Errors
-/// Whatever goes wrong on either side.
+/// Any error of either side.
 pub fn peer() -> Result<()> {
     let socket = io::stdin().as_fd().try_clone_to_owned();
     let socket = socket.map_err(|error| Failure::system("taking the control connection", error))?;
@@ -91,7 +91,7 @@ fn transports(setup: &Setup) -> Result<Vec<Info>> {
     Ok(best)
 }
 
-/// What is measured of each transport.
+/// The measurements of each transport.
 struct Plan {
     sizes: Vec<usize>,
     budget: Budget,
@@ -110,7 +110,7 @@ impl Plan {
     }
 }
 
-/// The run, as far as it is the same for all transports.
+/// The state of the run that all transports share.
 struct Run<'a> {
     options: &'a Options,
     plan: &'a Plan,
@@ -201,10 +201,10 @@ impl Run<'_> {
     }
 }
 
-/// How long the other process may take to end once there is nothing left to do.
+/// How long the other process may take to end after the last request.
 const PARTING: Duration = Duration::from_secs(2);
 
-/// The other process. Killed, if it still runs, when this is dropped.
+/// The other process. On drop it is killed if it still runs.
 struct Peer {
     child: Child,
 }
@@ -217,13 +217,13 @@ impl Peer {
         let mut command = Command::new(program);
         command.arg("--peer").stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
         let child = command.spawn().map_err(failed("starting the second process"))?;
-        drop(command); // and with it this process's copy of the peer's end, so that its death is seen
+        drop(command); // and with it this process's copy of the peer's end, so that its death is noticed
         let (peer, mut link) = (Peer { child }, Link::unix(ours)?);
         link.send(&Message::Setup(setup.clone()))?;
         Ok((peer, link))
     }
 
-    /// Waits for the end of the process, and adds to a failure how it died, if it did.
+    /// Waits for the end of the process. If the process died, adds that to the failure.
     fn end<T>(&mut self, result: Result<T>) -> Result<T> {
         let status = self.wait()?;
         match (result, status) {
@@ -254,7 +254,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // Both fail harmlessly for a process that has ended and been waited for.
+        // Both are harmless for a process that has already been waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

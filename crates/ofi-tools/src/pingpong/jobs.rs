@@ -1,7 +1,7 @@
-//! The jobs, from both sides: what the client does and times, and what the server answers.
+//! The jobs, from both sides: the client's actions and timing, and the server's answers.
 //!
-//! A job leaves nothing in flight. Where the server finishes before the client has seen all, both keep making progress
-//! until they have heard of each other over the control connection.
+//! A job leaves nothing in flight. If the server finishes before the client has received everything, both keep making
+//! progress until each has heard of the other's end over the control connection.
 
 use std::time::{Duration, Instant};
 
@@ -15,16 +15,16 @@ use super::node::Node;
 use super::pump::Pump;
 use crate::failure::{Failure, Result};
 
-/// How often the server hears that accesses go on: well within what it waits.
+/// Interval at which the server is told that accesses continue: well within its patience.
 const WORKING: Duration = Duration::from_secs(1);
 
 /// Context of the receive that ends a batch.
 const ACK: usize = usize::MAX;
 
-/// Does `job` as the client; how long each batch took.
+/// Runs `job` as the client. Returns the time of each batch.
 ///
 /// # Errors
-/// Whatever goes wrong on either side.
+/// Any error of either side.
 pub fn lead(node: &Node, link: &mut Link, job: &Job) -> Result<Vec<Duration>> {
     let slots = slots(node, job)?;
     link.send(&Message::Start(*job))?;
@@ -45,10 +45,10 @@ pub fn lead(node: &Node, link: &mut Link, job: &Job) -> Result<Vec<Duration>> {
     }
 }
 
-/// Does `job` as the server; how long it took in all.
+/// Runs `job` as the server. Returns the total time.
 ///
 /// # Errors
-/// Whatever goes wrong on either side.
+/// Any error of either side.
 pub fn follow(node: &Node, link: &mut Link, job: &Job) -> Result<Duration> {
     if !job.is_sane() || job.size > node.info().ep_attr.max_msg_size {
         return Err(Failure::Peer(format!("the peer requests more than this side has: {job:?}")));
@@ -77,7 +77,7 @@ pub fn follow(node: &Node, link: &mut Link, job: &Job) -> Result<Duration> {
         Task::PingPong => pong(node, &mut pump, &slots, job)?,
         Task::Stream => drain(node, &mut pump, &slots, job)?,
         Task::Check => check::follow(node, &mut pump, &slots, job)?,
-        // The owner of application memory carries out accesses, while it reads its queue.
+        // The owner of application memory executes accesses while it reads its queue.
         Task::Write | Task::Read => pump.until(0, 1)?,
     }
     let took = begin.elapsed();
@@ -86,7 +86,7 @@ pub fn follow(node: &Node, link: &mut Link, job: &Job) -> Result<Duration> {
     Ok(took)
 }
 
-/// A message that does not belong here.
+/// The failure for an unexpected message.
 pub fn unexpected(message: &Message) -> Failure {
     Failure::Peer(format!("the peer sent {message:?} out of turn; use the same version on both sides"))
 }
@@ -106,7 +106,7 @@ fn ping(node: &Node, pump: &mut Pump<'_>, slots: &Slots, job: &Job) -> Result<Ve
     batches(job, || {
         for _ in 0..job.rounds {
             pump.post(|| node.send(out))?;
-            node.receive(back, 0)?; // in the shadow of the message's way
+            node.receive(back, 0)?; // while the message is on its way
             done += 1;
             pump.until(done, done)?;
         }
@@ -141,14 +141,14 @@ fn stream(node: &Node, pump: &mut Pump<'_>, slots: &Slots, job: &Job) -> Result<
             }
             pump.turn(|_| Ok(()))?;
         }
-        pump.until(end, acks) // the receiver has them all
+        pump.until(end, acks) // the receiver has all of them
     })
 }
 
 fn drain(node: &Node, pump: &mut Pump<'_>, slots: &Slots, job: &Job) -> Result<()> {
     let total = job.total();
     let mut posted = total.min(job.window as u64);
-    // At every turn: messages of the next batch may arrive while the end of this one is still under way.
+    // At every turn: messages of the next batch may arrive while the end of this batch is still in flight.
     let mut repost = |slot| {
         if posted < total {
             posted += 1;

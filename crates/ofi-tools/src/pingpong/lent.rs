@@ -1,10 +1,10 @@
-//! The promises that this program makes to the raw layer: about the memory that it lends, and about its threads.
+//! This program's promises to the raw layer about the memory that it lends and about its threads.
 //!
 //! Invariants:
 //! I1. An [`Arena`] is freed after the endpoint that its memory was lent to is closed: `Node` keeps both, in that
 //! order.
 //! I2. The slots of a [`Slots`] do not overlap, and no two receives or reads in flight use the same one.
-//! I3. A slot in flight is touched by nobody but the library: [`Slots::fill`] and [`Slots::verify`] are called only by
+//! I3. A slot in flight is accessed only by the library: [`Slots::fill`] and [`Slots::verify`] are called only by
 //!     `check.rs`, on slots whose completions it has read.
 //! I4. No Rust reference to this memory exists at any time.
 
@@ -23,15 +23,15 @@ use crate::failure::{Failure, Result};
 /// Slots begin at cache lines.
 const LINE: usize = 64;
 
-/// What an application would align large buffers to.
+/// The usual alignment of an application's large buffers.
 const PAGE: usize = 4096;
 
-/// Memory for messages, touched, and registered where the transport needs that of local memory.
+/// Memory for messages. It is touched, and registered if the transport requires that for local memory.
 pub struct Arena {
     base: *mut u8,
     len: usize,
     memory: Memory,
-    /// The registration's descriptor, or nothing.
+    /// The registration's descriptor; empty without one.
     descs: Vec<Desc>,
     // Fields drop in order: first the registrations, then the memory.
     _local: Option<Arc<dyn MemoryRegion>>,
@@ -54,11 +54,11 @@ impl Drop for Owner {
 }
 
 impl Arena {
-    /// `len` bytes of the program's or the library's memory; `register` for a transport that wants that of local
-    /// buffers.
+    /// Allocates `len` bytes of the program's or the library's memory. `register`: the transport requires registered
+    /// local buffers.
     ///
     /// # Errors
-    /// When there is not so much memory.
+    /// There is not enough memory.
     pub fn new(domain: &dyn Domain, memory: Memory, len: usize, register: bool) -> Result<Arena> {
         let len = len.max(PAGE);
         let (base, owner) = match memory {
@@ -82,16 +82,16 @@ impl Arena {
         Ok(Arena { base, len, memory, descs, _local: local, exposed: OnceCell::new(), _owner: owner })
     }
 
-    /// Whose memory it is, and how much.
+    /// The owner of the memory, and its length.
     pub fn kind(&self) -> (Memory, usize) {
         (self.memory, self.len)
     }
 
-    /// Opens all of it to peers, once and for as long as the arena lives: as programs do, since a peer that meets a
-    /// new registration must first look at it.
+    /// Registers all of it for peers' accesses, once for the life of the arena, as programs do: a peer that meets a new
+    /// registration must first examine it.
     ///
     /// # Errors
-    /// What registration answers.
+    /// The error of the registration.
     pub fn expose(&self, domain: &dyn Domain) -> Result<Arc<dyn MemoryRegion>> {
         if let Some(region) = self.exposed.get() {
             return Ok(Arc::clone(region));
@@ -121,14 +121,14 @@ fn region(domain: &dyn Domain, piece: Piece, access: MrAccess) -> Result<Arc<dyn
     domain.register(&attr).map_err(Failure::stack("fi_mr_reg"))
 }
 
-/// Pieces of an arena for one job.
+/// Slots in an arena for one job.
 pub struct Slots {
     pieces: Vec<Piece>,
     size: usize,
     arena: Rc<Arena>,
 }
 
-/// Bytes that `count` slots of `size` take.
+/// Bytes of `count` slots of `size`.
 pub fn room(size: usize, count: usize) -> usize {
     size.next_multiple_of(LINE).saturating_mul(count)
 }
@@ -163,7 +163,7 @@ impl Slots {
     /// Compares a slot that is not in flight with the pattern of `seed`.
     ///
     /// # Errors
-    /// The first byte that differs: where, what was wanted, what was found.
+    /// The first byte that differs: its offset, the expected value, the actual value.
     pub fn verify(&self, slot: usize, seed: u64) -> std::result::Result<(), (usize, u8, u8)> {
         let (mut wanted, mut found) = ([0; CHUNK], [0; CHUNK]);
         for at in (0..self.size).step_by(CHUNK) {
@@ -181,11 +181,11 @@ impl Slots {
     }
 }
 
-/// Bytes that are made or compared at a time.
+/// Bytes that are generated or compared at a time.
 const CHUNK: usize = 4096;
 
-/// Bytes `at..` of the pattern of `seed`: no two stretches of 8 bytes are alike, so that a piece at the wrong place
-/// shows. The steps of SplitMix64.
+/// Writes bytes `at..` of the pattern of `seed`. No two runs of 8 bytes are alike, so that a misplaced piece is
+/// detected. The steps are those of SplitMix64.
 fn pattern(seed: u64, at: usize, out: &mut [u8; CHUNK]) {
     for (index, word) in out.chunks_exact_mut(8).enumerate() {
         let mut x = seed.wrapping_add(((at / 8 + index) as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));

@@ -1,4 +1,4 @@
-//! The control connection: lines of [`Message`]s over TCP or a socket pair, with a bound on every wait.
+//! The control connection: lines of [`Message`]s over TCP or a socket pair, with a limit on every wait.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -8,23 +8,23 @@ use std::time::{Duration, Instant};
 use super::message::Message;
 use crate::failure::{Failure, Result};
 
-/// How long nothing may happen.
+/// The longest silence.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Longest line; the longest message is a hello or a failure, far below it.
 const MAX_LINE: usize = 64 << 10;
 
-/// How long to sleep between looks at a quiet connection.
+/// Sleep between checks of a quiet connection.
 const NAP: Duration = Duration::from_micros(50);
 
-/// Looks that are made before the first sleep.
+/// Checks before the first sleep.
 const AWAKE: u32 = 200;
 
 /// One end of the control connection.
 #[derive(Debug)]
 pub struct Link {
     stream: Stream,
-    /// What has arrived and is no whole line yet, or not asked for yet.
+    /// Received bytes: incomplete lines, and lines that were not read yet.
     arrived: Vec<u8>,
 }
 
@@ -51,17 +51,17 @@ impl Stream {
 }
 
 impl Link {
-    /// Over a TCP connection.
+    /// Uses a TCP connection.
     ///
     /// # Errors
-    /// When the socket cannot be set up.
+    /// The socket cannot be set up.
     pub fn tcp(stream: TcpStream) -> Result<Link> {
         let set_up = || stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
         set_up().map_err(|error| Failure::system("setting up the control connection", error))?;
         Ok(Link { stream: Stream::Tcp(stream), arrived: Vec::new() })
     }
 
-    /// Over one end of a socket pair.
+    /// Uses one end of a socket pair.
     ///
     /// # Errors
     /// As [`Link::tcp`].
@@ -74,7 +74,7 @@ impl Link {
     /// Sends a message.
     ///
     /// # Errors
-    /// When the peer is gone, or takes nothing for [`PATIENCE`].
+    /// The peer is gone, or accepts nothing for [`PATIENCE`].
     pub fn send(&mut self, message: &Message) -> Result<()> {
         let mut line = serde_json::to_vec(message)
             .map_err(|error| Failure::system("writing a control message", io::Error::from(error)))?;
@@ -92,10 +92,10 @@ impl Link {
         Ok(())
     }
 
-    /// Waits for a message; `while_waiting` runs between looks.
+    /// Waits for a message; `while_waiting` runs between checks.
     ///
     /// # Errors
-    /// When the peer is gone, gave up, speaks another language, or says nothing for [`PATIENCE`].
+    /// The peer is gone, gave up, speaks another protocol, or is silent for [`PATIENCE`].
     pub fn receive(&mut self, doing: &str, mut while_waiting: impl FnMut() -> Result<()>) -> Result<Message> {
         let since = Instant::now();
         let mut looks = 0;
@@ -111,10 +111,10 @@ impl Link {
         }
     }
 
-    /// A quick look for news: whether the peer says that it works.
+    /// Checks briefly for news. Returns whether the peer reported that it works.
     ///
     /// # Errors
-    /// When the peer is gone or gave up.
+    /// The peer is gone or gave up.
     pub fn check(&mut self) -> Result<bool> {
         self.take_in()?;
         match self.first_line()? {
@@ -149,7 +149,7 @@ impl Link {
         }
     }
 
-    /// The first whole line, and its length.
+    /// The first complete line, and its length.
     fn first_line(&self) -> Result<Option<(usize, Message)>> {
         let Some(end) = self.arrived.iter().position(|&byte| byte == b'\n') else {
             return if self.arrived.len() > MAX_LINE { Err(stranger()) } else { Ok(None) };
@@ -158,7 +158,7 @@ impl Link {
         Ok(Some((end + 1, message)))
     }
 
-    /// Takes in what has arrived. The end of the connection is an error only once all lines are read.
+    /// Reads the available bytes. The end of the connection is an error only after all lines were read.
     fn take_in(&mut self) -> Result<()> {
         let mut buffer = [0; 4096];
         match self.stream.read(&mut buffer) {

@@ -1,8 +1,8 @@
-//! From jobs to figures: how often each is repeated, and what becomes of its batches.
+//! Converts jobs to figures: the number of repetitions, and the evaluation of batches.
 //!
-//! A measurement is split into batches and the median is reported, so that the moments in which the system takes a
-//! core away do not count. How many rounds a batch has follows from a short run before it, which also warms up. On a
-//! busy machine a measurement ends early, with fewer batches.
+//! A measurement is split into batches, and the median is reported, so that moments in which the system takes a core
+//! away do not count. The number of rounds per batch follows from a short run before, which also warms up. On a busy
+//! machine a measurement ends early, with fewer batches.
 
 use std::time::{Duration, Instant};
 
@@ -18,23 +18,23 @@ use crate::failure::Result;
 /// Messages in flight when rates are measured, as in the benchmarks of other stacks.
 pub const WINDOW: usize = 64;
 
-/// Most memory that a window may take on each side; a window of larger messages is shorter.
+/// Most memory of a window on each side; a window of larger messages is shorter.
 const WINDOW_BYTES: usize = 64 << 20;
 
-/// The same for remote accesses, which programs mostly aim at a few places: small enough for a shared cache.
+/// The same for remote accesses. Programs mostly access a few places, so this fits into a shared cache.
 const ACCESS_BYTES: usize = 4 << 20;
 
-/// Batches of a measurement: so many jobs, of so many batches each.
+/// Jobs per measurement, and batches per job.
 const JOBS: u64 = 4;
 const BATCHES: u64 = 4;
 
-/// Times its budget, that a measurement may take before it starts no more jobs.
+/// A measurement starts no more jobs once it has taken this many times its budget.
 const OVERTIME: u32 = 2;
 
-/// Messages at once, and rounds, of a checked pass.
+/// Messages per window, and rounds, of a checked pass.
 const CHECK_WINDOW: usize = 8;
 
-/// How long each kind of measurement may take, warm-up apart.
+/// The time for each kind of measurement, excluding warm-up.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     /// Round trips.
@@ -46,7 +46,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// For twelve sizes of one transport within ten seconds.
+    /// Covers twelve sizes of one transport within ten seconds.
     pub const NORMAL: Budget = Budget {
         latency: Duration::from_millis(300),
         rate: Duration::from_millis(350),
@@ -71,9 +71,9 @@ pub struct Row {
     pub rate_mps: f64,
     /// Bytes of a stream, in 10^9 a second.
     pub bandwidth_gbps: f64,
-    /// How many were in flight in the stream.
+    /// Messages in flight in the stream.
     pub window: usize,
-    /// How many messages were checked.
+    /// Number of messages checked.
     pub checked: Option<u64>,
 }
 
@@ -82,9 +82,9 @@ pub struct Row {
 pub struct AccessRow {
     /// Size of an access.
     pub bytes: usize,
-    /// Whose memory, on both sides.
+    /// The owner of the memory, on both sides.
     pub memory: Memory,
-    /// How many were in flight in the streams.
+    /// Accesses in flight in the streams.
     pub window: usize,
     /// One write, until it is complete.
     pub write_us: f64,
@@ -100,11 +100,11 @@ pub struct AccessRow {
 pub struct Bench<'a> {
     /// The endpoint.
     pub node: &'a Node,
-    /// To the server.
+    /// The connection to the server.
     pub link: &'a mut Link,
-    /// How long to measure.
+    /// The time to measure.
     pub budget: Budget,
-    /// Instead of the budget: so many rounds.
+    /// A number of rounds that replaces the budget.
     pub iterations: Option<u64>,
 }
 
@@ -112,13 +112,13 @@ impl Bench<'_> {
     /// Half of a round trip of `size` bytes, in microseconds.
     ///
     /// # Errors
-    /// Whatever goes wrong on either side.
+    /// Any error of either side.
     pub fn latency(&mut self, size: usize, memory: Memory) -> Result<f64> {
         let job = Job { task: Task::PingPong, window: 1, ..job(size, memory) };
         Ok(self.each(job, self.budget.latency)? * 1e6 / 2.0)
     }
 
-    /// Messages of `size` bytes a second, in millions, and how many were in flight.
+    /// The rate of messages of `size` bytes in millions per second, and the number in flight.
     ///
     /// # Errors
     /// As [`Bench::latency`].
@@ -139,10 +139,10 @@ impl Bench<'_> {
         Ok((one * 1e6, size as f64 / each / 1e9))
     }
 
-    /// Checks messages of `size` bytes both ways; how many.
+    /// Checks messages of `size` bytes in both directions. Returns their number.
     ///
     /// # Errors
-    /// As [`Bench::latency`], and for data that is not what was sent.
+    /// As [`Bench::latency`], and received data that differs from the data sent.
     pub fn check(&mut self, size: usize, memory: Memory) -> Result<u64> {
         let (rounds, batches) = (if size < 1 << 20 { 8 } else { 2 }, 1);
         let window = CHECK_WINDOW.min(window(size));
@@ -151,7 +151,7 @@ impl Bench<'_> {
         Ok(2 * job.total() * job.window as u64)
     }
 
-    /// Seconds that one round of `job` takes: a short run to warm up and to see how long, then a long one.
+    /// Seconds per round of `job`: a short run warms up and estimates the time, then a long one measures.
     fn each(&mut self, job: Job, budget: Duration) -> Result<f64> {
         let trial = Job { batches: 8, rounds: trial_rounds(&job), ..job };
         let guess = median(jobs::lead(self.node, self.link, &trial)?) / trial.rounds as f64;
@@ -186,13 +186,13 @@ pub fn access_window(size: usize) -> usize {
     (ACCESS_BYTES / size.max(1)).clamp(2, WINDOW)
 }
 
-/// About a megabyte in each batch, or a thousand rounds.
+/// About a megabyte per batch, or a thousand rounds.
 fn trial_rounds(job: &Job) -> u64 {
     let rounds = (1 << 20) / job.size.max(1024) as u64;
     rounds.max(2).max(job.window as u64 / 4)
 }
 
-/// The middle of `times`, in seconds; more than zero, as what happens takes time even if the clock does not see it.
+/// The median of `times` in seconds. It is positive, since even an unmeasurably short event takes time.
 fn median(mut times: Vec<Duration>) -> f64 {
     times.sort_unstable();
     times.get(times.len() / 2).map_or(0.0, Duration::as_secs_f64).max(1e-9)

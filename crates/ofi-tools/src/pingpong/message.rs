@@ -1,7 +1,7 @@
-//! What the two processes tell each other over the control connection: one JSON value to a line.
+//! The messages of the two processes on the control connection: one JSON value per line.
 //!
-//! The side with the clock is the client: it starts jobs, the server answers. C's program has a control protocol of
-//! its own; the two do not understand each other.
+//! The client is the side with the clock: it starts jobs, and the server answers. C's program has a control protocol of
+//! its own; the two are not compatible.
 
 use ofi::raw::{AddrFormat, Address};
 use serde::{Deserialize, Serialize};
@@ -16,74 +16,74 @@ pub const SPEAKS: u32 = 2;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "snake_case")]
 pub enum Message {
-    /// To the second process of a run by itself: what to open.
+    /// To the second process of a run of both sides: the endpoint to open.
     Setup(Setup),
-    /// Each side's first word.
+    /// The first message of each side.
     Hello(Hello),
-    /// The client: do this.
+    /// From the client: run this job.
     Start(Job),
-    /// The server: prepared.
+    /// From the server: prepared.
     Ready {
         /// For remote access: the key of the memory, and the address of its first byte.
         region: Option<(u64, u64)>,
     },
-    /// The client, of remote accesses, of which the server hears nothing: they go on.
+    /// From the client, during remote accesses, which the server does not see: they continue.
     Working,
-    /// The server: done, and all data was as expected if it was checked.
+    /// From the server: the job is done. If data was checked, all of it was as expected.
     Done,
-    /// Either side: cannot go on.
+    /// From either side: cannot continue.
     Failed {
-        /// For people.
+        /// The reason, for people.
         why: String,
-        /// The exit code that goes with it.
+        /// The exit code.
         code: u8,
     },
-    /// The client: that was all.
+    /// From the client: there are no more jobs.
     Bye,
 }
 
-/// What to open.
+/// The endpoint to open.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setup {
-    /// Provider, fabric and domain by name; any if empty.
+    /// Names of provider, fabric and domain; any if empty.
     pub names: [String; 3],
-    /// The local address to ask for.
+    /// The local address to request.
     pub source: Option<String>,
-    /// Kind of endpoint, as a number of C.
+    /// Endpoint type, as C's number.
     pub ep_type: u32,
     /// Kind of messages.
     pub kind: Kind,
     /// Whether remote memory access is needed.
     pub rma: bool,
-    /// Who serialises calls; the application if nothing is said.
+    /// The threading level; the default is that the application serialises calls.
     pub threading: Option<Level>,
-    /// Core to run on.
+    /// The core to run on.
     pub core: Option<usize>,
-    /// Whether both sides share one core, so that waiting must give it away.
+    /// Whether both sides share one core, so that waiting must yield it.
     pub crowded: bool,
 }
 
-/// Who a side is.
+/// A description of one side.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// Version of the protocol.
     pub speaks: u32,
-    /// The host's boot, so that both know whether they are on one host; empty if unknown.
+    /// The boot id of the host, which tells whether both are on one host; empty if unknown.
     pub host: String,
     /// Provider's name.
     pub provider: String,
-    /// What endpoints speak, as a number of C.
+    /// The endpoint's protocol, as C's number.
     pub protocol: u32,
     /// Kind of messages.
     pub kind: Kind,
-    /// Format of the address, as a number of C.
+    /// Format of the address, as C's number.
     pub format: u32,
     /// Bytes of the address.
     pub address: Vec<u8>,
 }
 
 impl Hello {
-    /// The address, if its format is one of the headers.
+    /// The address, if the headers define its format.
     pub fn address(&self) -> Option<Address> {
         AddrFormat::from_c(self.format).map(|format| Address::new(format, &self.address))
     }
@@ -92,31 +92,31 @@ impl Hello {
 /// One measurement, or one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// What is done.
+    /// The task.
     pub task: Task,
     /// Bytes of a message or access.
     pub size: usize,
-    /// Batches, each of which is timed by itself.
+    /// Batches, each of which is timed separately.
     pub batches: u64,
     /// Rounds, messages or accesses of a batch.
     pub rounds: u64,
-    /// In flight at once.
+    /// Operations in flight.
     pub window: usize,
-    /// Whose memory.
+    /// The owner of the memory.
     pub memory: Memory,
-    /// Whether the server should print its view too.
+    /// Whether the server should also print its figures.
     pub shown: bool,
 }
 
-/// What a job does.
+/// The task of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Task {
-    /// A message to and one fro.
+    /// One message in each direction.
     PingPong,
     /// Messages to the server, `window` in flight.
     Stream,
-    /// `window` messages at once to the server, and as many back; all contents checked.
+    /// `window` messages at once to the server, and as many back; all contents are checked.
     Check,
     /// Writes into the server's memory.
     Write,
@@ -124,19 +124,19 @@ pub enum Task {
     Read,
 }
 
-/// Most that may be in flight.
+/// Most operations in flight.
 pub const MAX_WINDOW: usize = 1024;
 
 /// Most memory of one side.
 pub const MAX_MEMORY: usize = 4 << 30;
 
 impl Job {
-    /// Messages, or accesses, or rounds in all.
+    /// Total number of messages, accesses or rounds.
     pub fn total(&self) -> u64 {
         self.batches.saturating_mul(self.rounds)
     }
 
-    /// Whether a peer may ask for this.
+    /// Whether a peer may request this.
     pub fn is_sane(&self) -> bool {
         self.size <= sizes::MAX
             && (1..=MAX_WINDOW).contains(&self.window)

@@ -1,7 +1,7 @@
-//! `fi_pingpong`: how fast messages and remote accesses are, between two processes.
+//! `fi_pingpong`: measures messages and remote accesses between two processes.
 //!
-//! `here` runs both sides by itself, `remote` is C's client and server. Both are a client that leads and a server that
-//! follows (`jobs`), joined by a control connection (`link`) and measured on the raw layer (`node`).
+//! `here` runs both sides itself; `remote` is a client and a server as in C. In both cases a client leads and a server
+//! follows (`jobs`). A control connection joins them (`link`), and they measure on the raw layer (`node`).
 
 use std::process::ExitCode;
 
@@ -47,18 +47,18 @@ pub fn main() -> ExitCode {
         Part::Client(address) => pin(&options).and_then(|()| remote::client(&options, address)),
     });
     match (result, options.peer) {
-        // The process that started this one was told over the control connection, and tells the user.
+        // The process that started this one got the failure over the control connection, and reports it to the user.
         (Err(failure), true) => ExitCode::from(failure.code()),
         (result, _) => exit::end("fi_pingpong", result),
     }
 }
 
-/// Keeps a server or client on the core that was asked for.
+/// Pins a server or client to the requested core.
 fn pin(options: &Options) -> Result<()> {
     options.cores.first().map_or(Ok(()), |&core| cores::pin(core))
 }
 
-/// What the options say about the endpoint.
+/// The endpoint that the options describe.
 fn setup(options: &Options) -> Setup {
     let name = |name: &Option<String>| name.clone().unwrap_or_default();
     Setup {

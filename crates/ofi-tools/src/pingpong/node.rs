@@ -1,4 +1,4 @@
-//! One side's endpoint with its queue, and the few calls that measurements make.
+//! One side's endpoint and queue, and the few calls that measurements need.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,15 +17,15 @@ use super::options::{Kind, Level, Memory};
 use crate::failure::{Failure, Result};
 use crate::output;
 
-/// The tag of tagged messages: any would do.
+/// The tag of tagged messages; its value is arbitrary.
 const TAG: u64 = 0xC0DE;
 
-/// Kinds of registration that this program can do.
+/// Registration modes that this program supports.
 const MR_MODES: MrMode = MrMode::LOCAL.union(MrMode::BASIC_BITS);
 
 /// One side.
 pub struct Node {
-    // Fields drop in order: the endpoint is closed before the memory that it was lent goes.
+    // Fields drop in order: the endpoint is closed before the memory that was lent to it is freed.
     endpoint: Arc<dyn Endpoint>,
     cq: Arc<dyn CompletionQueue>,
     av: Arc<dyn AddressVector>,
@@ -35,14 +35,14 @@ pub struct Node {
     info: Info,
     peer: FiAddr,
     kind: Kind,
-    /// Whether waiting must give the core away.
+    /// Whether waiting must yield the core.
     pub crowded: bool,
 }
 
 /// What getinfo offers for `setup`, best first.
 ///
 /// # Errors
-/// What getinfo answers; for an endpoint type that no transport has, in words.
+/// The error of getinfo, with an explanation for an endpoint type that no transport has.
 pub fn offers(setup: &Setup) -> Result<Vec<Info>> {
     let [provider, fabric, domain] = &setup.names;
     let message = match setup.kind {
@@ -75,7 +75,7 @@ pub fn offers(setup: &Setup) -> Result<Vec<Info>> {
     get(&hints).map_err(|error| Failure::Stack { doing: "fi_getinfo", error })
 }
 
-/// An address as `-s` has it: a transport's own form, or a host.
+/// Parses an address for `-s`: a transport's own form, or a host.
 fn source_address(text: &str) -> Result<Address> {
     if text.contains("://") {
         return text.parse().map_err(Failure::stack("reading the source address"));
@@ -118,15 +118,15 @@ impl Node {
         })
     }
 
-    /// What the endpoint was opened from.
+    /// The info that the endpoint was opened with.
     pub fn info(&self) -> &Info {
         &self.info
     }
 
-    /// This side's first word.
+    /// This side's first message.
     ///
     /// # Errors
-    /// When the endpoint does not know its address.
+    /// The endpoint does not know its address.
     pub fn hello(&self) -> Result<Hello> {
         let address = self.endpoint.name().map_err(Failure::stack("fi_getname"))?;
         Ok(Hello {
@@ -140,7 +140,7 @@ impl Node {
         })
     }
 
-    /// Prints what was counted, but for what was not: of the endpoint, and of the way to the peer.
+    /// Prints the nonzero counters of the endpoint and of the path to the peer.
     pub fn tell_counters(&self) {
         let of_peer = self.endpoint.peer_statistics(self.peer).unwrap_or_default();
         for (whose, all) in [("endpoint", self.endpoint.statistics()), ("peer", of_peer)] {
@@ -153,10 +153,10 @@ impl Node {
         }
     }
 
-    /// Learns the peer's address.
+    /// Inserts the peer's address.
     ///
     /// # Errors
-    /// When the two cannot talk to each other.
+    /// The two sides are incompatible.
     pub fn meet(&mut self, theirs: &Hello) -> Result<()> {
         let ours = self.hello()?;
         let local_only = !self.info.caps.contains(Caps::REMOTE_COMM);
@@ -200,7 +200,7 @@ impl Node {
     /// Slots for a job; see [`Slots`].
     ///
     /// # Errors
-    /// When there is not so much memory.
+    /// There is not enough memory.
     pub fn slots(&self, memory: Memory, size: usize, count: usize) -> Result<Slots> {
         Ok(Slots::new(self.arena(memory, lent::room(size, count))?, size, count))
     }
@@ -208,7 +208,7 @@ impl Node {
     /// Opens `len` bytes to the peer.
     ///
     /// # Errors
-    /// When there is not so much memory, or it cannot be registered.
+    /// There is not enough memory, or it cannot be registered.
     pub fn expose(&self, memory: Memory, len: usize) -> Result<Arc<dyn MemoryRegion>> {
         self.arena(memory, len)?.expose(&*self.domain)
     }
@@ -220,14 +220,14 @@ impl Node {
             return Ok(Rc::clone(arena));
         }
         let register = self.info.domain_attr.mr_mode.contains(MrMode::LOCAL);
-        // Doubling, so that all that is kept is at most twice what is needed.
+        // Double the size each time, so that the kept arenas have at most twice the needed memory.
         let len = len.checked_next_power_of_two().unwrap_or(len);
         let arena = Rc::new(Arena::new(&*self.domain, memory, len, register)?);
         arenas.push(Rc::clone(&arena));
         Ok(arena)
     }
 
-    /// Posts a send; false while there is no room.
+    /// Posts a send; `false` if there is no room.
     ///
     /// # Errors
     /// What the library answers.
@@ -254,7 +254,7 @@ impl Node {
         .map_err(Failure::stack("fi_recv"))
     }
 
-    /// Posts a write to the peer's memory, or a read from it; false while there is no room.
+    /// Posts a write to the peer's memory, or a read from it; `false` if there is no room.
     ///
     /// # Errors
     /// What the library answers.
@@ -278,7 +278,7 @@ impl Node {
         }
     }
 
-    /// Drives progress without reading.
+    /// Drives progress without reading completions.
     ///
     /// # Errors
     /// A failed operation.
@@ -305,7 +305,7 @@ fn accepted(answer: ofi::raw::Result<()>) -> Result<bool> {
     }
 }
 
-/// What tells this boot of this host from all others; empty if the system does not say.
+/// A string that identifies this boot of this host; empty if the system does not report it.
 fn host() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }

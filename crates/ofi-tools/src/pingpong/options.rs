@@ -1,7 +1,7 @@
 //! The command line of `fi_pingpong`. Short options are C's.
 //!
-//! C starts a server where no address is given. Here a run without an address does both sides by itself, unless an
-//! option says that a server is meant: `--server`, or one of C's that both sides must be given (`-p`, `-e`, `-I` ...).
+//! C starts a server if no address is given. Here a run without an address runs both sides, unless an option indicates
+//! a server: `--server`, or one of C's options that both sides need (`-p`, `-e`, `-I` ...).
 
 use clap::{Parser, ValueEnum};
 use ofi::raw::EpType;
@@ -122,7 +122,7 @@ pub enum Kind {
     Tagged,
 }
 
-/// Threading levels that an endpoint is asked for. The library locks at either.
+/// Threading levels of the endpoint. The library locks in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
@@ -132,7 +132,7 @@ pub enum Level {
     Safe,
 }
 
-/// Whose memory is used.
+/// The owner of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Memory {
@@ -151,7 +151,7 @@ impl std::fmt::Display for Memory {
     }
 }
 
-/// What this process is.
+/// The role of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part<'a> {
     /// Both sides: starts the other process itself.
@@ -165,10 +165,10 @@ pub enum Part<'a> {
 }
 
 impl Options {
-    /// What this process is.
+    /// The role of this process.
     ///
     /// # Errors
-    /// For options that do not go together.
+    /// The options contradict each other.
     pub fn part(&self) -> Result<Part<'_>, Failure> {
         if self.peer {
             return Ok(Part::Peer);

@@ -1,4 +1,4 @@
-//! Waiting for completions: counts them, and ends a wait that leads nowhere.
+//! Waits for completions: counts them, and ends a wait that makes no progress.
 
 use std::time::Instant;
 
@@ -9,10 +9,10 @@ use super::message::Message;
 use super::node::Node;
 use crate::failure::{Failure, Result};
 
-/// Completions that are read at once.
+/// Most completions per read.
 const BATCH: usize = 64;
 
-/// Empty reads between looks at the clock and the control connection: about a millisecond's worth.
+/// Empty reads between checks of the clock and the control connection: about a millisecond.
 const QUIET: u32 = 1 << 16;
 
 /// Reads a node's queue for one job.
@@ -20,11 +20,11 @@ pub struct Pump<'a> {
     node: &'a Node,
     link: &'a mut Link,
     doing: &'a str,
-    /// Transfers that this side started and that are complete.
+    /// Completed transfers that this side started.
     pub sent: u64,
-    /// Receives that are complete.
+    /// Completed receives.
     pub received: u64,
-    /// Bytes that those brought.
+    /// Bytes of these receives.
     pub bytes: u64,
     entries: [CqMsgEntry; BATCH],
     empty: u32,
@@ -32,7 +32,7 @@ pub struct Pump<'a> {
 }
 
 impl<'a> Pump<'a> {
-    /// `doing` is what a failure says was going on.
+    /// `doing` describes the activity in failures.
     pub fn new(node: &'a Node, link: &'a mut Link, doing: &'a str) -> Self {
         let nothing = CqMsgEntry { op_context: Context::NULL, flags: CompletionFlags::empty(), len: 0 };
         Pump {
@@ -48,7 +48,7 @@ impl<'a> Pump<'a> {
         }
     }
 
-    /// Reads once; `on_receive` is told the context of each receive.
+    /// Reads once; `on_receive` gets the context of each receive.
     ///
     /// # Errors
     /// A failed operation, a peer that is gone, or silence for [`PATIENCE`].
@@ -72,7 +72,7 @@ impl<'a> Pump<'a> {
         Ok(())
     }
 
-    /// Reads until so many sends and receives of this job are complete.
+    /// Reads until the given numbers of sends and receives of this job are complete.
     ///
     /// # Errors
     /// As [`Pump::turn`].
@@ -84,10 +84,10 @@ impl<'a> Pump<'a> {
         Ok(())
     }
 
-    /// Repeats `post` until it is accepted, reading in between.
+    /// Repeats `post` until it is accepted, and reads completions in between.
     ///
     /// # Errors
-    /// As [`Pump::turn`], and what `post` answers.
+    /// As [`Pump::turn`], and the error of `post`.
     #[inline]
     pub fn post(&mut self, post: impl Fn() -> Result<bool>) -> Result<()> {
         while !post()? {
@@ -96,10 +96,10 @@ impl<'a> Pump<'a> {
         Ok(())
     }
 
-    /// Tells the peer, which hears of no accesses to its memory, that they go on.
+    /// Tells the peer that accesses to its memory continue, since the peer does not see them.
     ///
     /// # Errors
-    /// When the peer is gone.
+    /// The peer is gone.
     pub fn tell_working(&mut self) -> Result<()> {
         self.link.send(&Message::Working)
     }

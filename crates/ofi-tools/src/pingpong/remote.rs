@@ -1,4 +1,4 @@
-//! A server and a client that a person starts, with C's table on both sides.
+//! A server and a client that users start, with C's table on both sides.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -18,19 +18,19 @@ use super::{setup, sizes, sys};
 use crate::failure::{Failure, Result};
 use crate::output;
 
-/// Messages each way, unless `-I` says otherwise.
+/// The default number of messages each way (`-I`).
 const ITERATIONS: u64 = 1000;
 
-/// Messages each way before the clock runs.
+/// Messages each way before the clock starts.
 const WARM_UP: u64 = 20;
 
-/// How long a client keeps trying while nobody listens: the server may be starting.
+/// How long a client retries while no server listens: the server may be starting.
 const ARRIVAL: Duration = Duration::from_secs(2);
 
-/// Waits for one client, for as long as it takes, and serves it.
+/// Waits for one client without a time limit, and serves it.
 ///
 /// # Errors
-/// Whatever goes wrong on either side.
+/// Any error of either side.
 pub fn server(options: &Options) -> Result<()> {
     let any: IpAddr = if options.ipv6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
     let port = options.source_port.unwrap_or(DEFAULT_PORT);
@@ -40,7 +40,7 @@ pub fn server(options: &Options) -> Result<()> {
         }
         _ => Failure::system(format!("listening on port {port}"), error),
     })?;
-    // Where port 0 was asked for, this is where one learns which it is.
+    // With port 0, this is where users learn the actual port.
     let port = listener.local_addr().map_or(port, |address| address.port());
     output::tell(&format!(
         "waiting for a client on port {port}; start it with: fi_pingpong -P {port} <this host>"
@@ -72,7 +72,7 @@ fn serve(options: &Options, link: &mut Link) -> Result<()> {
 /// Measures round trips against the server at `address`.
 ///
 /// # Errors
-/// Whatever goes wrong on either side.
+/// Any error of either side.
 pub fn client(options: &Options, address: &str) -> Result<()> {
     let stream = connect(options, address)?;
     if options.verbose {
@@ -113,7 +113,7 @@ fn lead(options: &Options, link: &mut Link) -> Result<()> {
     report.end(&node)
 }
 
-/// The sizes that were asked for, as far as the endpoint goes.
+/// The requested sizes, up to the endpoint's limit.
 fn sizes(options: &Options, node: &Node) -> Result<Vec<usize>> {
     let limit = node.info().ep_attr.max_msg_size;
     let chosen = options.sizes.as_ref().or(options.size.as_ref());

@@ -1,4 +1,4 @@
-//! How the two sides meet, and how a server spends its life.
+//! How the two sides connect, and the server's loop.
 
 use super::cores;
 use super::jobs::{self, unexpected};
@@ -9,10 +9,10 @@ use crate::failure::{Failure, Result};
 use crate::output;
 use std::time::Duration;
 
-/// Opens the server's endpoint and meets the client.
+/// Opens the server's endpoint and inserts the client's address.
 ///
 /// # Errors
-/// When it cannot be opened, or the two do not fit together.
+/// The endpoint cannot be opened, or the two sides are incompatible.
 pub fn open_server(link: &mut Link, setup: &Setup, verbose: bool) -> Result<Node> {
     let mut node = open(setup, verbose)?;
     link.send(&Message::Hello(node.hello()?))?;
@@ -21,7 +21,7 @@ pub fn open_server(link: &mut Link, setup: &Setup, verbose: bool) -> Result<Node
     Ok(node)
 }
 
-/// Hears what the server has, opens the client's endpoint and meets the server.
+/// Receives the server's description, opens the client's endpoint and inserts the server's address.
 ///
 /// # Errors
 /// As [`open_server`].
@@ -37,10 +37,10 @@ pub fn open_client(link: &mut Link, setup: &Setup, verbose: bool) -> Result<Node
     Ok(node)
 }
 
-/// Answers the client's jobs until it has no more; `on_done` is told of each and how long it took.
+/// Serves the client's jobs until there are no more; `on_done` gets each job and its time.
 ///
 /// # Errors
-/// Whatever goes wrong on either side.
+/// Any error of either side.
 pub fn serve(
     link: &mut Link,
     node: &Node,
@@ -58,12 +58,12 @@ pub fn serve(
     }
 }
 
-/// Passes a failure on to the other side, which would otherwise only see that this one is gone.
+/// Reports a failure to the other side, which would otherwise only see the connection close.
 pub fn telling<T>(link: &mut Link, result: Result<T>) -> Result<T> {
     if let Err(failure) = &result
         && !matches!(failure, Failure::Told { .. })
     {
-        // Where that fails too, the closed connection says enough.
+        // If that fails too, the closed connection has to suffice.
         let _ = link.send(&Message::Failed { why: failure.to_string(), code: failure.code() });
     }
     result

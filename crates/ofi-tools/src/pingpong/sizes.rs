@@ -1,29 +1,29 @@
-//! Message sizes: the sets that are measured, and how they are written.
+//! Message sizes: the sets that are measured, and their notation.
 
-/// Which sizes to measure.
+/// The sizes to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// These.
     These(Vec<usize>),
-    /// C's "all": powers of two, and those and a half.
+    /// C's "all": powers of two, and one and a half times these.
     All,
 }
 
-/// Of a run of both sides.
+/// The default of a run of both sides.
 pub const DEFAULT: [usize; 12] =
     [0, 1, 8, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
-/// Of a client, as in C (fi_pingpong(1), "Defaults").
+/// The default of a client, as in C (fi_pingpong(1), "Defaults").
 pub const DEFAULT_OF_C: [usize; 6] = [64, 256, 1 << 10, 4 << 10, 64 << 10, 1 << 20];
 
-/// The largest size that can be asked for. Both sides allocate it at least twice.
+/// The largest size that may be requested. Both sides allocate it at least twice.
 pub const MAX: usize = 1 << 30;
 
 /// The largest of C's "all".
 const MAX_OF_ALL: usize = 8 << 20;
 
 impl Choice {
-    /// The sizes, those above `limit` left out.
+    /// The sizes without those above `limit`.
     pub fn up_to(&self, limit: usize) -> Vec<usize> {
         let all = match self {
             Choice::These(sizes) => sizes.clone(),
@@ -37,15 +37,15 @@ impl Choice {
     }
 }
 
-/// Reads `64,4K,1M`.
+/// Parses `64,4K,1M`.
 ///
 /// # Errors
-/// The reason why not, as the end of a sentence about the text.
+/// The reason, as the end of a sentence about the text.
 pub fn list(text: &str) -> Result<Choice, String> {
     text.split(',').map(one).collect::<Result<Vec<_>, _>>().map(Choice::These)
 }
 
-/// Reads `64`, `4K` or `all`.
+/// Parses `64`, `4K` or `all`.
 ///
 /// # Errors
 /// As [`list`].
@@ -56,7 +56,7 @@ pub fn one_or_all(text: &str) -> Result<Choice, String> {
     one(text).map(|size| Choice::These(vec![size]))
 }
 
-/// Reads `64` or `4K`.
+/// Parses `64` or `4K`.
 ///
 /// # Errors
 /// As [`list`].
@@ -78,7 +78,7 @@ pub fn one(text: &str) -> Result<usize, String> {
     }
 }
 
-/// `size` as people write it: `64`, `4 KiB`, `1 MiB`.
+/// `size` in people's notation: `64`, `4 KiB`, `1 MiB`.
 pub fn text(size: usize) -> String {
     match size {
         mega if mega >= 1 << 20 && mega % (1 << 20) == 0 => format!("{} MiB", mega >> 20),

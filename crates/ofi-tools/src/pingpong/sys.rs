@@ -1,4 +1,4 @@
-//! The system calls of this crate that the standard library does not have.
+//! The system calls of this crate that the standard library lacks.
 
 use std::io;
 use std::mem::size_of_val;
@@ -14,7 +14,7 @@ type CpuSet = [u64; 16];
 /// The cores that the calling thread may run on, in ascending order.
 ///
 /// # Errors
-/// What the system answers.
+/// The system's error.
 pub fn allowed_cores() -> io::Result<Vec<usize>> {
     let mut set: CpuSet = [0; 16];
     // SAFETY: `set` has as many writable bytes as the call is told, and thread 0 means the caller.
@@ -26,10 +26,10 @@ pub fn allowed_cores() -> io::Result<Vec<usize>> {
     Ok((0..64 * set.len()).filter(has).collect())
 }
 
-/// Keeps the calling thread, and those that it starts from now on, on `core`.
+/// Pins the calling thread, and the threads that it starts later, to `core`.
 ///
 /// # Errors
-/// `EINVAL` for a core that is not there or not allowed.
+/// `EINVAL` for a core that does not exist or is not allowed.
 pub fn pin(core: usize) -> io::Result<()> {
     let mut set: CpuSet = [0; 16];
     let word = set.get_mut(core / 64).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
@@ -42,7 +42,7 @@ pub fn pin(core: usize) -> io::Result<()> {
 /// A TCP connection from local port `from` to `to`.
 ///
 /// # Errors
-/// What the system answers; `EINPROGRESS` if there is no answer within `limit`.
+/// The system's error; `EINPROGRESS` if there is no answer within `limit`.
 pub fn connect_from(from: u16, to: SocketAddr, limit: Duration) -> io::Result<TcpStream> {
     let (family, any) = match to {
         SocketAddr::V4(_) => (libc::AF_INET, SocketAddr::from(([0; 4], from))),
@@ -55,7 +55,7 @@ pub fn connect_from(from: u16, to: SocketAddr, limit: Duration) -> io::Result<Tc
     }
     // SAFETY: the descriptor was opened above and nobody else has it.
     let stream = TcpStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
-    stream.set_write_timeout(Some(limit))?; // which bounds the connecting, too: socket(7)
+    stream.set_write_timeout(Some(limit))?; // this also limits the connect: socket(7)
     reuse_address(&stream)?;
     // An address of the library has the bytes of C's `struct sockaddr`.
     let (any, to) = (Address::from(any), Address::from(to));
@@ -69,7 +69,7 @@ pub fn connect_from(from: u16, to: SocketAddr, limit: Duration) -> io::Result<Tc
     if rc == 0 { Ok(stream) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Lets the port be bound although connections of an earlier run are not forgotten yet.
+/// Allows binding the port although the system still remembers connections of an earlier run.
 fn reuse_address(socket: &impl AsFd) -> io::Result<()> {
     let on: libc::c_int = 1;
     let fd = socket.as_fd().as_raw_fd();

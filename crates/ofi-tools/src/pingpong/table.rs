@@ -35,7 +35,7 @@ pub fn access_row(row: &AccessRow) -> String {
     format!("{size:>8}  {:<12}{write_us:>10}{write:>14}{read_us:>10}{read:>14}\n", row.memory)
 }
 
-/// Three digits that matter.
+/// A number with three significant digits.
 fn figure(value: f64) -> String {
     match value {
         large if large >= 100.0 => format!("{large:.0}"),
@@ -77,18 +77,18 @@ pub struct Exchange {
     pub sent: u64,
     /// Bytes both ways.
     pub total_bytes: u64,
-    /// How long it took.
+    /// The total time.
     pub seconds: f64,
     /// 10^6 bytes a second, both ways.
     pub mb_per_sec: f64,
     /// One message one way.
     pub usec_per_xfer: f64,
-    /// Messages a microsecond, one after the other.
+    /// Messages per microsecond, one after the other.
     pub mxfers_per_sec: f64,
 }
 
 impl Exchange {
-    /// Of `count` messages of `size` bytes each way in `time`.
+    /// The figures for `count` messages of `size` bytes each way in `time`.
     pub fn new(size: usize, count: u64, time: Duration) -> Exchange {
         let seconds = time.as_secs_f64().max(1e-9);
         let total_bytes = (size as u64).saturating_mul(count).saturating_mul(2);

@@ -1,4 +1,4 @@
-//! Asks all processes that export statistics.
+//! Queries all processes that export statistics.
 
 use std::fs;
 use std::io::{self, Read};
@@ -15,24 +15,24 @@ const LONGEST: u64 = 64 << 20;
 /// How long one process may take.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What was found.
+/// The collected statistics.
 #[derive(Debug, Default)]
 pub struct Collected {
-    /// By number.
+    /// Sorted by process id.
     pub processes: Vec<Process>,
-    /// Sockets that did not answer as they should.
+    /// Sockets with an invalid answer.
     pub problems: Vec<String>,
 }
 
-/// Where the sockets of this user's processes are.
+/// The directory of the sockets of this user's processes.
 ///
 /// # Errors
-/// When it cannot be made, or others may enter it.
+/// The directory cannot be created, or other users may enter it.
 pub fn directory() -> Result<PathBuf> {
     ofi_core::export::directory().map_err(|error| Failure::system("the directory of sockets", error))
 }
 
-/// Asks every process that has a socket in `directory`, one after the other.
+/// Queries every process that has a socket in `directory`, one after the other.
 pub fn collect(directory: &Path) -> Collected {
     let mut collected = Collected::default();
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {

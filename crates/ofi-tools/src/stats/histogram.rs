@@ -1,4 +1,4 @@
-//! How long something took, how often.
+//! Histograms of durations.
 
 use std::fmt;
 
@@ -9,26 +9,27 @@ use super::parse::is_name;
 /// Most buckets: the bound of the last but one is 584,000 years.
 const MOST: usize = 65;
 
-/// Times of one kind.
+/// Durations of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Histogram {
     /// A stable name, which ends with `_seconds`.
     pub name: String,
-    /// What tells it from others of this name.
+    /// Labels that distinguish it from others of this name.
     pub labels: Vec<(String, String)>,
-    /// Sum of the times, in microseconds.
+    /// Sum of the durations, in microseconds.
     pub sum_us: u64,
-    /// Times below `2^n` microseconds that the places before do not count; the last place counts all longer ones.
+    /// Counts of durations below `2^n` microseconds that no earlier bucket counts; the last bucket counts all longer
+    /// ones.
     pub buckets: Vec<u64>,
     /// What is timed.
     pub help: String,
 }
 
 impl Histogram {
-    /// From the fields of a line of `ofi_core::export`.
+    /// Parses the fields of a line of `ofi_core::export`.
     ///
     /// # Errors
-    /// What was wanted and found.
+    /// The expected and the actual text.
     pub fn parse(name: &str, labels: &str, sum: &str, counts: &str, help: &str) -> Result<Self, String> {
         if !is_name(name) {
             return Err(format!("wanted a histogram's name, found {name:?}"));
@@ -52,12 +53,12 @@ impl Histogram {
         })
     }
 
-    /// How many times there are.
+    /// Number of durations.
     pub fn count(&self) -> u64 {
         self.buckets.iter().fold(0, |sum, &bucket| sum.saturating_add(bucket))
     }
 
-    /// The times below each bound, which is in seconds; the last has none.
+    /// The number of durations below each bound, which is in seconds. The last bound is infinite.
     pub fn below(&self) -> impl Iterator<Item = (Option<f64>, u64)> {
         let last = self.buckets.len() - 1;
         self.buckets.iter().enumerate().scan(0_u64, move |sum, (nth, &bucket)| {
@@ -66,7 +67,8 @@ impl Histogram {
         })
     }
 
-    /// Microseconds that this share of a hundred took at most; `None` for more than all bounds, or without times.
+    /// The bound in microseconds of the first `per_cent` percent of the durations; `None` if it is infinite, or without
+    /// durations.
     fn at_most(&self, per_cent: u64) -> Option<u64> {
         let wanted = u128::from(self.count()) * u128::from(per_cent);
         let found = self.below().position(|(_, below)| below > 0 && u128::from(below) * 100 >= wanted)?;
@@ -74,7 +76,7 @@ impl Histogram {
     }
 }
 
-/// For people: name, labels, how many, the mean, and what half and 99 in 100 took at most.
+/// For people: name, labels, count, mean, median and 99th percentile, as upper bounds.
 impl fmt::Display for Histogram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let labels: Vec<String> = self.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();

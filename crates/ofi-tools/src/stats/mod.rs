@@ -1,4 +1,4 @@
-//! `ofi stats`: what the endpoints of this host's processes have counted, for people, scripts and Prometheus.
+//! `ofi stats`: the counters of this host's endpoints, for people, scripts and Prometheus.
 
 mod collect;
 mod histogram;
@@ -20,11 +20,11 @@ use crate::output;
 /// A process that exports its statistics.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Process {
-    /// Its number.
+    /// Its process id.
     pub pid: u32,
-    /// Its name, with what a terminal would take amiss escaped.
+    /// Its name, with control characters escaped.
     pub program: String,
-    /// What is open in it.
+    /// Its open endpoints.
     pub endpoints: Vec<Endpoint>,
 }
 
@@ -39,15 +39,15 @@ pub struct Endpoint {
     pub kind: String,
     /// Its address; empty without one.
     pub address: String,
-    /// What it has counted.
+    /// Its counters.
     pub statistics: Vec<Statistic>,
-    /// How long things took.
+    /// Its histograms of durations.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub histograms: Vec<Histogram>,
 }
 
 impl Endpoint {
-    /// What it has counted under this name; 0 if it does not count that.
+    /// The counter of this name; 0 if there is none.
     pub fn value(&self, name: &str) -> u64 {
         self.statistics.iter().find(|one| one.name == name).map_or(0, |one| one.value)
     }
@@ -60,7 +60,7 @@ pub struct Statistic {
     pub name: String,
     /// Its value.
     pub value: u64,
-    /// What it counts.
+    /// A description.
     pub help: String,
 }
 
@@ -79,10 +79,10 @@ pub struct Options {
     prometheus: bool,
 }
 
-/// Prints them once.
+/// Prints the statistics once.
 ///
 /// # Errors
-/// When no process exports any, or standard output cannot be written.
+/// No process exports statistics, or standard output cannot be written.
 pub fn run(options: &Options) -> Result<ExitCode> {
     let mut collected = collect(&directory()?);
     collected.processes.retain(|process| options.pid.is_none_or(|pid| pid == process.pid));
@@ -100,7 +100,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// No process exports any.
+/// The failure if no process exports statistics.
 pub fn nobody() -> Failure {
     let error = io::Error::from_raw_os_error(libc::ENODATA);
     Failure::system(

@@ -1,16 +1,16 @@
-//! The text of `ofi_core::export`, read from a process that may be anything.
+//! Parses the text of `ofi_core::export`, which comes from an untrusted process.
 
 use super::{Endpoint, Histogram, Process, Statistic};
 
-/// Whether it is the name of a statistic, or of a label.
+/// Whether the text is a valid name of a statistic or a label.
 pub fn is_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// What a text says.
+/// Parses a text.
 ///
 /// # Errors
-/// What was wanted and found, and in which line.
+/// The expected and the actual text, with the line number.
 pub fn parse(text: &str) -> Result<Process, String> {
     if text.contains(|c: char| c.is_control() && c != '\t' && c != '\n') {
         return Err("a control character: this is not a text of statistics".into());

@@ -5,14 +5,14 @@ use std::fmt::Write;
 
 use super::{Endpoint, Histogram, Process};
 
-/// One metric for each name, one sample for each endpoint; of a histogram one for each bound.
+/// One metric per name, with one sample per endpoint, or for a histogram one per bound.
 pub fn text(processes: &[Process]) -> String {
     let mut metrics: BTreeMap<&str, Metric<'_>> = BTreeMap::new();
     for process in processes {
         for (place, endpoint) in process.endpoints.iter().enumerate() {
             let labels = labels(process, place, endpoint);
             for one in &endpoint.statistics {
-                // Counters and gauges are not told apart where they are counted.
+                // The exported text does not distinguish counters from gauges.
                 let metric = metrics.entry(&one.name).or_insert_with(|| Metric::new("untyped", &one.help));
                 metric.samples.push(format!("ofi_{}{{{labels}}} {}\n", one.name, one.value));
             }
@@ -42,7 +42,7 @@ impl<'a> Metric<'a> {
     }
 }
 
-/// Labels of a section, and of a bucket. A metric that has one of them twice makes the whole text unreadable.
+/// The labels of an endpoint and of a bucket. A duplicate label in a metric makes the whole text unreadable.
 const LABELS: [&str; 8] = ["pid", "program", "endpoint", "provider", "domain", "kind", "address", "le"];
 
 /// The samples of a histogram.
@@ -58,7 +58,7 @@ fn samples(one: &Histogram, labels: &str) -> Vec<String> {
     below.chain([sum, format!("ofi_{name}_count{{{labels}}} {}\n", one.count())]).collect()
 }
 
-/// Endpoints of a process have a number each, as not all have an address.
+/// Each endpoint of a process is numbered, since not all have an address.
 fn labels(process: &Process, place: usize, endpoint: &Endpoint) -> String {
     let Endpoint { provider, domain, kind, address, .. } = endpoint;
     let (pid, place) = (process.pid.to_string(), place.to_string());

@@ -1,4 +1,4 @@
-//! `ofi top`: the endpoints of this host's processes and what they do at the moment.
+//! `ofi top`: the endpoints of this host's processes and their current rates.
 
 mod rates;
 mod screen;
@@ -31,10 +31,10 @@ pub struct Options {
     json: bool,
 }
 
-/// Shows them until a key ends it, or once.
+/// Shows the rates until the user quits, or once.
 ///
 /// # Errors
-/// When no process exports any and it is to be shown once, or the terminal cannot be used.
+/// With `--once`, no process exports statistics; or the terminal cannot be used.
 pub fn run(options: &Options) -> Result<ExitCode> {
     let directory = stats::directory()?;
     let interval = Duration::from_secs(options.interval);

@@ -1,4 +1,4 @@
-//! What happened between two looks.
+//! Rates between two samples.
 
 use std::time::Duration;
 
@@ -16,27 +16,27 @@ pub struct Row {
     pub program: String,
     /// The provider.
     pub provider: String,
-    /// The endpoint's address, or its kind where it has none.
+    /// The endpoint's address, or its kind if it has none.
     pub address: String,
-    /// Peers that it has met.
+    /// Peers known to the endpoint.
     pub peers: u64,
-    /// Messages sent, a second.
+    /// Messages sent per second.
     pub tx_messages: f64,
-    /// Bytes of them, a second.
+    /// Bytes of these messages per second.
     pub tx_bytes: f64,
-    /// Messages received, a second.
+    /// Messages received per second.
     pub rx_messages: f64,
-    /// Bytes of them, a second.
+    /// Bytes of these messages per second.
     pub rx_bytes: f64,
-    /// Remote reads, writes and atomics posted, a second.
+    /// Remote reads, writes and atomics posted per second.
     pub accesses: f64,
-    /// Operations that have not ended.
+    /// Operations in flight.
     pub outstanding: u64,
-    /// Receives that wait.
+    /// Posted receives.
     pub posted: u64,
-    /// Messages that wait for a receive.
+    /// Unexpected messages.
     pub unexpected: u64,
-    /// Packets sent again, a second.
+    /// Packets sent again per second.
     pub resent: f64,
 }
 
@@ -79,7 +79,7 @@ impl Row {
         ]
     }
 
-    /// What column `column` sorts by, the largest first; the first four sort by text.
+    /// The sort key of column `column`, the largest first; the first four sort by text.
     pub fn weight(&self, column: usize) -> f64 {
         match column {
             4 => self.peers as f64,
@@ -97,7 +97,7 @@ impl Row {
     }
 }
 
-/// With at most four digits.
+/// A number with at most four digits.
 fn short(value: f64) -> String {
     let units = ["", "k", "M", "G", "T", "P", "E"];
     let mut value = value;
@@ -112,16 +112,16 @@ fn short(value: f64) -> String {
     }
 }
 
-/// The endpoints of `second`, with their rates since `first`. One that is new has no rates yet.
+/// The endpoints of `second`, with their rates since `first`. A new endpoint has no rates yet.
 pub fn rows(first: &Collected, second: &Collected, between: Duration) -> Vec<Row> {
     let mut rows = Vec::new();
     for process in &second.processes {
         let before =
             first.processes.iter().find(|other| other.pid == process.pid && other.program == process.program);
         let endpoints = process.endpoints.iter().enumerate();
-        // What goes through an agent goes through its rails' endpoints.
+        // Traffic through an agent goes through its rails' endpoints.
         for (place, endpoint) in endpoints.filter(|(_, endpoint)| endpoint.kind != "AGENT") {
-            // Endpoints that closed in between move the others: then the address tells.
+            // Endpoints that closed in between shift the others: then the address identifies an endpoint.
             let same = |other: &&Endpoint| other.address == endpoint.address && other.kind == endpoint.kind;
             let before = before.and_then(|process| {
                 process.endpoints.get(place).filter(same).or_else(|| process.endpoints.iter().find(same))
@@ -140,7 +140,7 @@ pub fn rows(first: &Collected, second: &Collected, between: Duration) -> Vec<Row
                 program: process.program.clone(),
                 provider: endpoint.provider.clone(),
                 address: if endpoint.address.is_empty() { &endpoint.kind } else { &endpoint.address }.clone(),
-                // A peer may be reached in two ways.
+                // A peer may be reached over two paths.
                 peers: peers.map(|one| one.value).max().unwrap_or(0),
                 tx_messages: rate(&["tx_messages"]),
                 tx_bytes: rate(&["tx_bytes"]),

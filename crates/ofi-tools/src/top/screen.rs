@@ -16,11 +16,11 @@ use super::rates::{Row, rows};
 use crate::failure::{Failure, Result};
 use crate::stats::{Collected, collect};
 
-/// What is shown.
+/// The displayed data.
 struct View {
     last: (Instant, Collected),
     rows: Vec<Row>,
-    /// The column that it is sorted by.
+    /// The sort column.
     column: usize,
 }
 
@@ -62,10 +62,10 @@ impl View {
     }
 }
 
-/// Shows it until q, Escape or Ctrl-C.
+/// Shows the view until q, Escape or Ctrl-C.
 ///
 /// # Errors
-/// When standard output is no terminal, or cannot be used as one.
+/// Standard output is not a terminal, or cannot be used as one.
 pub fn run(directory: &Path, interval: Duration) -> Result<()> {
     if !io::stdout().is_terminal() {
         return Err(Failure::Usage("standard output is not a terminal: use --once, or ofi stats".into()));
@@ -136,7 +136,7 @@ mod tests {
         let screen = terminal.backend().to_string();
         let (first, second) = (screen.find("first").unwrap(), screen.find("second").unwrap());
         assert!(second < first && screen.contains("rx posted v"), "{screen}");
-        // A terminal of any size is no reason to fail.
+        // A terminal of any size must work.
         for (width, height) in [(1, 1), (20, 2), (500, 100)] {
             Terminal::new(TestBackend::new(width, height)).unwrap().draw(|frame| view.draw(frame)).unwrap();
         }

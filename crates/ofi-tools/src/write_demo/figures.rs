@@ -1,4 +1,4 @@
-//! What the writer measured.
+//! The writer's measurements.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use super::job::Served;
 use crate::failure::Result;
 use crate::output;
 
-/// All requests together.
+/// The figures of all requests together.
 #[derive(Debug, Default)]
 pub struct Figures {
     writes: u64,
@@ -18,13 +18,13 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Another request.
+    /// Adds a request.
     pub fn add(&mut self, served: Served) {
         let Served { writes, bytes, times, span } = served;
         self.merge(Self { writes, bytes, times, span });
     }
 
-    /// Those of another thread.
+    /// Adds the figures of another thread.
     pub fn merge(&mut self, other: Self) {
         self.writes += other.writes;
         self.bytes += other.bytes;
@@ -35,7 +35,7 @@ impl Figures {
         };
     }
 
-    /// Writes that ended.
+    /// Completed writes.
     pub fn writes(&self) -> u64 {
         self.writes
     }
@@ -44,7 +44,7 @@ impl Figures {
         self.span.map_or(0.0, |(from, to)| (to - from).as_secs_f64())
     }
 
-    /// 10^9 bits a second, from the first post to the last completion.
+    /// 10^9 bits per second, from the first post to the last completion.
     fn gigabits(&self) -> f64 {
         if self.seconds() > 0.0 { self.bytes as f64 * 8.0 / self.seconds() / 1e9 } else { 0.0 }
     }
@@ -58,10 +58,10 @@ impl Figures {
         })
     }
 
-    /// Prints them.
+    /// Prints the figures.
     ///
     /// # Errors
-    /// If standard output cannot be written.
+    /// Standard output cannot be written.
     pub fn print(&mut self, json: bool) -> Result<()> {
         if json {
             return output::print(&format!("{}\n", self.json()));
@@ -79,7 +79,7 @@ impl Figures {
     }
 }
 
-/// A percentile of ascending times in nanoseconds, in microseconds; 0 without any.
+/// A percentile of ascending times in nanoseconds, in microseconds; 0 for an empty list.
 pub fn percentile(times: &[u32], cent: usize) -> f64 {
     let at = times.len().saturating_sub(1) * cent / 100;
     times.get(at).map_or(0.0, |&nanos| f64::from(nanos) / 1e3)

@@ -1,5 +1,5 @@
-//! The bytes of a region: those of the C++ demo, whose `std::uniform_int_distribution<uint64_t>` over all 64-bit
-//! numbers hands out the numbers of its `std::mt19937_64` as they come.
+//! The contents of a region: those of the C++ demo, whose `std::uniform_int_distribution<uint64_t>` over all 64-bit
+//! numbers returns the numbers of its `std::mt19937_64` unchanged.
 
 use rand_mt::Mt64;
 
@@ -14,14 +14,14 @@ pub fn seed_of(seed: u64, nth: usize) -> u64 {
     seed.wrapping_add(nth as u64)
 }
 
-/// `count` of the numbers below `all`, ascending, each with the same chance.
+/// `count` of the numbers below `all`, ascending, uniformly chosen.
 pub fn sample(seed: u64, count: usize, all: u32) -> Vec<u32> {
     let mut numbers = Mt64::new(seed);
     let mut wanted = count as u64;
     let mut chosen = Vec::with_capacity(count);
     for number in 0..all {
         let left = u64::from(all - number);
-        // Taken with the chance of `wanted` in `left`: all of the last ones, if as many are still wanted.
+        // Taken with probability `wanted / left`: all of the last ones, if that many are still wanted.
         if numbers.next_u64() % left < wanted {
             chosen.push(number);
             wanted -= 1;

@@ -1,4 +1,4 @@
-//! One request being served: which page goes where next, and what has been written.
+//! A request being served: the next page to write, and the completed writes.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -18,10 +18,10 @@ pub struct Job {
     peer: FiAddr,
     regions: Vec<RemoteWindow>,
     request: Fill,
-    /// The pages of all regions, one region behind the other; `None` while a page is under way.
+    /// The pages of all regions, region by region; `None` while a page is in flight.
     pages: Vec<Option<Page>>,
     under_way: HashMap<Op, (usize, Instant)>,
-    /// Writes of the untimed round that are still to post.
+    /// Remaining writes of the untimed round.
     warming: u64,
     posted: u64,
     done: u64,
@@ -30,16 +30,16 @@ pub struct Job {
     times: Vec<u32>,
 }
 
-/// What a served request took.
+/// The figures of a served request.
 #[derive(Debug, Default)]
 pub struct Served {
-    /// Writes.
+    /// Number of writes.
     pub writes: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub bytes: u64,
     /// Times from post to completion, in nanoseconds.
     pub times: Vec<u32>,
-    /// From the first post to the last completion.
+    /// First post and last completion.
     pub span: Option<(Instant, Instant)>,
 }
 
@@ -47,7 +47,7 @@ impl Job {
     /// Fills the pages that `request` asks for.
     ///
     /// # Errors
-    /// If the request does not fit the regions, and what registering answers.
+    /// The request does not fit the regions, or the error of a registration.
     pub fn new(
         node: &Node,
         peer: FiAddr,
@@ -77,10 +77,10 @@ impl Job {
         (self.pages.len() as u64).saturating_mul(self.request.rounds)
     }
 
-    /// Posts up to `writing.batch` writes (all that there is room for, if it is lazy). Answers how many.
+    /// Posts up to `writing.batch` writes, or as many as there is room for if it is lazy. Returns their number.
     ///
     /// # Errors
-    /// What posting answers.
+    /// The error of a post.
     pub fn post(&mut self, node: &Node, writing: &Writing) -> Result<u64> {
         let most = if writing.lazy { u64::MAX } else { writing.batch };
         let mut posted = 0;
@@ -94,7 +94,7 @@ impl Job {
                 {
                     std::thread::sleep(Duration::from_millis(1 << naps));
                     naps += 1;
-                    // Most providers make room only where they are polled.
+                    // Most providers make room only when they are polled.
                     self.poll(node)?;
                 }
                 Err(error) if super::nics::is_again(&error) && writing.on_full == OnFull::Queue => break,
@@ -110,7 +110,7 @@ impl Job {
         }
         let settled = self.under_way.is_empty();
         match self.posted {
-            // Time is not taken before the untimed writes have arrived.
+            // The clock starts after the untimed writes have arrived.
             0 => settled,
             posted if posted >= self.all() => false,
             // The last write announces the others.
@@ -119,7 +119,7 @@ impl Job {
         }
     }
 
-    /// `false` if the page is still under way from an earlier round.
+    /// `false` if the page is still in flight from an earlier round.
     fn post_next(&mut self, node: &Node) -> ofi::Result<bool> {
         let warm = self.warming > 0;
         let nth = if warm { self.warming - 1 } else { self.posted };
@@ -160,10 +160,10 @@ impl Job {
         Ok(())
     }
 
-    /// Takes a completion. Answers whether it was one of a timed write.
+    /// Processes a completion. Returns whether it was that of a timed write.
     ///
     /// # Errors
-    /// If the write failed.
+    /// The write failed.
     pub fn complete(&mut self, mut completion: Completion) -> Result<bool> {
         let Some((place, posted)) = completion.op.and_then(|op| self.under_way.remove(&op)) else {
             return Ok(false);
@@ -178,7 +178,7 @@ impl Job {
         Ok(timed)
     }
 
-    /// Whether all writes have ended; if so, what they took.
+    /// The figures, if all writes have ended.
     pub fn served(&mut self) -> Option<Served> {
         if self.done < self.all() {
             return None;
@@ -188,7 +188,7 @@ impl Job {
         Some(Served { writes: self.done, bytes, times: std::mem::take(&mut self.times), span })
     }
 
-    /// Whose request it is.
+    /// The requesting peer.
     pub fn peer(&self) -> FiAddr {
         self.peer
     }

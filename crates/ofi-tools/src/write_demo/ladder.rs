@@ -1,6 +1,6 @@
-//! The ladder: the steps of the C++ demos 7 to 15, each one switch more than the step before.
+//! The ladder: the steps of the C++ demos 7 to 15. Each step adds one option to the step before.
 //!
-//! Every step starts a writer process with its switches; this process is the reader.
+//! Every step starts a writer process with its options; this process is the reader.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -14,7 +14,7 @@ use super::{plot, reader};
 use crate::failure::{Failure, Result};
 use crate::output;
 
-/// One step: its switches, all together.
+/// One step with all of its options.
 #[derive(Debug, Clone)]
 struct Step {
     name: &'static str,
@@ -24,23 +24,23 @@ struct Step {
     arguments: Vec<String>,
 }
 
-/// What a step brought.
+/// The result of a step.
 #[derive(Debug, Serialize)]
 pub struct Rung {
     /// The step.
     pub step: &'static str,
-    /// 10^9 bits a second, from the first post to the last completion, of all NICs together.
+    /// 10^9 bits per second, from the first post to the last completion, of all NICs together.
     pub gigabits_per_second: f64,
-    /// From post to completion, in microseconds.
+    /// Median time from post to completion, in microseconds.
     pub write_p50_us: f64,
-    /// The same.
+    /// 99th percentile of the same.
     pub write_p99_us: f64,
 }
 
-/// Runs all steps and prints what each brought.
+/// Runs all steps and prints their results.
 ///
 /// # Errors
-/// The first that a step ends with.
+/// The first error of a step.
 pub fn run(options: &Options) -> Result<()> {
     let mut rungs = Vec::new();
     for step in steps(options) {
@@ -107,12 +107,12 @@ fn replaced(step: &Step, old: &str, new: &str) -> Vec<String> {
     step.arguments.iter().map(|one| if one == old { new.to_string() } else { one.clone() }).collect()
 }
 
-/// A writer that does not outlive this process's interest in it.
+/// A writer process that is killed on drop.
 struct Writer(Child);
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // It has ended already, or nobody waits for what it does.
+        // It has ended already, or its result is no longer needed.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

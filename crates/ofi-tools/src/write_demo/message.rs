@@ -1,4 +1,4 @@
-//! What the two processes tell each other, byte for byte as the C++ demo `16_write_cpu` lays it out on x86-64.
+//! The messages of the two processes, byte for byte as the C++ demo `16_write_cpu` lays them out on x86-64.
 //!
 //! ```text
 //! CONNECT                          RANDOM_FILL
@@ -10,9 +10,9 @@
 //!                                  @32  u32 page_index[pages]
 //! ```
 //!
-//! Two messages are this program's own. `CONNECT_NAMED` (2) carries an address of more than 32 bytes: its length at @4,
-//! its bytes behind the regions. `REPEATED_FILL` (3) has the number of rounds at @32, how arrival is announced at @1 (0
-//! the last write, 1 every write), and the page indices from @40 on. Everything is little-endian.
+//! Two messages are specific to this program. `CONNECT_NAMED` (2) carries an address of more than 32 bytes: its length
+//! at @4, its bytes after the regions. `REPEATED_FILL` (3) has the number of rounds at @32, the announcement mode at @1
+//! (0 the last write, 1 every write), and the page indices from @40 on. Everything is little-endian.
 
 use ofi::RemoteWindow;
 
@@ -24,7 +24,7 @@ pub const LONGEST: usize = 8192;
 const ADDRESS: usize = 32;
 const REGION: usize = 24;
 
-/// How the reader learns that pages have arrived.
+/// How the writer announces pages to the reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Arrival {
     /// The last write carries data, and is posted when all others are complete at the writer.
@@ -36,7 +36,7 @@ pub enum Arrival {
 /// "Here is my address, and memory that you may write."
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connect {
-    /// Bytes of the address, as the provider lays it out. Padded with zeros to 32 if it is shorter.
+    /// The address in the provider's format. Padded with zeros to 32 bytes if it is shorter.
     pub address: Vec<u8>,
     /// The regions.
     pub regions: Vec<RemoteWindow>,
@@ -45,17 +45,17 @@ pub struct Connect {
 /// "Fill these pages of each region with random bytes."
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fill {
-    /// Remote CQ data of the writes that carry any.
+    /// The remote CQ data of the writes that carry data.
     pub context: u32,
     /// Seed of the first region; the next one has the next seed.
     pub seed: u64,
     /// Bytes of a page, a multiple of 8.
     pub page_size: u64,
-    /// Where each page goes, counted in pages from the region's beginning.
+    /// The destination of each page, as a page index in the region.
     pub pages: Vec<u32>,
-    /// How often all pages are written.
+    /// Number of times that all pages are written.
     pub rounds: u64,
-    /// Who carries data.
+    /// Which writes carry data.
     pub arrival: Arrival,
 }
 
@@ -69,10 +69,10 @@ pub enum Message {
 }
 
 impl Connect {
-    /// The message.
+    /// Encodes the message.
     ///
     /// # Errors
-    /// If it is longer than [`LONGEST`].
+    /// The message is longer than [`LONGEST`].
     pub fn encode(&self) -> Result<Vec<u8>> {
         let named = self.address.len() > ADDRESS;
         let mut bytes = vec![0; 40];
@@ -94,10 +94,10 @@ impl Connect {
 }
 
 impl Fill {
-    /// The message: the C++ demo's, if it says all.
+    /// Encodes the message, in the C++ demo's format if that can express it.
     ///
     /// # Errors
-    /// If it is longer than [`LONGEST`].
+    /// The message is longer than [`LONGEST`].
     pub fn encode(&self) -> Result<Vec<u8>> {
         let ours = self.rounds != 1 || self.arrival == Arrival::Counted;
         let mut bytes = vec![0; 4];
@@ -114,15 +114,15 @@ impl Fill {
         checked(bytes)
     }
 
-    /// Bytes that a round writes into each region; `None` beyond 64 bits.
+    /// Bytes of a round per region; `None` if that exceeds 64 bits.
     pub fn region_bytes(&self) -> Option<u64> {
         self.page_size.checked_mul(self.pages.len() as u64)
     }
 
-    /// Says what is wrong with it for memory of these regions.
+    /// Checks the request against these regions.
     ///
     /// # Errors
-    /// If the page size is no positive multiple of 8, there are no pages or rounds, or a page lies outside of a region.
+    /// The page size is not a positive multiple of 8, there are no pages or rounds, or a page lies outside of a region.
     pub fn check(&self, regions: &[RemoteWindow]) -> Result<()> {
         let refuse = |text: String| Err(Failure::Peer(text));
         if self.page_size == 0 || !self.page_size.is_multiple_of(8) {
@@ -149,10 +149,10 @@ impl Fill {
 }
 
 impl Message {
-    /// Reads a message.
+    /// Parses a message.
     ///
     /// # Errors
-    /// If it is none, or shorter or longer than it says.
+    /// The bytes are not a message, or are shorter or longer than its counts require.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let mut rest = Reader { bytes, at: 0 };
         let parsed = match bytes.first() {
@@ -201,7 +201,7 @@ impl Reader<'_> {
         self.take(8)?.try_into().ok().map(u64::from_le_bytes)
     }
 
-    /// How many pieces of `size` bytes follow, if the message has as many.
+    /// The number of pieces of `size` bytes that follow, if the message is long enough for them.
     fn count(&mut self, size: usize) -> Option<usize> {
         let count = usize::try_from(self.u64()?).ok()?;
         (count <= self.bytes.len() / size).then_some(count)
@@ -277,7 +277,7 @@ mod tests {
             let sent = connect(address);
             assert_eq!(Message::parse(&sent.encode().unwrap()).unwrap(), Message::Connect(sent));
         }
-        // A short address comes back with its padding.
+        // A short address returns with its padding.
         let short = Message::parse(&connect(vec![5; 16]).encode().unwrap()).unwrap();
         let Message::Connect(short) = short else { panic!("{short:?}") };
         assert_eq!(short.address, [[5; 16], [0; 16]].concat());

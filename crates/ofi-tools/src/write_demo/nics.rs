@@ -1,4 +1,4 @@
-//! One endpoint for each NIC, and their addresses as text.
+//! One endpoint for each NIC, and the text form of their addresses.
 
 use ofi::raw::{GetinfoFlags, Version};
 use ofi::{AddrFormat, Address, Caps, Errno, Hints, Info, MrAccess, Node, OpFlags};
@@ -10,15 +10,15 @@ const CAPS: Caps = Caps::MSG.union(Caps::RMA);
 /// The rights of the reader's regions.
 pub const RIGHTS: MrAccess = MrAccess::REMOTE_WRITE;
 
-/// Opens `count` endpoints: one in each domain that the provider lists, in turn.
+/// Opens `count` endpoints, in the provider's domains in turn.
 ///
 /// # Errors
-/// What the provider answers.
+/// The error of the provider.
 pub fn open(provider: &str, count: u64) -> Result<Vec<Node>> {
     let infos = domains(provider)?;
     let open = |info: &Info| {
         let hints = hints(provider).domain(&*info.domain_attr.name).tx_op_flags(info.tx_attr.op_flags);
-        // The sender's number with a message tells clients apart; a provider without it serves one.
+        // With source numbers, clients can be told apart. A provider without them serves one client.
         let sourced = hints.clone().caps(CAPS | Caps::SOURCE);
         Node::open(&sourced).or_else(|_| Node::open(&hints)).map_err(Failure::stack("opening an endpoint"))
     };
@@ -29,10 +29,10 @@ fn hints(provider: &str) -> Hints {
     Hints::new().provider(provider).caps(CAPS).ep_type(ofi::EpType::Rdm)
 }
 
-/// The provider's domains, with the completion level that says when a write's bytes are in place.
+/// The provider's domains, with the completion level that guarantees that a write's bytes are in place.
 fn domains(provider: &str) -> Result<Vec<Info>> {
     let ask = |hints: &Hints| ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(hints));
-    // A provider without that level (efa-direct) writes by its device, whose completions come after the bytes.
+    // A provider without that level (efa-direct) writes by its device, whose completions follow the bytes.
     let infos = ask(&hints(provider).tx_op_flags(OpFlags::DELIVERY_COMPLETE))
         .map(|infos| (infos, OpFlags::DELIVERY_COMPLETE))
         .or_else(|_| ask(&hints(provider)).map(|infos| (infos, OpFlags::empty())))
@@ -46,17 +46,17 @@ fn domains(provider: &str) -> Result<Vec<Info>> {
     Ok(infos)
 }
 
-/// The addresses of all endpoints: what the reader is given.
+/// The addresses of all endpoints, for the reader.
 ///
 /// # Errors
-/// What the provider answers.
+/// The error of the provider.
 pub fn addresses(nodes: &[Node]) -> Result<String> {
     let name =
         |node: &Node| node.name().map(|name| text(&name)).map_err(Failure::stack("asking for an address"));
     Ok(nodes.iter().map(name).collect::<Result<Vec<_>>>()?.join(","))
 }
 
-/// An EFA address is 64 hexadecimal digits, as the C++ demo has it; others have libfabric's form.
+/// An EFA address is 64 hexadecimal digits, as in the C++ demo; others have libfabric's form.
 fn text(address: &Address) -> String {
     match address.format() {
         AddrFormat::Efa => address.bytes().iter().map(|byte| format!("{byte:02x}")).collect(),
@@ -64,10 +64,10 @@ fn text(address: &Address) -> String {
     }
 }
 
-/// Reads what [`addresses`] wrote.
+/// Parses the output of [`addresses`].
 ///
 /// # Errors
-/// For text that is no address.
+/// The text is not an address.
 pub fn parse(text: &str) -> Result<Vec<Address>> {
     let one = |text: &str| match hexadecimal(text) {
         Some(bytes) => Ok(Address::new(AddrFormat::Efa, &bytes)),
@@ -82,10 +82,10 @@ fn hexadecimal(text: &str) -> Option<Vec<u8>> {
     digits.then(|| (0..64).step_by(2).map(byte).collect())?
 }
 
-/// The address of a peer of `node` that introduced itself with these bytes.
+/// The address of a peer of `node` that announced these bytes.
 ///
 /// # Errors
-/// If they cannot be an address of the node's format.
+/// The bytes cannot be an address of the node's format.
 pub fn introduced(node: &Node, bytes: &[u8]) -> Result<Address> {
     let format = node.name().map_err(Failure::stack("asking for an address"))?.format();
     let len = match format {
@@ -100,7 +100,7 @@ pub fn introduced(node: &Node, bytes: &[u8]) -> Result<Address> {
     Ok(Address::new(format, bytes))
 }
 
-/// Whether an error only says: poll, then try again.
+/// Whether an error only asks the caller to poll and retry.
 pub fn is_again(error: &ofi::Error) -> bool {
     *error == Errno::EAGAIN
 }

@@ -62,7 +62,7 @@ pub struct Options {
     pub svg: Option<PathBuf>,
 }
 
-/// What the reader asks for.
+/// The reader's requests.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Reader")]
 pub struct Reading {
@@ -80,7 +80,7 @@ pub struct Reading {
     pub region: u64,
 }
 
-/// How the writer works.
+/// The writer's options.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Writer")]
 pub struct Writing {
@@ -104,7 +104,7 @@ pub struct Writing {
     pub warm_up: bool,
 }
 
-/// What to do when the endpoint has no room.
+/// The reaction to an endpoint without room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnFull {
     /// Sleep 1 ms, then 2, then 4, up to ten times.
@@ -113,7 +113,7 @@ pub enum OnFull {
     Queue,
 }
 
-/// Where threads count what they have written.
+/// The counters of threads' writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Counters {
     /// In one word, which all of them write.
@@ -123,10 +123,10 @@ pub enum Counters {
 }
 
 impl Options {
-    /// Reads the command line.
+    /// Parses the command line.
     ///
     /// # Errors
-    /// What clap has to say about it.
+    /// The error or help text of clap.
     pub fn from_command_line() -> Result<Self, clap::Error> {
         let mut options = Self::try_parse()?;
         options.page_size = options.second.unwrap_or(options.page_size);
@@ -134,13 +134,13 @@ impl Options {
         Ok(options)
     }
 
-    /// Longest silence.
+    /// The longest silence.
     pub fn patience(&self) -> Duration {
         Duration::from_secs(self.timeout)
     }
 }
 
-/// More do not fit into a request.
+/// More pages do not fit into a request.
 fn pages() -> clap::builder::RangedU64ValueParser<u64> {
     clap::value_parser!(u64).range(1..=2038)
 }

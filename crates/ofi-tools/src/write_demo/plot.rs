@@ -1,4 +1,4 @@
-//! The ladder as a picture.
+//! Plots the ladder.
 
 use std::fmt::Write;
 
@@ -22,7 +22,7 @@ pub fn svg(rungs: &[Rung]) -> String {
         let text = y + 15;
         let end = LABELS as f64 + bar + 6.0;
         let step = rung.step;
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(
             out,
             "<text x=\"8\" y=\"{text}\">{step}</text><rect x=\"{LABELS}\" y=\"{y}\" width=\"{bar:.1}\" height=\"20\"/>\

@@ -1,4 +1,4 @@
-//! The reader: offers memory, asks for pages, waits until they are there and compares them.
+//! The reader: offers memory, requests pages, waits until they have arrived and compares them.
 
 use std::time::{Duration, Instant};
 
@@ -14,18 +14,18 @@ use super::{fill, nics};
 use crate::failure::{Failure, Result};
 use crate::output;
 
-/// Regions that are offered, as many as the C++ demo has.
+/// Number of regions offered, as in the C++ demo.
 const REGIONS: usize = 2;
-/// The data that says "arrived", and the first seed: the C++ demo's.
+/// The announcement's data, and the first seed, as in the C++ demo.
 const CONTEXT: u32 = 0x123;
 const SEED: u64 = 0xabc_dabc_d987;
-/// How much later than its announcement a page may come: a writer that announces too early is found out.
+/// How long a page may come after its announcement. Such a page reveals a writer that announces too early.
 const LATE: Duration = Duration::from_secs(1);
 
-/// What a reader saw.
+/// The reader's results.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// Pages that were compared.
+    /// Pages compared.
     pages: u64,
     /// Requests whose pages came after their announcement.
     late: u64,
@@ -33,10 +33,10 @@ pub struct Seen {
     times: Vec<u32>,
 }
 
-/// Asks the writer at `address`, prints what was seen.
+/// Sends requests to the writer at `address`, and prints the results.
 ///
 /// # Errors
-/// What opening or asking answers; `FI_EIO` for a byte that is wrong.
+/// The error of opening or of a request; `FI_EIO` for a wrong byte.
 pub fn run(options: &Options, address: &str) -> Result<()> {
     let mut seen = ask(options, address)?;
     seen.times.sort_unstable();
@@ -100,14 +100,14 @@ fn bar(options: &Options) -> ProgressBar {
         Arrival::Last => 1,
     };
     let all = per_request.saturating_mul(options.reading.repeat).saturating_mul(options.nics);
-    // The standard one draws only if standard error is a terminal.
+    // The default target draws only if standard error is a terminal.
     let bar = ProgressBar::with_draw_target(Some(all), ProgressDrawTarget::stderr());
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} arrivals, {per_sec}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar
 }
 
-/// Makes the requests of all desks, at the same time.
+/// Makes the requests of all desks at the same time.
 fn ask_all(options: &Options, mut desks: Vec<Desk<'_>>, bar: &ProgressBar) -> Result<Seen> {
     let mut seen = Seen::default();
     let mut idle = Idle::watchful();
@@ -133,10 +133,10 @@ struct Desk<'a> {
     node: Node,
     writer: FiAddr,
     windows: Vec<Window<Vec<u8>>>,
-    /// Sends that have not ended.
+    /// Sends in flight.
     sending: usize,
     asked: u64,
-    /// Announcements that are still to come for the latest request.
+    /// Outstanding announcements of the latest request.
     expected: u64,
     request: Option<(Fill, Instant)>,
 }
@@ -178,7 +178,7 @@ impl<'a> Desk<'a> {
         }
     }
 
-    /// Asks if nothing is outstanding, and looks for arrivals. Answers whether anything happened.
+    /// Sends a request if none is outstanding, and looks for arrivals. Returns whether anything happened.
     fn step(&mut self, seen: &mut Seen, bar: &ProgressBar) -> Result<bool> {
         if self.expected == 0 && self.asked < self.options.reading.repeat {
             self.ask()?;
@@ -196,7 +196,7 @@ impl<'a> Desk<'a> {
 
     fn ask(&mut self) -> Result<()> {
         let reading = &self.options.reading;
-        // Other seeds for the next request: what an earlier one left behind is not right by accident.
+        // Other seeds for each request, so that data of an earlier one cannot pass for correct.
         let seed = SEED.wrapping_add(self.asked.wrapping_mul(1000));
         let places = (reading.region / self.options.page_size) as u32;
         let pages = fill::sample(seed, self.options.pages as usize, places);
@@ -233,7 +233,7 @@ impl<'a> Desk<'a> {
         Ok(busy)
     }
 
-    /// Compares all pages of `request`. Answers whether any came after its announcement.
+    /// Compares all pages of `request`. Returns whether any came after its announcement.
     fn compare(&self, request: &Fill) -> Result<bool> {
         let size = request.page_size as usize;
         let until = Instant::now() + LATE;

@@ -1,4 +1,4 @@
-//! Threads that drive NICs, and what they do while nothing happens.
+//! Threads that drive NICs, and how they wait while nothing happens.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +8,10 @@ use super::options::Options;
 use crate::failure::{Failure, Result};
 use crate::pingpong::sys;
 
-/// Runs `work` on each thread with its share of the nodes, the thread's number first.
+/// Runs `work` on each thread with its share of the nodes. The first argument is the thread's number.
 ///
 /// # Errors
-/// The first that a thread ends with.
+/// The first error of a thread.
 pub fn share_out<T: Send>(
     options: &Options,
     nodes: Vec<Node>,
@@ -45,7 +45,7 @@ pub fn share_out<T: Send>(
     })
 }
 
-/// What a thread does that finds nothing to do: it yields, and naps after a while if it may.
+/// The waiting of an idle thread: it yields, and after a while it naps, if allowed.
 #[derive(Debug)]
 pub struct Idle {
     since: Option<Instant>,
@@ -53,21 +53,22 @@ pub struct Idle {
 }
 
 impl Idle {
-    /// Yields before it naps: longer than a round trip, shorter than anybody minds.
+    /// Time of yielding before the first nap: longer than a round trip, too short to matter.
     const EAGER: Duration = Duration::from_millis(20);
     const NAP: Duration = Duration::from_micros(200);
 
-    /// For a thread that may have nothing to do for hours.
+    /// For a thread that may be idle for hours.
     pub fn napping() -> Self {
         Self { since: None, may_nap: true }
     }
 
-    /// For a thread whose peers write into its memory: that is no completion, and many providers need its polls for it.
+    /// For a thread whose peers write into its memory: writes cause no completions, and many providers need its polls
+    /// to execute them.
     pub fn watchful() -> Self {
         Self { since: None, may_nap: false }
     }
 
-    /// Called after each turn. Answers for how long nothing has happened.
+    /// Call it after each turn. Returns how long nothing has happened.
     pub fn after(&mut self, busy: bool) -> Duration {
         if busy {
             self.since = None;

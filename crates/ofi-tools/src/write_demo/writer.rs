@@ -1,4 +1,4 @@
-//! The writer: waits for readers, and writes what they ask for.
+//! The writer: waits for readers, and writes the pages that they request.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,9 +14,9 @@ use super::threads::{self, Idle};
 use crate::failure::{Failure, Result};
 use crate::output;
 
-/// Receives that are posted on each NIC.
+/// Posted receives per NIC.
 const RECEIVES: usize = 4;
-/// Readers that one NIC remembers, and requests that may wait.
+/// Most readers that one NIC remembers, and most waiting requests.
 const READERS: usize = 1024;
 
 /// A number in a cache line of its own.
@@ -38,7 +38,7 @@ struct Station<'a> {
 /// Serves readers.
 ///
 /// # Errors
-/// What opening, writing or the display answers. A reader's bad message only ends its request.
+/// The error of opening, of a write or of the display. An invalid message of a reader only ends its request.
 pub fn run(options: &Options) -> Result<()> {
     let nodes = nics::open(&options.provider, options.nics)?;
     output::print(&format!("{}\n", nics::addresses(&nodes)?))?;
@@ -60,7 +60,7 @@ pub fn run(options: &Options) -> Result<()> {
     figures.print(options.json)
 }
 
-/// Serves the readers of some NICs, until each has served as many requests as it should.
+/// Serves the readers of some NICs until each NIC has served the configured number of requests.
 fn serve(nodes: Vec<Node>, writing: &Writing, count: &AtomicU64) -> Result<Figures> {
     let stations = nodes.into_iter().map(|node| Station::new(node, writing));
     let mut stations = stations.collect::<Result<Vec<_>>>()?;
@@ -89,7 +89,7 @@ impl<'a> Station<'a> {
         self.writing.requests.is_some_and(|requests| self.served >= requests) && self.job.is_none()
     }
 
-    /// Posts, polls once, and looks after requests. Answers whether anything happened.
+    /// Posts, polls once, and manages requests. Returns whether anything happened.
     fn step(&mut self, count: &AtomicU64, figures: &mut Figures) -> Result<bool> {
         let mut busy = false;
         if let Some(job) = self.job.as_mut().filter(|_| !self.writing.lazy) {
@@ -115,7 +115,7 @@ impl<'a> Station<'a> {
         Ok(busy)
     }
 
-    /// Begins a request, unless it asks for what cannot be.
+    /// Begins a request, unless it is invalid.
     fn begin(&mut self, peer: FiAddr, request: Fill) {
         let regions = self.readers.get(&peer).cloned().unwrap_or_default();
         match Job::new(&self.node, peer, regions, request, self.writing.warm_up) {
@@ -140,7 +140,7 @@ impl<'a> Station<'a> {
                 count.fetch_add(u64::from(timed), Ordering::Relaxed);
                 Ok(())
             }
-            // Its reader is gone or gave a wrong key: that concerns no other.
+            // Its reader is gone or gave a wrong key: other readers are not affected.
             Err(why) => {
                 output::tell(&format!("fi_write_demo: a request ends early: {why}"));
                 self.readers.remove(&job.peer());

@@ -1,16 +1,16 @@
-//! Mappings that exist for a moment, to see whether they can.
+//! Short-lived mappings that test whether they are possible.
 #![allow(unsafe_code)] // mmap and munmap; nothing accesses what they map
 
 use std::io;
 use std::ptr::null_mut;
 
-/// The size of a huge page where the system does not say: x86-64's, and AArch64's with 4 KiB pages.
+/// The size of a huge page if the system does not report it: x86-64's, and AArch64's with 4 KiB pages.
 const HUGE: usize = 2 << 20;
 
-/// Maps a huge page that the administrator has reserved.
+/// Maps a huge page from those that the administrator has reserved.
 ///
 /// # Errors
-/// What the system answers.
+/// The system's error.
 pub fn try_huge() -> io::Result<()> {
     map(HUGE, libc::MAP_HUGETLB)
 }
@@ -18,7 +18,7 @@ pub fn try_huge() -> io::Result<()> {
 /// Maps and locks `len` bytes.
 ///
 /// # Errors
-/// What the system answers: `EAGAIN` beyond the limit.
+/// The system's error: `EAGAIN` beyond the limit.
 pub fn try_locked(len: usize) -> io::Result<()> {
     map(len, libc::MAP_LOCKED)
 }
