@@ -1,17 +1,17 @@
 //! Whether a thread that waits at a descriptor must be woken: three states in one byte.
 //!
 //! Invariants:
-//! A1. Who is going to sleep arms, and looks afterwards for what it waits for.
-//! A2. Who has something makes it known, and looks afterwards whether somebody is armed. The two stores and the two
-//!     loads are `SeqCst` (or what is waited for lies under a lock that both take), so one of the two finds the other.
-//! A3. The descriptor is readable in state STRUCK, and is about to become so or to be emptied around the changes to and
-//! from it.
+//! A1. A thread that is about to sleep arms the alarm, and afterwards checks for what it waits for.
+//! A2. A thread that has news publishes it, and afterwards checks whether the alarm is armed. The two stores and the
+//!     two loads are `SeqCst` (or the news is under a lock that both threads take), so one of the two sees the other.
+//! A3. The descriptor is readable in state STRUCK. During a change to or from STRUCK it is about to become readable, or
+//!     to be emptied.
 
 use crate::sync::{AtomicU8, Ordering};
 
-/// Nobody sleeps.
+/// No thread sleeps.
 const IDLE: u8 = 0;
-/// Somebody found nothing, and sleeps or is about to.
+/// A thread found nothing, and sleeps or is about to.
 const ARMED: u8 = 1;
 /// The descriptor is readable.
 const STRUCK: u8 = 2;
@@ -27,19 +27,19 @@ impl Default for Alarm {
 }
 
 impl Alarm {
-    /// Arms it (A1). Whether the descriptor has to be emptied before the caller looks.
+    /// Arms the alarm (A1). Whether the descriptor has to be emptied before the caller checks.
     #[must_use]
     pub fn arm(&self) -> bool {
         self.0.swap(ARMED, Ordering::SeqCst) == STRUCK
     }
 
-    /// Whether somebody has to be told (A2).
+    /// Whether a sleeping thread has to be told (A2).
     #[inline]
     pub fn is_armed(&self) -> bool {
         self.0.load(Ordering::SeqCst) == ARMED
     }
 
-    /// Tells whoever sleeps, or is going to. Whether the descriptor has to be made readable.
+    /// Tells the thread that sleeps, or is about to. Whether the descriptor has to be made readable.
     #[must_use]
     pub fn strike(&self) -> bool {
         self.0.swap(STRUCK, Ordering::SeqCst) != STRUCK
@@ -51,7 +51,7 @@ mod models {
     use super::*;
     use crate::sync::{Arc, AtomicU32, AtomicU64, fence};
 
-    /// What a sleeper waits for, and its descriptor: how often it was made readable.
+    /// What a sleeper waits for, and its descriptor: the number of times that it was made readable.
     #[derive(Default)]
     struct Shared {
         alarm: Alarm,
@@ -60,7 +60,7 @@ mod models {
     }
 
     impl Shared {
-        /// Makes known that there is something more, as `Cntr` does.
+        /// Publishes news, like `Cntr`.
         fn raise(&self) {
             self.number.fetch_add(1, Ordering::SeqCst);
             fence(Ordering::SeqCst); // loom takes `SeqCst` accesses as `AcqRel`
@@ -69,7 +69,7 @@ mod models {
             }
         }
 
-        /// Gets ready to sleep; how much there is.
+        /// Prepares to sleep. Returns the amount of news.
         fn arm(&self) -> u64 {
             if self.alarm.arm() {
                 self.event.store(0, Ordering::SeqCst);

@@ -1,9 +1,9 @@
-//! Places where a test lets its own process die, as if somebody had sent `kill -9` at that very step.
+//! Steps at which a test kills its own process, as by a `kill -9` at that very step.
 //!
-//! [`crash_point!`](crate::crash_point) marks a step of a protocol between processes. In a release build it is nothing
-//! at all. In a debug build a process whose environment says `OFI_CRASH_AT=label:count` dies at the `count`-th pass of
-//! that label, without a chance to put anything in order. `tests/tests/crash.rs` reads the labels out of the sources,
-//! so a new one is tested without being listed anywhere.
+//! [`crash_point!`](crate::crash_point) marks a step of a protocol between processes. In a release build it does
+//! nothing. In a debug build, a process with `OFI_CRASH_AT=label:count` in its environment dies at the `count`-th pass
+//! of that label, without any cleanup. `tests/tests/crash.rs` reads the labels from the sources, so a new label is
+//! tested without being listed anywhere.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ pub const ENABLED: bool = cfg!(debug_assertions) && !cfg!(loom);
 /// The variable that names a label and a count.
 pub const VARIABLE: &str = "OFI_CRASH_AT";
 
-/// Lets the process die here, if a test asked for that.
+/// Kills the process here, if a test asked for that.
 ///
 /// ```
 /// // Nothing happens without `OFI_CRASH_AT=example.step:1` in the environment.
@@ -31,18 +31,18 @@ macro_rules! crash_point {
 
 struct Target {
     label: String,
-    /// Passes until the end.
+    /// Remaining passes.
     left: AtomicU64,
 }
 
-/// `label:count` as a target; without a count, the first pass.
+/// Parses `label:count`; without a count, the first pass.
 fn parse(text: &str) -> Option<Target> {
     let (label, count) = text.rsplit_once(':').unwrap_or((text, "1"));
     let left = count.parse().ok().filter(|&count: &u64| count > 0)?;
     (!label.is_empty()).then(|| Target { label: label.to_owned(), left: AtomicU64::new(left) })
 }
 
-/// What [`crash_point!`](crate::crash_point) calls.
+/// The function behind [`crash_point!`](crate::crash_point).
 pub fn pass(label: &str) {
     static TARGET: OnceLock<Option<Target>> = OnceLock::new();
     let target = TARGET.get_or_init(|| parse(&std::env::var(VARIABLE).ok()?));

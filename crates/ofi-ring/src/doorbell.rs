@@ -1,14 +1,13 @@
-//! How a receiver that polls rings goes to sleep without losing a record, and who wakes it.
+//! How a receiver that polls rings goes to sleep without losing a record, and how a sender wakes it.
 //!
-//! Three words. `attention`, one for each ring, and `sleeping`, one for each receiver, lie in the
-//! receiver's memory, which senders map read-only. `hint`, a byte for each ring, is writable by
-//! senders, so it is believed only as far as a look at the ring costs. While `attention` is 0, a
-//! record costs its sender one load more, of a line that does not change; the receiver polls the ring
-//! itself. While it is 1, the sender also sets the hint, fences, and looks whether to wake the receiver;
-//! the receiver may then poll the hints instead of many idle rings.
+//! Three words. `attention`, one for each ring, and `sleeping`, one for each receiver, lie in the receiver's memory,
+//! which senders map read-only. `hint`, a byte for each ring, is writable by senders; a false hint costs no more than
+//! one look at the ring. While `attention` is 0, a record costs its sender one more load, of a line that does not
+//! change; the receiver polls the ring itself. While it is 1, the sender also sets the hint, fences, and checks whether
+//! to wake the receiver; the receiver may then poll the hints instead of many idle rings.
 //!
-//! How a sleeper is woken (a descriptor, a futex) is left to the callers, as is a sweep of all rings
-//! now and then if hints may have been cleared by someone hostile.
+//! The callers choose how a sleeper is woken (a descriptor, a futex), and whether they sweep all rings now and then in
+//! case a hostile sender has cleared hints.
 //!
 //! Invariants:
 //! I1. Only the receiver stores `attention` and `sleeping`.
@@ -41,14 +40,14 @@ pub struct Bell {
 // atomically.
 unsafe impl Send for Bell {}
 
-/// The `attention` of every receiver for a sender whose light barrier is not backed by a heavy one: its
-/// fences must always be real.
+/// An `attention` that is always raised, for a sender whose light barrier is not backed by a heavy one: it must always
+/// use real fences.
 #[cfg(not(loom))]
 static ALWAYS: AtomicU32 = AtomicU32::new(1);
 
 impl Bell {
-    /// The bell beside one ring. `support` is this process's own ([`membarrier::register`]); where it is
-    /// missing, every record costs a fence.
+    /// The bell of one ring. `support` is this process's own ([`membarrier::register`]); without it, every record costs
+    /// a fence.
     ///
     /// # Safety
     /// While the value lives, the words are aligned and stay readable, and `hint` stays writable.
@@ -68,7 +67,7 @@ impl Bell {
         Self { attention, sleeping, hint }
     }
 
-    /// To be called after one or more records were published in the ring.
+    /// Call this after one or more records were published in the ring.
     #[inline]
     pub fn ring(&self) -> Wake {
         membarrier::light(); // ATTENTION
@@ -92,27 +91,26 @@ impl Bell {
     }
 }
 
-/// What a sender owes the receiver.
+/// What the sender has to do for the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a receiver that is not woken may sleep for ever"]
 pub enum Wake {
-    /// Nothing: the receiver is awake and will look.
+    /// Nothing: the receiver is awake and will check the ring.
     Unneeded,
-    /// The receiver sleeps, or is about to, and has not seen the record.
+    /// The receiver sleeps or is about to, and has not seen the record.
     Needed,
 }
 
-/// The receiver's side, for all its rings: awake, or armed to sleep.
+/// The receiver's side for all its rings: awake, or armed to sleep.
 ///
-/// To sleep: [`attend`](Self::attend) to every ring that is polled, [`arm`](Self::arm), look at all of them
-/// (for rings that are polled by hint: at the hint) and sleep only if nothing is there. Then, however that
-/// went, [`disarm`](Self::disarm). To stop polling a ring and rely on its hint: `attend`,
-/// [`settle`](Self::settle), and poll it once more.
+/// To sleep: [`attend`](Self::attend) to every ring that is polled, [`arm`](Self::arm), check all of them (for rings
+/// that are polled by hint: the hint), and sleep only if all are empty. Then, in either case, [`disarm`](Self::disarm).
+/// To stop polling a ring and rely on its hint: `attend`, [`settle`](Self::settle), and poll it once more.
 #[derive(Debug)]
 pub struct Sleeper {
     sleeping: *const AtomicU32,
     support: Support,
-    /// Some `attention` was raised since the last heavy barrier.
+    /// An `attention` was raised since the last heavy barrier.
     unsettled: bool,
 }
 
@@ -120,17 +118,17 @@ pub struct Sleeper {
 unsafe impl Send for Sleeper {}
 
 impl Sleeper {
-    /// An awake receiver. `support` is this process's own ([`membarrier::register`]); where it is missing,
-    /// each `attention` must be 1 from before its sender sees it.
+    /// An awake receiver. `support` is this process's own ([`membarrier::register`]); without it, each `attention` must
+    /// be 1 before its sender first sees it.
     ///
     /// # Safety
-    /// While the value lives, `sleeping` is aligned and stays writable, and nobody else stores to it.
+    /// While the value lives, `sleeping` is aligned and stays writable, and nothing else stores to it.
     pub unsafe fn new(sleeping: *const AtomicU32, support: Support) -> Self {
         Self { sleeping, support, unsettled: false }
     }
 
-    /// Asks the sender of one ring to ring its bell in full. Takes effect with the next
-    /// [`settle`](Self::settle) or [`arm`](Self::arm).
+    /// Asks the sender of one ring to ring its bell in full. Takes effect with the next [`settle`](Self::settle) or
+    /// [`arm`](Self::arm).
     #[inline]
     pub fn attend(&mut self, attention: &AtomicU32) {
         if attention.load(Ordering::Relaxed) == 0 {
@@ -139,8 +137,8 @@ impl Sleeper {
         }
     }
 
-    /// Tells the sender of one ring that it is polled and the receiver does not mean to sleep. Does nothing
-    /// where the barrier to go back is missing.
+    /// Tells the sender of one ring that the ring is polled and the receiver is not about to sleep. Does nothing
+    /// without the barrier that the way back needs.
     #[inline]
     pub fn unattend(&mut self, attention: &AtomicU32) {
         // A sender that has not seen it yet does more than it needs to, so there is nothing to order.
@@ -149,12 +147,12 @@ impl Sleeper {
         }
     }
 
-    /// Waits until every [`attend`](Self::attend) has taken effect. The first time after one it is a
-    /// system call, else it is nothing.
+    /// Waits until every [`attend`](Self::attend) has taken effect. The first call after an `attend` is a system call;
+    /// others do nothing.
     ///
     /// # Errors
-    /// [`Failed`] if the barrier has become forbidden. Then a record may still arrive without a bell: keep
-    /// polling, or sleep for a short time only.
+    /// [`Failed`] if the barrier has become forbidden. Then a record may still arrive without a bell: keep polling, or
+    /// sleep only for a short time.
     pub fn settle(&mut self) -> Result<(), Failed> {
         if self.unsettled {
             membarrier::heavy()?; // ATTENTION
@@ -163,8 +161,7 @@ impl Sleeper {
         Ok(())
     }
 
-    /// Asks to be woken. If a look at every ring, or its hint, then finds nothing, the receiver may sleep
-    /// (I3).
+    /// Asks to be woken. If a check of every ring, or of its hint, then finds nothing, the receiver may sleep (I3).
     ///
     /// # Errors
     /// As for [`settle`](Self::settle); the receiver is then not armed.
@@ -175,7 +172,7 @@ impl Sleeper {
         Ok(())
     }
 
-    /// Asks not to be woken any more. A wake-up that is under way may still come.
+    /// Asks not to be woken any more. A wake-up in progress may still arrive.
     #[inline]
     pub fn disarm(&mut self) {
         self.store_sleeping(0);
@@ -187,23 +184,22 @@ impl Sleeper {
     }
 }
 
-/// Leaves a hint. It overwrites what is there, whether that is a hint or not.
+/// Sets the hint. It overwrites the previous value, whatever that is.
 #[inline(always)]
 fn set_hint(hint: &AtomicU8) {
     #[cfg(not(loom))]
     hint.store(1, Ordering::Release);
-    // Loom lets a store come between the load and the store of the swap in `take_hint`, which no
-    // machine does. It keeps two swaps apart, and a store is to a swap what a swap is that ignores what it
-    // found.
+    // Loom lets a store come between the load and the store of the swap in `take_hint`, which no machine does. It keeps
+    // two swaps apart, and a swap that ignores its result is equivalent to a store.
     #[cfg(loom)]
     hint.swap(1, Ordering::Release);
 }
 
-/// Takes the hint of one ring: whether its sender has published records since the last time, unless
-/// somebody lies. Look at the ring after this, not before. One load if there is no hint.
+/// Takes the hint of one ring: whether its sender has published records since the last time, if the sender is honest.
+/// Check the ring after this call, not before. One load if there is no hint.
 #[inline]
 pub fn take_hint(hint: &AtomicU8) -> bool {
-    // Read-modify-write, so that a hint set at the same time is either taken, with its record, or stays.
+    // A read-modify-write, so that a hint set at the same time is either taken, with its record, or stays.
     hint.load(Ordering::Relaxed) != 0 && hint.swap(0, Ordering::Acquire) != 0 // HINT
 }
 
@@ -268,8 +264,8 @@ mod tests {
     }
 }
 
-/// Whatever the interleaving, a receiver that goes to sleep has seen every record or is woken. A counter
-/// stands for the ring: its records are the numbers up to its value.
+/// In every interleaving, a receiver that goes to sleep has seen every record or is woken. A counter stands for the
+/// ring: its records are the numbers up to its value.
 #[cfg(all(test, loom))]
 mod models {
     use loom::thread;
@@ -284,8 +280,8 @@ mod models {
         hint: AtomicU8,
     }
 
-    /// A sender of `records` records that returns whether it had to wake the receiver after the last;
-    /// the receiver; the words. `attention` is what the ring begins with.
+    /// Starts a sender of `records` records; its thread returns whether it had to wake the receiver after the last.
+    /// Also returns the receiver and the words. `attention` is the initial value for the ring.
     fn start(records: u32, attention: u32) -> (thread::JoinHandle<bool>, Sleeper, Arc<Words>) {
         let words = Arc::new(Words {
             ring: AtomicU32::new(0),
@@ -325,7 +321,7 @@ mod models {
         });
     }
 
-    /// The second sleep does without the heavy barrier.
+    /// The second sleep needs no heavy barrier.
     #[test]
     fn a_receiver_that_slept_before_is_woken() {
         loom::model(|| {
@@ -340,7 +336,7 @@ mod models {
         });
     }
 
-    /// Attention lowered and raised again needs the barrier again.
+    /// After lowering and raising attention, the barrier is needed again.
     #[test]
     fn a_receiver_that_was_busy_in_between_is_woken() {
         loom::model(|| {
@@ -353,7 +349,7 @@ mod models {
         });
     }
 
-    /// It looks at the ring only when there is a hint.
+    /// The receiver checks the ring only when there is a hint.
     #[test]
     fn a_receiver_that_polls_the_hint_is_woken() {
         loom::model(|| {
@@ -371,7 +367,7 @@ mod models {
         });
     }
 
-    /// From polling the ring to polling the hint: what the last look at the ring misses has a hint.
+    /// From polling the ring to polling the hint: a record that the last check of the ring misses has a hint.
     #[test]
     fn a_ring_that_is_polled_no_more_has_a_hint() {
         loom::model(|| {

@@ -1,13 +1,15 @@
-//! Work that any thread may bring and one thread at a time does.
+//! Work that any thread may submit and that one thread at a time executes.
 //!
-//! Whoever brings work puts it into a queue under a lock and announces it, then runs the errand. One thread does what
-//! is queued; another that comes meanwhile goes away at once, and the first one finds what it has brought.
+//! A thread that submits work puts it into a queue under a lock, announces it, and then runs the errand. One thread
+//! executes the queue. Another thread that comes meanwhile leaves at once, and the first one finds its work.
 //!
 //! Invariants:
 //! E1. Work is announced under the queue's lock, before or while it is put there.
-//! E2. A run begins by taking the announcement away, and then empties the queue.
-//! E3. Whoever ends a run looks for an announcement afterwards. Both ends of a run are read-modify-write operations of
-//!     one word: a thread that found it taken has announced before, and the runner that ends sees that (ORDER).
+//! E2. A run begins by clearing the announcement, and then empties the queue.
+//! E3. A thread that ends a run checks for an announcement afterwards. Both ends of a run are read-modify-write
+//! operations
+//!     of one word: a thread that found the word taken has announced before, and the runner that ends sees that
+//!     (ORDER).
 //! Pairs: ORDER on `running`: `begin` (AcqRel) that finds it taken, to `end` (AcqRel) of the run that had it.
 
 use crate::sync::{AtomicBool, Ordering};
@@ -15,7 +17,7 @@ use crate::sync::{AtomicBool, Ordering};
 /// See the module.
 #[derive(Debug)]
 pub struct Errand {
-    /// Something is in the queue, or comes there.
+    /// Work is in the queue, or about to be.
     due: AtomicBool,
     running: AtomicBool,
 }
@@ -27,7 +29,7 @@ impl Default for Errand {
 }
 
 impl Errand {
-    /// Whether work was announced, and nobody has begun with it.
+    /// Whether work was announced and no thread has begun with it.
     #[inline]
     pub fn is_due(&self) -> bool {
         self.due.load(Ordering::Acquire)
@@ -39,14 +41,14 @@ impl Errand {
         self.due.store(true, Ordering::Release);
     }
 
-    /// Becomes the one that runs, if nobody is, and leaves announcements alone.
+    /// Becomes the runner if there is none, without clearing announcements.
     #[inline]
     #[must_use]
     pub fn take(&self) -> bool {
         !self.running.swap(true, Ordering::AcqRel)
     }
 
-    /// Begins a run (E2), if nobody is at one: whoever is looks again.
+    /// Begins a run (E2), unless another thread is running: that thread checks again.
     #[inline]
     #[must_use]
     pub fn begin(&self) -> bool {
@@ -57,7 +59,7 @@ impl Errand {
         taken
     }
 
-    /// Ends a run. Whether more was announced meanwhile (E3).
+    /// Ends a run. Whether more work was announced meanwhile (E3).
     #[inline]
     pub fn end(&self) -> bool {
         self.running.swap(false, Ordering::AcqRel);
@@ -90,7 +92,7 @@ mod models {
             self.run();
         }
 
-        /// Does the caller's own work past the queue, if nothing is in it.
+        /// Executes the caller's own work without the queue, if the queue is empty.
         fn start(&self) {
             if self.errand.is_due() || !self.errand.take() {
                 return self.bring();

@@ -1,6 +1,6 @@
-//! A plain queue of small entries, first in, first out, for use under a lock that its owner holds.
+//! A plain queue of small entries, first in, first out, for use under a lock.
 //!
-//! Nothing here is atomic. Nothing is moved or dropped either, as entries are `Copy`.
+//! Nothing here is atomic. Entries are `Copy`, so none is moved out or dropped.
 //!
 //! Invariants (wrapping arithmetic; the number of slots is a power of two, at least one):
 //! I1. `tail - head` is the number of entries, at most the number of slots.
@@ -18,14 +18,13 @@ pub struct Fifo<T> {
 }
 
 impl<T: Copy> Fifo<T> {
-    /// A queue for `capacity` entries, rounded up to a power of two, and no more.
+    /// A queue of fixed size for `capacity` entries, rounded up to a power of two.
     pub fn bounded(capacity: usize) -> Self {
         let slots = Box::new_uninit_slice(capacity.next_power_of_two());
         Self { slots, head: 0, tail: 0, grows: false }
     }
 
-    /// A queue that starts with room for `capacity` entries, rounded up to a power of two, and doubles
-    /// when it is full.
+    /// A queue with initial room for `capacity` entries, rounded up to a power of two. It doubles when it is full.
     pub fn growable(capacity: usize) -> Self {
         Self { grows: true, ..Self::bounded(capacity) }
     }
@@ -34,7 +33,7 @@ impl<T: Copy> Fifo<T> {
     ///
     /// # Errors
     /// [`Full`] if the queue is bounded and full; never if it is growable.
-    #[inline(always)] // so that the entry is built where it goes
+    #[inline(always)] // so that the entry is built in place
     pub fn push(&mut self, entry: T) -> Result<(), Full> {
         if self.len() == self.slots.len() {
             self.make_room()?;
@@ -46,7 +45,7 @@ impl<T: Copy> Fifo<T> {
         Ok(())
     }
 
-    /// Takes the oldest entry.
+    /// Removes the oldest entry.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
         let entry = *self.peek()?;
@@ -54,7 +53,7 @@ impl<T: Copy> Fifo<T> {
         Some(entry)
     }
 
-    /// The oldest entry, which stays.
+    /// The oldest entry, without removing it.
     #[inline]
     pub fn peek(&self) -> Option<&T> {
         if self.head == self.tail {
@@ -102,7 +101,7 @@ impl<T: Copy> Fifo<T> {
     }
 }
 
-/// A bounded queue has no room.
+/// The error of a full bounded queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the queue is full")]
 pub struct Full;

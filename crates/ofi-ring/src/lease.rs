@@ -1,23 +1,23 @@
-//! A lease: memory that others copy from and to until it ends, and an end that waits for copies under way.
+//! A lease: memory that other threads or processes copy from and to until it ends, and an end that waits for copies in
+//! progress.
 //!
-//! The owner has a generation that all users can read. Each user has a word that the owner can read, and that says
-//! through which slot the user is copying. Users and owner may be in several processes, and nobody writes another's
+//! The owner has a generation that all users can read. Each user has a word that the owner can read. The word names the
+//! slot through which the user is copying. Users and owner may be in several processes, and no process writes another's
 //! words.
 //!
 //! Invariants:
-//! L1. A user copies only after it stored its word and then, behind a barrier, found the generation that it was given.
-//! L2. The owner raises the generation, and then, behind a barrier, looks at the words of all users.
+//! L1. A user copies only after it stored its word and then, after a barrier, found the generation that it was given.
+//! L2. The owner raises the generation, and then, after a barrier, reads the words of all users.
 //!
-//! So either the user finds the new generation, and does not copy, or the owner finds the word, and waits. Pairs: the
-//! two barriers, which are [`membarrier::light`] and [`membarrier::heavy`], or a fence on both sides where either
-//! process lacks membarrier(2); DONE on the word, [`copy`] (a Release fence) to [`is_copying`] (Acquire): the copy is
-//! over.
+//! So either the user finds the new generation and does not copy, or the owner finds the word and waits. Pairs: the two
+//! barriers, which are [`membarrier::light`] and [`membarrier::heavy`], or a fence on both sides if either process
+//! lacks membarrier(2); DONE on the word, [`copy`] (a Release fence) to [`is_copying`] (Acquire): the copy is over.
 
 use crate::membarrier::{self, Failed};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Runs `copying` if the lease of `slot` holds, in a way that its owner can wait for; whether it does. `generation`:
-/// the one that it was given with. `fences`: the user's process or the owner's lacks membarrier(2).
+/// Runs `copying` if the lease of `slot` holds, so that its owner can wait for the copy. Returns whether the lease
+/// holds. `generation`: that of the lease. `fences`: the user's process or the owner's lacks membarrier(2).
 #[inline(always)]
 pub fn copy(
     word: &AtomicU64,
@@ -36,27 +36,28 @@ pub fn copy(
     if holds {
         copying();
     }
-    // Not a store with release: what a later copy stores must not be seen before what this one did (`FI_ORDER_WAW`).
+    // Not a release store: the stores of a later copy must not become visible before those of this one
+    // (`FI_ORDER_WAW`).
     fence(Ordering::Release);
     word.store(0, Ordering::Relaxed); // DONE
     holds
 }
 
-/// Ends the leases of a slot. [`settle`] must follow, and then [`is_copying`] must be asked for each user.
+/// Ends the leases of a slot. [`settle`] must follow, and then [`is_copying`] must be called for each user.
 pub fn end(current: &AtomicU32) {
     current.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Orders what was ended before the looks that follow. `light`: users may rely on [`membarrier::light`].
+/// Orders the ends of leases before the reads that follow. `light`: users may rely on [`membarrier::light`].
 ///
 /// # Errors
-/// [`Failed`] if they do and the barrier fails: then a copy that has begun may not be seen.
+/// [`Failed`] if users rely on it and the barrier fails: then a copy in progress may go unnoticed.
 pub fn settle(light: bool) -> Result<(), Failed> {
     fence(Ordering::SeqCst);
     if light { membarrier::heavy() } else { Ok(()) }
 }
 
-/// Whether a user is copying through `slot`, by its word.
+/// Whether a user is copying through `slot`, according to its word.
 pub fn is_copying(word: &AtomicU64, slot: u32) -> bool {
     word.load(Ordering::Acquire) == u64::from(slot) + 1
 }
@@ -78,7 +79,7 @@ mod models {
     // SAFETY: as above.
     unsafe impl Send for Shared {}
 
-    /// Users have words of their own, so one stands for all.
+    /// Users have words of their own, so one user represents all.
     fn a_copy_ends_before_the_memory_is_taken_back(fences: bool) {
         loom::model(move || {
             let shared = Arc::new(Shared {

@@ -1,25 +1,25 @@
 //! Rings, and the atomics under them, on heap or shared storage.
 //!
-//! This crate is small and stands alone so that loom can check all of it: with `--cfg loom`, every
-//! atomic and every cell in it is loom's (see [`sync`]), and the tests become models.
+//! This crate is small and stands alone so that loom can check all of it: with `--cfg loom`, every atomic and every
+//! cell in it is loom's (see [`sync`]), and the tests become models.
 //!
-//! - [`record`]: records of any size from one process to another, the way of every message.
+//! - [`record`]: records of any size from one process to another; all messages use it.
 //! - [`mpsc`]: events from helper threads to an endpoint.
 //! - [`doorbell`]: how a receiver goes to sleep without losing a record, and how a sender wakes it;
 //!   [`membarrier`] is the barrier under it.
-//! - [`biased`]: the lock of endpoints and queues, which costs a thread that is alone no locked instruction.
+//! - [`biased`]: the lock of endpoints and queues, which needs no locked instruction while one thread uses it.
 //! - [`alarm`]: whether a thread that waits at a descriptor must be woken.
-//! - [`overdue`]: what a thread looks at later, if it is still due then.
+//! - [`overdue`]: what a thread checks later, if it is still due then.
 //! - [`slumber`]: how a helper thread sleeps beside an application that polls.
-//! - [`errand`]: work that any thread may bring and one at a time does.
+//! - [`errand`]: work that any thread may submit and one at a time executes.
 //! - [`version`]: the state of a slot that is read without a lock.
 //! - [`lease`]: memory that others copy from and to until it is taken back.
 //! - [`ticket`]: memory that another process copies from and to by itself, until it is taken back.
 //! - [`fifo`]: a plain queue for use under a lock.
-//! - [`crash`]: steps at which tests let a process die; nothing in release builds.
-//! - [`memory`], [`sync`]: where lines live; std or loom.
+//! - [`crash`]: steps at which tests kill a process; nothing in release builds.
+//! - [`memory`], [`sync`]: the storage of lines; std or loom.
 //!
-//! What bytes mean, who maps which memory, and how one sleeps is left to the callers.
+//! The meaning of bytes, the mapping of memory, and the way to sleep are left to the callers.
 
 pub mod alarm;
 pub mod biased;

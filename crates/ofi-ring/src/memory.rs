@@ -1,24 +1,23 @@
-//! Where a record ring's lines live: memory that someone else keeps mapped ([`Lines`]) or a block of
-//! the heap ([`HeapLines`]).
+//! The storage of a record ring's lines: memory that the caller keeps mapped ([`Lines`]), or a block of the heap
+//! ([`HeapLines`]).
 //!
-//! A line is 64 bytes. Its first eight are a header word when a record starts there, and body when a longer record
-//! passes through, so a line is touched only by atomic access to the header word and by raw copies. A reference to a
-//! line covers its body as an `UnsafeCell`, and nothing is read or written through it but the header. Under
-//! `cfg(loom)`, where an atomic is not eight bytes long, a line is a loom atomic and a loom cell that stands for the
-//! rest.
+//! A line is 64 bytes. Its first eight are a header word if a record starts there, and body bytes if a longer record
+//! passes through, so a line is accessed only by atomic access to the header word and by raw copies. A reference to a
+//! line covers its body as an `UnsafeCell`, and only the header is read or written through it. Under `cfg(loom)`, where
+//! an atomic is not eight bytes long, a line is a loom atomic and a loom cell that stands for the rest.
 
 use core::ptr::NonNull;
 
 use crate::sync::{AtomicU64, UnsafeCell};
 
-/// Bytes in a line: 64, the unit of coherence on x86-64 and a part of it elsewhere. (With loom it is
-/// whatever a loom line takes.)
+/// Bytes in a line: 64, the unit of coherence on x86-64 and a part of it elsewhere. (With loom it is the size of a loom
+/// line.)
 pub const LINE: usize = size_of::<Line>();
 
-/// Fewest lines in a ring: a record may take a quarter, and one line is the least.
+/// Fewest lines in a ring: a record may take a quarter, and one line is the minimum.
 pub const MIN_LINES: usize = 4;
 
-/// Most lines in a ring, 8 GiB: the length of a record of a quarter of it still fits 32 bits.
+/// Most lines in a ring, 8 GiB: the length of a record of a quarter of it still fits into 32 bits.
 pub const MAX_LINES: usize = 1 << 27;
 
 /// One line; see the module.
@@ -26,7 +25,7 @@ pub const MAX_LINES: usize = 1 << 27;
 #[repr(C, align(64))]
 pub(crate) struct Line {
     header: AtomicU64,
-    /// Reached through the raw pointer of [`body_of`] alone.
+    /// Accessed only through the raw pointer of [`body_of`].
     _body: UnsafeCell<[u8; 56]>,
 }
 #[cfg(not(loom))]
@@ -64,17 +63,17 @@ impl Line {
     }
 }
 
-/// Where the body of the record that starts at `line` begins.
+/// The start of the body of the record that starts at `line`.
 #[cfg(not(loom))]
 #[inline(always)]
 pub(crate) fn body_of(line: NonNull<Line>) -> *mut u8 {
     line.as_ptr().cast::<u8>().wrapping_add(core::mem::offset_of!(Line, _body))
 }
 
-/// Lines that somebody else keeps mapped: this is a name for them, and owns nothing.
+/// A handle of lines that the caller keeps mapped. It owns nothing.
 ///
-/// At least as many bytes as [`bytes`](Self::bytes) says are mapped for as long as a producer or
-/// consumer made from it lives: the promise of [`new`](Self::new).
+/// At least as many bytes as [`bytes`](Self::bytes) returns are mapped while a producer or consumer made from it lives:
+/// the promise of [`new`](Self::new).
 #[derive(Clone, Copy, Debug)]
 pub struct Lines {
     first: NonNull<Line>,
@@ -83,7 +82,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Names `count` lines from `base` on.
+    /// Makes a handle of `count` lines from `base` on.
     ///
     /// # Errors
     /// [`BadLines`] unless `count` is a power of two in [`MIN_LINES`]`..=`[`MAX_LINES`] and `base` lies on
@@ -105,17 +104,17 @@ impl Lines {
         Ok(Self { first: base.cast(), mask: count - 1 })
     }
 
-    /// How many lines there are: a power of two.
+    /// The number of lines, a power of two.
     pub const fn count(&self) -> usize {
         self.mask + 1
     }
 
-    /// How many bytes they take.
+    /// The size of all lines in bytes.
     pub const fn bytes(&self) -> usize {
         self.count() * LINE
     }
 
-    /// The line of `position`, whatever it is.
+    /// The line of any `position`.
     #[inline(always)]
     pub(crate) fn at(&self, position: u64) -> NonNull<Line> {
         let index = position as usize & self.mask;
@@ -136,14 +135,14 @@ impl Lines {
     }
 }
 
-/// Why memory cannot be a ring's lines.
+/// Why memory cannot hold a ring's lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadLines {
     /// Not a power of two, too few, or too many.
     #[error("{0} is not a power of two from {MIN_LINES} to {MAX_LINES}")]
     Count(usize),
-    /// The first byte does not start a line.
+    /// The first byte is not at the start of a line.
     #[error("the first byte does not lie on a multiple of {LINE}")]
     Unaligned,
 }
@@ -151,7 +150,7 @@ pub enum BadLines {
 /// Empty lines on the heap, for rings within one process.
 #[derive(Debug)]
 pub struct HeapLines {
-    /// From `Box::into_raw`, and kept raw, as a `Box` would claim to be the only way to its content.
+    /// From `Box::into_raw`, and kept raw, because a `Box` would claim unique access to its content.
     lines: NonNull<[Line]>,
 }
 
@@ -173,7 +172,7 @@ impl HeapLines {
         Ok(Self { lines: NonNull::from(Box::leak(lines)) })
     }
 
-    /// Names the lines, for a producer or a consumer. They stay mapped until `self` is dropped.
+    /// A handle of the lines for a producer or a consumer. They stay mapped until `self` is dropped.
     pub fn lines(&self) -> Lines {
         Lines { first: self.lines.cast(), mask: self.lines.len() - 1 }
     }

@@ -1,7 +1,7 @@
 //! Bounded queue from many threads of a process to one: events of helper threads for an endpoint.
 //!
-//! Pushing is lock-free and may contend; it is for events that are rare. Asking whether there is one is
-//! a single load of a line that changes only with an event.
+//! Pushing is lock-free and may contend; it is for rare events. Checking for an event is a single load of a line that
+//! changes only with an event.
 //!
 //! Invariants (wrapping arithmetic; positions are even and count by two, so that the low bit is free):
 //! I1. A slot whose `turn` is an even `p` is free for the push at position `p`; at `p + 1` it holds the
@@ -20,10 +20,10 @@ use crossbeam_utils::CachePadded;
 
 use crate::sync::{Arc, AtomicUsize, Ordering, UnsafeCell};
 
-/// In `tail`: nobody may push any more.
+/// A bit in `tail`: pushing is no longer allowed.
 const CLOSED: usize = 1;
 
-/// From one position to the next.
+/// The distance between two positions.
 const STEP: usize = 2;
 
 struct Slot<T> {
@@ -48,7 +48,7 @@ impl<T> Queue<T> {
         &self.slots[(position / STEP) & (self.slots.len() - 1)]
     }
 
-    /// What `turn` becomes when the slot of `position` is freed.
+    /// The value of `turn` after the slot of `position` is freed.
     fn next_turn(&self, position: usize) -> usize {
         position.wrapping_add(self.slots.len() * STEP)
     }
@@ -78,7 +78,7 @@ impl<T> Clone for Sender<T> {
 }
 
 impl<T> Sender<T> {
-    /// Appends `entry`, or hands it back.
+    /// Appends `entry`, or returns it.
     ///
     /// # Errors
     /// [`PushError::Full`] if there is no room now, [`PushError::Closed`] if there never will be.
@@ -126,8 +126,7 @@ impl<T> Receiver<T> {
         turn != self.head.wrapping_add(1)
     }
 
-    /// Takes the oldest entry. An entry whose push is still under way is not there yet, and hides those
-    /// behind it.
+    /// Removes the oldest entry. An entry whose push is in progress is not there yet, and hides later entries.
     pub fn pop(&mut self) -> Option<T> {
         let slot = self.queue.slot(self.head);
         if slot.turn.load(Ordering::Acquire) != self.head.wrapping_add(1) {
@@ -141,8 +140,8 @@ impl<T> Receiver<T> {
         Some(unsafe { entry.assume_init() })
     }
 
-    /// Makes every later push hand its entry back. Entries pushed before can still be popped; one whose
-    /// push is under way appears when that push returns, or is dropped with the queue.
+    /// Makes every later push return its entry. Entries pushed before can still be popped. An entry whose push is in
+    /// progress appears when that push returns, or is dropped with the queue.
     pub fn close(&self) {
         self.queue.tail.fetch_or(CLOSED, Ordering::Relaxed);
     }
@@ -157,7 +156,7 @@ impl<T> Drop for Receiver<T> {
 impl<T> Drop for Queue<T> {
     fn drop(&mut self) {
         for slot in &self.slots {
-            // Nobody else is left, and `Arc` has ordered what they did before this.
+            // No other user is left, and `Arc` has ordered their accesses before this.
             if slot.turn.load(Ordering::Relaxed) % STEP == 1 {
                 // SAFETY: by I1 the slot holds an entry, and `self` is the only owner.
                 slot.entry.with_mut(|slot| unsafe { slot.cast::<T>().drop_in_place() });
@@ -178,7 +177,7 @@ impl<T> fmt::Debug for Receiver<T> {
     }
 }
 
-/// Why an entry was not taken; it comes back.
+/// Why an entry was not accepted; the entry is returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PushError<T> {
     /// There is no room now.
@@ -237,8 +236,8 @@ mod models {
 
     use super::*;
 
-    /// Whatever the interleaving, accepted entries arrive once, each sender's in its order. Two slots
-    /// and three pushes make positions wrap and the queue full.
+    /// In every interleaving, accepted entries arrive once, and each sender's in order. Two slots and three pushes make
+    /// positions wrap and the queue full.
     #[test]
     fn entries_arrive_once_and_in_order() {
         loom::model(|| {
@@ -258,7 +257,7 @@ mod models {
         });
     }
 
-    /// A push beside a close is either popped or handed back, never both and never neither.
+    /// A push beside a close is either popped or returned, never both and never neither.
     #[test]
     fn a_push_beside_a_close_is_popped_or_handed_back() {
         loom::model(|| {

@@ -1,11 +1,11 @@
-//! Something that a thread looks at later, if it is still due then: two flags, set and cleared by many threads.
+//! Something that a thread checks later, if it is still due then: two flags, set and cleared by many threads.
 //!
 //! Invariants:
-//! O1. Whoever gets `true` from [`Overdue::begin`] has the looker call [`Overdue::look`] later. Nobody else does, so it
-//!     is on the looker's list once, however often it becomes due.
-//! O2. What is due, and has not [ended](Overdue::end), is seen by a `look` that has yet to come. Pairs: LISTED on
-//! `listed`, `begin` with `look`, both swaps: if `begin` finds it listed, the swap of that look comes after, and
-//!        the look sees what is due. If it finds it not listed, O1 brings another look.
+//! O1. A caller that gets `true` from [`Overdue::begin`] has the looker call [`Overdue::look`] later. No other caller
+//!     does, so the item is on the looker's list once, however often it becomes due.
+//! O2. If the item is due and has not [ended](Overdue::end), a later `look` sees it. Pairs: LISTED on `listed`, `begin`
+//!     with `look`, both swaps: if `begin` finds the item listed, the swap of that look comes after, and the look sees
+//!     that it is due. If it finds the item not listed, O1 brings another look.
 
 use crate::sync::{AtomicU8, Ordering};
 
@@ -23,24 +23,24 @@ impl Default for Overdue {
 }
 
 impl Overdue {
-    /// It is due. Whether the caller has to put it on the looker's list (O1).
+    /// The item becomes due. Whether the caller has to put it on the looker's list (O1).
     #[must_use]
     pub fn begin(&self) -> bool {
         self.due.store(1, Ordering::Relaxed);
         self.listed.swap(1, Ordering::AcqRel) == 0 // LISTED
     }
 
-    /// It is not due any more.
+    /// The item is no longer due.
     pub fn end(&self) {
         self.due.store(0, Ordering::Relaxed);
     }
 
-    /// Whether it is due.
+    /// Whether the item is due.
     pub fn is_due(&self) -> bool {
         self.due.load(Ordering::Relaxed) != 0
     }
 
-    /// The looker has taken it off its list: whether it is due.
+    /// The looker has taken the item off its list. Whether it is due.
     #[must_use]
     pub fn look(&self) -> bool {
         self.listed.swap(0, Ordering::AcqRel); // LISTED
@@ -70,7 +70,8 @@ mod models {
     use super::*;
     use crate::sync::{Arc, AtomicU32};
 
-    /// However two that make it due meet a look, what is due is seen, or is on the list again.
+    /// In every interleaving of two threads that make the item due with a look, the due item is seen or on the list
+    /// again.
     #[test]
     fn what_is_due_is_seen_by_a_look_to_come() {
         loom::model(|| {

@@ -1,24 +1,24 @@
-//! How a helper thread sleeps while somebody else polls what it looks after.
+//! How a helper thread sleeps while the application polls the sources that it looks after.
 //!
-//! The helper arms a source and sleeps; a poll of the application takes back what was armed, and so takes over the
-//! source. If it then stops polling, the helper must be awake again.
+//! The helper arms a source and sleeps. A poll of the application disarms the source, and so takes it over. If the
+//! application then stops polling, the helper must be awake again.
 //!
 //! Invariants:
-//! S1. The helper says that it is about to sleep before it arms a source, under the source's lock.
-//! S2. The application counts its poll inside the section under that lock which takes the arm back.
+//! S1. The helper announces that it is about to sleep before it arms a source, under the source's lock.
+//! S2. The application counts its poll inside the section under that lock which disarms the source.
 //!
-//! Of two sections under one lock one is first. If the helper's is first, the poll finds it asleep and rings. If the
-//! poll's is first, the helper arms anew, and nothing is taken back. So nothing here orders anything: the lock does. A
-//! poll that was counted before its section would not do: the helper could arm in between.
+//! Of two sections under one lock, one is first. If the helper's is first, the poll finds the helper asleep and rings.
+//! If the poll's is first, the helper arms anew, and nothing is disarmed. So nothing here needs to order anything: the
+//! lock does. A poll counted before its section would be wrong: the helper could arm in between.
 
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// See the module.
 #[derive(Debug)]
 pub struct Slumber {
-    /// The helper sleeps, or is about to.
+    /// The helper sleeps or is about to.
     asleep: AtomicBool,
-    /// Polls by the application, nearly: two at once may count as one.
+    /// Approximate number of polls by the application: two at once may count as one.
     polls: AtomicU64,
 }
 
@@ -37,7 +37,7 @@ impl Slumber {
         self.asleep.load(Ordering::Relaxed)
     }
 
-    /// How often the application has polled, nearly.
+    /// Approximate number of polls by the application.
     pub fn polls(&self) -> u64 {
         self.polls.load(Ordering::Relaxed)
     }
@@ -61,7 +61,7 @@ mod models {
     use crate::alarm::Alarm;
     use crate::sync::{Arc, AtomicU32};
 
-    /// A source under its lock, the helper's alarm, and the descriptor that this makes readable.
+    /// A source under its lock, the helper's alarm, and the descriptor that the alarm makes readable.
     #[derive(Default)]
     struct Shared {
         slumber: Slumber,
@@ -71,7 +71,7 @@ mod models {
     }
 
     impl Shared {
-        /// A poll takes the arm back.
+        /// A poll disarms the source.
         fn poll(&self) {
             let mut armed = self.is_armed.lock().unwrap();
             if self.slumber.polled() && self.alarm.is_armed() && self.alarm.strike() {
@@ -80,7 +80,7 @@ mod models {
             *armed = false;
         }
 
-        /// The helper arms; afterwards it sleeps at its descriptor.
+        /// The helper arms the source; afterwards it sleeps at its descriptor.
         fn arm(&self) {
             if self.alarm.arm() {
                 self.event.store(0, Ordering::SeqCst);

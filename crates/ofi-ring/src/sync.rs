@@ -26,15 +26,15 @@ impl<T> UnsafeCell<T> {
         Self(core::cell::UnsafeCell::new(value))
     }
 
-    /// Hands `access` a pointer to write through. The pointer is valid as long as the cell; whether an
-    /// access is free of races is for the caller to know.
+    /// Passes `access` a pointer to write through. The pointer is valid as long as the cell. The caller has to know
+    /// that an access is free of races.
     #[inline]
     pub fn with_mut<R>(&self, access: impl FnOnce(*mut T) -> R) -> R {
         access(self.0.get())
     }
 }
 
-/// Waits a little for another thread, longer with each of `tries`: a thread that lost its core gets it back.
+/// Waits briefly for another thread, longer with each of `tries`: a thread that lost its core gets it back.
 #[cold]
 pub(crate) fn relax(tries: &mut u32) {
     *tries = tries.saturating_add(1);

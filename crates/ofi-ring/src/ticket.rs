@@ -1,30 +1,31 @@
-//! Tickets: two processes copy straight to and from each other's memory, and either takes its own back at any time.
+//! Tickets: two processes copy directly to and from each other's memory, and either takes its own back at any time.
 //!
-//! A ticket is a number other than 0 that its owner never uses again. It stands in a word of the owner's while the
-//! memory is open to the other process. Every word has one process that stores it; threads of that process may take a
-//! ticket away at once.
+//! A ticket is a number other than 0 that its owner never uses again. It is in a word of the owner's while the memory
+//! is open to the other process. Every word has one process that stores it; threads of that process may withdraw a
+//! ticket concurrently.
 //!
-//! What the other process writes:
-//! T1. A writer stores the ticket in `writing` and, behind a fence, finds it in `target`, before it writes ([`claim`]).
-//!     It stores 0 when it has written, or finds another one there.
-//! T2. An owner takes the ticket out of `target`, and behind a fence waits until `writing` has it no more
-//! ([`is_writing`]).
+//! Memory that the other process writes:
+//! T1. A writer stores the ticket in `writing` and, after a fence, finds it in `target`, before it writes ([`claim`]).
+//!     It stores 0 when it has written, or if it finds another ticket there.
+//! T2. An owner takes the ticket out of `target`, and after a fence waits until `writing` no longer has it
+//!     ([`is_writing`]).
 //!
 //! So either the writer finds the ticket gone and writes nothing, or the owner finds the writer and waits for it.
 //!
-//! What the other process reads:
-//! T3. An owner takes the ticket out of `lent`, and only behind a fence lets the memory change.
-//! T4. A reader looks at `lent` behind a fence after it has read ([`is_still_lent`]), and drops what it read if the
-//! ticket is gone.
+//! Memory that the other process reads:
+//! T3. An owner takes the ticket out of `lent`, and lets the memory change only after a fence.
+//! T4. A reader reads `lent` after a fence that follows its reads ([`is_still_lent`]), and drops the data if the
+//!     ticket is gone.
 //!
-//! So a reader that got a byte of what came later finds the ticket gone. Nobody waits.
+//! So a reader that read a byte of later contents finds the ticket gone. Neither side waits.
 //!
-//! Pairs: the fences; DONE on `writing`, [`Writing`]'s end (Release) to [`is_writing`] (Acquire): all is written.
+//! Pairs: the fences; DONE on `writing`, [`Writing`]'s end (Release) to [`is_writing`] (Acquire): all bytes are
+//! written.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// A writer between its claim and its end. A process that dies meanwhile leaves its ticket behind: an owner asks for
-/// that too.
+/// A writer between its claim and its end. A process that dies meanwhile leaves its ticket behind: an owner also checks
+/// for that.
 #[must_use = "the owner waits while it is there"]
 pub struct Writing<'a>(&'a AtomicU64);
 
@@ -42,27 +43,27 @@ pub fn claim<'a>(writing: &'a AtomicU64, target: &AtomicU64, ticket: u64) -> Opt
     (target.load(Ordering::SeqCst) == ticket).then_some(claimed) // T1
 }
 
-/// Takes `ticket` out of a word, unless another one stands there by now. [`settle`] must follow.
+/// Takes `ticket` out of a word, unless the word holds another one by now. [`settle`] must follow.
 pub fn void(word: &AtomicU64, ticket: u64) {
     let _ = word.compare_exchange(ticket, 0, Ordering::SeqCst, Ordering::SeqCst);
 }
 
-/// Takes away whatever ticket a word has. [`settle`] must follow.
+/// Takes any ticket out of a word. [`settle`] must follow.
 pub fn clear(word: &AtomicU64) {
     word.store(0, Ordering::SeqCst);
 }
 
-/// Orders what was taken away before looks at writers (T2), and before changes of the memory (T3).
+/// Orders withdrawals before checks of writers (T2), and before changes of the memory (T3).
 pub fn settle() {
     fence(Ordering::SeqCst);
 }
 
-/// Whether a writer says that it writes under `ticket`.
+/// Whether a writer's word says that it writes under `ticket`.
 pub fn is_writing(writing: &AtomicU64, ticket: u64) -> bool {
     writing.load(Ordering::SeqCst) == ticket
 }
 
-/// Whether what was read before this call under `ticket` may be believed.
+/// Whether data read under `ticket` before this call is valid.
 pub fn is_still_lent(lent: &AtomicU64, ticket: u64) -> bool {
     fence(Ordering::SeqCst); // T4
     lent.load(Ordering::Acquire) == ticket
@@ -92,7 +93,7 @@ mod models {
         }
     }
 
-    /// S1: whatever a writer writes is there before its owner goes on, and nothing comes later.
+    /// T1 and T2: everything that a writer writes is there before its owner continues, and nothing is written later.
     fn writes_are_over_when_the_memory_is_taken_back(claim: Claim, settle: fn()) {
         loom::model(move || {
             let shared = Arc::new(Shared {
@@ -159,8 +160,8 @@ mod models {
         writes_are_over_when_the_memory_is_taken_back(claim, || ());
     }
 
-    /// A registration is closed by one thread while another ends the operation, and opens the next: each waits for the
-    /// writer of the ticket that it took away, and the next ticket stays.
+    /// One thread closes a registration while another ends the operation and opens the next: each waits for the writer
+    /// of the ticket that it withdrew, and the next ticket stays.
     fn two_owners(void: fn(&AtomicU64, u64)) {
         loom::model(move || {
             let shared = Arc::new(Shared {
@@ -197,8 +198,8 @@ mod models {
         two_owners(|word, _| clear(word));
     }
 
-    /// S2: what was read under a ticket that still stands is what was lent. The bytes are words here, as the other
-    /// process reads them while they change.
+    /// T3 and T4: data read under a ticket that is still valid is the data that was lent. The bytes are words here,
+    /// because the other process reads them while they change.
     fn what_is_believed_was_lent(settle: fn(), is_still_lent: fn(&AtomicU64, u64) -> bool) {
         struct Lent {
             lent: AtomicU64,

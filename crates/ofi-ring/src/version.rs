@@ -1,10 +1,10 @@
 //! The state of a slot whose contents are read without a lock, by a copy that is checked afterwards (a sequence lock).
 //!
 //! Invariants:
-//! V1. The word is odd while the slot is occupied, and changes whenever its contents come or go. It comes back to a
+//! V1. The word is odd while the slot is occupied, and changes whenever contents are stored or removed. It returns to a
 //!     value after 2^31 changes, which no reader's copy takes.
 //! V2. Writers have a lock. Contents are written while the word is even.
-//! V3. A reader that copied contents and finds the word as before has copied what belongs to it.
+//! V3. A reader that copied contents and finds the word unchanged has copied the contents that belong to it.
 //! Pairs: COME, `occupy` (Release) to `begin` (Acquire): an odd word is seen with its contents.
 //!        GO, the fence in `occupy` (Release) to the fence in `is_still` (Acquire): a reader that copied anything of
 //!        newer contents sees that the older word has gone. Without it a weakly ordered machine may show new contents
@@ -24,7 +24,7 @@ impl Default for Version {
 }
 
 impl Version {
-    /// The word.
+    /// The current word.
     #[inline]
     pub fn get(&self) -> u32 {
         self.0.load(Ordering::Acquire)
@@ -36,16 +36,16 @@ impl Version {
         Some(self.get()).filter(|word| word & 1 == 1)
     }
 
-    /// Whether what was copied since [`Version::begin`] answered `before` belongs to it.
+    /// Whether contents copied since [`Version::begin`] returned `before` belong to that word.
     #[inline]
     pub fn is_still(&self, before: u32) -> bool {
         fence(Ordering::Acquire);
         self.0.load(Ordering::Relaxed) == before
     }
 
-    /// Occupies a vacant slot by what `write` writes. The caller has the lock.
+    /// Occupies a vacant slot with the contents that `write` stores. The caller has the lock.
     pub fn occupy(&self, write: impl FnOnce()) {
-        fence(Ordering::Release); // GO: behind it the contents, before it the last `vacate`, maybe of another process
+        fence(Ordering::Release); // GO: after it the contents, before it the last `vacate`, maybe of another process
         write();
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(1) | 1, Ordering::Release);
     }

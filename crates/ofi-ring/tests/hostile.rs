@@ -1,7 +1,7 @@
 //! Either side of a record ring may be hostile: whatever it writes, the other side stays inside the lines.
 //!
-//! The lines lie between pages that nobody can touch, so a wild access ends the test. The consumer's
-//! mapping is read-only, and so is the producer's of the consumer's word.
+//! The lines lie between inaccessible pages, so a wild access ends the test. The consumer's mapping is read-only, and
+//! so is the producer's of the consumer's word.
 #![cfg(not(loom))]
 
 mod common;

@@ -1,4 +1,4 @@
-//! What the record ring promises, seen from one thread.
+//! The record ring's guarantees, seen from one thread.
 #![cfg(not(loom))]
 
 mod common;
@@ -12,7 +12,7 @@ use ofi_ring::{
 };
 use proptest::{collection::vec, prelude::*};
 
-/// Body lengths of records of so many lines.
+/// The body length of a record of `lines` lines.
 const fn body(lines: usize) -> usize {
     lines * LINE - HEADER
 }
@@ -150,7 +150,7 @@ fn a_ring_may_be_filled_before_its_consumer_is_known() {
 proptest! {
     #![proptest_config(common::config())]
 
-    /// `true` sends and `false` receives: what was accepted comes out, once and in order.
+    /// `true` sends and `false` receives: accepted records come out once and in order.
     #[test]
     fn accepted_records_come_out_in_order(
         steps in vec(any::<bool>(), 0..600),

@@ -20,7 +20,7 @@ use ofi_ring::{
     record::ReserveError,
 };
 
-/// Longer than any sleep that was not forgotten.
+/// Longer than any sleep that ends properly.
 const LOST: Duration = Duration::from_secs(20);
 
 #[test]
@@ -139,8 +139,8 @@ impl Lane {
     }
 }
 
-/// Senders that pause now and then, and this thread as a receiver that sleeps when it finds nothing.
-/// `by_hint`: it looks at hints alone.
+/// Senders that pause now and then, and this thread as a receiver that sleeps when it finds nothing. `by_hint`: it
+/// checks only hints.
 fn sleep_between_records(senders: u64, by_hint: bool) {
     const COUNT: usize = 16;
     let support = membarrier::register();

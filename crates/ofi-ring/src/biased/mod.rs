@@ -1,10 +1,11 @@
-//! A lock that costs its only user no locked instruction, and several users what any lock costs.
+//! A lock whose operations need no locked instruction while it has a single user. With several users it costs as much
+//! as any lock.
 //!
 //! The lock is biased to a thread, its *owner*, which enters and leaves by plain loads and stores. The first other
 //! thread *revokes* the bias: it takes `held`, the word that all threads but the owner take; clears `bias`; makes every
-//! processor pass a barrier ([`membarrier::heavy_private`]); and waits until the owner is outside. From then on it is
-//! an ordinary spinning lock. A thread that was alone for long becomes the owner again. How long doubles with each
-//! revocation, so that threads that take turns rarely pay for one.
+//! processor pass a barrier ([`membarrier::heavy_private`]); and waits until the owner is outside. From then on the
+//! lock is an ordinary spin lock. A thread that was its only user for long enough becomes the owner again. That time
+//! doubles with each revocation, so that threads that take turns rarely pay for a revocation.
 //!
 //! Invariants:
 //! I1. A thread inside has stored its id in `held`, or has stored it in the `inside` of its own [`Owner`] and found its
@@ -34,48 +35,48 @@ use crate::membarrier::{self, Support};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicUsize, Ordering, UnsafeCell, relax};
 use thread::thread;
 
-/// No thread's id.
+/// An id that no thread has.
 const NOBODY: usize = 0;
-/// Times that a thread must have entered, and no other in between, to become the owner after the first revocation. A
-/// revocation takes some microseconds, an entry without bias some nanoseconds more than one with it.
+/// Entries that a thread must make, without another thread between them, to become the owner after the first
+/// revocation. A revocation takes some microseconds; an unbiased entry costs some nanoseconds more than a biased one.
 const ALONE: u32 = if cfg!(loom) { 1 } else { 512 };
 /// The same after many revocations.
 const ALONE_LONG: u32 = 1 << 22;
-/// Threads that may ever be owners of one lock. To those after them it is an ordinary one.
+/// Most owners of one lock over its life. For later threads it is an ordinary lock.
 const OWNERS: u32 = 16;
-/// Looks at the word that a thread which comes back leaves to those that wait.
+/// Times that a returning thread checks the lock word to let waiting threads enter first.
 const GIVE_WAY: u32 = if cfg!(loom) { 0 } else { 64 };
 
 /// A thread that a lock was biased to.
 struct Owner {
     thread: usize,
-    /// `thread` while it is inside as owner.
+    /// `thread` while that is inside as owner.
     inside: AtomicUsize,
     next: *mut Owner,
 }
 
-/// What the holder of `held` knows.
+/// State that belongs to the holder of `held`.
 struct Book {
-    /// How often the last thread has entered in a row, without bias.
+    /// Consecutive unbiased entries of the last thread.
     streak: u32,
-    /// How often it takes.
+    /// The length of such a streak that makes a thread the owner.
     wanted: u32,
     owners: u32,
-    /// The barrier works.
+    /// Whether the barrier works.
     may_bias: bool,
 }
 
-/// A lock that guards nothing by itself.
+/// A lock without data.
 pub struct RawLock {
     /// One of `owners`.
     bias: AtomicPtr<Owner>,
-    /// The thread inside, unless it is there as owner.
+    /// The thread inside, unless it entered as owner.
     held: AtomicUsize,
     /// The thread that took `held` last.
     last: AtomicUsize,
     /// Threads that wait for `held`.
     waiting: AtomicU32,
-    /// All owners ever, and last one that stands for nobody. Freed with the lock.
+    /// All owners so far; the last list entry stands for no thread. Freed with the lock.
     owners: AtomicPtr<Owner>,
     book: UnsafeCell<Book>,
 }
@@ -92,7 +93,7 @@ impl fmt::Debug for RawLock {
     }
 }
 
-/// Shows that the caller is inside. Dropping it leaves. It stays with its thread.
+/// Proof that the caller is inside. Dropping it leaves the lock. It cannot move to another thread.
 #[derive(Debug)]
 #[must_use]
 pub struct Entered<'a>(&'a AtomicUsize, PhantomData<*const ()>);
@@ -118,12 +119,12 @@ impl Default for RawLock {
 }
 
 impl RawLock {
-    /// A lock that will be biased to the first thread that enters, if this system has the barrier.
+    /// A lock that becomes biased to the first thread that enters, if this system has the barrier.
     pub fn new() -> Self {
         Self::with(membarrier::register_private())
     }
 
-    /// A lock that is biased only if `support` says so.
+    /// A lock that is biased only if `support` allows it.
     pub fn with(support: Support) -> Self {
         let nobody = Box::into_raw(Box::new(Owner {
             thread: NOBODY,
@@ -148,7 +149,7 @@ impl RawLock {
     /// Waits until no other thread is inside.
     ///
     /// # Panics
-    /// If the calling thread is inside already, as it may be in a signal handler.
+    /// If the calling thread is already inside, which can happen in a signal handler.
     #[inline(always)]
     pub fn enter(&self) -> Entered<'_> {
         self.enter_as(thread())
@@ -170,7 +171,7 @@ impl RawLock {
         self.enter_unbiased(me)
     }
 
-    /// As [`RawLock::enter`], for an owner that found its bias gone when it had marked itself.
+    /// As [`RawLock::enter`], for an owner that found its bias gone after setting its mark.
     #[cold]
     #[inline(never)]
     fn enter_revoked(&self, owner: &Owner, me: usize) -> Entered<'_> {
@@ -204,14 +205,14 @@ impl RawLock {
         // SAFETY: `held` is this thread's, and what it knows nobody else touches.
         self.book.with_mut(|book| mine = unsafe { self.keep_book(&mut *book, owner, me, came_back) });
         let Some(owner) = mine else { return entered };
-        // Inside as owner, and no longer by `held`: who revokes takes that first.
+        // Inside as owner, and no longer by `held`: a revoking thread takes that first.
         owner.inside.store(me, Ordering::Relaxed);
         drop(entered);
         Entered::by(&owner.inside)
     }
 
-    /// By the holder of `held`: revokes another's bias, or takes it after long enough alone. This thread's, if it has
-    /// the bias.
+    /// Called by the holder of `held`: revokes another thread's bias, or takes the bias after a long enough streak.
+    /// Returns this thread's owner entry if it has the bias.
     fn keep_book<'a>(
         &'a self,
         book: &mut Book,
@@ -231,12 +232,12 @@ impl RawLock {
         if alone && book.may_bias { self.bias_to(book, me) } else { None }
     }
 
-    /// By the holder of `held`: takes the bias away from `owner`, and waits until it is outside.
+    /// Called by the holder of `held`: takes the bias from `owner`, and waits until it is outside.
     #[cold]
     fn revoke(&self, book: &mut Book, owner: &Owner) {
         self.bias.store(self.nobody(), Ordering::Relaxed); // BIAS
         if membarrier::heavy_private().is_err() {
-            // A sandbox has come between. No processor keeps a store back for as long as this.
+            // A sandbox was entered in between. No processor delays a store for as long as this call.
             book.may_bias = false;
             membarrier::outwait();
         }
@@ -247,7 +248,7 @@ impl RawLock {
         book.wanted = book.wanted.saturating_mul(2).clamp(ALONE, ALONE_LONG);
     }
 
-    /// By the holder of `held`, while nobody has the bias: gives it to this thread.
+    /// Called by the holder of `held` while no thread has the bias: gives the bias to this thread.
     #[cold]
     fn bias_to(&self, book: &mut Book, me: usize) -> Option<&Owner> {
         book.streak = 0;
@@ -286,7 +287,7 @@ impl RawLock {
         self.held.compare_exchange(NOBODY, me, Ordering::Acquire, Ordering::Relaxed) // LEAVE
     }
 
-    /// Leaves a thread that waits the chance to see the lock free.
+    /// Gives waiting threads the chance to find the lock free.
     #[cold]
     fn give_way(&self) {
         for _ in 0..GIVE_WAY {
@@ -314,7 +315,7 @@ impl RawLock {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// A thread that is inside would wait for itself.
+    /// Panics for a thread that is inside, since it would wait for itself.
     fn refuse_second(&self, me: usize) {
         // SAFETY: owners live as long as the lock.
         let owner = unsafe { self.owner(me).as_ref() };

@@ -6,7 +6,7 @@ use loom::thread;
 use super::*;
 use crate::sync::Arc;
 
-/// What the lock guards: loom fails a model in which two accesses are not ordered.
+/// Data under the lock: loom fails a model in which two accesses are not ordered.
 struct Guarded(RawLock, UnsafeCell<u32>);
 
 // SAFETY: the number is touched inside the lock only.
@@ -25,8 +25,8 @@ impl Guarded {
         self.1.with_mut(|number| unsafe { *number += 1 });
     }
 
-    /// As [`Guarded::add`], but gives up where it would wait for `held`: loom cannot tell two threads that wait for a
-    /// third from threads that wait for each other. Whether it did.
+    /// As [`Guarded::add`], but gives up instead of waiting for `held`: loom cannot distinguish two threads that wait
+    /// for a third from threads that wait for each other. Returns whether it added.
     fn try_add(&self, me: usize) -> u32 {
         let bias = self.0.bias.load(Ordering::Acquire);
         // SAFETY: owners live as long as the lock.
@@ -76,7 +76,7 @@ fn an_owner_and_a_revoker_exclude_each_other() {
     });
 }
 
-/// The revoker becomes the owner while the old one is at any step of its entry, and is revoked in turn.
+/// The revoking thread becomes the owner while the old owner is at any step of its entry, and is revoked in turn.
 #[test]
 fn a_late_owner_disturbs_no_later_one() {
     model(3, || {
@@ -108,7 +108,7 @@ fn two_revokers_exclude_each_other() {
     });
 }
 
-/// A thread that has revoked becomes the owner, a third one revokes, while the first is late.
+/// A thread that has revoked becomes the owner, and a third thread revokes, while the first is late.
 #[test]
 fn three_threads_and_two_owners() {
     model(2, || {
@@ -121,7 +121,7 @@ fn three_threads_and_two_owners() {
     });
 }
 
-/// Without the barrier it is an ordinary lock.
+/// Without the barrier, it is an ordinary lock.
 #[test]
 fn without_the_barrier_threads_exclude_each_other() {
     model(3, || {

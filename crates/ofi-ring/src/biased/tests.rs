@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use super::*;
 
-/// A number that only whoever is inside may touch.
+/// A number that only the thread inside may access.
 struct Guarded(RawLock, core::cell::UnsafeCell<u64>);
 
 // SAFETY: the number is touched inside the lock only.
@@ -20,7 +20,7 @@ impl Guarded {
         let _entered = self.0.enter();
         // SAFETY: this thread is inside.
         let number = unsafe { &mut *self.1.get() };
-        // Read, linger and write, so that a second one inside is noticed.
+        // Read, pause and write, so that a second thread inside is noticed.
         let before = core::hint::black_box(*number);
         core::hint::spin_loop();
         *number = before + 1;
@@ -55,7 +55,7 @@ fn the_first_thread_is_the_owner_until_another_comes() {
     assert!(lock.is_biased_to(thread()));
     std::thread::scope(|scope| drop(scope.spawn(|| drop(lock.enter()))));
     assert!(lock.is_biased_to(NOBODY));
-    // And is it again when it was alone for long: for longer after each revocation.
+    // It becomes the owner again after being alone for long: for longer after each revocation.
     for round in 0..3 {
         for _ in 0..=(ALONE << round) {
             assert!(!lock.is_biased_to(thread()));
@@ -115,7 +115,7 @@ fn an_owner_and_guests_lose_nothing() {
                     }
                 };
                 scope.spawn(owner);
-                // Long enough apart, at times, for the owner to be it again.
+                // Some pauses are long enough for the owner to get the bias again.
                 for pause in [0, 0, 10, 200, 1_000, 0] {
                     std::thread::sleep(std::time::Duration::from_micros(pause));
                     std::thread::scope(|guests| {

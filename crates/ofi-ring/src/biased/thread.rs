@@ -1,4 +1,4 @@
-//! A word that tells threads apart, at the price of one load.
+//! A word that identifies the thread, at the cost of one load.
 
 /// This thread's id.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]

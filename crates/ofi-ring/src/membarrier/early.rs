@@ -2,12 +2,13 @@
 //!
 //! Linux answers a registration at once while the process has one thread. Later it waits until every processor has gone
 //! through the scheduler's quiescent states (`synchronize_rcu`): 10 to 30 ms on an idle machine, and tens of seconds
-//! were measured where processes that yield in a loop starve the kernel's RCU thread (6.18, two cores;
-//! docs/hot-path.md, "Barriers"). An endpoint would open that much later, and a peer would take its process for dead.
+//! were measured when processes that yield in a loop starve the kernel's RCU thread (6.18, two cores; docs/hot-path.md,
+//! "Barriers"). An endpoint would open that much later, and a peer would consider its process dead.
 //!
-//! A library that is loaded by a process with several threads is not held up: it registers with its first endpoint.
+//! A library loaded by a process with several threads does not delay that process: it registers with its first
+//! endpoint.
 
-/// Run by the loader, in programs and libraries that this crate is part of.
+/// Run by the loader, in programs and libraries that contain this crate.
 #[used]
 #[unsafe(link_section = ".init_array")]
 pub(super) static REGISTER: extern "C" fn() = {
@@ -20,13 +21,13 @@ pub(super) static REGISTER: extern "C" fn() = {
     register
 };
 
-/// Whether this process has one thread. No, if `/proc` does not tell.
+/// Whether this process has one thread. `false` if `/proc` is not available.
 fn is_single_threaded() -> bool {
     // SAFETY: `stat` is plain data, for which zeroes are a value.
     let mut status: libc::stat = unsafe { core::mem::zeroed() };
     // SAFETY: the path ends with a zero byte, and `status` is writable.
     let known = unsafe { libc::stat(c"/proc/self/task".as_ptr(), &mut status) } == 0;
-    // A directory of /proc counts two links, and one more for each of the directories in it: a thread each.
+    // A directory of /proc has two links plus one for each subdirectory; here each subdirectory is a thread.
     known && status.st_nlink == 3
 }
 

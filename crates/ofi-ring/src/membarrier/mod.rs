@@ -1,16 +1,16 @@
-//! A store-load barrier whose whole price is paid by one side.
+//! A store-load barrier whose whole cost is on one side.
 //!
-//! Two sides that each store and then load what the other stored need a barrier between the two, or both
-//! may miss the other's store. Here the frequent side runs [`light`], which costs no instruction,
-//! and the rare side runs [`heavy`], a system call that makes every running thread of every process that
-//! has called [`register`] pass a full barrier (`MEMBARRIER_CMD_GLOBAL_EXPEDITED`, membarrier(2), Linux
-//! 4.16). A thread that was not running has passed one when it was switched out.
+//! Two sides that each store and then load what the other stored need a barrier in between, or both may miss the
+//! other's store. Here the frequent side runs [`light`], which costs no instruction, and the rare side runs [`heavy`],
+//! a system call that makes every running thread of every process that has called [`register`] pass a full barrier
+//! (`MEMBARRIER_CMD_GLOBAL_EXPEDITED`, membarrier(2), Linux 4.16). A thread that was not running passed one when it was
+//! switched out.
 //!
-//! So in each thread of the frequent side there is a point, during the call, with a full barrier. If it
-//! comes before the thread's store, its load finds what the caller stored before the call; if it comes
-//! after, the caller finds the thread's store after the call. That is what `fence(SeqCst)` on both sides
-//! promises too. Loom models the two as read-modify-writes of one word, which promises it as well, but only
-//! between the two, and not between `light` and some fence.
+//! So each thread of the frequent side passes a full barrier at some point during the call. If that point comes before
+//! the thread's store, its load finds what the caller stored before the call; if it comes after, the caller finds the
+//! thread's store after the call. A `fence(SeqCst)` on both sides promises the same. Loom models the two calls as
+//! read-modify-writes of one word, which promises it as well, but only between the two, and not between `light` and
+//! some fence.
 
 #[cfg(all(target_os = "linux", not(loom)))]
 mod early;
@@ -20,22 +20,22 @@ mod early;
 pub enum Support {
     /// This process is registered: other processes' [`heavy`] reaches it, and it may call its own.
     Expedited,
-    /// The kernel is too old, or a sandbox forbids the call. [`heavy`] fails, and nobody's [`heavy`]
-    /// reaches the [`light`] of this process.
+    /// The kernel is too old, or a sandbox forbids the call. [`heavy`] fails, and no process's [`heavy`] reaches the
+    /// [`light`] of this process.
     Missing,
 }
 
-/// Registers this process, once for its life; more calls are cheap and change nothing. Frequent and rare
-/// sides both need it before they rely on the barrier.
+/// Registers this process, once for its life; further calls are cheap and have no effect. Frequent and rare sides both
+/// need it before they rely on the barrier.
 pub fn register() -> Support {
     imp::register()
 }
 
-/// The rare side's barrier. It interrupts every processor that runs a registered process: microseconds.
+/// The rare side's barrier. It interrupts every processor that runs a registered process, and takes microseconds.
 ///
 /// # Errors
-/// [`Failed`] where [`register`] answered [`Support::Missing`], or if a sandbox was entered since. Then
-/// nothing was ordered.
+/// [`Failed`] if [`register`] returned [`Support::Missing`], or if a sandbox was entered since. Then nothing was
+/// ordered.
 pub fn heavy() -> Result<(), Failed> {
     imp::heavy()
 }
@@ -49,19 +49,19 @@ pub fn register_private() -> Support {
 /// 4.14).
 ///
 /// # Errors
-/// As there.
+/// As for [`heavy`].
 pub fn heavy_private() -> Result<(), Failed> {
     imp::heavy_private()
 }
 
-/// Instead of a heavy barrier that fails although the process is registered, as in a sandbox that was entered since:
-/// waits for as long as no processor keeps a store back.
+/// Replaces a heavy barrier that fails although the process is registered, for example in a sandbox that was entered
+/// since: waits longer than any processor delays a store.
 #[cold]
 pub fn outwait() {
     std::thread::sleep(std::time::Duration::from_millis(20));
 }
 
-/// The frequent side's barrier: keeps the compiler from reordering, and leaves the rest to [`heavy`].
+/// The frequent side's barrier: prevents reordering by the compiler, and leaves the rest to [`heavy`].
 #[inline(always)]
 pub fn light() {
     imp::light();
@@ -88,7 +88,7 @@ mod imp {
 
     /// Registers for a kind of barrier, if the kernel has both.
     fn enter(barrier: libc::c_int, register: libc::c_int) -> Support {
-        // Who links a static library by hand gets the constructor only if something names it.
+        // A program that links a static library by hand gets the constructor only if something refers to it.
         core::hint::black_box(&super::early::REGISTER);
         let wanted = barrier | register;
         let offered = membarrier(libc::MEMBARRIER_CMD_QUERY).is_ok_and(|offered| offered & wanted == wanted);
@@ -108,7 +108,7 @@ mod imp {
 
     pub(super) fn heavy_private() -> Result<(), Failed> {
         match membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) {
-            // Not registered: a child of the process that was.
+            // Not registered: this is a forked child of the process that was.
             Err(Failed { errno: libc::EPERM }) => {
                 membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)?;
                 membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED).map(drop)

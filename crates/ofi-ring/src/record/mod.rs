@@ -1,15 +1,15 @@
-//! Ring of records of any size from one producer to one consumer, which may be two processes that do
-//! not trust each other: the way of every message.
+//! Ring of records of any size from one producer to one consumer, which may be two processes that do not trust each
+//! other. All messages use it.
 //!
-//! The producer's process maps the lines read-write, the consumer's maps them read-only. How far the
-//! consumer is stands in a word of its own memory, which the producer maps read-only. A record is a
-//! header word of eight bytes and a body, in consecutive lines; it starts on a line. Header word: the low
-//! 32 bits are the bytes of header word and body, the high 32 bits are the caller's. Zero: nothing here
-//! yet. `SKIP`: nothing up to the end of the lines, the next record is in line 0. What a body means, and
-//! which bytes of it to believe, is left to the caller, as is when to sleep ([`crate::doorbell`]).
+//! The producer's process maps the lines read-write, the consumer's maps them read-only. The consumer's position is in
+//! a word of its own memory, which the producer maps read-only. A record is a header word of eight bytes and a body, in
+//! consecutive lines; it starts on a line. Header word: the low 32 bits are the number of bytes of header word and
+//! body, the high 32 bits are the caller's. Zero: nothing here yet. `SKIP`: nothing up to the end of the lines, the
+//! next record is in line 0. The meaning of a body, the validation of its bytes, and sleeping ([`crate::doorbell`]) are
+//! left to the caller.
 //!
-//! The price of a record is two plain stores beside the body; of a poll that finds nothing, one load.
-//! No locked instruction and no fence instruction on x86-64; on aarch64 a load barrier for each record.
+//! A record costs two plain stores besides the body; a poll that finds nothing costs one load. There is no locked
+//! instruction and no fence instruction on x86-64; on aarch64 there is a load barrier for each record.
 //!
 //! Invariants (positions count lines since the start and never wrap, as 2^64 lines take centuries;
 //! `count` lines, a power of two; the line of a position is its remainder):
@@ -45,22 +45,22 @@ pub const HEADER: usize = 8;
 /// records nothing.
 const SKIP: u64 = 1;
 
-/// How many lines ahead of the next record the producer asks for lines.
+/// How many lines ahead of the next record the producer prefetches.
 const AHEAD: usize = 4;
 
-/// Longest body, in bytes, of a record in a ring of `count` lines.
+/// Longest body in bytes of a record in a ring of `count` lines.
 pub const fn max_body(count: usize) -> usize {
     count / 4 * LINE - HEADER
 }
 
-/// The writing end. Dropping it changes nothing in the ring.
+/// The writing end. Dropping it does not change the ring.
 #[derive(Debug)]
 pub struct Producer {
     /// Line of `tail`.
     current: NonNull<Line>,
     tail: u64,
-    /// A record that ends here or before fits without another look: the nearer of the end of the lines
-    /// and the last position that leaves a line for the 0 of I3.
+    /// A record that ends here or before fits without another check: the nearer of the end of the lines and the last
+    /// position that leaves a line for the 0 of I3.
     usable: u64,
     max_body: usize,
     lines: Lines,
@@ -73,12 +73,12 @@ pub struct Producer {
 unsafe impl Send for Producer {}
 
 impl Producer {
-    /// The writing end of a new ring in `lines`, which are all zero, with the word `head`, which is 0.
-    /// On other content nothing breaks here, but the consumer will see nonsense.
+    /// The writing end of a new ring in `lines`, which are all zero, with the word `head`, which is 0. With other
+    /// content this end stays sound, but the consumer will see invalid data.
     ///
     /// # Safety
-    /// While the value lives, `lines` are also writable, and nobody in this process but it and at most
-    /// one [`Consumer`] accesses them; `head` is aligned and stays readable.
+    /// While the value lives, `lines` are also writable, and in this process only this value and at most one
+    /// [`Consumer`] access them; `head` is aligned and stays readable.
     pub unsafe fn new(lines: Lines, head: *const AtomicU64) -> Self {
         Self {
             current: lines.at(0),
@@ -91,8 +91,8 @@ impl Producer {
         }
     }
 
-    /// Takes `head` for the consumer's word from now on: for a ring that is filled before its consumer is
-    /// known. The word before was a stand-in that stayed 0.
+    /// Takes `head` for the consumer's word from now on: for a ring that is filled before its consumer is known. The
+    /// word before was a stand-in that stayed 0.
     ///
     /// # Safety
     /// `head` is aligned and stays readable while the value lives.
@@ -100,12 +100,12 @@ impl Producer {
         self.head = head;
     }
 
-    /// Finds room for a record with a body of `body_len` bytes. Wait-free; reads the consumer's cache line
-    /// only when the ring looks full. Until the slot is published nothing has happened.
+    /// Finds room for a record with a body of `body_len` bytes. Wait-free; reads the consumer's cache line only when
+    /// the ring looks full. Nothing changes until the slot is published.
     ///
     /// # Errors
-    /// [`ReserveError::TooBig`] for a body of more than [`max_body`] bytes, [`ReserveError::Full`] until
-    /// the consumer has moved on, [`ReserveError::Corrupt`] if it claims an impossible position.
+    /// [`ReserveError::TooBig`] for a body of more than [`max_body`] bytes, [`ReserveError::Full`] until the consumer
+    /// has moved on, [`ReserveError::Corrupt`] if it claims an impossible position.
     #[inline(always)]
     pub fn reserve(&mut self, body_len: usize) -> Result<Slot<'_>, ReserveError> {
         if body_len > self.max_body {
@@ -121,18 +121,18 @@ impl Producer {
         Ok(Slot { line: self.current, end, total, producer: self })
     }
 
-    /// Whether the consumer has published that it has read everything. It does so when it finds the ring
-    /// empty; a false claim of the peer is taken at its word.
+    /// Whether the consumer has published that it has read everything. It does so when it finds the ring empty; a false
+    /// claim of the peer is not detected.
     pub fn is_drained(&self) -> bool {
         self.load_head() == self.tail
     }
 
-    /// Lines written so far, skipped ones included: where the next record goes.
+    /// Lines written so far, including skipped ones: the position of the next record.
     pub fn tail(&self) -> u64 {
         self.tail
     }
 
-    /// Raises `usable` until `lines` more lines fit at `tail`, after a skip to line 0 if need be.
+    /// Raises `usable` until `lines` more lines fit at `tail`, after a skip to line 0 if necessary.
     #[cold]
     #[inline(never)]
     fn make_room(&mut self, lines: u64) -> Result<(), ReserveError> {
@@ -155,7 +155,7 @@ impl Producer {
         if wanted > self.usable { Err(ReserveError::Full) } else { Ok(()) }
     }
 
-    /// Reads the consumer's word and believes it only if I1 allows it.
+    /// Reads the consumer's word and accepts it only if I1 allows it.
     fn refresh_head(&mut self) -> Result<(), ReserveError> {
         let head = self.load_head();
         // `seen_head <= tail < seen_head + count` held before, so this is all of I1.
@@ -173,7 +173,7 @@ impl Producer {
         head
     }
 
-    /// Publishes what lies in `line`, which is `current`, and up to `end` under `word`.
+    /// Publishes the record in `line`, which is `current`, up to `end`, under `word`.
     #[inline(always)]
     fn publish(&mut self, line: NonNull<Line>, end: u64, word: u64) {
         let next = self.lines.at(end);
@@ -183,12 +183,11 @@ impl Producer {
         // SAFETY: as above, and free as the line of `tail` is.
         unsafe { line.as_ref() }.header().store(word, Ordering::Release); // PUBLISH
         crate::crash_point!("ring.published");
-        // The consumer read these lines a lap ago. A record to come writes them, if only to clear a header
-        // word; to own them by then saves a tenth of the latency of one line, a fifth of that of two. A
-        // line takes longer to come than a record to be written, so they are asked for two records of two
-        // lines ahead: against the lines just behind `next` that is a quarter more messages of 64 bytes in
-        // a stream, at the same latency (measured between two cores of an EPYC). `next` itself stays
-        // with the consumer, which polls it.
+        // The consumer read these lines a lap ago. A coming record writes them, if only to clear a header word; owning
+        // them by then saves a tenth of the latency of one line, a fifth of that of two. Fetching a line takes longer
+        // than writing a record, so lines are prefetched two records of two lines ahead. Compared with the lines just
+        // behind `next`, that is a quarter more messages of 64 bytes in a stream, at the same latency (measured between
+        // two cores of an EPYC). `next` itself stays with the consumer, which polls it.
         prefetch_to_write::<{ AHEAD * LINE }>(next.as_ptr());
         prefetch_to_write::<{ (AHEAD + 1) * LINE }>(next.as_ptr());
         self.current = next;
@@ -196,28 +195,28 @@ impl Producer {
     }
 }
 
-/// Room for one record. Write the body, then publish it; dropped instead, it leaves no trace.
+/// Room for one record. Write the body, then publish it; dropping it instead leaves no trace.
 #[derive(Debug)]
 #[must_use = "nothing is sent until the slot is published"]
 pub struct Slot<'a> {
     producer: &'a mut Producer,
-    /// `current` and the position after the record, here so that the compiler need not load and add
-    /// again after the body was written.
+    /// `current` and the position after the record, stored here so that the compiler need not load and add again after
+    /// the body was written.
     line: NonNull<Line>,
     end: u64,
     total: usize,
 }
 
 impl Slot<'_> {
-    /// Where the body goes: writable for the length that was reserved, aligned to eight bytes, in
-    /// memory that the consumer may already look at. Valid until the slot is published.
+    /// The destination of the body: writable for the reserved length, aligned to eight bytes, in memory that the
+    /// consumer may already read. Valid until the slot is published.
     #[cfg(not(loom))]
     #[inline]
     pub fn body(&mut self) -> *mut u8 {
         crate::memory::body_of(self.line)
     }
 
-    /// Hands the record to the consumer, with `high` as the caller's half of the header word.
+    /// Passes the record to the consumer, with `high` as the caller's half of the header word.
     #[inline]
     pub fn publish(self, high: u32) {
         let word = u64::from(high) << 32 | self.total as u64;
@@ -231,7 +230,7 @@ pub struct Consumer {
     /// Line of `position`.
     current: NonNull<Line>,
     position: u64,
-    /// When `position` gets here the word `head` is due: `quantum` lines after its value.
+    /// At this `position` the word `head` is published: `quantum` lines after its value.
     publish_at: u64,
     quantum: u64,
     max_body: u32,
@@ -248,8 +247,8 @@ impl Consumer {
     /// The reading end of a new ring in `lines`, with the word `head`, which is 0.
     ///
     /// # Safety
-    /// While the value lives, nobody in this process but it and at most one [`Producer`] accesses `lines`;
-    /// `head` is aligned and stays writable, and nobody else in this process stores to it.
+    /// While the value lives, in this process only this value and at most one [`Producer`] access `lines`; `head` is
+    /// aligned and stays writable, and nothing else in this process stores to it.
     pub unsafe fn new(lines: Lines, head: *const AtomicU64) -> Self {
         let quantum = (lines.count() as u64 / 8).max(1);
         Self {
@@ -264,39 +263,39 @@ impl Consumer {
         }
     }
 
-    /// The next record, if there is one. It stays the next one until [`advance`](Self::advance).
+    /// The next record, if there is one. It remains the next one until [`advance`](Self::advance).
     ///
     /// # Errors
-    /// [`Corrupt`] for a header word that this ring's producer cannot have meant. It may answer so
-    /// again, and nothing more will come out of the ring.
+    /// [`Corrupt`] for a header word that a correct producer of this ring cannot have written. Later calls may return
+    /// it again, and the ring yields no more records.
     #[inline]
     pub fn peek(&mut self) -> Result<Option<Record>, Corrupt> {
         let word = self.load_header();
         if word == 0 { Ok(None) } else { self.accept(word) }
     }
 
-    /// Whether there is something at the next position: one load, which promises nothing about what is there.
+    /// Whether there is something at the next position: one load, which says nothing about its validity.
     #[inline(always)]
     pub fn has_next(&self) -> bool {
         self.load_header() != 0
     }
 
-    /// The caller's half of the next header word, unchecked: for choosing a way, before [`peek`](Self::peek). 0 if
+    /// The caller's half of the next header word, unchecked: for choosing a path before [`peek`](Self::peek). 0 if
     /// there is none.
     #[inline(always)]
     pub fn next_high(&self) -> u32 {
         (self.load_header() >> 32) as u32
     }
 
-    /// Goes on to the record after `record`, which is the one that `peek` returned last. Its lines are
-    /// published as read once an eighth of the ring has gathered, or by [`flush`](Self::flush).
+    /// Moves on to the record after `record`, which is the one that `peek` returned last. Its lines are published as
+    /// read once they amount to an eighth of the ring, or by [`flush`](Self::flush).
     #[inline]
     pub fn advance(&mut self, record: &Record) {
         self.step(record.lines);
     }
 
-    /// Tells the producer about every line read so far: to be called when the ring was found empty
-    /// after a record. Without it nothing gets stuck, but the producer does not see the ring drained.
+    /// Tells the producer about every line read so far. Call it when the ring was found empty after a record. Without
+    /// it nothing gets stuck, but the producer does not see the ring drained.
     #[inline]
     pub fn flush(&mut self) {
         if self.position + self.quantum != self.publish_at {
@@ -306,10 +305,9 @@ impl Consumer {
 
     /// Starts to fetch the second line of the next record.
     ///
-    /// Not for every turn of a loop that waits: there it takes the line from a producer that is writing
-    /// it. Measured between two cores of an EPYC, half a round trip: 120-byte bodies take 118 ns without
-    /// and 149 ns with it in the loop. It is for a consumer that knows the record to be there, such as one
-    /// behind.
+    /// Do not call it in every turn of a loop that waits: there it takes the line from a producer that is writing it.
+    /// Measured between two cores of an EPYC, half a round trip: 120-byte bodies take 118 ns without and 149 ns with it
+    /// in the loop. It is for a consumer that knows the record to be there, for example one that lags behind.
     #[inline(always)]
     pub fn prefetch_next(&self) {
         prefetch(self.current.as_ptr().wrapping_add(1));
@@ -321,7 +319,7 @@ impl Consumer {
         unsafe { self.current.as_ref() }.header().load(Ordering::Relaxed)
     }
 
-    /// Turns a header word into a record: the only place that looks at one, and it looks at the copy.
+    /// Turns a header word into a record. Only this function interprets one, and it uses a copy.
     #[inline(always)]
     fn accept(&mut self, mut word: u64) -> Result<Option<Record>, Corrupt> {
         fence(Ordering::Acquire); // PUBLISH
@@ -344,14 +342,14 @@ impl Consumer {
         }))
     }
 
-    /// Takes the skip that `word`, which has no record's length, should be. Returns the header word in
-    /// line 0, which is 0 or has a record's length.
+    /// Takes the skip that `word`, which is not a record's length, should be. Returns the header word in line 0, which
+    /// is 0 or a record's length.
     #[cold]
     #[inline(never)]
     fn take_skip(&mut self, word: u64) -> Result<u64, Corrupt> {
         let skipped = self.lines.after(self.position);
-        // A producer skips only before a record that does not fit (I4). So there are never two skips in
-        // a row, and a hostile one cannot keep the consumer busy.
+        // A producer skips only before a record that does not fit (I4). So there are never two skips in a row, and a
+        // hostile producer cannot keep the consumer busy.
         if word != SKIP || skipped >= self.lines.count() as u64 / 4 {
             return Err(Corrupt);
         }
@@ -379,8 +377,8 @@ impl Consumer {
     }
 }
 
-/// A record in the ring. Only this much of it has been checked: `body_len` bytes from `body` on lie in the
-/// lines. They are the producer's, who may change them at any time if it is hostile: copy, then check.
+/// A record in the ring. Only this much of it has been checked: `body_len` bytes from `body` on lie in the lines. They
+/// belong to the producer, which may change them at any time if it is hostile: copy, then check.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Record {
@@ -388,8 +386,7 @@ pub struct Record {
     pub high: u32,
     /// Bytes in the body.
     pub body_len: usize,
-    /// The body, aligned to eight bytes. A producer that keeps to the rules leaves it alone until
-    /// [`Consumer::advance`].
+    /// The body, aligned to eight bytes. A correct producer does not change it until [`Consumer::advance`].
     #[cfg(not(loom))]
     pub body: *const u8,
     lines: u64,
@@ -409,25 +406,25 @@ pub enum ReserveError {
     Corrupt,
 }
 
-/// The producer wrote a header word that makes no sense.
+/// The producer wrote an invalid header word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a header word in the ring is impossible")]
 pub struct Corrupt;
 
-/// Lines that a record of `total` bytes takes; it is far from overflow.
+/// Lines of a record of `total` bytes, a value far from overflow.
 #[inline(always)]
 #[expect(clippy::manual_div_ceil, reason = "`div_ceil` allows for overflow, which costs two instructions")]
 fn lines_of(total: usize) -> u64 {
     ((total + (LINE - 1)) / LINE) as u64
 }
 
-/// Bytes of body by a header word. What is no record's length comes out as too long.
+/// Bytes of body according to a header word. A word that is not a record's length results in too long a body.
 #[inline(always)]
 fn body_len(word: u64) -> u32 {
     (word as u32).wrapping_sub(HEADER as u32)
 }
 
-/// Starts to fetch the line at `line`, which need not be mapped.
+/// Prefetches the line at `line`, which need not be mapped.
 #[inline(always)]
 fn prefetch(line: *const Line) {
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
@@ -443,9 +440,8 @@ fn prefetch(line: *const Line) {
     let _ = line;
 }
 
-/// Starts to fetch the line `OFFSET` bytes after `line`, which need not be mapped, for this core alone.
-/// (`prefetchw` does nothing on x86-64 processors too old to know it; the compiler's intrinsic needs it
-/// enabled.)
+/// Prefetches the line `OFFSET` bytes after `line`, which need not be mapped, for exclusive ownership by this core.
+/// (`prefetchw` does nothing on x86-64 processors too old to know it; the compiler's intrinsic needs it enabled.)
 #[inline(always)]
 fn prefetch_to_write<const OFFSET: usize>(line: *const Line) {
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]

@@ -9,7 +9,7 @@ use crate::{memory::HeapLines, sync::Arc};
 const SHORT: usize = LINE - HEADER;
 const LONG: usize = 2 * LINE - HEADER;
 
-/// What the model's memory holds: lines of the producer, the word of the consumer.
+/// The model's memory: lines of the producer, the word of the consumer.
 struct Shared {
     lines: HeapLines,
     head: AtomicU64,
@@ -29,7 +29,7 @@ fn ring(count: usize) -> (Tx, Rx) {
 }
 
 impl Tx {
-    /// Sends a record full of `id`, or says why not.
+    /// Sends a record full of `id`, or returns the error.
     fn send(&mut self, id: u64, body_len: usize) -> Result<(), ReserveError> {
         let slot = self.0.reserve(body_len)?;
         let lines = slot.producer.lines;
@@ -48,7 +48,7 @@ impl Tx {
 }
 
 impl Rx {
-    /// Takes a record, if there is one: its number, found in every line of it.
+    /// Takes a record, if there is one. Returns its number, after finding it in every line.
     fn receive(&mut self) -> Option<u64> {
         let record = self.0.peek().unwrap()?;
         for position in self.0.position..self.0.position + record.lines {
@@ -115,7 +115,7 @@ fn a_skip_waits_for_line_0() {
     check(8, &[], &[LONG, LONG, LONG, SHORT, LONG], 2);
 }
 
-/// What a producer that saw the ring drained does to the lines races with no read.
+/// The stores of a producer that saw the ring drained race with no read.
 #[test]
 fn a_drained_ring_is_nobody_elses() {
     loom::model(|| {

@@ -1,4 +1,4 @@
-//! What the tests of the rings share: records that check themselves, and memory between guard pages.
+//! Shared by the tests of the rings: records that check themselves, and memory between guard pages.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::{
@@ -42,7 +42,7 @@ impl Stream {
         Self { random: Random(seed), max_body: max_body(lines) }
     }
 
-    /// Sends the next record, or leaves it the next one.
+    /// Sends the next record, or keeps it as the next one.
     pub fn send(&mut self, producer: &mut Producer) -> Result<(), ReserveError> {
         let mut random = self.random.clone();
         let len = self.len(&mut random);
@@ -97,7 +97,7 @@ pub fn config() -> ProptestConfig {
     ProptestConfig::with_failure_persistence(FileFailurePersistence::WithSource("regressions"))
 }
 
-/// A ring on the heap. The memory goes last.
+/// A ring on the heap. The memory is dropped last.
 pub struct Ring {
     pub producer: Producer,
     pub consumer: Consumer,
@@ -129,7 +129,7 @@ pub fn memfd(len: usize) -> OwnedFd {
     fd
 }
 
-/// A mapping of a file between two pages that nobody can touch.
+/// A mapping of a file between two inaccessible pages.
 pub struct Mapping {
     outer: *mut libc::c_void,
     len: usize,
