@@ -1,4 +1,4 @@
-//! The book: `docs/SUMMARY.md` with its chapters and their pictures, as HTML under `target/book`.
+//! Builds the book: `docs/SUMMARY.md` with its chapters and their pictures, as HTML under `target/book`.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -6,13 +6,13 @@ use std::path::{Component, Path, PathBuf};
 use crate::step::{Outcome, not_run, root, target_dir};
 use crate::{StepResult, trixie};
 
-/// The address of files of the repository that are not pages of the book.
+/// The address of repository files that are not pages of the book.
 const FILES: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/");
 
-/// Builds it with Debian's mdBook, unpacked beside the build.
+/// Builds the book with Debian's mdBook, unpacked beside the build.
 ///
 /// # Errors
-/// mdBook's message about a missing chapter or file; dead links and missing pictures.
+/// A missing chapter or file, as mdBook reports it; dead links and missing pictures.
 pub fn build() -> StepResult {
     let mut mdbook = match trixie::mdbook() {
         Ok(mdbook) => mdbook,
@@ -21,7 +21,7 @@ pub fn build() -> StepResult {
     let output = mdbook.arg("build").arg(root().join("docs")).output();
     let output = output.map_err(|error| format!("starting mdbook: {error}"))?;
     let text = String::from_utf8_lossy(&output.stderr);
-    // A file that cannot be included is only reported, and mdBook goes on.
+    // mdBook only reports a file that cannot be included, and continues.
     if !output.status.success() || text.contains("[ERROR]") {
         return Err(text.into_owned());
     }
@@ -48,7 +48,7 @@ fn settle(book: &Path, docs: &Path, repository: &Path) -> Result<Vec<String>, St
                 continue;
             }
             let name = path.file_name().unwrap_or_default();
-            // The page for addresses that are wrong stands at none of its own; the one for printing repeats the others.
+            // The 404 page has no address of its own; the print page repeats the others.
             if path.extension().is_none_or(|extension| extension != "html")
                 || name == "404.html"
                 || name == "print.html"
@@ -87,7 +87,7 @@ fn settle(book: &Path, docs: &Path, repository: &Path) -> Result<Vec<String>, St
     Ok(dead)
 }
 
-/// `text` with each link within the site replaced by what `change` makes of it.
+/// `text` with each link within the site replaced by the result of `change`.
 fn links(text: &str, mut change: impl FnMut(&str) -> Option<String>) -> String {
     const MARK: &str = "<a href=\"";
     let mut parts = text.split(MARK);
@@ -105,8 +105,7 @@ fn links(text: &str, mut change: impl FnMut(&str) -> Option<String>) -> String {
     all
 }
 
-/// The pictures of a page within the site. mdBook carries the files of `docs` along; a picture elsewhere would not be
-/// shown.
+/// The pictures of a page within the site. mdBook copies the files of `docs`; it would not show a picture elsewhere.
 fn pictures(text: &str) -> impl Iterator<Item = &str> {
     text.split("<img ").skip(1).filter_map(|rest| {
         let source = rest.split('>').next()?.split_once("src=\"")?.1.split('"').next()?;
@@ -114,7 +113,7 @@ fn pictures(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// A path without `..`.
+/// Normalizes a path: removes `..`.
 fn plain(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {

@@ -11,28 +11,28 @@ use crate::{datagrams, deb, install, layouts, plugins, trixie};
 
 /// The name that programs are linked against.
 pub const SONAME: &str = "libfabric.so.1";
-/// The interface that `fi_version` answers; pkg-config tells it as the library's version.
+/// The interface version that `fi_version` returns; pkg-config reports it as the library's version.
 pub const INTERFACE: &str = "2.6.0";
 pub const NO_COMPILER: &str = "no C compiler (apt-get install gcc libc6-dev)";
 pub const NO_OPEN_MPI: &str = "apt-get install openmpi-bin libopenmpi-dev";
-/// How long a program may run. On a loaded machine with two cores everything takes its time.
+/// Time limit of a program. On a loaded machine with two cores everything takes its time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Links the library into a folder of its own, and answers the folder.
+/// Links the library into a folder of its own. Returns that folder.
 ///
 /// # Errors
-/// When a step of it fails.
+/// A step fails.
 pub fn link(release: bool) -> Result<PathBuf, String> {
     link_with(release, false)
 }
 
-/// The features of the providers that need a device. Whoever needs one builds both, so that nothing is compiled twice.
+/// The features of the providers that need a device. Users of one build both, so that nothing is compiled twice.
 pub const DEVICES: &str = "verbs,efa";
 
 /// As [`link`], with the providers of [`DEVICES`].
 ///
 /// # Errors
-/// When a step of it fails.
+/// A step fails.
 pub fn link_with_devices(release: bool) -> Result<PathBuf, String> {
     link_with(release, true)
 }
@@ -50,50 +50,51 @@ fn link_with(release: bool, devices: bool) -> Result<PathBuf, String> {
     let folder = built.join(if devices { "capi-devices" } else { "capi" });
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let sources = root().join("crates/ofi-capi/link");
-    // rustc would give GNU ld a version script of its own, and ld takes one: so the static library is linked here.
+    // rustc would give GNU ld a version script of its own, and ld accepts only one: so the static library is linked
+    // here.
     let mut cc = command("cc");
     cc.args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(folder.join(SONAME));
     cc.arg(format!("-Wl,-soname,{SONAME}"));
     cc.arg(format!("-Wl,--version-script={}", sources.join("libfabric.map").display()));
     cc.arg(sources.join("exports.c")).arg(built.join("libofi_capi.a"));
-    // A helper thread may run when a program closes the library: its code must stay.
+    // A helper thread may run when a program closes the library: its code must stay loaded.
     cc.args(["-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,--gc-sections", "-lgcc_s", "-lpthread", "-ldl", "-lm"]);
     run(&mut cc)?;
     symlink(SONAME, &folder.join("libfabric.so"))?;
     Ok(folder)
 }
 
-/// Where cargo puts what it builds.
+/// The folder of cargo's output.
 pub fn built(release: bool) -> PathBuf {
     let base = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     base.join(if release { "release" } else { "debug" })
 }
 
-/// Builds our programs with the providers of [`DEVICES`]: where one of them is.
+/// Builds our programs with the providers of [`DEVICES`]. Returns the path of one of them.
 ///
 /// # Errors
-/// What cargo answers.
+/// The error of cargo.
 pub fn tool(name: &str) -> Result<PathBuf, String> {
     run(cargo(&["build", "--quiet", "--package", "ofi-tools", "--bins"]).args(["--features", DEVICES]))?;
     Ok(built(false).join(name))
 }
 
-/// Arguments of `fi_write_demo` where time says nothing: each step of its ladder once, with few pages. Every byte is
-/// compared.
+/// Arguments of `fi_write_demo` where times are meaningless: each step of its ladder once, with few pages. Every byte
+/// is compared.
 pub const WRITE_DEMO: [&str; 3] = ["--ladder", "--page-size=64K", "--pages=4"];
 
-/// Makes a link, over one that is there.
+/// Creates a symbolic link, and replaces an existing one.
 pub fn symlink(to: &str, at: &Path) -> Result<(), String> {
     let _ = std::fs::remove_file(at);
     std::os::unix::fs::symlink(to, at).map_err(|error| format!("{}: {error}", at.display()))
 }
 
-/// Whether there is a C compiler.
+/// Whether a C compiler is installed.
 pub fn has_compiler() -> bool {
     answers("cc", &["--version"])
 }
 
-/// `cargo xtask capi`: links the library and says where it is.
+/// `cargo xtask capi`: links the library and prints its path.
 pub fn build(release: bool) -> StepResult {
     if !has_compiler() {
         return not_run(SONAME, NO_COMPILER);
@@ -103,8 +104,8 @@ pub fn build(release: bool) -> StepResult {
     Ok(Outcome::Passed)
 }
 
-/// A prefix as a user has it: `pkg-config` finds the library there, a program is linked against it, and it and the
-/// tools run.
+/// Tests an installation under a prefix: `pkg-config` finds the library there, a program is linked against it, and the
+/// program and the tools run.
 fn installed(folder: &Path) -> StepResult {
     const NAME: &str = "an installed library";
     if !answers("pkg-config", &["--version"]) {
@@ -117,7 +118,7 @@ fn installed(folder: &Path) -> StepResult {
     let prefix = folder.join("prefix");
     let _ = std::fs::remove_dir_all(&prefix);
     install::under(folder, &prefix)?;
-    // Once more: over what is there.
+    // Once more, over the existing files.
     install::under(folder, &prefix)?;
     let mut flags = command("pkg-config");
     flags.args(["--cflags", "--libs", "libfabric"]).env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
@@ -131,24 +132,24 @@ fn installed(folder: &Path) -> StepResult {
     cc.args(["-std=gnu11", "-O1", "-I"]).arg(&tests).arg(tests.join("messages.c")).arg("-o").arg(&program);
     run(cc.args(flags.split_whitespace()))?;
     run_on(&lib, &mut command(&program))?;
-    // Ours need no library of theirs.
+    // Our tools need none of the libraries there.
     for args in [&["-l"][..], &["--version"], &["-p", "shm"]] {
         patient(command(prefix.join("bin/fi_info")).args(args).stdout(Stdio::null()))?;
     }
     Ok(Outcome::Passed)
 }
 
-/// Copies beside the old file and renames, so that programs which run on the old one are not disturbed.
+/// Copies beside the old file and renames, so that running programs keep the old one.
 ///
 /// # Errors
-/// When a file cannot be read or written.
+/// A file cannot be read or written.
 pub fn copy(from: &Path, to: &Path) -> Result<(), String> {
     let beside = to.with_extension("new");
     std::fs::copy(from, &beside).map_err(|error| format!("{}: {error}", from.display()))?;
     std::fs::rename(&beside, to).map_err(|error| format!("{}: {error}", to.display()))
 }
 
-/// C programs on the library: those of `tests/capi`, and libfabric's own where they are installed.
+/// Runs C programs on the library: those of `tests/capi`, and libfabric's own if they are installed.
 pub fn test(report: &mut Report) {
     if !has_compiler() {
         return report.add("C interface", || not_run("C interface", NO_COMPILER));
@@ -180,7 +181,7 @@ pub fn test(report: &mut Report) {
     report.add_retried("Open MPI between two hosts", || two_hosts(&folder));
 }
 
-/// What is checked with each libfabric of C's.
+/// The checks with each libfabric of C's.
 const WITH_STOCK: [(&str, Check); 8] = [
     ("C programs", own_programs),
     ("fi_info and fi_pingpong", their_programs),
@@ -192,7 +193,7 @@ const WITH_STOCK: [(&str, Check); 8] = [
     ("a provider of others in our library", plugins::of_others),
 ];
 
-/// Takes the folder with our library.
+/// Arguments: the folder with our library, and C's libfabric.
 type Check = fn(&Path, &Stock) -> StepResult;
 
 fn with_stock(report: &mut Report, folder: &Path, stock: &Stock) {
@@ -201,7 +202,7 @@ fn with_stock(report: &mut Report, folder: &Path, stock: &Stock) {
     }
 }
 
-/// Compiles and runs each program of `tests/capi`. A program ends with 0, or says what is wrong.
+/// Compiles and runs each program of `tests/capi`. A program exits with 0, or prints the problem.
 fn own_programs(folder: &Path, stock: &Stock) -> StepResult {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(root().join("tests/capi")).map_err(|error| error.to_string())?.flatten() {
@@ -219,7 +220,7 @@ fn own_programs(folder: &Path, stock: &Stock) -> StepResult {
     let mut failed = Vec::new();
     for source in names {
         let program = stock.output(folder, &source);
-        // As a program of the system would be linked: against C's library, found by name at run time.
+        // Linked like a program of the system: against C's library, found by name at run time.
         let built = stock.program(&[&source], &program, &["-lpthread", "-ldl"]);
         if let Err(why) = built.and_then(|_| patient(&mut stock.command_on(folder, &program))) {
             failed.push(why);
@@ -246,7 +247,7 @@ fn their_programs(folder: &Path, stock: &Stock) -> StepResult {
     Ok(Outcome::Passed)
 }
 
-/// A program that insists on `tcp` runs on ours, if the user says so: C's own, which are told of the name only.
+/// A program that requires `tcp` runs on ours if the user allows it: C's own programs, configured only with the name.
 fn alias(folder: &Path, stock: &Stock) -> StepResult {
     if !stock.has_programs() {
         return stock.no_programs("a provider by another name");
@@ -263,22 +264,22 @@ fn alias(folder: &Path, stock: &Stock) -> StepResult {
         };
         pingpong_pair("tcp", &side).map_err(|why| format!("{alias}: {why}"))?;
     }
-    // Off unless set.
+    // The alias is off unless set.
     match patient(stock.info_on(folder).args(["-p", "tcp"]).stdout(Stdio::null()).stderr(Stdio::null())) {
         Err(_) => Ok(Outcome::Passed),
         Ok(_) => Err("there is a provider tcp that nobody asked for".into()),
     }
 }
 
-/// Whether there is an Open MPI, with its compiler.
+/// Whether Open MPI and its compiler are installed.
 pub fn has_open_mpi() -> bool {
     answers("mpicc", &["--version"]) && answers("mpirun", &["--version"])
 }
 
-/// Compiles the program of the ranks.
+/// Compiles the ranks' program.
 ///
 /// # Errors
-/// What the compiler says.
+/// The error of the compiler.
 pub fn stress(folder: &Path) -> Result<PathBuf, String> {
     let program = folder.join("mpi");
     let mut cc = command("mpicc");
@@ -286,7 +287,7 @@ pub fn stress(folder: &Path) -> Result<PathBuf, String> {
     Ok(program)
 }
 
-/// The same program on ranks of two network namespaces, over udp.
+/// The same program on ranks in two network namespaces, over udp.
 fn two_hosts(folder: &Path) -> StepResult {
     const NAME: &str = "Open MPI between two hosts";
     const NAMESPACES: [&str; 4] = ["-Urnpu", "--fork", "--kill-child", "--mount-proc"];
@@ -320,7 +321,8 @@ fn open_mpi(folder: &Path) -> StepResult {
     Ok(Outcome::Passed)
 }
 
-/// Starts so many ranks of what is added, over one provider. All are on this host, and have this environment.
+/// Starts `ranks` processes of the program that the caller appends, over one provider. All are on this host, and
+/// inherit this environment.
 pub fn mpirun(ranks: &str, provider: &str) -> Command {
     let mut mpirun = command("mpirun");
     mpirun.args([
@@ -336,12 +338,12 @@ pub fn mpirun(ranks: &str, provider: &str) -> Command {
         "ofi",
     ]);
     mpirun.args(["--mca", "mtl_ofi_provider_include", provider]);
-    // It says a lot about networks that it would have liked better.
+    // Open MPI prints many messages about networks that it would prefer.
     mpirun.stderr(Stdio::null());
     mpirun
 }
 
-/// A command that finds this library in place of the system's.
+/// Makes a command load this library instead of the system's.
 fn on<'a>(folder: &Path, command: &'a mut Command) -> &'a mut Command {
     command.env("LD_LIBRARY_PATH", folder)
 }
@@ -351,17 +353,17 @@ pub fn run_on(folder: &Path, command: &mut Command) -> StepResult {
     patient(on(folder, command))
 }
 
-/// Runs a program, for as long as [`PATIENCE`] at most.
+/// Runs a program, for at most [`PATIENCE`].
 pub fn patient(command: &mut Command) -> StepResult {
     let name = command.get_program().to_string_lossy().into_owned();
     let mut child = command.spawn().map_err(|error| format!("{name}: {error}"))?;
     ended(&mut child, &name, PATIENCE).map(|()| Outcome::Passed)
 }
 
-/// Waits until a program has ended well. One that runs for longer than `patience` is killed.
+/// Waits until a program has ended successfully. Kills it if it runs longer than `patience`.
 ///
 /// # Errors
-/// How else it ended.
+/// The program failed or was killed.
 pub fn ended(child: &mut Child, name: &str, patience: Duration) -> Result<(), String> {
     let begin = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! What runs on the stable toolchain.
+//! The checks that run on the stable toolchain.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use crate::{StepResult, book, capi, docs, hygiene};
 
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
 
-/// Everything that must pass before a commit.
+/// All checks that must pass before a commit.
 pub fn test(report: &mut Report) {
     report.add("format", || run(&mut cargo(&["fmt", "--all", "--check"])));
     report.add("lints", || {
@@ -16,7 +16,7 @@ pub fn test(report: &mut Report) {
     });
     report.add("tests", tests);
     report.add("ignored tests", ignored);
-    // What `cargo nextest` does not run.
+    // `cargo nextest` does not run these.
     report.add("doc tests", || run(&mut workspace(&["test", "--doc", "--quiet"])));
     report.add("fewer features", fewer_features);
     report.add("topology by hwloc", hwloc);
@@ -27,10 +27,10 @@ pub fn test(report: &mut Report) {
     hygiene::check(report);
 }
 
-/// All tests of the workspace, by nextest where it is installed: it runs each in a process of its own.
+/// All tests of the workspace. nextest runs them if it is installed: each in a process of its own.
 fn tests() -> StepResult {
     if has_nextest() {
-        // It reports there, wherever cargo builds.
+        // nextest writes its report there, wherever cargo builds.
         let junit = root().join("target/nextest/default/junit.xml");
         return suite(|| workspace(&["nextest", "run"]), &junit);
     }
@@ -42,7 +42,7 @@ fn has_nextest() -> bool {
     answers("cargo-nextest", &["nextest", "--version"])
 }
 
-/// Names the tests that run only when they are asked for.
+/// Lists the tests that run only on request.
 fn ignored() -> StepResult {
     if !has_nextest() {
         return not_run("the names of ignored tests", "cargo-nextest, which lists them, is not installed");
@@ -54,7 +54,7 @@ fn ignored() -> StepResult {
     Ok(if all.is_empty() { Outcome::Passed } else { Outcome::NotRun(all) })
 }
 
-/// `ofi` with one provider, and both without encryption, which everything else builds with all of it.
+/// Checks `ofi` with one provider, and both providers without encryption. All other steps build it with encryption.
 fn fewer_features() -> StepResult {
     for features in ["shm", "udp", "udp,encryption"] {
         let build =
@@ -69,8 +69,8 @@ fn fewer_features() -> StepResult {
     run(&mut cargo(&["test", "--package", "ofi-rdm", "--no-default-features", "--lib", "--quiet"]))
 }
 
-/// `cargo` on all packages, with `multirail`'s feature `hwloc` where that C library is here: it adds functions and
-/// their tests, and changes nothing else. Commands on the same packages and features find the same build.
+/// `cargo` on all packages, with `multirail`'s feature `hwloc` if that C library is installed: the feature only adds
+/// functions and their tests. Commands on the same packages and features share a build.
 fn workspace(args: &[&str]) -> Command {
     let mut cargo = cargo(args);
     cargo.arg("--workspace");
@@ -84,7 +84,7 @@ fn has_hwloc() -> bool {
     answers("pkg-config", &["--exists", "hwloc >= 2", "libudev"])
 }
 
-/// Whether the tests of `multirail`'s feature `hwloc` were among the tests.
+/// Whether the tests included those of `multirail`'s feature `hwloc`.
 fn hwloc() -> StepResult {
     if has_hwloc() {
         return Ok(Outcome::Passed);
@@ -92,7 +92,7 @@ fn hwloc() -> StepResult {
     not_run("topology by hwloc", "no hwloc (apt-get install pkg-config libhwloc-dev libudev-dev)")
 }
 
-/// Whether every crate that is meant for crates.io can be packed: versions, files, metadata. Nothing is compiled.
+/// Checks that every crate meant for crates.io can be packed: versions, files, metadata. Nothing is compiled.
 fn packages() -> StepResult {
     let workspace = [
         "package",
@@ -107,8 +107,8 @@ fn packages() -> StepResult {
     run(cargo(&workspace).args(others.iter().flat_map(|package| ["--exclude", package])))
 }
 
-/// The rings, and what writers and readers of media flows do, under loom. `--release`, as loom walks through millions
-/// of interleavings.
+/// Runs the rings, and the code of writers and readers of media flows, under loom. `--release`, because loom executes
+/// millions of interleavings.
 pub fn loom() -> StepResult {
     let mut loom =
         cargo(&["test", "--release", "--quiet", "--package", "ofi-ring", "--package", "mxl", "--lib"]);
@@ -117,7 +117,7 @@ pub fn loom() -> StepResult {
     run(loom.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target_dir("loom")))
 }
 
-/// Instruction counts against `docs/hot-path.md`.
+/// Compares instruction counts with `docs/hot-path.md`.
 pub fn budgets(write: bool) -> StepResult {
     if !answers("valgrind", &["--version"]) {
         return not_run("instruction budgets", "no valgrind (apt-get install valgrind)");
@@ -125,7 +125,7 @@ pub fn budgets(write: bool) -> StepResult {
     benches("instructions", write)
 }
 
-/// Locked instructions, system calls, allocations and clock reads against `docs/hot-path.md`.
+/// Compares counts of locked instructions, system calls, allocations and clock reads with `docs/hot-path.md`.
 pub fn counts(write: bool) -> StepResult {
     if !cfg!(target_arch = "x86_64") {
         return not_run("counts of the hot paths", "the decoder knows x86-64 only");
@@ -141,14 +141,14 @@ fn benches(command: &str, write: bool) -> StepResult {
     run(&mut benches)
 }
 
-/// The measurements beside the peers, with our `libfabric.so.1` for the lines that run libfabric's own programs on it.
+/// The measurements beside the peers, with our `libfabric.so.1` for the rows that run libfabric's own programs on it.
 pub fn bench(args: &[String]) -> StepResult {
     let library = capi::link(true)?;
     let mut benches = cargo(&["run", "--release", "--quiet", "--package", "ofi-benches", "--"]);
     run(benches.args(args).env("OFI_BENCH_LIBRARY", library))
 }
 
-/// One test of several processes, as long or as often as `variable` says.
+/// Runs one test of several processes, for the length or count that `variable` sets.
 fn at_length(file: &str, test: &str, variable: &str, value: u64) -> StepResult {
     let tests = ["test", "--quiet", "--package", "ofi-tests", "--test", file, "--", "--nocapture", test];
     run(cargo(&tests).env(variable, value.to_string()))
@@ -159,7 +159,7 @@ pub fn soak(minutes: u64) -> StepResult {
     at_length("soak", "eight_processes", "OFI_SOAK_SECONDS", minutes.saturating_mul(60).max(6))
 }
 
-/// The protocol, transfers over rails, and endpoints of providers `efa` and `verbs`, without sockets and without
+/// The protocol, transfers over rails, and endpoints of providers `efa` and `verbs`, without sockets and without real
 /// waiting.
 pub fn simulate(report: &mut Report, seeds: u64, hours: u64) {
     let simulated = |package: &str, file: &str, variable: &str, value: u64| {
@@ -190,12 +190,12 @@ pub fn simulate(report: &mut Report, seeds: u64, hours: u64) {
     });
 }
 
-/// Many deaths.
+/// Kills many processes.
 pub fn kills(count: u64) -> StepResult {
     at_length("crash", "killed_at_random", "OFI_KILLS", count)
 }
 
-/// Processes that die at every step where the endpoints have two transports, of which CI has every second.
+/// Kills processes at every step while endpoints have two transports. CI runs every second of these steps.
 pub fn deaths() -> StepResult {
     at_length("crash", "a_peer_of_two_transports", "OFI_CRASH_STRIDE", 1)
 }
@@ -205,8 +205,8 @@ pub fn peers(count: u64) -> StepResult {
     at_length("udp", "a_thousand_peers", "OFI_UDP_PEERS", count)
 }
 
-/// Transfers over rails between processes that are killed, cut off and restarted. The seed is of the clock, unless
-/// `OFI_RAILS_SEED` says one; the test prints it.
+/// Transfers over rails between processes that are killed, cut off and restarted. The seed comes from the clock unless
+/// `OFI_RAILS_SEED` sets one; the test prints it.
 pub fn storms(count: u64) -> StepResult {
     let clock = std::time::UNIX_EPOCH.elapsed().map_or(1, |since| since.as_secs());
     let seed = std::env::var("OFI_RAILS_SEED").unwrap_or_else(|_| clock.to_string());
@@ -214,7 +214,7 @@ pub fn storms(count: u64) -> StepResult {
     run(cargo(&tests).env("OFI_RAILS_RUNS", count.to_string()).env("OFI_RAILS_SEED", seed))
 }
 
-/// Compiles for aarch64, where the target is installed.
+/// Compiles for aarch64, if the target is installed.
 pub fn aarch64() -> StepResult {
     if !has_target(AARCH64) {
         return not_run(

@@ -1,4 +1,4 @@
-//! Commands in documents: each names a program, an example, a test or a chore that is there.
+//! Checks the commands in documents: each must name an existing program, example, test or chore.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use serde::Deserialize;
 use crate::Options;
 use crate::step::{cargo, output, root};
 
-/// The commands of the documents that could not run, as `document: command: why`.
+/// The commands of the documents that cannot run, as `document: command: reason`.
 ///
 /// # Errors
-/// When a document cannot be read, or cargo does not describe the workspace.
+/// A document cannot be read, or cargo does not describe the workspace.
 pub fn broken(documents: &[PathBuf]) -> Result<Vec<String>, String> {
     let workspace = Workspace::of_cargo()?;
     let mut broken = Vec::new();
@@ -29,7 +29,7 @@ pub fn broken(documents: &[PathBuf]) -> Result<Vec<String>, String> {
     Ok(broken)
 }
 
-/// The examples, whose headers say how to run them.
+/// The examples, whose headers contain commands.
 fn examples() -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
     let crates = entries(&root().join("crates"))?;
@@ -55,7 +55,7 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(entries.flatten().map(|entry| entry.path()).collect())
 }
 
-/// What starts with `cargo` in a block of shell commands, or between backquotes.
+/// Commands that start with `cargo`, from blocks of shell commands and between backquotes.
 fn commands(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut in_shell = false;
@@ -72,7 +72,7 @@ fn commands(text: &str) -> Vec<String> {
     found
 }
 
-/// What `cargo metadata` says of the workspace.
+/// The workspace according to `cargo metadata`.
 #[derive(Debug, Deserialize)]
 struct Workspace {
     packages: Vec<Package>,
@@ -96,18 +96,18 @@ impl Workspace {
         serde_json::from_str(&described).map_err(|error| format!("cargo metadata: {error}"))
     }
 
-    /// Whether what a command names is there.
+    /// Checks that everything that a command names exists.
     fn check(&self, command: &str) -> Result<(), String> {
         let words: Vec<&str> = command.split_whitespace().skip_while(|word| *word != "cargo").collect();
-        // What stands for a user's own choice is no name.
+        // A placeholder for the user's choice is not a name.
         let is_choice = |word: &str| word.chars().all(|c| c.is_ascii_uppercase() || c == '_' || c == '"');
         match words.get(1) {
             Some(&"xtask") => {
                 let chore = words[1..].iter().take_while(|word| !word.starts_with(['[', '#', '|', '&']));
-                // Every chore takes a number where it takes a choice of the user's.
+                // Every chore accepts a number in place of the user's choice.
                 let chore = chore.map(|word| if is_choice(word) { "1" } else { word });
                 Options::try_parse_from(chore).map(|_| ()).or_else(|error| match error.use_stderr() {
-                    // Help is an answer too.
+                    // Help counts as success.
                     false => Ok(()),
                     true => Err(error.to_string().lines().next().unwrap_or_default().to_string()),
                 })

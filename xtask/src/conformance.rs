@@ -1,7 +1,7 @@
-//! `docs/conformance.md`: which test shows which rule of libfabric.
+//! `docs/conformance.md`: the tests that show libfabric's rules.
 //!
-//! The table is `docs/conformance.toml`, the deviations are `docs/deviations.toml`. A test that either names must be in
-//! the tree: tests are found by reading the sources, so that a renamed one is noticed without running anything.
+//! The table is `docs/conformance.toml`, the deviations are `docs/deviations.toml`. A test named by either must exist
+//! in the tree: tests are found by parsing the sources, so that a renamed one is noticed without running anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -16,9 +16,9 @@ use crate::step::{Outcome, root};
 const TABLE: &str = "docs/conformance.toml";
 const DEVIATIONS: &str = "docs/deviations.toml";
 const DOCUMENT: &str = "docs/conformance.md";
-/// Where tests may be.
+/// The folders that may contain tests.
 const FOLDERS: [&str; 2] = ["crates", "tests"];
-/// Where the suite is made into tests of a transport.
+/// The files that instantiate the suite for a transport.
 const INSTANCES: [&str; 8] = [
     "tests/tests/conformance.rs",
     "tests/tests/lanes/main.rs",
@@ -29,16 +29,16 @@ const INSTANCES: [&str; 8] = [
     "tests/tests/suites/connected.rs",
     "tests/tests/suites/verbs_connected.rs",
 ];
-/// Macros that run the suite without cases that several transports have no use for.
+/// Macros that run the suite without the cases that several transports do not need.
 const SHARED_SKIPS: [&str; 4] = ["connected", "on_efa", "on_verbs", "verbs_connected"];
-/// Columns of a line of names.
+/// Width of a line of names.
 const WIDTH: usize = 118;
 
-/// Writes the document, or checks that it is as it would be written.
+/// Writes the document, or checks that it is up to date.
 ///
 /// # Errors
-/// For a rule without a test, a deviation or a reason to wait; a test that is not there; a deviation that nothing
-/// refers to; and, when checking, a document that is not fresh.
+/// A rule without a test, a deviation or a reason to wait; a test that does not exist; an unused deviation; and, when
+/// checking, an outdated document.
 pub fn run(check: bool) -> StepResult {
     let text = document()?;
     let path = root().join(DOCUMENT);
@@ -56,7 +56,7 @@ pub fn run(check: bool) -> StepResult {
 /// The document.
 ///
 /// # Errors
-/// Those of [`run`], but for freshness.
+/// Those of [`run`], except for an outdated document.
 pub fn document() -> Result<String, String> {
     let table: Table = parse(TABLE)?;
     let deviations: Deviations = parse(DEVIATIONS)?;
@@ -111,9 +111,9 @@ struct Deviation {
 /// A test of the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Test {
-    /// From the root.
+    /// Relative to the root.
     path: PathBuf,
-    /// A case of the suite, which runs for every transport.
+    /// Whether it is a case of the suite, which runs for every transport.
     case: bool,
 }
 
@@ -136,7 +136,7 @@ fn tests() -> Result<Tests, String> {
 fn collect(folder: &Path, all: &mut Tests) -> Result<(), String> {
     let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    paths.sort(); // so that the document is the same wherever it is written
+    paths.sort(); // so that the document does not depend on the machine
     for path in paths {
         if path.is_dir() {
             collect(&path, all)?;
@@ -144,7 +144,7 @@ fn collect(folder: &Path, all: &mut Tests) -> Result<(), String> {
             let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
             let path = path.strip_prefix(root()).unwrap_or(&path);
             for (name, case) in tests_of(&text) {
-                // A unit test may have the name of a case, which says more.
+                // A unit test may have the name of a case; the case takes precedence.
                 if case || !all.contains_key(name) {
                     all.insert(name.to_string(), Test { path: path.to_path_buf(), case });
                 }
@@ -154,7 +154,7 @@ fn collect(folder: &Path, all: &mut Tests) -> Result<(), String> {
     Ok(())
 }
 
-/// The tests of one source: functions behind `#[test]`, and cases of the suite.
+/// The tests of one source: functions with `#[test]`, and cases of the suite.
 fn tests_of(text: &str) -> impl Iterator<Item = (&str, bool)> {
     let mut announced = false;
     text.lines().filter_map(move |line| {
@@ -170,10 +170,10 @@ fn tests_of(text: &str) -> impl Iterator<Item = (&str, bool)> {
     })
 }
 
-/// A run of the suite: its name, and the cases that it skips with the reason of each.
+/// A run of the suite: its name, and the skipped cases with their reasons.
 type Instance = (String, Vec<(String, String)>);
 
-/// For which transports the suite runs.
+/// The transports for which the suite runs.
 fn instances() -> Result<Vec<Instance>, String> {
     let mut all = Vec::new();
     for file in INSTANCES {
@@ -183,8 +183,8 @@ fn instances() -> Result<Vec<Instance>, String> {
     Ok(all)
 }
 
-/// A row for each `ofi_testkit::conformance!(name: ...)`, and for each `connected!(name: ...)` and the like: what the
-/// latter have in common stands in the macro of that name, as the instance `$name`, and is a row of its own.
+/// A row for each `ofi_testkit::conformance!(name: ...)`, and for each `connected!(name: ...)` and similar macro. The
+/// skips that such a macro has in common are in its definition, as the instance `$name`, and are a row of their own.
 fn instances_of(text: &str) -> Vec<Instance> {
     let mut all = Vec::new();
     for (at, call) in text.match_indices("!(") {
@@ -210,7 +210,7 @@ fn instances_of(text: &str) -> Vec<Instance> {
     all
 }
 
-/// A run of the suite as a list: for each reason the cases that are skipped for it.
+/// A run of the suite as a list: each reason with the cases skipped for it.
 fn skips((name, skips): &Instance) -> String {
     let mut by_reason: Vec<(&str, Vec<&str>)> = Vec::new();
     for (case, reason) in skips {
@@ -240,7 +240,7 @@ fn skips((name, skips): &Instance) -> String {
     text
 }
 
-/// Everything that is wrong with the two files.
+/// All problems of the two files.
 fn problems(table: &Table, deviations: &Deviations, tests: &Tests) -> Vec<String> {
     let mut all = Vec::new();
     let mut ids = BTreeSet::new();
@@ -315,7 +315,7 @@ fn render(table: &Table, deviations: &Deviations, tests: &Tests, instances: &[In
     text
 }
 
-/// A rule: its text, then a list of the tests that show it, or of what stands in their place.
+/// A rule: its text, then a list of the tests that show it, or the text in their place.
 fn of_rule(rule: &Rule, tests: &Tests) -> String {
     let names: Vec<&str> = rule.tests.iter().map(String::as_str).collect();
     let mut text =
@@ -329,11 +329,11 @@ fn of_rule(rule: &Rule, tests: &Tests) -> String {
     text
 }
 
-/// Tests as a list, an item for each file.
+/// Tests as a list, with an item for each file.
 fn by_file(names: &[&str], tests: &Tests) -> String {
     let mut files: Vec<(&Path, Vec<String>)> = Vec::new();
     for name in names {
-        let Some(test) = tests.get(*name) else { continue }; // `problems` has reported it
+        let Some(test) = tests.get(*name) else { continue }; // `problems` has already reported it
         let name = format!("`{name}`{}", if test.case { "\\*" } else { "" });
         match files.iter_mut().find(|(path, _)| *path == test.path) {
             Some((_, names)) => names.push(name),
@@ -352,7 +352,7 @@ fn item(text: &str) -> String {
     format!("- {}", filled(text).replace('\n', "\n  "))
 }
 
-/// A paragraph, in lines of [`WIDTH`] where its words allow it.
+/// A paragraph in lines of [`WIDTH`], as far as its words allow.
 fn filled(text: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

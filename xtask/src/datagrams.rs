@@ -1,4 +1,4 @@
-//! Bare datagrams between C's provider `udp` and ours, in both directions.
+//! Datagrams between C's provider `udp` and ours, in both directions.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -9,14 +9,14 @@ use crate::capi::patient;
 use crate::step::{Outcome, answers, command, not_run, root};
 use crate::stock::{NO_HEADERS, Stock, pingpong};
 
-/// The same program, `fi_pingpong`, on either library, over IPv4 and IPv6.
+/// Runs the same program, `fi_pingpong`, on both libraries, over IPv4 and IPv6.
 pub fn pingpongs(folder: &Path, stock: &Stock) -> StepResult {
     if !stock.has_programs() {
         return stock.no_programs("datagrams between C's udp and ours");
     }
     let ours = || stock.pingpong_on(folder);
     let theirs = || stock.pingpong();
-    // With `-c` every byte is checked.
+    // `-c` checks every byte.
     let four = ["-p", "udp", "-e", "dgram", "-I", "50", "-c"];
     let six = [&four[..], &["-6"]].concat();
     for args in [&four[..], &six] {
@@ -27,11 +27,12 @@ pub fn pingpongs(folder: &Path, stock: &Stock) -> StepResult {
     Ok(Outcome::Passed)
 }
 
-/// One of them sends to a group, the other receives. C knows groups of IPv4 alone.
+/// One side sends to a group, the other receives. C supports only IPv4 groups.
 pub fn multicast(folder: &Path, stock: &Stock) -> StepResult {
     const NAME: &str = "a multicast group of C's udp and ours";
     const NAMESPACES: [&str; 4] = ["-Urnpf", "--kill-child", "--mount-proc", "--"];
-    // C's socket receives from a group only if it is bound to the group's address. Ours has one besides its own.
+    // C's socket receives from a group only if it is bound to the group's address. Ours has the group's address besides
+    // its own.
     const RECEIVERS: [&str; 2] = ["239.77.1.2", "127.0.0.1"];
     if !stock.compiles("#include <rdma/fabric.h>") {
         return not_run(NAME, NO_HEADERS);
@@ -53,7 +54,7 @@ pub fn multicast(folder: &Path, stock: &Stock) -> StepResult {
     Ok(Outcome::Passed)
 }
 
-/// Where a command finds its libraries; nothing if that is the system's places.
+/// The library path of a command; empty for the system's default.
 fn libraries(command: &Command) -> OsString {
     let path = command.get_envs().find(|(name, _)| *name == "LD_LIBRARY_PATH");
     path.and_then(|(_, value)| value).map(Into::into).unwrap_or_default()

@@ -1,7 +1,7 @@
 //! `cargo xtask deb`: a Debian package of the C library and the tools.
 //!
-//! The library lies in a folder of its own, so that the package can stand beside Debian's libfabric1: a program uses it
-//! by `LD_LIBRARY_PATH`. The tools replace those of libfabric-bin, of which two have the same names.
+//! The library lies in a folder of its own, so that the package can coexist with Debian's libfabric1: a program uses it
+//! by `LD_LIBRARY_PATH`. The tools replace those of libfabric-bin, two of which have the same names.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,14 +13,14 @@ use crate::install::{Places, TOOLS, build, into, tools};
 use crate::step::{answers, command, not_run, output, root, run, target_dir};
 
 const PACKAGE: &str = "ofi-rs";
-/// The crates' version, and which package of it.
+/// The crates' version, and the package revision.
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-1");
 const MAINTAINER: &str = "ofi-rs <ofi-rs@users.noreply.github.com>";
 
-/// The command: builds the package and says where it is.
+/// The command: builds the package and prints its path.
 ///
 /// # Errors
-/// When something cannot be built.
+/// A part cannot be built.
 pub fn run_deb(release: bool) -> StepResult {
     if let Some(why) = lacking() {
         return not_run("the Debian package", why);
@@ -32,10 +32,11 @@ pub fn run_deb(release: bool) -> StepResult {
     lintian(&made)
 }
 
-/// Of what the test of the C interface has built in `folder`: its content is checked, and its programs run.
+/// Packs the files that the test of the C interface has built in `folder`, checks the package's content and runs its
+/// programs.
 ///
 /// # Errors
-/// What is not as it should be.
+/// A problem of the package.
 pub fn test(folder: &Path) -> StepResult {
     if let Some(why) = lacking() {
         return not_run("the Debian package", why);
@@ -60,7 +61,7 @@ fn told(path: &Path, error: &std::io::Error) -> String {
     format!("{}: {error}", path.display())
 }
 
-/// Makes the package in `work`. `small`: takes the time to compress it well.
+/// Builds the package in `work`. `small`: spends time on good compression.
 fn make(folder: &Path, work: &Path, small: bool) -> Result<PathBuf, String> {
     let tree = work.join("tree");
     let _ = fs::remove_dir_all(&tree);
@@ -74,7 +75,7 @@ fn make(folder: &Path, work: &Path, small: bool) -> Result<PathBuf, String> {
     };
     into(folder, &places)?;
     for file in files(&tree)? {
-        // What the linker made is stripped; links lead to it.
+        // The linker's output is stripped; links point to it.
         let bytes = fs::read(&file).map_err(|error| told(&file, &error))?;
         if bytes.starts_with(b"\x7fELF") && !file.is_symlink() {
             let mut strip = command("strip");
@@ -126,7 +127,7 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
     fs::write(path, text).map_err(|error| told(path, &error))
 }
 
-/// Programs may be run, everything may be read, whatever the builder's mask.
+/// Sets modes independent of the builder's umask: programs are executable, everything is readable.
 fn modes(tree: &Path) -> Result<(), String> {
     let mut folders = vec![tree.to_path_buf()];
     while let Some(folder) = folders.pop() {
@@ -162,7 +163,7 @@ fn architecture() -> Result<String, String> {
 }
 
 fn control(installed: u64) -> Result<String, String> {
-    // The library that it was built with; an older one may lack a function.
+    // The C library that it was built with; an older one may lack a function.
     let libc = output(command("dpkg-query").args(["-W", "-f", "${Version}", "libc6"]))?;
     let libc = libc.split(['-', '+']).next().unwrap_or_default();
     let size = installed.div_ceil(1024);
@@ -191,12 +192,12 @@ fn copyright() -> Result<String, String> {
     ))
 }
 
-/// A line of a license, as that format has it.
+/// A line of a licence in that format.
 fn paragraph(line: &str) -> String {
     if line.is_empty() { " .\n".into() } else { format!(" {line}\n") }
 }
 
-/// What must be in it, and whether its programs run from where it was unpacked.
+/// Checks the required contents, and runs the programs from the unpacked package.
 fn check(package: &Path) -> Result<(), String> {
     let listed = output(command("dpkg-deb").arg("--contents").arg(package))?;
     let mut wanted: Vec<String> = TOOLS.iter().map(|tool| format!("./usr/bin/{tool}")).collect();
@@ -229,12 +230,12 @@ fn check(package: &Path) -> Result<(), String> {
     fs::remove_dir_all(&unpacked).map_err(|error| told(&unpacked, &error))
 }
 
-/// Debian's own opinion.
+/// Runs Debian's own checker.
 fn lintian(package: &Path) -> StepResult {
     if !answers("lintian", &["--version"]) {
         return not_run("the Debian package by lintian", "no lintian (apt-get install lintian)");
     }
-    // No package of Debian's own, which would have a bug number.
+    // Not for a package outside of Debian, which has no bug number.
     let tags = "initial-upload-closes-no-bugs";
     run(command("lintian").args(["--fail-on", "error", "--suppress-tags", tags]).arg(package))
 }

@@ -1,20 +1,20 @@
-//! Documents that are written from the code, so that they cannot lie.
+//! Documents that are generated from the code, so that they stay correct.
 
 use std::fs;
 
 use crate::step::{Outcome, root};
 use crate::{StepResult, commands, conformance, features, links, settings, speed};
 
-/// Where the program goes in the README.
+/// The place of the program in the README.
 const PROGRAM: [&str; 2] = ["<!-- program:begin -->", "<!-- program:end -->"];
-/// The program: an example, so that it compiles and runs.
+/// The program: an example, which is therefore compiled and run.
 const EXAMPLE: &str = "crates/ofi/examples/two_hosts.rs";
 
-/// Writes the documents, or checks that they are as they would be written.
+/// Writes the documents, or checks that they are up to date.
 ///
 /// # Errors
-/// When one is missing or not fresh, lacks the marks between which a part belongs, or has a link or a command that
-/// leads nowhere.
+/// A document is missing or outdated, lacks the marks between which a part belongs, or has a dead link or an invalid
+/// command.
 pub fn run(check: bool) -> StepResult {
     let readme = read("README.md")?;
     let readme = replaced(&readme, PROGRAM, &format!("```rust\n{}```\n", read(EXAMPLE)?))?;

@@ -1,4 +1,4 @@
-//! The table of features: what each provider grants when it is asked, one question to a line.
+//! The table of features: what each provider grants on request, one question per line.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use ofi::raw::{
     ResourceMgmt, Threading, Version, WaitAttr, WaitObj, WaitSet,
 };
 
-/// One question: what a line is called, and what a provider answers.
+/// A question: the name of the line, and the provider's answer.
 type Question = (&'static str, fn(&str) -> String);
 
 const QUESTIONS: &[Question] = &[
@@ -88,7 +88,7 @@ pub fn document() -> String {
     )
 }
 
-/// The table: a column for each provider.
+/// The table, with a column for each provider.
 fn table() -> String {
     let names: Vec<String> = ofi::provider_names().into_iter().map(|(name, _)| name).collect();
     let mut text = format!("| | {} |\n|---|{}\n", bold(&names), "---|".repeat(names.len()));
@@ -103,7 +103,7 @@ fn bold(names: &[String]) -> String {
     names.iter().map(|name| format!("**{name}**")).collect::<Vec<_>>().join(" | ")
 }
 
-/// Hints of a program that registers memory in any way that it is asked to.
+/// Hints of a program that supports every way of registering memory.
 fn hints() -> Hints {
     Hints::new().mr_mode(MrMode::all() - MrMode::DEPRECATED)
 }
@@ -148,7 +148,7 @@ fn wait_set(name: &str) -> Option<std::sync::Arc<dyn WaitSet>> {
     fabric.open_wait_set(&WaitAttr { wait_obj: WaitObj::Unspec }).ok()
 }
 
-/// The values, in C's names, for which `holds`. "Any" is no value.
+/// The values, in C's names, for which `holds`. "Any" does not count.
 fn each<V: Copy + PartialEq + Default + std::fmt::Display>(
     values: &[V],
     holds: impl Fn(V) -> bool,
@@ -195,7 +195,7 @@ fn flags(info: &Info) -> String {
     )
 }
 
-/// Ways of registering that a program may insist on.
+/// Registration modes that a program may require.
 fn modes(name: &str) -> String {
     let ways = [
         ("scalable (offsets, the program's keys)", MrMode::empty()),
@@ -211,7 +211,7 @@ fn modes(name: &str) -> String {
     words.join("; ")
 }
 
-/// How many combinations of call, operation and type there are, and which types.
+/// The number of combinations of call, operation and type, and the types.
 fn atomics(name: &str) -> String {
     let Some(domain) = domain(name) else { return String::new() };
     let has = |kind, op, datatype| domain.query_atomic(kind, op, datatype).is_ok();
@@ -230,7 +230,7 @@ fn size(name: &str, field: fn(&Info) -> usize) -> String {
     ask(name, hints()).map_or(String::new(), |info| number(field(&info)))
 }
 
-/// The default, and the most that a program may ask for.
+/// The default, and the maximum that a program may request.
 fn outstanding(name: &str) -> String {
     let Some(info) = ask(name, hints()) else { return String::new() };
     let most = (0..usize::BITS - 1)

@@ -1,10 +1,10 @@
-//! Checks of the workspace as a whole: the compiler that it promises, the one error off Linux, the licences and sources
-//! of its dependencies, unused dependencies.
+//! Checks of the workspace as a whole: the promised compiler version, the single error on systems other than Linux, the
+//! licences and sources of dependencies, unused dependencies.
 
 use crate::StepResult;
 use crate::step::{Outcome, Report, answers, cargo, command, has_target, not_run, output, run, target_dir};
 
-/// As the workspace's `rust-version`.
+/// The workspace's `rust-version`.
 const RUST: &str = env!("CARGO_PKG_RUST_VERSION");
 
 /// A target that the stack does not support.
@@ -18,11 +18,12 @@ pub fn check(report: &mut Report) {
     report.add("unused dependencies", machete);
 }
 
-/// The oldest compiler that manifests promise compiles everything. Mostly that is the one that runs this.
+/// Checks that the oldest compiler promised by the manifests compiles everything. Usually that is the compiler running
+/// this.
 fn rust_version() -> StepResult {
     let version = output(&mut cargo(&["--version"]))?;
     if is_of(&version, RUST) {
-        return Ok(Outcome::Passed); // everything else here was compiled by it
+        return Ok(Outcome::Passed); // it has compiled everything else here
     }
     let oldest = format!("+{RUST}");
     if !answers("cargo", &[&oldest, "--version"]) {
@@ -30,13 +31,13 @@ fn rust_version() -> StepResult {
             format!("this is {}, and rustup has no {RUST} (rustup toolchain install {RUST})", version.trim());
         return not_run("rust-version", &why);
     }
-    // By rustup's cargo, which knows other compilers; the one that runs this does not.
+    // Run by rustup's cargo, which knows other compilers; the cargo that runs this does not.
     let args =
         [&*oldest, "check", "--workspace", "--all-targets", "--quiet", "--target-dir", "target/rust-version"];
     run(command("cargo").env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN").args(args))
 }
 
-/// Off Linux, `ofi` fails with one error that says so, whatever else would not compile there.
+/// On other systems than Linux, `ofi` fails with one error that says so, whatever else would not compile there.
 fn off_linux() -> StepResult {
     if !has_target(OFF_LINUX) {
         return not_run("off Linux", &format!("rustup has no {OFF_LINUX} (rustup target add {OFF_LINUX})"));
@@ -50,19 +51,19 @@ fn off_linux() -> StepResult {
     }
 }
 
-/// The errors in what cargo printed, without its own summaries.
+/// The errors in cargo's output, without cargo's own summaries.
 fn of_compiler(text: &str) -> Vec<&str> {
     let errors = text.lines().filter(|line| line.starts_with("error"));
     errors.filter(|line| !line.starts_with("error: could not compile")).collect()
 }
 
-/// Whether `cargo 1.95.0 (…)` is of version `1.95`.
+/// Whether `cargo 1.95.0 (…)` is version `1.95`.
 fn is_of(told: &str, version: &str) -> bool {
     let number = told.split_whitespace().nth(1).unwrap_or_default();
     number.strip_prefix(version).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// `deny.toml`. Advisories are left out: their list is on a host that CI does not reach.
+/// Checks `deny.toml`. Advisories are left out: CI cannot reach the host of their list.
 fn deny() -> StepResult {
     if !answers("cargo-deny", &["--version"]) {
         return not_run("cargo-deny", "not installed (cargo install cargo-deny)");
@@ -99,7 +100,7 @@ mod tests {
         assert_eq!(of_compiler(text), ["error: ofi needs Linux", "error[E0425]: no `ppoll`"]);
     }
 
-    /// What crates.io and docs.rs show of a crate, and what its licences want in the package.
+    /// What crates.io and docs.rs show of a crate, and what its licences require in the package.
     #[test]
     fn every_crate_that_is_published_tells_what_it_is_and_has_its_licences() {
         let mut published = 0;

@@ -12,7 +12,7 @@ use crate::step::{Outcome, cargo, command, not_run, run};
 pub const TOOLS: [&str; 7] =
     ["ofi", "fi_info", "fi_pingpong", "fi_dump", "fi_write_demo", "mr-topo", "mr-bench"];
 
-/// Where things go, each a folder.
+/// The destination folders.
 pub struct Places {
     /// Programs.
     pub bin: PathBuf,
@@ -20,14 +20,14 @@ pub struct Places {
     pub lib: PathBuf,
     /// `man` and the shells' completions.
     pub share: PathBuf,
-    /// The library's folder as the pkg-config file tells it.
+    /// The library's folder as stated in the pkg-config file.
     pub told: PathBuf,
 }
 
 /// The command.
 ///
 /// # Errors
-/// When something cannot be built or written.
+/// A part cannot be built or written.
 pub fn run_install(prefix: &Path) -> StepResult {
     if !has_compiler() {
         return not_run(SONAME, NO_COMPILER);
@@ -38,10 +38,10 @@ pub fn run_install(prefix: &Path) -> StepResult {
     Ok(Outcome::Passed)
 }
 
-/// Builds everything that is installed, and answers the folder of the library.
+/// Builds everything that is installed. Returns the folder of the library.
 ///
 /// # Errors
-/// What the compilers say.
+/// The error of a compiler.
 pub fn build(release: bool) -> Result<PathBuf, String> {
     let folder = capi::link(release)?;
     plugins::link(&folder)?;
@@ -52,7 +52,7 @@ pub fn build(release: bool) -> Result<PathBuf, String> {
 /// Builds the tools.
 ///
 /// # Errors
-/// What the compiler says.
+/// The error of the compiler.
 pub fn tools(release: bool) -> Result<(), String> {
     let mut tools = cargo(&["build", "--quiet", "--package", "ofi-tools", "--bins"]);
     if release {
@@ -61,20 +61,20 @@ pub fn tools(release: bool) -> Result<(), String> {
     run(&mut tools).map(|_| ())
 }
 
-/// Puts what was built in `folder` into place under `prefix`.
+/// Installs the build in `folder` under `prefix`.
 ///
 /// # Errors
-/// When a file cannot be written.
+/// A file cannot be written.
 pub fn under(folder: &Path, prefix: &Path) -> Result<(), String> {
     let prefix = std::path::absolute(prefix).map_err(|error| error.to_string())?;
     let lib = prefix.join("lib");
     into(folder, &Places { bin: prefix.join("bin"), share: prefix.join("share"), told: lib.clone(), lib })
 }
 
-/// Puts what was built in `folder` into place.
+/// Installs the build in `folder`.
 ///
 /// # Errors
-/// When a file cannot be written.
+/// A file cannot be written.
 pub fn into(folder: &Path, to: &Places) -> Result<(), String> {
     let (pkgconfig, plugins) = (to.lib.join("pkgconfig"), to.lib.join("ofi-plugins"));
     for folder in [&pkgconfig, &plugins, &to.bin] {
@@ -99,7 +99,7 @@ pub fn into(folder: &Path, to: &Places) -> Result<(), String> {
     fs::write(pkgconfig.join("libfabric.pc"), text).map_err(|error| error.to_string())
 }
 
-/// Man pages and completions, where each shell looks.
+/// Installs man pages and completions where each shell looks for them.
 fn pages(ofi: &Path, work: &Path, share: &Path) -> Result<(), String> {
     let _ = fs::remove_dir_all(work);
     run(command(ofi).arg("pages").arg(work))?;
@@ -114,7 +114,7 @@ fn pages(ofi: &Path, work: &Path, share: &Path) -> Result<(), String> {
         make(&to)?;
         let entries = fs::read_dir(work.join(from)).map_err(|error| format!("{from}: {error}"))?;
         for entry in entries.flatten() {
-            // bash looks for a file of the program's name.
+            // bash looks for a file with the program's name.
             let name = entry.file_name().to_string_lossy().trim_end_matches(".bash").to_string();
             copy(&entry.path(), &to.join(name))?;
         }

@@ -1,5 +1,5 @@
-//! C's structures as C's headers have them, beside the table of the newest interface: an older one's are
-//! prefixes of it. The compiler says which structures and fields there are.
+//! Compares C's structures in C's headers with the table of the newest interface: an older interface's structures are
+//! prefixes of it. The compiler tells which structures and fields exist.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -25,14 +25,14 @@ const HEADERS: [&str; 12] = [
     "fi_trigger",
 ];
 
-/// What is not a prefix of its newer form, and why that is no matter here.
+/// Structures that are not prefixes of their newer form, and why that does not matter here.
 const OTHER: [&str; 3] = [
-    "fi_mr_modify.attr", // holds a structure that grew; no more than its beginning is read
+    "fi_mr_modify.attr",           // contains a structure that grew; only its beginning is read
     "fi_ops_srx_owner.free_entry", // between providers, which no program calls
-    "fi_peer_rx_entry",  // the same
+    "fi_peer_rx_entry",            // the same
 ];
 
-/// Fewer comparisons than this mean that the test has lost its subject.
+/// Fewer comparisons than this mean that the test no longer tests anything.
 const ENOUGH: usize = 300;
 
 /// Compares sizes and offsets.
@@ -61,7 +61,8 @@ fn is_identifier(text: &str) -> bool {
     text.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_')
 }
 
-/// A program that compares each field of the table that the headers have, and ends with an error if one is elsewhere.
+/// A program that compares each field that both the table and the headers have. It ends with an error if a field is
+/// elsewhere.
 fn program_of(table: &str) -> String {
     let mut text = String::new();
     for header in HEADERS {
@@ -80,7 +81,7 @@ fn program_of(table: &str) -> String {
             [field, offset, size, ..]
                 if line.starts_with(' ') && is_identifier(field) && !is_other(&structure, field) =>
             {
-                // An array without a length at the end has no size.
+                // A trailing array without a length has no size.
                 let of_size = match size {
                     "0" => String::new(),
                     size => {
@@ -99,7 +100,7 @@ fn program_of(table: &str) -> String {
                 if OTHER.contains(&name) {
                     continue;
                 }
-                // An older structure may be shorter, and never longer.
+                // An older structure may be shorter, but not longer.
                 let _ = writeln!(
                     text,
                     "\t[]<class T>(T *) {{ if constexpr (requires {{ sizeof(T); }}) {{ seen++; \

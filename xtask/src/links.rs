@@ -1,14 +1,14 @@
-//! Links between documents: each leads to a file that is there.
+//! Checks links between documents: each must lead to an existing file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::step::root;
 
-/// The links of the documents that lead nowhere, as `document: target`.
+/// The dead links of the documents, as `document: target`.
 ///
 /// # Errors
-/// When a document cannot be read.
+/// A document cannot be read.
 pub fn broken(documents: &[PathBuf]) -> Result<Vec<String>, String> {
     let mut broken = Vec::new();
     for document in documents {
@@ -25,7 +25,7 @@ pub fn broken(documents: &[PathBuf]) -> Result<Vec<String>, String> {
 /// The Markdown files at the top, in `docs` and in `docs/lab`.
 ///
 /// # Errors
-/// When a folder cannot be read.
+/// A folder cannot be read.
 pub fn documents() -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
     for folder in [root().to_path_buf(), root().join("docs"), root().join("docs/lab")] {
@@ -37,10 +37,10 @@ pub fn documents() -> Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
-/// The documents of `docs` that the book's summary does not name.
+/// The documents of `docs` that the book's summary does not list.
 ///
 /// # Errors
-/// When the summary cannot be read.
+/// The summary cannot be read.
 pub fn outside_the_book(documents: &[PathBuf]) -> Result<Vec<String>, String> {
     let folder = root().join("docs");
     let summary = folder.join("SUMMARY.md");
@@ -50,7 +50,7 @@ pub fn outside_the_book(documents: &[PathBuf]) -> Result<Vec<String>, String> {
     Ok(pages.filter(|page| !named.contains(page)).map(|page| page.display().to_string()).collect())
 }
 
-/// What `](…)` leads to within the repository, without the place inside the file.
+/// The targets of `](…)` within the repository, without the anchor.
 fn targets(text: &str) -> impl Iterator<Item = &str> {
     text.split("](").skip(1).filter_map(|rest| {
         let target = rest.split(')').next()?.split('#').next()?;

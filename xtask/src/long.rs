@@ -1,4 +1,4 @@
-//! `cargo xtask nightly`: what takes longer than a commit may wait, and a table of it, docs/nightly.md.
+//! `cargo xtask nightly`: checks that take too long for a commit, and the table of their results, docs/nightly.md.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use crate::step::{Outcome, Report, Row, command, output, root};
 use crate::{StepResult, checks, nightly, nixl};
 
-/// How much of what.
+/// The parts and their amounts.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// Only these parts; the table keeps its rows of the others.
@@ -18,7 +18,7 @@ pub struct Options {
     amount: Amount,
 }
 
-/// How much of each.
+/// The amount of each part.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Amount {
     /// Cases of each property of the protocol.
@@ -65,7 +65,7 @@ impl Part {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_string())
     }
 
-    /// How much of it, as the command's options.
+    /// The amount of a part, as options of the command.
     fn amount(self, amount: &Amount) -> String {
         let Amount { seeds, hours, kills, peers, storms, soak, fuzz, nixl } = amount;
         match self {
@@ -97,8 +97,8 @@ impl Part {
     }
 }
 
-/// Runs the parts. After each it writes docs/nightly.md, where rows of parts that did not run stay: the whole takes
-/// hours, and a run that is cut off has its table.
+/// Runs the parts. After each it updates docs/nightly.md and keeps the rows of parts that did not run. The whole takes
+/// hours, so an interrupted run still has its table.
 pub fn run(report: &mut Report, options: &Options) {
     let parts = if options.parts.is_empty() { Part::value_variants() } else { &options.parts };
     for &part in parts {
@@ -111,10 +111,10 @@ pub fn run(report: &mut Report, options: &Options) {
     }
 }
 
-/// Puts a part's rows into the page, in place of those that it had.
+/// Replaces a part's rows in the page.
 fn write(part: Part, lines: &[String]) -> StepResult {
     let path = root().join("docs/nightly.md");
-    // Before the first run there is none.
+    // Before the first run it does not exist.
     let old = fs::read_to_string(&path).unwrap_or_default();
     fs::write(&path, page(&old, part, lines)).map_err(|error| format!("{}: {error}", path.display()))?;
     Ok(Outcome::Passed)

@@ -1,7 +1,7 @@
 //! `cargo xtask`: the chores of this repository. CI (`.ci/run`) calls the same commands.
 //!
-//! A command ends with 0 if everything passed, 1 if something failed, and 77 if nothing failed and something could
-//! not run on this machine; each such thing is a line `NOT RUN: what: why`.
+//! A command exits with 0 if everything passed, 1 if something failed, and 77 if nothing failed but something could not
+//! run on this machine. Each such thing is printed as a line `NOT RUN: what: why`.
 
 mod book;
 mod capi;
@@ -198,5 +198,5 @@ fn main() -> ExitCode {
     report.finish()
 }
 
-/// Shorthand for what a step answers.
+/// The result of a step.
 type StepResult = Result<Outcome, String>;

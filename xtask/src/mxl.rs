@@ -1,4 +1,4 @@
-//! The media exchange layer: installing its C interface and its programs.
+//! The media exchange layer: installs its C interface and its programs.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use crate::StepResult;
 use crate::capi::{built, copy, symlink};
 use crate::step::{Outcome, cargo, root, run};
 
-/// A library: what cargo calls its package, what programs call it, and what its pkg-config file says.
+/// A library: its package name, its name for programs, and its description for pkg-config.
 struct Library {
     package: &'static str,
     name: &'static str,
@@ -24,12 +24,13 @@ const LIBRARIES: [Library; 2] = [
         requires: "Requires: libmxl\n",
     },
 ];
-/// The interface that `mxlGetVersion` answers.
+/// The interface version that `mxlGetVersion` returns.
 const INTERFACE: &str = "1.2.0";
 const TOOLS: [&str; 6] =
     ["mxl-info", "mxl-generate", "mxl-view", "mxl-fabrics-info", "mxl-fabrics-demo", "mxl-bench"];
 
-/// `cargo xtask install --mxl`: the libraries, headers of our own, pkg-config files and the programs, under a prefix.
+/// `cargo xtask install --mxl`: installs the libraries, headers of our own, pkg-config files and the programs under a
+/// prefix.
 pub fn install(prefix: &Path) -> StepResult {
     let packages = LIBRARIES.map(|library| library.package).into_iter().chain(["mxl-tools", "mxl-fabrics"]);
     let mut build = cargo(&["build", "--quiet", "--release"]);
@@ -41,7 +42,7 @@ pub fn install(prefix: &Path) -> StepResult {
     Ok(Outcome::Passed)
 }
 
-/// Puts what cargo built into place, also over what is there.
+/// Installs cargo's output, and replaces existing files.
 fn install_from(built: &Path, prefix: &Path) -> Result<(), String> {
     let (lib, bin) = (prefix.join("lib"), prefix.join("bin"));
     let (pkgconfig, include) = (lib.join("pkgconfig"), prefix.join("include/mxl"));
@@ -71,7 +72,7 @@ fn install_from(built: &Path, prefix: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// What cargo calls a package's library.
+/// Cargo's file name for a package's library.
 fn file(package: &str) -> String {
     format!("lib{}.so", package.replace('-', "_"))
 }

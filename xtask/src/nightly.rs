@@ -1,4 +1,4 @@
-//! What needs a nightly toolchain: sanitizers and fuzzing.
+//! The checks that need a nightly toolchain: sanitizers and fuzzing.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::suite::suite;
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// As `cargo fuzz` has them: coverage for libFuzzer, AddressSanitizer, and every check of a debug build.
+/// The flags of `cargo fuzz`: coverage for libFuzzer, AddressSanitizer, and every check of a debug build.
 const FUZZ_FLAGS: &str = "--cfg fuzzing -Zsanitizer=address -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares \
@@ -25,7 +25,7 @@ fn has_nightly() -> bool {
 fn cargo(kind: &str, flags: &str, args: &[&str]) -> Command {
     let mut cargo = command("rustup");
     cargo.args(["run", "nightly", "cargo"]).args(args);
-    // What the stable cargo that runs this left in the environment is not for the nightly one.
+    // The environment of the stable cargo that runs this must not reach the nightly one.
     for name in
         ["CARGO", "RUSTC", "RUSTDOC", "RUSTUP_TOOLCHAIN", "CARGO_ENCODED_RUSTFLAGS", "LD_LIBRARY_PATH"]
     {
@@ -36,7 +36,7 @@ fn cargo(kind: &str, flags: &str, args: &[&str]) -> Command {
 }
 
 /// The conformance suite under AddressSanitizer: every unsafe path of core and transports, driven through the API, and
-/// peers over sockets that mean harm. Which cases is said in `.config/nextest.toml`. With `no_run` it is only built.
+/// hostile peers over sockets. `.config/nextest.toml` selects the cases. With `no_run` it is only built.
 pub fn asan(no_run: bool) -> StepResult {
     if !has_nightly() {
         return not_run("AddressSanitizer", NO_NIGHTLY);
@@ -46,10 +46,10 @@ pub fn asan(no_run: bool) -> StepResult {
     }
     let tests = || {
         let mut tests = cargo("asan", "-Zsanitizer=address", &["nextest", "run", "--target", TARGET]);
-        // The choice of tests is the profile's, so that the ones that failed can be asked for by `-E`.
+        // The profile selects the tests, so that failed ones can be selected by `-E`.
         tests.args(["--profile", "asan", "--package", "ofi-tests"]);
         tests.args(["--test", "conformance", "--test", "udp_hostile", "--test", "udp_ring"]);
-        // A killed child leaves memory behind on purpose.
+        // A killed child leaks memory on purpose.
         tests.env("ASAN_OPTIONS", "detect_leaks=0:detect_stack_use_after_return=1");
         tests
     };
@@ -59,7 +59,7 @@ pub fn asan(no_run: bool) -> StepResult {
     suite(tests, &root().join("target/nextest/asan/junit.xml"))
 }
 
-/// What to do with the fuzz targets.
+/// The options for the fuzz targets.
 #[derive(Debug, clap::Args)]
 pub struct Fuzz {
     /// Seconds for each target.
@@ -72,7 +72,7 @@ pub struct Fuzz {
     pub target: Option<String>,
 }
 
-/// Runs the targets of `fuzz/` at the same time, from the committed corpus on.
+/// Runs the targets of `fuzz/` in parallel, starting from the committed corpus.
 pub fn fuzz(report: &mut Report, options: &Fuzz) {
     let missing = match (has_nightly(), answers("c++", &["--version"])) {
         (true, true) => None,
@@ -98,7 +98,7 @@ pub fn fuzz(report: &mut Report, options: &Fuzz) {
     }
     let wanted = |target: &&String| options.target.as_ref().is_none_or(|only| only == *target);
     let chosen = targets.iter().filter(|target| built && wanted(target));
-    // Side by side: most of a target's time goes into few inputs, and nobody waits for five times as long.
+    // In parallel: most of a target's time goes into few inputs, and sequential runs would take five times as long.
     let outcomes: Vec<(&String, StepResult)> = std::thread::scope(|scope| {
         let running: Vec<_> =
             chosen.map(|target| (target, scope.spawn(|| fuzz_one(target, options.seconds)))).collect();
@@ -133,8 +133,8 @@ fn fuzz_one(target: &str, seconds: u32) -> StepResult {
     })
 }
 
-/// Moves what a fuzzer found into the committed corpus, where the ordinary tests replay it, and answers each with its
-/// bytes: the folder of a CI run does not outlive it.
+/// Moves a fuzzer's findings into the committed corpus, where the ordinary tests replay them. Returns each with its
+/// bytes, because the folder of a CI run is deleted.
 fn keep(target: &str, artifacts: &Path) -> Result<Vec<String>, std::io::Error> {
     let mut kept = Vec::new();
     for entry in std::fs::read_dir(artifacts)?.flatten() {
@@ -148,7 +148,7 @@ fn keep(target: &str, artifacts: &Path) -> Result<Vec<String>, std::io::Error> {
     Ok(kept)
 }
 
-/// One for each file of `fuzz/fuzz_targets`.
+/// One target for each file of `fuzz/fuzz_targets`.
 fn targets() -> Result<Vec<String>, String> {
     let entries = std::fs::read_dir(root().join("fuzz/fuzz_targets")).map_err(|error| error.to_string())?;
     let mut names: Vec<String> =

@@ -1,6 +1,6 @@
 //! `cargo xtask nixl`: a real program on our `libfabric.so.1`. NVIDIA's NIXL, from its wheel, asks for
-//! `FI_THREAD_COMPLETION` and does not keep it: it posts and sends from one thread, and reads the queue from another.
-//! And our own backend in NIXL, `libplugin_OFI.so`.
+//! `FI_THREAD_COMPLETION` but violates it: it posts and sends from one thread, and reads the queue from another. It
+//! also runs on our own backend, `libplugin_OFI.so`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,22 +9,22 @@ use crate::capi;
 use crate::nixl_plugin as plugin;
 use crate::step::{Outcome, Report, answers, command, not_run, output, root, run, target_dir};
 
-/// The wheels, and nothing that they depend on: `nixl-cu12` asks for all of PyTorch and does without.
+/// The wheels without their dependencies: `nixl-cu12` requires all of PyTorch, but works without.
 const WHEELS: [&str; 3] = ["nixl-cu12==1.5.1", "nvidia-cuda-runtime-cu12==12.9.79", "numpy"];
 /// Bytes of a block, blocks, rounds.
 const SIZES: [[usize; 3]; 2] = [[4_096, 1_024, 15], [1 << 20, 32, 15]];
-/// The same where each is to run more than a few times.
+/// The sizes for many runs.
 const ALL_SIZES: [[usize; 3]; 4] =
     [[4_096, 1_024, 15], [65_536, 256, 15], [1 << 20, 32, 15], [4 << 20, 8, 15]];
-/// Prints where wheels are installed.
+/// Prints the folder in which wheels are installed.
 const SITE: &str = "import site; print(site.getsitepackages()[0])";
-/// Runs a program whose file in the wheel lacks the right to be run.
+/// Runs a program whose file in the wheel is not executable.
 const EXEC: &str = "import os, sys; os.chmod(sys.argv[1], 0o755); os.execv(sys.argv[1], sys.argv[1:])";
-/// How often each, if nobody says otherwise.
+/// Default number of runs of each.
 const RUNS: usize = 3;
 
-/// Installs what is needed below `target/`, once, and runs the exchange with shared memory and through sockets, then on
-/// our own backend. With `runs` the first of these, with more sizes of blocks, and so often.
+/// Installs the requirements below `target/` once, and runs the exchange over shared memory and over sockets, then on
+/// our own backend. With `runs`, runs only the first of these, `runs` times, with more block sizes.
 pub fn test(report: &mut Report, runs: Option<usize>) {
     let python = match python() {
         Ok(python) => python,
@@ -42,7 +42,7 @@ pub fn test(report: &mut Report, runs: Option<usize>) {
         for &[size, count, rounds] in sizes {
             report.add(&format!("NIXL through {way}, {count} blocks of {size} bytes"), || {
                 let runs = runs.unwrap_or(RUNS);
-                // Every run, also after one that failed: how many fail is what is asked.
+                // Complete all runs even after a failure, to count the failures.
                 let mut failures = (0..runs).filter_map(|_| {
                     run(&mut stock(&python, &libraries, shared_memory, [size, count, rounds])).err()
                 });
@@ -56,7 +56,7 @@ pub fn test(report: &mut Report, runs: Option<usize>) {
     }
 }
 
-/// Our backend, by polls and with its thread, over one rail and two: NIXL's own example, and the exchange.
+/// Our backend, polled and with its thread, over one rail and two: NIXL's own example, and the exchange.
 fn ours(report: &mut Report, python: &Path, libraries: &str) {
     const NAME: &str = "libplugin_OFI.so";
     let headers = match plugin::headers() {
@@ -81,7 +81,7 @@ fn ours(report: &mut Report, python: &Path, libraries: &str) {
         let site = Path::new(site.trim());
         let example = site.join("nixl_cu12.scripts/nixl_example");
         let mut program = program(&["-c", EXEC, &example.to_string_lossy(), "OFI"]);
-        // It looks for libraries where this wheel does not put them.
+        // It looks for libraries where this wheel does not install them.
         program.env(
             "LD_LIBRARY_PATH",
             format!("{}:{libraries}", site.join(".nixl_cu12.mesonpy.libs").display()),
@@ -120,14 +120,14 @@ fn stock(python: &Path, libraries: &str, shared_memory: bool, sizes: [usize; 3])
     program.args(["--kill-after=5", "60"]).arg(python).arg("tests/nixl/exchange.py");
     program.args(sizes.map(|size| size.to_string()));
     program.env("LD_LIBRARY_PATH", libraries).env("NIXL_LOG_LEVEL", "ERROR");
-    // The plug-in knows a few providers by name; ours answers to one of them.
+    // The plug-in knows a few providers by name; ours answers under one of these names.
     program.env("FI_PROVIDER", "tcp").env("FI_PROVIDER_ALIAS", "tcp=udp");
     program.env("FI_UDP_SHARED_MEMORY", if shared_memory { "1" } else { "0" });
     program
 }
 
-/// The exchange on NIXL's own plug-in for libfabric, over whatever that finds in the `libfabric.so.1` of this folder.
-/// It takes one device of provider `efa` before everything else, without being told.
+/// The exchange on NIXL's own plug-in for libfabric, over the providers that it finds in the `libfabric.so.1` of this
+/// folder. By default it takes one device of provider `efa` before everything else.
 pub fn exchange(python: &Path, libfabric: &Path, sizes: [usize; 3]) -> Result<Command, String> {
     let mut program = Command::new(python);
     program.arg("tests/nixl/exchange.py").args(sizes.map(|size| size.to_string())).current_dir(root());
@@ -135,7 +135,7 @@ pub fn exchange(python: &Path, libfabric: &Path, sizes: [usize; 3]) -> Result<Co
     Ok(program)
 }
 
-/// What one of the wheel's libraries is linked to and does not bring along.
+/// Whether a library that one of the wheel's libraries needs, but the wheel lacks, is installed.
 fn has_hwloc() -> bool {
     let listed =
         output(command("ldconfig").arg("-p")).or_else(|_| output(command("/sbin/ldconfig").arg("-p")));
@@ -145,7 +145,7 @@ fn has_hwloc() -> bool {
 /// The interpreter that has the wheels.
 ///
 /// # Errors
-/// What is missing.
+/// A missing requirement.
 pub fn python() -> Result<PathBuf, String> {
     let missing = [
         (!cfg!(all(target_os = "linux", target_arch = "x86_64")), "the wheel is for Linux on x86-64"),
@@ -162,10 +162,10 @@ pub fn python() -> Result<PathBuf, String> {
     }
 }
 
-/// That of an environment of its own; made whole or not at all.
+/// The interpreter of a virtual environment, which is created completely or not at all.
 ///
 /// # Errors
-/// Why there is none.
+/// The reason why there is none.
 fn venv() -> Result<PathBuf, String> {
     let (home, python) = (target_dir("nixl"), target_dir("nixl").join("venv/bin/python"));
     let complete = home.join("complete");
@@ -182,7 +182,7 @@ fn venv() -> Result<PathBuf, String> {
     Ok(python)
 }
 
-/// Builds a stub of libcuda; where the loader finds it, our library, and the wheels' own.
+/// Builds a stub of libcuda. Returns the library path: the stub, our library, and the wheels' own.
 fn libraries(python: &Path, ours: &Path) -> Result<String, String> {
     let stub = target_dir("nixl").join("cuda");
     std::fs::create_dir_all(&stub).map_err(|error| format!("{}: {error}", stub.display()))?;

@@ -1,5 +1,5 @@
-//! `libplugin_OFI.so`: our backend for NIXL. NIXL's headers are needed to compile its shim, and come from a checkout or
-//! an installation that `NIXL_INCLUDE` names; its wheel has none.
+//! `libplugin_OFI.so`: our backend for NIXL. Its shim needs NIXL's headers, which come from a checkout or an
+//! installation named by `NIXL_INCLUDE`; NIXL's wheel has none.
 
 use std::path::{Path, PathBuf};
 
@@ -7,19 +7,19 @@ use crate::StepResult;
 use crate::step::{Outcome, answers, cargo, command, not_run, root, run};
 
 const NAME: &str = "libplugin_OFI.so";
-/// What the plug-in lists.
+/// The options that the plug-in lists.
 pub const OPTIONS: [&str; 5] =
     ["rails", "shared_memory", "striping_threshold", "timeout_s", "connect_timeout_s"];
-/// Where headers lie in a checkout.
+/// The header folders of a checkout.
 const CHECKOUT: [&str; 5] =
     ["src/api/cpp", "src/api/cpp/telemetry", "src/core/telemetry", "src/utils", "src"];
-/// And in an installation.
+/// The header folders of an installation.
 const INSTALLED: [&str; 5] = ["", "backend", "telemetry", "utils", "utils/common"];
 
 /// The folders of NIXL's headers.
 ///
 /// # Errors
-/// Why there are none.
+/// The reason why they are not available.
 pub fn headers() -> Result<Vec<PathBuf>, String> {
     if !answers("c++", &["--version"]) {
         return Err("no C++ compiler (apt-get install g++)".into());
@@ -35,10 +35,10 @@ pub fn headers() -> Result<Vec<PathBuf>, String> {
         .ok_or_else(|| format!("NIXL_INCLUDE={} has no backend/backend_plugin.h", at.display()))
 }
 
-/// Builds the plug-in, and answers where it is.
+/// Builds the plug-in. Returns its path.
 ///
 /// # Errors
-/// When a step of it fails.
+/// A step fails.
 pub fn link(headers: &[PathBuf]) -> Result<PathBuf, String> {
     run(&mut cargo(&["build", "--quiet", "--release", "--package", "nixl-plugin"]))?;
     let base = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
@@ -49,20 +49,20 @@ pub fn link(headers: &[PathBuf]) -> Result<PathBuf, String> {
     let mut cxx = command("c++");
     cxx.args(["-std=c++20", "-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&plugin);
     cxx.arg(format!("-DOFI_VERSION=\"{}\"", env!("CARGO_PKG_VERSION")));
-    // Ours first: one of NIXL's headers is replaced.
+    // Our headers come first: they replace one of NIXL's.
     cxx.arg("-I").arg(shim.join("include"));
     for folder in headers {
         cxx.arg("-isystem").arg(folder);
     }
     cxx.arg(shim.join("plugin.cpp")).arg(built.join("libnixl_plugin.a"));
     cxx.arg(format!("-Wl,--version-script={}", shim.join("plugin.map").display()));
-    // Nothing of NIXL's own libraries is used, and our threads may run when NIXL closes the plug-in.
+    // NIXL's own libraries are not used, and our threads may run when NIXL closes the plug-in.
     cxx.args(["-Wl,-z,defs", "-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,--gc-sections"]);
     run(cxx.args(["-lgcc_s", "-lpthread", "-ldl", "-lm"]))?;
     Ok(plugin)
 }
 
-/// Puts the plug-in under a prefix: NIXL finds it by `NIXL_PLUGIN_DIR`.
+/// Installs the plug-in under a prefix: NIXL finds it by `NIXL_PLUGIN_DIR`.
 pub fn install(prefix: &Path) -> StepResult {
     let headers = match headers() {
         Ok(headers) => headers,

@@ -1,4 +1,4 @@
-//! Providers as plug-ins, both ways: ours in C's libfabric, and a C provider of the project's own in ours.
+//! Providers as plug-ins, both ways: ours in C's libfabric, and a C provider of this project in ours.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -8,8 +8,8 @@ use crate::capi::patient;
 use crate::step::{Outcome, command, not_run, output, root, run};
 use crate::stock::{NO_HEADERS, Stock, pingpong_pair};
 
-/// Our providers, and the names that they have beside those of C. No name begins with `ofi_`: the host takes such for
-/// layers over others.
+/// Our providers, and their names beside those of C. No name begins with `ofi_`: the host takes such names for utility
+/// layers.
 pub const OURS: [(&str, &str); 2] = [("shm", "rshm"), ("udp", "rudp")];
 
 fn folder_of(path: PathBuf) -> Result<PathBuf, String> {
@@ -17,16 +17,16 @@ fn folder_of(path: PathBuf) -> Result<PathBuf, String> {
     Ok(path)
 }
 
-/// Where [`link`] puts our providers.
+/// The folder in which [`link`] puts our providers.
 pub fn linked(folder: &Path) -> PathBuf {
     folder.join("plugins")
 }
 
-/// Links our providers for a stock libfabric, which loads them from `FI_PROVIDER_PATH`. They go by other names there,
-/// for the host has some of the same.
+/// Links our providers for a stock libfabric, which loads them from `FI_PROVIDER_PATH`. They have other names there,
+/// because the host has providers of the same names.
 ///
 /// # Errors
-/// When the linker fails.
+/// The linker fails.
 pub fn link(folder: &Path) -> StepResult {
     let plugins = folder_of(linked(folder))?;
     let built = folder.parent().unwrap_or(Path::new("."));
@@ -45,8 +45,8 @@ pub fn link(folder: &Path) -> StepResult {
     Ok(Outcome::Passed)
 }
 
-/// Our providers in C's libfabric: listed beside its own, chosen by name, used, and out of the way of who asks for
-/// another.
+/// Our providers in C's libfabric: listed beside its own, selected by name, used, and not selected by programs that ask
+/// for others.
 pub fn ours(folder: &Path, stock: &Stock) -> StepResult {
     if !stock.has_programs() {
         return stock.no_programs("our providers in C's libfabric");
@@ -74,14 +74,14 @@ pub fn ours(folder: &Path, stock: &Stock) -> StepResult {
             return Err(format!("others answer for {name}:\n{named}"));
         }
         pingpong_pair(name, &side)?;
-        // The user's choice among the host's providers is the host's to follow.
+        // The user's selection among the host's providers is the host's concern.
         pingpong_pair(name, &|| {
             let mut side = side();
             side.env("FI_PROVIDER", name);
             side
         })?;
     }
-    // Who asks for one of the host's gets that, and where ours cannot serve, the host's do.
+    // Programs that ask for a provider of the host's get that one, and the host's providers serve what ours cannot.
     for args in [&["-p", "tcp"][..], &["-p", "udp"], &["-t", "FI_EP_DGRAM", "-p", "udp"]] {
         let found = info(args)?;
         if found.lines().any(|line| line.contains("rshm") || line.contains("rudp")) {
@@ -92,7 +92,7 @@ pub fn ours(folder: &Path, stock: &Stock) -> StepResult {
     if !stock.compiles("#include <rdma/fabric.h>\n") {
         return not_run("C programs on our providers in C's libfabric", NO_HEADERS);
     }
-    // Messages, accesses, completions and errors, as a program of C's library has them.
+    // Messages, accesses, completions and errors, as a program linked with C's library sees them.
     let source = root().join("tests/capi/plugin/stock.c");
     let program = stock.output(folder, &source);
     stock.program(&[&source], &program, &[])?;
@@ -102,7 +102,7 @@ pub fn ours(folder: &Path, stock: &Stock) -> StepResult {
     Ok(Outcome::Passed)
 }
 
-/// What makes a plug-in useless, as `tests/capi/plugin/toy.c` numbers it, and what the log says of it.
+/// Defects of plug-ins, as numbered in `tests/capi/plugin/toy.c`, and the log's text about them.
 const BAD: [(&str, &str); 6] = [
     ("1", "no fi_prov_ini"),
     ("2", "answers NULL"),
@@ -112,7 +112,7 @@ const BAD: [(&str, &str); 6] = [
     ("6", "already"),
 ];
 
-/// A C provider in our library, among plug-ins that are of no use.
+/// A C provider in our library, among unusable plug-ins.
 pub fn of_others(folder: &Path, stock: &Stock) -> StepResult {
     if !stock.compiles("#include <rdma/fabric.h>\n#include <rdma/providers/fi_prov.h>\n") {
         return not_run("a provider of others in our library", NO_HEADERS);

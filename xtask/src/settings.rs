@@ -1,4 +1,4 @@
-//! `docs/settings.md`: every `FI_*` variable, from the registry that the code reads them through.
+//! `docs/settings.md`: every `FI_*` variable, from the registry through which the code reads them.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! The README's figure: the ratios of its table as bars, so that the two cannot disagree.
+//! The README's figure: the ratios of its table as bars, so that table and figure agree.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ const ROW: f64 = 26.0;
 /// The scale is logarithmic, from half the speed to eight times.
 const SCALE: (f64, f64) = (0.5, 8.0);
 
-/// Light and dark; the background is part of the picture, since a viewer's page may have the other theme.
+/// Light and dark; the background is part of the picture, because a viewer's page may have the other theme.
 const STYLE: &str = "\
     text { font: 13px system-ui, \"DejaVu Sans\", sans-serif; fill: #1f2328 }
     .card { fill: #ffffff } .grid { stroke: #d1d9e0 } .even { stroke: #57606a }
@@ -27,7 +27,7 @@ const STYLE: &str = "\
 /// The figure as SVG.
 ///
 /// # Errors
-/// When the README has no such table, or a row has no ratio.
+/// The README has no such table, or a row has no ratio.
 pub fn figure(readme: &str) -> Result<String, String> {
     let rows = rows(readme)?;
     let height = TOP + ROW * rows.len() as f64 + 14.0;

@@ -1,4 +1,4 @@
-//! Steps, what became of them, and the commands that they run.
+//! Steps, their outcomes, and the commands that they run.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -10,14 +10,14 @@ use crate::StepResult;
 /// The exit code for "nothing failed, but something could not run", as in automake.
 pub const NOT_RUN: u8 = 77;
 
-/// What became of a step that did not fail.
+/// The outcome of a step that did not fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// All of it ran, and passed.
+    /// Everything ran and passed.
     Passed,
-    /// It passed, but for these, each `what: why`.
+    /// It passed, except for these parts, each `what: why`.
     NotRun(Vec<String>),
-    /// These failed once and passed when they were run again, twice.
+    /// These tests failed once and passed in two repetitions.
     Flaky {
         /// By name.
         flaky: Vec<String>,
@@ -26,14 +26,14 @@ pub enum Outcome {
     },
 }
 
-/// A step that has ended.
+/// A completed step.
 #[derive(Debug)]
 pub struct Row {
     /// The step.
     pub name: String,
-    /// What became of it, in a word or two.
+    /// The outcome, in a word or two.
     pub outcome: String,
-    /// How long it took.
+    /// The duration.
     pub seconds: f64,
 }
 
@@ -47,7 +47,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Runs a step and takes note of what became of it.
+    /// Runs a step and records the outcome.
     pub fn add(&mut self, name: &str, step: impl FnOnce() -> StepResult) {
         eprintln!("--- {name}");
         let begin = Instant::now();
@@ -74,8 +74,8 @@ impl Report {
         }
     }
 
-    /// As [`Self::add`], for a step of several processes that talk to each other: if it fails it is run again, twice,
-    /// and is flaky if it passes both times.
+    /// As [`Self::add`], for a step of several communicating processes: if it fails it is repeated twice, and is flaky
+    /// if it passes both times.
     pub fn add_retried(&mut self, name: &str, mut step: impl FnMut() -> StepResult) {
         self.add(name, || {
             let why = match step() {
@@ -97,7 +97,7 @@ impl Report {
         &self.rows
     }
 
-    /// Prints what did not pass, and how the process should end.
+    /// Prints the steps that did not pass. Returns the exit code.
     pub fn finish(self) -> ExitCode {
         self.flaky.iter().for_each(|what| println!("FLAKY: {what}"));
         self.not_run.iter().for_each(|what| println!("NOT RUN: {what}"));
@@ -110,7 +110,7 @@ impl Report {
     }
 }
 
-/// A step that cannot run here.
+/// The outcome of a step that cannot run here.
 pub fn not_run(what: &str, why: &str) -> StepResult {
     Ok(Outcome::NotRun(vec![format!("{what}: {why}")]))
 }
@@ -120,7 +120,8 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
-/// Where the build of `kind` goes: beside the usual one, so that builds with other flags do not replace each other.
+/// The target folder of builds of `kind`: separate from the usual one, so that builds with other flags do not replace
+/// each other.
 pub fn target_dir(kind: &str) -> PathBuf {
     let base = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     base.join(kind)
@@ -133,7 +134,7 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// `cargo`, the same that runs this.
+/// `cargo`, the same one that runs this.
 pub fn cargo(args: &[&str]) -> Command {
     let mut cargo = command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(args);
@@ -143,7 +144,7 @@ pub fn cargo(args: &[&str]) -> Command {
 /// Runs a command to its end.
 ///
 /// # Errors
-/// When it cannot be started, or fails.
+/// The command cannot be started, or fails.
 pub fn run(command: &mut Command) -> StepResult {
     let status = command.status().map_err(|error| cannot_start(command, &error))?;
     if status.success() {
@@ -153,7 +154,7 @@ pub fn run(command: &mut Command) -> StepResult {
     }
 }
 
-/// Runs a command to its end, and answers what it printed on its standard output.
+/// Runs a command to its end. Returns its standard output.
 ///
 /// # Errors
 /// As [`run`].
@@ -173,7 +174,7 @@ pub fn has_target(target: &str) -> bool {
     installed.is_ok_and(|list| String::from_utf8_lossy(&list.stdout).lines().any(|line| line == target))
 }
 
-/// Whether a command answers `--version`.
+/// Whether a command runs successfully with these arguments.
 pub fn answers(program: &str, args: &[&str]) -> bool {
     let status = command(program).args(args).stdout(Stdio::null()).stderr(Stdio::null()).status();
     status.is_ok_and(|status| status.success())

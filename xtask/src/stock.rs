@@ -1,4 +1,4 @@
-//! C's libfabric with its programs and headers: the system's, or one that lies elsewhere.
+//! C's libfabric with its programs and headers: the system's, or one elsewhere.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,43 +10,43 @@ use crate::step::{command, not_run, root, run};
 
 const NO_PROGRAMS: &str = "apt-get install libfabric-bin";
 pub const NO_HEADERS: &str = "no headers of libfabric (apt-get install libfabric-dev)";
-/// Where the two `fi_pingpong` find each other: not the default, which a user may be using.
+/// The port of the two `fi_pingpong`: not the default, which a user may be using.
 const CONTROL_PORT: &str = "47693";
 
 /// A libfabric of C's.
 #[derive(Debug)]
 pub struct Stock {
-    /// How it is called in reports.
+    /// The name in reports.
     name: &'static str,
-    /// The folder with its `usr`.
+    /// The folder that contains its `usr`.
     root: PathBuf,
-    /// The loader that starts its programs, and the folder of its libraries, where these are not the system's.
+    /// The loader for its programs, and the folder of its libraries, if they are not the system's.
     loader: Option<(PathBuf, PathBuf)>,
 }
 
 impl Stock {
-    /// The one that is installed, if it is.
+    /// The installed one, if there is one.
     pub fn of_system() -> Self {
         Self { name: "the system's libfabric", root: PathBuf::from("/"), loader: None }
     }
 
-    /// One under `root`, with the C library that it was built for: `libraries` has both, and `loader` starts their
-    /// programs.
+    /// A libfabric under `root`, with the C library that it was built for: `libraries` has both, and `loader` starts
+    /// its programs.
     pub fn under(name: &'static str, root: PathBuf, loader: PathBuf, libraries: PathBuf) -> Self {
         Self { name, root, loader: Some((loader, libraries)) }
     }
 
-    /// How it is called in reports.
+    /// The name in reports.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// What starts its programs, if that is not the system's own loader.
+    /// The loader for its programs, if it is not the system's.
     pub fn loader(&self) -> Option<&Path> {
         self.loader.as_ref().map(|(loader, _)| loader.as_path())
     }
 
-    /// Whether its `fi_info` and `fi_pingpong` are there.
+    /// Whether it has `fi_info` and `fi_pingpong`.
     pub fn has_programs(&self) -> bool {
         self.tool("fi_info").exists() && self.tool("fi_pingpong").exists()
     }
@@ -55,27 +55,27 @@ impl Stock {
         self.root.join("usr/bin").join(name)
     }
 
-    /// Its `fi_info`, on it.
+    /// Its `fi_info` on itself.
     pub fn info(&self) -> Command {
         self.command(&self.tool("fi_info"))
     }
 
-    /// Its `fi_info`, on the library in `folder`.
+    /// Its `fi_info` on the library in `folder`.
     pub fn info_on(&self, folder: &Path) -> Command {
         self.command_on(folder, &self.tool("fi_info"))
     }
 
-    /// Its `fi_pingpong`, on it.
+    /// Its `fi_pingpong` on itself.
     pub fn pingpong(&self) -> Command {
         self.command(&self.tool("fi_pingpong"))
     }
 
-    /// Its `fi_pingpong`, on the library in `folder`.
+    /// Its `fi_pingpong` on the library in `folder`.
     pub fn pingpong_on(&self, folder: &Path) -> Command {
         self.command_on(folder, &self.tool("fi_pingpong"))
     }
 
-    /// A program that was linked against it, on it.
+    /// A program that was linked against it, on itself.
     pub fn command(&self, program: &Path) -> Command {
         let mut started = self.start(program);
         match &self.loader {
@@ -108,13 +108,13 @@ impl Stock {
         }
     }
 
-    /// Where a program of this source goes: each libfabric has its own.
+    /// The output path for a program of this source: each libfabric has its own.
     pub fn output(&self, folder: &Path, source: &Path) -> PathBuf {
         let of = if self.loader.is_some() { "newer-" } else { "" };
         folder.join(format!("{of}{}", source.file_stem().unwrap_or_default().display()))
     }
 
-    /// A compiler that finds its headers.
+    /// A compiler command that finds its headers.
     pub fn compiler(&self, compiler: &str) -> Command {
         let mut cc = command(compiler);
         if self.loader.is_some() {
@@ -126,21 +126,21 @@ impl Stock {
     /// Compiles sources with the headers of `tests/capi`, and links them against it. `args` come last.
     ///
     /// # Errors
-    /// When the compiler or the linker fails.
+    /// The compiler or the linker fails.
     pub fn program(&self, sources: &[&Path], program: &Path, args: &[&str]) -> StepResult {
         let mut cc = self.compiler("cc");
         cc.args(["-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"]);
-        // What 2.x advises against is there for programs that were written before.
+        // Functions that 2.x deprecates are there for older programs.
         cc.args(["-Wno-deprecated-declarations", "-I"]);
         cc.arg(root().join("tests/capi")).args(sources).arg("-o").arg(program);
         if let Some((_, libraries)) = &self.loader {
-            // What it needs itself is in the C library that it runs with, and the compiler's is older.
+            // Its own dependencies are in the C library that it runs with; the compiler's is older.
             cc.arg("-L").arg(libraries).arg("-Wl,--allow-shlib-undefined");
         }
         run(cc.arg("-lfabric").args(args))
     }
 
-    /// Whether the compiler takes this with its headers.
+    /// Whether the source compiles with its headers.
     pub fn compiles(&self, source: &str) -> bool {
         let mut cc = self.compiler("cc");
         cc.args(["-fsyntax-only", "-xc", "-"]).stdin(Stdio::piped()).stderr(Stdio::null());
@@ -152,25 +152,25 @@ impl Stock {
         child.wait().is_ok_and(|status| status.success()) && written
     }
 
-    /// A step that needs its programs and cannot run.
+    /// The outcome of a step that needs its programs and cannot run.
     pub fn no_programs(&self, what: &str) -> StepResult {
         not_run(what, NO_PROGRAMS)
     }
 }
 
-/// `fi_pingpong` on a provider: each side is started by the same.
+/// `fi_pingpong` on a provider, with the same command on both sides.
 pub fn pingpong_pair(provider: &str, side: &dyn Fn() -> Command) -> StepResult {
     pingpong(&["-p", provider, "-e", "rdm", "-I", "20"], side, side)
 }
 
-/// `fi_pingpong`, each side started in its own way. With `-6` over IPv6.
+/// `fi_pingpong` with a command for each side. With `-6`, over IPv6.
 pub fn pingpong(args: &[&str], serving: &dyn Fn() -> Command, asking: &dyn Fn() -> Command) -> StepResult {
     let mut server = serving();
     let host = if args.contains(&"-6") { "::1" } else { "127.0.0.1" };
     server.args(args).args(["-B", CONTROL_PORT]).stdout(Stdio::null());
     let mut server = server.spawn().map_err(|error| format!("fi_pingpong: {error}"))?;
     let begin = Instant::now();
-    // The client gives up at once while nobody listens.
+    // The client gives up at once if the server is not listening.
     let outcome = loop {
         let mut client = asking();
         client.args(args).args(["-P", CONTROL_PORT, host]).stdout(Stdio::null()).stderr(Stdio::null());

@@ -1,7 +1,7 @@
-//! The test suite under nextest, and what a failure means.
+//! Runs the test suite under nextest, and classifies failures.
 //!
-//! A test that fails is run again by itself, twice. If it passes both times it is flaky: it is named and counted, and
-//! does not fail the run. A flaky test is a bug all the same; the list is mended before anything else.
+//! A failed test is repeated twice by itself. If it passes both times it is flaky: it is listed and counted, and does
+//! not fail the run. A flaky test is nevertheless a bug; fix the list before anything else.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,18 +13,18 @@ use quick_junit::{Report, TestCase, TestCaseStatus};
 use crate::StepResult;
 use crate::step::{Outcome, run};
 
-/// With more failures than this the change is broken, not the tests, and nothing is run again.
+/// With more failures than this, the change is broken rather than the tests, and nothing is repeated.
 const MOST_RETRIED: usize = 20;
 /// How often a failed test has to pass by itself.
 const RETRIES: usize = 2;
 
-/// Runs the suite. `nextest` makes the command `cargo nextest run` with its packages, to which arguments are added;
+/// Runs the suite. `nextest` builds the command `cargo nextest run` with its packages, to which arguments are added;
 /// `junit` is the report that it writes.
 ///
 /// # Errors
-/// When the suite cannot be built or run, or a test fails that does not pass by itself, twice.
+/// The suite cannot be built or run, or a failed test does not pass twice by itself.
 pub fn suite(nextest: impl Fn() -> Command, junit: &Path) -> StepResult {
-    // A report of an earlier run must not be taken for this one's.
+    // The report of an earlier run must not be mistaken for this run's.
     let _ = fs::remove_file(junit);
     let levels = ["--no-fail-fast", "--status-level", "slow", "--final-status-level", "slow"];
     let ended = run(nextest().args(levels));
@@ -41,7 +41,7 @@ pub fn suite(nextest: impl Fn() -> Command, junit: &Path) -> StepResult {
     let mut still = BTreeSet::new();
     for _ in 0..RETRIES {
         let again = run(nextest().args(["--no-fail-fast", "--test-threads", "1", "-E", &filter(&failed)]));
-        // Nextest ends with an error where it finds fewer tests than it is asked for: then nothing is shown.
+        // nextest fails if it finds fewer tests than requested: then nothing is shown.
         let report = read(junit).map_err(|why| again.clone().err().unwrap_or(why))?;
         still.extend(failures(&report));
         still.extend(failed.difference(&passed(&report)).cloned());
@@ -98,14 +98,14 @@ fn passed(report: &Report) -> BTreeSet<Test> {
     cases(report).filter(|(_, case)| passed(case)).map(|(test, _)| test).collect()
 }
 
-/// These tests, as a filter expression of nextest.
+/// A filter expression of nextest for these tests.
 fn filter(tests: &BTreeSet<Test>) -> String {
     let one = |test: &Test| format!("(binary_id(={}) and test(={}))", test.binary, test.name);
     tests.iter().map(one).collect::<Vec<_>>().join(" or ")
 }
 
-/// What tests that passed could not do, as they say by lines `NOT RUN: ...` or `skipped: ...`, each with its test's
-/// name.
+/// Parts that passed tests could not run, from their output lines `NOT RUN: ...` and `skipped: ...`, each with its
+/// test's name.
 fn admissions(report: &Report) -> Vec<String> {
     let mut all = Vec::new();
     for (test, case) in cases(report) {

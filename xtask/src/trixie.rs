@@ -1,7 +1,7 @@
 //! A libfabric 2.x on a system with an older one, and mdBook: Debian trixie's, unpacked beside the build with the C
-//! library that they need. Nothing is installed, and nobody's privileges are needed.
+//! library that they need. Nothing is installed, and no privileges are needed.
 //!
-//! apt fetches it, with a state of its own and from the mirror that the system uses, and checks the signatures.
+//! apt fetches the packages, with a separate state and from the system's mirror, and checks the signatures.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,19 +13,19 @@ use crate::stock::Stock;
 
 const RELEASE: &str = "trixie";
 const NAME: &str = "libfabric 2.x of Debian trixie";
-/// What is asked for; apt adds what these depend on.
+/// The requested packages; apt adds their dependencies.
 const PACKAGES: [&str; 3] = ["libfabric-bin", "libfabric-dev", "mdbook"];
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// What would have run, if it cannot be had, each with the reason.
+/// The checks that could not run, each with the reason.
 pub fn without<const N: usize>(what: [&str; N], why: &str) -> Vec<String> {
     what.into_iter().map(|what| format!("{what}, of {NAME}: {why}")).collect()
 }
 
-/// That libfabric, from what an earlier run has left or from the network.
+/// That libfabric, from an earlier run or from the network.
 ///
 /// # Errors
-/// Why it cannot be had.
+/// The reason why it is not available.
 pub fn stock() -> Result<Stock, String> {
     let root = target_dir(RELEASE);
     if !root.exists() {
@@ -39,7 +39,7 @@ pub fn stock() -> Result<Stock, String> {
 /// mdBook, of the same release.
 ///
 /// # Errors
-/// Why it cannot be had.
+/// The reason why it is not available.
 pub fn mdbook() -> Result<Command, String> {
     let stock = stock()?;
     let program = target_dir(RELEASE).join("usr/bin/mdbook");
@@ -49,10 +49,10 @@ pub fn mdbook() -> Result<Command, String> {
     Ok(stock.command(&program))
 }
 
-/// Whether its programs run on it, and not on the system's.
+/// Checks that its programs run on it, and not on the system's.
 ///
 /// # Errors
-/// What they run on.
+/// The library that they run on.
 pub fn check(stock: &Stock) -> StepResult {
     let version = output(stock.info().arg("--version"))?;
     if version.contains("libfabric: 2.") {
@@ -61,7 +61,7 @@ pub fn check(stock: &Stock) -> StepResult {
     Err(format!("fi_info of {NAME} runs on another library:\n{version}"))
 }
 
-/// `ld-linux-x86-64.so.2`, or as it is called on another processor.
+/// `ld-linux-x86-64.so.2`, or its name on another processor.
 fn loader(libraries: &Path) -> Result<PathBuf, String> {
     let entries = fs::read_dir(libraries).map_err(|error| format!("{}: {error}", libraries.display()))?;
     let mut names = entries.flatten().map(|entry| entry.path());
@@ -70,7 +70,7 @@ fn loader(libraries: &Path) -> Result<PathBuf, String> {
     names.find(is_loader).ok_or_else(|| format!("no loader in {}", libraries.display()))
 }
 
-/// Fetches the packages and unpacks them to `root`, which is there whole or not at all.
+/// Fetches the packages and unpacks them to `root`, completely or not at all.
 fn fetch(root: &Path) -> Result<(), String> {
     if !Path::new(KEYRING).exists() {
         return Err("no keys to check packages with (apt-get install debian-archive-keyring)".into());
@@ -78,7 +78,7 @@ fn fetch(root: &Path) -> Result<(), String> {
     let mirror = mirror()?;
     let work = root.with_extension(std::process::id().to_string());
     let fetched = fetch_into(&work, &mirror).and_then(|()| {
-        // Another run may have been faster; its folder is as good.
+        // Another run may have been faster; its folder is equivalent.
         fs::rename(work.join("root"), root)
             .or_else(|error| if root.exists() { Ok(()) } else { Err(told(root, &error)) })
     });
@@ -92,7 +92,7 @@ fn fetch_into(work: &Path, mirror: &str) -> Result<(), String> {
         fs::create_dir_all(&folder).map_err(|error| told(&folder, &error))?;
     }
     let shown = work.display();
-    // One index, and what it names; no state, sources or preferences of the system's.
+    // One index and its packages; none of the system's state, sources or preferences.
     let files = [
         ("sources.list", format!("deb [target=Packages signed-by={KEYRING}] {mirror} {RELEASE} main\n")),
         ("status", String::new()),
@@ -127,7 +127,7 @@ fn fetch_into(work: &Path, mirror: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Where the system's own packages are from.
+/// The mirror of the system's own packages.
 fn mirror() -> Result<String, String> {
     let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let value = |key: &str| release.lines().find_map(|line| line.strip_prefix(key));
@@ -140,7 +140,7 @@ fn mirror() -> Result<String, String> {
     sites.next().map(Into::into).ok_or_else(|| format!("apt has no source of {codename}"))
 }
 
-/// What a command prints; what it prints as errors is in the error, and not among the output.
+/// The standard output of a command; its standard error is in the error, and not in the output.
 fn quietly(command: &mut Command) -> Result<String, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|error| format!("{program}: {error}"))?;

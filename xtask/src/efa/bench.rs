@@ -1,8 +1,9 @@
-//! `cargo xtask efa-bench`: everything that a person with two EFA instances runs to measure this library beside C's. No
-//! figure of it has been taken yet.
+//! `cargo xtask efa-bench`: a measurement of this library beside C's, for users with two EFA instances. No figure has
+//! been taken with it yet.
 //!
-//! One instance waits, the other is told where: `cargo xtask efa-bench`, and `cargo xtask efa-bench HOST`. They tell
-//! each other what they have, run the same programs one after the other, and the second writes the page to send back.
+//! One instance waits and the other connects to it: `cargo xtask efa-bench`, and `cargo xtask efa-bench HOST`. They
+//! exchange descriptions of their hosts and run the same programs one after the other, and the second writes the page
+//! to send back.
 
 mod facts;
 mod page;
@@ -19,9 +20,9 @@ use crate::step::{Outcome, cargo, not_run, output, run, target_dir};
 use facts::Facts;
 use page::{Row, Rows};
 
-/// What the hosts find each other by, and after it the ports of the programs.
+/// The port of the control connection; the next ports are for the programs.
 const PORT: u16 = 47_700;
-/// How long one program may take. A program whose other side has ended by itself ends sooner.
+/// Time limit of one program. If the other side fails, a program ends sooner.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// What to run, and with whom.
@@ -40,7 +41,7 @@ pub struct Options {
 /// The command.
 ///
 /// # Errors
-/// What could not be built, reached or read.
+/// A part that could not be built, reached or read.
 pub fn main(options: &Options) -> StepResult {
     let programs = build(options.quick)?;
     let facts = Facts::of_this_host(&programs.info);
@@ -62,7 +63,7 @@ pub fn main(options: &Options) -> StepResult {
     for measurement in &all {
         eprintln!("--- {}", measurement.name);
         let result = measurement.run(&programs, &facts, options.port + 1, address.as_deref());
-        // Both go on together, also after one side failed.
+        // Both continue together, even after one side failed.
         let well = told(&mut stream, result.is_ok())?;
         match result {
             Ok(found) if well => rows.add(&measurement.name, found),
@@ -104,7 +105,7 @@ fn build(quick: bool) -> Result<Programs, String> {
     })
 }
 
-/// The connection over which the two keep step, and the address of the waiting side if this is the other.
+/// The connection that keeps the two in step, and the waiting side's address if this is the other side.
 fn meet(options: &Options) -> Result<(TcpStream, Option<String>), String> {
     let port = options.port;
     let Some(host) = &options.host else {
@@ -114,7 +115,7 @@ fn meet(options: &Options) -> Result<(TcpStream, Option<String>), String> {
         let (stream, _) = listener.accept().map_err(|error| format!("port {port}: {error}"))?;
         return Ok((stream, None));
     };
-    // The other may still be building.
+    // The other side may still be building.
     let begin = Instant::now();
     let stream = loop {
         match TcpStream::connect((host.as_str(), port)) {
@@ -131,19 +132,19 @@ fn meet(options: &Options) -> Result<(TcpStream, Option<String>), String> {
     Ok((stream, Some(host.clone())))
 }
 
-/// Tells what this host has, and hears what the other has.
+/// Sends this host's description, and receives the other's.
 fn exchange(stream: &mut TcpStream, facts: &Facts) -> Result<Facts, String> {
     let failed = |error: std::io::Error| format!("the other instance: {error}");
     stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
     stream.write_all(format!("{}\n", facts.to_line()).as_bytes()).map_err(failed)?;
     let mut line = Vec::new();
-    // A byte at a time: what follows the line is for `told`.
+    // One byte at a time, because the data after the line belongs to `told`.
     let mut bytes = BufReader::with_capacity(1, &mut *stream).take(16 << 10);
     bytes.read_until(b'\n', &mut line).map_err(failed)?;
     Facts::of_line(&String::from_utf8_lossy(&line))
 }
 
-/// Says whether this side's program ended well, and waits for the other's word.
+/// Reports whether this side's program succeeded, and waits for the other's report.
 fn told(stream: &mut TcpStream, well: bool) -> Result<bool, String> {
     let failed = |error: std::io::Error| format!("the other instance is gone: {error}");
     stream.write_all(&[u8::from(well)]).map_err(failed)?;
@@ -152,7 +153,7 @@ fn told(stream: &mut TcpStream, well: bool) -> Result<bool, String> {
     Ok(word == [1])
 }
 
-/// A program and its arguments at both sides.
+/// A program with its arguments on both sides.
 struct Measurement {
     name: String,
     program: Program,
@@ -162,7 +163,7 @@ struct Measurement {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Program {
     OurPingpong,
-    /// C's program on our library, which is as fast as the program lets it be.
+    /// C's program on our library. That program limits the speed.
     CPingpongOnOurs,
     CPingpong,
     OurRails,
@@ -171,7 +172,7 @@ enum Program {
 fn measurements(quick: bool, with_c: bool) -> Vec<Measurement> {
     let mut all = Vec::new();
     let count = if quick { "5" } else { "10000" };
-    // Two sizes say whether the programs run.
+    // Two sizes show whether the programs run.
     let sizes: &[&str] = if quick { &["64", "65536"] } else { &["all"] };
     let whose = [
         (Program::OurPingpong, "our fi_pingpong"),
@@ -200,7 +201,7 @@ fn measurements(quick: bool, with_c: bool) -> Vec<Measurement> {
 }
 
 impl Measurement {
-    /// Runs this host's side: what it printed, as rows.
+    /// Runs this host's side. Returns the printed figures as rows.
     fn run(
         &self,
         programs: &Programs,
@@ -255,9 +256,9 @@ impl Measurement {
     }
 }
 
-/// What a program printed, once it has ended.
+/// A program's output after its end.
 fn finished(mut child: Child, path: &Path) -> Result<String, String> {
-    // Its pages of figures may be longer than a pipe, so they are read while it runs.
+    // The figures may exceed a pipe's buffer, so they are read while the program runs.
     let reader = |stream: Option<Box<dyn Read + Send>>| {
         std::thread::spawn(move || {
             let mut text = String::new();
@@ -272,8 +273,8 @@ fn finished(mut child: Child, path: &Path) -> Result<String, String> {
     ended.map(|()| text).map_err(|why| format!("{why}: {}", log.trim()))
 }
 
-/// Both sides on emulated devices of this host: that it runs, and writes its page. `start` has a command find the
-/// device.
+/// Runs both sides on emulated devices of this host, to test that the measurement runs and writes its page. `start`
+/// makes a command find the device.
 pub fn on_emulator(start: impl Fn(&mut Command)) -> StepResult {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let side = |host: Option<&str>| {

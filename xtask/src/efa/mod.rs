@@ -1,6 +1,6 @@
-//! `cargo xtask efa`: programs on an emulated EFA device (crates/efa-emulator), which hosts without one have then.
+//! `cargo xtask efa`: runs programs on an emulated EFA device (crates/efa-emulator), for hosts without one.
 //!
-//! Emulated devices say nothing about speed: no measurement belongs in here.
+//! Emulated devices say nothing about speed: no measurement belongs here.
 
 pub mod bench;
 mod programs;
@@ -27,7 +27,7 @@ pub struct Options {
     command: Vec<String>,
 }
 
-/// Does what the options say.
+/// Executes the options.
 pub fn main(options: &Options) -> ExitCode {
     if options.test {
         let mut report = Report::default();
@@ -53,21 +53,20 @@ fn start(options: &Options) -> Result<i32, String> {
     Ok(status.code().unwrap_or(1))
 }
 
-/// Where programs find each other by default. A socket's path has 107 bytes at most, so it is short.
+/// The default folder for programs that should reach each other. A socket's path has at most 107 bytes, so it is short.
 fn folder() -> PathBuf {
     let folder = target_dir("efa");
     if folder.as_os_str().len() > 70 { std::env::temp_dir().join("efa-emulator") } else { folder }
 }
 
-/// Has a command find the device, and use it to other processes of this host too, unless the environment says
-/// otherwise.
+/// Makes a command find the device and use it also for processes of this host, unless the environment says otherwise.
 fn on<'a>(command: &'a mut Command, emulator: &Path, dir: &Path) -> &'a mut Command {
     const SHM: &str = "FI_EFA_ENABLE_SHM_TRANSFER";
     command.env(SHM, std::env::var_os(SHM).unwrap_or_else(|| "0".into()));
     command.env("LD_PRELOAD", emulator).env("EFA_EMULATOR_DIR", dir)
 }
 
-/// Builds the emulator: where it is.
+/// Builds the emulator. Returns its path.
 fn build() -> Result<PathBuf, String> {
     let text =
         output(&mut cargo(&["build", "--quiet", "--package", "efa-emulator", "--message-format=json"]))?;
@@ -76,7 +75,7 @@ fn build() -> Result<PathBuf, String> {
     path.map(|path| root().join(path)).ok_or_else(|| format!("cargo built no {name}"))
 }
 
-/// The tests, with the system's libraries and with newer ones, and C's `efa` provider with itself.
+/// Runs the tests with the system's libraries and with newer ones, and C's `efa` provider with itself.
 fn test(report: &mut Report) {
     let emulator = match build() {
         Ok(emulator) => emulator,
@@ -110,7 +109,7 @@ fn test(report: &mut Report) {
         report.add_retried(&name, || programs::accesses(stock, &name, &emulator, &dir));
         let name = format!("endpoint options of {} and ours", stock.name());
         report.add(&name, || programs::options(stock, &name, &emulator, &dir));
-        // libfabric 1.x of Debian 12 is older than that.
+        // libfabric 1.x of Debian 12 is too old for this.
         if stock.loader().is_some() {
             let name = format!("long messages that {} or ours cannot read", stock.name());
             report.add_retried(&name, || programs::unreadable(stock, &name, &emulator, &dir));
@@ -123,7 +122,7 @@ fn test(report: &mut Report) {
     let _ = std::fs::remove_dir_all(&dir);
 }
 
-/// What libibverbs' own program says of the device.
+/// Runs libibverbs' own program on the device.
 fn lists(emulator: &Path, dir: &Path) -> StepResult {
     let mut command = crate::step::command("ibv_devinfo");
     let Ok(found) = on(&mut command, emulator, dir).output() else {
@@ -137,7 +136,7 @@ fn lists(emulator: &Path, dir: &Path) -> StepResult {
     }
 }
 
-/// The tests on newer libraries, which know remote writes.
+/// The tests on newer libraries, which support remote writes.
 fn with_newer(stock: &Stock) -> StepResult {
     let program = vm::suite::program("efa-emulator", "two_processes", None)?;
     let mut command = stock.command(Path::new(&program));
@@ -158,21 +157,21 @@ fn own_efa(emulator: &Path, dir: &Path) -> StepResult {
     })
 }
 
-/// Remote writes of random pages, every byte compared, each step of the ladder.
+/// Remote writes of random pages, with every byte compared, for each step of the ladder.
 fn write_demo(emulator: &Path, dir: &Path) -> StepResult {
     let mut demo = Command::new(capi::tool("fi_write_demo")?);
     run(on(demo.args(capi::WRITE_DEMO).args(["--provider", "efa"]), emulator, dir))
 }
 
-/// Grains between two processes, either of which is killed and comes back.
+/// Grains between two processes, either of which is killed and returns.
 fn flows(emulator: &Path, dir: &Path) -> StepResult {
     let mut test = Command::new(vm::suite::program("mxl-fabrics", "processes", Some(capi::DEVICES))?);
     run(on(test.args(["--include-ignored", "over_efa"]), emulator, dir))
 }
 
 /// Our provider and C's, under the same program: messages of up to 1 MiB, which either end reads from the other, on a
-/// quiet network and on one without order. Untagged messages of 2.x's program go over `efa-direct`, unless `efa` is
-/// asked for.
+/// quiet network and on one without order. Untagged messages of 2.x's program use `efa-direct`, unless `efa` is
+/// requested.
 fn meets_c(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepResult {
     if !stock.has_programs() {
         return stock.no_programs(name);
@@ -180,12 +179,12 @@ fn meets_c(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepResult
     let library = capi::link_with_devices(false)?;
     let side = |mut side: Command, disorder: Option<[(&str, &str); 2]>| {
         on(&mut side, emulator, dir).envs(disorder.into_iter().flatten());
-        // And there, the first bytes of what is read are sent ahead.
+        // Without order, the first bytes of read data are also sent ahead.
         side.envs(disorder.map(|_| ("FI_EFA_RUNT_SIZE", "100000")));
         side
     };
     let mut kinds = vec![&["-m", "msg"][..], &["-m", "tagged"]];
-    // Programs of 1.x know neither the option nor the other fabric.
+    // Programs of 1.x support neither the option nor the other fabric.
     if stock.loader().is_some() {
         kinds.push(&["-m", "msg", "-f", "efa"]);
     }

@@ -1,6 +1,6 @@
-//! Programs on our `efa`. At every end, Open MPI's ranks and NIXL's agents: once on a device that behaves, and once on
-//! one that keeps no order and finds receivers without receives. With C's `efa` at the other end, the accesses of
-//! tests/capi/efa.
+//! Programs on our `efa`. With ours at both ends: Open MPI's ranks and NIXL's agents, once on a device that behaves,
+//! and once on one that keeps no order and finds receivers without receives. With C's `efa` at the other end: the
+//! accesses of tests/capi/efa.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,17 +10,18 @@ use crate::step::{Outcome, Report, not_run, root, run};
 use crate::stock::{NO_HEADERS, Stock};
 use crate::{StepResult, capi, nixl, vm};
 
-/// Of a hundred packets and messages, so many come late or find no receive.
+/// Packets per hundred that arrive late, and messages per hundred that find no receive.
 pub const DISORDER: [(&str, &str); 2] = [("EFA_EMULATOR_REORDER", "30"), ("EFA_EMULATOR_RNR", "10")];
-/// Bytes of a block, blocks, rounds: one packet, one that is as long as NIXL has it striped, one of many packets.
+/// Bytes of a block, blocks, rounds: one packet, a block just long enough for NIXL to stripe it, a block of many
+/// packets.
 const SIZES: [[usize; 3]; 3] = [[4_096, 256, 3], [131_072, 32, 3], [1 << 20, 8, 3]];
 
-/// Runs them.
+/// Runs the programs.
 pub fn test(report: &mut Report, emulator: &Path, dir: &Path) {
     for disorder in [false, true] {
         let network = if disorder { "a network without order" } else { "a quiet network" };
         let start = |command: &mut Command| {
-            // Nothing else, if they would do without.
+            // No other provider, in case they would do without `efa`.
             on(command, emulator, dir).env("FI_PROVIDER", "efa");
             command.envs(disorder.then_some(DISORDER).into_iter().flatten());
             capi::patient(command)
@@ -32,7 +33,7 @@ pub fn test(report: &mut Report, emulator: &Path, dir: &Path) {
     }
 }
 
-/// Two ranks, which are two hosts to each other: messages, collectives, one-sided, many at once.
+/// Two ranks that treat each other as separate hosts: messages, collectives, one-sided, many at once.
 fn open_mpi(name: &str, start: impl Fn(&mut Command) -> StepResult) -> StepResult {
     if !capi::has_open_mpi() {
         return not_run(name, capi::NO_OPEN_MPI);
@@ -161,7 +162,7 @@ pub fn unreadable(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> Ste
     Ok(Outcome::Passed)
 }
 
-/// The options of C's endpoints, on either library.
+/// The options of C's endpoints on either library.
 pub fn options(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepResult {
     if !stock.compiles("#include <rdma/fabric.h>") {
         return not_run(name, NO_HEADERS);
@@ -177,7 +178,7 @@ pub fn options(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepRe
     Ok(Outcome::Passed)
 }
 
-/// Messages to endpoints of C's that receive in place, and to ours that are opened alike, which do not.
+/// Messages to C's endpoints that receive in place, and to ours opened alike, which do not receive in place.
 pub fn in_place(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepResult {
     let Some(pair) = Pair::new(stock, "in_place", emulator, dir)? else { return not_run(name, NO_HEADERS) };
     let side = |role: &str, ours: bool| {
@@ -192,13 +193,13 @@ pub fn in_place(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepR
     Ok(Outcome::Passed)
 }
 
-/// A peer is killed, which is this library's.
+/// Kills a peer that runs this library.
 pub fn death(emulator: &Path, dir: &Path) -> StepResult {
     let mut test = Command::new(vm::suite::program("ofi-tests", "efa_death", None)?);
     run(on(test.args(["--include-ignored", "for_a_peer_that_dies"]), emulator, dir))
 }
 
-/// The same, of C's library.
+/// Kills a peer that runs C's library.
 pub fn death_of_c(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepResult {
     if !stock.compiles("#include <rdma/fabric.h>") {
         return not_run(name, NO_HEADERS);

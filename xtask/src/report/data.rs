@@ -1,18 +1,18 @@
-//! The figures: what `ofi-benches --json` and `ofi-benches veth --json` write, and what `fi_pingpong --json` prints.
+//! The figures: the output of `ofi-benches --json`, `ofi-benches veth --json`, and `fi_pingpong --json`.
 
 use serde::Deserialize;
 
-/// What `ofi-benches` has measured.
+/// The output of `ofi-benches`.
 #[derive(Debug, Deserialize)]
 pub struct Benches {
-    /// Where.
+    /// The machine.
     pub machine: Machine,
-    /// What was measured, by version.
+    /// The measured libraries, with versions.
     #[serde(default)]
     pub versions: Vec<(String, String)>,
     /// Server's and client's core.
     pub cores: [usize; 2],
-    /// A line each.
+    /// The rows.
     pub rows: Vec<Row>,
 }
 
@@ -21,7 +21,7 @@ pub struct Benches {
 pub struct Machine {
     /// Its processor.
     pub cpu: String,
-    /// How many cores.
+    /// Number of cores.
     pub cores: usize,
     /// The kernel's release.
     pub kernel: String,
@@ -36,9 +36,9 @@ pub struct Row {
     pub key: String,
     /// Its name for people.
     pub title: String,
-    /// What it is measured in.
+    /// The unit.
     pub quantity: String,
-    /// Whom it was compared with.
+    /// The peer.
     pub against: String,
     /// Our median.
     pub ours: Option<f64>,
@@ -59,7 +59,7 @@ pub struct Row {
 #[derive(Debug, Deserialize)]
 struct Pair {
     ours: Option<Run>,
-    /// `kept` if it counts.
+    /// `kept` if the pair counts.
     fate: String,
 }
 
@@ -69,22 +69,22 @@ struct Run {
     percentiles_us: Option<[f64; PERCENTILES.len()]>,
 }
 
-/// Shares of rounds, in percent, as `benches/src/figures.rs` has them; the last one is the slowest round.
+/// Shares of rounds in percent, as in `benches/src/figures.rs`; the last one is the slowest round.
 pub const PERCENTILES: [f64; 6] = [50.0, 90.0, 99.0, 99.9, 99.99, 100.0];
 
 impl Benches {
-    /// Reads it.
+    /// Parses the figures.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// The text is invalid.
     pub fn parse(text: &str) -> Result<Self, String> {
         serde_json::from_str(text).map_err(|error| format!("the figures of ofi-benches: {error}"))
     }
 
-    /// Adds what another run has measured, whose lines take the place of those with the same key.
+    /// Adds the figures of another run. Its rows replace those with the same key.
     ///
     /// # Errors
-    /// If it was on another machine, or of other versions.
+    /// The run was on another machine, or with other versions.
     pub fn add(&mut self, other: Self) -> Result<(), String> {
         if (&self.machine, &self.versions, self.cores) != (&other.machine, &other.versions, other.cores) {
             return Err("runs on different machines, cores or versions are not one report".into());
@@ -94,8 +94,8 @@ impl Benches {
         Ok(())
     }
 
-    /// The distribution of latency: a line of a plot for each row whose rounds were timed one by one. A point is the
-    /// time, in microseconds, that one of so many rounds took longer than.
+    /// The distribution of latency: a plot line for each row whose rounds were timed individually. A point is the time
+    /// in microseconds that one in a given number of rounds exceeds.
     pub fn tails(&self) -> Vec<Series> {
         let line = |row: &Row| {
             let wire = row.key.strip_prefix("rounds-")?;
@@ -106,7 +106,7 @@ impl Benches {
         self.rows.iter().filter_map(line).collect()
     }
 
-    /// The lines of a plot over sizes or numbers: ours, and each peer's. Latencies are in microseconds. Nothing for
+    /// The lines of a plot over sizes or numbers: ours, and each peer's. Latencies are in microseconds. Empty for
     /// figures that were measured without `--sweeps`.
     pub fn sweep(&self, plot: &str) -> Vec<Series> {
         let mut all: Vec<Series> = Vec::new();
@@ -117,7 +117,7 @@ impl Benches {
                 all.len() - 1
             });
             let points = &mut all[at].1;
-            // Ours was measured beside each peer; the first one's stands for all.
+            // Ours was measured beside each peer; the first measurement represents all.
             if points.iter().all(|point| point.0 != x) {
                 points.push((x, value));
             }
@@ -133,7 +133,7 @@ impl Benches {
         all
     }
 
-    /// Lines that have no figures, each with the reason.
+    /// Rows without figures, each with the reason.
     pub fn not_run(&self) -> Vec<String> {
         let why = |row: &Row| Some(format!("{}: {}", row.key, row.error()?));
         self.rows.iter().filter_map(why).collect()
@@ -157,7 +157,7 @@ impl Row {
         !matches!(self.quantity.as_str(), "rate_m" | "bandwidth")
     }
 
-    /// Within which time, in microseconds, each share of [`PERCENTILES`] of its rounds was over: medians of the pairs
+    /// The time in microseconds within which each share of [`PERCENTILES`] of its rounds ended: medians of the pairs
     /// that count.
     pub fn percentiles(&self) -> Option<[f64; PERCENTILES.len()]> {
         let kept = self.pairs.iter().filter(|pair| pair.fate == "kept");
@@ -170,13 +170,13 @@ impl Row {
         (!runs.is_empty()).then(|| std::array::from_fn(median))
     }
 
-    /// The plot that it is a point of, and where; `sweep-PLOT-PEER-X` (`benches/src/sweeps.rs`).
+    /// The plot and the position of the point: `sweep-PLOT-PEER-X` (`benches/src/sweeps.rs`).
     pub fn sweep(&self) -> Option<(&str, f64)> {
         let mut parts = self.key.strip_prefix("sweep-")?.split('-');
         Some((parts.next()?, parts.nth(1)?.parse().ok()?))
     }
 
-    /// Why there are no figures.
+    /// The reason why there are no figures.
     pub fn error(&self) -> Option<&str> {
         self.verdict.get("error")?.as_str()
     }
@@ -196,10 +196,10 @@ impl Row {
     }
 }
 
-/// What `ofi-benches veth` has measured, between two network namespaces.
+/// The output of `ofi-benches veth`, measured between two network namespaces.
 #[derive(Debug, Deserialize)]
 pub struct Veth {
-    /// Megabytes, in several ways.
+    /// Transfers of megabytes in several ways.
     pub bulk: Vec<Bulk>,
     /// A ping-pong under losses.
     pub losses: Vec<Kept>,
@@ -208,41 +208,41 @@ pub struct Veth {
 /// A way to send megabytes.
 #[derive(Debug, Deserialize)]
 pub struct Bulk {
-    /// Of what.
+    /// The sender.
     pub name: String,
-    /// 10^9 bytes a second.
+    /// 10^9 bytes per second.
     pub rate: f64,
-    /// The share of what bare sockets carry.
+    /// The fraction of the bare sockets' rate.
     pub of_bare: f64,
 }
 
-/// What is left of a ping-pong under losses.
+/// The performance of a ping-pong under losses.
 #[derive(Debug, Deserialize)]
 pub struct Kept {
-    /// Of packets, at either end.
+    /// Percentage of packets lost at either end.
     pub lost_percent: f64,
     /// Microseconds.
     pub one_way_us: f64,
-    /// The share of the rate without loss.
+    /// The fraction of the rate without loss.
     pub kept: f64,
-    /// What it must be.
+    /// The lower bound.
     pub bound: Option<f64>,
 }
 
 impl Veth {
-    /// Reads it.
+    /// Parses the figures.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// The text is invalid.
     pub fn parse(text: &str) -> Result<Self, String> {
         serde_json::from_str(text).map_err(|error| format!("the figures of ofi-benches veth: {error}"))
     }
 }
 
-/// What `fi_pingpong` has measured by size.
+/// The output of `fi_pingpong` by size.
 #[derive(Debug, Deserialize)]
 pub struct Sizes {
-    /// A provider each.
+    /// One entry per provider.
     pub transports: Vec<Transport>,
 }
 
@@ -251,7 +251,7 @@ pub struct Sizes {
 pub struct Transport {
     /// Its name.
     pub provider: String,
-    /// A size each.
+    /// One entry per size.
     pub rows: Vec<Size>,
 }
 
@@ -262,9 +262,9 @@ pub struct Size {
     pub bytes: u64,
     /// Microseconds from one side to the other.
     pub latency_us: f64,
-    /// Millions of messages a second.
+    /// Millions of messages per second.
     pub rate_mps: f64,
-    /// 10^9 bytes a second.
+    /// 10^9 bytes per second.
     pub bandwidth_gbps: f64,
 }
 
@@ -272,10 +272,10 @@ pub struct Size {
 pub type Series = (String, Vec<(f64, f64)>);
 
 impl Sizes {
-    /// Reads it.
+    /// Parses the figures.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// The text is invalid.
     pub fn parse(text: &str) -> Result<Self, String> {
         serde_json::from_str(text).map_err(|error| format!("the figures of fi_pingpong: {error}"))
     }
@@ -290,7 +290,7 @@ impl Sizes {
         self.series(|size| size.bandwidth_gbps)
     }
 
-    /// Points that a plot of logarithms can have.
+    /// Points that a logarithmic plot can show.
     fn series(&self, value: impl Fn(&Size) -> f64) -> Vec<Series> {
         let points = |transport: &Transport| {
             let all = transport.rows.iter().map(|size| (size.bytes as f64, value(size)));

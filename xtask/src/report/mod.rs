@@ -1,4 +1,5 @@
-//! `cargo xtask report`: measures beside libfabric and UCX, and writes a page with plots, losing rows in plain sight.
+//! `cargo xtask report`: measures beside libfabric and UCX, and writes a page with plots that shows losing rows
+//! prominently.
 
 mod data;
 mod page;
@@ -15,7 +16,7 @@ use crate::step::{Outcome, cargo, command, output, root, run, target_dir};
 use data::{Benches, Sizes, Veth};
 use plot::Over;
 
-/// Where the plots go, beside the page.
+/// The folder of the plots, beside the page.
 const PLOTS: &str = "performance";
 
 /// What to measure, and where the page goes.
@@ -45,7 +46,7 @@ pub struct Options {
 /// The command.
 ///
 /// # Errors
-/// When a measurement cannot be started, or its figures cannot be read.
+/// A measurement cannot be started, or its figures cannot be read.
 pub fn main(options: &Options) -> StepResult {
     let work = target_dir("report");
     let mut commands = Vec::new();
@@ -58,7 +59,7 @@ pub fn main(options: &Options) -> StepResult {
         None => measure(options, &work, &mut commands, &mut not_run)?,
     };
     let [first, others @ ..] = &benches[..] else { return Err("no figures of ofi-benches".into()) };
-    // When it was measured, which may have been before today.
+    // The date of the measurement, which may be earlier than today.
     let date = first_line("date", &["-u", "-r", &first.to_string_lossy(), "+%Y-%m-%d %H:%M UTC"]);
     let mut benches = Benches::parse(&read(first)?)?;
     for other in others {
@@ -77,14 +78,14 @@ pub fn main(options: &Options) -> StepResult {
     Ok(if not_run.is_empty() { Outcome::Passed } else { Outcome::NotRun(not_run) })
 }
 
-/// Where the figures are.
+/// The files with the figures.
 struct Files {
     benches: Vec<PathBuf>,
     sizes: PathBuf,
     veth: Option<PathBuf>,
 }
 
-/// How figures that were measured before may have come about.
+/// The commands that may have produced existing figures.
 const HOW: [&str; 3] = [
     "cargo xtask bench --sweeps --json FILE",
     "cargo run --release --bin fi_pingpong -- --json",
@@ -104,12 +105,12 @@ fn measure(
     let arguments =
         ["run", "--release", "--package", "ofi-benches", "--", "--sweeps", "--pairs", &pairs, "--json"];
     commands.push(format!("cargo {} FILE", arguments.join(" ")));
-    // What an earlier run has left, if any.
+    // Remove the results of an earlier run.
     let _ = (fs::remove_file(&benches), fs::remove_file(&veth));
-    // For the lines that run libfabric's own programs on it.
+    // For the rows that run libfabric's own programs on it.
     let library = capi::link(true)?;
     let ended = run(cargo(&arguments).arg(&benches).env("OFI_BENCH_LIBRARY", library));
-    // It fails for a line that is out of its bound, too: what it wrote counts.
+    // It also fails for a row outside its bound: its output counts nevertheless.
     if !benches.exists() {
         ended?;
     }
@@ -134,13 +135,13 @@ fn measure(
         "--json",
     ];
     commands.push(format!("cargo {} FILE", arguments.join(" ")));
-    // It needs namespaces and nftables, which not every host lets have.
+    // It needs namespaces and nftables, which not every host permits.
     let measured =
         run(cargo(&arguments).arg(&veth)).map_err(|why| not_run.push(format!("losses: {why}"))).is_ok();
     Ok(Files { benches: vec![benches], sizes, veth: measured.then_some(veth) })
 }
 
-/// Writes the page and its plots, and answers where the page is.
+/// Writes the page and its plots. Returns the path of the page.
 fn write(
     folder: &Path,
     benches: &Benches,
@@ -182,7 +183,7 @@ fn write_plot(folder: &Path, name: &str, svg: &str, theme: plot::Theme) -> Resul
     fs::write(&file, svg).map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// Names the page in the book.
+/// Adds the page to the book.
 fn into_summary() -> Result<(), String> {
     const LINE: &str = "- [Performance report](performance.md)\n";
     const BEFORE: &str = "- [Security](threat-model.md)\n";
@@ -201,7 +202,7 @@ fn read(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// What is not in the figures: those of the peers are.
+/// Versions that the figures do not contain; those of the peers are in the figures.
 fn versions() -> Vec<(String, String)> {
     vec![
         ("this library".into(), first_line("git", &["describe", "--always", "--dirty"])),
@@ -209,7 +210,7 @@ fn versions() -> Vec<(String, String)> {
     ]
 }
 
-/// The first line of what a program prints, or that it is not there.
+/// The first line of a program's output, or a note that the program is missing.
 fn first_line(program: &str, arguments: &[&str]) -> String {
     let text = command(program).args(arguments).output().ok().filter(|output| output.status.success());
     let text = text.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
@@ -314,7 +315,7 @@ mod tests {
         Benches::parse(&text).unwrap()
     }
 
-    /// A line with these pairs: whether each counts, and its percentiles.
+    /// A row with these pairs: whether each counts, and its percentiles.
     fn with_pairs(key: &str, ours: f64, pairs: &[(&str, [f64; 6])]) -> String {
         let pair = |(fate, times): &(&str, [f64; 6])| {
             format!(r#"{{"fate":"{fate}","ours":{{"percentiles_us":{times:?}}}}}"#)

@@ -6,13 +6,13 @@ use super::PLOTS;
 use super::data::{Benches, PERCENTILES, Row, Sizes, Veth};
 use super::plot::Over;
 
-/// What the figures themselves do not say.
+/// Information that the figures do not contain.
 pub struct About {
-    /// When.
+    /// The date.
     pub date: String,
-    /// What was measured, with its version.
+    /// The measured libraries, with versions.
     pub versions: Vec<(String, String)>,
-    /// How.
+    /// The commands.
     pub commands: Vec<String>,
 }
 
@@ -20,11 +20,11 @@ pub struct About {
 pub struct Sweep {
     /// Its name in the keys of `benches/src/sweeps.rs`.
     pub plot: &'static str,
-    /// What its lines are, with the unit.
+    /// The quantity of its lines, with the unit.
     pub axis: &'static str,
-    /// For people who do not see it.
+    /// Alternative text.
     title: &'static str,
-    /// What it goes over.
+    /// The horizontal axis.
     pub over: Over,
 }
 
@@ -151,7 +151,7 @@ fn write_page(
     about.commands.iter().try_for_each(|command| writeln!(text, "- `{command}`"))
 }
 
-/// How long rounds take that are slower than most.
+/// The distribution of slow rounds.
 fn distribution(text: &mut String, benches: &Benches) -> std::fmt::Result {
     let rows: Vec<_> = benches.rows.iter().filter_map(|row| Some((row, row.percentiles()?))).collect();
     if rows.is_empty() {
@@ -172,7 +172,7 @@ fn distribution(text: &mut String, benches: &Benches) -> std::fmt::Result {
     Ok(())
 }
 
-/// What `ofi-benches veth` has found.
+/// The results of `ofi-benches veth`.
 fn losses(text: &mut String, veth: &Veth) -> std::fmt::Result {
     writeln!(
         text,

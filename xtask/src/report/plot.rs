@@ -11,17 +11,17 @@ use super::data::{Benches, Series};
 /// Colours.
 #[derive(Clone, Copy)]
 pub struct Theme {
-    /// In file names.
+    /// The name in file names.
     pub name: &'static str,
     text: RGBColor,
     grid: RGBColor,
     winning: RGBColor,
-    /// Of bars that are worse than the peer.
+    /// The colour of bars that are worse than the peer.
     pub losing: RGBColor,
     series: [RGBColor; 5],
 }
 
-/// Both of them. The background is the page's.
+/// Both themes. The background is the page's.
 pub const THEMES: [Theme; 2] = [
     Theme {
         name: "light",
@@ -68,10 +68,10 @@ fn svg(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Result<(), String>) -> 
     Ok(text)
 }
 
-/// A bar for each line with a peer, to the right of 1 where ours is better. The scale is logarithmic, from 1/16 to 16.
+/// A bar for each row with a peer, to the right of 1 if ours is better. The scale is logarithmic, from 1/16 to 16.
 ///
 /// # Errors
-/// What `plotters` answers.
+/// The error of `plotters`.
 pub fn ratios(benches: &Benches, theme: Theme) -> Result<String, String> {
     const LABEL: i32 = 430;
     const WIDTH: i32 = 900;
@@ -104,14 +104,14 @@ pub fn ratios(benches: &Benches, theme: Theme) -> Result<String, String> {
     })
 }
 
-/// What a plot goes over.
+/// The horizontal axis of a plot.
 #[derive(Clone, Copy)]
 pub enum Over {
     /// Bytes of a message.
     Sizes,
-    /// How many there are of something, up to thousands.
+    /// Numbers of something, up to thousands.
     Numbers,
-    /// How many there are of something, a few.
+    /// Small numbers of something.
     Few,
 }
 
@@ -125,7 +125,7 @@ fn range(values: impl Iterator<Item = f64>) -> Range<f64> {
 /// A line for each series, both scales logarithmic.
 ///
 /// # Errors
-/// What `plotters` answers.
+/// The error of `plotters`.
 pub fn lines(title: &str, series: &[Series], over: Over, theme: Theme) -> Result<String, String> {
     let points = || series.iter().flat_map(|(_, points)| points);
     let (across, up) = (range(points().map(|point| point.0)), range(points().map(|point| point.1)));

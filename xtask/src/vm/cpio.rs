@@ -1,4 +1,4 @@
-//! The archive that a kernel unpacks as its first file system: "newc", as the kernel's `buffer-format.rst` has it.
+//! The archive that a kernel unpacks as its first file system: "newc", as in the kernel's `buffer-format.rst`.
 
 /// An archive that grows.
 #[derive(Default)]
@@ -11,17 +11,17 @@ const FOLDER: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 
 impl Archive {
-    /// Appends a folder; its parent must be there.
+    /// Appends a folder; its parent must exist.
     pub fn folder(&mut self, name: &str) {
         self.entry(name, FOLDER, &[]);
     }
 
-    /// Appends a file that may be executed.
+    /// Appends an executable file.
     pub fn file(&mut self, name: &str, content: &[u8]) {
         self.entry(name, PROGRAM, content);
     }
 
-    /// The archive, ended.
+    /// The completed archive.
     pub fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[]);
         self.bytes

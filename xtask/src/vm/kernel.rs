@@ -9,18 +9,18 @@ use crate::step::command;
 
 /// A kernel and its modules.
 pub struct Kernel {
-    /// All of it.
+    /// The folder with everything.
     pub folder: PathBuf,
-    /// What QEMU boots.
+    /// The image that QEMU boots.
     pub image: PathBuf,
-    /// Where its modules are.
+    /// The folder of its modules.
     pub modules: PathBuf,
 }
 
-/// The kernel that an earlier run has left, or the one that apt has now.
+/// The kernel from an earlier run, or apt's current one.
 ///
 /// # Errors
-/// Why it cannot be had.
+/// The reason why it is not available.
 pub fn kernel(folder: &Path) -> Result<Kernel, String> {
     let root = folder.join("kernel");
     if !root.exists() {
@@ -32,7 +32,7 @@ pub fn kernel(folder: &Path) -> Result<Kernel, String> {
     Ok(Kernel { folder: root, image: images, modules })
 }
 
-/// The entry of a folder whose name begins so.
+/// The first entry of a folder whose name begins with `start`.
 fn first(folder: &Path, start: &str) -> Result<PathBuf, String> {
     let entries = fs::read_dir(folder).map_err(|error| told(folder, &error))?;
     let mut paths = entries.flatten().map(|entry| entry.path());
@@ -41,7 +41,7 @@ fn first(folder: &Path, start: &str) -> Result<PathBuf, String> {
     paths.find(begins).ok_or_else(|| format!("no {start}* in {}", folder.display()))
 }
 
-/// Unpacks the kernel's package to `root`, which is there whole or not at all.
+/// Unpacks the kernel's package to `root`, completely or not at all.
 fn fetch(folder: &Path, root: &Path) -> Result<(), String> {
     let name = package()?;
     eprintln!("fetching {name}");
@@ -54,7 +54,7 @@ fn fetch(folder: &Path, root: &Path) -> Result<(), String> {
             quietly("dpkg-deb", &["-x", &package.to_string_lossy(), &unpacked.to_string_lossy()], &work)
         })
         .and_then(|_| {
-            // Another run may have been faster; its folder is as good.
+            // Another run may have been faster; its folder is equivalent.
             fs::rename(&unpacked, root)
                 .or_else(|error| if root.exists() { Ok(()) } else { Err(told(root, &error)) })
         });
@@ -62,7 +62,7 @@ fn fetch(folder: &Path, root: &Path) -> Result<(), String> {
     fetched
 }
 
-/// The package that Debian's newest kernel is in: the others depend on it by name. The kernel for clouds has no
+/// The package with Debian's newest kernel, on which the metapackage depends by name. The kernel for clouds has no
 /// soft-RoCE.
 fn package() -> Result<String, String> {
     let text = quietly("apt-cache", &["depends", "--no-recommends", "linux-image-amd64"], Path::new("/"))?;

@@ -1,4 +1,4 @@
-//! The machine: its first file system, its boot, and what comes back from it.
+//! The machine: its first file system, its boot, and its results.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use crate::step::{answers, command};
 
 const QEMU: &str = "qemu-system-x86_64";
 
-/// What the guest needs. The checksums are rxe's, which does not name them among what it depends on.
+/// The modules that the guest needs. The checksum modules are for rxe, which does not list them as dependencies.
 const MODULES: [&str; 16] = [
     "virtio_pci",
     "9pnet_virtio",
@@ -34,27 +34,27 @@ const MODULES: [&str; 16] = [
     "sch_netem",
 ];
 
-/// The first process: it loads the modules, and goes over into the host's files.
+/// The first process: it loads the modules, and switches to the host's files.
 const INIT: &str = include_str!("init.sh");
-/// The second: it makes the devices, runs the command, and tells how it ended.
+/// The second process: it creates the devices, runs the command, and reports how the command ended.
 const GUEST: &str = include_str!("guest.sh");
 
-/// Variables that the command inherits from whoever called.
+/// Variables that the command inherits from the caller.
 const INHERITED: [&str; 8] = ["OFI_", "FI_", "RUST", "CARGO", "PROPTEST_", "NEXTEST", "PATH", "HOME"];
 
-/// A boot takes 4 seconds, or several times that beside other work. One was seen that never ended: the emulated
-/// processor was stuck in a test that the kernel makes of its ciphers (`cryptomgr.notests` leaves them out).
+/// A boot takes 4 seconds, or several times that on a busy host. One boot never ended: the emulated processor was stuck
+/// in the kernel's self-test of its ciphers (`cryptomgr.notests` disables these).
 const BOOT: Duration = Duration::from_secs(90);
-/// Boots that are tried.
+/// Most boots that are tried.
 const BOOTS: usize = 3;
 
-/// How often the machine is looked at.
+/// The interval at which the machine is checked.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Whether the host has what this needs: where busybox is.
+/// Checks that the host has the required programs. Returns the path of busybox.
 ///
 /// # Errors
-/// What is missing, and the package that has it.
+/// The missing program, and the package that contains it.
 pub fn find_tools() -> Result<PathBuf, String> {
     if !answers(QEMU, &["--version"]) {
         return Err(format!("{QEMU} is not installed (apt-get install qemu-system-x86)"));
@@ -69,7 +69,7 @@ pub fn find_tools() -> Result<PathBuf, String> {
     let busybox =
         ["/bin/busybox", "/usr/bin/busybox"].map(PathBuf::from).into_iter().find(|path| path.exists());
     let busybox = busybox.ok_or("no busybox (apt-get install busybox-static)")?;
-    // A program that is not linked statically begins with the name of its loader.
+    // A dynamically linked program begins with the name of its loader.
     let content = fs::read(&busybox).map_err(|error| told(&busybox, &error))?;
     if content[..content.len().min(4096)].windows(9).any(|window| window == b"ld-linux-") {
         return Err(
@@ -83,7 +83,7 @@ pub fn find_tools() -> Result<PathBuf, String> {
 /// The first file system.
 ///
 /// # Errors
-/// When a part of it cannot be read.
+/// A part of it cannot be read.
 pub fn initramfs(busybox: &Path, kernel: &Kernel) -> Result<Vec<u8>, String> {
     let read = |path: &Path| fs::read(path).map_err(|error| told(path, &error));
     let mut archive = Archive::default();
@@ -99,18 +99,18 @@ pub fn initramfs(busybox: &Path, kernel: &Kernel) -> Result<Vec<u8>, String> {
     Ok(archive.finish())
 }
 
-/// What became of a command.
+/// The result of a command.
 pub struct Ended {
     /// Its exit status.
     pub status: i32,
-    /// What it printed, which went to this process's output as well.
+    /// Its output, which also went to this process's output.
     pub printed: String,
 }
 
 /// Boots the machine and runs the command in it.
 ///
 /// # Errors
-/// When the machine does not come up, or takes longer than `limit`; the last of its console then follows.
+/// The machine does not boot, or takes longer than `limit`; the end of its console follows.
 pub fn run(parts: &Parts, arguments: &[String], memory: u64, limit: Duration) -> Result<Ended, String> {
     for _ in 1..BOOTS {
         match boot(parts, arguments, memory, limit) {
@@ -124,9 +124,9 @@ pub fn run(parts: &Parts, arguments: &[String], memory: u64, limit: Duration) ->
     })
 }
 
-/// Why a command has no end.
+/// The reason why a command has no result.
 enum Failure {
-    /// It did not begin: the machine did not come up within [`BOOT`].
+    /// The machine did not boot within [`BOOT`], so that the command did not begin.
     NotUp(String),
     Other(String),
 }
@@ -155,7 +155,7 @@ fn boot(parts: &Parts, arguments: &[String], memory: u64, limit: Duration) -> Re
         "console=ttyS0 loglevel=4 panic=-1 mitigations=off cryptomgr.notests ofi_share={share_path}"
     ));
     qemu.arg("-serial").arg(format!("file:{}", console.display()));
-    // What the command prints comes by a device of its own, byte for byte.
+    // The command's output has a device of its own, and is transferred byte for byte.
     qemu.args(["-device", "virtio-serial", "-chardev", "file,id=out,path=/dev/stdout"]);
     qemu.args(["-device", "virtserialport,chardev=out,name=out"]);
     qemu.arg("-virtfs").arg(shared("/", "host", ",readonly=on"));
@@ -167,7 +167,7 @@ fn boot(parts: &Parts, arguments: &[String], memory: u64, limit: Duration) -> Re
     let last = || {
         let text = fs::read(&console).unwrap_or_default();
         let text = String::from_utf8_lossy(&text).into_owned();
-        // What follows a panic says nothing about its reason.
+        // Lines after a panic do not show its reason.
         let lines: Vec<&str> = text.lines().take_while(|line| !line.contains("Call Trace")).collect();
         lines[lines.len().saturating_sub(20)..].join("\n")
     };
@@ -184,7 +184,7 @@ fn boot(parts: &Parts, arguments: &[String], memory: u64, limit: Duration) -> Re
     }
 }
 
-/// Passes on what the machine prints, until it is down: all of it. It makes the file `up` when it has booted.
+/// Forwards all of the machine's output until it is down. The machine creates the file `up` when it has booted.
 fn wait(child: &mut Child, limit: Duration, up: &Path) -> Result<String, String> {
     let output = child.stdout.take();
     let printer = std::thread::spawn(move || {
@@ -219,12 +219,12 @@ fn wait(child: &mut Child, limit: Duration, up: &Path) -> Result<String, String>
     ended.map(|()| String::from_utf8_lossy(&printed).into_owned())
 }
 
-/// What the guest runs: the command as it was given, in the same folder.
+/// The guest's script: the command as given, in the same folder.
 fn script(arguments: &[String], share: &Path) -> Result<String, String> {
     let folder = std::env::current_dir().map_err(|error| format!("the working directory: {error}"))?;
     let mut text = format!("cd {} || exit 126\n", quoted(&folder.to_string_lossy()));
     for (name, value) in std::env::vars() {
-        // What cargo sets for this program is no business of another one.
+        // Cargo's variables for this program do not concern another one.
         if INHERITED.iter().any(|start| name.starts_with(start)) && !name.starts_with("CARGO_PKG") {
             text += &format!("export {name}={}\n", quoted(&value));
         }
@@ -238,12 +238,12 @@ fn script(arguments: &[String], share: &Path) -> Result<String, String> {
     Ok(text)
 }
 
-/// A word that a shell takes as it is.
+/// A word quoted for a shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// A folder that both sides write to. What the command has left in `results` stays.
+/// A folder that both sides can write. The files that the command leaves in `results` are kept.
 struct Share(PathBuf);
 
 impl Share {
@@ -251,7 +251,7 @@ impl Share {
         let folder = super::folder();
         let path = folder.join(format!("share-{}", std::process::id()));
         fs::create_dir_all(&path).map_err(|error| told(&path, &error))?;
-        // QEMU takes it as it is, and commas part its options.
+        // QEMU takes the path verbatim, and commas separate its options.
         if path.to_string_lossy().contains([',', ' ']) {
             return Err(format!("{}: QEMU needs a path without commas and spaces", path.display()));
         }

@@ -1,11 +1,10 @@
-//! `cargo xtask vm -- COMMAND ARGS`: runs a command on a kernel that has soft-RoCE, which the host's need not have.
+//! `cargo xtask vm -- COMMAND ARGS`: runs a command on a kernel that has soft-RoCE, which the host's kernel may lack.
 //!
-//! QEMU boots Debian's kernel in emulation, over the host's own files: absolute paths mean the same inside, the working
-//! directory is kept, and nothing that the command writes stays, but for what it writes to [`SHARE`]. What it prints
-//! comes back, and so does its exit status. Nothing is installed on the host, and no privileges are needed there;
-//! inside, the command is root.
+//! QEMU boots Debian's kernel in emulation over the host's own files. Absolute paths mean the same inside, the working
+//! directory is kept, and nothing that the command writes is kept, except in [`SHARE`]. Its output and exit status are
+//! passed on. Nothing is installed on the host, and no privileges are needed there; inside, the command is root.
 //!
-//! Emulated time says nothing about speed: no measurement belongs in here.
+//! Emulated time says nothing about speed: no measurement belongs here.
 
 mod cpio;
 mod kernel;
@@ -19,7 +18,7 @@ use std::time::Duration;
 
 use crate::step::{NOT_RUN, target_dir};
 
-/// The variable that tells the command where it may leave files for the host: a folder that has one path in both.
+/// The variable that names a folder with one path in host and guest, where the command may leave files for the host.
 pub const SHARE: &str = "OFI_VM_SHARE";
 
 /// What a run of the machine is.
@@ -36,12 +35,12 @@ pub struct Options {
     command: Vec<String>,
 }
 
-/// Where everything of the machine lies.
+/// The folder of everything that belongs to the machine.
 fn folder() -> PathBuf {
     target_dir("vm")
 }
 
-/// Runs the command, and ends as it did. What this host lacks for it is said by name.
+/// Runs the command, and exits as it did. Requirements that this host lacks are named.
 pub fn run(options: &Options) -> ExitCode {
     let limit = Duration::from_secs(options.seconds);
     let ended = match prepare() {
@@ -60,16 +59,16 @@ pub fn run(options: &Options) -> ExitCode {
     }
 }
 
-/// What the machine is made of.
+/// The components of the machine.
 struct Parts {
     kernel: PathBuf,
     initramfs: PathBuf,
 }
 
-/// Fetches and builds what is not there yet.
+/// Fetches and builds the missing components.
 ///
 /// # Errors
-/// What is missing, and how to get it.
+/// The missing requirement, and how to get it.
 fn prepare() -> Result<Parts, String> {
     if std::env::consts::ARCH != "x86_64" {
         return Err(
@@ -82,7 +81,7 @@ fn prepare() -> Result<Parts, String> {
     let kernel = kernel::kernel(&folder)?;
     let initramfs = kernel.folder.join("initramfs");
     let image = machine::initramfs(&busybox, &kernel)?;
-    // Whole or not at all: another run may be reading it.
+    // Completely or not at all: another run may be reading it.
     let fresh = initramfs.with_extension(std::process::id().to_string());
     std::fs::write(&fresh, image).map_err(|error| told(&fresh, &error))?;
     std::fs::rename(&fresh, &initramfs).map_err(|error| told(&initramfs, &error))?;

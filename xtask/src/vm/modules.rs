@@ -1,5 +1,5 @@
-//! Which files of a kernel's modules have to be loaded, and in which order. Each says itself what it needs, in its
-//! section `.modinfo`; no list of them comes with the kernel's package.
+//! The module files to load, and their order. Each module lists its dependencies in its section `.modinfo`; the
+//! kernel's package has no list.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -13,10 +13,10 @@ pub struct Modules {
 }
 
 impl Modules {
-    /// Those under a folder.
+    /// The modules under a folder.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// The folder cannot be read.
     pub fn under(folder: &Path) -> Result<Self, String> {
         let (mut files, mut folders) = (HashMap::new(), vec![folder.to_path_buf()]);
         while let Some(folder) = folders.pop() {
@@ -34,10 +34,10 @@ impl Modules {
         Ok(Self { files })
     }
 
-    /// The files to load for `wanted`, each behind what it needs. A module that this kernel has built in has none.
+    /// The files to load for `wanted`, each after its dependencies. A module built into this kernel has no file.
     ///
     /// # Errors
-    /// When one cannot be read.
+    /// A module cannot be read.
     pub fn order(&self, wanted: &[&str]) -> Result<Vec<PathBuf>, String> {
         let (mut order, mut seen) = (Vec::new(), HashSet::new());
         for name in wanted {

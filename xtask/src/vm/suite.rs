@@ -1,4 +1,4 @@
-//! `cargo xtask rdma`: what needs an RDMA device, on the machine's.
+//! `cargo xtask rdma`: the tests that need an RDMA device, on the machine's device.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use crate::capi;
 use crate::step::{NOT_RUN, Outcome, Report, cargo, not_run, output, root};
 use crate::stock::Stock;
 
-/// The longest that one of these may take, the boot included.
+/// Time limit of each, including the boot.
 const LIMIT: Duration = Duration::from_secs(900);
-/// With more failures than this the change is broken, not the tests, and nothing is run again.
+/// With more failures than this, the change is broken rather than the tests, and nothing is repeated.
 const MOST_RETRIED: usize = 8;
 /// The machine's memory, in MiB.
 const MEMORY: u64 = 3072;
 
-/// A program of tests.
+/// A test program.
 #[derive(Clone, Copy)]
 struct Program {
     package: &'static str,
@@ -25,13 +25,13 @@ struct Program {
     /// A feature that it needs.
     feature: Option<&'static str>,
     threads: u32,
-    /// Cases that are run: those whose names have one of these inside, all if empty.
+    /// The cases to run: those whose names contain one of these, or all if empty.
     cases: &'static [&'static str],
 }
 
 const PROGRAMS: [Program; 3] = [
     Program { package: "ibv", test: "loopback", feature: None, threads: 1, cases: &[] },
-    // With the features that `cargo xtask efa --test` builds it with.
+    // With the same features as in `cargo xtask efa --test`.
     Program {
         package: "mxl-fabrics",
         test: "processes",
@@ -39,8 +39,8 @@ const PROGRAMS: [Program; 3] = [
         threads: 1,
         cases: &["over_verbs"],
     },
-    // Of the conformance suite what shows that every part of the transport works. All of it takes half an hour in
-    // emulation, and some cases then miss their limits of time; `cargo xtask vm` runs any of them.
+    // The cases of the conformance suite that show that every part of the transport works. The whole suite takes half
+    // an hour in emulation, and some cases then exceed their time limits; `cargo xtask vm` runs any of them.
     Program {
         package: "ofi-tests",
         test: "verbs",
@@ -128,8 +128,7 @@ pub fn run(report: &mut Report) {
     }
 }
 
-/// Runs the cases of a program of tests. What fails is run again by itself, twice, and is flaky if it passes both
-/// times.
+/// Runs the cases of a test program. A failed test is repeated twice by itself, and is flaky if it passes both times.
 fn tests(name: &str, program: &str, threads: u32, cases: &[&str]) -> StepResult {
     let arguments = |threads: u32| {
         vec![program.to_string(), format!("--test-threads={threads}"), "--include-ignored".into()]
@@ -155,7 +154,7 @@ fn tests(name: &str, program: &str, threads: u32, cases: &[&str]) -> StepResult 
     Ok(Outcome::Flaky { flaky, not_run: Vec::new() })
 }
 
-/// The tests that failed: the list at the end of what their program printed.
+/// The failed tests: the list at the end of the program's output.
 fn failures(printed: &str) -> Vec<String> {
     let Some((_, list)) = printed.rsplit_once("\nfailures:\n") else { return Vec::new() };
     list.lines().map_while(|line| line.strip_prefix("    ")).map(Into::into).collect()
@@ -180,7 +179,7 @@ fn inside(name: &str, arguments: &[String]) -> StepResult {
     }
 }
 
-/// The same, and how it ended; the inner error is what this host lacks for it.
+/// The same, with the result; the inner error names the requirements that this host lacks.
 fn booted(name: &str, arguments: &[String]) -> Result<Result<Ended, Outcome>, String> {
     match prepare() {
         Ok(parts) => machine::run(&parts, arguments, MEMORY, LIMIT).map(Ok),
@@ -188,7 +187,7 @@ fn booted(name: &str, arguments: &[String]) -> Result<Result<Ended, Outcome>, St
     }
 }
 
-/// Builds a program of tests, on the host: where it is.
+/// Builds a test program on the host. Returns its path.
 pub fn program(package: &str, test: &str, feature: Option<&str>) -> Result<String, String> {
     let mut args =
         vec!["test", "--quiet", "--no-run", "--package", package, "--test", test, "--message-format=json"];
@@ -198,7 +197,7 @@ pub fn program(package: &str, test: &str, feature: Option<&str>) -> Result<Strin
     found.map(Into::into).ok_or_else(|| format!("cargo built no {test}"))
 }
 
-/// What a line of cargo's messages says was built to be executed.
+/// The executable named by a line of cargo's messages.
 fn executable(line: &str) -> Option<&str> {
     line.split("\"executable\":\"").nth(1)?.split('"').next()
 }

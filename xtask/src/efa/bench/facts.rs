@@ -1,4 +1,4 @@
-//! What a host is, for the page, and what would keep it from being measured.
+//! A description of a host for the page, and obstacles to measuring on it.
 
 use std::path::Path;
 
@@ -6,15 +6,15 @@ use serde_json::{Map, Value, json};
 
 use crate::step::{command, output, root};
 
-/// Where Amazon's installer puts C's programs.
+/// The path of C's program in Amazon's installation.
 const AMAZONS: &str = "/opt/amazon/efa/bin/fi_pingpong";
 
-/// Words for people by name, and what the run depends on.
+/// Named facts for people, and the facts that the run depends on.
 #[derive(Debug)]
 pub struct Facts(Map<String, Value>);
 
 impl Facts {
-    /// Looks around. `info` is our `fi_info`.
+    /// Collects the facts of this host. `info` is our `fi_info`.
     pub fn of_this_host(info: &Path) -> Self {
         let first = |program: &str, args: &[&str]| {
             let text = output(command(program).args(args)).unwrap_or_default();
@@ -56,43 +56,43 @@ impl Facts {
         Self(facts.as_object().cloned().unwrap_or_default())
     }
 
-    /// As one line, for the other host.
+    /// Encodes the facts as one line for the other host.
     pub fn to_line(&self) -> String {
         Value::Object(self.0.clone()).to_string()
     }
 
-    /// Of what the other host wrote.
+    /// Parses the other host's line.
     ///
     /// # Errors
-    /// If it is something else.
+    /// The line is something else.
     pub fn of_line(line: &str) -> Result<Self, String> {
         serde_json::from_str(line)
             .map(Self)
             .map_err(|error| format!("the other end is no efa-bench: {error} in {line:.100?}"))
     }
 
-    /// The commit that its programs are built of.
+    /// The commit from which its programs were built.
     pub fn commit(&self) -> &str {
         self.text("commit")
     }
 
-    /// C's `fi_pingpong` on that host, if there is one.
+    /// C's `fi_pingpong` on that host, if it is installed.
     pub fn c_program(&self) -> Option<&Path> {
         self.0.get("C's program")?.as_str().map(Path::new)
     }
 
-    /// Whether its device is not a real one.
+    /// Whether its device is emulated.
     pub fn is_emulated(&self) -> bool {
         self.0.get("emulated").and_then(Value::as_bool).unwrap_or(false)
     }
 
-    /// Why nothing can be measured, if so.
+    /// The reason why nothing can be measured, if there is one.
     pub fn missing(&self) -> Option<&str> {
         let has = self.0.get("has efa").and_then(Value::as_bool).unwrap_or(false);
         (!has).then(|| self.text("devices"))
     }
 
-    /// What makes figures worse than they could be.
+    /// Settings that make figures worse than they could be.
     pub fn warnings(&self) -> Vec<&'static str> {
         let mut all = Vec::new();
         if self.text("locked memory") != "unlimited" {
@@ -111,7 +111,7 @@ impl Facts {
         self.0.get(name).and_then(Value::as_str).unwrap_or("unknown")
     }
 
-    /// For the page: names and values.
+    /// Names and values for the page.
     pub fn lines(&self) -> impl Iterator<Item = (&str, String)> {
         let hidden = ["has efa", "C's program"];
         self.0.iter().filter(move |(name, _)| !hidden.contains(&name.as_str())).map(|(name, value)| {
@@ -120,7 +120,7 @@ impl Facts {
     }
 }
 
-/// The domains in what `fi_info --json` prints.
+/// The domains in the output of `fi_info --json`.
 fn names(text: &str) -> String {
     let answer: Value = serde_json::from_str(text).unwrap_or_default();
     let mut names: Vec<&str> = Vec::new();
@@ -133,7 +133,7 @@ fn names(text: &str) -> String {
     names.join(", ")
 }
 
-/// What is in the way, of a `fi_info --json` that found nothing: `text` has what it printed.
+/// The obstacle, from the output `text` of a `fi_info --json` that found nothing.
 fn why_none(text: &str) -> String {
     let printed = text.find('{').map_or("", |at| &text[at..]);
     let answer = serde_json::Deserializer::from_str(printed).into_iter::<Value>().next();

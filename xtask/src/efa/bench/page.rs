@@ -1,4 +1,4 @@
-//! The figures of a run, and the page that they go on.
+//! The figures of a run, and the page that shows them.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::step::Outcome;
 pub struct Row {
     pub what: String,
     pub bytes: u64,
-    /// One transfer, one way.
+    /// The time of one transfer in one direction.
     pub micros: f64,
     pub megabytes_per_second: f64,
 }
@@ -27,30 +27,30 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Adds what a program measured.
+    /// Adds the figures of a program.
     pub fn add(&mut self, name: &str, rows: Vec<Row>) {
         self.all.push((name.to_string(), rows));
     }
 
-    /// Takes note that a program failed.
+    /// Records that a program failed.
     pub fn failed(&mut self, name: &str, why: &str) {
         eprintln!("{name}: {why}");
         self.failed.push(format!("{name}: {why}"));
     }
 
-    /// What became of the run.
+    /// The outcome of the run.
     ///
     /// # Errors
-    /// What failed.
+    /// The failures.
     pub fn outcome(self) -> StepResult {
         if self.failed.is_empty() { Ok(Outcome::Passed) } else { Err(self.failed.join("\n")) }
     }
 }
 
-/// What `fi_pingpong` prints, C's or ours: `bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec`.
+/// Parses the output of `fi_pingpong`, C's or ours: `bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec`.
 ///
 /// # Errors
-/// If there is no line of figures.
+/// There is no line of figures.
 pub fn rows_of_pingpong(text: &str) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
     for line in text.lines().filter(|line| line.starts_with(|first: char| first.is_ascii_digit())) {
@@ -64,7 +64,7 @@ pub fn rows_of_pingpong(text: &str) -> Result<Vec<Row>, String> {
     if rows.is_empty() { Err(format!("fi_pingpong printed no figures:\n{text}")) } else { Ok(rows) }
 }
 
-/// 64, 4k, 1m: as C writes sizes.
+/// Parses a size in C's notation: 64, 4k, 1m.
 fn bytes(word: &str) -> Option<u64> {
     let (digits, unit) = match word.as_bytes().last()? {
         b'k' => (&word[..word.len() - 1], 1 << 10),
@@ -78,10 +78,10 @@ fn number(words: &[&str], at: usize) -> Option<f64> {
     words.get(at)?.parse().ok()
 }
 
-/// What `mr-bench --json` prints.
+/// Parses the output of `mr-bench --json`.
 ///
 /// # Errors
-/// If it is something else.
+/// The text is something else.
 pub fn rows_of_rails(text: &str) -> Result<Vec<Row>, String> {
     let all: Value =
         serde_json::from_str(text).map_err(|error| format!("mr-bench printed no JSON: {error}"))?;
@@ -104,7 +104,7 @@ pub fn rows_of_rails(text: &str) -> Result<Vec<Row>, String> {
 /// Writes the page.
 ///
 /// # Errors
-/// What the system answers.
+/// The system's error.
 pub fn write(file: &Path, hosts: &[(&str, &Facts)], rows: &Rows, quick: bool) -> Result<(), String> {
     let mut page = String::from("# efa-bench\n\n");
     if hosts.iter().any(|(_, facts)| facts.is_emulated()) {
