@@ -1,4 +1,4 @@
-//! What a reader does around its sleep: system calls of a traced process are counted.
+//! What a reader asks of the kernel: system calls of a traced process are counted.
 #![allow(unsafe_code)]
 
 mod common;
@@ -6,7 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Folder, SOON, camera};
-use mxl::{BatchHints, GrainReader, GrainWriter};
+use mxl::{BatchHints, GrainReader, GrainWriter, Wait};
 use nix::sys::ptrace;
 use nix::sys::signal::{Signal, raise};
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -25,13 +25,25 @@ fn write(writer: &GrainWriter, index: u64) {
     writer.open(index).unwrap().commit().unwrap();
 }
 
-/// The child's part: its calls between the first `getppid` and the second are those of the read.
-fn read(reader: &GrainReader, index: u64) -> bool {
-    let traced = ptrace::traceme().and_then(|()| raise(Signal::SIGSTOP));
-    getppid();
-    let is_there = reader.read(index, SOON).is_ok();
-    getppid();
-    traced.is_ok() && is_there
+/// A traced process that reads: its calls between the first `getppid` and the second are those of `read`, which says
+/// whether all was as it should be.
+fn traced(read: impl FnOnce() -> bool) -> Pid {
+    // SAFETY: the child allocates nothing and takes no lock: it reads maps that are there, and ends.
+    let child = match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            let traced = ptrace::traceme().and_then(|()| raise(Signal::SIGSTOP));
+            getppid();
+            let is_right = read();
+            getppid();
+            // SAFETY: ends the process at once.
+            unsafe { libc::_exit(i32::from(!(traced.is_ok() && is_right))) }
+        }
+        ForkResult::Parent { child } => child,
+    };
+    assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Stopped(child, Signal::SIGSTOP));
+    let kind = ptrace::Options::PTRACE_O_TRACESYSGOOD | ptrace::Options::PTRACE_O_EXITKILL;
+    ptrace::setoptions(child, kind).unwrap();
+    child
 }
 
 /// Goes on to the beginning of the next system call, and returns its number; `meanwhile` happens while the process
@@ -43,7 +55,7 @@ fn step(child: Pid, meanwhile: impl FnOnce()) -> Option<i64> {
         match waitpid(child, None).unwrap() {
             WaitStatus::PtraceSyscall(_) => {}
             ended => {
-                assert_eq!(ended, WaitStatus::Exited(child, 0), "the grain was not read");
+                assert_eq!(ended, WaitStatus::Exited(child, 0), "what was read is not what was asked for");
                 return None;
             }
         }
@@ -58,18 +70,7 @@ fn step(child: Pid, meanwhile: impl FnOnce()) -> Option<i64> {
 
 /// Reads grain `index` in a process of its own, which sleeps for it until it is written.
 fn calls(reader: &GrainReader, writer: &GrainWriter, index: u64) -> Calls {
-    // SAFETY: the child allocates nothing and takes no lock: it reads maps that are there, and ends.
-    let child = match unsafe { fork() }.unwrap() {
-        ForkResult::Child => {
-            let is_there = read(reader, index);
-            // SAFETY: ends the process at once.
-            unsafe { libc::_exit(i32::from(!is_there)) }
-        }
-        ForkResult::Parent { child } => child,
-    };
-    assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Stopped(child, Signal::SIGSTOP));
-    let kind = ptrace::Options::PTRACE_O_TRACESYSGOOD | ptrace::Options::PTRACE_O_EXITKILL;
-    ptrace::setoptions(child, kind).unwrap();
+    let child = traced(|| reader.read(index, SOON).is_ok());
     let (mut marks, mut sleeps) = (0, 0);
     let mut calls = Calls { before: Vec::new(), after: Vec::new() };
     let mut next = step(child, || ());
@@ -109,5 +110,34 @@ fn a_reader_says_that_it_reads_before_it_sleeps_and_calls_nothing_after_the_wake
     let said = Calls { before: vec![libc::SYS_utimensat], after: Vec::new() };
     for index in 2..5 {
         assert_eq!(calls(&reader, &writer, index), said, "grain {index}");
+    }
+}
+
+/// Defect k: the SDK asks the file system whenever a grain is not there yet, and notes every read by a call.
+#[test]
+fn reads_of_what_is_there_and_polls_for_what_is_not_seldom_call_the_kernel() {
+    const READS: u64 = 10_000;
+    let (folder, camera) = (Folder::new(), camera());
+    let writer = folder.domain().create_grains(&camera, &BatchHints::default()).unwrap().writer;
+    let reader = folder.domain().read_grains(camera.id).unwrap();
+    (1..=5).for_each(|index| write(&writer, index));
+    for (index, is_there) in [(3, true), (6, false)] {
+        let read = || match reader.read(index, Wait::Not) {
+            Ok(grain) => is_there && grain.still_valid(),
+            Err(error) => !is_there && error.is_early(),
+        };
+        let child = traced(|| (0..READS).all(|_| read()));
+        let (mut marks, mut calls) = (0, 0);
+        while let Some(number) = step(child, || ()) {
+            match number {
+                libc::SYS_getppid => marks += 1,
+                libc::SYS_clock_gettime => {}
+                _ if marks == 1 => calls += 1,
+                _ => {}
+            }
+        }
+        assert_eq!(marks, 2);
+        // Once in a millisecond, at most, and the reads take one or two.
+        assert!(calls < READS / 100, "{calls} system calls in {READS} reads of grain {index}");
     }
 }

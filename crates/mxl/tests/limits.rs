@@ -1,0 +1,173 @@
+//! What a process may not do, or no longer does: a disk that is full, a domain that may only be read, readers that are
+//! killed.
+
+mod common;
+
+use std::io::ErrorKind;
+use std::process::Command;
+use std::time::Duration;
+
+use common::{Folder, SOON, camera, file, microphone, other_process, picture, role};
+use mxl::{BatchHints, Domain, Error, FlowDefinition, GrainWriter, Status, Uuid, Wait};
+use nix::unistd::{Gid, Uid, geteuid, setgroups, setresgid, setresuid};
+
+fn hints() -> BatchHints {
+    BatchHints::default()
+}
+
+/// A flow that both processes know.
+fn known(mut definition: FlowDefinition, number: u128) -> FlowDefinition {
+    definition.id = Uuid::from_u128(number);
+    definition
+}
+
+fn write(writer: &GrainWriter, index: u64) {
+    let mut grain = writer.open(index).unwrap();
+    let len = grain.len();
+    grain.write(0, &picture(index, len)).unwrap();
+    grain.commit().unwrap();
+}
+
+/// The process has no rights any more.
+fn become_nobody() {
+    let (user, group) = (Uid::from_raw(65_534), Gid::from_raw(65_534));
+    setgroups(&[]).unwrap();
+    setresgid(group, group, group).unwrap();
+    setresuid(user, user, user).unwrap();
+}
+
+/// The command that runs a test in another process, with its part and its domain.
+fn part(test: &str, role: &str, folder: &Folder) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["-Urm", "sh", "-ec"]);
+    command.arg("mount -t tmpfs -o size=400k none \"$MXL_TEST_DOMAIN\"; exec \"$@\"").arg("sh");
+    command.arg(std::env::current_exe().unwrap()).args([test, "--exact", "--nocapture"]);
+    command.env("MXL_TEST_ROLE", role).env("MXL_TEST_DOMAIN", folder.path());
+    command
+}
+
+/// A full disk is an error of the flow that is made, not a signal of the one that is written.
+#[test]
+fn a_full_disk_is_told_and_leaves_nothing_behind() {
+    if let Some((_, path)) = role() {
+        let domain = Domain::open(path).unwrap();
+        let mut made = Vec::new();
+        let error = loop {
+            match domain.create_grains(&camera(), &hints()) {
+                Ok(flow) => made.push(flow.writer),
+                Err(error) => break error,
+            }
+            assert!(made.len() < 20, "the disk has no end");
+        };
+        assert!(!made.is_empty());
+        let Error::Os { path, source, .. } = &error else { panic!("{error}") };
+        assert_eq!(source.kind(), ErrorKind::StorageFull, "{error}");
+        assert!(path.starts_with(domain.path()), "{error}");
+        assert_eq!(std::fs::read_dir(domain.path()).unwrap().count(), made.len(), "a part of a flow");
+        // The others have all of their memory.
+        for writer in &made {
+            let reader = domain.read_grains(writer.id()).unwrap();
+            (1..=2 * writer.grains()).for_each(|index| write(writer, index));
+            let last = 2 * writer.grains();
+            assert_eq!(reader.read(last, Wait::Not).unwrap().to_vec().unwrap(), picture(last, 512));
+        }
+        made.pop();
+        domain.create_grains(&camera(), &hints()).unwrap();
+        return;
+    }
+    let can_mount = Command::new("unshare").args(["-Urm", "mount", "-t", "tmpfs", "none", "/mnt"]).output();
+    if !can_mount.as_ref().is_ok_and(|output| output.status.success()) {
+        println!("NOT RUN: a_full_disk_is_told_and_leaves_nothing_behind: {can_mount:?}");
+        return;
+    }
+    let folder = Folder::new();
+    let mut child = part("a_full_disk_is_told_and_leaves_nothing_behind", "fills", &folder);
+    assert!(child.status().unwrap().success());
+}
+
+/// Who may not write the domain reads its flows, and makes none.
+#[test]
+fn a_domain_that_may_only_be_read_is_read() {
+    let camera = known(camera(), 21);
+    if let Some((_, path)) = role() {
+        become_nobody();
+        let domain = Domain::open(path).unwrap();
+        let reader = domain.read_grains(camera.id).unwrap();
+        assert_eq!(reader.read(7, Wait::Not).unwrap().to_vec().unwrap(), picture(7, 512));
+        assert!(reader.read(8, Wait::For(Duration::from_millis(20))).is_err_and(|error| error.is_early()));
+        assert!(domain.is_active(camera.id).unwrap());
+        for refused in [
+            domain.create_grains(&known(common::camera(), 22), &hints()).map(|_| ()),
+            domain.create_grains(&camera, &hints()).map(|_| ()),
+            domain.create_samples(&microphone(1), &hints()).map(|_| ()),
+        ] {
+            let error = refused.unwrap_err();
+            assert_eq!(error.status(), Status::PermissionDenied, "{error}");
+        }
+        return;
+    }
+    if !geteuid().is_root() {
+        println!("NOT RUN: a_domain_that_may_only_be_read_is_read: only root can be somebody else");
+        return;
+    }
+    let folder = Folder::new();
+    let writer = folder.domain().create_grains(&camera, &hints()).unwrap().writer;
+    write(&writer, 7);
+    let mut child = other_process("a_domain_that_may_only_be_read_is_read", "reads", folder.path());
+    assert!(child.wait().unwrap().success());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "it left something behind");
+}
+
+/// A reader that dies, wherever it is, keeps nobody from writing, reading, and removing the flow.
+#[test]
+fn a_killed_reader_disturbs_nobody() {
+    let (camera, sound, mark) = (known(camera(), 23), known(microphone(2), 24), known(microphone(1), 25));
+    if let Some((role, path)) = role() {
+        let domain = Domain::open(path).unwrap();
+        let pictures = domain.read_grains(camera.id).unwrap();
+        let samples = domain.read_samples(sound.id).unwrap();
+        let held = (pictures.read(1, Wait::Not).unwrap(), samples.read(480, 480, Wait::Not).unwrap());
+        let _mark = domain.create_samples(&mark, &hints()).unwrap();
+        match role.as_str() {
+            "asleep for a grain" => assert!(pictures.read(u64::MAX / 2, SOON).is_err()),
+            "asleep for samples" => assert!(samples.read(u64::MAX / 2, 1, SOON).is_err()),
+            "with grain and samples" => std::thread::sleep(Duration::from_secs(60)),
+            other => panic!("{other}"),
+        }
+        assert!(held.0.still_valid() && held.1.still_valid());
+        return;
+    }
+    for step in ["asleep for a grain", "asleep for samples", "with grain and samples"] {
+        let folder = Folder::new();
+        let domain = folder.domain();
+        let pictures = domain.create_grains(&camera, &hints()).unwrap().writer;
+        let mut samples = domain.create_samples(&sound, &hints()).unwrap().writer;
+        write(&pictures, 1);
+        samples.open(480, 480).unwrap().commit().unwrap();
+        let mut reader = other_process("a_killed_reader_disturbs_nobody", step, folder.path());
+        while domain.read_samples(mark.id).is_err() {
+            assert!(reader.try_wait().unwrap().is_none(), "{step}: it has ended");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // It is asleep a moment later; if not, it dies a step earlier.
+        std::thread::sleep(Duration::from_millis(20));
+        reader.kill().unwrap();
+        reader.wait().unwrap();
+        let (other, ear) = (domain.read_grains(camera.id).unwrap(), domain.read_samples(sound.id).unwrap());
+        for index in 2..30 {
+            write(&pictures, index);
+            samples.open(index * 480, 480).unwrap().commit().unwrap();
+            assert_eq!(
+                other.read(index, Wait::Not).unwrap().to_vec().unwrap(),
+                picture(index, 512),
+                "{step}"
+            );
+            assert!(ear.read(index * 480, 480, Wait::Not).is_ok(), "{step}");
+        }
+        drop((pictures, samples));
+        assert!(!file(&folder, &camera, "").exists() && !file(&folder, &sound, "").exists(), "{step}");
+        // The mark's writer died.
+        assert_eq!(domain.collect().unwrap().flows, 1, "{step}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{step}");
+    }
+}
