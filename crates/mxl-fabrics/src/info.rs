@@ -2,10 +2,11 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use mxl::Geometry;
 use serde_json::{Map, Value, json};
 
 use crate::message::{LONGEST_ADDRESS, VERSION};
-use crate::{Error, Provider, Result};
+use crate::{Error, Provider, Result, shape};
 
 /// Regions of one target, at most: more than any ring has slots.
 pub(crate) const MOST_REGIONS: usize = 65_536;
@@ -28,8 +29,70 @@ pub struct TargetInfo {
     /// Bounce buffer into which the C++ SDK's initiators write samples: number of entries, and bytes of each. Ours
     /// write into the rings.
     pub bounce: Option<(u64, u64)>,
-    /// The protocol of this library that the target speaks; `None` for one of the C++ SDK.
-    pub version: Option<u16>,
+    /// What a target of this library says of itself; `None` for one of the C++ SDK.
+    pub ours: Option<OwnKeys>,
+}
+
+/// What only this library writes into an info: key `ofi`, which the C++ SDK ignores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnKeys {
+    /// The protocol that the target speaks.
+    pub version: u16,
+    /// The properties that both flows must have ([`crate::message::geometry`]). An initiator refuses a target that has
+    /// others when it is added. `None` in infos from before this key, whose targets refuse it.
+    pub geometry: Option<[u64; 8]>,
+    /// Whether its memory can be written remotely. If not, payloads come in messages, as they do when an initiator
+    /// cannot write. What counts is its answer to a greeting.
+    pub has_writes: bool,
+    /// When the target was set up, in nanoseconds of TAI: of two infos with one id the newer is right. 0 if unknown.
+    pub epoch: u64,
+}
+
+/// The capability of [`OwnKeys::has_writes`]. Every target takes messages.
+const WRITES: &str = "writes";
+
+impl OwnKeys {
+    fn parse(ours: &Value) -> Result<Self> {
+        let ours = ours.as_object().ok_or_else(|| bad("ofi is no object"))?;
+        let version = field(ours, "version")?.as_u64().and_then(|wide| u16::try_from(wide).ok());
+        let geometry = match ours.get("geometry") {
+            None => None,
+            Some(list) => {
+                let numbers = list.as_array().map(|list| list.iter().map(Value::as_u64).collect());
+                let numbers: Vec<u64> =
+                    numbers.flatten().ok_or_else(|| bad("ofi.geometry is no list of numbers"))?;
+                let count = numbers.len();
+                Some(
+                    numbers
+                        .try_into()
+                        .map_err(|_| bad(format!("ofi.geometry has {count} numbers, not 8")))?,
+                )
+            }
+        };
+        let has_writes = match ours.get("capabilities") {
+            None => true,
+            Some(list) => {
+                let list = list.as_array().ok_or_else(|| bad("ofi.capabilities is no list"))?;
+                list.iter().any(|capability| capability == WRITES)
+            }
+        };
+        let epoch = if ours.contains_key("epoch") { number(ours, "epoch")? } else { 0 };
+        let version = version.ok_or_else(|| bad("ofi.version is no number of a version"))?;
+        Ok(Self { version, geometry, has_writes, epoch })
+    }
+
+    fn to_json(self) -> Value {
+        let capabilities: &[&str] = if self.has_writes { &["messages", WRITES] } else { &["messages"] };
+        let mut ours = json!({
+            "capabilities": capabilities,
+            "epoch": self.epoch.to_string(),
+            "version": self.version,
+        });
+        if let Some(geometry) = self.geometry {
+            ours["geometry"] = json!(geometry);
+        }
+        ours
+    }
 }
 
 /// Memory of a target.
@@ -88,14 +151,7 @@ impl TargetInfo {
                 (number(region, "addr")?, number(region, "len")?, number(region, "rkey")?);
             Ok(RegionInfo { addr, len, rkey })
         };
-        let version = match root.get("ofi") {
-            None => None,
-            Some(ours) => {
-                let version =
-                    ours.get("version").and_then(Value::as_u64).and_then(|wide| u16::try_from(wide).ok());
-                Some(version.ok_or_else(|| bad("ofi.version is no number of a version"))?)
-            }
-        };
+        let ours = root.get("ofi").map(OwnKeys::parse).transpose()?;
         let bounce = match root.get("bounceBufferInfo") {
             None => None,
             Some(bounce) => {
@@ -110,7 +166,7 @@ impl TargetInfo {
             format: format.ok_or_else(|| bad("addressFormat is no number of a format"))?,
             address,
             regions: regions.iter().map(region).collect::<Result<_>>()?,
-            version,
+            ours,
         })
     }
 
@@ -128,32 +184,44 @@ impl TargetInfo {
             root["bounceBufferInfo"] =
                 json!({ "entryCount": count.to_string(), "entrySize": size.to_string() });
         }
-        if let Some(version) = self.version {
-            root["ofi"] = json!({ "version": version });
+        if let Some(ours) = self.ours {
+            root["ofi"] = ours.to_json();
         }
         root.to_string()
     }
 
-    /// Checks that this library can write to the target.
+    /// Checks that a flow can be sent to the target.
     ///
     /// # Errors
     /// [`Error::Info`] if not.
-    pub(crate) fn check(&self) -> Result<()> {
-        match self.version {
-            Some(VERSION) => Ok(()),
-            Some(other) => Err(bad(format!("the target speaks version {other}, we speak {VERSION}"))),
-            None => Err(bad(format!(
+    pub(crate) fn check(&self, flow: &Geometry) -> Result<()> {
+        let Some(ours) = self.ours else {
+            return Err(bad(format!(
                 "the target is one of the C++ SDK, whose {} protocol this library does not speak: run a target of this \
                  library there",
                 self.provider
-            ))),
+            )));
+        };
+        if ours.version != VERSION {
+            return Err(bad(format!("the target speaks version {}, we speak {VERSION}", ours.version)));
         }
+        match ours.geometry.and_then(|theirs| shape::difference(&shape::numbers(flow), &theirs)) {
+            None => Ok(()),
+            Some(difference) => Err(bad(format!("the target's flow is another: {difference}"))),
+        }
+    }
+
+    /// Whether this is of the same target, set up after the other.
+    pub(crate) fn is_newer_than(&self, other: &Self) -> bool {
+        let epoch = |info: &Self| info.ours.map_or(0, |ours| ours.epoch);
+        self.id == other.id && epoch(self) > epoch(other)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mxl::Rational;
 
     /// As the C++ SDK writes it, for a target over TCP.
     const OF_CPP: &str = r#"{"addressFormat":2,"fabricAddress":"AgCZ+X8AAAEAAAAAAAAAAA==","id":"10481740762860756472","provider":"tcp","regions":[{"addr":"0","len":"5537792","rkey":"10160052299842048269"}]}"#;
@@ -164,7 +232,7 @@ mod tests {
         assert_eq!((info.id, info.format, info.address.len()), (10_481_740_762_860_756_472, 2, 16));
         assert_eq!(info.regions, [RegionInfo { addr: 0, len: 5_537_792, rkey: 10_160_052_299_842_048_269 }]);
         assert_eq!(info.to_json(), OF_CPP);
-        assert!(info.check().unwrap_err().to_string().contains("C++ SDK"));
+        assert!(info.check(&GRAINS).unwrap_err().to_string().contains("C++ SDK"));
         let audio = r#""bounceBufferInfo":{"entryCount":"41","entrySize":"3856"},"fabricAddress""#;
         let audio = OF_CPP.replacen(r#""fabricAddress""#, audio, 1);
         let info = TargetInfo::parse(&audio).unwrap();
@@ -180,14 +248,60 @@ mod tests {
         assert!(info.to_json().contains("Ag/Z+X8AAAEAAAAAAAAAAA=="));
     }
 
+    const GRAINS: Geometry = Geometry::Grains {
+        rate: Rational::new(50, 1),
+        payload: 2560,
+        slices: 20,
+        slice_sizes: [128, 0, 0, 0],
+    };
+
+    fn of_ours() -> TargetInfo {
+        let geometry = Some(shape::numbers(&GRAINS));
+        let ours = OwnKeys { version: VERSION, geometry, has_writes: true, epoch: 1 << 60 };
+        TargetInfo { ours: Some(ours), ..TargetInfo::parse(OF_CPP).unwrap() }
+    }
+
     #[test]
     fn keys_of_ours_survive_and_unknown_ones_are_ignored() {
-        let info = TargetInfo { version: Some(VERSION), ..TargetInfo::parse(OF_CPP).unwrap() };
-        let text = info.to_json();
-        assert_eq!(TargetInfo::parse(&text).unwrap(), info);
-        info.check().unwrap();
-        let more = text.replacen('{', r#"{"aNewKey":{"deep":[1]},"#, 1);
-        assert_eq!(TargetInfo::parse(&more).unwrap(), info);
+        for has_writes in [true, false] {
+            let mut info = of_ours();
+            info.ours.as_mut().unwrap().has_writes = has_writes;
+            let text = info.to_json();
+            assert_eq!(TargetInfo::parse(&text).unwrap(), info);
+            info.check(&GRAINS).unwrap();
+            let more = text.replacen('{', r#"{"aNewKey":{"deep":[1]},"#, 1);
+            let more = more.replacen("[\"messages\"", "[\"telepathy\",\"messages\"", 1);
+            assert_eq!(TargetInfo::parse(&more).unwrap(), info);
+        }
+        // As it was written before there was more than the version.
+        let text = OF_CPP.replacen('}', r#","old":1}"#, 1).replacen("]}", r#"],"ofi":{"version":3}}"#, 1);
+        let old = TargetInfo::parse(&text).unwrap();
+        assert_eq!(old.ours, Some(OwnKeys { version: 3, geometry: None, has_writes: true, epoch: 0 }));
+        assert!(of_ours().is_newer_than(&old) && !old.is_newer_than(&of_ours()));
+        assert!(!of_ours().is_newer_than(&of_ours()));
+        assert!(!of_ours().is_newer_than(&TargetInfo { id: 1, ..old }));
+    }
+
+    #[test]
+    fn a_target_of_another_flow_is_refused_by_the_difference() {
+        let sound = Geometry::Samples { rate: Rational::new(48_000, 1), channels: 2, word: 4 };
+        let Geometry::Grains { rate, payload, slices, slice_sizes } = GRAINS else { unreachable!() };
+        for (flow, why) in [
+            (sound, "grains there, samples here"),
+            (
+                Geometry::Grains { rate: Rational::new(25, 1), payload, slices, slice_sizes },
+                "a rate of 50/1 there",
+            ),
+            (Geometry::Grains { rate, payload: 5120, slices, slice_sizes }, "2560 bytes there, 5120 here"),
+            (Geometry::Grains { rate, payload, slices: 40, slice_sizes }, "20 slices there, 40 here"),
+            (
+                Geometry::Grains { rate, payload, slices, slice_sizes: [64, 64, 0, 0] },
+                "slices of other sizes",
+            ),
+        ] {
+            let error = of_ours().check(&flow).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
     }
 
     #[test]
@@ -204,6 +318,18 @@ mod tests {
         ] {
             let text = OF_CPP.replacen(from, to, 1);
             let error = TargetInfo::parse(&text).unwrap_err().to_string();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+        let text = of_ours().to_json();
+        for (from, to, why) in [
+            (r#""version":3"#, r#""version":-3"#, "ofi.version"),
+            (r#""version":3"#, r#""versio":3"#, "no version"),
+            (r#""epoch":"1"#, r#""epoch":"x"#, "epoch"),
+            (r#"["messages","writes"]"#, "7", "ofi.capabilities"),
+            (r#""geometry":[1,"#, r#""geometry":["#, "7 numbers"),
+            (r#""geometry":[1,"#, r#""geometry":[-1,"#, "ofi.geometry"),
+        ] {
+            let error = TargetInfo::parse(&text.replacen(from, to, 1)).unwrap_err().to_string();
             assert!(error.contains(why), "{text}: {error}");
         }
         for text in ["", "[]", "{"] {

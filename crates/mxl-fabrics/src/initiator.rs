@@ -100,20 +100,29 @@ impl Initiator {
         Ok(Self { link, source, geometry, provider, peers, events, nonce, pace })
     }
 
-    /// Adds a target. [`poll`](Self::poll) connects to it, and reconnects whenever it is lost.
+    /// Adds a target. [`poll`](Self::poll) connects to it, and reconnects whenever it is lost. The info of a target that
+    /// was set up again under its id, maybe at another address, takes the place of the older one.
     ///
     /// # Errors
-    /// [`Error::Info`] for a target that this library, or this provider, does not reach; [`Error::Exists`].
+    /// [`Error::Info`] for a target that this library, or this provider, does not reach, or whose flow is another;
+    /// [`Error::Exists`].
     pub fn add(&mut self, info: &TargetInfo) -> Result<()> {
-        info.check()?;
+        info.check(&self.geometry)?;
         if info.provider.of_stack() != self.provider.of_stack() {
             let what = format!("the target is reached over {}, not {}", info.provider, self.provider);
             return Err(Error::Info(what));
         }
-        if self.peers.iter().any(|peer| peer.info.id == info.id) {
+        let Some(at) = self.peers.iter().position(|peer| peer.info.id == info.id) else {
+            self.peers.push(Peer::new(info.clone()));
+            return Ok(());
+        };
+        if !info.is_newer_than(&self.peers[at].info) {
             return Err(Error::Exists(info.id));
         }
-        self.peers.push(Peer::new(info.clone()));
+        // The one before is gone.
+        self.part(at);
+        let peer = &mut self.peers[at];
+        (peer.info, peer.greet) = (info.clone(), Instant::now());
         Ok(())
     }
 

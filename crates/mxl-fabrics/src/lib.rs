@@ -53,7 +53,7 @@ mod target;
 pub use driven::{Drive, Driven};
 pub use error::{Error, Result};
 pub use histogram::Histogram;
-pub use info::{RegionInfo, TargetInfo};
+pub use info::{OwnKeys, RegionInfo, TargetInfo};
 pub use initiator::{Initiator, PeerState, PeerStats, Transfer};
 pub use merge::{Merge, MergePath, MergeStats};
 pub use options::{Options, Pacing};

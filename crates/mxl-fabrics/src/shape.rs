@@ -145,6 +145,31 @@ pub fn numbers(geometry: &Geometry) -> [u64; 8] {
     }
 }
 
+/// In what two geometries differ, in words: ours and that of the other end, which may be any numbers.
+pub fn difference(here: &[u64; 8], there: &[u64; 8]) -> Option<String> {
+    if here == there {
+        return None;
+    }
+    let kind = |numbers: &[u64; 8]| match numbers[0] {
+        1 => "grains",
+        2 => "samples",
+        _ => "something unknown",
+    };
+    Some(if here[0] != there[0] {
+        format!("{} there, {} here", kind(there), kind(here))
+    } else if here[1..3] != there[1..3] {
+        format!("a rate of {}/{} there, {}/{} here", there[1], there[2], here[1], here[2])
+    } else if here[3] != there[3] {
+        let what = if here[0] == 1 { "bytes" } else { "channels" };
+        format!("{} {what} there, {} here", there[3], here[3])
+    } else if here[4] != there[4] {
+        let what = if here[0] == 1 { "slices" } else { "bytes for a sample" };
+        format!("{} {what} there, {} here", there[4], here[4])
+    } else {
+        "slices of other sizes".to_string()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

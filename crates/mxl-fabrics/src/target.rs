@@ -23,7 +23,7 @@ use crate::driven::sealed::Polled;
 use crate::info::MOST_REGIONS;
 use crate::link::{End, Happened, Link, OpId};
 use crate::message::{Message, VERSION, Why};
-use crate::{Error, Options, Provider, RegionInfo, Result, TargetInfo, shape};
+use crate::{Error, Options, OwnKeys, Provider, RegionInfo, Result, TargetInfo, shape};
 
 /// What a caller who does not look may miss.
 pub(crate) const EVENTS: usize = 4096;
@@ -112,8 +112,13 @@ impl Target {
         let (format, address) = link.name.clone();
         let id = id.map_or_else(random, Ok)?;
         let regions = regions(&ring, &geometry);
-        let info =
-            TargetInfo { id, provider, format, address, regions, bounce: None, version: Some(VERSION) };
+        let ours = OwnKeys {
+            version: VERSION,
+            geometry: Some(shape::numbers(&geometry)),
+            has_writes: link.writes,
+            epoch: mxl::time::now(),
+        };
+        let info = TargetInfo { id, provider, format, address, regions, bounce: None, ours: Some(ours) };
         Ok(Self {
             peer: None,
             link,

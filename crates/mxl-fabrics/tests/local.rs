@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use common::{Folder, LONG, both, camera, microphone};
 use mxl::{BatchHints, GrainInfo, Wait};
 use mxl_fabrics::{
-    Error, Initiator, PeerState, Provider, Received, RegionInfo, Target, TargetInfo, Transfer,
+    Error, Initiator, OwnKeys, PeerState, Provider, Received, RegionInfo, Target, TargetInfo, Transfer,
 };
 
 const PROVIDERS: [Provider; 2] = [Provider::Shm, Provider::Tcp];
@@ -239,7 +239,11 @@ fn strangers_are_refused_and_the_newest_initiator_writes() {
     let sound = microphone(2);
     let _sound = near.domain().create_samples(&sound, &BatchHints::default()).unwrap().writer;
     let mut wrong = Initiator::open(&near.domain(), sound.id, Provider::Shm, ANY).unwrap();
-    wrong.add(&info).unwrap();
+    let refused = wrong.add(&info).unwrap_err().to_string();
+    assert!(refused.contains("grains there, samples here"), "{refused}");
+    // Its target says so as well, if the info does not.
+    let ours = info.ours.unwrap();
+    wrong.add(&TargetInfo { ours: Some(OwnKeys { geometry: None, ..ours }), ..info.clone() }).unwrap();
     both(&mut wrong, &mut target, |wrong, _| {
         matches!(wrong.target(info.id).unwrap().0, PeerState::Refused(_))
     });
@@ -247,8 +251,9 @@ fn strangers_are_refused_and_the_newest_initiator_writes() {
     let mut lost = Initiator::open(&near.domain(), definition.id, Provider::Shm, ANY).unwrap();
     lost.add(&other).unwrap();
     both(&mut lost, &mut target, |lost, _| matches!(lost.target(other.id).unwrap().0, PeerState::Refused(_)));
-    assert!(lost.add(&TargetInfo { version: Some(9), ..info.clone() }).is_err());
-    assert!(lost.add(&TargetInfo { version: None, ..info.clone() }).is_err());
+    let other = OwnKeys { version: 9, ..ours };
+    assert!(lost.add(&TargetInfo { ours: Some(other), ..info.clone() }).is_err());
+    assert!(lost.add(&TargetInfo { ours: None, ..info.clone() }).is_err());
 
     let mut old = Initiator::open(&near.domain(), definition.id, Provider::Shm, ANY).unwrap();
     old.add(&info).unwrap();
@@ -267,4 +272,43 @@ fn strangers_are_refused_and_the_newest_initiator_writes() {
     assert!(matches!(new.send_samples(10, 1), Err(Error::Argument(_))));
     assert!(matches!(new.send_slices(9, 5, 4), Err(Error::Argument(_))));
     let _: GrainInfo = far.domain().read_grains(definition.id).unwrap().read(9, Wait::Not).unwrap().info();
+}
+
+/// A target that comes back at another address is found by its new info, which an initiator takes for the old one's; by
+/// an older info it is not moved.
+#[test]
+fn a_target_that_has_moved_is_found_by_its_new_info() {
+    for provider in PROVIDERS {
+        let (near, far) = (Folder::new(), Folder::new());
+        let definition = camera();
+        let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
+        let mut initiator = Initiator::open(&near.domain(), definition.id, provider, ANY).unwrap();
+        let mut index = 100;
+        let mut infos: Vec<TargetInfo> = Vec::new();
+        for life in 0..3 {
+            let mut target = Target::open(&far.domain(), &definition, provider, ANY, Some(4711)).unwrap();
+            assert!(
+                infos.iter().all(|info| info.address != target.info().address),
+                "{provider}: it is where it was"
+            );
+            initiator.add(target.info()).unwrap();
+            for info in infos.iter().chain([target.info()]) {
+                assert!(matches!(initiator.add(info), Err(Error::Exists(4711))), "{provider}");
+            }
+            infos.push(target.info().clone());
+            both(&mut initiator, &mut target, |initiator, _| {
+                initiator.target(4711).unwrap().0 == PeerState::Connected
+            });
+            writer.open(index).unwrap().commit().unwrap();
+            initiator.send(index).unwrap();
+            both(
+                &mut initiator,
+                &mut target,
+                |_, received| matches!(received, Some(Received::Grain { index: there, .. }) if there == index),
+            );
+            index += 1;
+            assert_eq!(initiator.target(4711).unwrap().1.connected, life + 1, "{provider}");
+        }
+        assert_eq!(initiator.targets().count(), 1);
+    }
 }
