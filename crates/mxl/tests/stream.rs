@@ -256,3 +256,45 @@ fn one_wait_is_for_grains_and_samples() {
         assert_eq!(changed(seen), [true, false]);
     });
 }
+
+/// A writer that wakes its readers once in a second: whoever wants less at once gets it when it is there.
+#[test]
+fn samples_that_wake_nobody_are_not_late() {
+    const BATCH: u64 = 48;
+    let folder = Folder::new();
+    let domain = folder.domain();
+    let hints = BatchHints::new(BATCH as u32, 48_000);
+    let mut sound = domain.create_samples(&microphone(2), &hints).unwrap().writer;
+    let reader = Arc::new(domain.read_samples(sound.id()).unwrap());
+    let begin = 480_000;
+    commit(&mut sound, begin, BATCH);
+    let mut batches = reader.stream(begin, BATCH).unwrap();
+    // How many samples have come since those that are announced.
+    let (mut of_stream, mut of_read) = (Vec::new(), Vec::new());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let start = Instant::now();
+            for step in 1..=400_u32 {
+                std::thread::sleep(
+                    (start + Duration::from_millis(1) * step).saturating_duration_since(Instant::now()),
+                );
+                commit(&mut sound, begin + u64::from(step) * BATCH, BATCH);
+            }
+        });
+        for step in 1..=200 {
+            let batch = next_batch(&mut batches).0.unwrap().unwrap();
+            assert_eq!(batch.index, begin + step * BATCH);
+            of_stream.push(reader.head() - batch.index);
+        }
+        for step in 201..=400 {
+            let index = begin + step * BATCH;
+            reader.read(index, BATCH, Wait::For(Duration::from_secs(20))).unwrap();
+            of_read.push(reader.head() - index);
+        }
+    });
+    for late in [&mut of_stream, &mut of_read] {
+        late.sort_unstable();
+        // In the middle, as a loaded machine may stop any of both for long. Told after 100 ms it were 50.
+        assert!(late[100] < 20 * BATCH, "{} ms late: {late:?}", late[100] / BATCH);
+    }
+}

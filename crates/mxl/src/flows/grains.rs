@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 
@@ -168,6 +169,7 @@ impl GrainReader {
         let say = || {
             said.set(true);
             self.touch();
+            wait::SLICE
         };
         let grain = self.attempts(index, slices, wait, say)?;
         if !said.get() {
@@ -184,11 +186,17 @@ impl GrainReader {
 
     /// Waits for a grain without reading it.
     pub(crate) fn wait_for(&self, index: u64, slices: u16, wait: Wait) -> Result<Grain, Error> {
-        self.attempts(index, slices, wait, || {})
+        self.attempts(index, slices, wait, || wait::SLICE)
     }
 
     #[inline]
-    fn attempts(&self, index: u64, slices: u16, wait: Wait, idle: impl Fn()) -> Result<Grain, Error> {
+    fn attempts(
+        &self,
+        index: u64,
+        slices: u16,
+        wait: Wait,
+        idle: impl Fn() -> Duration,
+    ) -> Result<Grain, Error> {
         let (words, slot) = (self.flow.words(), slot(&self.slots, index).words());
         let grains = self.grains();
         let attempt = || protocol::snapshot(words, slot, index, slices, grains);

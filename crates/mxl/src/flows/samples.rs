@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::os::fd::AsFd;
 use std::sync::Mutex;
 use std::sync::PoisonError;
+use std::time::{Duration, Instant};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -15,7 +16,7 @@ use super::domain::{Domain, Shape, Writer};
 use super::file::{self, Mapping};
 use super::flow::{Flow, describes_flow};
 use super::time;
-use super::wait::{self, Ended, Wait};
+use super::wait::{self, Ended, Looks, Wait};
 use crate::protocol::{self, Miss};
 use crate::ring::{self, Batches, Window};
 
@@ -149,11 +150,18 @@ impl SampleReader {
         self.ring.bytes().as_ptr()
     }
 
+    /// How long to sleep for samples up to `index` before they are looked for.
+    pub(crate) fn look_after(&self, looks: &mut Looks, index: u64) -> Duration {
+        looks.next(self.head(), index, self.rate(), Instant::now())
+    }
+
     /// Waits for samples without reading them.
     pub(crate) fn wait_for(&self, index: u64, count: u64, wait: Wait) -> Result<(), Error> {
         let (words, length) = (self.flow.words(), self.ring.length);
         let attempt = || protocol::snapshot_samples(words, index, count, length);
-        wait::until(&self.flow, wait, attempt, || {}).map_err(|ended| match ended {
+        let mut looks = Looks::new();
+        let idle = || self.look_after(&mut looks, index);
+        wait::until(&self.flow, wait, attempt, idle).map_err(|ended| match ended {
             Ended::Invalid => Error::FlowInvalid,
             Ended::Missed(Miss::Early) => Error::TooEarly { index },
             Ended::Missed(_) => Error::TooLate { index, oldest: ring::oldest_sample(self.head(), length) },

@@ -10,7 +10,7 @@ use futures_core::{FusedStream, Stream};
 
 use super::grains::{GrainInfo, GrainReader};
 use super::samples::SampleReader;
-use super::wait::Wait;
+use super::wait::{Looks, SLICE, Wait};
 use crate::Error;
 use sleeper::Place;
 
@@ -57,7 +57,7 @@ impl Stream for Grains {
                 Ok(grain.info())
             }
             Err(Error::TooEarly { .. }) => {
-                match this.place.wait(this.reader.clone(), seen, context.waker()) {
+                match this.place.wait(this.reader.clone(), seen, SLICE, context.waker()) {
                     Ok(()) => return Poll::Pending,
                     Err(error) => Err(error),
                 }
@@ -98,12 +98,14 @@ pub struct Batch {
 /// an error, after which the stream continues with the oldest batch that is available; its batches begin at multiples
 /// of their size from the first one on. After [`Error::FlowInvalid`] or an error of the system it ends.
 ///
-/// A writer signals batches of its own size (`BatchHints`, 10 ms by default). Smaller ones are announced then, or when
-/// the stream is polled for another reason.
+/// A writer signals batches of its own size (`BatchHints`, 10 ms by default). Smaller ones are looked for when they are
+/// due by the flow's rate: they are announced half a millisecond late, or, if the writer is later than that, up to twice
+/// as late as they are.
 #[derive(Debug)]
 pub struct Batches {
     reader: Arc<SampleReader>,
     next: Batch,
+    looks: Looks,
     place: Place,
     is_over: bool,
 }
@@ -118,7 +120,7 @@ impl SampleReader {
             return Err(Error::argument(format!("batches of {count} samples; 1 to {}", self.max_read())));
         }
         let next = Batch { index: first.saturating_add(count), count };
-        Ok(Batches { reader: self.clone(), next, place: Place::new(), is_over: false })
+        Ok(Batches { reader: self.clone(), next, looks: Looks::new(), place: Place::new(), is_over: false })
     }
 }
 
@@ -146,7 +148,8 @@ impl Stream for Batches {
                 Ok(Batch { index, count })
             }
             Err(Error::TooEarly { .. }) => {
-                match this.place.wait(this.reader.clone(), seen, context.waker()) {
+                let limit = this.reader.look_after(&mut this.looks, index);
+                match this.place.wait(this.reader.clone(), seen, limit, context.waker()) {
                     Ok(()) => return Poll::Pending,
                     Err(error) => Err(error),
                 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::flow::Flow;
 use super::futex;
+use super::time::{self, Rational};
 use crate::protocol::Miss;
 
 /// How long a read may take. Every wait has an end.
@@ -37,13 +38,13 @@ pub enum Ended {
 /// Tries until it is not too early, or the time is over.
 ///
 /// `idle` is called before each sleep, and now and then by a wait that is busy: what need not be done after the wake-up
-/// is done there.
+/// is done there. It answers how long the sleep may be, at most.
 #[inline]
 pub fn until<T>(
     flow: &Flow,
     wait: Wait,
     mut attempt: impl FnMut() -> Result<T, Miss>,
-    idle: impl Fn(),
+    idle: impl FnMut() -> Duration,
 ) -> Result<T, Ended> {
     match attempt() {
         Ok(there) => Ok(there),
@@ -57,7 +58,7 @@ fn later<T>(
     flow: &Flow,
     wait: Wait,
     mut attempt: impl FnMut() -> Result<T, Miss>,
-    idle: impl Fn(),
+    mut idle: impl FnMut() -> Duration,
 ) -> Result<T, Ended> {
     let begin = Instant::now();
     let (end, busy) = match wait {
@@ -101,12 +102,42 @@ fn later<T>(
         if woken && !flow.seems_current() {
             return Err(Ended::Invalid);
         }
-        idle();
-        futex::wait(counter, seen, left.min(SLICE));
+        let limit = idle().min(SLICE);
+        futex::wait(counter, seen, left.min(limit));
         woken = counter.load(Ordering::Acquire) != seen;
-        if !woken && !flow.is_current() {
+        if !woken && !flow.seems_current() {
             return Err(Ended::Invalid);
         }
+    }
+}
+
+/// When to look for samples that wake nobody, as commits do that complete no batch of their writer's hint
+/// ([`BatchHints`](crate::BatchHints)): when they are due by the flow's rate, and then after as long as they are late.
+#[derive(Clone, Copy, Debug)]
+pub struct Looks {
+    head: u64,
+    /// When the head was seen there first.
+    since: Instant,
+}
+
+impl Looks {
+    pub fn new() -> Self {
+        Self { head: 0, since: Instant::now() }
+    }
+
+    /// How long to sleep at `now`, where the flow's head is, for samples up to `index`.
+    pub fn next(&mut self, head: u64, index: u64, rate: Rational, now: Instant) -> Duration {
+        if head != self.head {
+            *self = Self { head, since: now };
+        }
+        let missing = index.saturating_sub(head).min(1 << 32);
+        let due = time::index_to_timestamp(rate, missing).map_or(SLICE, Duration::from_nanos);
+        let waited = now.saturating_duration_since(self.since);
+        let sleep = match due.checked_sub(waited) {
+            Some(left) => left + FALLBACK,
+            None => FALLBACK.max(waited - due),
+        };
+        sleep.min(SLICE)
     }
 }
 
@@ -172,5 +203,28 @@ pub fn wait_any(flows: &[Watch<'_>], wait: Wait) -> bool {
         } else if !futex::wait_many(&words, left) {
             std::thread::sleep(left.min(FALLBACK));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_looked_for_when_they_are_due_and_ever_less_often_afterwards() {
+        let (rate, begin) = (Rational::new(48_000, 1), Instant::now());
+        let ms = Duration::from_millis;
+        let mut looks = Looks::new();
+        assert_eq!(looks.next(1000, 1480, rate, begin), ms(10) + FALLBACK);
+        // Another flow's event, halfway.
+        assert_eq!(looks.next(1000, 1480, rate, begin + ms(4)), ms(6) + FALLBACK);
+        assert_eq!(looks.next(1000, 1480, rate, begin + ms(10)), FALLBACK);
+        assert_eq!(looks.next(1000, 1480, rate, begin + ms(13)), ms(3));
+        assert_eq!(looks.next(1000, 1480, rate, begin + ms(50)), ms(40));
+        assert_eq!(looks.next(1000, 1480, rate, begin + ms(5000)), SLICE);
+        // The head moves on, and so does what is due.
+        assert_eq!(looks.next(1240, 1480, rate, begin + ms(5000)), ms(5) + FALLBACK);
+        assert_eq!(looks.next(1240, u64::MAX, rate, begin + ms(5000)), SLICE);
+        assert_eq!(looks.next(1240, 1480, Rational::new(0, 1), begin), SLICE);
     }
 }

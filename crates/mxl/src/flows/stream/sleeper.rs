@@ -4,13 +4,13 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::flows::futex;
 use crate::flows::grains::GrainReader;
 use crate::flows::samples::SampleReader;
-use crate::flows::wait::{FALLBACK, SLICE, Watch};
+use crate::flows::wait::{FALLBACK, Watch};
 
 /// What a stream reads.
 pub(super) trait Watched: Send + Sync + 'static {
@@ -39,9 +39,17 @@ impl Place {
         Self(COUNT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Wakes a task when the flow has changed since it was seen, or some time later.
-    pub fn wait(&self, reader: Arc<dyn Watched>, seen: u32, waker: &Waker) -> Result<(), Error> {
-        SLEEPER.wait(Waiting { id: self.0, reader, seen, waker: waker.clone() })
+    /// Wakes a task when the flow has changed since it was seen, or after `limit`: a flow that is gone says nothing, nor
+    /// do samples that complete no batch, so their streams look for themselves.
+    pub fn wait(
+        &self,
+        reader: Arc<dyn Watched>,
+        seen: u32,
+        limit: Duration,
+        waker: &Waker,
+    ) -> Result<(), Error> {
+        let until = Instant::now() + limit;
+        SLEEPER.wait(Waiting { id: self.0, reader, seen, until, waker: waker.clone() })
     }
 }
 
@@ -56,6 +64,7 @@ struct Waiting {
     id: u64,
     reader: Arc<dyn Watched>,
     seen: u32,
+    until: Instant,
     waker: Waker,
 }
 
@@ -99,38 +108,31 @@ impl Sleeper {
     }
 
     fn run(&self) {
-        let mut swept = Instant::now();
         loop {
             let changes = self.changes.load(Ordering::Acquire);
-            let flows: Vec<(Arc<dyn Watched>, u32)> = {
+            let (flows, until): (Vec<(Arc<dyn Watched>, u32)>, Option<Instant>) = {
                 let mut state = self.lock();
                 state.is_running = !state.waiting.is_empty();
-                if !state.is_running {
-                    return;
-                }
-                state.waiting.iter().map(|waiting| (waiting.reader.clone(), waiting.seen)).collect()
+                let waiting = state.waiting.iter();
+                let until = waiting.clone().map(|waiting| waiting.until).min();
+                (waiting.map(|waiting| (waiting.reader.clone(), waiting.seen)).collect(), until)
             };
+            let Some(until) = until else { return };
             let watches: Vec<_> = flows.iter().map(|(reader, seen)| (reader.watch(), *seen)).collect();
             let mut words = vec![(&self.changes, changes)];
             words.extend(watches.iter().map(|(watch, seen)| (watch.word(), *seen)));
-            if !futex::wait_many(&words, SLICE.saturating_sub(swept.elapsed())) {
+            if !futex::wait_many(&words, until.saturating_duration_since(Instant::now())) {
                 std::thread::sleep(FALLBACK);
             }
-            // A flow that is gone says nothing, nor do samples that complete no batch: their streams look for
-            // themselves, however much the other flows have to say.
-            let is_due = swept.elapsed() >= SLICE;
-            if is_due {
-                swept = Instant::now();
-            }
-            self.wake(is_due);
+            self.wake(Instant::now());
         }
     }
 
-    /// Wakes those whose flows have changed, or all.
-    fn wake(&self, all: bool) {
+    /// Wakes those whose flows have changed, or whose time has come.
+    fn wake(&self, now: Instant) {
         let mut ready = Vec::new();
         self.lock().waiting.retain(|waiting| {
-            let stays = !all && waiting.reader.watch().seen() == waiting.seen;
+            let stays = now < waiting.until && waiting.reader.watch().seen() == waiting.seen;
             if !stays {
                 ready.push(waiting.waker.clone());
             }
