@@ -1,0 +1,17 @@
+//! The command lines of the documents: each option of our programs is one that its program has.
+
+#[path = "../../ofi-tools/tests/common/documents.rs"]
+mod documents;
+
+use documents::{Program, check};
+
+const PROGRAMS: [Program; 3] = [
+    ("mxl-info", env!("CARGO_BIN_EXE_mxl-info")),
+    ("mxl-generate", env!("CARGO_BIN_EXE_mxl-generate")),
+    ("mxl-view", env!("CARGO_BIN_EXE_mxl-view")),
+];
+
+#[test]
+fn every_documented_option_exists() {
+    check(&PROGRAMS, 15);
+}
