@@ -97,7 +97,7 @@ impl<G> Core<G> {
             // As in `Core::load`: it would take the place of this agent among its own peers.
             return self.reject(Reason::Taken, incarnation, theirs, rails, now);
         }
-        let Ok(id) = self.peer(name, incarnation, rails) else {
+        let Ok(id) = self.greeter(name, incarnation, rails) else {
             return self.reject(Reason::Full, incarnation, theirs, rails, now);
         };
         let is_self = incarnation == self.incarnation;

@@ -58,6 +58,9 @@ pub struct Core<G> {
     random: Box<dyn FnMut() -> u64 + Send>,
     peers: Slots<Peer>,
     names: HashMap<Arc<str>, SlotId>,
+    /// Peers that were known by their greeting alone when they were added, oldest first. Some may be loaded by now, or
+    /// gone.
+    greeters: VecDeque<SlotId>,
     sessions: Slots<Session>,
     /// Sessions by the upper half of our tag, which writes carry.
     tags: HashMap<u32, SlotId>,
@@ -123,6 +126,7 @@ impl<G> Core<G> {
             random,
             peers: Slots::default(),
             names: HashMap::new(),
+            greeters: VecDeque::new(),
             sessions: Slots::default(),
             tags: HashMap::new(),
             transfers: Slots::default(),

@@ -20,7 +20,12 @@ pub(super) struct Peer {
     pub(super) current: Option<SlotId>,
     /// A greeting of the peer that was answered and not confirmed yet.
     pub(super) offered: Option<SlotId>,
+    /// The program has loaded its metadata; otherwise it is known by its greeting alone.
+    pub(super) is_loaded: bool,
 }
+
+/// Greeters that are looked at to make room for a new one: a greeting costs little, however many there are.
+const LOOKS: usize = 16;
 
 impl<G> Core<G> {
     /// What the agent hands out of itself, with these regions.
@@ -57,6 +62,7 @@ impl<G> Core<G> {
             }
         }
         if let Some(peer) = self.peers.get_mut(id) {
+            peer.is_loaded = true;
             peer.regions.extend(metadata.regions.iter().map(|region| (region.id, Arc::new(region.clone()))));
         }
         Ok(PeerId(id))
@@ -83,9 +89,41 @@ impl<G> Core<G> {
             regions: HashMap::new(),
             current: None,
             offered: None,
+            is_loaded: false,
         };
         let id = self.peers.insert(peer);
         self.names.insert(name, id);
+        Ok(id)
+    }
+
+    /// The peer that greets by a name. Of those who are known by their greeting alone the oldest without a session goes
+    /// if there are too many.
+    pub(super) fn greeter(
+        &mut self,
+        name: &str,
+        incarnation: u64,
+        rails: &[RailInfo],
+    ) -> Result<SlotId, (Errno, &'static str)> {
+        if self.names.contains_key(name) {
+            return self.peer(name, incarnation, rails);
+        }
+        for _ in 0..LOOKS {
+            if self.greeters.len() < self.config.most_greeters {
+                break;
+            }
+            let Some(oldest) = self.greeters.pop_front() else { break };
+            let Some(found) = self.peers.get(oldest).filter(|found| !found.is_loaded) else { continue };
+            if found.current.or(found.offered).is_some() {
+                self.greeters.push_back(oldest);
+            } else if let Some(found) = self.peers.remove(oldest) {
+                self.names.remove(&found.name);
+            }
+        }
+        if self.greeters.len() >= self.config.most_greeters {
+            return Err((Errno::ENOSPC, "as many peers as may be have greeted"));
+        }
+        let id = self.peer(name, incarnation, rails)?;
+        self.greeters.push_back(id);
         Ok(id)
     }
 

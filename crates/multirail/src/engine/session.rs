@@ -367,7 +367,7 @@ impl<G> Core<G> {
             (Body::Reject(reason), State::Greeting | State::Confirming) => {
                 let errno = match reason {
                     Reason::Stale => Errno::ECONNRESET,
-                    Reason::Full | Reason::NoRail => Errno::ECONNREFUSED,
+                    Reason::Full => Errno::ECONNREFUSED,
                     Reason::Taken => Errno::EADDRINUSE,
                 };
                 self.end_session(id, errno);

@@ -37,6 +37,10 @@ pub struct Config {
     pub stall_timeout: Duration,
     /// Largest number of known peers. Default: 2^20.
     pub most_peers: usize,
+    /// Largest number of peers that are known by their greeting alone. Anybody who knows the agent's incarnation can
+    /// greet, under any names: the oldest without a session is forgotten for a new one, and if all have a session, the
+    /// new one is refused. Peers whose metadata was loaded do not count. Default: 65,536.
+    pub most_greeters: usize,
     /// Longest notification, in bytes. Default: 16 MiB.
     pub longest_notification: usize,
     /// Whether the receiver counts the writes of a transfer, so that the notification travels beside them. Otherwise it
@@ -56,6 +60,7 @@ impl Default for Config {
             repeat_after: Duration::from_millis(500),
             stall_timeout: Duration::from_secs(10),
             most_peers: 1 << 20,
+            most_greeters: 1 << 16,
             longest_notification: 16 << 20,
             count_writes: true,
         }

@@ -32,8 +32,6 @@ pub enum Reason {
     Stale = 1,
     /// It has as many peers as it can have.
     Full = 2,
-    /// No rail of the greeter's reaches one of its own.
-    NoRail = 3,
     /// The greeter's name is its own.
     Taken = 4,
 }
@@ -186,7 +184,6 @@ impl Message {
             kind::REJECT => Body::Reject(match reader.u8()? {
                 1 => Reason::Stale,
                 2 => Reason::Full,
-                3 => Reason::NoRail,
                 4 => Reason::Taken,
                 _ => return Err(Malformed::Field("reason")),
             }),
@@ -252,8 +249,7 @@ mod tests {
             (any::<u64>(), any::<u64>()).prop_map(|(incarnation, tag)| Body::Welcome { incarnation, tag }),
             Just(Body::Confirm),
             Just(Body::Ready),
-            prop::sample::select(vec![Reason::Stale, Reason::Full, Reason::NoRail, Reason::Taken])
-                .prop_map(Body::Reject),
+            prop::sample::select(vec![Reason::Stale, Reason::Full, Reason::Taken]).prop_map(Body::Reject),
             fragment,
             vec(any::<u64>(), 0..=ACKED).prop_map(Body::Ack),
             Just(Body::Goodbye),

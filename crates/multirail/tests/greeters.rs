@@ -1,0 +1,126 @@
+//! What somebody gets from an engine who knows its incarnation and greets under one name after the other.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use multirail::engine::{Access, Config, Core, OpId, Plan, RailSpec, Refused, Sink};
+use multirail::wire::message::{Body, Reason};
+use multirail::wire::{Message, Metadata, RailInfo};
+use ofi::Errno;
+
+/// Peers that are known by their greeting alone, at most.
+const MOST: usize = 50;
+
+/// Rails that keep what they are to send.
+#[derive(Default)]
+struct Kept(VecDeque<(OpId, Vec<u8>)>);
+
+impl Sink<()> for Kept {
+    fn access(&mut self, _: &Access, _: &Plan<()>, _: bool) -> Result<(), Refused> {
+        unreachable!("no transfer was posted")
+    }
+
+    fn send(&mut self, op: OpId, _: usize, _: u64, bytes: Vec<u8>) -> Result<(), (Refused, Vec<u8>)> {
+        self.0.push_back((op, bytes));
+        Ok(())
+    }
+
+    fn insert(&mut self, _: usize, _: u32, _: &[u8]) -> Result<u64, Errno> {
+        Ok(7)
+    }
+
+    fn remove(&mut self, _: usize, _: u64) {}
+}
+
+fn rail() -> RailInfo {
+    RailInfo { provider: "kept".into(), format: 0, address: vec![1; 32] }
+}
+
+fn hub() -> Core<()> {
+    let rail = RailSpec { info: rail(), bandwidth: None, wide_data: true };
+    let mut state = 0x1234_5678_u64;
+    let random = move || {
+        // splitmix64
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ mixed >> 31
+    };
+    let config = Config { most_greeters: MOST, ..Config::default() };
+    Core::new("hub", vec![rail], config, Box::new(random))
+}
+
+/// Greets by a name; the answers. Confirms a welcome if it is to.
+fn greet(hub: &mut Core<()>, name: &str, confirm: bool, now: Duration) -> Vec<Body> {
+    let to = hub.metadata(Vec::new()).incarnation;
+    let hello = Body::Hello { name: name.into(), incarnation: 99, tag: 7 << 32, rails: vec![rail()] };
+    hub.message(&Message { to, body: hello }.encode(), now);
+    let mut answers = Vec::new();
+    let mut kept = Kept::default();
+    hub.perform(now, &mut kept);
+    while let Some((op, bytes)) = kept.0.pop_front() {
+        hub.ended(op, Ok(()), now);
+        let body = Message::parse(&bytes).unwrap().body;
+        if let (Body::Welcome { tag, .. }, true) = (&body, confirm) {
+            hub.message(&Message { to: *tag, body: Body::Confirm }.encode(), now);
+        }
+        answers.push(body);
+        hub.perform(now, &mut kept);
+    }
+    answers
+}
+
+fn metadata(name: &str) -> Metadata {
+    Metadata { name: name.into(), incarnation: 99, rails: vec![rail()], regions: Vec::new() }
+}
+
+#[test]
+fn greeters_are_few_and_those_who_are_loaded_stay() {
+    let (mut hub, mut now) = (hub(), Duration::from_secs(1));
+    let loaded = hub.load(&metadata("loaded")).unwrap();
+    // One that has a session, and one that greeted first and was loaded then.
+    assert!(matches!(greet(&mut hub, "open", true, now)[..], [Body::Welcome { .. }, Body::Ready]));
+    let open = hub.find("open").unwrap();
+    assert!(hub.is_up(open));
+    greet(&mut hub, "greeted and loaded", true, now);
+    let both = hub.load(&metadata("greeted and loaded")).unwrap();
+    for round in 0..40 {
+        for number in 0..MOST {
+            greet(&mut hub, &format!("nobody-{round}-{number}"), false, now);
+            assert!(hub.peers().len() <= MOST + 2, "{} peers", hub.peers().len());
+        }
+        // The offers are over.
+        now += Duration::from_secs(20);
+        hub.tick(now);
+        hub.perform(now, &mut Kept::default());
+    }
+    assert!(hub.is_up(open) && hub.is_up(both));
+    for (name, peer) in [("loaded", loaded), ("open", open), ("greeted and loaded", both)] {
+        assert_eq!(hub.find(name), Some(peer), "{name}");
+    }
+    // Somebody else still may.
+    assert!(matches!(greet(&mut hub, "late", true, now)[..], [Body::Welcome { .. }, Body::Ready]));
+    assert!(hub.is_up(hub.find("late").unwrap()));
+}
+
+#[test]
+fn a_greeter_too_many_is_refused_while_all_have_sessions() {
+    let (mut hub, now) = (hub(), Duration::from_secs(1));
+    for number in 0..MOST {
+        greet(&mut hub, &format!("peer-{number}"), true, now);
+    }
+    assert_eq!(greet(&mut hub, "one too many", true, now), [Body::Reject(Reason::Full)]);
+    assert_eq!((hub.peers().len(), hub.find("one too many")), (MOST, None));
+    // Who is known is heard, who is loaded is no greeter, and who is gone makes room.
+    assert!(hub.load(&metadata("loaded")).is_ok());
+    hub.disconnect(hub.find("peer-3").unwrap(), now);
+    let mut farewell = Kept::default();
+    hub.perform(now, &mut farewell);
+    farewell.0.into_iter().for_each(|(op, _)| hub.ended(op, Ok(()), now));
+    assert!(matches!(greet(&mut hub, "peer-4", true, now)[..], []));
+    let later = now + Duration::from_secs(60);
+    assert!(
+        (0..MOST).any(|_| matches!(greet(&mut hub, "next", true, later)[..], [Body::Welcome { .. }, ..]))
+    );
+    assert_eq!(hub.peers().len(), MOST + 1);
+}
