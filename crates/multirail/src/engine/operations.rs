@@ -173,12 +173,14 @@ impl<G> Core<G> {
                 Ok(()) => session.paths[path].ended(0, 0, 1, nanos(now), now),
                 Err(_) => session.paths[path].failed(0, true, now),
             }
+            session.paths[path].is_refused = result == Err(Errno::ECONNREFUSED);
             if let (Err(_), Some(outgoing)) = (result, again) {
                 session.outbox.push_front(*outgoing);
             }
         }
         if let Err(errno) = result {
             self.check_paths(id, errno, now);
+            self.check_greeting(id);
         }
         self.wake(id);
         self.settle(id);
@@ -191,6 +193,18 @@ impl<G> Core<G> {
         });
         if is_lost {
             self.end_session(id, errno);
+        }
+    }
+
+    /// Ends a session that asks for a peer whose endpoints are all gone: whoever comes there is another incarnation.
+    fn check_greeting(&mut self, id: SlotId) {
+        let is_gone = self.sessions.get(id).is_some_and(|session| {
+            session.state == State::Greeting
+                && session.inserting == 0
+                && session.paths.iter().all(|path| path.addr.is_none() || path.is_refused)
+        });
+        if is_gone {
+            self.end_session(id, Errno::ECONNREFUSED);
         }
     }
 

@@ -50,6 +50,8 @@ pub(super) struct Path {
     pub(super) watched: bool,
     /// Whether the peer lives was asked on another path since an operation ended here.
     pub(super) probed: bool,
+    /// The last greeting over it found nobody: the peer's endpoint is gone, and its metadata with it.
+    pub(super) is_refused: bool,
     /// When an operation ended well.
     last_ended: Time,
 }
@@ -73,6 +75,7 @@ impl Path {
             failures: 0,
             watched: false,
             probed: false,
+            is_refused: false,
             last_ended: Time::ZERO,
         }
     }
