@@ -262,7 +262,9 @@ fn an_address_of_c_s_that_was_removed_and_inserted_again_is_a_new_peer_s() {
 #[test]
 fn atomic_operations_of_16_bytes_are_refused_towards_c() {
     let _alone = alone();
-    let side = side();
+    let kit: &dyn Kit = &EfaPair;
+    let caps = Caps::MSG | Caps::ATOMIC;
+    let side = kit.opening().hints(|hints| on_own_device(hints).caps(caps)).open();
     let mut raw = Raw::to(&DEVICE, &side, C, RECEIVES);
     raw.next(&side, "a greeting", |packet| matches!(packet, Packet::Handshake(_)));
     let to = side.insert_address(&Address::new(side.name().format(), &raw.address.to_bytes()));
