@@ -282,6 +282,36 @@ fn atomic_operations_of_16_bytes_are_refused_towards_c() {
     }
 }
 
+#[test]
+fn a_peer_that_was_given_up_is_greeted_until_it_has_a_receive() {
+    let _alone = alone();
+    let side = side();
+    let mut raw = Raw::deaf(&DEVICE, &side, RECEIVES);
+    let to = side.insert_address(&Address::new(side.name().format(), &raw.address.to_bytes()));
+    let name = RawAddress::from_bytes(side.name().bytes()).unwrap();
+    DEVICE.cut(name.qpn, raw.address.qpn, false);
+    wait::drive(&[&side], "room", || side.out(to, &Memory::patterned(8, 1)).context(2).send().ok());
+    let failed = wait::drive(&[&side], "a failure", || side.next_of(2)).failed();
+    assert_eq!(failed.err, Errno::ECONNREFUSED);
+    let talk = |raw: &mut Raw| {
+        let stale = side.statistic("efa_stale");
+        raw.send(&message(0, 0, Form::Eager { payload: b"hello" }));
+        wait::drive(&[&side], "a stale packet", || (side.statistic("efa_stale") > stale).then_some(()));
+    };
+    // A greeting is its answer, for which there is no receive.
+    for _ in 0..3 {
+        talk(&mut raw);
+        wait::drive_through(Duration::from_millis(20), &[&side]);
+    }
+    raw.listen(RECEIVES);
+    talk(&mut raw);
+    raw.next(&side, "a greeting", |packet| matches!(packet, Packet::Handshake(_)));
+    // One of this library's is told that it was given up.
+    let features = Features::of(&[C, &[Features::OWN]].concat());
+    raw.send(&Packet::Handshake(Handshake { features, ..Handshake::default() }));
+    raw.next(&side, "a farewell", |packet| matches!(packet, Packet::Bye));
+}
+
 /// A message with a receipt, from `side` to `raw`.
 fn confirmed(side: &Side, raw: &Raw, context: usize) {
     let to = side.insert_address(&Address::new(side.name().format(), &raw.address.to_bytes()));

@@ -25,7 +25,7 @@ pub struct Raw {
     /// Its name.
     pub address: RawAddress,
     to: To,
-    slots: &'static mut [[u8; MTU]],
+    slots: Vec<&'static mut [u8; MTU]>,
     pub came: VecDeque<Completion>,
     packets: VecDeque<Vec<u8>>,
 }
@@ -41,18 +41,31 @@ impl Raw {
 
     /// One that has said nothing.
     pub fn silent(device: &Arc<SimulatedDevice>, side: &Side, receives: usize) -> Self {
+        let mut raw = Self::deaf(device, side, receives);
+        raw.listen(receives);
+        raw
+    }
+
+    /// One that has said nothing, with room for so many receives, and none.
+    pub fn deaf(device: &Arc<SimulatedDevice>, side: &Side, receives: usize) -> Self {
         let device = Handle(Arc::clone(device));
         let mut qp = device.open(64, receives, None).unwrap();
         let address = RawAddress { gid: device.gid(), qpn: qp.qpn(), connid: qp.qkey() };
         let peer = RawAddress::from_bytes(side.name().bytes()).unwrap();
         let to = To { handle: qp.attach(&peer.gid).unwrap(), qpn: peer.qpn, qkey: peer.connid };
-        let slots = Box::leak(vec![[0; MTU]; receives].into_boxed_slice());
-        for (id, slot) in slots.iter_mut().enumerate() {
-            let into = Segment { addr: slot.as_mut_ptr(), len: MTU, lkey: 0 };
+        let (slots, came, packets) = (Vec::new(), VecDeque::new(), VecDeque::new());
+        Self { qp, address, to, slots, came, packets }
+    }
+
+    /// Posts so many receives.
+    pub fn listen(&mut self, receives: usize) {
+        for _ in 0..receives {
+            let slot = Box::leak(Box::new([0; MTU]));
+            let (id, into) = (self.slots.len(), Segment { addr: slot.as_mut_ptr(), len: MTU, lkey: 0 });
             // SAFETY: the slot is looked at when its receive has ended.
-            unsafe { qp.receive(&[(id as u64, into)]) }.unwrap();
+            unsafe { self.qp.receive(&[(id as u64, into)]) }.unwrap();
+            self.slots.push(slot);
         }
-        Self { qp, address, to, slots, came: VecDeque::new(), packets: VecDeque::new() }
     }
 
     /// Sends a packet to the endpoint.

@@ -427,7 +427,10 @@ impl Lane {
             }
         }
         if self.dead.is_some() {
-            if status != Status::NotReady && self.dismissals < DISMISSALS {
+            if status == Status::NotReady {
+                // If that was the greeting, the peer's next packet is answered by another one.
+                self.greeted &= self.features.is_some();
+            } else if self.dismissals < DISMISSALS {
                 self.dismissals = 0; // it was told, or is not there
             }
             self.say_bye(common, peer);
@@ -608,19 +611,19 @@ impl Lane {
     /// Greets a peer that was given up before either knew whose the other is: its answer says whether it can be told
     /// so.
     fn introduce(&mut self, common: &mut Common, peer: Peer) {
-        self.greeted = true;
         let greeting = greeting(common);
-        self.last_word(common, peer, &greeting);
+        self.greeted = self.last_word(common, peer, &greeting);
     }
 
-    /// Posts a packet past all that waits, if there is a slot: nothing follows on its end.
-    fn last_word(&mut self, common: &mut Common, peer: Peer, header: &Header) {
-        let Some(slot) = common.adapter.take_slot() else { return };
+    /// Posts a packet past all that waits, if there is a slot: nothing follows on its end. Whether it was posted.
+    fn last_word(&mut self, common: &mut Common, peer: Peer, header: &Header) -> bool {
+        let Some(slot) = common.adapter.take_slot() else { return false };
         put(common.adapter.outgoing(slot), header.bytes());
         self.post(
             common,
             Packet { peer, slot, len: header.bytes().len(), data: None, mark: Mark::Nothing, bare: false },
         );
+        true
     }
 
     /// Takes the end of a packet when nobody wants to know of it any more.
