@@ -1,6 +1,6 @@
-//! Bare UDP sockets as fast as they go: one sends rows of datagrams as one message (UDP_SEGMENT), the other takes rows
-//! as one (UDP_GRO), each out of a message of 1 MiB and into one. Nobody acknowledges, repeats or orders anything: what
-//! a network can carry at most.
+//! The limit of a network for bare UDP sockets: one sends rows of datagrams as one message (UDP_SEGMENT), the other
+//! receives rows as one (UDP_GRO), each out of a message of 1 MiB and into one. There are no acknowledgements,
+//! retransmissions or ordering.
 
 use std::{
     env,
@@ -13,19 +13,19 @@ use crate::{Error, Figures, Result, link::Link, ours::Role, worker::ADDRESS};
 
 /// Bytes of a datagram that fits a path of 1,500 under IPv4.
 pub const SEGMENT: usize = 1_472;
-/// And how many of them one message has.
+/// Datagrams per row.
 pub const ROW: usize = 44;
 /// How long the receiver counts.
 const TIME: Duration = Duration::from_millis(1_000);
-/// What sender and receiver ask the kernel to hold, as `FI_UDP_SOCKET_BUFFER`.
+/// The socket buffer requested by sender and receiver, as with `FI_UDP_SOCKET_BUFFER`.
 const BUFFER: i32 = 8 << 20;
-/// Bytes of the message that rows come from and go to, again and again.
+/// Size of the message that rows are sent from and received into, over and over.
 const MESSAGE: usize = 1 << 20;
 
 /// This worker's address, with `port`.
 ///
 /// # Errors
-/// If the environment has none that can be read.
+/// The address in the environment is invalid.
 pub fn own_address(port: u16) -> Result<SocketAddr> {
     let ip = match env::var(ADDRESS) {
         Ok(text) => text.parse().map_err(|_| Error::Link(format!("{ADDRESS}={text} is no address")))?,
@@ -34,17 +34,17 @@ pub fn own_address(port: u16) -> Result<SocketAddr> {
     Ok(SocketAddr::new(ip, port))
 }
 
-/// Sets an option that is an int; whether that went.
+/// Sets an integer option. Whether that succeeded.
 pub fn set(socket: &UdpSocket, level: i32, name: i32, value: i32) -> bool {
     let (from, len) = (std::ptr::from_ref(&value).cast(), size_of::<i32>() as libc::socklen_t);
     // SAFETY: `value` is an int, which all options used here are.
     unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, from, len) == 0 }
 }
 
-/// One side, with a [`Link`] to the other as standard input. The client sends and prints what the server got.
+/// Runs one side, with a [`Link`] to the other as standard input. The client sends, and prints the server's figure.
 ///
 /// # Errors
-/// Without sockets, or without segmentation offload.
+/// Sockets or segmentation offload are missing.
 pub fn main(role: Role, copies: bool) -> Result<()> {
     let mut link = Link::from_stdin()?;
     let socket = UdpSocket::bind(own_address(0)?).map_err(Error::io("binding a socket"))?;
@@ -79,12 +79,12 @@ fn send(socket: &UdpSocket) -> Result<()> {
     let message = vec![1u8; MESSAGE];
     let mut rows = message.chunks_exact(ROW * SEGMENT).cycle();
     let begin = Instant::now();
-    // Longer than the other counts.
+    // Longer than the receiver counts.
     while begin.elapsed() < TIME + TIME / 2 {
         match socket.send(rows.next().unwrap_or(&message[..SEGMENT])) {
             Ok(_) => {}
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            // The other has counted enough.
+            // The receiver has counted enough.
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => break,
             Err(error) => return Err(Error::io("sending a row")(error)),
         }
@@ -92,7 +92,7 @@ fn send(socket: &UdpSocket) -> Result<()> {
     Ok(())
 }
 
-/// Bytes per second that arrive.
+/// Received bytes per second.
 fn receive(socket: &UdpSocket, copies: bool) -> Result<f64> {
     let mut row = vec![0u8; 65_536];
     let mut message = vec![0u8; MESSAGE + row.len()];

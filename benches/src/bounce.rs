@@ -1,7 +1,7 @@
 //! The bare cache-line bounce: how long one line takes from one core to the other right now.
 //!
-//! Two threads, pinned, each with a line of its own that only it stores to; one way is half of a round trip.
-//! A waiting thread pauses between its looks: looking without a pause takes the line away from the writer before
+//! Two threads are pinned, each with a line of its own that only that thread stores to; one way is half of a round
+//! trip. A waiting thread pauses between its checks: a check without a pause takes the line away from the writer before
 //! the store is done, and costs a third more (57 against 92 ns on the machine of `docs/hot-path.md`).
 //!
 //! On a virtual machine the same two cores are 25, 60, 220 or 450 ns apart from one second to the next, as the
@@ -20,20 +20,20 @@ use crate::{Error, Result, figures::median, sys};
 
 /// Round trips in a batch: long enough for the clock, short enough that few batches are interrupted.
 const BATCH: u64 = 500;
-/// Batches whose median is taken: with [`BATCH`], about 10 ms.
+/// Number of batches for the median: with [`BATCH`], about 10 ms.
 const BATCHES: u64 = 151;
 
 /// One way between the two `cores`, in nanoseconds: the median of many short batches.
 ///
 /// # Errors
-/// When a thread cannot be pinned, as on a machine with fewer cores.
+/// A thread cannot be pinned, for example on a machine with fewer cores.
 pub fn measure(cores: [usize; 2]) -> Result<f64> {
     let lines = [const { CachePadded::new(AtomicU64::new(0)) }; 2];
     let [ping, pong] = &lines;
     let pinned = |core| sys::pin_current_thread(core).map_err(Error::io(format!("pinning to core {core}")));
     thread::scope(|scope| {
         let answering = scope.spawn(move || {
-            // An unpinned thread still answers: the other one would wait for ever.
+            // An unpinned thread still answers; otherwise the other one would wait for ever.
             let pinned = pinned(cores[1]);
             for turn in 1..=BATCH * BATCHES {
                 wait_for(ping, turn);
@@ -72,7 +72,7 @@ fn wait_for(line: &AtomicU64, turn: u64) {
 mod tests {
     #[test]
     fn a_bounce_takes_some_time() {
-        // One core for both is slow (each turn waits for the other's time slice), so only where there are two.
+        // Sharing one core is slow (each turn waits for the other's time slice), so measure only with two.
         if std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1) {
             let one_way_ns = super::measure([0, 1]).unwrap();
             assert!(one_way_ns > 1.0 && one_way_ns < 1e6, "{one_way_ns}");

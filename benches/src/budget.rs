@@ -7,7 +7,7 @@
 //! ```
 //!
 //! `path` is a name of [`crate::ours::PATHS`], `budget` the most instructions that one operation may take, and
-//! `measured` what it took when the table was last written ([`with_measured`] writes it; nothing reads it).
+//! `measured` the number when the table was last written ([`with_measured`] writes it; it is never read).
 
 use std::{fs, path::Path};
 
@@ -16,7 +16,7 @@ use crate::{Error, Result, markdown};
 /// One row of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Which path.
+    /// The path.
     pub path: String,
     /// Instructions that one operation may take.
     pub budget: u64,
@@ -27,7 +27,7 @@ const HEAD: [&str; 3] = ["path", "budget", "measured"];
 /// Reads the table from the document at `path`.
 ///
 /// # Errors
-/// When there is no such document or table, a path is twice in it, or a budget is not a number.
+/// The document or the table is missing, a path occurs twice, or a budget is not a number.
 pub fn read(path: &Path) -> Result<Vec<Entry>> {
     let text = fs::read_to_string(path).map_err(Error::io(path.display().to_string()))?;
     parse(&text).map_err(|reason| Error::Budget { path: path.to_owned(), reason })

@@ -1,7 +1,8 @@
-//! What the paths do beyond plain instructions: locked instructions, system calls, allocations, reads of the clock.
+//! Counts what the paths do beyond plain instructions: locked instructions, system calls, allocations, reads of the
+//! clock.
 //!
-//! Each path runs in a child that is traced and, once it is warm, followed instruction by instruction (x86-64 only). So
-//! the numbers are exact and the same on a busy machine. `docs/hot-path.md` has the table:
+//! Each path runs in a traced child and, once it is warm, is single-stepped (x86-64 only). So the numbers are exact,
+//! and do not depend on the load of the machine. `docs/hot-path.md` has the table:
 //!
 //! ```text
 //! | path | locked | system calls | allocations | clock reads |
@@ -9,7 +10,7 @@
 //! | send 64 B, completion read | 0 | 0 | 0 | 0 |
 //! ```
 //!
-//! A path does no more than its row says, on average over [`FOLLOWED`] calls, or fewer of a long path.
+//! On average over [`FOLLOWED`] calls (fewer for a long path), a path may not exceed its row.
 
 mod decode;
 mod symbols;
@@ -21,39 +22,39 @@ use crate::{Error, Result, markdown, ours};
 pub use tracee::Seen;
 use tracee::Tracee;
 
-/// Calls before the first one that is followed: tables have grown, locks are biased.
+/// Calls before the first one that is followed: by then tables have grown and locks are biased.
 const WARM: u64 = 1_000;
-/// Calls that are followed: a poll looks at the clock once in 32.
+/// Calls that are followed: a poll reads the clock once in 32.
 pub const FOLLOWED: u64 = 32;
-/// How often a path that does more than its row says is followed again: a thread that is put aside meanwhile gives its
-/// core away, which is a system call of its own (`ofi-core/patience.rs`).
+/// How often a path that exceeds its row is followed again: a thread that was preempted yields its core, which is an
+/// additional system call (`ofi-core/patience.rs`).
 const ATTEMPTS: usize = 3;
 /// The table's head.
 const HEAD: [&str; 5] = ["path", "locked", "system calls", "allocations", "clock reads"];
 
-/// One path beside its row.
+/// A path and its row.
 #[derive(Clone, Debug)]
 pub struct Checked {
-    /// Which path.
+    /// The path.
     pub path: String,
-    /// What its row allows, in the head's order.
+    /// The limits in its row, in the head's order.
     pub allowed: [f64; 4],
-    /// What one call did on average.
+    /// The average counts of a call.
     pub found: [f64; 4],
 }
 
 impl Checked {
-    /// Whether it does no more than its row says.
+    /// Whether it stays within its row.
     pub fn is_within(&self) -> bool {
         // The row has two decimals.
         self.found.iter().zip(self.allowed).all(|(found, allowed)| *found <= allowed + 0.005)
     }
 }
 
-/// Follows every path of `document`'s table, and writes what it found into the table if `write` says so.
+/// Follows every path of `document`'s table, and if `write` is set writes the counts into the table.
 ///
 /// # Errors
-/// When the table and [`ours::PATHS`] name different paths, a number cannot be read, or a child cannot be traced.
+/// The table and [`ours::PATHS`] name different paths, a number is invalid, or a child cannot be traced.
 pub fn check(document: &Path, write: bool) -> Result<Vec<Checked>> {
     let what = || document.display().to_string();
     let mut text = std::fs::read_to_string(document).map_err(Error::io(what()))?;
@@ -77,7 +78,7 @@ pub fn check(document: &Path, write: bool) -> Result<Vec<Checked>> {
         let path = path.ok_or_else(|| Error::NotReady(format!("path {name:?}")))?;
         let mut allowed = [0.0; 4];
         for (place, cell) in allowed.iter_mut().zip(&cells) {
-            // An empty cell is one that is yet to be written.
+            // An empty cell is still to be written.
             *place = if cell.is_empty() && write {
                 f64::INFINITY
             } else {
@@ -108,7 +109,7 @@ pub fn check(document: &Path, write: bool) -> Result<Vec<Checked>> {
 /// Follows `path` in `program`, which is this one.
 ///
 /// # Errors
-/// When the child cannot be started or traced, or ends early.
+/// The child cannot be started or traced, or ends early.
 pub fn follow(program: &Path, path: &ours::Path) -> Result<Seen> {
     let count = (WARM + FOLLOWED + 8).to_string();
     let mut tracee = Tracee::start(program, &["path", path.name, "--count", &count], path.function)?;
@@ -121,7 +122,7 @@ fn per_call(seen: &Seen) -> [f64; 4] {
     [each(seen.locked), each(seen.system_calls), each(seen.allocations), each(seen.clock_reads)]
 }
 
-/// At most two decimals, and none that say nothing.
+/// At most two decimals, without trailing zeros.
 fn written(number: f64) -> String {
     let text = format!("{number:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_string()

@@ -1,4 +1,4 @@
-//! What can go wrong between starting a program and reading its figures.
+//! Errors between starting a program and reading its figures.
 
 use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
 
@@ -6,20 +6,20 @@ use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The operating system refused something.
+    /// The operating system returned an error.
     #[error("{what}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation.
         what: String,
-        /// The refusal.
+        /// The error.
         source: io::Error,
     },
-    /// A program of a peer is not installed and could not be.
+    /// A program of a peer is not installed and could not be installed.
     #[error("{program} is missing: {reason}")]
     Missing {
         /// The program, as looked up on `PATH`.
         program: String,
-        /// Why it could not be installed, and what to do.
+        /// The reason, and the remedy.
         reason: String,
     },
     /// A child process failed.
@@ -27,7 +27,7 @@ pub enum Error {
     Failed {
         /// The command line.
         program: String,
-        /// How it ended.
+        /// Its exit status.
         status: ExitStatus,
         /// The end of its output.
         tail: String,
@@ -37,9 +37,9 @@ pub enum Error {
     Late {
         /// The command line.
         program: String,
-        /// What was waited for.
+        /// The awaited event.
         what: &'static str,
-        /// How long.
+        /// The limit.
         limit: Duration,
         /// The end of its output.
         tail: String,
@@ -49,7 +49,7 @@ pub enum Error {
     Unreadable {
         /// The program.
         program: String,
-        /// What was looked for.
+        /// The text that was searched for.
         wanted: &'static str,
         /// The output, shortened.
         output: String,
@@ -57,7 +57,7 @@ pub enum Error {
     /// The two sides of a worker pair disagree.
     #[error("the other side of the pair: {0}")]
     Link(String),
-    /// The measurement of our side is not written.
+    /// Our side has no such measurement.
     #[error("our side has no measurement called {0}")]
     NotReady(String),
     /// A budget table is missing or malformed.
@@ -65,10 +65,10 @@ pub enum Error {
     Budget {
         /// The document.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// Anything that our own stack answers, in its words.
+    /// An error of our own stack, in its words.
     #[error("our side: {0}")]
     Stack(String),
 }
@@ -77,7 +77,7 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Wraps an operating-system error with what was being done: `map_err(Error::io("mapping the ring"))`.
+    /// Wraps an operating-system error with the operation: `map_err(Error::io("mapping the ring"))`.
     pub fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |source| Self::Io { what, source }

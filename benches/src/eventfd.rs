@@ -1,4 +1,4 @@
-//! The bare eventfd round trip: what a wake-up costs on this machine, whoever asks for it.
+//! The bare eventfd round trip: the cost of a wake-up on this machine.
 
 use std::{
     fs::File,

@@ -1,38 +1,38 @@
-//! Figures with their units, and the few statistics that are taken of them.
+//! Figures with their units, and their statistics.
 
 use serde::{Deserialize, Serialize};
 
-/// The shares of rounds, in percent, whose times [`Figures::percentiles_us`] has; the last one is the slowest round.
+/// The shares of rounds, in percent, for [`Figures::percentiles_us`]; the last one is the slowest round.
 pub const PERCENTILES: [f64; 6] = [50.0, 90.0, 99.0, 99.9, 99.99, 100.0];
 
-/// What one run of one benchmark measured.
+/// The result of one run of one benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(non_snake_case, reason = "GB_s is the unit: 10^9 bytes a second")]
 pub struct Figures {
     /// Bytes of one message.
     pub size: usize,
-    /// Time from one side to the other, or the round trip where the line says so, in microseconds.
+    /// Time from one side to the other, or the round trip if the row says so, in microseconds.
     pub latency_us: Option<f64>,
-    /// Messages completed in a second.
+    /// Messages completed per second.
     pub msgs_per_s: f64,
-    /// Payload in 10^9 bytes a second.
+    /// Payload in 10^9 bytes per second.
     pub GB_s: f64,
-    /// Share of one core that a blocked reader used, where that was measured.
+    /// Share of one core that a blocked reader used, if measured.
     pub cpu_share: Option<f64>,
-    /// Resident memory that one more peer takes, in bytes, where that was measured.
+    /// Resident memory of one more peer, in bytes, if measured.
     pub bytes_each: Option<f64>,
-    /// Within which time, in microseconds one way, each share of [`PERCENTILES`] was over, where each round was timed.
+    /// The one-way time in microseconds within which each share of [`PERCENTILES`] ended, if each round was timed.
     pub percentiles_us: Option<[f64; PERCENTILES.len()]>,
 }
 
 impl Figures {
-    /// Of a ping-pong that took `one_way_us` from one side to the other.
+    /// The figures of a ping-pong that took `one_way_us` from one side to the other.
     pub fn from_latency(size: usize, one_way_us: f64) -> Self {
         Self { latency_us: Some(one_way_us), ..Self::from_rate(size, 1e6 / one_way_us) }
     }
 
-    /// Of rounds that took `rounds` nanoseconds there and back, one number each; `None` if there are none. The latency
-    /// is the median.
+    /// The figures of rounds that took `rounds` nanoseconds there and back, one number each; `None` without rounds. The
+    /// latency is the median.
     pub fn from_rounds(size: usize, mut rounds: Vec<u64>) -> Option<Self> {
         rounds.sort_unstable();
         let last = rounds.len().checked_sub(1)?;
@@ -44,7 +44,7 @@ impl Figures {
         Some(Self { percentiles_us: Some(percentiles), ..Self::from_latency(size, percentiles[0]) })
     }
 
-    /// Of a stream of `msgs_per_s` messages.
+    /// The figures of a stream of `msgs_per_s` messages.
     pub fn from_rate(size: usize, msgs_per_s: f64) -> Self {
         Self {
             size,
@@ -57,7 +57,7 @@ impl Figures {
         }
     }
 
-    /// The one number that a line compares.
+    /// The number that a row compares.
     pub fn get(&self, quantity: Quantity) -> Option<f64> {
         match quantity {
             Quantity::LatencyNs => self.latency_us.map(|us| us * 1e3),
@@ -68,12 +68,12 @@ impl Figures {
         }
     }
 
-    /// Nanoseconds that one operation took; what is set against the bounce.
+    /// Nanoseconds per operation; compared with the bounce.
     pub fn ns_per_op(&self) -> f64 {
         self.latency_us.map_or(1e9 / self.msgs_per_s, |us| us * 1e3)
     }
 
-    /// The same run, had it been `factor` times as fast.
+    /// The figures of a run `factor` times as fast.
     pub fn scaled(self, factor: f64) -> Self {
         Self {
             latency_us: self.latency_us.map(|us| us / factor),
@@ -84,7 +84,7 @@ impl Figures {
     }
 }
 
-/// Which figure a line is about.
+/// The figure that a row compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
@@ -114,7 +114,7 @@ impl Quantity {
     }
 }
 
-/// The middle of `values`, or the mean of the two in the middle; `None` if there are none.
+/// The median of `values`; `None` if there are none.
 pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);

@@ -1,8 +1,8 @@
 //! Instructions per operation, counted by valgrind's callgrind.
 //!
-//! Counts are the same on a busy machine as on a quiet one, which is why CI checks them and not times. Only the
-//! path's function is counted (`--toggle-collect`). The child runs twice, the second time with more operations:
-//! what the difference took is steady state, without first-time work.
+//! Counts do not depend on the load of the machine, which is why CI checks them rather than times. Only the path's
+//! function is counted (`--toggle-collect`). The child runs twice, the second time with more operations: the difference
+//! is the steady state, without first-time work.
 
 use std::{
     env, fs,
@@ -16,14 +16,14 @@ use crate::{Error, Result, budget, error::tail, ours, peers::packages::on_path};
 /// Operations of the two runs.
 const COUNTS: [u64; 2] = [1_000, 3_000];
 
-/// One path against its budget.
+/// A path and its budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// Which path.
+    /// The path.
     pub path: String,
     /// Instructions that one operation may take.
     pub budget: u64,
-    /// Instructions that it took, rounded up.
+    /// Measured instructions, rounded up.
     pub measured: u64,
 }
 
@@ -34,11 +34,10 @@ impl Checked {
     }
 }
 
-/// Counts every path of `document`'s table, and writes what it measured into the table if `write` says so.
+/// Counts every path of `document`'s table, and if `write` is set writes the counts into the table.
 ///
 /// # Errors
-/// When valgrind is missing, the table names a path that [`ours::PATHS`] does not have or lacks one that it has, or
-/// a child fails.
+/// valgrind is missing, the table and [`ours::PATHS`] name different paths, or a child fails.
 pub fn check(document: &Path, write: bool) -> Result<Vec<Checked>> {
     let entries = budget::read(document)?;
     if let Some(path) = ours::PATHS.iter().find(|path| !entries.iter().any(|entry| entry.path == path.name)) {
@@ -72,8 +71,8 @@ pub fn main(path: &str, count: u64) -> Result<()> {
     Ok(())
 }
 
-/// A path whose count is known, so that the counting itself can be tested: a thousand turns of a loop that cannot
-/// be shorter than two instructions.
+/// A path with a known count, to test the counting itself: a thousand turns of a loop that cannot be shorter than two
+/// instructions.
 pub const CALIBRATION: ours::Path =
     ours::Path { name: "calibration", function: "*ofi_benches*instructions*calibration*" };
 
@@ -84,7 +83,7 @@ fn calibration() {
     }
 }
 
-/// Instructions that one more operation of `path` takes in `program`, which is this one.
+/// Instructions per operation of `path` in `program`, which is this one.
 pub fn per_operation(program: &Path, path: &ours::Path) -> Result<f64> {
     if !on_path("valgrind") {
         return Err(Error::Missing {
@@ -110,13 +109,13 @@ fn collected(program: &Path, path: &ours::Path, count: u64) -> Result<u64> {
     let mut command = Command::new("valgrind");
     command.args(["--tool=callgrind", "--fair-sched=yes", "--collect-atstart=no"]);
     command.arg(format!("--toggle-collect={}", path.function));
-    // Entered with counting on, it turns it off until it is left.
+    // Its entry while counting is on switches counting off until its return.
     command.args(path.apart().map(|function| format!("--toggle-collect={function}")));
     command.arg(format!("--callgrind-out-file={}", out.display()));
     command.arg(program).args(["path", path.name, "--count", &count.to_string()]).stdin(Stdio::null());
     let output = command.output().map_err(Error::io("starting valgrind"))?;
     let text = fs::read_to_string(&out);
-    let _ = fs::remove_file(&out); // a run that failed may have left none
+    let _ = fs::remove_file(&out); // a failed run may not have created it
     let words = || tail(&String::from_utf8_lossy(&output.stderr));
     if !output.status.success() {
         return Err(Error::Failed { program: "valgrind".into(), status: output.status, tail: words() });

@@ -1,14 +1,12 @@
 //! Measurements beside the peers: this stack, libfabric and UCX on one machine, in one run.
 //!
-//! A run goes through [`lines`]. For each line it takes pairs of short runs, ours and the
-//! peer's ([`pairs`]), each pair between bare cache-line bounces ([`bounce`]), since a virtual machine's cores
-//! move about the host and a figure means nothing without the distance they had at that moment. Pairs whose
-//! bounces differ are dropped. [`table`] prints medians and verdicts.
+//! A run processes [`lines`]. For each line it takes pairs of short runs, ours and the peer's ([`pairs`]), between bare
+//! cache-line bounces ([`bounce`]): a virtual machine's cores move about the host, and a figure means nothing without
+//! their distance at that moment. Pairs whose bounces differ are dropped. [`table`] prints medians and verdicts.
 //!
-//! In the order in which a run meets them:
-//! - [`lines`]: what is measured against what, and the bound; the numbers of the issue that asked for them.
-//!   [`targets`]: what a line is.
-//! - [`peers`]: installs libfabric and UCX from packages, runs their own benchmarks, reads their output.
+//! In the order of a run:
+//! - [`lines`]: the comparisons and their bounds, from the issue that asked for them. [`targets`]: the type of a line.
+//! - [`peers`]: installs libfabric and UCX from packages, runs their own benchmarks, parses their output.
 //! - [`worker`], [`link`], [`ours`]: our side, as two pinned child processes of this same binary.
 //! - [`spawn`]: pairs of pinned child processes, ours and theirs alike. [`sys`]: the system calls.
 //! - [`pairs`], [`quiet`], [`bounce`], [`eventfd`], [`socket`]: interleaving, waiting for a quiet moment, the
@@ -16,7 +14,7 @@
 //! - [`veth`], [`bare`]: the `veth` command, UDP between two namespaces at 1,500 bytes beside bare sockets.
 //! - [`figures`], [`table`]: units, medians, printing.
 //! - [`instructions`], [`budget`]: instruction counts under callgrind against `docs/hot-path.md`.
-//! - [`counts`]: what the same paths do beyond that, followed step by step. [`markdown`]: the document's tables.
+//! - [`counts`]: other counts of the same paths, by single-stepping. [`markdown`]: the document's tables.
 
 pub mod bare;
 pub mod bounce;

@@ -67,7 +67,7 @@ const fn line(key: &'static str, title: &'static str, quantity: Quantity, ours: 
     Line { key, title, quantity, ours: Ours::Job(ours), against: None, bound: Bound::None, goal: None }
 }
 
-/// libfabric's own program, by turns on our library and on libfabric itself.
+/// libfabric's own program, alternately on our library and on libfabric itself.
 const fn program(
     key: &'static str,
     title: &'static str,
@@ -93,7 +93,7 @@ impl Line {
     }
 }
 
-/// Every line, in the order of the issue.
+/// All lines, in the order of the issue.
 pub const LINES: &[Line] = &{
     use {Benchmark as B, Bound::*, Quantity::*};
     const ONE_WAY: &str = "64 B message, one way";
@@ -182,7 +182,7 @@ pub const LINES: &[Line] = &{
             .against(Some(Against::Eventfd), RatioAtMost(1.3)),
         line("wake-epoll", "wake-up of epoll, round trip", LatencyNs, wake(Sleep::Epoll))
             .against(Some(Against::Eventfd), RatioAtMost(1.3)),
-        // One part in a thousand is a tick or two a second: what an idle process is charged at most.
+        // One part in a thousand is a tick or two per second: the most that an idle process is charged.
         Line {
             bound: AtMost(0.001),
             ..line("idle", "CPU while blocked", CpuShare, Job::new(Test::Idle, SMALL, 1))

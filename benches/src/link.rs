@@ -1,7 +1,7 @@
-//! What the two worker processes of a pair tell each other before and after a measurement.
+//! The messages of a pair's two worker processes before and after a measurement.
 //!
-//! The parent makes a connected pair of UNIX sockets and gives each worker one end as its standard input, so that
-//! there is no name to agree on and nothing to clean up. Messages are lines of JSON.
+//! The parent creates a connected pair of UNIX sockets and gives each worker one end as its standard input, so that no
+//! name is needed and nothing has to be cleaned up. Messages are lines of JSON.
 
 use std::{
     io::{self, BufRead, BufReader, Write},
@@ -29,20 +29,20 @@ impl Link {
         Self::new(UnixStream::from(fd))
     }
 
-    /// Over `stream`.
+    /// Uses `stream`.
     pub fn new(stream: UnixStream) -> Result<Self> {
         stream.set_read_timeout(Some(PATIENCE)).map_err(Error::io("standard input is not a socket"))?;
         Ok(Self { lines: BufReader::new(stream) })
     }
 
-    /// Tells the other side `value`.
+    /// Sends `value` to the other side.
     pub fn send<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<()> {
         let mut line = serde_json::to_string(value).map_err(|error| Error::Link(error.to_string()))?;
         line.push('\n');
         self.lines.get_mut().write_all(line.as_bytes()).map_err(Error::io("telling the other worker"))
     }
 
-    /// Waits for what the other side tells.
+    /// Waits for a value from the other side.
     pub fn recv<T: DeserializeOwned>(&mut self) -> Result<T> {
         let mut line = String::new();
         let len = self.lines.read_line(&mut line).map_err(Error::io("listening to the other worker"))?;
@@ -52,13 +52,13 @@ impl Link {
         serde_json::from_str(&line).map_err(|error| Error::Link(format!("{error} in {line:?}")))
     }
 
-    /// Tells `mine` and hears theirs: addresses, keys.
+    /// Sends `mine` and receives the other side's value: addresses, keys.
     pub fn exchange<T: Serialize + DeserializeOwned>(&mut self, mine: &T) -> Result<T> {
         self.send(mine)?;
         self.recv()
     }
 
-    /// Returns when both sides have come here; calls `meanwhile` again and again until then.
+    /// Returns when both sides have called it; calls `meanwhile` repeatedly until then.
     pub fn barrier(&mut self, mut meanwhile: impl FnMut()) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         self.barrier_with(|| {
@@ -67,7 +67,7 @@ impl Link {
         })
     }
 
-    /// As [`Link::barrier`], for as long as `meanwhile` likes.
+    /// As [`Link::barrier`], but `meanwhile` decides how long to wait.
     pub fn barrier_with(&mut self, mut meanwhile: impl FnMut() -> Result<()>) -> Result<()> {
         self.send(&"ready")?;
         while self.lines.buffer().is_empty()

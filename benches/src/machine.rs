@@ -1,15 +1,15 @@
-//! What this machine is, for the head of the table.
+//! A description of this machine for the head of the table.
 
 use std::fs;
 
 use serde::Serialize;
 
-/// The facts that decide what figures mean.
+/// The facts that figures depend on.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
-    /// As in `/proc/cpuinfo`.
+    /// The processor, as in `/proc/cpuinfo`.
     pub cpu: String,
-    /// How many cores the kernel has.
+    /// Number of cores.
     pub cores: usize,
     /// Kernel release.
     pub kernel: String,
@@ -20,7 +20,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Reads what `/proc` and `/sys` tell; what they do not tell is `?`.
+    /// Reads `/proc` and `/sys`; unknown facts are `?`.
     pub fn read() -> Self {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let model = text("/proc/cpuinfo")

@@ -200,7 +200,7 @@ fn run(options: Options) -> Result<ExitCode> {
 
 fn compare(options: &Options, cores: [usize; 2]) -> Result<ExitCode> {
     packages::ensure(!options.no_install)?;
-    bounce::measure(cores)?; // cores that are not there are one error, not one for each line
+    bounce::measure(cores)?; // missing cores are one error, not one for each line
     let policy = Policy {
         wanted: options.pairs,
         attempts: options.attempts,
@@ -218,7 +218,7 @@ fn compare(options: &Options, cores: [usize; 2]) -> Result<ExitCode> {
         eprintln!("[{}/{}] {} ({})", at + 1, lines.len(), line.title, line.key);
         report.rows.push(report::measure(line, &policy, cores));
         if let Some(path) = &options.json {
-            // After each line: a run that is stopped has given what it had.
+            // After each line, so that an interrupted run keeps its results.
             let json =
                 serde_json::to_string_pretty(&report).map_err(|error| Error::Link(error.to_string()))?;
             fs::write(path, json + "\n").map_err(Error::io(path.display().to_string()))?;

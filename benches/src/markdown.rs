@@ -1,4 +1,4 @@
-//! Tables in a Markdown document that programs read and write, found by their heads.
+//! Tables in a Markdown document, identified by their heads, that programs read and write.
 
 /// The rows under `head`, without the line of dashes.
 pub fn rows<'a, const N: usize>(text: &'a str, head: [&str; N]) -> impl Iterator<Item = [&'a str; N]> {
@@ -6,7 +6,7 @@ pub fn rows<'a, const N: usize>(text: &'a str, head: [&str; N]) -> impl Iterator
     table.map_while(cells)
 }
 
-/// `text` with `row` in the place of the row under `head` that has the same first cell.
+/// `text` with the row of the same first cell under `head` replaced by `row`.
 pub fn with_row<const N: usize>(text: &str, head: [&str; N], row: [&str; N]) -> String {
     let mut in_table = false;
     let mut lines: Vec<String> = Vec::new();

@@ -1,14 +1,14 @@
-//! Our own side: what a worker process measures with the library's API.
+//! Our side: the measurements of a worker process with the library's API.
 //!
-//! This is the one module that knows the library. Everything around it is plumbing: the parent starts two pinned
-//! workers ([`crate::worker`]), each is given the same [`Job`], its [`Role`] and a [`Link`] to the other, and the
-//! client's [`Figures`] are the result.
+//! Only this module uses the library. Everything around it is plumbing: the parent starts two pinned workers
+//! ([`crate::worker`]), each gets the same [`Job`], its [`Role`] and a [`Link`] to the other, and the client's
+//! [`Figures`] are the result.
 //!
 //! Rules that make the figures comparable with the peers':
 //! - warm up with a twentieth of the iterations; touch every buffer before the clock starts;
-//! - meet at [`Link::barrier`] before the clock starts, and touch the link no more until it stops;
-//! - ping-pong: half of the mean round trip; stream: from the first post to the last completion *at the receiver's
-//!   acknowledgement*, so that buffered messages are not counted before they arrived.
+//! - meet at [`Link::barrier`] before the clock starts, and do not use the link until it stops;
+//! - ping-pong: half of the mean round trip; stream: from the first post to the completion of *the receiver's
+//!   acknowledgement*, so that buffered messages are not counted before they arrive.
 
 mod bare_efa;
 mod crowd;
@@ -28,21 +28,21 @@ use crate::{Figures, Result, link::Link};
 /// One measurement of our side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// What is done.
+    /// The task.
     pub test: Test,
     /// Bytes of one message.
     pub size: usize,
-    /// How often, after the warm-up.
+    /// Repetitions after the warm-up.
     pub iterations: u64,
     /// Messages in flight, and receives posted ahead.
     pub window: usize,
-    /// Buffers that the window's messages use by turns.
+    /// Buffers that the window's messages use in turn.
     pub buffers: usize,
-    /// Whose memory the payload lies in.
+    /// The owner of the payload's memory.
     pub memory: Memory,
-    /// Threading level that the domain is opened with.
+    /// Threading level of the domain.
     pub threading: Threading,
-    /// What carries it.
+    /// The provider.
     pub provider: Provider,
 }
 
@@ -86,7 +86,7 @@ impl Job {
         Self { memory: Memory::Library, ..self }
     }
 
-    /// Receives that must be posted at once.
+    /// Receives that are posted at the same time.
     const fn posted(&self) -> usize {
         match self.test {
             Test::TaggedPingPong { posted } => posted,
@@ -100,26 +100,26 @@ impl Job {
     }
 }
 
-/// What a job does.
+/// The task of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Test {
-    /// Messages to and fro; latency is one way.
+    /// Messages back and forth; latency is one way.
     PingPong,
-    /// Tagged messages to and fro, with as many receives posted as `posted` says, whose tags are matched in random
-    /// order; latency is one way.
+    /// Tagged messages back and forth, with `posted` receives in the queue whose tags are matched in random order;
+    /// latency is one way.
     TaggedPingPong {
         /// Receives in the queue throughout.
         posted: usize,
     },
-    /// As [`Test::PingPong`], and each round is timed: its percentiles are the result too.
+    /// As [`Test::PingPong`], with each round timed: its percentiles are also a result.
     EachRound,
     /// Messages one way, `window` in flight.
     Stream,
-    /// Messages one way by several threads of each side at once, each with an endpoint and a domain of its own; the
-    /// rate is that of all.
+    /// Messages one way by several threads on each side at once, each with an endpoint and a domain of its own; the
+    /// rate is the total.
     Threads {
-        /// Of either side.
+        /// Threads per side.
         count: usize,
     },
     /// Writes into the server's memory, `window` in flight.
@@ -132,13 +132,13 @@ pub enum Test {
     AllReduce,
     /// Both sides asleep until the other's message; latency is the **round trip**.
     Wake(Sleep),
-    /// One side asleep for a second with nobody sending; `cpu_share` is the result.
+    /// One side asleep for a second without any message; `cpu_share` is the result.
     Idle,
-    /// An endpoint with automatic progress that has talked, and that its application does not look at for a second;
-    /// `cpu_share` is the result.
+    /// An endpoint with automatic progress that has communicated and is not polled for a second; `cpu_share` is the
+    /// result.
     IdleAuto,
-    /// Messages to so many peers by turns, each of which sends back what it gets; latency is the time for each message
-    /// and its answer, and `bytes_each` the memory of a peer at rest.
+    /// Messages to `peers` peers in turn, each of which echoes them; latency is the time per message and its answer,
+    /// and `bytes_each` the memory of a peer at rest.
     Round {
         /// Peers of the one endpoint.
         peers: usize,
@@ -155,13 +155,13 @@ pub enum Sleep {
     Epoll,
 }
 
-/// Where the payload lies.
+/// The location of the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Memory {
     /// A page-aligned heap allocation of the program.
     Application,
-    /// The same in transparent huge pages, where the system gives them to who asks (`madvise`).
+    /// The same in transparent huge pages, if the system grants them on request (`madvise`).
     Huge,
     /// Memory that the domain allocated.
     Library,
@@ -177,7 +177,7 @@ pub enum Threading {
     Safe,
 }
 
-/// What carries a job's messages.
+/// The transport of a job's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Provider {
@@ -191,17 +191,17 @@ pub enum Provider {
     UdpNearby,
 }
 
-/// Which side of a pair this process is.
+/// The side of a pair that this process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// Answers, receives, or owns the memory.
     Server,
-    /// Asks, sends, or initiates; holds the clock.
+    /// Asks, sends, or initiates; has the clock.
     Client,
 }
 
-/// Does `job` as `role`; the client's figures are the result of the pair, the server's are not looked at.
+/// Runs `job` as `role`; the client's figures are the result of the pair, the server's are ignored.
 pub fn run(job: &Job, role: Role, link: &mut Link) -> Result<Option<Figures>> {
     run::run(job, role, link)
 }
@@ -209,16 +209,16 @@ pub fn run(job: &Job, role: Role, link: &mut Link) -> Result<Option<Figures>> {
 /// A stretch of code whose instructions are counted.
 #[derive(Clone, Copy, Debug)]
 pub struct Path {
-    /// As in the first column of the budget table.
+    /// The name in the first column of the budget table.
     pub name: &'static str,
-    /// Function that does one operation, for valgrind's `--toggle-collect`: `*` matches anything. It must be
-    /// `#[inline(never)]`, must not call itself, and instructions outside it are not counted.
+    /// The function that does one operation, for valgrind's `--toggle-collect`: `*` matches anything. It must be
+    /// `#[inline(never)]` and must not call itself; instructions outside it are not counted.
     pub function: &'static str,
 }
 
 impl Path {
-    /// A function that the path's calls and that is not counted: what stands in for a device, of a path that ends at
-    /// the doorbell of one.
+    /// A function called by the path that is not counted: the stand-in for a device, in a path that ends at the
+    /// device's doorbell.
     pub fn apart(&self) -> Option<&'static str> {
         self.name.ends_with(", to the doorbell").then_some("*bare_efa*Pair*QueuePair*post*")
     }

@@ -1,7 +1,7 @@
-//! Pairs of runs, interleaved with the bounce, so that ours and theirs saw the same machine.
+//! Pairs of runs, interleaved with the bounce, so that both runs of a pair saw the same machine.
 //!
-//! `bounce, first, bounce, second, bounce`; who goes first alternates. A pair counts only if its three bounces
-//! agree. Dropped pairs are run again, up to a bound.
+//! `bounce, first, bounce, second, bounce`; the two sides take turns to be first. A pair counts only if its three
+//! bounces agree. Dropped pairs are repeated, up to a bound.
 
 use std::time::{Duration, Instant};
 
@@ -14,34 +14,34 @@ use crate::{Figures, Result, spawn};
 pub struct Policy {
     /// Pairs to keep.
     pub wanted: usize,
-    /// Pairs to try at most.
+    /// Most pairs to try.
     pub attempts: usize,
-    /// How far the bounces of a pair may be apart: 0.1 is 10 %.
+    /// The largest difference between a pair's bounces: 0.1 is 10 %.
     pub tolerance: f64,
-    /// For which share of a run its processes may wait for a core, taken by some other program.
+    /// The largest share of a run during which its processes may wait for a core that another program uses.
     pub delayed_share: f64,
-    /// How long to wait before each pair for the cores to be idle.
+    /// How long to wait before each pair for idle cores.
     pub patience: Duration,
-    /// Pairs with a longer bounce are dropped too: to compare runs made when the cores were equally far apart.
+    /// Pairs with a longer bounce are dropped too, to compare runs with the cores at the same distance.
     pub longest_bounce_ns: Option<f64>,
 }
 
 /// One pair, whether it counts or not.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Pair {
-    /// Ours, once it has run.
+    /// Our figures, after our run.
     pub ours: Option<Figures>,
-    /// Theirs, if there is somebody to compare with.
+    /// The peer's figures, if there is a peer.
     pub theirs: Option<Figures>,
-    /// Before, between and after the two, in nanoseconds one way.
+    /// Bounces before, between and after the two runs, in nanoseconds one way.
     pub bounces_ns: [f64; 3],
-    /// For which share of the worse of the two runs its processes waited for a core.
+    /// The share of the worse of the two runs during which its processes waited for a core.
     pub delayed_share: f64,
     /// Whether it counts.
     pub fate: Fate,
 }
 
-/// Whether a pair counts, and why not.
+/// Whether a pair counts, and if not, the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fate {
@@ -49,7 +49,7 @@ pub enum Fate {
     Kept,
     /// The cores moved.
     Moved,
-    /// Something else ran on the cores.
+    /// Another program ran on the cores.
     Disturbed,
 }
 
@@ -63,7 +63,7 @@ impl Pair {
 /// One side of a pair: runs once.
 pub type Run<'a> = &'a mut dyn FnMut() -> Result<Figures>;
 
-/// Takes pairs of `ours` and `theirs` until enough count or `policy` says to stop. `before_each` may wait for a
+/// Takes pairs of `ours` and `theirs` until enough count or `policy` ends the attempts. `before_each` may wait for a
 /// better moment.
 pub fn take<'a>(
     policy: &Policy,
@@ -107,7 +107,7 @@ pub fn take<'a>(
     Ok(pairs)
 }
 
-/// Runs one side, and tells which share of that time its processes waited for a core.
+/// Runs one side. Also returns the share of that time during which its processes waited for a core.
 fn watched(run: &mut dyn FnMut() -> Result<Figures>) -> Result<(Figures, f64)> {
     let (before, start) = (spawn::delayed(), Instant::now());
     let figures = run()?;

@@ -1,9 +1,9 @@
 //! The peers: libfabric and UCX, measured with their own benchmarks over shared memory and over loopback.
 //!
-//! They come from Debian's packages ([`packages`]). A newer libfabric that somebody built is used instead where
-//! [`libfabric::PREFIX`] names its prefix; nothing here builds one. Where the packages have no benchmark for a
-//! line (1.17's `fi_pingpong` has no rate and no RMA), libfabric's figure is UCX's of the same moment times
-//! the ratio that both had on the machine of `shared/reference/peers.md`, and its name says so.
+//! They come from Debian's packages ([`packages`]). [`libfabric::PREFIX`] may name the prefix of a newer libfabric to
+//! use instead; this package never builds one. If the packages have no benchmark for a line (1.17's `fi_pingpong` has
+//! no rate and no RMA), libfabric's figure is UCX's of the same moment times the ratio of both on the machine of
+//! `shared/reference/peers.md`, and its name says so.
 
 pub mod libfabric;
 pub mod packages;
@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::{Error, Figures, Result, error::tail};
 
-/// Something that a peer's own benchmark measures.
+/// A quantity that a peer's own benchmark measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Benchmark {
@@ -31,7 +31,7 @@ pub enum Benchmark {
     RmaRead,
 }
 
-/// Who is measured.
+/// The peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Peer {
@@ -44,17 +44,17 @@ pub enum Peer {
 /// One benchmark of one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PeerRun {
-    /// Whose.
+    /// The peer.
     pub peer: Peer,
-    /// Which.
+    /// The benchmark.
     pub benchmark: Benchmark,
     /// Bytes of a message.
     pub size: usize,
-    /// What carries it.
+    /// The transport.
     pub wire: Wire,
 }
 
-/// What carries a peer's messages.
+/// The transport of a peer's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wire {
@@ -62,17 +62,17 @@ pub enum Wire {
     Shm,
     /// TCP on loopback.
     Tcp,
-    /// UDP on loopback: libfabric's `udp;ofi_rxd`, which UCX has no counterpart of.
+    /// UDP on loopback: libfabric's `udp;ofi_rxd`, which has no counterpart in UCX.
     Udp,
 }
 
-/// The versions of both, as the programs that are measured tell them.
+/// The versions of both peers, as reported by their programs.
 pub fn versions() -> Vec<(&'static str, String)> {
     vec![("libfabric", libfabric::version()), ("UCX", ucx::version())]
 }
 
 impl PeerRun {
-    /// Who is really measured, with its version, for the table.
+    /// The actually measured peer with its version, for the table.
     pub fn name(&self) -> String {
         match self.peer {
             Peer::Libfabric => libfabric::name(self),
@@ -80,7 +80,7 @@ impl PeerRun {
         }
     }
 
-    /// Runs it once on `cores` (server, client).
+    /// Runs the benchmark once on `cores` (server, client).
     pub fn run(&self, cores: [usize; 2]) -> Result<Figures> {
         match self.peer {
             Peer::Libfabric => libfabric::run(self, cores),
@@ -89,7 +89,7 @@ impl PeerRun {
     }
 }
 
-/// How many operations a run of `size` bytes takes: a quarter of a second or so, to fit between two bounces.
+/// Operations of a run with `size` bytes: about a quarter of a second, to fit between two bounces.
 fn iterations(size: usize) -> u64 {
     match size {
         0..=1024 => 300_000,
@@ -102,7 +102,7 @@ fn iterations(size: usize) -> u64 {
 /// A port that no earlier run of this process used: theirs may still be in TIME_WAIT.
 fn fresh_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    const FIRST: u16 = 20_000; // below the range that Linux hands out by itself (32,768 and up)
+    const FIRST: u16 = 20_000; // below the range that Linux assigns by itself (32,768 and up)
     const COUNT: u16 = 12_000;
     let process = (std::process::id() % u32::from(COUNT)) as u16;
     FIRST + process.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT

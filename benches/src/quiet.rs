@@ -1,7 +1,7 @@
-//! Waits for a moment in which the cores have nothing else to do.
+//! Waits for a moment in which the cores are idle.
 //!
-//! On a machine where somebody compiles, most pairs would be run in vain; the pauses between two compilations are
-//! long enough for one.
+//! On a machine that compiles, most pairs would be dropped; the pauses between two compilations are long enough for one
+//! pair.
 
 use std::{
     fs, thread,
@@ -12,10 +12,10 @@ use crate::{Error, Result};
 
 /// How long the cores must have been idle.
 const LOOK: Duration = Duration::from_millis(250);
-/// The share of that time that may have gone elsewhere: the kernel's own threads, the host.
+/// The share of that time that other users of the core may take: the kernel's own threads, the host.
 const BUSY: f64 = 0.05;
 
-/// Returns when `cores` have been idle for a moment, or after `patience`; whether they were.
+/// Returns when `cores` have been idle for a moment, or after `patience`. Whether they were idle.
 pub fn wait(cores: [usize; 2], patience: Duration) -> Result<bool> {
     let deadline = Instant::now() + patience;
     let mut before = read(cores)?;

@@ -1,4 +1,4 @@
-//! Runs the lines and holds what came out.
+//! Runs the lines and collects the results.
 
 use std::time::Instant;
 
@@ -13,36 +13,36 @@ use crate::{
     targets::{Bound, Line},
 };
 
-/// Fewer pairs than this decide nothing.
+/// Fewer pairs than this are not conclusive.
 const ENOUGH: usize = 3;
 
 /// A whole run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Where.
+    /// The machine.
     pub machine: Machine,
-    /// What was measured, by version: each as the program that was run tells it.
+    /// The measured libraries with versions, as reported by their programs.
     pub versions: Vec<(&'static str, String)>,
     /// Server's and client's core.
     pub cores: [usize; 2],
-    /// One for each line.
+    /// One row per line.
     pub rows: Vec<Row>,
 }
 
 /// One line, measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// The line's.
+    /// The line's key.
     pub key: &'static str,
-    /// The line's.
+    /// The line's title.
     pub title: &'static str,
-    /// The line's.
+    /// The line's quantity.
     pub quantity: Quantity,
-    /// The line's.
+    /// The line's bound.
     pub bound: Bound,
-    /// The line's.
+    /// The line's goal.
     pub goal: Option<f64>,
-    /// Whom it was compared with.
+    /// The peer.
     pub against: String,
     /// Median of ours, in the unit of the quantity.
     pub ours: Option<f64>,
@@ -54,40 +54,40 @@ pub struct Row {
     pub ratio_range: Option<(f64, f64)>,
     /// Median of the bounces, in nanoseconds one way.
     pub bounce_ns: Option<f64>,
-    /// Nanoseconds that an operation of ours took, over the bounce of its pair; the median.
+    /// Nanoseconds per operation of ours, divided by the bounce of its pair; the median.
     pub ours_over_bounce: Option<f64>,
     /// The same of theirs.
     pub theirs_over_bounce: Option<f64>,
-    /// Every pair that was run, in order, those that do not count too.
+    /// Every pair in order, including those that do not count.
     pub pairs: Vec<Pair>,
-    /// What it amounts to.
+    /// The verdict.
     pub verdict: Verdict,
 }
 
-/// What a row amounts to.
+/// The verdict on a row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// Within its bound.
     Pass,
-    /// Not within its bound.
+    /// Outside its bound.
     Fail,
-    /// Nothing was asked.
+    /// No bound was set.
     Shown,
     /// Too few pairs count.
     Unsteady,
-    /// It could not be run, and why.
+    /// The line could not be measured; the reason.
     Error(String),
 }
 
 impl Row {
-    /// How many pairs met this fate.
+    /// The number of pairs with this fate.
     pub fn count(&self, fate: Fate) -> usize {
         self.pairs.iter().filter(|pair| pair.fate == fate).count()
     }
 }
 
-/// Measures `line`. What goes wrong becomes the row's verdict: the other lines are still worth having.
+/// Measures `line`. An error becomes the row's verdict, so that the other lines are still measured.
 pub fn measure(line: &Line, policy: &Policy, cores: [usize; 2]) -> Row {
     match take_pairs(line, policy, cores) {
         Ok(pairs) => row(line, pairs),
@@ -103,7 +103,7 @@ fn take_pairs(line: &Line, policy: &Policy, cores: [usize; 2]) -> Result<Vec<Pai
     pairs::take(policy, &mut ours, theirs, &mut || bounce::measure(cores), &mut before_each)
 }
 
-/// Waits until the cores are idle and, if that was asked for, near each other; not longer than the patience.
+/// Waits until the cores are idle and, if required, near each other; at most for the patience.
 fn wait_for_a_good_moment(policy: &Policy, cores: [usize; 2]) -> Result<()> {
     let deadline = Instant::now() + policy.patience;
     loop {
@@ -122,7 +122,7 @@ fn row(line: &Line, pairs: Vec<Pair>) -> Row {
     let kept: Vec<&Pair> = pairs.iter().filter(|pair| pair.fate == Fate::Kept).collect();
     let value = |figures: Option<Figures>| figures?.get(line.quantity);
     let ratios = || kept.iter().filter_map(|pair| Some(value(pair.ours)? / value(pair.theirs)?));
-    // A share of a core and bytes are no time, and have nothing to do with the bounce.
+    // A share of a core and bytes are not times, and are not related to the bounce.
     let in_bounces = |figures: Option<Figures>, pair: &Pair| {
         let is_time = !matches!(line.quantity, Quantity::CpuShare | Quantity::BytesEach);
         is_time.then(|| Some(figures?.ns_per_op() / pair.bounce_ns())).flatten()
@@ -163,7 +163,7 @@ fn verdict(line: &Line, row: &Row) -> Verdict {
 }
 
 impl Report {
-    /// 0 when every bound was measured and met, 1 when one was missed, 3 when one was not measured.
+    /// 0 if every bound was measured and met, 1 if one was missed, 3 if one was not measured.
     pub fn exit_code(&self) -> u8 {
         let asked = || self.rows.iter().filter(|row| row.bound != Bound::None);
         if asked().any(|row| row.verdict == Verdict::Fail) {

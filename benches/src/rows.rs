@@ -1,6 +1,6 @@
-//! What a row of packets costs either end over a path of 1,500 bytes: both ends in one thread, each timed by itself,
-//! beside bare sockets in the same thread by turns. No end waits for the other, so the lower tenth of many short
-//! samples means the same on a machine that others use.
+//! The cost of a row of packets at each end over a path of 1,500 bytes: both ends run in one thread, each timed
+//! separately, alternating with bare sockets in the same thread. Neither end waits for the other, so the lowest tenth
+//! of many short samples is meaningful even on a shared machine.
 
 use std::{
     env,
@@ -24,13 +24,14 @@ use crate::{
 const MESSAGE: usize = 1 << 20;
 const WINDOW: usize = 8;
 
-/// Nanoseconds that a sample took at the sender and at the receiver, for each byte.
+/// Nanoseconds per byte of a sample, at the sender and at the receiver.
 type Sample = [f64; 2];
 
-/// In a network namespace of its own whose loopback has 1,500 bytes: `samples` of each way, by turns; prints a table.
+/// In a network namespace of its own, whose loopback has an MTU of 1,500 bytes: takes `samples` of each kind in turn,
+/// and prints a table.
 ///
 /// # Errors
-/// What is missing on this host, or what an endpoint says.
+/// A missing requirement of this host, or an endpoint's error.
 pub fn main(samples: usize, inside: bool, core: usize) -> Result<()> {
     if !inside {
         let this = env::current_exe().map_err(Error::io("finding this program"))?;
@@ -52,7 +53,7 @@ pub fn main(samples: usize, inside: bool, core: usize) -> Result<()> {
         taken[0].push(bare.sample()?);
         taken[1].push(ours.sample()?);
     }
-    // The path's length is found, and the window has grown.
+    // By then the path's packet size is known, and the window has grown.
     taken.iter_mut().for_each(|samples| drop(samples.drain(..samples.len() / 10)));
     println!("| ns for 1,000 bytes, lower tenth (median) | sending | receiving |\n|---|---:|---:|");
     for (name, samples) in [("bare sockets", &taken[0]), ("1 MiB messages", &taken[1])] {
@@ -89,7 +90,7 @@ impl Bare {
         Ok(Self { sockets, memory: [vec![1; MESSAGE], vec![1; MESSAGE + 65_536]] })
     }
 
-    /// Sends and receives as much as a sample has, a row at a time.
+    /// Sends and receives a sample, a row at a time.
     fn sample(&mut self) -> Result<Sample> {
         let Self { sockets, memory: [from, to] } = self;
         let mut times = [Duration::ZERO; 2];

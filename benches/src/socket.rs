@@ -1,4 +1,4 @@
-//! Bare UDP sockets on loopback: what a datagram costs on this machine, whoever sends it.
+//! Bare UDP sockets on loopback: the cost of a datagram on this machine.
 
 use std::{
     io::ErrorKind,
@@ -14,20 +14,20 @@ use crate::{Error, Figures, Result, figures::median, sys};
 const BATCH: usize = 500;
 const BATCHES: usize = 25;
 const BYTES: usize = 64;
-/// An answer that takes longer is lost.
+/// An answer that takes longer counts as lost.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How the two wait.
+/// How the two threads wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Test {
-    /// Receiving without blocking, again and again. Latency is one way.
+    /// With non-blocking receives in a loop. Latency is one way.
     Spin,
     /// In a blocking receive. Latency is the round trip.
     Blocked,
 }
 
-/// Two threads on `cores`, each of which answers the other's datagram.
+/// Two threads on `cores`, which answer each other's datagrams.
 pub fn measure(test: Test, cores: [usize; 2]) -> Result<Figures> {
     let (ping, pong) = (open(test)?, open(test)?);
     let address = |socket: &UdpSocket| socket.local_addr().map_err(Error::io("naming a socket"));
@@ -84,7 +84,7 @@ fn receive(socket: &UdpSocket, test: Test) -> Result<()> {
             Ok(_) => return Ok(()),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 looks += 1;
-                // A blocking receive comes here after its patience; a spinning one looks at the clock now and then.
+                // A blocking receive returns here after its patience; a spinning one reads the clock now and then.
                 let over = test == Test::Blocked
                     || looks.is_multiple_of(1 << 16)
                         && since.get_or_insert_with(Instant::now).elapsed() > PATIENCE;

@@ -1,7 +1,7 @@
 //! A server and a client process, each pinned to its core, run to their end.
 //!
-//! While they run this process sleeps in one blocking call: it must not take a core away from what it measures.
-//! Whatever goes wrong, no child is left behind.
+//! Meanwhile this process sleeps in one blocking call, so that it does not take a core from the measurement. No child
+//! survives an error.
 
 use std::{
     fs,
@@ -24,22 +24,22 @@ pub struct ProcessPair {
     pub server: Command,
     /// Started when the server is ready, on the second core.
     pub client: Command,
-    /// When that is.
+    /// The condition for that.
     pub ready: Ready,
-    /// How long the client may take.
+    /// Time limit of the client.
     pub limit: Duration,
 }
 
-/// How to know that a server is ready for its client.
+/// How to tell that a server is ready for its client.
 #[derive(Clone, Copy, Debug)]
 pub enum Ready {
-    /// At once: the two have a way of waiting for each other.
+    /// At once: the programs wait for each other themselves.
     AtOnce,
-    /// Once somebody listens on this TCP port.
+    /// When a process listens on this TCP port.
     Listening(u16),
 }
 
-/// What the two wrote to standard output.
+/// The standard output of the two programs.
 #[derive(Debug)]
 pub struct Outputs {
     /// The server's.
@@ -52,7 +52,7 @@ impl ProcessPair {
     /// Runs both to their end on `cores` (server, client).
     ///
     /// # Errors
-    /// When one cannot start, ends badly, or is not done at the limit.
+    /// One cannot start, fails, or exceeds the limit.
     pub fn run(self, cores: [usize; 2]) -> Result<Outputs> {
         let mut server = Running::start(self.server, cores[0])?;
         if let Ready::Listening(port) = self.ready {
@@ -64,7 +64,7 @@ impl ProcessPair {
     }
 }
 
-/// How long a server may take to listen.
+/// Time limit for a server to listen.
 const ARRIVAL: Duration = Duration::from_secs(10);
 /// How long a server may outlive its client.
 const PARTING: Duration = Duration::from_secs(10);
@@ -72,7 +72,7 @@ const PARTING: Duration = Duration::from_secs(10);
 struct Running {
     child: Child,
     line: String,
-    /// Each of the child's streams, once when it has ended.
+    /// The contents of each of the child's streams, when it has ended.
     streams: mpsc::Receiver<(Stream, String)>,
 }
 
@@ -86,8 +86,8 @@ impl Running {
     fn start(mut command: Command, core: usize) -> Result<Self> {
         let line = command_line(&command);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        // A process inherits the affinity of the thread that starts it, so a thread of its own is pinned for it.
-        // The command moves in: what it passes on (a socket as standard input) is closed here once it has started.
+        // A process inherits the affinity of the thread that starts it, so a dedicated thread is pinned first. The
+        // command moves in, so that the socket it passes on as standard input is closed here after the start.
         let started = thread::spawn(move || {
             sys::pin_current_thread(core)?;
             command.spawn()
@@ -116,7 +116,7 @@ impl Running {
         Ok(())
     }
 
-    /// Waits until the child has closed its streams and ended; its standard output.
+    /// Waits until the child has closed its streams and ended. Returns its standard output.
     fn finish(&mut self, limit: Duration) -> Result<String> {
         let deadline = Instant::now() + limit;
         let (mut out, mut err) = (String::new(), String::new());
@@ -138,7 +138,7 @@ impl Running {
     }
 
     fn late(&mut self, what: &'static str, limit: Duration) -> Error {
-        // Killed first: only then do its streams end and its last words arrive.
+        // Kill it first: only then do its streams end and its last output arrive.
         let _ = self.child.kill();
         let mut words = String::new();
         for _ in 0..2 {
@@ -152,7 +152,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both fail harmlessly for a child that has already been waited for.
+        // Both are harmless for a child that has already been waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -166,30 +166,30 @@ fn read_to_end(
     thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut stream) = stream {
-            // What was read before an error is still worth showing.
+            // Data read before an error is still worth showing.
             let _ = stream.read_to_end(&mut bytes);
         }
         let _ = to.send((which, String::from_utf8_lossy(&bytes).into_owned()));
     });
 }
 
-/// How long children of this process that have ended waited for a core while they could have run, all together:
-/// the time that other programs took from them.
+/// The total time for which ended children of this process waited for a core while they could have run: the time that
+/// other programs took from them.
 pub fn delayed() -> Duration {
     Duration::from_nanos(DELAYED_NS.load(Ordering::Relaxed))
 }
 
 static DELAYED_NS: AtomicU64 = AtomicU64::new(0);
 
-/// The second field of `/proc/<pid>/schedstat`, which a child that has ended has until it is waited for; 0 where
-/// the kernel does not keep it. Of the main thread, which is the one that measures.
+/// The second field of `/proc/<pid>/schedstat` for the main thread, which measures. An ended child has it until it is
+/// waited for. 0 if the kernel does not record it.
 fn run_delay_ns(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
     text.split_whitespace().nth(1).and_then(|field| field.parse().ok()).unwrap_or(0)
 }
 
-/// Whether a TCP socket of this host listens on `port`. Asking the kernel, and not by connecting, since a
-/// benchmark server takes the first connection for its client.
+/// Whether a TCP socket of this host listens on `port`. This asks the kernel rather than connecting, since a benchmark
+/// server would take the first connection for its client.
 fn is_listening(port: u16) -> bool {
     const LISTEN: &str = "0A"; // TCP_LISTEN in include/net/tcp_states.h
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {

@@ -1,5 +1,5 @@
-//! Lines over sizes of messages, numbers of peers and of threads, from which `cargo xtask report` draws plots, and
-//! those whose rounds are timed one by one. None has a bound.
+//! Lines over message sizes and over numbers of peers and threads, for the plots of `cargo xtask report`, and lines
+//! whose rounds are timed one by one. None has a bound.
 //!
 //! A key is `sweep-PLOT-PEER-X`, or `rounds-WIRE`.
 
@@ -10,7 +10,7 @@ use crate::{
     targets::{Against, Bound, Line, Ours},
 };
 
-/// Enough messages that a run takes some tenths of a second.
+/// The number of messages for a run of some tenths of a second.
 const fn messages(size: usize, wire: Wire) -> u64 {
     let over_shm = match size {
         0..=4096 => 200_000,
@@ -64,7 +64,7 @@ macro_rules! sizes {
     };
 }
 
-/// Every one.
+/// All lines.
 pub fn lines() -> impl Iterator<Item = &'static Line> {
     const LATENCY: [Line; 8] = sizes!("latency", "libfabric", "message, one way", Latency, Libfabric, Shm);
     const LATENCY_UCX: [Line; 8] = sizes!("latency", "ucx", "message, one way", Latency, Ucx, Shm);
@@ -85,7 +85,7 @@ pub fn lines() -> impl Iterator<Item = &'static Line> {
         threads("sweep-threads-none-2", "64 B messages, two threads at each end", 2),
         threads("sweep-threads-none-4", "64 B messages, four threads at each end", 4),
     ];
-    // The peers' programs do not tell their percentiles.
+    // The peers' programs do not report percentiles.
     const ROUNDS: [Line; 2] = [
         alone(
             "rounds-shm",

@@ -1,4 +1,4 @@
-//! The system calls of this package that the standard library does not have; its only `unsafe` code.
+//! The system calls of this package that the standard library lacks; its only `unsafe` code.
 
 use std::{
     fs::File,
@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-/// Keeps the calling thread, and the processes that it starts from now on, on `core`.
+/// Pins the calling thread, and the processes that it starts later, to `core`.
 pub fn pin_current_thread(core: usize) -> io::Result<()> {
     let mut set = [0_u64; 16]; // 1,024 cores, the size of the C library's cpu_set_t
     let word = set.get_mut(core / 64).ok_or(io::ErrorKind::InvalidInput)?;
@@ -25,14 +25,14 @@ pub fn current_core() -> io::Result<usize> {
     usize::try_from(core).map_err(|_| io::Error::last_os_error())
 }
 
-/// How many cores the machine has, whichever of them this process may use.
+/// Number of cores of the machine, whether or not this process may use them.
 pub fn configured_cores() -> usize {
     // SAFETY: the call takes a number.
     let cores = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
     usize::try_from(cores).unwrap_or(1).max(1)
 }
 
-/// A new eventfd, blocking, closed on exec.
+/// A new blocking eventfd that is closed on exec.
 pub fn eventfd() -> io::Result<File> {
     // SAFETY: takes two numbers and no memory.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
@@ -78,7 +78,7 @@ fn usage(who: libc::c_int) -> io::Result<libc::rusage> {
     Ok(unsafe { usage.assume_init() })
 }
 
-/// Lets this process have as many descriptors as it is allowed at all, and answers how many that are.
+/// Raises this process's limit of descriptors to its maximum. Returns the limit.
 pub fn raise_descriptors() -> io::Result<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: fills the structure.
@@ -91,12 +91,12 @@ pub fn raise_descriptors() -> io::Result<u64> {
     if rc == 0 { Ok(limit.rlim_max) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Tells which of many descriptors are readable, for no more than those cost.
+/// Waits for many descriptors; the cost depends only on the readable ones.
 #[derive(Debug)]
 pub struct Epoll(OwnedFd);
 
 impl Epoll {
-    /// One that watches nothing yet.
+    /// Creates a set without descriptors.
     pub fn new() -> io::Result<Self> {
         // SAFETY: takes a number.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
@@ -107,7 +107,7 @@ impl Epoll {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Watches `fd`, which [`Epoll::wait`] calls `name`.
+    /// Adds `fd`, which [`Epoll::wait`] reports as `name`.
     pub fn add(&self, fd: std::os::fd::BorrowedFd<'_>, name: u64) -> io::Result<()> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: name };
         // SAFETY: both descriptors are open, and the event is copied.
@@ -117,7 +117,7 @@ impl Epoll {
         if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Waits at most `milliseconds` for readable descriptors, and answers the names of some.
+    /// Waits at most `milliseconds` for readable descriptors. Returns the names of some.
     pub fn wait(&self, milliseconds: i32) -> io::Result<impl Iterator<Item = u64> + use<>> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         // SAFETY: as many events as it is told.
@@ -129,7 +129,7 @@ impl Epoll {
     }
 }
 
-/// Memory of this process that is resident, in bytes.
+/// Resident memory of this process in bytes.
 pub fn resident_bytes() -> io::Result<u64> {
     let pages = std::fs::read_to_string("/proc/self/statm")?;
     let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());

@@ -1,4 +1,4 @@
-//! What a line of the table is: our side, the other side, and how good ours has to be.
+//! A line of the table: our side, the other side, and the required ratio.
 
 use serde::Serialize;
 
@@ -13,19 +13,19 @@ use crate::{
 /// One line of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Line {
-    /// Short, for `--only` and the JSON.
+    /// A short name for `--only` and the JSON.
     pub key: &'static str,
-    /// For people.
+    /// A title for people.
     pub title: &'static str,
-    /// What is compared.
+    /// The compared quantity.
     pub quantity: Quantity,
     /// Our run.
     pub ours: Ours,
-    /// What it is compared with.
+    /// The comparison.
     pub against: Option<Against>,
-    /// How good it has to be.
+    /// The required ratio or value.
     pub bound: Bound,
-    /// What we would like, in the unit of the quantity.
+    /// The goal, in the unit of the quantity.
     pub goal: Option<f64>,
 }
 
@@ -43,32 +43,32 @@ pub enum Ours {
 pub enum Against {
     /// A peer's benchmark.
     Peer(PeerRun),
-    /// Our own, under other conditions.
+    /// Our own job under other conditions.
     Ours(Job, &'static str),
     /// The bare eventfd round trip.
     Eventfd,
-    /// Bare UDP sockets of two processes' kind.
+    /// Bare UDP sockets, as between two processes.
     Socket(socket::Test),
 }
 
-/// How good a line has to be; ours over theirs unless it says otherwise.
+/// The bound of a line; on ours over theirs unless stated otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
-    /// The ratio may be this at most.
+    /// The ratio must be at most this.
     RatioAtMost(f64),
-    /// The ratio has to be this at least.
+    /// The ratio must be at least this.
     RatioAtLeast(f64),
-    /// Ours may be this much more.
+    /// Ours may exceed theirs by at most this.
     AtMostMore(f64),
-    /// Ours may be this at most, whatever the others do.
+    /// Ours must be at most this, whatever the peer's.
     AtMost(f64),
     /// For information.
     None,
 }
 
 impl Ours {
-    /// Runs it once on `cores`.
+    /// Runs our half once on `cores`.
     pub fn run(&self, cores: [usize; 2]) -> Result<Figures> {
         match self {
             Self::Job(job) => worker::run(job, cores),
@@ -89,7 +89,7 @@ impl Against {
         }
     }
 
-    /// Runs it once on `cores`.
+    /// Runs the other half once on `cores`.
     pub fn run(&self, cores: [usize; 2]) -> Result<Figures> {
         match self {
             Self::Peer(run) => run.run(cores),
@@ -101,8 +101,8 @@ impl Against {
 }
 
 impl Bound {
-    /// Whether medians `ours` and `theirs`, with `ratio` the median of the pairs' ratios, are good enough; `None`
-    /// where nothing is asked or the figures are missing.
+    /// Whether the medians `ours` and `theirs`, with `ratio` the median of the pairs' ratios, meet the bound; `None`
+    /// without a bound or without figures.
     pub fn judge(self, ours: f64, theirs: Option<f64>, ratio: Option<f64>) -> Option<bool> {
         match self {
             Self::RatioAtMost(bound) => ratio.map(|ratio| ratio <= bound),

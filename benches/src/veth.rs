@@ -1,5 +1,5 @@
-//! UDP between two network namespaces joined by a veth pair of 1,500 bytes, losses made by nftables: the nearest to two
-//! hosts that one host has. The namespaces are this program's own, in a user namespace of its own, and end with it.
+//! UDP between two network namespaces joined by a veth pair of 1,500 bytes, with losses made by nftables: the closest
+//! approximation of two hosts on one host. The namespaces are in a user namespace of this program and end with it.
 
 use std::{
     env, fs,
@@ -22,10 +22,10 @@ use crate::{
 const NEAR: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 1);
 const FAR: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 2);
 const LARGE: usize = 1 << 20;
-/// Of 1,000 packets, so many are lost in each direction, and the share of the rate without loss that is to be kept.
+/// Packets lost per 1,000 in each direction, and the fraction of the rate without loss that must remain.
 const LOSSES: [(u32, f64); 3] = [(1, 0.8), (10, 0.5), (50, 0.2)];
 
-/// What a run has found, for `cargo xtask report`.
+/// The results of a run, for `cargo xtask report`.
 #[derive(Serialize)]
 struct Found {
     bulk: Vec<Bulk>,
@@ -36,18 +36,18 @@ struct Found {
 #[derive(Serialize)]
 struct Bulk {
     name: &'static str,
-    /// 10^9 bytes a second.
+    /// 10^9 bytes per second.
     rate: f64,
-    /// The share of what bare sockets carry.
+    /// The fraction of the bare sockets' rate.
     of_bare: f64,
 }
 
-/// What is left of a ping-pong under losses.
+/// The performance of a ping-pong under losses.
 #[derive(Serialize)]
 struct Kept {
     lost_percent: f64,
     one_way_us: f64,
-    /// The share of the rate without loss.
+    /// The fraction of the rate without loss.
     kept: f64,
     bound: Option<f64>,
 }
@@ -61,7 +61,7 @@ fn shell(script: &str) -> Result<()> {
     Err(Error::Stack(format!("{script}: {}", String::from_utf8_lossy(&output.stderr).trim())))
 }
 
-/// The far namespace: a process that does nothing but hold it.
+/// The far namespace: a process that only keeps it alive.
 struct Far(Child);
 
 impl Drop for Far {
@@ -96,7 +96,7 @@ fn join_namespaces() -> Result<Far> {
     Ok(far)
 }
 
-/// Loses `loss` of 1,000 packets that arrive at either end, or none.
+/// Drops `loss` of 1,000 packets that arrive at either end, or none.
 fn lose(far: &Far, loss: u32) -> Result<()> {
     let mut script =
         "nft list table ip lossy >/dev/null 2>&1 && nft delete table ip lossy || true".to_string();
@@ -112,17 +112,18 @@ fn lose(far: &Far, loss: u32) -> Result<()> {
     shell(&format!("nsenter -t {} -n sh -ec '{script}'", far.0.id()))
 }
 
-/// Has rows of datagrams cut before they travel: what is lost then is a packet, as on a wire, and not a row of 44.
+/// Has rows of datagrams segmented before transmission: a loss then affects one packet, as on a wire, and not a row of
+/// 44.
 fn cut_rows(far: &Far) -> Result<()> {
     let cut = |name| format!("ip link set {name} gso_max_segs 1");
     shell(&cut("near"))?;
     shell(&format!("nsenter -t {} -n {}", far.0.id(), cut("far")))
 }
 
-/// In the outer namespace, does itself again in an inner one; there, measures `rounds` times and prints the medians.
+/// In the outer namespace, restarts itself in an inner one; there, measures `rounds` times and prints the medians.
 ///
 /// # Errors
-/// What is missing on this host, or what a worker says.
+/// A missing requirement of this host, or a worker's error.
 pub fn main(rounds: usize, json: Option<&Path>, inside: bool, cores: [usize; 2]) -> Result<()> {
     if !inside {
         let this = env::current_exe().map_err(Error::io("finding this program"))?;
@@ -179,7 +180,7 @@ fn bulk(rounds: usize, ends: &Ends, cores: [usize; 2]) -> Result<Vec<Bulk>> {
     Ok(found)
 }
 
-/// A 64 KiB ping-pong without losses and with them, by turns.
+/// A 64 KiB ping-pong without losses and with losses, alternately.
 fn losses(far: &Far, rounds: usize, ends: &Ends, cores: [usize; 2]) -> Result<Vec<Kept>> {
     let work = |iterations| Work::Ours(Job::new(Test::PingPong, 64 << 10, iterations).over_udp());
     let mut runs: [Vec<Figures>; LOSSES.len() + 1] = Default::default();

@@ -16,7 +16,7 @@ use crate::{
     spawn::{ProcessPair, Ready},
 };
 
-/// Where a worker's endpoints are, if not on loopback.
+/// The address of a worker's endpoints, if not loopback.
 pub const ADDRESS: &str = "OFI_BENCHES_ADDRESS";
 
 /// In the parent: runs `job` as two processes on `cores` (server, client).
@@ -24,31 +24,31 @@ pub fn run(job: &Job, cores: [usize; 2]) -> Result<Figures> {
     run_between(&Work::Ours(*job), &Ends::default(), cores)
 }
 
-/// What two workers do.
+/// The task of two workers.
 #[derive(Clone, Copy, Debug)]
 pub enum Work {
     /// A job of this stack.
     Ours(Job),
-    /// Bare sockets, as [`crate::bare`] has them; the receiver copies what it gets once more, or not.
+    /// Bare sockets, see [`crate::bare`].
     Bare {
-        /// Whether it does.
+        /// Whether the receiver copies the received data once more.
         copies: bool,
     },
 }
 
-/// Where two workers are.
+/// The location of two workers.
 #[derive(Clone, Debug, Default)]
 pub struct Ends {
-    /// A program that runs the server in its place, such as `nsenter -t 1 -n`.
+    /// A program that starts the server elsewhere, such as `nsenter -t 1 -n`.
     pub wrapper: Vec<String>,
-    /// Addresses of server and client; loopback if there are none.
+    /// Addresses of server and client; `None` for loopback.
     pub addresses: Option<[IpAddr; 2]>,
 }
 
-/// In the parent: has two processes at `ends` and on `cores` (server, client) do `work`.
+/// In the parent: runs `work` in two processes at `ends` and on `cores` (server, client).
 ///
 /// # Errors
-/// What one of them says is wrong.
+/// A worker's error.
 pub fn run_between(work: &Work, ends: &Ends, cores: [usize; 2]) -> Result<Figures> {
     let (server, client) = UnixStream::pair().map_err(Error::io("making the link of a worker pair"))?;
     let pair = ProcessPair {
@@ -66,7 +66,7 @@ pub fn run_between(work: &Work, ends: &Ends, cores: [usize; 2]) -> Result<Figure
     })
 }
 
-/// In the child: does `job` and, as the client, prints the figures as a line of JSON.
+/// In the child: runs `job` and, as the client, prints the figures as a line of JSON.
 pub fn main(job: &str, role: Role) -> Result<()> {
     let job: Job =
         serde_json::from_str(job).map_err(|error| Error::Link(format!("bad job {job:?}: {error}")))?;

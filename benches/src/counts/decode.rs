@@ -1,4 +1,4 @@
-//! What an x86-64 instruction costs beyond being one, by its first bytes.
+//! Classifies x86-64 instructions by their first bytes.
 
 /// Longest instruction of the architecture.
 pub const LONGEST: usize = 15;
@@ -6,7 +6,7 @@ pub const LONGEST: usize = 15;
 /// Kinds that the budgets count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Nothing of note.
+    /// Any other instruction.
     Plain,
     /// A locked instruction or a full fence: `lock`, `xchg` with memory, `mfence`.
     Locked,
@@ -14,7 +14,7 @@ pub enum Kind {
     SystemCall,
 }
 
-/// Looks at the instruction that begins with `bytes`.
+/// The kind of the instruction that begins with `bytes`.
 pub fn kind(bytes: &[u8]) -> Kind {
     let prefixes = bytes.iter().take_while(|byte| is_prefix(**byte)).count();
     let locked = bytes[..prefixes].contains(&0xF0);

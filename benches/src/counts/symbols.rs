@@ -1,4 +1,4 @@
-//! Where functions are: in this program by its symbol table, in its process by its mappings.
+//! The locations of functions: in this program by its symbol table, in its process by its mappings.
 
 use std::fs;
 
@@ -6,11 +6,10 @@ use object::{Object, ObjectSymbol, SymbolKind};
 
 use crate::{Error, Result};
 
-/// Addresses, as the file `program` counts them, of all functions whose name fits `pattern`, in which `*` stands for
-/// anything.
+/// Addresses in the file `program` of all functions whose name matches `pattern`, in which `*` matches anything.
 ///
 /// # Errors
-/// When the file cannot be read, or has no such function.
+/// The file is unreadable, or has no such function.
 pub fn functions(program: &std::path::Path, pattern: &str) -> Result<Vec<u64>> {
     let what = || program.display().to_string();
     let bytes = fs::read(program).map_err(Error::io(what()))?;
@@ -29,7 +28,7 @@ pub fn functions(program: &std::path::Path, pattern: &str) -> Result<Vec<u64>> {
     Ok(found)
 }
 
-/// Whether `text` fits `pattern`.
+/// Whether `text` matches `pattern`.
 fn matches(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else { return false };
@@ -51,18 +50,18 @@ fn matches(pattern: &str, text: &str) -> bool {
 pub struct Mapping {
     /// First address.
     pub start: u64,
-    /// The one behind the last.
+    /// First address after the end.
     pub end: u64,
     /// Offset in the file.
     pub offset: u64,
-    /// What is mapped.
+    /// The mapped file.
     pub name: String,
 }
 
 /// The mappings of a process.
 ///
 /// # Errors
-/// When they cannot be read.
+/// They are unreadable.
 pub fn mappings(pid: u32) -> Result<Vec<Mapping>> {
     let path = format!("/proc/{pid}/maps");
     let text = fs::read_to_string(&path).map_err(Error::io(path))?;
@@ -78,7 +77,7 @@ fn parse(line: &str) -> Option<Mapping> {
     Some(Mapping { start: number(start)?, end: number(end)?, offset, name })
 }
 
-/// The address at which the file `name` begins in a process.
+/// The address at which the file `name` is mapped in a process.
 pub fn base(mappings: &[Mapping], name: &str) -> Option<u64> {
     let first = mappings.iter().find(|mapping| mapping.name == name && mapping.offset == 0)?;
     Some(first.start)

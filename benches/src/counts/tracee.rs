@@ -1,4 +1,5 @@
-//! A child of this program under `ptrace(2)`: it runs freely up to a function, and from there to its end step by step.
+//! A child of this program under `ptrace(2)`: it runs freely up to a function, and is single-stepped from there to the
+//! function's end.
 //!
 //! Only the child's first thread is traced; the others never call the function.
 
@@ -16,15 +17,15 @@ use super::decode::{self, Kind};
 use super::symbols::{self, Mapping};
 use crate::{Error, Result};
 
-/// Most steps of one call of the function: a window of 64 takes some 20,000.
+/// Most steps of a call of the function: a window of 64 takes some 20,000.
 const LONGEST_CALL: u64 = 2_000_000;
-/// Instructions after which no other call is followed: a step takes some 30 us, and long paths have nothing that only
-/// one of many calls does.
+/// After this many instructions no further call is followed: a step takes some 30 us, and long paths do nothing that
+/// only one of many calls does.
 const ENOUGH: u64 = 100_000;
 /// `int3`.
 const BREAK: i64 = 0xCC;
 
-/// What was seen in a number of calls.
+/// Counts over a number of calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Calls of the function.
@@ -33,19 +34,19 @@ pub struct Seen {
     pub locked: u64,
     /// System calls.
     pub system_calls: u64,
-    /// Calls of the allocator that take memory.
+    /// Calls of the allocator that allocate.
     pub allocations: u64,
     /// Calls of the clock.
     pub clock_reads: u64,
-    /// All of them.
+    /// All instructions.
     pub instructions: u64,
 }
 
-/// The child, and where things are in it.
+/// The child, and its addresses.
 pub struct Tracee {
     child: Child,
     pid: Pid,
-    /// First instructions of the function, and what lies there.
+    /// First instructions of the function, and the code there.
     entries: HashMap<u64, i64>,
     allocators: Vec<u64>,
     clock: Option<Mapping>,
@@ -64,10 +65,10 @@ fn traced<T>(what: &str, result: nix::Result<T>) -> Result<T> {
 }
 
 impl Tracee {
-    /// Starts `program` with `arguments`, and stops it at each call of a function that fits `function`.
+    /// Starts `program` with `arguments`, and stops it at each call of a function that matches `function`.
     ///
     /// # Errors
-    /// When it cannot be started or traced, or has no such function.
+    /// It cannot be started or traced, or has no such function.
     pub fn start(program: &Path, arguments: &[&str], function: &str) -> Result<Self> {
         let functions = symbols::functions(program, function)?;
         let mut command = Command::new(program);
@@ -78,7 +79,7 @@ impl Tracee {
         let pid = Pid::from_raw(child.id().cast_signed());
         let (entries, kinds) = (HashMap::new(), HashMap::new());
         let mut tracee = Self { child, pid, entries, allocators: Vec::new(), clock: None, kinds };
-        tracee.wait_stopped()?; // by its exec
+        tracee.wait_stopped()?; // the stop at its exec
         let name = program.display().to_string();
         let mappings = symbols::mappings(tracee.child.id())?;
         let unmapped = || Error::Stack(format!("{name} is not mapped in its own process"));
@@ -92,14 +93,14 @@ impl Tracee {
         Ok(tracee)
     }
 
-    /// Lets `calls` calls pass.
+    /// Lets `calls` calls run.
     ///
     /// # Errors
-    /// When the child ends before.
+    /// The child ends before.
     pub fn skip(&mut self, calls: u64) -> Result<()> {
         for _ in 0..calls {
             self.run_to_entry()?;
-            // Over the entry without the breakpoint.
+            // Step over the entry without the breakpoint.
             self.arm(false)?;
             self.step()?;
             self.arm(true)?;
@@ -107,10 +108,10 @@ impl Tracee {
         Ok(())
     }
 
-    /// Follows `calls` calls step by step; fewer, once they have taken [`ENOUGH`] instructions.
+    /// Single-steps `calls` calls; fewer, once they have taken [`ENOUGH`] instructions.
     ///
     /// # Errors
-    /// When the child ends before, or a call does not.
+    /// The child ends before, or a call does not end.
     pub fn follow(&mut self, calls: u64) -> Result<Seen> {
         let mut seen = Seen::default();
         while seen.calls < calls && seen.instructions < ENOUGH {
@@ -124,7 +125,7 @@ impl Tracee {
         Ok(seen)
     }
 
-    /// From the function's entry to behind its return.
+    /// Single-steps from the function's entry to its return.
     fn follow_one(&mut self, seen: &mut Seen) -> Result<()> {
         let mut before = traced("reading its registers", ptrace::getregs(self.pid))?;
         let outside = before.rsp;
@@ -132,7 +133,7 @@ impl Tracee {
             let at = before.rip;
             let in_clock = self.is_in_clock(at);
             match self.kind(at)? {
-                // What the clock does inside depends on the machine: some have to ask the kernel.
+                // The clock's implementation depends on the machine: some have to ask the kernel.
                 _ if in_clock => {}
                 Kind::Plain => {}
                 Kind::Locked => seen.locked += 1,
@@ -151,12 +152,12 @@ impl Tracee {
         Err(Error::Stack(format!("a call took more than {LONGEST_CALL} instructions")))
     }
 
-    /// Whether `at` is the kernel's code that reads the clock in the process itself (vDSO).
+    /// Whether `at` is in the kernel's code that reads the clock in user space (vDSO).
     fn is_in_clock(&self, at: u64) -> bool {
         self.clock.as_ref().is_some_and(|clock| (clock.start..clock.end).contains(&at))
     }
 
-    /// Finds the allocator and the clock, once the C library is mapped.
+    /// Finds the allocator and the clock after the C library is mapped.
     fn locate(&mut self) -> Result<()> {
         if !self.allocators.is_empty() {
             return Ok(());
@@ -183,7 +184,7 @@ impl Tracee {
         }
         let mut bytes = [0; 2 * size_of::<i64>()];
         for (nth, place) in bytes.chunks_exact_mut(size_of::<i64>()).enumerate() {
-            // The second word may lie behind the last page of code; then the instruction ends before it.
+            // The second word may lie beyond the last page of code; then the instruction ends before it.
             let word = ptrace::read(self.pid, pointer(at + 8 * nth as u64));
             let word = if nth == 0 { traced("reading its code", word)? } else { word.unwrap_or(0) };
             place.copy_from_slice(&word.to_le_bytes());
@@ -202,7 +203,7 @@ impl Tracee {
         Ok(())
     }
 
-    /// Runs to the next call of the function, and stands on its first instruction.
+    /// Runs to the next call of the function, and stops at its first instruction.
     fn run_to_entry(&mut self) -> Result<()> {
         let mut signal = None;
         loop {

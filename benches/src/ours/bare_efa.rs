@@ -1,5 +1,5 @@
-//! A stand-in for an EFA device, for counting what the library does above one: its requests are done when they are
-//! posted, in this thread, by few instructions. It says nothing of a device's speed.
+//! A stand-in for an EFA device, for counting the library's work above one. Its requests complete when they are posted,
+//! in this thread, with few instructions. It says nothing about a device's speed.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -12,11 +12,11 @@ use ofi_efa::srd::{
     WorkRequest,
 };
 
-/// Its name, and that of the domain on it.
+/// The name of the device and of its domain.
 const NAME: &str = "bare0";
 pub const DOMAIN: &str = "bare0-rdm";
 const GID: Gid = [7; 16];
-/// Of which every queue pair has the same.
+/// The key of every queue pair.
 const QKEY: u32 = 7;
 
 #[derive(Default)]
@@ -26,7 +26,7 @@ struct Queue {
 }
 
 thread_local! {
-    /// By their numbers. A path has one thread.
+    /// Indexed by their numbers. A path has one thread.
     static QUEUES: RefCell<Vec<Queue>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -37,7 +37,7 @@ pub fn add() {
 
 struct Bare;
 
-/// A registration: whatever is named is there.
+/// A registration. All memory counts as registered.
 struct Registered;
 
 // SAFETY: requests are done while they are posted, and no peer's touches anything later.
@@ -84,7 +84,7 @@ unsafe impl Device for Bare {
 
     fn open(&self, _sends: usize, _receives: usize, _rnr_retry: Option<u8>) -> Result<Box<dyn QueuePair>> {
         let qpn = QUEUES.with_borrow_mut(|queues| {
-            // The first number is nobody's, as on a device.
+            // No queue pair has the first number, as on a device.
             queues.resize_with(queues.len().max(1) + 1, Queue::default);
             queues.len() - 1
         });
@@ -95,7 +95,7 @@ unsafe impl Device for Bare {
 
 struct Pair {
     qpn: u16,
-    /// Never readable.
+    /// Never becomes readable.
     silent: [OwnedFd; 2],
 }
 

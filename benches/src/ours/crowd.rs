@@ -1,8 +1,7 @@
-//! One endpoint with very many peers: what a message to each of them by turns costs, and what one of them takes that
-//! nobody talks to.
+//! One endpoint with very many peers: the cost of a message to each in turn, and the memory of an idle peer.
 //!
-//! The peers are sockets of one process, and `ofi-rdm` is behind each: it sends back what it gets. An endpoint of the
-//! whole stack has batch buffers and queues; ten thousand of them would measure the machine's memory.
+//! The peers are sockets of one process, each with an `ofi-rdm` endpoint that echoes messages. An endpoint of the whole
+//! stack has batch buffers and queues; ten thousand of them would measure the machine's memory.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
@@ -19,23 +18,22 @@ use super::run::{check, slot, stack};
 use super::{Job, Role};
 use crate::{Error, Figures, Result, link::Link, sys};
 
-/// Messages that are under way at a time.
+/// Messages in flight.
 const WINDOW: usize = 64;
-/// Between two neighbours of a round there are so many others: nothing is found by its neighbour's being near.
+/// Distance between consecutive peers of a round: no lookup benefits from the neighbourhood of the previous peer.
 const STRIDE: usize = 61;
-/// Peers that are met first, and not counted: with them an endpoint comes to use its queues and buffers as it will with
-/// many.
+/// Peers that are met first and not counted: with them an endpoint sizes its queues and buffers as for many.
 const FIRST: usize = 500;
-/// What an endpoint whose peers were talked to needs for the last acknowledgements.
+/// The time that an endpoint needs for the last acknowledgements after a round.
 const QUIET: Duration = Duration::from_millis(500);
-/// How long a peer may be silent, and how often those are looked at to whom nothing comes.
+/// How long a peer may be silent, and the interval at which silent peers are checked.
 const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Sends every command back as it is.
+/// Echoes every command.
 #[derive(Default)]
 struct Echo {
-    /// The session is over.
+    /// Set when the session is over.
     lost: Option<Lost>,
 }
 
@@ -60,7 +58,7 @@ impl Driver for Echo {
     }
 }
 
-/// One of the crowd.
+/// One of the peers.
 struct Member {
     socket: UdpSocket,
     endpoint: Endpoint,
@@ -72,7 +70,7 @@ impl Member {
     fn new(number: usize) -> Result<Self> {
         let socket = UdpSocket::bind(crate::bare::own_address(0)?).map_err(Error::io("binding a socket"))?;
         socket.set_nonblocking(true).map_err(Error::io("setting a socket up"))?;
-        // The kernel's default of what a socket holds is more than anybody sends here at once.
+        // The kernel's default socket buffer exceeds anything that is sent here at once.
         let window = 128 << 10;
         let params = Params {
             window,
@@ -95,7 +93,7 @@ impl Member {
         Ok(Self { socket, endpoint: Endpoint::new(config, secret), echo: Echo::default(), due: None })
     }
 
-    /// Takes what has come, and sends what there is to say.
+    /// Processes received datagrams, and sends pending ones.
     fn work(&mut self, now: ofi_rdm::Instant, buffer: &mut [u8]) -> Result<()> {
         while let Ok((len, from)) = self.socket.recv_from(buffer) {
             self.endpoint.handle(now, from, &mut buffer[..len], &mut self.echo);
@@ -120,7 +118,7 @@ impl Member {
     }
 }
 
-/// The crowd: tells its addresses, and answers until the other side is done.
+/// Runs the peers: reports their addresses, and answers until the other side is done.
 fn serve(peers: usize, link: &mut Link) -> Result<()> {
     let allowed = sys::raise_descriptors().map_err(Error::io("asking for descriptors"))?;
     if allowed < peers as u64 + 64 {
@@ -154,7 +152,7 @@ fn serve(peers: usize, link: &mut Link) -> Result<()> {
     })
 }
 
-/// Sends a message to each of `peers` and waits until all have come back.
+/// Sends a message to each of `peers` and waits until all echoes have arrived.
 fn round(node: &mut Node, arena: &Arena, peers: &[FiAddr]) -> Result<()> {
     let (mut sent, mut done, mut back) = (0, 0, 0);
     let mut at = 0;
@@ -179,7 +177,7 @@ fn round(node: &mut Node, arena: &Arena, peers: &[FiAddr]) -> Result<()> {
     Ok(())
 }
 
-/// Begins a session with each of `names`, finds what their paths carry, and waits until all are at rest.
+/// Begins a session with each of `names`, discovers the packet sizes of their paths, and waits until all are at rest.
 fn meet(node: &mut Node, arena: &Arena, names: &[SocketAddr], into: &mut Vec<FiAddr>) -> Result<()> {
     for name in names {
         into.push(node.av.insert(&[Address::from(*name)]).remove(0).map_err(stack)?);
@@ -194,8 +192,7 @@ fn meet(node: &mut Node, arena: &Arena, names: &[SocketAddr], into: &mut Vec<FiA
     Ok(())
 }
 
-/// See the module. The client's figures are the time that a message to a peer and its answer took, and the memory that
-/// one of the peers takes at rest.
+/// See the module. The client's figures are the time per message and its answer, and the memory of a peer at rest.
 pub fn run(job: &Job, peers: usize, role: Role, link: &mut Link) -> Result<Option<Figures>> {
     if role == Role::Server {
         return serve(peers, link).map(|()| None);

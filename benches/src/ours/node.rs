@@ -1,4 +1,4 @@
-//! One side of a measurement: an endpoint with its queues, and the few calls that measurements make.
+//! One side of a measurement: an endpoint with its queues, and the few calls that measurements need.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use ofi::raw::{
 use super::{Job, Memory, Provider, Test};
 use crate::{Error, Result, link::Link};
 
-/// A measurement that makes no progress for so long has failed.
+/// A measurement without progress for this time has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct Node {
@@ -22,7 +22,7 @@ pub struct Node {
     pub domain: Arc<dyn Domain>,
     pub peer: FiAddr,
     pub av: Arc<dyn AddressVector>,
-    /// There for collectives.
+    /// Present for collectives.
     events: Option<Arc<dyn EventQueue>>,
 }
 
@@ -30,14 +30,14 @@ fn stack(error: ofi::raw::Error) -> Error {
     Error::Stack(error.to_string())
 }
 
-/// Memory of one side, which lives as long as the process.
+/// Memory of one side, which is never freed.
 pub struct Arena {
     pub base: *mut u8,
     pub len: usize,
 }
 
 impl Node {
-    /// Opens this side, with `more` than the usual capabilities, and meets the other.
+    /// Opens this side, with `more` than the usual capabilities, and inserts the other's address.
     pub fn open(more: Caps, job: &Job, link: &mut Link, wait: WaitObj) -> Result<Self> {
         let hints = Hints::new()
             .caps(Caps::MSG | Caps::TAGGED | Caps::RMA | more)
@@ -63,7 +63,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Opens a side for these hints, which has not met the other.
+    /// Opens a side for these hints, without a peer.
     pub fn alone(hints: &Hints, more: Caps, job: &Job, wait: WaitObj) -> Result<Self> {
         let infos =
             ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(hints)).map_err(stack)?;
@@ -90,18 +90,19 @@ impl Node {
         Ok(Self { endpoint, tx, rx, domain, peer: FiAddr::NOTAVAIL, av, events })
     }
 
-    /// Makes whoever has this address the other side.
+    /// Makes the endpoint at this address the other side.
     pub fn insert(&mut self, theirs: &Address) -> Result<()> {
         self.peer = self.av.insert(std::slice::from_ref(theirs)).remove(0).map_err(stack)?;
         Ok(())
     }
 
-    /// Waits for the other side, answering for this one meanwhile: its last message may need an acknowledgement.
+    /// Waits for the other side, and meanwhile makes progress here: the other side's last message may need an
+    /// acknowledgement.
     pub fn meet(&self, link: &mut Link) -> Result<()> {
         link.barrier(|| _ = self.rx.read(&mut CqBuffer::new(&mut [] as &mut [CqTaggedEntry])))
     }
 
-    /// Touched memory of the kind that the job asks for, for the rest of the process's life.
+    /// Touched memory of the kind that the job asks for; it is never freed.
     pub fn memory(&self, job: &Job, len: usize) -> Result<Arena> {
         let base = match job.memory {
             Memory::Application => {
@@ -133,7 +134,7 @@ impl Node {
         Ok(Arena { base, len })
     }
 
-    /// Posts a send, reading the transmit queue while there is no room.
+    /// Posts a send, and reads the transmit queue while there is no room.
     #[inline]
     pub fn send(&self, piece: Piece, tag: Option<u64>) -> Result<()> {
         let pieces = [piece];
@@ -186,7 +187,7 @@ impl Node {
         }
     }
 
-    /// Waits for one completion; answers its context.
+    /// Waits for one completion. Returns its context.
     #[inline]
     pub fn wait_one(&self, queue: &Arc<dyn CompletionQueue>) -> Result<CqTaggedEntry> {
         let mut entry = [CqTaggedEntry::EMPTY];

@@ -1,4 +1,4 @@
-//! The paths whose instructions are counted: two endpoints in one thread, one operation to a function.
+//! The paths whose instructions are counted: two endpoints in one thread, one operation per function.
 
 use std::hint::black_box;
 use std::os::unix::net::UnixStream;
@@ -21,7 +21,7 @@ use super::run::join;
 use super::{Job, Path, Test};
 use crate::{Error, Result, link::Link};
 
-/// All of them. A send and a receive both count the read of their completion.
+/// All paths. A send and a receive both include the read of their completion.
 pub const PATHS: &[Path] = &[
     Path { name: "send 64 B, completion read", function: "*paths::*send_and_complete*" },
     Path { name: "receive 64 B, completion read, posted again", function: "*paths::*receive_and_post*" },
@@ -106,7 +106,7 @@ pub const PATHS: &[Path] = &[
     Path { name: "efa-direct: send 64 B, to the doorbell", function: "*of_efa::*post_message*" },
 ];
 
-/// Of the tagged messages.
+/// The tag of tagged messages.
 const TAG: u64 = 7;
 
 pub struct Sides {
@@ -125,7 +125,7 @@ impl Sides {
         Ok(Self::of(sender, receiver))
     }
 
-    /// Of two that have met.
+    /// Wraps two endpoints that are connected.
     pub fn of(sender: Node, receiver: Node) -> Self {
         Self { sender, receiver, memory: Box::new([1; 256]) }
     }
@@ -184,7 +184,7 @@ fn receive_window(node: &Node, piece: Piece, entries: &mut [CqTaggedEntry]) -> R
     read_window(node, &node.rx, entries, |context| node.receive(piece, None, context))
 }
 
-/// Reads the completions of a window, as many at a time as there are.
+/// Reads the completions of a window, in batches of all that are there.
 #[inline(always)]
 pub fn read_window(
     node: &Node,
@@ -326,7 +326,7 @@ pub fn run(name: &str, count: u64) -> Result<()> {
     let Sides { sender, receiver, .. } = &sides;
     let tag = name.contains("tagged").then_some(TAG);
     receiver.receive(into, tag, 0)?;
-    // Outside the counted functions: the two meet.
+    // Outside the counted functions: the two connect.
     sender.send(out, tag)?;
     sender.wait_one(&sender.tx)?;
     receiver.wait_one(&receiver.rx)?;
@@ -344,7 +344,8 @@ pub fn run(name: &str, count: u64) -> Result<()> {
     }
 }
 
-/// Messages from one side to the other, one by one. What the name does not say is done outside the counted functions.
+/// Messages from one side to the other, one by one. Work that the name does not mention happens outside the counted
+/// functions.
 fn run_messages(
     name: &str,
     (Sides { sender, receiver, .. }, [sending, receiving]): (&Sides, [Handles; 2]),
@@ -387,13 +388,13 @@ fn run_messages(
                 receiver.receive(into, tag, 0)?;
             }
         }
-        // A device says when an injected message has arrived.
+        // A device reports when an injected message has arrived.
         sender.poll(&sender.tx, &mut [])?;
     }
     Ok(())
 }
 
-/// Reads a counter that nothing counts.
+/// Reads a counter that does not change.
 fn run_counter_reads(in_c: bool, node: &Node, count: u64) -> Result<()> {
     let counter = node.domain.open_counter(&CntrAttr::default()).map_err(stack)?;
     let handle = CounterHandle::of(counter.clone());

@@ -1,5 +1,5 @@
-//! The paths as C programs go them: calls through the tables of `libfabric.so.1`. Each does what the path of the same
-//! name in `paths.rs` does.
+//! The paths as C programs take them: calls through the tables of `libfabric.so.1`. Each does the same as the path of
+//! that name in `paths.rs`.
 
 use std::ptr::null_mut;
 
@@ -99,7 +99,7 @@ pub fn read_counter(counter: CounterHandle) -> u64 {
     counter.read()
 }
 
-/// Of eight bytes: what to add, and where the value before goes.
+/// Eight bytes: the operand, and the place for the old value.
 #[inline(never)]
 pub fn fetch_add_and_complete(
     c: &Handles,

@@ -1,4 +1,4 @@
-//! The paths over EFA devices: what the library does above one ([`super::bare_efa`]).
+//! The paths over EFA devices: the library's work above one ([`super::bare_efa`]).
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::paths::{Sides, read_one, stack};
 use super::{Job, Test};
 use crate::{Error, Result};
 
-/// What names of paths over fabric `efa` begin with; the rest is that of the same path over shared memory.
+/// The prefix of paths over fabric `efa`; the rest is the name of the same path over shared memory.
 pub const PREFIX: &str = "efa: ";
 
 /// The paths that [`run`] knows: over fabric `efa-direct`.
@@ -27,7 +27,7 @@ pub const NAMES: &[&str] = &[
 /// Two endpoints in this thread, over the device.
 pub fn sides(direct: bool) -> Result<Sides> {
     bare_efa::add();
-    // Where the library has it already, this is refused.
+    // Refused if the library has the provider already.
     let _ = ofi::register_provider(Arc::new(ofi_efa::EfaProvider));
     let modes = MrMode::VIRT_ADDR | MrMode::PROV_KEY | MrMode::ALLOCATED | MrMode::LOCAL;
     let hints = Hints::new().provider("efa").domain(bare_efa::DOMAIN).mr_mode(modes);
@@ -48,7 +48,7 @@ fn post_write(node: &Node, op: &RmaOp<'_>) -> Result<()> {
     node.endpoint.write(op).map_err(stack)
 }
 
-/// Its error is another one than a write's, so that the compiler does not make one function of both.
+/// Its error differs from a write's, so that the compiler does not merge the two functions.
 #[inline(never)]
 fn post_read(node: &Node, op: &RmaOp<'_>) -> Result<()> {
     node.endpoint.read(op).map_err(|error| Error::Stack(format!("a read: {error}")))
@@ -108,7 +108,7 @@ pub fn run(name: &str, count: u64) -> Result<()> {
     Ok(())
 }
 
-/// The first one, which registers memory.
+/// The first write, which registers memory.
 fn write_outside(node: &Node, op: &RmaOp<'_>) -> Result<()> {
     node.endpoint.write(op).map_err(stack)?;
     read_one(node, &node.tx)

@@ -1,5 +1,4 @@
-//! The paths into a peer's memory, which is the library's own, so that whoever reads or writes reaches into it by
-//! itself.
+//! The paths into a peer's memory. It is library memory, so the initiator accesses it directly.
 
 use std::sync::Arc;
 
@@ -30,7 +29,7 @@ pub const NAMES: &[&str] = &[
     "C: fetch-add 8 B, completion read",
 ];
 
-/// An access, put together where it is posted, as C's calls do it.
+/// An access, assembled where it is posted, as C's calls do.
 ///
 /// # Safety
 /// As of [`Lent::new`].
@@ -55,7 +54,7 @@ fn write_and_complete_plain(node: &Node, here: Piece, there: RemotePiece, call: 
     read_one(node, &node.tx)
 }
 
-/// As a rail of `multirail` posts its accesses and reads what has ended.
+/// Posts an access and reads its completion like a rail of `multirail`.
 #[inline(never)]
 fn write_window(node: &Node, op: &RmaOp<'_>, entries: &mut [CqTaggedEntry]) -> Result<()> {
     for nth in 1..=WINDOW {
@@ -90,7 +89,7 @@ fn fetch_and_complete(node: &Node, here: Piece, there: RemotePiece) -> Result<()
     read_one(node, &node.tx)
 }
 
-/// Of eight bytes: what to add, and where the value before goes.
+/// Eight bytes: the operand, and the place for the old value.
 #[inline(never)]
 fn fetch_add_and_complete(
     node: &Node,
@@ -116,7 +115,7 @@ pub fn run(name: &str, count: u64) -> Result<()> {
     }
 }
 
-/// Adds to memory of the library, which whoever adds reaches by itself.
+/// Adds to library memory, which the initiator accesses directly.
 fn run_fetch_adds(in_c: bool, count: u64) -> Result<()> {
     let mut sides = Sides::open(Caps::ATOMIC)?;
     let (operand, result) = (sides.piece(0).addr, sides.piece(128).addr);
@@ -129,7 +128,7 @@ fn run_fetch_adds(in_c: bool, count: u64) -> Result<()> {
     // SAFETY: `sides` lives until the end, and nobody looks at what is in flight.
     let first = unsafe { Lent::new(&pieces, &[]) };
     let first = AtomicOp::new(FiOp::Sum, Datatype::Uint64, first, &remote, sender.peer, Context(1));
-    // Outside the counted functions: the two meet, and the adder is given the memory.
+    // Outside the counted functions: the two connect, and the initiator gets the memory.
     sender.endpoint.atomic(&first).map_err(stack)?;
     meet(sender, receiver)?;
     let handles = handles(sender, &sender.tx);
@@ -139,7 +138,7 @@ fn run_fetch_adds(in_c: bool, count: u64) -> Result<()> {
     })
 }
 
-/// Registers library memory for everything.
+/// Registers library memory for all accesses.
 fn remote_region(owner: &Node, arena: &Arena) -> Result<Arc<dyn MemoryRegion>> {
     let target = [Piece::new(arena.base, arena.len)];
     // SAFETY: an arena lives as long as the process, and nobody looks at it.
@@ -155,7 +154,7 @@ fn meet(sender: &Node, receiver: &Node) -> Result<()> {
     Ok(())
 }
 
-/// Writes and reads.
+/// Runs the writes and reads.
 fn run_writes(name: &str, count: u64) -> Result<()> {
     let mut sides = Sides::open(Caps::TRIGGER)?;
     let from = [sides.piece(0)];
@@ -166,7 +165,7 @@ fn run_writes(name: &str, count: u64) -> Result<()> {
     let remote = [RemotePiece { addr: region.base(), len: 64, key: region.key() }];
     // SAFETY: `sides` lives until the end, and nobody looks at what is in flight.
     let op = unsafe { access(sender, &from, &remote, Call::Plain) };
-    // Outside the counted functions: the two meet, and the writer is given the memory.
+    // Outside the counted functions: the two connect, and the writer gets the memory.
     sender.endpoint.write(&op).map_err(stack)?;
     meet(sender, receiver)?;
     let counter = sender.domain.open_counter(&CntrAttr::default()).map_err(stack)?;

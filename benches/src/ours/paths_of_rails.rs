@@ -1,6 +1,7 @@
-//! Transfers of `multirail`, beside the bare accesses that they are made of: what is between the two is the engine's.
+//! Transfers of `multirail`, to compare with the bare accesses that they consist of: the difference is the engine's
+//! cost.
 //!
-//! Both ends lie in one process and the memory is the library's, so a write is done when it is posted, and the target
+//! Both ends are in one process and the memory is the library's, so a write completes when it is posted, and the target
 //! has nothing to do.
 
 use std::time::Duration;
@@ -23,7 +24,7 @@ pub const NAMES: &[&str] = &[
 const DESCRIPTORS: u64 = 64;
 /// Bytes of each.
 const LEN: u64 = 64;
-/// Longest that a transfer may take, which is far more than it does.
+/// Time limit of a transfer, far more than it takes.
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[inline(never)]
@@ -52,7 +53,7 @@ pub fn run(name: &str, count: u64) -> Result<()> {
     };
     let (one, many) = (ranges(1)?, ranges(DESCRIPTORS)?);
     let mixed = {
-        // Pairs that are as long together as two of the others.
+        // Pairs whose total length is that of two others.
         let bounds = (0..DESCRIPTORS).map(|nth| match nth % 2 {
             0 => nth * LEN..nth * LEN + LEN / 2,
             _ => nth * LEN - LEN / 2..(nth + 1) * LEN,
@@ -67,7 +68,7 @@ pub fn run(name: &str, count: u64) -> Result<()> {
         });
         here.prepare("target", Way::Write, &local, &remote.collect::<Vec<_>>()).map_err(stack)?
     };
-    // Outside the counted functions: the two meet.
+    // Outside the counted functions: the two connect.
     let first = one.post(LIMIT).map_err(stack)?;
     while first.poll().map_err(stack)?.outcome.is_none() {
         there.progress().map_err(stack)?;

@@ -1,4 +1,4 @@
-//! The measurements themselves.
+//! The measurements.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(super) fn stack(error: ofi::raw::Error) -> Error {
     Error::Stack(error.to_string())
 }
 
-/// Does `job`; see [`super::run`].
+/// Runs `job`; see [`super::run`].
 pub fn run(job: &Job, role: Role, link: &mut Link) -> Result<Option<Figures>> {
     if let Test::Round { peers } = job.test {
         return crowd::run(job, peers, role, link);
@@ -59,7 +59,7 @@ pub fn run(job: &Job, role: Role, link: &mut Link) -> Result<Option<Figures>> {
     Ok(client.then_some(figures))
 }
 
-/// Where message `slot` of a window lies.
+/// The location of message `slot` of a window.
 pub(super) fn slot(arena: &Arena, size: usize, slot: usize) -> Piece {
     let stride = size.next_multiple_of(64);
     debug_assert!((slot + 1) * stride <= arena.len.max(stride));
@@ -95,7 +95,7 @@ fn tagged_ping_pong(node: &Node, job: &Job, posted: usize, client: bool, link: &
     for tag in 0..posted {
         node.receive(slot(&arena, job.size, tag), Some(tag as u64), tag)?;
     }
-    // Both sides walk the same permutation: a full-period generator modulo the next power of two.
+    // Both sides follow the same permutation: a full-period generator modulo the next power of two.
     let span = posted.next_power_of_two().max(2) as u64;
     let mut state = 1u64;
     let mut next = move || loop {
@@ -124,7 +124,7 @@ fn tagged_ping_pong(node: &Node, job: &Job, posted: usize, client: bool, link: &
     timed(node, job, link, &mut round)
 }
 
-/// Warms up, meets, and times `job.iterations` rounds; half a round is the latency.
+/// Warms up, synchronizes, and times `job.iterations` rounds; half a round is the latency.
 fn timed(node: &Node, job: &Job, link: &mut Link, mut round: impl FnMut() -> Result<()>) -> Result<Figures> {
     for _ in 0..(job.iterations / 20).max(10) {
         round()?;
@@ -138,7 +138,7 @@ fn timed(node: &Node, job: &Job, link: &mut Link, mut round: impl FnMut() -> Res
     Ok(Figures::from_latency(job.size, each / 2.0))
 }
 
-/// Warms up, meets, and times each of `job.iterations` rounds.
+/// Warms up, synchronizes, and times each of `job.iterations` rounds.
 fn each(node: &Node, job: &Job, link: &mut Link, mut round: impl FnMut() -> Result<()>) -> Result<Figures> {
     for _ in 0..(job.iterations / 20).max(10) {
         round()?;
@@ -148,7 +148,7 @@ fn each(node: &Node, job: &Job, link: &mut Link, mut round: impl FnMut() -> Resu
     let mut begin = Instant::now();
     for _ in 0..job.iterations {
         round()?;
-        // One look at the clock for each round: the end of one is the beginning of the next.
+        // One clock read per round: the end of a round is the beginning of the next.
         let end = Instant::now();
         times.push((end - begin).as_nanos() as u64);
         begin = end;
@@ -158,8 +158,8 @@ fn each(node: &Node, job: &Job, link: &mut Link, mut round: impl FnMut() -> Resu
 
 fn stream(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Figures> {
     let window = job.window;
-    // One buffer for the whole window is the rule, as fabtests (`ft_alloc_ctx_array`) and ucx_perftest have it: with a
-    // buffer for each message, ours would run from memory and theirs from the cache.
+    // By default one buffer for the whole window, as in fabtests (`ft_alloc_ctx_array`) and ucx_perftest: with a buffer
+    // for each message, ours would run from memory and theirs from the cache.
     let arena = node.memory(job, job.buffers * job.size.next_multiple_of(64))?;
     let buffer = |message: u64| slot(&arena, job.size, (message % job.buffers as u64) as usize);
     let total = job.iterations + job.iterations / 20 + 10;
@@ -190,7 +190,7 @@ fn stream(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Figur
             }
         }
         node.receive(slot(&arena, 0, 0), None, 0)?;
-        node.wait_one(&node.rx)?; // the receiver has them all
+        node.wait_one(&node.rx)?; // the receiver has all of them
     } else {
         while finished < total {
             let count = node.poll(&node.rx, &mut entries)?;
@@ -210,7 +210,7 @@ fn stream(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Figur
     Ok(Figures::from_rate(job.size, job.iterations as f64 / seconds))
 }
 
-/// Ends a measurement that stands still. Looks at the clock only after many empty polls.
+/// Ends a measurement without progress. Reads the clock only after many empty polls.
 pub(super) fn check(since: &mut Instant) -> Result<()> {
     thread_local!(static EMPTY: std::cell::Cell<u32> = const { std::cell::Cell::new(0) });
     let empty = EMPTY.get().wrapping_add(1);
@@ -234,7 +234,7 @@ fn rma(node: &Node, job: &Job, client: bool, link: &mut Link, write: bool) -> Re
     let (key, base): (u64, u64) = link.exchange(&(region.key(), region.base()))?;
     let mut entries = [CqTaggedEntry::EMPTY; 64];
     if !client {
-        // The owner of application memory executes the accesses; it polls until it is told that all are over.
+        // The owner of application memory executes the accesses; it polls until it is told that all are done.
         let pieces = slot(&arena, 0, 0);
         node.receive(pieces, None, 0)?;
         node.meet(link)?;
@@ -287,7 +287,7 @@ fn rma(node: &Node, job: &Job, client: bool, link: &mut Link, write: bool) -> Re
 
 fn fetch_add(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Figures> {
     let arena = node.memory(job, 64)?;
-    // All of the allocation: memory that a registration covers in part is not shared, since its peers would see the
+    // The whole allocation: memory that a registration covers only partly is not shared, since peers would see the
     // rest.
     let piece = [Piece::new(arena.base, arena.len)];
     // SAFETY: the arena lives as long as the process, which holds no reference to it.
@@ -296,7 +296,7 @@ fn fetch_add(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Fi
     let (key, addr): (u64, u64) = link.exchange(&(region.key(), region.base()))?;
     let over = slot(&arena, 0, 0);
     if !client {
-        // Where the memory is not shared, its owner executes the operations while it polls.
+        // If the memory is not shared, its owner executes the operations while it polls.
         node.receive(over, None, 0)?;
         node.meet(link)?;
         node.wait_one(&node.rx)?;
@@ -328,7 +328,7 @@ fn fetch_add(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Fi
     Ok(Figures::from_latency(8, each))
 }
 
-/// The group of both sides.
+/// Joins the group of both sides.
 pub(super) fn join(node: &Node, client: bool) -> Result<Group> {
     let own = node.av.insert(&[node.endpoint.name().map_err(stack)?]).remove(0).map_err(stack)?;
     let set = Arc::clone(&node.av).set(&AvSetAttr::default()).map_err(stack)?;

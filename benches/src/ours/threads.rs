@@ -1,7 +1,7 @@
-//! Messages of several threads at once, each of which has an endpoint and a domain of its own.
+//! Messages of several threads at once, each with an endpoint and a domain of its own.
 //!
 //! The nth thread of a side is pinned to the nth core after the side's own, in steps of two, so that client and server
-//! stay apart; with fewer cores than threads they share them.
+//! use different cores; with fewer cores than threads they share them.
 
 use std::sync::Barrier;
 use std::thread;
@@ -14,7 +14,7 @@ use super::run::{check, slot};
 use super::{Job, Role};
 use crate::{Error, Figures, Result, link::Link, sys};
 
-/// See the module. The client's figures are the messages of all threads in a second.
+/// See the module. The client's figures are the messages per second of all threads.
 pub fn run(job: &Job, count: usize, role: Role, link: &mut Link) -> Result<Option<Figures>> {
     let mut nodes = Vec::with_capacity(count);
     for _ in 0..count {
@@ -22,7 +22,7 @@ pub fn run(job: &Job, count: usize, role: Role, link: &mut Link) -> Result<Optio
     }
     let first = sys::current_core().map_err(Error::io("finding the core"))?;
     let cores = sys::configured_cores();
-    // All are warm, and begin together. The server's threads have nothing to wait for: the client's decide.
+    // All are warm and begin together. The server's threads need not wait: the client's decide.
     let start = Barrier::new(count + 1);
     let seconds = thread::scope(|scope| {
         let start = &start;
@@ -31,7 +31,7 @@ pub fn run(job: &Job, count: usize, role: Role, link: &mut Link) -> Result<Optio
                 .map_err(Error::io("pinning a thread"))
                 .and_then(|()| Side::new(node, job, role))
                 .and_then(|side| side.messages(job.iterations / 20 + 10).map(|()| side));
-            // A thread that failed comes too, or the others would wait for it.
+            // A thread that failed also comes here, or the others would wait for it.
             start.wait();
             ready?.messages(job.iterations)
         };
@@ -48,7 +48,7 @@ pub fn run(job: &Job, count: usize, role: Role, link: &mut Link) -> Result<Optio
     Ok((role == Role::Client).then(|| Figures::from_rate(job.size, rate)))
 }
 
-/// What one thread has.
+/// The state of one thread.
 struct Side<'a> {
     node: &'a Node,
     job: &'a Job,
@@ -70,7 +70,7 @@ impl<'a> Side<'a> {
         self.node.receive(slot(&self.memory, self.job.size, 0), None, 0)
     }
 
-    /// `total` messages, and the receiver's word that it has them all.
+    /// Sends or receives `total` messages, and then the receiver's acknowledgement.
     fn messages(&self, total: u64) -> Result<()> {
         let Self { node, job, .. } = self;
         let mut entries = [CqTaggedEntry::EMPTY; 64];

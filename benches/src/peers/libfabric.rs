@@ -18,8 +18,8 @@ use crate::{
 /// Environment variable: the prefix of a libfabric with its fabtests, to be used instead of the packages.
 pub const PREFIX: &str = "OFI_BENCH_LIBFABRIC_PREFIX";
 
-/// Environment variable: the folder with our `libfabric.so.1`, for the lines that run libfabric's own programs on it.
-/// `cargo xtask bench` links it and says where it is.
+/// Environment variable: the folder of our `libfabric.so.1`, for the lines that run libfabric's own programs on it.
+/// `cargo xtask bench` links it and sets the variable.
 pub const OURS: &str = "OFI_BENCH_LIBRARY";
 
 /// libfabric 2.6 over UCX 1.13 on the same machine (`shared/reference/peers.md`): messages a second, 64 B.
@@ -42,7 +42,7 @@ const RXD_LARGE_OVER_UCX: f64 = 0.30 / 4.8;
 /// 1 MiB writes, ofi_rxd over UCX's messages.
 const RXD_WRITE_OVER_UCX: f64 = 0.09 / 4.8;
 
-/// What the table calls it.
+/// The name in the table.
 pub(super) fn name(run: &PeerRun) -> String {
     let version = version();
     let wire = match run.wire {
@@ -57,7 +57,7 @@ pub(super) fn name(run: &PeerRun) -> String {
     }
 }
 
-/// The value of `FI_PROVIDER` and `-p`. The older one has reliable datagrams over tcp by a utility provider only.
+/// The value of `FI_PROVIDER` and `-p`. The older version has reliable datagrams over tcp only by a utility provider.
 fn provider(wire: Wire, newest: bool) -> &'static str {
     match wire {
         Wire::Shm => "shm",
@@ -67,7 +67,7 @@ fn provider(wire: Wire, newest: bool) -> &'static str {
     }
 }
 
-/// How many operations fit into a run, which is a few hundred times slower with ofi_rxd.
+/// Operations of a run, which takes a few hundred times longer with ofi_rxd.
 fn count(run: &PeerRun) -> u64 {
     match run.wire {
         Wire::Shm => iterations(run.size),
@@ -82,7 +82,7 @@ pub(super) fn run(run: &PeerRun, cores: [usize; 2]) -> Result<Figures> {
         Plan::Fabtests(prefix) => fabtests(run, &prefix, &Library::theirs(run, Some(&prefix)), cores),
         Plan::PingPong => ping_pong(run, &Library::theirs(run, None), cores),
         Plan::FromUcx(factor) => {
-            // UCX's tcp has one-sided operations by messages, so its messages stand for both.
+            // UCX's tcp implements one-sided operations with messages, so its messages represent both.
             let benchmark = if run.wire == Wire::Shm { run.benchmark } else { Benchmark::Stream };
             Ok(ucx::run(&PeerRun { peer: Peer::Ucx, benchmark, ..*run }, cores)?.scaled(factor))
         }
@@ -93,7 +93,7 @@ pub(super) fn run(run: &PeerRun, cores: [usize; 2]) -> Result<Figures> {
 /// Runs libfabric's own program once, on our library: over `shm`, or over the sockets of `udp`.
 ///
 /// # Errors
-/// When there is no program for it, when nobody said where our library is, or when the program fails.
+/// There is no program for it, the path of our library is not set, or the program fails.
 pub fn run_on_ours(run: &PeerRun, cores: [usize; 2]) -> Result<Figures> {
     let library = Library::ours(run)?;
     match plan(run) {
@@ -110,21 +110,21 @@ fn no_program() -> Error {
     }
 }
 
-/// The library that a program runs on.
+/// The library of a program.
 struct Library {
-    /// As `-p` takes it.
+    /// The provider, as for `-p`.
     provider: &'static str,
     environment: Vec<(&'static str, OsString)>,
 }
 
 impl Library {
-    /// What the prefix has, or the system.
+    /// The library of the prefix, or the system's.
     fn theirs(run: &PeerRun, prefix: Option<&Path>) -> Self {
         let folder = prefix.map(|prefix| ("LD_LIBRARY_PATH", prefix.join("lib").into()));
         Self { provider: provider(run.wire, prefix.is_some()), environment: folder.into_iter().collect() }
     }
 
-    /// Ours. Both processes are on one host, so `udp` is told to use its sockets.
+    /// Our library. Both processes are on one host, so `udp` is told to use its sockets.
     fn ours(run: &PeerRun) -> Result<Self> {
         let folder = env::var_os(OURS).ok_or_else(|| Error::Missing {
             program: "our libfabric.so.1".into(),
@@ -166,8 +166,8 @@ fn plan(run: &PeerRun) -> Plan {
     }
 }
 
-/// The benchmarks of fabtests. `-E` exchanges addresses over a socket, without which two processes that know
-/// nothing of each other cannot use `shm`.
+/// The benchmarks of fabtests. `-E` exchanges addresses over a socket; without it, two unrelated processes cannot use
+/// `shm`.
 fn fabtests(run: &PeerRun, prefix: &Path, library: &Library, cores: [usize; 2]) -> Result<Figures> {
     let (program, operation) = match run.benchmark {
         Benchmark::Latency => ("fi_rdm_pingpong", None),
@@ -200,7 +200,7 @@ fn parse_fabtests(run: &PeerRun, output: &str) -> Option<Figures> {
     figures(run, us)
 }
 
-/// The packaged ping-pong, which has two columns with few digits and one with enough: MB/sec, of 10^6 bytes.
+/// The packaged ping-pong. Two of its columns have few digits and one has enough: MB/sec, of 10^6 bytes.
 fn ping_pong(run: &PeerRun, library: &Library, cores: [usize; 2]) -> Result<Figures> {
     const PROGRAM: &str = "fi_pingpong";
     let port = fresh_port().to_string();
@@ -241,7 +241,7 @@ fn figures(run: &PeerRun, us: f64) -> Option<Figures> {
     })
 }
 
-/// The version of the library that the programs run on: the prefix's, or the system's.
+/// The version of the programs' library: the prefix's, or the system's.
 pub(super) fn version() -> String {
     static VERSION: OnceLock<String> = OnceLock::new();
     VERSION.get_or_init(|| ask_version().unwrap_or_else(|| "?".into())).clone()

@@ -1,4 +1,4 @@
-//! Gets the peers' programs from Debian's packages when they are missing.
+//! Installs the peers' programs from Debian's packages if they are missing.
 
 use std::{
     env, fs,
@@ -9,10 +9,10 @@ use std::{
 use super::libfabric;
 use crate::{Error, Result, error::tail};
 
-/// A program and the package that has it.
+/// A program and its package.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
-    /// As found on `PATH`.
+    /// The name on `PATH`.
     pub name: &'static str,
     /// Debian's package.
     pub package: &'static str,
@@ -23,11 +23,11 @@ pub const FI_PINGPONG: Program = Program { name: "fi_pingpong", package: "libfab
 /// UCX's benchmark.
 pub const UCX_PERFTEST: Program = Program { name: "ucx_perftest", package: "ucx-utils" };
 
-/// Installs what is missing of the peers, or says why it cannot.
+/// Installs missing programs of the peers.
 ///
 /// # Errors
-/// When something is missing and `install` is false, this is not root, there is no `apt-get`, or it fails (for
-/// example without a network). The error names the command that would help.
+/// A program is missing and `install` is false, this is not root, there is no `apt-get`, or it fails (for example
+/// without a network). The error names the command that would help.
 pub fn ensure(install: bool) -> Result<()> {
     let own_libfabric = env::var_os(libfabric::PREFIX).is_some();
     let needed = if own_libfabric { &[UCX_PERFTEST][..] } else { &[FI_PINGPONG, UCX_PERFTEST] };

@@ -10,16 +10,16 @@ use crate::{
 
 /// Environment variable: the transports that UCX may use, instead of [`TRANSPORTS`].
 pub const OVERRIDE: &str = "OFI_BENCH_UCX_TLS";
-/// Shared memory with single copies by process_vm_readv, as a program gets it by default.
+/// Shared memory with single copies by process_vm_readv, as programs use it by default.
 const TRANSPORTS: &str = "posix,cma,self";
 const PROGRAM: &str = "ucx_perftest";
 
-/// What the table calls it.
+/// The name in the table.
 pub(super) fn name() -> String {
     format!("UCX {}", version())
 }
 
-/// The version of the installed one.
+/// The installed version.
 pub(super) fn version() -> String {
     static VERSION: OnceLock<Option<String>> = OnceLock::new();
     let version = VERSION.get_or_init(|| {
@@ -33,7 +33,7 @@ pub(super) fn version() -> String {
 /// Runs the benchmark once.
 pub(super) fn run(run: &PeerRun, cores: [usize; 2]) -> Result<Figures> {
     let test = match run.benchmark {
-        Benchmark::Latency | Benchmark::TaggedLatency => "tag_lat", // UCX has tagged messages only
+        Benchmark::Latency | Benchmark::TaggedLatency => "tag_lat", // UCX has only tagged messages
         Benchmark::Stream => "tag_bw",
         Benchmark::RmaWrite => "ucp_put_bw",
         Benchmark::RmaRead => "ucp_get",
@@ -58,7 +58,7 @@ pub(super) fn run(run: &PeerRun, cores: [usize; 2]) -> Result<Figures> {
 }
 
 /// The last line with eight figures: iterations; latency in us as percentile, average, overall; MiB/s as average,
-/// overall; messages a second as average, overall. A word such as `Final:` may stand before them.
+/// overall; messages per second as average, overall. A word such as `Final:` may precede them.
 fn parse(run: &PeerRun, output: &str) -> Option<Figures> {
     let row = output.lines().rev().find_map(|line| {
         let numbers: Vec<f64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
