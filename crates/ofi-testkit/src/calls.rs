@@ -1,4 +1,4 @@
-//! How a side's data path is called: through objects of any transport, or directly, through types of one
+//! How a side's data path is called: through objects of any transport, or directly through types of one transport
 //! ([`ofi::direct`]).
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use ofi::raw::{
 
 use crate::side::Side;
 
-/// The direct objects of an endpoint of shared memory and of its queues.
+/// The direct objects of a shared-memory endpoint and its queues.
 pub(crate) struct Direct {
     ep: direct::Endpoint<Shm>,
     tx: direct::CompletionQueue,
@@ -18,7 +18,7 @@ pub(crate) struct Direct {
 }
 
 impl Direct {
-    /// Of objects that were opened as usual.
+    /// Wraps objects that were opened as usual.
     ///
     /// # Errors
     /// `FI_EINVAL` for an endpoint of another transport.
@@ -32,7 +32,7 @@ impl Direct {
     }
 }
 
-/// Calls the endpoint directly where there is a direct one.
+/// Calls the endpoint directly if there is a direct one.
 macro_rules! call {
     ($side:expr, $call:ident($($arg:expr),*)) => {
         match &$side.direct {
@@ -42,7 +42,7 @@ macro_rules! call {
     };
 }
 
-/// The data path, as operations and waits of this crate use it.
+/// The data path, as this crate's operations and waits use it.
 impl Side {
     pub(crate) fn send_op(&self, op: &SendOp<'_>, tag: Option<u64>) -> Result<()> {
         match tag {
@@ -76,7 +76,7 @@ impl Side {
         }
     }
 
-    /// Takes the error of one direction's queue.
+    /// Reads the error of one direction's queue.
     pub(crate) fn read_queue_error(&self, transmit: bool) -> Result<CqErrorEntry> {
         match (&self.direct, transmit) {
             (Some(direct), true) => direct.tx.read_error(),

@@ -22,7 +22,7 @@ pub struct Listener {
     pub fabric: Arc<dyn Fabric>,
 }
 
-/// An event queue as tests open them.
+/// Opens an event queue for tests.
 ///
 /// # Errors
 /// Those of the call.
@@ -31,18 +31,18 @@ pub fn open_eq(fabric: &Arc<dyn Fabric>) -> Result<Arc<dyn EventQueue>> {
 }
 
 impl Listener {
-    /// A passive endpoint for `info`, listening.
+    /// Opens a listening passive endpoint for `info`.
     ///
     /// # Errors
-    /// Those of the calls on the way.
+    /// Those of the calls involved.
     pub fn open(info: &Info) -> Result<Self> {
         Self::of(ofi::open_fabric(info)?, info)
     }
 
-    /// The same, of a fabric that is open.
+    /// The same in an open fabric.
     ///
     /// # Errors
-    /// Those of the calls on the way.
+    /// Those of the calls involved.
     pub fn of(fabric: Arc<dyn Fabric>, info: &Info) -> Result<Self> {
         let eq = open_eq(&fabric)?;
         let pep = fabric.open_passive(info)?;
@@ -54,7 +54,7 @@ impl Listener {
     /// The next connection request.
     ///
     /// # Panics
-    /// If something else comes, or nothing.
+    /// If something else arrives, or nothing.
     #[track_caller]
     pub fn request(&self, sides: &[&Side]) -> Event {
         let event = event(&self.eq, sides);
@@ -64,10 +64,10 @@ impl Listener {
     }
 }
 
-/// Reads `eq` once: an event, or an error, or nothing.
+/// Reads `eq` once: an event, an error, or nothing.
 ///
 /// # Panics
-/// If a read answers anything that it should not.
+/// If a read returns an unexpected error.
 #[track_caller]
 pub fn try_outcome(eq: &Arc<dyn EventQueue>) -> Option<Result<Event, EqErrorEntry>> {
     match eq.read() {
@@ -80,10 +80,10 @@ pub fn try_outcome(eq: &Arc<dyn EventQueue>) -> Option<Result<Event, EqErrorEntr
     }
 }
 
-/// The next thing that `eq` says, driving `sides`.
+/// The next event or error of `eq`, driving `sides`.
 ///
 /// # Panics
-/// If nothing comes.
+/// If nothing arrives.
 #[track_caller]
 pub fn outcome(eq: &Arc<dyn EventQueue>, sides: &[&Side]) -> Result<Event, EqErrorEntry> {
     wait::drive(sides, "an event", || try_outcome(eq))
@@ -92,16 +92,16 @@ pub fn outcome(eq: &Arc<dyn EventQueue>, sides: &[&Side]) -> Result<Event, EqErr
 /// The next event of `eq`, driving `sides`.
 ///
 /// # Panics
-/// If an error comes, or nothing.
+/// If an error arrives, or nothing.
 #[track_caller]
 pub fn event(eq: &Arc<dyn EventQueue>, sides: &[&Side]) -> Event {
     outcome(eq, sides).expect("an event")
 }
 
-/// The next thing that the event queue of `side` says.
+/// The next event of `side`'s event queue.
 ///
 /// # Panics
-/// If it is no event of `kind` about the endpoint.
+/// If it is not an event of `kind` about the endpoint.
 #[track_caller]
 pub fn event_of(side: &Side, kind: EventKind, sides: &[&Side]) -> Event {
     let event = event(side.eq(), sides);
@@ -109,13 +109,13 @@ pub fn event_of(side: &Side, kind: EventKind, sides: &[&Side]) -> Event {
     event
 }
 
-/// Connects two endpoints through a passive one: answers the accepting side.
+/// Connects two endpoints through a passive one. Returns the accepting side.
 ///
 /// # Errors
-/// Those of the calls on the way.
+/// Those of the calls involved.
 ///
 /// # Panics
-/// If the connection does not come about.
+/// If the connection is not established.
 pub fn connect(caller: &Side, accepting: Opening) -> Result<Side> {
     let listener = Listener::open(&accepting.first_info()?)?;
     caller.ep.connect(&listener.pep.name()?, b"hello")?;
@@ -130,11 +130,11 @@ pub fn connect(caller: &Side, accepting: Opening) -> Result<Side> {
 type Waiting = (Weak<dyn Endpoint>, Arc<dyn EventQueue>);
 
 thread_local! {
-    /// The endpoint of this test that has no peer yet. Cases open sides and expect that they reach each other.
+    /// The endpoint of this test that has no peer yet. Cases open sides and expect them to reach each other.
     static ALONE: RefCell<Option<Waiting>> = const { RefCell::new(None) };
 }
 
-/// Opens a connected endpoint: each second one of a test is connected to the one before.
+/// Opens a connected endpoint: every second one of a test is connected to the previous one.
 pub(crate) fn open_paired(opening: Opening) -> Result<Side> {
     let alone = ALONE.with(|alone| alone.borrow_mut().take());
     if let Some((ep, eq)) = alone.and_then(|(ep, eq)| Some((ep.upgrade()?, eq))) {

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longest time that it takes to start.
+/// Time limit of its start.
 const LONG: Duration = Duration::from_secs(20);
 
-/// A server of one member, which ends with this.
+/// A server of one member, which is killed on drop.
 pub struct Server {
     child: Child,
     command: Command,
@@ -18,17 +18,17 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one for the test of this name. `None` where there is no etcd, which is said.
+    /// Starts a server for the test of this name. Without etcd, prints that and returns `None`.
     ///
     /// # Panics
-    /// If it does not start.
+    /// If the server does not start.
     pub fn start(test: &str) -> Option<Self> {
         if Command::new("etcd").arg("--version").stdout(Stdio::null()).status().is_err() {
             println!("NOT RUN: {test}: no etcd (apt-get install etcd-server)");
             return None;
         }
         let directory = std::env::temp_dir().join(format!("ofi-etcd-{test}.{}", std::process::id()));
-        // The ports are free now; if another process takes one meanwhile, etcd ends, and others are tried.
+        // The ports are free now. If another process takes one meanwhile, etcd ends, and other ports are tried.
         for _ in 0..5 {
             let free =
                 || TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port");
@@ -39,7 +39,7 @@ impl Server {
             command.args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url]);
             command.args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url]);
             command.arg("--initial-cluster").arg(format!("test={peer_url}"));
-            // Nothing outlives the test, so nothing has to reach a disk.
+            // No data outlives the test, so none has to reach a disk.
             command.arg("--unsafe-no-fsync").stdout(Stdio::null()).stderr(Stdio::null());
             let child = command.spawn().expect("etcd starts");
             let mut server = Self { child, command, directory: directory.clone(), client };
@@ -61,14 +61,14 @@ impl Server {
         false
     }
 
-    /// Kills it. What it knows is on its disk.
+    /// Kills the server. Its data is on its disk.
     pub fn kill(&mut self) {
         // It may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Starts it again, at the same address, with what it knew.
+    /// Restarts the server at the same address with its data.
     ///
     /// # Panics
     /// If it does not start.
@@ -80,7 +80,7 @@ impl Server {
             if self.has_started() {
                 return;
             }
-            std::thread::sleep(Duration::from_millis(200)); // somebody else has its port for a moment
+            std::thread::sleep(Duration::from_millis(200)); // another process has its port for a moment
         }
         panic!("etcd does not start again");
     }
@@ -90,14 +90,14 @@ impl Server {
         format!("http://{}", self.client)
     }
 
-    /// What it answers to a call of its gateway with this JSON, the head of the answer included; nothing if it does not
+    /// The server's answer to a call of its gateway with this JSON, including the answer's head; empty if it does not
     /// answer.
     pub fn ask(&self, method: &str, body: &str) -> String {
         let length = body.len();
         self.exchange(&format!("POST /v3/{method} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{body}"))
     }
 
-    /// What it has counted, as Prometheus reads it.
+    /// Its metrics in Prometheus's format.
     pub fn metrics(&self) -> String {
         self.exchange("GET /metrics HTTP/1.0\r\n\r\n")
     }

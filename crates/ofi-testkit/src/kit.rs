@@ -1,4 +1,4 @@
-//! How the suite gets at a transport, and how it opens what a case needs.
+//! How the suite accesses a transport and opens the objects that a case needs.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -15,44 +15,44 @@ use crate::side::Side;
 
 /// One transport and endpoint type, as the suite sees it.
 pub trait Kit: Sync {
-    /// Hints that lead to it and nothing else, and ask for no more than that.
+    /// Hints that select this transport and request nothing else.
     fn hints(&self) -> Hints;
 
-    /// What cases ask for unless they say otherwise: as much of it as this transport and endpoint type has.
+    /// The default capabilities of cases, as far as this transport and endpoint type supports them.
     fn usual_caps(&self) -> Caps {
         USUAL
     }
 
-    /// What connected endpoints are asked for: as much of it as this transport's have.
+    /// The capabilities of connected endpoints, as far as this transport supports them.
     fn connected_caps(&self) -> Caps {
         Caps::MSG | Caps::TAGGED | Caps::RMA
     }
 
-    /// Whether endpoints may use shared memory with peers of their host, beside whatever the transport is.
+    /// Whether endpoints may also use shared memory with peers on their host.
     fn shared_memory(&self) -> bool {
         true
     }
 
-    /// Why it cannot run on this host: a device is missing, say. Cases are then reported as skipped.
+    /// Why it cannot run on this host, for example without a device. Cases are then reported as skipped.
     fn missing(&self) -> Option<String> {
         None
     }
 
-    /// Whether the data path is called through [`ofi::direct`], of shared memory.
+    /// Whether the data path is called through [`ofi::direct`], for shared memory.
     fn direct(&self) -> bool {
         false
     }
 
-    /// Whether a peer's side moves without calls of the peer even under manual progress, as with an adapter.
+    /// Whether a peer makes progress without calls even in manual mode, as with an adapter.
     fn moves_by_itself(&self) -> bool {
         false
     }
 }
 
-/// What an application can do for registration: everything, so that any transport is served.
+/// Registration modes of the application: all, so that every transport works.
 const ANY_MR: MrMode = MrMode::VIRT_ADDR.union(MrMode::PROV_KEY).union(MrMode::ALLOCATED);
 
-/// What cases ask for unless they say otherwise.
+/// The default capabilities of cases.
 const USUAL: Caps = Caps::MSG
     .union(Caps::TAGGED)
     .union(Caps::RMA)
@@ -66,7 +66,7 @@ impl dyn Kit + '_ {
         self.hints().caps(self.usual_caps()).mr_mode(ANY_MR)
     }
 
-    /// What getinfo answers.
+    /// Calls getinfo.
     ///
     /// # Errors
     /// Those of getinfo.
@@ -74,45 +74,45 @@ impl dyn Kit + '_ {
         ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(hints))
     }
 
-    /// The first info for hints that must be served.
+    /// The first info for hints that must be accepted.
     ///
     /// # Panics
-    /// If they are not.
+    /// If they are refused.
     #[track_caller]
     pub fn info(&self, hints: &Hints) -> Info {
         self.getinfo(hints).expect("getinfo").remove(0)
     }
 
-    /// An endpoint with the usual capabilities, to be changed before [`Opening::open`].
+    /// Options for an endpoint with the usual capabilities; change them before [`Opening::open`].
     pub fn opening(&self) -> Opening {
         self.opening_for(self.usual())
     }
 
-    /// An endpoint for these hints, to be changed before [`Opening::open`].
+    /// Options for an endpoint with these hints; change them before [`Opening::open`].
     pub fn opening_for(&self, hints: Hints) -> Opening {
         Opening { shared_memory: self.shared_memory(), direct: self.direct(), ..Opening::new(hints) }
     }
 
-    /// One endpoint as usual.
+    /// Opens one endpoint with the usual options.
     #[track_caller]
     pub fn side(&self) -> Side {
         self.opening().open()
     }
 
-    /// Two endpoints that know each other.
+    /// Opens two endpoints that know each other.
     #[track_caller]
     pub fn pair(&self) -> Pair {
         Pair::of(self.side(), self.side())
     }
 
-    /// Two endpoints opened alike.
+    /// Opens two endpoints with the same options.
     #[track_caller]
     pub fn pair_with(&self, change: impl Fn(Opening) -> Opening) -> Pair {
         Pair::of(change(self.opening()).open(), change(self.opening()).open())
     }
 }
 
-/// An endpoint to be opened.
+/// Options for opening an endpoint.
 #[derive(Clone)]
 #[must_use]
 pub struct Opening {
@@ -136,7 +136,7 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// An endpoint for these hints.
+    /// Options for an endpoint with these hints.
     pub fn new(hints: Hints) -> Self {
         Self {
             hints,
@@ -164,37 +164,37 @@ impl Opening {
         self
     }
 
-    /// The wait object of its queues.
+    /// Sets the wait object of its queues.
     pub fn wait_obj(mut self, wait_obj: WaitObj) -> Self {
         self.cq.wait_obj = wait_obj;
         self
     }
 
-    /// The format of its queues. Only [`CqFormat::Tagged`] can be polled through a [`Side`].
+    /// Sets the format of its queues. Only [`CqFormat::Tagged`] can be polled through a [`Side`].
     pub fn format(mut self, format: CqFormat) -> Self {
         self.cq.format = format;
         self
     }
 
-    /// The size of its queues.
+    /// Sets the size of its queues.
     pub fn cq_size(mut self, size: usize) -> Self {
         self.cq.size = size;
         self
     }
 
-    /// The bits of its address vector's numbers that name receive contexts.
+    /// Sets the number of bits that select receive contexts in its address vector's numbers.
     pub fn rx_ctx_bits(mut self, bits: u32) -> Self {
         self.av.rx_ctx_bits = bits;
         self
     }
 
-    /// A queue for each direction.
+    /// Opens a queue for each direction.
     pub fn two_queues(mut self) -> Self {
         self.two_queues = true;
         self
     }
 
-    /// A queue that exists, for both directions.
+    /// Uses an existing queue for both directions.
     pub fn queue(mut self, queue: &Arc<dyn CompletionQueue>) -> Self {
         self.given = Some(Arc::clone(queue));
         self
@@ -206,75 +206,75 @@ impl Opening {
         self
     }
 
-    /// Binds no queue to these directions.
+    /// Binds no queue for these directions.
     pub fn without_queue(mut self, directions: BindFlags) -> Self {
         self.unbound = directions;
         self
     }
 
-    /// One counter more, bound to these kinds of operation; the side has it in [`Side::counters`].
+    /// Adds a counter for these kinds of operation; the side has it in [`Side::counters`].
     pub fn counter(mut self, attr: CntrAttr, flags: BindFlags) -> Self {
         self.counters.push((attr, flags));
         self
     }
 
-    /// The threading level that the hints ask for.
+    /// Sets the threading level of the hints.
     pub fn threading(mut self, threading: Threading) -> Self {
         self.hints = self.hints.threading(threading);
         self
     }
 
-    /// Its address.
+    /// Sets its address.
     pub fn name(mut self, name: &Address) -> Self {
         self.name = Some(name.clone());
         self
     }
 
-    /// Its address vector.
+    /// Sets the attributes of its address vector.
     pub fn av(mut self, attr: AvAttr) -> Self {
         self.av = attr;
         self
     }
 
-    /// In the domain of another endpoint.
+    /// Opens it in the domain of another endpoint.
     pub fn beside(mut self, other: &Side) -> Self {
         self.within = Some((Arc::clone(&other.fabric), Arc::clone(&other.domain)));
         self
     }
 
-    /// Without shared memory, where there is another way.
+    /// Disables shared memory, if there is another way.
     pub fn without_shared_memory(mut self) -> Self {
         self.shared_memory = false;
         self
     }
 
-    /// With an address vector that exists.
+    /// Uses an existing address vector.
     pub fn vector(mut self, av: &Arc<dyn AddressVector>) -> Self {
         self.vector = Some(Arc::clone(av));
         self
     }
 
-    /// With a shared transmit context.
+    /// Uses a shared transmit context.
     pub fn shared_transmit(mut self, context: &Arc<dyn SharedTransmit>) -> Self {
         self.hints = self.hints.tx_ctx_cnt(SHARED_CONTEXT);
         self.shared_tx = Some(Arc::clone(context));
         self
     }
 
-    /// With a shared receive context.
+    /// Uses a shared receive context.
     pub fn shared_receive(mut self, context: &Arc<dyn Endpoint>) -> Self {
         self.hints = self.hints.rx_ctx_cnt(SHARED_CONTEXT);
         self.shared_rx = Some(Arc::clone(context));
         self
     }
 
-    /// With this info, instead of what getinfo answers to the hints.
+    /// Uses this info instead of getinfo's answer to the hints.
     pub fn info(mut self, info: Info) -> Self {
         self.info = Some(info);
         self
     }
 
-    /// The info that it will be opened with.
+    /// The info with which it will be opened.
     ///
     /// # Errors
     /// Those of getinfo.
@@ -286,19 +286,19 @@ impl Opening {
         Ok(infos.into_iter().next().expect("getinfo answers at least one info, or an error"))
     }
 
-    /// Opens it.
+    /// Opens the endpoint.
     ///
     /// # Panics
-    /// If anything fails.
+    /// If a call fails.
     #[track_caller]
     pub fn open(self) -> Side {
         self.try_open().expect("opening an endpoint")
     }
 
-    /// Opens it.
+    /// Opens the endpoint.
     ///
     /// # Errors
-    /// Those of the calls on the way.
+    /// Those of the calls involved.
     pub fn try_open(self) -> Result<Side> {
         if crate::connect::is_connected(&self.first_info()?) {
             return crate::connect::open_paired(self);
@@ -308,10 +308,10 @@ impl Opening {
         Ok(side)
     }
 
-    /// Opens and binds everything, and leaves the endpoint disabled.
+    /// Opens and binds all objects, and leaves the endpoint disabled.
     ///
     /// # Errors
-    /// Those of the calls on the way.
+    /// Those of the calls involved.
     pub fn open_disabled(self) -> Result<Side> {
         let info = self.first_info()?;
         let (fabric, domain) = match self.within {

@@ -1,4 +1,4 @@
-//! What a process must not leave behind: files in `/dev/shm` and `/tmp`, and names of sockets.
+//! Things that a process must not leave behind: files in `/dev/shm` and `/tmp`, and names of sockets.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -6,19 +6,19 @@ use std::path::PathBuf;
 /// Places where programs leave shared memory and sockets.
 const PLACES: [&str; 2] = ["/dev/shm", "/tmp"];
 
-/// What is there now.
+/// The contents at one moment.
 #[derive(Clone, Debug)]
 pub struct Snapshot(BTreeSet<PathBuf>);
 
 impl Snapshot {
-    /// Looks.
+    /// Takes a snapshot.
     pub fn take() -> Self {
         let entries = PLACES.iter().filter_map(|place| std::fs::read_dir(place).ok()).flatten();
         Self(entries.filter_map(|entry| Some(entry.ok()?.path())).collect())
     }
 
-    /// What has come since, and can be of this library: it has one of `marks` (a process id, a name) or the library's
-    /// own name in it. Other programs use these directories too.
+    /// New files that may belong to this library: their name contains one of `marks` (a process id, a name) or the
+    /// library's own name. Other programs use these directories too.
     pub fn new_since(&self, marks: &[String]) -> Vec<PathBuf> {
         let ours = |path: &PathBuf| {
             let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();

@@ -1,9 +1,9 @@
-//! What tests share: the conformance suite that every transport passes, and the tools that it is made of.
+//! Shared by tests: the conformance suite for every transport, and its tools.
 //!
-//! The suite ([`conformance!`]) sees a transport only as a [`Kit`]: something that leads to endpoints. Everything runs
-//! in one process, and the test polls all sides itself, so a case decides who makes progress. What needs several
-//! processes starts them with [`process`]. Every wait ends: a case that would hang fails with the counters of all its
-//! endpoints instead.
+//! The suite ([`conformance!`]) sees a transport only as a [`Kit`], which opens endpoints. Everything runs in one
+//! process, and the test polls all sides itself, so a case decides which side makes progress. Tests of several
+//! processes start them with [`process`]. Every wait has a limit: a case that would hang fails with the counters of all
+//! its endpoints instead.
 
 mod calls;
 pub mod conformance;
@@ -26,7 +26,7 @@ pub use memory::{Memory, Slice};
 pub use pair::Pair;
 pub use side::{Event, Side};
 
-/// What almost every case and test uses.
+/// The imports of almost every case and test.
 pub mod prelude {
     pub use std::time::{Duration, Instant};
 

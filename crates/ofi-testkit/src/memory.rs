@@ -1,5 +1,5 @@
-//! Buffers that operations may use while the test looks elsewhere: raw memory, filled with and checked against a
-//! pattern. Never behind a Rust reference, because a peer may be writing it.
+//! Buffers that operations may use while the test does something else: raw memory, filled with and checked against a
+//! pattern. It is never behind a Rust reference, because a peer may be writing it.
 
 use std::alloc::Layout;
 use std::ops::{Bound, RangeBounds};
@@ -13,13 +13,13 @@ use ofi::raw::{Allocation, Domain, Piece, Placement};
 pub struct Memory(Arc<Bytes>);
 
 enum Bytes {
-    /// The application's.
+    /// Application memory.
     Heap(NonNull<u8>, Layout, usize),
-    /// The library's ([`Domain::alloc`]).
+    /// Library memory ([`Domain::alloc`]).
     Library(Allocation),
 }
 
-// SAFETY: the bytes are only touched through raw pointers, by one test at a time or by operations under test.
+// SAFETY: the bytes are accessed only through raw pointers, by one test at a time or by operations under test.
 unsafe impl Send for Bytes {}
 // SAFETY: as above.
 unsafe impl Sync for Bytes {}
@@ -33,20 +33,20 @@ impl Drop for Bytes {
     }
 }
 
-/// Alignment of application memory: that of any buffer from `malloc`, so nothing relies on more.
+/// Alignment of application memory: that of any buffer from `malloc`, so that no code relies on more.
 const ALIGN: usize = 16;
 
-/// Length of the pattern before it repeats: no multiple of anything that a transport cuts messages into.
+/// Length of the pattern before it repeats: not a multiple of any size into which a transport cuts messages.
 const PERIOD: usize = (64 << 10) + 1;
 
-/// Two periods of the pattern, so that any run of it is a copy away: tests in debug builds fill and check hundreds of
-/// megabytes. No byte is 0, which is what memory holds before anything has come.
+/// Two periods of the pattern, so that any run of it is one copy: tests in debug builds fill and check hundreds of
+/// megabytes. No byte is 0, which is the initial value of memory.
 fn table() -> &'static [u8] {
     static TABLE: OnceLock<Vec<u8>> = OnceLock::new();
     TABLE.get_or_init(|| {
         let mut state = 0x9E37_79B9_u32;
         let mut next = || {
-            // Xorshift (Marsaglia 2003): any generator does.
+            // Xorshift (Marsaglia 2003); any generator works.
             state ^= state << 13;
             state ^= state >> 17;
             state ^= state << 5;
@@ -74,7 +74,7 @@ impl Memory {
     /// `len` zeroes on the heap.
     ///
     /// # Panics
-    /// Without memory.
+    /// If memory is exhausted.
     pub fn new(len: usize) -> Self {
         let layout = Layout::from_size_align(len.max(1), ALIGN).expect("a buffer's size");
         // SAFETY: the layout is not empty.
@@ -90,7 +90,7 @@ impl Memory {
         memory
     }
 
-    /// `len` zeroes of the library's.
+    /// `len` zeroes in library memory.
     ///
     /// # Panics
     /// If the domain cannot allocate.
@@ -98,7 +98,7 @@ impl Memory {
         Self::placed(domain, len, Placement::default())
     }
 
-    /// `len` zeroes of the library's, where `placement` says.
+    /// `len` zeroes in library memory with this placement.
     ///
     /// # Panics
     /// If the domain cannot allocate.
@@ -106,7 +106,7 @@ impl Memory {
         Self(Arc::new(Bytes::Library(domain.alloc(len, placement).expect("library memory"))))
     }
 
-    /// First byte.
+    /// Address of the first byte.
     pub fn as_ptr(&self) -> *mut u8 {
         match &*self.0 {
             Bytes::Heap(first, ..) => first.as_ptr(),
@@ -122,7 +122,7 @@ impl Memory {
         }
     }
 
-    /// Whether there are none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -130,7 +130,7 @@ impl Memory {
     /// A part of it.
     ///
     /// # Panics
-    /// If it is not inside.
+    /// If the part is not inside.
     #[track_caller]
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Slice {
         let at = match range.start_bound() {
@@ -147,7 +147,7 @@ impl Memory {
         Slice { memory: self.clone(), at, len: end - at }
     }
 
-    /// Writes the pattern `seed` over all of it.
+    /// Fills all of it with the pattern `seed`.
     pub fn fill(&self, seed: u8) {
         self.slice(..).fill(seed);
     }
@@ -173,12 +173,12 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// As an operation takes it.
+    /// As a piece for an operation.
     pub fn piece(&self) -> Piece {
         Piece::new(self.as_ptr(), self.len)
     }
 
-    /// First byte.
+    /// Address of the first byte.
     pub fn as_ptr(&self) -> *mut u8 {
         self.memory.as_ptr().wrapping_add(self.at)
     }
@@ -188,12 +188,12 @@ impl Slice {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Writes the pattern `seed` over it.
+    /// Fills it with the pattern `seed`.
     pub fn fill(&self, seed: u8) {
         for at in (0..self.len).step_by(PERIOD) {
             let bytes = run(seed, at, self.len - at);
@@ -204,7 +204,7 @@ impl Slice {
         }
     }
 
-    /// Writes `bytes` to its front.
+    /// Writes `bytes` to its beginning.
     ///
     /// # Panics
     /// If they do not fit.
@@ -222,13 +222,13 @@ impl Slice {
         bytes
     }
 
-    /// Fails unless it has the pattern `seed`.
+    /// Fails unless it contains the pattern `seed`.
     #[track_caller]
     pub fn check(&self, seed: u8) {
         self.check_from(seed, 0);
     }
 
-    /// Fails unless it has the pattern `seed` from byte `from` of the pattern on.
+    /// Fails unless it contains the pattern `seed` from byte `from` of the pattern on.
     #[track_caller]
     pub fn check_from(&self, seed: u8, from: usize) {
         let bytes = self.bytes();
@@ -244,7 +244,7 @@ impl Slice {
     }
 }
 
-/// The memory of one operation: no piece, one, or several.
+/// The memory of one operation: zero or more pieces.
 #[derive(Clone, Default)]
 pub struct Buffers(pub Vec<Slice>);
 

@@ -9,18 +9,18 @@ use crate::wait;
 
 /// `a` mostly sends, `b` mostly receives.
 pub struct Pair {
-    /// The one side.
+    /// The first side.
     pub a: Side,
-    /// The other.
+    /// The second side.
     pub b: Side,
-    /// `b`, as `a` names it.
+    /// `b`'s number at `a`.
     pub to_b: FiAddr,
-    /// `a`, as `b` names it.
+    /// `a`'s number at `b`.
     pub to_a: FiAddr,
 }
 
 impl Pair {
-    /// Introduces two endpoints to each other.
+    /// Inserts two endpoints' addresses at each other.
     #[track_caller]
     pub fn of(a: Side, b: Side) -> Self {
         let (to_b, to_a) = (a.insert(&b), b.insert(&a));
@@ -34,25 +34,25 @@ impl Pair {
         self.b.poll();
     }
 
-    /// Drives both until `ready` gives a value.
+    /// Drives both until `ready` returns a value.
     #[track_caller]
     pub fn drive<T>(&self, what: &str, ready: impl FnMut() -> Option<T>) -> T {
         wait::drive(&[&self.a, &self.b], what, ready)
     }
 
-    /// The next thing that `side` says, driving both.
+    /// The next event of `side`, driving both.
     #[track_caller]
     pub fn next(&self, side: &Side) -> Event {
         self.drive("an event", || side.next())
     }
 
-    /// The next thing that `side` says, which must be a success.
+    /// The next event of `side`, which must be a success.
     #[track_caller]
     pub fn done(&self, side: &Side) -> CqTaggedEntry {
         self.next(side).done()
     }
 
-    /// The next thing that `side` says, which must be a success, and from whom.
+    /// The next event of `side`, which must be a success, and its source.
     #[track_caller]
     pub fn done_from(&self, side: &Side) -> (CqTaggedEntry, FiAddr) {
         match self.next(side) {
@@ -61,7 +61,7 @@ impl Pair {
         }
     }
 
-    /// The next thing that `side` says, which must be a failure.
+    /// The next event of `side`, which must be a failure.
     #[track_caller]
     pub fn failed(&self, side: &Side) -> CqErrorEntry {
         self.next(side).failed()
@@ -75,7 +75,7 @@ impl Pair {
         }
     }
 
-    /// Posts, and tries again while resources are short.
+    /// Posts, and retries while resources are short.
     #[track_caller]
     pub fn post(&self, mut post: impl FnMut() -> Result<()>) {
         self.drive("room to post", || match post() {
@@ -85,20 +85,20 @@ impl Pair {
         });
     }
 
-    /// Posts a message to `b` that has no receive, and waits until it waits there.
+    /// Posts a message to `b` that has no receive, and waits until it is unexpected there.
     #[track_caller]
     pub fn keep(&self, post: impl FnMut() -> Result<()>) {
         wait::until_counted(&[&self.a, &self.b], &self.b, "rx_unexpected_now", || self.post(post));
     }
 
-    /// Drives both for a while, in which nothing must be said.
+    /// Drives both for a while, in which no event may occur.
     #[track_caller]
     pub fn quiet(&self, time: Duration) {
         wait::drive_through(time, &[&self.a, &self.b]);
         assert_eq!((self.a.pending(), self.b.pending()), (0, 0), "{}\n{}", self.a.report(), self.b.report());
     }
 
-    /// Exchanges one message each way, so that the two are connected.
+    /// Exchanges one message in each direction, so that the two are connected.
     #[track_caller]
     pub fn warm_up(&self) {
         self.greet(&self.a, self.to_b, &self.b);

@@ -1,4 +1,4 @@
-//! Posting operations from a test: what is not said has its default, and the memory is kept until the endpoint closes.
+//! Posts operations from a test: options have defaults, and the memory is kept until the endpoint closes.
 
 use ofi::raw::{
     AtomicOp, Call, Context, Datatype, FiAddr, FiOp, Lent, OpFlags, Piece, ReceiveOp, RemotePiece, Result,
@@ -8,7 +8,7 @@ use ofi::raw::{
 use crate::memory::{Buffers, Slice};
 use crate::side::Side;
 
-/// Something to send, write or read.
+/// A send, write or read to post.
 #[derive(Clone)]
 #[must_use]
 pub struct Out<'a> {
@@ -22,7 +22,7 @@ pub struct Out<'a> {
     call: Call,
 }
 
-/// A receive to post, or a search.
+/// A receive or a search to post.
 #[derive(Clone)]
 #[must_use]
 pub struct In<'a> {
@@ -36,7 +36,7 @@ pub struct In<'a> {
 }
 
 impl Side {
-    /// An operation with `to` from or into `buffers`.
+    /// An operation from or into `buffers` with peer `to`.
     pub fn out(&self, to: FiAddr, buffers: impl Into<Buffers>) -> Out<'_> {
         Out {
             side: self,
@@ -69,13 +69,13 @@ fn pieces(buffers: &Buffers) -> Vec<Piece> {
 }
 
 impl Out<'_> {
-    /// Its context.
+    /// Sets its context.
     pub fn context(mut self, context: usize) -> Self {
         self.context = Context(context);
         self
     }
 
-    /// Remote CQ data.
+    /// Sets remote CQ data.
     pub fn data(mut self, data: u64) -> Self {
         self.data = Some(data);
         self
@@ -87,13 +87,13 @@ impl Out<'_> {
         self
     }
 
-    /// Makes it a call of the `fi_sendmsg` kind, whose flags replace the endpoint's.
+    /// Makes it a call like `fi_sendmsg`, whose flags replace the endpoint's.
     pub fn msg(mut self, flags: OpFlags) -> Self {
         (self.call, self.flags) = (Call::Msg, flags);
         self
     }
 
-    /// Makes it a call of the `fi_inject` kind.
+    /// Makes it a call like `fi_inject`.
     pub fn inject(mut self) -> Self {
         self.call = Call::Inject;
         self
@@ -101,15 +101,15 @@ impl Out<'_> {
 
     fn with<T>(&self, post: impl FnOnce(Lent<'_>, u64, OpFlags) -> Result<T>) -> Result<T> {
         let pieces = pieces(&self.buffers);
-        // SAFETY: `keep` below holds the memory until the endpoint is closed; tests touch it through raw pointers, and
-        // write what is being sent only where that is the point of the test.
+        // SAFETY: `keep` below holds the memory until the endpoint is closed; tests access it through raw pointers, and
+        // write data that is being sent only where that is the point of the test.
         let lent = unsafe { Lent::new(&pieces, &[]) };
         let carried = if self.data.is_some() { OpFlags::REMOTE_CQ_DATA } else { OpFlags::empty() };
         self.side.keep(&self.buffers);
         post(lent, self.data.unwrap_or(0), self.flags | carried)
     }
 
-    /// Sends it as a message.
+    /// Posts it as a message.
     ///
     /// # Errors
     /// Those of the call.
@@ -128,7 +128,7 @@ impl Out<'_> {
         })
     }
 
-    /// Writes it to the peer's memory.
+    /// Posts it as a write to the peer's memory.
     ///
     /// # Errors
     /// Those of the call.
@@ -136,7 +136,7 @@ impl Out<'_> {
         self.rma(remote, true)
     }
 
-    /// Reads it from the peer's memory.
+    /// Posts it as a read from the peer's memory.
     ///
     /// # Errors
     /// Those of the call.
@@ -170,7 +170,7 @@ impl Out<'_> {
         })
     }
 
-    /// Changes the peer's memory with it.
+    /// Posts it as an atomic change of the peer's memory.
     ///
     /// # Errors
     /// Those of the call.
@@ -178,7 +178,7 @@ impl Out<'_> {
         self.post_atomic((op, datatype), [None, None], remote)
     }
 
-    /// Changes the peer's memory with it, and fetches what was there.
+    /// Posts it as an atomic change of the peer's memory that fetches the old values.
     ///
     /// # Errors
     /// Those of the call.
@@ -192,7 +192,7 @@ impl Out<'_> {
         self.post_atomic((op, datatype), [None, Some(result.into())], remote)
     }
 
-    /// Changes the peer's memory to it where a comparison holds, and fetches what was there.
+    /// Posts it as an atomic change of the peer's memory if a comparison holds, which fetches the old values.
     ///
     /// # Errors
     /// Those of the call.
@@ -209,13 +209,13 @@ impl Out<'_> {
 }
 
 impl In<'_> {
-    /// Its context.
+    /// Sets its context.
     pub fn context(mut self, context: usize) -> Self {
         self.context = Context(context);
         self
     }
 
-    /// Only from this peer.
+    /// Receives only from this peer.
     pub fn from(mut self, source: FiAddr) -> Self {
         self.source = source;
         self
@@ -226,13 +226,13 @@ impl In<'_> {
         self.tag_ignoring(tag, 0)
     }
 
-    /// Makes it a tagged receive with bits that may differ.
+    /// Makes it a tagged receive that ignores some bits.
     pub fn tag_ignoring(mut self, tag: u64, ignore: u64) -> Self {
         self.tag = Some(TagMatch { tag, ignore });
         self
     }
 
-    /// Makes it a call of the `fi_recvmsg` kind, whose flags replace the endpoint's.
+    /// Makes it a call like `fi_recvmsg`, whose flags replace the endpoint's.
     pub fn msg(mut self, flags: OpFlags) -> Self {
         (self.call, self.flags) = (Call::Msg, flags);
         self

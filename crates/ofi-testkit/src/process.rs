@@ -1,8 +1,8 @@
-//! Other processes of a test: the test program started once more, in a role, with a line to talk over.
+//! Other processes of a test: the test program started again in a role, with a line to communicate over.
 //!
-//! No `fork` without `exec`: a child has nothing of its parent but the line, which is its standard input (a socket, so
-//! it goes both ways). A test program with children says [`roles!`](crate::roles), which adds the test that a child
-//! runs instead of all others.
+//! There is no `fork` without `exec`: a child inherits nothing but the line, which is its standard input (a socket, so
+//! that it works in both directions). A test program with children uses [`roles!`](crate::roles), which adds the test
+//! that a child runs instead of all others.
 
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::Shutdown;
@@ -18,10 +18,10 @@ const ROLE: &str = "TESTKIT_ROLE";
 const ARGUMENTS: &str = "TESTKIT_ARGUMENTS";
 /// The test that [`roles!`](crate::roles) adds.
 const ENTRY: &str = "child_process_entry";
-/// The longest that a line waits for the other end.
+/// Time limit of a wait for the other end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a child does.
+/// The function of a child.
 pub type Role = fn(&mut Line, &[String]);
 
 /// Adds the test that a child process runs: one of the named functions, each a [`Role`].
@@ -41,7 +41,7 @@ macro_rules! roles {
 /// If there is no such role, or if the role panics.
 pub fn enter(roles: &[(&str, Role)]) {
     let Ok(wanted) = std::env::var(ROLE) else { return };
-    // A test that fails takes its children along.
+    // A failing test kills its children.
     // SAFETY: asks for a signal, touches no memory.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let arguments = std::env::var(ARGUMENTS).unwrap_or_default();
@@ -63,7 +63,7 @@ impl Line {
         Self { reader: BufReader::new(socket) }
     }
 
-    /// Says something.
+    /// Sends a line.
     ///
     /// # Panics
     /// If the other end is gone.
@@ -72,13 +72,13 @@ impl Line {
         writeln!(self.reader.get_mut(), "{text}").expect("the other end of the line");
     }
 
-    /// Says something, if there is somebody to hear it.
+    /// Sends a line, and ignores the loss of the other end.
     pub fn try_say(&mut self, text: impl std::fmt::Display) {
-        // Whether there is comes out when the other end is heard, or waited for.
+        // The loss shows when this end reads or waits.
         let _ = writeln!(self.reader.get_mut(), "{text}");
     }
 
-    /// What the other end says next; `None` if it is gone.
+    /// The other end's next line; `None` if it is gone.
     ///
     /// # Panics
     /// After a minute of silence.
@@ -93,7 +93,7 @@ impl Line {
         }
     }
 
-    /// What the other end says next.
+    /// The other end's next line.
     ///
     /// # Panics
     /// If it is gone, or silent for a minute.
@@ -102,29 +102,29 @@ impl Line {
         self.try_hear().expect("the other process has ended")
     }
 
-    /// Waits until the other end says `text`.
+    /// Waits for the line `text`.
     ///
     /// # Panics
-    /// If it says something else.
+    /// If another line arrives.
     #[track_caller]
     pub fn expect(&mut self, text: &str) {
         assert_eq!(self.hear(), text);
     }
 
-    /// Whether something waits to be heard.
+    /// Whether data has arrived.
     pub fn has_news(&mut self) -> bool {
         use std::os::fd::AsRawFd;
         let fd = self.reader.get_ref().as_raw_fd();
         let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one descriptor, as said.
+        // SAFETY: one descriptor, as the call is told.
         !self.reader.buffer().is_empty() || unsafe { libc::poll(&raw mut poll, 1, 0) } > 0
     }
 }
 
-/// A child process. Killed when dropped.
+/// A child process, killed on drop.
 pub struct Child {
     process: std::process::Child,
-    /// The line to it.
+    /// The line to the child.
     pub line: Line,
 }
 
@@ -138,7 +138,7 @@ impl Child {
         Self::start_with(role, arguments, &[])
     }
 
-    /// Starts a child with more in its environment. To be called by a thread that outlives it.
+    /// Starts a child with additional environment variables. The calling thread must outlive the child.
     ///
     /// # Panics
     /// If that fails.
@@ -147,8 +147,8 @@ impl Child {
         Self::start_under(&[], role, arguments, environment)
     }
 
-    /// Starts a child by a program that runs its arguments, such as `nsenter -t 1 -n`. To be called by a thread that
-    /// outlives it.
+    /// Starts a child through a program that runs its arguments, such as `nsenter -t 1 -n`. The calling thread must
+    /// outlive the child.
     ///
     /// # Panics
     /// If that fails.
@@ -195,8 +195,8 @@ impl Child {
         self.process.wait().expect("the end of a killed child");
     }
 
-    /// Waits until it has ended, as long as `bound`. The signal that ended it, if one did; the outer `None` says that
-    /// it lives.
+    /// Waits until the child has ended, for at most `bound`. Returns the signal that killed it, if any; the outer
+    /// `None` means that it still runs.
     ///
     /// # Panics
     /// If it cannot be waited for.
@@ -213,12 +213,12 @@ impl Child {
         }
     }
 
-    /// Stops it (`SIGSTOP`), as if its core were taken away.
+    /// Stops the child (`SIGSTOP`), as if its core were taken away.
     pub fn stop(&self) {
         self.signal(libc::SIGSTOP);
     }
 
-    /// Lets it go on.
+    /// Resumes the child.
     pub fn go_on(&self) {
         self.signal(libc::SIGCONT);
     }
@@ -229,10 +229,10 @@ impl Child {
         assert_eq!(sent, 0, "signal {signal}");
     }
 
-    /// Waits until it has ended by itself, and fails unless it ended well.
+    /// Waits until the child has ended by itself, and fails unless it succeeded.
     ///
     /// # Panics
-    /// After the bound of all waits, or if it failed.
+    /// After the limit of all waits, or if it failed.
     #[track_caller]
     pub fn finish(mut self) {
         let _ = self.line.reader.get_ref().shutdown(Shutdown::Write);

@@ -1,4 +1,4 @@
-//! One endpoint with its queues, address vector and domain, and what its queues have said.
+//! One endpoint with its queues, address vector and domain, and the unread events of its queues.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,10 +12,10 @@ use ofi::raw::{
 use crate::calls::Direct;
 use crate::memory::{Buffers, Slice};
 
-/// One thing that a queue said.
+/// One event of a queue.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A success, and from whom.
+    /// A success, and its source.
     Done(CqTaggedEntry, FiAddr),
     /// A failure.
     Failed(CqErrorEntry),
@@ -57,17 +57,17 @@ impl Event {
 
 /// See the module. Fields drop in order: the endpoint is closed before anything that it uses, and memory goes last.
 pub struct Side {
-    /// What its data path is called through, where that is not the objects below.
+    /// The direct objects of its data path, if these are used instead of the objects below.
     pub(crate) direct: Option<Direct>,
     /// The endpoint.
     pub ep: Arc<dyn Endpoint>,
     /// The queue of transmit completions.
     pub tx: Arc<dyn CompletionQueue>,
-    /// The queue of receive completions; may be the same.
+    /// The queue of receive completions, possibly the same one.
     pub rx: Arc<dyn CompletionQueue>,
     /// The counters that it was opened with.
     pub counters: Vec<Arc<dyn Counter>>,
-    /// The event queue, of a connected endpoint.
+    /// The event queue of a connected endpoint.
     pub eq: Option<Arc<dyn EventQueue>>,
     /// The address vector.
     pub av: Arc<dyn AddressVector>,
@@ -75,7 +75,7 @@ pub struct Side {
     pub domain: Arc<dyn Domain>,
     /// The fabric.
     pub fabric: Arc<dyn Fabric>,
-    /// What the endpoint was opened with.
+    /// The info that the endpoint was opened with.
     pub info: Info,
     pub(crate) events: Mutex<VecDeque<Event>>,
     pub(crate) lent: Mutex<Vec<Slice>>,
@@ -87,10 +87,10 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Side {
-    /// Reads both queues and all counters, and keeps what they say for [`Side::next`].
+    /// Reads both queues and all counters, and keeps their events for [`Side::next`].
     ///
     /// # Panics
-    /// If a queue answers anything that it should not.
+    /// If a queue returns an unexpected error.
     #[track_caller]
     pub fn poll(&self) {
         self.poll_queue(true);
@@ -111,7 +111,7 @@ impl Side {
         self.eq.as_ref().expect("a connected endpoint")
     }
 
-    /// A context of its domain, as a side of its own: to post to it. Nothing is ever said on its queue.
+    /// A context of its domain as a side, in order to post to it. Its own queue never has an event.
     ///
     /// # Panics
     /// If no queue can be opened.
@@ -121,7 +121,7 @@ impl Side {
         self.context_with(ep, queue)
     }
 
-    /// The same with a queue, which is bound to it.
+    /// The same with a queue that is bound to it.
     pub fn context_with(&self, ep: Arc<dyn Endpoint>, queue: Arc<dyn CompletionQueue>) -> Side {
         Side {
             ep,
@@ -133,13 +133,13 @@ impl Side {
             domain: Arc::clone(&self.domain),
             fabric: Arc::clone(&self.fabric),
             info: self.info.clone(),
-            direct: None, // a context is no endpoint of its own
+            direct: None, // a context is not an endpoint of its own
             events: Mutex::default(),
             lent: Mutex::default(),
         }
     }
 
-    /// Whether both directions have the same queue.
+    /// Whether both directions use the same queue.
     pub fn is_one_queue(&self) -> bool {
         Arc::ptr_eq(&self.tx, &self.rx)
     }
@@ -168,24 +168,24 @@ impl Side {
         }
     }
 
-    /// The oldest thing that was read and not yet looked at.
+    /// The oldest unread event.
     pub fn next(&self) -> Option<Event> {
         lock(&self.events).pop_front()
     }
 
-    /// The oldest of those with this context.
+    /// The oldest unread event with this context.
     pub fn next_of(&self, context: usize) -> Option<Event> {
         let mut events = lock(&self.events);
         let at = events.iter().position(|event| event.context() == context)?;
         events.remove(at)
     }
 
-    /// How many things were read and not yet looked at.
+    /// Number of unread events.
     pub fn pending(&self) -> usize {
         lock(&self.events).len()
     }
 
-    /// Keeps `buffers` until the endpoint is closed.
+    /// Keeps `buffers` alive until the endpoint is closed.
     pub(crate) fn keep(&self, buffers: &Buffers) {
         lock(&self.lent).extend_from_slice(&buffers.0);
     }
@@ -246,7 +246,7 @@ impl Side {
         inserted.remove(0).expect("insertion of a good address")
     }
 
-    /// The value of a counter, 0 if there is none of that name.
+    /// The value of a statistic, or 0 if there is none of that name.
     pub fn statistic(&self, name: &str) -> u64 {
         self.ep.statistics().iter().find(|statistic| statistic.name == name).map_or(0, |found| found.value)
     }
@@ -264,7 +264,7 @@ impl Side {
         format!("  {}\n  events {events:?}", counters.join(" "))
     }
 
-    /// Cancels.
+    /// Cancels an operation.
     ///
     /// # Errors
     /// Those of [`Endpoint::cancel`].
@@ -273,7 +273,7 @@ impl Side {
     }
 }
 
-/// All of a registration, as a peer names it.
+/// All of a registration, as a peer addresses it.
 pub fn remote(region: &Arc<dyn MemoryRegion>) -> RemotePiece {
     remote_at(region, 0, region.len())
 }

@@ -1,17 +1,17 @@
-//! Bounded waits. A test never sleeps for something to happen: it drives its endpoints until it did, or fails.
+//! Waits with limits. A test never sleeps for an event: it drives its endpoints until the event occurs, or fails.
 
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use crate::side::Side;
 
-/// The longest that anything may take. Generous, because the suite shares its cores with other builds.
+/// The time limit of every wait. It is generous, because the suite shares its cores with other builds.
 pub const BOUND: Duration = Duration::from_secs(10);
 
-/// Drives `sides` until `ready` gives a value.
+/// Drives `sides` until `ready` returns a value.
 ///
 /// # Panics
-/// After [`BOUND`], with `what` was waited for and the counters of all sides.
+/// After [`BOUND`], with `what` was awaited and the counters of all sides.
 #[track_caller]
 pub fn drive<T>(sides: &[&Side], what: &str, ready: impl FnMut() -> Option<T>) -> T {
     drive_for(BOUND, sides, what, ready)
@@ -35,7 +35,7 @@ pub fn drive_for<T>(bound: Duration, sides: &[&Side], what: &str, mut ready: imp
     }
 }
 
-/// Waits for something that needs no progress of ours.
+/// Waits for an event that needs no progress of ours.
 ///
 /// # Panics
 /// After [`BOUND`].
@@ -44,7 +44,7 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     drive(&[], what, || done().then_some(()));
 }
 
-/// Does something, and drives `sides` until it shows in the statistic `name` of `side`.
+/// Runs an action, and drives `sides` until the statistic `name` of `side` shows it.
 ///
 /// # Panics
 /// As [`drive`].
@@ -55,7 +55,7 @@ pub fn until_counted(sides: &[&Side], side: &Side, name: &str, act: impl FnOnce(
     drive(sides, name, || (side.statistic(name) > before).then_some(()));
 }
 
-/// Drives `sides` for all of `time`, for cases that show that something does not happen.
+/// Drives `sides` for all of `time`, for cases that check that an event does not occur.
 pub fn drive_through(time: Duration, sides: &[&Side]) {
     let start = Instant::now();
     while start.elapsed() < time {
@@ -67,7 +67,7 @@ pub fn drive_through(time: Duration, sides: &[&Side]) {
 /// Blocks on `fd`. Whether it became readable.
 ///
 /// # Panics
-/// If `fd` does not go into an epoll set.
+/// If `fd` cannot be added to an epoll set.
 pub fn readable(fd: RawFd, timeout: Duration) -> bool {
     // SAFETY: makes a descriptor.
     let set = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
@@ -81,7 +81,7 @@ pub fn readable(fd: RawFd, timeout: Duration) -> bool {
         let left = end.saturating_duration_since(Instant::now()).as_millis() as i32;
         // SAFETY: room for one event, as said.
         let found = unsafe { libc::epoll_wait(set, &raw mut event, 1, left) };
-        // Any wait may be interrupted: a ring that this thread had is let go of so (io_uring(7)).
+        // Any wait may be interrupted, for example when a ring of this thread is released (io_uring(7)).
         if found >= 0 || std::io::Error::last_os_error().kind() != std::io::ErrorKind::Interrupted {
             break found;
         }

@@ -1,6 +1,5 @@
-//! `ofi-rdm` under the simulated network, against a naive model: what was sent is what arrives, once and in order;
-//! every operation ends, whatever the network does. What single sessions, paths and acknowledgements do is in the files
-//! beside.
+//! `ofi-rdm` under the simulated network, against a naive model: sent records arrive once and in order, and every
+//! operation ends, whatever the network does. The files beside test single sessions, paths and acknowledgements.
 
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ fn config() -> ProptestConfig {
 fn links() -> impl Strategy<Value = Link> {
     (
         prop_oneof![Just(0u32), 0..50u32, 0..150u32],
-        1..4u32, // so up to a third is lost; were it half, forty tries to begin a session would sometimes be too few
+        1..4u32, // up to a third is lost; with half, forty tries to begin a session would sometimes not suffice
         prop_oneof![Just(0u32), 0..200u32],
         prop_oneof![Just(0u32), 0..300u32],
         prop_oneof![3 => Just(0u32), 1 => 0..100u32],
@@ -51,7 +50,7 @@ fn congestion() -> impl Strategy<Value = Congestion> {
     prop_oneof![Just(Congestion::Reno), Just(Congestion::Fixed)]
 }
 
-/// Sends a few things from one host to another.
+/// Sends a few records and payloads from one host to another.
 fn send_some(net: &mut Net, random: &mut Random, from: usize, to: usize) {
     for _ in 0..1 + random.below(12) {
         let stream = if random.chance(700) { Stream::Commands } else { Stream::Bulk };
@@ -66,7 +65,7 @@ fn send_some(net: &mut Net, random: &mut Random, from: usize, to: usize) {
 proptest! {
     #![proptest_config(config())]
 
-    /// Whatever the network does short of cutting somebody off: everything arrives once, and no session is lost.
+    /// Whatever the network does, unless hosts are cut off: everything arrives once, and no session is lost.
     #[test]
     fn everything_arrives_once_and_in_order(
         seed: u64,
@@ -96,8 +95,9 @@ proptest! {
         prop_assert_eq!(net.datagrams, before, "an idle network is silent");
     }
 
-    /// Hosts die and come back under their addresses, sleep, and are cut off. The application of `ofi_testkit::net`
-    /// checks that each session's records come from their first, without a gap, once. Here: everything ends.
+    /// Hosts die and return under their addresses, sleep, and are cut off. The application of `ofi_testkit::net` checks
+    /// that each session's records arrive from the first on, without a gap, once. This test checks that everything
+    /// ends.
     #[test]
     fn every_operation_ends_whatever_becomes_of_the_hosts(
         seed: u64,
@@ -140,7 +140,7 @@ proptest! {
                 prop_assert!(ended, "{} to {}: {:#?}", from, to, net.hosts[from].endpoint);
             }
         }
-        // And afterwards everybody reaches everybody.
+        // Afterwards all hosts reach each other.
         for host in 0..hosts {
             if net.hosts[host].endpoint.is_none() {
                 net.start(host);
@@ -148,7 +148,7 @@ proptest! {
         }
         for from in 0..hosts {
             for to in 0..hosts {
-                // The first word after a restart may find a session that only its other end remembers.
+                // The first message after a restart may use a session that only the other end remembers.
                 for _ in 0..2 {
                     net.record(from, to, Stream::Commands, 100);
                     net.run(Duration::from_secs(60));
@@ -160,7 +160,7 @@ proptest! {
         }
     }
 
-    /// Whatever bytes arrive, from whomever: nothing breaks, nobody is introduced, and live sessions go on.
+    /// Arbitrary bytes from arbitrary sources: nothing breaks, no peer is introduced, and live sessions continue.
     #[test]
     fn garbage_changes_nothing(
         seed: u64,
@@ -172,7 +172,7 @@ proptest! {
         net.run(Duration::from_secs(1));
         for (number, mut bytes) in garbage.into_iter().enumerate() {
             if number % 2 == 0 && bytes.len() > 8 {
-                // Past the first checks: the version and a kind.
+                // Pass the first checks: the version and a kind.
                 (bytes[0], bytes[1], bytes[2], bytes[3]) = (VERSION, bytes[1] % 9, 0, 0);
                 bytes[4..8].fill(0);
             }

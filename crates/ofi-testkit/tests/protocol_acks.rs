@@ -1,4 +1,4 @@
-//! Acknowledgements of `ofi-rdm` under the simulated network: when they leave, and how long they are.
+//! Acknowledgements of `ofi-rdm` under the simulated network: their timing and length.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use ofi_rdm::Stream;
 use ofi_rdm::congestion::Congestion;
 use ofi_testkit::net::{Link, Net, all_acked, all_arrived};
 
-/// A program that got its message need not look again, and the sender's buffer is not to wait for that.
+/// A program that got its message may not poll again, and the sender's buffer must not wait for that.
 #[test]
 fn a_payload_is_acknowledged_by_the_look_that_takes_its_end() {
     let mut net = Net::new(1, 2, Link::default(), Congestion::Reno);
@@ -22,7 +22,7 @@ fn a_payload_is_acknowledged_by_the_look_that_takes_its_end() {
     net.record(0, 1, Stream::Commands, 10);
     net.run(Duration::from_secs(1)); // a session, packet sizes
     for len in (1..12).map(|packets| packets * 20_000) {
-        // An answer, with which an acknowledgement goes along: the next one waits for company too.
+        // An answer that carries an acknowledgement: the next acknowledgement then waits to be combined too.
         net.record(0, 1, Stream::Commands, 10);
         until(&mut net, &|net| all_arrived(net, 0, 1));
         net.record(1, 0, Stream::Commands, 10);
@@ -36,9 +36,8 @@ fn a_payload_is_acknowledged_by_the_look_that_takes_its_end() {
     }
 }
 
-/// What somebody posts who does not look again leaves with the post, unless something of its own is under way: a
-/// question whether the peer is there, or a search for the longest packet, brings no acknowledgement that anybody would
-/// look at.
+/// A message of a program that does not poll again leaves with the post, unless another message of its own is in
+/// flight. A probe for the peer or for the longest packet brings no acknowledgement that the program would process.
 #[test]
 fn a_message_does_not_gather_behind_packets_that_carry_none() {
     let mut net = Net::new(1, 2, Link::default(), Congestion::Reno);
@@ -75,7 +74,7 @@ fn a_network_that_repeats_everything_comes_to_rest() {
     assert!(net.datagrams < 200, "{}", net.datagrams);
 }
 
-/// Holes that losses leave in the numbers are told of for as long as that says something new.
+/// Gaps in the packet numbers are reported only as long as that is news.
 #[test]
 fn acknowledgements_become_short_again_after_losses() {
     let mut net = Net::new(0, 2, Link { loss: 30, longest: 1472, ..Link::default() }, Congestion::Reno);

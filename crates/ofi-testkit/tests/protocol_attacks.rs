@@ -1,6 +1,6 @@
-//! Somebody who sees every datagram of the simulated network sends them back to their senders, to others, and again
-//! later. The application of `ofi_testkit::net` checks that each record is taken once, in order, from the host that
-//! sent it, by the host that it was sent to.
+//! An attacker who sees every datagram of the simulated network sends them back to their senders, to others, and again
+//! later. The application of `ofi_testkit::net` checks that each record is accepted once, in order, from the host that
+//! sent it, by the host to which it was sent.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const WISHES: [(u8, &[u8]); 4] = [
     (suites::CLEAR, b"job 7"),
 ];
 
-/// A network in which everybody wants this.
+/// A network in which all hosts have these security settings.
 fn net(seed: u64, hosts: usize, link: Link, wish: (u8, &'static [u8])) -> Net {
     let mut net = Net::new(seed, hosts, link, Congestion::Reno);
     net.security = vec![wish; hosts];
@@ -27,7 +27,7 @@ fn net(seed: u64, hosts: usize, link: Link, wish: (u8, &'static [u8])) -> Net {
     net
 }
 
-/// Fails where a packet of a session that is to be encrypted is not.
+/// Fails if a packet of an encrypted session is in the clear.
 fn must_be_sealed(bytes: &mut [u8]) {
     if let Ok((head, _)) = Header::parse(bytes)
         && head.kind == Kind::Data
@@ -51,7 +51,7 @@ fn sessions(net: &Net, host: usize) -> u64 {
 #[test]
 fn a_question_that_comes_back_opens_no_session() {
     for wish in WISHES {
-        // The peer is gone, and whoever has its address now sends everything back.
+        // The peer is gone, and the new owner of its address reflects everything.
         let link = Link { reflect: 1000, damage: damage(wish), ..Link::default() };
         let mut net = net(1, 2, link, wish);
         net.kill(1);
@@ -82,8 +82,8 @@ fn arrived(net: &Net, from: usize, to: usize) -> usize {
     net.model(to, from).map_or(0, |model| model.received[0].len())
 }
 
-/// Holders of one key are told apart by where they were asked: the application fails where a record reaches whom it was
-/// not meant for.
+/// Holders of one key are distinguished by the address that was asked: the application fails if a record reaches a host
+/// other than its destination.
 #[test]
 fn nobody_takes_what_somebody_on_the_way_turned_to_him() {
     for wish in [(suites::ENCRYPTED, &b"job 7"[..]), (suites::CLEAR, b"job 7")] {
@@ -148,7 +148,7 @@ fn a_session_stands_until_whoever_asked_for_another_has_shown_that_it_has_it() {
     }
 }
 
-/// What anybody who sees the packets of a session can make: whatever names a header has.
+/// Packets that an attacker who sees a session's headers can forge.
 fn forge(net: &mut Net, from: usize, to: usize) {
     let name = |at: usize, of: usize| {
         let endpoint = net.hosts[at].endpoint.as_ref()?;
@@ -184,7 +184,7 @@ fn what_anybody_can_say_ends_no_sealed_session_and_what_is_true_is_found_out() {
             net.record(0, 1, Stream::Commands, 10);
             net.run(Duration::from_millis(30));
         }
-        // And while nobody calls the library.
+        // And while the library is not called.
         net.sleep(1, Duration::from_secs(10));
         for _ in 0..100 {
             forge(&mut net, 1, 0);
@@ -197,7 +197,7 @@ fn what_anybody_can_say_ends_no_sealed_session_and_what_is_true_is_found_out() {
         let before = net.datagrams;
         net.run(Duration::from_secs(3600));
         assert_eq!(net.datagrams, before, "an idle network is silent");
-        // The truth: the peer is another one.
+        // A true report: the peer is another incarnation.
         net.kill(1);
         net.start(1);
         net.record(0, 1, Stream::Commands, 10);
@@ -231,7 +231,7 @@ fn a_session_ends_before_somebody_has_guessed_often_enough() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Everything ends, and nobody takes what was not meant for him.
+    /// Everything ends, and no host accepts data meant for another.
     #[test]
     fn reflections_and_replays_change_nothing(
         seed: u64,
@@ -262,8 +262,8 @@ proptest! {
         }
     }
 
-    /// Whoever has the key, and is given what was meant for another who has it too, takes nothing of it, and nobody is
-    /// kept from those that he meant.
+    /// A host with the key that is given data meant for another host with the key accepts none of it, and no host is
+    /// kept from its intended peers.
     #[test]
     fn what_is_turned_to_others_as_well_changes_nothing(
         seed: u64,
@@ -298,8 +298,8 @@ proptest! {
         }
     }
 
-    /// The same with hosts that come back, to which all their past is told again: everything ends, and afterwards all
-    /// talk.
+    /// The same with hosts that return, to which all earlier datagrams are replayed: everything ends, and afterwards
+    /// all hosts communicate.
     #[test]
     fn the_past_of_restarted_hosts_changes_nothing(
         seed: u64,
@@ -333,7 +333,7 @@ proptest! {
         }
     }
 
-    /// Keys are replaced all the time, in both directions, whatever is lost, and comes late or twice.
+    /// Keys are replaced continually in both directions, while packets are lost, late or duplicated.
     #[test]
     fn everything_arrives_while_keys_are_replaced(
         seed: u64,

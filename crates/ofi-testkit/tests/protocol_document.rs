@@ -1,4 +1,4 @@
-//! The packets that `docs/protocol.md` shows are those that the code makes.
+//! Checks that the packets in `docs/protocol.md` are those that the code produces.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -48,7 +48,7 @@ fn endpoint(number: u8, address: SocketAddr) -> Endpoint {
     endpoint
 }
 
-/// In lines of 32 bytes, without the zeros at its end.
+/// Formats a packet in lines of 32 bytes, without the zeros at its end.
 fn hex(packet: &[u8]) -> String {
     let end = packet.iter().rposition(|&byte| byte != 0).map_or(0, |at| at + 1);
     let line = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + "\n";

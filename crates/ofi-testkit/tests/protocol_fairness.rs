@@ -1,5 +1,5 @@
-//! How flows share a link whose queue drops what it has no room for: with each other, and with one that does as TCP
-//! does. Queues from those of a switch with shallow buffers (20 us of the link) to those of a router (5 ms).
+//! How flows share a link whose queue drops packets beyond its capacity: with each other, and with a flow that behaves
+//! like TCP. Queues range from those of a switch with shallow buffers (20 us of the link) to those of a router (5 ms).
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use ofi_rdm::Stream;
 use ofi_rdm::congestion::Congestion;
 use ofi_testkit::net::{Link, Net};
 
-/// Time that a full queue takes to drain, and nanoseconds that a byte takes: 1 GB/s, and less where queues are long.
+/// Time that a full queue takes to drain, and nanoseconds per byte: 1 GB/s, and less for long queues.
 const QUEUES: [(Duration, u64); 5] = [
     (Duration::from_micros(20), 1),
     (Duration::from_micros(60), 1),
@@ -16,25 +16,25 @@ const QUEUES: [(Duration, u64); 5] = [
     (Duration::from_millis(5), 80),
 ];
 
-/// Jain's index of some shares: 1 where all are alike, and 1 / n where one has all.
+/// Jain's index of the shares: 1 if all are equal, and 1 / n if one flow has everything.
 fn jain(shares: &[f64]) -> f64 {
     let (sum, squares) = shares.iter().fold((0.0, 0.0), |(sum, squares), x| (sum + x, squares + x * x));
     sum * sum / (shares.len() as f64 * squares)
 }
 
-/// What happens to packets that find the queue long.
+/// The treatment of packets when the queue is long.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Full {
     Dropped,
-    /// Marked from a third of the queue on; beyond its end they are dropped.
+    /// Marked from a third of the queue on; dropped beyond its end.
     Marked,
 }
 
-/// Of flows to one host, once they have settled.
+/// The results of flows to one host in the steady state.
 struct Shared {
-    /// Bytes a second, the TCP-like one behind the others if there is one.
+    /// Bytes per second, with the TCP-like flow last if there is one.
     shares: Vec<f64>,
-    /// Packets of ours that were lost.
+    /// Lost packets of our flows.
     lost: u64,
 }
 
@@ -51,14 +51,14 @@ fn shares((queue, byte_time): (Duration, u64), full: Full, flows: usize, rival: 
         ..Link::default()
     };
     let mut net = Net::new(7, flows + 1, link, Congestion::Reno);
-    net.grant(1 << 22); // so that windows alone bound the flows
+    net.grant(1 << 22); // so that only the congestion windows limit the flows
     for flow in 1..=flows {
         net.record(flow, 0, Stream::Commands, 10);
     }
     net.run(Duration::from_secs(1)); // sessions, packet sizes
     let ids: Vec<u64> = (1..=flows)
         .map(|flow| {
-            net.run(Duration::from_micros(137)); // not all at once
+            net.run(Duration::from_micros(137)); // so that they do not start at the same time
             net.payload(flow, 0, Stream::Bulk, 1 << 32)
         })
         .collect();
@@ -85,7 +85,8 @@ fn shares((queue, byte_time): (Duration, u64), full: Full, flows: usize, rival: 
     Shared { shares, lost: lost(&net) - lost_before }
 }
 
-/// The index is never below `least`, and the link is used. Answers how many packets were lost at each queue.
+/// Checks that the index is never below `least` and that the link is used. Returns the number of packets lost at each
+/// queue.
 fn check(full: Full, flows: usize, rival: bool, least: f64) -> Vec<u64> {
     let each = QUEUES.into_iter().map(|(queue, byte_time)| {
         let Shared { shares, lost } = shares((queue, byte_time), full, flows, rival);
@@ -107,8 +108,9 @@ fn eight_flows_have_equal_shares() {
     check(Full::Dropped, 8, false, 0.9);
 }
 
-/// One against one over a queue of some packets, the flow whose packets come in rows loses them together, and gives way
-/// once: it has up to 2.7 times as much. With halves for every loss it still had 2.2 times as much.
+/// One flow against one, over a queue of a few packets: the flow whose packets come in rows loses them together and
+/// reduces its rate once, so it gets up to 2.7 times as much. With a halving for every loss it still got 2.2 times as
+/// much.
 #[test]
 fn one_flow_leaves_tcp_its_share() {
     check(Full::Dropped, 1, true, 0.8);
@@ -119,7 +121,7 @@ fn seven_flows_and_tcp_have_equal_shares() {
     check(Full::Dropped, 7, true, 0.9);
 }
 
-/// A queue that marks: who is told of it in time loses nothing.
+/// A queue that marks: a flow that is told in time loses nothing.
 #[test]
 fn marks_keep_queues_short_and_shares_equal() {
     for (flows, rival, least) in [(1, false, 1.0), (8, false, 0.9), (1, true, 0.8), (7, true, 0.9)] {

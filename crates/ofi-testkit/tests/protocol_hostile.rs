@@ -1,4 +1,4 @@
-//! Peers that have a session and mean harm: what they cost is bounded, and others do not notice them. In the clear and
+//! Hostile peers that have a session: their cost is bounded, and other peers are not affected. In the clear and
 //! encrypted.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -12,7 +12,7 @@ use ofi_testkit::net::{Link, Net};
 /// Networks whose packets are in the clear, and encrypted.
 const SEEDS: [u64; 2] = [0, 4];
 
-/// Three hosts, of which 0 and 2 have a session with 1.
+/// Three hosts; hosts 0 and 2 have a session with host 1.
 fn net(seed: u64) -> Net {
     let mut net = Net::new(seed, 3, Link::default(), Congestion::Reno);
     for host in [0, 2] {
@@ -30,7 +30,7 @@ fn bytes(stream: Stream, offset: u64, bytes: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Host 2 is served as if nothing were.
+/// Checks that host 2 is served as usual.
 fn others_are_served(net: &mut Net) {
     let before = net.model(1, 2).expect("it has a session").received[0].len();
     net.record(2, 1, Stream::Commands, 100);
@@ -53,14 +53,14 @@ fn a_stream_in_shreds_costs_little() {
         let crowded = endpoint.statistics().crowded;
         assert!(crowded + 1 >= (places.len() / 4_900) as u64, "{crowded} packets turned away");
         others_are_served(&mut net);
-        // Its session goes on: what was turned away was as if lost.
+        // Its session continues: refused data counts as lost.
         net.record(0, 1, Stream::Bulk, 100);
         net.run(Duration::from_millis(10));
         assert_eq!(net.model(1, 0).map(|model| model.received[1].len()), Some(1));
     }
 }
 
-/// Endpoints on many ports of one host, and the endpoint that they want to talk to.
+/// Endpoints on many ports of one host, and the endpoint that they contact.
 struct Crowd {
     server: (Endpoint, Application),
     now: Instant,
@@ -115,7 +115,7 @@ impl Crowd {
         Self { server, now: Instant::from_nanos(1_000_000_000) }
     }
 
-    /// A stranger at `from` begins a session, says something, and is never heard of again. Whether it got one.
+    /// A stranger at `from` begins a session, sends something, and is never heard of again. Whether it got a session.
     fn visit(&mut self, from: SocketAddr) -> bool {
         let mut client = (Endpoint::new(Self::config(), [from.port().into(), 7]), Application::default());
         let (peer, _) = client.0.peer(SERVER);
@@ -135,7 +135,7 @@ impl Crowd {
         client.0.is_open(peer)
     }
 
-    /// Time passes; nobody answers the server. Peers that are lost are forgotten, as a driver does.
+    /// Time passes without answers to the server. Lost peers are forgotten, as a driver does.
     fn wait(&mut self, time: Duration) {
         let (end, mut buf) = (self.now + time, [0u8; 2000]);
         while let Some(next) = self.server.0.poll_timeout().filter(|&next| next <= end) {
@@ -160,7 +160,7 @@ fn one_host_does_not_fill_an_endpoint_and_strangers_that_are_gone_are_forgotten(
     assert!(crowd.visit(of(2, 1)), "another host has room");
     crowd.wait(Duration::from_secs(500));
     assert!(!crowd.visit(of(1, 20)), "they may yet come back");
-    // Much later: each stranger that comes has two others asked, which are gone.
+    // Much later: for each stranger that arrives, two others are probed, which are gone.
     crowd.wait(Duration::from_secs(200));
     for port in 10..18 {
         assert!(crowd.visit(of(3, port)));

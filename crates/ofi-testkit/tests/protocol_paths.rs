@@ -1,4 +1,4 @@
-//! Paths of `ofi-rdm` under the simulated network: what losses, queues, lengths of packets and pauses cost.
+//! Paths of `ofi-rdm` under the simulated network: the cost of losses, queues, packet lengths and pauses.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use ofi_rdm::Stream;
 use ofi_rdm::congestion::Congestion;
 use ofi_testkit::net::{Link, Net, all_acked};
 
-/// Runs one bulk transfer from each sender; answers bytes per second of virtual time.
+/// Runs one bulk transfer from each sender. Returns bytes per second of virtual time.
 fn goodput(link: Link, senders: usize, bytes: u64) -> f64 {
     let mut net = Net::new(4, senders + 1, link, Congestion::Reno);
     for sender in 1..=senders {
@@ -26,7 +26,7 @@ fn goodput(link: Link, senders: usize, bytes: u64) -> f64 {
     panic!("transfers that do not end");
 }
 
-/// Packets that one sender loses, and the time that it takes, for some megabytes over a path.
+/// Packets that one sender loses, and the time it takes, for some megabytes over a path.
 fn lost_on(link: &Link, congestion: Congestion, bytes: u64) -> (u64, Duration) {
     let (mut lost, mut time) = (0, Duration::ZERO);
     for seed in 0..5 {
@@ -45,7 +45,7 @@ fn lost_on(link: &Link, congestion: Congestion, bytes: u64) -> (u64, Duration) {
     (lost, time)
 }
 
-/// Bytes per second that arrive of a payload within some time.
+/// Bytes per second of a payload that arrive within some time.
 fn rate(net: &mut Net, id: u64, time: Duration) -> f64 {
     let bytes = |net: &Net| net.model(1, 0).and_then(|model| model.payloads.get(&id).copied()).unwrap_or(0);
     let before = bytes(net);
@@ -63,12 +63,11 @@ fn many_senders_share_a_receiver_s_link() {
     assert!(many > 0.8 * one, "16 senders: {many:.0} bytes/s, one: {one:.0}");
 }
 
-/// Beside a flow that does as TCP does, with the same round trips, each gets about half of a link, whatever its queue
-/// is.
+/// Beside a TCP-like flow with the same round-trip time, each gets about half of a link, whatever its queue.
 #[test]
 fn a_link_is_shared_with_tcp() {
     for queue in [20_000, 60_000, 120_000] {
-        // 12.5 MB/s, 5 ms there and back.
+        // 12.5 MB/s, 5 ms round trip.
         let delay = Duration::from_micros(2_500);
         let link = Link { byte_time: 80, queue, delay, longest: 1472, ..Link::default() };
         let mut net = Net::new(4, 2, link, Congestion::Reno);
@@ -90,7 +89,7 @@ fn a_link_is_shared_with_tcp() {
 
 #[test]
 fn pacing_spares_a_shallow_queue_and_costs_little_time() {
-    // 125 MB/s, 20 ms there and back, and a queue of 30 packets: bursts of a window overflow it.
+    // 125 MB/s, 20 ms round trip, and a queue of 30 packets: bursts of a window overflow it.
     let link = Link {
         delay: Duration::from_millis(10),
         byte_time: 8,
@@ -141,7 +140,8 @@ fn packets_grow_to_what_the_path_carries() {
     }
 }
 
-/// Both ways: a longer path is noticed after ten minutes, at the next message, and a shorter one by what vanishes.
+/// Both ways: a larger packet size is noticed after ten minutes, at the next message, and a smaller one by lost
+/// packets.
 #[test]
 fn a_path_that_changes_is_followed() {
     let mut net = Net::new(5, 2, Link { longest: 1472, ..Link::default() }, Congestion::Reno);
@@ -170,7 +170,8 @@ fn a_path_that_changes_is_followed() {
     assert_eq!(found(&mut net, 30), 1372);
 }
 
-/// What a receiver computes for a while is no business of the path between: as fast as before, in packets as long.
+/// A receiver that computes for a while does not affect the path: afterwards the rate and the packet size are as
+/// before.
 #[test]
 fn a_peer_that_computes_for_a_moment_costs_the_path_nothing() {
     for delay in [Duration::from_micros(50), Duration::from_millis(5)] {
@@ -189,7 +190,7 @@ fn a_peer_that_computes_for_a_moment_costs_the_path_nothing() {
             net.run(Duration::from_millis(compute) + delay * 4);
             assert_eq!(found(&net).packet_size, packet, "after {compute} ms");
             assert!(found(&net).window >= window, "{} of {window} after {compute} ms", found(&net).window);
-            // A sender that has backed off to a probe every half a second needs that to notice.
+            // A sender that has backed off to a probe every half second needs that long to notice.
             let after = rate(&mut net, id, Duration::from_millis(200));
             assert!(
                 after > 0.7 * before,
@@ -199,7 +200,7 @@ fn a_peer_that_computes_for_a_moment_costs_the_path_nothing() {
     }
 }
 
-/// A path that was cut is taken up again quickly: the losses of the outage are one event.
+/// After an outage the rate recovers quickly: the losses of the outage are one event.
 #[test]
 fn a_path_that_was_cut_for_a_while_is_used_again_soon() {
     let delay = Duration::from_millis(10);

@@ -1,5 +1,5 @@
-//! What many peers cost an endpoint of `ofi-rdm`, and what one of them is owed. A test program of its own, as it looks
-//! at its memory.
+//! The cost of many peers of an `ofi-rdm` endpoint, and acknowledgements that a peer is owed. This is a separate test
+//! program, because it measures its memory.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -9,11 +9,10 @@ use ofi_rdm::wire::{Params, Record};
 use ofi_rdm::{Config, Driver, Endpoint, Flow, Instant, Lost, Sender, Stream};
 
 const PEERS: u32 = 10_000;
-/// What one of them may take, in bytes: of the 1,024 that an idle peer may cost, the transport and the core get the
-/// rest.
+/// Most bytes of a peer: of the 1,024 that an idle peer may take, the transport and the core get the rest.
 const EACH: u64 = 640;
 
-/// Counts.
+/// A driver that counts.
 #[derive(Default)]
 struct Application {
     records: u64,
@@ -60,7 +59,7 @@ fn config() -> Config {
     }
 }
 
-/// Carries datagrams between the hub and one peer until neither has anything to say.
+/// Carries datagrams between the hub and one peer until neither has anything to send.
 fn converse(
     now: &mut Instant,
     hub: &mut (Endpoint, Application),
@@ -80,7 +79,7 @@ fn converse(
     }
 }
 
-/// Everything that `one`, which is at `from`, has to say to `other`. Whether there was anything.
+/// Carries all datagrams of `one`, which is at `from`, to `other`. Whether there were any.
 fn carry(
     now: Instant,
     one: &mut (Endpoint, Application),
@@ -101,7 +100,7 @@ fn address(number: u32) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + number)), 7000)
 }
 
-/// One message each way, and the path's packet size is found. The peer that it was.
+/// Exchanges one message in each direction, and discovers the packet size. Returns the peer.
 fn meet(now: &mut Instant, hub: &mut (Endpoint, Application), number: u32) -> (Endpoint, Application) {
     let at = address(number);
     let mut peer = (Endpoint::new(config(), [u64::from(number) + 100, 5]), Application::default());
@@ -127,7 +126,7 @@ fn ten_thousand_idle_peers_cost_little_each() {
     println!("{each} bytes for each of {PEERS} peers");
     assert_eq!((hub.1.records, hub.1.acked), (u64::from(PEERS) + 500, u64::from(PEERS) + 500));
     assert!(each <= EACH, "{each} bytes for each peer");
-    // They are as good as new.
+    // They work like new ones.
     let stats = hub.0.peer_statistics(3).expect("it was met");
     assert_eq!((stats.packet_size, hub.0.is_open(3), hub.0.poll_timeout()), (65_000, true, None));
 }
@@ -146,8 +145,8 @@ fn an_acknowledgement_that_waits_for_company_is_let_out() {
             sender.commands.record(1, 0, b"fields", 64, Some(2)).fill(1);
             assert!(carry(now, &mut hub, &mut peer, here, &mut buffer));
             if answered {
-                // What is answered at once may have its acknowledgement in the answer: the next one waits for such
-                // company.
+                // The acknowledgement of a message that is answered at once may travel in the answer: the next one
+                // waits for an answer, too.
                 let sender = peer.0.sender(now, 0).expect("they have met");
                 sender.commands.record(1, 0, b"fields", 64, None).fill(2);
                 assert!(carry(now, &mut peer, &mut hub, address(0), &mut buffer));

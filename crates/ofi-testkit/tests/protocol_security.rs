@@ -1,5 +1,5 @@
-//! Keys and suites of `ofi-rdm` under the simulated network: who gets a session with whom, and what becomes of somebody
-//! who changes, repeats or makes up packets on the way.
+//! Keys and suites of `ofi-rdm` under the simulated network: which ends get a session, and the fate of an attacker who
+//! changes, repeats or forges packets on the path.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -36,8 +36,8 @@ fn arrived(net: &Net, from: usize, to: usize) -> usize {
     net.model(to, from).map_or(0, |model| model.received[0].len())
 }
 
-/// Data packets on the wire that are sealed, and that are not. Of one test at a time: nextest runs each by itself, and
-/// the only one that looks says so.
+/// Sealed and unsealed data packets on the wire. The counts belong to the process: nextest runs each test in its own,
+/// and only one test uses them.
 static SEALED: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
 fn count(bytes: &mut [u8]) {
@@ -109,7 +109,7 @@ fn both_may_ask_at_once_and_both_hear_of_the_other_s_key() {
     }
 }
 
-/// Turns a bit of every data packet, whose place goes round.
+/// Flips one bit of every data packet, at a moving place.
 fn turn_a_bit(bytes: &mut [u8]) {
     static PLACE: AtomicU64 = AtomicU64::new(0);
     if bytes[1] == Kind::Data as u8 {
@@ -138,7 +138,7 @@ fn no_changed_bit_of_a_packet_gets_through() {
     }
 }
 
-/// Changes what is offered in a question, with a checksum that fits.
+/// Changes the offered suites of a question, with a valid checksum.
 fn offer(bytes: &mut [u8], suites: u8) {
     if let Ok((head, _)) = Header::parse(bytes)
         && head.kind == Kind::Init
@@ -150,7 +150,7 @@ fn offer(bytes: &mut [u8], suites: u8) {
 
 #[test]
 fn nobody_on_the_way_gets_two_ends_to_take_less_than_they_would() {
-    // Without a key: what the server has heard is not what the client has said.
+    // Without a key: the server's version of the question differs from the client's.
     for (wishes, damage) in [
         ([REQUIRED, REQUIRED], (|bytes| offer(bytes, suites::CHACHA20_POLY1305)) as fn(&mut [u8])),
         ([REQUIRED, ANY], |bytes| offer(bytes, suites::CLEAR)),
@@ -164,7 +164,7 @@ fn nobody_on_the_way_gets_two_ends_to_take_less_than_they_would() {
         net.run(Duration::from_secs(20));
         assert_eq!(net.model(0, 1).unwrap().reason, Some(Lost::Silent));
     }
-    // With one the server notices by itself.
+    // With a key, the server itself notices.
     let damage: fn(&mut [u8]) = |bytes| offer(bytes, suites::CHACHA20_POLY1305);
     let mut net = net([JOB, JOB], Link { damage: Some(damage), ..Link::default() });
     net.record(0, 1, Stream::Commands, 10);
@@ -173,15 +173,15 @@ fn nobody_on_the_way_gets_two_ends_to_take_less_than_they_would() {
     assert!(stats(&net, 1).rejected > 0 && stats(&net, 1).sessions == 0);
 }
 
-/// Replaces the public key of a question by one that gives a secret which everybody knows.
+/// Replaces the public key of a question by one that results in a publicly known secret.
 fn weaken(bytes: &mut [u8]) {
     if let Ok((head, _)) = Header::parse(bytes)
         && head.kind == Kind::Init
     {
-        // Not that of a question which has none yet.
+        // Not in a question without a key.
         if bytes[header::LEN + 88..header::LEN + 120] != [0; 32] {
             bytes[header::LEN + 88..header::LEN + 120].fill(0);
-            bytes[header::LEN + 119] = 128; // the same as 0, and no zeros
+            bytes[header::LEN + 119] = 128; // equivalent to 0, but not all zeros
             head.write(bytes);
         }
     }
@@ -207,7 +207,7 @@ fn packets_that_are_sent_again_or_made_up_change_nothing() {
         }
         net.run(Duration::from_secs(1));
         assert_eq!(arrived(&net, 0, 1), 50);
-        // Somebody who has seen the names says that the peer closes, and that data is there.
+        // An attacker who has seen the names forges a close and data.
         let name = net.hosts[1].endpoint.as_ref().unwrap().session_name(0).unwrap();
         for (frames, flags) in [(&[5, 0, 0][..], 0), (&[1; 40], flag::SEALED), (&[5, 0, 0], flag::CHECKED)] {
             let mut packet = vec![0u8; header::LEN];
@@ -241,7 +241,7 @@ fn a_restarted_peer_is_met_under_new_keys() {
     }
 }
 
-/// The path's packets carry the tag within their length.
+/// The path's packets contain the tag within their length.
 #[test]
 fn sealed_packets_are_no_longer_than_the_path_carries() {
     for (longest, found) in [(1472, 1452), (9000, 8952), (usize::MAX, 65_000)] {

@@ -1,4 +1,4 @@
-//! Sessions of `ofi-rdm` under the simulated network: how they begin, end, and are told from others.
+//! Sessions of `ofi-rdm` under the simulated network: their beginning and end, and how they are distinguished.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn a_peer_that_sleeps_keeps_its_session_and_a_dead_one_is_reported_within_the_bo
     assert!(all_acked(Some(sleeper)) && all_arrived(&net, 0, 1));
 }
 
-/// Both ends ask for a session at once, the one a little later than the other: there is one, and it stands.
+/// Both ends request a session at about the same time: one session results, and it lasts.
 #[test]
 fn ends_that_ask_each_other_at_once_have_one_session() {
     for seed in 0..8 {
@@ -50,8 +50,8 @@ fn ends_that_ask_each_other_at_once_have_one_session() {
     }
 }
 
-/// What a peer's request was answered goes out before the end, though a search for the longest packet fills the window
-/// of a young session: otherwise the peer would take for failed what was done.
+/// Answers to a peer's requests are sent before the end, even if a search for the longest packet fills the window of a
+/// young session: otherwise the peer would consider completed requests failed.
 #[test]
 fn an_answer_leaves_before_its_endpoint_closes() {
     let link = Link { byte_time: 80, ..Link::default() }; // the search takes a while
@@ -95,15 +95,15 @@ fn a_restarted_peer_ends_the_session_at_once() {
     assert_eq!(net.model(0, 1).unwrap().reason, Some(Lost::Closed));
 }
 
-/// A server whose client has given up meanwhile grants a session of which the client knows nothing. It does not begin.
+/// A server whose client has given up meanwhile grants a session that the client does not know. It does not begin.
 #[test]
 fn a_session_that_its_client_never_heard_of_does_not_begin() {
-    // The path takes no long packets: what finds that out does not arrive either.
+    // The path drops long packets, including those of the search.
     let mut net = Net::new(10, 2, Link { longest: 1472, ..Link::default() }, Congestion::Reno);
     net.record(0, 1, Stream::Commands, 10);
-    net.run(Duration::from_micros(120)); // a cookie, and the question that brings it back, which is on its way
+    net.run(Duration::from_micros(120)); // a cookie, and the question that returns it, which is in flight
     net.sleep(1, Duration::from_millis(5500));
-    net.run(Duration::from_micros(40)); // it lies there
+    net.run(Duration::from_micros(40)); // it is in the socket
     net.cut.push((0, 1)); // so that its process does not answer for it
     net.run(Duration::from_millis(5400));
     net.cut.clear();
@@ -118,8 +118,8 @@ fn a_session_that_its_client_never_heard_of_does_not_begin() {
     assert!(all_arrived(&net, 1, 0));
 }
 
-/// One flipped bit of a question makes it one of another version, which nobody can check. The answer says that this
-/// version is spoken, so the question was damaged, and is asked again.
+/// One flipped bit turns a question into one of another version, which cannot be checked. The answer says that this
+/// version is supported, so the question was damaged, and is repeated.
 #[test]
 fn a_question_damaged_into_another_version_is_asked_again() {
     use ofi_rdm::wire::{Header, Kind, header};
@@ -144,7 +144,7 @@ fn a_question_damaged_into_another_version_is_asked_again() {
     assert_eq!(net.model(0, 1).unwrap().lost, 0);
     assert!(all_acked(net.model(0, 1)) && all_arrived(&net, 0, 1));
 
-    // A server that does not list it is another matter.
+    // A server that does not list this version is different.
     net.kill(1);
     net.start(1);
     net.kill(0);
@@ -232,7 +232,7 @@ fn a_peer_that_was_forgotten_and_is_met_again_does_not_take_a_question_for_an_ec
     }
 }
 
-/// The process of a peer that does not look answers for it before there is a session, too.
+/// The process of a peer that is not polled answers for it also before there is a session.
 #[test]
 fn a_first_message_waits_for_a_peer_that_lives_and_does_not_look() {
     let mut net = Net::new(13, 2, Link::default(), Congestion::Reno);
@@ -243,7 +243,7 @@ fn a_first_message_waits_for_a_peer_that_lives_and_does_not_look() {
     assert!(net.datagrams < 300, "{} datagrams to one who does not look", net.datagrams);
     net.run(Duration::from_secs(3));
     assert!(all_acked(net.model(0, 1)) && all_arrived(&net, 0, 1));
-    // It is not waited for when its process is gone, either.
+    // It is not waited for when its process is gone.
     net.sleep(0, Duration::from_secs(60));
     net.kill(1);
     net.start(1);

@@ -1,5 +1,5 @@
-//! A day of virtual time: four hosts talk all the while over a bad network, fall asleep, are cut off, die and come
-//! back. Half an hour here, as many as one likes with `cargo xtask simulate --hours N`.
+//! A day of virtual time: four hosts communicate continually over a bad network, fall asleep, are cut off, die and
+//! return. Half an hour here; more with `cargo xtask simulate --hours N`.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use ofi_rdm::congestion::Congestion;
 use ofi_testkit::net::{Link, Net, Random};
 
 const HOSTS: usize = 4;
-/// What anonymous memory may grow by after the first quarter, in KiB: lists double now and then.
+/// Growth of anonymous memory allowed after the first quarter, in KiB: lists double now and then.
 const GROWTH: u64 = 2 << 10;
-/// After each of these everything is mended, and everything must have ended.
+/// After each round all faults are repaired, and everything must have ended.
 const ROUND: Duration = Duration::from_secs(600);
 
 /// Hours, from `OFI_SOAK_HOURS`.
@@ -25,7 +25,7 @@ fn anonymous_kib() -> u64 {
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).expect("Linux says RssAnon")
 }
 
-/// Ten minutes in which a lot happens. Answers how many operations began.
+/// Ten minutes with many events. Returns the number of operations started.
 fn round(net: &mut Net, random: &mut Random) -> u64 {
     let (end, mut begun) = (net.now + ROUND, 0);
     while net.now < end {

@@ -1,6 +1,6 @@
-//! Atomic operations (fi_atomic(3)): every operation and type, on both kinds of memory, and every way to be refused.
-//! What each operation calculates is checked against a model in `ofi-core/atomic`; here both ways of executing it must
-//! agree, and one type is checked in full.
+//! Atomic operations (fi_atomic(3)): every operation and type, on both kinds of memory, and every refusal. A model in
+//! `ofi-core/atomic` checks the result of each operation; here both ways of executing it must agree, and one type is
+//! checked in full.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ fn value_of(memory: &Memory) -> u64 {
     u64::from_ne_bytes(memory.bytes()[..8].try_into().unwrap())
 }
 
-/// All types that are calculated with.
+/// All types that support arithmetic.
 fn types() -> impl Iterator<Item = Datatype> {
     Datatype::VALUES.iter().copied().filter(|&datatype| datatype != Datatype::Void)
 }
@@ -46,7 +46,7 @@ pub fn every_operation_gives_the_same_in_any_memory(kit: &dyn Kit) {
     let (application, first) = target(&pair, 96, false);
     let (library, second) = target(&pair, 96, true);
     for datatype in types() {
-        // 1, 2, 3 … in each byte would be NaN in small formats: bytes that are ordinary numbers everywhere.
+        // 1, 2, 3 … in each byte would be NaN in small formats. These bytes are ordinary numbers in every format.
         let len = 2 * datatype.size();
         let bytes =
             |seed: u8| -> Vec<u8> { (0..len).map(|at| (at as u8 * 3 + seed) & 0x3F | 0x10).collect() };
@@ -84,7 +84,7 @@ pub fn every_operation_gives_the_same_in_any_memory(kit: &dyn Kit) {
                     assert!(around.copied().all(|byte| byte == 0xAA), "{op} on {datatype}: around");
                     answers.push(now[32..32 + len].to_vec());
                 }
-                // What a long double's padding holds is nobody's business.
+                // The contents of a long double's padding are unspecified.
                 let meaning = |bytes: &Vec<u8>| -> Vec<u8> {
                     let long = matches!(datatype, Datatype::LongDouble | Datatype::LongDoubleComplex);
                     let meant = |&(at, _): &(usize, &u8)| !long || at % 16 < 10;
@@ -162,7 +162,7 @@ pub fn the_count_limit_is_told_and_kept(kit: &dyn Kit) {
                 for (count, fits) in [(count, true), (count + 1, false)] {
                     let len = count * datatype.size();
                     let (memory, region) = target(&pair, len, library);
-                    // The zeroes that are there compare equal to zeroes.
+                    // The existing zeroes equal the zeroes of the comparand.
                     let (operand, compare, result) =
                         (Memory::new(len), Memory::new(len), memory_of(&vec![9; len]));
                     operand.slice(..).put(&vec![1; len]);
@@ -219,7 +219,7 @@ pub fn what_has_no_meaning_is_refused_with_the_reason(kit: &dyn Kit) {
             assert!(error.to_string().contains(op.c_name()), "{error}");
         }
     }
-    // Lengths that do not fit each other, or the type.
+    // Lengths that do not match each other, or the type.
     let short = Memory::new(8);
     let uint = Datatype::Uint64;
     let sum = FiOp::Sum;
@@ -251,7 +251,7 @@ pub fn an_endpoint_without_the_capability_has_no_atomics(kit: &dyn Kit) {
         let post = side.out(to, &operand).atomic(FiOp::Sum, Datatype::Uint64, &[remote(&region)]);
         let may = caps.contains(Caps::ATOMIC) && !caps.intersects(Caps::READ);
         match may {
-            // No direction of remote access means all of them.
+            // Without a direction of remote access, all directions are meant.
             true => assert!(post.is_ok() || post.unwrap_err().is_again()),
             false => assert_eq!(post.unwrap_err().errno(), Errno::EOPNOTSUPP),
         }
@@ -262,7 +262,7 @@ pub fn an_endpoint_without_the_capability_has_no_atomics(kit: &dyn Kit) {
     }
 }
 
-/// The errors that a refused access may have.
+/// The possible errors of a refused access.
 const REFUSED: &[Errno] =
     &[Errno::EKEYREJECTED, Errno::ENOKEY, Errno::EACCES, Errno::EREMOTEIO, Errno::EINVAL];
 
@@ -383,7 +383,7 @@ pub fn pieces_here_and_there_need_not_match(kit: &dyn Kit) {
         let there = [remote_at(&first, 40, 24), remote_at(&second, 8, 8)];
         let numbers: Vec<u8> = (1..=4u64).flat_map(u64::to_ne_bytes).collect();
         let (operand, compare, result) = (memory_of(&numbers), Memory::new(32), memory_of(&[9; 32]));
-        // Cut in the middle of elements, too.
+        // Cuts in the middle of elements too.
         let cut = |memory: &Memory, at: usize| vec![memory.slice(..at), memory.slice(at..)];
         let out = pair.a.out(pair.to_b, cut(&operand, 12));
         let (compare, fetched) = (cut(&compare, 16), cut(&result, 20));
@@ -408,7 +408,7 @@ pub fn an_injected_atomic_never_completes(kit: &dyn Kit) {
             operand.slice(..).put(&number.to_ne_bytes());
             let out = pair.a.out(pair.to_b, &operand).inject();
             pair.post(|| out.atomic(FiOp::Sum, Datatype::Uint64, &[remote(&region)]));
-            // The buffer is the caller's again at once.
+            // The caller may use the buffer again at once.
             operand.slice(..).put(&u64::MAX.to_ne_bytes());
         }
         pair.drive("the sum", || (value_of(&memory) == 5_050).then_some(()));
@@ -502,7 +502,7 @@ pub fn many_atomics_at_once_are_executed_once_each(kit: &dyn Kit) {
         let (memory, region) = target(&pair, 32, library);
         let size = datatype.size();
         let there = [remote_at(&region, 0, size)];
-        // Ones in the long doubles' bits would be no numbers: those are only written.
+        // All ones in the bits of a long double would not be a number: such types are only written.
         let op = if size == 8 { FiOp::Sum } else { FiOp::AtomicWrite };
         let operand = memory_of(&[&1u64.to_ne_bytes()[..], &[0; 24]].concat()[..size]);
         let (mut posted, mut seen, mut done) = (0, Vec::new(), 0);
@@ -543,7 +543,7 @@ pub fn both_sides_and_the_owner_count_together(kit: &dyn Kit) {
         let there = [remote(&region)];
         let to_itself = pair.b.insert(&pair.b);
         let operand = word(1);
-        // SAFETY: aligned memory that lives until the end; all change it by atomic instructions.
+        // SAFETY: aligned memory that lives until the end; all changes to it are atomic instructions.
         let counter = unsafe { std::sync::atomic::AtomicU64::from_ptr(memory.as_ptr().cast()) };
         let (mut posted, mut done) = ([0; 2], 0);
         let mut here = 0;

@@ -1,5 +1,5 @@
-//! Authorization keys: who may talk to whom, and whose peers may access a registration (fi_endpoint(3), fi_domain(3),
-//! fi_mr(3)).
+//! Authorization keys: which endpoints may communicate, and which peers may access a registration (fi_endpoint(3),
+//! fi_domain(3), fi_mr(3)).
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ fn talk(pair: &Pair) {
     got.check(50_000, 3);
 }
 
-/// Whatever `a` asks of `b` ends with an error, and `b` hears nothing of it.
+/// Every operation of `a` on `b` ends with an error, and `b` is not told.
 #[track_caller]
 fn refused_by(pair: &Pair) {
     let target = Memory::new(64);
@@ -105,7 +105,7 @@ pub fn endpoints_of_one_key_talk(kit: &dyn Kit) {
 pub fn a_peer_with_another_key_is_refused(kit: &dyn Kit) {
     let pair = Pair::of(side(kit, JOB), side(kit, OTHER));
     refused_by(&pair);
-    // Both go on with peers of their own.
+    // Both continue with peers of their own.
     let [a, b] = [JOB, OTHER].map(|key| side(kit, key));
     let Pair { a: first, b: second, .. } = pair;
     talk(&Pair::of(first, a));
@@ -131,7 +131,7 @@ pub fn both_may_begin_and_both_are_refused(kit: &dyn Kit) {
 pub fn a_domain_s_key_is_that_of_its_endpoints(kit: &dyn Kit) {
     let of_domain = kit.opening().hints(|hints| hints.auth_key(JOB)).open();
     talk(&Pair::of(of_domain, side(kit, JOB)));
-    // An endpoint's own comes first.
+    // An endpoint's own key takes precedence.
     let both = opening(kit, OTHER).hints(|hints| hints.auth_key(JOB));
     refused_by(&Pair::of(both.clone().open(), side(kit, JOB)));
     talk(&Pair::of(both.open(), side(kit, OTHER)));
@@ -175,7 +175,7 @@ pub fn a_registration_is_accessed_through_endpoints_of_its_key(kit: &dyn Kit) {
     drop((of_domain, other, same));
 }
 
-/// An endpoint in a domain with its keys in its address vector.
+/// An endpoint in a domain whose keys are in its address vector.
 fn in_vector(kit: &dyn Kit) -> Side {
     let keyed = |mut hints: Hints| {
         hints.info.domain_attr.auth_key_size = AV_AUTH_KEY;
@@ -211,14 +211,14 @@ pub fn a_vector_s_key_is_that_of_its_endpoints_and_addresses(kit: &dyn Kit) {
     let to_a = b.insert(&a);
     let pair = Pair { a, b, to_b, to_a };
     talk(&pair);
-    // A receive from all peers of the key.
+    // A receive from all peers with the key.
     let (sent, got) = (Memory::patterned(10, 1), Memory::new(10));
     pair.a.receive(&got).from(key).msg(OpFlags::AUTH_KEY).context(4).post().unwrap();
     pair.post(|| pair.b.out(pair.to_a, &sent).context(5).send());
     pair.drive("the message", || pair.a.next_of(4)).done();
     let unknown = pair.a.receive(&got).from(FiAddr(key.0 + 1)).msg(OpFlags::AUTH_KEY).post();
     assert_eq!(unknown.unwrap_err().errno(), Errno::EINVAL);
-    // A registration names its key.
+    // A registration states its key.
     let pieces = [got.slice(..).piece()];
     // SAFETY: `got` outlives the registration, and is looked at through raw pointers.
     let mut attr = unsafe { MrAttr::new(&pieces, MrAccess::REMOTE_READ) };
@@ -312,7 +312,7 @@ pub fn a_registration_for_one_peer_is_accessed_by_no_other(kit: &dyn Kit) {
                 });
                 wait::drive(&sides, "the access", || from.next_of(1))
             };
-            // Whoever is met first, and again when its way is known.
+            // The first peer, and again once its address is known.
             let region = register(&name);
             for _ in 0..2 {
                 for writes in [true, false] {
@@ -324,7 +324,7 @@ pub fn a_registration_for_one_peer_is_accessed_by_no_other(kit: &dyn Kit) {
             }
             access(&friend, to_b, &region, true).done();
             drop(region);
-            // One that was never heard of may be named, and keeps all others out.
+            // A peer that was never heard of may be named; the registration then excludes all others.
             let region = register(&unknown.name());
             assert_eq!(access(&friend, to_b, &region, false).failed().err, Errno::EKEYREJECTED);
         }

@@ -2,7 +2,7 @@
 
 use crate::prelude::*;
 
-/// Addresses of endpoints that need not exist, in the format of `side`: its own, with the digits at the end changed.
+/// Addresses of endpoints that need not exist, in the format of `side`: its own address with other digits at the end.
 fn addresses(kit: &dyn Kit, count: usize) -> (Side, Vec<Address>, Vec<Side>) {
     let side = kit.side();
     let others: Vec<Side> = (0..count).map(|_| kit.opening().beside(&side).queue(&side.rx).open()).collect();
@@ -88,7 +88,7 @@ pub fn removing_what_is_not_there_is_invalid(kit: &dyn Kit) {
         assert_eq!(side.av.remove(&[wrong]).unwrap_err().errno(), Errno::EINVAL, "{wrong:?}");
         assert_eq!(side.av.lookup(wrong).unwrap_err().errno(), Errno::EINVAL, "{wrong:?}");
     }
-    // The others of one call are removed all the same.
+    // The other addresses of the call are removed nevertheless.
     assert!(side.av.remove(&[FiAddr(0), FiAddr(9), FiAddr(1)]).is_err());
     assert_eq!(side.av.count(), 0);
 }
@@ -99,7 +99,7 @@ pub fn sending_to_a_removed_address_is_invalid(kit: &dyn Kit) {
     pair.a.av.remove(&[pair.to_b]).unwrap();
     let error = pair.a.out(pair.to_b, ()).inject().send().unwrap_err();
     assert_eq!(error.errno(), Errno::EINVAL, "{error}");
-    // And it can come back.
+    // The peer can be inserted again.
     let to_b = pair.a.insert(&pair.b);
     pair.b.receive(()).context(2).post().unwrap();
     pair.post(|| pair.a.out(to_b, ()).inject().send());

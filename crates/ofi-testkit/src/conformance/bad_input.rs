@@ -1,11 +1,11 @@
-//! Wrong arguments, wrong order, missing objects: the error number of the man page, a text that says what was wanted
-//! and what was found, and an endpoint that works on as if nothing had been (fi_endpoint(3), fi_msg(3), fi_getinfo(3)).
+//! Wrong arguments, wrong order, missing objects: each returns the error number of the man page and a text with the
+//! expected and the actual value, and the endpoint keeps working (fi_endpoint(3), fi_msg(3), fi_getinfo(3)).
 
 use std::sync::Arc;
 
 use crate::prelude::*;
 
-/// Fails unless `result` is refused with one of `errnos`, in words.
+/// Fails unless `result` is an error with one of `errnos` and a text.
 #[track_caller]
 fn refused<T>(result: Result<T>, errnos: &[Errno]) {
     let Err(error) = result else { panic!("it was accepted") };
@@ -15,7 +15,7 @@ fn refused<T>(result: Result<T>, errnos: &[Errno]) {
     assert!(!detail.wanted.is_empty() && !detail.found.is_empty(), "{error}: wanted what, found what?");
 }
 
-/// That a pair still works after all that.
+/// Checks that the pair still works.
 #[track_caller]
 fn works_on(pair: &Pair) {
     pair.warm_up();
@@ -24,7 +24,7 @@ fn works_on(pair: &Pair) {
 
 /// Posts a send of raw pieces.
 fn send_raw(pair: &Pair, pieces: &[Piece], tagged: bool) -> Result<()> {
-    // SAFETY: the call is refused, or has nothing to touch.
+    // SAFETY: the call is refused, or accesses no memory.
     let lent = unsafe { Lent::new(pieces, &[]) };
     let op = SendOp::new(lent, pair.to_b, Context(1));
     if tagged { pair.a.ep.send_tagged(&op, 1) } else { pair.a.ep.send(&op) }
@@ -88,7 +88,7 @@ pub fn a_message_over_the_limit_is_refused(kit: &dyn Kit) {
     refused(pair.a.out(pair.to_b, &memory).tag(1).send(), &[Errno::EMSGSIZE]);
     let region = pair.b.register(&memory, MrAccess::REMOTE_WRITE).unwrap();
     refused(pair.a.out(pair.to_b, &memory).write(&[remote(&region)]), &[Errno::EMSGSIZE]);
-    // Pieces whose sum is too long, or does not fit a number.
+    // Pieces whose total is too long, or does not fit a number.
     let halves = [memory.slice(..600).piece(), memory.slice(..600).piece()];
     refused(send_raw(&pair, &halves, false), &[Errno::EMSGSIZE]);
     let huge = Piece::new(memory.as_ptr(), usize::MAX);
@@ -188,7 +188,7 @@ pub fn calls_before_enabling_are_refused(kit: &dyn Kit) {
     side.receive(&memory).post().unwrap();
 }
 
-/// An endpoint of `side`'s domain with nothing bound.
+/// An endpoint of `side`'s domain to which nothing is bound.
 fn bare(side: &Side) -> Arc<dyn Endpoint> {
     side.domain.open_endpoint(&side.info).unwrap()
 }
@@ -286,7 +286,7 @@ pub fn contradictory_hints_are_refused_with_the_field(kit: &dyn Kit) {
         error.refusals().iter().map(|refusal| refusal.field).collect::<Vec<_>>()
     };
     let right = kit.info(&kit.usual());
-    // A transmit side that can do what the info cannot.
+    // A transmit side with capabilities that the info lacks.
     let mut hints = kit.usual().caps(Caps::MSG);
     hints.info.tx_attr.caps = Caps::RMA | Caps::WRITE;
     assert!(message(hints).contains(&"tx_attr.caps"));
@@ -296,16 +296,16 @@ pub fn contradictory_hints_are_refused_with_the_field(kit: &dyn Kit) {
     // The provider, with a domain or a fabric that it does not have.
     assert!(message(kit.usual().domain("no such domain")).contains(&"domain_attr.name"));
     assert!(message(kit.usual().fabric("no such fabric")).contains(&"fabric_attr.name"));
-    // An address format, with a protocol of somebody else's.
+    // An address format, with another provider's protocol.
     assert!(message(kit.usual().protocol(Protocol::specific(1234))).contains(&"ep_attr.protocol"));
     let mut hints = kit.usual();
     hints.info.ep_attr.protocol_version = right.ep_attr.protocol_version + 1;
     assert!(message(hints).contains(&"ep_attr.protocol_version"));
-    // A key that is not as long as it says.
+    // A key whose length differs from the stated one.
     let mut hints = kit.usual().auth_key(vec![1, 2, 3]);
     hints.info.domain_attr.auth_key_size = 7;
     assert!(message(hints).contains(&"domain_attr.auth_key_size"));
-    // Addresses in a format that the transport does not have.
+    // Addresses in a format that the transport lacks.
     assert!(message(kit.usual().addr_format(AddrFormat::Gni)).contains(&"addr_format"));
 }
 
@@ -316,7 +316,7 @@ pub fn an_address_that_contradicts_its_format_is_refused(kit: &dyn Kit) {
     match kit.getinfo(&hints) {
         Err(error) => assert_eq!(error.errno(), Errno::ENODATA, "{error}"),
         Ok(infos) => {
-            // Not granted and then ignored: an endpoint of it would have another name than asked for.
+            // It must not be granted and then ignored: the endpoint would have another name than the requested one.
             let opened = kit.opening_for(Hints::from(infos[0].clone())).try_open();
             assert!(
                 opened.is_err(),
@@ -337,7 +337,7 @@ pub fn a_multi_receive_of_nothing_is_refused(kit: &dyn Kit) {
 }
 
 pub fn a_descriptor_that_is_none_does_no_harm(kit: &dyn Kit) {
-    // A descriptor of a closed registration, and one that never was: refused or ignored, never followed.
+    // A descriptor of a closed registration, and an invalid one: refused or ignored, never followed.
     let pair = kit.pair();
     let (from, into) = (Memory::patterned(64, 5), Memory::new(64));
     let closed = {
@@ -367,7 +367,7 @@ pub fn a_descriptor_that_is_none_does_no_harm(kit: &dyn Kit) {
 }
 
 pub fn sizes_of_zero_work_or_are_refused_by_name(kit: &dyn Kit) {
-    // Zero in hints is "any": what is granted is more.
+    // Zero in hints means "any": the granted value is larger.
     let info = kit.info(&kit.usual());
     assert!(info.tx_attr.size > 0 && info.rx_attr.size > 0 && info.tx_attr.iov_limit > 0);
     assert!(

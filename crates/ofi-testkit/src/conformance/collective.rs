@@ -1,5 +1,5 @@
-//! Collectives (fi_collective(3)) and sets of addresses (fi_av_set(3)). What each schedule does is checked against a
-//! model for all numbers of ranks in `ofi-core/collective`; here whole groups run over the transport.
+//! Collectives (fi_collective(3)) and sets of addresses (fi_av_set(3)). `ofi-core/collective` checks each schedule
+//! against a model for all numbers of ranks; here whole groups run over the transport.
 
 use std::sync::Arc;
 
@@ -8,25 +8,25 @@ use crate::prelude::*;
 
 const CAPS: Caps = Caps::MSG.union(Caps::COLLECTIVE);
 
-/// Endpoints that have joined a group, by rank.
+/// Endpoints that have joined a group, in order of rank.
 struct Circle {
     groups: Vec<Group>,
     sides: Vec<Side>,
     queues: Vec<Arc<dyn EventQueue>>,
-    /// The ranks, as each side numbers them.
+    /// The ranks in each side's numbering.
     members: Vec<Vec<FiAddr>>,
     sets: Vec<Arc<dyn AvSet>>,
 }
 
 impl Circle {
-    /// `None` if the provider has no collectives.
+    /// Opens a group; `None` if the provider has no collectives.
     fn open(kit: &dyn Kit, ranks: usize) -> Option<Self> {
         let mut circle = Self::apart(kit, ranks)?;
         circle.join();
         Some(circle)
     }
 
-    /// Before anybody joins.
+    /// Opens the endpoints without joining.
     fn apart(kit: &dyn Kit, ranks: usize) -> Option<Self> {
         let hints = kit.usual().caps(CAPS);
         kit.getinfo(&hints).ok()?;
@@ -77,7 +77,7 @@ impl Circle {
         }
     }
 
-    /// Posts one rank's part, and keeps its memory.
+    /// Posts one rank's part, and keeps the memory alive.
     fn post(&self, rank: usize, work: &Work) -> Result<()> {
         let side = &self.sides[rank];
         let (buf, result) = (&work.buf[rank], &work.result[rank]);
@@ -100,7 +100,7 @@ impl Circle {
         }
     }
 
-    /// Runs it at all ranks; later ranks come later.
+    /// Runs the collective at all ranks; later ranks start later.
     fn run(&self, work: &Work) {
         for rank in 0..self.sides.len() {
             self.post(rank, work).unwrap();
@@ -110,7 +110,7 @@ impl Circle {
     }
 }
 
-/// One collective, with all ranks' memory.
+/// One collective, with the memory of all ranks.
 struct Work {
     kind: CollectiveKind,
     op: FiOp,
@@ -127,7 +127,7 @@ fn element(rank: usize, index: usize) -> u32 {
 }
 
 impl Work {
-    /// A collective on `u32`, with memory as long as its kind wants it.
+    /// A collective on `u32`, with memory of the length that its kind requires.
     fn new(kind: CollectiveKind, ranks: usize, root: usize, count: usize) -> Self {
         use CollectiveKind as K;
         let (mut buf, mut result) = (Vec::new(), Vec::new());
@@ -153,7 +153,7 @@ impl Work {
         Self { kind, op: FiOp::Sum, datatype: Datatype::Uint32, count, root, buf, result }
     }
 
-    /// Whether every rank has what it should.
+    /// Checks that every rank has the right result.
     fn check(&self) {
         use CollectiveKind as K;
         let (ranks, count) = (self.buf.len(), self.count);
@@ -257,7 +257,7 @@ pub fn many_collectives_may_be_posted_at_once(kit: &dyn Kit) {
             Work::new(kind, 3, number % 3, [1, 100, 5_000][number / 9 % 3])
         })
         .collect();
-    // A rank that runs far ahead is held back, and loses nothing.
+    // A rank far ahead of the others is held back, and loses nothing.
     for rank in 0..3 {
         for work in &works {
             wait::drive(&circle.all(), "room", || circle.post(rank, work).ok());
@@ -290,7 +290,7 @@ pub fn collectives_and_messages_do_not_meet(kit: &dyn Kit) {
 
 pub fn an_endpoint_is_in_several_groups(kit: &dyn Kit) {
     let Some(circle) = Circle::open(kit, 4) else { return };
-    // Two groups more: the even ranks and the odd ones, back to front, and one of all again.
+    // Three more groups: the even ranks, the odd ones in reverse order, and all ranks again.
     let mut groups = Vec::new();
     for rank in 0..4 {
         let set = Arc::clone(&circle.sides[rank].av).set(&AvSetAttr::default()).unwrap();
@@ -309,7 +309,7 @@ pub fn an_endpoint_is_in_several_groups(kit: &dyn Kit) {
         assert_eq!((half.rank(), half.ranks()), (1 - rank / 2, 2));
         assert_eq!((all.rank(), all.ranks()), (rank, 4));
     }
-    // The same operation in both at the same time.
+    // The same operation in both groups at the same time.
     let mut results = Vec::new();
     for (rank, (half, all)) in groups.iter().enumerate() {
         for group in [half, all] {
@@ -385,7 +385,7 @@ pub fn polls_leave_a_sleeper_on_events_its_wake_up(kit: &dyn Kit) {
             assert!(queue.read().unwrap_err().is_again(), "nobody else has joined");
             queue.trywait().ok()
         });
-        // Another thread looks, and never again.
+        // Another thread reads the queue once, and not again.
         circle.sides[1].poll();
         let _other = circle.join_one(0);
         let give_up = Instant::now() + Duration::from_secs(10);
@@ -455,7 +455,7 @@ pub fn joins_and_collectives_are_checked(kit: &dyn Kit) {
     assert!(query(CollectiveKind::Barrier, FiOp::Noop, Datatype::Void).is_ok());
     let refused = query(CollectiveKind::Reduce, FiOp::Bor, Datatype::Double).unwrap_err();
     assert_eq!(refused.errno(), Errno::EOPNOTSUPP);
-    // Nothing of this has touched the group.
+    // None of these errors has affected the group.
     let work = Work::new(CollectiveKind::Allreduce, 2, 0, 3);
     circle.run(&work);
     work.check();
@@ -474,9 +474,9 @@ pub fn a_member_that_leaves_or_ends_fails_the_others(kit: &dyn Kit) {
         } else {
             circle.post(2, &work).unwrap();
             circle.done();
-            // Nobody is harmed by a member that leaves when all is done …
+            // A member that leaves after the end affects no other …
             wait::drive_through(Duration::from_millis(5), &circle.all());
-            // … but by one that leaves in the middle.
+            // … but one that leaves in the middle does.
             for rank in 1..3 {
                 circle.post(rank, &work).unwrap();
             }
@@ -486,7 +486,7 @@ pub fn a_member_that_leaves_or_ends_fails_the_others(kit: &dyn Kit) {
             circle
                 .post(0, &work)
                 .or_else(|error| match error.errno() {
-                    Errno::ECANCELED => Ok(()), // it has heard already
+                    Errno::ECANCELED => Ok(()), // it has already been told
                     _ => Err(error),
                 })
                 .unwrap();
@@ -510,7 +510,7 @@ pub fn a_member_that_leaves_or_ends_fails_the_others(kit: &dyn Kit) {
 pub fn a_member_may_end_when_its_part_is_done(kit: &dyn Kit) {
     for count in [1, 1_000] {
         let Some(mut circle) = Circle::open(kit, 3) else { return };
-        // The root sends to both others, and is done before they have come.
+        // The root sends to both others, and is done before they have started.
         let work = Work::new(CollectiveKind::Broadcast, 3, 2, count);
         circle.post(2, &work).unwrap();
         wait::drive(&circle.all(), "the root", || circle.sides[2].next_of(3)).done();
@@ -522,7 +522,7 @@ pub fn a_member_may_end_when_its_part_is_done(kit: &dyn Kit) {
         }
         circle.done();
         work.check();
-        // What wants something of it fails.
+        // Operations that need this member fail.
         let work = Work::new(CollectiveKind::Barrier, 3, 0, 0);
         circle.post(0, &work).unwrap();
         let error = wait::drive(&circle.all(), "the failure", || circle.sides[0].next_of(1)).failed();

@@ -1,11 +1,11 @@
-//! Which operations complete, and what their entries say (fi_cq(3), fi_endpoint(3), fi_msg(3)).
+//! Which operations complete, and the contents of their entries (fi_cq(3), fi_endpoint(3), fi_msg(3)).
 
 use crate::prelude::*;
 
-/// How long to watch for an entry that must not come.
+/// How long to wait for an entry that must not arrive.
 const WATCH: Duration = Duration::from_millis(10);
 
-/// Sends `len` bytes from `a` to a receive at `b`, with context 2 there, and waits for the receive's completion.
+/// Sends `len` bytes from `a` to a receive with context 2 at `b`, and waits for the receive's completion.
 fn deliver(pair: &Pair, send: impl Fn(&Pair, &Memory) -> Result<()>, len: usize) -> CqTaggedEntry {
     let (from, into) = (Memory::patterned(len, 5), Memory::new(len));
     pair.post(|| pair.b.receive(&into).context(2).post());
@@ -142,7 +142,7 @@ pub fn inject_write_never_completes(kit: &dyn Kit) {
     let (memory, target) = (Memory::patterned(64, 3), Memory::new(64));
     let region = pair.b.register(&target, MrAccess::REMOTE_WRITE).unwrap();
     pair.post(|| pair.a.out(pair.to_b, &memory).inject().write(&[remote(&region)]));
-    memory.fill(9); // the buffer is the application's again
+    memory.fill(9); // the application may use the buffer again
     pair.drive("the write", || (target.bytes()[63] != 0).then_some(()));
     target.check(64, 3);
     pair.quiet(WATCH);
@@ -153,7 +153,7 @@ pub fn inject_lets_go_of_the_buffer_at_once(kit: &dyn Kit) {
     let inject = kit.info(&kit.usual()).tx_attr.inject_size;
     for (round, len) in [1, 64, inject].into_iter().enumerate() {
         let (from, into) = (Memory::patterned(len, 5), Memory::new(len));
-        // First to a peer that is not known yet, before any receive is posted.
+        // First to a peer that is not connected yet, before any receive is posted.
         pair.post(|| pair.a.out(pair.to_b, &from).inject().send());
         from.fill(77);
         pair.post(|| pair.b.receive(&into).post());
@@ -275,7 +275,7 @@ pub fn errors_are_reported_in_their_place(kit: &dyn Kit) {
     pair.post(|| pair.b.receive(into.slice(..16)).context(2).post());
     pair.post(|| pair.b.receive(&into).context(3).post());
     (0..3).for_each(|_| pair.post(|| pair.a.out(pair.to_b, &from).inject().send()));
-    // `post` has polled `b` perhaps, so collect what is there in the order of reading.
+    // `post` may have polled `b`, so collect its entries in the order of reading.
     let first = pair.next(&pair.b);
     let second = pair.next(&pair.b);
     let third = pair.next(&pair.b);
@@ -325,7 +325,7 @@ pub fn a_failed_inject_is_reported(kit: &dyn Kit) {
 }
 
 impl Pair {
-    /// Polls only `a` until `ready` gives a value: `b`'s queue is read by the case itself.
+    /// Polls only `a` until `ready` returns a value: the case itself reads `b`'s queue.
     #[track_caller]
     fn a_polls_until<T>(&self, ready: impl FnMut() -> Option<T>) -> T {
         wait::drive(&[&self.a], "b's queue", ready)

@@ -1,5 +1,5 @@
 //! Connections: passive endpoints, connect, accept, reject, shutdown (fi_cm(3)). The cases ask for `FI_EP_MSG` whatever
-//! type the kit is of, so that they run with each of its address formats.
+//! the kit's type, so they run with each of its address formats.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -132,7 +132,7 @@ pub fn requests_over_the_backlog_are_refused(kit: &dyn Kit) {
     let callers: Vec<Side> = (0..3).map(|_| closed(kit)).collect();
     callers.iter().for_each(|caller| caller.ep.connect(&name, &[]).expect("connecting"));
     let requests: Vec<_> = (0..2).map(|_| listener.request(&[])).collect();
-    // Requests of different endpoints may come in any order.
+    // Requests of different endpoints may arrive in any order.
     let refused = wait::drive(&[], "the refusal", || {
         assert!(try_outcome(&listener.eq).is_none(), "a third request");
         callers.iter().position(|caller| {
@@ -196,12 +196,12 @@ pub fn a_request_that_was_read_outlives_its_listener(kit: &dyn Kit) {
         caller.ep.connect(&name, &[]).expect("connecting");
         let request = listener.request(&[&caller]);
         drop(listener);
-        // Time to notice that the passive endpoint is gone.
+        // Allow time to notice that the passive endpoint is gone.
         let end = Instant::now() + Duration::from_millis(100);
         while Instant::now() < end {
             assert!(try_outcome(caller.eq()).is_none(), "no outcome before the answer");
         }
-        // Its name is free at once.
+        // Its name can be used at once.
         let again = Listener::open(&Info { src_addr: Some(name), ..info(kit) });
         again.expect("the name of a listener that is closed");
         if !accepts {
@@ -386,8 +386,8 @@ pub fn a_passive_endpoint_needs_its_queue_and_has_its_name(kit: &dyn Kit) {
     pep.listen().expect("twice");
     let name: Address = pep.name().expect("a name");
     assert_eq!(pep.set_name(&name).unwrap_err().errno(), Errno::EOPBADSTATE);
-    // A name is free once its endpoint is closed. Another process of this host may be given a port that is free before
-    // it is asked for again: then this looks at another one.
+    // A name is free once its endpoint is closed. Another process of this host may get a port that is free before the
+    // case requests it again; then the case tries another one.
     let is_freed = |pep: Arc<dyn PassiveEndpoint>| {
         let name = pep.name().expect("a name");
         let second = open();

@@ -1,11 +1,11 @@
-//! Receive and transmit contexts: scalable endpoints, and addresses that name one of their contexts (fi_endpoint(3),
+//! Receive and transmit contexts: scalable endpoints, and addresses that select one of their contexts (fi_endpoint(3),
 //! "Scalable endpoints"; fi_av(3), "fi_rx_addr").
 
 use std::sync::Arc;
 
 use crate::prelude::*;
 
-/// Bits of an address that name a receive context.
+/// Address bits that select a receive context.
 const BITS: u32 = 4;
 
 pub fn an_endpoint_with_one_context_is_reached_by_its_name_too(kit: &dyn Kit) {
@@ -33,7 +33,7 @@ pub fn a_message_for_a_context_that_is_not_there_is_dropped_and_counted(kit: &dy
     pair.all_done(&pair.a, 2, 6);
     pair.drive("all six", || (pair.b.statistic("rx_dropped") == 6).then_some(()));
     pair.quiet(Duration::from_millis(20));
-    // What comes after them arrives.
+    // Later messages arrive.
     pair.post(|| pair.a.out(pair.to_b, ()).context(3).send());
     assert_eq!(pair.drive("a message", || pair.b.next_of(1)).done().len, 0);
 }
@@ -43,7 +43,7 @@ pub fn a_vector_has_room_for_peers_beside_the_bits_of_contexts(kit: &dyn Kit) {
     let attr = |rx_ctx_bits| AvAttr { rx_ctx_bits, ..AvAttr::default() };
     assert_eq!(side.domain.open_av(&attr(33)).err().map(|error| error.errno()), Some(Errno::EINVAL));
     assert!(side.domain.open_av(&attr(32)).is_ok());
-    // An index that no endpoint can have is refused where it is used.
+    // An index that no endpoint can have is refused when it is used.
     let pair = Pair::of(kit.opening().rx_ctx_bits(32).open(), kit.opening().rx_ctx_bits(32).open());
     let refused = pair.a.out(pair.to_b.with_rx_index(65_535, 32), ()).send();
     assert_eq!(refused.unwrap_err().errno(), Errno::EINVAL);
@@ -56,14 +56,14 @@ struct Scalable {
     hub: Side,
 }
 
-/// What scalable endpoints are opened with.
+/// The options of scalable endpoints.
 fn scalable(kit: &dyn Kit, tx: usize, rx: usize) -> Opening {
     let caps = kit.usual_caps() | Caps::NAMED_RX_CTX;
     kit.opening().hints(|hints| hints.caps(caps).tx_ctx_cnt(tx).rx_ctx_cnt(rx)).rx_ctx_bits(BITS)
 }
 
 impl Scalable {
-    /// Without contexts, and not enabled.
+    /// Opens one without contexts, and does not enable it.
     fn bare(opening: Opening) -> Self {
         let host = opening.open_disabled().expect("opening an endpoint");
         let hub = host.domain.open_scalable(&host.info).expect("a scalable endpoint");
@@ -75,7 +75,7 @@ impl Scalable {
         Self::of(scalable(kit, tx, rx), tx, rx)
     }
 
-    /// Enables it with these many contexts.
+    /// Opens and enables one with the given numbers of contexts.
     fn of(opening: Opening, tx: usize, rx: usize) -> Self {
         let mut own = Self::bare(opening);
         for index in 0..tx {
@@ -106,7 +106,7 @@ impl Scalable {
     }
 }
 
-/// Sends, and tries again while resources are short.
+/// Sends, and retries while resources are short.
 #[track_caller]
 fn send(sides: &[&Side], mut out: impl FnMut() -> Result<()>) {
     wait::drive(sides, "room to send", || match out() {
@@ -133,7 +133,7 @@ pub fn a_receive_context_is_reached_by_its_name(kit: &dyn Kit) {
             };
             assert_eq!((entry.op_context.0, entry.len, entry.data, source), (1, len, index as u64, from));
             got.check(len, index as u8);
-            // And one that comes before its receive, with a tag.
+            // A message before its receive, with a tag.
             send(&sides, || far.out(named, &sent).tag(7).context(2).send());
             wait::drive_through(Duration::from_millis(5), &sides);
             rx.receive(&got).tag(7).from(from).context(3).post().unwrap();
@@ -143,7 +143,7 @@ pub fn a_receive_context_is_reached_by_its_name(kit: &dyn Kit) {
             }
         }
     }
-    // One that is not there, and one that is not opened.
+    // A context that does not exist, and one that is not opened.
     send(&sides, || far.out(to.with_rx_index(3, BITS), ()).context(2).send());
     wait::drive(&sides, "the drop", || (own.hub.statistic("rx_dropped") == 1).then_some(()));
 }
@@ -170,7 +170,7 @@ pub fn transmit_contexts_have_the_address_of_their_endpoint(kit: &dyn Kit) {
             assert_eq!(sent.op_context.0, index);
         }
     }
-    // The answer goes to the one address.
+    // The answer goes to the endpoint's only address.
     own.rx[0].receive(&got).from(to).context(6).post().unwrap();
     send(&sides, || far.out(from, ()).context(1).inject().send());
     assert_eq!(wait::drive(&sides, "an answer", || own.rx[0].next()).done().op_context.0, 6);
@@ -194,7 +194,7 @@ pub fn without_a_name_the_endpoint_chooses_a_context_that_can(kit: &dyn Kit) {
     assert_eq!(wait::drive(&sides, "an untagged message", || own.rx[1].next()).done().op_context.0, 2);
     send(&sides, || far.out(to, ()).tag(1).inject().send());
     assert_eq!(wait::drive(&sides, "a tagged message", || own.rx[0].next()).done().op_context.0, 1);
-    // What is named to one that cannot receive it is dropped.
+    // A message to a context that cannot receive it is dropped.
     let other = kit.opening().rx_ctx_bits(BITS).open();
     let named = other.insert(&own.hub).with_rx_index(0, BITS);
     let sides = own.sides(&[&far, &other]);
@@ -336,7 +336,7 @@ pub fn transmit_contexts_read_write_and_change_remote_memory(kit: &dyn Kit) {
         let write = || tx.out(named, &from).context(1).data(40 + index as u64).write(&[remote(&region)]);
         send(&sides, write);
         wait::drive(&sides, "the write, at its context", || tx.next_of(1)).done();
-        // Its data is told by the context that the address names.
+        // Its data is reported by the context that the address selects.
         let told = wait::drive(&sides, "the data", || far.rx[index].next()).done();
         assert_eq!((told.data, told.len), (40 + index as u64, 4_096));
         target.check(4_096, 5);
@@ -383,14 +383,14 @@ pub fn a_context_that_closes_leaves_the_others_alone(kit: &dyn Kit) {
     far.receive(&there).context(5).post().unwrap();
     send(&sides, || own.tx[0].out(to_far, ()).context(3).send());
     wait::drive(&sides, "a message", || far.next_of(5)).done();
-    // Opened again, it has what came for it.
+    // After reopening, it gets the messages that arrived for it.
     own.add_receiver(1, None);
     own.rx[1].receive(&there).context(6).post().unwrap();
     assert_eq!(wait::drive(&own.sides(&[&far]), "a message", || own.rx[1].next()).done().op_context.0, 6);
 }
 
-/// A peer that does not look while a context closes finds afterwards what was sent to it, as it was; what was to be
-/// read goes nowhere. The peer, and the other contexts, go on.
+/// A peer that is not polled while a context closes later finds the messages sent to it intact; data of reads is
+/// discarded. The peer and the other contexts continue.
 pub fn what_a_closing_context_has_under_way_goes_on_without_its_memory(kit: &dyn Kit) {
     const LEN: usize = 2 << 20;
     let manual = |opening: Opening| opening.hints(|hints| hints.progress(Progress::Manual));
@@ -400,7 +400,7 @@ pub fn what_a_closing_context_has_under_way_goes_on_without_its_memory(kit: &dyn
         let to = own.hub.insert(&far);
         let (sent, there) = (Memory::patterned(LEN, 1), Memory::new(LEN));
         let region = far.register(&there, MrAccess::REMOTE_WRITE | MrAccess::REMOTE_READ).unwrap();
-        // They know each other: the peer takes nothing before the context has closed but what comes after this.
+        // They are connected: until the context has closed, the peer takes nothing after this message.
         far.receive(()).context(1).post().unwrap();
         send(&own.sides(&[&far]), || own.tx[1].out(to, ()).context(2).send());
         wait::drive(&own.sides(&[&far]), "a first message", || far.next_of(1)).done();
@@ -419,7 +419,7 @@ pub fn what_a_closing_context_has_under_way_goes_on_without_its_memory(kit: &dyn
             far.receive(&there).context(4).post().unwrap();
             assert_eq!(wait::drive(&sides, "the message", || far.next_of(4)).done().len, LEN);
         }
-        // The lane has nothing under way after that, or a fence would not let this go.
+        // After that the lane is idle, or a fence would block this message.
         far.receive(()).context(5).post().unwrap();
         send(&sides, || own.tx[0].out(to, ()).context(6).msg(OpFlags::FENCE).send());
         wait::drive(&sides, "a message after it", || far.next_of(5)).done();
@@ -475,7 +475,7 @@ pub fn a_blocked_reader_of_a_context_wakes_for_its_message(kit: &dyn Kit) {
     let far = kit.opening().rx_ctx_bits(BITS).open();
     let to = far.insert(&own.hub);
     let sides = own.sides(&[&far]);
-    // They meet first.
+    // Connect first.
     own.rx[0].receive(()).context(1).post().unwrap();
     send(&sides, || far.out(to.with_rx_index(0, BITS), ()).inject().send());
     wait::drive(&sides, "a first message", || own.rx[0].next_of(1)).done();

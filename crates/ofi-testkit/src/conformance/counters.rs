@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use crate::prelude::*;
 
-/// Long enough to tell a time-out from no time-out, on a busy machine.
+/// Long enough to distinguish a time-out on a busy machine.
 const SHORT: Duration = Duration::from_millis(50);
-/// No wake-up may take so long.
+/// No wake-up may take this long.
 const LONG: Duration = Duration::from_secs(5);
 const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
 const BOTH: BindFlags = BindFlags::TRANSMIT.union(BindFlags::RECV);
-/// Inside one packet, and in many parts.
+/// Lengths of one packet, and of many parts.
 const LENGTHS: [usize; 3] = [8, 3_000, 200_000];
 
 fn plain() -> CntrAttr {
@@ -46,7 +46,7 @@ fn reach(pair: &Pair, side: &Side, wanted: &[u64]) {
     pair.drive(&format!("counters at {wanted:?}"), || (values(side) == wanted).then_some(()));
 }
 
-/// A pair whose second side counts what peers do, if the transport can.
+/// A pair whose second side counts accesses by peers, if the transport supports that.
 fn with_events(kit: &dyn Kit, attr: &CntrAttr) -> Option<Pair> {
     let hints = kit.usual();
     let caps = hints.info.caps | Caps::RMA_EVENT;
@@ -103,7 +103,7 @@ pub fn operations_without_an_entry_are_counted(kit: &dyn Kit) {
 pub fn counters_stand_in_for_queues(kit: &dyn Kit) {
     let pair = kit.pair_with(|opening| by_kind(opening).without_queue(BOTH));
     let size = pair.a.info.tx_attr.size.max(pair.b.info.rx_attr.size) as u64;
-    // More than there are credits, so that each must come back without an entry being read.
+    // More than the credits, so that each credit must be returned without an entry being read.
     let count = size + 100;
     let (from, into) = (Memory::patterned(64, 1), Memory::new(64));
     for _ in 0..count {
@@ -163,7 +163,7 @@ pub fn failures_are_counted_apart(kit: &dyn Kit) {
     pair.b.receive(&memory).context(3).post().unwrap();
     pair.b.cancel(3).unwrap();
     pair.failed(&pair.b);
-    // A message longer than its receive fails there, not here.
+    // A message longer than its receive fails at the receiver, not here.
     pair.post(|| pair.b.receive(memory.slice(..4)).context(4).post());
     pair.post(|| pair.a.out(pair.to_b, &memory).context(2).send());
     pair.failed(&pair.b);
@@ -228,7 +228,7 @@ pub fn endpoints_share_a_counter(kit: &dyn Kit) {
         let to = sender.insert(receiver);
         wait::drive(&[&sender], "room", || sender.out(to, ()).context(1).send().ok());
     }
-    // Nobody reads a queue of theirs: the counter moves both on.
+    // Their queues are not read: the counter drives both.
     wait::drive(&[&sender], "both messages", || (counter.read() == 2).then_some(()));
     drop(hub);
     assert_eq!(counter.read(), 2);
@@ -238,11 +238,11 @@ pub fn endpoints_share_a_counter(kit: &dyn Kit) {
     wait::drive(&[&sender], "one more", || (counter.read() == 3).then_some(()));
 }
 
-/// A pair whose second side has one counter of receives, and no queue for them.
+/// A pair whose second side has one counter of receives and no queue for them.
 fn counting_receiver(kit: &dyn Kit, wait_obj: WaitObj) -> Pair {
     let receiver = kit.opening().counter(waiting(wait_obj), BindFlags::RECV).without_queue(BindFlags::RECV);
     let pair = Pair::of(kit.side(), receiver.open());
-    // So that they are connected.
+    // Connects them.
     pair.post(|| pair.b.receive(()).post());
     pair.post(|| pair.a.out(pair.to_b, ()).inject().send());
     reach(&pair, &pair.b, &[1]);
@@ -297,7 +297,7 @@ pub fn a_failure_ends_a_wait_on_a_counter(kit: &dyn Kit) {
             std::thread::sleep(Duration::from_millis(20));
             side.receive(()).context(3).post().unwrap();
             side.cancel(3).unwrap();
-            // The waiter may have begun only after the failure; then another one ends its wait.
+            // The wait may have started after the failure; then another failure ends it.
             let start = Instant::now();
             while !waiter.is_finished() {
                 if start.elapsed() > Duration::from_millis(500) {
@@ -340,7 +340,7 @@ pub fn a_counter_s_descriptor_becomes_readable(kit: &dyn Kit) {
                 sender.join().unwrap();
             });
         }
-        // What was not looked at yet is not slept over.
+        // Unprocessed changes must prevent sleep.
         counter.add(1).unwrap();
         assert!(counter.trywait().unwrap_err().is_again());
         counter.read();
@@ -369,7 +369,7 @@ pub fn no_wake_up_is_lost_between_counters(kit: &dyn Kit) {
     std::thread::scope(|scope| {
         scope.spawn(|| play(&pair.b, pair.to_a, false));
         play(&pair.a, pair.to_b, true);
-        // The last answer may still have to leave.
+        // The last answer may still have to be sent.
         wait::drive(&[&pair.a, &pair.b], "the end", || (values(&pair.b) == [ROUNDS]).then_some(()));
     });
 }
@@ -465,7 +465,7 @@ pub fn a_region_counts_its_accesses(kit: &dyn Kit) {
                 pair.post(|| pair.a.out(pair.to_b, part.clone()).context(1).read(&there));
                 pair.all_done(&pair.a, 1, 2);
             }
-            // Reading the region's counters is enough to move its endpoint on.
+            // Reading the region's counters must be enough to drive its endpoint.
             let number = number as u64 + 1;
             pair.drive("the region's counters", || {
                 ((reads.read(), writes.read()) == (number, number)).then_some(())
@@ -487,7 +487,7 @@ pub fn a_region_counts_from_the_moment_it_is_bound(kit: &dyn Kit) {
             pair.all_done(&pair.a, 1, 1);
         }
     };
-    write(5); // perhaps past its owner
+    write(5); // perhaps after its owner
     let [reads, writes] = watch(&pair, &region);
     write(7);
     pair.drive("seven writes", || (writes.read() == 7).then_some(()));
@@ -551,7 +551,7 @@ pub fn wrong_bindings_of_counters_are_refused(kit: &dyn Kit) {
     assert_eq!(bind(&elsewhere, BindFlags::REMOTE_WRITE), Err(Errno::EDOMAIN));
     bind(&counter, BindFlags::REMOTE_WRITE).unwrap();
     assert_eq!(bind(&counter, BindFlags::REMOTE_WRITE), Err(Errno::EBUSY));
-    // Of two directions, one has neither a queue nor a counter.
+    // With one direction that has neither a queue nor a counter.
     let half = kit.opening().without_queue(BOTH).counter(plain(), BindFlags::SEND).try_open();
     assert_eq!(half.err().unwrap().errno(), Errno::ENOCQ);
 }

@@ -1,4 +1,4 @@
-//! Unreliable datagrams (`FI_EP_DGRAM`): the cases ask for them whatever type the kit is of.
+//! Unreliable datagrams (`FI_EP_DGRAM`). The cases request them whatever the kit's type.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -17,13 +17,13 @@ fn opening(kit: &dyn Kit) -> Opening {
     kit.opening_for(kit.usual().ep_type(EpType::Dgram).caps(caps))
 }
 
-/// With remote CQ data, by which datagrams are told apart.
+/// With remote CQ data to distinguish datagrams.
 fn numbered(kit: &dyn Kit) -> Pair {
     let open = || opening(kit).hints(|hints| hints.cq_data_size(4)).open();
     Pair::of(open(), open())
 }
 
-/// Datagrams that found no room, wherever that was.
+/// Datagrams dropped for lack of room, at either end.
 fn dropped(pair: &Pair) -> u64 {
     let of = |side: &Side, which: &str| -> u64 {
         let all = side.ep.statistics();
@@ -53,7 +53,7 @@ pub fn a_datagram_endpoint_reads_and_writes_its_peer_s_memory(kit: &dyn Kit) {
     pair.post(|| pair.a.out(pair.to_b, &back).context(2).read(&there));
     pair.drive("the read", || pair.a.next_of(2)).done();
     back.check(512, 5);
-    // A datagram may be lost without a word. An access may not.
+    // A datagram may be lost silently, but an access may not.
     region.close().expect("closing");
     pair.post(|| pair.a.out(pair.to_b, &source).context(3).write(&there));
     let failed = pair.drive("the write without a target", || pair.a.next_of(3)).failed();
@@ -94,7 +94,7 @@ pub fn messages_and_accesses_share_a_datagram_endpoint(kit: &dyn Kit) {
     }
 }
 
-/// Sends `count` datagrams, each with its number as remote data, reading only the sender's queue.
+/// Sends `count` datagrams, each with its number as remote CQ data, and reads only the sender's queue.
 #[track_caller]
 fn flood(pair: &Pair, first: usize, count: usize) {
     let sent = Memory::patterned(64, 1);
@@ -118,7 +118,7 @@ fn flood(pair: &Pair, first: usize, count: usize) {
     });
 }
 
-/// Receives what is there: the numbers, in order.
+/// Receives the datagrams that are there. Returns their numbers in order.
 #[track_caller]
 fn numbers(pair: &Pair, side: &Side) -> Vec<u64> {
     let into = Memory::new(64);
@@ -174,7 +174,7 @@ pub fn datagrams_carry_tags_and_data_where_they_are_granted(kit: &dyn Kit) {
     let caps = Caps::MSG | Caps::TAGGED | Caps::SOURCE;
     let hints = kit.usual().ep_type(EpType::Dgram).caps(caps).cq_data_size(8);
     if kit.getinfo(&hints).is_err() {
-        return; // a transport of plain messages
+        return; // a transport without tags or data
     }
     let pair = Pair::of(Opening::new(hints.clone()).open(), Opening::new(hints).open());
     let (sent, got, other) = (Memory::patterned(100, 3), Memory::new(100), Memory::new(100));
@@ -206,7 +206,8 @@ fn send_to_a_group(kit: &dyn Kit, hints: &Hints) {
     };
     let ((a, eq_a), (b, eq_b), (outsider, _)) = (open(), open(), open());
     let own = a.name().to_socket_addr().expect("an IP address");
-    // Scoped to this host's organisation (RFC 2365), or link (RFC 4291); the port tells it from those of other tests.
+    // Scoped to this host's organisation (RFC 2365) or link (RFC 4291); the port distinguishes it from those of other
+    // tests.
     let ip: IpAddr = if own.is_ipv4() {
         Ipv4Addr::new(239, 192, 77, 1).into()
     } else {

@@ -1,4 +1,4 @@
-//! Event queues: what an application may write and read, and how it waits (fi_eq(3)).
+//! Event queues: writing, reading and waiting (fi_eq(3)).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ pub fn a_condition_variable_is_broadcast_for_events(kit: &dyn Kit) {
         });
         assert_eq!(queue.read().expect("reading").data, data);
     }
-    // The calls that block know nothing of it.
+    // Blocking calls do not depend on the condition variable.
     assert!(queue.read_wait(Some(Duration::from_millis(50))).unwrap_err().is_again());
 }
 

@@ -1,9 +1,9 @@
-//! Flow control: short resources are said, nothing is lost, and one slow peer stops nobody else (fi_domain(3),
-//! "resource_mgmt"; fi_endpoint(3)).
+//! Flow control: shortage of resources is reported, nothing is lost, and a slow peer does not stop others
+//! (fi_domain(3), "resource_mgmt"; fi_endpoint(3)).
 
 use crate::prelude::*;
 
-/// Posts with `post` until it is refused; how many were accepted.
+/// Posts with `post` until it is refused. Returns the number accepted.
 #[track_caller]
 fn until_again(limit: usize, mut post: impl FnMut(usize) -> Result<()>) -> usize {
     for count in 0..limit {
@@ -16,7 +16,7 @@ fn until_again(limit: usize, mut post: impl FnMut(usize) -> Result<()>) -> usize
     panic!("{limit} operations were accepted without a limit");
 }
 
-/// The most that any transport may take without being polled.
+/// The most operations that any transport may accept without being polled.
 const PLENTY: usize = 1 << 20;
 
 pub fn a_full_sender_says_again_and_recovers(kit: &dyn Kit) {
@@ -26,7 +26,7 @@ pub fn a_full_sender_says_again_and_recovers(kit: &dyn Kit) {
         let send = |number: usize| pair.a.out(pair.to_b, &from).data(number as u64).context(1).send();
         let accepted = until_again(PLENTY, send);
         assert!(accepted >= 1, "{len} bytes");
-        // Once the receiver takes them, and the queues are read, there is room again.
+        // After the receiver has taken the messages and the queues are read, there is room again.
         let into = Memory::new(len);
         for number in 0..accepted + 10 {
             pair.post(|| pair.b.receive(&into).context(2).post());
@@ -55,7 +55,7 @@ pub fn a_full_transmit_context_says_again(kit: &dyn Kit) {
 }
 
 pub fn unread_completions_are_never_lost(kit: &dyn Kit) {
-    // A queue of 4 entries, a thousand completions, and nobody reading.
+    // A queue of 4 entries, a thousand completions, and no reader.
     const COUNT: usize = 1_000;
     let a = kit.opening().cq_size(4).open();
     let b = kit.opening().cq_size(4).open();
@@ -79,7 +79,7 @@ pub fn unread_completions_are_never_lost(kit: &dyn Kit) {
         fill();
         (sends.len() >= COUNT && receives.len() >= COUNT).then_some(())
     });
-    // Where writes may overtake one another, so do the ends of sends.
+    // If writes may overtake one another, the completions of sends may too.
     if !pair.a.info.tx_attr.msg_order.contains(MsgOrder::RMA_WAW) {
         sends.sort_unstable();
     }
@@ -117,7 +117,7 @@ pub fn a_peer_that_does_not_look_stops_nobody_else(kit: &dyn Kit) {
     let c = kit.side();
     let to_c = pair.a.insert(&c);
     let from = Memory::patterned(64, 5);
-    // b's share is used up, as far as the endpoint's own limit lets it.
+    // b's share is used up, as far as the endpoint's own limit permits.
     let half = pair.a.info.tx_attr.size / 2;
     for _ in 0..half {
         if pair.a.out(pair.to_b, &from).inject().send().is_err() {
@@ -141,7 +141,7 @@ pub fn a_peer_that_does_not_look_stops_nobody_else(kit: &dyn Kit) {
 }
 
 pub fn a_receiver_that_lacks_receives_stops_nobody_else(kit: &dyn Kit) {
-    // a floods b without receives; c and b go on.
+    // a floods b, which has no receives; b and c continue.
     let pair = kit.pair();
     let c = kit.side();
     let (to_b, from_c) = (c.insert(&pair.b), pair.b.insert(&c));
@@ -168,7 +168,7 @@ pub fn many_outstanding_large_messages_arrive(kit: &dyn Kit) {
         let from = Memory::patterned(LEN, number as u8);
         pair.post(|| pair.a.out(pair.to_b, &from).tag(number as u64).context(1).send());
     }
-    // Taken in reverse.
+    // Received in reverse order.
     for number in (0..COUNT).rev() {
         let into = Memory::new(LEN);
         pair.b.receive(&into).context(2).tag(number as u64).post().unwrap();

@@ -2,10 +2,10 @@
 
 use crate::prelude::*;
 
-/// How long to watch for an entry that must not come.
+/// How long to wait for an entry that must not arrive.
 const WATCH: Duration = Duration::from_millis(30);
 
-/// Below and above what travels inside a command, whatever the transport.
+/// Lengths below and above the limit of data inside a command, for any transport.
 const LENGTHS: [usize; 4] = [0, 64, 6_000, 300_000];
 
 pub fn delivery_complete_waits_for_the_peer(kit: &dyn Kit) {
@@ -26,7 +26,7 @@ pub fn delivery_complete_waits_for_the_peer(kit: &dyn Kit) {
                 assert_eq!(pair.a.pending(), 0, "{len} bytes were delivered to a peer that did not look");
             }
             assert_eq!(pair.done(&pair.a).op_context, Context(1));
-            // Processed: the data is in the buffer, though nobody has read its completion.
+            // Processed: the data is in the buffer, although its completion was not read.
             into.check(len, 5);
         }
     }
@@ -74,7 +74,7 @@ pub fn transmit_complete_no_longer_depends_on_the_sender(kit: &dyn Kit) {
             wait::drive(&[&a, &b], "room", || {
                 a.out(to_b, &from).context(1).msg(OpFlags::TRANSMIT_COMPLETE).send().ok()
             });
-            // Without a receive a large message may stay at its sender, and does not complete.
+            // Without a receive, a large message may stay at its sender, and does not complete.
             let complete = if posted || len <= 64 {
                 Some(wait::drive(&[&a, &b], "transmit complete", || a.next()))
             } else {
@@ -108,7 +108,7 @@ pub fn closing_loses_nothing_that_was_transmitted(kit: &dyn Kit) {
     }
     wait::drive(&[&a], "transmit completions", || (a.pending() == COUNT).then_some(()));
     drop(a);
-    // Read one by one: a reader with little room must not lose the rest.
+    // Read one by one: a reader with little room must not lose the remaining messages.
     let into = Memory::new(8 * COUNT);
     for number in 0..COUNT {
         let slice = into.slice(number * 8..number * 8 + 8);
@@ -192,7 +192,7 @@ pub fn a_fence_lifts_earlier_operations_to_its_level(kit: &dyn Kit) {
     let (from, into) = (Memory::patterned(64, 5), Memory::new(64));
     let target = Memory::library(&pair.b.domain, 64);
     let region = pair.b.register(&target, MrAccess::REMOTE_WRITE).unwrap();
-    // Once before, so that a transport that needs to ask for the memory has done so.
+    // Once before, so that a transport that has to ask for the memory has done so.
     pair.post(|| pair.a.out(pair.to_b, &from).write(&[remote(&region)]));
     pair.done(&pair.a);
     pair.b.receive(&into).context(2).post().unwrap();
@@ -243,12 +243,12 @@ pub fn a_last_message_with_more_is_not_held_for_ever(kit: &dyn Kit) {
     pair.drive("the message", || pair.b.next_of(2)).done();
 }
 
-/// Whether the transport has `FI_MATCH_COMPLETE`.
+/// Whether the transport supports `FI_MATCH_COMPLETE`.
 fn matches(kit: &dyn Kit) -> bool {
     kit.getinfo(&kit.usual().tx_op_flags(OpFlags::MATCH_COMPLETE)).is_ok()
 }
 
-/// One operation of `side` completes, within the bound, or does not, while it is watched.
+/// An operation of `side` completes within the bound, or does not complete while it is watched.
 fn completes_or_waits(sides: &[&Side], side: &Side, completes: bool, what: &str) {
     if completes {
         wait::drive(sides, what, || (side.pending() == 1).then_some(()));
@@ -259,7 +259,7 @@ fn completes_or_waits(sides: &[&Side], side: &Side, completes: bool, what: &str)
 }
 
 pub fn each_level_completes_at_its_step(kit: &dyn Kit) {
-    // What has to happen at the peer before a short message completes: nothing, that it looks, that it receives.
+    // The peer's action before a short message completes: none, a poll, a receive.
     let levels = [
         (OpFlags::INJECT_COMPLETE, 0),
         (OpFlags::TRANSMIT_COMPLETE, 0),

@@ -29,7 +29,7 @@ pub fn closing_in_the_middle_fails_the_peer_s_operations_once_each(kit: &dyn Kit
             let out = pair.a.out(pair.to_b, &ours).context(1);
             pair.post(|| match operation {
                 0 => pair.b.receive(&theirs).context(2).post().and_then(|()| out.send()),
-                1 => out.send(), // announced, and never received
+                1 => out.send(), // announced but never received
                 2 => out.write(&[remote(&region)]),
                 3 => out.read(&[remote(&region)]),
                 _ => pair
@@ -42,7 +42,7 @@ pub fn closing_in_the_middle_fails_the_peer_s_operations_once_each(kit: &dyn Kit
             (0..steps).for_each(|_| pair.poll());
             let Pair { a, b, .. } = pair;
             drop(b);
-            // It may have been through already, but it ends, and once. A receive that has no message yet stays.
+            // It may already have completed, but it ends once. A receive without a message stays posted.
             let event = wait::drive_for(Duration::from_secs(3), &[&a], "the end of an operation", || {
                 let ended = a.next_of(1);
                 let posted = operation == 4 && a.statistic("rx_posted") == 1;
@@ -79,7 +79,7 @@ pub fn what_a_peer_got_before_it_closed_is_a_success(kit: &dyn Kit) {
 }
 
 pub fn objects_may_be_dropped_in_any_order(kit: &dyn Kit) {
-    // Children keep their parents, so no order is wrong and nothing dangles.
+    // Children keep their parents open, so no order is wrong and nothing dangles.
     for first in 0..5 {
         let pair = kit.pair();
         pair.warm_up();
@@ -157,13 +157,13 @@ pub fn a_peer_that_closes_and_comes_back_under_its_name_is_met_anew(kit: &dyn Ki
         let side = b.take().unwrap_or_else(|| kit.opening().name(&name).open());
         let (from, into) = (Memory::patterned(100, round), Memory::new(100));
         side.receive(&into).context(2).post().unwrap();
-        // Until the new incarnation is known, sends may fail as to the old one.
+        // Until the new incarnation is known, sends may fail as for the old one.
         let start = Instant::now();
         let mut outstanding = false;
         while side.next_of(2).is_none() {
             assert!(start.elapsed() < wait::BOUND, "{}\n{}", a.report(), side.report());
             if !outstanding {
-                // Delivered, or an error: what the old incarnation had taken is lost with it.
+                // Delivered, or an error: data that the old incarnation had taken is lost with it.
                 let flags = OpFlags::DELIVERY_COMPLETE;
                 outstanding = a.out(to_b, &from).context(1).msg(flags).send().is_ok();
             }
@@ -256,7 +256,7 @@ pub fn a_watcher_hears_of_messages_before_their_receives(kit: &dyn Kit) {
     use UnexpectedEvent::{Matched, Received};
     let pair = kit.pair();
     let heard = Arc::new(Mutex::new(Vec::new()));
-    // What it reads when it is called is as it is after the fact.
+    // The state that it reads in the call is the state after the event.
     let (told, ep) = (Arc::clone(&heard), Arc::downgrade(&pair.b.ep));
     let watcher: Watcher = Arc::new(move |event| {
         let waiting = ep.upgrade().map(|ep| ep.statistics()).unwrap_or_default();
@@ -264,7 +264,7 @@ pub fn a_watcher_hears_of_messages_before_their_receives(kit: &dyn Kit) {
         lock(&told).push((event, waiting));
     });
     pair.b.ep.watch_unexpected(Some(watcher)).unwrap();
-    // A message that is expected is nobody's business.
+    // An expected message is not reported.
     pair.b.receive(()).post().unwrap();
     pair.post(|| pair.a.out(pair.to_b, ()).inject().send());
     pair.done(&pair.b);

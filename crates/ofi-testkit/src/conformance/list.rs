@@ -1,4 +1,4 @@
-//! The list of all cases, in the order of their files. A test beside [`super::CASES`] checks that none is missing.
+//! The list of all cases, in the order of their files. A test beside [`super::CASES`] checks that it is complete.
 
 /// Calls a macro with all modules and their cases.
 #[doc(hidden)]

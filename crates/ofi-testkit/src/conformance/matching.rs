@@ -1,8 +1,9 @@
-//! Which receive a message goes to (fi_msg(3), fi_tagged(3)): the first posted one that matches, across all kinds.
+//! Message matching (fi_msg(3), fi_tagged(3)): a message goes to the first posted receive that matches, across all
+//! kinds.
 
 use crate::prelude::*;
 
-/// Three endpoints: two that send to `b`.
+/// Three endpoints, two of which send to `b`.
 struct Three {
     pair: Pair,
     c: Side,
@@ -18,7 +19,7 @@ impl Three {
         Self { pair, c, c_to_b, from_c }
     }
 
-    /// Sends an empty message from `a` (or `c`) with `data` to tell it by.
+    /// Sends an empty message from `a` (or `c`) with `data` to identify it.
     fn send(&self, from_c: bool, tag: Option<u64>, data: u64) {
         let (side, to) = if from_c { (&self.c, self.c_to_b) } else { (&self.pair.a, self.pair.to_b) };
         let out = side.out(to, ()).data(data).inject();
@@ -26,7 +27,7 @@ impl Three {
         wait::drive(&[side, &self.pair.b], "room", || out.send().ok());
     }
 
-    /// Which message (by its data) each receive got, by its context.
+    /// The message (its data) that each receive (its context) got.
     fn matches(&self, count: usize) -> Vec<(usize, u64)> {
         let mut all: Vec<(usize, u64)> = (0..count)
             .map(|_| {
@@ -39,19 +40,19 @@ impl Three {
         all
     }
 
-    /// Sends as above, and waits until the statistic `name` of `b` shows it.
+    /// Sends in the same way, and waits until the statistic `name` of `b` shows it.
     fn send_until(&self, name: &str, from_c: bool, tag: Option<u64>, data: u64) {
         let sides = [&self.pair.a, &self.c, &self.pair.b];
         wait::until_counted(&sides, &self.pair.b, name, || self.send(from_c, tag, data));
     }
 
-    /// Sends a message that has no receive, and waits until it waits.
+    /// Sends a message without a receive, and waits until it is unexpected at `b`.
     fn keep(&self, from_c: bool, tag: Option<u64>, data: u64) {
         self.send_until("rx_unexpected_now", from_c, tag, data);
     }
 }
 
-/// Posts an any-source and a directed receive in both orders, before and after the message comes.
+/// Posts an any-source and a directed receive in both orders, before and after the message arrives.
 fn any_and_directed(kit: &dyn Kit, tag: Option<u64>) {
     for any_first in [true, false] {
         for expected in [true, false] {
@@ -141,7 +142,7 @@ pub fn tagged_and_untagged_messages_never_meet(kit: &dyn Kit) {
     assert_eq!(pair.done(&pair.b).op_context, Context(2));
     pair.post(|| pair.a.out(pair.to_b, ()).inject().send());
     assert_eq!(pair.done(&pair.b).op_context, Context(1));
-    // And from the unexpected side.
+    // And for an unexpected message.
     pair.post(|| pair.a.out(pair.to_b, ()).tag(5).inject().send());
     pair.post(|| pair.a.out(pair.to_b, ()).inject().send());
     wait::drive_through(Duration::from_millis(2), &[&pair.a, &pair.b]);
@@ -179,7 +180,7 @@ pub fn ignored_bits_of_a_tag_do_not_count(kit: &dyn Kit) {
             }
             if !matches {
                 pair.quiet(Duration::from_millis(2));
-                // Clear the receive and the message away.
+                // Remove the receive and the message.
                 pair.post(|| pair.a.out(pair.to_b, ()).tag(tag).inject().send());
             }
             let entry = pair.done(&pair.b);
@@ -221,7 +222,7 @@ pub fn the_first_sent_message_wins_whatever_the_mask(kit: &dyn Kit) {
 
 pub fn messages_keep_their_order(kit: &dyn Kit) {
     let pair = kit.pair();
-    // Sizes that take different ways through a transport, mixed, so that one could overtake another.
+    // Sizes that take different paths through a transport, mixed, so that one could overtake another.
     let lengths = [8, 300_000, 8, 9_000, 4_096, 100_000, 8, 8_200, 16_400, 8];
     for posted in [true, false] {
         let into: Vec<Memory> = lengths.iter().map(|&len| Memory::new(len)).collect();

@@ -1,10 +1,10 @@
-//! The suite: what any transport must do, in cases that know none of them.
+//! The suite: requirements on every transport, as cases that know none of the transports.
 //!
 //! A case is a function over a [`Kit`] that fails by panicking. [`conformance!`](crate::conformance) makes a `#[test]`
-//! of each, for one transport and endpoint type; what does not apply is named there, with the reason. Which rule a case
-//! is about says `docs/conformance.toml`.
+//! of each for one transport and endpoint type, and lists the cases that do not apply with the reason.
+//! `docs/conformance.toml` maps cases to rules.
 //!
-//! One file for each concern, in the order of `docs/conformance.md`.
+//! One file per concern, in the order of `docs/conformance.md`.
 
 #![allow(missing_docs, reason = "the name of a case is the rule that it checks")]
 
@@ -99,7 +99,7 @@ macro_rules! names {
 /// All cases, by module.
 pub const CASES: &[(&str, &[&str])] = crate::for_each_case!(names);
 
-/// Runs a case, or says why not.
+/// Runs a case, or prints why it is skipped.
 pub fn run(kit: &dyn Kit, skipped: &[(&str, &str)], name: &str, case: Case) {
     if let Some((_, reason)) = skipped.iter().find(|(skipped, _)| *skipped == name) {
         println!("skipped {name}: {reason}");
@@ -110,10 +110,10 @@ pub fn run(kit: &dyn Kit, skipped: &[(&str, &str)], name: &str, case: Case) {
     }
 }
 
-/// Lists what is skipped, in lines that `cargo xtask test` collects.
+/// Prints the skipped cases in lines that `cargo xtask test` collects.
 ///
 /// # Panics
-/// If there is no such case, or no reason.
+/// If a case does not exist, or has no reason.
 pub fn report_skipped(transport: &str, kit: &dyn Kit, skipped: &[(&str, &str)]) {
     let all: Vec<&str> = CASES.iter().flat_map(|(_, cases)| cases.iter().copied()).collect();
     for (name, reason) in skipped {
@@ -130,7 +130,7 @@ pub fn report_skipped(transport: &str, kit: &dyn Kit, skipped: &[(&str, &str)]) 
 mod tests {
     use super::CASES;
 
-    /// A case that is written but not in the list would silently never run.
+    /// A case that is not in the list would never run.
     #[test]
     fn every_case_is_in_the_list_once() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/conformance");

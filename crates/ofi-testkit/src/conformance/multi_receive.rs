@@ -10,7 +10,7 @@ fn pair_with_least(kit: &dyn Kit, least: usize) -> Pair {
     pair
 }
 
-/// What a multi-receive buffer got: offset, length and data of each message, until it is released.
+/// The messages in a multi-receive buffer until its release: offset, length and data of each.
 ///
 /// The release may come with the last message, or in an entry of its own without a buffer.
 fn until_released(pair: &Pair, buffer: &Memory, context: usize) -> Vec<(usize, usize, u64)> {
@@ -53,7 +53,7 @@ fn packs(kit: &dyn Kit, tag: Option<u64>) {
         buffer.slice(offset..offset + len).check(number as u8);
         end = offset + len;
     }
-    // It is the application's again: the next message waits for another receive.
+    // The application may use it again: the next message waits for another receive.
     pair.post(|| pair.a.out(pair.to_b, ()).msg(OpFlags::INJECT).data(9).send());
     wait::drive_through(Duration::from_millis(5), &[&pair.a, &pair.b]);
     assert!(pair.b.next_of(5).is_none());
@@ -173,7 +173,7 @@ pub fn a_buffer_cancelled_while_it_is_filled_is_released_once(kit: &dyn Kit) {
     pair.b.receive(&buffer).context(5).msg(OpFlags::MULTI_RECV).post().unwrap();
     let from = Memory::patterned(800_000, 1);
     pair.post(|| pair.a.out(pair.to_b, &from).context(1).send());
-    // Cancel as soon as the message may be on its way.
+    // Cancel as soon as the message may be in flight.
     pair.poll();
     let _ = pair.b.cancel(5);
     let (mut releases, mut cancels, mut placed) = (0, 0, 0);
@@ -223,7 +223,7 @@ pub fn many_small_messages_into_one_buffer_lose_nothing(kit: &dyn Kit) {
     let buffer = Memory::new(8 * COUNT as usize);
     pair.b.receive(&buffer).context(5).msg(OpFlags::MULTI_RECV).post().unwrap();
     let from = Memory::new(8);
-    // b is not read while a sends, for as long as a can.
+    // b is not read while a sends for as long as it can.
     let mut sent = 0;
     while sent < COUNT {
         from.slice(..).put(&sent.to_ne_bytes());

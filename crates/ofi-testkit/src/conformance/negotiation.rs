@@ -1,4 +1,4 @@
-//! What getinfo grants (fi_getinfo(3), fi_endpoint(3), fi_domain(3)).
+//! The grants of getinfo (fi_getinfo(3), fi_endpoint(3), fi_domain(3)).
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use ofi::raw::Handle;
 
 use crate::prelude::*;
 
-/// Fails unless getinfo refuses `hints` with `FI_ENODATA`, naming `field`, and saying what was wanted and offered.
+/// Fails unless getinfo refuses `hints` with `FI_ENODATA` and names `field`, the wanted and the offered value.
 #[track_caller]
 fn refused(kit: &dyn Kit, hints: Hints, field: &str) {
     let error = kit.getinfo(&hints).expect_err(field);
@@ -19,7 +19,7 @@ fn refused(kit: &dyn Kit, hints: Hints, field: &str) {
     );
 }
 
-/// Names a field of an info that is a size, and how to ask for one.
+/// The name of a size field of an info, and access to it.
 type Size = (&'static str, fn(&mut Info) -> &mut usize);
 
 const SIZES: [Size; 9] = [
@@ -123,7 +123,7 @@ pub fn a_size_within_the_limit_is_granted_as_asked(kit: &dyn Kit) {
         let mut hints = kit.usual();
         *size(&mut hints.info) = 1;
         let mut info = kit.info(&hints);
-        // Asked for at least.
+        // A minimum request.
         let wanted = if field == "ep_attr.max_msg_size" { usual.ep_attr.max_msg_size } else { 1 };
         assert_eq!(*size(&mut info), wanted, "{field}");
     }
@@ -235,7 +235,7 @@ pub fn an_order_of_accesses_comes_with_a_size(kit: &dyn Kit) {
 pub fn neither_a_prefix_nor_a_receive_for_remote_data_is_needed(kit: &dyn Kit) {
     let modes = Mode::MSG_PREFIX | Mode::RX_CQ_DATA | Mode::CONTEXT | Mode::CONTEXT2;
     let mut hints = kit.usual().mode(modes);
-    hints.info.ep_attr.msg_prefix_size = 64; // what a program can spare is not what is needed
+    hints.info.ep_attr.msg_prefix_size = 64; // the program's spare bytes are not a requirement
     (hints.info.tx_attr.mode, hints.info.rx_attr.mode) = (modes, modes);
     let info = kit.info(&hints);
     assert_eq!(
@@ -260,7 +260,7 @@ pub fn a_traffic_class_is_granted_or_not_claimed(kit: &dyn Kit) {
         let mut hints = kit.usual().tclass(class);
         hints.info.domain_attr.tclass = class;
         let info = kit.info(&hints);
-        // A provider without a network has no classes, and says so by granting none.
+        // A provider without a network has no traffic classes, and grants none.
         let granted = if plain.tx_attr.tclass == TrafficClass::UNSPEC { TrafficClass::UNSPEC } else { class };
         assert_eq!((info.tx_attr.tclass, info.domain_attr.tclass), (granted, granted));
         let side = Opening::new(hints).open();
@@ -272,26 +272,26 @@ pub fn what_is_open_is_told_and_may_be_asked_for(kit: &dyn Kit) {
     let info = kit.info(&kit.usual());
     let fabric = ofi::open_fabric(&info).unwrap();
     let domain = fabric.open_domain(&info).unwrap();
-    // The first that is open of each name. Other tests may have some, but not more than this one knows of at its end.
+    // The first open one of each name. Other tests may have some open, but none that this one still knows at its end.
     let again = kit.info(&kit.usual());
     let (told_fabric, told) = (again.fabric_attr.fabric.unwrap(), again.domain_attr.domain.unwrap());
     assert!(told_fabric.fabric().is_none_or(|open| open.name() == fabric.name()));
     assert!(told.domain().is_none_or(|open| open.name() == domain.name()));
-    // One that is asked for is the one that is told, and nothing but itself will do.
+    // A requested one is reported, and nothing else is accepted in its place.
     let mut hints = kit.usual();
     hints.info.domain_attr.domain = Some(Handle::of_domain(&domain));
     hints.info.fabric_attr.fabric = Some(Handle::of_fabric(&fabric));
     let asked = kit.info(&hints);
     assert_eq!(asked.domain_attr.domain, hints.info.domain_attr.domain);
     assert_eq!(asked.fabric_attr.fabric, hints.info.fabric_attr.fabric);
-    // Of another provider there is none.
+    // Another provider has none.
     let other = if info.fabric_attr.prov_name == "shm" { "udp" } else { "shm" };
     let mut of_other = Hints::new().provider(other);
     of_other.info.domain_attr.domain.clone_from(&hints.info.domain_attr.domain);
     let refused = kit.getinfo(&of_other).unwrap_err();
     assert_eq!(refused.errno(), Errno::ENODATA);
     assert!(refused.to_string().contains("domain_attr.domain"), "{refused}");
-    // What was closed is not told any more.
+    // A closed one is no longer reported.
     let closed = hints.info.domain_attr.domain.clone().unwrap();
     drop(domain);
     assert!(closed.domain().is_none());
@@ -316,7 +316,7 @@ pub fn named_tag_formats_are_granted_by_name(kit: &dyn Kit) {
 pub fn an_answer_asked_for_again_is_given_again(kit: &dyn Kit) {
     let mut info = kit.info(&kit.usual());
     let mut again = kit.info(&Hints::from(info.clone()));
-    // Which domains are open changes while other tests run.
+    // The open domains change while other tests run.
     (info.domain_attr.domain, again.domain_attr.domain) = (None, None);
     assert_eq!(again.caps, info.caps);
     assert_eq!((again.tx_attr, again.rx_attr), (info.tx_attr, info.rx_attr));
@@ -355,7 +355,7 @@ pub fn address_vector_types_are_granted_as_asked(kit: &dyn Kit) {
     for av_type in [AvType::Table, AvType::Map] {
         assert_eq!(kit.info(&kit.usual().av_type(av_type)).domain_attr.av_type, av_type);
     }
-    // Any may be opened.
+    // Any type may be opened.
     assert_eq!(kit.info(&kit.usual()).domain_attr.av_type, AvType::Unspec);
 }
 

@@ -1,12 +1,12 @@
-//! Message order (fi_endpoint(3), "Message ordering"): what an endpoint promises, it keeps, whichever way an operation
-//! takes.
+//! Message order (fi_endpoint(3), "Message ordering"): an endpoint keeps the order that it promises, whichever path an
+//! operation takes.
 
 use crate::prelude::*;
 
-/// Lengths that take different ways through a transport.
+/// Lengths that take different paths through a transport.
 const LENGTHS: [usize; 4] = [8, 6_000, 40_000, 300_000];
 
-/// A pair that has been asked for `order`, if it is offered.
+/// A pair opened with `order`, if that is offered.
 fn pair_with(kit: &dyn Kit, order: MsgOrder) -> Option<Pair> {
     kit.getinfo(&kit.usual().msg_order(order)).ok()?;
     Some(kit.pair_with(|opening| opening.hints(|hints| hints.msg_order(order))))
@@ -30,7 +30,7 @@ pub fn send_after_write(kit: &dyn Kit) {
                 pair.post(|| pair.a.out(pair.to_b, &from).context(1).write(&[remote(&region)]));
                 pair.post(|| pair.a.out(pair.to_b, note.slice(..0)).inject().send());
                 pair.drive("the message", || pair.b.next_of(2)).done();
-                memory.check(len, round); // the message says that the data is there
+                memory.check(len, round); // the message announces the data
                 pair.drive("the write", || pair.a.next_of(1)).done();
             }
         }
@@ -38,7 +38,7 @@ pub fn send_after_write(kit: &dyn Kit) {
 }
 
 pub fn send_after_read(kit: &dyn Kit) {
-    // The peer overwrites its memory once it gets the message; the read posted before must not see that.
+    // The peer overwrites its memory when it gets the message; the earlier read must not see that.
     let Some(pair) = pair_with(kit, MsgOrder::SAR) else { return };
     for library in [false, true] {
         for len in LENGTHS {
@@ -115,7 +115,7 @@ pub fn write_after_read(kit: &dyn Kit) {
     }
 }
 
-/// Messages that the peer has not taken yet, then an access that must wait for them. Seen by the peer as: when the
+/// Messages that the peer has not taken yet, then an access that must wait for them. The peer observes that when the
 /// access's result is there, the messages have been taken.
 fn access_after_send(kit: &dyn Kit, order: MsgOrder) {
     let Some(pair) = pair_with(kit, order) else { return };
@@ -125,7 +125,7 @@ fn access_after_send(kit: &dyn Kit, order: MsgOrder) {
     let memory = Memory::library(&pair.b.domain, 64);
     let region = pair.b.register(&memory, RIGHTS).unwrap();
     let from = Memory::patterned(64, 5);
-    // The transport knows the memory by now.
+    // By now the transport has the memory's mapping.
     pair.post(|| pair.a.out(pair.to_b, &from).context(1).write(&[remote(&region)]));
     pair.drive("a write", || pair.a.next_of(1)).done();
     memory.fill(0);
@@ -152,7 +152,7 @@ pub fn read_after_send(kit: &dyn Kit) {
 }
 
 pub fn order_holds_whichever_memory_an_access_touches(kit: &dyn Kit) {
-    // Application memory and library memory in turn: one goes by command, the other may go directly.
+    // Application memory and library memory in turn: accesses to one go by command, to the other possibly directly.
     let Some(pair) = pair_with(kit, MsgOrder::WAW | MsgOrder::SAW) else { return };
     let slow = target(&pair, 300_000, false);
     let fast = target(&pair, 8, true);

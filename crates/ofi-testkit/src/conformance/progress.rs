@@ -1,16 +1,16 @@
-//! Who makes progress (fi_domain(3), "progress").
+//! Progress modes (fi_domain(3), "progress").
 
 use crate::prelude::*;
 
 /// Small, in several parts, and large.
 const LENGTHS: [usize; 4] = [64, 9_000, 300_000, 8 << 20];
 
-/// A pair of which `b` (or both) makes progress by itself.
+/// A pair in which `b` (or both) makes progress automatically.
 fn automatic(kit: &dyn Kit) -> Pair {
     kit.pair_with(|opening| opening.hints(|hints| hints.progress(Progress::Auto)))
 }
 
-/// Polls only `side` until it says something.
+/// Polls only `side` until it reports something.
 #[track_caller]
 fn next(side: &Side, what: &str) -> Event {
     wait::drive(&[side], what, || side.next())
@@ -138,7 +138,7 @@ pub fn automatic_progress_wakes_a_blocked_reader(kit: &dyn Kit) {
 }
 
 pub fn manual_progress_needs_only_reads_of_a_queue(kit: &dyn Kit) {
-    // Every read makes progress, also one into an empty array and one of a queue that stays empty.
+    // Every read makes progress, also one into an empty array, and one of a queue that stays empty.
     let pair = kit.pair_with(|opening| opening.two_queues().hints(|hints| hints.progress(Progress::Manual)));
     let (target, from) = (Memory::new(300_000), Memory::patterned(300_000, 5));
     let region = pair.b.register(&target, MrAccess::REMOTE_WRITE).unwrap();
@@ -158,7 +158,7 @@ pub fn a_send_ends_though_its_receiver_looks_no_more(kit: &dyn Kit) {
         let (from, into) = (Memory::patterned(len, 5), Memory::new(len));
         pair.b.receive(&into).context(2).post().unwrap();
         wait::drive(&[&pair.a], "room", || pair.a.out(pair.to_b, &from).context(1).send().ok());
-        // The one look that finds the message is the last.
+        // The poll that finds the message is the last one.
         wait::drive(&[&pair.b], "the message", || pair.b.next_of(2)).done();
         into.check(len, 5);
         wait::drive(&[&pair.a], "the end of the send", || pair.a.next_of(1)).done();

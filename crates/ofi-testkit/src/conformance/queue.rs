@@ -14,7 +14,7 @@ fn messages(pair: &Pair, count: usize) {
     }
 }
 
-/// Reads `queue` with an entry type.
+/// Reads `queue` with entries of type `E`.
 fn read_as<E: CqFormatEntry>(pair: &Pair, empty: E) -> E {
     let mut entry = [empty];
     wait::drive(&[&pair.a], "an entry", || match pair.b.rx.read(&mut CqBuffer::new(&mut entry)) {
@@ -87,7 +87,7 @@ pub fn a_read_of_none_says_whether_there_is_something(kit: &dyn Kit) {
     let mut probe = || pair.b.rx.read(&mut CqBuffer::new(&mut none));
     assert_eq!(probe(), Err(Error::AGAIN));
     messages(&pair, 1);
-    // And it drives progress: nothing else reads b's queue.
+    // And it drives progress: b's queue is not read otherwise.
     wait::drive(&[&pair.a], "a read of none to find the message", || (probe() == Ok(0)).then_some(()));
     assert_eq!(probe(), Ok(0), "it takes nothing");
     assert_eq!(pair.done(&pair.b).op_context, Context(1));
@@ -149,7 +149,7 @@ pub fn an_unknown_source_is_not_available_until_inserted(kit: &dyn Kit) {
 pub fn the_source_is_not_told_without_the_capability(kit: &dyn Kit) {
     let pair = kit.pair_with(|opening| opening.hints(|hints| hints.caps(Caps::MSG)));
     if pair.b.info.caps.contains(Caps::SOURCE) {
-        return; // granted unasked, which is allowed
+        return; // granted without a request, which is allowed
     }
     pair.b.receive(()).context(1).post().unwrap();
     pair.post(|| pair.a.out(pair.to_b, ()).inject().send());
@@ -168,7 +168,7 @@ pub fn an_unknown_source_is_an_error_with_its_address_on_request(kit: &dyn Kit) 
         assert_eq!((error.err, error.op_context), (Errno::EADDRNOTAVAIL, Context(2)));
         assert_eq!((error.len, error.data), (len, 4), "the data was received");
         into.check(len, 5);
-        // The address goes straight into the address vector.
+        // The address can be inserted into the address vector directly.
         let address = Address::new(b.info.addr_format, &error.err_data);
         let known = b.insert_address(&address);
         b.receive(&into).context(3).post().unwrap();
@@ -178,7 +178,7 @@ pub fn an_unknown_source_is_an_error_with_its_address_on_request(kit: &dyn Kit) 
         assert_eq!(source, known);
         b.av.remove(&[known]).unwrap();
     }
-    // Of a message that does not fit too, whose error says that.
+    // Also for a message that does not fit, in that error.
     let (from, into) = (Memory::patterned(64, 5), Memory::new(16));
     b.receive(&into).context(4).post().unwrap();
     wait::drive(&[&a, &b], "room", || a.out(to_b, &from).send().ok());
@@ -221,7 +221,7 @@ pub fn an_error_of_one_endpoint_follows_what_the_others_have(kit: &dyn Kit) {
     wait::drive(&[&sender], "room", || sender.out(to[0], &sent[0]).inject().send().ok());
     (0..8).for_each(|_| again());
     let mut entry = [CqTaggedEntry::EMPTY];
-    // There is always another message, so this ends only if the error is not held back for ever.
+    // There is always another message, so this ends only if the error is reported eventually.
     let error = wait::drive(&[&sender], "the error", || match hub.rx.read(&mut CqBuffer::new(&mut entry)) {
         Ok(_) => {
             assert_eq!(entry[0].op_context, Context(2));

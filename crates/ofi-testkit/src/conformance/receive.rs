@@ -1,4 +1,4 @@
-//! Receives of every size, shape and time (fi_msg(3), fi_tagged(3)).
+//! Receives of every size and shape, before and after the message (fi_msg(3), fi_tagged(3)).
 
 use crate::prelude::*;
 
@@ -56,7 +56,7 @@ pub fn a_message_of_several_pieces_is_one(kit: &dyn Kit) {
     let limit = pair.a.info.tx_attr.iov_limit.min(pair.b.info.rx_attr.iov_limit);
     for len in [10, 1_000, 7_000, 20_000, 300_000] {
         let (from, into) = (Memory::patterned(len, 3), Memory::new(len));
-        // Uneven cuts, an empty piece among them where there may be as many.
+        // Uneven cuts, including an empty piece if enough pieces are allowed.
         let cut = |memory: &Memory, first: usize| -> Vec<Slice> {
             let mut cuts = vec![0, first, first];
             cuts.extend((1..limit.saturating_sub(3)).map(|piece| first + (len - first) * piece / limit));

@@ -1,18 +1,18 @@
-//! Registrations (fi_mr(3)): keys, modes, several pieces, and what cannot be registered.
+//! Registrations (fi_mr(3)): keys, modes, several pieces, and memory that cannot be registered.
 
 use crate::connect::{event, open_eq};
 use crate::prelude::*;
 
 const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
 
-/// A pair in this registration mode, if the transport has it.
+/// A pair in this registration mode, if the transport supports it.
 fn pair_in(kit: &dyn Kit, mr_mode: MrMode) -> Option<Pair> {
     let infos = kit.getinfo(&kit.usual().mr_mode(mr_mode)).ok()?;
     (infos[0].domain_attr.mr_mode == mr_mode)
         .then(|| kit.pair_with(|opening| opening.hints(|hints| hints.mr_mode(mr_mode))))
 }
 
-/// Writes 64 bytes at `offset` and checks that they land in `memory`.
+/// Writes 64 bytes at `offset` and checks that they arrive in `memory`.
 fn write_at(pair: &Pair, region: &std::sync::Arc<dyn MemoryRegion>, memory: &Slice, offset: usize, seed: u8) {
     let from = Memory::patterned(64, seed);
     pair.post(|| pair.a.out(pair.to_b, &from).write(&[remote_at(region, offset, 64)]));
@@ -48,8 +48,8 @@ pub fn requested_keys_are_used(kit: &dyn Kit) {
 pub fn a_key_that_is_used_again_opens_the_new_region(kit: &dyn Kit) {
     for mode in [MrMode::empty(), MrMode::VIRT_ADDR] {
         let Some(pair) = pair_in(kit, mode) else { continue };
-        // What a peer knew of the key before says nothing of the next region: it is longer, elsewhere, and has more
-        // rights.
+        // A peer's earlier knowledge of the key does not apply to the next region, which is longer, elsewhere, and has
+        // more rights.
         for (len, rights) in [(64, MrAccess::REMOTE_READ), (4_096, RIGHTS), (70_000, RIGHTS)] {
             let memory = Memory::library(&pair.b.domain, len);
             let region = pair.b.register_with(&memory, rights, 9, 0).unwrap();
@@ -223,7 +223,7 @@ pub fn many_regions_at_once(kit: &dyn Kit) {
 }
 
 pub fn many_library_regions_come_and_go(kit: &dyn Kit) {
-    // More than a transport can have mapped at a peer at once.
+    // More than a transport can have mapped at a peer at the same time.
     let pair = kit.pair();
     for number in 0..1_500_usize {
         let memory = Memory::library(&pair.b.domain, 64);
@@ -246,7 +246,7 @@ pub fn registrations_are_reported_to_the_queue_of_their_domain(kit: &dyn Kit) {
     assert_ne!(region.fid(), before.fid());
     let event = event(&eq, &[]);
     assert_eq!((event.kind, event.fid, event.context), (EventKind::MrComplete, region.fid(), Context(0)));
-    // What fails is no event.
+    // A failed registration causes no event.
     assert!(side.register(&Memory::new(0), RIGHTS).is_err());
     assert!(eq.read().unwrap_err().is_again());
 }

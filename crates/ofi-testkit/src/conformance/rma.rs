@@ -1,4 +1,4 @@
-//! Remote reads and writes (fi_rma(3)): all sizes, pieces, both kinds of memory, and every way to be refused.
+//! Remote reads and writes (fi_rma(3)): all sizes, pieces, both kinds of memory, and every refusal.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub fn every_size_on_application_memory(kit: &dyn Kit) {
 }
 
 pub fn huge_library_memory_is_written_read_and_sent_from(kit: &dyn Kit) {
-    // In reserved huge pages where there are any, else in ordinary ones: nobody can tell but by the time it takes.
+    // In reserved huge pages if there are any, else in ordinary ones; only the speed differs.
     const LEN: usize = (2 << 20) + 77;
     let pair = kit.pair();
     let huge = Placement { huge: true, ..Placement::default() };
@@ -88,7 +88,7 @@ pub fn local_and_remote_pieces_need_not_match(kit: &dyn Kit) {
             let local = |memory: &Memory| -> Vec<Slice> {
                 (0..locals).map(|n| memory.slice(n * len / locals..(n + 1) * len / locals)).collect()
             };
-            // Remote pieces back to front, with gaps.
+            // Remote pieces in reverse order, with gaps.
             let cut = |n: usize| n * len / (2 * remotes) + n * n;
             let mut there = Vec::new();
             for n in 0..remotes {
@@ -153,7 +153,7 @@ pub fn remote_data_of_a_write_takes_no_receive(kit: &dyn Kit) {
     assert_eq!(pair.done(&pair.b).op_context, Context(7), "the receive is still there");
 }
 
-/// What every refused access must look like, and that the endpoint goes on after it.
+/// Checks the error of a refused access, and that the endpoint continues after it.
 #[track_caller]
 fn refused(pair: &Pair, write: bool, local: &Memory, there: RemotePiece, errnos: &[Errno]) {
     let out = pair.a.out(pair.to_b, local).context(6);
@@ -166,7 +166,7 @@ fn refused(pair: &Pair, write: bool, local: &Memory, there: RemotePiece, errnos:
     assert_eq!(pair.b.pending(), 0, "the target is not told");
 }
 
-/// The errors that a wrong key may have, and those of a wrong range or right.
+/// The possible errors of a wrong key, and of a wrong range or right.
 const KEY: &[Errno] = &[Errno::EKEYREJECTED, Errno::ENOKEY, Errno::EACCES, Errno::EREMOTEIO];
 const ACCESS: &[Errno] = &[Errno::EACCES, Errno::EREMOTEIO];
 
@@ -213,7 +213,7 @@ pub fn an_access_outside_the_region_is_refused(kit: &dyn Kit) {
                 }
             }
             assert!(memory.bytes().iter().all(|&byte| byte == 0));
-            // The last bytes themselves are fine.
+            // The last bytes themselves are accessible.
             pair.post(|| pair.a.out(pair.to_b, &local).write(&[piece(base.wrapping_add(4_096 - 64), 64)]));
             pair.done(&pair.a);
             memory.slice(4_096 - 64..).check(3);
@@ -238,7 +238,7 @@ pub fn an_access_without_the_right_is_refused(kit: &dyn Kit) {
                 let errnos: Vec<Errno> = [KEY, ACCESS].concat();
                 refused(&pair, write, &local, remote(&region), &errnos);
                 assert!(memory.bytes().iter().all(|&byte| byte == 0));
-                // What is allowed, is.
+                // Permitted accesses succeed.
                 if rights.intersects(RIGHTS) {
                     let out = pair.a.out(pair.to_b, &local).context(1);
                     pair.post(|| {
@@ -301,7 +301,7 @@ pub fn closing_in_the_middle_of_an_access_stops_it(kit: &dyn Kit) {
                 (0..steps).for_each(|_| pair.poll());
                 region.close().unwrap();
                 memory.fill(200);
-                // Whatever became of it, it ends once, and the memory is left alone from here on.
+                // The operation ends once, whatever its result, and the memory is not accessed after that.
                 match pair.drive("the end of the access", || pair.a.next_of(1)) {
                     Event::Done(..) => {}
                     Event::Failed(error) => {
@@ -313,11 +313,11 @@ pub fn closing_in_the_middle_of_an_access_stops_it(kit: &dyn Kit) {
             }
         }
     }
-    // And the lane is still good.
+    // And the lane still works.
     pair.warm_up();
 }
 
-/// The first access to a key has the target asked for the memory, by a thread of its own where there is one.
+/// On the first access to a key, the target is asked for the memory, by a thread of its own if there is one.
 pub fn closing_while_the_target_is_asked_for_its_memory_stops_the_access(kit: &dyn Kit) {
     const LEN: usize = 64;
     let pair = kit.pair();
@@ -417,7 +417,7 @@ pub fn what_was_executed_is_confirmed_though_its_owner_closes_at_once(kit: &dyn 
     let (_memory, region) = target(&pair, 1000, false);
     let from = Memory::patterned(1000, 3);
     pair.post(|| pair.a.out(pair.to_b, &from).context(1).data(77).write(&[remote(&region)]));
-    // Only as long as it takes until the owner sees it: nothing else has gone between the two.
+    // Only until the owner notices it: nothing else has passed between the two.
     let told = pair.drive("the data", || pair.b.next()).done();
     assert_eq!(told.data, 77);
     let Pair { a, b, .. } = pair;

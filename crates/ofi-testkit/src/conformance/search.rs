@@ -6,7 +6,7 @@ const PEEK: OpFlags = OpFlags::PEEK;
 const CLAIM: OpFlags = OpFlags::CLAIM;
 const DISCARD: OpFlags = OpFlags::DISCARD;
 
-/// Sends messages with tags 1, 2, ... and lengths 10, 20, ... and lets them arrive.
+/// Sends messages with tags 1, 2, ... and lengths 10, 20, ... and waits for their arrival.
 fn three_messages(pair: &Pair) {
     pair.warm_up();
     for number in 1..=3_u8 {
@@ -17,7 +17,7 @@ fn three_messages(pair: &Pair) {
     }
 }
 
-/// A search with `flags` for any tag, or a tag, whose result is waited for.
+/// Searches with `flags` for any tag, or one tag, and waits for the result.
 fn search(pair: &Pair, flags: OpFlags, tag: Option<u64>, context: usize) -> Event {
     let receive = pair.b.receive(()).context(context).msg(flags);
     let receive = match tag {
@@ -28,7 +28,7 @@ fn search(pair: &Pair, flags: OpFlags, tag: Option<u64>, context: usize) -> Even
     pair.drive("the result of a search", || pair.b.next_of(context))
 }
 
-/// Receives the next message with `tag`, and answers its length.
+/// Receives the next message with `tag`. Returns its tag and length.
 fn receive(pair: &Pair, tag: Option<u64>) -> (u64, usize) {
     let into = Memory::new(100);
     let receive = pair.b.receive(&into).context(99);
@@ -49,7 +49,7 @@ pub fn a_peek_that_finds_nothing_is_an_error_entry(kit: &dyn Kit) {
         let error = search(&pair, flags, Some(5), 7).failed();
         assert_eq!((error.err, error.op_context), (Errno::ENOMSG, Context(7)));
     }
-    // And it does not stay posted.
+    // The search does not stay posted.
     pair.post(|| pair.a.out(pair.to_b, ()).tag(5).inject().send());
     pair.quiet(Duration::from_millis(5));
     assert_eq!(receive(&pair, Some(5)), (5, 0));
@@ -75,7 +75,7 @@ pub fn a_peek_drives_progress_itself(kit: &dyn Kit) {
     let pair = kit.pair();
     pair.warm_up();
     wait::drive(&[&pair.a], "room", || pair.a.out(pair.to_b, ()).tag(5).inject().send().ok());
-    // Nobody has read b's queue since; a shared-memory message is there, others may need a few tries.
+    // b's queue was not read since; a shared-memory message is there, others may need a few tries.
     let mut tries = 0;
     pair.drive("a peek that finds the message", || {
         tries += 1;
@@ -109,7 +109,7 @@ pub fn a_claimed_message_is_reserved_for_its_context(kit: &dyn Kit) {
     let pair = kit.pair();
     three_messages(&pair);
     assert_eq!(search(&pair, PEEK | CLAIM, Some(1), 7).done().len, 10);
-    // Neither receives nor searches find it.
+    // Neither receives nor searches find a claimed message.
     assert_eq!(search(&pair, PEEK, Some(1), 8).failed().err, Errno::ENOMSG);
     assert_eq!(search(&pair, PEEK | CLAIM, Some(1), 8).failed().err, Errno::ENOMSG);
     assert_eq!(receive(&pair, None), (2, 20));
@@ -188,7 +188,7 @@ pub fn a_claim_without_a_peek_is_refused(kit: &dyn Kit) {
     three_messages(&pair);
     let into = Memory::new(100);
     for flags in [CLAIM, CLAIM | DISCARD] {
-        // Refused at once, or by an error entry; never another message.
+        // Refused at once, or by an error entry; never matched with another message.
         match pair.b.receive(&into).context(7).tag(1).msg(flags).post() {
             Err(error) => assert!(!error.is_again(), "{error}"),
             Ok(()) => {
@@ -204,12 +204,12 @@ pub fn a_claimed_message_is_not_written_to_nowhere(kit: &dyn Kit) {
     three_messages(&pair);
     assert_eq!(search(&pair, PEEK | CLAIM, Some(1), 7).done().len, 10);
     let nowhere = [Piece::new(std::ptr::null_mut(), 10)];
-    // SAFETY: nobody may write there, which the endpoint is to find out.
+    // SAFETY: the memory is not writable, which the endpoint has to detect.
     let lent = unsafe { Lent::new(&nowhere, &[]) };
     let op = ReceiveOp { flags: CLAIM, call: Call::Msg, ..ReceiveOp::new(lent, Context(7)) };
     let error = pair.b.ep.receive_tagged(&op, TagMatch { tag: 1, ignore: 0 }).unwrap_err();
     assert_eq!(error.errno(), Errno::EINVAL, "{error}");
-    // It is still there for its claimer.
+    // The claimant can still receive it.
     let into = Memory::new(100);
     pair.b.receive(&into).context(7).tag(1).msg(CLAIM).post().unwrap();
     assert_eq!(pair.drive("the claimed message", || pair.b.next_of(7)).done().len, 10);
@@ -233,7 +233,7 @@ pub fn a_cancelled_receive_ends_once(kit: &dyn Kit) {
         let kind = if tag.is_some() { CompletionFlags::TAGGED } else { CompletionFlags::MSG };
         assert_eq!(error.flags, CompletionFlags::RECV | kind);
         pair.quiet(Duration::from_millis(5));
-        // The message goes to the receive after it.
+        // The message goes to the next receive.
         let next = pair.b.receive(&into).context(8);
         if let Some(tag) = tag { next.tag(tag) } else { next }.post().unwrap();
         let from = Memory::patterned(64, 5);
@@ -269,7 +269,7 @@ pub fn cancelling_what_is_over_changes_nothing(kit: &dyn Kit) {
     pair.b.receive(()).context(7).post().unwrap();
     pair.post(|| pair.a.out(pair.to_b, ()).inject().send());
     assert_eq!(pair.done(&pair.b).op_context, Context(7));
-    let _ = pair.b.cancel(7); // an error or not: fi_endpoint(3) leaves it open
+    let _ = pair.b.cancel(7); // may return an error: fi_endpoint(3) leaves it open
     let _ = pair.b.cancel(12_345);
     pair.quiet(Duration::from_millis(5));
 }

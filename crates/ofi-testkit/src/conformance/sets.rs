@@ -5,21 +5,21 @@ use std::sync::Arc;
 use crate::prelude::*;
 
 const SHORT: Duration = Duration::from_millis(50);
-/// No wake-up may take so long.
+/// No wake-up may take this long.
 const LONG: Duration = Duration::from_secs(5);
 
 fn empty() -> [Context; 8] {
     [Context::NULL; 8]
 }
 
-/// What a poll of `set` finds.
+/// The contexts that a poll of `set` reports.
 fn polled(set: &Arc<dyn PollSet>) -> Vec<usize> {
     let mut contexts = empty();
     let found = set.poll(&mut contexts);
     contexts[..found].iter().map(|context| context.0).collect()
 }
 
-/// Two receivers with a queue and a counter each, in one domain, and somebody who sends to them.
+/// Two receivers in one domain, with a queue and a counter each, and a sender.
 struct Scene {
     sender: Side,
     receivers: [Side; 2],
@@ -75,7 +75,7 @@ pub fn a_poll_set_reports_what_has_something(kit: &dyn Kit) {
         side.next_of(5).unwrap().done();
         assert_eq!(polled(&set), [0; 0]);
     }
-    // An error is something too.
+    // An error counts too.
     one.receive(()).context(6).post().unwrap();
     one.cancel(6).unwrap();
     assert_eq!(polled(&set), [1]);
@@ -94,7 +94,7 @@ pub fn a_poll_set_reports_each_change_of_a_counter_once(kit: &dyn Kit) {
     wait::drive(&[], "the counter", || (polled(&set) == [7]).then_some(()));
     counter.read();
     assert_eq!(polled(&set), [0; 0]);
-    // What the application does itself is no news; a failure is.
+    // The application's own changes are not reported; a failure is.
     counter.add(5).unwrap();
     counter.set(40).unwrap();
     assert_eq!(polled(&set), [0; 0]);
@@ -151,7 +151,7 @@ fn with_set(kit: &dyn Kit, wait_obj: WaitObj) -> (Arc<dyn WaitSet>, Scene) {
     let cq = CqAttr { wait_obj: WaitObj::Set, wait_set: wait_set.clone(), ..CqAttr::default() };
     let cntr = CntrAttr { wait_obj: WaitObj::Set, wait_set, ..CntrAttr::default() };
     let scene = Scene::new(kit, &cq, &cntr, Some(&host));
-    // What was counted so far has been seen.
+    // The counts so far have been seen.
     scene.receivers.iter().for_each(Side::poll);
     (set, scene)
 }
@@ -166,7 +166,7 @@ pub fn a_wait_set_wakes_for_any_member(kit: &dyn Kit) {
             std::thread::scope(|scope| {
                 let waiter = scope.spawn(|| {
                     let start = Instant::now();
-                    // What wakes may be the counter or the queue, whichever was first.
+                    // Either the counter or the queue may wake the thread.
                     while side.pending() == 0 {
                         set.wait(Some(LONG)).unwrap();
                         scene.receivers.iter().for_each(Side::poll);
@@ -226,19 +226,19 @@ pub fn members_of_a_wait_set_do_not_block_alone(kit: &dyn Kit) {
     let error = side.rx.read_wait(&mut CqBuffer::new(&mut entry), Some(SHORT)).unwrap_err();
     assert_eq!(error.errno(), Errno::EINVAL, "{error}");
     assert_eq!(side.counters[0].wait(99, Some(SHORT)).unwrap_err().errno(), Errno::EINVAL);
-    // Without a set, FI_WAIT_SET means nothing; and a set is no member of a set.
+    // FI_WAIT_SET without a set is an error; and a set cannot be a member of a set.
     let alone = CqAttr { wait_obj: WaitObj::Set, ..CqAttr::default() };
     assert_eq!(side.domain.open_cq(&alone).err().unwrap().errno(), Errno::EINVAL);
     for wait_obj in [WaitObj::None, WaitObj::Set] {
         let error = side.fabric.open_wait_set(&WaitAttr { wait_obj }).err().unwrap();
         assert_eq!(error.errno(), Errno::EINVAL);
     }
-    // Members go before the set, or after it.
+    // Members are closed before the set, or after it.
     drop(scene);
     assert_eq!(set.wait(Some(SHORT)).unwrap_err().errno(), Errno::ETIMEDOUT);
 }
 
-/// Waits on a condition variable once, at most for `LONG`. Whether it was broadcast.
+/// Waits on a condition variable once, for at most `LONG`. Whether it was signalled.
 pub(super) fn broadcast(pair: MutexCond) -> bool {
     let (mutex, cond) =
         (pair.mutex.cast::<libc::pthread_mutex_t>(), pair.cond.cast::<libc::pthread_cond_t>());
@@ -287,7 +287,7 @@ pub fn a_condition_variable_is_broadcast(kit: &dyn Kit) {
         });
         wait::drive(&[side], "the message", || side.next_of(5)).done();
     }
-    // The calls that block know nothing of it.
+    // Blocking calls do not depend on the condition variable.
     let mut entry = [CqTaggedEntry::EMPTY];
     assert!(side.rx.read_wait(&mut CqBuffer::new(&mut entry), Some(SHORT)).unwrap_err().is_again());
 }

@@ -1,11 +1,11 @@
-//! Address vectors that processes share (fi_av(3), `fi_av_attr.name`). Here the processes are domains of one; with
-//! several, and with death, see `tests/tests/shared_av.rs`.
+//! Address vectors that processes share (fi_av(3), `fi_av_attr.name`). Here domains of one process stand for processes;
+//! for several processes and their deaths see `tests/tests/shared_av.rs`.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::prelude::*;
 
-/// A name that no other case has.
+/// A name that no other case uses.
 fn named(read_only: bool, name: &str) -> AvAttr {
     AvAttr { name: Some(name.into()), read_only, ..AvAttr::default() }
 }
@@ -89,7 +89,7 @@ pub fn endpoints_send_by_the_numbers_of_a_shared_vector(kit: &dyn Kit) {
     };
     assert_eq!(sent(&a, to_b, &b), to_a);
     assert_eq!(sent(&b, to_a, &a), to_b, "b inserted nothing");
-    // A removal by one is a removal for all.
+    // A removal by one domain removes the address for all.
     a.av.remove(&[to_a]).unwrap();
     assert_eq!(b.out(to_a, ()).inject().send().unwrap_err().errno(), Errno::EINVAL);
 }

@@ -1,5 +1,5 @@
-//! Peek, claim and discard (fi_tagged(3)) in a receive context that endpoints share: told by the endpoint that the
-//! message came through, and by the first one if there is no message.
+//! Peek, claim and discard (fi_tagged(3)) in a receive context that endpoints share. The result is reported by the
+//! endpoint at which the message arrived, or by the first endpoint if there is no message.
 
 use super::sharing::Group;
 use crate::prelude::*;
@@ -8,15 +8,15 @@ const PEEK: OpFlags = OpFlags::PEEK;
 const CLAIM: OpFlags = OpFlags::CLAIM;
 const DISCARD: OpFlags = OpFlags::DISCARD;
 
-/// Lengths of a message that comes whole, and of one whose payload waits at its sender.
+/// The lengths of a message that is sent whole, and of one whose payload waits at its sender.
 const LENGTHS: [usize; 2] = [60, 300_000];
 
-/// Lets a message of the tag `tag` wait, which came through member `at`.
+/// Leaves a message with tag `tag` unexpected that arrived at member `at`.
 fn keep(group: &Group, at: usize, tag: u64, memory: &Memory) {
     group.keep(at, Some(tag), tag + 100, memory);
 }
 
-/// A search with `flags` for a tag, whose result member `at` tells.
+/// Searches with `flags` for a tag; member `at` reports the result.
 fn search(group: &Group, at: usize, flags: OpFlags, tag: u64, context: usize) -> Event {
     group.srx.receive(()).context(context).tag(tag).msg(flags).post().unwrap();
     group.drive("the result of a search", || group.members[at].b.next_of(context))
@@ -50,7 +50,7 @@ pub fn a_shared_peek_that_finds_nothing_ends_at_the_first_endpoint(kit: &dyn Kit
         let error = search(&group, 0, flags, 5, 7).failed();
         assert_eq!((error.err, error.op_context, error.tag), (Errno::ENOMSG, Context(7), 5));
     }
-    // It does not stay posted, and when the first endpoint has closed, the next one tells.
+    // It does not stay posted, and after the first endpoint has closed, the next one reports.
     drop(group.members.remove(0));
     assert_eq!(search(&group, 0, PEEK, 5, 8).failed().err, Errno::ENOMSG);
     keep(&group, 0, 5, &Memory::new(10));
@@ -59,10 +59,11 @@ pub fn a_shared_peek_that_finds_nothing_ends_at_the_first_endpoint(kit: &dyn Kit
 
 pub fn a_shared_peek_drives_the_endpoints(kit: &dyn Kit) {
     let group = Group::open(kit, 2, |opening| opening);
-    // The second one is met once, so that the message below is on its way as soon as it is sent.
+    // Connect the second one first, so that the message below is in flight as soon as it is sent.
     keep(&group, 1, 1, &Memory::new(4));
     group.send(1, Some(5), 5, &Memory::new(4));
-    // Nobody reads the queues of members: searches alone come upon it. A queue is looked at only where its result is.
+    // The members' queues are not read: only searches drive them. The test reads a queue only where the result is
+    // expected.
     let give_up = Instant::now() + Duration::from_secs(10);
     for context in 1.. {
         assert!(Instant::now() < give_up, "no search finds the message");
@@ -79,7 +80,7 @@ pub fn a_message_claimed_in_a_shared_context_is_for_its_claimer(kit: &dyn Kit) {
     let group = Group::open(kit, 2, |opening| opening);
     for len in LENGTHS {
         let sent: Vec<Memory> = (0..3).map(|seed| Memory::patterned(len, seed)).collect();
-        // All of one tag: the first two are claimed.
+        // All have the same tag: the first two are claimed.
         for (at, sent) in [1, 0, 1].into_iter().zip(&sent) {
             keep(&group, at, 4, sent);
         }
@@ -130,7 +131,7 @@ pub fn claims_in_a_shared_context_end_with_their_endpoint(kit: &dyn Kit) {
     let sent = Memory::new(300_000);
     keep(&group, 1, 1, &sent);
     search(&group, 1, PEEK | CLAIM, 1, 7).done();
-    // A result that nobody reads: its room comes back with the endpoint as well.
+    // An unread result: its room is returned when the endpoint closes.
     group.srx.receive(()).context(9).tag(1).msg(CLAIM | DISCARD).post().unwrap();
     keep(&group, 1, 2, &Memory::new(10));
     search(&group, 1, PEEK | CLAIM, 2, 8).done();
@@ -148,7 +149,7 @@ pub fn searches_of_a_shared_context_give_their_room_back(kit: &dyn Kit) {
     let group = Group::sized(kit, 2, 4, |opening| opening);
     keep(&group, 1, 1, &Memory::new(10));
     for round in 0..40 {
-        // As many as there is room for; only then are their results read.
+        // As many as there is room for; only then are the results read.
         for context in 0..4 {
             let tag = u64::from(context % 2 == round % 2);
             group.srx.receive(()).context(context).tag(tag).msg(PEEK).post().unwrap();
@@ -184,7 +185,7 @@ pub fn wrong_searches_of_a_shared_context_are_refused(kit: &dyn Kit) {
     assert_eq!(refused(srx.receive(()).tag(1).msg(PEEK | CLAIM | DISCARD).post()), Errno::EBADFLAGS);
     assert_eq!(refused(srx.receive(()).msg(PEEK).post()), Errno::EBADFLAGS, "untagged");
     assert_eq!(refused(srx.receive(&got).tag(1).context(3).msg(CLAIM).post()), Errno::EINVAL, "no claim");
-    // Without an endpoint there is nobody to tell.
+    // Without an endpoint, no queue can report the result.
     let alone = kit.opening().open_disabled().unwrap();
     let context = alone.domain.open_shared_receive(&alone.info.rx_attr).unwrap();
     let lone = alone.context(context);

@@ -2,20 +2,20 @@
 
 use crate::prelude::*;
 
-/// Endpoints of one domain that share a receive context, each with an endpoint far away.
+/// Endpoints of one domain that share a receive context, each with a remote endpoint.
 pub(super) struct Group {
-    /// Their context, as something to post to.
+    /// The context, as a side to post to.
     pub(super) srx: Side,
     pub(super) members: Vec<Pair>,
 }
 
 impl Group {
-    /// `count` members; in a pair `a` is far away, and `b` a member.
+    /// Opens `count` members; in a pair `a` is remote, and `b` a member.
     pub(super) fn open(kit: &dyn Kit, count: usize, change: impl Fn(Opening) -> Opening) -> Self {
         Self::sized(kit, count, 0, change)
     }
 
-    /// The same with a context for `size` receives, 0 for as many as usual.
+    /// The same with a context for `size` receives, or the default for 0.
     pub(super) fn sized(
         kit: &dyn Kit,
         count: usize,
@@ -46,7 +46,7 @@ impl Group {
         wait::drive(&self.sides(), what, ready)
     }
 
-    /// Sends to member `at`; its data is `number`.
+    /// Sends to member `at` with data `number`.
     #[track_caller]
     pub(super) fn send(&self, at: usize, tag: Option<u64>, number: u64, memory: &Memory) {
         let pair = &self.members[at];
@@ -59,14 +59,14 @@ impl Group {
         });
     }
 
-    /// Sends as above a message that has no receive, and waits until it waits in the shared context.
+    /// Sends a message without a receive in the same way, and waits until it is unexpected in the shared context.
     #[track_caller]
     pub(super) fn keep(&self, at: usize, tag: Option<u64>, number: u64, memory: &Memory) {
         let send = || self.send(at, tag, number, memory);
         wait::until_counted(&self.sides(), &self.srx, "rx_unexpected_now", send);
     }
 
-    /// The next thing that member `at` says.
+    /// The next event of member `at`.
     #[track_caller]
     pub(super) fn next(&self, at: usize) -> Event {
         self.drive("something at a member", || self.members[at].b.next())
@@ -102,7 +102,7 @@ pub fn a_shared_receive_serves_whichever_endpoint_is_sent_to(kit: &dyn Kit) {
 
 pub fn messages_wait_for_shared_receives(kit: &dyn Kit) {
     let group = Group::open(kit, 2, |opening| opening);
-    // Short ones come whole; the payload of a long one waits at its sender.
+    // Short ones are sent whole; the payload of a long one waits at its sender.
     let lengths = [0, 60, 300_000];
     for (number, &len) in lengths.iter().enumerate() {
         for at in [1, 0] {
@@ -138,7 +138,7 @@ pub fn a_shared_tagged_receive_takes_its_tag_through_any_endpoint(kit: &dyn Kit)
 pub fn a_shared_receive_is_directed_at_a_peer_of_all_endpoints(kit: &dyn Kit) {
     let group = Group::open(kit, 2, |opening| opening);
     let [first, second] = &group.members[..] else { panic!("two members") };
-    // The far end of the second member also sends to the first.
+    // The remote endpoint of the second member also sends to the first.
     let to_first = second.a.insert(&first.b);
     let got = Memory::new(10);
     let post = |context, from| group.srx.receive(&got).from(from).context(context).post().unwrap();
@@ -155,7 +155,7 @@ pub fn a_shared_receive_is_directed_at_a_peer_of_all_endpoints(kit: &dyn Kit) {
     assert_eq!(group.next(1).done().op_context.0, 3);
     group.send(0, None, 1, &Memory::new(10));
     assert_eq!(group.next(0).done().op_context.0, 1);
-    // And what waits is found by its source.
+    // Unexpected messages are found by their source.
     group.keep(0, None, 4, &Memory::new(10));
     group.keep(1, None, 5, &Memory::new(10));
     post(6, second.to_a);
@@ -186,7 +186,7 @@ pub fn a_shared_buffer_holds_messages_of_several_endpoints(kit: &dyn Kit) {
     }
 }
 
-/// Hints with more capabilities.
+/// Adds capabilities to hints.
 fn with_caps(hints: Hints, more: Caps) -> Hints {
     let caps = hints.info.caps | more;
     hints.caps(caps)
@@ -222,7 +222,7 @@ pub fn a_shared_receive_reports_as_its_endpoint_is_bound(kit: &dyn Kit) {
         group.send(0, None, number, &Memory::new(4));
     }
     assert_eq!(group.next(0).done().op_context.0, 2, "only what asked for it");
-    // A message that is too long is told of in any case.
+    // A message that is too long is reported in any case.
     group.send(0, None, 2, &Memory::new(100));
     let error = group.next(0).failed();
     assert_eq!((error.err, error.op_context.0, error.olen), (Errno::ETRUNC, 3, 96));
@@ -243,7 +243,7 @@ pub fn a_cancelled_shared_receive_ends_at_the_first_endpoint(kit: &dyn Kit) {
 pub fn an_endpoint_that_closes_leaves_shared_receives_to_the_others(kit: &dyn Kit) {
     let mut group = Group::sized(kit, 2, 4, |opening| opening);
     let got = Memory::new(300_000);
-    // One of its messages has ended and is not read, one is under way, and one waits.
+    // One of its messages has completed unread, one is in flight, and one is unexpected.
     group.srx.receive(&got).context(1).post().unwrap();
     let send = || group.send(1, None, 1, &Memory::new(10));
     wait::until_counted(&group.sides(), &group.members[1].b, "rx_messages", send);
@@ -251,7 +251,7 @@ pub fn an_endpoint_that_closes_leaves_shared_receives_to_the_others(kit: &dyn Ki
     group.send(1, None, 3, &Memory::new(10));
     wait::drive_through(Duration::from_millis(20), &[&group.members[1].a, &group.members[1].b]);
     drop(group.members.remove(1));
-    // All four receives are there for the other one.
+    // All four receives are available to the other member.
     for context in 0..4 {
         group.srx.receive(&got).context(context).post().unwrap();
     }
@@ -267,7 +267,7 @@ pub fn a_shared_context_that_closes_takes_its_receives_along(kit: &dyn Kit) {
     let mut group = Group::open(kit, 1, |opening| opening);
     let got = Memory::patterned(100, 9);
     group.srx.receive(&got).context(1).post().unwrap();
-    // Endpoints do not keep the application's handle alive.
+    // Endpoints must not keep the application's handle alive.
     let members = std::mem::take(&mut group.members);
     drop(group);
     let pair = &members[0];
@@ -293,7 +293,7 @@ pub fn wrong_bindings_of_shared_contexts_are_refused(kit: &dyn Kit) {
     assert_eq!(refused(shared.ep.bind_shared_receive(&side.ep)), Errno::EINVAL, "no context");
     let without = kit.opening().hints(|hints| hints.rx_ctx_cnt(SHARED_CONTEXT)).beside(&side);
     assert_eq!(refused(without.open_disabled().unwrap().ep.enable()), Errno::EINVAL, "none is bound");
-    // Endpoints use a part of what the context has.
+    // Endpoints may use a part of the context's capabilities.
     let mut less = rx.clone();
     less.caps -= Caps::TAGGED;
     let less = side.domain.open_shared_receive(&less).unwrap();
@@ -301,7 +301,7 @@ pub fn wrong_bindings_of_shared_contexts_are_refused(kit: &dyn Kit) {
     let short = TxAttr { inject_size: tx.inject_size - 1, ..tx.clone() };
     let short = side.domain.open_shared_transmit(&short).unwrap();
     assert_eq!(refused(sharing().shared_transmit(&short).open_disabled().map(drop)), Errno::EINVAL);
-    // What belongs to endpoints alone.
+    // Calls that belong to endpoints alone.
     let nothing = ReceiveOp::new(Lent::EMPTY, Context(1));
     assert_eq!(refused(shared.ep.receive(&nothing)), Errno::EOPBADSTATE);
     assert_eq!(refused(srx.bind_cq(&side.tx, BindFlags::RECV)), Errno::EOPNOTSUPP);
@@ -332,7 +332,7 @@ pub fn endpoints_share_the_room_of_a_transmit_context(kit: &dyn Kit) {
         .collect();
     let sides: Vec<&Side> = pairs.iter().flat_map(|pair| [&pair.a, &pair.b]).collect();
     pairs.iter().for_each(|pair| {
-        // So that they are connected, whatever that takes.
+        // Connects them, whatever that takes.
         pair.b.receive(()).context(1).post().unwrap();
         pair.post(|| pair.a.out(pair.to_b, ()).context(1).inject().send());
         pair.drive("a first message", || pair.b.next_of(1)).done();
@@ -341,7 +341,7 @@ pub fn endpoints_share_the_room_of_a_transmit_context(kit: &dyn Kit) {
     let (sent, got) = (Memory::patterned(100, 3), Memory::new(100));
     for round in 0..6 {
         let (one, two) = (&pairs[round % 2], &pairs[(round + 1) % 2]);
-        // Sends that complete when they are delivered, to endpoints that do not look.
+        // Sends that complete on delivery, to endpoints that are not polled.
         let send =
             |pair: &Pair| pair.a.out(pair.to_b, &sent).context(2).msg(OpFlags::DELIVERY_COMPLETE).send();
         let fill = |pair: &Pair, most: usize| {
@@ -382,7 +382,7 @@ pub fn threads_post_to_a_shared_context_while_its_endpoints_are_read(kit: &dyn K
     let done = std::sync::atomic::AtomicUsize::new(0);
     let give_up = Instant::now() + Duration::from_secs(60);
     std::thread::scope(|scope| {
-        // Whoever posts takes messages out, whoever reads puts them in: they meet at the context.
+        // One thread's posts take messages out, the other's reads put them in: they contend for the context.
         scope.spawn(|| {
             let mut posted = 0;
             while posted < 2 * EACH && Instant::now() < give_up {

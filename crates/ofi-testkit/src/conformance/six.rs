@@ -1,13 +1,13 @@
-//! Six small cases in which C libfabric 2.6 goes wrong on one provider or another: the source of a message, the length
-//! of a truncated one, a first send that only its sender drives, wildcards beside directed receives (tagged and not),
-//! and a dead peer.
+//! Six small cases in which C libfabric 2.6 fails on some provider: the source of a message, the length of a truncated
+//! one, a first send that only its sender drives, wildcards beside directed receives (tagged and untagged), and a dead
+//! peer.
 
 use crate::prelude::*;
 
 pub fn six_the_source_is_the_number_of_the_sender(kit: &dyn Kit) {
     let (a, b) = (kit.side(), kit.side());
     let nobody = kit.side();
-    // Number 0 is somebody else, so that 0 by accident is wrong.
+    // Number 0 is another peer, so that a default of 0 is wrong.
     assert_eq!(b.insert(&nobody), FiAddr(0));
     assert_eq!(b.insert(&a), FiAddr(1));
     let to_b = a.insert(&b);
@@ -91,7 +91,7 @@ pub fn six_a_closed_peer_is_an_error_within_a_bound(kit: &dyn Kit) {
         }
     };
     assert_eq!(error.op_context, Context(1));
-    // The endpoint works on with others.
+    // The endpoint continues to work with others.
     let c = kit.side();
     let to_c = a.insert(&c);
     c.receive(()).context(3).post().unwrap();

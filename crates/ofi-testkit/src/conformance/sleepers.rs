@@ -1,4 +1,4 @@
-//! Several threads and one endpoint: who sleeps is not kept awake by the others, and is woken whatever they do
+//! Several threads and one endpoint: a sleeping thread is not kept awake by the others, and is woken whatever they do
 //! (fi_cq(3), fi_cntr(3), fi_poll(3)).
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,12 +7,12 @@ use crate::prelude::*;
 
 /// How long the threads sleep.
 const SLEEP: Duration = Duration::from_millis(500);
-/// Times that a thread may give up its processor meanwhile. One that is woken without end does so thousands of times.
+/// Context switches that a thread may make meanwhile. A thread that is woken continually makes thousands.
 const SWITCHES: i64 = 100;
-/// No wake-up may take so long.
+/// No wake-up may take this long.
 const LONG: Duration = Duration::from_secs(5);
 
-/// Times that this thread gave up its processor because it blocked.
+/// Number of times that this thread blocked.
 fn switches() -> i64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: fills the structure.
@@ -21,7 +21,7 @@ fn switches() -> i64 {
     unsafe { usage.assume_init() }.ru_nvcsw
 }
 
-/// Runs `sleep`, and checks that it is a sleep.
+/// Runs `sleep`, and checks that the thread really sleeps.
 fn stays_asleep(what: &str, sleep: impl FnOnce()) {
     let before = switches();
     sleep();
@@ -29,7 +29,7 @@ fn stays_asleep(what: &str, sleep: impl FnOnce()) {
     assert!(switches < SWITCHES, "{what}: woken {switches} times in {SLEEP:?}");
 }
 
-/// Sleeps on `queue`, to which nothing comes.
+/// Sleeps on `queue`, to which nothing is reported.
 fn sleep_on(what: &str, queue: &dyn CompletionQueue) {
     stays_asleep(what, || {
         let mut entry = [CqTaggedEntry::EMPTY];
@@ -38,7 +38,7 @@ fn sleep_on(what: &str, queue: &dyn CompletionQueue) {
     });
 }
 
-/// Sleeps on `counter`, which nobody raises.
+/// Sleeps on `counter`, which does not change.
 fn sleep_for(what: &str, counter: &dyn Counter) {
     stays_asleep(what, || {
         assert_eq!(counter.wait(1_000_000, Some(SLEEP)).unwrap_err().errno(), Errno::ETIMEDOUT, "{what}");
@@ -51,7 +51,7 @@ fn pair(kit: &dyn Kit, wait_obj: WaitObj) -> Pair {
     let pair =
         kit.pair_with(|opening| opening.two_queues().wait_obj(wait_obj).counter(attr(), BindFlags::RECV));
     pair.warm_up();
-    // What the warming left is dealt with.
+    // Finish the work that the warm-up left.
     wait::drive_through(Duration::from_millis(5), &[&pair.a, &pair.b]);
     pair
 }
@@ -103,8 +103,8 @@ pub fn a_thread_that_polls_lets_the_sleepers_of_another_queue_sleep(kit: &dyn Ki
     });
 }
 
-/// A thread blocks in `sleep` on what `b` has, another does `meanwhile` and never looks again, then `a` sends: the
-/// sleeper wakes.
+/// A thread blocks in `sleep` on an object of `b`, another one runs `meanwhile` and does not poll again, then `a`
+/// sends: the sleeper must wake.
 fn is_woken_after(pair: &Pair, what: &str, sleep: impl Fn() + Sync, meanwhile: impl Fn()) {
     pair.post(|| pair.b.receive(()).context(2).post());
     std::thread::scope(|scope| {
@@ -121,7 +121,8 @@ fn is_woken_after(pair: &Pair, what: &str, sleep: impl Fn() + Sync, meanwhile: i
     });
 }
 
-/// Reads until `queue` is empty, for a moment: long enough for a thread that stands in for sleepers to come and go.
+/// Reads until `queue` stays empty for a moment: long enough for a helper thread that stands in for sleepers to come
+/// and go.
 fn read(queue: &dyn CompletionQueue) {
     let (mut entry, begun) = ([CqTaggedEntry::EMPTY], Instant::now());
     while begun.elapsed() < Duration::from_millis(30) {
@@ -131,7 +132,7 @@ fn read(queue: &dyn CompletionQueue) {
 }
 
 pub fn whoever_waits_is_woken_after_others_have_polled(kit: &dyn Kit) {
-    // By a call of the library.
+    // Blocking in a call of the library.
     let own = pair(kit, WaitObj::Unspec);
     let mut received = own.b.counters[0].read();
     for (what, queue) in [("a read of the same queue", &own.b.rx), ("a read of the other queue", &own.b.tx)] {
@@ -146,7 +147,7 @@ pub fn whoever_waits_is_woken_after_others_have_polled(kit: &dyn Kit) {
         received += 1;
         own.drive("the receive", || own.b.next_of(2)).done();
     }
-    // By descriptor.
+    // Blocking on a descriptor.
     let own = pair(kit, WaitObj::Fd);
     let counter = &own.b.counters[0];
     for (what, queue) in [("a read of the same queue", &own.b.rx), ("a read of the other queue", &own.b.tx)] {

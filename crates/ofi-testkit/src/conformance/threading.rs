@@ -37,7 +37,7 @@ pub fn everything_works_at_safe_level(kit: &dyn Kit) {
 }
 
 pub fn at_completion_level_endpoints_of_a_domain_run_apart(kit: &dyn Kit) {
-    // Two endpoints of one domain, each with its queue, each in a thread of its own.
+    // Two endpoints of one domain, each with a queue and a thread of its own.
     let opening = || kit.opening().threading(Threading::Completion);
     let a1 = opening().open();
     let a2 = opening().beside(&a1).open();
@@ -64,7 +64,7 @@ pub fn eight_threads_hammer_one_endpoint(kit: &dyn Kit) {
         assert!(start.elapsed() < 3 * wait::BOUND, "{text}");
         std::thread::yield_now();
     };
-    // Entries of any thread's operations may be read by any thread; what each says is counted by tag.
+    // Any thread may read entries of any thread's operations; the contents are counted by tag.
     let take = |side: &Side| {
         let mut entries = [CqTaggedEntry::EMPTY; 4];
         match side.rx.read(&mut CqBuffer::new(&mut entries)) {
@@ -98,7 +98,7 @@ pub fn eight_threads_hammer_one_endpoint(kit: &dyn Kit) {
                     while let Err(error) = pair.a.out(pair.to_b, &from).tag(tag).context(1).send() {
                         assert!(error.is_again(), "{error}");
                         take(&pair.a);
-                        take(&pair.b); // every thread may be here, and room comes from b
+                        take(&pair.b); // all threads may be here, and b has to make room
                         late();
                     }
                     take(&pair.a);
@@ -184,8 +184,8 @@ pub fn eight_threads_write_and_read_through_one_endpoint(kit: &dyn Kit) {
     }
 }
 
-/// As a program does it that is in wide use: it asks for a level at which an endpoint and its queue belong to one
-/// thread, and then sends and writes from one, while another posts receives and reads the queue. Both ends do.
+/// Does what a widely used program does: it asks for a level at which an endpoint and its queue belong to one thread,
+/// and then sends and writes from one thread while another posts receives and reads the queue. Both ends do that.
 pub fn threads_that_break_their_promise_lose_nothing(kit: &dyn Kit) {
     const COUNT: usize = 600;
     const POSTED: usize = 16;
@@ -199,7 +199,7 @@ pub fn threads_that_break_their_promise_lose_nothing(kit: &dyn Kit) {
             .zip(&targets)
             .map(|((_, to, _), target)| to.register(target, MrAccess::REMOTE_WRITE).unwrap())
             .collect();
-        // By direction.
+        // Counted by direction.
         let counts: [[AtomicUsize; 3]; 2] = Default::default();
         let start = Instant::now();
         let wait = || {
@@ -228,12 +228,12 @@ pub fn threads_that_break_their_promise_lose_nothing(kit: &dyn Kit) {
                         post(&|| from.out(peer, &out).context(2 << 32).write(&there));
                     }
                 });
-                // The one thread that reads the queue of `to`, where what `to` sent ends too.
+                // This thread alone reads the queue of `to`, which also reports the completions of `to`'s sends.
                 scope.spawn(move || {
                     let into = Memory::new(POSTED * LEN);
                     let (mut posted, mut taken) = (0, 0);
                     let mut entries = [CqTaggedEntry::EMPTY; 8];
-                    // The last operations of the peer too need this end to look.
+                    // The peer's last operations need polls of this end too.
                     while counts.iter().flatten().any(|count| count.load(Ordering::Relaxed) < COUNT) {
                         while posted < COUNT && posted < taken + POSTED {
                             let at = posted % POSTED * LEN;
@@ -327,11 +327,11 @@ pub fn endpoints_come_and_go_beside_a_busy_queue(kit: &dyn Kit) {
     });
 }
 
-/// A receiver that does not look again keeps nobody waiting for long, and one look of its is enough at any rate.
+/// A receiver that does not poll again does not delay others for long, and one poll of it always suffices.
 pub fn a_send_ends_by_its_receiver_s_next_look_at_any_level(kit: &dyn Kit) {
     for threading in [Threading::Domain, Threading::Completion] {
         let pair = pair_at(kit, threading);
-        // Answers make acknowledgements wait for company.
+        // After answers, acknowledgements wait to be combined with data.
         for _ in 0..20 {
             for (from, to, peer) in [(&pair.a, &pair.b, pair.to_b), (&pair.b, &pair.a, pair.to_a)] {
                 let (out, into) = (Memory::patterned(64, 5), Memory::new(64));

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use crate::prelude::*;
 
-/// Long enough for something that should not happen to happen.
+/// Long enough to notice an event that should not happen.
 const SHORT: Duration = Duration::from_millis(30);
-/// Nothing may take so long.
+/// Nothing may take this long.
 const LONG: Duration = Duration::from_secs(5);
 const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
 
-/// Endpoints that can trigger, where the transport has that.
+/// Endpoints that can trigger, if the transport supports that.
 fn pair(kit: &dyn Kit, change: impl Fn(Opening) -> Opening) -> Option<Pair> {
     let caps = kit.usual().info.caps | Caps::TRIGGER;
     kit.getinfo(&kit.usual().caps(caps)).ok()?;
@@ -31,7 +31,7 @@ fn at(counter: &Arc<dyn Counter>, value: u64) -> Threshold<'_> {
     Threshold { counter, value }
 }
 
-/// Each kind of operation from `a` with `context`, of the 8 bytes in `memory`, and what makes its peer's part of it.
+/// Each kind of operation from `a` with `context`, on the 8 bytes in `memory`, and the peer's part of each.
 struct Ops<'a> {
     pair: &'a Pair,
     from: Memory,
@@ -77,7 +77,7 @@ impl<'a> Ops<'a> {
         post(&DeferredOp::ReceiveTagged(receive(16), tag), 16, "a tagged receive");
     }
 
-    /// Makes the other side's part of every operation.
+    /// Executes the other side's part of every operation.
     fn meet(&self) {
         let pair = self.pair;
         pair.post(|| pair.b.receive(()).context(21).post());
@@ -141,7 +141,7 @@ pub fn triggered_sends_start_in_the_order_of_their_thresholds(kit: &dyn Kit) {
         let op = DeferredOp::Send(SendOp::new(buf, pair.to_b, Context(2)));
         pair.a.ep.trigger(&at(&counter, threshold), &op).unwrap();
     }
-    counter.add(20).unwrap(); // over several thresholds at once
+    counter.add(20).unwrap(); // past several thresholds at once
     pair.all_done(&pair.b, 1, 7);
     let order: Vec<Vec<u8>> = into[..7].iter().map(Memory::bytes).collect();
     let wanted: Vec<Vec<u8>> = [5, 1, 3, 0, 4, 2, 6].map(|number: usize| bytes[number].bytes()).to_vec();
@@ -168,7 +168,7 @@ pub fn a_receive_triggers_an_answer(kit: &dyn Kit) {
         pair.b.receive(()).context(5).post().unwrap();
         pair.a.receive(&into).context(6).post().unwrap();
         pair.post(|| pair.a.out(pair.to_b, ()).inject().send());
-        // `b` does nothing but wait for its counter: that takes the question in and starts the answer.
+        // `b` only waits for its counter: that receives the question and starts the answer.
         std::thread::scope(|scope| {
             scope.spawn(|| pair.b.counters[0].wait(base + round, Some(LONG)).unwrap());
         });
@@ -263,20 +263,20 @@ pub fn triggered_operations_are_checked_when_they_are_given(kit: &dyn Kit) {
         Ok(()),
         "means what it is"
     );
-    // Whom it is for is looked at when it starts, and told on the queue.
+    // The destination is checked when the operation starts, and an error is reported on the queue.
     assert_eq!(trigger(&counter, SendOp { dest: FiAddr(999), context: Context(3), ..send }), Ok(()));
     counter.add(1).unwrap();
     pair.all_done(&pair.a, 1, 1);
     let error = pair.failed(&pair.a);
     assert_eq!((error.op_context, error.err), (Context(3), Errno::EINVAL));
-    // Not without the capability.
+    // Fails without the capability.
     let other = kit.side();
     let counter = other.domain.open_counter(&CntrAttr::default()).unwrap();
     let error = other.ep.trigger(&at(&counter, 1), &DeferredOp::Send(send)).unwrap_err();
     assert_eq!(error.errno(), Errno::EOPNOTSUPP);
 }
 
-/// A pair of endpoints each with a counter of all its operations, to see that deferred work is not counted there.
+/// A pair of endpoints, each with a counter of all its operations, to check that deferred work is not counted there.
 fn watched(kit: &dyn Kit) -> Option<Pair> {
     pair(kit, |opening| opening.counter(CntrAttr::default(), BindFlags::empty()))
 }
@@ -340,7 +340,7 @@ pub fn failed_work_is_counted_or_told(kit: &dyn Kit) {
     pair.a.domain.queue_work(&at(&trigger, 0), &work).unwrap();
     pair.drive("the failure", || (completion.read_error() == 1).then_some(()));
     pair.quiet(SHORT);
-    // With nobody else to tell, the queue is told: of what fails on the way, and of what cannot even start.
+    // Without a completion counter, the queue reports errors: of operations that fail, and of those that cannot start.
     let work = Work::Post { endpoint: &pair.a.ep, op: DeferredOp::Write(op), completion: None };
     pair.a.domain.queue_work(&at(&trigger, 0), &work).unwrap();
     assert_eq!(pair.failed(&pair.a).op_context, Context(3));
@@ -355,7 +355,7 @@ pub fn deferred_work_sets_and_adds_to_counters(kit: &dyn Kit) {
     let Some(pair) = plain(kit) else { return };
     let [first, second, third] = [counter(&pair.a), counter(&pair.a), counter(&pair.a)];
     let queue = |when, work| pair.a.domain.queue_work(&when, &work).unwrap();
-    // A chain in which each link sets the next in motion, given back to front.
+    // A chain in which each link starts the next, queued in reverse order.
     queue(at(&third, 10), Work::SetCounter(&first, 1_000));
     queue(at(&second, 5), Work::AddCounter(&third, 10));
     queue(at(&first, 1), Work::SetCounter(&second, 7));
@@ -369,7 +369,7 @@ pub fn a_ring_of_deferred_work_runs_by_itself(kit: &dyn Kit) {
     const ROUNDS: u64 = 50;
     let sides = [(&pair.a, pair.to_b), (&pair.b, pair.to_a)];
     let received = sides.map(|(side, _)| counter(side));
-    // Each message that one side receives has it send the next: everything is queued before the first leaves.
+    // Each received message makes the side send the next one: everything is queued before the first is sent.
     for ((side, to), received) in sides.iter().zip(&received) {
         for round in 1..=ROUNDS {
             let receive = DeferredOp::Receive(ReceiveOp::new(Lent::EMPTY, Context::NULL));
@@ -474,6 +474,6 @@ pub fn automatic_progress_starts_what_is_due(kit: &dyn Kit) {
     pair.b.receive(()).context(5).post().unwrap();
     pair.a.receive(()).context(6).post().unwrap();
     wait::drive(&[&pair.a], "room", || pair.a.out(pair.to_b, ()).inject().send().ok());
-    // Nobody calls anything of `b`.
+    // No function is called on `b`.
     wait::drive(&[&pair.a], "the answer", || pair.a.next_of(6)).done();
 }

@@ -1,10 +1,10 @@
-//! Numbers that the application chose for its peers, and insertions that are reported to an event queue (fi_av(3)).
+//! Numbers that the application assigns to its peers, and insertions that are reported to an event queue (fi_av(3)).
 
 use std::sync::Arc;
 
 use crate::prelude::*;
 
-/// Sends one message from `a` to `b`; whom `b`'s completion names.
+/// Sends one message from `a` to `b`. Returns the source in `b`'s completion.
 fn source(pair: &Pair) -> FiAddr {
     pair.b.receive(()).context(2).post().unwrap();
     pair.post(|| pair.a.out(pair.to_b, ()).inject().send());
@@ -29,7 +29,7 @@ fn reporting(kit: &dyn Kit) -> (Side, Arc<dyn AddressVector>, Arc<dyn EventQueue
 pub fn an_id_given_with_an_insertion_is_reported_as_the_source(kit: &dyn Kit) {
     let pair = kit.pair();
     assert_eq!(source(&pair), pair.to_a);
-    // The number to send to stays the same; only what is reported changes, with the last insertion.
+    // The number to send to stays the same; only the reported number changes, with the last insertion.
     assert_eq!(insert_as(&pair.b.av, &pair.a.name(), 4711), Ok(pair.to_a));
     assert_eq!(source(&pair), FiAddr(4711));
     assert_eq!(insert_as(&pair.b.av, &pair.a.name(), 1 << 40), Ok(pair.to_a));
@@ -47,7 +47,7 @@ pub fn an_id_is_reported_once_it_is_set(kit: &dyn Kit) {
     assert_eq!(source(&pair), FiAddr(77));
     pair.b.av.set_user_id(pair.to_a, FiAddr(78)).unwrap();
     assert_eq!(source(&pair), FiAddr(78));
-    // An id goes with its address.
+    // An id is removed with its address.
     pair.b.av.remove(&[pair.to_a]).unwrap();
     assert_eq!(source(&pair), FiAddr::NOTAVAIL);
     assert_eq!(pair.b.insert(&pair.a), pair.to_a);
@@ -86,7 +86,7 @@ pub fn an_insertion_is_reported_after_its_failures(kit: &dyn Kit) {
     let end = eq.read().unwrap();
     assert_eq!((end.kind, end.fid), (EventKind::AvComplete, av.fid()));
     assert_eq!((end.context, end.data), (Context(9), 1));
-    // There is one even if nothing was good, or nothing there.
+    // An event is reported even if no address was good, or none was given.
     assert!(av.insert(&list[..1])[0].is_err());
     assert_eq!(eq.read_error().unwrap().data, 0);
     assert_eq!(eq.read().unwrap().data, 0);

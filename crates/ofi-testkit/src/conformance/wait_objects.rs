@@ -1,13 +1,13 @@
-//! Sleeping until a queue has something (fi_cq(3), fi_poll(3), fi_trywait).
+//! Sleeping until a queue has entries (fi_cq(3), fi_poll(3), fi_trywait).
 
 use crate::prelude::*;
 
-/// Long enough to tell a time-out from no time-out, on a busy machine.
+/// Long enough to distinguish a time-out on a busy machine.
 const SHORT: Duration = Duration::from_millis(50);
-/// No wake-up may take so long.
+/// No wake-up may take this long.
 const LONG: Duration = Duration::from_secs(5);
 
-/// Blocks as fi_trywait(3) says until `side`'s receive queue says something.
+/// Blocks as in fi_trywait(3) until `side`'s receive queue has an entry.
 fn next_by_fd(side: &Side) -> Event {
     let fd = side.rx.wait_fd().expect("FI_WAIT_FD has a descriptor");
     let start = Instant::now();
@@ -23,7 +23,7 @@ fn next_by_fd(side: &Side) -> Event {
     }
 }
 
-/// Blocks in `read_wait` until something comes.
+/// Blocks in `read_wait` until an entry arrives.
 fn next_by_wait(side: &Side) -> CqTaggedEntry {
     let mut entry = [CqTaggedEntry::EMPTY];
     let start = Instant::now();
@@ -38,7 +38,7 @@ fn next_by_wait(side: &Side) -> CqTaggedEntry {
     }
 }
 
-/// What `side` needs so that a thread can block on it while another sends.
+/// Opens sides on which a thread can block while another one sends.
 fn sides(kit: &dyn Kit, wait_obj: WaitObj) -> Pair {
     kit.pair_with(|opening| opening.wait_obj(wait_obj))
 }
@@ -109,7 +109,7 @@ pub fn a_signal_ends_a_blocking_read(kit: &dyn Kit) {
                 let answer = side.rx.read_wait(&mut CqBuffer::new(&mut entry), Some(LONG));
                 (answer, start.elapsed())
             });
-            // Again and again: the waiter may not have begun yet.
+            // Repeat: the waiter may not have started yet.
             while !waiter.is_finished() {
                 side.rx.signal().unwrap();
                 std::thread::sleep(Duration::from_millis(1));
@@ -129,7 +129,7 @@ pub fn a_message_ends_a_blocking_read(kit: &dyn Kit) {
             pair.b.receive(()).context(round + 1).post().unwrap();
             std::thread::scope(|scope| {
                 let waiter = scope.spawn(|| next_by_wait(&pair.b).op_context);
-                // Now and then the waiter sleeps already, now and then it does not.
+                // The waiter sometimes sleeps already, and sometimes does not.
                 std::thread::sleep(Duration::from_micros(200 * (round as u64 % 5)));
                 wait::drive(&[&pair.a], "room", || pair.a.out(pair.to_b, ()).inject().send().ok());
                 assert_eq!(waiter.join().unwrap(), Context(round + 1), "{wait_obj}");
@@ -173,7 +173,7 @@ pub fn a_cancellation_by_another_thread_ends_a_blocking_read(kit: &dyn Kit) {
     }
 }
 
-/// A thread sleeps on the queue of `b`, another does `meanwhile`, then `a` sends: the sleeper wakes at once.
+/// A thread sleeps on the queue of `b`, another one runs `meanwhile`, then `a` sends: the sleeper must wake at once.
 fn is_woken_after(pair: &Pair, what: &str, meanwhile: impl FnOnce()) {
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
@@ -195,7 +195,7 @@ fn is_woken_after(pair: &Pair, what: &str, meanwhile: impl FnOnce()) {
 pub fn calls_of_another_thread_leave_a_sleeper_its_wake_up(kit: &dyn Kit) {
     let pair = kit.pair_with(|opening| opening.wait_obj(WaitObj::Unspec).hints(|hints| hints.rx_size(8)));
     pair.warm_up();
-    // A post without room moves the endpoint on, and a read of the same queue takes what there is: nothing.
+    // A post without room drives the endpoint, and a read of the same queue finds nothing.
     let post = || while pair.b.receive(()).context(2).post().is_ok() {};
     is_woken_after(&pair, "a post without room", post);
     let read = || {
@@ -217,11 +217,11 @@ pub fn a_signal_tells_who_waits_by_descriptor_once(kit: &dyn Kit) {
 pub fn trywait_says_again_while_something_waits(kit: &dyn Kit) {
     let pair = sides(kit, WaitObj::Fd);
     pair.warm_up();
-    // Again asks for a read, as word of the peer may still come in.
+    // FI_EAGAIN requires a read, because data of the peer may still arrive.
     pair.drive("an idle queue", || pair.b.rx.trywait().ok());
     pair.b.receive(()).context(2).post().unwrap();
     wait::drive(&[&pair.a], "room", || pair.a.out(pair.to_b, ()).inject().send().ok());
-    // The message is in, or on its way; once it is in, blocking must not be allowed.
+    // The message has arrived or is in flight; once it has arrived, blocking must not be allowed.
     wait::until("word of the message", || pair.b.rx.trywait().is_err());
     assert_eq!(pair.b.rx.trywait().unwrap_err().errno(), Errno::EAGAIN);
     assert_eq!(pair.done(&pair.b).op_context, Context(2));
@@ -282,7 +282,7 @@ pub fn sleeping_both_ends_serves_remote_accesses(kit: &dyn Kit) {
     let (memory, target) = (Memory::patterned(1_000_000, 5), Memory::new(1_000_000));
     let region = pair.b.register(&target, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE).unwrap();
     std::thread::scope(|scope| {
-        let server = scope.spawn(|| next_by_fd(&pair.b)); // ends with the message behind the accesses
+        let server = scope.spawn(|| next_by_fd(&pair.b)); // ends with the message after the accesses
         pair.b.receive(()).context(9).post().unwrap();
         wait::drive(&[], "room", || pair.a.out(pair.to_b, &memory).context(1).write(&[remote(&region)]).ok());
         assert_eq!(next_by_fd(&pair.a).done().op_context, Context(1));
@@ -355,7 +355,7 @@ pub fn an_idle_queue_sleeps(kit: &dyn Kit) {
     let pair = sides(kit, WaitObj::Fd);
     pair.warm_up();
     wait::drive_through(Duration::from_millis(5), &[&pair.a, &pair.b]);
-    // After what happened before has been dealt with, a block lasts.
+    // After earlier events have been processed, a block lasts.
     let fd = pair.b.rx.wait_fd().unwrap();
     let lasted = (0..20).any(|_| {
         pair.b.poll();
@@ -379,7 +379,7 @@ fn thread_time() -> Duration {
 }
 
 pub fn a_first_message_wakes_a_sleeping_receiver(kit: &dyn Kit) {
-    // Between strangers: the greeting may wake the receiver before the message is there.
+    // Between unconnected peers: the greeting may wake the receiver before the message arrives.
     for _ in 0..60 {
         let pair = sides(kit, WaitObj::Fd);
         pair.b.receive(()).context(2).post().unwrap();
@@ -412,7 +412,7 @@ pub fn one_descriptor_serves_many_endpoints(kit: &dyn Kit) {
 }
 
 pub fn a_sleeping_hub_is_woken_by_each_of_many_peers(kit: &dyn Kit) {
-    // More peers than a transport may look at in every poll, each quiet for long.
+    // More peers than a transport may check in every poll, each quiet for long.
     const PEERS: usize = 150;
     let hub = kit.opening().wait_obj(WaitObj::Fd).open();
     let first = kit.side();
@@ -427,7 +427,7 @@ pub fn a_sleeping_hub_is_woken_by_each_of_many_peers(kit: &dyn Kit) {
         send(number);
         wait::drive(&[&hub, &first], "a first message", || hub.next()).done();
     }
-    // Long enough for quiet peers to be looked at less.
+    // Long enough for quiet peers to be checked less often.
     wait::drive_through(Duration::from_millis(30), &[&hub, &first]);
     for round in 0..3 * PEERS {
         let number = round * 37 % PEERS;
@@ -452,7 +452,7 @@ pub fn an_endpoint_that_comes_later_wakes_a_sleeper_too(kit: &dyn Kit) {
         let to = sender.insert(&late);
         late.receive(()).context(5).post().unwrap();
         wait::drive(&[&sender], "room", || sender.out(to, ()).inject().send().ok());
-        // A first message may need more than one turn of its sender.
+        // A first message may need more than one poll of its sender.
         wait::drive(&[&sender], "the sleeper", || waiter.is_finished().then_some(()));
         assert_eq!(waiter.join().unwrap(), Context(5));
     });

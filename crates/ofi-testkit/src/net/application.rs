@@ -1,4 +1,4 @@
-//! The application of a simulated host: says what arrived, and checks that it is what was sent, each once and in order.
+//! The application of a simulated host: checks that the sent records arrive once and in order.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -14,33 +14,33 @@ use super::link::Random;
 pub struct Sent {
     /// Incarnation of the sending host.
     pub incarnation: u32,
-    /// Sessions that it had lost with this peer before.
+    /// Sessions that the sender had lost with this peer before.
     pub session: u32,
     /// Number among the records of this stream.
     pub number: u32,
 }
 
-/// What a host knows of another.
+/// A host's state about another host.
 #[derive(Debug, Default)]
 pub struct Model {
-    /// Records of this session to the peer, of each stream.
+    /// Records sent to the peer in this session, per stream.
     pub sent: [u32; 2],
-    /// Marks handed out, and those that came back as arrived, of each stream.
+    /// Marks of sent records, and marks that were acknowledged, per stream.
     pub marked: [Vec<u64>; 2],
-    /// In the order in which they came back.
+    /// In the order of the acknowledgements.
     pub acked: [Vec<u64>; 2],
-    /// What arrived of the peer, of each stream.
+    /// Records received from the peer, per stream.
     pub received: [Vec<Sent>; 2],
-    /// Payloads of the peer: bytes that arrived of each.
+    /// Payloads of the peer: bytes received of each.
     pub payloads: BTreeMap<u64, u64>,
     /// Sessions lost.
     pub lost: u32,
-    /// Why the last one was.
+    /// The reason of the last loss.
     pub reason: Option<Lost>,
 }
 
 impl Model {
-    /// Whether everything that was sent in the session that there is has been acknowledged.
+    /// Whether everything sent in the current session has been acknowledged.
     pub fn is_acked(&self) -> bool {
         let sorted = |marks: &Vec<u64>| {
             let mut marks = marks.clone();
@@ -51,15 +51,15 @@ impl Model {
     }
 }
 
-/// The application of a host: checks what arrives, and remembers it.
+/// The application of a host: checks and remembers received records.
 #[derive(Debug)]
 pub struct Application {
-    /// By peer.
+    /// Indexed by peer.
     pub peers: Vec<(SocketAddr, Model)>,
     address: SocketAddr,
     pub(super) incarnation: u32,
     pub(super) random: Random,
-    /// Stops commands, of 1,000.
+    /// Probability of stopping commands, per 1,000.
     pub(super) stops: u32,
 }
 
@@ -69,7 +69,7 @@ impl Application {
     }
 }
 
-/// From which host to which a record goes, as it says itself.
+/// Source and destination host of a record, as stated in the record.
 pub(super) fn way(from: SocketAddr, to: SocketAddr) -> u16 {
     let host = |address: SocketAddr| match address.ip() {
         IpAddr::V4(ip) => ip.octets()[3],
@@ -82,9 +82,9 @@ pub(super) fn way(from: SocketAddr, to: SocketAddr) -> u16 {
 pub(super) const RECORD: u8 = 1;
 pub(super) const PART: u8 = 2;
 
-/// How long a pattern is: a prime, so that what lies a row of packets too far shows.
+/// The period of the pattern: a prime, so that data placed a row of packets too far is detected.
 const PERIOD: usize = 251;
-/// A payload is a piece of this, over and over: which bytes lie where takes no arithmetic, byte by byte.
+/// A payload repeats a piece of this, so that its bytes need no arithmetic per byte.
 const PATTERN: [u8; 2 * PERIOD] = {
     let (mut bytes, mut at) = ([0; 2 * PERIOD], 0);
     while at < bytes.len() {
@@ -94,7 +94,7 @@ const PATTERN: [u8; 2 * PERIOD] = {
     bytes
 };
 
-/// The bytes of payload `seed` from `at` on, as many as there are before they repeat.
+/// The bytes of payload `seed` from `at` on, up to the repetition.
 fn pattern(seed: u64, at: u64) -> &'static [u8] {
     &PATTERN[(seed.wrapping_mul(31).wrapping_add(at) % PERIOD as u64) as usize..][..PERIOD]
 }
@@ -158,7 +158,7 @@ impl Driver for Application {
         Flow::Next
     }
 
-    /// Some of them, up to one that is stopped.
+    /// Some of the records, up to one that is stopped.
     fn records(
         &mut self,
         peer: u32,
@@ -192,12 +192,12 @@ impl Driver for Application {
     }
 }
 
-/// Whether everything that `model` says was sent has been acknowledged; where there is none, nothing was.
+/// Whether everything sent according to `model` has been acknowledged; true without a model.
 pub fn all_acked(model: Option<&Model>) -> bool {
     model.is_none_or(Model::is_acked)
 }
 
-/// Whether everything that host `from` sent to `to` is there.
+/// Whether everything that host `from` sent to `to` has arrived.
 pub fn all_arrived(net: &Net, from: usize, to: usize) -> bool {
     let (Some(sent), Some(received)) = (net.model(from, to), net.model(to, from)) else { return true };
     (0..2).all(|stream| received.received[stream].len() as u32 == sent.sent[stream])

@@ -1,4 +1,4 @@
-//! A host's own clock, which begins at any time and runs faster or slower than the network's.
+//! A host's own clock, which starts at an arbitrary time and runs faster or slower than the network's.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use ofi_rdm::Instant;
 
 use super::Random;
 
-/// How much faster or slower, of a million, at most: quartz is within 100.
+/// Largest drift in parts per million: quartz is within 100.
 const DRIFT: u64 = 500;
-/// How much it is ahead, at most.
+/// Largest offset.
 const AHEAD: u64 = 10_000_000_000;
 const MILLION: i128 = 1_000_000;
 
@@ -24,14 +24,14 @@ impl Clock {
         Self { ahead: random.below(AHEAD), drift: random.below(2 * DRIFT + 1) as i64 - DRIFT as i64 }
     }
 
-    /// What it shows at a time of the network.
+    /// The reading at a time of the network.
     pub fn at(self, time: Instant) -> Instant {
         let passed = i128::from(time.as_nanos());
         let shown = passed + passed * i128::from(self.drift) / MILLION;
         Instant::from_nanos(self.ahead + shown as u64)
     }
 
-    /// When it shows `shown`, or has just passed it; at once, if that was before the network began.
+    /// The network's time when the clock reads `shown` or has just passed it; the network's start if that was earlier.
     pub fn when(self, shown: Instant) -> Instant {
         let shown = i128::from(shown.as_nanos().saturating_sub(self.ahead));
         let mut time = Instant::from_nanos((shown * MILLION / (MILLION + i128::from(self.drift))) as u64);

@@ -1,4 +1,4 @@
-//! What datagrams meet on their way, and the random numbers that decide it.
+//! The behaviour of the network, and the random numbers that decide it.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct Random(pub u64);
 
 impl Random {
-    /// 64 bits.
+    /// Returns 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -16,51 +16,51 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `below`, which is not 0.
+    /// A random number less than `below`, which is not 0.
     pub fn below(&mut self, below: u64) -> u64 {
         self.bits() % below
     }
 
-    /// True in `per_mille` of 1,000 cases.
+    /// True with probability `per_mille` per 1,000.
     pub fn chance(&mut self, per_mille: u32) -> bool {
         self.below(1000) < u64::from(per_mille)
     }
 }
 
-/// What every datagram meets.
+/// The behaviour of the network.
 #[derive(Clone, Debug)]
 pub struct Link {
-    /// Lost, of 1,000.
+    /// Datagrams lost, per 1,000.
     pub loss: u32,
-    /// A loss begins a burst of this many.
+    /// Number of consecutive datagrams that a loss affects.
     pub burst: u32,
-    /// Repeated, of 1,000.
+    /// Datagrams duplicated, per 1,000.
     pub duplicate: u32,
-    /// Held back for up to ten times the delay, of 1,000.
+    /// Datagrams delayed by up to ten times the delay, per 1,000.
     pub reorder: u32,
-    /// With a bit flipped, of 1,000. Sessions are checked then.
+    /// Datagrams with a flipped bit, per 1,000. Sessions then use checksums.
     pub corrupt: u32,
-    /// From one host to another.
+    /// Delay from one host to another.
     pub delay: Duration,
-    /// And up to this much more.
+    /// Additional random delay, at most.
     pub jitter: Duration,
-    /// Longer datagrams vanish.
+    /// Longer datagrams are dropped.
     pub longest: usize,
-    /// Datagrams longer than this are refused by the sender's system.
+    /// The sender's system refuses datagrams longer than this.
     pub refused: usize,
-    /// Nanoseconds that a byte occupies the receiver's link.
+    /// Nanoseconds per byte on the receiver's link.
     pub byte_time: u64,
-    /// Bytes that wait for a receiver's link at most; what comes then is lost.
+    /// Capacity in bytes of the queue before a receiver's link; datagrams beyond it are dropped.
     pub queue: u64,
-    /// Bytes that wait for a receiver's link from which on what comes is marked (ECN), not lost.
+    /// Bytes in that queue from which on datagrams are marked (ECN) rather than dropped.
     pub marking: u64,
-    /// Sent back to their senders as well, as from where they were going, of 1,000.
+    /// Datagrams also reflected to their senders, with the original destination as source, per 1,000.
     pub reflect: u32,
-    /// Delivered to another host as well, from the same source, of 1,000.
+    /// Datagrams also delivered to another host, from the same source, per 1,000.
     pub redirect: u32,
-    /// Followed by any datagram of the past, however old, of 1,000.
+    /// Datagrams followed by a replay of any earlier one, per 1,000.
     pub replay: u32,
-    /// What happens to the bytes of each datagram.
+    /// A function that damages the bytes of each datagram.
     pub damage: Option<fn(&mut [u8])>,
 }
 

@@ -1,6 +1,5 @@
-//! A simulated network with a virtual clock: endpoints of `ofi-rdm`, links that lose, repeat, reorder, damage and delay
-//! datagrams, hosts that sleep, die and come back. An hour of silence costs nothing, and a seed gives the same run
-//! again.
+//! A simulated network with a virtual clock: endpoints of `ofi-rdm`, links that lose, duplicate, reorder, damage and
+//! delay datagrams, hosts that sleep, die and return. An hour of silence costs nothing, and a seed reproduces a run.
 
 mod application;
 mod clock;
@@ -25,13 +24,13 @@ use ofi_rdm::{Arrivals, Config, Driver, Endpoint, Instant, Limits, Security, Str
 /// A host.
 #[derive(Debug)]
 pub struct Host {
-    /// Its protocol, unless it is dead.
+    /// Its protocol endpoint, unless the host is dead.
     pub endpoint: Option<Endpoint>,
     /// Its application.
     pub application: Application,
     address: SocketAddr,
     incarnation: u32,
-    /// Neither reads nor sends until then, but its process lives.
+    /// Until then it neither reads nor sends, but its process lives.
     asleep: Instant,
     inbox: Vec<(SocketAddr, Vec<u8>, bool)>,
     link_free: Instant,
@@ -48,7 +47,7 @@ enum What {
         marked: bool,
     },
     Wake(usize),
-    /// Of the cross traffic: a packet's acknowledgement, whether it was marked, and a look at the clock.
+    /// For the cross traffic: a packet's acknowledgement, whether it was marked, and a timer.
     Acked(u64, bool),
     Tick,
 }
@@ -56,41 +55,41 @@ enum What {
 /// See the module.
 #[derive(Debug)]
 pub struct Net {
-    /// The clock.
+    /// The current time.
     pub now: Instant,
-    /// What datagrams meet.
+    /// The behaviour of the network.
     pub link: Link,
     /// The hosts.
     pub hosts: Vec<Host>,
-    /// A host on whose way somebody swaps the addresses of two others, so that each gets what was meant for the other.
+    /// A host near which the addresses of two others are swapped, so that each gets the other's datagrams.
     pub swapped: Option<(usize, usize, usize)>,
-    /// Pairs of hosts that do not reach each other.
+    /// Pairs of hosts that cannot reach each other.
     pub cut: Vec<(usize, usize)>,
-    /// And those of which the first does not reach the second.
+    /// Pairs of which the first cannot reach the second.
     pub mute: Vec<(usize, usize)>,
     config: Config,
     random: Random,
     queue: BinaryHeap<Reverse<(Instant, u64, What)>>,
     sequence: u64,
     burst: u32,
-    /// What hosts take when they start, and the key that they have.
+    /// The suites and the key of each host when it starts.
     pub security: Vec<(u8, &'static [u8])>,
-    /// How much they use keys, when they start.
+    /// The limits on keys when hosts start.
     pub limits: Limits,
     buffer: Vec<u8>,
-    /// Datagrams put on the wire.
+    /// Datagrams sent.
     pub datagrams: u64,
-    /// Bytes of the longest of them; to be reset by whoever wants to know.
+    /// Length of the longest datagram; callers reset it.
     pub longest: usize,
     rival: Option<(usize, Rival)>,
-    /// Of those who listen: what was on the wire.
+    /// Recorded datagrams of an eavesdropper.
     heard: Vec<(SocketAddr, SocketAddr, Vec<u8>)>,
 }
 
-/// Datagrams that somebody who listens remembers, at most.
+/// Most datagrams that the eavesdropper keeps.
 const HEARD: usize = 4096;
 
-/// What all hosts of a network want, one network after another.
+/// The security settings of all hosts of a network; networks take them in turn.
 const WISHES: [(u8, &[u8]); 4] = [
     (suites::CLEAR, b""),
     (suites::ALL, b""),
@@ -98,11 +97,11 @@ const WISHES: [(u8, &[u8]); 4] = [
     (suites::CHACHA20_POLY1305, b""),
 ];
 
-/// Port on which all processes answer for themselves.
+/// The liveness port of all processes.
 const LIVENESS: u16 = 9;
 
 impl Net {
-    /// `hosts` hosts, all alike.
+    /// Creates a network of `hosts` equal hosts.
     pub fn new(seed: u64, hosts: usize, link: Link, congestion: Congestion) -> Self {
         let flags = if link.corrupt > 0 { param::CHECKED } else { 0 };
         let params = Params {
@@ -120,7 +119,7 @@ impl Net {
             max_peers: 1000,
             max_of_host: 1 << 20,
             idle: Duration::from_secs(600),
-            // Every second network puts sessions away as soon as nothing happens in them.
+            // In every second network, idle sessions are compacted at once.
             warm_peers: if seed.is_multiple_of(2) { 0 } else { 64 },
         };
         let mut net = Self {
@@ -146,7 +145,7 @@ impl Net {
         let mut clocks = Random(!seed);
         for number in 0..hosts {
             let last = number as u8 + 1;
-            // Every third network is one of IPv6.
+            // Every third network uses IPv6.
             let ip: IpAddr = match seed % 3 {
                 0 => Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last.into()).into(),
                 _ => Ipv4Addr::new(10, 0, 0, last).into(),
@@ -174,12 +173,12 @@ impl Net {
         self.hosts[host].address
     }
 
-    /// What a host's clock shows.
+    /// The reading of a host's clock.
     pub fn now_at(&self, host: usize) -> Instant {
         self.hosts[host].clock.at(self.now)
     }
 
-    /// Starts a host that is dead, with nothing but its address.
+    /// Starts a dead host, which keeps only its address.
     pub fn start(&mut self, host: usize) {
         let secret = [self.random.bits(), self.random.bits()];
         let stops = self.hosts[host].application.stops;
@@ -199,13 +198,13 @@ impl Net {
             Application::new(here.address, here.incarnation, Random(self.random.bits()), stops);
     }
 
-    /// Grants so many bytes, and begins anew: all hosts are as just started.
+    /// Sets the granted window and restarts: all hosts are new.
     pub fn grant(&mut self, bytes: u64) {
         (self.config.params.window, self.config.params.in_flight) = (bytes, bytes);
         (0..self.hosts.len()).for_each(|host| self.start(host));
     }
 
-    /// Gives two peers of a host each other's number.
+    /// Swaps the numbers of two peers of a host.
     pub fn swap(&mut self, host: usize, one: u32, other: u32) {
         let here = &mut self.hosts[host];
         if let Some(endpoint) = &mut here.endpoint {
@@ -214,12 +213,12 @@ impl Net {
         }
     }
 
-    /// Kills a host: nothing is told to anybody.
+    /// Kills a host without notice to its peers.
     pub fn kill(&mut self, host: usize) {
         self.hosts[host].endpoint = None;
     }
 
-    /// Closes a host's endpoint in order, as a driver does that sends what it can before. Its process goes on.
+    /// Closes a host's endpoint in order, like a driver that first sends what it can. Its process lives on.
     pub fn close(&mut self, host: usize) {
         if let Some(endpoint) = &mut self.hosts[host].endpoint {
             endpoint.take_leave(&|_| false);
@@ -235,29 +234,29 @@ impl Net {
         }
     }
 
-    /// How often, of 1,000, applications turn a command away for now.
+    /// Sets how often applications refuse a command for now, per 1,000.
     pub fn stops(&mut self, per_mille: u32) {
         self.hosts.iter_mut().for_each(|host| host.application.stops = per_mille);
     }
 
-    /// Puts a host to sleep: it does not call its endpoint, but its process lives.
+    /// Puts a host to sleep: its endpoint is not called, but its process lives.
     pub fn sleep(&mut self, host: usize, time: Duration) {
         let end = self.now + time;
         (self.hosts[host].asleep, self.hosts[host].wakes_at) = (end, Some(end));
         self.schedule(end, What::Wake(host));
     }
 
-    /// What host `at` knows of host `of`.
+    /// The state of host `at` about host `of`.
     pub fn model(&self, at: usize, of: usize) -> Option<&Model> {
         let address = self.hosts[of].address;
         self.hosts[at].application.peers.iter().find(|(peer, _)| *peer == address).map(|(_, model)| model)
     }
 
-    /// Has the applications forget what has ended: a long run is not to keep all of it.
+    /// Discards the history of completed records, so that a long run does not keep all of it.
     pub fn forget_history(&mut self) {
         for (_, model) in self.hosts.iter_mut().flat_map(|host| &mut host.application.peers) {
             for received in &mut model.received {
-                received.drain(..received.len().saturating_sub(1)); // the next one follows the last
+                received.drain(..received.len().saturating_sub(1)); // the next one must follow the last
             }
             if model.is_acked() {
                 (model.marked, model.acked) = Default::default();
@@ -276,7 +275,7 @@ impl Net {
         Some(peer)
     }
 
-    /// Sends a record with `len` bytes beside its name.
+    /// Sends a record with `len` bytes after its name.
     pub fn record(&mut self, host: usize, to: usize, stream: Stream, len: usize) {
         let Some(peer) = self.peer(host, to) else { return };
         let here = &mut self.hosts[host];
@@ -306,7 +305,7 @@ impl Net {
         self.turn(host);
     }
 
-    /// Sends a payload of `len` bytes. Answers its name.
+    /// Sends a payload of `len` bytes. Returns its name.
     pub fn payload(&mut self, host: usize, to: usize, stream: Stream, len: u64) -> u64 {
         let Some(peer) = self.peer(host, to) else { return 0 };
         let token = (self.random.bits() >> 1) | (stream as u64) << 63;
@@ -324,7 +323,7 @@ impl Net {
         token
     }
 
-    /// Puts a packet with any frames on the wire, in the session that a host has with another. Whether there is one.
+    /// Sends a packet with arbitrary frames in a host's session with another. Whether there is a session.
     pub fn forge(&mut self, host: usize, to: usize, frames: &[u8]) -> bool {
         let Some(peer) = self.peer(host, to) else { return false };
         let mut buf = vec![0u8; 65_536];
@@ -345,12 +344,12 @@ impl Net {
         self.hosts.iter().position(|host| host.address.ip() == address.ip())
     }
 
-    /// Puts a datagram on the wire that is not what it seems.
+    /// Sends a forged datagram.
     pub fn inject(&mut self, from: SocketAddr, to: SocketAddr, bytes: Vec<u8>) {
         self.schedule(self.now, What::Datagram { from, to, bytes, marked: false });
     }
 
-    /// Puts a datagram on the wire.
+    /// Sends a datagram.
     pub fn put(&mut self, from: usize, to: SocketAddr, bytes: Vec<u8>) {
         let address = self.hosts[from].address;
         self.put_as(address, to, bytes);
@@ -399,7 +398,7 @@ impl Net {
         }
     }
 
-    /// From where to where a datagram seems to go for its receiver.
+    /// The source and destination of a datagram as its receiver sees them.
     fn swap_addresses(&self, from: SocketAddr, to: SocketAddr) -> (SocketAddr, SocketAddr) {
         let Some((victim, one, other)) = self.swapped else { return (from, to) };
         let ip = |host: usize| self.hosts[host].address.ip();
@@ -415,8 +414,7 @@ impl Net {
         }
     }
 
-    /// What somebody does who sees all datagrams and can put others on the wire: sends them back, elsewhere, and once
-    /// more.
+    /// An attacker who sees all datagrams and can send others: reflects, redirects and replays them.
     fn interfere(&mut self, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
         let soon = self.now + self.link.delay + self.link.delay;
         if self.random.chance(self.link.reflect) {
@@ -445,8 +443,8 @@ impl Net {
         }
     }
 
-    /// When a packet that reaches the link to `target` has passed it, and whether it is marked; `None` if its queue is
-    /// full.
+    /// The time when a packet at the link to `target` has passed the link, and whether it is marked; `None` if the
+    /// queue is full.
     fn pass(&mut self, target: usize, at: Instant, len: usize) -> Option<(Instant, bool)> {
         let occupied = len as u64 * self.link.byte_time;
         if occupied == 0 {
@@ -464,7 +462,7 @@ impl Net {
         Some((passed, marked))
     }
 
-    /// Begins cross traffic to a host, from outside: it takes what TCP would take of the link, for ever.
+    /// Starts endless cross traffic from outside to a host: it takes the share of the link that TCP would take.
     pub fn rival(&mut self, target: usize) {
         self.rival = Some((target, Rival::new(self.now, self.link.delay * 2)));
         self.schedule(self.now, What::Tick);
@@ -485,7 +483,7 @@ impl Net {
         self.rival = Some((target, rival));
     }
 
-    /// Lets a host do what it has to do now.
+    /// Lets a host do its pending work.
     pub fn turn(&mut self, host: usize) {
         let here = &mut self.hosts[host];
         if here.asleep > self.now {
@@ -496,10 +494,11 @@ impl Net {
         let Some(endpoint) = &mut here.endpoint else { return };
         let mut inbox = inbox.into_iter().peekable();
         while let Some((from, mut row, marked)) = inbox.next() {
-            // Datagrams of one length go together, as a system joins them: those behind the first may be all, or none.
+            // Datagrams of one length arrive together, as a system coalesces them. Any number of datagrams may join the
+            // first.
             let (len, most) = (row.len(), self.random.below(6) * self.random.below(6));
             for _ in 0..most {
-                // Never marked ones with others.
+                // Marked and unmarked ones are not combined.
                 let joins = |(other, bytes, mark): &(SocketAddr, Vec<u8>, bool)| {
                     *other == from && bytes.len() <= len && *mark == marked
                 };
@@ -559,14 +558,14 @@ impl Net {
     fn answer_liveness(&mut self, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
         let Some(host) = self.index(to) else { return };
         let epoch = self.hosts[host].endpoint.as_ref().map(Endpoint::epoch);
-        // A killed process answers nothing; one whose endpoint is closed does, but `kill` is all that tests need here.
+        // A killed process answers nothing. One with a closed endpoint does, but the tests here need only `kill`.
         let Some(epoch) = epoch else { return };
         if let Some(answer) = ofi_rdm::answer_liveness(bytes, |asked| asked == epoch) {
             self.put_as(to, from, answer.to_vec());
         }
     }
 
-    /// Runs for `time`, or until nothing is left to happen.
+    /// Runs for `time`, or until no event is left.
     pub fn run(&mut self, time: Duration) {
         let end = self.now + time;
         let mut steps = 0u64;
@@ -588,11 +587,11 @@ impl Net {
                         && here.endpoint.is_some()
                         && let Some(answer) = ofi_rdm::answer_question(&bytes)
                     {
-                        self.put_as(to, from, answer.to_vec()); // its process looks
+                        self.put_as(to, from, answer.to_vec()); // its process handles it
                     }
                     let inbox = &mut self.hosts[host].inbox;
                     if inbox.len() < 400 {
-                        inbox.push((from, bytes, marked)); // a socket's buffer
+                        inbox.push((from, bytes, marked)); // the socket's buffer
                     }
                     self.turn(host);
                 }
@@ -612,7 +611,7 @@ impl Net {
                     self.move_rival();
                     self.schedule(at + Duration::from_millis(1), What::Tick);
                 }
-                // Not one that an earlier one has taken the place of: each would leave another behind.
+                // Not for a timer that an earlier one has replaced: each would leave another behind.
                 What::Wake(host) if self.hosts[host].wakes_at != Some(at) => {}
                 What::Wake(host) => {
                     self.hosts[host].wakes_at = None;

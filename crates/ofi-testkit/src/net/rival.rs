@@ -1,5 +1,5 @@
-//! Cross traffic: a flow that always has something to send, and shares a link as TCP does: NewReno's window (RFC 5681),
-//! with losses found packet by packet by those that overtook them, and the last ones of a window by a probe (RACK and
+//! Cross traffic: a flow that always has data to send, and shares a link as TCP does: NewReno's window (RFC 5681), with
+//! losses detected packet by packet by those that overtook them, and the last ones of a window by a probe (RACK and
 //! TLP, RFC 8985).
 
 use std::collections::BTreeMap;
@@ -9,9 +9,9 @@ use ofi_rdm::Instant;
 
 /// Bytes of a packet.
 pub const SEGMENT: usize = 1460;
-/// Packets that may be overtaken by so many before they count as lost.
+/// A packet is lost once this many later packets have overtaken it.
 const REORDERING: u64 = 3;
-/// Without an acknowledgement for so long, everything counts as lost (RFC 6298 has 200 ms to 1 s in practice).
+/// Without an acknowledgement for this time, everything counts as lost (RFC 6298 has 200 ms to 1 s in practice).
 const TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The sender. Its receiver acknowledges each packet.
@@ -21,19 +21,19 @@ pub struct Rival {
     threshold: f64,
     next: u64,
     under_way: BTreeMap<u64, Instant>,
-    /// Losses of packets below have been answered.
+    /// Losses of packets below this number have been handled.
     recovered: u64,
     heard: Instant,
-    /// The shortest round trip.
+    /// The minimum round-trip time.
     least: Duration,
-    /// One packet may go beyond the window.
+    /// One packet may exceed the window.
     probe: bool,
-    /// Packets that have arrived.
+    /// Packets received.
     pub arrived: u64,
 }
 
 impl Rival {
-    /// With the window of RFC 6928, and the round trip that its handshake took.
+    /// Starts with the window of RFC 6928, and the round-trip time of its handshake.
     pub fn new(now: Instant, least: Duration) -> Self {
         let (window, threshold) = (10.0, f64::MAX);
         let under_way = BTreeMap::new();
@@ -61,7 +61,7 @@ impl Rival {
         Some(number)
     }
 
-    /// A packet has been acknowledged.
+    /// Processes the acknowledgement of a packet.
     pub fn on_ack(&mut self, now: Instant, number: u64) {
         let Some(sent) = self.under_way.remove(&number) else { return };
         self.least = self.least.min(now.since(sent));
@@ -81,7 +81,7 @@ impl Rival {
         }
     }
 
-    /// The packet was marked: as a loss (RFC 3168).
+    /// The packet was marked: handled like a loss (RFC 3168).
     pub fn on_mark(&mut self, number: u64) {
         if number >= self.recovered {
             self.threshold = (self.window / 2.0).max(2.0);
@@ -89,7 +89,7 @@ impl Rival {
         }
     }
 
-    /// Looks whether it has waited for too long.
+    /// Checks for a timeout.
     pub fn on_time(&mut self, now: Instant) {
         self.probe = !self.under_way.is_empty() && now.since(self.heard) > self.least * 2;
         if !self.under_way.is_empty() && now.since(self.heard) > TIMEOUT {

@@ -1,4 +1,4 @@
-//! The simulated fabric as the provider sees it.
+//! The simulated fabric as seen by the provider.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -20,7 +20,7 @@ pub fn error(call: &'static str, errno: i32) -> Error {
     Error { call, errno, advice: "this device is simulated".into() }
 }
 
-/// Bytes that a request for a connection, an acceptance and a refusal have room for.
+/// The most private data of a connection request, an acceptance and a refusal.
 const ROOM: [usize; 3] = [56, 196, 148];
 
 /// A registration.
@@ -46,7 +46,7 @@ impl Drop for Registered {
     }
 }
 
-/// A [`SimulatedDevice`] as the provider sees it.
+/// A [`SimulatedDevice`] as seen by the provider.
 pub struct Handle(pub Arc<SimulatedDevice>);
 
 // SAFETY: the fabric touches only memory whose registration it has just looked up.
@@ -219,7 +219,7 @@ pub struct End {
 }
 
 impl End {
-    /// Private data as it arrives: a device may put zeros behind it.
+    /// Private data as it arrives: a device may append zeros.
     fn padded(call: &'static str, data: &[u8], room: usize) -> Result<Vec<u8>> {
         if data.len() > room {
             return Err(error(call, libc::EINVAL));
@@ -229,7 +229,7 @@ impl End {
         Ok(data)
     }
 
-    /// Goes on from a stage, unless the connection is not there yet, or not any more.
+    /// Acts in a stage, unless the connection is not there yet or no longer there.
     pub fn go(&self, call: &'static str, from: Stage, act: impl FnOnce(&mut Fabric)) -> Result<()> {
         let mut fabric = self.device.lock();
         if fabric.removed {
@@ -251,7 +251,7 @@ impl End {
         if fits { Ok(()) } else { Err(error("ibv_post_send", libc::ENOMEM)) }
     }
 
-    /// What leaves: carried by the request, or read later.
+    /// The data of a request: carried by it, or read later.
     ///
     /// # Safety
     /// The segment is readable during the call.

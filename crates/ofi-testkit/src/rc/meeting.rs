@@ -1,4 +1,4 @@
-//! Connections: what rdma_cm does.
+//! Connections, simulating rdma_cm.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -7,22 +7,22 @@ use ofi_verbs::rc::CmEventKind;
 
 use super::fabric::{Fabric, Pair, Receives};
 
-/// How far a connection is.
+/// The stage of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// It has an address.
     Bound,
-    /// The device and the way are looked for.
+    /// Resolving the device and the route.
     Resolving,
-    /// The other end has been asked.
+    /// The request was sent to the other end.
     Asking,
-    /// The other end asks.
+    /// A request from the other end has arrived.
     Asked,
     /// The other end was answered.
     Accepted,
-    /// It is there.
+    /// Established.
     Open,
-    /// It is over, or refused.
+    /// Ended or refused.
     Over,
 }
 
@@ -34,33 +34,33 @@ pub struct Id {
     pub peer: SocketAddr,
     pub other: Option<usize>,
     pub qp: Option<u32>,
-    /// Whether its address is its own alone.
+    /// Whether its address belongs to it alone.
     pub bound: bool,
-    /// What happens to it next does not happen before: events of one end keep their order.
+    /// The earliest time of its next event: events of one end keep their order.
     due: u64,
 }
 
-/// What an endpoint is told.
+/// An event for an endpoint.
 pub struct Told {
     pub kind: CmEventKind,
-    /// To which of its ends; of a request, the new one.
+    /// The connection end of the event; for a request, the new one.
     pub id: usize,
     pub data: Vec<u8>,
 }
 
-/// What is under way between ends.
+/// Messages in flight between ends.
 pub enum Message {
-    /// An end learns something of its own.
+    /// An event for an end itself.
     Tell(usize, CmEventKind),
-    /// An end asks whoever listens.
+    /// A request to a listener.
     Ask(usize, Vec<u8>),
-    /// The first end is refused, by the second.
+    /// The second end refuses the first end.
     Reject(usize, Vec<u8>),
-    /// The first end is granted what it asked for, by the second.
+    /// The second end grants the request of the first.
     Grant(usize, usize, Vec<u8>),
-    /// The first end knows that it is granted, and so does the second.
+    /// The first end knows of the grant, and confirms it to the second.
     Confirm(usize),
-    /// An end is told that the other one is no more.
+    /// An end is told that the other one is gone.
     Part(usize),
 }
 
@@ -74,7 +74,7 @@ impl Message {
 }
 
 impl Fabric {
-    /// A new end.
+    /// Creates an end.
     pub fn new_id(&mut self, endpoint: u64, stage: Stage, own: SocketAddr, peer: SocketAddr) -> usize {
         self.last.id += 1;
         let bound = stage == Stage::Bound;
@@ -83,20 +83,20 @@ impl Fabric {
         self.last.id
     }
 
-    /// A port that nobody uses.
+    /// A free port.
     pub fn new_port(&mut self) -> u16 {
         self.last.port = self.last.port.max(20_000) + 1;
         self.last.port
     }
 
-    /// Gives an end a queue pair.
+    /// Gives an end a new queue pair.
     pub fn new_pair(&mut self, id: usize) -> Option<u32> {
         let endpoint = self.ids.get(&id)?.endpoint;
         let requests = self.endpoints.get(&endpoint)?.sizes.requests;
         self.add_pair(id, Pair::new(endpoint, Receives::Of(endpoint), requests))
     }
 
-    /// The same, which is as it is.
+    /// Gives an end an existing queue pair.
     pub fn add_pair(&mut self, id: usize, pair: Pair) -> Option<u32> {
         let end = self.ids.get_mut(&id)?;
         self.last.pair += 1;
@@ -105,7 +105,7 @@ impl Fabric {
         Some(self.last.pair)
     }
 
-    /// Has what an end is told come to another endpoint, what waits too.
+    /// Redirects the events of an end to another endpoint, including the pending ones.
     pub fn move_to(&mut self, id: usize, endpoint: u64) {
         let Some(end) = self.ids.get_mut(&id) else { return };
         let from = std::mem::replace(&mut end.endpoint, endpoint);
@@ -118,7 +118,7 @@ impl Fabric {
         }
     }
 
-    /// Sends a message, which takes as long as is drawn.
+    /// Sends a message with a random delay.
     pub fn say(&mut self, message: Message) {
         let slow = self.chance(self.plan.slow);
         let mut due = self.steps + if slow { self.draw() % 400 } else { self.draw() % 3 };
@@ -129,11 +129,11 @@ impl Fabric {
         self.messages.push((due, message));
     }
 
-    /// Delivers the messages for which it is time.
+    /// Delivers the due messages.
     pub fn deliver_messages(&mut self) {
         let steps = self.steps;
         let mut due: Vec<_> = self.messages.extract_if(.., |(due, _)| *due <= steps).collect();
-        due.sort_by_key(|(due, _)| *due); // stable: those of one end keep their order
+        due.sort_by_key(|(due, _)| *due); // stable: messages of one end keep their order
         for (_, message) in due {
             self.deliver(message);
         }
@@ -142,7 +142,7 @@ impl Fabric {
     fn deliver(&mut self, message: Message) {
         let is_own = matches!(message, Message::Tell(..) | Message::Ask(..));
         if !is_own && !self.speaks(message.to()) && self.ids.contains_key(&message.to()) {
-            return; // it is cut off
+            return; // it is disconnected
         }
         match message {
             Message::Tell(id, kind) => self.tell(id, kind, Vec::new()),
@@ -163,7 +163,7 @@ impl Fabric {
                         self.tell(id, CmEventKind::Established, data);
                         self.say(Message::Confirm(by));
                     }
-                    // Who asked does not want it any more, and says so, or is not there.
+                    // The requester no longer wants the connection and says so, or is gone.
                     _ if self.chance(50) => self.say(Message::Part(by)),
                     _ => self.say(Message::Tell(by, CmEventKind::Failed)),
                 }
@@ -188,7 +188,7 @@ impl Fabric {
         }
     }
 
-    /// The request of an end comes to whoever listens there.
+    /// Delivers the request of an end to the listener at its destination.
     fn ask(&mut self, id: usize, data: Vec<u8>) {
         let Some((own, peer)) = self.ids.get(&id).map(|end| (end.own, end.peer)) else { return };
         if self.at(id) != Some(Stage::Asking) {
@@ -212,12 +212,12 @@ impl Fabric {
                 } else if self.chance(50) {
                     self.say(Message::Tell(id, CmEventKind::Failed));
                 }
-                // Or nobody says anything, ever.
+                // Or no answer is ever sent.
             }
         }
     }
 
-    /// How often a send of an end is tried that finds no receive.
+    /// Sets how often a send of an end is retried without a receive.
     pub fn set_tries(&mut self, id: usize, tries: u8) {
         let qp = self.ids.get(&id).and_then(|end| end.qp);
         if let Some(pair) = qp.and_then(|qp| self.pairs.get_mut(&qp)) {
@@ -225,7 +225,7 @@ impl Fabric {
         }
     }
 
-    /// An end grants what the other one asks for. Its queue pair can be used from now on.
+    /// Grants the other end's request. The queue pair of this end can be used from now on.
     pub fn grant(&mut self, id: usize, data: Vec<u8>) {
         let Some((own, Some(other))) = self.ids.get(&id).map(|end| (end.qp, end.other)) else { return };
         let asking = self.ids.get(&other).and_then(|end| end.qp);
@@ -238,7 +238,7 @@ impl Fabric {
         }
     }
 
-    /// An end refuses what the other one asks for.
+    /// Refuses the other end's request.
     pub fn refuse(&mut self, id: usize, data: Vec<u8>) {
         if let Some(other) = self.ids.get(&id).and_then(|end| end.other).filter(|_| self.speaks(id)) {
             self.say(Message::Reject(other, data));
@@ -263,7 +263,7 @@ impl Fabric {
         }
     }
 
-    /// Every end learns that the device is gone.
+    /// Tells every end that the device is gone.
     pub fn tell_removed(&mut self) {
         let all: Vec<usize> = self.ids.keys().copied().collect();
         for id in all {
@@ -272,13 +272,13 @@ impl Fabric {
         }
     }
 
-    /// Whether an end is not cut off.
+    /// Whether an end is connected to the fabric.
     fn speaks(&self, id: usize) -> bool {
         let endpoint = self.ids.get(&id).and_then(|end| self.endpoints.get(&end.endpoint));
         endpoint.is_some_and(|it| !it.vanished) && !self.removed
     }
 
-    /// An end is no more: the other one is told.
+    /// Removes an end and tells the other one.
     pub fn leave(&mut self, id: usize) {
         let other = self.ids.get(&id).and_then(|end| end.other);
         if let (Some(stage), Some(other)) = (self.at(id), other)
@@ -293,7 +293,7 @@ impl Fabric {
         self.set(id, Stage::Over);
     }
 
-    /// An end says that the connection is over.
+    /// Disconnects an end.
     pub fn disconnect(&mut self, id: usize) {
         self.leave(id);
         if let Some(qp) = self.ids.get(&id).and_then(|end| end.qp) {
@@ -302,7 +302,7 @@ impl Fabric {
         self.say(Message::Tell(id, CmEventKind::Disconnected));
     }
 
-    /// An end goes, with its queue pair.
+    /// Forgets an end and its queue pair.
     pub fn forget(&mut self, id: usize) {
         self.leave(id);
         if let Some(qp) = self.ids.remove(&id).and_then(|end| end.qp) {
@@ -313,7 +313,7 @@ impl Fabric {
         }
     }
 
-    /// An endpoint goes, with what nobody has taken.
+    /// Closes an endpoint and drops its undelivered events.
     pub fn close(&mut self, endpoint: u64) {
         let own = |end: &Id| end.endpoint == endpoint;
         let left: Vec<usize> = self.ids.iter().filter(|(_, end)| own(end)).map(|(&id, _)| id).collect();

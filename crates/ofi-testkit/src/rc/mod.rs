@@ -1,12 +1,11 @@
-//! A simulated fabric of devices with reliable connected queue pairs in this process, and the rdma_cm that connects
-//! them; and with queue pairs for unreliable datagrams.
+//! A simulated fabric of devices with reliable connected queue pairs in this process, with the rdma_cm that connects
+//! them, and with queue pairs for unreliable datagrams.
 //!
-//! What happens is drawn from a seed: which connection moves next, when an end is reported, how long an event takes,
-//! whether a receiver is for once not ready, how much of what a connection had under way was done when it failed.
-//! Within a connection everything keeps its order, as on a device. Nothing moves unless an endpoint polls, but for a
-//! thread that moves what is under way for those who sleep. A [`SimulatedDevice::driven`] one has no such thread and a
-//! time of its own, so that a run of one thread is the same for the same seed. Nothing that is seen here says anything
-//! about a device's speed.
+//! A seed determines all events: which connection proceeds next, when a completion is reported, how long an event
+//! takes, whether a receiver is not ready, how much of a failing connection's work was done. Within a connection
+//! everything keeps its order, as on a device. Only polls of endpoints drive the fabric, apart from a thread that does
+//! so for sleeping endpoints. A [`SimulatedDevice::driven`] device has no such thread and a clock of its own, so that a
+//! run of one thread is reproducible from its seed. The fabric says nothing about a device's speed.
 
 mod claim;
 mod device;
@@ -24,37 +23,37 @@ pub use device::Handle;
 use fabric::Fabric;
 pub use ud::{Fates, Forged, route_header};
 
-/// How a fabric behaves.
+/// The behaviour of a fabric.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// What everything is drawn from.
+    /// The seed of all random decisions.
     pub seed: u64,
-    /// Of 100 sends, so many find their receiver not ready though it is.
+    /// Sends per 100 that find their receiver not ready although it is.
     pub not_ready: u64,
-    /// Of 100 requests, so many are reported late.
+    /// Requests per 100 that are reported late.
     pub late: u64,
-    /// Of 100 writes, so many are reported before they are in memory. They are when anything follows on their
+    /// Writes per 100 that are reported before they are in memory. They are in memory when anything follows on their
     /// connection.
     pub unplaced: u64,
-    /// Of 100 events of connections, so many are late.
+    /// Events of connections per 100 that are late.
     pub slow: u64,
-    /// Of 100 ends that go, so many are heard of before what they have acknowledged is reported.
+    /// Departing ends per 100 that are noticed before their acknowledgements are reported.
     pub overtaken: u64,
-    /// Of 100 unreliable datagrams, so many are lost.
+    /// Unreliable datagrams per 100 that are lost.
     pub lost: u64,
     /// Address handles that the device holds for a queue pair.
     pub routes: usize,
-    /// Bytes that a request carries itself, at most.
+    /// Most bytes of inline data.
     pub inline: usize,
-    /// Queue pairs that the device says it holds. It takes more: endpoints are not asked to fail without.
+    /// Queue pairs that the device claims to support. It accepts more: endpoints need not fail without.
     pub connections: usize,
-    /// Requests that a queue pair takes, at most.
+    /// Most requests of a queue pair.
     pub requests: usize,
-    /// Receives that an endpoint takes, at most.
+    /// Most receives of an endpoint.
     pub receives: usize,
-    /// Entries of a completion queue, at most.
+    /// Most entries of a completion queue.
     pub completions: usize,
-    /// Whether what is in a completion queue goes with the queue pair that it is about, as with some drivers.
+    /// Whether destroying a queue pair removes its entries from the completion queue, as with some drivers.
     pub cleans: bool,
 }
 
@@ -79,7 +78,7 @@ impl Default for Plan {
     }
 }
 
-/// What a request was to do.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Did {
     /// A send.
@@ -92,34 +91,34 @@ pub enum Did {
     Changed,
 }
 
-/// A request as it was posted, each with a doorbell of its own.
+/// A posted request, each with a doorbell of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Logged {
-    /// What it was to do.
+    /// Its kind.
     pub did: Did,
-    /// The memory of this end.
+    /// The local memory.
     pub addr: usize,
-    /// Bytes.
+    /// Length in bytes.
     pub len: usize,
-    /// Whether the request carries them.
+    /// Whether the data is inline.
     pub inline: bool,
     /// Whether its success is reported.
     pub reported: bool,
 }
 
-/// A device, and the fabric that it is on alone.
+/// A device, which is alone on its fabric.
 pub struct SimulatedDevice {
     name: String,
     addresses: Claim,
-    /// When its time began; `None`: it has the system's.
+    /// The start of its clock; `None`: it uses the system's clock.
     began: Option<Instant>,
     fabric: Mutex<Fabric>,
-    /// Something is under way.
+    /// Signalled when work is pending.
     work: Condvar,
 }
 
 impl SimulatedDevice {
-    /// One with a thread that moves what is under way, as long as the process lives.
+    /// A device with a thread that drives pending work for the life of the process.
     pub fn new(name: &str, plan: Plan) -> Arc<Self> {
         let device = Arc::new(Self::with(name, plan, None));
         let mover = Arc::clone(&device);
@@ -137,7 +136,7 @@ impl SimulatedDevice {
         device
     }
 
-    /// One where nothing moves but by polls, time neither. Nobody can sleep on it.
+    /// A device that only polls drive, including its clock. Threads cannot sleep on it.
     pub fn driven(name: &str, plan: Plan) -> Arc<Self> {
         Arc::new(Self::with(name, plan, Some(Instant::now())))
     }
@@ -147,47 +146,47 @@ impl SimulatedDevice {
         Self { name: name.to_string(), addresses: Claim::new(), began, fabric, work: Condvar::new() }
     }
 
-    /// Begins anew by another plan, for endpoints that are opened from now on.
+    /// Starts over with another plan, for endpoints that are opened from now on.
     ///
     /// # Panics
-    /// If anything of before is left: endpoints, connections, registrations.
+    /// If an object is left: endpoints, connections, registrations.
     pub fn begin(&self, plan: Plan) {
         self.lock().begin(plan);
     }
 
-    /// The addresses of its endpoints, which no other device has, of another process either.
+    /// The addresses of its endpoints, unique among devices of all processes.
     fn addresses(&self) -> [IpAddr; 2] {
         self.addresses.both()
     }
 
-    /// Has the queue pair of the endpoint at `of` that is connected to the one at `to` fail: what is under way and what
-    /// is posted comes back. The other end is told nothing.
+    /// Makes the queue pair of the endpoint at `of` that is connected to the one at `to` fail: posted and in-flight
+    /// work is flushed. The other end is not told.
     pub fn fail(&self, of: SocketAddr, to: SocketAddr) {
         self.lock().fail_between(of, to);
     }
 
-    /// The endpoint at `of` is cut off: what it sends and what is sent to it goes nowhere.
+    /// Disconnects the endpoint at `of` from the fabric: nothing it sends, and nothing sent to it, arrives.
     pub fn vanish(&self, of: SocketAddr) {
         self.lock().vanish(of);
     }
 
-    /// The device goes away, until the next [`SimulatedDevice::begin`].
+    /// Removes the device until the next [`SimulatedDevice::begin`].
     pub fn remove(&self) {
         self.lock().remove();
         self.work.notify_one();
     }
 
-    /// Whether nothing is under way.
+    /// Whether no work is pending.
     pub fn is_still(&self) -> bool {
         self.lock().is_still()
     }
 
-    /// Receives of the endpoint at `of` that are posted, or have ended and were not looked at.
+    /// Receives of the endpoint at `of` that are posted, or completed and unread.
     pub fn receives(&self, of: SocketAddr) -> usize {
         self.lock().receives(of)
     }
 
-    /// The requests of the endpoint at `of` since the last call, and how many ends of requests were reported to it.
+    /// The requests of the endpoint at `of` since the last call, and the number of completions reported to it.
     pub fn take_log(&self, of: SocketAddr) -> (Vec<Logged>, usize) {
         self.lock().take_log(of)
     }

@@ -1,4 +1,4 @@
-//! The simulated fabric as connected endpoints see it. A channel, a completion queue and a shared receive queue are
+//! The simulated fabric as seen by connected endpoints. A channel, a completion queue and a shared receive queue are
 //! each an endpoint of the fabric of which one part is used.
 
 use std::any::Any;
@@ -20,16 +20,16 @@ use super::device::{End, Handle, error};
 use super::fabric::{self, Bytes, Endpoint, What};
 use super::meeting::{Message, Stage};
 
-/// Pieces of memory of a request.
+/// Most segments of a request.
 const PIECES: usize = 4;
-/// Bytes of a message.
+/// Most bytes of a message.
 const LONGEST: usize = 1 << 30;
 
-/// An endpoint of the fabric, while this is there.
+/// An endpoint of the fabric, which exists as long as this value.
 struct Part {
     device: Arc<SimulatedDevice>,
     number: u64,
-    /// Readable when something has ended, and when something is told.
+    /// Readable when there are completions, and when there are events.
     fds: [RawFd; 2],
 }
 
@@ -276,18 +276,18 @@ impl Drop for Named {
     }
 }
 
-/// See [`Pair`]. What its ends and receives go to stays as long.
+/// See [`Pair`]. The queues of its completions and receives live as long.
 struct Posting {
     device: Arc<SimulatedDevice>,
     qp: u32,
     inline: usize,
-    /// Of a request, and of a receive.
+    /// Segments of a request, and of a receive.
     pieces: [usize; 2],
     _ends: Arc<Ends>,
     _shared: Option<Arc<Queue>>,
 }
 
-/// As many pieces as fit.
+/// Checks the number of segments.
 fn pieces(call: &'static str, segments: &[Segment], most: usize) -> Result<Vec<Segment>> {
     if segments.len() > most { Err(error(call, libc::EINVAL)) } else { Ok(segments.to_vec()) }
 }

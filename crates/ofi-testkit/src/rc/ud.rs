@@ -1,5 +1,5 @@
-//! Unreliable datagrams on the simulated fabric: queue pairs that anybody may send to who knows their number and key. A
-//! datagram comes whole, once, and in the order of its sender, or not at all.
+//! Unreliable datagrams on the simulated fabric: any sender that knows a queue pair's number and key may send to it. A
+//! datagram arrives whole, once, and in its sender's order, or not at all.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -14,12 +14,12 @@ use super::device::{Handle, error};
 use super::fabric::{Endpoint, Fabric, put, total};
 use super::{Did, Logged, SimulatedDevice};
 
-/// Bytes of the longest datagram.
+/// The longest datagram.
 const MTU: usize = 1024;
-/// Bytes before each one: a route header.
+/// Bytes before each datagram: a route header.
 const GRH: usize = 40;
 
-/// A datagram that is on its way out.
+/// An outgoing datagram.
 struct Posted {
     id: u64,
     from: Segment,
@@ -35,48 +35,48 @@ pub struct UdPair {
     gid: [u8; 16],
     qkey: u32,
     sends: usize,
-    /// Sends whose ends were not taken.
+    /// Sends whose completions were not taken.
     open: usize,
-    /// Address handles that it has.
+    /// Its number of address handles.
     routes: usize,
     posted: VecDeque<Posted>,
     receives: VecDeque<(u64, Segment)>,
     size: usize,
 }
 
-/// What becomes of datagrams.
+/// The fates of datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fates {
-    /// They came into a receive.
+    /// Stored in a receive.
     pub arrived: u64,
-    /// The network has lost them.
+    /// Lost by the network.
     pub lost: u64,
-    /// Nobody has such a queue pair, or its key is another one.
+    /// There is no such queue pair, or its key differs.
     pub stray: u64,
     /// The queue pair had no receive, or a short one.
     pub dropped: u64,
 }
 
-/// A datagram as a device may report it, whatever is true of it ([`SimulatedDevice::forge`]).
+/// A report of a datagram with arbitrary contents ([`SimulatedDevice::forge`]).
 #[derive(Clone, Debug, Default)]
 pub struct Forged {
-    /// What is written to the receive from its first byte on, as far as it has room: the route header comes first.
+    /// The bytes written to the receive, from its first byte on, as far as it has room: the route header comes first.
     pub bytes: Vec<u8>,
-    /// The bytes that are said to have come.
+    /// The reported length.
     pub len: usize,
-    /// The queue pair that is said to have sent them.
+    /// The reported source queue pair.
     pub source_qp: u32,
     /// The sender's LID.
     pub lid: u16,
-    /// Whether there is said to be a route header.
+    /// Whether a route header is reported.
     pub has_route: bool,
     /// Immediate data.
     pub data: Option<u32>,
-    /// How the receive is said to have ended.
+    /// Whether the receive is reported as failed.
     pub failed: bool,
 }
 
-/// What of a fabric is for datagrams.
+/// The datagram part of a fabric.
 #[derive(Default)]
 pub struct Ud {
     pub pairs: BTreeMap<u32, UdPair>,
@@ -103,12 +103,12 @@ pub fn route_header(from: [u8; 16], to: [u8; 16]) -> [u8; GRH] {
 }
 
 impl Fabric {
-    /// Whether datagrams are on their way.
+    /// Whether datagrams are in flight.
     pub fn has_datagrams(&self) -> bool {
         self.ud.pairs.values().any(|pair| !pair.posted.is_empty())
     }
 
-    /// Sends some of what was posted.
+    /// Sends some of the posted datagrams.
     pub fn move_datagrams(&mut self) {
         let busy = self.ud.pairs.iter().filter(|(_, pair)| !pair.posted.is_empty());
         let busy: Vec<u32> = busy.map(|(&qp, _)| qp).collect();
@@ -152,7 +152,7 @@ impl Fabric {
         }
     }
 
-    /// A datagram comes to a queue pair.
+    /// Delivers a datagram to a queue pair.
     fn arrive_at(&mut self, gid: [u8; 16], qp: u32, qkey: Option<u32>, came: Forged) {
         let found = self.ud.pairs.get_mut(&qp);
         let Some(pair) = found.filter(|pair| pair.gid == gid && qkey.is_none_or(|key| key == pair.qkey))
@@ -185,7 +185,7 @@ impl Fabric {
 }
 
 impl Ud {
-    /// The end of a request was taken.
+    /// A completion of a request was taken.
     pub fn taken(&mut self, entry: &WorkCompletion) {
         if entry.opcode == Opcode::Request
             && let Some(pair) = self.pairs.get_mut(&entry.qp)
@@ -238,7 +238,7 @@ impl Datagrams for Handle {
     }
 }
 
-/// What an address has in a port's table.
+/// The GID of an address in a port's table.
 fn gid(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
@@ -250,7 +250,7 @@ fn gid(ip: IpAddr) -> [u8; 16] {
 struct Along {
     device: Arc<SimulatedDevice>,
     gid: [u8; 16],
-    /// For which queue pair it was made.
+    /// The queue pair for which it was made.
     of: u32,
 }
 
@@ -346,24 +346,24 @@ unsafe impl UdQueues for Opened {
 }
 
 impl SimulatedDevice {
-    /// What became of all datagrams.
+    /// The fates of all datagrams.
     pub fn fates(&self) -> Fates {
         self.lock().ud.fates
     }
 
-    /// Address handles that a queue pair has.
+    /// Number of address handles of a queue pair.
     pub fn routes(&self, qp: u32) -> usize {
         self.lock().ud.pairs.get(&qp).map_or(0, |pair| pair.routes)
     }
 
-    /// Receives of a queue pair for datagrams that are posted, or have ended and were not looked at.
+    /// Receives of a queue pair for datagrams that are posted, or completed and unread.
     pub fn datagram_receives(&self, qp: u32) -> usize {
         let fabric = self.lock();
         let Some(pair) = fabric.ud.pairs.get(&qp) else { return 0 };
         pair.receives.len() + fabric.endpoints.get(&pair.endpoint).map_or(0, Endpoint::received)
     }
 
-    /// The requests of a queue pair for datagrams since the last call, and how many ends of requests were reported.
+    /// The requests of a queue pair for datagrams since the last call, and the number of completions reported.
     pub fn take_datagram_log(&self, qp: u32) -> (Vec<Logged>, usize) {
         let mut fabric = self.lock();
         let endpoint = fabric.ud.pairs.get(&qp).map(|pair| pair.endpoint);
@@ -371,7 +371,7 @@ impl SimulatedDevice {
         found.map_or((Vec::new(), 0), Endpoint::take_log)
     }
 
-    /// Has a receive of that queue pair end with a datagram that is reported as `forged` says.
+    /// Completes a receive of that queue pair with a datagram reported as in `forged`.
     pub fn forge(&self, qp: u32, forged: Forged) {
         let mut fabric = self.lock();
         let gid = fabric.ud.pairs.get(&qp).map_or([0; 16], |pair| pair.gid);

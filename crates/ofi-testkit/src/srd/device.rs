@@ -1,4 +1,4 @@
-//! The simulated fabric as the provider sees it.
+//! The simulated fabric as seen by the provider.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
@@ -14,7 +14,7 @@ use ofi_efa::srd::{
 
 use super::{Flight, Queue, SimulatedDevice, What};
 
-/// Bytes that a request carries itself, as on a device.
+/// Most bytes of inline data, as on a device.
 const INLINE: usize = 32;
 
 /// A registration.
@@ -23,7 +23,7 @@ struct Registered {
     key: u32,
 }
 
-// SAFETY: requests look for the key, which goes with this.
+// SAFETY: requests check the key, which is removed when this is dropped.
 unsafe impl Region for Registered {
     fn lkey(&self) -> u32 {
         self.key
@@ -47,7 +47,7 @@ struct Simulated {
     event: RawFd,
 }
 
-/// A [`SimulatedDevice`] as the provider sees it.
+/// A [`SimulatedDevice`] as seen by the provider.
 pub struct Handle(pub Arc<SimulatedDevice>);
 
 // SAFETY: memory is kept as it was named; a queue pair takes no message longer than the plan's.
@@ -76,7 +76,7 @@ unsafe impl Device for Handle {
             return Err(Error::new(Errno::ENOMEM));
         }
         let mut inner = self.0.lock();
-        // Numbers are used again late, as on a device, and have 24 bits.
+        // Numbers are reused late, as on a device, and have 24 bits.
         loop {
             inner.last_key = (inner.last_key + 1) & 0xFF_FFFF;
             let key = inner.last_key;
@@ -97,7 +97,7 @@ unsafe impl Device for Handle {
         let mut inner = self.0.lock();
         inner.rnr_retry = rnr_retry;
         let qkey = inner.draw() as u32 & 0x7FFF_FFFF;
-        // Numbers are used again late, as on a device.
+        // Numbers are reused late, as on a device.
         let wanted = inner.next_qpn.take().filter(|qpn| !inner.queues.contains_key(qpn));
         let mut qpn = wanted.map_or(inner.last_qpn, |wanted| wanted.wrapping_sub(1));
         loop {

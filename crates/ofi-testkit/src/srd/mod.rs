@@ -1,10 +1,10 @@
-//! A simulated fabric of SRD devices in this process: messages arrive once, in any order, or fail as a device reports
-//! it.
+//! A simulated fabric of SRD devices in this process: messages arrive once, in any order, or fail in the ways of a
+//! device.
 //!
-//! What happens is drawn from a seed: which message arrives next, how long its completion takes, and whether a receiver
-//! is for once not ready. Nothing moves unless an endpoint polls, but for a thread that moves what is under way for
-//! those who sleep. A [`SimulatedDevice::driven`] one has no such thread and a time of its own, so that a run of one
-//! thread is the same for the same seed. Nothing that is seen here says anything about a device's speed.
+//! A seed determines all events: which message arrives next, how long its completion takes, and whether a receiver is
+//! not ready. Only polls of endpoints drive the fabric, apart from a thread that does so for sleeping endpoints. A
+//! [`SimulatedDevice::driven`] device has no such thread and a clock of its own, so that a run of one thread is
+//! reproducible from its seed. The fabric says nothing about a device's speed.
 
 mod device;
 
@@ -19,22 +19,22 @@ use ofi_efa::srd::{Access, Completion, From, Gid, Remote, Segment, Status, To};
 
 pub use device::Handle;
 
-/// How a fabric behaves.
+/// The behaviour of a fabric.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// What everything is drawn from.
+    /// The seed of all random decisions.
     pub seed: u64,
     /// Bytes of the longest message.
     pub mtu: usize,
-    /// Of 100 messages, so many find their receiver not ready though it is.
+    /// Messages per 100 that find their receiver not ready although it is.
     pub not_ready: u64,
-    /// Of 100 requests, so many are reported late to their sender.
+    /// Requests per 100 that are reported late to their sender.
     pub late: u64,
-    /// Receives that a queue pair takes.
+    /// Most receives of a queue pair.
     pub receives: usize,
     /// Whether the device reads and writes peers' memory.
     pub rdma: bool,
-    /// Whether writes with data take no receive.
+    /// Whether writes with data need no receive.
     pub unsolicited: bool,
 }
 
@@ -44,17 +44,17 @@ impl Default for Plan {
     }
 }
 
-/// A message under way.
+/// A message in flight.
 struct Flight {
     from: u16,
-    /// Which of those that had the sender's number.
+    /// Identifies its sender among the queue pairs that had that number.
     life: u64,
     id: u64,
     to: To,
     what: What,
 }
 
-/// What it does there.
+/// The effect of a message at its receiver.
 enum What {
     Send(Vec<u8>, Option<u32>),
     Read { into: Segment, at: Remote },
@@ -67,14 +67,14 @@ unsafe impl Send for What {}
 
 struct Queue {
     qkey: u32,
-    /// No other has the same.
+    /// Unique among queue pairs.
     life: u64,
-    /// Requests that may be under way, and that are.
+    /// Most requests in flight, and their current number.
     sends: usize,
     posted: usize,
     receives: VecDeque<(u64, Segment)>,
     done: VecDeque<Completion>,
-    /// Devices that it knows, by their numbers.
+    /// Known devices by their numbers.
     handles: Vec<Gid>,
     armed: bool,
     event: OwnedFd,
@@ -85,7 +85,7 @@ struct Queue {
 unsafe impl Send for Queue {}
 
 impl Queue {
-    /// Has everything that is posted come back; what is under way is found stopped.
+    /// Flushes everything that is posted; messages in flight find the queue pair stopped.
     fn stop(&mut self) {
         self.stopped = true;
         while let Some((id, _)) = self.receives.pop_front() {
@@ -109,25 +109,25 @@ struct Inner {
     steps: u64,
     clock: Duration,
     flying: Vec<Flight>,
-    /// What is reported late: when, to which number and life, and how.
+    /// Late completions: time, number and life of the queue pair, and result.
     late: Vec<(u64, u16, u64, Completion)>,
-    /// Messages that will be reported as failed: from whom to whom, and whether they arrive all the same.
+    /// Messages that will be reported as failed: source, destination, and whether they arrive nevertheless.
     cuts: Vec<(u16, u16, bool)>,
     last_qpn: u16,
     /// The number of the next queue pair.
     next_qpn: Option<u16>,
     lives: u64,
-    /// Registrations by their keys: first byte, length, and what peers may do.
+    /// Registrations by key: first byte, length, and peers' rights.
     registered: HashMap<u32, (u64, usize, Access)>,
     last_key: u32,
     /// The memory of the last request.
     last_used: usize,
-    /// What the last queue pair was opened with.
+    /// The retry count that the last queue pair was opened with.
     rnr_retry: Option<u8>,
 }
 
 impl Inner {
-    /// Whether a peer may do that there.
+    /// Whether a peer may access this place.
     fn allows(&self, at: Remote, len: usize, write: bool) -> bool {
         let Some(&(addr, size, access)) = self.registered.get(&at.rkey) else { return false };
         let right = match access {
@@ -144,7 +144,7 @@ impl Inner {
 }
 
 impl Inner {
-    /// Tells a sender how a request ended, if it is there.
+    /// Reports the result of a request to its sender, if that still exists.
     fn tell(&mut self, from: u16, life: u64, completion: Completion) {
         if let Some(sender) = self.queues.get_mut(&from).filter(|queue| queue.life == life) {
             sender.push(completion);
@@ -169,24 +169,24 @@ impl Inner {
     }
 }
 
-/// A device, and the fabric that it is on alone.
+/// A device, which is alone on its fabric.
 pub struct SimulatedDevice {
     name: String,
-    /// When its time began; `None`: it has the system's.
+    /// The start of its clock; `None`: it uses the system's clock.
     began: Option<Instant>,
     inner: Mutex<Inner>,
-    /// Something is under way.
+    /// Signalled when work is pending.
     work: Condvar,
-    /// Whether memory that peers may not access is refused when it is registered.
+    /// Whether registrations without rights for peers are refused.
     refuses: AtomicBool,
     /// Whether requests are refused.
     full: AtomicBool,
-    /// Whether nothing arrives.
+    /// Whether messages are held back.
     held: AtomicBool,
 }
 
 impl SimulatedDevice {
-    /// One with a thread that moves what is under way, as long as the process lives.
+    /// A device with a thread that drives pending work for the life of the process.
     pub fn new(name: &str, plan: Plan) -> Arc<Self> {
         let device = Arc::new(Self::with(name, plan, None));
         let mover = Arc::clone(&device);
@@ -204,7 +204,7 @@ impl SimulatedDevice {
         device
     }
 
-    /// One where nothing moves but by polls, time neither. Nobody can sleep on it.
+    /// A device that only polls drive, including its clock. Threads cannot sleep on it.
     pub fn driven(name: &str, plan: Plan) -> Arc<Self> {
         Arc::new(Self::with(name, plan, Some(Instant::now())))
     }
@@ -238,10 +238,10 @@ impl SimulatedDevice {
         }
     }
 
-    /// Begins anew by another plan, for endpoints that are opened from now on.
+    /// Starts over with another plan, for endpoints that are opened from now on.
     ///
     /// # Panics
-    /// If anything of before is left: queue pairs, registrations, messages under way.
+    /// If an object is left: queue pairs, registrations, messages in flight.
     pub fn begin(&self, plan: Plan) {
         let mut inner = self.lock();
         let left = (inner.queues.len(), inner.registered.len());
@@ -253,41 +253,41 @@ impl SimulatedDevice {
         (inner.last_qpn, inner.last_key) = (0, 0);
     }
 
-    /// Has a queue pair fail: what is under way and what is posted comes back.
+    /// Makes a queue pair fail: posted and in-flight work is flushed.
     pub fn stop(&self, qpn: u16) {
         if let Some(queue) = self.lock().queues.get_mut(&qpn) {
             queue.stop();
         }
     }
 
-    /// Has the next message or access between two queue pairs be reported as failed, whether it arrives or not.
+    /// Reports the next message or access between two queue pairs as failed, whether it arrives or not.
     pub fn cut(&self, from: u16, to: u16, arrives: bool) {
         self.lock().cuts.push((from, to, arrives));
     }
 
-    /// Gives the next queue pair that is opened this number, if it is free.
+    /// Assigns this number to the next queue pair, if it is free.
     pub fn reuse(&self, qpn: u16) {
         self.lock().next_qpn = Some(qpn);
     }
 
-    /// Where the memory of the newest request lies.
+    /// The address of the newest request's memory.
     pub fn last_used(&self) -> usize {
         self.lock().last_used
     }
 
-    /// How often receivers are asked again for the queue pair that was opened last, if that was said. They are asked
-    /// once here.
+    /// The receiver-not-ready retry count of the queue pair that was opened last, if it was set. Here receivers are
+    /// asked once.
     pub fn rnr_retry(&self) -> Option<u8> {
         self.lock().rnr_retry
     }
 
-    /// Requests that are under way.
+    /// Number of requests in flight.
     pub fn flying(&self) -> usize {
         let inner = self.lock();
         inner.flying.len() + inner.late.len()
     }
 
-    /// Memory that is used must be registered: where whole endpoints are driven.
+    /// Checks that used memory is registered, if whole endpoints are driven.
     fn check(&self, inner: &Inner, segment: Segment) {
         assert!(self.began.is_none() || inner.owns(segment), "not registered: {segment:?}");
     }
@@ -296,7 +296,7 @@ impl SimulatedDevice {
         self.began.map_or_else(Instant::now, |began| began + self.lock().clock)
     }
 
-    /// No two processes' devices have one, as endpoints of one host find each other by it.
+    /// Unique among the devices of all processes, since endpoints of one host find each other by it.
     fn gid(&self) -> Gid {
         let mut gid = [0xFE; 16];
         for (to, from) in gid[..12].iter_mut().zip(self.name.bytes()) {
@@ -306,22 +306,22 @@ impl SimulatedDevice {
         gid
     }
 
-    /// Whether memory is refused from now on that is registered for this end's requests alone.
+    /// Sets whether registrations for this end's requests alone are refused.
     pub fn refuse_local(&self, refuses: bool) {
         self.refuses.store(refuses, Ordering::Relaxed);
     }
 
-    /// Whether queue pairs take no requests from now on, as if they were full.
+    /// Sets whether queue pairs refuse requests, as if they were full.
     pub fn refuse_requests(&self, refuses: bool) {
         self.full.store(refuses, Ordering::Relaxed);
     }
 
-    /// Whether nothing of what is under way arrives from now on.
+    /// Sets whether messages in flight are held back.
     pub fn hold(&self, held: bool) {
         self.held.store(held, Ordering::Relaxed);
     }
 
-    /// Registrations that there are.
+    /// Number of registrations.
     pub fn registrations(&self) -> usize {
         self.lock().registered.len()
     }
@@ -330,7 +330,7 @@ impl SimulatedDevice {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has some of what is under way arrive: whichever is drawn.
+    /// Delivers some randomly chosen messages in flight.
     fn step(&self, inner: &mut Inner) {
         if self.held.load(Ordering::Relaxed) {
             return;
@@ -362,7 +362,7 @@ impl SimulatedDevice {
         }
     }
 
-    /// What becomes of a request, beside what its cut or its own queue pair make of it.
+    /// The result of a request, apart from its cut and the state of its own queue pair.
     fn deliver(&self, inner: &mut Inner, flight: &Flight, unready: bool) -> Status {
         let cut = inner.cuts.iter().position(|cut| (cut.0, cut.1) == (flight.from, flight.to.qpn));
         if let Some((_, _, arrives)) = cut.map(|at| inner.cuts.swap_remove(at)) {
@@ -375,7 +375,7 @@ impl SimulatedDevice {
         if own.is_some_and(|queue| !queue.stopped) {
             return self.arrive(inner, flight, unready);
         }
-        // A sender that is gone reads nothing any more; what it has sent may arrive.
+        // A sender that is gone reads nothing any more; messages it has sent may arrive.
         if !matches!(flight.what, What::Read { .. }) && inner.draw().is_multiple_of(2) {
             self.arrive(inner, flight, unready);
         }

@@ -1,4 +1,4 @@
-//! What requests do: to memory, and to the receives of the other end.
+//! The effects of requests on memory and on the other end's receives.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,20 @@ use super::{
 
 /// The receive at the other end is too short.
 const REMOTE_INVALID: Status = Status::from_raw(9);
-/// Times for which a device sends again what is not answered.
+/// Steps for which a device retransmits an unanswered request.
 const RETRIES: u64 = 40;
 
 impl Fabric {
-    /// The bytes at a registered place.
+    /// Reads the bytes at a registered place.
     pub(super) fn take(&self, at: Remote, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         let from = std::ptr::with_exposed_provenance(at.addr as usize);
-        // SAFETY: registered memory of this process, of which the caller has looked that `len` bytes are there.
+        // SAFETY: registered memory of this process; the caller has checked that it has `len` bytes.
         unsafe { ofi_core::copy::bytes(from, bytes.as_mut_ptr(), len) };
         bytes
     }
 
-    /// Executes the next request of a queue pair. Whether the one behind it may follow.
+    /// Executes the next request of a queue pair. Whether the next one may follow.
     pub(super) fn execute(&mut self, pair: &mut Pair) -> bool {
         if pair.stage != Stage::Ready || self.steps < pair.wait {
             return false;
@@ -52,7 +52,7 @@ impl Fabric {
         true
     }
 
-    /// What becomes of a request at the other end; `None`: it is tried again.
+    /// The result of a request at the other end; `None`: it is retried.
     fn arrive(&mut self, pair: &mut Pair, request: &Request, read: &mut Option<Reading>) -> Option<Status> {
         let (number, other) = match pair.other.and_then(|qp| Some((qp, self.pairs.get(&qp)?))) {
             Some((qp, other)) if other.stage == Stage::Ready => (qp, other.endpoint),
@@ -127,7 +127,7 @@ impl Fabric {
                 };
                 pair.unplaced = Some((0, at, new.to_ne_bytes().to_vec()));
                 place(pair);
-                *read = Some((into.clone(), was, None)); // an answer that is lost is sent again as it was
+                *read = Some((into.clone(), was, None)); // after a lost answer, the same answer is sent again
             }
             &What::Read(ref into, at) => {
                 let len = total(into);
@@ -136,7 +136,7 @@ impl Fabric {
                     return Some(Status::REMOTE_ACCESS);
                 }
                 place(pair);
-                // An answer that is lost is asked for again, and says what is there by then.
+                // After a lost answer, the memory is read again, with its contents at that time.
                 let again = self.draw().is_multiple_of(2).then_some(at);
                 *read = Some((into.clone(), self.take(at, len), again));
             }
@@ -144,7 +144,7 @@ impl Fabric {
         Some(Status::SUCCESS)
     }
 
-    /// A receive of a queue pair, unless it is for once not ready.
+    /// A receive of a queue pair, unless the pair is drawn to be not ready.
     fn receive_at(&mut self, qp: u32) -> Option<Receive> {
         if self.chance(self.plan.not_ready) {
             return None;
@@ -152,20 +152,20 @@ impl Fabric {
         pop_receive(&mut self.endpoints, self.pairs.get_mut(&qp)?)
     }
 
-    /// The other end has no receive: the request is sent again.
+    /// The other end has no receive: the request is retried.
     fn not_ready(&mut self, pair: &mut Pair) -> Option<Status> {
         pair.tried = pair.tried.saturating_add(1);
         pair.wait = self.steps + 1 + self.draw() % 20;
         (pair.tries != FOR_EVER && pair.tried > pair.tries).then_some(Status::NO_RECEIVE)
     }
 
-    /// Whether a peer may change the number there.
+    /// Whether a peer may change the number at this place.
     fn changes(&self, at: Remote) -> bool {
         let access = self.registered.get(&at.rkey).map(|&(.., access)| access);
         access == Some(Access::RemoteAtomic) && at.addr.is_multiple_of(8) && self.allows(at, 8, true)
     }
 
-    /// Nobody answers: the request is sent again for a while.
+    /// The other end does not answer: the request is retried for a while.
     fn unanswered(&mut self, pair: &mut Pair) -> Option<Status> {
         let limit = *pair.given_up.get_or_insert(self.steps + RETRIES);
         (self.steps >= limit).then_some(Status::RETRY_EXCEEDED)
@@ -184,7 +184,7 @@ pub fn total(segments: &[Segment]) -> usize {
     segments.iter().map(|segment| segment.len as usize).sum()
 }
 
-/// The bytes of registered memory that is lent until its request has ended.
+/// Reads registered memory that is lent until its request has ended.
 fn gather(segments: &[Segment]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(total(segments));
     for segment in segments.iter().filter(|segment| segment.len > 0) {
@@ -194,7 +194,7 @@ fn gather(segments: &[Segment]) -> Vec<u8> {
     bytes
 }
 
-/// Puts bytes into registered memory that is long enough, and lent until its request or receive has ended.
+/// Writes bytes into registered memory that is long enough, and lent until its request or receive has ended.
 pub fn put(segments: &[Segment], mut bytes: &[u8]) {
     for segment in segments {
         let (here, rest) = bytes.split_at(bytes.len().min(segment.len as usize));
@@ -204,16 +204,16 @@ pub fn put(segments: &[Segment], mut bytes: &[u8]) {
     }
 }
 
-/// What was written is in memory.
+/// Makes a reported write visible in memory.
 pub(super) fn place(pair: &mut Pair) {
     let Some((_, at, bytes)) = pair.unplaced.take() else { return };
     let to = std::ptr::with_exposed_provenance_mut(at.addr as usize);
-    // SAFETY: memory of this process whose registration was looked at when this was executed; whoever takes it back
-    // places this before.
+    // SAFETY: memory of this process whose registration was checked when the request was executed; deregistration
+    // places this write first.
     unsafe { ofi_core::copy::bytes(bytes.as_ptr(), to, bytes.len()) };
 }
 
-/// What was not executed comes back.
+/// Completes the unexecuted requests as flushed.
 pub(super) fn flush(pair: &mut Pair) {
     pair.stage = Stage::Failed;
     for Request { id, number, .. } in pair.posted.drain(..) {

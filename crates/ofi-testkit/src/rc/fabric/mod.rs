@@ -1,4 +1,4 @@
-//! What is on the fabric, and how it moves; what requests do is in `execute.rs`.
+//! The objects on the fabric and their scheduling; `execute.rs` has the effects of requests.
 
 mod execute;
 
@@ -18,23 +18,23 @@ use super::{Did, Logged, Plan};
 
 /// A registration of the local end is missing.
 pub const LOCAL_PROTECTION: Status = Status::from_raw(4);
-/// Means that a sender waits for ever for receives.
+/// The retry count that makes a sender wait for receives for ever.
 const FOR_EVER: u8 = 7;
 
-/// Bytes that leave.
+/// Outgoing bytes.
 pub enum Bytes {
-    /// The request has them.
+    /// The request contains them.
     Inline(Vec<u8>),
-    /// They are read when they leave.
+    /// They are read when they are sent.
     At(Vec<Segment>),
 }
 
-/// What a request does at the other end.
+/// The effect of a request at the other end.
 pub enum What {
     Send(Bytes, Option<u32>),
     Write(Bytes, Remote, Option<u32>),
     Read(Vec<Segment>, Remote),
-    /// Changes a number, and reads what it was: fetch-and-add, compare-and-swap.
+    /// Changes a number and reads the old value: fetch-and-add, compare-and-swap.
     Change(Vec<Segment>, Work),
 }
 
@@ -43,11 +43,11 @@ pub struct Request {
     pub id: u64,
     pub how: Post,
     pub what: What,
-    /// Among the requests of its queue pair.
+    /// Its number in its queue pair.
     number: u64,
 }
 
-/// A request that has, and whose end is not reported.
+/// An executed request whose completion was not reported.
 struct Executed {
     due: u64,
     id: u64,
@@ -57,25 +57,25 @@ struct Executed {
     read: Option<Reading>,
 }
 
-/// What was read, where it goes, and from where it may be read once more.
+/// The data read, its destination, and the place from which it may be read again.
 type Reading = (Vec<Segment>, Vec<u8>, Option<Remote>);
 
 /// A receive.
 type Receive = (u64, Vec<Segment>);
 
-/// Where receives of a queue pair come from.
+/// The source of a queue pair's receives.
 pub enum Receives {
-    /// Those of an endpoint.
+    /// The shared receives of an endpoint.
     Of(u64),
-    /// Its own, and how many it holds.
+    /// Its own receives, and their maximum number.
     Own(VecDeque<Receive>, usize),
 }
 
-/// What has come into a receive.
+/// The contents of a receive.
 struct Got {
     len: usize,
     data: Option<u32>,
-    /// To memory elsewhere.
+    /// Written to memory elsewhere.
     written: bool,
 }
 
@@ -92,26 +92,26 @@ enum Stage {
 
 /// A queue pair.
 pub struct Pair {
-    /// Where its ends are reported.
+    /// The endpoint to which completions are reported.
     pub endpoint: u64,
     receives: Receives,
-    /// Requests that it holds.
+    /// Most requests.
     requests: usize,
     pub other: Option<u32>,
-    /// How often a send is tried that finds no receive.
+    /// Retries of a send that finds no receive.
     pub tries: u8,
     stage: Stage,
     posted: VecDeque<Request>,
     executed: VecDeque<Executed>,
-    /// A write that was reported and is not in memory: until when.
+    /// A write that was reported but is not yet in memory, and the time when it will be.
     unplaced: Option<(u64, Remote, Vec<u8>)>,
     /// The number of the next request, and of the first that has room in the queue.
     next: u64,
     freed: u64,
-    /// Nothing is tried before.
+    /// No attempt before this time.
     wait: u64,
     tried: u8,
-    /// The other end does not answer: when it is given up.
+    /// The other end does not answer: the time when the request fails.
     given_up: Option<u64>,
 }
 
@@ -140,18 +140,18 @@ impl Pair {
     }
 }
 
-/// What an endpoint has.
+/// The state of an endpoint.
 pub struct Endpoint {
     pub sizes: Sizes,
     pub address: Option<SocketAddr>,
     pub told: VecDeque<Told>,
     pub told_fd: OwnedFd,
-    /// It is cut off.
+    /// It is disconnected from the fabric.
     pub vanished: bool,
     receives: VecDeque<Receive>,
-    /// Ends, and the numbers of the requests that these are of.
+    /// Completions, and the numbers of their requests.
     done: VecDeque<(WorkCompletion, Option<u64>)>,
-    /// More ended than the completion queue holds.
+    /// The completion queue has overflowed.
     overrun: bool,
     armed: bool,
     done_fd: OwnedFd,
@@ -197,22 +197,22 @@ impl Endpoint {
         }
     }
 
-    /// The end of a datagram, sent or received.
+    /// Adds the completion of a datagram, sent or received.
     pub fn push_entry(&mut self, entry: WorkCompletion) {
         self.put(entry, (entry.opcode == Opcode::Request).then_some(0));
     }
 
-    /// Ends of receives that were not looked at.
+    /// Unread completions of receives.
     pub fn received(&self) -> usize {
         self.done.iter().filter(|(_, request)| request.is_none()).count()
     }
 
-    /// A request was posted.
+    /// Records a posted request.
     pub fn note(&mut self, logged: Logged) {
         self.log.push(logged);
     }
 
-    /// What was posted since the last call, and how many ends were reported.
+    /// The requests posted since the last call, and the number of completions reported.
     pub fn take_log(&mut self) -> (Vec<Logged>, usize) {
         (std::mem::take(&mut self.log), std::mem::take(&mut self.reported))
     }
@@ -231,7 +231,7 @@ impl Endpoint {
         sys::signal_eventfd(&self.told_fd);
     }
 
-    /// Nobody wants to know any more of an end.
+    /// Drops the pending events of a connection end.
     pub fn untell(&mut self, id: usize) {
         self.told.retain(|told| told.id != id);
         if self.told.is_empty() {
@@ -249,17 +249,17 @@ pub struct Fabric {
     pub messages: Vec<(u64, Message)>,
     pub plan: Plan,
     pub clock: Duration,
-    /// The device is there no more.
+    /// The device has been removed.
     pub removed: bool,
-    /// The last number of each kind that was given.
+    /// The last number assigned of each kind.
     pub last: Last,
     pub steps: u64,
     pub ud: Ud,
     driven: bool,
     draws: u64,
-    /// Queue pairs with something to do.
+    /// Queue pairs with pending work.
     busy: Vec<u32>,
-    /// Registrations by their keys: first byte, length, and what peers may do.
+    /// Registrations by key: first byte, length, and peers' rights.
     registered: BTreeMap<u32, (u64, usize, Access)>,
 }
 
@@ -315,7 +315,7 @@ impl Fabric {
         word ^ word >> 31
     }
 
-    /// Of 100 times, so many.
+    /// True in `percent` of 100 cases.
     pub fn chance(&mut self, percent: u64) -> bool {
         percent > 0 && self.draw() % 100 < percent
     }
@@ -324,7 +324,7 @@ impl Fabric {
         self.busy.is_empty() && self.messages.is_empty() && !self.has_datagrams()
     }
 
-    /// Whether nothing moves but by polls.
+    /// Whether only polls drive the fabric.
     pub fn is_driven(&self) -> bool {
         self.driven
     }
@@ -333,7 +333,7 @@ impl Fabric {
         self.endpoints.iter().find(|(_, it)| it.address == Some(address)).map(|(&number, _)| number)
     }
 
-    /// Where the requests of the connected endpoint of this name end.
+    /// The other end of the connected endpoint of this name.
     fn connected_at(&self, name: SocketAddr) -> Option<u64> {
         let qp = self.ids.values().filter(|id| id.own == name).find_map(|id| id.qp)?;
         self.pairs.get(&qp).map(|pair| pair.endpoint)
@@ -350,7 +350,7 @@ impl Fabric {
         found.map_or((Vec::new(), 0), Endpoint::take_log)
     }
 
-    /// A key for a registration. Numbers are used again late, as on a device, and have 24 bits.
+    /// A key for a registration. Numbers are reused late, as on a device, and have 24 bits.
     pub fn register(&mut self, addr: u64, len: usize, access: Access) -> u32 {
         loop {
             self.last.key = (self.last.key + 1) & 0xFF_FFFF;
@@ -362,7 +362,7 @@ impl Fabric {
         }
     }
 
-    /// What was written there is there before the memory is somebody else's.
+    /// Places reported writes before the memory's owner gets it back.
     pub fn deregister(&mut self, key: u32) {
         for pair in self.pairs.values_mut() {
             if pair.unplaced.as_ref().is_some_and(|(_, at, _)| at.rkey == key) {
@@ -372,10 +372,10 @@ impl Fabric {
         self.registered.remove(&key);
     }
 
-    /// Whether a peer may do that there.
+    /// Whether a peer may access this place.
     fn allows(&self, at: Remote, len: usize, write: bool) -> bool {
         if len == 0 {
-            return true; // no key is looked at
+            return true; // without checking a key
         }
         let Some(&(addr, size, access)) = self.registered.get(&at.rkey) else { return false };
         let right = match access {
@@ -399,7 +399,7 @@ impl Fabric {
             .is_some_and(|&(base, len, _)| addr >= base && addr + u64::from(segment.len) <= base + len as u64)
     }
 
-    /// Posts a receive. `false`: the queue is full.
+    /// Posts a receive. `false` if the queue is full.
     pub fn receive(&mut self, endpoint: u64, id: u64, into: Vec<Segment>) -> bool {
         assert!(self.owns_all(&into), "a receive into memory that is not registered");
         let Some(it) = self.endpoints.get_mut(&endpoint) else { return false };
@@ -410,7 +410,7 @@ impl Fabric {
         fits
     }
 
-    /// Posts a receive of a queue pair's own. `false`: the queue is full.
+    /// Posts a receive of a queue pair's own. `false` if the queue is full.
     pub fn receive_of(&mut self, qp: u32, id: u64, into: Vec<Segment>) -> bool {
         assert!(self.owns_all(&into), "a receive into memory that is not registered");
         let Some(pair) = self.pairs.get_mut(&qp) else { return false };
@@ -430,12 +430,12 @@ impl Fabric {
         segments.iter().all(|&segment| self.owns(segment))
     }
 
-    /// Takes ends of requests and receives.
+    /// Takes completions of requests and receives.
     pub fn poll(&mut self, endpoint: u64, into: &mut VecDeque<WorkCompletion>) -> usize {
         self.step();
         let Some(it) = self.endpoints.get_mut(&endpoint) else { return 0 };
         assert!(!it.overrun, "a completion queue of {} entries is overrun", it.sizes.completions);
-        // As a device's library, so many at a time.
+        // A limited number per call, like a device's library.
         let count = it.done.len().min(32);
         for (entry, request) in it.done.drain(..count) {
             if let (Some(number), Some(pair)) = (request, self.pairs.get_mut(&entry.qp)) {
@@ -447,7 +447,7 @@ impl Fabric {
         count
     }
 
-    /// Posts a request. `false`: the queue is full.
+    /// Posts a request. `false` if the queue is full.
     pub fn post(&mut self, qp: u32, id: u64, what: What, how: Post) -> bool {
         let (did, segments) = match &what {
             What::Send(bytes, _) => (Did::Sent, bytes.segments()),
@@ -485,7 +485,7 @@ impl Fabric {
         }
     }
 
-    /// A queue pair can be used.
+    /// Makes a queue pair usable.
     pub fn ready(&mut self, qp: u32, other: u32) {
         if let Some(pair) = self.pairs.get_mut(&qp)
             && pair.stage == Stage::Made
@@ -494,7 +494,7 @@ impl Fabric {
         }
     }
 
-    /// A queue pair fails: some of what was executed is still reported as that, and everything else comes back.
+    /// Makes a queue pair fail: some executed requests are still reported as executed, and the others are flushed.
     pub fn fail(&mut self, qp: u32) {
         let Some(mut pair) = self.pairs.remove(&qp) else { return };
         if pair.stage != Stage::Failed {
@@ -504,10 +504,10 @@ impl Fabric {
                 (executed.status, executed.read) = (Status::FLUSHED, None);
             }
             flush(&mut pair);
-            // A message that was on its way has taken a receive.
+            // A message in flight has taken a receive.
             let takes = self.chance(10);
             let is_own = matches!(pair.receives, Receives::Own(..));
-            // All of its own come back.
+            // All of its own are flushed.
             while (is_own || takes)
                 && let Some((id, _)) = pop_receive(&mut self.endpoints, &mut pair)
                 && let Some(it) = self.endpoints.get_mut(&pair.endpoint)
@@ -548,7 +548,7 @@ impl Fabric {
         self.tell_removed();
     }
 
-    /// All that the other end has acknowledged is reported: acknowledgements were faster than what comes now.
+    /// Reports everything that the other end has acknowledged: acknowledgements were faster than the next event.
     pub fn report_all(&mut self, qp: u32) {
         let Some(mut pair) = self.pairs.remove(&qp) else { return };
         pair.executed.iter_mut().for_each(|executed| executed.due = 0);
@@ -556,7 +556,7 @@ impl Fabric {
         self.pairs.insert(qp, pair);
     }
 
-    /// A queue pair goes: the device touches memory of its requests no more.
+    /// Destroys a queue pair: the device no longer accesses memory of its requests.
     pub fn destroy(&mut self, qp: u32) {
         let Some(mut pair) = self.pairs.remove(&qp) else { return };
         place(&mut pair);
@@ -568,14 +568,14 @@ impl Fabric {
         }
     }
 
-    /// A call takes its time, in which others go on.
+    /// Lets time pass during a call, in which other connections proceed.
     pub fn pass(&mut self) {
         if self.driven {
             self.step();
         }
     }
 
-    /// Has some of what is under way happen: on whichever connections are drawn.
+    /// Executes some pending work on randomly chosen connections.
     pub fn step(&mut self) {
         self.steps += 1;
         self.clock += Duration::from_micros(if self.is_still() { 200 } else { 10 });
@@ -593,7 +593,7 @@ impl Fabric {
         }
     }
 
-    /// Moves a connection. Whether something is left.
+    /// Advances a connection. Whether work is left.
     fn advance(&mut self, qp: u32) -> bool {
         let Some(mut pair) = self.pairs.remove(&qp) else { return false };
         let most = if self.driven { 1 + self.draw() % 4 } else { 64 };
@@ -612,7 +612,7 @@ impl Fabric {
         goes_on
     }
 
-    /// Reports the ends of requests for which it is time, in their order.
+    /// Reports the due completions of requests in order.
     fn report(&mut self, qp: u32, pair: &mut Pair) {
         while let Some(executed) = pair.executed.pop_front_if(|executed| executed.due <= self.steps) {
             let Executed { id, number, mut status, quiet, read, .. } = executed;
