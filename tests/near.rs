@@ -2,7 +2,7 @@
 
 use ofi_testkit::prelude::*;
 
-/// Checks that endpoints of `near` use shared memory between them, by their own keys too, and those of `far` the
+/// Checks that endpoints of `near` use shared memory between them, also by their own keys, and those of `far` the
 /// device.
 pub fn check(near: &dyn Kit, far: &dyn Kit) {
     for (kit, lanes) in [(near, (1, 0)), (far, (0, 0))] {

@@ -1,4 +1,4 @@
-//! One endpoint from its opening to its end, and its memory.
+//! One endpoint with its memory, from opening to closing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use super::op::pattern;
 
 /// Bytes of the longest operation.
 pub const LONGEST: usize = 40_000;
-/// Bytes that all writes to one endpoint together have.
+/// Total bytes of all writes to one endpoint.
 const TARGET: usize = 400_000;
-/// Distinguishes what is read from what is sent.
+/// Distinguishes data for reads from sent data.
 const SOURCE: usize = 1 << 20;
 
-/// What peers may do.
+/// The rights of peers.
 const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
 
 /// See the module. Fields drop in order.
@@ -26,14 +26,14 @@ pub struct Life {
     pub side: Option<Side>,
     pub name: Address,
     number: usize,
-    /// What others write to, read, and add to.
+    /// The memory that others write to, read from, and add to.
     memory: [Memory; 3],
-    /// Bytes of the first that are somebody's.
+    /// Bytes of the first memory that are assigned.
     used: usize,
     pub peers: BTreeMap<usize, FiAddr>,
     /// Its queue pair failed, or it was closed.
     pub stopped: bool,
-    /// Its receives: the tag, the memory, and what came.
+    /// Its receives: tag, memory, and the received message.
     pub receives: Vec<(u64, Memory, Option<usize>)>,
     /// Receives posted by tag, and messages sent to it.
     pub posted: [usize; TAGS as usize + 1],
@@ -41,7 +41,7 @@ pub struct Life {
 }
 
 impl Life {
-    /// One whose endpoint was just opened.
+    /// The state of a newly opened endpoint.
     pub fn new(side: Side, number: usize) -> Self {
         let memory = [TARGET, LONGEST, 8].map(Memory::new);
         memory[1].slice(..).put(&pattern(SOURCE + number, LONGEST));
@@ -73,13 +73,13 @@ impl Life {
         self.regions.iter().for_each(|region| region.close().expect("closing a registration"));
     }
 
-    /// Takes back the registration that others read, and registers the memory anew.
+    /// Closes the registration that others read, and registers the memory again.
     pub fn withdraw(&mut self) {
         self.regions[1].close().expect("closing a registration");
         self.regions[1] = self.side().register(&self.memory[1], RIGHTS).expect("a registration");
     }
 
-    /// Bytes for one write, or one number.
+    /// Reserves room for one write, or one number.
     pub fn room(&mut self, len: usize) -> Option<usize> {
         let at = self.used.next_multiple_of(8);
         (at + len <= TARGET).then(|| {
@@ -100,12 +100,12 @@ impl Life {
         remote_at(&self.regions[2], 0, 8)
     }
 
-    /// As many bytes behind the counter, where nobody may access any.
+    /// As many bytes after the counter, which peers may not access.
     pub fn beside(&self, len: usize) -> RemotePiece {
         remote_at(&self.regions[2], 8, len)
     }
 
-    /// The number at an offset of what others write to.
+    /// The number at an offset of the memory that others write to.
     pub fn number_at(&self, at: usize) -> u64 {
         u64::from_ne_bytes(self.memory[0].slice(at..at + 8).bytes().try_into().expect("8 bytes"))
     }
@@ -118,7 +118,7 @@ impl Life {
         pattern(SOURCE + self.number, LONGEST)[at..at + len].to_vec()
     }
 
-    /// A write is in its place.
+    /// Checks that a write is in its place.
     #[track_caller]
     pub fn check_target(&self, at: usize, id: usize, len: usize) {
         assert!(self.memory[0].slice(at..at + len).bytes() == pattern(id, len), "the bytes of write {id}");

@@ -1,10 +1,9 @@
-//! Two or three endpoints of a provider over a simulated fabric, and what may be said of all that they do: a naive
-//! model of each operation.
+//! Two or three endpoints of a provider over a simulated fabric, and a naive model of each operation.
 //!
-//! Checked throughout: what is received was sent to this endpoint, by whom it says, whole, once, and in the order in
-//! which it was posted; an access that ended well has taken place; nothing between endpoints that have met no trouble
-//! fails. In the end: every operation has one end, every message between such endpoints has come, and nothing is left
-//! of what was under way.
+//! Checked throughout: a received message was sent to this endpoint by its stated source, and arrives whole, once, and
+//! in the order of posting; a successful access has taken place; operations between untroubled endpoints do not fail.
+//! At the end: every operation has completed once, every message between such endpoints has arrived, and nothing is
+//! left in progress.
 
 mod life;
 mod op;
@@ -16,52 +15,52 @@ use ofi_testkit::{Event, Memory, Side};
 use life::{LONGEST, Life};
 use op::{Access, Kind, Op, pattern};
 
-/// Polls after which everything must have ended.
+/// Polls within which everything must end.
 const BOUND: usize = 60_000;
-/// Posted operations of a run.
+/// Operations posted in a run.
 const OPS: u64 = 60;
-/// Tags that messages have; `TAGS`: none.
+/// Number of tags; the tag `TAGS` stands for untagged.
 const TAGS: u64 = 3;
-/// Stands for what a failed receive took.
+/// Stands for the message of a failed receive.
 const FAILED: usize = usize::MAX;
-/// Marks contexts of receives.
+/// Marks the contexts of receives.
 const RECEIVE: usize = 1 << 40;
 
 /// A simulated fabric, and the provider's endpoints on it.
 pub trait Fabric {
-    /// Begins anew, by a plan that is drawn.
+    /// Starts over with a random plan.
     ///
     /// # Panics
-    /// If anything of before is left.
+    /// If an object of the previous run is left.
     fn begin(&self, random: &mut Random, seed: u64);
 
-    /// An endpoint; one that follows another, which is closed, may have what it had.
+    /// Opens an endpoint. One that follows a closed endpoint may get its resources.
     fn open(&self, after: Option<&Address>) -> Side;
 
-    /// An endpoint cannot be used any more.
+    /// Makes an endpoint unusable.
     fn stop(&self, random: &mut Random, name: &Address);
 
-    /// Something between two endpoints fails. They go on.
+    /// Makes something between two endpoints fail. They continue.
     fn cut(&self, random: &mut Random, from: &Address, to: &Address);
 
-    /// Whether a write must be asked to be in memory when it is reported.
+    /// Whether a write must request that it is in memory when it is reported.
     fn places_late(&self) -> bool {
         false
     }
 
-    /// Whether a registration may be taken back while peers access it, which may end their connections.
+    /// Whether a registration may be closed while peers access it, which may end their connections.
     fn withdraws(&self) -> bool {
         false
     }
 
-    /// What an endpoint keeps that should be over; `None` if nothing. `is_good` if nothing has gone wrong anywhere.
+    /// What an endpoint keeps that should be over; `None` if nothing. `is_good` if no trouble has occurred anywhere.
     fn left(&self, side: &Side, is_good: bool) -> Option<String>;
 
-    /// Whether nothing is under way.
+    /// Whether nothing is in progress.
     fn is_still(&self) -> bool;
 }
 
-/// What goes wrong, once each.
+/// Troubles, each of which occurs once.
 #[derive(Clone, Copy, Debug)]
 enum Trouble {
     /// [`Fabric::stop`].
@@ -70,12 +69,12 @@ enum Trouble {
     Restart,
     /// [`Fabric::cut`].
     Cut,
-    /// An endpoint takes back a registration that others are reading.
+    /// An endpoint closes a registration that others are reading.
     Withdraw,
 }
 
-/// Runs as many seeds as the variable `{name}_SEEDS` says, or `usual`, from `{name}_FIRST` on: one that fails is found
-/// again by `{name}_FIRST=SEED {name}_SEEDS=1`.
+/// Runs the number of seeds in the variable `{name}_SEEDS`, or `usual`, from `{name}_FIRST` on. A failing seed is
+/// repeated by `{name}_FIRST=SEED {name}_SEEDS=1`.
 ///
 /// # Panics
 /// If one fails.
@@ -99,7 +98,7 @@ pub fn run(fabric: &dyn Fabric, name: &str, usual: u64) {
     assert!(bad.is_empty(), "of seeds {first} to {}: {bad:?}", first + seeds - 1);
 }
 
-/// Whether an access was looked at and refused.
+/// Whether the error is a refusal of an access.
 fn is_refusal(errno: Errno) -> bool {
     matches!(errno, Errno::EACCES | Errno::EINVAL | Errno::EKEYREJECTED | Errno::EPERM)
 }
@@ -109,10 +108,10 @@ struct Model<'a> {
     fabric: &'a dyn Fabric,
     random: Random,
     lives: Vec<Life>,
-    /// Who is a node now.
+    /// The current life of each node.
     nodes: Vec<usize>,
     ops: Vec<Op>,
-    /// Pairs of lives whose operations may fail, beside those with one that was stopped.
+    /// Pairs of lives whose operations may fail, in addition to those with a stopped one.
     troubled: Vec<(usize, usize)>,
 }
 
@@ -124,7 +123,7 @@ impl<'a> Model<'a> {
         let (lives, nodes, ops, troubled) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut model = Self { fabric, random, lives, nodes, ops, troubled };
         model.go();
-        // Endpoints close in the middle of nothing, one after the other.
+        // Endpoints close while idle, one after the other.
         model.lives.clear();
         let mut random = model.random;
         fabric.begin(&mut random, 1);
@@ -160,7 +159,7 @@ impl<'a> Model<'a> {
         self.drain();
     }
 
-    /// A life of a node.
+    /// A random life of a node.
     fn pick(&mut self) -> usize {
         self.nodes[self.random.below(self.nodes.len() as u64) as usize]
     }
@@ -213,7 +212,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Everybody reads from an endpoint, each by its device if that has the key by now, and the registration goes.
+    /// All endpoints read from one, each by its device if that has the key by now, and the registration is closed.
     fn withdraw(&mut self, life: usize) {
         let others: Vec<usize> = self.nodes.iter().copied().filter(|&other| other != life).collect();
         self.troubled.extend(others.iter().map(|&other| (life, other)));
@@ -246,7 +245,7 @@ impl<'a> Model<'a> {
         random.below(below) as usize
     }
 
-    /// Begins something, from anybody to anybody who is or was there.
+    /// Starts an operation between any endpoints that exist or existed.
     fn begin(&mut self) {
         let from = self.pick();
         let known: Vec<usize> = self.lives[from].peers.keys().copied().collect();
@@ -272,7 +271,7 @@ impl<'a> Model<'a> {
         self.post(from, to, kind, len);
     }
 
-    /// Reads bytes, and changes them at once: by a write or by an addition. The read is not to see it.
+    /// Reads bytes and changes them at once, by a write or an addition. The read must not see the change.
     fn change_behind_a_read(&mut self, from: usize, to: usize, len: usize) {
         let order = self.lives[from].side().info.tx_attr.msg_order;
         let counts = self.random.chance(500);
@@ -365,7 +364,7 @@ impl<'a> Model<'a> {
         false
     }
 
-    /// Posts a receive somewhere.
+    /// Posts a receive at some endpoint.
     fn receive(&mut self) {
         let (life, tag) = (self.pick(), self.random.below(TAGS + 1));
         self.receive_at(life, tag);
@@ -414,7 +413,7 @@ impl<'a> Model<'a> {
         }
         let id = context - 1;
         let (op, troubled) = (&self.ops[id], self.is_troubled(self.ops[id].from, self.ops[id].to));
-        // What was reported as done when it was posted may fail, and says so then.
+        // An injected operation, reported as done when posted, may fail later and then says so.
         let open = op.ended.is_none() || (op.injected && matches!(event, Event::Failed(_)));
         assert!(op.from == at && open, "one end: {op:?} {event:?}");
         let ended = match event {
@@ -467,7 +466,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// What the model lacks yet; `None` once everything has ended.
+    /// What the model still misses; `None` after everything has ended.
     fn lacks(&self) -> Option<String> {
         for (id, op) in self.ops.iter().enumerate() {
             let is_there = self.lives[op.from].side.is_some();
@@ -523,7 +522,7 @@ impl<'a> Model<'a> {
         self.check_sums();
     }
 
-    /// Receives of one kind took the messages of each sender in the order in which they were posted.
+    /// Receives of one kind took the messages of each sender in the order of posting.
     fn check_order(&self) {
         for (at, life) in self.lives.iter().enumerate() {
             for tag in 0..=TAGS {
@@ -537,7 +536,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Additions took place once each.
+    /// Each addition took place once.
     fn check_sums(&self) {
         for op in self.ops.iter().filter(|op| op.ended == Some(Ok(()))) {
             if let Kind::Count { at } = op.kind {

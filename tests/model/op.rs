@@ -1,28 +1,28 @@
-//! One operation, as the model knows it.
+//! One operation in the model.
 
 use ofi::raw::Errno;
 use ofi_testkit::Memory;
 
-/// What an operation does.
+/// The effect of an operation.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// Sends a message.
     Send { tag: u64 },
-    /// Writes to bytes that nobody else writes to; with data or without.
+    /// Writes to bytes that no other operation writes to; with or without data.
     Write { at: usize, told: bool },
-    /// Reads bytes that nobody changes.
+    /// Reads bytes that do not change.
     Read { at: usize },
     /// Reads bytes that are zero until this end's next operation changes them.
     Before { at: usize },
     /// Adds one.
     Add { fetch: bool },
-    /// Adds one to a number of this operation's own.
+    /// Adds one to a number of its own.
     Count { at: usize },
-    /// Accesses what is beside the memory that may be accessed, of this length.
+    /// Accesses memory beside the accessible part, of this length.
     Beside(Access),
 }
 
-/// How an access is made that is refused.
+/// The kind of a refused access.
 #[derive(Clone, Copy, Debug)]
 pub enum Access {
     Read,
@@ -30,7 +30,7 @@ pub enum Access {
     Add,
 }
 
-/// An operation that was posted.
+/// A posted operation.
 pub struct Op {
     pub kind: Kind,
     pub from: usize,
@@ -38,17 +38,17 @@ pub struct Op {
     pub len: usize,
     pub memory: Memory,
     pub ended: Option<Result<(), Errno>>,
-    /// It was reported as done when it was posted.
+    /// Reported as done when it was posted.
     pub injected: bool,
-    /// How often it was received.
+    /// Times that it was received.
     pub arrived: u32,
-    /// How often its target was told of it.
+    /// Times that its target was told of it.
     pub told: u32,
     pub result: Option<Memory>,
 }
 
 impl Op {
-    /// What was there before.
+    /// The old value.
     pub fn fetched(&self) -> Option<u64> {
         let bytes = self.result.as_ref()?.bytes();
         Some(u64::from_ne_bytes(bytes.try_into().ok()?))

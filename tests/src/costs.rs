@@ -1,9 +1,9 @@
-//! What operations over a simulated device cost, against the tables of `docs/hot-path.md`.
+//! Compares the costs of operations over a simulated device with the tables of `docs/hot-path.md`.
 
 use std::collections::BTreeMap;
 
-/// What so many operations take: the requests of one end and the ends that are reported to it, and the same of the
-/// other end.
+/// The costs of a number of operations: the requests of one end and the completions reported to it, and the same for
+/// the other end.
 pub type Counted = [usize; 4];
 
 /// The table in the section of this title.
@@ -20,10 +20,10 @@ fn table(title: &str) -> BTreeMap<String, Counted> {
     rows.collect()
 }
 
-/// Prints rows as the table has them, and compares.
+/// Prints rows as in the table, and compares them with it.
 ///
 /// # Panics
-/// If a row is over the table's, or one of them has no such row.
+/// If a row exceeds the table's, or the table has no such row.
 pub fn check(title: &str, measured: &[(&str, Counted)]) {
     let table = table(title);
     let mut over = Vec::new();

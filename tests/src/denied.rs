@@ -1,13 +1,13 @@
-//! A process that may not copy from or to the memory of others, nor of itself: as in a container whose filter of system
-//! calls leaves process_vm_readv and process_vm_writev out.
+//! Denies a process copying from and to the memory of other processes and its own, as in a container whose system-call
+//! filter excludes process_vm_readv and process_vm_writev.
 
-/// The calls that are refused.
+/// The denied calls.
 const CALLS: [libc::c_long; 2] = [libc::SYS_process_vm_readv, libc::SYS_process_vm_writev];
 
-/// Refuses both calls with EPERM from now on: in this thread and those that it starts.
+/// Makes both calls fail with EPERM from now on, in this thread and those that it starts.
 ///
 /// # Panics
-/// If the kernel has no filters of system calls.
+/// If the kernel has no system-call filters.
 pub fn deny_process_vm() {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -41,7 +41,7 @@ pub fn may_copy() -> bool {
     moved == 8
 }
 
-/// Sets a variable of the environment, unless it is set, before anything of this process reads it: to be called from a
+/// Sets a variable of the environment, unless it is set, before anything in this process reads it. Call it from a
 /// function in `.init_array`, when there is one thread and no Rust code has run.
 pub fn set_early(name: &std::ffi::CStr, value: &std::ffi::CStr) {
     // SAFETY: both are C strings, and nobody else is at the environment yet.

@@ -1,4 +1,4 @@
-//! What the tests of several processes share: how their endpoints are opened and told of.
+//! Shared by tests of several processes: opening and describing their endpoints.
 
 pub mod costs;
 pub mod denied;
@@ -9,7 +9,7 @@ pub mod udp;
 
 use ofi_testkit::prelude::*;
 
-/// How endpoints are named.
+/// The addresses of endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
     /// `fi_shm://…`
@@ -20,12 +20,12 @@ pub enum Naming {
     Crossed,
     /// UDP sockets on loopback, not shared memory.
     Udp,
-    /// Provider `udp` as it is, which uses shared memory within a host.
+    /// Provider `udp` with its defaults: it uses shared memory within a host.
     Nearby,
 }
 
 impl Naming {
-    /// As an argument of a child.
+    /// The argument for a child.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Names => "names",
@@ -36,14 +36,14 @@ impl Naming {
         }
     }
 
-    /// From an argument of a child.
+    /// Parses the argument of a child.
     pub fn from_argument(text: &str) -> Self {
         let all = [Self::Ports, Self::Crossed, Self::Udp, Self::Nearby];
         all.into_iter().find(|naming| naming.as_str() == text).unwrap_or(Self::Names)
     }
 }
 
-/// Endpoints with everything that these tests use.
+/// Hints with everything that these tests use.
 pub fn hints(naming: Naming) -> Hints {
     let (provider, format) = match naming {
         Naming::Names => ("shm", AddrFormat::Str),
@@ -71,35 +71,35 @@ pub fn hints(naming: Naming) -> Hints {
     if provider == "udp" { hints.src_addr(loopback) } else { hints }
 }
 
-/// An endpoint to be opened.
+/// Options for an endpoint.
 pub fn opening(naming: Naming) -> Opening {
     let opening = Opening::new(hints(naming));
     if naming == Naming::Udp { opening.without_shared_memory() } else { opening }
 }
 
-/// An endpoint of this process.
+/// Opens an endpoint of this process.
 pub fn open(naming: Naming) -> Side {
     opening(naming).open()
 }
 
-/// An address out of a line of text.
+/// Parses an address from a line of text.
 ///
 /// # Panics
-/// If it is none.
+/// If the text is not an address.
 #[track_caller]
 pub fn parse(text: &str) -> Address {
     text.parse().expect("an address")
 }
 
-/// A remote range as text, for a line.
+/// A remote range as text for a line.
 pub fn region_text(region: &std::sync::Arc<dyn MemoryRegion>) -> String {
     format!("{} {} {}", region.base(), region.len(), region.key())
 }
 
-/// A remote range out of a line of text.
+/// Parses a remote range from a line of text.
 ///
 /// # Panics
-/// If it is none.
+/// If the text is not a range.
 #[track_caller]
 pub fn parse_region(text: &str) -> RemotePiece {
     let mut words = text.split(' ').map(|word| word.parse::<u64>().expect("a number"));

@@ -1,14 +1,14 @@
-//! Network namespaces for tests that need two hosts. A test begins under `unshare -Urn`, without privileges, in the
+//! Network namespaces for tests that need two hosts. A test starts under `unshare -Urn`, without privileges, in the
 //! near one.
 
 use std::process::{Child, Command, Stdio};
 
 use ofi_testkit::wait;
 
-/// Runs a script; its output, or what is wrong.
+/// Runs a script and returns its output.
 ///
 /// # Errors
-/// The script, and what it printed as it failed.
+/// The script, and its output when it failed.
 pub fn shell(script: &str) -> Result<String, String> {
     let output = Command::new("sh").args(["-ec", script]).stdin(Stdio::null()).output();
     let output = output.map_err(|error| error.to_string())?;
@@ -18,7 +18,7 @@ pub fn shell(script: &str) -> Result<String, String> {
     Err(format!("{script}: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
-/// The far namespace: a process that does nothing but hold it. Killed when dropped.
+/// The far namespace: a process that only keeps it alive. Killed on drop.
 #[derive(Debug)]
 pub struct Far {
     child: Child,
@@ -26,10 +26,10 @@ pub struct Far {
 }
 
 impl Far {
-    /// Makes the namespace, whose loopback is up, as is that of this one.
+    /// Creates the namespace, and brings up its loopback device and this one's.
     ///
     /// # Errors
-    /// What this host lacks.
+    /// A missing requirement of this host.
     pub fn open() -> Result<Self, String> {
         shell("ip link set lo up")?;
         let child = Command::new("unshare").args(["-n", "sleep", "600"]).stdin(Stdio::null()).spawn();
@@ -44,7 +44,7 @@ impl Far {
         Ok(far)
     }
 
-    /// What names the namespace to `ip link`.
+    /// The namespace's name for `ip link`.
     pub fn pid(&self) -> &str {
         &self.pid
     }
@@ -57,7 +57,7 @@ impl Far {
         shell(&format!("nsenter -t {} -n sh -ec '{script}'", self.pid()))
     }
 
-    /// What runs the command that follows it there.
+    /// The command prefix that runs a command there.
     pub fn under(&self) -> [&str; 4] {
         ["nsenter", "-t", &self.pid, "-n"]
     }

@@ -12,7 +12,7 @@ use ofi_core::fabric::FabricCore;
 use ofi_core::transport::Transport;
 use ofi_shm::{Shm, ShmProvider};
 
-/// How peers are divided.
+/// The division of peers between the instances.
 pub trait Division: Send + Sync + 'static {
     /// The provider's name.
     const NAME: &str;
@@ -21,8 +21,8 @@ pub trait Division: Send + Sync + 'static {
     fn is_near(own: &Address, peer: &Address) -> bool;
 }
 
-/// By chance, each way for itself: what an end sends and what it gets may go over different instances. Two names always
-/// have the same answer, so that a peer which was chosen for its way keeps it.
+/// Random, and independent for each direction: an end's sends and receives may use different instances. Two names
+/// always give the same answer, so that a peer chosen for its path keeps it.
 pub struct Turns;
 
 impl Division for Turns {
@@ -35,7 +35,7 @@ impl Division for Turns {
     }
 }
 
-/// By what both ends see in their names.
+/// By a property that both ends see in their names.
 pub struct Halves;
 
 impl Division for Halves {
@@ -79,7 +79,7 @@ impl<D: Division> Pairing for Two<D> {
     }
 }
 
-/// Offers what provider `shm` does, under its own name.
+/// Offers the infos of provider `shm` under its own name.
 struct TwoProvider<D>(PhantomData<D>);
 
 // SAFETY: as for the two providers that it joins.
@@ -110,7 +110,7 @@ unsafe impl<D: Division> Provider for TwoProvider<D> {
     }
 }
 
-/// Makes the providers known to this process.
+/// Registers the providers in this process.
 pub fn register() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -24,11 +24,11 @@ const NOT_SUPPORTED: c_int = 801;
 struct Handle([u8; HANDLE]);
 
 thread_local! {
-    /// Contexts of this thread, the current one last. A context is the number of its device and 1.
+    /// Contexts of this thread, the current one last. A context is the number of its device plus 1.
     static CONTEXTS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What the environment wants of a call, or goes on.
+/// Returns the result that the environment demands, or continues.
 macro_rules! may_fail {
     ($name:literal) => {
         if let Some(result) = settings::failure($name) {
@@ -37,12 +37,12 @@ macro_rules! may_fail {
     };
 }
 
-/// The device of the thread's context.
+/// The device of the thread's current context.
 fn current() -> Option<c_int> {
     CONTEXTS.with_borrow(|contexts| contexts.last().map(|&context| context as c_int - 1))
 }
 
-/// Hands a value out, if there is a place for it.
+/// Returns a value through a pointer, if it is not null.
 unsafe fn put<T>(to: *mut T, value: T) -> c_int {
     if to.is_null() {
         return INVALID_VALUE;
@@ -232,10 +232,10 @@ extern "C" fn cuIpcCloseMemHandle(at: u64) -> c_int {
     if memory::free(at as usize, true) { SUCCESS } else { INVALID_VALUE }
 }
 
-/// A stream: the copies that were asked for and not made yet.
+/// A stream: the copies that were requested but not made yet.
 type Stream = Mutex<Vec<(usize, usize, usize)>>;
 
-/// Makes the copies of a stream.
+/// Makes the pending copies of a stream.
 fn run(stream: &Stream) -> c_int {
     let copies = std::mem::take(&mut *stream.lock().unwrap_or_else(PoisonError::into_inner));
     // SAFETY: as cuda.h asks of whoever queued them: their memory stays until they are made.
@@ -282,7 +282,7 @@ unsafe extern "C" fn cuMemcpyAsync(to: u64, from: u64, len: usize, stream: *mut 
     SUCCESS
 }
 
-/// An event: how often it is still not ready, and its stream.
+/// An event: the number of further queries that it is not ready for, and its stream.
 struct Event {
     left: u64,
     stream: *const Stream,

@@ -1,4 +1,4 @@
-//! Device memory: allocations, mappings of those of other processes, copies.
+//! Device memory: allocations, mappings of other processes' allocations, copies.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,13 +9,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Bytes of an IPC handle.
 pub(crate) const HANDLE: usize = 64;
 const MAGIC: [u8; 8] = *b"CUDAEMU1";
-/// Allocations are multiples of this, as the driver's are of some granularity.
+/// Allocations are multiples of this, as the driver's have a granularity.
 const GRANULE: usize = 512;
 
 /// A range of device memory.
 pub(crate) struct Range {
     file: File,
-    /// By which it is copied.
+    /// The address for copies.
     shadow: usize,
     pub(crate) len: usize,
     pub(crate) device: i32,
@@ -49,7 +49,7 @@ fn add(file: File, len: usize, device: i32, is_imported: bool) -> Option<usize> 
     Some(at)
 }
 
-/// Allocates; `None` without memory.
+/// Allocates; `None` if memory is exhausted.
 pub(crate) fn allocate(len: usize, device: i32) -> Option<usize> {
     let len = len.checked_next_multiple_of(GRANULE).filter(|&len| len > 0)?;
     // SAFETY: a name that ends with a zero.
@@ -63,7 +63,7 @@ pub(crate) fn allocate(len: usize, device: i32) -> Option<usize> {
     add(file, len, device, false)
 }
 
-/// Gives back what [`allocate`] (or, for `is_imported`, [`import`]) has given.
+/// Frees an allocation of [`allocate`] or, if `is_imported`, of [`import`].
 pub(crate) fn free(at: usize, is_imported: bool) -> bool {
     let mut ranges = ranges();
     if ranges.get(&at).is_none_or(|range| range.is_imported != is_imported) {
@@ -76,13 +76,13 @@ pub(crate) fn free(at: usize, is_imported: bool) -> bool {
     true
 }
 
-/// The range in which an address lies.
+/// The range that contains an address.
 pub(crate) fn find(ranges: &BTreeMap<usize, Range>, at: usize) -> Option<(usize, &Range)> {
     let (&start, range) = ranges.range(..=at).next_back()?;
     (at - start < range.len).then_some((start, range))
 }
 
-/// A handle by which another process maps the allocation in which `at` lies.
+/// A handle with which another process maps the allocation that contains `at`.
 pub(crate) fn export(at: usize) -> Option<[u8; HANDLE]> {
     let ranges = ranges();
     let (_, range) = find(&ranges, at).filter(|(_, range)| !range.is_imported)?;
@@ -95,7 +95,7 @@ pub(crate) fn export(at: usize) -> Option<[u8; HANDLE]> {
     Some(handle)
 }
 
-/// Maps what another process has exported. As with the driver, the exporter itself cannot.
+/// Maps another process's exported allocation. As with the driver, the exporter itself cannot.
 pub(crate) fn import(handle: &[u8; HANDLE]) -> Option<usize> {
     let word = |at: usize| u32::from_le_bytes([handle[at], handle[at + 1], handle[at + 2], handle[at + 3]]);
     let (pid, fd, device) = (word(8), word(12), word(24) as i32);
@@ -111,7 +111,7 @@ pub(crate) fn import(handle: &[u8; HANDLE]) -> Option<usize> {
     add(file, len, device, true)
 }
 
-/// A descriptor of the memory, as a dma-buf would be one.
+/// A descriptor of the memory, in place of a dma-buf.
 pub(crate) fn descriptor(at: usize, len: usize) -> Option<i32> {
     let ranges = ranges();
     let (start, range) = find(&ranges, at)?;

@@ -1,26 +1,26 @@
-//! What the environment asks for.
+//! The settings in the environment.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many devices there are.
+/// Number of devices.
 pub(crate) fn devices() -> i32 {
     number("CUDA_EMULATOR_DEVICES").unwrap_or(1) as i32
 }
 
-/// How often an event is asked before it is ready.
+/// Number of queries before an event is ready.
 pub(crate) fn polls() -> u64 {
     static POLLS: OnceLock<u64> = OnceLock::new();
     *POLLS.get_or_init(|| number("CUDA_EMULATOR_POLLS").unwrap_or(3))
 }
 
-/// Whether dma-bufs are given: memfds, which no NIC takes.
+/// Whether dma-bufs are provided: memfds, which no NIC accepts.
 pub(crate) fn gives_dmabuf() -> bool {
     number("CUDA_EMULATOR_DMABUF") == Some(1)
 }
 
-/// The result that this call of `function` has to have: `CUDA_EMULATOR_FAIL=FUNCTION:RESULT[@NUMBER]`, where NUMBER
-/// says which call it is, counted from 1; without it, all of them.
+/// The result to return from this call of `function`: `CUDA_EMULATOR_FAIL=FUNCTION:RESULT[@NUMBER]`. NUMBER selects a
+/// call, counted from 1; without it, all calls fail.
 pub(crate) fn failure(function: &str) -> Option<i32> {
     static CALLS: AtomicU64 = AtomicU64::new(0);
     let wanted = std::env::var("CUDA_EMULATOR_FAIL").ok()?;

@@ -22,7 +22,7 @@ fn emulator() -> PathBuf {
     found.into_iter().find(|path| path.exists()).expect("libcuda_emulator.so is beside this program")
 }
 
-/// This program again, for one test, on the emulator.
+/// A command that runs this program again on the emulator, for one test.
 fn again(test: &str) -> Command {
     let folder = std::env::temp_dir().join(format!("cuda-emulator-{}-{test}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
@@ -34,7 +34,7 @@ fn again(test: &str) -> Command {
     command
 }
 
-/// Whether this is the process on the emulator; otherwise runs one, with these settings, and wants it to pass.
+/// Whether this process runs on the emulator; otherwise runs one with these settings, which must pass.
 fn is_inside(test: &str, settings: &[(&str, &str)]) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         return true;
@@ -88,7 +88,7 @@ fn memory(agent: &Agent, kind: &str, len: usize) -> Memory {
     }
 }
 
-/// Writes and reads with every pair of kinds that has a device in it.
+/// Writes and reads with every pair of kinds that includes a device.
 fn every_pair(rails: &[&str]) {
     for (ours, theirs) in [("cuda", "dram"), ("dram", "cuda"), ("cuda", "cuda")] {
         let (alice, bob) = (agent("alice", rails), agent("bob", rails));
@@ -130,7 +130,7 @@ fn every_pair_of_kinds_over_sockets() {
     }
 }
 
-/// Ranges inside an allocation, in any order, and nothing beside them is touched.
+/// Ranges inside an allocation, in any order; memory beside them is not changed.
 #[test]
 fn parts_of_allocations_and_nothing_beside_them() {
     if !is_inside("parts_of_allocations_and_nothing_beside_them", &[]) {
@@ -164,7 +164,7 @@ fn parts_of_allocations_and_nothing_beside_them() {
     assert_eq!(beyond.unwrap_err().errno(), Errno::EINVAL);
 }
 
-/// A copy that the peer's device refuses fails its transfer alone, with the device's error.
+/// A copy that the peer's device refuses fails only its transfer, with the device's error.
 #[test]
 fn a_device_that_refuses_fails_the_transfer_alone() {
     let settings = [("CUDA_EMULATOR_FAIL", "cuMemcpyAsync:2@2")];
@@ -183,7 +183,7 @@ fn a_device_that_refuses_fails_the_transfer_alone() {
     assert_eq!((target.contents)(), pattern(5000, 1));
 }
 
-/// A transfer whose copies never end is cancelled, ends by its deadline, and keeps its memory.
+/// A transfer whose copies never end is cancelled: it ends by its deadline, and keeps its memory.
 #[test]
 fn copies_that_never_end_hold_nobody_up() {
     let settings = [("CUDA_EMULATOR_POLLS", "1000000000000")];
@@ -204,8 +204,8 @@ fn copies_that_never_end_hold_nobody_up() {
     std::process::exit(0); // the devices' copies would keep the memory
 }
 
-/// A transfer is cancelled while its chunks move, at any point: it ends as cancelled, lets go of its memory, and what
-/// is moved after it arrives whole.
+/// A transfer is cancelled while its chunks move, at any point: it ends as cancelled and releases its memory, and later
+/// transfers arrive whole.
 #[test]
 fn a_cancel_while_chunks_move_leaves_nothing_behind() {
     const LEN: usize = (11 << 20) + 5;
@@ -246,7 +246,7 @@ fn a_cancel_while_chunks_move_leaves_nothing_behind() {
     }
 }
 
-/// Whatever call of the driver fails, once: what needed it is an error, nothing hangs, and the next try works.
+/// Each call of the driver fails once: the operation that needed it returns an error, nothing hangs, and a retry works.
 #[test]
 fn a_driver_call_that_fails_is_one_error() {
     const CALLS: [&str; 6] = [
@@ -271,7 +271,7 @@ fn a_driver_call_that_fails_is_one_error() {
             errors += usize::from(out.contains("ERRORS 1"));
         }
     }
-    // Not every call is made four times.
+    // Some calls are made fewer than four times.
     assert!(errors >= CALLS.len(), "{errors} runs met an error");
 }
 
@@ -280,7 +280,7 @@ fn one_call_fails() {
     let (alice, bob) = (agent("alice", &["shm"]), agent("bob", &["shm"]));
     let mut errors = 0;
     let device = Cuda::open(0).or_else(|error| {
-        assert_eq!(error.errno(), Errno::ENOMEM, "{error}"); // what 2 is
+        assert_eq!(error.errno(), Errno::ENOMEM, "{error}"); // the error for result 2
         errors += 1;
         Cuda::open(0)
     });
@@ -303,7 +303,7 @@ fn one_call_fails() {
     }
     println!("ERRORS {errors}");
     assert!(errors <= 1, "one call has failed, and {errors} operations");
-    // Now all calls work.
+    // From now on all calls succeed.
     source.write_from(0, &pattern(LEN, 9)).unwrap();
     plan.post(LONG).unwrap().wait().unwrap();
     let mut found = vec![0; LEN];
@@ -311,8 +311,7 @@ fn one_call_fails() {
     assert!(found == pattern(LEN, 9));
 }
 
-/// Memory that the program has lent is not its own again before copies that are under way have ended: to revoke it says
-/// when that is.
+/// Memory that the program has lent returns to it only after pending copies have ended: revoking reports when that is.
 #[test]
 fn borrowed_memory_is_kept_until_copies_have_ended() {
     if !is_inside("borrowed_memory_is_kept_until_copies_have_ended", &[("CUDA_EMULATOR_POLLS", "100000")]) {
@@ -326,7 +325,7 @@ fn borrowed_memory_is_kept_until_copies_have_ended() {
     alice.load(&bob.metadata().unwrap()).unwrap();
     let remote = [Remote { region: target.id, offset: 0, len: 5000 }];
     let plan = alice.prepare("bob", Way::Write, &[source.slice(..).unwrap()], &remote).unwrap();
-    // To open the session: its copy would begin later.
+    // Opens the session: otherwise the copy would begin later.
     alice.notify("bob", b"", LONG).unwrap().wait().unwrap();
     let transfer = plan.post(LONG).unwrap();
     let kept = alice.revoke(&source, Duration::ZERO).map_err(|error| error.errno());
@@ -369,7 +368,7 @@ fn count_is_real() -> bool {
     cuda::count().is_ok()
 }
 
-/// On a real GPU, where there is one.
+/// On a real GPU, if there is one.
 #[test]
 fn a_real_gpu_writes_and_reads() {
     if !count_is_real() || std::env::var_os(INSIDE).is_some() {
@@ -379,7 +378,7 @@ fn a_real_gpu_writes_and_reads() {
     every_pair(&["shm"]);
 }
 
-/// A peer in a process of its own, killed when this goes.
+/// A peer in a process of its own, killed on drop.
 struct Peer(Child);
 
 impl Drop for Peer {
@@ -403,7 +402,7 @@ impl Peer {
 
 const SERVED: usize = 5 << 20;
 
-/// The peer's process: a region of a device, until its standard input ends.
+/// The peer's process: offers a region of a device until its standard input ends.
 fn serve_a_region() {
     let bob = agent("bob", &["shm"]);
     let region = memory(&bob, "cuda", SERVED);
@@ -414,8 +413,8 @@ fn serve_a_region() {
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
-/// Two processes: device to device goes by one mapping, and nothing of it over the rails; host to device goes over
-/// them; a peer that is killed fails what is under way.
+/// Two processes: transfers between devices use one mapping and no rails; transfers between host and device use the
+/// rails; killing a peer fails the transfers in progress.
 #[test]
 fn processes_of_a_host_map_and_bear_a_kill() {
     if std::env::var_os(SERVES).is_some() {

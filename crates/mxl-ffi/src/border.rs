@@ -6,10 +6,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mxl::{Error, Status};
 
-/// Nothing there yet: `MXL_ERR_NOT_READY` of the functions between hosts.
+/// No data yet: `MXL_ERR_NOT_READY` of the functions between hosts.
 const NOT_READY: c_int = 1029;
 
-/// Why a call fails: a status, and what the log is told.
+/// Why a call fails: a status, and a text for the log.
 #[derive(Debug)]
 pub struct Failure {
     status: c_int,
@@ -22,7 +22,7 @@ impl Failure {
         Self { status, error: Some(error.into()) }
     }
 
-    /// A status that says everything.
+    /// A status that needs no explanation.
     pub const fn silent(status: c_int) -> Self {
         Self { status, error: None }
     }
@@ -40,10 +40,10 @@ impl From<Error> for Failure {
     }
 }
 
-/// What the body of a call answers.
+/// The result of the body of a call.
 pub type Outcome<T = ()> = Result<T, Failure>;
 
-/// Runs `body`, and answers its status.
+/// Runs `body`, and returns its status.
 pub fn status(body: impl FnOnce() -> Outcome) -> c_int {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => Status::Ok as c_int,
@@ -60,7 +60,7 @@ pub fn status(body: impl FnOnce() -> Outcome) -> c_int {
     }
 }
 
-/// Runs `body` for a call that answers no status: a panic becomes `otherwise`.
+/// Runs `body` for a call that returns no status: a panic becomes `otherwise`.
 pub fn value<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         panicked(panic);
@@ -68,7 +68,7 @@ pub fn value<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Says what a status cannot. Data that is not there yet, or not any more, is everyday.
+/// Logs the details that a status cannot express. Data that is not there yet, or no longer there, is normal.
 #[cold]
 pub fn tell(status: c_int, error: &dyn std::error::Error) {
     const EVERYDAY: [c_int; 5] = [
@@ -90,14 +90,14 @@ fn panicked(panic: Box<dyn std::any::Any + Send>) {
     let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
     tracing::error!(text, "the library panicked: please report this");
-    // A payload may panic when it is dropped.
+    // A panic payload may panic when it is dropped.
     std::mem::forget(panic);
 }
 
-/// A text of C.
+/// The text at a pointer from C.
 ///
 /// # Errors
-/// [`Status::InvalidArg`] for null, and for what is no UTF-8.
+/// [`Status::InvalidArg`] for null, and for text that is not UTF-8.
 pub fn text<'a>(pointer: *const c_char) -> Outcome<&'a str> {
     if pointer.is_null() {
         return Err(Status::InvalidArg.into());
@@ -107,7 +107,7 @@ pub fn text<'a>(pointer: *const c_char) -> Outcome<&'a str> {
     text.to_str().map_err(|_| Status::InvalidArg.into())
 }
 
-/// Where an answer goes.
+/// The place for a result.
 ///
 /// # Errors
 /// [`Status::InvalidArg`] for null.
@@ -120,20 +120,20 @@ pub fn out<T>(pointer: *mut T) -> Outcome<Out<T>> {
 pub struct Out<T>(*mut T);
 
 impl<T> Out<T> {
-    /// Writes it, whatever was there.
+    /// Writes the value over any previous content.
     pub fn set(&self, value: T) {
         // SAFETY: not null, and the C caller's promise: it is a `T` of the caller's that this call may write.
         unsafe { self.0.write(value) };
     }
 
-    /// The place itself, for an answer that is made there.
+    /// The place itself, for a result that is built there.
     pub fn fill(&self, with: impl FnOnce(&mut MaybeUninit<T>)) {
         // SAFETY: as for `set`; nobody else uses it during the call.
         with(unsafe { &mut *self.0.cast() });
     }
 }
 
-/// Writes an answer that the caller may not want.
+/// Writes a result that the caller may not want.
 pub fn maybe<T>(pointer: *mut T, value: T) {
     if let Ok(place) = out(pointer) {
         place.set(value);

@@ -1,10 +1,10 @@
-//! What `libmxl.so.1` and `libmxl-fabrics.so.1` share: the border between C and Rust, the objects that handles point
-//! to, the log.
+//! Shared by `libmxl.so.1` and `libmxl-fabrics.so.1`: the border between C and Rust, the objects behind handles, the
+//! log.
 //!
-//! The two libraries are built apart and may be of different versions. What one of them reads of the other's objects is
-//! their first fields, [`object::Place`] included, whose layout is C's and does not change.
+//! The two libraries are built separately and may be of different versions. Each reads only the first fields of the
+//! other's objects, including [`object::Place`], whose layout is C's and does not change.
 
-// The functions here are for entries of C, whose callers promise what a signature cannot say.
+// The functions here are for C entry points, whose callers make promises that a signature cannot express.
 #![allow(clippy::not_unsafe_ptr_arg_deref)]
 
 pub mod border;

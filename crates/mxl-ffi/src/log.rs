@@ -1,5 +1,5 @@
-//! What the library has to say, to standard error, as `MXL_LOG_LEVEL` asks: `off`, `critical`, `err` or `error`, `warn`
-//! or `warning` (the default), `info`, `debug`, `trace`. The C++ SDK takes the same words.
+//! The library's log on standard error, at the level of `MXL_LOG_LEVEL`: `off`, `critical`, `err` or `error`, `warn` or
+//! `warning` (the default), `info`, `debug`, `trace`. The C++ SDK accepts the same words.
 
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
@@ -10,7 +10,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// Begins to log, once. A program's own subscriber, if this library is part of it, stays.
+/// Starts logging, once. An existing subscriber of the program is kept.
 pub fn init() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -47,7 +47,7 @@ impl Subscriber for Log {
         let mut line = Line(format!("[mxl] [{}]", event.metadata().level().as_str().to_lowercase()));
         event.record(&mut line);
         line.0.push('\n');
-        // In one piece, so that lines of several threads stay apart. Who closed it does not want to know.
+        // In one piece, so that lines of several threads stay apart. A closed standard error is ignored.
         let _ = std::io::stderr().lock().write_all(line.0.as_bytes());
     }
 
@@ -66,7 +66,7 @@ struct Line(String);
 
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // A `String` takes everything.
+        // Writing to a `String` cannot fail.
         let _ = match field.name() {
             "message" => write!(self.0, " {value:?}"),
             name => write!(self.0, " {name}={value:?}"),

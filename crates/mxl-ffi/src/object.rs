@@ -1,4 +1,4 @@
-//! What a handle points to.
+//! The objects behind handles.
 
 use std::ffi::{CStr, CString, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
@@ -8,20 +8,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use mxl::{Domain, Uuid};
 
-/// Says what an object is, so that a handle of one kind is not taken for one of another.
+/// Identifies the kind of an object, so that a handle of one kind is not mistaken for another.
 pub trait Kind {
-    /// A number that hardly stands in memory by chance.
+    /// A number that is unlikely to be in memory by chance.
     const MAGIC: u64;
 }
 
-/// Which flow a reader or a writer is of. Another library of ours reads it through the handle: this layout does not
-/// change.
+/// The flow of a reader or a writer. The other library reads it through the handle: this layout does not change.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Place {
-    /// [`VERSION`], or another that is not understood.
+    /// [`VERSION`]; other versions are not understood.
     version: u64,
-    /// The domain's directory, which the object owns; null for what is of no flow.
+    /// The domain's directory, which the object owns; null for an object without a flow.
     domain: *mut c_char,
     flow: [u8; 16],
 }
@@ -34,15 +33,15 @@ unsafe impl Send for Place {}
 unsafe impl Sync for Place {}
 
 impl Place {
-    /// Of a flow of a domain.
+    /// The place of a flow in a domain.
     pub fn new(domain: &Domain, flow: Uuid) -> Self {
-        // A path of the system's has no 0 in it.
+        // A path of the system contains no 0.
         let domain =
             CString::new(domain.path().as_os_str().as_bytes()).map_or(ptr::null_mut(), CString::into_raw);
         Self { version: VERSION, domain, flow: flow.into_bytes() }
     }
 
-    /// Of no flow.
+    /// The place of an object without a flow.
     const fn nowhere() -> Self {
         Self { version: VERSION, domain: ptr::null_mut(), flow: [0; 16] }
     }
@@ -57,7 +56,7 @@ impl Drop for Place {
     }
 }
 
-/// What begins each object, of either library.
+/// The beginning of each object, in both libraries.
 #[derive(Debug)]
 #[repr(C)]
 struct Head {
@@ -65,7 +64,7 @@ struct Head {
     place: Place,
 }
 
-/// Something that C programs have a handle of.
+/// An object for which C programs have a handle.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Object<T> {
@@ -73,7 +72,7 @@ pub struct Object<T> {
     value: T,
 }
 
-/// The first word of what a handle points to; 0 for null and for what no object of ours can be.
+/// The first word of the object behind a handle; 0 for null and for a pointer that cannot be one of our objects.
 fn magic<T>(handle: *const T) -> u64 {
     let head = handle.cast::<Head>();
     if head.is_null() || !head.is_aligned() {
@@ -85,7 +84,7 @@ fn magic<T>(handle: *const T) -> u64 {
 }
 
 /// The domain's directory and the flow of a reader or a writer whose kind has this magic word: of this library, or of
-/// another of ours. `None` if it is none.
+/// the other. `None` if the handle is not one.
 pub fn place_of<T>(handle: *const T, wanted: u64) -> Option<(PathBuf, Uuid)> {
     if magic(handle) != wanted {
         return None;
@@ -100,12 +99,12 @@ pub fn place_of<T>(handle: *const T, wanted: u64) -> Option<(PathBuf, Uuid)> {
     Some((OsStr::from_bytes(domain.to_bytes()).into(), Uuid::from_bytes(place.flow)))
 }
 
-/// Whether a handle is of the kind with this magic word.
+/// Whether the handle's kind has this magic word.
 pub fn is<T>(handle: *const T, wanted: u64) -> bool {
     magic(handle) == wanted
 }
 
-/// The magic words of `libmxl.so.1` that `libmxl-fabrics.so.1` has to know.
+/// The magic words of `libmxl.so.1` that `libmxl-fabrics.so.1` needs.
 pub mod magics {
     /// `mxlInstance`.
     pub const INSTANCE: u64 = 0x6d78_6c5f_696e_7374;
@@ -116,17 +115,17 @@ pub mod magics {
 }
 
 impl<T: Kind> Object<T> {
-    /// Something of no flow.
+    /// Creates an object without a flow.
     pub fn new(value: T) -> Self {
         Self::at(value, Place::nowhere())
     }
 
-    /// Something of a flow.
+    /// Creates an object of a flow.
     pub fn at(value: T, place: Place) -> Self {
         Self { head: Head { magic: AtomicU64::new(T::MAGIC), place }, value }
     }
 
-    /// What the handle stands for, or `None` if it is null or of another kind.
+    /// The value behind a handle, or `None` if the handle is null or of another kind.
     pub fn get<'a>(handle: *const Self) -> Option<&'a T> {
         if !is(handle, T::MAGIC) || !handle.is_aligned() {
             return None;
@@ -146,7 +145,7 @@ impl<T> std::ops::Deref for Object<T> {
 
 impl<T> Drop for Object<T> {
     fn drop(&mut self) {
-        // Who uses the handle all the same is likelier to be told.
+        // A later use of the handle is then more likely to be detected.
         self.head.magic.store(0, Ordering::Relaxed);
     }
 }

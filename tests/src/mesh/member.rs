@@ -6,15 +6,14 @@ use ofi_testkit::process::Line;
 use super::load::Load;
 use crate::{Naming, resident_kib};
 
-/// Shows its card and does what it is told, word by word, and everything to everybody whom it was told of:
-/// `join INDEX CARD` meets a member, and so does `greet INDEX CARD`, answered by `greeted`; `bury INDEX` says that one
-/// is dead, answered by `buried INDEX DONE FAILED` when nothing with it is left; `report` is answered by
-/// `report DONE RESIDENT_KIB FILES UNEXPLAINED`; `beware` says that there are hostile strangers; `favour WHAT` has it
-/// do more of something that it does seldom; `calm` ends its own operations, answered by `calm`; `end` closes
-/// everything, answered by `closed`.
+/// Shows its card, does what it is told line by line, and does every kind of operation with every known member: `join
+/// INDEX CARD` meets a member, and so does `greet INDEX CARD`, answered by `greeted`; `bury INDEX` says that one is
+/// dead, answered by `buried INDEX DONE FAILED` when nothing with it is left; `report` is answered by `report DONE
+/// RESIDENT_KIB FILES UNEXPLAINED`; `beware` announces hostile strangers; `favour WHAT` makes it do more of a rare
+/// operation; `calm` ends its own operations, answered by `calm`; `end` closes everything, answered by `closed`.
 ///
 /// # Panics
-/// For anything that is not as it should be: the process ends, and the other end of the line notices.
+/// If a result is wrong: the process ends, and the other end of the line notices.
 pub fn member(line: &mut Line, arguments: &[String]) {
     let [index, stripe] = [0, 1].map(|at| arguments[at].parse().expect("an index, and a stripe"));
     let naming = Naming::from_argument(&std::env::var(super::NAMING).unwrap_or_default());

@@ -6,12 +6,12 @@ use super::load::STRIPES;
 use ofi_testkit::leftovers::{Snapshot, sockets_named};
 use ofi_testkit::process::Child;
 
-/// The longest that a member may take to answer.
+/// Time limit of a member's answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A member, seen from the test.
+/// The test's view of a member.
 pub struct Seat {
-    /// Its number; no two of a mesh have the same.
+    /// Its number, unique in the mesh.
     pub index: usize,
     stripe: usize,
     /// Its process.
@@ -19,25 +19,25 @@ pub struct Seat {
     card: String,
 }
 
-/// What a member says of itself.
+/// A member's report.
 #[derive(Clone, Copy, Debug)]
 pub struct Report {
-    /// Operations and messages that ended well.
+    /// Successful operations and messages.
     pub done: u64,
     /// Resident memory, in KiB.
     pub resident: u64,
     /// Open files.
     pub files: u64,
-    /// Living members with whom an operation failed.
+    /// Operations that failed with living members.
     pub unexplained: u64,
 }
 
 impl Seat {
-    /// Starts a member, with more in its environment. The thread that calls this must outlive it.
+    /// Starts a member with additional environment variables. The calling thread must outlive it.
     fn start(index: usize, stripe: usize, environment: &[(&str, &str)]) -> Self {
         let arguments = [index.to_string(), stripe.to_string()];
         let mut child = Child::start_with("member", &arguments.each_ref().map(String::as_str), environment);
-        // It may die before it has said anything, if that is what it is for.
+        // It may die before its first line, if that is its purpose.
         let card = child.line.try_hear().unwrap_or_default();
         Self { index, stripe, child, card }
     }
@@ -47,7 +47,7 @@ impl Seat {
         self.child.line.try_say(format!("join {} {}", other.index, other.card));
     }
 
-    /// Asks how it is.
+    /// Asks for its report.
     ///
     /// # Panics
     /// If it is dead.
@@ -67,7 +67,7 @@ impl Seat {
         crate::parse(self.card.split('|').next().expect("a card"))
     }
 
-    /// Has it do more of what it does seldom: see [`Load::favour`](super::load::Load::favour). It may be dead.
+    /// Makes it do more of a rare operation: see [`Load::favour`](super::load::Load::favour). It may be dead.
     pub fn favour(&mut self, what: &str) {
         self.child.line.try_say(format!("favour {what}"));
     }
@@ -80,7 +80,7 @@ impl Seat {
 
 /// Members that all know each other.
 pub struct Mesh {
-    /// Those that live.
+    /// The living members.
     pub seats: Vec<Seat>,
     next: usize,
     stripe: usize,
@@ -89,7 +89,7 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    /// `count` members, with more in the environment of each.
+    /// Starts `count` members with additional environment variables.
     pub fn start(count: usize, environment: &[(&'static str, &'static str)]) -> Self {
         let before = Snapshot::take();
         let mut mesh =
@@ -101,11 +101,11 @@ impl Mesh {
         mesh
     }
 
-    /// A member whom nobody knows yet.
+    /// Starts a member that no other knows yet.
     pub fn newcomer(&mut self, environment: &[(&str, &str)]) -> Seat {
         self.next += 1;
         let all: Vec<(&str, &str)> = self.environment.iter().chain(environment).copied().collect();
-        // Not one that is in use, nor one whose last owner may still be being served somewhere.
+        // Not a stripe in use, nor one whose last owner may still be served somewhere.
         let used = |stripe: usize| self.seats.iter().any(|seat| seat.stripe == stripe);
         while used(self.stripe) {
             self.stripe = (self.stripe + 1) % STRIPES;
@@ -115,17 +115,17 @@ impl Mesh {
         Seat::start(self.next, stripe, &all)
     }
 
-    /// Makes it known to all, and all to it. The first half of the others greet it, the rest are greeted.
+    /// Introduces it and all others to each other. The first half of the others greet it, the rest are greeted.
     pub fn introduce(&mut self, newcomer: &mut Seat) {
         let half = self.seats.len() / 2;
         for seat in &mut self.seats[..half] {
-            // It has greeted before the newcomer can: who is greeted last has nothing to answer.
+            // It has greeted before the newcomer can: a member greeted last has nothing to answer.
             seat.child.line.say(format!("greet {} {}", newcomer.index, newcomer.card));
             seat.child.line.expect("greeted");
         }
         for seat in &self.seats[half..] {
             newcomer.child.line.try_say(format!("greet {} {}", seat.index, seat.card));
-            // Nothing is heard if this is the step at which it dies.
+            // No answer arrives if this is the step at which it dies.
             assert!(newcomer.child.line.try_hear().is_none_or(|text| text == "greeted"));
         }
         for seat in &self.seats[..half] {
@@ -142,17 +142,17 @@ impl Mesh {
         self.seats.push(newcomer);
     }
 
-    /// Tells everybody that a member is dead. Its process has been waited for.
+    /// Tells all members that one is dead. Its process has been waited for.
     pub fn tell_of_death(&mut self, index: usize) {
         for seat in &mut self.seats {
             seat.child.line.say(format!("bury {index}"));
         }
     }
 
-    /// Waits until nothing with the dead is left, at any member, and looks for what it left behind.
+    /// Waits until no member has anything left with the dead one, and checks what that left behind.
     ///
     /// # Panics
-    /// If a member takes too long, or has died of it; if something is left.
+    /// If a member takes too long, or has died as well; if something is left.
     pub fn bury(&mut self, dead: &Seat) {
         for seat in &mut self.seats {
             let text = seat.child.line.hear();
@@ -163,7 +163,7 @@ impl Mesh {
         assert_eq!(sockets_named(&format!("/{id}:")), Vec::<String>::new());
     }
 
-    /// Kills the member in a seat, and another takes its place.
+    /// Kills the member in a seat, and replaces it by another.
     ///
     /// # Panics
     /// As [`Mesh::bury`].
@@ -176,10 +176,10 @@ impl Mesh {
         self.admit(newcomer);
     }
 
-    /// Waits until every member has done something since this was called.
+    /// Waits until every member has done something since this call.
     ///
     /// # Panics
-    /// If one stands still.
+    /// If one makes no progress.
     pub fn expect_progress(&mut self) {
         for seat in &mut self.seats {
             let (start, before) = (Instant::now(), seat.report().done);
@@ -190,10 +190,10 @@ impl Mesh {
         }
     }
 
-    /// Lets everybody finish, and close in order. Answers their last reports.
+    /// Lets all members finish and close in order. Returns their last reports.
     ///
     /// # Panics
-    /// If an operation with a living member failed, or a process did not end well.
+    /// If an operation with a living member failed, or a process failed.
     pub fn end(mut self) -> Vec<Report> {
         self.seats.iter_mut().for_each(|seat| seat.child.line.say("calm"));
         self.seats.iter_mut().for_each(|seat| seat.child.line.expect("calm"));

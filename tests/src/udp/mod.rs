@@ -1,5 +1,5 @@
-//! What the tests of UDP on real sockets share: a peer in another process that sends everything back, a conversation
-//! with it that checks every byte, and a relay that loses datagrams.
+//! Shared by the tests of UDP on real sockets: an echo in another process, a conversation with it that checks every
+//! byte, and a relay that loses datagrams.
 
 mod relay;
 
@@ -12,29 +12,29 @@ use crate::{Naming, opening, parse, parse_region, region_text};
 
 pub use relay::{Relay, Weather};
 
-/// The tag that tells an echo to end.
+/// The tag that ends an echo.
 const STOP: u64 = u64::MAX;
 /// The longest message.
 const LONGEST: usize = 1 << 20;
-/// Lengths of messages: empty, short, as long as a command may be and longer, of many packets.
+/// Lengths of messages: empty, short, the longest of a command, longer, and many packets.
 const LENGTHS: [usize; 8] = [0, 1, 64, 4_096, 16_384, 16_385, 100_000, LONGEST];
 
-/// An endpoint at `address`, whose port may be 0.
+/// Opens an endpoint at `address`, whose port may be 0.
 pub fn open(address: SocketAddr) -> Side {
     let side = opening(Naming::Udp).hints(|hints| hints.src_addr(address.into()));
     if address.port() == 0 { side.open() } else { side.name(&address.into()).open() }
 }
 
-/// An endpoint on loopback.
+/// Opens an endpoint on loopback.
 pub fn local() -> Side {
     open(SocketAddr::from(([127, 0, 0, 1], 0)))
 }
 
-/// The role of a peer: opens an endpoint at the address that is its argument, says its address and a region of
-/// [`LONGEST`] bytes, hears the other's address, and sends back what comes until told to stop.
+/// The role of an echo: opens an endpoint at the address in its argument, sends its address and a region of [`LONGEST`]
+/// bytes over the line, receives the other's address, and echoes messages until told to stop.
 ///
 /// # Panics
-/// If anything fails.
+/// If a call fails.
 pub fn echo(line: &mut Line, arguments: &[String]) {
     let side = open(arguments[0].parse().expect("an address"));
     let memory = Memory::new(LONGEST);
@@ -55,7 +55,7 @@ pub fn echo(line: &mut Line, arguments: &[String]) {
     }
 }
 
-/// A peer that runs [`echo`], seen from here.
+/// The test's view of a peer that runs [`echo`].
 pub struct Echo {
     /// Its process.
     pub child: Child,
@@ -65,7 +65,7 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// Starts one at `address`, by `wrapper` if that is not empty.
+    /// Starts one at `address`, through `wrapper` if that is not empty.
     pub fn start(wrapper: &[&str], address: SocketAddr) -> Self {
         let mut child = Child::start_under(wrapper, "echo", &[&address.to_string()], &[]);
         let address = parse(&child.line.hear());
@@ -73,15 +73,15 @@ impl Echo {
         Self { child, address, region }
     }
 
-    /// Tells it where this end is reached.
+    /// Tells it this end's address.
     pub fn meet(&mut self, own: &Address) {
         self.child.line.say(own);
     }
 
-    /// Sends it messages of all lengths, and gets them back; writes its memory, and reads it.
+    /// Sends it messages of all lengths, and receives them back; writes its memory, and reads it.
     ///
     /// # Panics
-    /// If a byte is wrong, or anything fails.
+    /// If a byte is wrong, or a call fails.
     pub fn converse(&self, side: &Side, to: FiAddr, rounds: u8) {
         for round in 0..rounds {
             for (number, len) in LENGTHS.into_iter().enumerate() {
@@ -104,7 +104,7 @@ impl Echo {
         }
     }
 
-    /// Tells it to end, and waits until it has.
+    /// Tells it to end, and waits for its end.
     pub fn end(self, side: &Side, to: FiAddr) {
         wait::drive(&[side], "room", || side.out(to, ()).tag(STOP).inject().send().ok());
         let mut child = Some(self.child);

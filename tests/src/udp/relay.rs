@@ -1,5 +1,5 @@
-//! A relay between two sockets that loses, repeats, holds back and refuses datagrams, where there is nothing else that
-//! does.
+//! A relay between two sockets that loses, duplicates, delays and refuses datagrams, in place of a real network's
+//! faults.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -10,24 +10,24 @@ use std::time::{Duration, Instant};
 use ofi_rdm::Foresight;
 use ofi_testkit::net::Random;
 
-/// What happens to datagrams; of 1,000 each.
+/// The treatment of datagrams, per 1,000 each.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Weather {
     /// Lost.
     pub loss: u32,
-    /// Sent on twice.
+    /// Duplicated.
     pub duplicate: u32,
-    /// Held back behind the next.
+    /// Delayed until after the next.
     pub reorder: u32,
-    /// Preceded by another with the same head and other bytes, from elsewhere.
+    /// Preceded by a forgery with the same head and other bytes, from another address.
     pub forge: u32,
     /// Longer ones are lost.
     pub longest: usize,
 }
 
-/// Stands between two peers: each sends to its own side of the relay. Ends when dropped.
+/// A relay between two peers, each of which sends to its own side. Ends on drop.
 pub struct Relay {
-    /// Where the first peer finds the second, and where the second finds the first.
+    /// The first peer's address for the second, and the second's for the first.
     pub sides: [SocketAddr; 2],
     over: Arc<AtomicBool>,
     lost: Arc<AtomicU64>,
@@ -35,7 +35,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Between the peers at these addresses.
+    /// Starts a relay between the peers at these addresses.
     ///
     /// # Panics
     /// If there are no sockets.
@@ -95,7 +95,7 @@ impl Relay {
         Self { sides, over, lost, threads }
     }
 
-    /// Datagrams lost on the way, so far.
+    /// Datagrams lost so far.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
@@ -105,7 +105,7 @@ impl Drop for Relay {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // Its panic has been printed; a second one while one unwinds would end the process.
+            // Its panic has been printed; a second one during unwinding would end the process.
             let _ = thread.join();
         }
     }

@@ -1,11 +1,11 @@
-//! Operations, chosen at random.
+//! Starts random operations.
 
 use ofi_testkit::prelude::*;
 
 use super::{ACCESS, CELLS, Favour, Kind, LENGTHS, LONGEST, Load, Op, STRIPE, TRASH};
 
 impl Load {
-    /// Memory for an operation, of the library's if wanted and there is some; and which it is.
+    /// Memory for an operation, of the library's if wanted and available. Whether it is the library's.
     pub(super) fn buffer(&mut self, library: bool) -> (Memory, bool) {
         let library = library && !self.spare[1].is_empty();
         let spare = self.spare[usize::from(library)].pop();
@@ -37,7 +37,7 @@ impl Load {
         }
     }
 
-    /// Begins anything with anybody.
+    /// Starts any operation with any peer.
     pub(super) fn begin(&mut self) {
         let at = self.random(self.peers.len());
         let peer = &self.peers[at];
@@ -95,7 +95,7 @@ impl Load {
         });
     }
 
-    /// Writes to this member's stripe of a region, with remote CQ data if wanted, or reads back what it wrote.
+    /// Writes to this member's stripe of a region, optionally with remote CQ data, or reads back what it wrote.
     fn access(&mut self, at: usize, region: usize, data: bool) {
         let (seed, len) = (self.random(256) as u8, 1 + self.random(ACCESS));
         let len = if self.random(2) == 0 { 1 + len % 200 } else { len };
@@ -122,7 +122,7 @@ impl Load {
                     },
                 );
                 if posted && self.random(2) == 0 {
-                    self.peers[at].stripes[region].written = None; // the next is a write
+                    self.peers[at].stripes[region].written = None; // the next access is a write
                 }
                 posted
             }
@@ -156,7 +156,7 @@ impl Load {
         RemotePiece { addr, len, key: target.key }
     }
 
-    /// Adds one to a cell of this member's own, and mostly looks at what was there.
+    /// Adds one to a cell of this member's own, and usually checks the old value.
     fn add(&mut self, at: usize) {
         let (region, wide, fetches) = (self.random(2), self.random(3) == 0, self.random(3) > 0);
         if self.peers[at].stripes[region].adding[usize::from(wide)] {

@@ -1,4 +1,4 @@
-//! What comes of operations, and whether it is what it should be.
+//! Checks the results of operations.
 
 use ofi_testkit::prelude::*;
 
@@ -8,7 +8,7 @@ use super::{
 };
 
 impl Load {
-    /// Takes note of something that only a death explains.
+    /// Records a failure that only a death can explain.
     pub(super) fn doubt(&mut self, what: impl FnOnce() -> String) {
         if !self.mourning && self.omen.is_none() {
             self.omen = Some((Instant::now(), what()));
@@ -30,7 +30,7 @@ impl Load {
         }
     }
 
-    /// Everything that the queue has.
+    /// Takes all entries of the queue.
     pub(super) fn take_all(&mut self) {
         self.side.poll();
         while let Some(event) = self.side.next() {
@@ -51,7 +51,7 @@ impl Load {
                     assert_eq!(error.err, Errno::ENOMSG, "{error:?}");
                 }
             }
-            // An injected message says nothing but that it failed.
+            // An injected message is reported only if it failed.
             event if context == GIVE_BACK => self.doubt(|| format!("{event:?}")),
             Event::Done(entry, _) if context < FIRST => {
                 self.received(context, &entry);
@@ -68,7 +68,7 @@ impl Load {
         }
     }
 
-    /// Posts a receive again, now or later: what comes meanwhile is unexpected.
+    /// Posts a receive again, now or later: messages that arrive meanwhile are unexpected.
     fn again(&mut self, context: usize) {
         let number = if context < TAGGED_RECEIVE { context } else { context - TAGGED_RECEIVE + RECEIVES };
         if self.random(8) == 0 {
@@ -81,7 +81,7 @@ impl Load {
 
     pub(super) fn receive(&self, number: usize) {
         let memory = &self.receives[number];
-        // What an earlier message left must not pass for this one.
+        // Leftovers of an earlier message must not pass for this one.
         // SAFETY: `LONGEST` bytes of ours, and no receive is posted on them.
         unsafe { memory.as_ptr().write_bytes(0, LONGEST) };
         let pieces = [memory.slice(..).piece()];
@@ -130,7 +130,7 @@ impl Load {
             Event::Failed(error) => Some(error),
         };
         if let Some(error) = &failure {
-            // A lease may have been withdrawn; all else fails only with the dead.
+            // A lease may have been withdrawn; everything else fails only with dead members.
             if !matches!(op.kind, Kind::Borrow { .. }) {
                 peer.failure.get_or_insert_with(Instant::now);
                 peer.failed += 1;
@@ -183,8 +183,8 @@ impl Load {
         self.spare[usize::from(op.library)].push(op.memory);
     }
 
-    /// Sends to the dead until that fails, and forgets those with whom nothing is left. Operations may take as long as
-    /// the bound says.
+    /// Sends to dead members until that fails, and removes those with which nothing is left. Operations may take as
+    /// long as the bound allows.
     pub(super) fn settle(&mut self) -> Vec<(usize, u64, u64)> {
         let mut settled = Vec::new();
         for at in (0..self.peers.len()).rev() {

@@ -1,4 +1,4 @@
-//! Memory that a peer may read for a moment: lent, borrowed, and given back or taken away.
+//! Memory that a peer may read for a short time: lent, borrowed, and returned or withdrawn.
 
 use ofi_testkit::prelude::*;
 
@@ -6,7 +6,7 @@ use super::begin::rma;
 use super::{GIVE_BACK, Kind, LEASE, LEASED, Lease, Load, OFFER, RETURN};
 
 impl Load {
-    /// Lends memory to a peer: it reads it and says when it is done, and the registration is closed then, or after a
+    /// Lends memory to a peer, which reads it and reports when it is done. The registration is closed then, or after a
     /// while whatever the peer does.
     pub(super) fn lend(&mut self, at: usize) {
         if self.leases.len() >= 2 {
@@ -48,7 +48,7 @@ impl Load {
         }
     }
 
-    /// Reads what a peer lends.
+    /// Reads memory that a peer lends.
     pub(super) fn borrow(&mut self, tag: u64, offer: &Memory) {
         let bytes = offer.slice(..32).bytes();
         let word = |at: usize| u64::from_ne_bytes(bytes[8 * at..8 * at + 8].try_into().expect("eight bytes"));
@@ -70,7 +70,7 @@ impl Load {
         });
     }
 
-    /// Says that a lease is not needed any more. If there is no room for that, it ends by itself.
+    /// Reports that a lease is no longer needed. If there is no room for the report, the lease ends by itself.
     pub(super) fn give_back(&self, to: FiAddr, id: u64) {
         // SAFETY: no memory.
         let nothing = unsafe { Lent::new(&[], &[]) };

@@ -1,4 +1,4 @@
-//! What one member does: operations chosen at random, and a check of everything that comes of them.
+//! The activity of one member: random operations, and checks of all their results.
 
 mod begin;
 mod check;
@@ -10,36 +10,36 @@ use ofi_testkit::prelude::*;
 
 use crate::{Naming, hints, opening};
 
-/// Longest message.
+/// The longest message.
 const LONGEST: usize = 200_000;
 /// Lengths of messages and accesses: empty, one line, inside a command, beyond it, several parts.
 const LENGTHS: [usize; 9] = [0, 8, 64, 300, 2_000, 8_000, 9_000, 40_000, LONGEST];
-/// Most operations at a time.
+/// Most concurrent operations.
 const WINDOW: usize = 16;
-/// Buffers of the library's for them.
+/// Library buffers for them.
 const LIBRARY: usize = 3;
 /// Receives of each kind.
 const RECEIVES: usize = 4;
-/// What each member has of each region of each other.
+/// Each member's share of each region of each other.
 const STRIPE: usize = 80 << 10;
-/// Members that can be there at a time, with room so that the stripe of a dead one is not used again soon.
+/// Most concurrent members, with some reserve so that the stripe of a dead one is not reused soon.
 pub const STRIPES: usize = 24;
-/// Where remote reads and writes begin in a stripe: two atomic cells lie before.
+/// Where remote reads and writes begin in a stripe: two atomic cells precede them.
 const CELLS: usize = 64;
-/// Longest access.
+/// The longest access.
 const ACCESS: usize = 70_000;
-/// Memory that is lent for a moment.
+/// Length of a lease's memory.
 const LEASE: usize = 20_000;
 const LEASE_SEED: u8 = 77;
-/// How long it is lent, unless it comes back before.
+/// How long memory is lent, unless it is returned before.
 const LEASED: Duration = Duration::from_millis(50);
-/// The longest that an operation with a living member may take. Generous: dozens of processes share two cores.
+/// The longest time of an operation with a living member. It is generous, because dozens of processes share two cores.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// How long an operation with a dead one may take, and what the scheduler of a busy machine is given on top.
+/// The longest time of an operation with a dead one, and the additional allowance for a busy machine's scheduler.
 pub const BOUND: Duration = Duration::from_secs(1);
 pub const GRACE: Duration = Duration::from_secs(2);
 
-/// Tags: an offer of a lease, its return, and messages that nobody receives but who looks for them.
+/// Tags: an offer of a lease, its return, and messages that only searches look for.
 const OFFER: u64 = 1 << 63;
 const RETURN: u64 = 1 << 62;
 const TRASH: u64 = 1 << 61;
@@ -50,19 +50,19 @@ const SEARCH: usize = 2_000;
 const GIVE_BACK: usize = 3_000;
 const FIRST: usize = 10_000;
 
-/// What a member does more often than it would: a victim waits for a step that is a rare one otherwise.
+/// An operation that a member does more often than usual, so that a victim reaches a rare step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Favour {
-    /// Memory that is lent, copied out of by whoever it is lent to, and closed.
+    /// Memory that is lent, copied by the borrower, and closed.
     Leases,
-    /// Writes to the library's memory, of which the owner is told.
+    /// Writes to library memory that are reported to the owner.
     Notices,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Send,
-    /// Of a region: which, what was written, and how long it is.
+    /// A write to a region: the region, the written value, and its length.
     Write {
         region: usize,
         seed: u8,
@@ -76,10 +76,10 @@ enum Kind {
     Add {
         region: usize,
         wide: bool,
-        /// Whether it says what was there.
+        /// Whether it fetches the old value.
         fetches: bool,
     },
-    /// Of memory that was lent to this member.
+    /// A read of memory that was lent to this member.
     Borrow {
         id: u64,
     },
@@ -89,17 +89,17 @@ struct Op {
     peer: usize,
     kind: Kind,
     since: Instant,
-    /// Its memory, and where that goes back to.
+    /// Its memory, and the pool to which that returns.
     memory: Memory,
     library: bool,
 }
 
-/// What is known of a stripe of a peer.
+/// The state of a stripe of a peer.
 #[derive(Clone, Copy, Default)]
 struct Stripe {
     busy: bool,
     written: Option<(u8, usize)>,
-    /// Of each cell: whether it is being changed, and what is in it.
+    /// For each cell: whether it is being changed, and its value.
     adding: [bool; 2],
     cells: [Option<u64>; 2],
 }
@@ -114,7 +114,7 @@ struct Peer {
     failed: u64,
     /// The first failure that its death has to explain.
     failure: Option<Instant>,
-    /// It is dead, since then, and a send to it has been seen to fail.
+    /// The time of its death, if it is dead, and whether a send to it has failed.
     dead: Option<(Instant, bool)>,
 }
 
@@ -125,7 +125,7 @@ struct Lease {
     until: Instant,
 }
 
-/// See the module. Fields drop in order: the endpoint is closed before the memory that it uses goes.
+/// See the module. Fields drop in order: the endpoint is closed before its memory is freed.
 pub struct Load {
     side: Side,
     regions: [std::sync::Arc<dyn MemoryRegion>; 2],
@@ -137,7 +137,7 @@ pub struct Load {
     ops: HashMap<usize, Op>,
     next: usize,
     receives: Vec<Memory>,
-    /// Receives that are posted later, and when.
+    /// Receives to be posted later, and when.
     lazy: Vec<(usize, u64)>,
     spare: [Vec<Memory>; 2],
     leased: Memory,
@@ -145,18 +145,18 @@ pub struct Load {
     quiet: bool,
     steps: u64,
     done: u64,
-    /// Whether somebody has died: only then may a receive fail, or shortly before that is told.
+    /// Whether a member has died: only then, or shortly before it is announced, may a receive fail.
     mourning: bool,
-    /// Whether strangers send anything they like: what comes from unknown senders is not believed.
+    /// Whether strangers send arbitrary data: messages from unknown senders are ignored.
     wary: bool,
     favour: Option<Favour>,
-    /// The first thing that a death has to explain.
+    /// The first failure that a death has to explain.
     omen: Option<(Instant, String)>,
     _memory: [Memory; 2],
 }
 
 impl Load {
-    /// An endpoint with everything that others may use. `stripe`: which part of the others' regions is its own, below
+    /// An endpoint with everything that others may use. `stripe`: its own part of the others' regions, below
     /// [`STRIPES`].
     pub fn open(index: usize, stripe: usize, naming: Naming) -> Self {
         let caps = hints(naming).info.caps | Caps::ATOMIC;
@@ -166,7 +166,7 @@ impl Load {
         let regions = memory.each_ref().map(|memory| side.register(memory, rights).expect("a region"));
         let leased = Memory::library(&side.domain, LEASE);
         leased.fill(LEASE_SEED);
-        // All of it now, and touched, so that resident memory is what it will be.
+        // Allocate and touch all of it now, so that resident memory stays constant.
         let application = std::iter::repeat_with(|| Memory::patterned(LONGEST, 1)).take(WINDOW + 4);
         let library = std::iter::repeat_with(|| Memory::library(&side.domain, LONGEST)).take(LIBRARY);
         let spare = [application.collect(), library.collect()];
@@ -198,12 +198,12 @@ impl Load {
         load
     }
 
-    /// There are strangers about who send anything they like.
+    /// Announces strangers that send arbitrary data.
     pub fn beware(&mut self) {
         (self.wary, self.mourning) = (true, true);
     }
 
-    /// Every second operation is of this kind from now on: `leases`, `notices`, or none in particular.
+    /// Makes every second operation one of this kind: `leases`, `notices`, or none in particular.
     pub fn favour(&mut self, what: &str) {
         self.favour = match what {
             "leases" => Some(Favour::Leases),
@@ -212,16 +212,16 @@ impl Load {
         };
     }
 
-    /// What others have to know: a name and two regions.
+    /// The information for others: a name and two regions.
     pub fn card(&self) -> String {
         let [application, library] = self.regions.each_ref().map(crate::region_text);
         format!("{}|{application}|{library}", self.side.name())
     }
 
-    /// Meets the member that shows this card, and sends to it at once.
+    /// Meets the member with this card, and sends to it at once.
     ///
     /// # Panics
-    /// If the card is none.
+    /// If the card is invalid.
     pub fn join(&mut self, index: usize, card: &str) {
         let mut parts = card.split('|');
         let mut part = || parts.next().expect("a name and two regions");
@@ -241,7 +241,7 @@ impl Load {
         self.send(self.peers.len() - 1);
     }
 
-    /// Takes note that a member is dead.
+    /// Records that a member is dead.
     ///
     /// # Panics
     /// If it was never met.
@@ -252,17 +252,17 @@ impl Load {
         self.leases.retain(|lease| lease.peer != index);
     }
 
-    /// No more operations of this member's own.
+    /// Stops this member's own operations.
     pub fn calm(&mut self) {
         self.quiet = true;
     }
 
-    /// Whether all of them have ended.
+    /// Whether all operations have ended.
     pub fn is_idle(&self) -> bool {
         self.ops.is_empty() && self.leases.is_empty()
     }
 
-    /// Operations that have ended well.
+    /// Successful operations.
     pub fn done(&self) -> u64 {
         self.done
     }
@@ -281,11 +281,11 @@ impl Load {
         (self.state >> 20) as usize % below
     }
 
-    /// One turn: takes what there is, begins something. Answers the dead that are settled: every operation with them
-    /// has ended, and a new one failed.
+    /// One turn: processes events and starts an operation. Returns the dead members that are settled: every operation
+    /// with them has ended, and a new one has failed.
     ///
     /// # Panics
-    /// For anything that is not as it should be.
+    /// If a result is wrong.
     pub fn step(&mut self) -> Vec<(usize, u64, u64)> {
         self.steps += 1;
         self.take_all();
@@ -309,7 +309,7 @@ impl Load {
         self.settle()
     }
 
-    /// Looks for a message that no receive is for, and throws it away.
+    /// Looks for a message that no receive matches, and discards it.
     fn search(&mut self) {
         if self.searching {
             return;
@@ -324,7 +324,7 @@ impl Load {
 
     fn cancel(&mut self) {
         let context = TAGGED_RECEIVE + self.random(RECEIVES);
-        // Not there: it is about to be posted again, or being filled.
+        // Not posted: it is about to be posted again, or being filled.
         let _ = self.side.ep.cancel(Context(context));
     }
 
