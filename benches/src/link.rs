@@ -47,7 +47,7 @@ impl Link {
         let mut line = String::new();
         let len = self.lines.read_line(&mut line).map_err(Error::io("listening to the other worker"))?;
         if len == 0 {
-            return Err(Error::Link("it ended before it was done".into()));
+            return Err(Error::Link("it ended early".into()));
         }
         serde_json::from_str(&line).map_err(|error| Error::Link(format!("{error} in {line:?}")))
     }
@@ -63,7 +63,11 @@ impl Link {
         let deadline = Instant::now() + PATIENCE;
         self.barrier_with(|| {
             meanwhile();
-            if Instant::now() < deadline { Ok(()) } else { Err(Error::Link("it did not come".into())) }
+            if Instant::now() < deadline {
+                Ok(())
+            } else {
+                Err(Error::Link("it did not reach the barrier".into()))
+            }
         })
     }
 

@@ -267,7 +267,7 @@ fn alias(folder: &Path, stock: &Stock) -> StepResult {
     // The alias is off unless set.
     match patient(stock.info_on(folder).args(["-p", "tcp"]).stdout(Stdio::null()).stderr(Stdio::null())) {
         Err(_) => Ok(Outcome::Passed),
-        Ok(_) => Err("there is a provider tcp that nobody asked for".into()),
+        Ok(_) => Err("there is a provider tcp that was not requested".into()),
     }
 }
 

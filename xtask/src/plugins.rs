@@ -105,9 +105,9 @@ pub fn ours(folder: &Path, stock: &Stock) -> StepResult {
 /// Defects of plug-ins, as numbered in `tests/capi/plugin/toy.c`, and the log's text about them.
 const BAD: [(&str, &str); 6] = [
     ("1", "no fi_prov_ini"),
-    ("2", "answers NULL"),
+    ("2", "returned NULL"),
     ("3", "without getinfo"),
-    ("4", "of interface 1.2"),
+    ("4", "interface version 1.2"),
     ("5", "without a name"),
     ("6", "already"),
 ];

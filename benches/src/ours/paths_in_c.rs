@@ -132,5 +132,5 @@ fn read_one(c: &Handles) -> Result<()> {
 
 #[inline(always)]
 fn succeeded(answer: isize) -> Result<()> {
-    if answer == 0 { Ok(()) } else { Err(Error::Stack(format!("a call of C answered {answer}"))) }
+    if answer == 0 { Ok(()) } else { Err(Error::Stack(format!("a C call returned {answer}"))) }
 }

@@ -412,7 +412,7 @@ fn idle(node: &Node, client: bool, link: &mut Link) -> Result<Figures> {
         let mut entry = [CqTaggedEntry::EMPTY];
         let read = node.rx.read_wait(&mut CqBuffer::new(&mut entry), Some(Duration::from_secs(1)));
         if read.is_ok() {
-            return Err(Error::Stack("a completion out of nowhere".into()));
+            return Err(Error::Stack("an unexpected completion".into()));
         }
         let used = sys::process_cpu_time().map_err(Error::io("getrusage"))? - cpu;
         figures.cpu_share = Some(used.as_secs_f64() / begin.elapsed().as_secs_f64());

@@ -79,9 +79,9 @@ pub fn tell(status: c_int, error: &dyn std::error::Error) {
         NOT_READY,
     ];
     if EVERYDAY.contains(&status) {
-        tracing::debug!(%error, "a call answers status {status}");
+        tracing::debug!(%error, "a call returned status {status}");
     } else {
-        tracing::error!(%error, "a call answers status {status}");
+        tracing::error!(%error, "a call returned status {status}");
     }
 }
 

@@ -59,7 +59,7 @@ pub(crate) fn number(error: Error) -> isize {
 #[cold]
 #[inline(never)]
 fn tell(error: Error) {
-    tracing::debug!(target: "ofi::core::core", %error, "an error is answered to the application");
+    tracing::debug!(target: "ofi::core::core", %error, "returning an error to the application");
 }
 
 #[cold]

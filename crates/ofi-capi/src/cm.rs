@@ -44,7 +44,7 @@ pub(crate) unsafe fn data<'a>(data: *const c_void, len: usize) -> Result<&'a [u8
     if len > LONGEST || data.is_null() && len > 0 {
         return Err(invalid(
             "paramlen",
-            &format!("at most {LONGEST} bytes, which are there"),
+            &format!("at most {LONGEST} bytes, and a pointer that is not null"),
             len.to_string(),
         ));
     }

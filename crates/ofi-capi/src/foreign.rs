@@ -94,11 +94,11 @@ fn load(search: &str) -> Vec<Foreign> {
             match open(&file, &taken) {
                 Ok(plugin) => {
                     let (name, version) = (&plugin.name, plugin.version);
-                    tracing::info!(target: "ofi::core::core", name, %version, "a provider of others was loaded");
+                    tracing::info!(target: "ofi::core::core", name, %version, "loaded a third-party provider");
                     all.push(plugin);
                 }
                 Err(reason) => {
-                    tracing::warn!(target: "ofi::core::core", file = %file.display(), reason, "a provider plug-in is refused");
+                    tracing::warn!(target: "ofi::core::core", file = %file.display(), reason, "refused a provider plug-in");
                 }
             }
         }
@@ -159,7 +159,7 @@ fn describe(library: *mut c_void, taken: &dyn Fn(&str) -> bool) -> Result<Foreig
     // SAFETY: as above.
     let table = unsafe { entry() };
     // SAFETY: fi_prov.h: null, or a table that stays.
-    let Some(table) = (unsafe { table.as_ref() }) else { return Err("fi_prov_ini answers NULL".into()) };
+    let Some(table) = (unsafe { table.as_ref() }) else { return Err("fi_prov_ini returned NULL".into()) };
     if table.name.is_null() {
         return Err("a provider without a name".into());
     }
@@ -170,13 +170,15 @@ fn describe(library: *mut c_void, taken: &dyn Fn(&str) -> bool) -> Result<Foreig
     };
     let fi_version = Version::from_c(table.fi_version);
     if fi_version < OLDEST {
-        return Err(format!("provider {name:?} is of interface {fi_version}, and {OLDEST} is the oldest"));
+        return Err(format!(
+            "provider {name:?} has interface version {fi_version}; the oldest supported is {OLDEST}"
+        ));
     }
     if name.is_empty() || name.contains([';', ',', '^']) {
-        return Err(format!("{name:?} is no name for a provider"));
+        return Err(format!("{name:?} is not a valid provider name"));
     }
     if taken(&name) {
-        return Err(format!("there is a provider {name:?} already"));
+        return Err(format!("provider {name:?} already exists"));
     }
     let (version, abi) = (Version::from_c(table.version), Abi::of(fi_version));
     Ok(Foreign { name, version, abi, getinfo, fabric, cleanup: table.cleanup })
@@ -253,7 +255,7 @@ impl Foreign {
         // SAFETY: the plug-in's function, with arguments of its interface.
         let answer = unsafe { (self.getinfo)(version, node, service, flags, hints, &raw mut theirs) };
         if answer != 0 {
-            tracing::debug!(target: "ofi::core::core", name = self.name, answer, "a plug-in offers nothing");
+            tracing::debug!(target: "ofi::core::core", name = self.name, answer, "the plug-in offers nothing");
             return Ok(());
         }
         let mut at = theirs.cast_const();

@@ -75,7 +75,7 @@ fn next(eq: &Arc<dyn EventQueue>, limit: Option<Duration>) -> Result<Option<Even
 /// The reason of a failed connection attempt, for its requester.
 fn failure(errno: Errno) -> &'static str {
     match errno {
-        Errno::ECONNREFUSED => "nobody listens at the peer's address, or the listener rejected the request",
+        Errno::ECONNREFUSED => "there is no listener at the peer's address, or it rejected the request",
         Errno::ETIMEDOUT => "the peer did not answer; check its address and port, and the firewall",
         _ => "the connection was not established",
     }

@@ -224,7 +224,7 @@ const RECEIVED_TAGGED: CompletionFlags = CompletionFlags::RECV.union(CompletionF
 
 #[cold]
 fn stale(context: Context) -> Option<Completion> {
-    tracing::error!(target: "ofi::core::cq", ?context, "dropped a completion of no operation");
+    tracing::error!(target: "ofi::core::cq", ?context, "dropped a completion without an operation");
     None
 }
 

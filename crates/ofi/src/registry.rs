@@ -266,7 +266,7 @@ fn ask_least(request: &Request<'_>, only: Option<&str>) -> Result<Vec<Info>> {
 fn found(offers: ofi_api::Offers) -> Result<Vec<Info>> {
     if offers.infos.is_empty() {
         let error = Error::refused(offers.refusals);
-        tracing::warn!(target: "ofi::core::core", %error, "fi_getinfo found nothing");
+        tracing::warn!(target: "ofi::core::core", %error, "fi_getinfo found no match");
         return Err(error);
     }
     Ok(offers.infos)

@@ -37,7 +37,7 @@ pub enum Malformed {
 impl core::fmt::Display for Malformed {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            Self::Truncated => write!(f, "it ends too early"),
+            Self::Truncated => write!(f, "it is truncated"),
             Self::Version(found) => write!(f, "version {found} instead of {VERSION}"),
             Self::Kind(found) => write!(f, "unknown kind {found:#x}"),
             Self::Field(name) => write!(f, "bad value in {name}"),

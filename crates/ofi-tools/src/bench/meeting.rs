@@ -73,11 +73,11 @@ impl Meeting {
 
     pub(super) fn say_bytes(&mut self, bytes: &[u8]) -> Result<()> {
         let frame = [&(bytes.len() as u32).to_le_bytes()[..], bytes].concat();
-        self.stream.write_all(&frame).map_err(|error| Failure::system("talking to the other process", error))
+        self.stream.write_all(&frame).map_err(|error| Failure::system("sending to the other process", error))
     }
 
     pub(super) fn hear_bytes(&mut self) -> Result<Vec<u8>> {
-        let heard = |error| Failure::system("hearing the other process", error);
+        let heard = |error| Failure::system("receiving from the other process", error);
         let mut len = [0; 4];
         self.stream.read_exact(&mut len).map_err(heard)?;
         let len = u32::from_le_bytes(len) as usize;

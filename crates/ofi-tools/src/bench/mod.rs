@@ -185,7 +185,7 @@ impl Targets {
         self.0.push(child);
         let mut line = String::new();
         if let Some(out) = out {
-            std::io::BufReader::new(out).read_line(&mut line).map_err(system("hearing a target"))?;
+            std::io::BufReader::new(out).read_line(&mut line).map_err(system("reading a target's output"))?;
         }
         Ok(line.trim().to_string())
     }

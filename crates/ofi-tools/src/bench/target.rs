@@ -43,7 +43,7 @@ pub(super) fn run(address: &str, list: Option<&List>) -> Result<()> {
         let mut meeting = Meeting::of(next(&listener).map_err(system)?)?;
         let other = opening(&mut meeting)?;
         if other.rails != first.rails {
-            return Err(Failure::Peer("an initiator of another run came".to_string()));
+            return Err(Failure::Peer("an initiator of another run connected".to_string()));
         }
         guests.push(admit(&agent, meeting, &other)?);
     }
@@ -127,7 +127,7 @@ impl Guest {
                     Some(at) => meeting.say_bytes(format!("byte {at} is not what was written").as_bytes())?,
                 }
             }
-            other => return Err(Failure::Peer(format!("{other:?} makes no sense now"))),
+            other => return Err(Failure::Peer(format!("unexpected request {other:?}"))),
         }
         Ok(false)
     }

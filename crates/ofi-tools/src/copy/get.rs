@@ -138,7 +138,7 @@ fn listed(options: &Options, server: &Server) -> Result<Tree> {
 }
 
 fn is_there(path: &Path) -> Failure {
-    Failure::Usage(format!("{} is there; --force replaces it", path.display()))
+    Failure::Usage(format!("{} exists; --force replaces it", path.display()))
 }
 
 /// The file to write.
@@ -148,7 +148,7 @@ fn place(destination: &Path, file: &str) -> Result<PathBuf> {
     }
     match Path::new(file).file_name() {
         Some(name) => Ok(destination.join(name)),
-        None => Err(Failure::Usage(format!("{file:?} names no file"))),
+        None => Err(Failure::Usage(format!("{file:?} does not name a file"))),
     }
 }
 

@@ -270,7 +270,7 @@ impl Job {
             Ok(Message::Answer(Answer::Opened(id))) => id,
             Ok(Message::Answer(Answer::Refused(why))) => return Err(End::Final(super::told(&why))),
             Ok(Message::Answer(Answer::Listed { .. })) => {
-                return Err(End::Final(Failure::Data("an answer to no request".into())));
+                return Err(End::Final(Failure::Data("an answer without a request".into())));
             }
             Ok(Message::Block { .. }) => {
                 return Err(End::Final(Failure::Data("a block before any request".into())));
@@ -304,7 +304,7 @@ impl Job {
                 Ok(Message::Block { number, hash, payload }) => {
                     let place = asked.blocks.iter().position(|&block| block == number);
                     let Some(place) = place.filter(|_| payload.len() == id.block_len(number)) else {
-                        let problem = format!("block {number} of {} bytes was not asked for", payload.len());
+                        let problem = format!("block {number} of {} bytes was not requested", payload.len());
                         return Err(End::Final(Failure::Data(problem)));
                     };
                     partial.write(number, &hash, payload).map_err(End::Final)?;
@@ -315,7 +315,7 @@ impl Job {
                 }
                 Ok(Message::Answer(Answer::Refused(why))) => return Err(End::Final(super::told(&why))),
                 Ok(Message::Answer(_)) => {
-                    return Err(End::Final(Failure::Data("an answer to no request".into())));
+                    return Err(End::Final(Failure::Data("an answer without a request".into())));
                 }
                 // Request it again over another connection.
                 Err(why) => return Err(End::Lost(Failure::Data(why))),
@@ -336,7 +336,7 @@ impl Job {
             Ok(Message::Block { .. }) => {}
             Ok(Message::Answer(Answer::Refused(why))) => return Err(End::Final(super::told(&why))),
             Ok(Message::Answer(_)) => {
-                return Err(End::Final(Failure::Data("an answer to no request".into())));
+                return Err(End::Final(Failure::Data("an answer without a request".into())));
             }
             Err(why) => return Err(End::Lost(Failure::Data(why))),
         }

@@ -82,7 +82,7 @@ pub fn run(options: &Options) -> Result<()> {
             }
         });
         if let Err(error) = started {
-            output::tell(&format!("ofi: a client was turned away: {error}"));
+            output::tell(&format!("ofi: rejected a client: {error}"));
         }
     }
 }

@@ -53,11 +53,11 @@ impl Tree {
                 let dir = if folder.is_empty() { top.to_string() } else { join(top, &folder) };
                 let answer = list(link, dir, after.clone(), limit)?;
                 let Answer::Listed { entries, more, skipped } = answer else {
-                    return Err(bad("an answer to no request"));
+                    return Err(bad("an answer without a request"));
                 };
                 tree.skipped += if after.is_empty() { skipped } else { 0 };
                 if more && entries.is_empty() {
-                    return Err(bad("a list without end"));
+                    return Err(bad("an endless list"));
                 }
                 for entry in entries {
                     if entry.name <= after {
@@ -88,9 +88,7 @@ impl Tree {
         todo: &mut Vec<(String, usize)>,
     ) -> Result<()> {
         if !is_plain(name) {
-            return Err(Failure::Data(format!(
-                "the server lists {name:?}, which is not a name in a directory"
-            )));
+            return Err(Failure::Data(format!("the server lists {name:?}, which is not a valid file name")));
         }
         let path = join(folder, name);
         if depth >= DEEPEST || path.len() > LONGEST_PATH {

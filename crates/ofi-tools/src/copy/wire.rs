@@ -149,7 +149,7 @@ pub fn parse(message: &[u8]) -> Result<Message<'_>, String> {
     number.copy_from_slice(&head[1..9]);
     hash.copy_from_slice(&head[9..]);
     if blake3::hash(payload) != hash {
-        return Err("a block that is not what its hash says".into());
+        return Err("a block that does not match its hash".into());
     }
     Ok(Message::Block { number: u64::from_le_bytes(number), hash, payload })
 }

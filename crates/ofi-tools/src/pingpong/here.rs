@@ -232,7 +232,7 @@ impl Peer {
                 let signal = status.signal().unwrap_or_default();
                 Err(Failure::Peer(format!("the second process was killed by signal {signal}")))
             }
-            (Ok(_), None) => Err(Failure::Peer("the second process does not end".into())),
+            (Ok(_), None) => Err(Failure::Peer("the second process did not end".into())),
             (Ok(_), Some(status)) if !status.success() => {
                 Err(Failure::Peer(format!("the second process ended with {status}")))
             }

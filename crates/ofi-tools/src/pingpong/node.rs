@@ -163,7 +163,7 @@ impl Node {
         let mismatch =
             |what: &str, ours: &dyn std::fmt::Debug, theirs: &dyn std::fmt::Debug, advice: &str| {
                 Err(Failure::Peer(format!(
-                    "the two sides do not fit: {what} is {ours:?} here and {theirs:?} there; {advice}"
+                    "the two sides are incompatible: {what} is {ours:?} here and {theirs:?} there; {advice}"
                 )))
             };
         if theirs.speaks != ours.speaks {

@@ -13,10 +13,10 @@ pub fn is_name(text: &str) -> bool {
 /// The expected and the actual text, with the line number.
 pub fn parse(text: &str) -> Result<Process, String> {
     if text.contains(|c: char| c.is_control() && c != '\t' && c != '\n') {
-        return Err("a control character: this is not a text of statistics".into());
+        return Err("a control character: this is not a statistics text".into());
     }
     if !text.ends_with("\nend\n") {
-        return Err("the text is cut: it has no end".into());
+        return Err("the text is truncated: it has no end".into());
     }
     let mut lines = text.lines().enumerate().map(|(place, line)| (place + 1, line));
     let first = lines.next().map(|(_, line)| line.split('\t').collect::<Vec<_>>());
@@ -48,13 +48,15 @@ pub fn parse(text: &str) -> Result<Process, String> {
             }),
             ["histogram", name, labels, sum, counts, help] => {
                 let endpoint = process.endpoints.last_mut();
-                let endpoint = endpoint.ok_or_else(|| format!("line {place}: a histogram of no endpoint"))?;
+                let endpoint =
+                    endpoint.ok_or_else(|| format!("line {place}: a histogram without an endpoint"))?;
                 let histogram = Histogram::parse(name, labels, sum, counts, help);
                 endpoint.histograms.push(histogram.map_err(|why| format!("line {place}: {why}"))?);
             }
             [name, value, help] => {
                 let endpoint = process.endpoints.last_mut();
-                let endpoint = endpoint.ok_or_else(|| format!("line {place}: a statistic of no endpoint"))?;
+                let endpoint =
+                    endpoint.ok_or_else(|| format!("line {place}: a statistic without an endpoint"))?;
                 if !is_name(name) {
                     return Err(format!("line {place}: wanted a statistic's name, found {name:?}"));
                 }

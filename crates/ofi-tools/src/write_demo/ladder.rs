@@ -131,13 +131,13 @@ fn climb(options: &Options, step: &Step) -> Result<Rung> {
     let gone = || Failure::Peer(format!("the writer of step {:?} ended early", step.name));
     let mut lines = BufReader::new(writer.0.stdout.take().ok_or_else(gone)?);
     let mut address = String::new();
-    lines.read_line(&mut address).map_err(system("hearing the writer"))?;
+    lines.read_line(&mut address).map_err(system("reading the writer's output"))?;
     let mut asking = options.clone();
     (asking.nics, asking.threads, asking.pin) = (step.nics, step.threads, step.pin);
     (asking.reading.repeat, asking.reading.arrival) = (1, Arrival::Last);
     reader::ask(&asking, address.trim())?;
     let mut text = String::new();
-    lines.read_to_string(&mut text).map_err(system("hearing the writer"))?;
+    lines.read_to_string(&mut text).map_err(system("reading the writer's output"))?;
     let figures: Value = serde_json::from_str(&text).map_err(|_| gone())?;
     let number = |value: &Value| value.as_f64().ok_or_else(gone);
     Ok(Rung {

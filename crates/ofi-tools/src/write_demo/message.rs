@@ -132,7 +132,7 @@ impl Fill {
             ));
         }
         if self.pages.is_empty() || self.rounds == 0 || regions.is_empty() {
-            return refuse("a request for nothing: no pages, no rounds or no regions".to_string());
+            return refuse("an empty request: no pages, no rounds or no regions".to_string());
         }
         for page in &self.pages {
             let end = (u64::from(*page) + 1).checked_mul(self.page_size);

@@ -221,7 +221,7 @@ impl<'a> Desk<'a> {
             if flags.contains(CompletionFlags::REMOTE_WRITE) {
                 if data != Some(u64::from(CONTEXT)) || self.expected == 0 {
                     return Err(Failure::Peer(format!(
-                        "an announcement with data {data:?} that nobody asked for"
+                        "an announcement with data {data:?} that was not requested"
                     )));
                 }
                 self.expected -= 1;

@@ -120,7 +120,7 @@ impl<'a> Station<'a> {
         let regions = self.readers.get(&peer).cloned().unwrap_or_default();
         match Job::new(&self.node, peer, regions, request, self.writing.warm_up) {
             Ok(job) => self.job = Some(job),
-            Err(why) => output::tell(&format!("fi_write_demo: a request is refused: {why}")),
+            Err(why) => output::tell(&format!("fi_write_demo: refused a request: {why}")),
         }
     }
 
@@ -129,7 +129,7 @@ impl<'a> Station<'a> {
             let heard = completion.result.clone().map_err(|error| Failure::stack("receiving")(error.into()));
             let heard = heard.and_then(|()| self.hear(completion.bytes(), completion.source));
             if let Err(why) = heard {
-                output::tell(&format!("fi_write_demo: a message is dropped: {why}"));
+                output::tell(&format!("fi_write_demo: dropped a message: {why}"));
             }
             let buffer = completion.take_buffer().unwrap_or_else(|| vec![0; LONGEST]);
             return receive(&self.node, buffer);
@@ -142,7 +142,7 @@ impl<'a> Station<'a> {
             }
             // Its reader is gone or gave a wrong key: other readers are not affected.
             Err(why) => {
-                output::tell(&format!("fi_write_demo: a request ends early: {why}"));
+                output::tell(&format!("fi_write_demo: a request ended early: {why}"));
                 self.readers.remove(&job.peer());
                 self.job = None;
                 self.served += 1;

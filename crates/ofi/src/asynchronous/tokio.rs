@@ -26,7 +26,7 @@ use crate::threading::Level;
 /// Outside a tokio runtime with I/O enabled.
 pub async fn drive<L: Level>(node: &AsyncNode<L>) -> Result<Infallible> {
     let failed =
-        |error: std::io::Error| Error::with(Errno::EIO, format!("tokio does not watch the queue: {error}"));
+        |error: std::io::Error| Error::with(Errno::EIO, format!("tokio cannot watch the queue: {error}"));
     let fd = node.wait_fd().ok_or_else(|| {
         Error::wanted(
             Errno::EINVAL,
@@ -93,7 +93,7 @@ impl Driven {
         let own = Arc::clone(&node);
         let task = ::tokio::spawn(async move {
             let Err(error) = drive(&own).await;
-            tracing::error!(target: "ofi::core::cq", %error, "a node is not driven any more");
+            tracing::error!(target: "ofi::core::cq", %error, "a node is no longer driven");
         });
         Self { node, task }
     }

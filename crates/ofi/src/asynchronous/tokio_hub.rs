@@ -130,7 +130,7 @@ impl<H: Deref<Target = Hub>> HubEvents<H> {
 }
 
 fn failed(error: io::Error) -> Error {
-    Error::with(Errno::EIO, format!("tokio does not watch the hub's queues: {error}"))
+    Error::with(Errno::EIO, format!("tokio cannot watch the hub's queues: {error}"))
 }
 
 impl<H: Deref<Target = Hub>> fmt::Debug for HubEvents<H> {
