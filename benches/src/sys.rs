@@ -39,7 +39,7 @@ pub fn eventfd() -> io::Result<File> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was opened above and nobody else has it.
+    // SAFETY: the descriptor was opened above and has no other owner.
     Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
@@ -103,7 +103,7 @@ impl Epoll {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor was opened above and nobody else has it.
+        // SAFETY: the descriptor was opened above and has no other owner.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 

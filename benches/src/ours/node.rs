@@ -129,7 +129,7 @@ impl Node {
                 base
             }
         };
-        // SAFETY: `len` bytes were just allocated, and nobody else knows of them.
+        // SAFETY: `len` bytes were just allocated, and no other code knows of them.
         unsafe { base.write_bytes(1, len) };
         Ok(Arena { base, len })
     }

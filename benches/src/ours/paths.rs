@@ -294,7 +294,7 @@ fn run_all_reduces(count: u64) -> Result<()> {
         let op = CollectiveOp::new(CollectiveKind::Allreduce, group.addr(), Context(1));
         CollectiveOp { op: FiOp::Sum, ..op.data(Datatype::Uint64, 1, mine, sum) }
     };
-    // SAFETY: `sides` lives until the end, and nobody looks at what is in flight.
+    // SAFETY: `sides` lives until the end, and no code reads memory in flight.
     let lent = |piece| unsafe { Lent::new(piece, &[]) };
     let ops = [op(&joined, lent(&mine), lent(&sum)), op(&others, lent(&other), lent(&other_sum))];
     (0..count).try_for_each(|_| all_reduce_and_complete([sender, receiver], &ops))

@@ -72,7 +72,7 @@ pub fn run(name: &str, count: u64) -> Result<()> {
     let Sides { sender, receiver, .. } = &sides;
     let (here, there) = ([from], [into]);
     let register = |node: &Node, piece: &[Piece; 1]| {
-        // SAFETY: `sides` lives until the end, and nobody looks at what is in flight.
+        // SAFETY: `sides` lives until the end, and no code reads memory in flight.
         let attr = unsafe { MrAttr::new(piece, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE) };
         node.domain.register(&attr).map_err(stack)
     };

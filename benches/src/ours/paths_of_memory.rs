@@ -49,7 +49,7 @@ unsafe fn access<'a>(
 #[inline(never)]
 fn write_and_complete_plain(node: &Node, here: Piece, there: RemotePiece, call: Call) -> Result<()> {
     let (here, there) = ([here], [there]);
-    // SAFETY: `Sides` lives until the end, and nobody looks at what is in flight.
+    // SAFETY: `Sides` lives until the end, and no code reads memory in flight.
     node.endpoint.write(&unsafe { access(node, &here, &there, call) }).map_err(stack)?;
     read_one(node, &node.tx)
 }
@@ -125,7 +125,7 @@ fn run_fetch_adds(in_c: bool, count: u64) -> Result<()> {
     let there = RemotePiece { addr: region.base(), len: 8, key: region.key() };
     let remote = [there];
     let pieces = [Piece::new(operand, 8)];
-    // SAFETY: `sides` lives until the end, and nobody looks at what is in flight.
+    // SAFETY: `sides` lives until the end, and no code reads memory in flight.
     let first = unsafe { Lent::new(&pieces, &[]) };
     let first = AtomicOp::new(FiOp::Sum, Datatype::Uint64, first, &remote, sender.peer, Context(1));
     // Outside the counted functions: the two connect, and the initiator gets the memory.
@@ -141,7 +141,7 @@ fn run_fetch_adds(in_c: bool, count: u64) -> Result<()> {
 /// Registers library memory for all accesses.
 fn remote_region(owner: &Node, arena: &Arena) -> Result<Arc<dyn MemoryRegion>> {
     let target = [Piece::new(arena.base, arena.len)];
-    // SAFETY: an arena lives as long as the process, and nobody looks at it.
+    // SAFETY: an arena lives as long as the process, and no reference to it exists.
     let attr = unsafe { MrAttr::new(&target, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE) };
     owner.domain.register(&attr).map_err(stack)
 }
@@ -163,7 +163,7 @@ fn run_writes(name: &str, count: u64) -> Result<()> {
     let arena = receiver.memory(&job, 4096)?;
     let region = remote_region(receiver, &arena)?;
     let remote = [RemotePiece { addr: region.base(), len: 64, key: region.key() }];
-    // SAFETY: `sides` lives until the end, and nobody looks at what is in flight.
+    // SAFETY: `sides` lives until the end, and no code reads memory in flight.
     let op = unsafe { access(sender, &from, &remote, Call::Plain) };
     // Outside the counted functions: the two connect, and the writer gets the memory.
     sender.endpoint.write(&op).map_err(stack)?;

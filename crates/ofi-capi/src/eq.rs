@@ -134,7 +134,7 @@ fn encoded(event: &Event) -> Result<(u32, Vec<u8>)> {
             let info = match &event.info {
                 Some(info) => {
                     let c = info::to_c(std::slice::from_ref(info.as_ref()))?;
-                    // SAFETY: just made, and nobody else's yet.
+                    // SAFETY: just made, and not shared yet.
                     unsafe { (*c).handle = pep::request(info.handle.as_ref()) };
                     c
                 }
@@ -177,7 +177,7 @@ unsafe fn take(eq: &EqBody, number: *mut u32, buf: *mut c_void, len: usize, flag
     }
     let mut event = if flags & flag::PEEK == 0 { eq.eq.read()? } else { seen };
     if flags & flag::PEEK != 0 {
-        event.info = None; // belongs to who takes the event
+        event.info = None; // belongs to the reader that takes the event
     }
     let (kind, bytes) = encoded(&event)?;
     let found = bytes.len().min(len);

@@ -67,7 +67,7 @@ pub(crate) unsafe fn text(pointer: *const c_char) -> Option<String> {
 /// The bytes at a pointer; none for null.
 ///
 /// # Safety
-/// The C caller's promise: null, or `len` readable bytes that nobody writes during `'a`.
+/// The C caller's promise: null, or `len` readable bytes that are not written during `'a`.
 pub(crate) unsafe fn bytes<'a>(pointer: *const c_void, len: usize) -> &'a [u8] {
     if pointer.is_null() || len == 0 {
         return &[];

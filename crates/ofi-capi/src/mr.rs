@@ -117,7 +117,7 @@ unsafe fn register(
         let number = region.fid();
         let holds = Mutex::new(vec![domain.users.hold()]);
         let handle = object::open(fid, MrBody { region, holds, entry: Mutex::default() });
-        // Here, since nobody may read the event before (fi_mr(3)).
+        // Here, since the event must not be read before (fi_mr(3)).
         // SAFETY: not null, and the caller's.
         unsafe { place.write(handle) };
         Ok((number, handle))
@@ -269,7 +269,7 @@ unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) 
             command::GET_RAW_MR => unsafe { raw_attr(mr, arg.cast()) },
             command::ENABLE => {
                 mr.region.enable()?;
-                // SAFETY: a region that is being enabled is used by nobody else.
+                // SAFETY: a region that is being enabled has no other user.
                 unsafe { (*handle.cast::<fid_mr>()).key = mr.region.key() };
                 Ok(())
             }

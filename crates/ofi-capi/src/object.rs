@@ -70,7 +70,7 @@ pub(crate) fn open<F: Fid>(fid: F, body: F::Body) -> *mut F {
 /// `FI_EINVAL` for null, for a handle of another class, and for a closed one.
 ///
 /// # Safety
-/// The C caller's promise: `handle` is null or came from [`open`], and nobody closes it while `'a` lasts.
+/// The C caller's promise: `handle` is null or came from [`open`], and it is not closed while `'a` lasts.
 #[inline]
 pub(crate) unsafe fn body<'a, F: Fid>(handle: *const F) -> Result<&'a F::Body> {
     if handle.is_null() {
@@ -135,11 +135,11 @@ pub(crate) unsafe fn of_fid<'a, F: Fid>(handle: *const fid) -> Result<&'a F::Bod
 /// As [`body`].
 ///
 /// # Safety
-/// As [`body`], and nobody else uses the handle while `'a` lasts.
+/// As [`body`], and the handle has no other user while `'a` lasts.
 pub(crate) unsafe fn body_mut<'a, F: Fid>(handle: *mut fid) -> Result<&'a mut F::Body> {
     // SAFETY: the same promise. The reference ends here.
     unsafe { of_fid::<F>(handle)? };
-    // SAFETY: it is an object, by the check above, and the caller promises that nobody else uses it.
+    // SAFETY: it is an object, by the check above, and the caller promises that it has no other user.
     let object = unsafe { &mut *handle.cast::<Object<F>>() };
     object.body.as_mut().ok_or_else(|| wrong_class::<F>(0))
 }
@@ -155,12 +155,12 @@ fn wrong_class<F: Fid>(found: usize) -> Error {
 /// As [`body`].
 ///
 /// # Safety
-/// As [`body`], and nobody else uses the handle now.
+/// As [`body`], and the handle has no other user now.
 pub(crate) unsafe fn close<F: Fid>(handle: *mut fid) -> Result<F::Body> {
     // SAFETY: the same promise. The reference ends here.
     unsafe { of_fid::<F>(handle)? };
     let object = handle.cast::<Object<F>>();
-    // SAFETY: it is an object, by the check above, and the caller promises that nobody else uses it.
+    // SAFETY: it is an object, by the check above, and the caller promises that it has no other user.
     let object = unsafe { &mut *object };
     let body = object.body.take().ok_or_else(|| wrong_class::<F>(0))?;
     object.fid.close();

@@ -101,7 +101,7 @@ mod models {
             while is_copying(&shared.word, 3) {
                 loom::thread::yield_now();
             }
-            // SAFETY: nobody copies any more, which loom checks.
+            // SAFETY: no user copies any more, which loom checks.
             shared.memory.with_mut(|cell| unsafe { *cell = 100 });
             let copied = user.join().unwrap();
             // SAFETY: no other thread is there.

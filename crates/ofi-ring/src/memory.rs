@@ -91,7 +91,7 @@ impl Lines {
     /// # Safety
     /// `count * LINE` bytes from `base` on are readable (a consumer's lines need no more) and stay so
     /// while any [`Producer`](crate::record::Producer) or [`Consumer`](crate::record::Consumer) made
-    /// from this value or its copies lives. Within this process nobody holds a reference to any of them,
+    /// from this value or its copies lives. Within this process no reference to any of them exists,
     /// and only those two access them; other processes may do what they like with them.
     #[cfg(not(loom))]
     pub unsafe fn new(base: NonNull<u8>, count: usize) -> Result<Self, BadLines> {

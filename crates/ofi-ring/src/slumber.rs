@@ -104,7 +104,7 @@ mod models {
             let armed = *shared.is_armed.lock().unwrap();
             assert!(
                 armed || shared.event.load(Ordering::SeqCst) == 1,
-                "asleep at a source that nobody armed"
+                "asleep at a source that is not armed"
             );
         });
     }

@@ -113,7 +113,7 @@ mod models {
             clear(&shared.target);
             settle();
             wait_for(&shared, 7);
-            // SAFETY: nobody writes any more, which loom checks.
+            // SAFETY: no writer is active any more, which loom checks.
             shared.memory.with_mut(|cell| unsafe { *cell = 100 });
             writer.join().unwrap();
             // SAFETY: no other thread is there.
@@ -256,7 +256,7 @@ mod tests {
         }
         assert!(!is_writing(&writing, 7));
         assert!(claim(&writing, &target, 6).is_none());
-        assert_eq!(writing.load(Ordering::Relaxed), 0, "nobody waits for one that does not write");
+        assert_eq!(writing.load(Ordering::Relaxed), 0, "no owner waits for one that does not write");
         void(&target, 6);
         assert!(is_still_lent(&target, 7));
         void(&target, 7);

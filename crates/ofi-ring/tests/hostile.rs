@@ -96,7 +96,7 @@ proptest! {
                 prop_assert!(record.body_len <= COUNT / 4 * LINE - 8);
                 let body = record.body.addr();
                 prop_assert!(start < body && body + record.body_len <= end);
-                // SAFETY: just checked; nobody writes at the moment.
+                // SAFETY: just checked; the writer is idle at the moment.
                 let bytes = unsafe { std::slice::from_raw_parts(record.body, record.body_len) };
                 std::hint::black_box(bytes.iter().map(|&byte| u64::from(byte)).sum::<u64>());
                 if let Attack::Take = attack {

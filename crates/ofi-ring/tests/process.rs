@@ -38,7 +38,7 @@ fn a_million_records_cross_processes_whole_and_in_order() {
     // SAFETY: a call without memory.
     let event = unsafe { libc::eventfd(0, 0) };
     assert!(event >= 0);
-    // SAFETY: it has just been opened, and nobody else knows it.
+    // SAFETY: it has just been opened, and no other code knows it.
     let event = unsafe { OwnedFd::from_raw_fd(event) };
     let theirs = Mapping::new(lines.as_fd(), LINES * 64, false);
     let ours = Mapping::new(page.as_fd(), PAGE, true);
@@ -111,7 +111,7 @@ fn sender() {
     let Ok(fds) = env::var(FDS) else { return };
     let fds: Vec<OwnedFd> = fds
         .split(',')
-        // SAFETY: inherited for this, and nobody else here knows them.
+        // SAFETY: inherited for this, and no other code here knows them.
         .map(|fd| unsafe { OwnedFd::from_raw_fd(fd.parse().unwrap()) })
         .collect();
     let [lines, page, hint, event] = fds.try_into().unwrap();

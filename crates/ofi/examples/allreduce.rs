@@ -64,7 +64,7 @@ fn together(node: &Node, peers: &Peers) -> Outcome<u64> {
     let hits = (0..DARTS).filter(|_| coordinate().powi(2) + coordinate().powi(2) <= 1.0).count() as u64;
     node.allreduce(&group, FiOp::Sum, &[hits])?;
     let sum = support::next(node)?.value::<u64>().ok_or("no sum")?;
-    node.barrier(&group)?; // nobody leaves the group before all have the sum
+    node.barrier(&group)?; // no process leaves the group before all have the sum
     support::next(node)?;
     Ok(sum)
 }

@@ -24,7 +24,7 @@ fn server() -> Outcome {
     for password in ["sesame", "guess"] {
         let program = std::env::current_exe()?;
         let mut client = std::process::Command::new(program).args([&address, password]).spawn()?;
-        let request = listener.wait(LIMIT)?.ok_or("nobody asked")?;
+        let request = listener.wait(LIMIT)?.ok_or("no request arrived")?;
         if request.data() == b"sesame" {
             let connection = request.accept(b"come in", LIMIT)?;
             connection.recv(vec![0; 64])?;

@@ -51,7 +51,7 @@ impl AnyBuffer {
         if self.raw.len == 0 {
             return &[]; // it may have any address
         }
-        // SAFETY: `Buffer` promises that the memory is initialised and readable. Out of flight nobody writes it.
+        // SAFETY: `Buffer` promises that the memory is initialised and readable. Out of flight nothing writes it.
         unsafe { std::slice::from_raw_parts(self.raw.addr, self.raw.len) }
     }
 

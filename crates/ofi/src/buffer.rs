@@ -127,7 +127,7 @@ unsafe impl Buffer for Box<[u8]> {
 // SAFETY: the box owns its bytes alone.
 unsafe impl BufferMut for Box<[u8]> {}
 
-// SAFETY: nobody can write bytes that are shared, and this handle keeps them. Good for one message to many peers.
+// SAFETY: shared bytes cannot be written, and this handle keeps them. Good for one message to many peers.
 unsafe impl Buffer for Arc<[u8]> {
     fn into_raw(self) -> RawBuffer {
         let bytes = Self::into_raw(self);
@@ -140,7 +140,7 @@ unsafe impl Buffer for Arc<[u8]> {
     }
 }
 
-// SAFETY: nobody can write them, and they stay.
+// SAFETY: static bytes cannot be written, and stay.
 unsafe impl Buffer for &'static [u8] {
     fn into_raw(self) -> RawBuffer {
         RawBuffer::new(self.as_ptr().cast_mut(), self.len(), std::ptr::null_mut())

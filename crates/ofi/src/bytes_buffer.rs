@@ -19,7 +19,7 @@ unsafe fn unboxed<B>(raw: &RawBuffer) -> B {
     *unsafe { Box::from_raw(raw.owner().cast()) }
 }
 
-// SAFETY: nobody can write bytes that are shared, they stay where they are however the handle moves, and the box keeps
+// SAFETY: shared bytes cannot be written, they stay where they are however the handle moves, and the box keeps
 // this one.
 unsafe impl Buffer for Bytes {
     fn into_raw(self) -> RawBuffer {

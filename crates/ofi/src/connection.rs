@@ -382,7 +382,7 @@ mod tests {
         };
         let refused = of(Errno::ECONNREFUSED, b"");
         assert_eq!(format!("{refused:?}"), refused.to_string());
-        assert!(refused.to_string().contains("nobody listens"), "{refused}");
+        assert!(refused.to_string().contains("no listener"), "{refused}");
         let rejected = format!("{:?}", of(Errno::ECONNREFUSED, b"wrong\0password"));
         assert!(rejected.ends_with("; the peer says \"wrong\\\\x00password\""), "{rejected}");
     }

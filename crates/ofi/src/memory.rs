@@ -32,7 +32,7 @@ impl Deref for Memory {
 
     fn deref(&self) -> &[u8] {
         let allocation = &self.0.allocation;
-        // SAFETY: mapped while `self` lives, and initialised: zeroed at first. Nobody else writes it: peers are given
+        // SAFETY: mapped while `self` lives, and initialised: zeroed at first. Nothing else writes it: peers are given
         // write access to windows only, whose memory does not come back as it is (`from_raw_written`).
         unsafe { std::slice::from_raw_parts(allocation.as_ptr(), allocation.len()) }
     }

@@ -13,8 +13,8 @@ use crate::buffer::BufferMut;
 
 struct Shared(AnyBuffer);
 
-// SAFETY: from a shared one, only the address is read, and bytes of ranges that nobody writes any more. The buffer is
-// taken out or dropped by whoever has the last reference.
+// SAFETY: from a shared one, only the address is read, and bytes of ranges that are no longer written. The buffer is
+// taken out or dropped by the owner of the last reference.
 unsafe impl Sync for Shared {}
 
 /// A buffer for [`Node::recv_multi`](crate::Node::recv_multi). It comes back in the completion that is

@@ -52,7 +52,7 @@ impl<B: Buffer> Drop for Region<B> {
     fn drop(&mut self) {
         let Some(raw) = self.raw.take() else { return };
         match self.mr.close() {
-            // SAFETY: taken apart in `new`; the registration is closed, so nobody uses the memory any more.
+            // SAFETY: taken apart in `new`; the registration is closed, so the memory has no user any more.
             Ok(()) => drop(unsafe { B::from_raw(raw) }),
             Err(error) => {
                 tracing::warn!(target: "ofi::core::mr", %error, len = raw.len, "memory of a registration is leaked")

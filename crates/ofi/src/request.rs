@@ -137,7 +137,7 @@ pub struct RecvMsg<B> {
 }
 
 impl<B: BufferMut> RecvMsg<B> {
-    /// A receive of an untagged message from anybody, into the whole buffer.
+    /// A receive of an untagged message from any sender, into the whole buffer.
     pub fn new(buffer: B) -> Self {
         Self { buffer, source: FiAddr::UNSPEC, tag: None, part: Part::ALL }
     }

@@ -128,9 +128,9 @@ mod tests {
         reno.on_acked(at(5), at(4), 10_000, true);
         assert_eq!(reno.window(), 11_000);
         reno.on_acked(at(5), at(4), 90_000, false);
-        assert_eq!(reno.window(), 11_000, "the window held nobody back");
+        assert_eq!(reno.window(), 11_000, "the window was not the limit");
         reno.on_lost(at(7), at(6), 1000, false);
-        assert_eq!(reno.window(), 6875, "less than half, as nobody seems to wait");
+        assert_eq!(reno.window(), 6875, "less than half, as no queue shows");
         reno.on_marked(at(7), at(7));
         assert_eq!(reno.window(), 6875, "left before the loss was known");
         reno.on_marked(at(8), at(8));

@@ -287,7 +287,10 @@ mod tests {
                 let mut bad = message;
                 bad[bit / 8] ^= 1 << (bit % 8);
                 let Ok(responder) = Responder::new(psk, b"this", &bad) else { continue };
-                assert!(psk.is_none() && bit / 8 < KEY_LEN, "only what nobody has signed, and only so far");
+                assert!(
+                    psk.is_none() && bit / 8 < KEY_LEN,
+                    "only bytes that are not authenticated, and only within the key"
+                );
                 let mut answer = [0u8; KEY_LEN + TAG_LEN];
                 if responder.finish(&mut answer, &private(2)).is_ok() && bit != 255 {
                     assert_eq!(initiator.finish::<0>(&answer).err(), Some(Forged), "bit {bit}");

@@ -202,7 +202,7 @@ impl RawLock {
         // SAFETY: `bias` is never null, and owners live as long as the lock.
         let owner = unsafe { &*bias };
         let mut mine = None;
-        // SAFETY: `held` is this thread's, and what it knows nobody else touches.
+        // SAFETY: this thread has `held`, and no other thread accesses the holder's state.
         self.book.with_mut(|book| mine = unsafe { self.keep_book(&mut *book, owner, me, came_back) });
         let Some(owner) = mine else { return entered };
         // Inside as owner, and no longer by `held`: a revoking thread takes that first.

@@ -17,7 +17,7 @@ pub(super) fn thread() -> usize {
 #[inline(always)]
 pub(super) fn thread() -> usize {
     let id: usize;
-    // SAFETY: the register may be read by anybody; the psABI has the thread pointer there.
+    // SAFETY: any code may read the register; the psABI has the thread pointer there.
     unsafe {
         core::arch::asm!("mrs {}, tpidr_el0", out(reg) id, options(nostack, preserves_flags, nomem, pure))
     };

@@ -128,7 +128,7 @@ fn a_drained_ring_is_nobody_elses() {
         if tx.0.is_drained() {
             // SAFETY: one of the mapped lines.
             let line = unsafe { tx.0.lines.at(0).as_ref() };
-            // SAFETY: nobody reads it any more; loom checks it.
+            // SAFETY: the consumer does not read it any more; loom checks it.
             line.body().with_mut(|body| unsafe { *body = 2 });
         }
         consumer.join().unwrap();

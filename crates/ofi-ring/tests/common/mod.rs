@@ -122,7 +122,7 @@ pub fn memfd(len: usize) -> OwnedFd {
     // SAFETY: the name is a C string; the call has no other requirement.
     let fd = unsafe { libc::memfd_create(c"ofi-ring-test".as_ptr(), 0) };
     assert!(fd >= 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: it has just been opened, and nobody else knows it.
+    // SAFETY: it has just been opened, and no other code knows it.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: a call without memory.
     assert_eq!(unsafe { libc::ftruncate(fd.as_raw_fd(), len as libc::off_t) }, 0);
@@ -159,7 +159,7 @@ impl Mapping {
     /// The lines from the base on.
     pub fn lines(&self, count: usize) -> Lines {
         assert!(count * LINE <= self.len);
-        // SAFETY: mapped as long as `self`, which each test keeps longest; nobody makes a reference.
+        // SAFETY: mapped as long as `self`, which each test keeps longest; no reference is made.
         unsafe { Lines::new(self.base(), count) }.unwrap()
     }
 
@@ -172,7 +172,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: unmaps what `new` mapped; whoever used it is gone.
+        // SAFETY: unmaps what `new` mapped; its users are gone.
         unsafe { libc::munmap(self.outer, self.len + 2 * PAGE) };
     }
 }

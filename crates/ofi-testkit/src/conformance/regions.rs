@@ -198,7 +198,7 @@ pub fn descriptors_may_be_given_where_none_is_needed(kit: &dyn Kit) {
         let received = pair.b.register(&into, MrAccess::RECV).unwrap();
         let (from_pieces, into_pieces) = ([from.slice(..).piece()], [into.slice(..).piece()]);
         let (from_descs, into_descs) = ([sent.desc()], [received.desc()]);
-        // SAFETY: both memories live to the end of the case, and nobody touches them before the completions.
+        // SAFETY: both memories live to the end of the case, and the case does not access them before the completions.
         let lent = unsafe { Lent::new(&into_pieces, &into_descs) };
         pair.b.ep.receive(&ReceiveOp::new(lent, Context(2))).unwrap();
         // SAFETY: as above.

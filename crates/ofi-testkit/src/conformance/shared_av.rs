@@ -27,7 +27,7 @@ pub fn an_address_has_one_number_in_all_processes_that_share_its_vector(kit: &dy
         assert_eq!(vector.lookup(FiAddr(1)).unwrap(), b.name());
         assert_eq!(vector.reverse_lookup(&a.name()), Some(FiAddr(0)));
         let numbers = vector.map_addr().expect("the numbers of a shared vector").cast::<[u64; 2]>();
-        // SAFETY: two addresses were inserted, the vector is open, and nobody writes now.
+        // SAFETY: two addresses were inserted, the vector is open, and no other endpoint writes now.
         assert_eq!(unsafe { numbers.read_volatile() }, [0, 1]);
     }
     assert!(a.av.map_addr().is_none(), "a vector without name");

@@ -253,7 +253,7 @@ pub fn triggered_operations_are_checked_when_they_are_given(kit: &dyn Kit) {
     let call = Call::Msg;
     assert_eq!(trigger(&counter, SendOp { flags: OpFlags::PEEK, call, ..send }), Err(Errno::EBADFLAGS));
     let null = [Piece::new(std::ptr::null_mut(), 8)];
-    // SAFETY: nobody can touch memory at null.
+    // SAFETY: there is no memory at null that could be accessed.
     let buf = unsafe { Lent::new(&null, &[]) };
     assert_eq!(trigger(&counter, SendOp { buf, call: Call::Inject, ..send }), Err(Errno::EINVAL));
     let foreign = kit.side().domain.open_counter(&CntrAttr::default()).unwrap();

@@ -69,7 +69,7 @@ impl Arena {
                 (allocation.as_ptr(), Owner::Library { _allocation: allocation })
             }
         };
-        // SAFETY: `len` bytes were just allocated, and nobody else knows of them. Written so that no page is missing
+        // SAFETY: `len` bytes were just allocated, and no other code knows of them. Written so that no page is missing
         // when the clock runs.
         unsafe { base.write_bytes(1, len) };
         let local = if register {
@@ -155,7 +155,7 @@ impl Slots {
             pattern(seed, at, &mut chunk);
             let len = CHUNK.min(self.size - at);
             let target = self.pieces[slot].addr.wrapping_add(at);
-            // SAFETY: inside the slot, which by I3 is nobody else's now; the chunk is on the stack.
+            // SAFETY: inside the slot, which by I3 no operation uses now; the chunk is on the stack.
             unsafe { std::ptr::copy_nonoverlapping(chunk.as_ptr(), target, len) };
         }
     }

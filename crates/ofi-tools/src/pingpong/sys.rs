@@ -53,7 +53,7 @@ pub fn connect_from(from: u16, to: SocketAddr, limit: Duration) -> io::Result<Tc
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was opened above and nobody else has it.
+    // SAFETY: the descriptor was opened above and has no other owner.
     let stream = TcpStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
     stream.set_write_timeout(Some(limit))?; // this also limits the connect: socket(7)
     reuse_address(&stream)?;

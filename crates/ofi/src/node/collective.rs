@@ -105,7 +105,7 @@ impl<L: Level> Node<L> {
     ///             node.allreduce(&group, FiOp::Sum, &[1u64, group.rank() as u64]).unwrap();
     ///             let sum = node.wait(limit).unwrap().unwrap().into_result().unwrap();
     ///             assert_eq!(sum.values::<u64>().collect::<Vec<_>>(), [3, 0 + 1 + 2]);
-    ///             node.barrier(&group).unwrap(); // so that nobody leaves while others still calculate
+    ///             node.barrier(&group).unwrap(); // so that no node leaves while others still calculate
     ///             node.wait(limit).unwrap().unwrap().into_result().unwrap();
     ///         });
     ///     }

@@ -37,7 +37,7 @@ impl Memory {
         let pieces = std::slice::from_ref(&self.piece);
         let descs = if self.desc == Desc::NONE { &[] } else { std::slice::from_ref(&self.desc) };
         // SAFETY: by the caller's promise the memory stays, and as it has left the program's hands (`Buffer::into_raw`)
-        // nobody else uses it.
+        // it has no other user.
         post(unsafe { Lent::new(pieces, descs) })
     }
 }

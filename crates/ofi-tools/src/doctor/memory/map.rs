@@ -31,7 +31,7 @@ fn map(len: usize, flag: libc::c_int) -> io::Result<()> {
     if base == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: exactly the range that was mapped above, which nobody else knows.
+    // SAFETY: exactly the range that was mapped above, which no other code knows.
     unsafe { libc::munmap(base, len) };
     Ok(())
 }
