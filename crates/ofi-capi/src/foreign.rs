@@ -98,7 +98,8 @@ fn load(search: &str) -> Vec<Foreign> {
                     all.push(plugin);
                 }
                 Err(reason) => {
-                    tracing::warn!(target: "ofi::core::core", file = %file.display(), reason, "refused a provider plug-in");
+                    let file = file.display();
+                    tracing::warn!(target: "ofi::core::core", %file, reason, "refused a provider plug-in");
                 }
             }
         }
