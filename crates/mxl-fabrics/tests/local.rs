@@ -283,9 +283,9 @@ fn a_target_that_has_moved_is_found_by_its_new_info() {
         let definition = camera();
         let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
         let mut initiator = Initiator::open(&near.domain(), definition.id, provider, ANY).unwrap();
-        let mut index = 100;
         let mut infos: Vec<TargetInfo> = Vec::new();
         for life in 0..3 {
+            let index = 100 + life;
             let mut target = Target::open(&far.domain(), &definition, provider, ANY, Some(4711)).unwrap();
             assert!(
                 infos.iter().all(|info| info.address != target.info().address),
@@ -306,7 +306,6 @@ fn a_target_that_has_moved_is_found_by_its_new_info() {
                 &mut target,
                 |_, received| matches!(received, Some(Received::Grain { index: there, .. }) if there == index),
             );
-            index += 1;
             assert_eq!(initiator.target(4711).unwrap().1.connected, life + 1, "{provider}");
         }
         assert_eq!(initiator.targets().count(), 1);

@@ -110,12 +110,13 @@ impl Sleeper {
     fn run(&self) {
         loop {
             let changes = self.changes.load(Ordering::Acquire);
-            let (flows, until): (Vec<(Arc<dyn Watched>, u32)>, Option<Instant>) = {
+            let (flows, until) = {
                 let mut state = self.lock();
                 state.is_running = !state.waiting.is_empty();
                 let waiting = state.waiting.iter();
                 let until = waiting.clone().map(|waiting| waiting.until).min();
-                (waiting.map(|waiting| (waiting.reader.clone(), waiting.seen)).collect(), until)
+                let flow = |waiting: &Waiting| (waiting.reader.clone(), waiting.seen);
+                (waiting.map(flow).collect::<Vec<_>>(), until)
             };
             let Some(until) = until else { return };
             let watches: Vec<_> = flows.iter().map(|(reader, seen)| (reader.watch(), *seen)).collect();
