@@ -100,8 +100,8 @@ impl Initiator {
         Ok(Self { link, source, geometry, provider, peers, events, nonce, pace })
     }
 
-    /// Adds a target. [`poll`](Self::poll) connects to it, and reconnects whenever it is lost. The info of a target that
-    /// was set up again under its id, maybe at another address, takes the place of the older one.
+    /// Adds a target. [`poll`](Self::poll) connects to it, and reconnects whenever it is lost. The info of a target
+    /// that was set up again under its id, maybe at another address, takes the place of the older one.
     ///
     /// # Errors
     /// [`Error::Info`] for a target that this library, or this provider, does not reach, or whose flow is another;

@@ -99,8 +99,8 @@ pub struct Batch {
 /// of their size from the first one on. After [`Error::FlowInvalid`] or an error of the system it ends.
 ///
 /// A writer signals batches of its own size (`BatchHints`, 10 ms by default). Smaller ones are looked for when they are
-/// due by the flow's rate: they are announced half a millisecond late, or, if the writer is later than that, up to twice
-/// as late as they are.
+/// due by the flow's rate: they are announced half a millisecond late, or, if the writer is later than that, up to
+/// twice as late as they are.
 #[derive(Debug)]
 pub struct Batches {
     reader: Arc<SampleReader>,

@@ -39,8 +39,8 @@ impl Place {
         Self(COUNT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Wakes a task when the flow has changed since it was seen, or after `limit`: a flow that is gone says nothing, nor
-    /// do samples that complete no batch, so their streams look for themselves.
+    /// Wakes a task when the flow has changed since it was seen, or after `limit`: a flow that is gone says nothing,
+    /// nor do samples that complete no batch, so their streams look for themselves.
     pub fn wait(
         &self,
         reader: Arc<dyn Watched>,
