@@ -42,7 +42,8 @@ pub struct Settings {
     pub reorder: u32,
     /// Of a hundred sends that come, so many find no receive although there is one: `EFA_EMULATOR_RNR`. Default: 0.
     pub rnr: u32,
-    /// Registrations at a time, after which the device refuses more (`ENOMEM`): `EFA_EMULATOR_REGIONS`. Default: 262,144.
+    /// Registrations at a time, after which the device refuses more (`ENOMEM`): `EFA_EMULATOR_REGIONS`. Default:
+    /// 262,144.
     pub regions: usize,
     /// The request of that number (from 1) ends with this status of the device: `EFA_EMULATOR_FAIL`, as
     /// `STATUS@NUMBER`. Default: none.

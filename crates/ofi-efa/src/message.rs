@@ -268,9 +268,9 @@ impl Lane {
             self.heard(host, peer);
         }
         let size = common.settings.recvwin_size;
-        if !self.window.admits(msg_id, size)
-            && !(self.counts_anew(common, host, peer) && self.window.admits(msg_id, size))
-        {
+        let admitted = self.window.admits(msg_id, size)
+            || self.counts_anew(common, host, peer) && self.window.admits(msg_id, size);
+        if !admitted {
             common.counts.stale += 1;
             return Ok(());
         }
