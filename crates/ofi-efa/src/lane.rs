@@ -427,10 +427,9 @@ impl Lane {
             }
         }
         if self.dead.is_some() {
-            if status == Status::NotReady {
-                // If that was the greeting, the peer's next packet is answered by another one.
-                self.greeted &= self.features.is_some();
-            } else if self.dismissals < DISMISSALS {
+            // If that was the greeting, the peer's next packet is answered by another one.
+            self.greeted &= status == Status::Done || self.features.is_some();
+            if status != Status::NotReady && self.dismissals < DISMISSALS {
                 self.dismissals = 0; // it was told, or is not there
             }
             self.say_bye(common, peer);
