@@ -7,6 +7,7 @@
 mod failure;
 pub mod generate;
 pub mod info;
+mod levels;
 mod output;
 mod pattern;
 mod picture;

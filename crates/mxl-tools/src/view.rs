@@ -1,4 +1,4 @@
-//! `mxl-view`: a grain as PNG, or the levels of audio.
+//! `mxl-view`: a grain as PNG, or the levels of audio as bars or as a plot.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -8,13 +8,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use mxl::{Domain, FlowDefinition, Format, GrainReader, SampleReader, Uuid, Wait};
-use serde::Serialize;
 
 use crate::failure::{self, Failure, Result};
+use crate::levels::{self, Level};
 use crate::output::{json, print};
 use crate::picture::Picture;
 
-/// Shows a grain of a flow as a PNG, its ancillary data in hexadecimal, or the levels of audio.
+/// Shows a grain of a flow as a PNG, its ancillary data in hexadecimal, or the levels of audio as bars or as an SVG.
 #[derive(Debug, clap::Parser)]
 #[command(name = "mxl-view", version)]
 struct Options {
@@ -27,9 +27,9 @@ struct Options {
     /// The grain, or the end of the audio: the index of the sample behind it [default: the newest].
     #[arg(short, long)]
     index: Option<u64>,
-    /// File for the picture.
-    #[arg(short, long, value_name = "FILE", default_value = "grain.png")]
-    output: PathBuf,
+    /// File for the picture [default: grain.png for video; the levels of audio are printed].
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
     /// Longest wait for the grain or samples, in milliseconds.
     #[arg(long, default_value_t = 1000)]
     wait: u64,
@@ -53,11 +53,22 @@ fn run(options: &Options) -> Result<()> {
         Format::Audio(audio) => {
             let reader = domain.read_samples(options.flow)?;
             let channels = if audio.word == 4 {
-                levels::<f32>(&reader, options)?
+                read_levels::<f32>(&reader, options)?
             } else {
-                levels::<f64>(&reader, options)?
+                read_levels::<f64>(&reader, options)?
             };
-            if options.json { json(&channels) } else { print(&bars(&channels)) }
+            if let Some(path) = &options.output {
+                let svg = levels::plot(&channels).map_err(std::io::Error::other);
+                let doing = format!("write {}", path.display());
+                svg.and_then(|svg| std::fs::write(path, svg)).map_err(Failure::system(doing))?;
+            }
+            match (options.json, &options.output) {
+                (true, _) => json(&channels),
+                (false, None) => print(&levels::bars(&channels)),
+                (false, Some(path)) => {
+                    print(&format!("levels of {} channels in {}\n", channels.len(), path.display()))
+                }
+            }
         }
         Format::Video(_) | Format::Data(_) => grain(&domain.read_grains(options.flow)?, &definition, options),
     }
@@ -82,13 +93,14 @@ fn grain(reader: &GrainReader, definition: &FlowDefinition, options: &Options) -
         return print(&format!("grain {index}{invalid}\n{}", hexadecimal(&payload)));
     };
     let picture = Picture::new(&payload, video.width, video.lines(), video.alpha);
-    write_png(&options.output, &picture)?;
+    let path = options.output.as_deref().unwrap_or(Path::new("grain.png"));
+    write_png(path, &picture)?;
     let what = if video.lines() == video.height { "frame" } else { "field" };
     print(&format!(
         "grain {index}{invalid}: {what} of {}x{} in {}\n",
         picture.width,
         picture.lines,
-        options.output.display()
+        path.display()
     ))
 }
 
@@ -121,16 +133,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
     text
 }
 
-/// How loud a channel is, in decibels of full scale; `None` for silence.
-#[derive(Debug, Serialize)]
-struct Level {
-    channel: u32,
-    peak: Option<f64>,
-    /// The root of the mean square.
-    rms: Option<f64>,
-}
-
-fn levels<T: mxl::Sample + Into<f64>>(reader: &SampleReader, options: &Options) -> Result<Vec<Level>> {
+fn read_levels<T: mxl::Sample + Into<f64>>(reader: &SampleReader, options: &Options) -> Result<Vec<Level>> {
     let rate = reader.rate();
     let count = (rate.numerator as u64).saturating_mul(options.span) / (1000 * rate.denominator as u64);
     let wait = Duration::from_millis(options.wait);
@@ -141,7 +144,7 @@ fn levels<T: mxl::Sample + Into<f64>>(reader: &SampleReader, options: &Options) 
     let mut levels = Vec::new();
     for channel in 0..reader.channels() {
         samples.read_channel(channel, &mut buffer)?;
-        levels.push(level(channel, &buffer));
+        levels.push(Level::of(channel, &buffer));
     }
     if !samples.still_valid() {
         return Err(Failure::Usage(
@@ -151,46 +154,9 @@ fn levels<T: mxl::Sample + Into<f64>>(reader: &SampleReader, options: &Options) 
     Ok(levels)
 }
 
-fn level<T: Copy + Into<f64>>(channel: u32, samples: &[T]) -> Level {
-    let values = || samples.iter().map(|&sample| sample.into());
-    let peak = values().fold(0.0, |peak: f64, value: f64| peak.max(value.abs()));
-    let square: f64 = values().map(|value| value * value).sum::<f64>() / samples.len().max(1) as f64;
-    let decibels = |amplitude: f64| (amplitude > 0.0).then(|| 20.0 * amplitude.log10());
-    Level { channel, peak: decibels(peak), rms: decibels(square.sqrt()) }
-}
-
-/// A bar for each channel, of -60 to 0 dB.
-fn bars(levels: &[Level]) -> String {
-    const WIDTH: f64 = 40.0;
-    let mut text = String::new();
-    for Level { channel, peak, rms } in levels {
-        let filled = rms.map_or(0.0, |rms| ((rms + 60.0) / 60.0 * WIDTH).clamp(0.0, WIDTH)) as usize;
-        let number = |level: &Option<f64>| level.map_or("silent".into(), |level| format!("{level:.1} dB"));
-        // A `String` takes everything.
-        let _ = writeln!(
-            text,
-            "{channel:>3}  {:<40}  {:>9}  peak {:>9}",
-            "#".repeat(filled),
-            number(rms),
-            number(peak)
-        );
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_full_sine_is_three_decibels_below_its_peak() {
-        let sine: Vec<f64> =
-            (0..4800).map(|at| (f64::from(at) / 48.0 * std::f64::consts::TAU).sin()).collect();
-        let found = level(0, &sine);
-        assert!(found.peak.unwrap().abs() < 0.01 && (found.rms.unwrap() + 3.01).abs() < 0.01, "{found:?}");
-        assert_eq!(level(0, &[0.0_f32; 4]).peak, None);
-        assert!(bars(&[found, level(1, &[0.0_f32])]).contains("silent"));
-    }
 
     #[test]
     fn data_is_shown_up_to_its_last_byte() {

@@ -119,6 +119,11 @@ fn a_tone_is_generated_and_its_level_shown() {
     assert!((rms + 9.0).abs() < 1.0, "a sine of -6 dB has -9: {said}");
     let bars = text(&tool("mxl-view", &folder, &["-f", SOUND]));
     assert_eq!(bars.lines().count(), 3, "{bars}");
+    let file = folder.0.join("levels.svg");
+    let said = text(&tool("mxl-view", &folder, &["-f", SOUND, "-o", file.to_str().unwrap()]));
+    assert!(said.contains("levels of 3 channels"), "{said}");
+    let svg = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(svg.matches("#1A7F37").count(), 3, "{svg}");
 }
 
 #[test]
