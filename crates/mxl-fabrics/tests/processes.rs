@@ -5,7 +5,7 @@ mod common;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::{Folder, LONG, byte_of, camera, demo};
+use common::{Folder, LONG, Running, byte_of, camera, demo, demo_until};
 use mxl::{BatchHints, FlowDefinition, GrainReader, GrainWriter, Wait};
 
 /// Writes grains until the far reader has `count` that are right, and answers the next index.
@@ -43,6 +43,21 @@ fn until_arrived(
             assert!(bytes.iter().all(|&byte| byte == byte_of(head)), "grain {head} is torn");
             (right, last) = (right + 1, head);
         }
+    }
+    index
+}
+
+/// Writes grains until a process is dead, and answers the next index.
+fn until_dead(writer: &GrainWriter, mut index: u64, process: &mut Running) -> u64 {
+    let begin = Instant::now();
+    while !process.is_dead() {
+        assert!(begin.elapsed() < LONG, "it lives");
+        let mut grain = writer.open(index).unwrap();
+        let bytes = vec![byte_of(index); grain.len()];
+        grain.write(0, &bytes).unwrap();
+        grain.commit().unwrap();
+        index += 1;
+        std::thread::sleep(Duration::from_millis(5));
     }
     index
 }
@@ -120,6 +135,57 @@ fn either_end_comes_back(Place { provider, node, service, lasts }: Place<'_>) {
         wait_for(&file);
         assert!(std::fs::read_to_string(file).unwrap().contains(metric), "{metric}");
     }
+}
+
+/// Steps at which an initiator, or a target, dies: the third time that it comes there, but for what it does once.
+const INITIATOR: [&str; 3] = ["initiator.asked:1", "initiator.part:3", "initiator.verdict:3"];
+const TARGET: [&str; 5] =
+    ["target.welcome:1", "target.granted:3", "target.arrived:3", "target.begun:3", "target.published:3"];
+
+/// After the death of either at each step the one that comes back goes on, and no grain is torn.
+fn either_end_dies_at_each_step(provider: &str, node: &str, service: Option<&str>) {
+    let (near, far) = (Folder::new(), Folder::new());
+    let definition = camera();
+    let id = definition.id.to_string();
+    let file = definition_in(&far, &definition);
+    let info = far.path().join("info.json");
+    let at = format!("@{}", info.to_str().unwrap());
+    let mut target =
+        vec!["-p", provider, "-f", &file, "-t", info.to_str().unwrap(), "--target-id", "4711", "-n", node];
+    target.extend(service.map(|service| ["-s", service]).into_iter().flatten());
+    let initiator = ["-i", "-p", provider, "-f", &id, "-t", &at];
+
+    let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
+    let reader = || far.domain().read_grains(definition.id).ok();
+    let receiving = demo(&target, &far);
+    wait_for(&info);
+    let mut index = 1000;
+    for step in INITIATOR {
+        let mut sending = demo_until(step, &initiator, &near);
+        index = until_dead(&writer, index, &mut sending);
+        let _sending = demo(&initiator, &near);
+        index = until_arrived(&writer, index, reader, 3);
+    }
+    receiving.kill();
+    let _sending = demo(&initiator, &near);
+    for step in TARGET {
+        let mut receiving = demo_until(step, &target, &far);
+        index = until_dead(&writer, index, &mut receiving);
+        let _receiving = demo(&target, &far);
+        index = until_arrived(&writer, index, reader, 3);
+    }
+}
+
+#[test]
+fn either_end_dies_at_each_step_over_shared_memory() {
+    let node = format!("fi_shm://mxl-step-{}", std::process::id());
+    either_end_dies_at_each_step("shm", &node, None);
+}
+
+#[test]
+fn either_end_dies_at_each_step_over_udp() {
+    let service = (30_000 + std::process::id() % 10_000).to_string();
+    either_end_dies_at_each_step("udp", "127.0.0.1", Some(&service));
 }
 
 #[test]

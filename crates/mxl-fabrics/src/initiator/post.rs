@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use mxl::{Geometry, Wait};
 use ofi::{Errno, FiAddr};
+use ofi_ring::crash_point;
 
 use super::pace::{self, Pace};
 use super::peer::{Job, Payload, Sent, Way, What};
@@ -63,6 +64,7 @@ impl Initiator {
         if let Some(&(number, whole)) = peer.verdicts.front() {
             let message = Message::Verdict { token: peer.token, number, whole };
             let Some(op) = self.link.send(addr, &message)? else { return Ok(false) };
+            crash_point!("initiator.verdict");
             peer.verdicts.pop_front();
             peer.flights.insert(op, None);
             return Ok(true);
@@ -235,6 +237,7 @@ impl Initiator {
             }
         };
         let Some(op) = posted else { return Ok(None) };
+        crash_point!("initiator.part");
         peer.parts.pop_front();
         let is_last = peer.parts.is_empty();
         let sent = peer.sent.entry(number).or_insert(begun);
@@ -265,6 +268,7 @@ impl Initiator {
             _ => {}
         }
         if let Some(op) = self.link.send(addr, &Message::Open { token: peer.token, index, floor })? {
+            crash_point!("initiator.asked");
             peer.asked = Some((peer.asked.map_or(now, |(since, _)| since), now));
             peer.flights.insert(op, None);
         }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Instant;
 
 use ofi::FiAddr;
+use ofi_ring::crash_point;
 
 use super::publish::Pending;
 use super::{Received, Ring, Target, random};
@@ -130,6 +131,7 @@ impl Target {
         let receive = if peer.by_messages { self.link.receive as u64 } else { 0 };
         peer.outbox.push_back(Message::Welcome { nonce, token, rings, length, receive });
         self.peer = Some(peer);
+        crash_point!("target.welcome");
         self.stats.taken += 1;
         self.tell(Received::Connected);
         for happened in happened {

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use mxl::{Geometry, GrainInfo};
+use ofi_ring::crash_point;
 
 use super::peer::Peer;
 use super::slots::{grant, silence};
@@ -79,6 +80,7 @@ impl Target {
             return Ok(());
         };
         there.arrived += 1;
+        crash_point!("target.arrived");
         self.publish()
     }
 
@@ -121,7 +123,9 @@ impl Target {
                     let is_whole = slices == info.total_slices;
                     let Geometry::Grains { payload, .. } = self.geometry else { return Ok(()) };
                     let flags = u32::from(invalid);
+                    crash_point!("target.begun");
                     writer.publish(GrainInfo { flags, size: payload, valid_slices: slices, ..info });
+                    crash_point!("target.published");
                     self.times.published(seen, &mut peer.published);
                     if is_whole {
                         peer.granted.retain(|granted| *granted != index);

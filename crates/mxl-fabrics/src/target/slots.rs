@@ -4,6 +4,7 @@
 use std::collections::hash_map::Entry;
 
 use mxl::{Geometry, GrainWriter, SampleWriter};
+use ofi_ring::crash_point;
 
 use super::peer::Peer;
 use super::{Ring, Target};
@@ -24,6 +25,7 @@ impl Target {
                 peer.granted.retain(|granted| *granted >= floor);
                 for index in (0..=AHEAD as u64).filter_map(|ahead| index.checked_add(ahead)) {
                     grant(peer, writer, link, geometry, index)?;
+                    crash_point!("target.granted");
                 }
             }
             Ring::Samples(writer) => {

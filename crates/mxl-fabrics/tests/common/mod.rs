@@ -4,6 +4,7 @@
 #[path = "../../../mxl/tests/common/folder.rs"]
 mod folder;
 
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -48,6 +49,16 @@ impl Running {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
     }
+
+    /// Whether it has died by SIGKILL.
+    ///
+    /// # Panics
+    /// If it ended in another way.
+    pub fn is_dead(&mut self) -> bool {
+        let status = self.0.try_wait().unwrap();
+        assert!(status.is_none_or(|status| status.signal() == Some(9)), "{status:?}");
+        status.is_some()
+    }
 }
 
 impl Drop for Running {
@@ -58,11 +69,20 @@ impl Drop for Running {
 }
 
 pub fn demo(arguments: &[&str], domain: &Folder) -> Running {
+    Running(command(arguments, domain).spawn().unwrap())
+}
+
+/// One that dies when it comes to a step (`ofi_ring::crash_point`) as often as `step` says.
+pub fn demo_until(step: &str, arguments: &[&str], domain: &Folder) -> Running {
+    Running(command(arguments, domain).env("OFI_CRASH_AT", step).spawn().unwrap())
+}
+
+fn command(arguments: &[&str], domain: &Folder) -> Command {
     let mut program = Command::new(env!("CARGO_BIN_EXE_mxl-fabrics-demo"));
     // Devices are to carry what they are tested for, though both ends are on one host.
     program.env("FI_VERBS_SHARED_MEMORY", "0").env("FI_EFA_ENABLE_SHM_TRANSFER", "0");
     program.arg("-d").arg(domain.path()).args(arguments).stdout(Stdio::null());
-    Running(program.spawn().unwrap())
+    program
 }
 
 /// What every byte of a grain is.
