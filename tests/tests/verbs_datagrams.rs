@@ -15,6 +15,8 @@ mod datagram_hostile;
 mod datagram_model;
 #[path = "../verbs/datagram_peers.rs"]
 mod datagram_peers;
+#[path = "../verbs/datagram_prefix.rs"]
+mod datagram_prefix;
 
 /// A device that the provider has from now on.
 fn add(device: &Arc<SimulatedDevice>) {

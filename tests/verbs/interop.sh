@@ -73,6 +73,17 @@ offered() {
 # FI_VERBS_GID_IDX=1 is the device's IPv4 address, and there is nothing at the last place.
 $ours fi_info -p verbs -t FI_EP_DGRAM >/tmp/info.out 2>&1 || { echo "nothing is offered at place 1"; failed=1; }
 FI_VERBS_GID_IDX=250 $ours fi_info -p verbs -t FI_EP_DGRAM >/tmp/info.out 2>&1 && { echo "something is offered at place 250"; failed=1; }
+# prefix MODE WANTED: the bytes that ours wants in front of datagrams, of a program with this mode.
+prefix() {
+    $ours fi_info -p verbs -t FI_EP_DGRAM -m "$1" -v >/tmp/info.out 2>&1
+    if ! grep -q "msg_prefix_size: $2\$" /tmp/info.out; then
+        echo "a prefix of $2 bytes was wanted with $1"
+        tail -n 5 /tmp/info.out
+        failed=1
+    fi
+}
+prefix FI_MSG_PREFIX 40
+prefix FI_CONTEXT 0
 offered roce0 0
 offered nosuch,roce 0
 offered nosuch 1

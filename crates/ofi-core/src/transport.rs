@@ -109,6 +109,12 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// The longest authorization key that its endpoints check, in bytes; 0 if they check none ([`crate::auth`]).
     const AUTH_KEY_SIZE: usize = 0;
 
+    /// Bytes of the library's own in front of what an endpoint of this info sends (`FI_MSG_PREFIX`): a length that is
+    /// sent includes them, and the limits of lengths do not.
+    fn prefix(_info: &Info) -> usize {
+        0
+    }
+
     /// Opens a domain, whose registrations are `registered`.
     ///
     /// # Errors

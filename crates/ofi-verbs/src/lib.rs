@@ -73,6 +73,10 @@ unsafe impl Transport for Verbs {
     const MATCHES: bool = true;
     const KEEPS: bool = true;
 
+    fn prefix(info: &Info) -> usize {
+        datagram::prefix(info, info.tx_attr.mode)
+    }
+
     fn open_domain(info: &Info, _registered: &Registered<Self::Region>) -> Result<Self::Domain> {
         domain::Domain::open(info)
     }

@@ -3,10 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use ibv::GRH;
 use ofi_api::{
-    AddrFormat, Address, BusAttr, Caps, DeviceAttr, EpType, Fabric, GetinfoFlags, Info, LinkAttr, LinkState,
-    Mode, MrMode, MsgOrder, Nic, Offers, OpFlags, Protocol, Provider, Refusal, Request, Result, RxAttr,
-    TxAttr, Version,
+    AddrFormat, Address, BusAttr, Caps, DeviceAttr, EpType, Fabric, GetinfoFlags, Hints, Info, LinkAttr,
+    LinkState, Mode, MrMode, MsgOrder, Nic, Offers, OpFlags, Protocol, Provider, Refusal, Request, Result,
+    RxAttr, TxAttr, Version,
 };
 use ofi_core::composite::Both;
 use ofi_core::config::Problem;
@@ -101,7 +102,25 @@ fn datagrams(info: Info) -> Info {
     info
 }
 
-const DATAGRAM_TYPES: [(EpType, Narrow); 1] = [(EpType::Dgram, datagrams)];
+/// The same for an application that leaves room for the route header in front of all that it sends and receives.
+fn prefixed_datagrams(info: Info) -> Info {
+    let mut info = datagrams(info);
+    (info.mode, info.tx_attr.mode, info.rx_attr.mode) =
+        (Mode::MSG_PREFIX, Mode::MSG_PREFIX, Mode::MSG_PREFIX);
+    info.ep_attr.msg_prefix_size = GRH;
+    info
+}
+
+/// Whether the hints offer that room, on both sides. No mode of a side is that of the whole.
+fn spares_a_prefix(request: &Request<'_>) -> bool {
+    request.hints.is_some_and(|Hints { info, .. }| {
+        let sides = [info.tx_attr.mode, info.rx_attr.mode];
+        let spared = info.ep_attr.msg_prefix_size;
+        info.mode.contains(Mode::MSG_PREFIX)
+            && sides.iter().all(|mode| mode.is_empty() || mode.contains(Mode::MSG_PREFIX))
+            && (spared == 0 || spared >= GRH)
+    })
+}
 
 fn refusal(field: &'static str, wanted: impl Into<String>, offered: impl Into<String>) -> Refusal {
     offer::refusal(NAME, field, wanted, offered)
@@ -373,7 +392,8 @@ impl VerbsProvider {
                 continue;
             }
             seen.push(device_name);
-            let answer = offer::answer(&DATAGRAM_TYPES, &variants, request);
+            let narrow: Narrow = if spares_a_prefix(request) { prefixed_datagrams } else { datagrams };
+            let answer = offer::answer(&[(EpType::Dgram, narrow)], &variants, request);
             offers.infos.extend(answer.infos);
             offers.refusals.extend(answer.refusals);
         }

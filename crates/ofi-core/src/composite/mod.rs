@@ -126,6 +126,10 @@ unsafe impl<P: Pairing> Transport for Both<P> {
         (_, far) => far,
     };
 
+    fn prefix(info: &Info) -> usize {
+        P::Far::prefix(info)
+    }
+
     fn open_domain(info: &Info, registered: &Registered<Self::Region>) -> Result<Self::Domain> {
         let near = match P::near_info(info) {
             // A region of this domain has data of the near transport, as the domain does.

@@ -275,6 +275,7 @@ fn tx_side<T: Transport>(info: &Info, caps: Caps, attr: &TxAttr) -> TxSide<T> {
         inject_rma: attr.inject_size,
         iov: attr.iov_limit,
         rma_iov: attr.rma_iov_limit,
+        prefix: T::prefix(info),
     };
     tx.atomics = AtomicSide::new::<T>(caps, info.ep_attr.ep_type, attr.inject_size);
     tx

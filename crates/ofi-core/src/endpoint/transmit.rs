@@ -38,6 +38,16 @@ pub struct Limits {
     pub inject_rma: usize,
     pub iov: usize,
     pub rma_iov: usize,
+    /// The part of a message's length that the limits above leave out ([`Transport::prefix`]).
+    pub prefix: usize,
+}
+
+impl Limits {
+    /// A limit of messages, as a limit of what is given to the calls.
+    #[inline]
+    fn with_prefix(&self, limit: usize) -> usize {
+        limit.saturating_add(self.prefix)
+    }
 }
 
 /// The conditions of a send of one piece without flags: all checks that depend only on the endpoint's settings,
@@ -139,7 +149,8 @@ impl<T: Transport> TxSide<T> {
         let sizes = [
             (untagged, limits.message, limits.inject_message),
             (tagged, limits.tagged, limits.inject_tagged),
-        ];
+        ]
+        .map(|(may, max, inject)| (may, limits.with_prefix(max), limits.with_prefix(inject)));
         let quick = self.op_flags.is_empty() && !self.counted && !self.names;
         self.quick = sizes.map(|(may, max, inject)| Quick {
             plain: below(may && quick, max),
@@ -215,6 +226,7 @@ impl<T: Transport> TxSide<T> {
         } else {
             (self.limits.message, self.limits.inject_message)
         };
+        let (max, inject) = (self.limits.with_prefix(max), self.limits.with_prefix(inject));
         checked_len(&op.buf, self.limits.iov, max, inject, flags)
     }
 

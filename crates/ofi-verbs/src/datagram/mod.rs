@@ -3,8 +3,9 @@
 //! (`FI_ADDR_IB_UD`).
 //!
 //! Messages are copied to registered slots on their way out, and from such slots on their way in, behind the route
-//! header that the device writes there. Nothing is repeated, and nobody waits: what finds no room is dropped and
-//! counted.
+//! header that the device writes there. With `FI_MSG_PREFIX` the header goes to the application with the message, and
+//! as many bytes in front of what it sends are left out. Nothing is repeated, and nobody waits: what finds no room is
+//! dropped and counted.
 
 mod name;
 mod peers;
@@ -14,7 +15,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use ibv::GRH;
-use ofi_api::{Address, Caps, Errno, Error, Info, Result, Statistic};
+use ofi_api::{Address, Caps, EpType, Errno, Error, Info, Mode, Result, Statistic};
 use ofi_core::copy;
 use ofi_core::domain::DomainPart;
 use ofi_core::transport::{Arm, Arrived, Host, OutMessage, Peer, Posted, RxName};
@@ -36,6 +37,13 @@ const RECEIVES: usize = 512;
 const MOST: usize = 256;
 /// Marks receives.
 const RECEIVE: u64 = 1 << 63;
+
+/// The prefix of messages of an endpoint, on the side that has this mode.
+pub fn prefix(info: &Info, mode: Mode) -> usize {
+    let has_one = info.ep_attr.ep_type == EpType::Dgram && mode.contains(Mode::MSG_PREFIX);
+    if has_one { GRH } else { 0 }
+}
+
 /// What people may read.
 #[derive(Default)]
 struct Counts {
@@ -62,6 +70,8 @@ pub struct Datagrams {
     /// Whether anybody asks from whom a message came.
     sources: bool,
     longest: usize,
+    /// Bytes in front of a message that are not sent, and of the route header, those that are delivered.
+    prefixes: [usize; 2],
     name: Name,
     counts: Counts,
     // Whose device all of it is of.
@@ -106,6 +116,7 @@ impl Datagrams {
             peers: Peers::new(peers::MOST),
             sources: info.caps.intersects(of_source),
             longest: info.ep_attr.max_msg_size.min(port.mtu),
+            prefixes: [info.tx_attr.mode, info.rx_attr.mode].map(|mode| prefix(info, mode)),
             name,
             counts: Counts::default(),
             _domain: Arc::clone(domain),
@@ -145,10 +156,20 @@ impl Datagrams {
     /// See [`ofi_core::transport::Lanes::send`].
     pub fn send(&mut self, out: &OutMessage<'_>) -> Result<Posted> {
         let data = immediate(out.flags, out.data)?;
-        if out.len > self.longest {
+        let [skipped, _] = self.prefixes;
+        let Some(len) = out.len.checked_sub(skipped) else {
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "the message's length in bytes",
+                format!("at least {skipped} (ep_attr.msg_prefix_size)"),
+                out.len.to_string(),
+                "leave room for the prefix in front of the message, or ask getinfo without FI_MSG_PREFIX",
+            ));
+        };
+        if len > self.longest {
             return Err(Error::with(
                 Errno::EMSGSIZE,
-                format!("{} bytes, where a datagram has {}", out.len, self.longest),
+                format!("{len} bytes, where a datagram has {}", self.longest),
             ));
         }
         let qp = self.peers.qp(out.peer)?;
@@ -169,8 +190,8 @@ impl Datagrams {
             return Err(Error::AGAIN);
         };
         // SAFETY: the pieces are lent during the call, and a slot has room for the longest datagram.
-        unsafe { copy::gather(out.pieces, 0, self.sending.at(slot), out.len) };
-        let from = self.sending.segment(slot, out.len);
+        unsafe { copy::gather(out.pieces, skipped, self.sending.at(slot), len) };
+        let from = self.sending.segment(slot, len);
         let route = self.along[slot as usize].insert(route);
         // SAFETY: the slot, and the way that it keeps, are the device's until the request has ended.
         match unsafe { self.queues.send(slot.into(), from, UdTarget { route, qp, qkey: QKEY }, data) } {
@@ -245,6 +266,7 @@ impl Datagrams {
         let gid = if entry.has_route { source(header) } else { Some([0; 16]) };
         let name = gid.map(|gid| Name { gid, qp: entry.source_qp, lid: entry.lid });
         let peer = self.source(host, name);
+        let [_, delivered] = self.prefixes;
         let arrived = Arrived {
             peer,
             rx: RxName::ANY,
@@ -252,10 +274,10 @@ impl Datagrams {
             has_data: entry.data.is_some(),
             tag: 0,
             data: entry.data.unwrap_or(0).into(),
-            len,
+            len: delivered + len,
         };
-        // SAFETY: as above; `len` bytes are behind the header.
-        unsafe { host.deliver(&arrived, at.wrapping_add(GRH)) };
+        // SAFETY: as above; `len` bytes are behind the header, of which all or nothing is delivered.
+        unsafe { host.deliver(&arrived, at.wrapping_add(GRH - delivered)) };
     }
 
     /// Who a datagram is from.
