@@ -11,6 +11,8 @@ mod connected;
 mod datagram;
 #[path = "../verbs/hostile.rs"]
 mod hostile;
+#[path = "../verbs/limits.rs"]
+mod limits;
 #[path = "../verbs/link.rs"]
 mod link;
 #[path = "../verbs/loss.rs"]
@@ -24,6 +26,7 @@ mod shared_receive;
 #[path = "../verbs/strangers.rs"]
 mod strangers;
 
+use limits::{bounded, sized};
 use loss::victim;
 use strangers::caller;
 
@@ -34,7 +37,7 @@ mod suite;
 #[macro_use]
 mod verbs_suite;
 
-ofi_testkit::roles!(victim, caller);
+ofi_testkit::roles!(victim, caller, bounded, sized);
 
 /// Reliable datagram endpoints, by IPv4, every byte over the device.
 struct VerbsPair;

@@ -61,6 +61,7 @@ const PROGRAMS: [Program; 3] = [
             "datagram::addresses",
             "loss::",
             "link::",
+            "limits::",
             "hostile::",
             "verbs_msg::rma::",
             "verbs_msg::completion::",
