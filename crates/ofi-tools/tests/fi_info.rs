@@ -157,7 +157,7 @@ fn settings_tell_type_help_and_value() {
     assert!(text.contains("# FI_UNIVERSE_SIZE: size_t\n# core: "), "{text}");
     assert!(text.contains("\nFI_UNIVERSE_SIZE=17\n\n"), "{text}");
     assert!(text.contains("# FI_LOG_LEVEL=loud cannot be used: "), "{text}");
-    let some = json(&fi_info(&["-g", "shm", "--json"]));
+    let some = json(&fi_info(&["-g", "fi_shm_", "--json"]));
     let settings = some["settings"].as_array().unwrap();
     assert!(!settings.is_empty() && settings.iter().all(|setting| setting["provider"] == "shm"), "{some}");
 }

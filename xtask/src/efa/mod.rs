@@ -86,6 +86,7 @@ fn test(report: &mut Report) {
     report.add("two processes on emulated devices", || {
         run(&mut cargo(&["test", "--quiet", "--package", "efa-emulator"]))
     });
+    report.add("fi_info names what a host lacks for its devices", fi_info);
     report.add_retried("fi_pingpong of ours over its efa, at both ends", || own_efa(&emulator, &dir));
     report.add_retried("fi_write_demo over our efa", || write_demo(&emulator, &dir));
     report.add_retried("media flows over our efa, either end killed", || flows(&emulator, &dir));
@@ -145,6 +146,13 @@ fn with_newer(stock: &Stock) -> StepResult {
     }
     let text = output(&mut command)?;
     if text.contains("NOT RUN") { Err(format!("nothing was written:\n{text}")) } else { Ok(Outcome::Passed) }
+}
+
+/// The tests of `fi_info` with the providers that need a device, on this host's own devices: the common tests build it
+/// without them, and [`capi::tool`] has built everything else of it with them.
+fn fi_info() -> StepResult {
+    let tests = ["test", "--quiet", "--package", "ofi-tools", "--test", "fi_info"];
+    run(cargo(&tests).args(["--features", capi::DEVICES]))
 }
 
 /// Our provider with itself: our program, on the system's libibverbs and libefa.
