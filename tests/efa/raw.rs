@@ -312,6 +312,27 @@ fn a_peer_that_was_given_up_is_greeted_until_it_has_a_receive() {
     raw.next(&side, "a farewell", |packet| matches!(packet, Packet::Bye));
 }
 
+#[test]
+fn a_peer_that_was_given_up_is_greeted_again_when_a_greeting_is_lost() {
+    let _alone = alone();
+    let side = side();
+    let mut raw = Raw::silent(&DEVICE, &side, RECEIVES);
+    let to = side.insert_address(&Address::new(side.name().format(), &raw.address.to_bytes()));
+    let number = RawAddress::from_bytes(side.name().bytes()).unwrap().qpn;
+    DEVICE.cut(number, raw.address.qpn, false);
+    wait::drive(&[&side], "room", || side.out(to, &Memory::patterned(8, 1)).context(2).send().ok());
+    wait::drive(&[&side], "a failure", || side.next_of(2)).failed();
+    let word = message(0, 0, Form::Eager { payload: b"hello" });
+    DEVICE.cut(number, raw.address.qpn, false);
+    let sent = side.statistic("efa_sent");
+    raw.send(&word);
+    wait::drive(&[&side], "a lost greeting", || {
+        (side.statistic("efa_sent") > sent && side.statistic("efa_packets_now") == 0).then_some(())
+    });
+    raw.send(&word);
+    raw.next(&side, "another greeting", |packet| matches!(packet, Packet::Handshake(_)));
+}
+
 /// A message with a receipt, from `side` to `raw`.
 fn confirmed(side: &Side, raw: &Raw, context: usize) {
     let to = side.insert_address(&Address::new(side.name().format(), &raw.address.to_bytes()));
