@@ -1,8 +1,8 @@
 //! A prefill process computes the KV cache of a model, layer by layer, and writes each layer into the memory of a
-//! decode process as soon as it is there. The notification that comes with a layer says that all of it has arrived;
-//! decoding may begin with the first while the last is still being computed.
+//! decode process as soon as the layer is computed. The notification with a layer says that all of it has arrived;
+//! decoding may begin with the first layer while the last is still being computed.
 //!
-//! `cargo run --release -p multirail --example kv_cache -- [RAIL,...]` (rails are providers; `shm` if none are given)
+//! `cargo run --release -p multirail --example kv_cache -- [RAIL,...]` (rails are providers; the default is `shm`)
 #![forbid(unsafe_code)]
 
 use std::process::{Command, ExitCode};
@@ -42,12 +42,12 @@ fn agent(name: &str, rails: &str) -> ofi::Result<Agent> {
     rails.split(',').fold(builder, |builder, rail| builder.rail(Hints::new().provider(rail))).open()
 }
 
-/// What a block of the cache holds.
+/// The content of a block of the cache.
 fn block(layer: usize, block: usize) -> Vec<u8> {
     (0..BLOCK).map(|at| (at ^ (at >> 8) ^ (layer * 5) ^ (block * 3)) as u8).collect()
 }
 
-/// Where the pages of the decode process are: it has scattered them.
+/// The offset of a page in the decode process, which has scattered its pages.
 fn page(layer: usize, block: usize) -> usize {
     layer * LAYER + (block * 27 % BLOCKS) * BLOCK
 }
@@ -82,7 +82,7 @@ fn prefill(address: &str, rails: &str) -> Outcome {
     let layers = agent.alloc(LAYERS * LAYER)?;
     let decoder = agent.visit(address, LIMIT)?;
     let (cache, _) = agent.regions(&decoder)?[0];
-    // One plan for each layer: in a server they are prepared once for a request's pages.
+    // One plan for each layer: a server prepares them once for a request's pages.
     let plans = (0..LAYERS).map(|layer| {
         let start = |nth: usize| (layer * LAYER + nth * BLOCK) as u64;
         let local = (0..BLOCKS)

@@ -1,4 +1,4 @@
-//! Two agents on two hosts: the one writes 64 MiB into the other's memory over two rails.
+//! Two agents on two hosts: one writes 64 MiB into the other's memory over two rails.
 //!
 //! On the first host `cargo run --release -p multirail --example two_agents -- serve 10.0.0.1:7000`, with an address of
 //! that host; on the second one `cargo run --release -p multirail --example two_agents -- write 10.0.0.1:7000`.
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let agent = Agent::builder(role).rail(udp()).rail(udp()).open()?;
     if role == "serve" {
         let memory = agent.register(vec![0; LEN])?;
-        let _server = agent.serve(address)?; // hands the agent's metadata to whoever connects
+        let _server = agent.serve(address)?; // hands the agent's metadata to each visitor
         println!("waiting at {address}");
         let notification = agent.wait_notification(LIMIT)?.ok_or("nobody came in time")?;
         let mut last = [0];
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{} wrote {LEN} bytes, the last is {}", notification.peer, last[0]);
     } else {
         let memory = agent.register(vec![7; LEN])?;
-        let peer = agent.visit(address, LIMIT)?; // loads its metadata
+        let peer = agent.visit(address, LIMIT)?; // loads the server's metadata
         let (region, _) = agent.regions(&peer)?[0];
         let remote = Remote { region, offset: 0, len: LEN as u64 };
         let plan = agent.prepare(&peer, Way::Write, &[memory.slice(..)?], &[remote])?;

@@ -19,7 +19,7 @@ use crate::region::{Guard, Inner as RegionInner, Library, Region};
 use crate::thread::Thread;
 use crate::wire::{Metadata, RegionInfo};
 
-/// How long an agent that is dropped tries to tell its peers.
+/// How long a dropped agent tries to tell its peers.
 const FAREWELL: Duration = Duration::from_millis(200);
 
 /// Rails, memory and peers of one process. Clones are the same agent; threads may share it.
@@ -57,7 +57,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Its name.
+    /// The agent's name.
     pub fn name(&self) -> &str {
         &self.shared.name
     }
@@ -132,7 +132,7 @@ impl Agent {
         Ok(self.shared.lock().core.metadata(vec![info]).encode())
     }
 
-    /// Withdraws a region even if ranges and plans name it. From now on nothing new uses it, and plans that name it
+    /// Withdraws a region even if ranges and plans name it. From now on no new transfer uses it, and plans that name it
     /// fail with `FI_EFAULT`. After a successful return no rail and no peer uses it.
     ///
     /// # Errors
@@ -164,7 +164,8 @@ impl Agent {
     ///
     /// # Errors
     /// `FI_EINVAL` for bytes that are not metadata of this version, `FI_EADDRINUSE` for a peer with the name of this
-    /// agent, `FI_EHOSTUNREACH` if no rail of the peer's reaches one here, `FI_ENOSPC` for too many peers.
+    /// agent, `FI_EHOSTUNREACH` if none of the peer's rails reaches a rail of this agent, `FI_ENOSPC` for too many
+    /// peers.
     pub fn load(&self, metadata: &[u8]) -> Result<Arc<str>> {
         let parsed = Metadata::parse(metadata).map_err(|malformed| {
             Error::wanted(
@@ -180,7 +181,7 @@ impl Agent {
             .core
             .load(&parsed)
             .map_err(|(errno, why)| Error::with(errno, format!("{}: {why}", parsed.name)))?;
-        self.shared.rouse(&mut driver); // a session may have ended with its peer's incarnation
+        self.shared.rouse(&mut driver); // a session may have ended together with the peer's previous incarnation
         Ok(parsed.name.into())
     }
 
@@ -206,7 +207,7 @@ impl Agent {
         Ok(driver.core.regions(id).iter().map(|region| (region.id, region.len)).collect())
     }
 
-    /// The next notification of a peer, of those that [`Agent::progress`] has brought in.
+    /// The next of the notifications that [`Agent::progress`] has received.
     pub fn take_notification(&self) -> Option<Notification> {
         self.shared.lock().core.take_notification()
     }
@@ -219,7 +220,7 @@ impl Agent {
         self.shared.wait_for(timeout, |driver| driver.core.take_notification())
     }
 
-    /// What happened to peers since the last call.
+    /// Events of peers since the last call.
     pub fn events(&self) -> Vec<Event> {
         self.shared.lock().core.take_events()
     }
@@ -343,7 +344,7 @@ impl Drop for Agent {
 }
 
 impl Agent {
-    /// Tells the peers that this agent goes, for a short time.
+    /// Tells the peers, for a short time, that this agent closes.
     fn say_goodbye(&self) {
         let began = Instant::now();
         let mut driver = self.shared.lock();

@@ -1,4 +1,4 @@
-//! Opening an agent.
+//! Opens an agent.
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex};
@@ -43,10 +43,10 @@ enum Wanted {
     Info(Box<Info>),
 }
 
-/// The hints of a rail as programs are told of it: `PROVIDER`, or `PROVIDER/DOMAIN`.
+/// The hints for a rail that a program names as `PROVIDER` or `PROVIDER/DOMAIN`.
 ///
 /// # Errors
-/// `FI_EINVAL` where one of the two is empty.
+/// `FI_EINVAL` if one of the two is empty.
 pub fn rail_hints(text: &str) -> Result<Hints> {
     let (provider, domain) = text.split_once('/').map_or((text, None), |(name, at)| (name, Some(at)));
     if provider.trim().is_empty() || domain.is_some_and(|domain| domain.trim().is_empty()) {
@@ -63,7 +63,7 @@ pub fn rail_hints(text: &str) -> Result<Hints> {
 }
 
 impl Agent {
-    /// Begins to open an agent: peers know it by its name.
+    /// Starts to configure an agent. Peers know it by this name.
     pub fn builder(name: &str) -> Builder {
         Builder {
             name: name.into(),
@@ -77,7 +77,7 @@ impl Agent {
 }
 
 impl Builder {
-    /// Adds a rail: the first that getinfo offers for these hints. The same hints twice are two rails.
+    /// Adds a rail: the first info that getinfo returns for these hints. The same hints twice make two rails.
     pub fn rail(mut self, hints: Hints) -> Self {
         self.rails.push(Wanted::Hints(Box::new(hints)));
         self
@@ -115,7 +115,7 @@ impl Builder {
     /// Opens the agent.
     ///
     /// # Errors
-    /// `FI_EINVAL` for an invalid name, and without rails; those of [`ofi::getinfo`] and of opening the rails.
+    /// `FI_EINVAL` for an invalid name, and without rails; the errors of [`ofi::getinfo`] and of opening the rails.
     pub fn open(self) -> Result<Agent> {
         check_name(&self.name)?;
         if self.rails.is_empty() || self.rails.len() > MOST_RAILS {
@@ -157,10 +157,10 @@ impl Builder {
     }
 }
 
-/// 64 random bits of the system's.
+/// 64 random bits from the system.
 fn random() -> u64 {
     getrandom::u64().unwrap_or_else(|_| {
-        // No source of randomness: two clocks and an address are what is left to differ by.
+        // Without a source of randomness, two clocks and an address tell agents apart.
         let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
         let here = &raw const since as usize as u64;
         (since.as_nanos() as u64).rotate_left(17) ^ here ^ u64::from(std::process::id()) << 40

@@ -1,11 +1,11 @@
-//! When a wait ends.
+//! The end of a wait.
 
 use std::time::{Duration, Instant};
 
-/// A hundred years: the clock may know no later time, and nobody waits as long.
+/// A hundred years. The clock may not represent later times, and no wait takes as long.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// The end of a wait that begins now, for any `timeout`, `Duration::MAX` too.
+/// The end of a wait that begins now, for any `timeout`, including `Duration::MAX`.
 pub fn end_of(timeout: Duration) -> Instant {
     Instant::now() + timeout.min(LONGEST)
 }

@@ -1,4 +1,4 @@
-//! What drives an agent: polls rails, carries the engine's commands out, waits.
+//! Drives an agent: polls rails, carries out the engine's commands, waits.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -14,22 +14,22 @@ use crate::region::{Guard, Inner as RegionInner};
 use crate::staging::Staging;
 use crate::waiters::Waiters;
 
-/// Queue reads of one rail in one call of [`Driver::progress`], so that it ends.
+/// Most queue reads of one rail in one call of [`Driver::progress`], so that the call ends.
 const READS: usize = 16;
 
-/// What the handles of an agent share.
+/// State that the handles of an agent share.
 pub(crate) struct Shared {
     pub(crate) name: Arc<str>,
     pub(crate) began: Instant,
     pub(crate) domains: Arc<[Arc<dyn Domain>]>,
     pub(crate) state: Mutex<Driver>,
-    /// For threads that wait while another sleeps on the rails' descriptors.
+    /// For threads that wait while another thread sleeps on the rails' descriptors.
     pub(crate) news: Condvar,
-    /// The rails' queues: their descriptors stay open while somebody sleeps on them.
+    /// The rails' queues. Their descriptors stay open while a thread sleeps on them.
     pub(crate) queues: Box<[Arc<dyn CompletionQueue>]>,
     pub(crate) has_thread: bool,
     pub(crate) regions: Arc<Mutex<BTreeMap<u64, Weak<RegionInner>>>>,
-    /// Whether regions of devices are exported.
+    /// Whether device regions are exported.
     pub(crate) map_devices: bool,
     pub(crate) next_region: AtomicU64,
     pub(crate) over: AtomicBool,
@@ -45,9 +45,9 @@ impl Shared {
     }
 }
 
-/// What the lock protects.
+/// State that the lock protects.
 pub(crate) struct Driver {
-    // Fields drop in order: rails first, since closing them ends what uses the memory that the plans of `core` keep.
+    // Fields drop in order: rails first, since closing them ends their use of the memory that the plans of `core` keep.
     pub(crate) rails: Vec<Rail>,
     pub(crate) core: Core<Guard>,
     pub(crate) staging: Staging,
@@ -55,7 +55,7 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// Polls all rails and does what is to be done. Whether there was anything.
+    /// Polls all rails and does the pending work. Returns whether there was any.
     pub(crate) fn progress(&mut self, now: Duration) -> ofi::Result<bool> {
         let mut was_busy = false;
         let Self { rails, core, .. } = self;
@@ -73,17 +73,17 @@ impl Driver {
         Ok(self.pump(now) || was_busy)
     }
 
-    /// When [`Driver::progress`] wants to be called next, whatever happens.
+    /// When [`Driver::progress`] must be called next at the latest.
     pub(crate) fn next_timeout(&self) -> Option<Duration> {
         self.core.next_timeout().into_iter().chain(self.staging.next_timeout()).min()
     }
 
-    /// Whether something waits for what no descriptor tells of: room of a rail, a copy's end.
+    /// Whether work waits for a change that no descriptor reports: room on a rail, the end of a copy.
     pub(crate) fn is_stalled(&self) -> bool {
         self.core.is_stalled() || self.staging.is_copying() || self.rails.iter().any(Rail::is_short)
     }
 
-    /// Hands the rails what is to be done. Whether there was anything.
+    /// Hands the pending work to the rails. Returns whether there was any.
     pub(crate) fn pump(&mut self, now: Duration) -> bool {
         let Self { rails, core, .. } = self;
         core.perform(now, &mut Rails(rails))

@@ -1,8 +1,8 @@
-//! Metadata over TCP: an agent serves its own, and loads that of its visitors.
+//! Metadata over TCP: an agent serves its own, and loads its visitors' metadata.
 //!
-//! A visitor sends its metadata and gets the server's: each `MRX1`, a length of 32 bits (little-endian), and so many
-//! bytes. One visitor after the other is served, each for at most [`PATIENCE`]. The stream is neither encrypted nor
-//! authenticated: it is for networks that are trusted (`docs/threat-model.md`).
+//! A visitor sends its metadata and gets the server's. Each is `MRX1`, a length of 32 bits (little-endian), and that
+//! many bytes. The server serves one visitor after the other, each for at most [`PATIENCE`]. The stream is neither
+//! encrypted nor authenticated: it is for trusted networks (`docs/threat-model.md`).
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -20,13 +20,13 @@ use crate::deadline::end_of;
 use crate::wire::blob::LONGEST;
 
 const MAGIC: [u8; 4] = *b"MRX1";
-/// Longest time that one visitor has.
+/// Time limit for one visitor.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LATE: &str =
     "the exchange of metadata took too long; check the network, and that the other end is an agent";
-/// Longest sleep of the server, which visitors and its end interrupt.
+/// Longest sleep of the server. A visitor or the server's end interrupts it.
 const SLEEP: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-/// How long it leaves the system alone that gives it no visitor, for want of descriptors.
+/// Pause after a failed accept, for example for lack of descriptors.
 const REST: Duration = Duration::from_millis(5);
 
 /// Serves an agent's metadata until it is dropped.
@@ -40,7 +40,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// The address that it listens at.
+    /// The address that the server listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -49,7 +49,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
-        // Cannot fail: it is written once. The thread would look by itself after `SLEEP`.
+        // Cannot fail: it is written once. The thread would notice by itself after `SLEEP`.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             // A panic of the thread was reported when it happened.
@@ -59,8 +59,8 @@ impl Drop for Server {
 }
 
 impl Agent {
-    /// Serves this agent's metadata, as it is at each visit, at `address` (port 0 chooses one). Metadata of visitors is
-    /// loaded.
+    /// Serves this agent's metadata, as it is at each visit, at `address` (port 0 chooses one). The agent loads the
+    /// metadata of visitors.
     ///
     /// # Errors
     /// The error of listening.
@@ -82,7 +82,7 @@ impl Agent {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         let mut fds =
                             [PollFd::new(&listener, PollFlags::IN), PollFd::new(&*woken, PollFlags::IN)];
-                        // A signal of the system's ends the sleep early, which is as good.
+                        // A signal ends the sleep early, which is harmless.
                         let _ = poll(&mut fds, Some(&SLEEP));
                     }
                     Err(error) => {
@@ -182,7 +182,7 @@ fn receive(mut stream: &TcpStream, deadline: Instant) -> Result<Vec<u8>> {
             "check the address: something else listens there",
         ));
     }
-    // Grows with what comes, not with what is announced.
+    // Grows with the received bytes, not with the announced length.
     let mut metadata = Vec::new();
     while metadata.len() < len {
         let start = metadata.len();

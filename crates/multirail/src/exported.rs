@@ -1,4 +1,4 @@
-//! What `ofi stats` tells of an agent: what it has counted, and how long accesses and transfers took.
+//! The metrics of an agent for `ofi stats`: its counters, and the latencies of accesses and transfers.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ impl Counted for Shared {
     }
 }
 
-/// One histogram for each class of lengths that has times; what is as long as its class's longest has that as a label.
+/// One histogram for each class of lengths that has times. Its label is the longest length of the class.
 fn named(
     name: &'static str,
     help: &'static str,

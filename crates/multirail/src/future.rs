@@ -25,7 +25,8 @@ impl Future for Ended<'_> {
     }
 }
 
-/// A future of the next notification; see [`Agent::next_notification`]. If several wait, any of them gets it.
+/// A future of the next notification; see [`Agent::next_notification`]. If several are pending, any one of them gets
+/// it.
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct NextNotification<'a>(&'a Agent);
@@ -39,21 +40,23 @@ impl Future for NextNotification<'_> {
 }
 
 impl Agent {
-    /// As [`Agent::wait_notification`], as a future of any executor, without end. See [`Transfer::ended`].
+    /// The next notification as a future for any executor: [`Agent::wait_notification`] without a timeout. See
+    /// [`Transfer::ended`].
     pub fn next_notification(&self) -> NextNotification<'_> {
         NextNotification(self)
     }
 }
 
 impl Transfer {
-    /// As [`Transfer::wait`], as a future of any executor. An agent with a progress thread wakes it when it has
-    /// something; without one, the future drives the agent when it is polled, and has itself polled again at once.
+    /// The end of the transfer as a future for any executor; see [`Transfer::wait`]. The progress thread of an agent
+    /// wakes the future when there is news. Without a progress thread, each poll of the future drives the agent and
+    /// schedules the next poll at once.
     pub fn ended(&self) -> Ended<'_> {
         Ended(self)
     }
 }
 
-/// Polls the agent if no thread does, and looks.
+/// Polls the agent if no thread does, and then looks.
 fn poll<T>(
     agent: &Agent,
     context: &mut Context<'_>,

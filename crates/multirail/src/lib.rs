@@ -1,11 +1,11 @@
-//! One transfer over many rails: what NIXL does above libfabric, in Rust on `ofi`.
+//! One transfer over many rails: the role of NIXL above libfabric, in Rust on `ofi`.
 //!
 //! An [`Agent`] has rails (each a domain, an endpoint and a queue of any provider) and regions of memory. It hands out
 //! [metadata](Agent::metadata), by which its peers reach both. A peer [prepares](Agent::prepare) lists of local and
 //! remote ranges and posts them: reads or writes, cut over the rails, with a notification behind the data. [`Topology`]
-//! says which NICs serve which accelerator and which memory.
+//! reports which NICs serve which accelerator and which memory.
 //!
-//! What decides is [`engine`], which does no I/O; [`wire`] has what agents tell each other. `docs/multirail.md` is the
+//! [`engine`] makes the decisions and does no I/O; [`wire`] has the messages between agents. `docs/multirail.md` is the
 //! guide.
 #![deny(unsafe_code)] // allowed in region.rs and rail.rs (lend memory), memory/ and staging/ (copy it), wait.rs
 

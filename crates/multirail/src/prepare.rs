@@ -1,4 +1,4 @@
-//! Preparing transfers: ranges are checked, once, and become a plan.
+//! Preparing transfers: ranges are checked once, and become a plan.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::staging;
 use crate::transfer::{Posted, Prepared, Remote, Transfer};
 
 impl Agent {
-    /// Prepares transfers: local ranges, and equally long ranges of the peer's regions, one for one.
+    /// Prepares transfers between local ranges and equally long ranges of the peer's regions, pair by pair.
     ///
     /// # Errors
-    /// `FI_ENOENT` for a peer or region that is not known; `FI_EINVAL` for lists of different lengths, ranges of
-    /// different lengths, empty ones, and such as go beyond their region.
+    /// `FI_ENOENT` for an unknown peer or region; `FI_EINVAL` for lists of different lengths, ranges of different
+    /// lengths, empty ranges, and ranges beyond their region.
     pub fn prepare(&self, peer: &str, way: Way, local: &[Local], remote: &[Remote]) -> Result<Prepared> {
         if local.len() != remote.len() {
             let found = format!("{} local and {} remote ones", local.len(), remote.len());
@@ -86,17 +86,17 @@ impl Agent {
         Ok(Prepared::new(plan, peer_id, self.clone()))
     }
 
-    /// Sends a notification that waits for no transfer. It is one of its own: [`Transfer::wait`] says when it is with
-    /// the peer.
+    /// Sends a notification that waits for no transfer. It is a transfer of its own: [`Transfer::wait`] returns when
+    /// the peer has it.
     ///
     /// # Errors
-    /// `FI_ENOENT` for a peer that is not known; `FI_EMSGSIZE`.
+    /// `FI_ENOENT` for an unknown peer; `FI_EMSGSIZE`.
     pub fn notify(&self, peer: &str, bytes: &[u8], timeout: Duration) -> Result<Transfer> {
         self.prepare(peer, Way::Write, &[], &[])?.post_with(Some(bytes), timeout)
     }
 }
 
-/// A plan whose bytes do not go straight over the rails.
+/// Converts a plan whose bytes an end must copy.
 fn staged(plan: Plan<Guard>, peer: PeerId) -> staging::Plan {
     let Plan { way, pieces, regions, incarnation, total, guard } = plan;
     let piece = |piece: Piece| staging::Piece {

@@ -1,5 +1,4 @@
-//! A rail: a domain, an endpoint, a queue and an address vector of one provider, with the receives that its messages
-//! come in by.
+//! A rail: a domain, an endpoint, a queue and an address vector of one provider, with the receives for its messages.
 //!
 //! The endpoint is closed before the memory of its operations is freed.
 #![allow(unsafe_code)]
@@ -54,14 +53,14 @@ pub(crate) struct Rail {
     _fabric: Arc<dyn Fabric>,
     receives: Vec<Option<RawBuffer>>,
     unposted: VecDeque<usize>,
-    /// What one queue read fills.
+    /// The buffer of one queue read.
     entries: Box<[CqTaggedEntry; BATCH]>,
-    /// Messages under way, by the operation that they are: the context is the slot here.
+    /// Messages in flight, with their operations: the context is the slot here.
     sends: Slots<(OpId, RawBuffer)>,
 }
 
 impl Rail {
-    /// Opens the first rail that getinfo offers for `hints`.
+    /// Opens the rail of the first info that getinfo returns for `hints`.
     pub(crate) fn open(hints: &Hints, shared_memory: bool) -> Result<Self> {
         let mut hints = hints.clone();
         let wanted = &mut hints.info;
@@ -90,7 +89,7 @@ impl Rail {
         if !shared_memory && info.fabric_attr.prov_name != "shm" {
             match endpoint.set_option(EpOption::SharedMemoryPermitted, 0) {
                 Err(error) if error != Errno::ENOPROTOOPT => return Err(error),
-                _ => {} // who does not have the option does not use shared memory
+                _ => {} // a provider without the option does not use shared memory
             }
         }
         endpoint.enable()?;
@@ -138,7 +137,7 @@ impl Rail {
         !self.unposted.is_empty()
     }
 
-    /// Its queue.
+    /// The rail's queue.
     pub(crate) fn queue(&self) -> Arc<dyn CompletionQueue> {
         Arc::clone(&self.cq)
     }
@@ -147,9 +146,9 @@ impl Rail {
         while let Some(&index) = self.unposted.front() {
             let Some(raw) = &self.receives[index] else { break };
             let pieces = [Piece::new(raw.addr(), raw.len())];
-            // SAFETY: the buffer is this table's until the receive has ended, or the endpoint is closed.
+            // SAFETY: the buffer belongs to this table until the receive has ended, or the endpoint is closed.
             let lent = unsafe { Lent::new(&pieces, &[]) };
-            // Contexts of receives are looked at only where the entry says that it is of a receive.
+            // The context of a receive is used only if the entry is marked as a receive.
             let op = ReceiveOp {
                 flags: OpFlags::COMPLETION,
                 call: Call::Msg,
@@ -172,14 +171,14 @@ impl Rail {
         inserted.map(|addr| addr.0).map_err(|error| error.errno())
     }
 
-    /// Removes it.
+    /// Removes a peer's address.
     pub(crate) fn remove(&self, addr: u64) {
         if let Err(error) = self.av.remove(&[FiAddr(addr)]) {
             tracing::warn!(target: "multirail", %error, "an address that cannot be removed");
         }
     }
 
-    /// Sends a message. On `FI_EAGAIN` the bytes come back.
+    /// Sends a message. On `FI_EAGAIN` it returns the bytes.
     pub(crate) fn send(&mut self, op: OpId, addr: u64, bytes: Vec<u8>) -> Result<(), (Error, Vec<u8>)> {
         let endpoint = match self.endpoint() {
             Ok(endpoint) => Arc::clone(endpoint),
@@ -188,7 +187,7 @@ impl Rail {
         let raw = bytes.into_raw();
         let pieces = [Piece::new(raw.addr(), raw.len())];
         let slot = self.sends.insert((op, raw));
-        // SAFETY: the buffer is the table's until the send has ended, or the endpoint is closed.
+        // SAFETY: the buffer belongs to the table until the send has ended, or the endpoint is closed.
         let lent = unsafe { Lent::new(&pieces, &[]) };
         let flags = OpFlags::COMPLETION | OpFlags::DELIVERY_COMPLETE;
         let send = SendOp {
@@ -213,8 +212,8 @@ impl Rail {
         }
     }
 
-    /// Posts an access. `region` is the local region that it lies in; `more` says that another follows at once.
-    #[inline(always)] // in a loop, where most of it stays as it is
+    /// Posts an access. `region` is its local region; `more` says that another access follows at once.
+    #[inline(always)] // called in a loop that keeps most of its values in place
     pub(crate) fn access(
         &mut self,
         access: &Access,
@@ -263,9 +262,9 @@ impl Rail {
         region.rail_of(&self.domain).ok_or_else(|| Error::new(Errno::EDOMAIN))
     }
 
-    /// Drives the rail and tells the engine what has happened. Whether there was anything.
+    /// Drives the rail and passes its events to the engine. Returns whether there were any.
     pub(crate) fn poll(&mut self, core: &mut Core<Guard>, now: Time) -> Result<bool> {
-        /// Who has one of these is no access of ours.
+        /// A completion with one of these flags is not one of our accesses.
         const OTHERS: CompletionFlags =
             CompletionFlags::REMOTE_WRITE.union(CompletionFlags::RECV).union(CompletionFlags::SEND);
         let read = self.cq.read(&mut CqBuffer::new(&mut self.entries[..]));
@@ -315,8 +314,8 @@ impl Rail {
             let Some(Some(raw)) = self.receives.get(index) else { return };
             if let Ok((len, _)) = result {
                 self.counts.received += 1;
-                // SAFETY: the receive has ended, so the buffer is the table's alone; it is initialised, being of a
-                // vector.
+                // SAFETY: the receive has ended, so the buffer belongs to the table alone; it is initialised, since it
+                // comes from a vector.
                 let bytes = unsafe { std::slice::from_raw_parts(raw.addr(), len.min(raw.len())) };
                 core.message(bytes, now);
             }
@@ -338,7 +337,7 @@ impl Rail {
 
 impl Drop for Rail {
     fn drop(&mut self) {
-        // Closing it ends all operations; only then is their memory freed.
+        // Closing the endpoint ends all operations; only then is their memory freed.
         drop(self.endpoint.take());
         for raw in self.receives.iter_mut().filter_map(Option::take) {
             // SAFETY: of a vector, taken apart in `of_info`; the endpoint is closed.

@@ -1,10 +1,10 @@
-//! Ranges that callers give.
+//! Ranges that callers pass.
 
 use std::ops::{Bound, Range, RangeBounds};
 
 use ofi::{Errno, Error, Result};
 
-/// The numbers behind a range of something that is `len` long: not empty, and inside.
+/// The bounds of a range in an object of length `len`. The range must be within the object and not empty.
 pub(crate) fn resolve(range: &impl RangeBounds<u64>, len: u64, what: &'static str) -> Result<Range<u64>> {
     let start = match range.start_bound() {
         Bound::Included(&start) => start,

@@ -2,7 +2,7 @@
 //!
 //! A region owns its buffer in raw form, so no reference to it exists while peers and rails may touch it; this program
 //! reads and writes it by copies. A rail's registration is made when that rail first needs it, and kept. The memory is
-//! given back when all of them are closed for sure, and leaked otherwise. Operations in flight keep the region.
+//! freed once all registrations are closed for certain, and leaked otherwise. Operations in flight keep the region.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -20,14 +20,13 @@ use crate::memory::cuda::DeviceMemory;
 use crate::memory::{self, Device, Kind, Pinned};
 use crate::wire::{RegionInfo, RegionKey};
 
-/// What a rail may be used for on a region: everything.
+/// Rails' access to a region: everything.
 const ACCESS: MrAccess =
     MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE).union(MrAccess::READ).union(MrAccess::WRITE);
 
 /// Memory of an agent: source or target of its own transfers and of its peers'.
 ///
-/// Clones name the same region. It is withdrawn from peers when the last clone and the last transfer that uses it are
-/// gone.
+/// Clones name the same region. It is withdrawn from peers when neither a clone nor a transfer that uses it is left.
 pub struct Region<B = Library> {
     inner: Arc<Inner>,
     _buffer: PhantomData<fn() -> B>,
@@ -45,10 +44,10 @@ pub struct Local {
     pub(crate) len: u64,
 }
 
-/// What keeps the memory of a plan.
+/// Keeps the memory of a plan.
 pub(crate) type Guard = Vec<Arc<Inner>>;
 
-/// What regions are made of.
+/// The state behind a region.
 pub(crate) struct Inner {
     pub(crate) id: u64,
     addr: *mut u8,
@@ -58,13 +57,13 @@ pub(crate) struct Inner {
     free: unsafe fn(RawBuffer),
     rails: Vec<OnceLock<Result<Arc<dyn MemoryRegion>>>>,
     domains: Arc<[Arc<dyn Domain>]>,
-    /// Keeps accesses of this process apart. Rails and peers do not know of it.
+    /// Serialises accesses of this process. It does not affect rails and peers.
     local: RwLock<()>,
-    /// For memory that the processor does not touch: rails do not register it, and copies go through this.
+    /// For memory that the processor does not touch: rails do not register it, and this device copies it.
     device: Option<Arc<dyn Device>>,
-    /// Given back after everything else: what the memory is a part of, where `raw` is not.
+    /// The owner of the memory if `raw` does not own it. It is dropped after everything else.
     owner: Option<Box<dyn Send + Sync>>,
-    /// Nothing new may use it.
+    /// New uses are refused.
     revoked: AtomicBool,
 }
 
@@ -74,16 +73,16 @@ unsafe impl Send for Inner {}
 unsafe impl Sync for Inner {}
 
 /// # Safety
-/// As `Buffer::from_raw`.
+/// The requirements of `Buffer::from_raw`.
 unsafe fn free<B: Buffer>(raw: RawBuffer) {
     // SAFETY: the caller's promise.
     drop(unsafe { B::from_raw(raw) });
 }
 
 /// # Safety
-/// `raw` is of [`Region::allocate`], and nobody uses the memory.
+/// `raw` comes from [`Region::allocate`], and the memory is not in use.
 unsafe fn free_allocation(raw: RawBuffer) {
-    // SAFETY: from `Box::into_raw` there, and put together once.
+    // SAFETY: from `Box::into_raw` in that function, and put together once.
     drop(unsafe { Box::from_raw(raw.owner().cast::<ofi::raw::Allocation>()) });
 }
 
@@ -111,10 +110,10 @@ impl Inner {
         }
     }
 
-    /// Lets nothing new use it: accesses that are posted from now on fail, and no rail registers it.
+    /// Refuses new uses: later accesses fail, and no rail registers the memory.
     pub(crate) fn revoke(&self) {
         self.revoked.store(true, Ordering::Relaxed);
-        // With the one in `on`: either that sees the mark, or `close` sees the registration.
+        // Pairs with the fence in `on`: either `on` sees the mark, or `close` sees the registration.
         fence(Ordering::SeqCst);
     }
 
@@ -122,20 +121,21 @@ impl Inner {
         self.revoked.load(Ordering::Relaxed)
     }
 
-    /// Where the memory begins, as a number.
+    /// The address of the memory, as a number.
     pub(crate) fn address(&self) -> u64 {
         self.addr.addr() as u64
     }
 
-    /// Memory that a device has pinned, which rails move like any other. The lengths of its uses are up to the caller.
+    /// Memory that a device has pinned, which rails move like any other. The caller is responsible for the lengths of
+    /// accesses.
     pub(crate) fn pinned(id: u64, pinned: Pinned, domains: &Arc<[Arc<dyn Domain>]>) -> Self {
         let mut inner = Self::at(id, pinned.at, pinned.len, domains);
         inner.owner = Some(pinned.owner);
         inner
     }
 
-    /// What the memory is copied by, if the processor does not touch it.
-    /// A region of a device that nobody has allocated: its addresses mean something to the device alone.
+    /// A region of a device, with the device that copies it. The processor does not touch it, and its addresses are
+    /// valid on the device only.
     #[cfg(test)]
     pub(crate) fn on_device(id: u64, at: u64, len: usize, device: Arc<dyn Device>) -> Self {
         let addr = std::ptr::without_provenance_mut(at as usize);
@@ -156,7 +156,7 @@ impl Inner {
         self.len as u64
     }
 
-    /// `len` bytes at the address `at`, if they lie in the region, it was not revoked, and rails may touch it.
+    /// `len` bytes at the address `at`, if they lie in the region, it is not revoked, and rails may touch it.
     pub(crate) fn pointer(&self, at: u64, len: u64) -> Option<*mut u8> {
         if self.device.is_some() {
             return None;
@@ -166,11 +166,11 @@ impl Inner {
         (end <= self.len as u64 && !self.is_revoked()).then(|| self.addr.wrapping_add(offset as usize))
     }
 
-    /// The registration on a rail, which is made at the first call.
+    /// The registration on a rail, which the first call creates.
     pub(crate) fn on(&self, rail: usize) -> Result<&Arc<dyn MemoryRegion>> {
         let made = self.rails[rail].get_or_init(|| {
             let pieces = [Piece::new(self.addr, self.len)];
-            // SAFETY: the memory stays until `drop` has closed the registration, and is behind no reference.
+            // SAFETY: the memory stays until `drop` has closed the registration, and no reference to it exists.
             let attr = unsafe { MrAttr::new(&pieces, ACCESS) };
             self.domains[rail].register(&attr)
         });
@@ -184,7 +184,7 @@ impl Inner {
         })
     }
 
-    /// Which rail has this domain.
+    /// The rail with this domain.
     pub(crate) fn rail_of(&self, domain: &Arc<dyn Domain>) -> Option<usize> {
         self.domains.iter().position(|other| Arc::ptr_eq(other, domain))
     }
@@ -194,7 +194,7 @@ impl Inner {
         Ok(self.on(rail)?.desc())
     }
 
-    /// What peers need. Rails on which it cannot be registered are left out.
+    /// The region's description for peers. Rails that cannot register it are left out.
     pub(crate) fn info(&self, exports: bool) -> Result<RegionInfo> {
         if let Some(device) = &self.device {
             let export = if exports { Some(device.export(self.address())) } else { None };
@@ -239,7 +239,7 @@ impl Drop for Inner {
             return;
         }
         match (self.close(), raw) {
-            // SAFETY: taken apart when the region was made; no rail has the memory any more.
+            // SAFETY: taken apart when the region was made; no rail uses the memory any more.
             (Ok(()), Some(raw)) => unsafe { (self.free)(raw) },
             (Ok(()), None) => drop(owner),
             (Err(error), _) => {
@@ -312,8 +312,8 @@ impl<B> Region<B> {
             return memory::copy_out(&**device, from.addr() as u64, to);
         }
         let _reading = self.inner.local.read().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: in bounds; nothing else of this program writes meanwhile, `to` is no part of the region, as there are
-        // no references into it, and `copy` is made for memory that peers change.
+        // SAFETY: in bounds; nothing else in this program writes meanwhile; `to` is not a part of the region, as there
+        // are no references into it; and `copy` is made for memory that peers change.
         unsafe { copy::bytes(from, to.as_mut_ptr(), to.len()) };
         Ok(())
     }
@@ -383,7 +383,7 @@ impl Region<DeviceMemory> {
 }
 
 impl Region<Library> {
-    /// Memory of the domain of a rail, which it can share with peers.
+    /// Memory of a rail's domain, which peers can map.
     pub(crate) fn allocate(
         id: u64,
         len: usize,

@@ -9,23 +9,23 @@ use ofi::Result;
 
 use crate::driver::{Driver, Shared};
 
-/// For so long it drives and sleeps before it looks whether the agent is still there.
+/// How long the thread drives and sleeps before it checks whether the agent still exists.
 const TURN: Duration = Duration::from_secs(1);
 
 /// The progress thread, if there is one. It ends when the agent does.
 pub(crate) struct Thread(Option<JoinHandle<()>>);
 
 impl Thread {
-    /// None: whoever calls drives the agent.
+    /// No thread: the calling threads drive the agent.
     pub(crate) fn none() -> Self {
         Self(None)
     }
 
-    /// Starts it.
+    /// Starts the thread.
     pub(crate) fn spawn(shared: &Arc<Shared>) -> Result<Self> {
         let weak = Arc::downgrade(shared);
         let run = move || {
-            // The thread keeps the agent for a turn at most: it ends with the agent's last handle.
+            // The thread keeps the agent for one turn at most: the thread ends with the agent's last handle.
             while let Some(shared) = weak.upgrade().filter(|shared| !shared.over.load(Ordering::Relaxed)) {
                 let over = Arc::clone(&shared);
                 let is_over = move |_: &mut Driver| over.over.load(Ordering::Relaxed).then_some(());
@@ -41,7 +41,7 @@ impl Thread {
 
 impl Drop for Thread {
     fn drop(&mut self) {
-        // The thread itself may drop the last handle of what it upgraded, never this one.
+        // The thread itself may drop the last handle that it has upgraded, and must not join itself.
         if let Some(thread) = self.0.take()
             && thread.thread().id() != std::thread::current().id()
         {

@@ -1,4 +1,4 @@
-//! What a program holds of transfers: plans, and those that it has posted.
+//! A program's handles of transfers: prepared and posted ones.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,16 +31,16 @@ pub struct Prepared {
     agent: Agent,
 }
 
-/// What is posted.
+/// The plan behind a prepared transfer.
 #[derive(Clone, Debug)]
 pub(crate) enum Posted {
-    /// Its bytes go over the rails as they are.
+    /// The rails move its bytes directly.
     Moved(Arc<Plan<Guard>>),
-    /// An end copies them.
+    /// One of the ends copies the bytes.
     Staged(Arc<staging::Plan>),
 }
 
-/// Names a transfer under way.
+/// Names a transfer in flight.
 #[derive(Clone, Copy, Debug)]
 enum Id {
     Moved(TransferId),
@@ -76,7 +76,7 @@ impl Prepared {
     /// Starts a transfer. It fails with `FI_ETIMEDOUT` if it has not ended after `timeout`.
     ///
     /// # Errors
-    /// `FI_ECONNRESET` if the peer has restarted since it was prepared; `FI_ENOENT` if it was forgotten.
+    /// `FI_ECONNRESET` if the peer has restarted since the call of `prepare`; `FI_ENOENT` if the peer was forgotten.
     pub fn post(&self, timeout: Duration) -> Result<Transfer> {
         self.post_with(None, timeout)
     }
@@ -155,7 +155,7 @@ impl Transfer {
     ///
     /// # Errors
     /// `FI_ETIMEDOUT` after the timeout; `FI_ECANCELED` if it was cancelled; `FI_ECONNRESET` and similar errors when
-    /// the peer or all paths to it are lost; the peer's error for memory that it does not grant.
+    /// the peer or all paths to it are lost; the peer's error for memory to which it denies access.
     pub fn wait(&self) -> Result<()> {
         let ended = self.agent.shared.wait_for(Duration::MAX, |driver| self.outcome(driver))?;
         result(ended.unwrap_or(Outcome::Cancelled))
@@ -165,7 +165,7 @@ impl Transfer {
         &self.agent
     }
 
-    /// How it ended, if it has.
+    /// The outcome, if the transfer has ended.
     pub(crate) fn outcome(&self, driver: &Driver) -> Option<Outcome> {
         driver.progress_of(self.id).map_or(Some(Outcome::Cancelled), |progress| progress.outcome)
     }

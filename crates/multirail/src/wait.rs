@@ -1,11 +1,11 @@
-//! Waiting: threads that sleep until something ends, and futures.
+//! Waiting: sleeping threads, and futures.
 //!
 //! A waiting thread polls for a while, then sleeps. One thread *leads*: it sleeps on the descriptors of the rails'
-//! queues, until the engine's next timer. Others that wait *follow*: they sleep until the leader, or whoever polls, has
-//! found something. Whoever polls beside a sleeping leader disarms its descriptors, and so wakes it; the leader then
-//! leaves the rails to that thread for as long as it polls.
+//! queues, until the engine's next timer. Other waiting threads *follow*: they sleep until the leader, or a polling
+//! thread, has found an event. A thread that polls while the leader sleeps disarms the leader's descriptors, and so
+//! wakes it; the leader then leaves the rails to that thread for as long as it polls.
 //!
-//! Nothing depends on a wake-up alone: no sleep is longer than [`SLEEP`] or, for followers, [`FOLLOW`].
+//! No wait depends on a wake-up alone: no sleep is longer than [`SLEEP`] or, for followers, [`FOLLOW`].
 #![allow(unsafe_code)] // borrows descriptors of queues that `Shared` keeps
 
 use std::os::fd::BorrowedFd;
@@ -19,11 +19,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::driver::{Driver, Shared};
 
-/// Polls that find nothing for which the clock is read once.
+/// Fruitless polls for each reading of the clock.
 const POLLS: usize = 8;
 /// How long a waiting thread polls before it sleeps.
 const SPIN: Duration = Duration::from_micros(200);
-/// How long it sleeps where no descriptor says when there is something to do: a rail was full.
+/// How long it sleeps if no descriptor reports the awaited change, such as room on a full rail.
 const NAP: Duration = Duration::from_micros(50);
 /// How long a leader leaves the rails to a thread that polls them.
 const LEAVE: Duration = Duration::from_millis(1);
@@ -33,7 +33,7 @@ const SLEEP: Duration = Duration::from_secs(1);
 const FOLLOW: Duration = Duration::from_millis(100);
 
 impl Shared {
-    /// Drives everything once. Whether there was anything to do.
+    /// Drives the agent once. Returns whether there was anything to do.
     pub(crate) fn poll(&self) -> Result<bool> {
         let mut driver = self.lock();
         let was_busy = driver.progress(self.now());
@@ -43,8 +43,8 @@ impl Shared {
         was_busy
     }
 
-    /// Somebody has polled: the leader's descriptors are disarmed, and if something was found, others want to know. The
-    /// wakers are to be woken when the lock is free.
+    /// Follows a poll: the leader's descriptors are disarmed, and if the poll found something, others are notified. The
+    /// returned wakers must be called after the lock is released.
     fn polled(&self, driver: &mut Driver, was_busy: bool) -> Vec<Waker> {
         self.disarm(driver);
         if !was_busy {
@@ -64,14 +64,14 @@ impl Shared {
         }
     }
 
-    /// Something was changed from outside: waiting threads look again.
+    /// State was changed from outside: waiting threads look again.
     pub(crate) fn rouse(&self, driver: &mut Driver) {
         let wakers = self.polled(driver, true);
-        // Called where a program's own call changes something, not from a poll of a future.
+        // Called where a program's own call changes state, not from a poll of a future.
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Something was posted: the leader must not sleep beyond a new timer.
+    /// A transfer was posted: the leader must not sleep beyond a new timer.
     pub(crate) fn posted(&self, driver: &mut Driver) {
         let is_earlier = |until| driver.next_timeout().is_some_and(|next| next < until);
         if driver.waiters.led_until.is_some_and(is_earlier) || driver.is_stalled() {
@@ -79,7 +79,7 @@ impl Shared {
         }
     }
 
-    /// Drives everything until `found` finds something, or the time is up.
+    /// Drives the agent until `found` returns a value, or the time is up.
     pub(crate) fn wait_for<T>(
         &self,
         timeout: Duration,
@@ -125,7 +125,7 @@ impl Shared {
         }
     }
 
-    /// Sleeps until there may be something, or `deadline`.
+    /// Sleeps until there may be an event, or until `deadline`.
     fn sleep<T>(
         &self,
         deadline: Duration,
@@ -148,7 +148,7 @@ impl Shared {
             return Ok(None);
         }
         if self.queues.iter().any(|queue| queue.trywait().is_err()) {
-            return Ok(None); // there is something already
+            return Ok(None); // there is an event already
         }
         (driver.waiters.led_until, driver.waiters.is_disarmed) = (Some(until), false);
         drop(driver);
@@ -158,7 +158,7 @@ impl Shared {
             if !std::mem::take(&mut driver.waiters.is_disarmed) || self.now() >= until {
                 driver.waiters.led_until = None;
                 if driver.waiters.followers > 0 {
-                    self.news.notify_one(); // it leads, if this thread does not any more
+                    self.news.notify_one(); // a follower leads, if this thread no longer does
                 }
                 return Ok(found(&mut driver));
             }
@@ -183,7 +183,7 @@ impl Shared {
             })
             .collect();
         let time = Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: i64::from(time.subsec_nanos()) };
-        // A signal of the system's ends the sleep early, which is as good.
+        // A signal ends the sleep early, which is harmless.
         let _ = poll(&mut fds, Some(&time));
     }
 }

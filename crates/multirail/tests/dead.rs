@@ -7,13 +7,13 @@ use ofi::{Errno, Hints};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Shared memory says that nobody is there. Through sockets nobody says it for certain: their greetings go on.
+/// Shared memory reports that the peer is gone. Sockets cannot tell for certain: the greetings continue.
 #[test]
 fn a_peer_that_is_gone_is_given_up_at_once() {
     let config = Config { connect_timeout: LONG, ..Config::default() };
     let open = |name: &str| {
         let builder = Agent::builder(name).progress_thread(true).config(config.clone());
-        // Two rails: each of them has to say it.
+        // Two rails: each of them must report it.
         builder.rail(Hints::new().provider("shm")).rail(Hints::new().provider("shm")).open().unwrap()
     };
     let (alice, bob) = (open("alice"), open("bob"));
@@ -22,14 +22,14 @@ fn a_peer_that_is_gone_is_given_up_at_once() {
     let there = Remote { region: target.id(), offset: 0, len: 64 };
     let plan = alice.prepare("bob", Way::Write, &[source.slice(..).unwrap()], &[there]).unwrap();
     drop((target, bob));
-    // The second is greeted anew, and meets nobody either.
+    // The second transfer greets again, and finds no peer either.
     for _ in 0..2 {
         let begin = Instant::now();
         let error = plan.post(LONG).unwrap().wait().unwrap_err();
         assert_eq!(error.errno(), Errno::ECONNREFUSED, "{error}");
         assert!(begin.elapsed() < LONG / 3, "{:?}", begin.elapsed());
     }
-    // It comes back, under its name.
+    // The peer comes back under its name.
     let bob = open("bob");
     let target = bob.register(vec![0_u8; 64]).unwrap();
     alice.load(&bob.metadata().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! What somebody gets from an engine who knows its incarnation and greets under one name after the other.
+//! The effects of a process that knows an engine's incarnation and greets under one name after the other.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use multirail::wire::message::{Body, Reason};
 use multirail::wire::{Message, Metadata, RailInfo};
 use ofi::Errno;
 
-/// Peers that are known by their greeting alone, at most.
+/// Most peers that are known by their greeting alone.
 const MOST: usize = 50;
 
-/// Rails that keep what they are to send.
+/// Rails that keep the messages they are given.
 #[derive(Default)]
 struct Kept(VecDeque<(OpId, Vec<u8>)>);
 
@@ -50,7 +50,7 @@ fn hub() -> Core<()> {
     Core::new("hub", vec![rail], config, Box::new(random))
 }
 
-/// Greets by a name; the answers. Confirms a welcome if it is to.
+/// Greets by a name, and confirms a welcome if `confirm` is set. Returns the answers.
 fn greet(hub: &mut Core<()>, name: &str, confirm: bool, now: Duration) -> Vec<Body> {
     let to = hub.metadata(Vec::new()).incarnation;
     let hello = Body::Hello { name: name.into(), incarnation: 99, tag: 7 << 32, rails: vec![rail()] };
@@ -78,7 +78,7 @@ fn metadata(name: &str) -> Metadata {
 fn greeters_are_few_and_those_who_are_loaded_stay() {
     let (mut hub, mut now) = (hub(), Duration::from_secs(1));
     let loaded = hub.load(&metadata("loaded")).unwrap();
-    // One that has a session, and one that greeted first and was loaded then.
+    // One peer has a session; another greeted first and was then loaded.
     assert!(matches!(greet(&mut hub, "open", true, now)[..], [Body::Welcome { .. }, Body::Ready]));
     let open = hub.find("open").unwrap();
     assert!(hub.is_up(open));
@@ -89,7 +89,7 @@ fn greeters_are_few_and_those_who_are_loaded_stay() {
             greet(&mut hub, &format!("nobody-{round}-{number}"), false, now);
             assert!(hub.peers().len() <= MOST + 2, "{} peers", hub.peers().len());
         }
-        // The offers are over.
+        // The offers have expired.
         now += Duration::from_secs(20);
         hub.tick(now);
         hub.perform(now, &mut Kept::default());
@@ -98,7 +98,7 @@ fn greeters_are_few_and_those_who_are_loaded_stay() {
     for (name, peer) in [("loaded", loaded), ("open", open), ("greeted and loaded", both)] {
         assert_eq!(hub.find(name), Some(peer), "{name}");
     }
-    // Somebody else still may.
+    // A new peer can still greet.
     assert!(matches!(greet(&mut hub, "late", true, now)[..], [Body::Welcome { .. }, Body::Ready]));
     assert!(hub.is_up(hub.find("late").unwrap()));
 }
@@ -111,7 +111,7 @@ fn a_greeter_too_many_is_refused_while_all_have_sessions() {
     }
     assert_eq!(greet(&mut hub, "one too many", true, now), [Body::Reject(Reason::Full)]);
     assert_eq!((hub.peers().len(), hub.find("one too many")), (MOST, None));
-    // Who is known is heard, who is loaded is no greeter, and who is gone makes room.
+    // A known peer is accepted, a loaded peer is not a greeter, and a departed peer makes room.
     assert!(hub.load(&metadata("loaded")).is_ok());
     hub.disconnect(hub.find("peer-3").unwrap(), now);
     let mut farewell = Kept::default();

@@ -28,7 +28,7 @@ fn contents<B>(region: &Region<B>) -> Vec<u8> {
     bytes
 }
 
-/// Two agents that know each other's regions.
+/// Makes two agents load each other's regions.
 fn meet<A, B>(here: &Agent, there: &Agent, _: &Region<A>, _: &Region<B>) {
     here.load(&there.metadata().unwrap()).unwrap();
     there.load(&here.metadata().unwrap()).unwrap();
@@ -49,7 +49,7 @@ fn write_and_read(rails: &[&str], len: usize) {
         source.write_from(0, &pattern(len, round)).unwrap();
         let transfer = plan.post_notify(format!("round {round}").as_bytes(), LONG).unwrap();
         let notification = bob.wait_notification(LONG).unwrap().expect("a notification");
-        // Before the sender knows of its end: the data is there when the notification is.
+        // Before the sender learns of the end: the data is in place when the notification arrives.
         assert_eq!(contents(&target), pattern(len, round));
         assert_eq!(
             (&*notification.peer, notification.bytes),
@@ -182,7 +182,7 @@ fn one_bad_transfer_fails_alone() {
     let bad = alice.prepare("bob", Way::Write, &local, &[whole(gone.id(), 9000)]).unwrap();
     let good = alice.prepare("bob", Way::Write, &local, &[whole(stays.id(), 9000)]).unwrap();
     good.post(LONG).unwrap().wait().unwrap();
-    drop(gone.withdraw().unwrap()); // its key is gone, which alice does not know
+    drop(gone.withdraw().unwrap()); // its key is closed, but alice does not know
     for _ in 0..3 {
         let transfers =
             [good.post(LONG).unwrap(), bad.post_notify(b"never", LONG).unwrap(), good.post(LONG).unwrap()];
@@ -192,7 +192,7 @@ fn one_bad_transfer_fails_alone() {
         transfers[2].wait().unwrap();
     }
     assert_eq!(bob.wait_notification(Duration::from_millis(50)).unwrap(), None);
-    // The session takes notifications as before: those that were given up do not stand in their way.
+    // The session takes notifications as before: abandoned ones do not block it.
     for round in 0..2000_u32 {
         good.post_notify(&round.to_le_bytes(), LONG).unwrap().wait().unwrap();
         assert_eq!(bob.wait_notification(LONG).unwrap().unwrap().bytes, round.to_le_bytes());
@@ -224,7 +224,7 @@ fn transfers_that_are_dropped_cancelled_or_late_leave_memory_to_be_withdrawn() {
     drop(plan);
     let began = std::time::Instant::now();
     while alice.under_way() != (0, 0) {
-        alice.progress().unwrap(); // what is under way ends by itself
+        alice.progress().unwrap(); // operations in flight end by themselves
         assert!(began.elapsed() < LONG);
     }
     drop(local);

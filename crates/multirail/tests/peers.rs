@@ -1,4 +1,4 @@
-//! Many peers, of which most are idle.
+//! Many peers, most of them idle.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use multirail::{Agent, Remote, Way};
 use ofi::Hints;
 
 const LONG: Duration = Duration::from_secs(30);
-/// As the issue asks, without the one that is talked to.
+/// The number from the issue, without the active peer.
 const IDLE: usize = 65_535;
-/// Bytes of memory that an idle peer with one rail and one region may take, as `docs/multirail.md` says.
+/// Bytes of memory that an idle peer with one rail and one region may take, as `docs/multirail.md` states.
 const EACH: usize = 1024;
 
 fn resident() -> usize {

@@ -1,5 +1,5 @@
 //! Agents in two processes, over shared memory and over sockets: transfers, and a peer that is killed at any moment and
-//! comes back.
+//! restarts.
 
 mod support;
 
@@ -26,7 +26,7 @@ fn agent(name: &str, rails: &str) -> Agent {
     builder.open().unwrap()
 }
 
-/// Owns a region, and tells what is in it for every notification.
+/// Owns a region, and reports its content for every notification.
 fn owner(line: &mut Line, arguments: &[String]) {
     let agent = agent("owner", &arguments[0]);
     let region = agent.register(vec![0_u8; LEN]).unwrap();
@@ -65,7 +65,7 @@ impl Pair {
         Self { agent, source, rails: rails.to_string() }
     }
 
-    /// A new process under the same name.
+    /// Starts a new process under the same name.
     fn start(&self) -> Child {
         let mut child = Child::start("owner", &[&self.rails]);
         self.agent.load(&unhex(&child.line.hear())).unwrap();
@@ -106,8 +106,8 @@ fn transfers(rails: &str) {
     child.finish();
 }
 
-/// Kills the peer after more and more transfers, from before the first greeting on. Each transfer ends; the next
-/// process of the name works.
+/// Kills the peer after an increasing number of transfers, starting before the first greeting. Each transfer ends; the
+/// next process of the name works.
 fn kills(rails: &str) {
     let pair = Pair::new(rails);
     for round in 0..6_u8 {
@@ -123,7 +123,8 @@ fn kills(rails: &str) {
         child.kill();
         let last = plan.post(LONG).unwrap();
         for transfer in posted.iter().chain([&last]) {
-            // Well, if it was over before; otherwise with an error that says why, long before its deadline.
+            // Successfully, if it ended before; otherwise with an error that gives the reason, long before its
+            // deadline.
             if let Err(error) = transfer.wait() {
                 let known = [
                     Errno::ETIMEDOUT,
@@ -186,8 +187,8 @@ fn plans_of_an_earlier_incarnation_are_refused() {
     second.finish();
 }
 
-/// In a namespace of its own: two processes over two rails, of which one is cut at the sockets' ports alone, so that
-/// the peer looks alive.
+/// In a network namespace of its own: two processes over two rails. One rail is cut at its ports only, so that the peer
+/// looks alive.
 fn cut_rail(line: &mut Line, _: &[String]) {
     if let Err(why) = shell(support::TABLE) {
         return line.say(format!("NOT RUN: a_rail_is_cut_under_two_processes: {why}"));
@@ -199,7 +200,7 @@ fn cut_rail(line: &mut Line, _: &[String]) {
     let here = pair.agent.metadata().unwrap();
     child.line.say(hex(&here));
     (1..4).for_each(|seed| pair.exchange(&mut child, seed));
-    // Under way at the moment of the cut, and after it.
+    // In flight at the moment of the cut, and after it.
     let mut posted: Vec<_> =
         (0..4).map(|_| pair.plan(Way::Write).post_notify(&[3], LONG * 10).unwrap()).collect();
     for port in [ports(&here)[1], ports(&there)[1]] {

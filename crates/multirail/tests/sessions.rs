@@ -1,7 +1,7 @@
-//! What an idle session costs the engine: sessions with 65,536 peers, each opened by a real handshake. What a provider
-//! keeps for a peer comes on top.
+//! The cost of an idle session for the engine: sessions with 65,536 peers, each opened by a real handshake. A
+//! provider's memory for a peer is not included.
 //!
-//! Alone in its file, as it looks at the memory of the whole process.
+//! Alone in its file, since it measures the memory of the whole process.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use multirail::wire::RailInfo;
 use ofi::Errno;
 
 const PEERS: u64 = 65_536;
-/// Bytes that a session with two rails may take, its peer included, as `docs/multirail.md` says.
+/// Bytes that a session with two rails may take, including its peer, as `docs/multirail.md` states.
 const EACH: usize = 3072;
 
-/// Rails that keep what they are to send.
+/// Rails that keep the messages they are given.
 #[derive(Default)]
 struct Kept(Vec<(OpId, Vec<u8>)>);
 
@@ -51,7 +51,7 @@ fn engine(number: u64) -> Core<()> {
     Core::new(&format!("agent-{number}"), rails.collect(), Config::default(), Box::new(random))
 }
 
-/// Hands over what `from` has to say; whether that was anything.
+/// Delivers the messages of `from`. Returns whether there were any.
 fn speak(from: &mut Core<()>, to: &mut Core<()>, now: Duration) -> bool {
     let mut kept = Kept::default();
     from.perform(now, &mut kept);
@@ -79,7 +79,7 @@ fn an_idle_session_costs_little() {
         while speak(&mut hub, &mut peer, now) || speak(&mut peer, &mut hub, now) {}
         assert!(hub.is_up(id), "the handshake with peer {number} is over");
     }
-    // What the handshakes were guarded by goes.
+    // The timers of the handshakes expire.
     let later = now + Duration::from_secs(60);
     hub.tick(later);
     assert!(!hub.perform(later, &mut Kept::default()));

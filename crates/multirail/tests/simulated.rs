@@ -1,9 +1,8 @@
 //! The engine in a simulated network: writes and messages in any order, rails that are cut, operations that fail
-//! although they took place, agents that die and come back, transfers that are cancelled. Virtual time; nothing here
-//! waits.
+//! although they took place, agents that die and restart, transfers that are cancelled. Time is virtual; no test waits.
 //!
-//! Checked throughout: no notification before its data, none twice; every transfer has one end, by its deadline; done
-//! means that the bytes are at their place; when all is over, nothing is left in the tables.
+//! Checked throughout: no notification comes before its data or twice; every transfer ends once, by its deadline;
+//! success means that the bytes are in place; at the end the tables are empty.
 
 #[path = "simulated/rails.rs"]
 mod rails;
@@ -56,7 +55,7 @@ fn live(seed: u64, trouble: Trouble) -> World {
     world
 }
 
-/// Cases of each property, of 48 transfers each: `OFI_RAILS_CASES` for more.
+/// Cases of each property, of 48 transfers each: `OFI_RAILS_CASES` changes the number.
 fn cases() -> u32 {
     let wanted = std::env::var("OFI_RAILS_CASES").ok();
     wanted.map_or(48, |cases| cases.parse().expect("OFI_RAILS_CASES is a number of cases"))
@@ -88,7 +87,7 @@ proptest! {
         }
     }
 
-    /// Rails that have no room take what they were offered later: nothing is lost, and nothing comes twice.
+    /// Rails without room take the offered work later: nothing is lost, and nothing comes twice.
     #[test]
     fn full_rails_delay_and_lose_nothing(seed in any::<u64>(), full in 1..800_u32) {
         let world = live(seed, Trouble { full, ..NONE });
@@ -117,8 +116,8 @@ proptest! {
         }
     }
 
-    /// A rail goes silent for ever: nothing that it took comes back. Acknowledgements and notifications go by another,
-    /// and transfers with a part on it end long before their deadlines.
+    /// A rail goes silent forever: nothing that it took comes back. Acknowledgements and notifications go by another
+    /// rail, and transfers with a part on the silent rail end long before their deadlines.
     #[test]
     fn a_mute_rail_costs_seconds_not_deadlines(seed in any::<u64>(), rail in 0..RAILS, burst in 1..6_usize) {
         let mut world = World::new(seed, NONE);

@@ -2,9 +2,8 @@
 //! disconnects.
 //!
 //! Each transfer ends in success with the right bytes or in one error, by its deadline; no notification comes before
-//! its data, and none twice; afterwards the two still work together, and nothing is left in the tables.
-//! `OFI_RAILS_RUNS` says how many runs, `OFI_RAILS_SEED` which seed the first has; both are printed, with what
-//! happened.
+//! its data or twice; afterwards the two processes still work together, and the tables are empty. `OFI_RAILS_RUNS` sets
+//! the number of runs, `OFI_RAILS_SEED` the seed of the first; both are printed, with the events.
 
 mod support;
 
@@ -22,11 +21,11 @@ ofi_testkit::roles!(owner, scribbler, storm);
 /// Bytes that belong to one transfer, at both ends.
 const SLOT: usize = 96 << 10;
 const SLOTS: usize = 40;
-/// Transfers of one life of the scribbler, behind the others' slots.
+/// Transfers of one life of the scribbler, after the others' slots.
 const SCRIBBLES: usize = 16;
 const LIVES: usize = 4;
 const LEN: usize = SLOT * (SLOTS + SCRIBBLES * LIVES);
-/// How late an end may be seen on a machine that others use.
+/// How late an end may be observed on a busy machine.
 const LATE: Duration = Duration::from_secs(10);
 const LONG: Duration = Duration::from_secs(30);
 
@@ -41,17 +40,17 @@ fn agent(name: &str, rails: &str) -> Agent {
     builder.open().unwrap()
 }
 
-/// What is written at `offset`.
+/// The bytes that are written at `offset`.
 fn written(seed: u64, offset: usize, len: usize) -> Vec<u8> {
     (offset..offset + len).map(|at| (at / 5) as u8 ^ (seed as u8).wrapping_mul(29) ^ 0x55).collect()
 }
 
-/// What a life of the owner has there before.
+/// The bytes that a life of the owner has there before.
 fn held(life: u64, offset: usize, len: usize) -> Vec<u8> {
     (offset..offset + len).map(|at| (at / 3) as u8 ^ (life as u8).wrapping_mul(83)).collect()
 }
 
-/// Owns a region, and says for every notification whether what it tells of is there.
+/// Owns a region, and reports for every notification whether its data is in place.
 fn owner(line: &mut Line, arguments: &[String]) {
     let agent = agent("owner", &arguments[0]);
     let region = agent.register(held(arguments[1].parse().unwrap(), 0, LEN)).unwrap();
@@ -90,7 +89,7 @@ fn scribbler(line: &mut Line, arguments: &[String]) {
         let local = source.slice(at as u64..(at + len) as u64).unwrap();
         let remote = Remote { region, offset: (begin + at) as u64, len: len as u64 };
         let text = format!("{} {len} {seed}", begin + at);
-        // The owner may be killed at any time too: then it ends, whatever it ends in.
+        // The owner may be killed at any time too: then the transfer ends with any outcome.
         if let Ok(plan) = agent.prepare("owner", Way::Write, &[local], &[remote])
             && let Ok(transfer) = plan.post_notify(text.as_bytes(), Duration::from_secs(3))
         {
@@ -134,7 +133,7 @@ struct Storm {
     scribbles: usize,
     posted: Vec<Posted>,
     next: usize,
-    /// What the owner of this life has been told of.
+    /// Notifications that the owner of this life has received.
     told: HashSet<usize>,
     tally: Tally,
 }
@@ -196,7 +195,7 @@ impl Storm {
         self.posted.push(Posted { transfer, way, offset, len, is_notified, life, deadline });
     }
 
-    /// What the owner says of notifications.
+    /// Handles the owner's report of a notification.
     fn hear(&mut self, text: &str) {
         let (verdict, offset) = text.split_once(' ').unwrap();
         assert_eq!(verdict, "good", "a notification comes after its data: {text}");
@@ -233,7 +232,7 @@ impl Storm {
         }
     }
 
-    /// Cuts a rail of sockets at both ends, or heals all.
+    /// Cuts a rail of sockets at both ends, or heals all rails.
     fn cut(&mut self) {
         if self.random.chance(400) {
             return shell("nft flush chain ip cut in").unwrap();
@@ -280,7 +279,7 @@ impl Storm {
         }
     }
 
-    /// Every transfer has an end, by its deadline, and the right bytes with it.
+    /// Every transfer ends by its deadline, with the right bytes.
     fn end(&mut self) -> HashMap<usize, bool> {
         let mut done = HashMap::new();
         let posted = std::mem::take(&mut self.posted);
@@ -316,7 +315,7 @@ impl Storm {
                 }
             }
         }
-        // How long memory takes to come back is not the lateness of the next end.
+        // The time until memory is returned must not count as lateness of the next end.
         for posted in posted {
             assert!(posted.transfer.wait_quiet(LONG).unwrap(), "memory is given back");
         }
@@ -328,7 +327,7 @@ impl Storm {
             shell("nft flush chain ip cut in").unwrap();
         }
         let mut done = self.end();
-        // However it went, the two work together afterwards.
+        // Whatever the outcome, the two work together afterwards.
         let begin = Instant::now();
         self.next = SLOTS - 1;
         while !done.contains_key(&((SLOTS - 1) * SLOT)) {
@@ -357,7 +356,7 @@ impl Storm {
         self.tally
     }
 
-    /// One more write of the last slot, which only this one uses, without notification: it may be tried again.
+    /// One more write of the last slot, which only this one uses, without notification: it may be repeated.
     fn last(&mut self) {
         let (offset, region) = ((SLOTS - 1) * SLOT, self.agent.regions("owner").unwrap()[0].0);
         let local = self.memory.slice(offset as u64..(offset + SLOT) as u64).unwrap();
@@ -378,7 +377,7 @@ fn storm(line: &mut Line, arguments: &[String]) {
         shell(support::TABLE).unwrap();
     }
     let mut storm = Storm::new(seed, rails);
-    // The last slot is for the end.
+    // The last slot is for the end of the run.
     while storm.next < SLOTS - 3 {
         storm.step(may_cut);
     }

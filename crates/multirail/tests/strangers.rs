@@ -1,4 +1,5 @@
-//! Who is no agent sends an agent's rails what no agent sends. It is dropped and counted, and transfers go on.
+//! A process that is not an agent sends an agent's rails invalid or foreign data. The data is dropped and counted, and
+//! transfers continue.
 
 use std::time::{Duration, Instant};
 
@@ -9,17 +10,17 @@ use multirail::{Agent, Remote, Way};
 use ofi::{AddrFormat, Address, FiAddr, Hints, Node, RemoteWindow, RmaMsg};
 
 const LONG: Duration = Duration::from_secs(30);
-/// More than an agent has receives.
+/// More than the receives of an agent.
 const MANY: u64 = 200;
 
-/// An endpoint that is no agent's.
+/// An endpoint that does not belong to an agent.
 struct Stranger {
     node: Node,
     agent: FiAddr,
 }
 
 impl Stranger {
-    /// One that knows the metadata of an agent.
+    /// Creates one that knows the metadata of an agent.
     fn to(metadata: &Metadata) -> Self {
         let RailInfo { provider, format, address } = &metadata.rails[0];
         let node = Node::open(&Hints::new().provider(&**provider)).unwrap();
@@ -27,13 +28,13 @@ impl Stranger {
         Self { node, agent }
     }
 
-    /// Sends bytes, whatever becomes of them.
+    /// Sends bytes, whatever happens to them.
     fn say(&self, bytes: Vec<u8>) {
         self.node.send(bytes, self.agent).unwrap();
         self.node.wait(LONG).unwrap().expect("an end of the send");
     }
 
-    /// Greets, as an agent of this name would that means that incarnation: the answer.
+    /// Greets as an agent of this name would, with that intended incarnation. Returns the answer.
     fn greet(&self, to: u64, name: &str, provider: &str) -> Body {
         let own = self.node.name().unwrap();
         let rails = vec![RailInfo {
@@ -53,7 +54,7 @@ impl Stranger {
         panic!("two sends have ended, and no receive");
     }
 
-    /// Writes into a region, as an access of a transfer that the agent does not know.
+    /// Writes into a region, like an access of a transfer that the agent does not know.
     fn write(&self, region: &RegionInfo, data: u64) {
         let key = region.keys[0];
         let window = RemoteWindow { key: key.key, base: key.base, len: region.len };
@@ -64,7 +65,7 @@ impl Stranger {
     }
 }
 
-/// Waits until these are the agent's counters.
+/// Waits until the agent's counters have these values.
 fn counted(agent: &Agent, counts: Counts) {
     let began = Instant::now();
     while agent.counts() != counts && began.elapsed() < LONG {
@@ -85,7 +86,7 @@ fn strangers_change_nothing(provider: &str) {
     let blob = bob.metadata().unwrap();
     alice.load(&blob).unwrap();
     bob.load(&alice.metadata().unwrap()).unwrap();
-    bob.load(&blob).unwrap(); // it is a peer of its own too
+    bob.load(&blob).unwrap(); // it is also a peer of its own
     let there = Remote { region: target.id(), offset: 0, len: 1000 };
     let plan = alice.prepare("bob", Way::Write, &[source.slice(..).unwrap()], &[there]).unwrap();
     let mut round = 0_u8;
@@ -106,7 +107,7 @@ fn strangers_change_nothing(provider: &str) {
     let (metadata, mut counts) = (Metadata::parse(&blob).unwrap(), Counts::default());
     let stranger = Stranger::to(&metadata);
 
-    // What is no message, or of another version, or goes on beyond its end, or ends before it.
+    // Not a message, or of another version, or with bytes after its end, or truncated.
     let said = |body| Message { to: 1 << 32, body }.encode();
     let fragment =
         || Fragment { id: 0, expected: 0, transfer: 0, total: 3, offset: 0, bytes: b"abc".to_vec() };
@@ -134,7 +135,7 @@ fn strangers_change_nothing(provider: &str) {
     }
     works();
 
-    // Of no session, or of an agent that cannot be answered.
+    // Without a session, or from an agent that cannot be answered.
     let elsewhere = RailInfo { provider: "elsewhere".into(), ..metadata.rails[0].clone() };
     let strays = [
         Body::Welcome { incarnation: metadata.incarnation, tag: 3 },
@@ -155,7 +156,7 @@ fn strangers_change_nothing(provider: &str) {
     counted(&bob, counts);
     works();
 
-    // Greetings that are turned down: for another incarnation, and by the name of the agent that is greeted.
+    // Rejected greetings: for another incarnation, and by the name of the greeted agent.
     let to = metadata.incarnation;
     let greet = |to, name| Stranger::to(&metadata).greet(to, name, provider);
     assert_eq!(greet(to ^ 1, "carol"), Body::Reject(Reason::Stale));

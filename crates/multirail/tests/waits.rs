@@ -1,4 +1,4 @@
-//! Waiting costs no processor, several threads may wait on one agent, and futures are woken.
+//! A waiting thread uses no processor time, several threads may wait on one agent, and futures are woken.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ fn agent(name: &str, rails: &[&str], thread: bool) -> Agent {
 /// Processor time of the calling thread.
 fn processor() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a timespec of this frame.
+    // SAFETY: `time` is a timespec in this frame.
     assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) }, 0);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
@@ -30,7 +30,8 @@ fn a_blocked_wait_costs_no_processor_and_is_woken_by_what_it_waits_for() {
         let before = processor();
         assert!(bob.wait_notification(Duration::from_secs(1)).unwrap().is_none());
         let spent = processor() - before;
-        // A poll each 50 us took some 50 ms of it; a sleep takes under one, and the spin before it a fifth of one.
+        // A poll each 50 us took some 50 ms of processor time; a sleep takes less than 1 ms, and the spin before it 0.2
+        // ms.
         assert!(spent < Duration::from_millis(15), "{rails:?}: {spent:?} of a second asleep");
         std::thread::scope(|scope| {
             let sender = scope.spawn(|| {
@@ -58,12 +59,12 @@ fn sleeps(name: &str) -> u64 {
     line.unwrap().trim().parse().unwrap()
 }
 
-/// The server of metadata sleeps until somebody visits, and until it is dropped.
+/// The metadata server sleeps until a visitor connects or it is dropped.
 #[test]
 fn a_server_of_metadata_sleeps_until_a_visit_and_until_its_end() {
     let (alice, bob) = (agent("alice", &["shm"], false), agent("bob", &["shm"], false));
     let server = bob.serve("127.0.0.1:0").unwrap();
-    std::thread::sleep(Duration::from_millis(100)); // it begins
+    std::thread::sleep(Duration::from_millis(100)); // the thread starts
     let before = sleeps("multirail-meta");
     std::thread::sleep(Duration::from_secs(1));
     let slept = sleeps("multirail-meta") - before;
@@ -89,7 +90,7 @@ fn threads_wait_beside_each_other_and_beside_one_that_polls() {
                 let plan = alice.prepare("bob", Way::Write, &[source.slice(..).unwrap()], &[there]).unwrap();
                 for _ in 0..50 {
                     plan.post(LONG).unwrap().wait().unwrap();
-                    // Sleeps beside the others, until its time is up.
+                    // This call sleeps beside the others, until its time is up.
                     assert!(alice.wait_notification(Duration::from_millis(2)).unwrap().is_none());
                 }
             });
@@ -105,7 +106,7 @@ fn threads_wait_beside_each_other_and_beside_one_that_polls() {
 fn a_cancel_and_a_deadline_wake_whoever_sleeps() {
     let (alice, bob) = (agent("alice", &["udp"], false), agent("bob", &["udp"], false));
     alice.load(&bob.address()).unwrap();
-    // Bob never answers: nobody drives him.
+    // Bob never answers: no thread drives him.
     let late = alice.notify("bob", b"late", Duration::from_millis(400)).unwrap();
     let cancelled = alice.notify("bob", b"cancelled", LONG).unwrap();
     std::thread::scope(|scope| {
@@ -138,7 +139,7 @@ async fn transfers_and_notifications_are_futures() {
         let mut found = [0; 4096];
         target.read_into(0, &mut found).unwrap();
         assert_eq!(found, [9; 4096]);
-        // Nobody drives Carol: a message to Bob may arrive before it is cancelled.
+        // No thread drives Carol: a message to Bob may arrive before it is cancelled.
         let carol = agent("carol", &["shm"], false);
         alice.load(&carol.address()).unwrap();
         let cancelled = alice.notify("carol", b"x", LONG).unwrap();

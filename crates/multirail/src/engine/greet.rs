@@ -1,14 +1,15 @@
-//! How a session opens: greeting, welcome, confirmation, and the answer to it.
+//! How a session opens: greeting, welcome, confirmation, and the answer to the confirmation.
 //!
-//! An incarnation is a random number, so nobody can tell which of two is newer; instead, nothing is replaced before the
-//! other side has answered: a greeting that was delayed beyond its sender's death gets a welcome that nobody confirms.
-//! A restarted peer's greeting ends the session with its predecessor when it is confirmed, not before. The greeter in
-//! turn uses the session only when the other side has said something in it: a welcome may be as old as a greeting.
+//! An incarnation is a random number, so an agent cannot tell which of two is newer. Therefore it replaces nothing
+//! before the other side has answered: a greeting that was delayed beyond its sender's death gets a welcome that nobody
+//! confirms. A restarted peer's greeting ends the session with its predecessor when the greeting is confirmed, not
+//! before. The greeter in turn uses the session only after the other side has sent a message in it: a welcome may be as
+//! old as a greeting.
 //!
-//! Where both greet at once, the one with the greater incarnation takes no notice of the other's greeting, and the
-//! other gives its own up: what waits for it goes by the session that the peer opens. So does what is posted while a
-//! peer's greeting is answered. Greetings are repeated, on one path after the other, until the session is open or its
-//! time is up.
+//! If both sides greet at once, the side with the greater incarnation ignores the other's greeting. The other side
+//! gives up its own greeting, and its waiting transfers use the session that the peer opens. So do transfers that are
+//! posted while the agent answers a peer's greeting. Greetings are repeated, on one path after the other, until the
+//! session is open or its time is up.
 
 use std::sync::Arc;
 
@@ -20,13 +21,13 @@ use super::{Command, Core, Event, InFlight, OpId, PathId, Time, Timer, path};
 use crate::wire::message::{Body, Reason};
 use crate::wire::{Message, RailInfo};
 
-/// Confirmations without an answer after which a greeting is sent again.
+/// Unanswered confirmations after which the agent greets again.
 const CONFIRMATIONS: u32 = 4;
-/// Greetings that are turned down at the same time; others are not answered.
+/// Greetings that are rejected at the same time; more are not answered.
 const REJECTIONS: usize = 64;
 
 impl<G> Core<G> {
-    /// A session in this state, with an address for each path on its way into the vectors.
+    /// Creates a session in this state. Each path's address is queued for insertion into the rail's vector.
     fn open(&mut self, incarnation: u64, theirs: u64, state: State, rails: &[RailInfo], now: Time) -> SlotId {
         let tag = loop {
             let tag = (self.random)();
@@ -34,7 +35,7 @@ impl<G> Core<G> {
                 break tag;
             }
         };
-        // Whoever greets repeats it: an answer that nobody confirms is given up soon.
+        // The greeter repeats its greeting, so an answer without confirmation can be given up soon.
         let patience = if state == State::Offered {
             8 * self.config.greeting_interval
         } else {
@@ -60,7 +61,7 @@ impl<G> Core<G> {
         id
     }
 
-    /// Begins to open a session with a peer.
+    /// Starts to open a session with a peer.
     pub(super) fn greet(&mut self, peer: SlotId, now: Time) -> SlotId {
         let (incarnation, rails) = self
             .peers
@@ -76,7 +77,7 @@ impl<G> Core<G> {
         id
     }
 
-    /// A peer greets.
+    /// Handles a peer's greeting.
     pub(super) fn greeted(
         &mut self,
         to: u64,
@@ -87,14 +88,14 @@ impl<G> Core<G> {
         now: Time,
     ) {
         if path::pair(&self.rails, rails).is_empty() {
-            self.counts.strays += 1; // there is no way to answer
+            self.counts.strays += 1; // an answer is impossible
             return;
         }
         if to != self.incarnation {
             return self.reject(Reason::Stale, incarnation, theirs, rails, now);
         }
         if *name == *self.name && incarnation != self.incarnation {
-            // As in `Core::load`: it would take the place of this agent among its own peers.
+            // As in `Core::load`: the peer would take the place of this agent among its own peers.
             return self.reject(Reason::Taken, incarnation, theirs, rails, now);
         }
         let Ok(id) = self.greeter(name, incarnation, rails) else {
@@ -187,7 +188,7 @@ impl<G> Core<G> {
         Some(Command::Send { op, rail, addr, bytes: Message { to, body }.encode() })
     }
 
-    /// Time for a session that is not open.
+    /// Handles the timer of a session that is not open.
     pub(super) fn session_timer(&mut self, id: SlotId, now: Time) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         if matches!(session.state, State::Up | State::Over) {
@@ -215,7 +216,7 @@ impl<G> Core<G> {
         self.wake(id);
     }
 
-    /// The peer has welcomed us.
+    /// Handles the peer's welcome.
     pub(super) fn welcomed(&mut self, id: SlotId, incarnation: u64, tag: u64, now: Time) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         if session.incarnation != incarnation {
@@ -223,8 +224,9 @@ impl<G> Core<G> {
             return;
         }
         if session.theirs != 0 && session.theirs != tag {
-            // The peer has made another session of our greeting, as the one that we knew of is over there. Writes of
-            // that one were counted under our tag, and may still come: the new one must not share it.
+            // The peer has created another session from our greeting, since its end of the known session is gone.
+            // Writes of the old session were counted under our tag and may still arrive: the new session must not share
+            // the tag.
             if let Some(peer) = session.peer {
                 let greeting = self.greet(peer, now);
                 self.move_waiting(id, greeting);
@@ -238,7 +240,7 @@ impl<G> Core<G> {
         self.wake(id);
     }
 
-    /// The peer has said something in a session that we have asked for.
+    /// The peer has sent a message in a session that this agent asked for.
     pub(super) fn opened(&mut self, id: SlotId) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.state = State::Up;
@@ -249,20 +251,20 @@ impl<G> Core<G> {
         self.wake(id);
     }
 
-    /// The peer has what we offered: it takes the place of what was there before.
+    /// The peer has confirmed the session that this agent offered. The session replaces the previous one.
     pub(super) fn confirmed(&mut self, id: SlotId) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.state = State::Up;
         let (incarnation, rails) = (session.incarnation, session.rails.clone());
         let Some(peer) = session.peer.and_then(|peer| self.peers.get_mut(peer)) else { return };
         if incarnation == self.incarnation {
-            return; // our own other end; what we post goes by the session that greeted
+            return; // the other end is this agent itself; posts use the session that greeted
         }
         peer.offered = None;
         let old = peer.current.replace(id);
         let name = Arc::clone(&peer.name);
         if peer.incarnation != incarnation {
-            // A new incarnation has new addresses, and its memory new keys.
+            // A new incarnation has new addresses and new memory keys.
             (peer.incarnation, peer.rails) = (incarnation, rails);
             peer.regions.clear();
             self.tell(Event::Restarted(Arc::clone(&name)));
@@ -276,7 +278,7 @@ impl<G> Core<G> {
         self.wake(id);
     }
 
-    /// Transfers that wait for a session to open go by another, if it is with the same incarnation.
+    /// Transfers that wait for a session to open move to another session, if it has the same incarnation.
     fn move_waiting(&mut self, old: SlotId, new: SlotId) {
         let Some(session) = self.sessions.get_mut(old) else { return };
         let (state, incarnation) = (session.state, session.incarnation);

@@ -1,12 +1,11 @@
-//! Notifications of one session as they come in: fragments in any order, once or more often, beside the writes that
-//! they wait for.
+//! Incoming notifications of one session: fragments in any order, possibly repeated, and the writes that they wait for.
 //!
-//! A notification is handed out when all of its fragments are here and all writes of its transfer have arrived. Each
-//! write carries the number of its transfer and its own number within it, so a write that came twice, since its rail
-//! failed and it was sent again, counts once. Only transfers with a notification count.
+//! A notification is handed out when all of its fragments and all writes of its transfer have arrived. Each write
+//! carries the number of its transfer and its own number within the transfer, so a write that arrives twice, since its
+//! rail failed and it was sent again, counts once. Only transfers with a notification count.
 //!
-//! Bounds: ids within [`WINDOW`] of the oldest that is missing, [`BYTES`] in unfinished notifications, and the writes
-//! of the last [`NUMBERS`] transfers. The sender keeps to less; what goes beyond is dropped and counted.
+//! Bounds: ids within [`WINDOW`] of the oldest missing id, [`BYTES`] in unfinished notifications, and the writes of the
+//! last [`NUMBERS`] transfers. The sender keeps to less. Input beyond the bounds is dropped and counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -14,7 +13,7 @@ use crate::wire::message::{FRAGMENT, Fragment};
 
 /// How far ahead of the oldest missing notification a sender may be.
 pub(super) const WINDOW: u64 = 1024;
-/// Bytes of unfinished notifications. One notification alone may be longer than what is left.
+/// Bytes of unfinished notifications. One notification alone may be longer than the remaining room.
 pub(super) const BYTES: usize = 32 << 20;
 /// Transfers whose writes are counted at the same time.
 pub(super) const NUMBERS: u16 = 2048;
@@ -25,12 +24,12 @@ pub(super) struct Inbox {
     arrivals: BTreeMap<u16, Arrivals>,
     newest: Option<u16>,
     partial: HashMap<u64, Partial>,
-    /// Notifications that are whole and wait for writes, by the transfer's number.
+    /// Complete notifications that wait for writes, by the transfer's number.
     waiting: HashMap<u16, Vec<u64>>,
     bytes: usize,
-    /// All ids below were handed out.
+    /// All ids below this one were handed out.
     below: u64,
-    /// Ids beyond that were handed out too.
+    /// Further ids that were handed out.
     above: BTreeSet<u64>,
 }
 
@@ -49,16 +48,16 @@ struct Partial {
     transfer: u16,
 }
 
-/// What became of a fragment.
+/// The result for a fragment.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// More is needed.
+    /// More fragments or writes are needed.
     Incomplete,
     /// This notification may be handed out.
     Complete(u64, Vec<u8>),
-    /// It was handed out before: its acknowledgement was lost.
+    /// The notification was handed out before: its acknowledgement was lost.
     Repeated,
-    /// It contradicts the bounds, or the fragments before it.
+    /// The fragment contradicts the bounds, or earlier fragments.
     Refused,
 }
 
@@ -66,7 +65,7 @@ pub(super) enum Taken {
 struct Bits(Vec<u64>);
 
 impl Bits {
-    /// Whether it was new.
+    /// Sets a bit. Returns whether it was new.
     fn set(&mut self, at: usize) -> bool {
         let (word, bit) = (at / 64, 1 << (at % 64));
         if self.0.len() <= word {
@@ -79,7 +78,8 @@ impl Bits {
 }
 
 impl Inbox {
-    /// A write has arrived. Gives what may be handed out now; `None` if the write is of no transfer that counts.
+    /// Records an arrived write. Returns the notifications that may be handed out now, or `None` if the write does not
+    /// belong to a transfer that counts.
     pub(super) fn arrived(&mut self, transfer: u16, chunk: u16) -> Option<Vec<(u64, Vec<u8>)>> {
         let newest = *self.newest.get_or_insert(transfer);
         let ahead = transfer.wrapping_sub(newest).cast_signed();
@@ -105,7 +105,7 @@ impl Inbox {
         Some(ready.into_iter().filter_map(|id| Some((id, self.finish(id)?))).collect())
     }
 
-    /// A fragment has arrived.
+    /// Records an arrived fragment.
     pub(super) fn take(&mut self, fragment: &Fragment) -> Taken {
         let Fragment { id, expected, transfer, total, offset, ref bytes } = *fragment;
         if id < self.below || self.above.contains(&id) {
@@ -125,8 +125,8 @@ impl Inbox {
             self.partial.insert(id, fresh);
         }
         let Some(partial) = self.partial.get_mut(&id) else { return Taken::Refused };
-        // The first fragment that came says what the notification is like; `Fragment::parse` has checked each against
-        // itself.
+        // The first fragment that arrives sets the notification's properties. `Fragment::parse` has checked each
+        // fragment in itself.
         if (partial.bytes.len(), partial.expected, partial.transfer) != (total, expected, transfer) {
             return Taken::Refused;
         }
@@ -150,7 +150,7 @@ impl Inbox {
         }
     }
 
-    /// The sender has given this notification up: it is not handed out any more. `false` for an id beyond the bounds.
+    /// The sender has given up this notification, so it is no longer handed out. `false` for an id beyond the bounds.
     pub(super) fn void(&mut self, id: u64) -> bool {
         if id < self.below || self.above.contains(&id) {
             return true;
@@ -188,7 +188,7 @@ impl Inbox {
         Some(partial.bytes)
     }
 
-    /// How much is kept: unfinished notifications, and transfers whose writes were counted.
+    /// Sizes of the state: unfinished notifications, and transfers with counted writes.
     #[cfg(test)]
     fn kept(&self) -> (usize, usize, usize) {
         (self.partial.len(), self.arrivals.len(), self.bytes)
@@ -217,8 +217,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the order, and however often each thing comes: every notification is handed out once, whole, and
-        /// never before the last of its writes.
+        /// Whatever the order, and however often each fragment or write arrives: every notification is handed out once,
+        /// whole, and never before the last of its writes.
         #[test]
         fn each_is_handed_out_once_after_its_writes(
             lens in prop::collection::vec((0..3 * FRAGMENT, 0..5_u16), 1..12),
@@ -231,7 +231,7 @@ mod tests {
                 inputs.extend(parts.into_iter().map(Input::Part));
             }
             let mut script: Vec<Input> = order.iter().map(|index| inputs[index.index(inputs.len())].clone()).collect();
-            script.extend(inputs.iter().cloned()); // all of them at least once
+            script.extend(inputs.iter().cloned()); // each input at least once
             let mut inbox = Inbox::default();
             let mut written = vec![BTreeSet::new(); lens.len()];
             let mut out = vec![0; lens.len()];
@@ -267,7 +267,7 @@ mod tests {
             assert_eq!(inbox.arrived(round as u16, 0), Some(Vec::new()));
             assert!(inbox.kept().1 <= usize::from(NUMBERS));
         }
-        // A number that was used before, 65,536 transfers ago: what arrived then does not count.
+        // A number that was used 65,536 transfers ago: writes that arrived then do not count.
         let number = 70_000_u32 as u16;
         let parts = fragments(0, 1, number, b"later");
         assert_eq!(inbox.take(&parts[0]), Taken::Incomplete);

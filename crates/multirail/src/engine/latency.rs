@@ -1,17 +1,18 @@
-//! How long accesses take on a rail, by their length.
+//! Latencies of a rail's accesses, by length.
 
 use std::time::Duration;
 
 /// Upper ends of the classes of lengths; the last has none.
 pub const CLASSES: [u64; 3] = [4 << 10, 64 << 10, 1 << 20];
-/// Bucket `n` counts times below `2^n` microseconds, which the one before does not; the last all longer ones.
+/// Bucket `n` counts times below `2^n` microseconds that are not in an earlier bucket; the last counts all longer
+/// times.
 const BUCKETS: usize = 32;
 
-/// Times of the accesses, or the transfers, of one class, from posting to their end.
+/// Times from post to completion of the accesses, or the transfers, of one class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
     buckets: [u64; BUCKETS],
-    /// Nanoseconds.
+    /// Sum in nanoseconds.
     sum: u64,
 }
 
@@ -19,14 +20,14 @@ pub struct Histogram {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Latencies([Histogram; CLASSES.len() + 1]);
 
-/// Which class a length is of.
+/// The class of a length.
 #[inline]
 pub(super) fn class(len: u64) -> usize {
     CLASSES.iter().map(|&end| usize::from(len > end)).sum()
 }
 
 impl Latencies {
-    /// So many accesses of `len` bytes have ended well, after so many nanoseconds each.
+    /// Counts `count` successful accesses of `len` bytes, which took `nanos` nanoseconds each.
     pub(super) fn add(&mut self, len: u64, count: u32, nanos: u64) {
         let class = class(len);
         let us = nanos / 1000;
@@ -36,31 +37,31 @@ impl Latencies {
         histogram.sum = histogram.sum.saturating_add(nanos.saturating_mul(u64::from(count)));
     }
 
-    /// The classes, with the longest access of each; `None` for the one without end.
+    /// The classes, with the longest access of each; `None` for the class without an upper end.
     pub fn classes(&self) -> impl Iterator<Item = (Option<u64>, &Histogram)> {
         CLASSES.into_iter().map(Some).chain([None]).zip(&self.0)
     }
 }
 
 impl Histogram {
-    /// How many there are below a microsecond, below two of those that are left, below four, and so on, and all longer
-    /// ones.
+    /// Counts of times below 1 microsecond, from 1 to below 2, from 2 to below 4, and so on; the last is of all longer
+    /// times.
     pub fn buckets(&self) -> &[u64] {
         &self.buckets
     }
 
-    /// All times together.
+    /// The sum of all times.
     pub fn sum(&self) -> Duration {
         Duration::from_nanos(self.sum)
     }
 
-    /// How many were counted.
+    /// The number of counted times.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// A time that `per_cent` (0 to 100) of the accesses took at most: a power of two of microseconds. `None` without
-    /// accesses.
+    /// An upper bound, a power of two of microseconds, for the times of `per_cent` (0 to 100) of the accesses. `None`
+    /// without accesses.
     pub fn at_most(&self, per_cent: u64) -> Option<Duration> {
         let count = self.count();
         let wanted = (count * per_cent.min(100)).div_ceil(100).max(1);
@@ -80,7 +81,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against sorted times: the bound is not below the percentile, and less than twice it (or a microsecond).
+        /// Compares with sorted times: the bound is not below the percentile, and less than twice the percentile (or a
+        /// microsecond).
         #[test]
         fn percentiles_are_bounds_of_the_sorted_times(
             mut times in proptest::collection::vec(0_u64..1 << 30, 1..200),

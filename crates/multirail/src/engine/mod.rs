@@ -2,18 +2,18 @@
 //!
 //! It owns no rail, clock or thread. [`Core::ended`], [`Core::message`], [`Core::arrived`] and [`Core::tick`] take its
 //! input. [`Core::perform`] hands commands to a [`Sink`]. [`Core::take_events`] and [`Core::take_notification`] return
-//! output for the program. A simulated network drives it as a program does.
+//! output for the program. A simulated network drives the engine exactly as a program does.
 //!
 //! Invariants:
 //! - A transfer ends once (done, failed or cancelled), by its deadline, whatever the network does.
 //! - No rail uses its memory once it is *quiet*, which may be later: an operation that a rail has not completed stays
 //!   in the table and keeps the transfer's plan.
-//! - An id (a slot and its generation) never names a second operation, transfer or session: a late completion finds
+//! - An id (a slot and its generation) never names a second operation, transfer or session: a late completion matches
 //!   nothing.
-//! - Operations that do not end are not waited for without end: messages are repeated on another path, and a path on
-//!   which nothing ends is fenced.
+//! - The engine does not wait forever for operations that do not end: it repeats messages on another path, and fences a
+//!   path on which no operation ends.
 //! - An error of an operation that is not a rail's fault ends its transfer alone. A rail's fault moves its work to the
-//!   others; when no path is left, the session ends, and with it its transfers.
+//!   others; when no path is left, the session and its transfers end.
 
 mod greet;
 mod inbox;
@@ -49,7 +49,7 @@ pub use vocabulary::{
 };
 use vocabulary::{Command, Named, PathId};
 
-/// The engine. `G` is what keeps the memory of a plan.
+/// The engine. `G` keeps the memory of a plan.
 pub struct Core<G> {
     config: Config,
     name: Arc<str>,
@@ -58,40 +58,40 @@ pub struct Core<G> {
     random: Box<dyn FnMut() -> u64 + Send>,
     peers: Slots<Peer>,
     names: HashMap<Arc<str>, SlotId>,
-    /// Peers that were known by their greeting alone when they were added, oldest first. Some may be loaded by now, or
-    /// gone.
+    /// Peers that were known by their greeting alone when they were added, oldest first. Some may be loaded or
+    /// forgotten by now.
     greeters: VecDeque<SlotId>,
     sessions: Slots<Session>,
     /// Sessions by the upper half of our tag, which writes carry.
     tags: HashMap<u32, SlotId>,
     transfers: Slots<Transfer<G>>,
-    /// Accesses under way.
+    /// Accesses in flight.
     rows: Slots<Row>,
     /// Accesses that have ended and are not accounted for yet.
     landed: Option<Landed>,
-    /// Messages under way.
+    /// Messages in flight.
     messages: Slots<InFlight>,
-    /// Sessions that may have something to do.
+    /// Sessions that may have work.
     ready: VecDeque<SlotId>,
-    /// When sessions and transfers want to be looked at.
+    /// When sessions and transfers are due.
     timers: BTreeMap<(Time, u64), Timer>,
     next_timer: u64,
-    /// The session of the last write that has arrived: the next is mostly of the same.
+    /// The session of the last write that has arrived: the next write mostly belongs to the same session.
     last_arrival: Option<SlotId>,
     commands: VecDeque<Command>,
     stalled: Stalled,
     events: VecDeque<Event>,
     notifications: VecDeque<Notification>,
-    /// Notifications for the memory's keeper.
+    /// Notifications for the code that serves device memory.
     orders: VecDeque<(PeerId, Vec<u8>)>,
-    /// Peers whose open sessions are over.
+    /// Peers whose open sessions have ended.
     gone: Vec<PeerId>,
     counts: Counts,
-    /// Of accesses, by rails.
+    /// Latencies of accesses, by rail.
     latencies: Vec<Latencies>,
-    /// Of transfers that were done.
+    /// Latencies of successful transfers.
     transfer_latencies: Latencies,
-    /// The latest time that was told.
+    /// The latest time passed to the engine.
     now: Time,
 }
 
@@ -101,15 +101,15 @@ enum Timer {
     Transfer(SlotId),
     Control(SlotId),
     Path(SlotId, usize),
-    /// A session's best path was full, and by now another may be better.
+    /// A session's best path was full, and another may be better now.
     Full(SlotId),
 }
 
-/// Events that nobody takes are forgotten, the oldest first.
+/// Most events that are kept; when more come, the oldest are dropped.
 const EVENTS: usize = 4096;
 
 impl<G> Core<G> {
-    /// An engine for the agent `name` with these rails. `random` gives 64 random bits at a time.
+    /// Creates an engine for the agent `name` with these rails. `random` returns 64 random bits per call.
     pub fn new(
         name: &str,
         rails: Vec<RailSpec>,
@@ -150,7 +150,7 @@ impl<G> Core<G> {
         }
     }
 
-    /// What happened to peers.
+    /// Events of peers.
     pub fn take_events(&mut self) -> Vec<Event> {
         self.events.drain(..).collect()
     }
@@ -165,7 +165,7 @@ impl<G> Core<G> {
         self.orders.pop_front()
     }
 
-    /// Whether orders have come, or open sessions have ended, since they were last taken.
+    /// Whether orders have arrived, or open sessions have ended, since they were last taken.
     pub fn has_orders(&self) -> bool {
         !self.orders.is_empty() || !self.gone.is_empty()
     }
@@ -175,22 +175,22 @@ impl<G> Core<G> {
         std::mem::take(&mut self.gone)
     }
 
-    /// What was counted.
+    /// The agent's counters.
     pub const fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// How long accesses took, by rails.
+    /// Latencies of accesses, by rail.
     pub fn latencies(&self) -> &[Latencies] {
         &self.latencies
     }
 
-    /// How long transfers took that were done, by all of their bytes.
+    /// Latencies of successful transfers, by their total length.
     pub fn transfer_latencies(&self) -> &Latencies {
         &self.transfer_latencies
     }
 
-    /// Operations, transfers and sessions that are in the tables.
+    /// The number of operations, transfers and sessions in the tables.
     pub fn kept(&self) -> (usize, usize, usize) {
         let accesses: usize = self.rows.values().map(|row| row.under_way() as usize).sum();
         (accesses + self.messages.len(), self.transfers.len(), self.sessions.len())
@@ -211,12 +211,12 @@ impl<G> Core<G> {
         key
     }
 
-    /// When [`Core::tick`] wants to be called next.
+    /// When [`Core::tick`] must be called next.
     pub fn next_timeout(&self) -> Option<Time> {
         self.timers.first_key_value().map(|(&(at, _), _)| at)
     }
 
-    /// Time has passed.
+    /// Advances the time.
     pub fn tick(&mut self, now: Time) {
         self.now = now;
         self.account();
@@ -238,7 +238,7 @@ impl<G> Core<G> {
         }
     }
 
-    /// Something that commands are made of has changed.
+    /// The input of a session's commands has changed.
     fn wake(&mut self, id: SlotId) {
         if let Some(session) = self.sessions.get_mut(id)
             && !session.queued
@@ -248,7 +248,7 @@ impl<G> Core<G> {
         }
     }
 
-    /// Looks at all sessions again: a rail takes commands again.
+    /// Looks at all sessions again, since a rail takes commands again.
     fn wake_all(&mut self) {
         for id in self.sessions.ids(|session| !session.queued) {
             self.wake(id);

@@ -1,4 +1,4 @@
-//! Operations under way, and what follows when one has ended.
+//! Operations in flight, and the handling of their ends.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use super::session::{self, State};
 use super::transfer::Chunk;
 use super::{Audience, Core, Named, Notification, OpId, PathId, PeerId, Row, Time};
 
-/// Accesses of one row that have ended well at the same time. They are accounted for together: `len` is the length of
-/// one of them, and the others are of its class.
+/// Accesses of one row that completed successfully at the same time. They are accounted for together: `len` is the
+/// length of one of them, and the others are of its class.
 #[derive(Clone, Copy)]
 pub(super) struct Landed {
     row: SlotId,
@@ -24,7 +24,7 @@ pub(super) struct Landed {
     count: u32,
 }
 
-/// What a message under way is for.
+/// The purpose of a message in flight.
 pub(super) enum InFlight {
     /// A part of a session's own traffic that is repeated on another path if it fails.
     Control {
@@ -35,12 +35,12 @@ pub(super) enum InFlight {
         /// When it is repeated, among the engine's timers.
         timer: Option<(Time, u64)>,
     },
-    /// A message that is repeated by a timer, or not at all.
+    /// A message that a timer repeats, or that is not repeated.
     Once { session: SlotId, path: usize },
 }
 
 impl<G> Core<G> {
-    /// How the insertion of a path's address went.
+    /// Takes the result of inserting a path's address.
     pub(super) fn inserted(&mut self, path: PathId, addr: Result<u64, Errno>) {
         let PathId { session: id, path: index } = path;
         let Some(session) = self.sessions.get_mut(id) else { return };
@@ -61,7 +61,7 @@ impl<G> Core<G> {
         self.settle(id);
     }
 
-    /// An operation has ended. What follows from it is done by [`Core::tick`] or [`Core::perform`] at the latest.
+    /// An operation has ended. [`Core::tick`] or [`Core::perform`] handles the consequences at the latest.
     #[inline]
     pub fn ended(&mut self, op: OpId, result: Result<(), Errno>, now: Time) {
         match op.named() {
@@ -108,7 +108,7 @@ impl<G> Core<G> {
         }
     }
 
-    /// Does what follows from the accesses that have landed.
+    /// Handles the consequences of the accesses that have landed.
     #[inline]
     pub(super) fn account(&mut self) {
         if let Some(landed) = self.landed.take() {
@@ -128,7 +128,8 @@ impl<G> Core<G> {
         path.ended(len, bytes, count, since, now);
         self.latencies[path.rail].add(len, count, nanos(now) - since);
         transfer.landed(bytes, count);
-        // Nothing waits for this path, and nothing ends with the operations: most of a long transfer's are such.
+        // The common case in a long transfer: no work waits for this path, and the transfer does not end with these
+        // operations.
         if transfer.in_flight > 0 && session.state == State::Up && session.transfers.is_empty() {
             return;
         }
@@ -196,7 +197,8 @@ impl<G> Core<G> {
         }
     }
 
-    /// Ends a session that asks for a peer whose endpoints are all gone: whoever comes there is another incarnation.
+    /// Ends a session that greets a peer whose endpoints are all gone: a new endpoint there belongs to another
+    /// incarnation.
     fn check_greeting(&mut self, id: SlotId) {
         let is_gone = self.sessions.get(id).is_some_and(|session| {
             session.state == State::Greeting
@@ -248,7 +250,7 @@ impl<G> Core<G> {
     }
 }
 
-/// Whether an error says that the path does not work, rather than that the operation was wrong.
+/// Whether an error means that the path does not work, rather than that the operation was wrong.
 fn is_path_fault(errno: Errno) -> bool {
     const FAULTS: [Errno; 13] = [
         Errno::ETIMEDOUT,
@@ -274,7 +276,7 @@ fn is_of_class(one: u64, other: u64) -> bool {
     one == other || class(one) == class(other)
 }
 
-/// A time in nanoseconds: 584 years of them.
+/// A time in nanoseconds, which covers 584 years.
 pub(super) fn nanos(time: Time) -> u64 {
     time.as_secs().wrapping_mul(1_000_000_000).wrapping_add(u64::from(time.subsec_nanos()))
 }

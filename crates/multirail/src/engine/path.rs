@@ -1,22 +1,22 @@
-//! A path is one of our rails to one of a peer's, with what has been measured of it.
+//! A path: one of our rails to one of a peer's, with its measurements.
 //!
 //! The cost of moving `len` bytes is `latency + (in flight + len) / bandwidth`. Both numbers are measured as operations
-//! end, so a slow rail gets as much as it can carry. A rail that has stopped without an error is not waited for: the
-//! longer nothing ends on it, the later it is expected to be done.
+//! end, so a slow rail gets as much as it can carry. The engine does not wait for a rail that has stopped without an
+//! error: the longer no operation ends on it, the later its expected completion.
 
 use std::time::Duration;
 
 use super::Time;
 
-/// What a path is taken for before anything was measured: bytes in a second, where its NIC says nothing.
+/// Bandwidth assumed before any measurement, in bytes per second, if the NIC reports none.
 const BANDWIDTH: f64 = 1e9;
-/// The same for seconds.
+/// Latency assumed before any measurement, in seconds.
 const LATENCY: f64 = 20e-6;
 /// Weight of the newest measurement.
 const NEWEST: f64 = 0.25;
 /// Bytes and time that make a measurement of bandwidth.
 const MEASURED: (u64, Duration) = (64 << 10, Duration::from_micros(20));
-/// First and longest time for which a path that failed is left alone.
+/// First and longest time for which a failed path rests.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
 /// One of our rails to one of a peer's.
@@ -28,31 +28,31 @@ pub(super) struct Path {
     pub(super) remote: usize,
     /// The peer's number in our rail's address vector; `None` until it is inserted.
     pub(super) addr: Option<u64>,
-    /// It is not used before: it has failed.
+    /// The path has failed and is not used before this time.
     failed_until: Time,
     backoff: Duration,
     /// Bytes that were posted and have not ended.
     pub(super) in_flight: u64,
-    /// Operations likewise.
+    /// Operations that were posted and have not ended.
     pub(super) operations: u32,
-    /// When an operation ended last, or the first of a busy time was posted.
+    /// When the last operation ended, or the first of a busy period was posted.
     progress: Time,
-    /// Since when `gathered` bytes have ended: those that end together are one measurement.
+    /// Start of the measurement of `gathered` bytes: bytes that end together are one measurement.
     since: Time,
     gathered: u64,
     bandwidth: f64,
     latency: f64,
-    /// Bytes that have ended well.
+    /// Bytes of successful operations.
     pub(super) moved: u64,
-    /// Operations that have failed.
+    /// Operations that failed.
     pub(super) failures: u64,
-    /// A timer looks at it.
+    /// A timer is set for the path.
     pub(super) watched: bool,
-    /// Whether the peer lives was asked on another path since an operation ended here.
+    /// Whether the peer was probed on another path since an operation ended here.
     pub(super) probed: bool,
-    /// The last greeting over it found nobody: the peer's endpoint is gone, and its metadata with it.
+    /// The last greeting over the path found no endpoint: the peer's endpoint is gone, and its metadata is outdated.
     pub(super) is_refused: bool,
-    /// When an operation ended well.
+    /// When an operation last ended successfully.
     last_ended: Time,
 }
 
@@ -80,7 +80,7 @@ impl Path {
         }
     }
 
-    /// Whether it may be used at all.
+    /// Whether the path may be used at all.
     pub(super) fn is_up(&self, now: Time) -> bool {
         self.addr.is_some() && self.failed_until <= now
     }
@@ -90,7 +90,7 @@ impl Path {
         self.bandwidth
     }
 
-    /// Seconds until `len` more bytes are through.
+    /// Seconds until `len` more bytes have been moved.
     pub(super) fn finish(&self, len: u64, now: Time) -> f64 {
         let modelled = self.latency + (self.in_flight + len) as f64 / self.bandwidth;
         if self.operations == 0 {
@@ -99,34 +99,34 @@ impl Path {
         modelled.max(2.0 * now.saturating_sub(self.progress).as_secs_f64())
     }
 
-    /// When this path, on which nothing ends, is expected to take more than `seconds`; `None` if only what ends on it
-    /// changes that.
+    /// When this path, on which no operation ends, is expected to take more than `seconds`; `None` if only the end of
+    /// an operation changes the expectation.
     pub(super) fn behind(&self, seconds: f64) -> Option<Time> {
         let after = Duration::try_from_secs_f64(seconds / 2.0).ok()?;
         (self.operations > 0).then(|| self.progress.saturating_add(after))
     }
 
-    /// Until when it is left alone.
+    /// Until when the path rests.
     pub(super) fn rests_until(&self) -> Time {
         self.failed_until
     }
 
-    /// Whether `len` more bytes may be on their way.
+    /// Whether `len` more bytes may be in flight.
     pub(super) fn has_room(&self, len: u64, largest: u64) -> bool {
         self.operations == 0 || len <= self.room(largest)
     }
 
-    /// How many more bytes that is.
+    /// How many more bytes may be in flight.
     pub(super) fn room(&self, largest: u64) -> u64 {
         self.window(largest).saturating_sub(self.in_flight)
     }
 
-    /// How many bytes may be on their way: what it carries in two milliseconds, and at least two accesses.
+    /// The limit of bytes in flight: what the path carries in two milliseconds, and at least two accesses.
     fn window(&self, largest: u64) -> u64 {
         ((self.bandwidth * 2e-3) as u64).max(2 * largest)
     }
 
-    /// So many operations of `len` bytes together were posted.
+    /// Records that `operations` operations of `len` bytes together were posted.
     pub(super) fn posted(&mut self, operations: u32, len: u64, now: Time) {
         if self.operations == 0 {
             (self.progress, self.since, self.gathered) = (now, now, 0);
@@ -135,11 +135,11 @@ impl Path {
         self.operations += operations;
     }
 
-    /// So many operations that were posted at `since` (nanoseconds) have ended well: of `bytes` together, and about
-    /// `len` each.
+    /// Records that `count` operations that were posted at `since` (nanoseconds) have ended successfully: `bytes` in
+    /// total, about `len` each.
     pub(super) fn ended(&mut self, len: u64, bytes: u64, count: u32, since: u64, now: Time) {
         self.gathered += bytes;
-        // Those that end together are measured once.
+        // Operations that end together are measured once.
         if now != self.last_ended {
             self.measure(len, since, now);
         }
@@ -162,7 +162,7 @@ impl Path {
         }
     }
 
-    /// An operation of `len` bytes has failed; `path` says whether it was the path's fault.
+    /// Records that an operation of `len` bytes has failed; `path` says whether it was the path's fault.
     pub(super) fn failed(&mut self, len: u64, path: bool, now: Time) {
         self.left(len, 1, now);
         self.failures += 1;
@@ -171,7 +171,7 @@ impl Path {
         }
     }
 
-    /// Since when it has operations of which none has ended; `None` if it has none.
+    /// Since when the path has operations of which none has ended; `None` without operations.
     pub(super) fn busy_since(&self) -> Option<Time> {
         (self.operations > 0).then_some(self.progress)
     }
@@ -180,7 +180,7 @@ impl Path {
         self.last_ended
     }
 
-    /// Leaves it alone for some time: nothing ends on it.
+    /// Lets the path rest for some time, since no operation ends on it.
     pub(super) fn fence(&mut self, now: Time) {
         self.failures += 1;
         self.progress = now;
@@ -199,8 +199,8 @@ impl Path {
     }
 }
 
-/// Pairs our rails with a peer's of the same provider and address format: each of the more numerous side once, the
-/// others by turns.
+/// Pairs our rails with a peer's rails of the same provider and address format: each rail of the longer side once, the
+/// rails of the shorter side in turn.
 pub(super) fn pair(ours: &[super::RailSpec], theirs: &[crate::wire::RailInfo]) -> Vec<Path> {
     let mut kinds: Vec<(&str, u32)> =
         ours.iter().map(|rail| (rail.info.provider.as_str(), rail.info.format)).collect();

@@ -1,4 +1,4 @@
-//! Peers: what is known of them, and the session that there is with each.
+//! Peers: their metadata, and the session with each.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,35 +11,35 @@ use super::{Core, Event, PathState, PeerId, Time, path};
 use crate::wire::message::Body;
 use crate::wire::{Metadata, RailInfo, RegionInfo};
 
-/// A peer, as its metadata or its greeting has it.
+/// A peer, as its metadata or its greeting describes it.
 pub(super) struct Peer {
     pub(super) name: Arc<str>,
     pub(super) incarnation: u64,
     pub(super) rails: Vec<RailInfo>,
     pub(super) regions: HashMap<u64, Arc<RegionInfo>>,
     pub(super) current: Option<SlotId>,
-    /// A greeting of the peer that was answered and not confirmed yet.
+    /// A session for a greeting of the peer that was answered but is not confirmed yet.
     pub(super) offered: Option<SlotId>,
-    /// The program has loaded its metadata; otherwise it is known by its greeting alone.
+    /// The program has loaded the peer's metadata; otherwise the peer is known by its greeting alone.
     pub(super) is_loaded: bool,
 }
 
-/// Greeters that are looked at to make room for a new one: a greeting costs little, however many there are.
+/// Most greeters that are examined to make room for a new one, so that a greeting costs little whatever their number.
 const LOOKS: usize = 16;
 
 impl<G> Core<G> {
-    /// What the agent hands out of itself, with these regions.
+    /// The agent's metadata, with these regions.
     pub fn metadata(&self, regions: Vec<RegionInfo>) -> Metadata {
         let rails = self.rails.iter().map(|rail| rail.info.clone()).collect();
         Metadata { name: self.name.to_string(), incarnation: self.incarnation, rails, regions }
     }
 
-    /// Takes what a peer has handed out. A peer that is known under this name and has another incarnation has
-    /// restarted: its session ends, and its regions are those given now. Otherwise regions are added.
+    /// Loads a peer's metadata. If a known peer of this name has another incarnation, it has restarted: its session
+    /// ends, and the regions given now replace its regions. Otherwise regions are added.
     ///
     /// # Errors
-    /// `FI_EADDRINUSE` for our own name, `FI_ENOSPC` for more peers than there may be, `FI_EHOSTUNREACH` if no rail of
-    /// the peer's reaches one of ours.
+    /// `FI_EADDRINUSE` for our own name, `FI_ENOSPC` for too many peers, `FI_EHOSTUNREACH` if none of the peer's rails
+    /// reaches one of ours.
     pub fn load(&mut self, metadata: &Metadata) -> Result<PeerId, (Errno, &'static str)> {
         if *metadata.name == *self.name && metadata.incarnation != self.incarnation {
             return Err((Errno::EADDRINUSE, "the name is this agent's own"));
@@ -68,7 +68,7 @@ impl<G> Core<G> {
         Ok(PeerId(id))
     }
 
-    /// The peer of a name, created if it is unknown.
+    /// The peer with this name, created if it is unknown.
     pub(super) fn peer(
         &mut self,
         name: &str,
@@ -96,8 +96,8 @@ impl<G> Core<G> {
         Ok(id)
     }
 
-    /// The peer that greets by a name. Of those who are known by their greeting alone the oldest without a session goes
-    /// if there are too many.
+    /// The peer that greets by this name. If too many peers are known by their greeting alone, the oldest without a
+    /// session is forgotten.
     pub(super) fn greeter(
         &mut self,
         name: &str,
@@ -127,7 +127,7 @@ impl<G> Core<G> {
         Ok(id)
     }
 
-    /// The peer of a name.
+    /// The peer with this name.
     pub fn find(&self, name: &str) -> Option<PeerId> {
         self.names.get(name).copied().map(PeerId)
     }
@@ -173,7 +173,7 @@ impl<G> Core<G> {
         paths.iter().map(state).collect()
     }
 
-    /// Ends the session with a peer, after telling it. What is under way fails with `FI_ECANCELED`.
+    /// Ends the session with a peer, after telling it. Operations in flight fail with `FI_ECANCELED`.
     pub fn disconnect(&mut self, peer: PeerId, now: Time) {
         let Some(peer) = self.peers.get_mut(peer.0) else { return };
         for id in [peer.current.take(), peer.offered.take()].into_iter().flatten() {
@@ -182,7 +182,7 @@ impl<G> Core<G> {
         }
     }
 
-    /// Forgets a peer: its metadata, and its session as [`Core::disconnect`] does.
+    /// Forgets a peer's metadata, and ends its session as [`Core::disconnect`] does.
     pub fn forget(&mut self, peer: PeerId, now: Time) {
         self.disconnect(peer, now);
         if let Some(peer) = self.peers.remove(peer.0) {
@@ -195,8 +195,7 @@ impl<G> Core<G> {
         self.names.iter().map(|(name, &id)| (Arc::clone(name), PeerId(id))).collect()
     }
 
-    /// The session that takes what is posted to a peer: the one that there is, that which the peer is opening, or a new
-    /// one.
+    /// The session for posts to a peer: the existing one, the one that the peer is opening, or a new one.
     pub(super) fn session_for(&mut self, peer: SlotId, now: Time) -> Option<SlotId> {
         let found = self.peers.get(peer)?;
         let answered = found.offered.filter(|&offered| {

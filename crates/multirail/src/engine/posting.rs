@@ -1,4 +1,4 @@
-//! Transfers, as the program sees them: posted, looked at, cancelled, given up.
+//! Transfers, as the program uses them: post, query, cancel, release.
 
 use std::sync::Arc;
 
@@ -8,18 +8,18 @@ use super::transfer::{Outcome, Plan, Progress, Transfer};
 use super::{Audience, Core, PeerId, Time, Timer, TransferId};
 
 impl<G> Core<G> {
-    /// Whether operations of a transfer whose plan `uses` something are under way, or may still be posted.
+    /// Whether a transfer whose plan satisfies `uses` has operations in flight, or may still post some.
     pub fn is_used(&self, uses: impl Fn(&G) -> bool) -> bool {
         let is_user = |transfer: &Transfer<G>| !transfer.progress().is_quiet && uses(&transfer.plan.guard);
         !self.transfers.ids(is_user).is_empty()
     }
 
-    /// Posts a plan: [`Core::progress`] says how it goes, and [`Core::release`] gives it up. `deadline` is the time at
-    /// which it has ended in any case.
+    /// Posts a plan. [`Core::progress`] returns its state, and [`Core::release`] gives it up. The transfer ends by
+    /// `deadline` in any case.
     ///
     /// # Errors
-    /// `FI_ENOENT` for a peer that is not there, `FI_ECONNRESET` for a plan of an earlier incarnation of it,
-    /// `FI_EMSGSIZE` for a notification that is too long.
+    /// `FI_ENOENT` for an unknown peer, `FI_ECONNRESET` for a plan of an earlier incarnation of the peer, `FI_EMSGSIZE`
+    /// for a notification that is too long.
     pub fn post(
         &mut self,
         peer: PeerId,
@@ -31,10 +31,10 @@ impl<G> Core<G> {
         self.post_to(Audience::Program, peer, plan, notice, deadline, now)
     }
 
-    /// Whether a plan for this incarnation of a peer, and a notification, may be posted.
+    /// Checks that a plan for this incarnation of a peer, and a notification, may be posted.
     ///
     /// # Errors
-    /// As [`Core::post`].
+    /// The errors of [`Core::post`].
     pub fn check(
         &self,
         peer: PeerId,
@@ -62,10 +62,10 @@ impl<G> Core<G> {
         Ok(())
     }
 
-    /// As [`Core::post`], with a notification for this audience.
+    /// Posts a plan as [`Core::post`] does, with a notification for this audience.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Core::post`].
     pub fn post_to(
         &mut self,
         audience: Audience,
@@ -97,22 +97,22 @@ impl<G> Core<G> {
         Ok(TransferId(id))
     }
 
-    /// What a transfer's memory is kept by, while it is not quiet.
+    /// The plan that keeps a transfer's memory while the transfer is not quiet.
     pub fn plan(&self, id: TransferId) -> Option<&Arc<Plan<G>>> {
         self.transfers.get(id.0).map(|transfer| &transfer.plan)
     }
 
-    /// How a transfer goes; `None` for one that was given up.
+    /// The state of a transfer; `None` if it was released.
     pub fn progress(&self, id: TransferId) -> Option<Progress> {
         self.transfers.get(id.0).map(Transfer::progress)
     }
 
-    /// Ends a transfer, if it has not ended: nothing more of it is posted.
+    /// Ends a transfer, if it has not ended: no further part of it is posted.
     pub fn cancel(&mut self, id: TransferId) {
         self.finish(id.0, Outcome::Cancelled);
     }
 
-    /// Gives a transfer up: it is cancelled if it has not ended, and forgotten when it is quiet.
+    /// Releases a transfer: it is cancelled if it has not ended, and forgotten when it is quiet.
     pub fn release(&mut self, id: TransferId) {
         self.finish(id.0, Outcome::Cancelled);
         if let Some(transfer) = self.transfers.get_mut(id.0) {

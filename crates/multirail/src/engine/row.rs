@@ -1,17 +1,17 @@
-//! Accesses under way, in rows.
+//! Accesses in flight, in rows.
 //!
-//! What successive descriptors of a transfer have in common stands in their row once. An access is then a bit there,
+//! A row stores the common properties of successive descriptors of a transfer once. An access is then a bit in the row,
 //! and a number in its [`OpId`](super::OpId), from which its chunk follows.
 
 use ofi_core::slots::SlotId;
 
 use super::transfer::{Chunk, Piece};
 
-/// Most accesses of a row: the bits of [`Row::under_way`].
+/// Most accesses in a row: the bits of [`Row::under_way`].
 pub(super) const LONGEST_ROW: u32 = u64::BITS;
 
-/// Accesses that were posted one after the other on one path: a chunk, and whole descriptors that follow it in the
-/// plan. Their transfer is there until they have ended, and so is the transfer's session.
+/// Accesses that were posted one after the other on one path: a chunk, and the whole descriptors that follow it in the
+/// plan. Their transfer and its session exist until the accesses have ended.
 #[derive(Clone, Copy)]
 pub(super) struct Row {
     pub(super) transfer: SlotId,
@@ -19,20 +19,20 @@ pub(super) struct Row {
     /// When they were posted, in nanoseconds.
     pub(super) since: u64,
     pub(super) path: u32,
-    /// Whether all are as long as the first.
+    /// Whether all accesses are as long as the first.
     is_even: bool,
-    /// A bit for each that has not ended, the first one's lowest.
+    /// A bit for each access that has not ended; the lowest bit is the first access.
     under_way: u64,
 }
 
 impl Row {
-    /// A row of what was found: one to [`LONGEST_ROW`] accesses.
+    /// Creates a row of the descriptors in `found`: one to [`LONGEST_ROW`] accesses.
     pub(super) fn new(transfer: SlotId, first: Chunk, found: &Found, path: u32, since: u64) -> Self {
         let under_way = u64::MAX >> (LONGEST_ROW - found.count);
         Self { transfer, first, since, path, is_even: found.is_even, under_way }
     }
 
-    /// What access `nth` moves, by the descriptors of its plan.
+    /// The chunk that access `nth` moves, by the descriptors of its plan.
     pub(super) fn chunk(&self, nth: u32, pieces: &[Piece]) -> Chunk {
         let Chunk { piece, number, .. } = self.first;
         match nth {
@@ -47,7 +47,7 @@ impl Row {
         }
     }
 
-    /// Length of access `nth`.
+    /// The length of access `nth`.
     #[inline]
     fn len(&self, nth: u32, pieces: &[Piece]) -> u64 {
         match nth {
@@ -56,23 +56,23 @@ impl Row {
         }
     }
 
-    /// The length of each, if they are equally long.
+    /// The length of each access, if all are equally long.
     #[inline]
     pub(super) fn even_len(&self) -> Option<u64> {
         self.is_even.then_some(self.first.len)
     }
 
-    /// How many are under way.
+    /// The number of accesses in flight.
     pub(super) fn under_way(&self) -> u32 {
         self.under_way.count_ones()
     }
 
-    /// Only the first `count` were posted.
+    /// Keeps only the first `count` accesses: the others were not posted.
     pub(super) fn cut(&mut self, count: u32) {
         self.under_way &= u64::MAX >> (LONGEST_ROW - count);
     }
 
-    /// Access `nth` has ended: whether it was the last. `None` if it is not under way.
+    /// Ends access `nth`. Returns whether it was the last, or `None` if it is not in flight.
     #[inline]
     pub(super) fn end(&mut self, nth: u32) -> Option<bool> {
         let bit = 1_u64 << nth;
@@ -84,25 +84,25 @@ impl Row {
     }
 }
 
-/// Descriptors that make a row.
+/// Descriptors that make up a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) count: u32,
-    /// Of all of them.
+    /// Total bytes.
     pub(super) bytes: u64,
-    /// They are equally long.
+    /// All descriptors are equally long.
     is_even: bool,
 }
 
 impl Found {
-    /// A row of one.
+    /// A row of one access.
     pub(super) fn one(len: u64) -> Self {
         Self { count: 1, bytes: len, is_even: true }
     }
 }
 
-/// The first of `pieces`, and those after it, `most` together, which are below `longest` or as long as the first, lie
-/// in the same region, and have `room` with it.
+/// The first of `pieces`, and those that follow it and are below `longest` or as long as the first, lie in the same
+/// region, and fit into `room` together with it: at most `most` in all.
 pub(super) fn row_of(pieces: &[Piece], most: u32, room: u64, longest: u64) -> Found {
     let Some((first, rest)) = pieces.split_first() else {
         return Found { count: 0, bytes: 0, is_even: true };
@@ -167,7 +167,7 @@ mod tests {
         Piece { region: 0, local: 0, remote_region, remote: 0, len }
     }
 
-    /// Lengths on both sides of a limit, and regions that change now and then.
+    /// Lengths on both sides of a limit, and regions that change occasionally.
     fn pieces() -> impl Strategy<Value = Vec<Piece>> {
         let len = prop_oneof![Just(64_u64), 1..200_u64, 4090..4100_u64];
         let region = prop_oneof![60 => Just(0_u32), 1 => Just(1)];
@@ -175,8 +175,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list of the chunks that were posted: the longest row that may be, of which each access ends once
-        /// with its own bytes, in any order.
+        /// Compares rows with a list of the posted chunks: each row is as long as permitted, and each of its accesses
+        /// ends once with its own bytes, in any order.
         #[test]
         fn a_row_is_a_list_of_chunks(
             pieces in pieces(),

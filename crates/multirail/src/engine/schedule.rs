@@ -1,8 +1,8 @@
-//! Which chunk goes by which path.
+//! Assigns chunks to paths.
 //!
-//! Paths pull: a chunk is cut when a path has room for it, and goes to the path that is expected to have it there
-//! first. So a fast path gets more, a slow one no more than it carries, and one that stands still nothing new. Where
-//! the best path is full, the chunk waits for it: a path that is so much slower that waiting is faster gets nothing.
+//! Paths pull: a chunk is cut when a path has room for it, and goes to the path that is expected to deliver it first.
+//! So a fast path gets more, a slow path no more than it carries, and a stalled path nothing new. If the best path is
+//! full, the chunk waits for it when waiting is faster than a slower path.
 
 use std::time::Duration;
 
@@ -15,24 +15,24 @@ use super::transfer::{Chunk, Outcome, Transfer, Unfinished, Way};
 use super::{Access, Command, Config, Core, OpId, Refused, Sink, Time, Timer, TransferId};
 use crate::wire::RegionKey;
 
-/// The soonest that a session with full paths is looked at again, unless something ends.
+/// The soonest time at which a session with full paths is looked at again, unless an operation ends.
 const SOON: Duration = Duration::from_micros(10);
 
-/// Accesses that are posted in one go where nobody else waits for a turn.
+/// Most accesses that are posted in one run if no other transfer waits for its turn.
 const LONGEST_RUN: u32 = 256;
 
-/// Where a chunk may go.
+/// The path for a chunk.
 enum Choice {
     Path(usize, RegionKey),
-    /// Not now: when a path has room, or at this time, when another may be the better one.
+    /// Not now: when a path has room, or at this time, when another path may be the better one.
     Wait(Option<Time>),
-    /// Nowhere: every path that is there has failed with it, or does not know the region.
+    /// Nowhere: every existing path has failed with it, or does not know the region.
     Nowhere,
 }
 
 impl<G> Core<G> {
-    /// Posts the next accesses of a session's transfers, or puts a message that is due into the commands: how many.
-    /// `None` if there is nothing to do, also when the session is gone.
+    /// Posts the next accesses of a session's transfers, or puts a due message into the commands. Returns the number,
+    /// or `None` if there is nothing to do, or the session is gone.
     pub(super) fn post_transfers(&mut self, id: SlotId, now: Time, sink: &mut impl Sink<G>) -> Option<u64> {
         let mut turns = self.sessions.get(id)?.transfers.len();
         while turns > 0 {
@@ -87,7 +87,7 @@ impl<G> Core<G> {
         None
     }
 
-    /// Has a session looked at by this time: nothing else does, if nothing ends meanwhile.
+    /// Schedules another look at a session by this time, in case no other event causes one before.
     fn look_again(&mut self, id: SlotId, at: Time) {
         let Some(session) = self.sessions.get(id) else { return };
         if session.full.is_some_and(|(earlier, _)| earlier <= at) {
@@ -102,7 +102,7 @@ impl<G> Core<G> {
         }
     }
 
-    /// Posts a chunk, and short descriptors that follow it and stay on its path. How many.
+    /// Posts a chunk, and the short descriptors that follow it and stay on its path. Returns the number.
     fn post_run(
         &mut self,
         session_id: SlotId,
@@ -119,7 +119,7 @@ impl<G> Core<G> {
         let tag = session.theirs & 0xFFFF_FFFF_0000_0000;
         let number = transfer.number.map(|number| tag | u64::from(number as u16) << 16);
         let left = match transfer.last {
-            // Nobody else waits for a turn.
+            // No other transfer waits for its turn.
             _ if is_only && session.transfers.len() == 1 => LONGEST_RUN,
             (last, left) if last == index && left > 0 => left,
             _ => self.config.batch.max(1),
@@ -175,7 +175,7 @@ impl<G> Core<G> {
             access.remote = key.base + piece.remote + chunk.offset;
             access.data = number.map(|number| number | u64::from(chunk.number as u16));
             if let Err(refused) = sink.row(&mut access, &pieces[..count as usize], plan, next.is_some()) {
-                // The one that was refused counts as posted: it waits, or has ended.
+                // The refused access counts as posted: it waits, or has ended.
                 let left_out = count - 1 - access.op.place();
                 if let Some(row) = self.rows.get_mut(id) {
                     row.cut(count - left_out);
@@ -212,8 +212,8 @@ impl<G> Core<G> {
     }
 }
 
-/// How long the next chunk of a transfer may be: a descriptor over the threshold is cut so that every path gets about
-/// two parts.
+/// The longest next chunk of a transfer: a descriptor over the threshold is cut so that every path gets about two
+/// parts.
 fn longest<G>(transfer: &Transfer<G>, paths: &[Path], config: &Config, now: Time) -> u64 {
     let Some(piece) = transfer.next_piece() else { return config.largest_access };
     if piece.len < config.striping_threshold || paths.len() < 2 {
@@ -227,7 +227,7 @@ fn longest<G>(transfer: &Transfer<G>, paths: &[Path], config: &Config, now: Time
     share.clamp(config.smallest_chunk, config.largest_access.max(config.smallest_chunk))
 }
 
-/// The most chunks that a plan may become.
+/// The most chunks that a plan may be cut into.
 fn most_chunks<G>(transfer: &Transfer<G>, config: &Config) -> u64 {
     let shortest = config.smallest_chunk.min(config.largest_access).max(1);
     transfer.plan.pieces.iter().map(|piece| piece.len.div_ceil(shortest)).fold(0, u64::saturating_add)
@@ -264,7 +264,7 @@ fn choose<G>(
     let mut is_waiting = false;
     for (at, path) in paths.iter().enumerate() {
         let Some(key) = key(path) else { continue };
-        // An address that is still being inserted is no failure.
+        // An address whose insertion is pending is not a failure.
         is_waiting |= path.addr.is_none();
         if !may(at) {
             continue;
@@ -278,10 +278,10 @@ fn choose<G>(
         Some((at, key, _)) if has_room(&paths[at]) => Choice::Path(at, key),
         None if !is_waiting => Choice::Nowhere,
         best => {
-            // The longer nothing ends on the best, the later it is expected to be done; and a path that rests comes
-            // back.
+            // The longer no operation ends on the best path, the later its expected completion; and a resting path
+            // returns.
             let when = |at: usize| match best {
-                _ if paths[at].addr.is_none() => None, // its insertion has it looked at
+                _ if paths[at].addr.is_none() => None, // the end of the insertion triggers another look
                 _ if !paths[at].is_up(now) => Some(paths[at].rests_until()),
                 Some((full, ..)) if full != at && has_room(&paths[at]) => {
                     paths[full].behind(paths[at].finish(chunk.len, now))

@@ -1,4 +1,4 @@
-//! Sessions: what two incarnations of two agents share from a greeting to a farewell.
+//! Sessions: the shared state of two incarnations of two agents, from a greeting to a farewell.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -13,17 +13,16 @@ use super::{Command, Core, Event, InFlight, OpId, PeerId, Sink, Time, Timer};
 use crate::wire::message::{ACKED, Body, Reason};
 use crate::wire::{Message, RailInfo};
 
-/// Notifications that may be unacknowledged at the same time, and transfers whose writes the peer counts: less than an
-/// inbox takes.
+/// Limit of unacknowledged notifications, and of transfers whose writes the peer counts: less than an inbox takes.
 pub(super) const UNACKED: u64 = 512;
-/// Bytes of unacknowledged notifications; one alone may be longer.
+/// Limit of bytes in unacknowledged notifications; one alone may be longer.
 pub(super) const UNACKED_BYTES: usize = 8 << 20;
 
-/// How often a message is repeated at most, and how often the time before the next is doubled.
+/// Most repetitions of a message, and most doublings of the time before the next.
 const REPEATS: u32 = 5;
 const LONGEST_WAIT: u32 = 4;
 
-/// How far a session is.
+/// The state of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// We greet.
@@ -32,23 +31,23 @@ pub(super) enum State {
     Confirming,
     /// We were greeted and have answered.
     Offered,
-    /// We turn a greeting down.
+    /// We reject a greeting.
     Rejecting(Reason),
-    /// Both ends have it.
+    /// Open at both ends.
     Up,
-    /// It has ended, and waits for operations that have not.
+    /// The session has ended, and waits for operations that have not.
     Over,
 }
 
-/// A message that has to arrive.
+/// A message that must arrive.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     pub(super) body: Body,
-    /// The transfer whose notification it is a part of: given up with it.
+    /// The transfer whose notification it is a part of: the message is given up with the transfer.
     pub(super) transfer: Option<SlotId>,
-    /// How often it was repeated, since nothing was heard of it.
+    /// Repetitions since the last sign of it from the peer.
     pub(super) repeats: u32,
-    /// The path that it went by last.
+    /// The last path that it used.
     pub(super) last: Option<usize>,
 }
 
@@ -58,7 +57,7 @@ impl Outgoing {
     }
 }
 
-/// A notification that was not acknowledged yet.
+/// A notification that is not acknowledged yet.
 #[derive(Debug)]
 pub(super) struct Unacked {
     len: usize,
@@ -69,12 +68,12 @@ pub(super) struct Unacked {
 
 /// One session.
 pub(super) struct Session {
-    /// `None` for a greeting that is turned down.
+    /// `None` for a greeting that is rejected.
     pub(super) peer: Option<SlotId>,
     pub(super) incarnation: u64,
-    /// By which we know it; random, so that nobody else does.
+    /// Our tag for the session: random, so that it cannot be guessed.
     pub(super) tag: u64,
-    /// By which the peer knows it.
+    /// The peer's tag for the session.
     pub(super) theirs: u64,
     pub(super) state: State,
     pub(super) paths: Vec<Path>,
@@ -82,24 +81,24 @@ pub(super) struct Session {
     pub(super) rails: Vec<RailInfo>,
     /// Addresses that are being inserted.
     pub(super) inserting: usize,
-    /// Operations of any kind under way.
+    /// Operations of any kind in flight.
     pub(super) operations: usize,
-    /// When it has to be open.
+    /// When the session must be open.
     pub(super) deadline: Time,
-    /// A greeting, or the answer to one, is to be sent.
+    /// A greeting, or the answer to one, must be sent.
     pub(super) due: bool,
-    /// Confirmations that were sent.
+    /// Number of confirmations sent.
     pub(super) confirmations: u32,
-    /// The path that the next one takes.
+    /// The path for the next greeting, welcome or confirmation.
     pub(super) turn: usize,
-    /// It is in the engine's list.
+    /// The session is in the engine's list.
     pub(super) queued: bool,
     /// When another path may be better than a full one, among the engine's timers.
     pub(super) full: Option<(Time, u64)>,
     pub(super) outbox: VecDeque<Outgoing>,
-    /// Transfers with something to post.
+    /// Transfers that have accesses to post.
     pub(super) transfers: VecDeque<SlotId>,
-    /// Transfers whose notification waits for acknowledgements of others.
+    /// Transfers whose notifications wait for acknowledgements of others.
     pub(super) held: Vec<SlotId>,
     pub(super) inbox: Inbox,
     /// Notifications to acknowledge.
@@ -107,7 +106,7 @@ pub(super) struct Session {
     pub(super) next_notification: u64,
     pub(super) unacked: BTreeMap<u64, Unacked>,
     pub(super) unacked_bytes: usize,
-    /// Transfers whose writes the peer counts are numbered; 16 bits of it go over the wire.
+    /// The next number for a transfer whose writes the peer counts; 16 bits of it travel over the wire.
     pub(super) next_number: u64,
     pub(super) numbers: BTreeSet<u64>,
 }
@@ -150,7 +149,7 @@ impl Session {
         }
     }
 
-    /// A number for a transfer whose writes are to be counted, if the peer's window has room.
+    /// Takes a number for a transfer whose writes are to be counted, if the peer's window has room.
     pub(super) fn take_number(&mut self) -> Option<u64> {
         let oldest = self.numbers.first().copied().unwrap_or(self.next_number);
         if self.next_number - oldest >= UNACKED {
@@ -162,7 +161,7 @@ impl Session {
         Some(number)
     }
 
-    /// An id for a notification, if the peer's window has room.
+    /// Takes an id for a notification, if the peer's window has room.
     pub(super) fn take_notification(
         &mut self,
         len: usize,
@@ -182,7 +181,7 @@ impl Session {
         Some(id)
     }
 
-    /// The transfer whose notification is with the peer now.
+    /// The transfer whose notification the peer has now acknowledged.
     fn acknowledged(&mut self, id: u64) -> Option<SlotId> {
         let Unacked { len, number, transfer } = self.unacked.remove(&id)?;
         self.unacked_bytes -= len;
@@ -192,7 +191,7 @@ impl Session {
         Some(transfer)
     }
 
-    /// The path for a message: the one that is expected to have it there first, and not `last` if there is another.
+    /// The path for a message: the one that is expected to deliver it first, and not `last` if there is another.
     pub(super) fn control_path(&self, blocked: u64, last: Option<usize>, now: Time) -> Option<usize> {
         let open = |path: &Path| path.is_up(now) && blocked >> path.rail & 1 == 0;
         let paths = (0..self.paths.len()).filter(|&at| open(&self.paths[at]));
@@ -205,7 +204,7 @@ impl Session {
 }
 
 impl<G> Core<G> {
-    /// Puts what a session that is not open has to do next into the commands.
+    /// Puts the next command of a session that is not open into the commands.
     pub(super) fn session_command(&mut self, id: SlotId, now: Time) {
         match self.sessions.get(id).map(|session| session.state) {
             None | Some(State::Up) => {}
@@ -217,8 +216,8 @@ impl<G> Core<G> {
         }
     }
 
-    /// Does what an open session has to do next: a message goes into the commands, accesses straight to their rail. How
-    /// many.
+    /// Does the next work of an open session: a message goes into the commands, accesses straight to their rail.
+    /// Returns the number.
     pub(super) fn session_work(&mut self, id: SlotId, now: Time, sink: &mut impl Sink<G>) -> u64 {
         match self.control_command(id, now) {
             Some(command) => {
@@ -263,8 +262,8 @@ impl<G> Core<G> {
         Some(Command::Send { op: OpId::message(op), rail, addr, bytes: message.encode() })
     }
 
-    /// Nothing was heard of a message for some time: it goes by another path too. Receivers take the second for what it
-    /// is.
+    /// A message was not acknowledged for some time, so it is sent on another path too. Receivers recognise the
+    /// duplicate.
     pub(super) fn repeat(&mut self, op: SlotId) {
         let Some(InFlight::Control { session, outgoing, timer, .. }) = self.messages.get_mut(op) else {
             return;
@@ -286,7 +285,7 @@ impl<G> Core<G> {
         }
     }
 
-    /// Looks at a path some time from now, if nothing does yet: operations that never end are not waited for.
+    /// Schedules a look at a path, unless one is scheduled: the engine does not wait for operations that never end.
     pub(super) fn watch(&mut self, id: SlotId, index: usize, now: Time) {
         let Some(path) = self.sessions.get_mut(id).and_then(|session| session.paths.get_mut(index)) else {
             return;
@@ -296,9 +295,9 @@ impl<G> Core<G> {
         }
     }
 
-    /// Time to look at a path. If nothing has ended on it for long, and meanwhile something has on another, the peer
-    /// lives and the path does not: it is fenced. Transfers with a part there fail, since a part that may still arrive
-    /// cannot go elsewhere. A peer that does not look for some time is waited for.
+    /// Looks at a path when its timer expires. If no operation has ended on the path for long, but some have on
+    /// another, the peer lives and the path does not: it is fenced. Transfers with a part on it fail, since a part that
+    /// may still arrive cannot go elsewhere. If no path makes progress, the engine keeps waiting: the peer may be busy.
     pub(super) fn look_at(&mut self, id: SlotId, index: usize, now: Time) {
         let stall = self.config.stall_timeout;
         let Some(session) = self.sessions.get_mut(id).filter(|session| session.state == State::Up) else {
@@ -313,7 +312,7 @@ impl<G> Core<G> {
             return self.fence(id, index, now);
         } else {
             if !std::mem::replace(&mut session.paths[index].probed, true) && session.paths.len() > 1 {
-                // Any message does; to this one the peer answers, and nothing else.
+                // Any message would do; the peer answers this one and does nothing else.
                 let probe = Outgoing { last: Some(index), ..Outgoing::new(Body::Confirm, None) };
                 session.outbox.push_back(probe);
             }
@@ -338,7 +337,7 @@ impl<G> Core<G> {
         self.check_paths(id, Errno::ETIMEDOUT, now);
     }
 
-    /// A message of a peer has come in.
+    /// Handles a message of a peer.
     pub fn message(&mut self, bytes: &[u8], now: Time) {
         self.now = now;
         let message = match Message::parse(bytes) {
@@ -373,7 +372,7 @@ impl<G> Core<G> {
                 self.end_session(id, errno);
                 self.settle(id);
             }
-            // Whatever the peer says in the session says that it has it.
+            // Any message in the session proves that the peer has the session.
             (body, State::Confirming) => {
                 self.opened(id);
                 self.said(id, body);
@@ -387,7 +386,7 @@ impl<G> Core<G> {
         }
     }
 
-    /// Something that is said in an open session.
+    /// Handles a message in an open session.
     fn said(&mut self, id: SlotId, body: Body) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         match body {
@@ -419,13 +418,13 @@ impl<G> Core<G> {
             }
             // Our answer may have been lost.
             Body::Confirm => session.outbox.push_back(Outgoing::new(Body::Ready, None)),
-            // Repeated by the peer's timer.
+            // The peer's timer repeats these.
             Body::Ready | Body::Welcome { .. } | Body::Reject(_) | Body::Hello { .. } => {}
         }
         self.wake(id);
     }
 
-    /// Sends something once, if there is a way.
+    /// Sends a message once, if there is a path.
     pub(super) fn say_once(&mut self, id: SlotId, body: Body, now: Time) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         if session.state != State::Up {
@@ -440,7 +439,7 @@ impl<G> Core<G> {
         self.commands.push_back(Command::Send { op, rail, addr, bytes: Message { to, body }.encode() });
     }
 
-    /// Ends a session: what it has to do is not done.
+    /// Ends a session: its pending work is dropped.
     pub(super) fn end_session(&mut self, id: SlotId, errno: Errno) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         if session.state == State::Over {
@@ -476,7 +475,7 @@ impl<G> Core<G> {
         self.wake(id);
     }
 
-    /// Forgets a session that has ended, once nothing of it is under way.
+    /// Forgets a session that has ended, once none of its operations is in flight.
     pub(super) fn settle(&mut self, id: SlotId) {
         let is_over = self.sessions.get(id).is_some_and(|session| {
             session.state == State::Over && session.operations == 0 && session.inserting == 0

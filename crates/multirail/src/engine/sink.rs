@@ -1,8 +1,7 @@
-//! What carries the engine's work out, and the loop that hands it the work.
+//! The sink that carries out the engine's work, and the loop that hands the work to it.
 //!
-//! Work goes straight from where it is decided into the sink: a queue between the two cost more than the rest of an
-//! access. What a rail has no room for stays here, in order, and the rail is asked for nothing else until it has taken
-//! it.
+//! Work goes straight from the decision into the sink: a queue between the two cost more than the rest of an access.
+//! Work for which a rail has no room stays here, in order, and the rail gets no other work until it has taken it.
 
 use std::collections::VecDeque;
 
@@ -11,32 +10,32 @@ use ofi::Errno;
 use super::session::State;
 use super::{Access, Command, Core, OpId, Piece, Plan, Time};
 
-/// Commands and accesses of one [`Core::perform`], about, so that it ends.
+/// Approximate limit of commands and accesses in one [`Core::perform`], so that the call ends.
 const MOST: u64 = 4096;
 
 /// Why a rail did not take an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// It has no room now: the engine offers the operation again.
+    /// The rail has no room now: the engine offers the operation again.
     Full,
-    /// It never will: the operation has ended with this error.
+    /// The rail will never take it: the operation has ended with this error.
     Failed(Errno),
 }
 
-/// The rails, as the engine uses them. Rails are named by their place in what [`Core::new`] was given.
+/// The rails, as the engine uses them. Rails are named by their index in the list passed to [`Core::new`].
 pub trait Sink<G> {
-    /// Posts an access of `plan`; [`Core::ended`] follows, when the bytes are at their place. `more` says that another
-    /// access follows on this rail at once.
+    /// Posts an access of `plan`; [`Core::ended`] follows when the bytes are in place. `more` says that another access
+    /// follows on this rail at once.
     ///
     /// # Errors
     /// [`Refused`]: [`Core::ended`] must not follow.
     fn access(&mut self, access: &Access, plan: &Plan<G>, more: bool) -> Result<(), Refused>;
 
     /// Posts accesses one after the other: `access`, which moves the first of `pieces` or a part of it, and one for
-    /// each further piece. On an error `access` is the one that was refused.
+    /// each further piece. On an error, `access` is the refused one.
     ///
     /// # Errors
-    /// As [`Sink::access`].
+    /// The errors of [`Sink::access`].
     fn row(
         &mut self,
         access: &mut Access,
@@ -54,23 +53,23 @@ pub trait Sink<G> {
     /// Sends a message to the peer `addr`; [`Core::ended`] follows.
     ///
     /// # Errors
-    /// As [`Sink::access`], with the message.
+    /// The errors of [`Sink::access`], with the message.
     fn send(&mut self, op: OpId, rail: usize, addr: u64, bytes: Vec<u8>) -> Result<(), (Refused, Vec<u8>)>;
 
-    /// Inserts a peer's address of this format into a rail's vector, and says under which number.
+    /// Inserts a peer's address of this format into a rail's vector, and returns its number there.
     ///
     /// # Errors
-    /// What is wrong with the address.
+    /// The problem with the address.
     fn insert(&mut self, rail: usize, format: u32, address: &[u8]) -> Result<u64, Errno>;
 
-    /// Removes what [`Sink::insert`] has returned.
+    /// Removes an address by the number that [`Sink::insert`] has returned.
     fn remove(&mut self, rail: usize, addr: u64);
 }
 
-/// What rails have no room for, and which they are.
+/// Work for which rails have no room, and those rails.
 #[derive(Default)]
 pub(super) struct Stalled {
-    /// By rails, oldest first.
+    /// By rail, oldest first.
     commands: Vec<VecDeque<Command>>,
     /// A bit for each rail that has refused something in this call of [`Core::perform`].
     blocked: u64,
@@ -92,12 +91,12 @@ impl Stalled {
 }
 
 impl<G> Core<G> {
-    /// Whether something waits for room of a rail.
+    /// Whether work waits for room on a rail.
     pub fn is_stalled(&self) -> bool {
         self.stalled.commands.iter().any(|commands| !commands.is_empty())
     }
 
-    /// Hands what is to be done to the rails. Whether there was anything.
+    /// Hands the pending work to the rails. Returns whether there was any.
     pub fn perform(&mut self, now: Time, sink: &mut impl Sink<G>) -> bool {
         self.account();
         let was_freed = self.retry_stalled(now, sink);
@@ -132,7 +131,7 @@ impl<G> Core<G> {
         done > 0 || was_freed
     }
 
-    /// Offers rails again what they had no room for. Whether one has taken something.
+    /// Offers rails the work again for which they had no room. Returns whether a rail has taken any.
     fn retry_stalled(&mut self, now: Time, sink: &mut impl Sink<G>) -> bool {
         self.stalled.blocked = 0;
         let mut was_freed = false;
@@ -152,7 +151,7 @@ impl<G> Core<G> {
         was_freed
     }
 
-    /// Carries a command out, or gives it back with its rail, if that has no room.
+    /// Carries out a command, or returns it with its rail, if the rail has no room.
     fn carry_out(
         &mut self,
         command: Command,

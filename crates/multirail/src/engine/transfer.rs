@@ -1,4 +1,4 @@
-//! Transfers: a plan that was posted, until it has ended and nothing of it is under way.
+//! Transfers: from the post of a plan until the transfer has ended and none of its operations is in flight.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,11 +24,11 @@ pub enum Way {
 /// One descriptor of a plan: equally long ranges of a local and a remote region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Which local region, for the driver.
+    /// The local region, for the driver.
     pub region: u32,
     /// First local byte, for the driver.
     pub local: u64,
-    /// Which of [`Plan::regions`].
+    /// Index in [`Plan::regions`].
     pub remote_region: u32,
     /// First byte in the remote region.
     pub remote: u64,
@@ -36,16 +36,16 @@ pub struct Piece {
     pub len: u64,
 }
 
-/// What to move: made once, posted as often as one likes.
+/// The work of a transfer: prepared once, posted any number of times.
 #[derive(Debug)]
 pub struct Plan<G> {
-    /// Which way.
+    /// The direction.
     pub way: Way,
     /// The descriptors.
     pub pieces: Vec<Piece>,
-    /// Remote regions that they lie in. The driver has checked that they do.
+    /// The remote regions of the descriptors. The driver has checked that the descriptors lie in them.
     pub regions: Vec<Arc<RegionInfo>>,
-    /// Incarnation of the peer that the regions are of.
+    /// Incarnation of the peer that owns the regions.
     pub incarnation: u64,
     /// Sum of the lengths.
     pub total: u64,
@@ -69,38 +69,37 @@ pub enum Outcome {
 pub struct Progress {
     /// How it ended; `None` while it is in flight.
     pub outcome: Option<Outcome>,
-    /// Bytes that are at their place.
+    /// Bytes that are in place.
     pub moved: u64,
-    /// Bytes of the whole.
+    /// Total bytes.
     pub total: u64,
     /// No operation of it is in flight: the program may use its local memory again.
     pub is_quiet: bool,
 }
 
-/// A part of a piece that is moved by one access. It is never cut again, so that its number means the same bytes on
-/// every path.
+/// A part of a piece that one access moves. It is never cut again, so its number means the same bytes on every path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// Which piece.
+    /// The index of the piece.
     pub piece: u32,
-    /// Where in it.
+    /// The offset in the piece.
     pub offset: u64,
     /// Length.
     pub len: u64,
-    /// Which chunk of the transfer.
+    /// The number of the chunk in the transfer.
     pub number: u32,
     /// Paths that have failed with it, a bit for each.
     pub tried: u64,
 }
 
-/// How far the notification of a transfer is.
+/// The state of a transfer's notification.
 #[derive(Debug)]
 pub(super) enum Unfinished {
-    /// Nothing is to be told, or everything has been.
+    /// There is no notification, or it was acknowledged.
     Nothing,
-    /// It is to be sent when its time has come.
+    /// The notification is sent when the data permits.
     Unsent(Vec<u8>),
-    /// It was sent, or is in the outbox, under this id; the peer has not acknowledged it.
+    /// The notification was sent, or is in the outbox, under this id; the peer has not acknowledged it.
     Sent(u64),
 }
 
@@ -109,9 +108,9 @@ pub(super) struct Transfer<G> {
     pub(super) session: SlotId,
     pub(super) outcome: Option<Outcome>,
     pub(super) released: bool,
-    /// It is in its session's list.
+    /// The transfer is in its session's list.
     pub(super) queued: bool,
-    /// The first piece that is not wholly cut, and how much of it is.
+    /// The first piece that is not wholly cut, and how many of its bytes are.
     pub(super) cursor: (u32, u64),
     /// Chunks that a path gave back.
     pub(super) retry: VecDeque<Chunk>,
@@ -120,9 +119,9 @@ pub(super) struct Transfer<G> {
     pub(super) in_flight: u32,
     moved: u64,
     pub(super) notice: Unfinished,
-    /// The peer counts the writes under this number.
+    /// The number under which the peer counts the writes.
     pub(super) number: Option<u64>,
-    /// The path of the last chunk, and how many short ones it may still get.
+    /// The path of the last chunk, and how many further short ones may follow it there.
     pub(super) last: (usize, u32),
     /// The last error of a path.
     pub(super) error: Errno,
@@ -163,8 +162,8 @@ impl<G> Transfer<G> {
         self.plan.pieces.get(self.cursor.0 as usize)
     }
 
-    /// The next chunk: one that was given back, or one of at most `longest` bytes. [`Transfer::took`] says that it was
-    /// posted.
+    /// The next chunk: one that was given back, or one of at most `longest` bytes. [`Transfer::took`] records that it
+    /// was posted.
     pub(super) fn next_chunk(&self, longest: u64) -> Option<Chunk> {
         if let Some(&chunk) = self.retry.front() {
             return Some(chunk);
@@ -187,20 +186,20 @@ impl<G> Transfer<G> {
         }
     }
 
-    /// So many accesses of `bytes` together have ended well.
+    /// Records that `count` accesses of `bytes` together have ended successfully.
     pub(super) fn landed(&mut self, bytes: u64, count: u32) {
         self.in_flight -= count;
         self.moved += bytes;
     }
 
-    /// Whether every chunk is under way or has ended.
+    /// Whether every chunk is in flight or has ended.
     pub(super) fn is_posted(&self) -> bool {
         self.retry.is_empty() && self.next_piece().is_none()
     }
 }
 
 impl<G> Core<G> {
-    /// Puts a transfer into its session's list, if it is not there.
+    /// Puts a transfer into its session's list, unless it is there.
     pub(super) fn queue(&mut self, id: SlotId) {
         let Some(transfer) = self.transfers.get_mut(id) else { return };
         if transfer.queued || transfer.outcome.is_some() {
@@ -214,7 +213,7 @@ impl<G> Core<G> {
         self.wake(session);
     }
 
-    /// An access has failed; `is_path` says whether that was the path's fault.
+    /// Handles a failed access; `is_path` says whether that was the path's fault.
     pub(super) fn chunk_failed(
         &mut self,
         id: SlotId,
@@ -237,7 +236,7 @@ impl<G> Core<G> {
         self.after_progress(id);
     }
 
-    /// The peer has a transfer's notification.
+    /// The peer has acknowledged a transfer's notification.
     pub(super) fn told(&mut self, id: SlotId) {
         if let Some(transfer) = self.transfers.get_mut(id)
             && matches!(transfer.notice, Unfinished::Sent(_))
@@ -249,7 +248,7 @@ impl<G> Core<G> {
 
     pub(super) fn after_progress(&mut self, id: SlotId) {
         let Some(transfer) = self.transfers.get(id) else { return };
-        // Its notification may be what is left.
+        // Only its notification may be left.
         if matches!(transfer.notice, Unfinished::Unsent(_)) && transfer.in_flight == 0 && transfer.is_posted()
         {
             self.queue(id);
@@ -267,13 +266,13 @@ impl<G> Core<G> {
         }
     }
 
-    /// The time of a transfer is up.
+    /// The deadline of a transfer has passed.
     pub(super) fn overdue(&mut self, id: SlotId) {
         self.finish(id, Outcome::Failed(Errno::ETIMEDOUT));
         self.forget_if_quiet(id);
     }
 
-    /// Gives a transfer its end, if it has none.
+    /// Ends a transfer, if it has not ended.
     pub(super) fn finish(&mut self, id: SlotId, outcome: Outcome) {
         let Some(transfer) = self.transfers.get_mut(id) else { return };
         if transfer.outcome.is_some() {
@@ -293,7 +292,7 @@ impl<G> Core<G> {
         let Some(found) = self.sessions.get_mut(session) else { return };
         match (outcome, notice) {
             (Outcome::Done, _) => {}
-            // The peer must not wait for the rest of it.
+            // The peer must not wait for the remaining writes.
             (_, Unfinished::Sent(notification)) => {
                 found.outbox.retain(|outgoing| outgoing.transfer != Some(id));
                 found.outbox.push_back(Outgoing::new(Body::Void(notification), None));
@@ -316,7 +315,7 @@ impl<G> Core<G> {
         }
     }
 
-    /// Puts a transfer's notification into its session's outbox, if its time has come. Whether the transfer may leave
+    /// Puts a transfer's notification into its session's outbox, if it is due. Returns whether the transfer may leave
     /// the list.
     pub(super) fn send_notice(&mut self, id: SlotId) {
         let Some(transfer) = self.transfers.get_mut(id) else { return };

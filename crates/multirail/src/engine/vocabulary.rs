@@ -1,4 +1,4 @@
-//! What goes into the engine and comes out of it.
+//! The input and output types of the engine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::row::LONGEST_ROW;
 use super::transfer::{Piece, Way};
 use crate::wire::RailInfo;
 
-/// Time since the engine began.
+/// Time since the start of the engine.
 pub type Time = Duration;
 
 /// Limits and timeouts of an agent. `Config::default()` has the defaults given with each field.
@@ -37,9 +37,9 @@ pub struct Config {
     pub stall_timeout: Duration,
     /// Largest number of known peers. Default: 2^20.
     pub most_peers: usize,
-    /// Largest number of peers that are known by their greeting alone. Anybody who knows the agent's incarnation can
-    /// greet, under any names: the oldest without a session is forgotten for a new one, and if all have a session, the
-    /// new one is refused. Peers whose metadata was loaded do not count. Default: 65,536.
+    /// Largest number of peers that are known by their greeting alone. Any process that knows the agent's incarnation
+    /// can greet, under any names: the oldest without a session is forgotten for a new one, and if all have a session,
+    /// the new one is refused. Peers whose metadata was loaded do not count. Default: 65,536.
     pub most_greeters: usize,
     /// Longest notification, in bytes. Default: 16 MiB.
     pub longest_notification: usize,
@@ -70,9 +70,9 @@ impl Default for Config {
 /// One of our rails.
 #[derive(Clone, Debug)]
 pub struct RailSpec {
-    /// As peers know it.
+    /// The rail's description for peers.
     pub info: RailInfo,
-    /// Bytes per second of its NIC, if that is known.
+    /// Bytes per second of its NIC, if known.
     pub bandwidth: Option<f64>,
     /// Whether writes carry 64 bits of remote CQ data.
     pub wide_data: bool,
@@ -88,16 +88,16 @@ pub struct OpId(u64);
 
 impl OpId {
     const MESSAGE: u64 = 1 << 31;
-    /// Bits for the place in a row. They leave 25 for its index: more rows than that have more operations under way
-    /// than a rail takes.
+    /// Bits for the place in a row. They leave 25 for the index: that many rows have more operations in flight than a
+    /// rail takes.
     const PLACE: u32 = LONGEST_ROW.trailing_zeros();
 
-    /// As the context of an operation.
+    /// The id as the context of an operation.
     pub const fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// From the context of an operation; any bits.
+    /// The id from the context of an operation; any bits are permitted.
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
@@ -108,7 +108,7 @@ impl OpId {
         Self(bits & GENERATION | (bits & !GENERATION) << Self::PLACE)
     }
 
-    /// The access that follows in its row.
+    /// The next access in the row.
     pub(super) const fn next(self) -> Self {
         Self(self.0 + 1)
     }
@@ -117,7 +117,7 @@ impl OpId {
         Self(slot.to_wire() | Self::MESSAGE)
     }
 
-    /// What it is.
+    /// The operation that the id names.
     #[inline]
     pub(super) const fn named(self) -> Named {
         if self.0 & Self::MESSAGE != 0 {
@@ -127,7 +127,7 @@ impl OpId {
         Named::Access(SlotId::from_wire(self.0 & GENERATION | index), self.place())
     }
 
-    /// Which access of its row it is.
+    /// The place of the access in its row.
     pub(super) const fn place(self) -> u32 {
         self.0 as u32 & (LONGEST_ROW - 1)
     }
@@ -144,7 +144,7 @@ pub(super) enum Named {
     Message(SlotId),
 }
 
-/// Names a transfer: 64 bits that no other transfer of the agent has while it lives.
+/// Names a transfer: 64 bits that are unique among the agent's transfers as long as it lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TransferId(pub(crate) SlotId);
 
@@ -159,7 +159,7 @@ pub(super) struct PathId {
     pub(super) path: usize,
 }
 
-/// Something to do that is not handed to the rails at once.
+/// Work that is not handed to the rails at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     /// Insert an address into a rail's vector.
@@ -168,12 +168,12 @@ pub(super) enum Command {
     Remove { rail: usize, addr: u64 },
     /// Send a message.
     Send { op: OpId, rail: usize, addr: u64, bytes: Vec<u8> },
-    /// Read or write: the rail had no room for it.
+    /// Read or write, for which the rail had no room.
     Access(Access),
 }
 
 impl Command {
-    /// The rail whose room it needs.
+    /// The rail whose room the command needs.
     pub(super) fn rail(&self) -> Option<usize> {
         match self {
             Self::Send { rail, .. } => Some(*rail),
@@ -190,13 +190,13 @@ pub struct Access {
     pub op: OpId,
     /// The rail.
     pub rail: usize,
-    /// The peer there.
+    /// The peer's number in the rail's address vector.
     pub addr: u64,
-    /// Whether to read or to write.
+    /// The direction.
     pub way: Way,
-    /// Which of the plan's local regions.
+    /// Index of the plan's local region.
     pub region: u32,
-    /// First local byte: what [`Piece::local`] says, and the offset.
+    /// First local byte: [`Piece::local`] plus the offset.
     pub local: u64,
     /// First remote byte.
     pub remote: u64,
@@ -211,7 +211,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// Becomes the next access of a row: from the descriptor `this` to the one that follows it.
+    /// Changes to the next access of a row: from the descriptor `this` to its successor.
     #[inline]
     pub(super) fn follow(&mut self, this: &Piece, next: &Piece) {
         self.op = self.op.next();
@@ -223,7 +223,7 @@ impl Access {
     }
 }
 
-/// Something that happened to a peer.
+/// An event of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A session is open.
@@ -310,7 +310,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whatever the slot, operations have names of their own, and their slot is found again.
+        /// For any slot, different operations have different names, and a name leads back to its slot.
         #[test]
         fn names_are_taken_apart_as_they_were_made(generation in 1..=u32::MAX, index in 0_u32..1 << 25, place in 0..LONGEST_ROW) {
             let slot = SlotId::from_wire(u64::from(generation) << 32 | u64::from(index));

@@ -1,7 +1,8 @@
-//! Calls of etcd's HTTP/JSON gateway: which member is asked, who asks, and what is an answer.
+//! Calls of etcd's HTTP/JSON gateway: the choice of the member, the user's token, the classification of answers.
 //!
-//! Members are asked in turn, beginning with the one that answered last. An error of etcd's own is an answer, except
-//! that a member has no leader; a token that ran out, or that a restarted etcd does not know, is replaced once.
+//! Members are asked in turn, beginning with the one that answered last. An error from etcd itself is an answer, unless
+//! it says that the member has no leader. A token that has expired, or that a restarted etcd does not know, is replaced
+//! once.
 
 use std::fmt;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -19,16 +20,17 @@ use crate::wire::blob::LONGEST;
 
 /// Longest time of one request to one member.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest time until a member has taken a connection.
+/// Longest time for connecting to a member.
 const CONNECT: Duration = Duration::from_secs(2);
 /// Longest answer that is read: the longest metadata in base64, and some names.
 const ANSWER: u64 = LONGEST as u64 / 3 * 4 + (1 << 20);
 /// gRPC's codes for a member that cannot answer now, and for an invalid token.
 const UNAVAILABLE: i64 = 14;
 const UNAUTHENTICATED: i64 = 16;
-/// What etcd says of a token that was given before users or roles changed, or of none, under a code of many meanings.
+/// Etcd's messages for a token that was issued before users or roles changed, and for a missing token. Their code has
+/// several meanings.
 const OLD_TOKEN: [&str; 2] = ["revision of auth store is old", "user name is empty"];
-/// Gives the token, so it is asked without one.
+/// Returns the token, so this request carries none.
 const AUTHENTICATE: &str = "auth/authenticate";
 
 /// The members of an etcd, and optionally a user.
@@ -45,7 +47,8 @@ impl Members {
         Self { urls: urls.filter(|url| !url.is_empty()).collect(), user: None }
     }
 
-    /// Asks as this user, who may read and write below the prefix. The password crosses the network in the clear.
+    /// Authenticates as this user, who may read and write below the prefix. The password crosses the network in the
+    /// clear.
     #[must_use]
     pub fn user(mut self, name: &str, password: &str) -> Self {
         self.user = Some((name.to_string(), password.to_string()));
@@ -53,7 +56,7 @@ impl Members {
     }
 }
 
-/// Without the password.
+/// Omits the password.
 impl fmt::Debug for Members {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let user = self.user.as_ref().map(|(name, _)| name);
@@ -61,28 +64,28 @@ impl fmt::Debug for Members {
     }
 }
 
-/// What one member has answered to one request.
+/// One member's answer to one request.
 #[derive(Debug)]
 enum Asked {
     Answer(Value),
-    /// An error of etcd's.
+    /// An error from etcd itself.
     Refused(Error),
     /// The token is invalid.
     Stranger(Error),
-    /// Another may know better.
+    /// Another member may answer.
     Silent(Error),
 }
 
-/// A way to etcd.
+/// The connection to etcd.
 pub(super) struct Gateway {
     http: ureq::Agent,
     members: Members,
-    /// The member that has answered last.
+    /// The member that answered last.
     last: AtomicUsize,
     token: Mutex<Option<String>>,
 }
 
-/// Without the token.
+/// Omits the token.
 impl fmt::Debug for Gateway {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Gateway").field("members", &self.members).finish_non_exhaustive()
@@ -91,7 +94,7 @@ impl fmt::Debug for Gateway {
 
 impl Gateway {
     /// # Errors
-    /// `FI_EINVAL` for no members, or one that is not `http://HOST:PORT`; what connecting answers.
+    /// `FI_EINVAL` without members, or for one that is not `http://HOST:PORT`; the error of connecting.
     pub(super) fn open(members: &Members) -> Result<Self> {
         if members.urls.iter().any(|url| url.contains('@')) {
             return Err(not_a_url("one with a user, whose password logs would show: use Members::user"));
@@ -128,11 +131,11 @@ impl Gateway {
         Ok(())
     }
 
-    /// The answer to a request. It may be asked more than once, also where the first was carried out; each member has
-    /// `patience` to answer.
+    /// Sends a request and returns the answer. The request may be sent more than once, even if the first one was
+    /// carried out; each member has `patience` to answer.
     ///
     /// # Errors
-    /// `FI_EREMOTEIO` for an error of etcd's; the last member's error where none answers, `FI_EAGAIN` if it has no
+    /// `FI_EREMOTEIO` for an error from etcd itself; the last member's error if none answers, `FI_EAGAIN` if it has no
     /// leader.
     pub(super) fn ask(&self, method: &str, body: &Value, patience: Duration) -> Result<Value> {
         match self.round(method, body, patience)? {
@@ -145,8 +148,8 @@ impl Gateway {
         }
     }
 
-    /// Asks the members in turn, the first one twice: a connection that was kept may be one of a member that has been
-    /// restarted since. The inner error is that of an invalid token.
+    /// Asks the members in turn, the first one twice, since a kept connection may lead to a member that has restarted.
+    /// The inner error means an invalid token.
     fn round(&self, method: &str, body: &Value, patience: Duration) -> Result<Result<Value, Error>> {
         let (count, first) = (self.members.urls.len(), self.last.load(Ordering::Relaxed));
         let mut silent = None;
@@ -194,8 +197,8 @@ impl Gateway {
         sort(method, response.status(), &bytes)
     }
 
-    /// Waits until something happens to `key`, or one of those from it to `end`, from `revision` on, or the time is up.
-    /// Whether something has: etcd may also have gone, or the revision may be too old, and then the key is to be looked
+    /// Waits until `key`, or a key from it up to `end`, changes from `revision` on, or the time is up. Returns whether
+    /// one has changed. `false` also means that etcd is gone or the revision is too old: then the key must be looked
     /// at.
     pub(super) fn watch(&self, key: &str, end: Option<&str>, revision: i64, patience: Duration) -> bool {
         let member = &self.members.urls[self.last.load(Ordering::Relaxed)];
@@ -205,7 +208,7 @@ impl Gateway {
         }
         let create = json!({ "create_request": request });
         let Ok(response) = self.post(&format!("{member}/v3/watch"), &create, patience) else { return false };
-        // A line for each message, the first of which says that the watch is there.
+        // One line for each message. The first confirms the watch.
         let mut lines = BufReader::new(response.into_body().into_reader().take(ANSWER));
         let mut line = String::new();
         while let Ok(1..) = lines.read_line(&mut line) {
@@ -224,12 +227,12 @@ impl Gateway {
     }
 }
 
-/// What an answer is. Errors have their message and code where the version of etcd's gateway puts them: beside each
-/// other (3.4 and 3.5: `error`; from 3.6 on `message`), or inside `error` for those of a stream.
+/// Classifies an answer. The place of an error's message and code depends on the version of etcd's gateway: side by
+/// side (3.4 and 3.5: `error`; from 3.6 on `message`), or inside `error` for errors of a stream.
 fn sort(method: &str, status: StatusCode, bytes: &[u8]) -> Asked {
     let answer: Value = match serde_json::from_slice(bytes) {
         Ok(answer) => answer,
-        // Of a proxy whose etcd is not there.
+        // From a proxy whose etcd is down.
         Err(_) if status.is_server_error() => {
             return Asked::Silent(Error::with(Errno::EAGAIN, format!("asking etcd for {method}: {status}")));
         }

@@ -1,11 +1,11 @@
-//! Metadata through etcd: agents publish theirs under a lease, and find that of others by name.
+//! Metadata through etcd: agents publish their own under a lease, and find that of others by name.
 //!
-//! The key of an agent is the prefix and its name; the value is its metadata. The lease is kept alive by a thread, so
-//! the entry of an agent that dies goes when the lease runs out. A name belongs to the agent that has its key: a second
-//! one is refused, and a restarted agent gets it when its predecessor's lease is over. Who waits for a name watches its
-//! key, and asks again now and then.
+//! The key of an agent is the prefix and its name; the value is its metadata. A thread keeps the lease alive, so the
+//! entry of a dead agent disappears when the lease expires. A name belongs to the agent that has its key: a second
+//! agent is refused, and a restarted agent gets the name when its predecessor's lease has expired. An agent that waits
+//! for a name watches its key, and asks again now and then.
 //!
-//! The HTTP/JSON gateway of etcd 3.4 and newer is used, in the clear: for networks that are trusted
+//! The module uses the HTTP/JSON gateway of etcd 3.4 and newer, in the clear: for trusted networks
 //! (`docs/threat-model.md`).
 
 mod gateway;
@@ -25,11 +25,11 @@ pub use gateway::Members;
 use gateway::{Gateway, PATIENCE, encoded, field, strange, text};
 pub use published::Published;
 
-/// How long nothing is asked where a watch has ended by itself: etcd may be starting.
+/// Pause after a watch has ended by itself: etcd may be starting.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Longest watch: what became of a member that says nothing any more is found out by asking.
+/// Longest watch. A silent member is detected by the next request.
 const WATCH: Duration = Duration::from_secs(5);
-/// Shortest time that a member is given to answer, however little is left.
+/// Shortest time for a member to answer, however little is left.
 const SHORTEST: Duration = Duration::from_millis(200);
 /// Shortest and longest lease.
 const LEASE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(24 * 3600));
@@ -68,10 +68,10 @@ impl Etcd {
         Ok(self.names_as_of()?.0)
     }
 
-    /// Waits until so many names are there, or the time is over: those that are there then, sorted.
+    /// Waits until at least `count` names are published, or the time is over. Returns the names at that time, sorted.
     ///
     /// # Errors
-    /// As of [`Etcd::names`].
+    /// The errors of [`Etcd::names`].
     pub fn wait_for_names(&self, count: usize, timeout: Duration) -> Result<Vec<String>> {
         let deadline = end_of(timeout);
         loop {
@@ -83,12 +83,12 @@ impl Etcd {
         }
     }
 
-    /// What comes after all keys with the prefix.
+    /// The end of the range of keys with the prefix.
     fn end(&self) -> String {
         format!("{}\u{10FFFF}", self.prefix)
     }
 
-    /// The names, and as of which revision.
+    /// The names, and the revision at which they were read.
     fn names_as_of(&self) -> Result<(Vec<String>, i64)> {
         let range =
             json!({ "key": encoded(&self.prefix), "range_end": encoded(&self.end()), "keys_only": true });
@@ -103,11 +103,11 @@ impl Etcd {
         Ok((names, revision(&answer)?))
     }
 
-    /// Publishes a value of the caller's under a name, as [`Agent::publish`] does an agent's metadata: such as where to
-    /// meet.
+    /// Publishes a value of the caller's under a name, as [`Agent::publish`] publishes an agent's metadata: for example
+    /// a rendezvous address.
     ///
     /// # Errors
-    /// As of [`Agent::publish`].
+    /// The errors of [`Agent::publish`].
     pub fn announce(&self, name: &str, value: &[u8], ttl: Duration) -> Result<Published> {
         if !(LEASE.0..=LEASE.1).contains(&ttl) {
             return Err(Error::wanted(
@@ -123,7 +123,7 @@ impl Etcd {
         match self.wait_for_name(&key, &value, &lease, ttl) {
             Ok(true) => return Published::keep(self, key, value, lease, ttl),
             claimed => {
-                // It runs out by itself if that fails.
+                // If that fails, the lease expires by itself.
                 let _ = self.ask("lease/revoke", &json!({ "ID": lease }));
                 claimed?;
             }
@@ -137,7 +137,7 @@ impl Etcd {
         ))
     }
 
-    /// Waits as long as another agent's lease may last. Whether the key is ours then.
+    /// Waits as long as another agent's lease may last. Returns whether the key is ours then.
     fn wait_for_name(&self, key: &str, value: &str, lease: &str, ttl: Duration) -> Result<bool> {
         let deadline = Instant::now() + ttl + PATIENCE;
         loop {
@@ -155,14 +155,14 @@ impl Etcd {
         self.gateway.ask(method, body, PATIENCE)
     }
 
-    /// Renews a lease. Whether it was still there.
+    /// Renews a lease. Returns whether it still existed.
     fn keep_alive(&self, lease: &str, patience: Duration) -> Result<bool> {
         let answer = self.gateway.ask("lease/keepalive", &json!({ "ID": lease }), patience)?;
         let left = answer.pointer("/result/TTL").and_then(Value::as_str);
         Ok(left.is_some_and(|left| left != "0"))
     }
 
-    /// The metadata that is published under a name, and as of which revision.
+    /// The metadata published under a name, and the revision at which it was read.
     fn metadata(&self, name: &str, patience: Duration) -> Result<(Option<Vec<u8>>, i64)> {
         let range = json!({ "key": encoded(&self.key(name)) });
         let answer = self.gateway.ask("kv/range", &range, patience)?;
@@ -170,7 +170,7 @@ impl Etcd {
         Ok((found, revision(&answer)?))
     }
 
-    /// Waits until a key, or one of those from it to `end`, has changed since `revision`, or should be looked at for
+    /// Waits until a key, or one of those from it to `end`, has changed since `revision`, or must be looked at for
     /// another reason; until `deadline` at the latest.
     fn wait_for_change(&self, key: &str, end: Option<&str>, revision: i64, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now()).min(WATCH);
@@ -197,41 +197,41 @@ impl Etcd {
             "failure": [{ "requestRange": { "key": key } }],
         });
         let answer = self.gateway.ask("kv/txn", &put, patience)?;
-        // It may have been put by a request whose answer was lost.
+        // A request whose answer was lost may have put the key.
         let found = answer.pointer("/responses/0/response_range/kvs/0/lease").and_then(Value::as_str);
         let is_ours = answer["succeeded"] == true || found == Some(lease);
         Ok(Claim { is_ours, revision: revision(&answer)? })
     }
 }
 
-/// What became of a claim, and as of which revision of the store.
+/// The result of a claim, and its revision of the store.
 struct Claim {
     is_ours: bool,
     revision: i64,
 }
 
-/// How long a member may take to answer for a lease: several are asked before it runs out.
+/// How long a member may take to answer about a lease: several are asked before it expires.
 fn patience(ttl: Duration) -> Duration {
     PATIENCE.min(ttl / 8)
 }
 
 impl Agent {
-    /// Publishes this agent's metadata, as it is now, until the answer is dropped, or `ttl` after this process has
-    /// died. A name that another agent has is waited for, as long as its lease may last.
+    /// Publishes this agent's metadata, as it is now, until the returned value is dropped, or `ttl` after this process
+    /// has died. If another agent has the name, the call waits as long as that agent's lease may last.
     ///
     /// # Errors
     /// `FI_EINVAL` for a `ttl` that is not between 2 s and a day; `FI_EADDRINUSE` for a name that another agent keeps;
-    /// what etcd answers, and those of [`Agent::metadata`].
+    /// errors from etcd, and those of [`Agent::metadata`].
     pub fn publish(&self, etcd: &Etcd, ttl: Duration) -> Result<Published> {
         etcd.announce(self.name(), &self.metadata()?, ttl)
     }
 
-    /// Loads the metadata of the agent `name`, waiting until it is there, and answers its name. An etcd that is gone
-    /// meanwhile is waited for.
+    /// Waits until the metadata of the agent `name` is published, loads it, and returns the agent's name. If etcd is
+    /// unreachable meanwhile, the call waits for it.
     ///
     /// # Errors
-    /// `FI_ENOENT` if it is not there after `timeout`; what etcd answers, or the last error of reaching it, and those
-    /// of [`Agent::load`].
+    /// `FI_ENOENT` if the metadata is not published within `timeout`; errors from etcd, or the last error of reaching
+    /// it, and those of [`Agent::load`].
     pub fn find(&self, etcd: &Etcd, name: &str, timeout: Duration) -> Result<Arc<str>> {
         let (deadline, key) = (end_of(timeout), etcd.key(name));
         loop {
@@ -263,9 +263,9 @@ impl Agent {
     }
 }
 
-/// As of which revision of the store an answer is.
+/// The revision of the store at which a request was answered.
 fn revision(answer: &Value) -> Result<i64> {
-    // A stream's answers lie one level lower.
+    // In a stream's answers the header is one level lower.
     let header = answer.get("result").unwrap_or(answer).get("header").unwrap_or(&Value::Null);
     text(header, "revision")?.parse().map_err(|_| strange("a revision that is no number"))
 }

@@ -13,7 +13,7 @@ use super::gateway::encoded;
 use super::{Etcd, patience};
 use crate::agent::Agent;
 
-/// An agent's entry. Dropping it takes the entry away at once.
+/// An agent's entry. Dropping it removes the entry at once.
 #[derive(Debug)]
 pub struct Published {
     entry: Arc<Entry>,
@@ -35,7 +35,7 @@ struct State {
     /// The key is known to be under this lease.
     is_claimed: bool,
     value: String,
-    /// The entry was lost to another agent: its lease had run out.
+    /// Another agent has the entry, since its lease had expired.
     is_lost: bool,
     is_over: bool,
 }
@@ -57,11 +57,11 @@ impl Published {
         Ok(Self { entry, thread: Some(thread) })
     }
 
-    /// Publishes the agent's metadata as it is now: with regions that were added since.
+    /// Publishes the agent's metadata as it is now, including regions that were added since.
     ///
     /// # Errors
-    /// As of [`Agent::publish`]; `FI_EADDRINUSE` if the entry was lost to another agent. After other errors the
-    /// metadata may still be published, with the next lease.
+    /// The errors of [`Agent::publish`]; `FI_EADDRINUSE` if the entry was lost to another agent. After other errors the
+    /// metadata may still be published with the next lease.
     pub fn update(&self, agent: &Agent) -> Result<()> {
         let value = BASE64_STANDARD.encode(agent.metadata()?);
         self.entry.lock().value.clone_from(&value);
@@ -77,14 +77,15 @@ impl Published {
                 state.lease.clone()
             };
             match self.entry.put(&value, &lease) {
-                // The entry was created again meanwhile.
+                // The entry was created again in the meantime.
                 Err(_) if self.entry.lock().lease != lease => {}
                 put => return put,
             }
         }
     }
 
-    /// Whether the entry is still this agent's: it may be lost where etcd was not reached for longer than the lease.
+    /// Whether the entry still belongs to this agent. It may lose the entry when etcd is unreachable for longer than
+    /// the lease.
     pub fn is_there(&self) -> bool {
         !self.entry.lock().is_lost
     }
@@ -104,7 +105,7 @@ impl Entry {
             if state.is_over {
                 return;
             }
-            drop(state); // so that no thread waits for etcd's answers to read the entry
+            drop(state); // so that a reader of the entry does not wait for etcd's answers
             if let Err(error) = self.renew() {
                 tracing::warn!(target: "multirail", %error, "the lease of an agent's metadata was not renewed");
             }
@@ -112,7 +113,7 @@ impl Entry {
         }
     }
 
-    /// Renews the lease, or makes the entry anew where it has run out.
+    /// Renews the lease, or creates the entry again if the lease has expired.
     fn renew(&self) -> Result<()> {
         let patience = patience(self.ttl);
         let (mut lease, is_claimed) = {
@@ -126,7 +127,7 @@ impl Entry {
         if !is_there {
             lease = self.etcd.lease(self.ttl)?;
             let mut state = self.lock();
-            // A claim whose answer is lost may have been granted: it is repeated under the same lease.
+            // A claim whose answer is lost may have succeeded: it is repeated under the same lease.
             (state.lease, state.is_claimed) = (lease.clone(), false);
         }
         let value = self.lock().value.clone();

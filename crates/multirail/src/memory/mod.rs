@@ -1,10 +1,10 @@
 //! Kinds of memory.
 //!
 //! Rails move DRAM directly. Memory that the processor cannot access is behind the trait `Device`. `staging` copies it
-//! in chunks to and from host memory that rails move; processes of one host map what `Device::export` returns. Another
-//! kind of memory (a file, another maker's accelerator) implements that trait.
+//! in chunks to and from host memory that rails move; processes of one host map the memory that `Device::export`
+//! describes. Another kind of memory (a file, another vendor's accelerator) implements that trait.
 
-#![allow(unsafe_code)] // copies of devices ask for a promise
+#![allow(unsafe_code)] // copies of devices require a promise of the caller
 
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -19,10 +19,10 @@ use ofi::{Errno, Error, Result};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// Memory of the host.
+    /// Host memory.
     #[default]
     Dram,
-    /// Memory of the CUDA device with this ordinal, as its process counts.
+    /// Memory of the CUDA device with this ordinal in its process.
     Cuda(u32),
 }
 
@@ -35,67 +35,67 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What another process of this host needs to map memory of a device.
+/// The data that another process of this host needs to map memory of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Export {
-    /// Which host: the kernel's boot id.
+    /// The host: the kernel's boot id.
     pub host: [u8; 16],
-    /// Which device, whatever its ordinal.
+    /// The device, whatever its ordinal.
     pub device: [u8; 16],
-    /// What the driver gave.
+    /// The driver's handle.
     pub handle: [u8; 64],
-    /// Where in what the handle names the memory begins.
+    /// Offset of the memory in the handle's allocation.
     pub offset: u64,
 }
 
-/// Where memory lies that the processor does not touch.
+/// The owner of memory that the processor does not touch.
 ///
-/// Addresses are those of the device, or of this process: the device tells them apart. Calls come from any thread.
+/// Addresses belong to the device or to this process; the device tells them apart. Calls come from any thread.
 pub(crate) trait Device: Send + Sync + fmt::Debug {
     fn kind(&self) -> Kind;
 
-    /// Begins to copy.
+    /// Starts to copy.
     ///
     /// # Safety
     /// Both ranges are memory of a device or of this process, and stay until the copy [is done](Copying::is_done).
     unsafe fn copy(&self, to: u64, from: u64, len: u64) -> Result<Box<dyn Copying>>;
 
-    /// Memory of the host from which and to which copies are fast. It is given back when the value is dropped.
+    /// Host memory from which and to which copies are fast. It is freed when the value is dropped.
     fn pinned(&self, len: usize) -> Result<Pinned>;
 
     fn export(&self, at: u64) -> Result<Export>;
 
-    /// Maps what another process has exported, `len` bytes from its offset on.
+    /// Maps memory that another process has exported, `len` bytes from its offset on.
     fn import(&self, export: &Export, len: u64) -> Result<Arc<dyn Mapping>>;
 }
 
-/// A copy under way. Dropping it does not end it.
+/// A copy in flight. Dropping it does not end it.
 pub(crate) trait Copying: Send + fmt::Debug {
     /// # Errors
-    /// It has failed, and nothing of it is under way.
+    /// The copy has failed, and no part of it is in flight.
     fn is_done(&mut self) -> Result<bool>;
 }
 
 /// Memory of another process, mapped until this is dropped.
 pub(crate) trait Mapping: Send + Sync + fmt::Debug {
-    /// Where it is here.
+    /// Its address in this process.
     fn at(&self) -> u64;
 }
 
-/// Memory of the host that a device has pinned.
+/// Host memory that a device has pinned.
 pub(crate) struct Pinned {
     pub(crate) at: *mut u8,
     pub(crate) len: usize,
-    /// Given back with this.
+    /// Frees the memory when dropped.
     pub(crate) owner: Box<dyn Send + Sync>,
 }
 
 /// How long [`copy_out`] and [`copy_in`] wait for a device.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Bytes that they copy at once.
+/// Bytes of one copy in these functions.
 const PIECE: usize = 1 << 20;
 
-/// Waits for a copy. The memory of one that does not end must not be used again.
+/// Waits for a copy. If the copy does not end, its memory must not be used again.
 fn wait(mut copying: Box<dyn Copying>) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     while !copying.is_done()? {
@@ -118,7 +118,7 @@ pub(crate) fn copy_out(device: &dyn Device, from: u64, to: &mut [u8]) -> Result<
     for (nth, to) in to.chunks_mut(PIECE).enumerate() {
         let between = std::mem::ManuallyDrop::new(vec![0_u8; to.len()]);
         let from = from + (nth * PIECE) as u64;
-        // SAFETY: the caller's range lies in a region. `between` lives on, should the copy not end.
+        // SAFETY: the caller's range lies in a region. `between` is leaked if the copy does not end.
         let copying =
             unsafe { device.copy(between.as_ptr().expose_provenance() as u64, from, to.len() as u64) }?;
         wait(copying)?;

@@ -1,5 +1,5 @@
 //! A transfer's chunks, from step to step.
-#![allow(unsafe_code)] // begins copies
+#![allow(unsafe_code)] // starts copies
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use crate::region::{Guard, Inner as Region};
 use crate::wire::RegionInfo;
 use crate::wire::staging::{Order, Through};
 
-/// What became of a chunk that was looked at.
+/// The result of one step of a chunk.
 enum Turn {
     Waits,
     Goes(Step),
     Ends(Result<(), Errno>),
 }
 
-/// A plan of the engine's with one descriptor.
+/// An engine plan with one descriptor.
 fn one(
     way: Way,
     local: &Arc<Region>,
@@ -64,7 +64,7 @@ impl Staging {
         was_busy
     }
 
-    /// A chunk's places are free again; that of the window only if the peer is done with it.
+    /// Frees a chunk's places; that in the window only if the peer has finished with it.
     fn give_back(&mut self, peer: PeerId, chunk: &Chunk, is_clean: bool) {
         self.free.extend(chunk.pooled);
         let Some((window, place)) = &chunk.place else { return };
@@ -77,7 +77,7 @@ impl Staging {
             free.push(*place);
         }
         if free.is_empty() && *used == 0 {
-            self.lent.remove(&peer); // another is asked for
+            self.lent.remove(&peer); // asks for another window
         }
     }
 
@@ -134,7 +134,7 @@ impl Staging {
         }
     }
 
-    /// Cuts the next chunk and begins with it; `false` if it has to wait for a place.
+    /// Cuts the next chunk and starts it; `false` if the chunk must wait for a place.
     pub(super) fn start(
         &mut self,
         core: &mut Core<Guard>,
@@ -198,7 +198,7 @@ impl Staging {
         }
     }
 
-    /// Begins a chunk's copy here.
+    /// Starts a chunk's local copy.
     fn copy(&self, plan: &Plan, chunk: &Chunk) -> Turn {
         let piece = &plan.pieces[chunk.piece];
         let ours = piece.at + chunk.offset;

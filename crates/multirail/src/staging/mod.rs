@@ -1,18 +1,18 @@
 //! Transfers of memory that its owner copies.
 //!
-//! Rails do not touch a device's memory. Each end copies between it and pinned memory of the host, which rails move: an
-//! agent's own pool for its devices, and for each peer that asks a *window*, which the peer alone writes and reads. A
-//! transfer is cut into chunks, several of which are under way, each a small state machine:
+//! Rails do not touch a device's memory. Each end copies between this memory and pinned host memory, which rails move:
+//! an agent's own pool for its devices, and for each peer that asks a *window*, which only that peer writes and reads.
+//! A transfer is cut into chunks, several of which are in flight, each a small state machine:
 //!
 //! - write: copy to the pool, if our memory is a device's; move to the peer's memory, or to its window with `Land`
 //!   behind the data; the peer copies from the window, and answers `Done`.
-//! - read: `Fetch` has the peer copy to its window, and answer `Done`; move from there, or from the peer's memory, to
-//!   ours, or to the pool; copy from the pool.
-//! - where the peer's memory can be mapped (`Export`), one copy is all.
+//! - read: with `Fetch` the peer copies to its window, and answers `Done`; move from the window, or from the peer's
+//!   memory, to our memory or to the pool; copy from the pool.
+//! - if the peer's memory can be mapped (`Export`), one copy is enough.
 //!
-//! Orders travel as notifications with an audience of their own ([`Order`]), so they come after the data that they
-//! speak of. A place of a window whose use did not end with the peer's answer is not used again: what is late must not
-//! overwrite what is new. Windows and mappings go when the session with their peer does.
+//! Orders travel as notifications with an audience of their own ([`Order`]), so they arrive after their data. If the
+//! use of a window's place did not end with the peer's answer, the place is not used again: late data must not
+//! overwrite new data. Windows and mappings end with the session of their peer.
 
 mod chunks;
 mod serve;
@@ -33,12 +33,12 @@ use serve::Served;
 
 /// Bytes of a place in the pool, or in a window: the longest chunk.
 pub(crate) const PLACE: u64 = 1 << 20;
-/// Places of the pool, and of a window.
+/// Number of places in the pool, and in a window.
 pub(crate) const PLACES: usize = 8;
-/// Most memory of peers that is mapped at once.
+/// Most mappings of peers' memory at a time.
 const MAPPINGS: usize = 4096;
 
-/// A transfer that was prepared.
+/// A prepared transfer.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) way: Way,
@@ -59,7 +59,7 @@ pub(crate) struct Piece {
     pub(crate) len: u64,
 }
 
-/// What the agent's regions are found by.
+/// The agent's regions by number.
 pub(crate) type Regions = Arc<Mutex<BTreeMap<u64, Weak<Region>>>>;
 
 /// The window that a peer has lent.
@@ -70,13 +70,13 @@ enum Lent {
 
 struct Transfer {
     plan: Arc<Plan>,
-    /// The first piece that is not wholly cut, and how much of it is.
+    /// The first piece that is not wholly cut, and how many of its bytes are.
     cursor: (usize, u64),
     chunks: Vec<Chunk>,
-    /// What opens the session.
+    /// Opens the session.
     ping: Option<TransferId>,
     notice: Option<Vec<u8>>,
-    /// The notification's sending.
+    /// The transfer that sends the notification.
     note: Option<TransferId>,
     outcome: Option<Outcome>,
     is_released: bool,
@@ -89,9 +89,9 @@ struct Chunk {
     offset: u64,
     len: u64,
     op: u64,
-    /// Its place in the pool.
+    /// The chunk's place in the pool.
     pooled: Option<u64>,
-    /// Its place in this window of the peer's.
+    /// The chunk's place in this window of the peer.
     place: Option<(Arc<RegionInfo>, u64)>,
     mapped: Option<Arc<dyn Mapping>>,
     answer: Option<u32>,
@@ -101,7 +101,7 @@ struct Chunk {
 #[derive(Debug)]
 enum Step {
     Copy(Box<dyn Copying>),
-    /// A transfer of the engine's: of the data, or of `Fetch`.
+    /// An engine transfer: of the data, or of `Fetch`.
     Move {
         id: TransferId,
         is_data: bool,
@@ -109,7 +109,7 @@ enum Step {
     Answer,
 }
 
-/// All of it. Behind the agent's lock.
+/// The state of staged transfers. Behind the agent's lock.
 pub(crate) struct Staging {
     domains: Arc<[Arc<dyn Domain>]>,
     transfers: Slots<Transfer>,
@@ -123,7 +123,7 @@ pub(crate) struct Staging {
     may_map: bool,
 }
 
-/// A plan of the engine's that moves nothing.
+/// An engine plan that moves nothing.
 fn nothing() -> Arc<engine::Plan<Guard>> {
     let (pieces, regions, guard) = (Vec::new(), Vec::new(), Guard::new());
     Arc::new(engine::Plan { way: Way::Write, pieces, regions, incarnation: 0, total: 0, guard })
@@ -197,25 +197,25 @@ impl Staging {
         }
     }
 
-    /// How many transfers are kept.
+    /// The number of transfers in the table.
     pub(crate) fn kept(&self) -> usize {
         self.transfers.len()
     }
 
-    /// Whether copies are under way, of whose end no descriptor tells.
+    /// Whether copies are in flight; no descriptor reports their end.
     pub(crate) fn is_copying(&self) -> bool {
         let copies =
             |transfer: &Transfer| transfer.chunks.iter().any(|chunk| matches!(chunk.step, Step::Copy(_)));
         self.served.is_copying() || self.transfers.values().any(copies)
     }
 
-    /// When the next transfer's time is up.
+    /// The next deadline of a transfer.
     pub(crate) fn next_timeout(&self) -> Option<Time> {
         let open = self.transfers.values().filter(|transfer| transfer.outcome.is_none());
         open.map(|transfer| transfer.deadline).min()
     }
 
-    /// Whether something is under way, or may still begin, that uses a region.
+    /// Whether a running or pending operation uses a region.
     pub(crate) fn is_used(&self, region: &Arc<Region>) -> bool {
         let uses = |transfer: &Transfer| {
             let is_quiet = transfer.outcome.is_some() && transfer.chunks.is_empty();
@@ -224,7 +224,7 @@ impl Staging {
         self.served.is_used(region) || self.transfers.values().any(uses)
     }
 
-    /// Does what can be done. Whether that was anything.
+    /// Advances all transfers as far as possible. Returns whether there was any work.
     #[inline]
     pub(crate) fn advance(&mut self, core: &mut Core<Guard>, now: Time) -> bool {
         let has_something = core.has_orders() || !self.transfers.is_empty() || !self.served.is_idle();
@@ -258,14 +258,14 @@ impl Staging {
         was_busy
     }
 
-    /// Forgets a peer's window, or that it was asked for one.
+    /// Forgets a peer's window, or the pending request for one.
     fn forget_window(&mut self, core: &mut Core<Guard>, peer: PeerId) {
         if let Some(Lent::Asked { note: Some(note), .. }) = self.lent.remove(&peer) {
             core.release(note);
         }
     }
 
-    /// The session with a peer is over.
+    /// The session with a peer has ended.
     fn gone(&mut self, core: &mut Core<Guard>, peer: PeerId) {
         self.forget_window(core, peer);
         self.mappings.retain(|&(other, _), _| other != peer);
@@ -313,7 +313,7 @@ impl Staging {
         }
     }
 
-    /// A peer gives no window: what needs one fails.
+    /// A peer refuses a window: transfers that need one fail.
     fn refuse(&mut self, peer: PeerId, errno: Errno) {
         for id in self.transfers.ids(|transfer| transfer.plan.peer == peer && transfer.outcome.is_none()) {
             if let Some(transfer) = self.transfers.get_mut(id) {
@@ -349,7 +349,7 @@ impl Staging {
         was_busy
     }
 
-    /// Whether there is a session; begins to open one.
+    /// Whether the session is open; starts to open one otherwise.
     fn is_open(&mut self, core: &mut Core<Guard>, transfer: &mut Transfer, now: Time) -> bool {
         if let Some(ping) = transfer.ping {
             let Some(outcome) = core.progress(ping).map_or(Some(Outcome::Cancelled), |found| found.outcome)
@@ -372,7 +372,7 @@ impl Staging {
         true
     }
 
-    /// All bytes are at their place: tells the peer's program, if it is to be told.
+    /// All bytes are in place: notifies the peer's program, if the transfer has a notification.
     fn tell_end(&mut self, core: &mut Core<Guard>, transfer: &mut Transfer, now: Time) {
         if let Some(notice) = transfer.notice.take() {
             let note = core.post(transfer.plan.peer, nothing(), Some(notice), transfer.deadline, now);
@@ -439,7 +439,7 @@ impl Staging {
         Ok(None)
     }
 
-    /// The peer's memory, mapped here, if that can be.
+    /// The peer's memory, mapped here, if that is possible.
     fn map(&mut self, peer: PeerId, piece: &Piece) -> Option<Arc<dyn Mapping>> {
         let (export, device) = (piece.remote.export.as_ref()?, piece.local.device()?);
         if !self.may_map {
@@ -468,7 +468,7 @@ fn log(error: &Error) -> Errno {
 }
 
 impl Transfer {
-    /// Takes it out of its slot, for as long as it is worked on.
+    /// Takes the transfer out of its slot while it is processed.
     fn take(&mut self) -> Self {
         Self {
             plan: Arc::clone(&self.plan),

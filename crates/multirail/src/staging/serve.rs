@@ -1,8 +1,8 @@
-//! What peers ask of this agent's devices: windows, and copies between them and its regions.
+//! Service for peers that access this agent's devices: windows, and copies between windows and regions.
 //!
-//! Peers are not believed: ranges are checked against the region and the window, a peer has one window, and no more
-//! copies under way than that has places.
-#![allow(unsafe_code)] // begins copies
+//! Peers are not trusted: ranges are checked against the region and the window. A peer has one window, and no more
+//! copies in flight than the window has places.
+#![allow(unsafe_code)] // starts copies
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, Weak};
@@ -17,9 +17,9 @@ use crate::memory::Copying;
 use crate::region::{Guard, Inner as Region};
 use crate::wire::staging::{Order, Through};
 
-/// Most windows: each is 8 MiB of pinned memory.
+/// Most windows; each takes 8 MiB of pinned memory.
 const WINDOWS: usize = 64;
-/// How long an answer may take to its peer.
+/// Time limit for delivering an answer to a peer.
 const ANSWER: Duration = Duration::from_secs(30);
 
 struct Serving {
@@ -36,7 +36,7 @@ pub(super) struct Served {
     regions: Regions,
     windows: HashMap<PeerId, Arc<Region>>,
     serving: Vec<Serving>,
-    /// Answers on their way.
+    /// Answers in flight.
     answers: Vec<TransferId>,
 }
 
@@ -87,7 +87,7 @@ impl Served {
     }
 
     fn answer(&mut self, core: &mut Core<Guard>, peer: PeerId, order: &Order, now: Time) {
-        // A peer that is gone needs none.
+        // A peer without an open session needs no answer.
         if core.is_up(peer)
             && let Ok(id) = tell(core, peer, order, now + ANSWER, now)
         {
@@ -122,7 +122,7 @@ impl Served {
         Ok(info)
     }
 
-    /// A peer wants bytes copied from its window (`lands`), or to it.
+    /// A peer orders a copy from its window (`lands`), or to it.
     pub(super) fn begin(
         &mut self,
         core: &mut Core<Guard>,
@@ -160,7 +160,7 @@ impl Served {
     }
 }
 
-/// An error's number as it goes over the wire: never 0.
+/// An error's number on the wire: never 0.
 fn number(errno: Errno) -> u32 {
     errno.get().unsigned_abs().max(1)
 }
@@ -177,7 +177,7 @@ mod tests {
     /// Destination, source and length of each copy.
     type Copies = Arc<Mutex<Vec<[u64; 3]>>>;
 
-    /// A device whose copies never end, and which takes note of them.
+    /// A device whose copies never end, and which records them.
     #[derive(Debug, Default)]
     struct Endless(Copies);
 
@@ -214,7 +214,7 @@ mod tests {
         }
     }
 
-    /// Where the device's region is, and how long.
+    /// The address and the length of the device's region.
     const AT: u64 = 0x7000_0000;
     const LEN: u64 = 10_000;
     const WINDOW: u64 = PLACES as u64 * PLACE;
@@ -243,15 +243,15 @@ mod tests {
         (served, all, copies)
     }
 
-    /// What a peer orders is checked against its own window and the region, whatever it is.
+    /// Every order of a peer is checked against its own window and the region.
     #[test]
     fn orders_of_a_hostile_peer_are_errors_and_copy_nothing() {
         let (served, _regions, copies) = served();
         let order = |region, offset, len, place| Through { op: 7, region, offset, len, place };
         let refused = [
-            (2, order(1, 0, 10, 0), Errno::ENOENT), // it has no window: another's is none of its own
+            (2, order(1, 0, 10, 0), Errno::ENOENT), // the peer has no window: another peer's does not count
             (1, order(9, 0, 10, 0), Errno::ENOENT),
-            (1, order(u64::MAX, 0, 10, 0), Errno::ENOENT), // windows are no regions
+            (1, order(u64::MAX, 0, 10, 0), Errno::ENOENT), // windows are not regions
             (1, order(2, 0, 10, 0), Errno::EINVAL),
             (1, order(3, 0, 10, 0), Errno::EFAULT),
             (1, order(1, 1, LEN, 0), Errno::EFAULT),
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(*copies.lock().unwrap(), wanted);
     }
 
-    /// A peer has no more copies under way than its window has places, and keeps a region that it copies.
+    /// A peer has no more copies in flight than its window has places, and a copy keeps its region.
     #[test]
     fn a_peer_has_so_many_copies_under_way_and_no_more() {
         let (mut served, regions, copies) = served();
@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(served.copy(peer(1), order, true).err(), Some(Errno::ENOSPC));
         assert_eq!(copies.lock().unwrap().len(), PLACES);
         assert!(served.is_used(&regions[0]) && !served.is_used(&regions[1]));
-        // Its session is over, its copies are not: the window's memory stays with them.
+        // The session has ended, the copies have not: they keep the window's memory.
         served.gone(peer(1));
         assert_eq!(served.copy(peer(1), order, true).err(), Some(Errno::ENOENT));
         assert_eq!(served.serving.len(), PLACES);

@@ -1,26 +1,26 @@
-//! How many rails the memory of one NUMA node can feed, and which.
+//! How many and which rails the memory of one NUMA node can feed.
 //!
-//! NICs below one switch share its uplink, so beyond a certain count another NIC adds nothing. The count and the choice
-//! are NIXL's: as many rails as the node's switch uplinks carry links of a NIC, spread over the switches, then more of
-//! that node, then other nodes by distance. Where links or NUMA nodes are not known, every NIC is as good as any other,
-//! and all are used.
+//! NICs below one switch share its uplink, so beyond a certain count another NIC adds no bandwidth. The count and the
+//! choice are NIXL's: as many rails as NIC links fit into the uplinks of the node's switches, spread over the switches,
+//! then more of that node, then other nodes by distance. If links or NUMA nodes are unknown, all NICs count as equal
+//! and are used.
 
 use std::collections::BTreeMap;
 
 use super::{Link, PciAddress, Rate, Topology};
 
-/// How much bandwidth a transfer of one NUMA node's memory should take.
+/// Limit of the bandwidth for transfers of one NUMA node's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DramLimit {
-    /// What the switches of a NUMA node carry, on average.
+    /// The average capacity of the switches of a NUMA node.
     #[default]
     Measured,
-    /// So much, counted in port rates.
+    /// This rate, counted in port rates.
     AtMost(Rate),
 }
 
 impl Topology {
-    /// What the uplinks of the switches of a NUMA node carry together, for each node that has such NICs.
+    /// The total capacity of the switch uplinks of a NUMA node, for each node that has such NICs.
     pub fn numa_capacity(&self, nics: &[usize]) -> BTreeMap<u32, Rate> {
         let mut uplinks: BTreeMap<PciAddress, (u32, Link)> = BTreeMap::new();
         for nic in nics.iter().filter_map(|&nic| self.nics.get(nic)) {
@@ -35,14 +35,14 @@ impl Topology {
         capacity
     }
 
-    /// The NICs, of these, to move memory of NUMA node `numa` with. `turn` rotates among equals, so that successive
+    /// The NICs, out of `nics`, that move memory of NUMA node `numa`. `turn` rotates among equals, so that successive
     /// buffers use different ones.
     pub fn dram_rails(&self, nics: &[usize], numa: Option<u32>, limit: DramLimit, turn: usize) -> Vec<usize> {
         let Some((wanted, link)) = self.wanted(nics, limit) else { return nics.to_vec() };
         let mut chosen = Vec::new();
         for node in self.nodes_by_distance(nics, numa) {
             let mut switches = self.switches_of(nics, node, link, turn);
-            // As many of each switch as its uplink carries; then the others, one of each switch by turns.
+            // As many of each switch as its uplink carries; then the others, one of each switch in turn.
             for switch in &mut switches {
                 let room = switch.fits.min(switch.nics.len()).min(wanted - chosen.len());
                 chosen.extend(switch.nics.drain(..room));
@@ -58,7 +58,7 @@ impl Topology {
         chosen
     }
 
-    /// How many rails, and the average link of a NIC; `None` for all, as not enough is known.
+    /// The number of rails, and the average link of a NIC; `None` for all NICs, if the links are unknown.
     fn wanted(&self, nics: &[usize], limit: DramLimit) -> Option<(usize, Rate)> {
         let of = |rate: fn(&super::Nic) -> Option<Rate>| {
             let rates: Option<Vec<u64>> =
@@ -111,7 +111,7 @@ impl Topology {
 /// NICs below one uplink.
 #[derive(Default)]
 struct Switch {
-    /// How many of their links the uplink carries.
+    /// The number of these NICs whose links the uplink carries.
     fits: usize,
     nics: Vec<usize>,
 }

@@ -1,10 +1,10 @@
-//! Which NICs serve which accelerator.
+//! Groups NICs with the accelerators that they serve.
 //!
-//! The rule is NIXL's, so that the same machine gives the same answer: an accelerator belongs to the nearest place
+//! The rule is NIXL's, so that both give the same result for a machine: an accelerator belongs to the nearest place
 //! above it that has a NIC somewhere below; a NIC belongs to the nearest place above it that has such an accelerator.
-//! In each place the NICs, by bus number, are dealt out in rows, evenly, the first accelerators getting one more each
-//! where that does not come out; where NICs are fewer than accelerators, all share all. An accelerator that gets none
-//! that way may use every NIC.
+//! In each place the NICs, in order of bus number, are dealt out evenly in consecutive blocks; if the division leaves a
+//! remainder, the first accelerators get one more each. If there are fewer NICs than accelerators, all accelerators
+//! share all NICs. An accelerator without NICs of its own may use every NIC.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,17 +12,17 @@ use serde::Serialize;
 
 use super::Topology;
 
-/// Which NICs serve which accelerator.
+/// The NICs that serve each accelerator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Grouping {
     /// Indices of NICs, for each accelerator in the order of [`Topology::accelerators`].
     pub nics: Vec<Vec<usize>>,
-    /// NICs that are near to no accelerator.
+    /// NICs that are not near any accelerator.
     pub spare: Vec<usize>,
 }
 
 impl Topology {
-    /// Groups these NICs (indices of [`Topology::nics`]; others are passed over) with the accelerators.
+    /// Groups these NICs (indices of [`Topology::nics`]; others are ignored) with the accelerators.
     pub fn group(&self, nics: &[usize]) -> Grouping {
         let mut nics: Vec<usize> = nics.iter().copied().filter(|&nic| nic < self.nics.len()).collect();
         nics.sort_by_key(|&nic| (self.nics[nic].pci.is_none(), self.nics[nic].pci, nic));
@@ -54,7 +54,7 @@ impl Topology {
     }
 }
 
-/// A place with accelerators, and NICs that are nearest to them.
+/// A place with accelerators, and the NICs that are nearest to them.
 #[derive(Default)]
 struct Place {
     accelerators: Vec<usize>,

@@ -1,8 +1,8 @@
 //! A topology as hwloc sees it (feature `hwloc`): of this host, or of a machine that `lstopo` described in XML.
 //!
-//! hwloc knows the bandwidth of a PCI link and neither its lanes nor the rate of a port. Of links that carry as much
-//! the widest is taken; [`Topology::add_infos`] joins the rates. The NUMA node of a device is the one whose memory is
-//! local to the place that it hangs on, and none where that is the whole machine.
+//! hwloc knows the bandwidth of a PCI link, but neither its lanes nor the rate of a port. Of the links with the same
+//! bandwidth the widest is assumed; [`Topology::add_infos`] adds the rates. The NUMA node of a device is the one whose
+//! memory is local to the place above the device; a device local to the whole machine has none.
 
 use std::collections::HashMap;
 
@@ -17,22 +17,22 @@ use ofi::{Errno, Error, Result};
 
 use super::{Accelerator, Link, Nic, NicKind, Node, NodeKind, NumaNode, PciAddress, Topology, sysfs};
 
-/// Longest description in XML.
+/// Longest XML description.
 const LONGEST: usize = 64 << 20;
 
 impl Topology {
-    /// This host's, from hwloc: as of [`Topology::of_host`], without ports' rates.
+    /// The topology of this host, from hwloc: like [`Topology::of_host`], without port rates.
     ///
     /// # Errors
-    /// `FI_EOTHER` with what hwloc says.
+    /// `FI_EOTHER` with hwloc's message.
     pub fn of_host_by_hwloc() -> Result<Self> {
         build(TopologyBuilder::new())
     }
 
-    /// A machine's, from what hwloc's `lstopo --whole-io FILE.xml` wrote there.
+    /// The topology of a machine, from the output of hwloc's `lstopo --whole-io FILE.xml` there.
     ///
     /// # Errors
-    /// `FI_EINVAL` for what is no such description.
+    /// `FI_EINVAL` for text that is not such a description.
     pub fn of_hwloc_xml(xml: &str) -> Result<Self> {
         let wrong = |found: String| {
             let wanted = "XML of hwloc, version 2";
@@ -101,7 +101,7 @@ impl Reader<'_> {
                 let found = Accelerator { vendor, device: product, pci: address, numa, link, parent };
                 self.found.accelerators.push(found);
             }
-            // Interfaces of an RDMA device are the same NIC.
+            // The interfaces of an RDMA device belong to the same NIC.
             let named = |wanted: OSDeviceType| names(device, wanted);
             let rdma = named(OSDeviceType::OpenFabrics);
             let kind = if rdma.is_empty() { NicKind::Net } else { NicKind::Rdma };
@@ -159,11 +159,11 @@ fn address(pci: &PCIDeviceAttributes) -> PciAddress {
 }
 
 fn link_of(pci: &PCIDeviceAttributes) -> Option<Link> {
-    // In units of 10^9 bytes per second; zero where it is not known.
+    // In units of 10^9 bytes per second; zero if unknown.
     Link::carrying(f64::from(pci.link_speed()) * 8e9)
 }
 
-/// Names of the operating system's devices that a PCI device is.
+/// The names of the operating system's devices of this kind for a PCI device.
 fn names(device: &TopologyObject, wanted: OSDeviceType) -> Vec<String> {
     let is_wanted = |below: &TopologyObject| match below.attributes() {
         Some(ObjectAttributes::OSDevice(device)) => device.device_type() == wanted,

@@ -10,12 +10,12 @@ use serde::Serialize;
 pub struct Rate(pub u64);
 
 impl Rate {
-    /// Not zero, which stands for "not known" in libfabric.
+    /// Not zero, which means "not known" in libfabric.
     pub fn known(bits_per_second: u64) -> Option<Self> {
         (bits_per_second > 0).then_some(Self(bits_per_second))
     }
 
-    /// From 10^9 bits per second.
+    /// A rate in units of 10^9 bits per second.
     pub const fn gbps(gigabits: u64) -> Self {
         Self(gigabits.saturating_mul(1_000_000_000))
     }
@@ -36,18 +36,18 @@ impl fmt::Display for Rate {
     }
 }
 
-/// A PCI link as it is now.
+/// The current state of a PCI link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Link {
-    /// Transfers per second and lane, in units of 10^8 (2.5 GT/s is 25).
+    /// Transfers per second per lane, in units of 10^8 (2.5 GT/s is 25).
     pub tenth_gigatransfers: u32,
     /// Lanes.
     pub width: u32,
 }
 
 impl Link {
-    /// From `current_link_speed` (`16.0 GT/s PCIe`) and `current_link_width` (`8`). `None` for `Unknown`, zero, and
-    /// anything that no PCI link has.
+    /// Parses `current_link_speed` (`16.0 GT/s PCIe`) and `current_link_width` (`8`). `None` for `Unknown`, zero, and
+    /// values that are impossible for a PCI link.
     pub fn parse(speed: &str, width: &str) -> Option<Self> {
         let (whole, tenth) = {
             let number = speed.split_whitespace().next()?;
@@ -60,8 +60,8 @@ impl Link {
         (tenth_gigatransfers > 0).then_some(Self { tenth_gigatransfers, width })
     }
 
-    /// A link that carries so many bits per second, to half of a hundredth; the widest of several. `None` where there
-    /// is none.
+    /// The link that carries this many bits per second, within half of a hundredth; the widest of several. `None` if no
+    /// link does.
     #[cfg(feature = "hwloc")]
     pub(super) fn carrying(bits_per_second: f64) -> Option<Self> {
         let widths = [16, 8, 4, 2, 1, 32];
@@ -72,8 +72,8 @@ impl Link {
         links.into_iter().find(|link| (rate(link) - bits_per_second).abs() < rate(link) / 200.0)
     }
 
-    /// What the link carries, without its coding: 8 of 10 bits up to 5 GT/s, 128 of 130 up to 32, 242 of 256 beyond
-    /// (PCI Express Base Specification, "Physical Layer").
+    /// The rate of the link without its coding: 8 of 10 bits up to 5 GT/s, 128 of 130 up to 32, 242 of 256 beyond (PCI
+    /// Express Base Specification, "Physical Layer").
     pub fn rate(self) -> Rate {
         let raw = u64::from(self.tenth_gigatransfers) * 100_000_000 * u64::from(self.width);
         Rate(match self.tenth_gigatransfers {

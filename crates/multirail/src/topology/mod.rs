@@ -1,8 +1,8 @@
-//! Where the NICs, accelerators and memory of this host are, and which of them belong together.
+//! The places of this host's NICs, accelerators and memory, and which of them belong together.
 //!
-//! [`Topology::of_host`] reads sysfs, nothing else: no library, no privilege. Feature `hwloc` asks hwloc instead. What
-//! sysfs does not say (inside containers it may say little) is absent from the answer, never guessed.
-//! [`Topology::add_infos`] joins what getinfo offers, so that interfaces without a PCI address have their place too.
+//! [`Topology::of_host`] reads sysfs only: it needs no library and no privilege. Feature `hwloc` asks hwloc instead.
+//! Data that sysfs lacks (inside containers it may have little) is absent from the result, never guessed.
+//! [`Topology::add_infos`] adds the infos of getinfo, so that interfaces without a PCI address have their place too.
 //!
 //! Invariants of a [`Topology`]: a node's parent has a smaller index; node 0 is the machine; NICs and accelerators are
 //! in the order of their PCI addresses, those without an address last, by name.
@@ -34,16 +34,16 @@ pub struct Topology {
     numa: Vec<NumaNode>,
 }
 
-/// A place that others hang below.
+/// A place in the tree, with other places below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Node {
     /// The place above; `None` for the machine.
     pub parent: Option<usize>,
-    /// What it is.
+    /// The kind of place.
     pub kind: NodeKind,
 }
 
-/// What a [`Node`] is.
+/// The kind of a [`Node`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeKind {
@@ -60,9 +60,9 @@ pub enum NodeKind {
     },
     /// A PCI bridge or a port of a switch.
     Bridge {
-        /// Its address.
+        /// The bridge's address.
         pci: PciAddress,
-        /// Its upstream link; `None` where it is not known.
+        /// Its upstream link; `None` if unknown.
         link: Option<Link>,
     },
 }
@@ -72,11 +72,11 @@ pub enum NodeKind {
 pub struct NumaNode {
     /// The operating system's number.
     pub id: u32,
-    /// Distances to [`Topology::numa`], in its order; empty where they are not known.
+    /// Distances to [`Topology::numa`], in its order; empty if unknown.
     pub distances: Vec<u32>,
 }
 
-/// How a NIC shows itself.
+/// The source that reports a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NicKind {
@@ -84,7 +84,7 @@ pub enum NicKind {
     Rdma,
     /// A network interface (`/sys/class/net`).
     Net,
-    /// A device that only a provider knows.
+    /// A device that only a provider reports.
     Provider,
 }
 
@@ -93,32 +93,32 @@ pub enum NicKind {
 pub struct Nic {
     /// The operating system's name, or the provider's name of the domain.
     pub name: String,
-    /// How it shows itself.
+    /// The source that reports it.
     pub kind: NicKind,
     /// PCI address, if it is on PCI.
     pub pci: Option<PciAddress>,
-    /// The NUMA node that it is nearest to.
+    /// The nearest NUMA node.
     pub numa: Option<u32>,
     /// Rate of the port.
     pub speed: Option<Rate>,
-    /// The PCI link that it hangs on.
+    /// The PCI link of the NIC.
     pub link: Option<Link>,
-    /// The node that it hangs below.
+    /// The node above the NIC.
     pub parent: usize,
-    /// Providers that offer it, each with the name of its domain.
+    /// Providers that offer the NIC, each with the name of its domain.
     pub providers: Vec<Offer>,
 }
 
 /// A provider that reaches a NIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Offer {
-    /// Such as `udp`.
+    /// For example `udp`.
     pub provider: String,
-    /// What to ask getinfo for.
+    /// The domain name for getinfo.
     pub domain: String,
 }
 
-/// Whose accelerator it is.
+/// The vendor of an accelerator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Vendor {
@@ -128,42 +128,41 @@ pub enum Vendor {
     Neuron,
 }
 
-/// A device that computes.
+/// A compute device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Accelerator {
-    /// Whose.
+    /// The vendor.
     pub vendor: Vendor,
-    /// The vendor's number of the product.
+    /// The vendor's product number.
     pub device: u16,
     /// PCI address.
     pub pci: PciAddress,
-    /// The NUMA node that it is nearest to.
+    /// The nearest NUMA node.
     pub numa: Option<u32>,
-    /// The PCI link that it hangs on. An idle GPU may have trained it down.
+    /// The PCI link of the device. An idle GPU may have reduced its speed.
     pub link: Option<Link>,
-    /// The node that it hangs below.
+    /// The node above the device.
     pub parent: usize,
 }
 
 impl Topology {
-    /// This host's, from `/sys`.
+    /// The topology of this host, from `/sys`.
     ///
     /// # Errors
-    /// What the system answers when `/sys` cannot be read at all. Files below it that are missing or unreadable are
-    /// skipped.
+    /// The system's error if `/sys` cannot be read at all. Missing or unreadable files below it are skipped.
     pub fn of_host() -> std::io::Result<Self> {
         Self::read(Path::new("/sys"))
     }
 
-    /// That of a directory laid out as `/sys`.
+    /// The topology of a directory that is laid out as `/sys`.
     ///
     /// # Errors
-    /// As [`Topology::of_host`].
+    /// The errors of [`Topology::of_host`].
     pub fn read(sys: &Path) -> std::io::Result<Self> {
         sysfs::read(sys)
     }
 
-    /// The places, the machine first.
+    /// The places; the machine is the first.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
@@ -188,8 +187,8 @@ impl Topology {
         (0..self.nics.len()).filter(|&index| wanted(&self.nics[index])).collect()
     }
 
-    /// The NICs that rails are made of where nobody says which: RDMA devices if there are any, otherwise those that a
-    /// provider offers, otherwise those on PCI.
+    /// The NICs for rails if the user names none: RDMA devices if there are any, otherwise those that a provider
+    /// offers, otherwise those on PCI.
     pub fn usual_nics(&self) -> Vec<usize> {
         let choices: [fn(&Nic) -> bool; 3] =
             [|nic| nic.kind == NicKind::Rdma, |nic| !nic.providers.is_empty(), |nic| nic.pci.is_some()];
@@ -200,8 +199,8 @@ impl Topology {
             .unwrap_or_default()
     }
 
-    /// Joins what getinfo offers: an info whose device, domain or PCI address is that of a NIC adds its provider there,
-    /// and its speed where sysfs gave none; any other becomes a NIC of its own, below the machine or its NUMA node.
+    /// Adds the infos of getinfo. If an info's device, domain or PCI address matches a NIC, its provider is added to
+    /// the NIC, and its speed if sysfs gave none. Any other info becomes a new NIC, below the machine or its NUMA node.
     pub fn add_infos(&mut self, infos: &[ofi::Info]) {
         for info in infos {
             let offer =
@@ -243,7 +242,7 @@ impl Topology {
         self.accelerators.sort_by_key(|accelerator| accelerator.pci);
     }
 
-    /// The node of a NUMA node.
+    /// The index of a NUMA node among the nodes.
     fn numa_index(&self, id: u32) -> Option<usize> {
         self.nodes.iter().position(|node| node.kind == NodeKind::Numa(id))
     }

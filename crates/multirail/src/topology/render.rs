@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{Accelerator, Grouping, Nic, NicKind, NodeKind, Topology, Vendor};
 
-/// Something to draw below a node: a node, an accelerator or a NIC.
+/// An item to draw below a node: a node, an accelerator or a NIC.
 #[derive(Clone, Copy)]
 pub(super) enum Below {
     Node(usize),
@@ -13,7 +13,7 @@ pub(super) enum Below {
 }
 
 impl Topology {
-    /// The tree, a line for each place and device. Places without NICs and accelerators are left out.
+    /// The tree, with a line for each place and device. Places without NICs and accelerators are left out.
     pub fn to_text(&self, grouping: &Grouping) -> String {
         let mut text = String::from("machine\n");
         let mut prefix = String::new();
@@ -47,7 +47,8 @@ impl Topology {
         }
     }
 
-    /// What is directly below a node, without places that have no device. A chain of bridges is its last one.
+    /// The items directly below a node, without places that have no device. A chain of bridges is represented by its
+    /// last one.
     pub(super) fn below(&self, node: usize) -> Vec<Below> {
         let mut found = Vec::new();
         for index in 0..self.nodes.len() {
@@ -57,7 +58,7 @@ impl Topology {
             let inner = self.below(index);
             match inner[..] {
                 [] => {}
-                // A bridge over one bridge, or over one device, says nothing of its own.
+                // A bridge over a single bridge or device adds no information.
                 [only] if matches!(self.nodes[index].kind, NodeKind::Bridge { .. }) => found.push(only),
                 _ => found.push(Below::Node(index)),
             }

@@ -1,4 +1,4 @@
-//! A topology as a picture: boxes in boxes, accelerators and the NICs that serve them in one colour.
+//! A topology as a picture: nested boxes, with accelerators and the NICs that serve them in one colour.
 
 use std::fmt::Write;
 
@@ -24,7 +24,7 @@ struct Area {
 }
 
 impl Topology {
-    /// The picture, as a file of its own.
+    /// The picture, as a complete file.
     pub fn to_svg(&self, grouping: &Grouping) -> String {
         let machine = self.area(0, grouping);
         let (width, height) = (machine.size.0 + 2.0 * GAP, machine.size.1 + 2.0 * GAP);
@@ -110,7 +110,7 @@ impl Area {
     }
 }
 
-/// Names come from the system: nothing in them is markup, and control characters are no XML.
+/// Escapes text. Names come from the system: they must not act as markup, and control characters are invalid in XML.
 fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {

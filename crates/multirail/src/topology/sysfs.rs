@@ -1,5 +1,5 @@
-//! Reading a topology out of sysfs. The kernel's files are input like any other: bounded, parsed once, skipped when
-//! strange.
+//! Reads a topology from sysfs. The kernel's files are input like any other: bounded, parsed once, skipped when
+//! malformed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -14,7 +14,7 @@ use serde::{Serialize, Serializer};
 
 use super::{Accelerator, Link, Nic, NicKind, Node, NodeKind, NumaNode, Rate, Topology, Vendor};
 
-/// Longest file that is read: attributes of sysfs are a page at most.
+/// Longest file that is read: attributes of sysfs have at most a page.
 const LONGEST: u64 = 4096;
 
 /// Product numbers of AWS Neuron devices: Inferentia 2, Trainium 1, 2 and 3.
@@ -34,7 +34,7 @@ pub struct PciAddress {
 }
 
 impl PciAddress {
-    /// What an info says.
+    /// The PCI address of an info.
     pub fn of(bus: BusAttr) -> Option<Self> {
         let BusAttr::Pci(PciAttr { domain_id, bus_id, device_id, function_id }) = bus else { return None };
         Some(Self { domain: domain_id, bus: bus_id, device: device_id, function: function_id })
@@ -44,7 +44,7 @@ impl PciAddress {
 impl FromStr for PciAddress {
     type Err = ofi::Error;
 
-    /// `0000:3b:00.1`, as sysfs has it.
+    /// `0000:3b:00.1`, as in sysfs.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let PciAttr { domain_id, bus_id, device_id, function_id } = text.parse()?;
         Ok(Self { domain: domain_id, bus: bus_id, device: device_id, function: function_id })
@@ -121,7 +121,7 @@ impl Reader {
         }
     }
 
-    /// RDMA devices. Gives the directories of their PCI devices: interfaces there are the same NICs.
+    /// Adds the RDMA devices. Returns the directories of their PCI devices: interfaces there belong to the same NICs.
     fn rdma_devices(&mut self) -> BTreeSet<PathBuf> {
         let mut taken = BTreeSet::new();
         for (name, dir) in entries(&self.sys.join("class/infiniband")) {
@@ -146,7 +146,7 @@ impl Reader {
             if pci_dir(&device).is_some_and(|real| taken.contains(&real)) {
                 continue;
             }
-            // In units of 10^6; -1 or an error where there is none.
+            // In units of 10^6; -1 or an error if there is no speed.
             let speed = text(&dir.join("speed")).and_then(|speed| speed.parse::<u32>().ok());
             let speed = speed
                 .filter(|&speed| speed != u32::MAX)
@@ -155,7 +155,7 @@ impl Reader {
         }
     }
 
-    /// Adds a NIC whose device is at `device`. Gives the directory of its PCI device.
+    /// Adds a NIC whose device is at `device`. Returns the directory of its PCI device.
     fn nic(&mut self, name: String, kind: NicKind, speed: Option<Rate>, device: &Path) -> Option<PathBuf> {
         let real = pci_dir(device);
         let pci = real.as_deref().and_then(Path::file_name).and_then(address);
@@ -194,16 +194,16 @@ impl Reader {
     }
 }
 
-/// Whose accelerator a PCI device is; `class` has 24 bits.
+/// The vendor of a PCI device, if it is an accelerator; `class` has 24 bits.
 pub(super) fn vendor_of(vendor: u32, class: u32, device: u16) -> Option<Vendor> {
     match (vendor, class >> 16) {
-        (0x10DE, 0x03) => Some(Vendor::Nvidia), // a display controller, which its audio and bridges are not
+        (0x10DE, 0x03) => Some(Vendor::Nvidia), // a display controller, unlike its audio device and bridges
         (0x1D0F, _) if NEURON.contains(&device) => Some(Vendor::Neuron),
         _ => None,
     }
 }
 
-/// Names and paths below a directory; none if it cannot be read.
+/// Names and paths below a directory; empty if it cannot be read.
 fn entries(dir: &Path) -> Vec<(String, PathBuf)> {
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
     let named =
@@ -213,7 +213,7 @@ fn entries(dir: &Path) -> Vec<(String, PathBuf)> {
     found
 }
 
-/// A file's text, without white space around it.
+/// A file's text, without surrounding white space.
 fn text(path: &Path) -> Option<String> {
     let mut text = String::new();
     File::open(path).ok()?.take(LONGEST).read_to_string(&mut text).ok()?;
@@ -235,7 +235,7 @@ fn root_complex(name: &OsStr) -> Option<(u16, u8)> {
     Some((u16::from_str_radix(domain, 16).ok()?, u8::from_str_radix(bus, 16).ok()?))
 }
 
-/// The PCI device that a class device belongs to: it, or one above it, as a virtio interface's.
+/// The PCI device of a class device: the device itself, or one above it, as for a virtio interface.
 fn pci_dir(device: &Path) -> Option<PathBuf> {
     let real = device.canonicalize().ok()?;
     let dir = real.ancestors().find(|dir| dir.file_name().and_then(address).is_some());

@@ -1,4 +1,4 @@
-//! Metadata: what an agent hands to others, by whatever way, so that they reach it and its memory.
+//! Metadata: an agent hands it to others, over any channel, so that they reach the agent and its memory.
 
 use crate::memory::Export;
 
@@ -8,47 +8,47 @@ const MAGIC: [u8; 4] = *b"MRMD";
 /// Longest metadata that is read.
 pub const LONGEST: usize = 64 << 20;
 
-/// What peers need of an agent.
+/// The data that peers need to reach an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metadata {
-    /// Its name.
+    /// The agent's name.
     pub name: String,
-    /// Distinguishes it from its predecessors of the same name.
+    /// Distinguishes the agent from its predecessors of the same name.
     pub incarnation: u64,
-    /// How it is reached.
+    /// The addresses of its rails.
     pub rails: Vec<RailInfo>,
     /// Its memory.
     pub regions: Vec<RegionInfo>,
 }
 
-/// A region as its peers need it.
+/// A region's description for peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionInfo {
-    /// Its number, which the agent never gives to another.
+    /// The region's number, which the agent never uses for another region.
     pub id: u64,
     /// Length in bytes.
     pub len: u64,
-    /// Its keys, by rails, ascending. It is reached on no others.
+    /// Its keys, in ascending order of their rails. Other rails do not reach the region.
     pub keys: Vec<RegionKey>,
-    /// Its memory is not touched by the owner's processor: the owner copies it.
+    /// The owner's processor does not touch the memory: the owner copies it.
     pub is_staged: bool,
-    /// By which processes of its host map it.
+    /// With this, processes on the owner's host map the memory.
     pub export: Option<Export>,
 }
 
-/// How a region is named on a rail.
+/// The name of a region on a rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionKey {
     /// The rail, as an index of [`Metadata::rails`].
     pub rail: u8,
     /// The registration's key.
     pub key: u64,
-    /// What its first byte is called.
+    /// The remote address of the first byte.
     pub base: u64,
 }
 
 impl Metadata {
-    /// The bytes to hand over.
+    /// Encodes the metadata.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(64 + 64 * self.regions.len());
         out.extend_from_slice(&MAGIC);
@@ -80,7 +80,7 @@ impl Metadata {
         let incarnation = reader.u64()?;
         let (name, rails) = (take_name(&mut reader)?, take_rails(&mut reader)?);
         let count = reader.u32()?;
-        let mut regions: Vec<RegionInfo> = Vec::new(); // grows with what is there, not with the count
+        let mut regions: Vec<RegionInfo> = Vec::new(); // grows with the received bytes, not with the count
         for _ in 0..count {
             let region = RegionInfo::parse(&mut reader, rails.len())?;
             if regions.last().is_some_and(|last| last.id >= region.id) {
@@ -93,7 +93,7 @@ impl Metadata {
     }
 }
 
-/// Values of the byte that says how a region is reached.
+/// Values of the byte for the kind of access to a region.
 const BY_RAILS: u8 = 0;
 const STAGED: u8 = 1;
 const EXPORTED: u8 = 2;

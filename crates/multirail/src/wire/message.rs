@@ -1,9 +1,9 @@
 //! The messages of a session. Each begins with a header of 16 bytes: `MR`, the version, the kind, four zeroes, and the
-//! tag by which its receiver knows the session (in a greeting, which opens one, the incarnation that is meant).
+//! receiver's tag of the session. A greeting, which opens a session, has the intended incarnation instead of a tag.
 
 use super::{Malformed, RailInfo, Reader, VERSION, put_name, put_rails, take_name, take_rails};
 
-/// Longest message: the receives that agents post are this long.
+/// Longest message: the receives that agents post have this length.
 pub const MESSAGE: usize = 8192;
 /// Bytes of a notification in one message. All fragments but the last are this long.
 pub const FRAGMENT: usize = 8000;
@@ -24,50 +24,50 @@ mod kind {
     pub(super) const READY: u8 = 9;
 }
 
-/// Why an agent does not take a greeting.
+/// Why an agent rejects a greeting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Reason {
-    /// It is another incarnation than the one that was meant: the metadata is of a process that is gone.
+    /// The agent's incarnation is not the intended one: the metadata belongs to a process that is gone.
     Stale = 1,
-    /// It has as many peers as it can have.
+    /// The agent has as many peers as its limit permits.
     Full = 2,
-    /// The greeter's name is its own.
+    /// The greeter has the agent's name.
     Taken = 4,
 }
 
-/// What is in a message.
+/// The content of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// Opens a session. `to` is the incarnation that is meant.
+    /// Opens a session. `to` is the intended incarnation.
     Hello {
-        /// Who greets.
+        /// The greeter's name.
         name: String,
-        /// Its incarnation.
+        /// The greeter's incarnation.
         incarnation: u64,
-        /// By which it will know the session.
+        /// The greeter's tag for the session.
         tag: u64,
-        /// How it is reached.
+        /// The greeter's rails.
         rails: Vec<RailInfo>,
     },
     /// Answers a greeting.
     Welcome {
-        /// Who answers.
+        /// The sender's incarnation.
         incarnation: u64,
-        /// By which it knows the session.
+        /// The sender's tag for the session.
         tag: u64,
     },
-    /// Answers a welcome: it was no old one.
+    /// Answers a welcome: the welcome was not outdated.
     Confirm,
     /// Answers a confirmation: both ends have the session.
     Ready,
-    /// Turns a greeting down.
+    /// Rejects a greeting.
     Reject(Reason),
     /// A fragment of a notification.
     Notify(Fragment),
-    /// Notifications that the program has got, or will find in the queue.
+    /// Notifications that the program has taken, or will find in the queue.
     Ack(Vec<u64>),
-    /// The session is over.
+    /// The session has ended.
     Goodbye,
     /// A notification that its sender has given up.
     Void(u64),
@@ -76,31 +76,31 @@ pub enum Body {
 /// A fragment of a notification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fragment {
-    /// Which notification of the session: they are counted from 0.
+    /// The number of the notification in the session, counted from 0.
     pub id: u64,
-    /// How many writes have to arrive before the program may see it; 0 for none.
+    /// The number of writes that must arrive before the program may see the notification; 0 for none.
     pub expected: u32,
-    /// Which transfer of the session these writes are of.
+    /// The number of the transfer to which these writes belong.
     pub transfer: u16,
     /// Length of the whole notification.
     pub total: u32,
-    /// Where in it the fragment begins: a multiple of [`FRAGMENT`].
+    /// Offset of the fragment: a multiple of [`FRAGMENT`].
     pub offset: u32,
-    /// Its bytes.
+    /// The bytes of the fragment.
     pub bytes: Vec<u8>,
 }
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Which session of the receiver's it is for.
+    /// The receiver's tag of the session.
     pub to: u64,
-    /// What it says.
+    /// The content.
     pub body: Body,
 }
 
 impl Message {
-    /// The bytes to send.
+    /// Encodes the message.
     pub fn encode(&self) -> Vec<u8> {
         let kind = match &self.body {
             Body::Hello { .. } => kind::HELLO,
@@ -208,7 +208,7 @@ impl Fragment {
     fn parse(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         let (id, expected, transfer) = (reader.u64()?, reader.u32()?, reader.u16()?);
         let (total, offset, bytes) = (reader.u32()?, reader.u32()?, reader.rest());
-        // The one length that a fragment at this place has.
+        // The only valid length of a fragment at this offset.
         let left = total.checked_sub(offset).ok_or(Malformed::Field("offset"))? as usize;
         let is_placed = (offset as usize).is_multiple_of(FRAGMENT) && (left > 0 || total == 0);
         if !is_placed {

@@ -1,8 +1,8 @@
-//! What agents tell each other: the messages of a session and the metadata that is handed over out of band.
+//! The protocol between agents: the messages of a session, and the metadata that is handed over out of band.
 //!
-//! All numbers are little-endian. A parser takes bytes of strangers: it allocates no more than the bytes that are there
-//! ask for, refuses what is longer than the bounds below, and accepts only the one form that the encoder writes, to the
-//! last byte.
+//! All numbers are little-endian. The parsers take bytes from untrusted peers. A parser allocates in proportion to the
+//! received bytes, rejects input beyond the bounds below, and accepts only the exact encoding that the encoder writes,
+//! to the last byte.
 
 pub mod blob;
 pub mod message;
@@ -15,7 +15,7 @@ pub use blob::{Metadata, RegionInfo, RegionKey};
 pub use message::{FRAGMENT, MESSAGE, Message};
 pub(crate) use reader::Reader;
 
-/// Version of messages and blobs. Another version is refused: what fields mean may have changed.
+/// Version of messages and metadata. Other versions are refused: their fields may have other meanings.
 pub const VERSION: u8 = 2;
 /// Longest name of an agent, in bytes.
 pub const LONGEST_NAME: usize = 255;
@@ -26,32 +26,32 @@ pub const LONGEST_PROVIDER: usize = 64;
 /// Longest address of a rail.
 pub const LONGEST_ADDRESS: usize = 96;
 
-/// A rail as its peers need it.
+/// A rail's description for peers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RailInfo {
-    /// Provider: only rails of the same reach each other.
+    /// The provider: only rails of the same provider reach each other.
     pub provider: String,
-    /// How the address is laid out (`fi_info.addr_format`, C's number).
+    /// The layout of the address (`fi_info.addr_format`, C's number).
     pub format: u32,
     /// The endpoint's address.
     pub address: Vec<u8>,
 }
 
-/// Why bytes are no message, or no metadata.
+/// Why bytes are not a message, or not metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Malformed {
-    /// They end too early.
+    /// The bytes end too early.
     Truncated,
-    /// There is something behind the end.
+    /// There are bytes behind the end.
     Trailing,
-    /// They begin with something else.
+    /// The bytes begin with another magic word.
     Magic,
-    /// They are of this version, which this program does not know.
+    /// The bytes have this version, which this program does not know.
     Version(u8),
-    /// There is no message of this kind.
+    /// The message has this unknown kind.
     Kind(u8),
-    /// A field has a value that it cannot have.
+    /// A field has an invalid value.
     Field(&'static str),
 }
 
@@ -73,7 +73,7 @@ impl std::error::Error for Malformed {}
 /// Checks the name of an agent.
 ///
 /// # Errors
-/// `FI_EINVAL` for one that is empty, too long, or has control characters.
+/// `FI_EINVAL` for a name that is empty, too long, or has control characters.
 pub fn check_name(name: &str) -> ofi::Result<()> {
     if is_name(name) {
         return Ok(());

@@ -1,8 +1,8 @@
-//! Taking numbers off the front of bytes.
+//! Takes numbers off the front of bytes.
 
 use super::Malformed;
 
-/// What is left of some bytes.
+/// The remaining bytes.
 pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -42,7 +42,7 @@ impl<'a> Reader<'a> {
         self.0.len()
     }
 
-    /// Everything that is left.
+    /// All remaining bytes.
     pub(crate) fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)
     }

@@ -1,11 +1,11 @@
-//! What agents tell each other about memory that its owner copies: see `staging`.
+//! Messages between agents about memory that its owner copies: see `staging`.
 
 use super::{MOST_RAILS, Malformed, Reader, RegionInfo};
 
-/// A range of a region, and the place in the window of the peer through which its bytes go.
+/// A range of a region, and the place in the peer's window through which its bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Through {
-    /// The asker's number of it.
+    /// The sender's number for the order.
     pub(crate) op: u64,
     pub(crate) region: u64,
     pub(crate) offset: u64,
@@ -16,11 +16,11 @@ pub(crate) struct Through {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// Nothing: it opens a session.
+    /// Nothing: the order opens a session.
     Ping,
-    /// Wants a window, in place of the one that there may be.
+    /// Asks for a window, in place of an earlier one.
     Ask(u64),
-    /// The window, or why there is none.
+    /// The window, or the reason for its refusal.
     Grant(u64, Result<RegionInfo, u32>),
     /// Copy from the window to the region.
     Land(Through),

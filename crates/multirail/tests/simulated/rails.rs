@@ -1,17 +1,17 @@
-//! The rails of an agent, and what may go wrong with them and with their agents.
+//! The rails of an agent, and the faults of rails and agents.
 
 use multirail::engine::{Access, OpId, Piece, Plan, Refused, Sink};
 use ofi::Errno;
 use ofi_testkit::net::Random;
 
-/// What may go wrong, of 1,000 each.
+/// Probabilities of faults, in thousandths.
 #[derive(Clone, Copy, Debug)]
 pub struct Trouble {
     /// A step cuts a rail between two agents for a while.
     pub cut: u32,
-    /// A cut rail gives nothing back before it works again, where it otherwise reports failures: how many of the cuts.
+    /// A cut rail returns nothing before it works again, where it otherwise reports failures: the share of the cuts.
     pub mute: u32,
-    /// A step kills an agent, which comes back.
+    /// A step kills an agent, which restarts.
     pub kill: u32,
     /// A step cancels a transfer.
     pub cancel: u32,
@@ -28,7 +28,7 @@ pub struct Trouble {
 pub const NONE: Trouble =
     Trouble { cut: 0, mute: 0, kill: 0, cancel: 0, disconnect: 0, ambiguous: 0, full: 0, refused: 0 };
 
-/// What rails have taken.
+/// Work that rails have taken.
 pub enum Taken {
     Send { op: OpId, rail: usize, addr: u64, bytes: Vec<u8> },
     Access(Access),

@@ -1,4 +1,4 @@
-//! What agents do with each other, and what must hold of it.
+//! The operations of agents, and the checks on them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,9 +22,9 @@ impl World {
         let len = if self.random.chance(100) { 0 } else { 1 + self.random.bits() as usize % SLOT };
         let peer: PeerId = self.agents[from].core.find(&format!("agent-{to}")).unwrap();
         let Some((region, incarnation)) = self.agents[from].core.region(peer, 1) else {
-            return; // it has said hello with a new incarnation, and its metadata has not come
+            return; // the peer has greeted with a new incarnation, and its metadata has not arrived
         };
-        // Descriptors of one length are posted in rows, which have to be taken apart when something goes wrong in them.
+        // Descriptors of one length are posted in rows, which must be taken apart after a failure in them.
         let even = self.random.chance(500).then(|| 1 + self.random.bits() as usize % 600);
         let mut pieces = Vec::new();
         let mut at = 0;
@@ -76,9 +76,9 @@ impl World {
             let life = self.agents[a].life + 1;
             self.agents[a] = agent(a, life);
             for posted in self.posted.iter_mut().filter(|posted| posted.from == a && posted.ended.is_none()) {
-                posted.ended = Some(Outcome::Cancelled); // with its process
+                posted.ended = Some(Outcome::Cancelled); // ended with its process
             }
-            // What it knows of the others is handed to it again, and theirs of it after some steps.
+            // The agent loads the others' metadata again, and the others load its metadata after some steps.
             for other in (0..AGENTS).filter(|&other| other != a) {
                 self.publish(other);
             }
@@ -99,7 +99,7 @@ impl World {
         }
     }
 
-    /// Outcomes and notifications of an agent, as they are now.
+    /// Checks the current outcomes and notifications of an agent.
     pub fn check(&mut self, index: usize) {
         while let Some(notification) = self.agents[index].core.take_notification() {
             let at: usize = std::str::from_utf8(&notification.bytes[..8]).unwrap().trim().parse().unwrap();
@@ -148,7 +148,7 @@ impl World {
     }
 }
 
-/// The life of the peer that the agent's metadata is of: the key.
+/// The life of the peer to which the agent's metadata belongs: the key.
 fn region_life(core: &Core<()>, peer: PeerId) -> u32 {
     core.region(peer, 1).map_or(0, |(region, _)| region.keys[0].key as u32)
 }

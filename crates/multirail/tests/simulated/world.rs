@@ -17,11 +17,11 @@ pub const RAILS: usize = 3;
 /// Bytes that belong to one transfer, at both ends.
 pub const SLOT: usize = 40_000;
 pub const SLOTS: usize = 48;
-/// How long a rail takes to give an operation up.
+/// How long a rail takes to give up an operation.
 pub const SILENCE: Duration = Duration::from_millis(900);
 
 pub enum Happening {
-    /// An access takes place at its target, or does not.
+    /// An access takes place at its target, or fails.
     Access {
         from: usize,
         life: u32,
@@ -52,11 +52,11 @@ pub enum Happening {
 pub struct Agent {
     pub core: Core<()>,
     pub life: u32,
-    /// What it writes from, and reads into.
+    /// The memory that the agent writes from, and reads into.
     pub local: Vec<u8>,
-    /// What peers access.
+    /// The memory that peers access.
     pub shared: Vec<u8>,
-    /// Lengths of the accesses that its rails took, by rails.
+    /// Lengths of the accesses that its rails took, by rail.
     pub accesses: [Vec<u64>; RAILS],
 }
 
@@ -84,7 +84,7 @@ pub struct World {
     /// Until when a rail between two agents is cut, and whether it is mute.
     pub cuts: BTreeMap<(usize, usize, usize), (Duration, bool)>,
     pub posted: Vec<Posted>,
-    /// How often the notification of each was handed out.
+    /// How often each transfer's notification was handed out.
     pub notified: Vec<u32>,
     pub trouble: Trouble,
 }
@@ -172,7 +172,7 @@ impl World {
         Duration::from_micros(5 + self.random.bits() % long)
     }
 
-    /// Whether something gets from an agent's rail to an address now.
+    /// The target of an agent's rail at an address, if it is reachable now.
     pub fn target(&self, from: usize, rail: usize, addr: u64) -> Option<usize> {
         let (to, life) = ((addr >> 48) as usize, (addr >> 16) as u32);
         (self.agents[to].life == life && self.cut(from, rail, addr).is_none()).then_some(to)
@@ -184,8 +184,8 @@ impl World {
         self.cuts.get(&(from.min(to), from.max(to), rail)).copied().filter(|&(until, _)| until > self.now)
     }
 
-    /// Whether what a rail has taken stays on it: it is sent again and again, until the rail works or its target is
-    /// gone.
+    /// The remaining time for which a mute rail keeps its operations: it sends them again and again, until it works or
+    /// their target is gone.
     pub fn is_kept(&self, from: usize, rail: usize, addr: u64) -> Option<Duration> {
         let (to, life) = ((addr >> 48) as usize, (addr >> 16) as u32);
         let (until, is_mute) = self.cut(from, rail, addr)?;
@@ -284,13 +284,13 @@ impl World {
         self.schedule(after, Happening::Ended { at, life, op, result });
     }
 
-    /// Runs until nothing happens before `until`.
+    /// Runs until no event is left before `until`.
     pub fn run(&mut self, until: Duration) {
         loop {
             self.pump();
             let timers = self.agents.iter().filter_map(|agent| agent.core.next_timeout()).min();
             let event = self.queue.peek().map(|Reverse((at, _))| *at);
-            // A driver asks full rails again and again.
+            // A driver offers work to full rails again and again.
             let is_stalled = self.agents.iter().any(|agent| agent.core.is_stalled());
             let again = is_stalled.then(|| self.now + Duration::from_micros(10));
             let Some(next) = timers.into_iter().chain(event).chain(again).min().filter(|&next| next <= until)

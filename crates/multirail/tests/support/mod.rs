@@ -1,9 +1,9 @@
-//! What the tests with several processes share.
+//! Shared by the tests with several processes.
 #![allow(dead_code, reason = "not every test program uses all of it")]
 
 use std::process::{Command, Stdio};
 
-/// A table of nftables for cuts, in a network namespace of its own, with the loopback up.
+/// An nftables table for cuts, in a network namespace of its own, with the loopback up.
 pub const TABLE: &str = "ip link set lo up; nft add table ip cut; nft add chain ip cut in '{ type filter hook input priority 0; }'";
 
 pub fn hex(bytes: &[u8]) -> String {
@@ -15,7 +15,7 @@ pub fn unhex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(byte).collect()
 }
 
-/// Runs a script; what is wrong, if it fails.
+/// Runs a script. The error describes its failure.
 pub fn shell(script: &str) -> Result<(), String> {
     let output = Command::new("sh").args(["-ec", script]).stdin(Stdio::null()).output();
     let output = output.map_err(|error| error.to_string())?;
@@ -25,7 +25,7 @@ pub fn shell(script: &str) -> Result<(), String> {
     Err(format!("{script}: {}", String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ")))
 }
 
-/// The port of each rail of an agent; 0 for rails that have none.
+/// The port of each rail of an agent; 0 for rails without a port.
 pub fn ports(metadata: &[u8]) -> Vec<u16> {
     let rails = multirail::wire::Metadata::parse(metadata).unwrap().rails;
     let port = |rail: &multirail::wire::RailInfo| match (&*rail.provider, &rail.address[..]) {

@@ -1,6 +1,6 @@
-//! A machine's description becomes a directory laid out as `/sys`, for [`multirail::Topology::read`].
+//! Writes the description of a machine as a directory laid out as `/sys`, for [`multirail::Topology::read`].
 //!
-//! The description is one device to a line, below what it hangs on by two spaces of indentation:
+//! The description has one device per line, indented by two spaces below its parent:
 //!
 //! ```text
 //! node ID                                  a NUMA node
@@ -15,12 +15,12 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-/// The directory. Removed when dropped.
+/// The directory. It is removed when this is dropped.
 pub struct FakeSys(PathBuf);
 
 impl FakeSys {
     /// # Panics
-    /// If the description is none, or the directory cannot be written.
+    /// If the description is invalid, or the directory cannot be written.
     pub fn new(description: &str) -> Self {
         use std::sync::atomic::{AtomicU32, Ordering};
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -40,7 +40,7 @@ impl FakeSys {
 
     fn fill(&self, description: &str) {
         let nodes = description.lines().filter(|line| line.starts_with("node ")).count();
-        // The directories that lines of each depth are in, and their NUMA node.
+        // The directories of the lines of each depth, and their NUMA node.
         let mut above: Vec<PathBuf> = Vec::new();
         let mut numa = "-1";
         for line in description.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {

@@ -1,4 +1,5 @@
-//! The same machines as hwloc describes them, in XML that is made here of the same descriptions: the same answers.
+//! The same machines as hwloc describes them, in XML that is made here from the same descriptions: the results are
+//! equal.
 
 use std::fmt::Write;
 
@@ -19,7 +20,8 @@ const MACHINES: [(&str, &str); 8] = [
     ("p6-b200", include_str!("machines/p6-b200.txt")),
 ];
 
-/// What `lstopo` writes, as far as it is read. A processor for each NUMA node; what hangs on none hangs on the machine.
+/// The output of `lstopo`, as far as the parser reads it. It has a processor for each NUMA node; devices without a node
+/// are below the machine.
 struct Xml {
     text: String,
     objects: u32,
@@ -75,7 +77,7 @@ impl Xml {
         self.close();
     }
 
-    /// The root complexes of a node, with what is below.
+    /// The root complexes of a node, with everything below them.
     fn hosts(&mut self, lines: &[&str], node: &str) {
         let mut open = 0;
         let mut is_its = false;
@@ -139,7 +141,7 @@ fn hwloc_gives_the_same_answers_for_all_eight_machines() {
     for (name, description) in MACHINES {
         let by_sysfs = Machine::new(description);
         let mut topology = Topology::of_hwloc_xml(&Xml::of(description)).unwrap();
-        // hwloc does not know the rates of ports: providers do.
+        // hwloc does not know the rates of ports; providers do.
         topology.add_infos(&infos(&by_sysfs.topology));
         let rdma = topology.nics_where(|nic| nic.kind == NicKind::Rdma);
         let by_hwloc = Machine { topology, rdma };
@@ -185,7 +187,7 @@ fn hwloc_gives_the_same_answers_for_all_eight_machines() {
     }
 }
 
-/// What a provider that offers every NIC would say of them.
+/// The infos of a provider that offers every NIC.
 fn infos(topology: &Topology) -> Vec<ofi::Info> {
     let nics = topology.nics().iter().filter(|nic| nic.speed.is_some());
     nics.map(|nic| {

@@ -1,5 +1,5 @@
-//! The eight machines that NIXL tests its grouping with (bus numbers, links and rates as AWS builds them, in
-//! descriptions of our own): the same NICs for each accelerator, and the same count and spread of rails for memory.
+//! The eight machines on which NIXL tests its grouping (bus numbers, links and rates as AWS builds them, in our own
+//! descriptions): the same NICs for each accelerator, and the same count and spread of rails for memory.
 
 mod fake;
 #[cfg(feature = "hwloc")]
@@ -86,7 +86,7 @@ fn two_gpus_of_p4d_share_the_nic_of_their_root_complex() {
     let shares: Vec<_> =
         [0x10, 0x20, 0x90, 0xA0].into_iter().flat_map(|bus| vec![(bus, vec![bus]); 2]).collect();
     assert_eq!(p4d.served(), shares);
-    // No switch is visible, so nothing says what a node carries: all four.
+    // No switch is visible, so the capacity of a node is unknown: all four.
     assert_eq!(p4d.rails(0, DramLimit::Measured, 0), p4d.rdma);
     assert_eq!(p4d.topology.nics()[p4d.rdma[3]].numa, Some(1));
 }
@@ -136,8 +136,8 @@ fn each_gpu_of_p6_b200_has_one_of_the_two_nics_of_its_switch() {
     assert_spread(&p6, 8, Rate::gbps(400), 2, 1);
 }
 
-/// `rails` of a node for its own memory, `each` of a switch; beyond that the rest of the node, evenly; then the other
-/// node.
+/// Checks that a node's own memory gets `rails` rails, `each` of a switch; beyond that the rest of the node, evenly;
+/// then the other node.
 fn assert_spread(machine: &Machine, nics: usize, speed: Rate, rails: usize, each: usize) {
     let topology = &machine.topology;
     let numa = |&nic: &usize| topology.nics()[nic].numa.unwrap();

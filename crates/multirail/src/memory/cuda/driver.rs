@@ -1,7 +1,7 @@
-//! The functions of `libcuda.so.1` that are called.
+//! The functions of `libcuda.so.1` that the crate calls.
 //!
-//! A table of our own, as bindings with an enum for results would be undefined for a result of a newer driver, and
-//! panic where a function is missing.
+//! A hand-written table: bindings with an enum for results would be undefined for a result of a newer driver, and panic
+//! if a function is missing.
 #![allow(non_snake_case, reason = "CUDA's names")]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -13,7 +13,7 @@ use ofi::{Errno, Error, Result};
 pub(super) type Context = *mut c_void;
 pub(super) type Stream = *mut c_void;
 pub(super) type Event = *mut c_void;
-/// `CUipcMemHandle`, which is given by value: 64 bytes in a struct, which C passes on the stack.
+/// `CUipcMemHandle`, which is passed by value: 64 bytes in a struct, which C passes on the stack.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Handle(pub(super) [u8; 64]);
@@ -32,7 +32,7 @@ macro_rules! table {
             fn of(library: &'static libloading::Library) -> std::result::Result<Self, &'static str> {
                 Ok(Self {
                     $($name: {
-                        // SAFETY: the type is that of cuda.h; the library stays.
+                        // SAFETY: the type is that of cuda.h; the library is never unloaded.
                         let found = unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) };
                         *found.map_err(|_| stringify!($name))?
                     },)*
@@ -82,7 +82,7 @@ pub(super) fn driver() -> Result<&'static Driver> {
 }
 
 fn load() -> std::result::Result<Driver, String> {
-    // SAFETY: the driver's library has no initialiser that asks anything of its caller.
+    // SAFETY: the driver's library has no initialiser that demands anything of its caller.
     let library = unsafe { libloading::Library::new("libcuda.so.1") }.map_err(|error| error.to_string())?;
     // Its threads live as long as the process.
     let library: &'static libloading::Library = Box::leak(Box::new(library));
@@ -93,7 +93,7 @@ fn load() -> std::result::Result<Driver, String> {
 }
 
 impl Driver {
-    /// A result's name.
+    /// The name of a result.
     fn name(&self, result: c_int) -> String {
         let mut name = ptr::null();
         // SAFETY: a place for the name.
@@ -101,12 +101,12 @@ impl Driver {
         if found != 0 || name.is_null() {
             return format!("CUresult {result}");
         }
-        // SAFETY: a static string of the driver's.
+        // SAFETY: a static string of the driver.
         let name = unsafe { CStr::from_ptr(name) };
         format!("{} ({result})", name.to_string_lossy())
     }
 
-    /// An error, unless the call has succeeded.
+    /// Returns an error unless the call has succeeded.
     pub(super) fn check(&self, call: &'static str, result: c_int) -> Result<()> {
         let (errno, todo) = match result {
             0 => return Ok(()),

@@ -1,7 +1,7 @@
-//! Memory of CUDA devices, through the driver's `libcuda.so.1`, which is loaded when it is first asked for.
+//! Memory of CUDA devices, through the driver's `libcuda.so.1`, which is loaded on first use.
 //!
-//! A device is used through its primary context, which the CUDA runtime uses too. Each call pushes it and pops it
-//! again, so that threads keep the context that they have.
+//! A device is used through its primary context, which the CUDA runtime uses too. Each call pushes the context and pops
+//! it again, so that threads keep their own context.
 #![allow(unsafe_code)]
 
 mod driver;
@@ -24,10 +24,10 @@ const NO_TIMING: u32 = 2;
 const LAZY_PEER_ACCESS: u32 = 1;
 /// `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`.
 const DEVICE_ORDINAL: c_int = 9;
-/// Where the kernel says which boot this is.
+/// The kernel's file with the id of this boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// How many CUDA devices there are.
+/// The number of CUDA devices.
 ///
 /// # Errors
 /// `FI_ENODEV` without NVIDIA's driver.
@@ -39,7 +39,7 @@ pub fn count() -> Result<u32> {
     Ok(count.unsigned_abs())
 }
 
-/// A CUDA device. Clones are the same.
+/// A CUDA device. Clones are the same device.
 #[derive(Clone)]
 pub struct Cuda(Arc<Opened>);
 
@@ -49,11 +49,11 @@ struct Opened {
     device: c_int,
     uuid: [u8; 16],
     context: Context,
-    /// To the device and from it: one does not wait for the other.
+    /// One stream to the device and one from it, so that neither waits for the other.
     streams: [Stream; 2],
 }
 
-// SAFETY: handles of the driver's, which takes calls of any thread.
+// SAFETY: the handles belong to the driver, which accepts calls from any thread.
 unsafe impl Send for Opened {}
 // SAFETY: as above.
 unsafe impl Sync for Opened {}
@@ -65,7 +65,7 @@ impl fmt::Debug for Cuda {
 }
 
 impl Opened {
-    /// Calls the driver with the device's context as the thread's.
+    /// Calls the driver with the device's context as the thread's current one.
     fn call(&self, call: &'static str, run: impl FnOnce(&Driver) -> c_int) -> Result<()> {
         // SAFETY: a context that is retained until `drop`.
         let pushed = unsafe { (self.driver.cuCtxPushCurrent_v2)(self.context) };
@@ -81,7 +81,7 @@ impl Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         for stream in self.streams.into_iter().filter(|stream| !stream.is_null()) {
-            // SAFETY: ours; copies keep the device, so none is under way.
+            // SAFETY: the stream is ours; copies keep the device, so none is in flight.
             let _ = self.call("cuStreamDestroy", |driver| unsafe { (driver.cuStreamDestroy_v2)(stream) });
         }
         // SAFETY: retained once in `open`.
@@ -93,7 +93,7 @@ impl Cuda {
     /// Opens the device with this ordinal.
     ///
     /// # Errors
-    /// `FI_ENODEV` without NVIDIA's driver, or such a device; what the driver answers.
+    /// `FI_ENODEV` without NVIDIA's driver, or without such a device; the driver's errors.
     pub fn open(ordinal: u32) -> Result<Self> {
         let driver = driver()?;
         let (mut device, mut uuid, mut context) = (0, [0; 16], ptr::null_mut());
@@ -120,7 +120,7 @@ impl Cuda {
     /// Allocates memory of the device, for [`Agent::register_device`](crate::Agent::register_device).
     ///
     /// # Errors
-    /// `FI_ENOMEM`, and what else the driver answers.
+    /// `FI_ENOMEM`, and the driver's other errors.
     pub fn alloc(&self, len: usize) -> Result<DeviceMemory> {
         let mut at = 0;
         // SAFETY: a place for the address.
@@ -128,14 +128,14 @@ impl Cuda {
         Ok(DeviceMemory { device: self.clone(), at, len, is_owned: true })
     }
 
-    /// Memory that the program has allocated with CUDA, or a part of it: on the device that it is of.
+    /// Memory that the program has allocated with CUDA, or a part of it, on the device that owns it.
     ///
     /// # Errors
-    /// `FI_EINVAL` for an address of no device, and a range that its allocation does not have.
+    /// `FI_EINVAL` for an address that does not belong to a device, and for a range beyond its allocation.
     ///
     /// # Safety
-    /// It is not freed as long as the value, or a region made of it, is there, nor before copies that are under way
-    /// have ended when the region goes: [`Agent::revoke`](crate::Agent::revoke) says when none is.
+    /// The memory is not freed as long as the value, or a region made of it, exists, nor before the copies that are in
+    /// flight when the region is dropped have ended: [`Agent::revoke`](crate::Agent::revoke) returns when none is.
     pub unsafe fn borrow(&self, at: u64, len: usize) -> Result<DeviceMemory> {
         let mut ordinal: c_int = -1;
         self.0.call("cuPointerGetAttribute", |driver| {
@@ -155,7 +155,7 @@ impl Cuda {
         Ok(DeviceMemory { device: self.clone(), at, len, is_owned: false })
     }
 
-    /// Where the allocation begins in which an address lies, and how long it is.
+    /// The start and the length of the allocation that contains an address.
     fn allocation(&self, at: u64) -> Result<(u64, u64)> {
         let (mut base, mut whole) = (0, 0);
         self.0.call("cuMemGetAddressRange", |driver| {
@@ -201,7 +201,7 @@ struct Behind {
     device: Cuda,
 }
 
-// SAFETY: a handle of the driver's, used by one thread at a time.
+// SAFETY: a handle of the driver, used by one thread at a time.
 unsafe impl Send for Behind {}
 
 impl fmt::Debug for Behind {
@@ -214,7 +214,7 @@ impl Copying for Behind {
     fn is_done(&mut self) -> Result<bool> {
         let mut is_ready = true;
         self.device.0.call("a copy (cuEventQuery)", |driver| {
-            // SAFETY: an event that is destroyed with this.
+            // SAFETY: the event is destroyed only when this is dropped.
             let result = unsafe { (driver.cuEventQuery)(self.event) };
             is_ready = result != NOT_READY;
             if is_ready { result } else { 0 }
@@ -225,19 +225,19 @@ impl Copying for Behind {
 
 impl Drop for Behind {
     fn drop(&mut self) {
-        // SAFETY: created in `copy`; the driver keeps what it needs of it.
+        // SAFETY: created in `copy`; the driver keeps what it needs of the event.
         let _ =
             self.device.0.call("cuEventDestroy", |driver| unsafe { (driver.cuEventDestroy_v2)(self.event) });
     }
 }
 
-/// Pinned memory, freed with this.
+/// Pinned memory, freed when this is dropped.
 struct Pin {
     at: *mut std::ffi::c_void,
     device: Cuda,
 }
 
-// SAFETY: it only frees the memory.
+// SAFETY: the type only frees the memory.
 unsafe impl Send for Pin {}
 // SAFETY: as above.
 unsafe impl Sync for Pin {}
@@ -251,7 +251,7 @@ impl Drop for Pin {
 
 /// Memory of another process.
 struct Opening {
-    /// What the driver has mapped.
+    /// The base of the driver's mapping.
     base: u64,
     at: u64,
     device: Cuda,
@@ -271,7 +271,7 @@ impl Mapping for Opening {
 
 impl Drop for Opening {
     fn drop(&mut self) {
-        // SAFETY: opened in `import`, and closed once. Copies keep it.
+        // SAFETY: opened in `import`, and closed once. Copies keep the mapping.
         let closed = self
             .device
             .0
@@ -300,12 +300,11 @@ impl Device for Cuda {
         self.0.call("cuMemcpyAsync", |driver| unsafe {
             (driver.cuMemcpyAsync)(to, from, len as usize, stream)
         })?;
-        // SAFETY: an event and a stream of ours.
+        // SAFETY: the event and the stream are ours.
         let recorded =
             self.0.call("cuEventRecord", |driver| unsafe { (driver.cuEventRecord)(event, stream) });
         if let Err(error) = recorded {
-            // The copy is under way, and nothing tells of its end but this.
-            // SAFETY: a stream of ours.
+            // The copy is in flight, and only this call reports its end. SAFETY: the stream is ours.
             self.0.call("cuStreamSynchronize", |driver| unsafe { (driver.cuStreamSynchronize)(stream) })?;
             return Err(error);
         }
@@ -316,7 +315,7 @@ impl Device for Cuda {
         let mut at = ptr::null_mut();
         // SAFETY: a place for the address.
         self.0.call("cuMemAllocHost", |driver| unsafe { (driver.cuMemAllocHost_v2)(&raw mut at, len) })?;
-        // SAFETY: new memory of so many bytes; rails may send what was never written.
+        // SAFETY: new memory of `len` bytes. It is zeroed since rails may send bytes that were never written.
         unsafe { at.cast::<u8>().write_bytes(0, len) };
         Ok(Pinned { at: at.cast(), len, owner: Box::new(Pin { at, device: self.clone() }) })
     }
@@ -340,11 +339,11 @@ impl Device for Cuda {
         }
         let mut base = 0;
         self.0.call("cuIpcOpenMemHandle", |driver| unsafe {
-            // SAFETY: any 64 bytes: the driver checks them.
+            // SAFETY: any 64 bytes are permitted: the driver checks them.
             (driver.cuIpcOpenMemHandle_v2)(&raw mut base, Handle(export.handle), LAZY_PEER_ACCESS)
         })?;
         let opening = Opening { base, at: base.wrapping_add(export.offset), device: self.clone() };
-        // What the peer says of its memory is believed only as far as the driver says the same.
+        // The peer's claims about its memory are accepted only as far as the driver confirms them.
         let (start, whole) = self.allocation(base)?;
         let end = export.offset.checked_add(len);
         if end.is_none_or(|end| end > whole - base.saturating_sub(start).min(whole)) {
@@ -360,7 +359,7 @@ impl Device for Cuda {
     }
 }
 
-/// Which boot of which host this is.
+/// Identifies the host and its boot.
 fn host() -> Result<[u8; 16]> {
     let text = std::fs::read_to_string(BOOT_ID)?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
