@@ -1,4 +1,4 @@
-//! The border to C: bytes, sinks, statuses, and no panic across it.
+//! The C boundary: bytes, sinks, statuses. No panic crosses it.
 
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,7 +23,7 @@ pub(crate) mod status {
     pub(crate) const CANCELED: c_int = -11;
 }
 
-/// Bytes that are lent for the time of a call. `at` may be null where `len` is 0.
+/// Bytes that are borrowed for the duration of a call. `at` may be null if `len` is 0.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes {
@@ -31,7 +31,7 @@ pub struct Bytes {
     len: usize,
 }
 
-/// Takes two pieces of bytes, which are valid until it returns. `to` is what the caller gave.
+/// Takes two byte strings, which are valid until it returns. `to` is the caller's argument.
 pub type Sink = unsafe extern "C" fn(to: *mut c_void, first: Bytes, second: Bytes);
 
 impl Bytes {
@@ -51,7 +51,7 @@ impl Bytes {
     }
 
     /// # Safety
-    /// As [`Bytes::get`].
+    /// The requirements of [`Bytes::get`].
     pub(crate) unsafe fn text<'a>(self, what: &'static str) -> Result<&'a str> {
         // SAFETY: the caller's promise.
         let bytes = unsafe { self.get() };
@@ -62,7 +62,7 @@ impl Bytes {
     }
 }
 
-/// Where a call puts a handle.
+/// Stores a new handle at `out`.
 ///
 /// # Safety
 /// `out` is valid for a write.
@@ -72,7 +72,7 @@ pub(crate) unsafe fn put<T>(out: *mut *mut T, value: T) {
     unsafe { out.write(made) };
 }
 
-/// Runs the body of a call: errors become statuses and lines of the log, and so do panics.
+/// Runs the body of a call. Errors and panics become statuses and log lines.
 pub(crate) fn call(what: &str, body: impl FnOnce() -> Result<c_int>) -> c_int {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(status)) => status,
@@ -82,14 +82,14 @@ pub(crate) fn call(what: &str, body: impl FnOnce() -> Result<c_int>) -> c_int {
         }
         Err(panic) => {
             say(what, "the library panicked: please report this");
-            // A payload may panic when it is dropped.
+            // A panic payload may panic when it is dropped.
             std::mem::forget(panic);
             status::BACKEND
         }
     }
 }
 
-/// NIXL's own log belongs to its libraries; this goes where that goes.
+/// Logs to standard error, as NIXL's own log, which is private to its libraries, does.
 pub(crate) fn say(what: &str, why: &str) {
     tracing::warn!(target: "nixl", what, why);
     if std::env::var("NIXL_LOG_LEVEL").is_ok_and(|level| level == "FATAL") {
@@ -98,7 +98,7 @@ pub(crate) fn say(what: &str, why: &str) {
     eprintln!("OFI: {what}: {why}");
 }
 
-/// An error as NIXL has it.
+/// The NIXL status for an error.
 pub(crate) fn of(errno: Errno) -> c_int {
     const GONE: [Errno; 9] = [
         Errno::ECONNRESET,

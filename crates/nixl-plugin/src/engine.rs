@@ -1,4 +1,4 @@
-//! An engine of NIXL: one agent.
+//! A NIXL engine: one agent.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -12,16 +12,16 @@ use ofi::{Errno, Error, Result};
 use crate::border::{Bytes, Sink, call, put, say, status};
 use crate::options::{ALL, Options};
 
-/// An agent as a backend of NIXL.
+/// An agent as a NIXL backend.
 pub struct Engine {
-    /// Calls drive it even where a progress thread does: a program that asks again and again would only keep the thread
-    /// from its lock.
+    /// Calls drive the agent even if a progress thread does: a polling program that only took the lock would keep the
+    /// thread from it.
     pub(crate) agent: Agent,
-    /// Time that a transfer has.
+    /// Time limit of a transfer.
     pub(crate) timeout: Duration,
     /// Whether the agent has a progress thread.
     has_thread: bool,
-    /// Notifications of no transfer that are under way: dropping them would cancel them.
+    /// Notifications in flight that belong to no transfer: dropping them would cancel them.
     notes: Mutex<Vec<Transfer>>,
 }
 
@@ -29,7 +29,7 @@ pub struct Engine {
 const GREETING: Duration = Duration::from_millis(10);
 
 impl Engine {
-    /// Takes metadata that a peer of this name has given.
+    /// Loads metadata that must belong to the peer of this name.
     pub(crate) fn load(&self, peer: &str, bytes: &[u8]) -> Result<Metadata> {
         let metadata = Metadata::parse(bytes).map_err(|malformed| {
             Error::with(Errno::EINVAL, format!("the metadata of {peer} is invalid: {malformed}"))
@@ -42,9 +42,9 @@ impl Engine {
         Ok(metadata)
     }
 
-    /// Brings a notification on its way. Without a progress thread nobody else may drive the agent any more: NIXL's
-    /// tests notify a few times, and then poll the receiver only. What the peer has to do may be done by this thread
-    /// too, so the time is short.
+    /// Sends a notification on its way. Without a progress thread no other call may drive the agent afterwards: NIXL's
+    /// tests notify a few times, and then poll the receiver only. The same thread may also drive the peer, so the time
+    /// is short.
     fn push(&self, peer: &str) -> Result<()> {
         let began = Instant::now();
         while {
@@ -53,7 +53,7 @@ impl Engine {
         } {
             std::thread::yield_now();
         }
-        // What waited for the session leaves now.
+        // Notifications that waited for the session leave now.
         self.agent.progress().map(drop)
     }
 
@@ -74,7 +74,7 @@ impl Engine {
 /// The options, each with its default.
 ///
 /// # Safety
-/// `sink` takes name and default.
+/// `sink` takes the name and the default.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_nixl_options(sink: Sink, to: *mut c_void) -> c_int {
     call("listing options", || {
@@ -86,10 +86,11 @@ pub unsafe extern "C" fn ofi_nixl_options(sink: Sink, to: *mut c_void) -> c_int 
     })
 }
 
-/// Opens an engine for the agent `name`, with options as pairs: a name, a value. With `progress` a thread drives it.
+/// Opens an engine for the agent `name`, with options as pairs of a name and a value. With `progress` a thread drives
+/// it.
 ///
 /// # Safety
-/// `name` and the `2 * count` pieces at `options` are lent; `out` is valid for a write.
+/// `name` and the `2 * count` byte strings at `options` are valid for the call; `out` is valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_nixl_open(
     name: Bytes,
@@ -121,10 +122,10 @@ pub unsafe extern "C" fn ofi_nixl_open(
     })
 }
 
-/// Closes an engine, after telling the peers. Requests and regions of it may be given back later.
+/// Closes an engine, after telling the peers. Its requests and regions may be released later.
 ///
 /// # Safety
-/// `engine` is of `ofi_nixl_open`, not used by other calls, and closed once.
+/// `engine` comes from `ofi_nixl_open`, is not used by other calls, and is closed once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_nixl_close(engine: *mut Engine) {
     call("closing the backend", || {
@@ -134,7 +135,7 @@ pub unsafe extern "C" fn ofi_nixl_close(engine: *mut Engine) {
     });
 }
 
-/// How peers reach the agent, for `ofi_nixl_load_peer` there.
+/// The agent's connection info, for the peer's `ofi_nixl_load_peer`.
 ///
 /// # Safety
 /// `engine` is open; `sink` takes the bytes as its second argument.
@@ -149,10 +150,10 @@ pub unsafe extern "C" fn ofi_nixl_conn_info(engine: *const Engine, sink: Sink, t
     })
 }
 
-/// Takes what a peer's `ofi_nixl_conn_info` gave.
+/// Loads the connection info from a peer's `ofi_nixl_conn_info`.
 ///
 /// # Safety
-/// `engine` is open; `peer` and `info` are lent.
+/// `engine` is open; `peer` and `info` are valid for the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_nixl_load_peer(engine: *const Engine, peer: Bytes, info: Bytes) -> c_int {
     call("loading a peer", || {
@@ -163,11 +164,11 @@ pub unsafe extern "C" fn ofi_nixl_load_peer(engine: *const Engine, peer: Bytes, 
     })
 }
 
-/// Begins to connect to a peer, or makes the agent its own peer. It does not wait: both ends may be driven by one
-/// thread.
+/// Starts to connect to a peer, or makes the agent its own peer. The call does not wait: one thread may drive both
+/// ends.
 ///
 /// # Safety
-/// `engine` is open; `peer` is lent.
+/// `engine` is open; `peer` is valid for the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_nixl_connect(engine: *const Engine, peer: Bytes) -> c_int {
     call("connecting", || {
@@ -182,10 +183,10 @@ pub unsafe extern "C" fn ofi_nixl_connect(engine: *const Engine, peer: Bytes) ->
     })
 }
 
-/// Ends what there is with a peer, tells it, and forgets its addresses and regions.
+/// Ends the session with a peer, tells the peer, and forgets its addresses and regions.
 ///
 /// # Safety
-/// `engine` is open; `peer` is lent.
+/// `engine` is open; `peer` is valid for the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_nixl_disconnect(engine: *const Engine, peer: Bytes) -> c_int {
     call("disconnecting", || {
@@ -196,7 +197,7 @@ pub unsafe extern "C" fn ofi_nixl_disconnect(engine: *const Engine, peer: Bytes)
     })
 }
 
-/// Takes the notifications that have come.
+/// Takes the received notifications.
 ///
 /// # Safety
 /// `engine` is open; `sink` takes the peer's name and the message.
@@ -215,17 +216,18 @@ pub unsafe extern "C" fn ofi_nixl_notifications(engine: *const Engine, sink: Sin
             unsafe { sink(to, Bytes::of(peer), Bytes::of(message)) };
         }
         if any {
-            // The acknowledgements: this may be the last call, and the senders wait for them.
+            // Sends the acknowledgements: this may be the last call, and the senders wait for them.
             engine.agent.progress()?;
         }
         Ok(status::SUCCESS)
     })
 }
 
-/// Sends a notification that is of no transfer. It is repeated until the peer has it or the engine's time is up.
+/// Sends a notification that belongs to no transfer. It is repeated until the peer has it or the engine's time limit
+/// has passed.
 ///
 /// # Safety
-/// `engine` is open; `peer` and `message` are lent.
+/// `engine` is open; `peer` and `message` are valid for the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_nixl_notify(engine: *const Engine, peer: Bytes, message: Bytes) -> c_int {
     call("sending a notification", || {

@@ -1,4 +1,4 @@
-//! Memory of NIXL's program, and that of its peers.
+//! Memory of the NIXL program and of its peers.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use ofi::{Buffer, BufferMut, Errno, Error, RawBuffer, Result};
 use crate::border::{Bytes, Sink, call, put, status};
 use crate::engine::Engine;
 
-/// How long a region that is given back waits for transfers that use it.
+/// How long deregistration waits for transfers that use the region.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Memory that the program has allocated, and keeps until it has deregistered it.
 pub(crate) struct Foreign(RawBuffer);
 
 // SAFETY: memory of `register`, whose caller keeps it valid and initialised, and knows that peers and rails access it,
-// until the region is given back. Turning it into its parts and back does nothing.
+// until the region is deregistered. Conversion to raw parts and back changes nothing.
 unsafe impl Buffer for Foreign {
     fn into_raw(self) -> RawBuffer {
         self.0
@@ -46,8 +46,8 @@ pub struct Target {
 /// Registers memory.
 ///
 /// # Safety
-/// `engine` is open; `len` bytes at `addr` are initialised, valid and writable until the region is given back by
-/// `ofi_nixl_deregister`; `out` is valid for a write.
+/// `engine` is open; `len` bytes at `addr` are initialised, valid and writable until `ofi_nixl_deregister` releases the
+/// region; `out` is valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_nixl_register(
     engine: *const Engine,
@@ -68,26 +68,27 @@ pub unsafe extern "C" fn ofi_nixl_register(
     })
 }
 
-/// Gives a region back: when it succeeds, neither transfers nor peers use the memory. Otherwise the handle stays valid.
+/// Releases a region. On success, neither transfers nor peers use the memory any more. On failure the handle stays
+/// valid.
 ///
 /// # Safety
-/// `engine` is open; `region` is of `ofi_nixl_register`, and not used by other calls meanwhile.
+/// `engine` is open; `region` comes from `ofi_nixl_register`, and is not used by other calls meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_nixl_deregister(engine: *const Engine, region: *mut Registered) -> c_int {
     call("deregistering memory", || {
         // SAFETY: the caller's promise.
         let (engine, registered) = unsafe { (&*engine, &*region) };
         engine.agent.revoke(&registered.region, PATIENCE)?;
-        // SAFETY: from a box in `put`, and given back once.
+        // SAFETY: from a box in `put`, and released once.
         drop(unsafe { Box::from_raw(region) });
         Ok(status::SUCCESS)
     })
 }
 
-/// What peers need of a region, for `ofi_nixl_load_region` there.
+/// A region's description, for the peer's `ofi_nixl_load_region`.
 ///
 /// # Safety
-/// `engine` is open, `region` is of it, `sink` takes the bytes as its second argument.
+/// `engine` is open, `region` belongs to it, `sink` takes the bytes as its second argument.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_nixl_region_info(
     engine: *const Engine,
@@ -108,7 +109,7 @@ pub unsafe extern "C" fn ofi_nixl_region_info(
 /// A region of the agent itself as the target of transfers.
 ///
 /// # Safety
-/// `engine` is open, `region` is of it, `out` is valid for a write.
+/// `engine` is open, `region` belongs to it, `out` is valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_nixl_load_own(
     engine: *const Engine,
@@ -125,10 +126,10 @@ pub unsafe extern "C" fn ofi_nixl_load_own(
     })
 }
 
-/// A region of a peer that is known, by what `ofi_nixl_region_info` gave there.
+/// Loads a region of a known peer from the peer's `ofi_nixl_region_info`.
 ///
 /// # Safety
-/// `engine` is open, `peer` and `info` are lent, `out` is valid for a write.
+/// `engine` is open, `peer` and `info` are valid for the call, `out` is valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_nixl_load_region(
     engine: *const Engine,
@@ -141,7 +142,7 @@ pub unsafe extern "C" fn ofi_nixl_load_region(
     call("loading a peer's memory", || {
         // SAFETY: the caller's promise.
         let (engine, peer, info) = unsafe { (&*engine, peer.text("a peer's name")?, info.get()) };
-        // A region's metadata names its agent's rails too; NIXL loads those by themselves, and first.
+        // A region's metadata names its agent's rails too; NIXL loads those separately, and first.
         engine.agent.regions(peer)?;
         let metadata = engine.load(peer, info)?;
         let [region] = &metadata.regions[..] else {
@@ -159,10 +160,10 @@ pub unsafe extern "C" fn ofi_nixl_load_region(
     })
 }
 
-/// Gives a target back. Requests that were prepared with it stay.
+/// Releases a target. Requests that were prepared with it remain valid.
 ///
 /// # Safety
-/// `target` is of `ofi_nixl_load_own` or `ofi_nixl_load_region`, and given back once.
+/// `target` comes from `ofi_nixl_load_own` or `ofi_nixl_load_region`, and is released once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_nixl_unload(target: *mut Target) -> c_int {
     call("unloading a peer's memory", || {
@@ -173,7 +174,7 @@ pub unsafe extern "C" fn ofi_nixl_unload(target: *mut Target) -> c_int {
 }
 
 impl Registered {
-    /// Where an address lies in the region.
+    /// The offset of an address in the region.
     pub(crate) fn offset(&self, addr: u64) -> Result<u64> {
         offset(self.addr, addr)
     }

@@ -1,5 +1,5 @@
-//! The backend's options: what a program gives to `create_backend`, and `NIXL_OFI_<NAME>` of the environment for what
-//! it does not give.
+//! The backend's options: the program passes them to `create_backend`; `NIXL_OFI_<NAME>` in the environment replaces
+//! missing ones.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use multirail::Config;
 use ofi::{Errno, Error, Hints, Result};
 
-/// Name, default, and what it is. An empty default leaves the choice to the engine.
+/// Name, default and description. An empty default leaves the choice to the engine.
 pub(crate) const ALL: [(&str, &str, &str); 5] = [
     ("rails", "udp", "rails, by commas: PROVIDER or PROVIDER/DOMAIN; the same twice is two rails"),
     ("shared_memory", "1", "1 or 0: whether rails may reach peers of this host through shared memory"),
@@ -16,7 +16,7 @@ pub(crate) const ALL: [(&str, &str, &str); 5] = [
     ("connect_timeout_s", "60", "seconds for which a peer is greeted; 1 to 1000000"),
 ];
 
-/// The options as they were chosen.
+/// The chosen options.
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) rails: Vec<Hints>,
@@ -26,8 +26,8 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Reads them: `given` first, then what `environment` says, then the defaults. Names that are none of ours are
-    /// NIXL's.
+    /// Reads the options: `given` takes precedence over `environment`, and that over the defaults. Unknown names belong
+    /// to NIXL.
     ///
     /// # Errors
     /// `FI_EINVAL` for an invalid value.
@@ -38,7 +38,7 @@ impl Options {
         let value = |name: &str| {
             let default = ALL.iter().find(|(known, ..)| *known == name).map_or("", |(_, default, _)| default);
             let set = || environment(&format!("NIXL_OFI_{}", name.to_uppercase()));
-            // NIXL hands the defaults of the list back as if they had been chosen.
+            // NIXL passes the defaults of the list as if the program had chosen them.
             let chosen = given.get(name).filter(|value| *value != default).cloned();
             chosen.or_else(set).unwrap_or_else(|| default.to_string())
         };

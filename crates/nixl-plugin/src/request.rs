@@ -1,4 +1,4 @@
-//! Requests: prepared once, posted as often as NIXL likes.
+//! Requests: prepared once, posted any number of times.
 
 use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
@@ -11,7 +11,7 @@ use crate::border::{Bytes, call, of, put, say, status};
 use crate::engine::Engine;
 use crate::memory::{Registered, Target};
 
-/// A range of local memory and an equally long one of a peer's.
+/// A range of local memory and an equally long range of a peer's memory.
 #[repr(C)]
 pub struct Descriptor {
     region: *const Registered,
@@ -39,15 +39,15 @@ impl Descriptor {
 pub struct Request {
     plan: Prepared,
     timeout: Duration,
-    /// The last that was posted.
+    /// The transfer that was posted last.
     posted: Mutex<Option<Transfer>>,
 }
 
 /// Prepares transfers of `count` descriptors to or from one peer.
 ///
 /// # Safety
-/// `engine` is open; `peer` and `count` descriptors at `descriptors` are lent, with handles of the engine; `out` is
-/// valid for a write.
+/// `engine` is open; `peer` and `count` descriptors at `descriptors` are valid for the call, with handles of the
+/// engine; `out` is valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_nixl_prepare(
     engine: *const Engine,
@@ -94,10 +94,10 @@ pub unsafe extern "C" fn ofi_nixl_prepare(
     })
 }
 
-/// Posts a request, with a notification where `has_message` is set. Answers `NIXL_IN_PROG`, or how it has ended.
+/// Posts a request, with a notification if `has_message` is set. Returns `NIXL_IN_PROG`, or the status of its end.
 ///
 /// # Safety
-/// `request` is of `ofi_nixl_prepare`; `message` is lent.
+/// `request` comes from `ofi_nixl_prepare`; `message` is valid for the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_nixl_post(request: *const Request, has_message: bool, message: Bytes) -> c_int {
     call("posting a transfer", || {
@@ -118,10 +118,10 @@ pub unsafe extern "C" fn ofi_nixl_post(request: *const Request, has_message: boo
     })
 }
 
-/// How the request goes that was posted last: `NIXL_IN_PROG`, or how it has ended.
+/// The status of the last post of a request: `NIXL_IN_PROG`, or the status of its end.
 ///
 /// # Safety
-/// `request` is of `ofi_nixl_prepare`.
+/// `request` comes from `ofi_nixl_prepare`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_nixl_check(request: *const Request) -> c_int {
     call("a transfer", || {
@@ -133,10 +133,11 @@ pub unsafe extern "C" fn ofi_nixl_check(request: *const Request) -> c_int {
     })
 }
 
-/// Cancels what is under way and gives the request back. Its memory is free when `ofi_nixl_deregister` has succeeded.
+/// Cancels a transfer in flight and releases the request. Its memory may be freed after `ofi_nixl_deregister` has
+/// succeeded.
 ///
 /// # Safety
-/// `request` is of `ofi_nixl_prepare`, not used by other calls, and released once.
+/// `request` comes from `ofi_nixl_prepare`, is not used by other calls, and is released once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_nixl_release(request: *mut Request) -> c_int {
     call("releasing a transfer", || {
@@ -146,10 +147,11 @@ pub unsafe extern "C" fn ofi_nixl_release(request: *mut Request) -> c_int {
     })
 }
 
-/// How many seconds a transfer takes, by what was measured; `NIXL_ERR_NOT_SUPPORTED` before there is a session.
+/// The estimated duration of a transfer in seconds, from measurements; `NIXL_ERR_NOT_SUPPORTED` before a session is
+/// open.
 ///
 /// # Safety
-/// `request` is of `ofi_nixl_prepare`; `seconds` is valid for a write.
+/// `request` comes from `ofi_nixl_prepare`; `seconds` is valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_nixl_estimate(request: *const Request, seconds: *mut f64) -> c_int {
     call("estimating a transfer", || {

@@ -1,4 +1,4 @@
-//! Two engines in one process, as the shim calls them.
+//! Two engines in one process, called as by the shim.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
@@ -9,19 +9,19 @@ use crate::engine::*;
 use crate::memory::*;
 use crate::request::*;
 
-/// What sinks were given.
+/// The arguments of sinks.
 type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
 const LEN: usize = 300_000;
 const LONG: Duration = Duration::from_secs(30);
 
 unsafe extern "C" fn collect(to: *mut c_void, first: Bytes, second: Bytes) {
-    // SAFETY: `to` is the vector of the caller below, and the bytes are lent.
+    // SAFETY: `to` is the vector of the caller below, and the bytes are valid for the call.
     let (list, pair) = unsafe { (&mut *to.cast::<Pairs>(), (first.get(), second.get())) };
     list.push((pair.0.to_vec(), pair.1.to_vec()));
 }
 
-/// What a call gives to its sink.
+/// The pairs that a call passes to its sink.
 fn gathered(call: impl FnOnce(crate::Sink, *mut c_void) -> c_int) -> Pairs {
     let mut list = Pairs::new();
     assert_eq!(call(collect, (&raw mut list).cast()), status::SUCCESS);
@@ -45,7 +45,7 @@ impl Side {
         let options = [&b"rails"[..], rails.as_bytes(), b"shared_memory", shared_memory].map(Bytes::of);
         let (mut engine, mut region) = (null_mut(), null_mut());
         let memory = Box::into_raw(vec![0_u8; LEN].into_boxed_slice()).cast::<u8>();
-        // SAFETY: what is lent stays for the calls; the memory stays until `close`.
+        // SAFETY: borrowed arguments outlive the calls; the memory stays until `close`.
         unsafe {
             let name = Bytes::of(name.as_bytes());
             assert_eq!(ofi_nixl_open(name, options.as_ptr(), 2, false, &raw mut engine), status::SUCCESS);
@@ -54,7 +54,7 @@ impl Side {
         Self { name, engine, memory, region }
     }
 
-    /// The other's region, as its target.
+    /// Loads the other's region as a target.
     fn load(&self, other: &Self) -> *mut Target {
         // SAFETY: both are open.
         let (conn, info) = unsafe {
@@ -87,12 +87,12 @@ impl Side {
     }
 
     fn fill(&self, with: impl Fn(usize) -> u8) {
-        // SAFETY: no transfer is under way.
+        // SAFETY: no transfer is in flight.
         (0..LEN).for_each(|at| unsafe { self.memory.add(at).write(with(at)) });
     }
 
     fn holds(&self, what: impl Fn(usize) -> u8) -> bool {
-        // SAFETY: no transfer is under way.
+        // SAFETY: no transfer is in flight.
         (0..LEN).all(|at| unsafe { self.memory.add(at).read() } == what(at))
     }
 
@@ -123,7 +123,7 @@ impl Side {
     }
 
     fn close(self) {
-        // SAFETY: each is given back once, and the memory after its registration.
+        // SAFETY: each is released once, and the memory after its registration.
         unsafe {
             assert_eq!(ofi_nixl_deregister(self.engine, self.region), status::SUCCESS);
             ofi_nixl_close(self.engine);
@@ -132,7 +132,7 @@ impl Side {
     }
 }
 
-/// Posts and polls both sides to the end; the notifications that the other side got.
+/// Posts, and polls both sides to the end. Returns the notifications of the other side.
 fn run(side: &Side, other: &Side, request: *const Request, message: &[u8]) -> (c_int, Pairs) {
     let (began, mut heard) = (Instant::now(), Vec::new());
     // SAFETY: the request is open.
@@ -168,12 +168,12 @@ fn exchange(rails: &str) {
     assert_eq!(run(&here, &there, read, b"read").0, status::SUCCESS);
     assert!(here.holds(|at| (at * 3) as u8));
     let mut seconds = 0.0;
-    // SAFETY: the handles are open, and given back once.
+    // SAFETY: the handles are open, and released once.
     unsafe {
         assert_eq!(ofi_nixl_estimate(read, &raw mut seconds), status::SUCCESS);
         assert!(seconds > 0.0);
         assert_eq!(ofi_nixl_release(read), status::SUCCESS);
-        // The peer goes, and then its request: as NIXL's programs do.
+        // The peer is disconnected before its request is released, as in NIXL's programs.
         assert_eq!(ofi_nixl_disconnect(here.engine, Bytes::of(b"there")), status::SUCCESS);
         assert_eq!(ofi_nixl_post(request, false, Bytes::of(&[])), status::NOT_FOUND);
         assert_eq!(ofi_nixl_release(request), status::SUCCESS);
@@ -193,7 +193,7 @@ fn two_engines_exchange_over_two_rails() {
     exchange("udp,udp");
 }
 
-/// Nobody drives the receiver after it has its notification, as in NIXL's `test_agent`.
+/// No call drives the receiver after it has its notification, as in NIXL's `test_agent`.
 #[test]
 fn a_notification_that_was_taken_ends_its_transfer_although_its_receiver_is_not_polled() {
     for (rails, shared_memory) in [("shm", true), ("udp", true), ("udp", false)] {
@@ -203,7 +203,7 @@ fn a_notification_that_was_taken_ends_its_transfer_although_its_receiver_is_not_
         there.load(&here);
         let request = here.prepare(true, &there, target, 0, 8).unwrap();
         let (began, mut heard) = (Instant::now(), Pairs::new());
-        // SAFETY: the handles are open, and given back once.
+        // SAFETY: the handles are open, and released once.
         unsafe {
             let mut state = ofi_nixl_post(request, true, Bytes::of(b"done"));
             while state == status::IN_PROGRESS || heard.is_empty() {
@@ -222,7 +222,7 @@ fn a_notification_that_was_taken_ends_its_transfer_although_its_receiver_is_not_
     }
 }
 
-/// Nobody drives the sender between its notifications, or after them, as in NIXL's `EmptyNotificationPayload`.
+/// No call drives the sender between its notifications, or after them, as in NIXL's `EmptyNotificationPayload`.
 #[test]
 fn notifications_leave_although_their_sender_is_not_polled() {
     const MANY: usize = 50;
@@ -252,7 +252,7 @@ fn notifications_leave_although_their_sender_is_not_polled() {
     let wanted: Pairs = (0..MANY).map(|nth| (b"here".to_vec(), vec![nth as u8])).collect();
     heard.sort();
     assert_eq!(heard, wanted);
-    // SAFETY: given back once.
+    // SAFETY: released once.
     assert_eq!(unsafe { ofi_nixl_unload(target) }, status::SUCCESS);
     here.close();
     there.close();
@@ -278,7 +278,7 @@ fn an_agent_is_its_own_target() {
     let (state, heard) = run(&side, &side, request, b"me");
     assert_eq!((state, heard), (status::SUCCESS, vec![(b"alone".to_vec(), b"me".to_vec())]));
     assert!(side.holds(|at| if at < 1000 || (5000..6000).contains(&at) { 7 } else { 0 }));
-    // SAFETY: given back once.
+    // SAFETY: released once.
     unsafe {
         assert_eq!(ofi_nixl_release(request), status::SUCCESS);
         assert_eq!(ofi_nixl_unload(target), status::SUCCESS);
@@ -297,7 +297,7 @@ fn misuse_is_answered_by_a_status_and_changes_nothing() {
     assert_eq!(refused(8, u64::MAX), status::INVALID_PARAM);
     let name = Bytes::of(b"there");
     let mut request = null_mut();
-    // SAFETY: the handles are open; null handles are what is tried.
+    // SAFETY: the handles are open; null handles are the subject of the test.
     unsafe {
         let lost = Descriptor::new(null(), 0, target, 0, 8);
         let made = ofi_nixl_prepare(here.engine, true, name, &raw const lost, 1, &raw mut request);
@@ -335,7 +335,7 @@ fn memory_that_was_given_back_is_used_no_more() {
     let (here, there) = (Side::open("here", "shm"), Side::open("there", "shm"));
     let target = here.load(&there);
     let request = here.prepare(true, &there, target, 0, 4096).unwrap();
-    // SAFETY: the handles are open, and given back once; the memory is freed below.
+    // SAFETY: the handles are open, and released once; the memory is freed below.
     unsafe {
         assert_eq!(
             ofi_nixl_deregister(here.engine, here.region),
