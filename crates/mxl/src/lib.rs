@@ -1,8 +1,8 @@
 //! Media flows on one host, in the file format of the EBU's Media eXchange Layer.
 //!
 //! A [`Domain`] is a directory on a tmpfs. A flow in it is a ring buffer in shared files: of *grains* (frames, fields,
-//! blocks of ancillary data) or of audio *samples*. Writers and readers are processes; they need no server, and a
-//! process that uses the C++ SDK may take either part in the same flow at the same time.
+//! blocks of ancillary data) or of audio *samples*. Writers and readers are processes; they need no server, and
+//! processes that use the C++ SDK can write or read the same flow at the same time.
 //!
 //! ```no_run
 //! use mxl::{Domain, FlowDefinition, Rational, Wait};
@@ -27,14 +27,13 @@
 //!
 //! # Invariants
 //!
-//! * Memory that another process may write is never behind a reference to plain data: words are atomics
-//!   ([`protocol`]), payloads are copied by code that the compiler does not see through (`copy`), or handed out as raw
-//!   pointers.
+//! * Memory that another process may write is never behind a reference to plain data: words are atomics ([`protocol`]),
+//!   payloads are copied by code that is opaque to the compiler (`copy`), or handed out as raw pointers.
 //! * Files are checked when they are opened and again at use: no value in them leads outside a mapping.
 //! * The files are those of the C++ SDK, byte for byte; [`protocol`] describes where our ordering is stricter.
 //!
-//! A process that *truncates* a file while it is mapped makes every access to it fail with SIGBUS; nothing short of a
-//! signal handler prevents that. Processes that may write a domain can do so (`docs/threat-model.md`).
+//! If a process *truncates* a mapped file, every access to the missing part fails with SIGBUS; only a signal handler
+//! could prevent that. Processes that may write a domain can do so (`docs/threat-model.md`).
 
 #[cfg(target_endian = "big")]
 compile_error!("the files are little-endian");

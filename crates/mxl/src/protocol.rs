@@ -1,4 +1,5 @@
-//! The publication protocol: how a writer publishes and a reader verifies what it read, with words in shared files.
+//! The publication protocol: how a writer publishes and how a reader verifies what it has read, with words in shared
+//! files.
 //!
 //! The words and their meaning are those of the C++ SDK. The order of accesses is ours; other processes notice it only
 //! through fewer anomalies:
@@ -15,21 +16,21 @@
 //!        OPEN is `index` (Release), then `fence(Release)`, then payload; CHECK is payload, then `fence(Acquire)`, then
 //!        `index`. `counter`, publish (Release) to the waiting reader (Acquire), which sleeps on it in the kernel.
 //!
-//! A C++ writer keeps I1 and I4 on processors that keep stores in order (x86), and breaks I2 and I3; a reader then may
-//! see a grain as complete that is not yet, as a C++ reader would.
+//! A C++ writer keeps I1 and I4 on processors that keep stores in order (x86), and breaks I2 and I3; then a reader may
+//! see an incomplete grain as complete, as a C++ reader would.
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::ring;
 
-/// Flag of a grain: its payload means nothing, and readers need not wait for more of it.
+/// Flag of a grain: its payload is invalid, and readers need not wait for more of it.
 pub const INVALID: u32 = 1;
 
-/// The words of a flow that change.
+/// The changing words of a flow.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowWords<'a> {
     /// The newest committed index.
     pub head: &'a AtomicU64,
-    /// When the flow was last written, in nanoseconds of TAI.
+    /// The time of the last write, in nanoseconds of TAI.
     pub last_write: &'a AtomicU64,
     /// The word that readers sleep on.
     pub counter: &'a AtomicU32,
@@ -38,7 +39,7 @@ pub struct FlowWords<'a> {
 /// The words of a grain's slot.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotWords<'a> {
-    /// Which grain.
+    /// The index of the grain.
     pub index: &'a AtomicU64,
     /// [`INVALID`], or 0.
     pub flags: &'a AtomicU32,
@@ -57,27 +58,27 @@ pub struct Grain {
     pub size: u32,
     /// Slices of the whole grain.
     pub total: u16,
-    /// Slices that are there.
+    /// Number of valid slices.
     pub valid: u16,
 }
 
-/// Why there is nothing to read.
+/// Why a read finds no data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Miss {
     /// Not yet written, or not enough of it.
     Early,
     /// Overwritten, or about to be.
     Late,
-    /// The writer went past it and never wrote it.
+    /// The writer went past the grain and never wrote it.
     Skipped,
 }
 
 /// The effect of a commit on the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Head {
-    /// Becomes the committed index, whatever it was before, as in the C++ SDK.
+    /// The head becomes the committed index, whatever it was before, as in the C++ SDK.
     Set,
-    /// Stays if it is ahead by less than a ring of `grains`: a grain of several was committed late.
+    /// The head stays if it is ahead by less than a ring of `grains`: one of several open grains was committed late.
     Keep {
         /// Slots of the ring.
         grains: u64,
@@ -88,7 +89,8 @@ const fn pack(total: u16, valid: u16) -> u32 {
     total as u32 | (valid as u32) << 16
 }
 
-/// Assigns the slot to grain `index`, so that its payload may be written. Keeps the state if it is the same grain.
+/// Assigns the slot to grain `index`, so that its payload may be written. Keeps the state if the slot holds that grain
+/// already.
 pub fn open(slot: SlotWords<'_>, index: u64, total: u16) -> Grain {
     if slot.index.load(Ordering::Relaxed) != index {
         slot.slices.store(pack(total, 0), Ordering::Relaxed);
@@ -122,14 +124,14 @@ fn move_head(word: &AtomicU64, index: u64, rule: Head) {
             Err(newer) => seen = newer,
         }
     }
-    // Slices of an older grain: who reads the head must see them too.
+    // Slices of an older grain: a reader that sees the head must see them too.
     fence(Ordering::Release);
 }
 
 /// The state of grain `index` in a ring of `grains` slots, if it has at least `wanted` slices.
 ///
 /// # Errors
-/// Why there is nothing to read.
+/// Why there is no data to read.
 pub fn snapshot(
     flow: FlowWords<'_>,
     slot: SlotWords<'_>,
@@ -162,7 +164,7 @@ pub fn snapshot(
     }
 }
 
-/// Whether the slot still is that of grain `index`: nothing that was read from it before is of another grain.
+/// Whether the slot still holds grain `index`: then no earlier read from it got bytes of another grain.
 pub fn unchanged(slot: SlotWords<'_>, index: u64) -> bool {
     fence(Ordering::Acquire); // CHECK
     slot.index.load(Ordering::Relaxed) == index
@@ -173,7 +175,7 @@ pub fn open_samples() {
     fence(Ordering::Release);
 }
 
-/// Publishes samples up to `index`; `signal` tells whether readers are to be woken, which is the caller's task.
+/// Publishes samples up to `index`; `signal` tells whether readers must be woken, which is the caller's task.
 pub fn publish_samples(flow: FlowWords<'_>, index: u64, signal: bool, now: u64) {
     flow.head.store(index, Ordering::Release);
     flow.last_write.store(now, Ordering::Relaxed);
@@ -185,7 +187,7 @@ pub fn publish_samples(flow: FlowWords<'_>, index: u64, signal: bool, now: u64) 
 /// Whether `count` samples before `index` can be read from a ring of `length`.
 ///
 /// # Errors
-/// Why not.
+/// The reason.
 pub fn snapshot_samples(flow: FlowWords<'_>, index: u64, count: u64, length: u64) -> Result<(), Miss> {
     let head = flow.head.load(Ordering::Acquire);
     if index > head {
@@ -195,7 +197,7 @@ pub fn snapshot_samples(flow: FlowWords<'_>, index: u64, count: u64, length: u64
     if index < oldest || index - oldest < count { Err(Miss::Late) } else { Ok(()) }
 }
 
-/// Whether samples that were read from `start` on could not have been overwritten while they were read.
+/// Whether samples that were read from `start` on cannot have been overwritten during the read.
 pub fn samples_unchanged(flow: FlowWords<'_>, start: u64, length: u64) -> bool {
     fence(Ordering::Acquire);
     start >= ring::oldest_sample(flow.head.load(Ordering::Relaxed), length)

@@ -1,18 +1,18 @@
 //! Index arithmetic: the position of an absolute index in a ring, and the readable part of the ring.
 //!
-//! Pure functions of integers that may come from files; none of them overflows, divides by zero or panics.
+//! Pure functions of integers that may come from files: they do not overflow, divide by zero or panic.
 
 /// The oldest readable grain. The writer may be using the slot after the head's.
 pub const fn oldest_grain(head: u64, grains: u64) -> u64 {
     head.saturating_sub(grains.saturating_sub(2))
 }
 
-/// The oldest sample index that can be read: half of the ring is the writer's.
+/// The oldest sample index that can be read: half of the ring belongs to the writer.
 pub const fn oldest_sample(head: u64, length: u64) -> u64 {
     head.saturating_sub(length / 2)
 }
 
-/// The slot of a grain. A ring without slots has slot 0, which nothing maps.
+/// The slot of a grain. A ring without slots has slot 0, which is never mapped.
 pub const fn slot(index: u64, grains: u64) -> u64 {
     if grains == 0 { 0 } else { index % grains }
 }
@@ -20,7 +20,7 @@ pub const fn slot(index: u64, grains: u64) -> u64 {
 /// The position of a window of samples in each channel's ring: one piece, or one at the end and one at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Where the first piece begins, in samples.
+    /// Start of the first piece, in samples.
     pub start: u64,
     /// Samples of the first piece.
     pub first: u64,
@@ -28,7 +28,7 @@ pub struct Window {
     pub second: u64,
 }
 
-/// The `count` samples before `index` in a ring of `length`, or `None` if that is more than the ring.
+/// The `count` samples before `index` in a ring of `length`, or `None` if they exceed the ring.
 pub const fn window(index: u64, count: u64, length: u64) -> Option<Window> {
     if count > length || length == 0 {
         return None;
@@ -40,7 +40,8 @@ pub const fn window(index: u64, count: u64, length: u64) -> Option<Window> {
     Some(Window { start, first, second: count - first })
 }
 
-/// Which commits of samples wake readers: those that complete a batch, or come so close that the next would overshoot.
+/// Decides which commits of samples wake readers: those that complete a batch, or come so close that the next would
+/// overshoot.
 #[derive(Clone, Debug)]
 pub struct Batches {
     sync: u64,
@@ -50,13 +51,13 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// For the hints that a flow carries.
+    /// For the hints of a flow.
     pub fn new(max_commit: u32, max_sync: u32) -> Self {
         let (commit, sync) = (u64::from(max_commit.max(1)), u64::from(max_sync.max(1)));
         Self { sync, early: sync.saturating_sub(commit), signalled: 0, head: 0 }
     }
 
-    /// Whether a commit that moves the head to `head` wakes readers. A head that goes back does: it is a new start.
+    /// Whether a commit that moves the head to `head` wakes readers. A head that goes back does: it is a restart.
     pub fn completes(&mut self, head: u64) -> bool {
         let batch = head / self.sync;
         let back = head < self.head;
@@ -113,7 +114,7 @@ mod tests {
             prop_assert!(slot(head, size) < size.max(1));
         }
 
-        /// Between two signals lies one sync batch at most, whatever the sizes of the commits within the hint.
+        /// At most one sync batch lies between two signals, whatever the sizes of the commits within the hint.
         #[test]
         fn no_batch_passes_without_a_signal(
             commit in 1_u32..500, times in 1_u32..8, begin in 0_u64..1_000_000,

@@ -1,9 +1,9 @@
-//! A domain that the C++ SDK made (commit c2661a91, version 1.2.0-dev): what our readers find in it, and that our
-//! writers make the same bytes.
+//! A domain from the C++ SDK (commit c2661a91, version 1.2.0-dev): our readers find its content, and our writers
+//! produce the same bytes.
 //!
 //! It has three flows with a history of 120 ms. The grains 1000, 1001 (flagged invalid) and 1002 (half of its slices)
-//! are in the two rings of grains, byte `i` of each being the index plus `i`; the samples up to 8000 are in the ring of
-//! audio, each being its index, and the negative of it in the second channel.
+//! are in the two rings of grains; byte `i` of each is the index plus `i`. The samples up to 8000 are in the audio
+//! ring; each is its index, and the negative of the index in the second channel.
 
 mod common;
 
@@ -16,7 +16,7 @@ use mxl::{BatchHints, Domain, Error, FlowDefinition, GrainInfo, Uuid, Wait};
 const VIDEO: Uuid = Uuid::from_u128(0x11111111_2222_4333_8444_555555555501);
 const DATA: Uuid = Uuid::from_u128(0x11111111_2222_4333_8444_555555555502);
 const AUDIO: Uuid = Uuid::from_u128(0x11111111_2222_4333_8444_555555555503);
-/// Words of `data` that differ from one making to the next: two times and the inode.
+/// Bytes of `data` that differ from one creation to the next: two times and the inode.
 const CHANGING: [std::ops::Range<usize>; 2] = [208..224, 2048..2056];
 
 fn made_by_cpp() -> PathBuf {
@@ -45,7 +45,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The domain where processes may write it.
+/// A copy of the domain that processes may write.
 fn copied() -> Folder {
     let folder = Folder::new();
     for file in files(&made_by_cpp()) {
@@ -73,7 +73,7 @@ fn readers_find_what_cpp_wrote() {
         let grain = reader.read_slices(1002, slices / 2, Wait::Not).unwrap();
         assert_eq!(grain.to_vec().unwrap(), bytes_of(1002, size as usize));
         assert!(matches!(reader.read(1002, Wait::Not), Err(Error::TooEarly { index: 1002 })));
-        // Its slot is the writer's.
+        // The writer owns its slot.
         assert!(matches!(reader.read(1000, Wait::Not), Err(Error::TooLate { oldest: 1001, .. })));
     }
     let reader = domain.read_samples(AUDIO).unwrap();
@@ -86,7 +86,7 @@ fn readers_find_what_cpp_wrote() {
     }
 }
 
-/// As the program did that made the domain.
+/// Writes the same as the program that created the domain.
 fn write_the_same(domain: &Domain) {
     let text = |id| fs::read(made_by_cpp().join(format!("{id}.mxl-flow/flow_def.json"))).unwrap();
     let parse = |text: &[u8]| FlowDefinition::parse(std::str::from_utf8(text).unwrap()).unwrap();
@@ -101,7 +101,7 @@ fn write_the_same(domain: &Domain) {
             let valid_slices = if index == 1002 { info.total_slices / 2 } else { info.total_slices };
             writer.publish(GrainInfo { flags: u32::from(index == 1001), valid_slices, ..info });
         }
-        // Dropped, it would delete the flow.
+        // Dropping it would delete the flow.
         std::mem::forget(writer);
     }
     let text = text(AUDIO);

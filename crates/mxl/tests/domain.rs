@@ -1,4 +1,4 @@
-//! Domains: what is in them, what is left behind in them, and files that are not what they should be.
+//! Domains: their content, their remains, and invalid files.
 
 mod common;
 
@@ -51,7 +51,7 @@ fn the_history_is_an_option_of_the_domain() {
         fs::write(&options, bad).unwrap();
         assert_eq!(history(), standard, "{bad}");
     }
-    // A ring of more files than anybody wants.
+    // A ring of absurdly many files.
     fs::write(&options, r#"{"urn:x-mxl:option:history_duration/v1.0": 1e18}"#).unwrap();
     let other = FlowDefinition::video("other", 48, 4, Rational::new(50, 1)).unwrap();
     assert!(matches!(folder.domain().create_grains(&other, &hints()), Err(Error::Definition(_))));
@@ -98,13 +98,13 @@ fn a_definition_that_differs_from_the_flow_is_refused() {
     let mut audio = microphone(1);
     audio.id = camera.id;
     assert!(folder.domain().create_samples(&audio, &hints()).is_err());
-    // None of them took the flow away.
+    // None of the attempts deleted the flow.
     assert!(!folder.domain().create_grains(&camera, &hints()).unwrap().created);
     drop(made);
     assert!(folder.domain().flows().unwrap().is_empty());
 }
 
-/// A flow whose writer died: as a copy of a live one, which nobody has open.
+/// A flow whose writer has died: a copy of a live one, which no process has open.
 fn dead(folder: &Folder) -> FlowDefinition {
     let camera = camera();
     let alive = Folder::new();
@@ -137,7 +137,7 @@ fn dead_flows_are_collected_and_live_ones_stay() {
     drop(made);
 }
 
-/// Defect j: what was left of an interrupted start.
+/// Defect j: the remains of an interrupted start.
 #[test]
 fn unfinished_flows_are_collected_when_they_are_old() {
     let folder = Folder::new();
@@ -148,7 +148,7 @@ fn unfinished_flows_are_collected_when_they_are_old() {
     fs::create_dir(&fresh).unwrap();
     let old = SystemTime::now() - Duration::from_secs(60);
     File::open(&left).unwrap().set_modified(old).unwrap();
-    // Somebody still is at it.
+    // A process is still working on it.
     let busy = folder.path().join(".mxl-tmp-busy");
     fs::create_dir(&busy).unwrap();
     let lock = File::create(busy.join("data")).unwrap();
@@ -162,7 +162,7 @@ fn unfinished_flows_are_collected_when_they_are_old() {
 fn the_next_writer_goes_on_with_a_dead_flow() {
     let folder = Folder::new();
     let camera = dead(&folder);
-    // A copy has another inode than it says: the next writer is not confused by it, readers are told.
+    // The inode of a copy differs from the stored one: the next writer accepts that, and readers get an error.
     let made = folder.domain().create_grains(&camera, &hints()).unwrap();
     assert!(!made.created);
     assert_eq!(made.writer.runtime().head, 9);
@@ -214,7 +214,7 @@ fn broken_files_are_errors() {
         put(at, bytes);
         let error = open().unwrap_err();
         assert_eq!(error.status(), Status::Unknown, "{what}: {error}");
-        // One that lacks files is made anew by the next writer (below).
+        // The next writer creates a flow that lacks files again (below).
         if !["more grains", "four billion grains"].contains(&what) {
             let written = folder.domain().create_grains(&id, &hints());
             assert!(written.is_err(), "{what}");
@@ -226,7 +226,7 @@ fn broken_files_are_errors() {
     assert!(open().is_err());
     put(0, &[1]);
     open().unwrap();
-    // Longer is from the future, and fine.
+    // A longer file comes from a later version, and is accepted.
     let longer = [&data[..], &[0; 100]].concat();
     fs::write(file(&folder, &id, "data"), longer).unwrap();
     open().unwrap();
@@ -246,7 +246,7 @@ fn broken_files_are_errors() {
     assert!(open().is_err());
 }
 
-/// A header that lies about sizes leads nowhere.
+/// A header with false sizes is harmless.
 #[test]
 fn a_header_that_lies_is_cut_to_what_is_mapped() {
     let folder = Folder::new();
@@ -271,11 +271,11 @@ fn a_directory_that_is_no_flow_is_told() {
     let error = folder.domain().create_grains(&camera, &hints()).unwrap_err();
     assert!(error.to_string().contains("remove it"), "{error}");
     assert!(matches!(folder.domain().read_grains(camera.id), Err(Error::NotFound(_))));
-    // Nothing was left behind by the tries.
+    // The attempts left nothing behind.
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
-/// Writers that start at once: one makes the flow, the others open it.
+/// Writers that start at once: one creates the flow, the others open it.
 #[test]
 fn one_of_many_makers_wins() {
     let (folder, camera) = (Folder::new(), camera());
@@ -295,7 +295,7 @@ fn one_of_many_makers_wins() {
     }
 }
 
-/// Who asks whether a flow is alive does not keep writers out, and flows come and go meanwhile.
+/// A process that asks whether a flow is alive does not keep writers out; flows are created and deleted meanwhile.
 #[test]
 fn questions_do_not_disturb_writers() {
     let (folder, camera) = (Folder::new(), camera());

@@ -109,14 +109,14 @@ fn slices_arrive_one_after_another() {
     assert!(grain.commit_slices(5).is_err());
 }
 
-/// Defects d, e and f of the SDK: the slot that is being written, what was skipped, and slices of the last lap.
+/// Defects d, e and f of the SDK: the slot that is being written, skipped grains, and slices of the last lap.
 #[test]
 fn nothing_of_the_last_lap_is_read_as_new() {
     let (folder, camera) = (Folder::new(), camera());
     let writer = writer(&folder, &camera);
     let reader = folder.domain().read_grains(camera.id).unwrap();
     (100..=110).for_each(|index| write(&writer, index));
-    // The tail is the next one's place: before and after it is opened.
+    // The tail's slot belongs to the next grain: before and after that is opened.
     assert_eq!(reader.read(101, Wait::Not).unwrap_err().status(), Status::TooLate);
     let held = reader.read(102, Wait::Not).unwrap();
     let next = writer.open(111).unwrap();
@@ -128,7 +128,7 @@ fn nothing_of_the_last_lap_is_read_as_new() {
     part.commit_slices(1).unwrap();
     assert!(reader.read(112, Wait::Not).is_err_and(|error| error.is_early()));
     assert!(reader.read_slices(112, 1, Wait::Not).is_ok());
-    // What the writer went past is not what lies in its slot.
+    // A skipped grain is not confused with the grain in its slot.
     write(&writer, 115);
     assert!(matches!(reader.read(113, Wait::Not), Err(Error::Skipped { index: 113 })));
     assert!(reader.read(107, Wait::Not).is_ok());
@@ -154,7 +154,7 @@ fn several_grains_are_open_and_committed_in_any_order() {
     assert!(!reader.read(30, Wait::Not).unwrap().info().is_invalid());
 }
 
-/// Defect g: the SDK makes a ring of no grains, and divides by their number.
+/// Defect g: the SDK makes an empty ring, and divides by its length.
 #[test]
 fn one_grain_a_second_is_a_flow() {
     let folder = Folder::new();
@@ -188,7 +188,7 @@ fn the_last_writer_deletes_the_flow_and_readers_are_told() {
     assert!(matches!(sleeper.join().unwrap(), Err(Error::FlowInvalid)));
     assert!(!file(&folder, &camera, "").exists());
     assert!(matches!(reader.read(4, Wait::Not), Err(Error::FlowInvalid)));
-    // What is mapped stays readable.
+    // Mapped grains stay readable.
     assert_eq!(reader.read(3, Wait::Not).unwrap().to_vec().unwrap(), picture(3, 512));
     assert!(matches!(folder.domain().read_grains(camera.id), Err(Error::NotFound(_))));
     assert!(matches!(folder.domain().is_active(camera.id), Err(Error::NotFound(_))));
@@ -244,7 +244,7 @@ fn hints_are_kept_in_the_flow() {
     assert!(folder.domain().create_grains(&camera, &BatchHints::new(2, 3)).is_err());
 }
 
-/// Under a writer that laps it, a reader gets whole pictures or is told.
+/// If a writer laps it, a reader gets whole pictures or an error.
 #[test]
 fn a_torn_picture_is_noticed() {
     let (folder, camera) = (Folder::new(), camera());

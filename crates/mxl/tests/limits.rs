@@ -1,5 +1,4 @@
-//! What a process may not do, or no longer does: a disk that is full, a domain that may only be read, readers that are
-//! killed.
+//! Processes without rights, space or life: a disk that is full, a read-only domain, readers that are killed.
 
 mod common;
 
@@ -15,7 +14,7 @@ fn hints() -> BatchHints {
     BatchHints::default()
 }
 
-/// A flow that both processes know.
+/// A flow whose id both processes know.
 fn known(mut definition: FlowDefinition, number: u128) -> FlowDefinition {
     definition.id = Uuid::from_u128(number);
     definition
@@ -28,7 +27,7 @@ fn write(writer: &GrainWriter, index: u64) {
     grain.commit().unwrap();
 }
 
-/// The process has no rights any more.
+/// Drops all rights of the process.
 fn become_nobody() {
     let (user, group) = (Uid::from_raw(65_534), Gid::from_raw(65_534));
     setgroups(&[]).unwrap();
@@ -36,7 +35,7 @@ fn become_nobody() {
     setresuid(user, user, user).unwrap();
 }
 
-/// The command that runs a test in another process, with its part and its domain.
+/// The command that runs a test in another process, with its role and its domain.
 fn part(test: &str, role: &str, folder: &Folder) -> Command {
     let mut command = Command::new("unshare");
     command.args(["-Urm", "sh", "-ec"]);
@@ -46,7 +45,7 @@ fn part(test: &str, role: &str, folder: &Folder) -> Command {
     command
 }
 
-/// A full disk is an error of the flow that is made, not a signal of the one that is written.
+/// A full disk is an error when a flow is created, not a signal when one is written.
 #[test]
 fn a_full_disk_is_told_and_leaves_nothing_behind() {
     if let Some((_, path)) = role() {
@@ -64,7 +63,7 @@ fn a_full_disk_is_told_and_leaves_nothing_behind() {
         assert_eq!(source.kind(), ErrorKind::StorageFull, "{error}");
         assert!(path.starts_with(domain.path()), "{error}");
         assert_eq!(std::fs::read_dir(domain.path()).unwrap().count(), made.len(), "a part of a flow");
-        // The others have all of their memory.
+        // All memory of the other flows is allocated.
         for writer in &made {
             let reader = domain.read_grains(writer.id()).unwrap();
             (1..=2 * writer.grains()).for_each(|index| write(writer, index));
@@ -85,7 +84,7 @@ fn a_full_disk_is_told_and_leaves_nothing_behind() {
     assert!(child.status().unwrap().success());
 }
 
-/// Who may not write the domain reads its flows, and makes none.
+/// A process without write permission for the domain reads its flows, and cannot create one.
 #[test]
 fn a_domain_that_may_only_be_read_is_read() {
     let camera = known(camera(), 21);
@@ -118,7 +117,7 @@ fn a_domain_that_may_only_be_read_is_read() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "it left something behind");
 }
 
-/// A reader that dies, wherever it is, keeps nobody from writing, reading, and removing the flow.
+/// A reader that dies, at any point, does not prevent writing, reading or removing the flow.
 #[test]
 fn a_killed_reader_disturbs_nobody() {
     let (camera, sound, mark) = (known(camera(), 23), known(microphone(2), 24), known(microphone(1), 25));
@@ -149,7 +148,7 @@ fn a_killed_reader_disturbs_nobody() {
             assert!(reader.try_wait().unwrap().is_none(), "{step}: it has ended");
             std::thread::sleep(Duration::from_millis(1));
         }
-        // It is asleep a moment later; if not, it dies a step earlier.
+        // The reader is asleep a moment later; if not, it dies a step earlier.
         std::thread::sleep(Duration::from_millis(20));
         reader.kill().unwrap();
         reader.wait().unwrap();
@@ -166,7 +165,7 @@ fn a_killed_reader_disturbs_nobody() {
         }
         drop((pictures, samples));
         assert!(!file(&folder, &camera, "").exists() && !file(&folder, &sound, "").exists(), "{step}");
-        // The mark's writer died.
+        // The writer of the mark died.
         assert_eq!(domain.collect().unwrap().flows, 1, "{step}");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{step}");
     }

@@ -9,13 +9,13 @@ use mxl::{BatchHints, Domain, Error, FlowDefinition, Wait};
 
 const FRAMES: u64 = 500;
 
-/// A definition that both processes know.
+/// A definition whose id both processes know.
 fn known(mut definition: FlowDefinition, number: u128) -> FlowDefinition {
     definition.id = mxl::Uuid::from_u128(number);
     definition
 }
 
-/// The flow, when it is there.
+/// Opens the flow as soon as it exists.
 fn soon<T>(open: impl Fn() -> Result<T, Error>) -> T {
     for _ in 0..20_000 {
         match open() {
@@ -34,7 +34,7 @@ fn grains_cross_processes() {
         let domain = Domain::open(path).unwrap();
         let writer = domain.create_grains(&camera, &BatchHints::default()).unwrap().writer;
         for index in 1..=FRAMES {
-            // Not faster than the reader, who shows by its flow where it is.
+            // Not faster than the reader, whose flow shows its progress.
             let mut grain = writer.open(index).unwrap();
             let len = grain.len();
             grain.write(0, &picture(index, len)).unwrap();
@@ -122,7 +122,7 @@ fn samples_cross_processes() {
     drop(done);
 }
 
-/// A writer that is killed leaves a flow that the next one goes on with, and that is collected when there is none.
+/// A killed writer leaves a flow that the next writer continues. Without a writer the flow is collected.
 #[test]
 fn a_killed_writer_leaves_a_flow_that_goes_on() {
     let camera = known(camera(), 5);
@@ -162,13 +162,13 @@ fn a_killed_writer_leaves_a_flow_that_goes_on() {
         assert!(reader.read(3, Wait::Not).is_ok() && reader.read(2, Wait::Not).is_ok());
         drop(made);
         assert!(matches!(reader.read(4, Wait::Not), Err(Error::FlowInvalid)));
-        // The mark's writer died too.
+        // The writer of the mark died too.
         assert_eq!(folder.domain().collect().unwrap().flows, 1);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }
 
-/// A process that dies while it deletes a flow leaves none, or one that the next writer can use.
+/// A process that dies while it deletes a flow leaves no flow, or one that the next writer can use.
 #[test]
 fn a_killed_deletion_leaves_nothing_in_the_way() {
     let camera = known(camera(), 6);
@@ -203,7 +203,7 @@ fn a_killed_deletion_leaves_nothing_in_the_way() {
     let made = folder.domain().create_grains(&camera, &BatchHints::default()).unwrap();
     assert!(made.created, "what was left of it was no flow");
     made.writer.open(2).unwrap().commit().unwrap();
-    // But never while a process has it.
+    // But never while a process has it open.
     std::fs::remove_file(grains.join("data.1")).unwrap();
     assert!(matches!(folder.domain().create_grains(&camera, &BatchHints::default()), Err(Error::Os { .. })));
     assert!(folder.domain().is_active(camera.id).unwrap());

@@ -49,7 +49,7 @@ fn samples_are_read_across_the_end_of_the_ring() {
         }
         assert!(read.still_valid());
     }
-    // Larger than what was written at once, and ending elsewhere.
+    // Longer than one write, with a different end.
     let read = reader.read(index - 100, 5000, Wait::Not).unwrap();
     let mut samples = vec![0.0_f32; 5000];
     read.read_channel(2, &mut samples).unwrap();
@@ -76,7 +76,7 @@ fn what_is_not_there_is_told() {
     assert!(held.still_valid());
     write(&mut writer, 109_300, 300);
     assert!(!held.still_valid());
-    // Defect h: no samples are no bytes.
+    // Defect h: zero samples are zero bytes.
     let none = reader.read(109_300, 0, Wait::Not).unwrap();
     assert_eq!(none.pieces(0).map(|(_, bytes)| bytes), [0, 0]);
     assert!(none.read_channel::<f32>(0, &mut []).is_ok());
@@ -87,7 +87,7 @@ fn what_is_not_there_is_told() {
     assert!(one.read_channel(0, &mut [0.0_f32; 2]).is_err());
 }
 
-/// Defect i: the SDK never notes when samples were written.
+/// Defect i: the SDK never records when samples were written.
 #[test]
 fn the_time_of_a_commit_is_noted() {
     let folder = Folder::new();
@@ -128,7 +128,8 @@ fn files_are_those_of_the_sdk() {
     assert_eq!(made.writer.rate(), Rational::new(48_000, 1));
 }
 
-/// Defects a, b and c: who is late stays in the group, a part of a grain is no grain, and what is gone is told.
+/// Defects a, b and c: a late flow stays in the group, a partial grain does not count as a grain, and missing data is
+/// reported.
 #[test]
 fn a_group_waits_for_all_of_its_flows() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! Flows as streams: several of both kinds in one thread, missed data, a flow that goes.
+//! Flows as streams: several of both kinds in one thread, missed data, a flow that is deleted.
 
 mod common;
 
@@ -21,7 +21,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs a future in this thread, which sleeps while there is nothing to do. Answers how often it was polled as well.
+/// Runs a future in this thread, which sleeps while there is nothing to do. Also returns the number of polls.
 fn block_on<T>(mut future: impl Future<Output = T> + Unpin) -> (T, usize) {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let begin = Instant::now();
@@ -74,7 +74,7 @@ fn a_thread_gets_the_grains_of_all_its_flows() {
         }
         assert_eq!(seen, [105; FLOWS]);
     });
-    // One goes: it ends, and the others stay.
+    // One flow is deleted: its stream ends, and the others continue.
     let mut writers = writers;
     drop(writers.remove(3));
     let ((at, item), polls) = next(&mut streams);
@@ -114,7 +114,7 @@ fn commit(writer: &mut SampleWriter, index: u64, count: u64) {
     open.commit().unwrap();
 }
 
-/// The next item of a stream of samples, and how often it was polled.
+/// The next item of a stream of samples, and the number of polls.
 fn next_batch(stream: &mut Batches) -> (Option<Result<Batch, Error>>, usize) {
     block_on(poll_fn(|context| Pin::new(&mut *stream).poll_next(context)))
 }
@@ -191,7 +191,7 @@ fn a_stream_of_samples_that_is_late_says_so_and_goes_on() {
     }
 }
 
-/// Samples that complete no batch of the writer's wake nobody, and the waiting thread never rests for other flows.
+/// Samples that complete no batch of the writer's hint wake no reader, and other flows keep the waiting thread busy.
 #[test]
 fn samples_without_a_signal_are_seen_while_other_flows_are_busy() {
     let folder = Folder::new();
@@ -257,7 +257,7 @@ fn one_wait_is_for_grains_and_samples() {
     });
 }
 
-/// A writer that wakes its readers once in a second: whoever wants less at once gets it when it is there.
+/// A writer that wakes its readers once in a second: a reader of smaller batches gets them when they are available.
 #[test]
 fn samples_that_wake_nobody_are_not_late() {
     const BATCH: u64 = 48;
@@ -269,7 +269,7 @@ fn samples_that_wake_nobody_are_not_late() {
     let begin = 480_000;
     commit(&mut sound, begin, BATCH);
     let mut batches = reader.stream(begin, BATCH).unwrap();
-    // How many samples have come since those that are announced.
+    // How many samples have arrived since the announced ones.
     let (mut of_stream, mut of_read) = (Vec::new(), Vec::new());
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -294,7 +294,8 @@ fn samples_that_wake_nobody_are_not_late() {
     });
     for late in [&mut of_stream, &mut of_read] {
         late.sort_unstable();
-        // In the middle, as a loaded machine may stop any of both for long. Told after 100 ms it were 50.
+        // The median, since a loaded machine may stop either process for long. With announcements every 100 ms it would
+        // be 50 ms.
         assert!(late[100] < 20 * BATCH, "{} ms late: {late:?}", late[100] / BATCH);
     }
 }

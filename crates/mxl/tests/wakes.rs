@@ -1,4 +1,4 @@
-//! What a reader asks of the kernel: system calls of a traced process are counted.
+//! The system calls of a reader: the test counts those of a traced process.
 #![allow(unsafe_code)]
 
 mod common;
@@ -15,9 +15,9 @@ use nix::unistd::{ForkResult, Pid, fork, getppid};
 /// System calls of a read that slept.
 #[derive(Debug, PartialEq, Eq)]
 struct Calls {
-    /// Before it slept first.
+    /// Before the first sleep.
     before: Vec<i64>,
-    /// After it slept last.
+    /// After the last sleep.
     after: Vec<i64>,
 }
 
@@ -25,10 +25,10 @@ fn write(writer: &GrainWriter, index: u64) {
     writer.open(index).unwrap().commit().unwrap();
 }
 
-/// A traced process that reads: its calls between the first `getppid` and the second are those of `read`, which says
-/// whether all was as it should be.
+/// A traced reader process: its calls between the first `getppid` and the second are those of `read`, which returns
+/// whether all was as expected.
 fn traced(read: impl FnOnce() -> bool) -> Pid {
-    // SAFETY: the child allocates nothing and takes no lock: it reads maps that are there, and ends.
+    // SAFETY: the child allocates nothing and takes no lock: it reads existing maps, and ends.
     let child = match unsafe { fork() }.unwrap() {
         ForkResult::Child => {
             let traced = ptrace::traceme().and_then(|()| raise(Signal::SIGSTOP));
@@ -46,8 +46,8 @@ fn traced(read: impl FnOnce() -> bool) -> Pid {
     child
 }
 
-/// Goes on to the beginning of the next system call, and returns its number; `meanwhile` happens while the process
-/// runs. `None` when it has ended, as it should.
+/// Continues to the start of the next system call, and returns its number; `meanwhile` runs while the process does.
+/// `None` when the process has ended successfully.
 fn step(child: Pid, meanwhile: impl FnOnce()) -> Option<i64> {
     ptrace::syscall(child, None).unwrap();
     meanwhile();
@@ -61,14 +61,14 @@ fn step(child: Pid, meanwhile: impl FnOnce()) -> Option<i64> {
         }
         let info = ptrace::syscall_info(child).unwrap();
         if info.op == libc::PTRACE_SYSCALL_INFO_ENTRY {
-            // SAFETY: at the beginning of a call the kernel has filled in this field.
+            // SAFETY: at the start of a call the kernel has filled in this field.
             return Some(unsafe { info.u.entry.nr } as i64);
         }
         ptrace::syscall(child, None).unwrap();
     }
 }
 
-/// Reads grain `index` in a process of its own, which sleeps for it until it is written.
+/// Reads grain `index` in a separate process, which sleeps until the grain is written.
 fn calls(reader: &GrainReader, writer: &GrainWriter, index: u64) -> Calls {
     let child = traced(|| reader.read(index, SOON).is_ok());
     let (mut marks, mut sleeps) = (0, 0);
@@ -82,7 +82,7 @@ fn calls(reader: &GrainReader, writer: &GrainWriter, index: u64) -> Calls {
                 sleeps += 1;
                 calls.after.clear();
             }
-            // Where the clock is no memory that the kernel shares, reading it is a call.
+            // If the clock is not in memory that the kernel shares, reading it is a call.
             libc::SYS_clock_gettime => {}
             number if marks == 1 && was_awake => calls.before.push(number),
             number if marks == 1 => calls.after.push(number),
@@ -90,7 +90,7 @@ fn calls(reader: &GrainReader, writer: &GrainWriter, index: u64) -> Calls {
         }
         next = step(child, || {
             if was_awake && sleeps == 1 {
-                // Longer than a reader leaves between two times that it says that it reads.
+                // Longer than the interval at which a reader records its reads.
                 std::thread::sleep(Duration::from_millis(30));
                 // The child cannot return from its sleep before this, as it stops at the end of the call.
                 write(writer, index);
@@ -113,7 +113,7 @@ fn a_reader_says_that_it_reads_before_it_sleeps_and_calls_nothing_after_the_wake
     }
 }
 
-/// Defect k: the SDK asks the file system whenever a grain is not there yet, and notes every read by a call.
+/// Defect k: the SDK asks the file system whenever a grain is not available yet, and records every read by a call.
 #[test]
 fn reads_of_what_is_there_and_polls_for_what_is_not_seldom_call_the_kernel() {
     const READS: u64 = 10_000;
@@ -137,7 +137,7 @@ fn reads_of_what_is_there_and_polls_for_what_is_not_seldom_call_the_kernel() {
             }
         }
         assert_eq!(marks, 2);
-        // Once in a millisecond, at most, and the reads take one or two.
+        // Once in a millisecond, at most, and the reads take one or two milliseconds.
         assert!(calls < READS / 100, "{calls} system calls in {READS} reads of grain {index}");
     }
 }

@@ -1,4 +1,4 @@
-//! Hints on how much is committed at once.
+//! Hints on the sizes of commits.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

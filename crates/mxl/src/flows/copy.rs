@@ -12,15 +12,15 @@ use zerocopy::FromBytes;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const BLOCK: usize = 64;
 
-/// Copies whose ends are aligned alike to 32 bytes, and as long as this, are faster by [`string`] than by blocks. Where
-/// the ends differ in their lowest four bits that has a tenth of the speed (AMD EPYC).
+/// At this length and above, [`string`] is faster than blocks if both addresses have the same alignment to 32 bytes. If
+/// the addresses differ in their lowest four bits, it has a tenth of the speed (AMD EPYC).
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const LONG: usize = 1024;
 
 /// Copies by the string instruction.
 ///
 /// # Safety
-/// As for [`bytes`].
+/// The requirements of [`bytes`].
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 unsafe fn string(from: *const u8, to: *mut u8, len: usize) {
@@ -39,11 +39,11 @@ unsafe fn string(from: *const u8, to: *mut u8, len: usize) {
 /// Copies a block.
 ///
 /// # Safety
-/// As for [`bytes`], of [`BLOCK`] bytes.
+/// The requirements of [`bytes`], for [`BLOCK`] bytes.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 unsafe fn block(from: *const u8, to: *mut u8) {
-    // SAFETY: the moves touch exactly the two ranges, which need no alignment for them.
+    // SAFETY: the moves touch exactly the two ranges, and need no alignment.
     unsafe {
         std::arch::asm!(
             "movdqu {a}, [{from}]",
@@ -68,12 +68,12 @@ unsafe fn block(from: *const u8, to: *mut u8) {
 /// Whether two blocks differ.
 ///
 /// # Safety
-/// As for [`bytes`], of [`BLOCK`] bytes that are only read.
+/// The requirements of [`bytes`], for [`BLOCK`] bytes that are only read.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 unsafe fn differ(left: *const u8, right: *const u8) -> bool {
     let equal: u32;
-    // SAFETY: the moves read exactly the two ranges, which need no alignment for them.
+    // SAFETY: the moves read exactly the two ranges, and need no alignment.
     unsafe {
         std::arch::asm!(
             "movdqu {a}, [{left}]",
@@ -108,11 +108,11 @@ unsafe fn differ(left: *const u8, right: *const u8) -> bool {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const ROW: usize = 128;
 
-/// How many bytes of two ranges are the same, from the first on: all of them, or whole rows. For the header of a grain
-/// that takes a third of the instructions of [`differ`].
+/// The number of equal bytes at the start of two ranges: all of them, or whole rows. For the header of a grain this
+/// takes a third of the instructions of [`differ`].
 ///
 /// # Safety
-/// As for [`bytes`], of `len` bytes that are only read.
+/// The requirements of [`bytes`], for `len` bytes that are only read.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[target_feature(enable = "avx2")]
 unsafe fn same(left: *const u8, right: *const u8, len: usize) -> usize {
@@ -138,11 +138,11 @@ unsafe fn same(left: *const u8, right: *const u8, len: usize) -> usize {
     while at <= last && row(at) {
         at += ROW;
     }
-    // What is less than a row is compared with what is before it once more.
+    // A rest shorter than a row is compared together with the bytes before it, a second time.
     if at > last && row(last) { len } else { at }
 }
 
-/// What is left of two ranges of the same length.
+/// The rest of two ranges of the same length.
 struct Left {
     from: *const u8,
     to: *mut u8,
@@ -150,7 +150,7 @@ struct Left {
 }
 
 impl Left {
-    /// The next `size` bytes of both, if there are as many.
+    /// The next `size` bytes of both, if that many are left.
     #[inline]
     fn take(&mut self, size: usize) -> Option<(*const u8, *mut u8)> {
         let at = (self.from, self.to);
@@ -160,10 +160,11 @@ impl Left {
     }
 }
 
-/// Copies `len` bytes, but leaves alone what is the same already: a store takes a line from the caches of others.
+/// Copies `len` bytes, but does not store bytes that are equal already: a store takes a cache line away from other
+/// processors.
 ///
 /// # Safety
-/// As for [`bytes`].
+/// The requirements of [`bytes`].
 unsafe fn changes(from: *const u8, to: *mut u8, len: usize) {
     let mut left = Left { from, to, len };
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -246,7 +247,7 @@ impl Shared {
         offset.checked_add(len).is_some_and(|end| end <= self.len)
     }
 
-    /// Copies out. Whether the range was inside.
+    /// Copies out. Returns whether the range was inside.
     #[must_use]
     pub fn read(&self, offset: usize, to: &mut [u8]) -> bool {
         if !self.fits(offset, to.len()) {
@@ -257,7 +258,7 @@ impl Shared {
         true
     }
 
-    /// Copies a value out, into memory that need not have been one before. `None` if the range was not inside.
+    /// Copies a value out, into memory that may be uninitialised. `None` if the range was not inside.
     #[must_use]
     pub fn read_value<'a, T: FromBytes>(
         &self,
@@ -273,24 +274,24 @@ impl Shared {
         Some(unsafe { to.assume_init_mut() })
     }
 
-    /// Copies in; the range must be mapped for writing. Whether it was inside.
+    /// Copies in; the range must be mapped for writing. Returns whether it was inside.
     #[must_use]
     pub fn write(&self, offset: usize, from: &[u8]) -> bool {
         if !self.fits(offset, from.len()) {
             return false;
         }
-        // SAFETY: inside the mapping, as just checked; nobody writes `from`, so they do not overlap.
+        // SAFETY: inside the mapping, as just checked; `from` is not written meanwhile, so they do not overlap.
         unsafe { bytes(from.as_ptr(), self.as_ptr().wrapping_add(offset), from.len()) };
         true
     }
 
-    /// As [`write`](Self::write), but leaves alone what is the same already.
+    /// Copies in like [`write`](Self::write), but does not store bytes that are equal already.
     #[must_use]
     pub fn write_changes(&self, offset: usize, from: &[u8]) -> bool {
         if !self.fits(offset, from.len()) {
             return false;
         }
-        // SAFETY: inside the mapping, as just checked; nobody writes `from`, so they do not overlap.
+        // SAFETY: inside the mapping, as just checked; `from` is not written meanwhile, so they do not overlap.
         unsafe { changes(from.as_ptr(), self.as_ptr().wrapping_add(offset), from.len()) };
         true
     }
@@ -347,17 +348,17 @@ mod tests {
         }
     }
 
-    /// Memory that may not be written is not, where nothing changes.
+    /// Read-only memory is not written if nothing changes.
     #[test]
     fn what_is_the_same_is_not_stored() {
         use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-        // SAFETY: a new map, which concerns nothing else.
+        // SAFETY: a new mapping, which affects no other memory.
         let map = unsafe { mmap_anonymous(std::ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::PRIVATE) };
         let map = map.unwrap();
-        // SAFETY: it is unmapped below, when nobody uses it.
+        // SAFETY: it is unmapped below, after its last use.
         let shared = unsafe { Shared::new(NonNull::new(map.cast()).unwrap(), 4096) };
         assert!(shared.write_changes(28, &[0; 4068]));
-        // SAFETY: the map of above.
+        // SAFETY: the mapping from above.
         unsafe { munmap(map, 4096) }.unwrap();
     }
 }

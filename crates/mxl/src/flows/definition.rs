@@ -22,9 +22,9 @@ const GROUP_HINT: &str = "urn:x-nmos:tag:grouphint/v1.0";
 pub struct FlowDefinition {
     /// The flow's id, which is also the name of its directory.
     pub id: Uuid,
-    /// A name for people; not empty.
+    /// A display name; not empty.
     pub label: String,
-    /// A description for people.
+    /// A description for display.
     pub description: String,
     /// Groups that the flow belongs to; at least one.
     pub group_hints: Vec<GroupHint>,
@@ -389,7 +389,7 @@ fn bad(what: impl Into<String>) -> Error {
     Error::Definition(what.into())
 }
 
-/// The object at the start of `text`; the C++ SDK does not look at what follows it.
+/// The object at the start of `text`; the C++ SDK ignores text after it.
 pub(crate) fn json_object(text: &str) -> Result<Map<String, Value>, Error> {
     let mut reader = serde_json::Deserializer::from_str(text);
     match Value::deserialize(&mut reader).map_err(|error| bad(format!("malformed JSON: {error}")))? {
@@ -398,7 +398,7 @@ pub(crate) fn json_object(text: &str) -> Result<Map<String, Value>, Error> {
     }
 }
 
-/// A UUID as the C++ SDK reads it: hyphens anywhere, braces around it or not.
+/// A UUID as the C++ SDK reads it: hyphens anywhere, with or without braces.
 pub fn parse_id(text: &str) -> Option<Uuid> {
     let inner = match text.strip_prefix('{') {
         Some(rest) => rest.strip_suffix('}')?,
@@ -431,7 +431,7 @@ fn rate(root: &Map<String, Value>, name: &str) -> Result<Rational, Error> {
     let value = field(root, name)?;
     let object = value.as_object().ok_or_else(|| bad(format!("{name} is {value}, no object")))?;
     let denominator = if object.contains_key("denominator") { number(object, "denominator")? } else { 1.0 };
-    // As in C++, what lies behind the point is cut off.
+    // As in C++, digits after the decimal point are cut off.
     Ok(Rational::new(number(object, "numerator")? as i64, denominator as i64).reduced())
 }
 

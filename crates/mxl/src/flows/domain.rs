@@ -17,17 +17,17 @@ use super::scaffold::{self, Plan};
 use super::watcher::Watcher;
 use super::{BatchHints, Error, garbage};
 
-/// How much a ring holds unless `options.json` says otherwise, in nanoseconds.
+/// Duration of media in a ring unless `options.json` sets it, in nanoseconds.
 const HISTORY: u64 = 200_000_000;
 const HISTORY_OPTION: &str = "urn:x-mxl:option:history_duration/v1.0";
-/// Grains of a ring, at least: the newest, one that is read, and one that is written. The C++ SDK makes rings of fewer
-/// for rates below 15, and of none below 5.
+/// Fewest grains in a ring: the newest, one that is read, and one that is written. The C++ SDK makes shorter rings for
+/// rates below 15, and empty ones for rates below 5.
 const MIN_GRAINS: u32 = 3;
-/// Grains of a ring, at most; each is a file.
+/// Most grains in a ring; each is a file.
 const MAX_GRAINS: u32 = 65_536;
-/// Ends of the names of flows' directories.
+/// Suffix of the names of flow directories.
 pub(crate) const SUFFIX: &str = ".mxl-flow";
-/// How often a flow that comes and goes while it is opened is tried again, a millisecond each.
+/// How often opening a flow is tried again, at intervals of a millisecond, while the flow is deleted and created.
 const TRIES: u32 = 500;
 
 /// A directory with flows. See [`Domain::open`].
@@ -55,7 +55,7 @@ pub struct Created<W> {
 /// Whether a path is on a file system in memory.
 ///
 /// # Errors
-/// [`Error::Os`] for a path that cannot be looked at.
+/// [`Error::Os`] for a path that cannot be examined.
 pub fn is_tmpfs(path: impl AsRef<Path>) -> Result<bool, Error> {
     const TMPFS: u64 = 0x0102_1994;
     const RAMFS: u64 = 0x8584_58f6;
@@ -65,7 +65,7 @@ pub fn is_tmpfs(path: impl AsRef<Path>) -> Result<bool, Error> {
 }
 
 impl Domain {
-    /// Opens an existing directory. A directory that is not on a tmpfs works, slowly, and gives a warning.
+    /// Opens an existing directory. A directory that is not on a tmpfs works, slowly, and causes a warning.
     ///
     /// # Errors
     /// [`Error::Os`] if it does not exist, [`Error::File`] if it is not a directory.
@@ -135,7 +135,7 @@ impl Domain {
     /// A flow's description and state, without mapping its payload.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::File`] for a broken one.
+    /// [`Error::NotFound`]; [`Error::File`] for a broken flow.
     pub fn info(&self, id: Uuid) -> Result<(FlowInfo, Runtime), Error> {
         let flow = Flow::read(&self.dir(id), id)?;
         Ok((flow.info, flow.runtime()))
@@ -189,7 +189,7 @@ impl Domain {
     /// Creates a flow of samples, or opens an existing one for writing.
     ///
     /// # Errors
-    /// As [`create_grains`](Self::create_grains).
+    /// The errors of [`create_grains`](Self::create_grains).
     pub fn create_samples(
         &self,
         definition: &FlowDefinition,
@@ -217,7 +217,7 @@ impl Domain {
     /// Opens a flow of grains to read it.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::File`] for a broken one; [`Error::Argument`] for audio.
+    /// [`Error::NotFound`]; [`Error::File`] for a broken flow; [`Error::Argument`] for audio.
     pub fn read_grains(&self, id: Uuid) -> Result<GrainReader, Error> {
         self.read(id, GrainReader::new)
     }
@@ -225,12 +225,12 @@ impl Domain {
     /// Opens a flow of samples to read it.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::File`] for a broken one; [`Error::Argument`] for grains.
+    /// [`Error::NotFound`]; [`Error::File`] for a broken flow; [`Error::Argument`] for grains.
     pub fn read_samples(&self, id: Uuid) -> Result<SampleReader, Error> {
         self.read(id, SampleReader::new)
     }
 
-    /// Opens a flow with the files that belong to it, which may be deleted and created again meanwhile.
+    /// Opens a flow together with its files, which may be deleted and created again meanwhile.
     fn read<R>(&self, id: Uuid, open: impl Fn(Flow) -> Result<R, Error>) -> Result<R, Error> {
         let dir = self.dir(id);
         for _ in 0..TRIES {
@@ -256,15 +256,15 @@ impl Domain {
             let dir = flow.dir().to_path_buf();
             match W::open(flow, self) {
                 Ok(writer) => break (writer, created),
-                // A process has died while it deleted the flow, and half of it is left: remove that, and create the
-                // flow again.
+                // A process has died while it deleted the flow, and some of its files are left: remove them, and create
+                // the flow again.
                 Err(Error::Os { source, .. })
                     if source.kind() == io::ErrorKind::NotFound && garbage::remove_dead(&dir) => {}
                 Err(error) => return Err(error),
             }
         };
         if let Err(conflict) = compare(writer.shape(), definition) {
-            // The flow is not its caller's: it stays as it is.
+            // The flow does not belong to the caller: it stays as it is.
             writer.flow().keep();
             return Err(conflict);
         }
@@ -285,7 +285,7 @@ impl Domain {
             match Flow::write(&dir, id) {
                 Ok(flow) => return Ok((flow, false)),
                 Err(Refused::Error(error)) => return Err(error),
-                // It is being deleted, or it is none.
+                // The flow is being deleted, or is not one.
                 Err(Refused::Gone) if dir.exists() => std::thread::sleep(Duration::from_millis(1)),
                 Err(Refused::Gone) => {
                     if let Some(flow) = scaffold::make(&self.inner.path, &dir, &plan)? {
@@ -345,7 +345,7 @@ impl Domain {
     }
 }
 
-/// What a flow of a domain holds. As in C++, options that make no sense are logged and left out.
+/// The duration of media in the rings of a domain. As in C++, invalid options are logged and ignored.
 fn history(domain: &Path) -> u64 {
     let path = domain.join("options.json");
     let text = match fs::read_to_string(&path) {
@@ -373,7 +373,7 @@ fn history(domain: &Path) -> u64 {
     }
 }
 
-/// Whether a flow that exists has the shape that its writer expects.
+/// Checks that an existing flow has the shape that its writer expects.
 fn compare(there: Shape, definition: &FlowDefinition) -> Result<(), Error> {
     let wanted = Shape::new(definition);
     let id = definition.id;
@@ -387,11 +387,11 @@ fn compare(there: Shape, definition: &FlowDefinition) -> Result<(), Error> {
     }
 }
 
-/// A writer of either kind, as it is opened.
+/// A writer of either kind, as `Domain` opens it.
 pub(crate) trait Writer: Sized {
     /// Maps the flow's ring.
     fn open(flow: Flow, domain: &Domain) -> Result<Self, Error>;
-    /// What the ring is.
+    /// The shape of the ring.
     fn shape(&self) -> Shape;
     /// The flow.
     fn flow(&self) -> &Flow;

@@ -1,4 +1,4 @@
-//! Errors, with the C++ SDK's numbers for them.
+//! Errors, and their numbers in the C++ SDK.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub enum Error {
     TooLate {
         /// The requested index.
         index: u64,
-        /// The oldest that can be read now.
+        /// The oldest index that can be read now.
         oldest: u64,
     },
     /// The writer went past this grain and never wrote it.
@@ -44,16 +44,16 @@ pub enum Error {
     /// The flow exists and contradicts the definition.
     #[error("flow {id} exists with {what} {there}, not {wanted}")]
     Conflict {
-        /// Which flow.
+        /// The flow's id.
         id: Uuid,
         /// The property that differs.
         what: &'static str,
-        /// As it exists.
+        /// The value of the existing flow.
         there: String,
-        /// As the definition has it.
+        /// The value of the definition.
         wanted: String,
     },
-    /// The grain is open already, by this writer.
+    /// This writer has the grain open already.
     #[error("the slot of grain {0} is open already")]
     AlreadyOpen(u64),
     /// A file of the domain is invalid.
@@ -81,15 +81,15 @@ pub enum Error {
 #[repr(i32)]
 #[non_exhaustive]
 pub enum Status {
-    /// It worked.
+    /// Success.
     Ok = 0,
-    /// Anything without a code of its own.
+    /// Any error without a code of its own.
     Unknown = 1,
     /// No such flow.
     FlowNotFound = 2,
-    /// Overwritten.
+    /// The data was overwritten.
     TooLate = 3,
-    /// Not yet written.
+    /// The data is not yet written.
     TooEarly = 4,
     /// The handle is not a reader of this kind.
     InvalidReader = 5,
@@ -97,11 +97,11 @@ pub enum Status {
     InvalidWriter = 6,
     /// A wait ended.
     Timeout = 7,
-    /// An argument makes no sense.
+    /// An argument is invalid.
     InvalidArg = 8,
     /// The flow exists and differs.
     Conflict = 9,
-    /// The system denies it.
+    /// The system denies permission.
     PermissionDenied = 10,
     /// The flow was deleted or replaced.
     FlowInvalid = 11,

@@ -15,7 +15,8 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::Error;
 use super::copy::Shared;
 
-/// A mapped file. Its bytes may change at any time: there are words and copies, and no references to bytes.
+/// A mapped file. Its bytes may change at any time, so they are accessed as atomic words and by copies, never through
+/// references to bytes.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
@@ -23,17 +24,17 @@ pub struct Mapping {
 }
 
 // SAFETY: it is a range of addresses that stays mapped; every access through it is atomic or a copy that tolerates
-// others.
+// concurrent ones.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `len` bytes of a file that is at least so long.
+    /// Maps the first `len` bytes of a file that is at least that long.
     pub fn new(file: BorrowedFd<'_>, path: &Path, len: usize, write: bool) -> Result<Self, Error> {
         let mut protection = ProtFlags::READ;
         protection.set(ProtFlags::WRITE, write);
-        // SAFETY: a new mapping, wherever the kernel likes it; nothing else knows the address.
+        // SAFETY: a new mapping at an address that the kernel chooses; nothing else knows the address.
         let base =
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0) };
         let base = base.map_err(|error| Error::os("mmap", path, error))?;
@@ -49,24 +50,24 @@ impl Mapping {
     /// The word at `offset`.
     ///
     /// # Panics
-    /// If it is not inside, or not aligned: offsets are ours, and lengths were checked.
+    /// If it is not inside, or not aligned: the offsets are constants of this crate, and lengths were checked.
     pub fn u64_at(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: aligned and inside, as just checked; mapped as long as `self`. Here it is only used atomically, and
-        // elsewhere by other processes.
+        // SAFETY: aligned and inside, as just checked; mapped as long as `self`. This process uses it only atomically;
+        // other processes use it too.
         unsafe { AtomicU64::from_ptr(self.word(offset, 8).cast()) }
     }
 
-    /// The word at `offset`, as [`u64_at`](Self::u64_at).
+    /// The word at `offset`, like [`u64_at`](Self::u64_at).
     pub fn u32_at(&self, offset: usize) -> &AtomicU32 {
         // SAFETY: as above.
         unsafe { AtomicU32::from_ptr(self.word(offset, 4).cast()) }
     }
 
-    /// The bytes from `offset` on; none if it lies behind the end.
+    /// The bytes from `offset` on; empty if it lies behind the end.
     pub fn from(&self, offset: usize) -> Shared {
         let offset = offset.min(self.len);
         let base = NonNull::new(self.base.as_ptr().wrapping_add(offset)).unwrap_or(self.base);
-        // SAFETY: inside the mapping; callers keep `self` as long as they use it.
+        // SAFETY: inside the mapping; callers keep `self` as long as they use the result.
         unsafe { Shared::new(base, self.len - offset) }
     }
 }
@@ -78,14 +79,14 @@ impl Drop for Mapping {
     }
 }
 
-/// Opens a file that is there.
+/// Opens an existing file.
 pub fn open(path: &Path, write: bool) -> Result<OwnedFd, Error> {
     let flags = if write { OFlags::RDWR } else { OFlags::RDONLY };
     rustix::fs::open(path, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())
         .map_err(|error| Error::os("open", path, error))
 }
 
-/// Makes a file of `len` bytes that are really there: a full disk is an error now, not a signal later.
+/// Creates a file whose `len` bytes are allocated: a full disk is an error now, not a signal later.
 pub fn create(path: &Path, len: u64) -> Result<OwnedFd, Error> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o664))
@@ -102,7 +103,7 @@ pub fn create(path: &Path, len: u64) -> Result<OwnedFd, Error> {
     }
 }
 
-/// What `fallocate` does, on a file system that cannot.
+/// Replaces `fallocate` on a file system that does not support it.
 fn fill(file: &OwnedFd, len: u64) -> Result<(), Errno> {
     let zeros = vec![0; 1 << 20];
     let mut at = 0;
@@ -122,7 +123,7 @@ pub fn size(file: impl AsFd, path: &Path) -> Result<(u64, u64), Error> {
     Ok((u64::try_from(stat.st_size).unwrap_or(0), stat.st_ino))
 }
 
-/// The start of a file, by a read: a file that shrinks meanwhile is an error, not a signal.
+/// Reads the start of a file: if the file shrinks meanwhile, that is an error, not a signal.
 pub fn header<T: FromBytes + IntoBytes>(file: impl AsFd, path: &Path) -> Result<T, Error> {
     let mut header = T::new_zeroed();
     let bytes = header.as_mut_bytes();
@@ -140,11 +141,11 @@ pub fn header<T: FromBytes + IntoBytes>(file: impl AsFd, path: &Path) -> Result<
     Ok(header)
 }
 
-/// How long a lock that a prober holds for a moment is waited for.
+/// How often a lock is tried that a prober holds for a moment.
 const LOCK_TRIES: u32 = 100;
 
 /// Takes the writers' lock. A process that checks whether the flow is alive holds the exclusive lock for a moment; this
-/// waits for it.
+/// function waits for it.
 pub fn lock_shared(file: &OwnedFd, path: &Path) -> Result<(), Error> {
     for _ in 0..LOCK_TRIES {
         match rustix::fs::flock(file, FlockOperation::NonBlockingLockShared) {
@@ -156,7 +157,7 @@ pub fn lock_shared(file: &OwnedFd, path: &Path) -> Result<(), Error> {
     Err(Error::os("lock", path, io::Error::from(Errno::WOULDBLOCK)))
 }
 
-/// Takes the lock that no writer shares, if there is none.
+/// Takes the exclusive lock, if the file is not locked.
 pub fn lock_alone(file: &OwnedFd) -> bool {
     rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
 }

@@ -1,4 +1,4 @@
-//! The file `data` of a flow: what it is, its words, and whether it still is the flow of that name.
+//! The file `data` of a flow: its description, its words, and whether it still is the flow with that name.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -44,34 +44,34 @@ pub struct Runtime {
     pub head: u64,
     /// Nanoseconds of TAI.
     pub last_write: u64,
-    /// Nanoseconds of TAI. Of grains only; the writer's process notes it.
+    /// Nanoseconds of TAI, for grains only; the writer's process records it.
     pub last_read: u64,
 }
 
-/// How often a reader that finds nothing asks the file system whether the flow still is there, in nanoseconds.
+/// How often a waiting reader asks the file system whether the flow still exists, in nanoseconds.
 const CHECK_EVERY: u64 = 1_000_000;
 
-/// An open `data`.
+/// An open `data` file.
 #[derive(Debug)]
 pub struct Flow {
     pub info: FlowInfo,
     dir: PathBuf,
     path: PathBuf,
     words: Mapping,
-    /// A writer's: it carries the lock.
+    /// The writer's descriptor, which carries the lock.
     file: Option<OwnedFd>,
     inode: u64,
     checked: AtomicU64,
-    /// Set when a writer turned out not to be one: then it deletes nothing.
+    /// Set when the opener turned out not to be a writer: then it deletes nothing.
     keep: AtomicBool,
 }
 
-/// Why a flow cannot be written: a state that passes by itself is told apart.
+/// Why a flow cannot be written. A temporary state is distinguished.
 #[derive(Debug)]
 pub enum Refused {
-    /// It is not there (any more): make it.
+    /// The flow does not exist, or no longer exists: create it.
     Gone,
-    /// Anything else.
+    /// Any other error.
     Error(Error),
 }
 
@@ -101,17 +101,17 @@ impl Flow {
         })
     }
 
-    /// Opens the flow in `dir` to write it, and keeps it from being collected.
+    /// Opens the flow in `dir` to write it, and protects it from garbage collection.
     pub fn write(dir: &Path, id: Uuid) -> Result<Self, Refused> {
         let path = dir.join("data");
         let file = file::open(&path, true).map_err(|error| gone(error, id))?;
         file::lock_shared(&file, &path)?;
         let flow = Self::locked(file, dir, id)?;
-        // Its last writer may have deleted it between our opening and our locking it.
+        // Its last writer may have deleted it between our open and our lock.
         if flow.is_current() { Ok(flow) } else { Err(Refused::Gone) }
     }
 
-    /// A file that this process has locked.
+    /// The flow in a file that this process has locked.
     pub fn locked(file: OwnedFd, dir: &Path, id: Uuid) -> Result<Self, Error> {
         let path = dir.join("data");
         let info = check(&file, &path, id)?;
@@ -130,7 +130,7 @@ impl Flow {
         })
     }
 
-    /// The flow got its public name.
+    /// The flow has received its public name.
     pub fn renamed(&mut self, dir: &Path) {
         self.dir = dir.to_path_buf();
         self.path = dir.join("data");
@@ -141,7 +141,7 @@ impl Flow {
         &self.dir
     }
 
-    /// The words that change.
+    /// The changing words.
     pub fn words(&self) -> FlowWords<'_> {
         FlowWords {
             head: self.words.u64_at(at::HEAD),
@@ -150,7 +150,7 @@ impl Flow {
         }
     }
 
-    /// When it was last read.
+    /// The time of the last read.
     pub fn last_read(&self) -> &AtomicU64 {
         self.words.u64_at(at::LAST_READ)
     }
@@ -169,22 +169,22 @@ impl Flow {
         futex::wake(self.words().counter);
     }
 
-    /// Whether one of ours deleted it.
+    /// Whether this implementation deleted the flow.
     fn is_deleted(&self) -> bool {
         self.words.u64_at(at::INODE).load(Ordering::Relaxed) == 0
     }
 
-    /// The inode of its data file, which no other flow has while this one is open.
+    /// The inode of the data file, which is unique while this one is open.
     pub fn inode(&self) -> u64 {
         self.inode
     }
 
-    /// Whether it still is the flow of its name.
+    /// Whether it still is the flow with its name.
     pub fn is_current(&self) -> bool {
         !self.is_deleted() && rustix::fs::stat(&self.path).is_ok_and(|stat| stat.st_ino == self.inode)
     }
 
-    /// As [`is_current`](Self::is_current), but asks the file system at most once in a millisecond.
+    /// Like [`is_current`](Self::is_current), but asks the file system at most once in a millisecond.
     pub fn seems_current(&self) -> bool {
         if self.is_deleted() {
             return false;
@@ -194,19 +194,19 @@ impl Flow {
             return true;
         }
         let current = self.is_current();
-        // A flow that is gone is asked for again: it is gone every time.
+        // The result is not cached for a deleted flow, so that every later call reports it too.
         if current {
             self.checked.store(now, Ordering::Relaxed);
         }
         current
     }
 
-    /// Dropping it will not delete the flow: its opener is not a writer.
+    /// Keeps the flow when this is dropped: its opener is not a writer.
     pub fn keep(&self) {
         self.keep.store(true, Ordering::Relaxed);
     }
 
-    /// A writer gives it up: the last one deletes it.
+    /// A writer releases the flow: the last one deletes it.
     pub fn release(&self) {
         let Some(file) = self.file.as_ref().filter(|_| !self.keep.load(Ordering::Relaxed)) else { return };
         if !file::lock_alone(file) {
@@ -243,7 +243,7 @@ fn gone(error: Error, id: Uuid) -> Refused {
     }
 }
 
-/// What a file says, if it can be true.
+/// Reads and validates the description in a file.
 fn check(file: &OwnedFd, path: &Path, id: Uuid) -> Result<FlowInfo, Error> {
     let data: Data = file::header(file, path)?;
     let Data { info, .. } = data;
@@ -278,7 +278,7 @@ fn check(file: &OwnedFd, path: &Path, id: Uuid) -> Result<FlowInfo, Error> {
     }
 }
 
-/// What readers and writers of grains and of samples answer alike. Each has a field `flow`.
+/// The methods that readers and writers of grains and of samples have in common. Each type has a field `flow`.
 macro_rules! describes_flow {
     ($($handle:ident),*) => { $(
         impl $handle {
@@ -307,7 +307,7 @@ macro_rules! describes_flow {
                 self.flow.words().head.load(std::sync::atomic::Ordering::Acquire)
             }
 
-            /// Whether the flow still is the one of its name.
+            /// Whether the flow still is the one with its name.
             pub fn is_current(&self) -> bool {
                 self.flow.is_current()
             }

@@ -1,4 +1,4 @@
-//! Sleeping on words of shared files, and waking the sleepers.
+//! Sleeps on words of shared files, and wakes the sleepers.
 
 use std::ptr;
 use std::sync::atomic::AtomicU32;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// Wakes every process and thread that sleeps on `word`.
 pub fn wake(word: &AtomicU32) {
-    // SAFETY: the kernel uses the address as a name, and touches nothing.
+    // SAFETY: the kernel uses the address as a name, and accesses no memory.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }
 
@@ -15,10 +15,10 @@ fn timespec(time: Duration) -> libc::timespec {
     libc::timespec { tv_sec, tv_nsec: libc::c_long::from(time.subsec_nanos()) }
 }
 
-/// Sleeps until `word` is not `seen`, `limit` is over, or nothing in particular happened.
+/// Sleeps until `word` differs from `seen`, `limit` is over, or for a spurious reason.
 pub fn wait(word: &AtomicU32, seen: u32, limit: Duration) {
     let limit = timespec(limit);
-    // SAFETY: the word is mapped as long as the reference, and the time is there to be read.
+    // SAFETY: the word is mapped as long as the reference, and the time is valid for a read.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, seen, &raw const limit) };
 }
 
@@ -33,11 +33,11 @@ struct WaitV {
 
 /// `FUTEX2_SIZE_U32`, shared between processes.
 const SIZE_U32: u32 = 2;
-/// As many as one call takes.
+/// Most words of one call.
 pub const MANY: usize = 128;
 
-/// Sleeps until one of the words is not what was seen, or `limit` is over. False if the kernel cannot (before 5.16, or
-/// it is forbidden), or if there are more than [`MANY`].
+/// Sleeps until one of the words differs from its seen value, or `limit` is over. False if the kernel does not support
+/// this (before 5.16, or forbidden), or for more than [`MANY`] words.
 pub fn wait_many(words: &[(&AtomicU32, u32)], limit: Duration) -> bool {
     if words.is_empty() || words.len() > MANY {
         return false;
@@ -50,11 +50,11 @@ pub fn wait_many(words: &[(&AtomicU32, u32)], limit: Duration) -> bool {
     };
     let entries: Vec<WaitV> = words.iter().map(entry).collect();
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the time is there to be written.
+    // SAFETY: the time is valid for a write.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     let end = Duration::new(now.tv_sec as u64, now.tv_nsec as u32).saturating_add(limit);
     let end = timespec(end);
-    // SAFETY: the entries and the time are there to be read, and the words are mapped as long as their references.
+    // SAFETY: the entries and the time are valid for reads, and the words are mapped as long as their references.
     let status = unsafe {
         libc::syscall(
             libc::SYS_futex_waitv,

@@ -1,4 +1,4 @@
-//! Flows whose writers are gone, and flows that were never finished.
+//! Removes flows without writers, and unfinished flows.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -20,14 +20,14 @@ pub struct Collected {
     pub unfinished: usize,
 }
 
-/// How old an unfinished flow is before it counts as left behind: its maker may be about to lock it.
+/// Age at which an unfinished flow counts as abandoned: its creator may be about to lock a younger one.
 const UNFINISHED: Duration = Duration::from_secs(5);
 
-/// The file, opened so that the read is not noticed as one of the flow.
+/// Opens the file such that reading it does not count as a read of the flow.
 fn open(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     match rustix::fs::open(path, flags | OFlags::NOATIME, Mode::empty()) {
-        // Only owners may say so.
+        // Only the owner of a file may use `O_NOATIME`.
         Err(Errno::PERM) => rustix::fs::open(path, flags, Mode::empty()),
         other => other,
     }
@@ -47,7 +47,7 @@ pub fn collect(domain: &Path) -> Result<Collected, Error> {
     let mut collected = Collected::default();
     for entry in fs::read_dir(domain).map_err(os)? {
         let entry = entry.map_err(os)?;
-        // What follows a link is not ours.
+        // A link's target does not belong to the domain.
         if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             continue;
         }
@@ -75,8 +75,9 @@ fn remove_unfinished(dir: &Path) -> bool {
     }
 }
 
-/// Removes what nobody has locked. The lock is held meanwhile, so that nobody opens or deletes it; but before we had
-/// it, the flow may have been deleted and made anew, and then the name is another's.
+/// Removes a flow that no other process has locked. The lock is held meanwhile, so that no process opens or deletes it.
+/// But before the lock was taken, the flow may have been deleted and created again, and then the name belongs to
+/// another.
 fn remove_locked(file: &OwnedFd, dir: &Path) -> bool {
     if !file::lock_alone(file) {
         return false;

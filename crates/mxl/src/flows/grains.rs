@@ -23,7 +23,7 @@ use super::{Error, scaffold};
 use crate::protocol::{self, Grain, Head, INVALID, Miss, SlotWords};
 use crate::ring;
 
-/// How often a reader says that it reads, in nanoseconds.
+/// How often a reader records its reads, in nanoseconds.
 const TOUCH_EVERY: u64 = 10_000_000;
 
 /// A grain's metadata.
@@ -31,9 +31,9 @@ const TOUCH_EVERY: u64 = 10_000_000;
 pub struct GrainInfo {
     /// The grain's index.
     pub index: u64,
-    /// Bit 0: the payload means nothing.
+    /// Bit 0: the payload is invalid.
     pub flags: u32,
-    /// Bytes of the payload; never more than are mapped.
+    /// Bytes of the payload; at most the mapped bytes.
     pub size: u32,
     /// Slices of the whole grain.
     pub total_slices: u16,
@@ -62,7 +62,7 @@ impl GrainInfo {
 #[derive(Debug)]
 struct Slot {
     file: Mapping,
-    /// Bytes of payload that are mapped.
+    /// Mapped bytes of the payload.
     payload: u32,
     /// Slices of a whole grain.
     slices: u16,
@@ -107,7 +107,7 @@ fn slots(flow: &Flow, write: bool) -> Result<Vec<Slot>, Error> {
         if bytes < need {
             return Err(Error::file(&path, format!("{bytes} bytes; its header says {need}")));
         }
-        // What a header says of sizes may be of one grain: how much the slot holds, the file says.
+        // The sizes in a header may describe a single grain; the slot's capacity follows from the file.
         let payload = u32::try_from(bytes - PAYLOAD_OFFSET as u64).unwrap_or(u32::MAX);
         let slices = payload.checked_div(line).unwrap_or(u32::from(header.total_slices));
         let file = Mapping::new(file.as_fd(), &path, PAYLOAD_OFFSET + payload as usize, write)?;
@@ -121,7 +121,7 @@ fn slots(flow: &Flow, write: bool) -> Result<Vec<Slot>, Error> {
     Ok(slots)
 }
 
-/// The slot of a grain. There is one at least, and the count is that of the flow.
+/// The slot of a grain. There is at least one, and the count is the flow's.
 fn slot(slots: &[Slot], index: u64) -> &Slot {
     &slots[ring::slot(index, slots.len() as u64) as usize]
 }
@@ -131,7 +131,7 @@ fn slot(slots: &[Slot], index: u64) -> &Slot {
 pub struct GrainReader {
     flow: Flow,
     slots: Vec<Slot>,
-    /// Touched to say that somebody reads. Not there in a domain that is read-only.
+    /// Touched to record reads. `None` in a read-only domain.
     access: Option<OwnedFd>,
     touched: AtomicU64,
 }
@@ -145,7 +145,7 @@ impl GrainReader {
         Ok(Self { flow, slots, access, touched: AtomicU64::new(0) })
     }
 
-    /// Grains of the ring.
+    /// Number of grains in the ring.
     pub fn grains(&self) -> u64 {
         self.slots.len() as u64
     }
@@ -161,10 +161,10 @@ impl GrainReader {
     /// Returns a grain as soon as at least `slices` of it are valid.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// The errors of [`read`](Self::read).
     pub fn read_slices(&self, index: u64, slices: u16, wait: Wait) -> Result<ReadGrain<'_>, Error> {
-        // To say it costs a system call that wakes a thread of the writer's process: a reader that waits says it before
-        // it sleeps, and not when there is data.
+        // Recording a read costs a system call that wakes a thread of the writer's process: a waiting reader records it
+        // before it sleeps, and not when there is data.
         let said = Cell::new(false);
         let say = || {
             said.set(true);
@@ -179,7 +179,7 @@ impl GrainReader {
         Ok(ReadGrain { slot, info: GrainInfo::new(index, grain, slot) })
     }
 
-    /// Whether the slot of a grain still is its own: nothing that was read of it until now is of another.
+    /// Whether the slot still holds the grain: then everything that was read from it so far belongs to this grain.
     pub fn holds(&self, index: u64) -> bool {
         protocol::unchanged(slot(&self.slots, index).words(), index)
     }
@@ -215,7 +215,7 @@ impl GrainReader {
         }
     }
 
-    /// Says that somebody reads, as often as anybody could want to know.
+    /// Records a read, at a limited rate.
     fn touch(&self) {
         let Some(access) = &self.access else { return };
         let now = time::coarse();
@@ -227,12 +227,12 @@ impl GrainReader {
             last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
             last_modification: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
         };
-        // Refused in a domain that became read-only: then nobody is told.
+        // Refused in a domain that became read-only: then reads are not recorded.
         let _ = rustix::fs::futimens(access, &times);
     }
 }
 
-/// A grain that was there when it was read. Its slot may be overwritten at any time:
+/// A grain that was available when it was read. Its slot may be overwritten at any time: see
 /// [`still_valid`](Self::still_valid).
 #[derive(Clone, Copy)]
 pub struct ReadGrain<'a> {
@@ -247,7 +247,7 @@ impl fmt::Debug for ReadGrain<'_> {
 }
 
 impl ReadGrain<'_> {
-    /// Its metadata.
+    /// The grain's metadata.
     pub fn info(&self) -> GrainInfo {
         self.info
     }
@@ -262,10 +262,10 @@ impl ReadGrain<'_> {
         self.len() == 0
     }
 
-    /// Copies a part of the payload. Ask [`still_valid`](Self::still_valid) afterwards.
+    /// Copies a part of the payload. Call [`still_valid`](Self::still_valid) afterwards.
     ///
     /// # Errors
-    /// [`Error::Argument`] for a range that is not inside.
+    /// [`Error::Argument`] for a range that is not inside the payload.
     pub fn read_into(&self, offset: usize, to: &mut [u8]) -> Result<(), Error> {
         let inside = offset.checked_add(to.len()).is_some_and(|end| end <= self.len());
         if inside && self.slot.payload().read(offset, to) {
@@ -287,9 +287,9 @@ impl ReadGrain<'_> {
         Err(Error::TooLate { index: self.info.index, oldest: self.info.index.saturating_add(1) })
     }
 
-    /// Whether everything that was read of the payload until now is of this grain.
+    /// Whether everything that was read from the payload so far belongs to this grain.
     ///
-    /// It does not notice a writer that opens the *same* grain again and rewrites it.
+    /// The check does not detect a writer that opens the *same* grain again and rewrites it.
     pub fn still_valid(&self) -> bool {
         protocol::unchanged(self.slot.words(), self.info.index)
     }
@@ -305,7 +305,7 @@ impl ReadGrain<'_> {
         header(self.slot, self.info)
     }
 
-    /// As [`header`](Self::header), into memory of the caller's.
+    /// Copies the [`header`](Self::header) into the caller's memory.
     pub fn header_into(&self, to: &mut MaybeUninit<GrainHeader>) {
         header_into(self.slot, self.info, to);
     }
@@ -316,14 +316,14 @@ fn header(slot: &Slot, info: GrainInfo) -> GrainHeader {
     *header_into(slot, info, &mut header)
 }
 
-/// Of 4 KiB that are copied once.
+/// Copies the 4 KiB of a header only once.
 #[inline]
 fn header_into<'a>(
     slot: &Slot,
     info: GrainInfo,
     to: &'a mut MaybeUninit<GrainHeader>,
 ) -> &'a mut GrainHeader {
-    // The file was checked to be longer.
+    // The file's length was checked.
     let header = slot.header().read_value(0, to).expect("a slot has a header");
     header.version = layout::GRAIN_VERSION;
     header.size = size_of::<GrainHeader>() as u32;
@@ -343,7 +343,7 @@ fn outside(offset: usize, len: usize, size: usize) -> Error {
 /// Writes a flow of grains. Dropping the last writer of a flow, in all processes, deletes it.
 #[derive(Debug)]
 pub struct GrainWriter {
-    // Dropped in this order: the watch goes before the flow that it names.
+    // Dropped in this order: the watch before the flow that it names.
     _watched: Option<Watched>,
     flow: Arc<Flow>,
     slots: Vec<Slot>,
@@ -351,13 +351,13 @@ pub struct GrainWriter {
 }
 
 impl GrainWriter {
-    /// Grains of the ring.
+    /// Number of grains in the ring.
     pub fn grains(&self) -> u64 {
         self.slots.len() as u64
     }
 
-    /// Opens a grain for writing. Several may be open, in different slots. Slices already committed of the same grain
-    /// stay.
+    /// Opens a grain for writing. Several may be open, in different slots. Committed slices of the same grain remain
+    /// valid.
     ///
     /// # Errors
     /// [`Error::AlreadyOpen`].
@@ -378,10 +378,10 @@ impl GrainWriter {
         (GrainInfo::new(index, grain, slot), slot.payload().as_ptr())
     }
 
-    /// Writes bytes of a grain's payload: the raw layer, as [`begin`](Self::begin).
+    /// Writes bytes of a grain's payload: the raw layer, like [`begin`](Self::begin).
     ///
     /// # Errors
-    /// [`Error::Argument`] if they do not fit inside the payload.
+    /// [`Error::Argument`] if they do not fit into the payload.
     pub fn write_slot(&self, index: u64, offset: usize, from: &[u8]) -> Result<(), Error> {
         let slot = slot(&self.slots, index);
         let size = slot.payload as usize;
@@ -403,7 +403,7 @@ impl GrainWriter {
         header(slot, info)
     }
 
-    /// As [`slot_header`](Self::slot_header), into memory of the caller's.
+    /// Copies the [`slot_header`](Self::slot_header) into the caller's memory.
     pub fn slot_header_into(&self, index: u64, to: &mut MaybeUninit<GrainHeader>) {
         let (slot, info) = self.stored(index);
         header_into(slot, info, to);
@@ -422,7 +422,7 @@ impl GrainWriter {
         (slot, GrainInfo::new(words.index.load(Ordering::Relaxed), grain, slot))
     }
 
-    /// Writes the reserved part of a grain's header, where it changes: readers have it in their caches.
+    /// Writes the changed bytes of the reserved part of a grain's header: readers have the header in their caches.
     pub fn set_reserved(&self, index: u64, reserved: &[u8; 4068]) {
         // Inside the header, whose length was checked.
         let _ = slot(&self.slots, index).header().write_changes(28, reserved);
@@ -464,7 +464,7 @@ impl Drop for GrainWriter {
     }
 }
 
-/// A grain that is being written. Dropping it without a commit gives it up: readers see what was committed before.
+/// A grain that is being written. Dropping it without a commit abandons it: readers see the previously committed state.
 pub struct OpenGrain<'a> {
     writer: &'a GrainWriter,
     info: GrainInfo,
@@ -477,7 +477,7 @@ impl fmt::Debug for OpenGrain<'_> {
 }
 
 impl OpenGrain<'_> {
-    /// Its metadata.
+    /// The grain's metadata.
     pub fn info(&self) -> GrainInfo {
         self.info
     }
@@ -504,7 +504,7 @@ impl OpenGrain<'_> {
     /// Copies into the payload.
     ///
     /// # Errors
-    /// [`Error::Argument`] for a range that is not inside.
+    /// [`Error::Argument`] for a range that is not inside the payload.
     pub fn write(&mut self, offset: usize, from: &[u8]) -> Result<(), Error> {
         let inside = offset.checked_add(from.len()).is_some_and(|end| end <= self.len());
         if inside && self.slot().payload().write(offset, from) {
@@ -522,7 +522,7 @@ impl OpenGrain<'_> {
     /// Publishes the first `valid` slices, and keeps the grain open.
     ///
     /// # Errors
-    /// [`Error::Argument`] for more slices than there are.
+    /// [`Error::Argument`] for more slices than the grain has.
     pub fn commit_slices(&mut self, valid: u16) -> Result<(), Error> {
         if valid > self.info.total_slices {
             return Err(Error::argument(format!("{valid} slices of {}", self.info.total_slices)));
@@ -532,7 +532,7 @@ impl OpenGrain<'_> {
         Ok(())
     }
 
-    /// Publishes all of it.
+    /// Publishes the whole grain.
     ///
     /// # Errors
     /// None today; a `Result` for future errors.

@@ -1,16 +1,16 @@
-//! The files of a flow, as bytes: little-endian, natural alignment. Offsets are checked when this is compiled.
+//! The bytes of a flow's files: little-endian, natural alignment. Offsets are checked at compile time.
 
 use std::mem::{offset_of, size_of};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The only version of `data` that is understood.
+/// The only supported version of `data`.
 pub const DATA_VERSION: u32 = 1;
-/// The only version of a grain's header that is understood.
+/// The only supported version of a grain's header.
 pub const GRAIN_VERSION: u32 = 1;
-/// Where a grain's payload begins in its file.
+/// Offset of a grain's payload in its file.
 pub const PAYLOAD_OFFSET: usize = 8192;
-/// Planes of a grain, at most.
+/// Most planes of a grain.
 pub const MAX_PLANES: usize = 4;
 
 /// Formats of flows.
@@ -31,7 +31,7 @@ pub struct CommonConfig {
     pub id: [u8; 16],
     /// One of [`mod@format`].
     pub format: u32,
-    /// None is defined.
+    /// No flag is defined.
     pub flags: u32,
     /// Rate of grains or samples; of fields for interlaced video.
     pub rate_numerator: i64,
@@ -39,7 +39,7 @@ pub struct CommonConfig {
     pub rate_denominator: i64,
     /// Slices or samples of the largest commit.
     pub max_commit_batch: u32,
-    /// Slices or samples after which readers are woken, at most.
+    /// Most slices or samples after which readers are woken.
     pub max_sync_batch: u32,
     /// 0: host memory.
     pub payload_location: u32,
@@ -77,7 +77,7 @@ pub struct ContinuousConfig {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct Config {
-    /// Of all flows.
+    /// The part common to all flows.
     pub common: CommonConfig,
     /// A [`DiscreteConfig`] or a [`ContinuousConfig`], by the format.
     pub specific: [u32; 16],
@@ -129,7 +129,8 @@ pub struct Info {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct State {
-    /// The inode of `data` itself: another there means that the flow was made anew. We store 0 when we delete a flow.
+    /// The inode of `data` itself: another value means that the flow was created again. This implementation stores 0
+    /// when it deletes a flow.
     pub inode: u64,
     /// The word that readers sleep on.
     pub counter: u32,
@@ -155,21 +156,21 @@ pub struct GrainHeader {
     pub version: u32,
     /// Bytes of this structure.
     pub size: u32,
-    /// Which grain.
+    /// The grain's index.
     pub index: u64,
-    /// Bit 0: the payload means nothing.
+    /// Bit 0: the payload is invalid.
     pub flags: u32,
     /// Bytes of the payload.
     pub grain_size: u32,
     /// Slices of the whole grain.
     pub total_slices: u16,
-    /// Slices that are there.
+    /// Number of valid slices.
     pub valid_slices: u16,
     /// 0.
     pub reserved: [u8; 4068],
 }
 
-/// Where the words that change lie in `data`.
+/// Offsets of the changing words in `data`.
 pub(crate) mod at {
     use super::{Data, Info, RuntimeInfo, State, offset_of};
 

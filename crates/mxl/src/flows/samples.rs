@@ -44,7 +44,7 @@ impl Channels {
         let path = flow.dir().join("channels");
         let opened = file::open(&path, write)?;
         let (bytes, _) = file::size(&opened, &path)?;
-        // The width of a sample is told nowhere else.
+        // Only the file's length reveals the width of a sample.
         let samples = u64::from(channels) * length;
         let word = bytes / samples;
         if ![4, 8].contains(&word) || bytes % samples != 0 {
@@ -58,7 +58,7 @@ impl Channels {
         Ok(Self { file, channels, length, word })
     }
 
-    /// Checks that `T` is what the flow holds.
+    /// Checks that `T` is the flow's sample type.
     fn check<T: Sample>(&self) -> Result<(), Error> {
         if size_of::<T>() as u64 == self.word {
             return Ok(());
@@ -73,7 +73,7 @@ impl Channels {
         [(bytes(base + window.start), bytes(window.first)), (bytes(base), bytes(window.second))]
     }
 
-    /// Channel, window and buffer fit each other.
+    /// Checks that channel, window and buffer fit each other.
     fn fits<T>(&self, channel: u32, window: Window, buffer: &[T]) -> Result<(), Error> {
         let count = window.first + window.second;
         if channel < self.channels && buffer.len() as u64 == count {
@@ -106,7 +106,7 @@ impl SampleReader {
         Ok(Self { flow, ring })
     }
 
-    /// Channels.
+    /// Number of channels.
     pub fn channels(&self) -> u32 {
         self.ring.channels
     }
@@ -116,12 +116,12 @@ impl SampleReader {
         self.ring.word
     }
 
-    /// Bytes from a channel's ring to the next one's.
+    /// Bytes from a channel's ring to the next.
     pub fn stride(&self) -> usize {
         (self.ring.length * self.ring.word) as usize
     }
 
-    /// Samples that one read takes, at most.
+    /// Most samples of one read.
     pub fn max_read(&self) -> u64 {
         self.ring.length / 2
     }
@@ -144,13 +144,13 @@ impl SampleReader {
         protocol::samples_unchanged(self.flow.words(), start, self.ring.length)
     }
 
-    /// Where the first channel's ring begins: mapped as long as the reader, each channel's ring behind the one before.
-    /// Another process may write it at any time.
+    /// Start of the first channel's ring: mapped as long as the reader exists; the channels' rings follow each other.
+    /// Another process may write them at any time.
     pub fn base(&self) -> *const u8 {
         self.ring.bytes().as_ptr()
     }
 
-    /// How long to sleep for samples up to `index` before they are looked for.
+    /// How long to sleep before the next look for samples up to `index`.
     pub(crate) fn look_after(&self, looks: &mut Looks, index: u64) -> Duration {
         looks.next(self.head(), index, self.rate(), Instant::now())
     }
@@ -169,7 +169,8 @@ impl SampleReader {
     }
 }
 
-/// Samples that were there when they were read. They may be overwritten later: [`still_valid`](Self::still_valid).
+/// Samples that were available when they were read. They may be overwritten later: see
+/// [`still_valid`](Self::still_valid).
 #[derive(Clone, Copy)]
 pub struct ReadSamples<'a> {
     reader: &'a SampleReader,
@@ -189,12 +190,12 @@ impl ReadSamples<'_> {
         (self.window.first + self.window.second) as usize
     }
 
-    /// Whether it has no samples.
+    /// Whether there are no samples.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Copies a channel. Ask [`still_valid`](Self::still_valid) afterwards.
+    /// Copies a channel. Call [`still_valid`](Self::still_valid) afterwards.
     ///
     /// # Errors
     /// [`Error::Argument`] for a channel that does not exist, another number of samples, or another type than the
@@ -214,8 +215,8 @@ impl ReadSamples<'_> {
         Ok(())
     }
 
-    /// Where a channel's samples lie: two pieces of some bytes each, mapped as long as the reader. Another process may
-    /// write them at any time.
+    /// The location of a channel's samples: two pieces, each with its length in bytes, mapped as long as the reader
+    /// exists. Another process may write them at any time.
     pub fn pieces(&self, channel: u32) -> [(*const u8, usize); 2] {
         let ring = &self.reader.ring;
         let channel = channel.min(ring.channels - 1);
@@ -223,12 +224,12 @@ impl ReadSamples<'_> {
         ring.pieces(self.window, channel).map(|(offset, len)| (base.wrapping_add(offset).cast_const(), len))
     }
 
-    /// Bytes from a channel's ring to the next one's.
+    /// Bytes from a channel's ring to the next.
     pub fn stride(&self) -> usize {
         (self.reader.ring.length * self.reader.ring.word) as usize
     }
 
-    /// Whether everything that was read until now was current.
+    /// Whether all samples that were read so far are valid.
     pub fn still_valid(&self) -> bool {
         self.reader.holds(self.first)
     }
@@ -243,12 +244,12 @@ pub struct SampleWriter {
 }
 
 impl SampleWriter {
-    /// Channels.
+    /// Number of channels.
     pub fn channels(&self) -> u32 {
         self.ring.channels
     }
 
-    /// Samples that one commit takes, at most.
+    /// Most samples of one commit.
     pub fn max_write(&self) -> u64 {
         self.ring.length / 2
     }
@@ -266,7 +267,7 @@ impl SampleWriter {
     /// themselves. Returns the window, and the start of the first channel's ring.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     pub fn begin(&self, index: u64, count: u64) -> Result<(Window, *mut u8), Error> {
         let window = ring::window(index, count, self.ring.length).filter(|_| count <= self.max_write());
         let window = window.ok_or_else(|| {
@@ -276,10 +277,10 @@ impl SampleWriter {
         Ok((window, self.ring.bytes().as_ptr()))
     }
 
-    /// Writes bytes of the channels' rings, which lie one after the other: the raw layer, as [`begin`](Self::begin).
+    /// Writes bytes of the channels' rings, which follow each other: the raw layer, like [`begin`](Self::begin).
     ///
     /// # Errors
-    /// [`Error::Argument`] if they do not fit inside the rings.
+    /// [`Error::Argument`] if they do not fit into the rings.
     pub fn write_rings(&self, offset: usize, from: &[u8]) -> Result<(), Error> {
         if self.ring.bytes().write(offset, from) {
             return Ok(());
@@ -287,12 +288,12 @@ impl SampleWriter {
         Err(Error::argument(format!("{} bytes at {offset} are not inside the rings", from.len())))
     }
 
-    /// Bytes of a sample, and from a channel's ring to the next one's.
+    /// Bytes of a sample, and bytes from a channel's ring to the next.
     pub fn strides(&self) -> (usize, usize) {
         (self.ring.word as usize, (self.ring.length * self.ring.word) as usize)
     }
 
-    /// Publishes samples up to `index`: the raw layer, as [`begin`](Self::begin).
+    /// Publishes samples up to `index`: the raw layer, like [`begin`](Self::begin).
     pub fn publish(&self, index: u64) {
         let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
         let signal = batches.completes(index);
@@ -348,12 +349,12 @@ impl OpenSamples<'_> {
         (self.window.first + self.window.second) as usize
     }
 
-    /// Whether it has no samples.
+    /// Whether there are no samples.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Copies a channel's samples into their place.
+    /// Copies a channel's samples into the ring.
     ///
     /// # Errors
     /// [`Error::Argument`] for a channel that does not exist, another number of samples, or another type than the

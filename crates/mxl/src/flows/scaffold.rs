@@ -1,4 +1,4 @@
-//! Making a flow: beside its place, out of sight, and then by one rename.
+//! Creates a flow: first beside its place, under a hidden name, and then there by one rename.
 
 use std::fs;
 use std::io;
@@ -16,14 +16,14 @@ use super::flow::Flow;
 use super::layout::{self, CommonConfig, Config, ContinuousConfig, Data, DiscreteConfig, GrainHeader};
 use super::{Error, file, time};
 
-/// How the directory of a flow in the making begins.
+/// Prefix of the directories of unfinished flows.
 pub const PREFIX: &str = ".mxl-tmp-";
 
-/// A flow as it is to be made.
+/// The properties of a flow to create.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'a> {
     pub id: Uuid,
-    /// The definition's text, as it was given.
+    /// The original text of the definition.
     pub text: &'a [u8],
     pub format: u32,
     pub geometry: Geometry,
@@ -33,7 +33,7 @@ pub struct Plan<'a> {
     pub max_sync_batch: u32,
 }
 
-/// A place out of sight, which nobody else is likely to have.
+/// A hidden place that another process is unlikely to use.
 fn place(domain: &Path) -> PathBuf {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let mixed = (time::now() ^ COUNT.fetch_add(1, Ordering::Relaxed) << 48).rotate_left(21);
@@ -41,16 +41,16 @@ fn place(domain: &Path) -> PathBuf {
     domain.join(format!("{PREFIX}{mixed:016x}"))
 }
 
-/// Deletes a flow's directory: by one rename, and then out of sight. So a process that dies of it leaves no half of a
-/// flow under the name.
+/// Deletes a flow's directory: first renames it to a hidden name, then removes it. So a process that dies meanwhile
+/// leaves no partial flow under the name.
 pub fn remove(dir: &Path) -> io::Result<()> {
     let aside = place(dir.parent().unwrap_or(dir));
-    // Where it cannot be renamed, its files may be removable all the same.
+    // If it cannot be renamed, its files may still be removable.
     let is_aside = rustix::fs::renameat_with(CWD, dir, CWD, &aside, RenameFlags::NOREPLACE).is_ok();
     fs::remove_dir_all(if is_aside { &aside } else { dir })
 }
 
-/// A directory that goes when it was not published.
+/// A directory that is removed unless it was published.
 struct Scaffold(PathBuf);
 
 impl Drop for Scaffold {
@@ -72,7 +72,7 @@ impl Scaffold {
         Err(Error::file(domain, "64 names of new directories were taken"))
     }
 
-    /// Whether it got the public name: if not, there is one already.
+    /// Renames to the public name. Returns `false` if that exists already.
     fn publish(&self, to: &Path) -> Result<bool, Error> {
         let os = |call| move |error: io::Error| Error::os(call, to, error);
         let mode = fs::metadata(&self.0).map_err(os("stat"))?.permissions().mode() | 0o055;
@@ -85,7 +85,7 @@ impl Scaffold {
     }
 }
 
-/// Makes the flow, or answers `None` if one of that name came first.
+/// Creates the flow, or returns `None` if another process has created one of that name first.
 pub fn make(domain: &Path, to: &Path, plan: &Plan<'_>) -> Result<Option<Flow>, Error> {
     let scaffold = Scaffold::new(domain)?;
     let dir = &scaffold.0;

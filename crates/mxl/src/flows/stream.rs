@@ -1,4 +1,4 @@
-//! Flows as streams, for programs with an executor: feature `stream`.
+//! Flows as streams, for programs with an executor (feature `stream`).
 
 mod sleeper;
 
@@ -14,11 +14,11 @@ use super::wait::{Looks, SLICE, Wait};
 use crate::Error;
 use sleeper::Place;
 
-/// The whole grains of a flow, each index once. Made by [`GrainReader::stream`].
+/// The whole grains of a flow, each index once. [`GrainReader::stream`] creates it.
 ///
 /// An item announces a grain; [`GrainReader::read`] with its index returns the payload. A missed grain is an error,
-/// after which the stream continues with the oldest available grain. After [`Error::FlowInvalid`] or an error of the
-/// system it ends.
+/// after which the stream continues with the oldest available grain. The stream ends after [`Error::FlowInvalid`] or an
+/// error of the system.
 #[derive(Debug)]
 pub struct Grains {
     reader: Arc<GrainReader>,
@@ -49,7 +49,7 @@ impl Stream for Grains {
         if this.is_over {
             return Poll::Ready(None);
         }
-        // Seen before it is looked: what is written in between ends the wait at once.
+        // The counter is read before the look: a write in between ends the wait at once.
         let seen = this.reader.watch().seen();
         let item = match this.reader.read(this.next, Wait::Not) {
             Ok(grain) => {
@@ -83,24 +83,24 @@ impl FusedStream for Grains {
     }
 }
 
-/// Samples of every channel: `count` of them, before `index`, as [`SampleReader::read`] takes them.
+/// Samples of every channel: the `count` samples before `index`, as for [`SampleReader::read`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// The sample after the last.
+    /// The index after the last sample.
     pub index: u64,
-    /// How many.
+    /// Number of samples.
     pub count: u64,
 }
 
-/// The samples of a flow in batches of one size, each sample once. Made by [`SampleReader::stream`].
+/// The samples of a flow in batches of one size, each sample once. [`SampleReader::stream`] creates it.
 ///
 /// An item announces a batch; [`SampleReader::read`] with its index and count returns the samples. Missed samples are
-/// an error, after which the stream continues with the oldest batch that is available; its batches begin at multiples
-/// of their size from the first one on. After [`Error::FlowInvalid`] or an error of the system it ends.
+/// an error, after which the stream continues with the oldest available batch; its batches begin at multiples of their
+/// size from the first one on. The stream ends after [`Error::FlowInvalid`] or an error of the system.
 ///
-/// A writer signals batches of its own size (`BatchHints`, 10 ms by default). Smaller ones are looked for when they are
-/// due by the flow's rate: they are announced half a millisecond late, or, if the writer is later than that, up to
-/// twice as late as they are.
+/// A writer signals batches of its own size (`BatchHints`, 10 ms by default). The stream polls for smaller ones when
+/// they are due by the flow's rate: it announces them half a millisecond late, or, if the writer is later than that,
+/// with up to twice the writer's delay.
 #[derive(Debug)]
 pub struct Batches {
     reader: Arc<SampleReader>,
@@ -111,10 +111,10 @@ pub struct Batches {
 }
 
 impl SampleReader {
-    /// The samples from `first` on, `count` at a time, as they come.
+    /// A stream of the samples from `first` on, `count` at a time.
     ///
     /// # Errors
-    /// [`Error::Argument`] for no samples, and for more than [`max_read`](Self::max_read).
+    /// [`Error::Argument`] for a `count` of 0 or more than [`max_read`](Self::max_read).
     pub fn stream(self: &Arc<Self>, first: u64, count: u64) -> Result<Batches, Error> {
         if !(1..=self.max_read()).contains(&count) {
             return Err(Error::argument(format!("batches of {count} samples; 1 to {}", self.max_read())));
@@ -125,7 +125,7 @@ impl SampleReader {
 }
 
 impl Batches {
-    /// Where samples are read.
+    /// The reader, for reading samples.
     pub fn reader(&self) -> &Arc<SampleReader> {
         &self.reader
     }
@@ -139,7 +139,7 @@ impl Stream for Batches {
         if this.is_over {
             return Poll::Ready(None);
         }
-        // Seen before it is looked, as with grains.
+        // The counter is read before the look, as with grains.
         let seen = this.reader.watch().seen();
         let Batch { index, count } = this.next;
         let item = match this.reader.read(index, count, Wait::Not) {
@@ -155,7 +155,7 @@ impl Stream for Batches {
                 }
             }
             Err(Error::TooLate { oldest, .. }) => {
-                // The first batch that begins there or later.
+                // The first batch that begins at or after the oldest sample.
                 let missed = oldest.saturating_sub(index.saturating_sub(count)).div_ceil(count).max(1);
                 this.next.index = index.saturating_add(missed.saturating_mul(count));
                 return Poll::Ready(Some(Err(Error::TooLate { index, oldest })));

@@ -17,11 +17,11 @@ enum Reader {
 #[derive(Clone, Debug)]
 struct Member {
     reader: Reader,
-    /// How late this flow has been, at most, in nanoseconds.
+    /// The longest delay of this flow so far, in nanoseconds.
     delay: u64,
 }
 
-/// Readers of flows that belong together.
+/// Readers of related flows.
 #[derive(Clone, Debug, Default)]
 pub struct SyncGroup {
     members: Vec<Member>,
@@ -33,8 +33,8 @@ impl SyncGroup {
         Self::default()
     }
 
-    /// Adds a flow of grains. A wait needs `slices` valid slices of it (`u16::MAX`: all). Adding it again replaces the
-    /// number.
+    /// Adds a flow of grains. A wait needs `slices` valid slices of it (`u16::MAX`: all). Adding a flow again replaces
+    /// the number.
     pub fn add_grains(&mut self, reader: &Arc<GrainReader>, slices: u16) {
         for member in &mut self.members {
             if let Reader::Grains(there, wanted) = &mut member.reader
@@ -74,17 +74,17 @@ impl SyncGroup {
         self.members.len()
     }
 
-    /// Whether it has no flows.
+    /// Whether the group has no flows.
     pub fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// Waits until each flow has the grain or the sample of `timestamp`, in nanoseconds of TAI.
+    /// Waits until each flow has the grain or the sample at `timestamp`, in nanoseconds of TAI.
     ///
-    /// The flow that was latest so far is waited for first: the others then need no sleep.
+    /// The wait begins with the flow that has been latest so far: the others then need no sleep.
     ///
     /// # Errors
-    /// Of the first flow that does not have it: [`Error::TooEarly`] at the end of the wait, [`Error::TooLate`],
+    /// The error of the first flow without the data: [`Error::TooEarly`] at the end of the wait, [`Error::TooLate`],
     /// [`Error::Skipped`], [`Error::FlowInvalid`].
     pub fn wait_for_data_at(&mut self, timestamp: u64, wait: Wait) -> Result<(), Error> {
         let begin = Instant::now();
@@ -113,7 +113,7 @@ impl SyncGroup {
     }
 }
 
-/// How long ago `index` began.
+/// The time since the start of `index`.
 fn delay(rate: Rational, index: u64) -> u64 {
     time::index_to_timestamp(rate, index).map_or(0, |begin| time::now().saturating_sub(begin))
 }

@@ -1,6 +1,6 @@
 //! Time and indices: an index counts grains or samples since the epoch of SMPTE ST 2059-1, on TAI.
 //!
-//! Rounding is that of the C++ SDK, bit for bit: to the nearest, halves up.
+//! Rounding matches the C++ SDK, bit for bit: to the nearest, halves up.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// A rate, in grains or samples per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Rational {
-    /// Grains in `denominator` seconds.
+    /// Grains or samples in `denominator` seconds.
     pub numerator: i64,
     /// The denominator; 1 if the definition omits it.
     #[serde(default = "one")]
@@ -21,7 +21,7 @@ const fn one() -> i64 {
 }
 
 impl Rational {
-    /// A rate as it is given, such as 60000/1001.
+    /// A rate without reduction, such as 60000/1001.
     pub const fn new(numerator: i64, denominator: i64) -> Self {
         Self { numerator, denominator }
     }
@@ -38,7 +38,7 @@ impl Rational {
         Self { numerator: self.numerator / a as i64, denominator: self.denominator / a as i64 }
     }
 
-    /// Whether something happens at this rate: both parts are above 0.
+    /// Whether the rate is above 0: both parts are.
     pub const fn is_positive(self) -> bool {
         self.numerator > 0 && self.denominator > 0
     }
@@ -65,46 +65,46 @@ pub fn now() -> u64 {
     clock(libc::CLOCK_TAI)
 }
 
-/// A clock that costs little and is exact to some milliseconds, in nanoseconds since some start.
+/// A cheap clock with a resolution of some milliseconds, in nanoseconds since an arbitrary start.
 pub(crate) fn coarse() -> u64 {
     clock(libc::CLOCK_MONOTONIC_COARSE)
 }
 
 fn clock(id: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is there to be written; an unknown clock leaves it.
+    // SAFETY: `time` is valid for a write; an unknown clock leaves it unchanged.
     unsafe { libc::clock_gettime(id, &raw mut time) };
     (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
 }
 
-/// The index nearest to `timestamp`, in nanoseconds of TAI. `None` for a rate with a 0.
+/// The index nearest to `timestamp`, in nanoseconds of TAI. `None` if a part of the rate is 0.
 pub fn timestamp_to_index(rate: Rational, timestamp: u64) -> Option<u64> {
     if !rate.is_usable() {
         return None;
     }
     let (numerator, denominator) = (i128::from(rate.numerator), i128::from(rate.denominator));
-    // As C++ has it, a timestamp is signed there.
+    // As in C++, where a timestamp is signed.
     let timestamp = i128::from(timestamp as i64);
     Some(((timestamp * numerator + SECOND / 2 * denominator) / (SECOND * denominator)) as u64)
 }
 
-/// When `index` begins, in nanoseconds of TAI. `None` for a rate with a 0.
+/// The start of `index`, in nanoseconds of TAI. `None` if a part of the rate is 0.
 pub fn index_to_timestamp(rate: Rational, index: u64) -> Option<u64> {
     if !rate.is_usable() {
         return None;
     }
     let (numerator, denominator) = (i128::from(rate.numerator), i128::from(rate.denominator));
-    // C++ computes in 128 bits that wrap for rates no flow has.
+    // C++ computes in 128 bits, which wrap for absurd rates.
     let scaled = i128::from(index).wrapping_mul(denominator).wrapping_mul(SECOND);
     Some((scaled.wrapping_add(numerator / 2).wrapping_div(numerator)) as u64)
 }
 
-/// The index at the current time. `None` for a rate with a 0.
+/// The index at the current time. `None` if a part of the rate is 0.
 pub fn current_index(rate: Rational) -> Option<u64> {
     timestamp_to_index(rate, now())
 }
 
-/// Time until `index` begins; zero if it has begun. `None` for a rate with a 0.
+/// Time until `index` begins; zero if it has begun. `None` if a part of the rate is 0.
 pub fn until_index(rate: Rational, index: u64) -> Option<Duration> {
     Some(Duration::from_nanos(index_to_timestamp(rate, index)?.saturating_sub(now())))
 }
@@ -124,7 +124,7 @@ pub fn sleep_until(timestamp: u64) {
             break;
         }
     }
-    // A kernel whose TAI cannot sleep: by the difference.
+    // A kernel that cannot sleep on TAI: sleep for the difference.
     let left = timestamp.saturating_sub(now());
     if left > 0 {
         std::thread::sleep(Duration::from_nanos(left));

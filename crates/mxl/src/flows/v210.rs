@@ -43,7 +43,7 @@ impl Line {
 pub fn unpack(bytes: &[u8], line: &mut Line) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("ssse3") && std::arch::is_x86_feature_detected!("sse4.1") {
-        // SAFETY: the processor has SSSE3 and SSE4.1, as just asked.
+        // SAFETY: the processor has SSSE3 and SSE4.1, as just checked.
         return unsafe { simd::unpack(bytes, line) };
     }
     unpack_scalar(bytes, line, 0);
@@ -53,7 +53,7 @@ pub fn unpack(bytes: &[u8], line: &mut Line) {
 pub fn pack(line: &Line, bytes: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("ssse3") && std::arch::is_x86_feature_detected!("sse4.1") {
-        // SAFETY: the processor has SSSE3 and SSE4.1, as just asked.
+        // SAFETY: the processor has SSSE3 and SSE4.1, as just checked.
         return unsafe { simd::pack(line, bytes) };
     }
     pack_scalar(line, bytes, 0);
@@ -107,7 +107,7 @@ pub fn unpack_keys(bytes: &[u8], keys: &mut [u16]) {
     }
 }
 
-/// Puts a line of keys together.
+/// Packs a line of keys.
 pub fn pack_keys(keys: &[u16], bytes: &mut [u8]) {
     for (keys, word) in keys.chunks(3).zip(bytes.chunks_exact_mut(4)) {
         let joined =
@@ -134,7 +134,7 @@ mod simd {
         for group in 0..groups {
             let at = group * 16;
             let Some(from) = bytes.get(at..at + 16) else { break };
-            // SAFETY: sixteen bytes are there to be read, at any alignment.
+            // SAFETY: sixteen bytes are valid for a read, at any alignment.
             let words = unsafe { _mm_loadu_si128(from.as_ptr().cast::<__m128i>()) };
             let low = _mm_and_si128(words, ten); // Cb0 Y1 Cr1 Y4
             let mid = _mm_and_si128(_mm_srli_epi32(words, 10), ten); // Y0 Cb1 Y3 Cr2
@@ -174,7 +174,7 @@ mod simd {
                 ),
             );
             let (mut luma, mut chroma) = ([0_u16; 8], [0_u16; 8]);
-            // SAFETY: sixteen bytes are there to be written, at any alignment.
+            // SAFETY: sixteen bytes are valid for a write, at any alignment.
             unsafe { _mm_storeu_si128(luma.as_mut_ptr().cast::<__m128i>(), y) };
             // SAFETY: as above.
             unsafe { _mm_storeu_si128(chroma.as_mut_ptr().cast::<__m128i>(), c) };
@@ -188,17 +188,18 @@ mod simd {
     #[target_feature(enable = "ssse3,sse4.1")]
     pub fn pack(line: &Line, bytes: &mut [u8]) {
         let groups = line.groups().min(bytes.len() / 16);
-        // Six luma in a register, six chroma in another: the shuffles put them where `unpack` found them.
+        // Six luma samples in one register, six chroma samples in another: the shuffles are the inverse of those in
+        // `unpack`.
         for group in 0..groups {
             let (mut luma, mut chroma) = ([0_u16; 8], [0_u16; 8]);
             luma[..6].copy_from_slice(&line.y[group * 6..group * 6 + 6]);
             chroma[..3].copy_from_slice(&line.cb[group * 3..group * 3 + 3]);
             chroma[4..7].copy_from_slice(&line.cr[group * 3..group * 3 + 3]);
-            // SAFETY: sixteen bytes are there to be read, at any alignment.
+            // SAFETY: sixteen bytes are valid for a read, at any alignment.
             let y = unsafe { _mm_loadu_si128(luma.as_ptr().cast::<__m128i>()) };
             // SAFETY: as above.
             let c = unsafe { _mm_loadu_si128(chroma.as_ptr().cast::<__m128i>()) };
-            // Ten bits of each: shift the others out and back.
+            // Keep ten bits of each: shift the others out and back.
             let cut = |v: __m128i| {
                 _mm_srli_epi16(_mm_mullo_epi16(v, _mm_setr_epi16(64, 64, 64, 64, 64, 64, 64, 64)), 6)
             };
@@ -236,7 +237,7 @@ mod simd {
             let words = _mm_or_si128(low, _mm_or_si128(_mm_slli_epi32(mid, 10), _mm_slli_epi32(high, 20)));
             let at = group * 16;
             let Some(to) = bytes.get_mut(at..at + 16) else { break };
-            // SAFETY: sixteen bytes are there to be written, at any alignment.
+            // SAFETY: sixteen bytes are valid for a write, at any alignment.
             unsafe { _mm_storeu_si128(to.as_mut_ptr().cast::<__m128i>(), words) };
         }
         pack_scalar(line, bytes, groups);

@@ -1,4 +1,4 @@
-//! How long to wait, and waiting: for one flow, or for the first of many.
+//! Waits for one flow, or for the first of many, and the limits of a wait.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -8,37 +8,37 @@ use super::futex;
 use super::time::{self, Rational};
 use crate::protocol::Miss;
 
-/// How long a read may take. Every wait has an end.
+/// How long a read may take. Every wait ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Do not wait.
     Not,
-    /// Sleep until the writer wakes the reader, at most this long.
+    /// Sleep until the writer wakes the reader, at most for this long.
     For(Duration),
     /// Sleep until the writer wakes the reader, at most until then.
     Until(Instant),
-    /// Busy-poll, at most this long: the lowest latency, at the price of a core.
+    /// Busy-poll, at most for this long: the lowest latency, at the cost of a core.
     Busy(Duration),
 }
 
-/// The longest single sleep; after it the flow is checked for existence.
+/// The longest single sleep. After it the reader checks that the flow still exists.
 pub const SLICE: Duration = Duration::from_millis(100);
-/// How long a sleep is where the kernel cannot wait for many words.
+/// Length of a sleep if the kernel cannot wait for many words.
 pub const FALLBACK: Duration = Duration::from_micros(500);
 
 /// Why a wait ended without data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// As the protocol says.
+    /// The miss that the protocol reports.
     Missed(Miss),
     /// The flow was deleted or replaced.
     Invalid,
 }
 
-/// Tries until it is not too early, or the time is over.
+/// Tries until the data is no longer too early, or the time is over.
 ///
-/// `idle` is called before each sleep, and now and then by a wait that is busy: what need not be done after the wake-up
-/// is done there. It answers how long the sleep may be, at most.
+/// `idle` is called before each sleep, and occasionally by a busy wait, for work that then need not follow the wake-up.
+/// It returns the longest permitted sleep.
 #[inline]
 pub fn until<T>(
     flow: &Flow,
@@ -72,7 +72,7 @@ fn later<T>(
     let counter = flow.words().counter;
     let (mut turns, mut woken) = (0_u32, false);
     loop {
-        // Before the attempt: a commit after this changes it, and the sleep does not begin.
+        // Read before the attempt: a later commit changes it, and the sleep does not begin.
         let seen = counter.load(Ordering::Acquire);
         match attempt() {
             Ok(there) => return Ok(there),
@@ -97,8 +97,8 @@ fn later<T>(
             idle();
             continue;
         }
-        // What woke us is looked at first: to ask the file system takes microseconds, and data that is there is the
-        // flow's.
+        // The attempt comes first after a wake-up: a question to the file system takes microseconds, and data that is
+        // found belongs to the flow.
         if woken && !flow.seems_current() {
             return Err(Ended::Invalid);
         }
@@ -111,12 +111,13 @@ fn later<T>(
     }
 }
 
-/// When to look for samples that wake nobody, as commits do that complete no batch of their writer's hint
-/// ([`BatchHints`](crate::BatchHints)): when they are due by the flow's rate, and then after as long as they are late.
+/// Schedules looks for samples whose commits wake no reader, since they complete no batch of their writer's hint
+/// ([`BatchHints`](crate::BatchHints)). The first look is when they are due by the flow's rate; each further one
+/// follows after the time that they are late.
 #[derive(Clone, Copy, Debug)]
 pub struct Looks {
     head: u64,
-    /// When the head was seen there first.
+    /// When the head was first seen there.
     since: Instant,
 }
 
@@ -125,7 +126,7 @@ impl Looks {
         Self { head: 0, since: Instant::now() }
     }
 
-    /// How long to sleep at `now`, where the flow's head is, for samples up to `index`.
+    /// How long to sleep at `now` for samples up to `index`, given the flow's head.
     pub fn next(&mut self, head: u64, index: u64, rate: Rational, now: Instant) -> Duration {
         if head != self.head {
             *self = Self { head, since: now };
@@ -141,10 +142,10 @@ impl Looks {
     }
 }
 
-/// Longer than any wait, and short enough to be added to a point in time.
+/// Longer than any wait, and short enough for addition to a point in time.
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
-/// The state of a flow at some moment: [`wait_any`] sleeps until one of several has changed since.
+/// The state of a flow at some moment: [`wait_any`] sleeps until one of several flows has changed since.
 #[derive(Clone, Copy, Debug)]
 pub struct Watch<'a> {
     word: &'a AtomicU32,
@@ -163,7 +164,7 @@ impl<'a> Watch<'a> {
         self.word
     }
 
-    /// The counter's value at that time.
+    /// The counter's value at that moment.
     #[cfg(feature = "stream")]
     pub(crate) fn seen(&self) -> u32 {
         self.seen
@@ -175,12 +176,12 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Sleeps until one of the flows has changed since it was watched. [`Watch::changed`] tells which.
+/// Sleeps until one of the flows has changed since its watch was taken. [`Watch::changed`] tells which.
 ///
-/// Take the watches, then read everything available, then wait: writes in between are not missed. One system call
-/// waits for up to 128 flows; for more flows, and on kernels before 5.16, it polls twice in a millisecond.
+/// First take the watches, then read everything available, then wait: no write in between is missed. One system call
+/// waits for up to 128 flows. For more flows, and on kernels before 5.16, the function polls twice in a millisecond.
 ///
-/// Returns whether one has changed; `false` at the end of the wait.
+/// Returns whether a flow has changed; `false` at the end of the wait.
 pub fn wait_any(flows: &[Watch<'_>], wait: Wait) -> bool {
     let begin = Instant::now();
     let (end, busy) = match wait {
@@ -222,7 +223,7 @@ mod tests {
         assert_eq!(looks.next(1000, 1480, rate, begin + ms(13)), ms(3));
         assert_eq!(looks.next(1000, 1480, rate, begin + ms(50)), ms(40));
         assert_eq!(looks.next(1000, 1480, rate, begin + ms(5000)), SLICE);
-        // The head moves on, and so does what is due.
+        // The head moves on, and with it the due time.
         assert_eq!(looks.next(1240, 1480, rate, begin + ms(5000)), ms(5) + FALLBACK);
         assert_eq!(looks.next(1240, u64::MAX, rate, begin + ms(5000)), SLICE);
         assert_eq!(looks.next(1240, 1480, Rational::new(0, 1), begin), SLICE);

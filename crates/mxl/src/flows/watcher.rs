@@ -1,6 +1,6 @@
-//! When a flow was last read: readers touch its file `access`, and the writer's process notes it.
+//! The time of a flow's last read: readers touch its file `access`, and the writer's process records the time.
 //!
-//! One thread for each domain with writers of grains. It sleeps until a reader touches something.
+//! Each domain with writers of grains has one thread. It sleeps until a reader touches a file.
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -16,7 +16,7 @@ use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use super::flow::Flow;
 use super::{Error, time};
 
-/// Flows by the kernel's number of their watch.
+/// Flows by the number of the kernel's watch.
 type Flows = HashMap<i32, Vec<Weak<Flow>>>;
 
 #[derive(Debug)]
@@ -57,14 +57,14 @@ impl Shared {
     }
 }
 
-/// Notes when flows of a domain are read.
+/// Records when flows of a domain are read.
 #[derive(Debug)]
 pub struct Watcher {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// A flow that is watched, until this is dropped.
+/// A watch of a flow, until this is dropped.
 #[derive(Debug)]
 pub struct Watched {
     watcher: Arc<Watcher>,
@@ -85,7 +85,7 @@ impl Watcher {
         Ok(Arc::new(Self { shared, thread: Some(thread) }))
     }
 
-    /// Watches a flow. One without the file (it is not of the C++ SDK) is written all the same.
+    /// Watches a flow. A flow without the file `access`, which the C++ SDK did not create, can still be written.
     pub fn add(self: &Arc<Self>, flow: &Arc<Flow>) -> Option<Watched> {
         let path = flow.dir().join("access");
         let mut flows = self.shared.flows();
@@ -110,7 +110,7 @@ impl Drop for Watched {
         list.retain(|flow| !flow.ptr_eq(&self.flow));
         if list.is_empty() {
             flows.remove(&self.watch);
-            // The kernel has done it already if the flow was deleted.
+            // The kernel has removed the watch already if the flow was deleted.
             let _ = inotify::remove_watch(&self.watcher.shared.inotify, self.watch);
         }
     }

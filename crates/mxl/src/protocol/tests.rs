@@ -55,7 +55,7 @@ impl<const N: usize> Ring<N> {
     }
 }
 
-/// A payload that was copied, and found unchanged afterwards, is that of one whole grain.
+/// A payload that was copied, and found unchanged afterwards, belongs to one whole grain.
 #[cfg(loom)]
 #[test]
 fn what_was_read_unchanged_is_one_whole_grain() {
@@ -79,7 +79,7 @@ fn what_was_read_unchanged_is_one_whole_grain() {
     });
 }
 
-/// The last lap's slices never count for the next grain, though the head already is there (a writer that goes back).
+/// The last lap's slices never count for the next grain, even if the head is there already (a writer that goes back).
 #[cfg(loom)]
 #[test]
 fn slices_of_the_last_lap_do_not_count() {
@@ -124,7 +124,7 @@ fn who_sees_the_counter_sees_the_grain() {
 #[test]
 fn samples_in_the_readable_half_are_whole() {
     loom::model(|| {
-        // A ring of two samples: one is readable, one is the writer's.
+        // A ring of two samples: one is readable, the other belongs to the writer.
         let ring = std::sync::Arc::new(Ring::<1>::new());
         let write = |ring: &Ring<1>, index: u64| {
             open_samples();
@@ -156,7 +156,7 @@ mod plain {
     fn the_slot_of_the_next_grain_is_not_read() {
         let ring = Ring::<4>::new();
         (1..=5).for_each(|index| ring.write(index));
-        assert_eq!(ring.read(2, 2), Err(Miss::Late)); // its slot is that of 6
+        assert_eq!(ring.read(2, 2), Err(Miss::Late)); // its slot holds grain 6
         assert!(ring.read(3, 2).is_ok());
         assert_eq!(ring.read(6, 2), Err(Miss::Early));
     }
@@ -180,7 +180,7 @@ mod plain {
         assert_eq!(open(ring.slot(3), 3, 2), Grain { flags: 0, size: 16, total: 2, valid: 0 });
         ring.commit(3, 1);
         assert_eq!(ring.read(3, 2), Err(Miss::Early));
-        // The same grain again keeps what it has.
+        // Opening the same grain again keeps its slices.
         assert_eq!(open(ring.slot(3), 3, 2).valid, 1);
         assert!(!unchanged(ring.slot(1), 1));
     }

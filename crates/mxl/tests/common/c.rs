@@ -1,4 +1,4 @@
-//! C programs on the shared libraries that cargo built beside a test of theirs.
+//! C programs that use the shared libraries that cargo built beside their test.
 #![allow(dead_code, reason = "each test uses a part")]
 
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ fn answers(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// The symbols that a library defines for others; `None`, and a line that says so, where nothing can tell.
+/// The symbols that a library exports; `None`, with a printed line, if no tool can list them.
 pub fn exported(file: &str) -> Option<Vec<String>> {
     if !answers("nm") {
         println!("NOT RUN: symbols of {file}: no nm (apt-get install binutils)");
@@ -36,15 +36,15 @@ pub fn exported(file: &str) -> Option<Vec<String>> {
 pub struct Program<'a> {
     pub source: PathBuf,
     pub include: Vec<PathBuf>,
-    /// What cargo calls a library, and what programs do.
+    /// The cargo name of each library, and its installed name.
     pub libraries: &'a [(&'a str, &'a str)],
 }
 
-/// A program that was compiled, in a folder with its libraries.
+/// A compiled program, in a folder with its libraries.
 pub struct Compiled(Folder);
 
 impl Compiled {
-    /// Runs it, once there are arguments.
+    /// The command that runs it, for further arguments.
     pub fn command(&self) -> Command {
         let mut command = Command::new(self.0.path().join("program"));
         command.env("LD_LIBRARY_PATH", self.0.path());
@@ -53,7 +53,7 @@ impl Compiled {
 }
 
 impl Program<'_> {
-    /// Compiles it. `None`, and a line that says so, without a compiler.
+    /// Compiles the program. `None`, with a printed line, without a compiler.
     pub fn compile(&self) -> Option<Compiled> {
         let Self { source, include, libraries } = self;
         if !answers("cc") {
@@ -66,7 +66,7 @@ impl Program<'_> {
         cc.args(include.iter().flat_map(|folder| ["-I".as_ref(), folder.as_os_str()]));
         cc.arg(source).arg("-o").arg(built.path().join("program"));
         for (file, name) in *libraries {
-            // As it is installed: under the name that programs look for.
+            // Links the library under its installed name.
             std::os::unix::fs::symlink(library(file), built.path().join(name)).unwrap();
             cc.arg(built.path().join(name));
         }
@@ -75,7 +75,7 @@ impl Program<'_> {
         Some(Compiled(built))
     }
 
-    /// Compiles and runs it. False, and a line that says so, without a compiler.
+    /// Compiles and runs the program. False, with a printed line, without a compiler.
     pub fn run(&self, arguments: &[&Path]) -> bool {
         let Some(compiled) = self.compile() else { return false };
         let program = compiled.command();

@@ -1,4 +1,4 @@
-//! A domain for one test; tests of other crates take this file too.
+//! A domain for one test. Tests of other crates include this file too.
 #![allow(dead_code, reason = "each test uses a part")]
 
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use mxl::Domain;
 
-/// A directory that goes with the test.
+/// A directory that is removed after the test.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -16,7 +16,7 @@ impl Folder {
         let base = if shm.is_dir() { shm.to_path_buf() } else { std::env::temp_dir() };
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = base.join(format!("mxl-test-{}-{count}", std::process::id()));
-        // Of a process that had the same id and was killed.
+        // Left by a process that had the same id and was killed.
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir(&path).unwrap();
         Self(path)

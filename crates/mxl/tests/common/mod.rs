@@ -10,7 +10,7 @@ use std::time::Duration;
 pub use folder::Folder;
 use mxl::{FlowDefinition, Rational, Wait};
 
-/// Long, for a loaded machine; tests end when what they wait for happens.
+/// Long, for a loaded machine; tests end when the awaited event happens.
 pub const SOON: Wait = Wait::For(Duration::from_secs(20));
 
 /// A picture of 4 lines of 128 bytes, 50 a second: a ring of 10.
@@ -23,7 +23,7 @@ pub fn microphone(channels: u32) -> FlowDefinition {
     FlowDefinition::audio("microphone", channels, Rational::new(48_000, 1)).unwrap()
 }
 
-/// What the other process is to do: `None` in the process that the test runner started.
+/// The role of the other process: `None` in the process that the test runner started.
 pub fn role() -> Option<(String, PathBuf)> {
     Some((std::env::var("MXL_TEST_ROLE").ok()?, std::env::var_os("MXL_TEST_DOMAIN")?.into()))
 }
@@ -43,7 +43,7 @@ pub fn file(folder: &Folder, definition: &FlowDefinition, name: &str) -> PathBuf
     folder.path().join(format!("{}.mxl-flow", definition.id)).join(name)
 }
 
-/// The bytes of grain `index`: none is like another.
+/// The bytes of grain `index`, different for each grain.
 pub fn picture(index: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| (index.wrapping_mul(31).wrapping_add(at * 7)) as u8).collect()
 }

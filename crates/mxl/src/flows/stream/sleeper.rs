@@ -1,5 +1,5 @@
-//! The thread that waits for all streams of a process: by one system call for up to 127 of them. It ends with the last
-//! stream that waits.
+//! The thread that waits for all streams of a process: with one system call for up to 127 of them. It ends when the
+//! last stream stops waiting.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use crate::flows::grains::GrainReader;
 use crate::flows::samples::SampleReader;
 use crate::flows::wait::{FALLBACK, Watch};
 
-/// What a stream reads.
+/// The reader of a stream.
 pub(super) trait Watched: Send + Sync + 'static {
     fn watch(&self) -> Watch<'_>;
 }
@@ -29,7 +29,7 @@ impl Watched for SampleReader {
     }
 }
 
-/// A stream's place among those that wait. Dropped, it waits no more.
+/// A stream's place among the waiting ones. Dropping it ends the wait.
 #[derive(Debug)]
 pub(super) struct Place(u64);
 
@@ -39,8 +39,8 @@ impl Place {
         Self(COUNT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Wakes a task when the flow has changed since it was seen, or after `limit`: a flow that is gone says nothing,
-    /// nor do samples that complete no batch, so their streams look for themselves.
+    /// Wakes a task when the flow has changed since it was seen, or after `limit`: neither a deleted flow nor samples
+    /// that complete no batch cause a signal, so the streams check for themselves.
     pub fn wait(
         &self,
         reader: Arc<dyn Watched>,
@@ -59,7 +59,7 @@ impl Drop for Place {
     }
 }
 
-/// A stream that waits.
+/// A waiting stream.
 struct Waiting {
     id: u64,
     reader: Arc<dyn Watched>,
@@ -129,7 +129,7 @@ impl Sleeper {
         }
     }
 
-    /// Wakes those whose flows have changed, or whose time has come.
+    /// Wakes the tasks whose flows have changed, or whose time limit has passed.
     fn wake(&self, now: Instant) {
         let mut ready = Vec::new();
         self.lock().waiting.retain(|waiting| {
