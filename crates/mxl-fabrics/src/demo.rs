@@ -71,12 +71,12 @@ struct Options {
     count: Option<u64>,
 }
 
-/// The program.
+/// Runs the program.
 pub fn main() -> ExitCode {
     let options = match Options::try_parse() {
         Ok(options) => options,
         Err(error) => {
-            // A closed standard output cannot be helped here.
+            // A closed standard output is ignored.
             let _ = error.print();
             return if error.use_stderr() { ExitCode::from(1) } else { ExitCode::SUCCESS };
         }
@@ -104,7 +104,7 @@ fn file(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).map_err(|error| Error::Argument(format!("{}: {error}", path.display())))
 }
 
-/// Writes what was counted where it was asked for.
+/// Writes the metrics to the requested file.
 fn export(options: &Options, metrics: impl FnOnce() -> String) -> Result<()> {
     let Some(path) = &options.metrics else { return Ok(()) };
     let mut beside = path.clone().into_os_string();
@@ -167,7 +167,7 @@ fn send(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// An initiator, and what moves it on.
+/// An initiator, and its driver.
 enum Sender {
     Polled(Box<Initiator>),
     Driven(Driven<Initiator>),
@@ -181,7 +181,7 @@ impl Sender {
         }
     }
 
-    /// Moves on an initiator without a thread, says what has happened, and exports what was counted when it is time.
+    /// Drives an initiator without a thread, reports events, and exports the metrics when they are due.
     fn turn(&mut self, options: &Options, said: &mut Instant) -> Result<()> {
         match self {
             Self::Polled(initiator) => {
@@ -202,7 +202,7 @@ impl Sender {
     }
 }
 
-/// Says what happened that is not everyday.
+/// Reports unusual events.
 fn say(initiator: &mut Initiator) {
     while let Some(event) = initiator.event() {
         say_one(&event);
@@ -215,28 +215,28 @@ fn say_one(event: &Transfer) {
     }
 }
 
-/// How often it says what was counted.
+/// How often the metrics are exported.
 const EXPORT_EVERY: Duration = Duration::from_secs(2);
-/// How long it waits for the source before it looks after its targets.
+/// How long it waits for the source before it turns to its targets.
 const TURN: Duration = Duration::from_millis(1);
 
-/// Whether somebody takes what is sent: what nobody takes is not counted.
+/// Whether a target receives the transfers: otherwise they are not counted.
 fn is_connected(initiator: &Initiator) -> bool {
     initiator.targets().any(|(_, state, _)| state == PeerState::Connected)
 }
 
-/// What became of an index that was to be sent.
+/// The result for an index to send.
 #[derive(Debug, PartialEq, Eq)]
 enum Asked {
     Sent,
     /// Its writer has not written it yet.
     Early,
-    /// The writer went on, or left it out: what there is now comes next.
+    /// The writer has gone on, or skipped it: the next index is the current one.
     Gone,
 }
 
 impl Asked {
-    /// Sends what was read. It may be overwritten between the two, as this process may be preempted there.
+    /// Sends an index that was read. It may be overwritten between the two, as this process may be preempted there.
     fn of(read: Result<(), mxl::Error>, send: impl FnOnce() -> Result<()>) -> Result<Self> {
         match read.map_err(Error::from).and_then(|()| send()) {
             Ok(()) => Ok(Self::Sent),
@@ -295,7 +295,7 @@ fn send_samples(
 mod tests {
     use super::*;
 
-    /// An initiator once ended by what was overwritten after it was read.
+    /// Regression test: an initiator ended when data was overwritten after it had been read.
     #[test]
     fn what_is_overwritten_is_gone_whether_it_was_read_or_not() {
         let late = || mxl::Error::TooLate { index: 7, oldest: 8 };

@@ -1,9 +1,9 @@
 //! Progress threads: a thread that drives one end of a flow while the program waits for its events, or awaits them.
 //!
 //! The thread polls as long as there is something to do, and a little longer. Then it sleeps on the descriptors of the
-//! end's queues, which whatever comes in makes readable, and whatever the program does wakes it. Nothing depends on a
-//! wake-up alone: no sleep is longer than [`SLEEP`], after which it looks for itself (a target that does not answer is
-//! greeted again, for one).
+//! end's queues. Incoming data makes them readable, and calls of the program wake the thread. Progress does not depend
+//! on a wake-up alone: no sleep is longer than [`SLEEP`], after which the thread polls again (for example to greet a
+//! target that does not answer).
 #![allow(unsafe_code)] // borrows descriptors of queues that `Shared` keeps
 
 use std::os::fd::BorrowedFd;
@@ -18,9 +18,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{Error, Result};
 
-/// How long the thread polls when nothing happens any more.
+/// How long the thread continues to poll after the last event.
 const SPIN: Duration = Duration::from_micros(200);
-/// How long it sleeps where no descriptor says when there is something to do.
+/// How long it sleeps if no descriptor announces the next event.
 const NAP: Duration = Duration::from_micros(50);
 /// Longest sleep.
 const SLEEP: Duration = Duration::from_millis(20);
@@ -43,24 +43,24 @@ pub(crate) mod sealed {
         /// Its events.
         type Event: Send;
 
-        /// Makes progress. Whether something happened.
+        /// Makes progress. Returns whether an event occurred.
         ///
         /// # Errors
-        /// It is broken.
+        /// The end is broken.
         fn turn(&mut self) -> Result<bool>;
 
-        /// The oldest event that was not fetched.
+        /// The oldest unread event.
         fn take(&mut self) -> Option<Self::Event>;
 
         /// Whether work is pending that no descriptor announces, such as waiting for room.
         fn has_more(&self) -> bool;
 
-        /// The queues that it waits for.
+        /// The queues on which it waits.
         fn queues(&self) -> Vec<Arc<dyn CompletionQueue>>;
     }
 }
 
-/// An end of a flow with a thread that moves it on.
+/// An end of a flow with a thread that drives it.
 ///
 /// The thread publishes arriving grains and sends submitted ones in the background. Dropping it ends the thread, and
 /// then the end of the flow.
@@ -91,7 +91,7 @@ struct Shared<T> {
     state: Mutex<State<T>>,
     news: Condvar,
     queues: Vec<Arc<dyn CompletionQueue>>,
-    /// Threads of the program that want the lock, which the driving thread leaves to them.
+    /// Threads of the program that want the lock. The driving thread lets them go first.
     callers: AtomicUsize,
 }
 
@@ -99,17 +99,17 @@ struct State<T> {
     end: T,
     /// The thread sleeps on descriptors, or is about to.
     is_asleep: bool,
-    /// The thread has ended, or is to end.
+    /// The thread has ended, or must end.
     is_over: bool,
     failed: Option<Error>,
     wakers: Vec<Waker>,
 }
 
 impl<T: Drive> Driven<T> {
-    /// Starts a thread for it.
+    /// Starts a thread that drives an end.
     ///
     /// # Errors
-    /// [`Error::Argument`] if the system starts no thread.
+    /// [`Error::Argument`] if the system cannot start a thread.
     pub fn start(end: T) -> Result<Self> {
         let queues = end.queues();
         let state = State { end, is_asleep: false, is_over: false, failed: None, wakers: Vec::new() };
@@ -121,7 +121,8 @@ impl<T: Drive> Driven<T> {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Runs `call` on it, between two turns of the thread: to submit a grain, add a target, or read the statistics.
+    /// Runs `call` on the end, between two turns of the thread: to submit a grain, add a target, or read the
+    /// statistics.
     pub fn with<R>(&self, call: impl FnOnce(&mut T) -> R) -> R {
         let mut state = self.shared.enter();
         let answer = call(&mut state.end);
@@ -132,7 +133,7 @@ impl<T: Drive> Driven<T> {
     /// The oldest unread event. Sleeps until there is one; `None` after `timeout`.
     ///
     /// # Errors
-    /// The error that broke it, once; [`Error::Argument`] from then on.
+    /// The error that broke the end, once; [`Error::Argument`] from then on.
     pub fn wait(&self, timeout: Duration) -> Result<Option<T::Event>> {
         let begin = Instant::now();
         let mut state = self.shared.enter();
@@ -148,10 +149,10 @@ impl<T: Drive> Driven<T> {
         }
     }
 
-    /// The oldest event that was not fetched, when there is one.
+    /// The oldest unread event, as soon as there is one.
     ///
     /// # Errors
-    /// As of [`wait`](Self::wait).
+    /// The errors of [`wait`](Self::wait).
     pub async fn next(&self) -> Result<T::Event> {
         std::future::poll_fn(|context| {
             let mut state = self.shared.enter();
@@ -217,7 +218,7 @@ impl<T: Drive> Shared<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lock, for a thread of the program.
+    /// Locks the state, for a thread of the program.
     fn enter(&self) -> MutexGuard<'_, State<T>> {
         self.callers.fetch_add(1, Ordering::Relaxed);
         let state = self.lock();
@@ -225,7 +226,7 @@ impl<T: Drive> Shared<T> {
         state
     }
 
-    /// Somebody has changed something: whoever waits looks, and the thread, if it sleeps.
+    /// The state has changed: wakes the waiting threads, and the driving thread if it sleeps.
     fn changed(&self, mut state: MutexGuard<'_, State<T>>) {
         let wakers = std::mem::take(&mut state.wakers);
         if std::mem::take(&mut state.is_asleep) {
@@ -237,7 +238,7 @@ impl<T: Drive> Shared<T> {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// The thread.
+    /// The body of the thread.
     fn run(&self) {
         let mut busy = Instant::now();
         loop {
@@ -256,7 +257,7 @@ impl<T: Drive> Shared<T> {
                         std::thread::yield_now();
                     }
                 }
-                // Nothing is there, and what comes is told by descriptors.
+                // There is no event, and descriptors announce the next one.
                 Ok(false) if may_sleep && self.queues.iter().all(|queue| queue.trywait().is_ok()) => {
                     state.is_asleep = true;
                     drop(state);
@@ -275,19 +276,19 @@ impl<T: Drive> Shared<T> {
         }
     }
 
-    /// Sleeps until something comes in, or somebody wakes it.
+    /// Sleeps until data arrives, or a call wakes the thread.
     fn sleep(&self) {
         let fds: Option<Vec<_>> = self.queues.iter().map(|queue| queue.wait_fd()).collect();
         let Some(fds) = fds.filter(|fds| !fds.is_empty()) else { return std::thread::sleep(NAP) };
         let mut fds: Vec<PollFd<'_>> = fds
             .into_iter()
             .map(|fd| {
-                // SAFETY: the descriptor is the queue's as long as it lives, and `self` keeps the queue.
+                // SAFETY: the descriptor belongs to the queue as long as it lives, and `self` keeps the queue.
                 PollFd::from_borrowed_fd(unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::IN)
             })
             .collect();
         let time = Timespec { tv_sec: 0, tv_nsec: i64::from(SLEEP.subsec_nanos()) };
-        // A signal of the system's ends the sleep early, which is as good.
+        // A signal ends the sleep early, which is harmless.
         let _ = poll(&mut fds, Some(&time));
     }
 }

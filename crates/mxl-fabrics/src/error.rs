@@ -7,15 +7,15 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The flow answered an error.
+    /// An error of the flow.
     #[error(transparent)]
     Flow(#[from] mxl::Error),
-    /// The provider answered an error.
+    /// An error of the provider.
     #[error("{doing}: {error}")]
     Stack {
         /// The call.
         doing: &'static str,
-        /// Its answer.
+        /// Its error.
         error: ofi::Error,
     },
     /// A target info is invalid, or names a target that this library cannot write to.
@@ -24,7 +24,7 @@ pub enum Error {
     /// An argument is invalid.
     #[error("{0}")]
     Argument(String),
-    /// There is a target of this id already.
+    /// A target with this id exists already.
     #[error("target {0} was added already")]
     Exists(u64),
     /// No target has this id.
@@ -33,7 +33,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// For `map_err` on the stack's answers.
+    /// Converts errors of the stack, for `map_err`.
     pub(crate) fn stack(doing: &'static str) -> impl Fn(ofi::Error) -> Self {
         move |error| Self::Stack { doing, error }
     }

@@ -1,15 +1,16 @@
-//! How long transfers take: counts by powers of two, and Prometheus's text of them.
+//! Latencies of transfers: counts by powers of two, and their form in Prometheus's text format.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// Bounds: 1 us, 2 us, 4 us and so on up to 2^20 us, a second; and beyond.
+/// Bounds: 1 us, 2 us, 4 us and so on up to 2^20 us (about a second); and beyond.
 const BOUNDS: usize = 21;
 
 /// Times, counted by powers of two of a microsecond.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
-    /// Of each bound the times that do not exceed it and exceed the one before; the last are beyond all.
+    /// For each bound the times that do not exceed it but exceed the previous one; the last counts those beyond all
+    /// bounds.
     counts: [u64; BOUNDS + 1],
     sum: Duration,
 }
@@ -23,12 +24,12 @@ impl Histogram {
         self.sum = self.sum.saturating_add(time);
     }
 
-    /// How many were counted.
+    /// The number of counted times.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// All of them together.
+    /// The sum of all times.
     pub fn sum(&self) -> Duration {
         self.sum
     }
@@ -47,7 +48,7 @@ impl Histogram {
         None
     }
 
-    /// Its samples in Prometheus's text format, without the lines that say what the metric is. `labels` has no braces.
+    /// Its samples in Prometheus's text format, without the lines that describe the metric. `labels` has no braces.
     pub(crate) fn samples(&self, name: &str, labels: &str, to: &mut String) {
         let mut seen = 0;
         for (at, count) in self.counts.iter().enumerate() {
@@ -57,7 +58,7 @@ impl Histogram {
             } else {
                 "+Inf".to_owned()
             };
-            // A `String` takes everything.
+            // Writing to a `String` cannot fail.
             let _ = writeln!(to, "{name}_bucket{{{labels},le=\"{bound}\"}} {seen}");
         }
         let sum = self.sum.as_secs_f64();

@@ -1,4 +1,5 @@
-//! Where a target is: JSON that the C++ SDK's tools read and write, with keys of ours that they ignore.
+//! The address of a target: JSON that the C++ SDK's tools read and write, with additional keys of ours that they
+//! ignore.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,7 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::message::{LONGEST_ADDRESS, VERSION};
 use crate::{Error, Provider, Result, shape};
 
-/// Regions of one target, at most: more than any ring has slots.
+/// Most regions of one target: more than any ring has slots.
 pub(crate) const MOST_REGIONS: usize = 65_536;
 
 /// The address and identity of a target.
@@ -23,28 +24,29 @@ pub struct TargetInfo {
     /// The address of its endpoint.
     pub address: Vec<u8>,
     /// Writable memory, as the C++ SDK lists it: each slot of a ring of grains, header and payload, or each entry of a
-    /// bounce buffer. Our targets list their slots, or all rings of samples as one, with addresses and keys of 0: these
-    /// say how much there is and grant nothing, as memory is granted for each write. Our initiators ignore them.
+    /// bounce buffer. Our targets list their slots, or all rings of samples as one region, with addresses and keys of
+    /// 0. These entries only state the sizes and grant nothing, as memory is granted for each write. Our initiators
+    /// ignore them.
     pub regions: Vec<RegionInfo>,
     /// Bounce buffer into which the C++ SDK's initiators write samples: number of entries, and bytes of each. Ours
     /// write into the rings.
     pub bounce: Option<(u64, u64)>,
-    /// What a target of this library says of itself; `None` for one of the C++ SDK.
+    /// Properties of a target of this library; `None` for one of the C++ SDK.
     pub ours: Option<OwnKeys>,
 }
 
-/// What only this library writes into an info: key `ofi`, which the C++ SDK ignores.
+/// The part of an info that only this library writes: key `ofi`, which the C++ SDK ignores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnKeys {
-    /// The protocol that the target speaks.
+    /// The target's protocol version.
     pub version: u16,
-    /// The properties that both flows must have ([`crate::message::geometry`]). An initiator refuses a target that has
-    /// others when it is added. `None` in infos from before this key, whose targets refuse it.
+    /// The properties that both flows must have ([`crate::message::geometry`]). An initiator refuses to add a target
+    /// with other properties. `None` in infos from before this key; then the target refuses the initiator.
     pub geometry: Option<[u64; 8]>,
     /// Whether its memory can be written remotely. If not, payloads come in messages, as they do when an initiator
-    /// cannot write. What counts is its answer to a greeting.
+    /// cannot write. The target's answer to a greeting is authoritative.
     pub has_writes: bool,
-    /// When the target was set up, in nanoseconds of TAI: of two infos with one id the newer is right. 0 if unknown.
+    /// When the target was set up, in nanoseconds of TAI: of two infos with one id the newer is valid. 0 if unknown.
     pub epoch: u64,
 }
 
@@ -119,17 +121,17 @@ fn text<'a>(object: &'a Map<String, Value>, name: &str) -> Result<&'a str> {
     value.as_str().ok_or_else(|| bad(format!("{name} is {value}, not a string")))
 }
 
-/// A number of 64 bits, which is written as a string.
+/// A 64-bit number, which is written as a string.
 fn number(object: &Map<String, Value>, name: &str) -> Result<u64> {
     let text = text(object, name)?;
     text.parse().map_err(|_| bad(format!("{name} is \"{text}\", not a number of 64 bits")))
 }
 
 impl TargetInfo {
-    /// From JSON. Keys that mean nothing to us are ignored.
+    /// Parses JSON. Unknown keys are ignored.
     ///
     /// # Errors
-    /// [`Error::Info`] names the mistake.
+    /// [`Error::Info`] names the invalid key.
     pub fn parse(text_of: &str) -> Result<Self> {
         let root: Value =
             serde_json::from_str(text_of).map_err(|error| bad(format!("malformed JSON: {error}")))?;
@@ -170,7 +172,7 @@ impl TargetInfo {
         })
     }
 
-    /// As JSON in one line, the keys in their order.
+    /// The info as one line of JSON, the keys in their order.
     pub fn to_json(&self) -> String {
         let region = |RegionInfo { addr, len, rkey }: &RegionInfo| json!({ "addr": addr.to_string(), "len": len.to_string(), "rkey": rkey.to_string() });
         let mut root = json!({
@@ -193,7 +195,7 @@ impl TargetInfo {
     /// Checks that a flow can be sent to the target.
     ///
     /// # Errors
-    /// [`Error::Info`] if not.
+    /// [`Error::Info`] otherwise.
     pub(crate) fn check(&self, flow: &Geometry) -> Result<()> {
         let Some(ours) = self.ours else {
             return Err(bad(format!(
@@ -211,7 +213,7 @@ impl TargetInfo {
         }
     }
 
-    /// Whether this is of the same target, set up after the other.
+    /// Whether this info is of the same target, set up after the other.
     pub(crate) fn is_newer_than(&self, other: &Self) -> bool {
         let epoch = |info: &Self| info.ours.map_or(0, |ours| ours.epoch);
         self.id == other.id && epoch(self) > epoch(other)
@@ -223,7 +225,7 @@ mod tests {
     use super::*;
     use mxl::Rational;
 
-    /// As the C++ SDK writes it, for a target over TCP.
+    /// An info from the C++ SDK, for a target over TCP.
     const OF_CPP: &str = r#"{"addressFormat":2,"fabricAddress":"AgCZ+X8AAAEAAAAAAAAAAA==","id":"10481740762860756472","provider":"tcp","regions":[{"addr":"0","len":"5537792","rkey":"10160052299842048269"}]}"#;
 
     #[test]
@@ -239,7 +241,7 @@ mod tests {
         assert_eq!((info.bounce, info.to_json()), (Some((41, 3856)), audio));
     }
 
-    /// Its library for JSON writes a slash of base64 so.
+    /// Its JSON library escapes a slash of base64 like this.
     #[test]
     fn an_escaped_slash_of_cpp_is_a_slash() {
         let text = OF_CPP.replacen("AgCZ+X8AAAEAAAAAAAAAAA==", r"Ag\/Z+X8AAAEAAAAAAAAAAA==", 1);
@@ -273,7 +275,7 @@ mod tests {
             let more = more.replacen("[\"messages\"", "[\"telepathy\",\"messages\"", 1);
             assert_eq!(TargetInfo::parse(&more).unwrap(), info);
         }
-        // As it was written before there was more than the version.
+        // The older format, with only the version.
         let text = OF_CPP.replacen('}', r#","old":1}"#, 1).replacen("]}", r#"],"ofi":{"version":3}}"#, 1);
         let old = TargetInfo::parse(&text).unwrap();
         assert_eq!(old.ours, Some(OwnKeys { version: 3, geometry: None, has_writes: true, epoch: 0 }));

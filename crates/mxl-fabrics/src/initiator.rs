@@ -1,4 +1,4 @@
-//! The end that sends: a queue for each target, emptied as credits and room allow.
+//! The sending end: a queue for each target, which is emptied as credits and room allow.
 
 mod pace;
 mod peer;
@@ -19,17 +19,17 @@ use pace::Pace;
 use peer::{GIVEN_UP, Job, Payload, Peer, Sent, Way, What};
 pub use peer::{PeerState, PeerStats, Transfer};
 
-/// How often a target that does not answer is greeted.
+/// Interval of greetings to a target that does not answer.
 const GREET_EVERY: Duration = Duration::from_millis(250);
-/// How long a target may leave a question unanswered before it is greeted anew.
+/// How long a target may leave a request unanswered before the initiator greets it again.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Transfers that wait for one target, at most; older ones are given up.
+/// Most transfers that wait for one target; older ones are dropped.
 const QUEUED: usize = 1024;
-/// Samples of a target's ring, at most: hours of them.
+/// Most samples in a target's ring: hours of them.
 const LONGEST_RING: u64 = 1 << 32;
-/// What a caller who does not look may miss.
+/// Most unread events that are kept.
 const EVENTS: usize = 4096;
-/// How long a wait sleeps between two looks.
+/// How long a wait sleeps between two polls.
 const NAP: Duration = Duration::from_micros(50);
 
 enum Source {
@@ -39,7 +39,7 @@ enum Source {
 
 /// Sends a flow to targets.
 pub struct Initiator {
-    // In this order: the endpoint is closed before the rings go that it writes from.
+    // In this order: the endpoint is closed before the rings are unmapped that it reads from.
     link: Link,
     source: Source,
     geometry: Geometry,
@@ -51,11 +51,11 @@ pub struct Initiator {
 }
 
 impl Initiator {
-    /// Opens a flow of `domain` to send it.
+    /// Opens a flow of `domain` for sending.
     ///
     /// # Errors
-    /// [`Error::Flow`] if the flow cannot be read; [`Error::Stack`] and [`Error::Argument`] if the provider offers
-    /// nothing there.
+    /// [`Error::Flow`] if the flow cannot be read; [`Error::Stack`] and [`Error::Argument`] if the provider is not
+    /// available there.
     pub fn open(
         domain: &Domain,
         flow: Uuid,
@@ -65,7 +65,7 @@ impl Initiator {
         Self::open_with(domain, flow, provider, place, &Options::default())
     }
 
-    /// As [`open`](Self::open), with options.
+    /// Opens a flow like [`open`](Self::open), with options.
     ///
     /// # Errors
     /// Those of [`open`](Self::open), and [`Error::Argument`] for options that the provider cannot fulfil.
@@ -100,11 +100,11 @@ impl Initiator {
         Ok(Self { link, source, geometry, provider, peers, events, nonce, pace })
     }
 
-    /// Adds a target. [`poll`](Self::poll) connects to it, and reconnects whenever it is lost. The info of a target
-    /// that was set up again under its id, maybe at another address, takes the place of the older one.
+    /// Adds a target. [`poll`](Self::poll) connects to it, and reconnects whenever the connection is lost. If a target
+    /// was set up again under its id, maybe at another address, its new info replaces the older one.
     ///
     /// # Errors
-    /// [`Error::Info`] for a target that this library, or this provider, does not reach, or whose flow is another;
+    /// [`Error::Info`] for a target that this library or provider cannot reach, or with another kind of flow;
     /// [`Error::Exists`].
     pub fn add(&mut self, info: &TargetInfo) -> Result<()> {
         info.check(&self.geometry)?;
@@ -119,7 +119,7 @@ impl Initiator {
         if !info.is_newer_than(&self.peers[at].info) {
             return Err(Error::Exists(info.id));
         }
-        // The one before is gone.
+        // The previous target is gone.
         self.part(at);
         let peer = &mut self.peers[at];
         (peer.info, peer.greet) = (info.clone(), Instant::now());
@@ -135,7 +135,7 @@ impl Initiator {
         let peer = self.peers.swap_remove(at);
         if let Some(addr) = peer.addr {
             if peer.state == PeerState::Connected {
-                // Not told, it learns it from the next initiator.
+                // If this is lost, the target learns it from the next initiator.
                 let _ = self.link.send(addr, &Message::Bye { token: peer.token });
             }
             self.link.remove(addr);
@@ -161,7 +161,7 @@ impl Initiator {
         }
     }
 
-    /// How long transfers to a target took, from being handed over to being in its ring.
+    /// Latencies of transfers to a target, from submission to arrival in its ring.
     pub fn latency(&self, id: u64) -> Option<&Histogram> {
         self.peers.iter().find(|peer| peer.info.id == id).map(|peer| &peer.latency)
     }
@@ -171,17 +171,18 @@ impl Initiator {
     /// target that is not connected loses the transfer.
     ///
     /// # Errors
-    /// [`Error::Flow`] if the slices are not there; [`Error::Argument`] for a flow of samples, and for no slices but
-    /// `0..0`.
+    /// [`Error::Flow`] if the slices are not available; [`Error::Argument`] for a flow of samples, and for an empty
+    /// range other than `0..0`.
     pub fn send_slices(&mut self, index: u64, start: u16, end: u16) -> Result<()> {
         self.send_slices_from(index, start, end, true)
     }
 
-    /// As [`send_slices`](Self::send_slices), but takes the slices in the slot as they are, whether or not the source's
-    /// writer has published them: the caller vouches for them. A grain that is flagged invalid is sent with its flag.
+    /// Sends slices like [`send_slices`](Self::send_slices), but takes them from the slot as they are, whether or not
+    /// the source's writer has published them: the caller vouches for them. A grain that is flagged invalid is sent
+    /// with its flag.
     ///
     /// # Errors
-    /// [`Error::Flow`] if the slot is not the grain's; otherwise those of [`send_slices`](Self::send_slices).
+    /// [`Error::Flow`] if the slot does not hold the grain; otherwise those of [`send_slices`](Self::send_slices).
     pub fn send_unpublished_slices(&mut self, index: u64, start: u16, end: u16) -> Result<()> {
         self.send_slices_from(index, start, end, false)
     }
@@ -217,7 +218,7 @@ impl Initiator {
     /// Sends a whole grain to all targets.
     ///
     /// # Errors
-    /// As [`send_slices`](Self::send_slices).
+    /// The errors of [`send_slices`](Self::send_slices).
     pub fn send(&mut self, index: u64) -> Result<()> {
         self.send_slices(index, 0, u16::MAX)
     }
@@ -225,8 +226,8 @@ impl Initiator {
     /// Sends the `count` samples before `index` to all targets, as [`send_slices`](Self::send_slices) does.
     ///
     /// # Errors
-    /// [`Error::Flow`] if they are not there; [`Error::Argument`] for a flow of grains, no samples or too many, or more
-    /// channels than one batch can carry.
+    /// [`Error::Flow`] if they are not available; [`Error::Argument`] for a flow of grains, no samples or too many, or
+    /// more channels than one batch can carry.
     pub fn send_samples(&mut self, index: u64, count: u64) -> Result<()> {
         let reader = self.check_samples(count)?;
         if count > index {
@@ -243,8 +244,8 @@ impl Initiator {
         Ok(())
     }
 
-    /// As [`send_samples`](Self::send_samples), but takes the samples in the rings as they are, whether or not the
-    /// source's writer has published them: the caller vouches for them.
+    /// Sends samples like [`send_samples`](Self::send_samples), but takes them from the rings as they are, whether or
+    /// not the source's writer has published them: the caller vouches for them.
     ///
     /// # Errors
     /// Those of [`send_samples`](Self::send_samples).
@@ -260,7 +261,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// The source, if a batch may have so many samples.
+    /// The source, if a batch may have this many samples.
     fn check_samples(&self, count: u64) -> Result<&SampleReader> {
         let Source::Samples(reader) = &self.source else {
             return Err(Error::Argument("the flow has grains, no samples".into()));
@@ -269,7 +270,7 @@ impl Initiator {
         if count == 0 || count > most {
             return Err(Error::Argument(format!("{count} samples; a batch has 1 to {most}")));
         }
-        // In the worst case a channel's window is three pieces.
+        // In the worst case a channel's window has three pieces.
         let channels = reader.channels();
         let (spans, bytes) = (channels as usize * 3, u64::from(channels) * count * reader.word());
         let limits = self.link.write_limits();
@@ -296,7 +297,7 @@ impl Initiator {
                     peer.jobs.push_back(job);
                     continue;
                 }
-                // The newest is what somebody wants to see. The front may be posted in part.
+                // The newest transfer matters most. The front may be posted in part.
                 PeerState::Connected => {
                     let oldest = peer.jobs.remove(1).map_or(job.index, |oldest| oldest.index);
                     peer.jobs.push_back(job);
@@ -311,7 +312,7 @@ impl Initiator {
         }
     }
 
-    /// Drives all targets. Never blocks. Whether something happened.
+    /// Drives all targets. Never blocks. Returns whether an event occurred.
     ///
     /// # Errors
     /// [`Error::Stack`] when the endpoint is broken; a target's failure is its [`PeerState`].
@@ -322,7 +323,7 @@ impl Initiator {
             match happened {
                 Happened::Ended(op, result) => self.ended(op, result.is_ok()),
                 Happened::Message(message) => self.said(message),
-                // Nobody writes to an initiator.
+                // An initiator grants no memory, so no peer writes to it.
                 Happened::Piece(receive) => self.link.release(receive),
                 Happened::Arrived(_) | Happened::Nonsense => {}
             }
@@ -339,31 +340,31 @@ impl Initiator {
         self.peers.iter().all(|peer| peer.state == PeerState::Connected && peer.is_idle())
     }
 
-    /// The oldest event that was not fetched.
+    /// The oldest unread event.
     pub fn event(&mut self) -> Option<Transfer> {
         self.events.pop_front()
     }
 
-    /// Polls until everything that was handed in has arrived or is lost. Whether that was within the time.
+    /// Polls until every submitted transfer has arrived or is lost. Returns whether that was within the time.
     ///
     /// # Errors
-    /// As [`poll`](Self::poll).
+    /// The errors of [`poll`](Self::poll).
     pub fn flush(&mut self, timeout: Duration) -> Result<bool> {
         self.wait(timeout, |this| this.peers.iter().all(Peer::is_idle))
     }
 
-    /// Polls until all targets are connected. Whether that was within the time.
+    /// Polls until all targets are connected. Returns whether that was within the time.
     ///
     /// # Errors
-    /// As [`poll`](Self::poll).
+    /// The errors of [`poll`](Self::poll).
     pub fn connect(&mut self, timeout: Duration) -> Result<bool> {
         self.wait(timeout, |this| this.peers.iter().all(|peer| peer.state == PeerState::Connected))
     }
 
-    /// Polls until [`is_idle`](Self::is_idle). Whether that was within the time.
+    /// Polls until [`is_idle`](Self::is_idle). Returns whether that was within the time.
     ///
     /// # Errors
-    /// As [`poll`](Self::poll).
+    /// The errors of [`poll`](Self::poll).
     pub fn settle(&mut self, timeout: Duration) -> Result<bool> {
         self.wait(timeout, Self::is_idle)
     }
@@ -395,7 +396,7 @@ impl Initiator {
         self.tell(Transfer::Lost { target, index });
     }
 
-    /// Says who we are, to a target that is not connected.
+    /// Greets a target that is not connected.
     fn greet(&mut self, at: usize) {
         let now = Instant::now();
         if self.peers[at].state == PeerState::Connected || now < self.peers[at].greet {
@@ -431,12 +432,12 @@ impl Initiator {
         }
     }
 
-    /// The target is lost, and what waited for it.
+    /// Drops the connection to a target, and its waiting transfers.
     fn part(&mut self, at: usize) {
         let peer = &mut self.peers[at];
         let was_connected = peer.state == PeerState::Connected;
         let gone: Vec<u64> = peer.jobs.drain(..).map(|job| job.index).collect();
-        // Of a batch that was posted in part, the rest is a job.
+        // If a batch was posted in part, its rest is a job.
         let sent = std::mem::take(&mut peer.sent).into_values().filter(|sent| sent.is_posted);
         let gone: Vec<u64> = sent.map(|sent| sent.index).chain(gone).collect();
         peer.flights.clear();
@@ -472,7 +473,7 @@ impl Initiator {
         self.judge(at, number);
     }
 
-    /// Says what a commit is worth, once all of its writes are complete.
+    /// Records the verdict on a commit, once all of its writes are complete.
     fn judge(&mut self, at: usize, number: u64) {
         let peer = &mut self.peers[at];
         let Some(&sent) = peer.sent.get(&number) else { return };
@@ -533,7 +534,7 @@ impl Initiator {
                 let Some(at) = self.peers.iter().position(|peer| peer.nonce == nonce) else { return };
                 self.part(at);
                 self.peers[at].state = PeerState::Refused(why);
-                // Who was replaced does not fight for the target.
+                // A replaced initiator does not compete for the target.
                 let wait = if why == Why::Replaced { PATIENCE * 5 } else { PATIENCE };
                 self.peers[at].greet = Instant::now() + wait;
             }
@@ -554,7 +555,7 @@ impl Initiator {
                     peer.published = peer.published.max(number);
                 }
             }
-            // These are an initiator's.
+            // Only initiators send these.
             Message::Hello { .. }
             | Message::Open { .. }
             | Message::Invalid { .. }

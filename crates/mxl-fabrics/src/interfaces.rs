@@ -14,14 +14,14 @@ use serde_json::{Value, json};
 
 use crate::{Error, Provider, Result};
 
-/// A way to reach this host.
+/// An address that reaches this host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Interface {
     /// The provider.
     pub provider: Provider,
     /// An address of this host; for shared memory the host's name.
     pub node: String,
-    /// Bytes of the longest transfer.
+    /// Longest transfer in bytes.
     pub max_message: u64,
     /// Further properties, by the C++ SDK's names.
     pub attributes: BTreeMap<&'static str, Value>,
@@ -51,7 +51,7 @@ pub fn interfaces(provider: Option<Provider>, node: Option<&str>) -> Vec<Interfa
     all
 }
 
-/// What any provider offers for flows.
+/// The infos of all providers for flows.
 fn infos() -> Vec<Info> {
     let mut hints = Hints::default();
     hints.info.ep_attr.ep_type = EpType::Rdm;
@@ -60,7 +60,7 @@ fn infos() -> Vec<Info> {
     ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&hints)).unwrap_or_default()
 }
 
-/// The nodes that an info stands for, and their devices where the system knows them.
+/// The nodes of an info, and their devices if the system knows them.
 fn nodes(info: &Info) -> Vec<(String, Option<String>)> {
     match &info.src_addr {
         _ if info.addr_format == AddrFormat::Str => {
@@ -70,7 +70,7 @@ fn nodes(info: &Info) -> Vec<(String, Option<String>)> {
         Some(address) => match address.to_socket_addr().map(|address| address.ip()) {
             Some(ip) if ip.is_unspecified() => local(),
             Some(ip) => vec![(ip.to_string(), None)],
-            // No address of IP's: as the provider writes it.
+            // Not an IP address: use the provider's form.
             None => vec![(address.to_string(), None)],
         },
         None => local(),
@@ -85,7 +85,7 @@ fn local() -> Vec<(String, Option<String>)> {
         let address = entry.address?;
         let ip = match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
             (Some(v4), _) => IpAddr::V4(v4.ip()),
-            // Addresses of a link need its name, which a target info has no room for.
+            // A link-local address needs the name of its link, for which a target info has no room.
             (_, Some(v6)) if !v6.ip().is_unicast_link_local() => IpAddr::V6(v6.ip()),
             _ => return None,
         };
@@ -157,12 +157,12 @@ struct Options {
     json: bool,
 }
 
-/// The program.
+/// Runs the program.
 pub fn main() -> ExitCode {
     let options = match Options::try_parse() {
         Ok(options) => options,
         Err(error) => {
-            // A closed standard output cannot be helped here.
+            // A closed standard output is ignored.
             let _ = error.print();
             return if error.use_stderr() { ExitCode::from(1) } else { ExitCode::SUCCESS };
         }
@@ -204,14 +204,14 @@ fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// As the C++ SDK's program prints it.
+/// The text output, in the format of the C++ SDK's program.
 fn text(found: &[Interface], verbose: bool) -> String {
     let mut text = String::new();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for Interface { provider, node, max_message, attributes } in found {
         let count = counts.entry(provider.name()).or_default();
         let shown = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        // A `String` takes everything.
+        // Writing to a `String` cannot fail.
         let _ = if verbose {
             let attributes: String =
                 attributes.iter().map(|(name, value)| format!("    {name}: {}\n", shown(value))).collect();

@@ -1,19 +1,21 @@
 //! Media flows between hosts: an [`Initiator`] reads a flow and writes it into the rings of [`Target`]s, by remote
 //! writes over any provider of `ofi`.
 //!
-//! A target creates the flow and publishes arriving data: a reader of its flow sees a slice as soon as it is there. A
-//! [`TargetInfo`] holds the target's address; the C++ SDK's tools can carry its JSON. An initiator has a queue for each
-//! of its targets: submitting a grain never waits and is never refused for lack of room, and one target's failure does
-//! not affect the others. Either side may be restarted under the same address; the other one reconnects.
+//! A target creates the flow and publishes arriving data: a reader of its flow sees each slice as soon as it has
+//! arrived. A [`TargetInfo`] holds the target's address; the C++ SDK's tools can carry its JSON. An initiator has a
+//! queue for each of its targets: submitting a grain never waits and is never refused for lack of room, and one
+//! target's failure does not affect the others. Either side may be restarted under the same address; the other one
+//! reconnects.
 //!
-//! Ends move when they are polled, or by a thread of their own ([`Driven`]), and then their events can be awaited.
+//! The program drives an end by polling it. Alternatively a thread drives it ([`Driven`]), and then the program can
+//! await its events.
 //!
-//! A [`Merge`] receives one flow by several paths, and loses nothing when one of them fails.
+//! A [`Merge`] receives one flow by several paths, and loses no data when one of them fails.
 //!
 //! # On the wire
 //!
 //! Payloads go straight from ring to ring, as remote writes that carry CQ data ([`message::Commit`]); everything else
-//! are short messages ([`message::Message`]). If either end has no remote writes, payloads travel in messages
+//! travels in short messages ([`message::Message`]). If either end has no remote writes, payloads travel in messages
 //! ([`message::Piece`]), which the target copies into its ring. Writes and messages are split to the provider's limits.
 //! Peers never write headers of grains: the target checks a peer's statements about a grain, and then publishes the
 //! header itself.
@@ -30,7 +32,7 @@
 //!     write was complete (`VERDICT`): a torn grain is published as invalid, torn samples as silence.
 //! I5. No initiator of a [`Merge`] writes into the merged flow: valid data is copied there from the flows of its paths.
 //!
-//! The protocol is this library's own, so both ends must use it. Anyone who can send to a target's endpoint and knows
+//! The protocol is this library's own, so both ends must use it. A sender that can reach a target's endpoint and knows
 //! the numbers in its info can write its flow; use keys of `udp` on untrusted networks (`docs/threat-model.md`).
 
 pub mod bench;

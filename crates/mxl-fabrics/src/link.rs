@@ -1,6 +1,6 @@
-//! An endpoint of one provider, with its queue, its address vector and the receives that messages come in by.
+//! An endpoint of one provider, with its queue, its address vector and the receives for its messages.
 //!
-//! The endpoint is closed before the memory of its operations is freed, and before the maps of rings go.
+//! The endpoint is closed before the memory of its operations is freed, and before the rings are unmapped.
 #![allow(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
@@ -21,56 +21,56 @@ use crate::{Error, Options, Provider, Result};
 
 /// Receives that wait for messages.
 const RECEIVES: usize = 32;
-/// Bytes of the longest message with a payload.
+/// Longest message with a payload, in bytes.
 const LONGEST_PIECE: usize = 64 << 10;
 /// Entries of one queue read.
 const BATCH: usize = 16;
 
-/// What registrations may need.
+/// Registration modes that the crate supports.
 pub(crate) const MR_MODE: MrMode =
     MrMode::VIRT_ADDR.union(MrMode::ALLOCATED).union(MrMode::PROV_KEY).union(MrMode::LOCAL);
 
 /// Names an operation of this end.
 pub(crate) type OpId = u64;
 
-/// What happened on a link.
+/// An event on a link.
 pub(crate) enum Happened {
-    /// A write or a message of ours ended.
+    /// A write or a message of this end has ended.
     Ended(OpId, Result<(), Errno>),
-    /// Somebody said something.
+    /// A peer has sent a message.
     Message(Message),
     /// A peer's write is complete.
     Arrived(u64),
     /// A message with a payload lies in this receive, until it is [released](Link::release).
     Piece(Receive),
-    /// Bytes that are no message.
+    /// Bytes that are not a valid message.
     Nonsense,
 }
 
-/// A receive that holds a message, and how long that is.
+/// A receive that holds a message, and the message's length.
 #[derive(Debug)]
 pub(crate) struct Receive {
     index: usize,
     len: usize,
 }
 
-/// Which end a link is of.
+/// The kind of end to which a link belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It takes payloads.
+    /// Receives payloads.
     Target,
-    /// It sends them.
+    /// Sends payloads.
     Initiator,
 }
 
-/// Memory that the endpoint may touch: a part of a flow's ring.
+/// Memory that the endpoint may access: a part of a flow's ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Memory {
     pub addr: *mut u8,
     pub len: usize,
 }
 
-// SAFETY: an address and a length. What is done with them, the places that do it promise.
+// SAFETY: an address and a length. The places that use them promise their validity.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -86,14 +86,14 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // It waits until no peer's access is under way.
+        // Waits until no access of a peer is in flight.
         if let Err(error) = self.0.close() {
             tracing::warn!(target: "mxl::fabrics", %error, "memory that peers may write could not be withdrawn");
         }
     }
 }
 
-/// Parts of memory that is sent from.
+/// Parts of the source memory.
 fn pieces_of(source: Memory, spans: &[Span]) -> Result<Vec<Piece>, ofi::Error> {
     let inside = |span: &Span| span.from.checked_add(span.len).is_some_and(|end| end <= source.len as u64);
     if !spans.iter().all(inside) {
@@ -103,7 +103,7 @@ fn pieces_of(source: Memory, spans: &[Span]) -> Result<Vec<Piece>, ofi::Error> {
     Ok(spans.iter().map(piece).collect())
 }
 
-/// Whether a node of shared memory is a name that somebody made up, as in C libfabric, and not an address of this host.
+/// Whether a node of shared memory is an arbitrary name, as in C libfabric, and not an address of this host.
 fn is_name(node: &str) -> bool {
     let is_host = || nix::unistd::gethostname().is_ok_and(|host| host == node);
     node.parse::<IpAddr>().is_err() && node != "localhost" && !is_host()
@@ -137,13 +137,13 @@ fn offer(
     }
     match (ask(Caps::MSG), answer) {
         (Ok(Some(info)), _) => Ok((info, false)),
-        // Why there are no remote writes either says more.
+        // The error about remote writes explains more.
         (_, Err(error)) | (Err(error), _) => Err(Error::stack("getinfo")(error)),
         (Ok(None), _) => Err(Error::Argument(format!("provider {provider} offers nothing here"))),
     }
 }
 
-/// An endpoint and what belongs to it.
+/// An endpoint with its resources.
 pub(crate) struct Link {
     endpoint: Option<Arc<dyn Endpoint>>,
     cq: Arc<dyn CompletionQueue>,
@@ -153,18 +153,18 @@ pub(crate) struct Link {
     /// The format of its address, and the address.
     pub name: (u32, Vec<u8>),
     needs_desc: bool,
-    /// Whether remote writes are to be had; messages carry payloads unless.
+    /// Whether remote writes are available; otherwise messages carry payloads.
     pub writes: bool,
-    /// What one write, or one message, may have.
+    /// Limit of one write, or one message.
     longest: usize,
     pieces: usize,
-    /// All receives, side by side.
+    /// The buffer of all receives, side by side.
     receives: Option<RawBuffer>,
-    /// Bytes of each.
+    /// Bytes of each receive.
     pub receive: usize,
     unposted: VecDeque<usize>,
     sends: HashMap<OpId, RawBuffer>,
-    /// Registrations of memory that is written from, where the provider needs them.
+    /// Registrations of source memory, if the provider needs them.
     local: HashMap<usize, Arc<dyn MemoryRegion>>,
     next: OpId,
 }
@@ -184,7 +184,7 @@ impl Link {
                 format!("messages of {longest} bytes at most, where {LONGEST} are needed: raise max_message");
             return Err(Error::Argument(what));
         }
-        // The stack then holds us to it.
+        // The stack then enforces the limit.
         info.ep_attr.max_msg_size = longest;
         info.tx_attr.inject_size = info.tx_attr.inject_size.min(longest);
         let tx = &info.tx_attr;
@@ -228,7 +228,7 @@ impl Link {
         Ok(link)
     }
 
-    /// Its queue, to sleep on.
+    /// The link's queue, to sleep on.
     pub fn queue(&self) -> Arc<dyn CompletionQueue> {
         Arc::clone(&self.cq)
     }
@@ -238,7 +238,7 @@ impl Link {
     }
 
     fn id(&mut self) -> OpId {
-        // Contexts of receives are small numbers, and are told apart by their flags; 0 is none.
+        // Contexts of receives are small numbers, and are distinguished by their flags; 0 stands for no operation.
         self.next += 1;
         self.next
     }
@@ -247,7 +247,8 @@ impl Link {
         while let Some(&index) = self.unposted.front() {
             let Some(raw) = &self.receives else { break };
             let pieces = [Piece::new(raw.addr().wrapping_add(index * self.receive), self.receive)];
-            // SAFETY: this part of the buffer is the receive's until the receive has ended, or the endpoint is closed.
+            // SAFETY: this part of the buffer belongs to the receive until the receive has ended, or the endpoint is
+            // closed.
             let lent = unsafe { Lent::new(&pieces, &[]) };
             let op = ReceiveOp {
                 flags: OpFlags::COMPLETION,
@@ -263,45 +264,45 @@ impl Link {
         Ok(())
     }
 
-    /// Takes in a peer's address.
+    /// Inserts a peer's address.
     pub fn insert(&self, format: u32, address: &[u8]) -> Result<FiAddr, ofi::Error> {
         let format = AddrFormat::from_c(format).ok_or_else(|| ofi::Error::new(Errno::EINVAL))?;
         let inserted = self.av.insert(&[Address::new(format, address)]).pop();
         inserted.unwrap_or_else(|| Err(ofi::Error::new(Errno::EINVAL)))
     }
 
-    /// Forgets it.
+    /// Removes a peer's address.
     pub fn remove(&self, peer: FiAddr) {
         if let Err(error) = self.av.remove(&[peer]) {
             tracing::debug!(target: "mxl::fabrics", %error, "an address that cannot be removed");
         }
     }
 
-    /// What one remote write has room for.
+    /// The limits of one remote write.
     pub fn write_limits(&self) -> Limits {
         Limits { pieces: self.pieces, bytes: self.longest as u64 }
     }
 
-    /// What one message has room for, to a target whose receives have `receive` bytes. None for a target that takes no
-    /// payload in them.
+    /// The limits of one message to a target whose receives have `receive` bytes. `None` for a target that takes no
+    /// payloads in messages.
     pub fn piece_limits(&self, receive: u64) -> Option<Limits> {
         let most = receive.min(self.longest as u64);
-        // One piece is what stands before the payload.
+        // One piece is the header before the payload.
         let pieces = self.pieces.min(PIECES - 1);
         let bytes = most.checked_sub(Part::bytes_before(pieces) as u64).filter(|bytes| *bytes > 0)?;
         Some(Limits { pieces, bytes })
     }
 
-    /// Says something to a peer. `None` if there is no room now.
+    /// Sends a message to a peer. `None` if there is no room now.
     pub fn send(&mut self, peer: FiAddr, message: &Message) -> Result<Option<OpId>, ofi::Error> {
-        // SAFETY: nothing but the message is sent.
+        // SAFETY: only the message is sent.
         unsafe { self.send_bytes(peer, message.encode(), &[], &[]) }
     }
 
     /// Sends a part of `source` in a message. `None` if there is no room now.
     ///
     /// # Safety
-    /// The source stays mapped until the send has ended or the link is closed. Others may change it meanwhile.
+    /// The source stays mapped until the send has ended or the link is closed. Other processes may change it meanwhile.
     pub unsafe fn send_piece(
         &mut self,
         peer: FiAddr,
@@ -328,8 +329,8 @@ impl Link {
         let raw = bytes.into_raw();
         let pieces = [&[Piece::new(raw.addr(), raw.len())], rest].concat();
         let id = self.id();
-        // SAFETY: the buffer is the table's until the send has ended, or the endpoint is closed; on an error it was not
-        // lent. The rest is the caller's promise.
+        // SAFETY: the buffer belongs to the table until the send has ended, or the endpoint is closed; on an error it
+        // was not lent. The rest is the caller's promise.
         let lent = unsafe { Lent::new(&pieces, descs) };
         let flags = OpFlags::COMPLETION | OpFlags::DELIVERY_COMPLETE;
         let op = SendOp { flags, call: Call::Msg, ..SendOp::new(lent, peer, Context(id as usize)) };
@@ -361,7 +362,8 @@ impl Link {
     /// Writes parts of `source` to a peer's memory, with CQ data. `None` if there is no room now.
     ///
     /// # Safety
-    /// The source stays mapped until the write has ended or the link is closed. Others may change it meanwhile.
+    /// The source stays mapped until the write has ended or the link is closed. Other processes may change it
+    /// meanwhile.
     pub unsafe fn write(
         &mut self,
         peer: FiAddr,
@@ -393,7 +395,7 @@ impl Link {
         }
     }
 
-    /// The registration of memory that is written from.
+    /// The registration of source memory.
     fn register(&mut self, source: Memory) -> Result<Arc<dyn MemoryRegion>, ofi::Error> {
         if let Some(there) = self.local.get(&(source.addr as usize)) {
             return Ok(there.clone());
@@ -407,7 +409,7 @@ impl Link {
         Ok(region)
     }
 
-    /// Drives the endpoint and tells what has happened. Whether there was anything.
+    /// Drives the endpoint and reports its events. Returns whether there were any.
     pub fn poll(&mut self, happened: &mut Vec<Happened>) -> Result<bool> {
         let mut entries = [CqTaggedEntry::EMPTY; BATCH];
         let before = happened.len();
@@ -428,16 +430,16 @@ impl Link {
         Ok(happened.len() > before)
     }
 
-    /// What was received.
+    /// The received bytes.
     pub fn bytes(&self, receive: &Receive) -> &[u8] {
         let Some(raw) = self.receives.as_ref().filter(|_| receive.index < RECEIVES) else { return &[] };
         let start = raw.addr().wrapping_add(receive.index * self.receive);
         // SAFETY: the receive has ended and is not posted again before it is released, so this part of the buffer is
-        // ours alone; it is initialised, being of a vector.
+        // ours alone; it is initialised, since it comes from a vector.
         unsafe { std::slice::from_raw_parts(start, receive.len) }
     }
 
-    /// The receive may be used again.
+    /// Permits the next use of the receive.
     pub fn release(&mut self, receive: Receive) {
         self.unposted.push_back(receive.index);
     }
@@ -459,7 +461,7 @@ impl Link {
         }
         if flags.contains(CompletionFlags::RECV) {
             let index = context.0 - 1;
-            // One that failed, or was longer than the buffer, was not ours.
+            // A message that failed, or was longer than the buffer, does not belong to the protocol.
             let receive = Receive { index, len: result.map_or(0, |(len, _)| len.min(self.receive)) };
             let bytes = self.bytes(&receive);
             if is_piece(bytes) {
@@ -481,7 +483,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // Closing it ends all operations; only then is their memory freed.
+        // Closing the endpoint ends all operations; only then is their memory freed.
         drop(self.endpoint.take());
         let sends = self.sends.drain().map(|(_, raw)| raw);
         for raw in self.receives.take().into_iter().chain(sends) {

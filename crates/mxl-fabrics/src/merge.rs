@@ -1,10 +1,10 @@
-//! Hitless merge: several initiators send one flow, each by a path of its own, and what arrives first wins.
+//! Hitless merge: several initiators send one flow, each by a path of its own, and the first copy to arrive wins.
 //!
 //! Each path has a [`Target`] that receives into a flow of its own, and valid data is copied from there. So no
 //! initiator ever writes into the merged flow: an initiator that dies in the middle of a grain, is late, or sends a
-//! torn grain cannot affect its readers. That costs one copy of each grain, and a ring for each path.
+//! torn grain cannot affect its readers. The cost is one copy of each grain, and a ring for each path.
 //!
-//! Slices are copied as they arrive, from whichever path has more of the grain. Samples are published in order: those
+//! Slices are copied as they arrive, from whichever path has more of the grain. Samples are published in order: samples
 //! after a gap wait for the path that can fill it.
 
 mod grains;
@@ -26,48 +26,48 @@ use crate::{Error, Options, Provider, Received, Result, Target};
 use grains::Grains;
 use samples::Samples;
 
-/// Paths of a merged flow, at most.
+/// Most paths of a merged flow.
 const PATHS: usize = 8;
-/// Events of one path that a poll takes before it looks at the next path.
+/// Most events of one path that a poll handles before it turns to the next path.
 const TURN: usize = 16;
 
 /// The address of one path of a merged flow.
 #[derive(Clone, Copy, Debug)]
 pub struct MergePath<'a> {
-    /// Paths may have different ones.
+    /// The provider. Paths may have different ones.
     pub provider: Provider,
-    /// As at [`Target::open`].
+    /// The node, as for [`Target::open`].
     pub node: Option<&'a str>,
-    /// As at [`Target::open`].
+    /// The service, as for [`Target::open`].
     pub service: Option<&'a str>,
-    /// [`TargetInfo::id`](crate::TargetInfo::id), for a path that is to be found again after a restart.
+    /// [`TargetInfo::id`](crate::TargetInfo::id), for a path that must be found again after a restart.
     pub id: Option<u64>,
 }
 
-/// Statistics of a merge. Of a flow of samples, `published`, `lost` and `invalid` count samples, and the others count
+/// Statistics of a merge. For a flow of samples, `published`, `lost` and `invalid` count samples, and the others count
 /// batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MergeStats {
     /// Grains that were published whole, invalid ones included.
     pub published: u64,
-    /// Copies that brought nothing new, and were dropped. Each commit of slices is a copy of its own.
+    /// Copies without new data, which were dropped. Each commit of slices is a copy of its own.
     pub duplicates: u64,
-    /// Copies that came when their slot was another grain's, and were dropped.
+    /// Copies that arrived when their slot held another grain, and were dropped.
     pub late: u64,
-    /// Copies of indices that were too far from all others, and that nothing confirmed. They were dropped.
+    /// Copies with indices that were too far from all others and lacked confirmation. They were dropped.
     pub strange: u64,
-    /// Grains that came whole by no path.
+    /// Grains that no path brought complete.
     pub lost: u64,
     /// Grains that were published as invalid.
     pub invalid: u64,
     /// Invalid grains that another path replaced by valid ones.
     pub mended: u64,
-    /// Events that were dropped because the program did not fetch them.
+    /// Events that were dropped because the program did not read them.
     pub missed: u64,
 }
 
-/// What both kinds of flows have.
+/// The state of both kinds of flows.
 struct Told {
     events: VecDeque<Received>,
     stats: MergeStats,
@@ -95,24 +95,24 @@ enum Ring {
 
 /// Receives one flow by several paths.
 pub struct Merge {
-    /// `None` for one whose endpoint broke. Its flow is deleted with it.
+    /// `None` for a path whose endpoint broke. Its flow is deleted with it.
     paths: Vec<Option<Target>>,
     ring: Ring,
     told: Told,
 }
 
 impl Merge {
-    /// Makes (or opens) a flow in `domain` that initiators may send by 2 to 8 paths, one initiator for each path. Each
-    /// path has a flow in the same domain besides, of a random id and of the label "LABEL (path N)". They are deleted
-    /// with the merge; after a crash they are garbage, which any garbage collection of the domain removes.
+    /// Creates (or opens) a flow in `domain` that initiators may send by 2 to 8 paths, one initiator for each path.
+    /// Each path also has a flow of its own in the same domain, with a random id and the label "LABEL (path N)". These
+    /// flows are deleted with the merge; after a crash, any garbage collection of the domain removes them.
     ///
     /// # Errors
-    /// [`Error::Argument`] for another number of paths; otherwise as [`Target::open`].
+    /// [`Error::Argument`] for another number of paths; otherwise those of [`Target::open`].
     pub fn open(domain: &Domain, definition: &FlowDefinition, paths: &[MergePath<'_>]) -> Result<Self> {
         Self::open_with(domain, definition, paths, &Options::default())
     }
 
-    /// As [`open`](Self::open), with options for the targets of all paths.
+    /// Opens a merge like [`open`](Self::open), with options for the targets of all paths.
     ///
     /// # Errors
     /// Those of [`open`](Self::open), and [`Error::Argument`] for options that a provider cannot fulfil.
@@ -154,7 +154,7 @@ impl Merge {
         self.paths.get(at)?.as_ref()
     }
 
-    /// How many paths it was opened with.
+    /// The number of paths, as opened.
     pub fn paths(&self) -> usize {
         self.paths.len()
     }
@@ -210,7 +210,7 @@ impl Merge {
         Ok(was_busy)
     }
 
-    /// As [`poll`](Self::poll), but waits for an event until the timeout expires, polling every 50 us.
+    /// Does the same as [`poll`](Self::poll), but waits for an event until the timeout expires, polling every 50 us.
     ///
     /// # Errors
     /// Those of [`poll`](Self::poll).
@@ -231,9 +231,9 @@ impl Merge {
         (0..).zip(&self.paths).fold(0, |live, (at, target)| live | u8::from(is_live(target)) << at)
     }
 
-    /// Something happened on a path.
+    /// Handles an event of a path.
     fn arrived(&mut self, path: usize, received: Received) -> Result<()> {
-        // Who has spoken and gone meanwhile was there when it spoke.
+        // An initiator that has disconnected since was live at its event.
         let spoken = u8::from(!matches!(received, Received::Disconnected)) << path;
         let live = self.live() | spoken;
         match (&mut self.ring, received) {
@@ -244,7 +244,7 @@ impl Merge {
                 let part = line::Part { start: index.saturating_sub(count), end: index };
                 ring.arrived(path, part, live, &mut self.told)
             }
-            // Nobody is left who could fill a gap.
+            // No path is left that could fill a gap.
             (Ring::Samples(ring), Received::Disconnected) => ring.advance(live, &mut self.told),
             _ => Ok(()),
         }

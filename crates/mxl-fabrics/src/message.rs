@@ -1,8 +1,8 @@
-//! The messages beside payloads, and the CQ data of remote writes. Little-endian.
+//! The messages besides payloads, and the CQ data of remote writes. Little-endian.
 //!
 //! Without remote writes, payloads travel in messages as well ([`Piece`]).
 //!
-//! All of this may come from anyone. An invalid message parses to `None`, and is counted.
+//! All of this may come from an untrusted sender. An invalid message parses to `None`, and is counted.
 
 mod piece;
 
@@ -10,110 +10,110 @@ pub use piece::{Piece, is_piece};
 
 pub use crate::shape::{Span, numbers as geometry};
 
-/// Bytes of the longest message without a payload.
+/// Longest message without a payload, in bytes.
 pub const LONGEST: usize = 512;
-/// The protocol of this library. Another is refused.
+/// The protocol version of this library. Other versions are refused.
 pub const VERSION: u16 = 3;
-/// The number of commits that an initiator may be ahead of its target's publications. The lowest eight bits of its
+/// The number of commits by which an initiator may be ahead of its target's publications. The lowest eight bits of its
 /// number identify a commit.
 pub const WINDOW: u64 = 64;
-/// Bytes of the longest address of an endpoint.
+/// Longest address of an endpoint, in bytes.
 pub const LONGEST_ADDRESS: usize = 256;
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// An initiator wants to write.
+    /// An initiator asks to connect.
     Hello {
         /// [`VERSION`].
         version: u16,
-        /// Which target it takes the other for.
+        /// The id of the intended target.
         target: u64,
-        /// Names this attempt; the answer has it too.
+        /// Names this attempt; the answer repeats it.
         nonce: u64,
         /// The flow's properties.
         geometry: [u64; 8],
-        /// 1 if it has no remote writes and sends payloads in messages; 0.
+        /// 1 if the initiator has no remote writes and sends payloads in messages; otherwise 0.
         messages: u8,
         /// The format of its endpoint's address, and the address.
         format: u32,
         /// See `format`.
         address: Vec<u8>,
     },
-    /// The target takes it.
+    /// The target accepts the initiator.
     Welcome {
-        /// Of the `Hello`.
+        /// The nonce of the `Hello`.
         nonce: u64,
-        /// Stands in all later messages of both.
+        /// Identifies the connection in all later messages of both ends.
         token: u64,
-        /// Samples only: where the rings are.
+        /// Samples only: the memory of the rings.
         rings: Remote,
-        /// Samples only: samples of a channel's ring.
+        /// Samples only: length of a channel's ring, in samples.
         length: u64,
-        /// Bytes of the longest message with a payload; 0 if payloads are written remotely.
+        /// Longest message with a payload, in bytes; 0 if payloads are written remotely.
         receive: u64,
     },
-    /// The target does not take it, or not any more.
+    /// The target refuses the initiator, or ends its connection.
     Refused {
-        /// Of the `Hello`.
+        /// The nonce of the `Hello`.
         nonce: u64,
-        /// Why.
+        /// The reason.
         why: Why,
     },
     /// The initiator requests to write an index, and has no write in flight below `floor`.
     Open {
-        /// Of the `Welcome`.
+        /// The token of the `Welcome`.
         token: u64,
         /// Grain, or the first sample.
         index: u64,
-        /// Everything below is done or given up.
+        /// All indices below are complete or abandoned.
         floor: u64,
     },
     /// The target's slot is open for a grain.
     Grant {
-        /// Of the `Welcome`.
+        /// The token of the `Welcome`.
         token: u64,
-        /// Which.
+        /// The index of the grain.
         index: u64,
-        /// Where its payload goes; nothing if it goes in messages.
+        /// The memory for its payload; empty if the payload travels in messages.
         payload: Remote,
     },
     /// Samples up to an index may be written.
     Room {
-        /// Of the `Welcome`.
+        /// The token of the `Welcome`.
         token: u64,
-        /// Windows end there, at most.
+        /// The limit for the end of a window.
         until: u64,
     },
-    /// A grain's payload means nothing.
+    /// A grain's payload is invalid.
     Invalid {
-        /// Of the `Welcome`.
+        /// The token of the `Welcome`.
         token: u64,
-        /// Which number this commit has.
+        /// The number of this commit.
         number: u64,
-        /// Which grain.
+        /// The index of the grain.
         index: u64,
     },
     /// All writes or messages of a commit are complete, with this result; nothing is published before.
     Verdict {
-        /// Of the `Welcome`.
+        /// The token of the `Welcome`.
         token: u64,
-        /// Of the commit.
+        /// The number of the commit.
         number: u64,
-        /// 1; 0 if the source's writer overwrote it while it was sent, or flagged it invalid; 2 if it did so before all
-        /// was sent, and no more comes.
+        /// 1 if the data is whole; 0 if the source's writer overwrote it while it was sent, or flagged it invalid; 2 if
+        /// that happened before all was sent, and no more follows.
         whole: u64,
     },
-    /// Commits of lower numbers were published: the initiator may begin [`WINDOW`] from there on.
+    /// Commits with lower numbers were published: the initiator may begin [`WINDOW`] commits from this number on.
     Published {
-        /// Of the `Welcome`.
+        /// The token of the `Welcome`.
         token: u64,
-        /// Of the next one.
+        /// The number of the next commit.
         number: u64,
     },
-    /// The initiator goes.
+    /// The initiator disconnects.
     Bye {
-        /// Of the `Welcome`.
+        /// The token of the `Welcome`.
         token: u64,
     },
 }
@@ -121,23 +121,23 @@ pub enum Message {
 /// Memory of a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Remote {
-    /// Of the first byte.
+    /// Address of the first byte.
     pub addr: u64,
-    /// Protects it.
+    /// The key that protects it.
     pub key: u64,
 }
 
-/// Why a target does not take an initiator.
+/// Why a target refuses an initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Why {
-    /// It is of another version.
+    /// The initiator has another protocol version.
     Version,
     /// Another target has this address now.
     Target,
-    /// Its flow is another.
+    /// The initiator's flow has other properties.
     Geometry,
-    /// Another initiator came after it.
+    /// Another initiator has replaced it.
     Replaced,
     /// The target lacks something: see its log.
     Broken,
@@ -159,7 +159,7 @@ impl std::fmt::Display for Why {
     }
 }
 
-/// The bytes that are left of a message.
+/// The remaining bytes of a message.
 struct Bytes<'a>(&'a [u8]);
 
 impl Bytes<'_> {
@@ -179,7 +179,7 @@ impl Bytes<'_> {
 }
 
 impl Message {
-    /// The bytes of a message.
+    /// Encodes the message.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(64);
         let mut put = |kind: u8, numbers: &[u64]| {
@@ -213,7 +213,7 @@ impl Message {
         bytes
     }
 
-    /// A message, if the bytes are one and nothing else.
+    /// Parses a message, if the bytes are exactly one.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let mut rest = Bytes(bytes);
         let [kind] = rest.take()?;
@@ -261,18 +261,18 @@ impl Message {
 /// The CQ data of a remote write: it names the commit that the write belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Commit {
-    /// Slices of a grain are there, up to `end`. The lower half is that of the C++ SDK: slot, end.
+    /// Slices of a grain up to `end` have arrived. The lower half is the C++ SDK's: slot, end.
     Grain {
         /// The lowest eight bits of the commit's number.
         number: u8,
-        /// The lowest sixteen bits of the index: a granted index is known by them.
+        /// The lowest sixteen bits of the index, which identify a granted index.
         index: u16,
-        /// How many slices are valid now.
+        /// Number of slices that are valid now.
         end: u16,
         /// Writes of these slices, less one.
         parts: u16,
     },
-    /// A part of a batch of samples is there.
+    /// A part of a batch of samples has arrived.
     Samples {
         /// The lowest eight bits of the commit's number.
         number: u8,
@@ -280,13 +280,13 @@ pub enum Commit {
         parts: u8,
         /// The lowest 32 bits of the index.
         index: u32,
-        /// Samples, 65,535 at most.
+        /// Samples, at most 65,535.
         count: u16,
     },
 }
 
 impl Commit {
-    /// Its form in the CQ data; each end knows which of the two kinds its flow uses.
+    /// Encodes the commit as CQ data; each end knows which of the two kinds its flow uses.
     pub fn encode(self) -> u64 {
         match self {
             Self::Grain { number, index, end, parts } => {
@@ -298,14 +298,14 @@ impl Commit {
         }
     }
 
-    /// Of a flow of grains. `None` for bits that mean nothing.
+    /// Decodes a commit of a flow of grains. `None` for invalid bits.
     pub fn of_grain(data: u64) -> Option<Self> {
         let [a, b, c, d, number, e, f, 0] = data.to_le_bytes() else { return None };
         let (index, end) = (u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]));
         Some(Self::Grain { number, index, end, parts: u16::from_le_bytes([e, f]) })
     }
 
-    /// Of a flow of samples.
+    /// Decodes a commit of a flow of samples.
     pub fn of_samples(data: u64) -> Self {
         let [a, b, c, d, e, f, parts, number] = data.to_le_bytes();
         let (index, count) = (u32::from_le_bytes([a, b, c, d]), u16::from_le_bytes([e, f]));

@@ -4,16 +4,16 @@ use std::fmt::Write as _;
 
 use crate::{Histogram, Initiator, Merge, PeerState, Target, TargetStats, TargetTimes};
 
-/// A metric of several samples.
+/// Appends a metric with several samples.
 fn metric(to: &mut String, name: &str, kind: &str, help: &str, samples: impl Iterator<Item = (String, u64)>) {
-    // A `String` takes everything.
+    // Writing to a `String` cannot fail.
     let _ = writeln!(to, "# HELP {name} {help}\n# TYPE {name} {kind}");
     for (labels, value) in samples {
         let _ = writeln!(to, "{name}{{{labels}}} {value}");
     }
 }
 
-/// A histogram of several sources.
+/// Appends a histogram with several sources.
 fn histogram<'a>(
     to: &mut String,
     name: &str,
@@ -59,7 +59,7 @@ impl Initiator {
 
 type TargetCount = fn(&TargetStats) -> u64;
 
-/// What is counted of a target.
+/// The counters of a target.
 const OF_TARGET: [(&str, &str, TargetCount); 7] = [
     ("published", "Commits that were published.", |stats| stats.published),
     ("lost", "Grains or samples that did not come.", |stats| stats.lost),
@@ -72,7 +72,7 @@ const OF_TARGET: [(&str, &str, TargetCount); 7] = [
 
 type TargetTime = fn(&TargetTimes) -> &Histogram;
 
-/// What is timed at a target.
+/// The histograms of a target.
 const TIMES_OF_TARGET: [(&str, &str, TargetTime); 2] = [
     ("arrival", "From seeing the first part of a commit to its publication.", |times| &times.arrival),
     ("interval", "From one publication to the next of the same initiator.", |times| &times.interval),

@@ -1,6 +1,6 @@
-//! How an end of a flow is opened.
+//! Options for opening an end of a flow.
 
-/// How a [`Target`](crate::Target) or an [`Initiator`](crate::Initiator) is opened, beyond where.
+/// Options for opening a [`Target`](crate::Target) or an [`Initiator`](crate::Initiator), besides its address.
 ///
 /// ```
 /// let mut options = mxl_fabrics::Options::default();

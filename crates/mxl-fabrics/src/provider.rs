@@ -22,10 +22,10 @@ pub enum Provider {
 }
 
 impl Provider {
-    /// All of them.
+    /// All providers.
     pub const ALL: [Self; 5] = [Self::Tcp, Self::Verbs, Self::Efa, Self::Shm, Self::Udp];
 
-    /// As it is written in a target info.
+    /// The name in a target info.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
@@ -36,7 +36,7 @@ impl Provider {
         }
     }
 
-    /// The provider of `ofi` that carries it.
+    /// The provider of `ofi` that implements it.
     pub(crate) const fn of_stack(self) -> &'static str {
         match self {
             Self::Tcp | Self::Udp => "udp",

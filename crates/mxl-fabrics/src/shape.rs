@@ -14,13 +14,13 @@ pub const GRAIN_PARTS: usize = 1 << 16;
 pub struct Span {
     /// Offset in the source's memory.
     pub from: u64,
-    /// Offset in the target's.
+    /// Offset in the target's memory.
     pub to: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
-/// Where slices `start..end` lie in a payload: planes lie one after the other, each with all slices.
+/// The location of slices `start..end` in a payload: planes lie one after the other, each with all slices.
 pub fn slices(geometry: &Geometry, start: u16, end: u16) -> Vec<Span> {
     let Geometry::Grains { slices, slice_sizes, .. } = *geometry else { return Vec::new() };
     let (start, end) = (u64::from(start.min(slices)), u64::from(end.min(slices)));
@@ -33,7 +33,7 @@ pub fn slices(geometry: &Geometry, start: u16, end: u16) -> Vec<Span> {
         }
         base += u64::from(slices) * size;
     }
-    // Planes that lie side by side are one piece.
+    // Adjacent planes are one piece.
     spans.dedup_by(|next, last| {
         let is_next = last.from + last.len == next.from;
         last.len += if is_next { next.len } else { 0 };
@@ -45,13 +45,13 @@ pub fn slices(geometry: &Geometry, start: u16, end: u16) -> Vec<Span> {
 /// A ring of samples for each channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rings {
-    /// Samples of a channel's ring.
+    /// Length of a channel's ring, in samples.
     pub length: u64,
     /// Bytes of a sample.
     pub word: u64,
 }
 
-/// Where the `count` samples before `index` lie in both rings, channel after channel.
+/// The location of the `count` samples before `index` in both rings, channel after channel.
 pub fn samples(channels: u32, index: u64, count: u64, source: Rings, target: Rings) -> Vec<Span> {
     let windows =
         (mxl::ring::window(index, count, source.length), mxl::ring::window(index, count, target.length));
@@ -60,7 +60,7 @@ pub fn samples(channels: u32, index: u64, count: u64, source: Rings, target: Rin
     for channel in 0..u64::from(channels) {
         let mut done = 0;
         while done < count {
-            // Up to where either ring ends.
+            // Up to the end of either ring.
             let at = |window: mxl::ring::Window, length: u64| {
                 if done < window.first {
                     (window.start + done + channel * length, window.first - done)
@@ -82,7 +82,7 @@ pub fn samples(channels: u32, index: u64, count: u64, source: Rings, target: Rin
 pub struct Limits {
     /// Pieces: at least one.
     pub pieces: usize,
-    /// Bytes of all of them: at least one.
+    /// Bytes of all pieces: at least one.
     pub bytes: u64,
 }
 
@@ -109,7 +109,7 @@ pub fn parts(spans: &[Span], limits: Limits) -> Vec<Vec<Span>> {
     parts
 }
 
-/// How many parts as many spans of as many bytes in all may become.
+/// The most parts that this many spans with this many bytes in total may become.
 pub fn most_parts(spans: usize, bytes: u64, limits: Limits) -> usize {
     // Each part but the last is full of pieces or of bytes.
     let full = spans / limits.pieces.max(1) + 1;
@@ -129,7 +129,7 @@ pub fn is_in_window(channels: u32, index: u64, count: u64, rings: Rings, to: u64
     channel < channels.into() && ((at >= start && end <= start + first) || end <= second)
 }
 
-/// A geometry as numbers, for messages: equal if and only if the flows fit each other.
+/// A geometry as numbers, for messages: equal if and only if the flows match.
 pub fn numbers(geometry: &Geometry) -> [u64; 8] {
     let rate = |rate: Rational| [rate.numerator as u64, rate.denominator as u64];
     match *geometry {
@@ -145,7 +145,7 @@ pub fn numbers(geometry: &Geometry) -> [u64; 8] {
     }
 }
 
-/// In what two geometries differ, in words: ours and that of the other end, which may be any numbers.
+/// Describes in which properties two geometries differ: ours, and the other end's, which may have any numbers.
 pub fn difference(here: &[u64; 8], there: &[u64; 8]) -> Option<String> {
     if here == there {
         return None;
@@ -229,7 +229,7 @@ mod tests {
             index in 0_u64..300, count in 0_u64..60, length in 1_u64..50, to in 0_u64..700, len in 1_u64..100,
         ) {
             let (channels, word) = (3, 4);
-            // Samples of one channel that the batch has, without wrapping in the middle of the span.
+            // Samples of one channel that belong to the batch, without wrapping in the middle of the span.
             let naive = (to..to + len).all(|byte| {
                 let (channel, slot) = (byte / (length * word), byte % (length * word) / word);
                 channel == to / (length * word)
@@ -239,7 +239,7 @@ mod tests {
             });
             let rings = Rings { length, word };
             let is_in = is_in_window(channels as u32, index, count, rings, to, len);
-            // A span over the seam of a full ring is two in the window's order: the strict answer may refuse it.
+            // A span across the seam of a full ring is two spans in the window's order: the strict check may refuse it.
             prop_assert!(!is_in || naive);
             prop_assert!(is_in || !naive || count == length);
         }

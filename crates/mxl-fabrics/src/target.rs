@@ -25,9 +25,9 @@ use crate::link::{End, Happened, Link, OpId};
 use crate::message::{Message, VERSION, Why};
 use crate::{Error, Options, OwnKeys, Provider, RegionInfo, Result, TargetInfo, shape};
 
-/// What a caller who does not look may miss.
+/// Most unread events that are kept.
 pub(crate) const EVENTS: usize = 4096;
-/// How long a wait sleeps between two looks.
+/// How long a wait sleeps between two polls.
 pub(crate) const NAP: Duration = Duration::from_micros(50);
 
 enum Ring {
@@ -37,7 +37,7 @@ enum Ring {
 
 /// Receives a flow.
 pub struct Target {
-    // In this order: memory is withdrawn, the endpoint closed, the flow given up.
+    // In this order: memory is withdrawn, the endpoint closed, the flow released.
     peer: Option<Peer>,
     link: Link,
     ring: Ring,
@@ -45,19 +45,19 @@ pub struct Target {
     info: TargetInfo,
     events: VecDeque<Received>,
     dismissed: Vec<(OpId, FiAddr)>,
-    /// What comes next if nothing is lost.
+    /// The next index if nothing is lost.
     expected: Option<u64>,
     stats: TargetStats,
     times: TargetTimes,
 }
 
-/// A number that nobody guesses.
+/// An unpredictable number.
 fn random() -> Result<u64> {
     getrandom::u64().map_err(|error| Error::Argument(format!("no random numbers: {error}")))
 }
 
-/// What is written, as the C++ SDK lists it: a slot each, or all rings of samples. The keys are none, as memory is
-/// granted to an initiator that was taken. Initiators of the C++ SDK divide by the number of slots.
+/// The writable memory, as the C++ SDK lists it: each slot, or all rings of samples. The keys are 0, as memory is
+/// granted only to a connected initiator. Initiators of the C++ SDK divide by the number of slots.
 fn regions(ring: &Ring, geometry: &Geometry) -> Vec<RegionInfo> {
     let (count, len) = match (ring, geometry) {
         (Ring::Grains(writer), Geometry::Grains { payload, .. }) => {
@@ -70,14 +70,14 @@ fn regions(ring: &Ring, geometry: &Geometry) -> Vec<RegionInfo> {
 }
 
 impl Target {
-    /// Makes (or opens) a flow in `domain` that initiators may write.
+    /// Creates (or opens) a flow in `domain` that initiators may write.
     ///
-    /// `node` and `service` are its address. A target that is to be found again after a restart needs a fixed service
+    /// `node` and `service` are its address. A target that must be found again after a restart needs a fixed service
     /// and the `id` of its old [`TargetInfo`].
     ///
     /// # Errors
-    /// [`Error::Flow`] if the flow cannot be made; [`Error::Stack`] and [`Error::Argument`] if the provider offers
-    /// nothing there.
+    /// [`Error::Flow`] if the flow cannot be created; [`Error::Stack`] and [`Error::Argument`] if the provider is not
+    /// available there.
     pub fn open(
         domain: &Domain,
         definition: &FlowDefinition,
@@ -88,7 +88,7 @@ impl Target {
         Self::open_with(domain, definition, provider, place, id, &Options::default())
     }
 
-    /// As [`open`](Self::open), with options.
+    /// Opens a target like [`open`](Self::open), with options.
     ///
     /// # Errors
     /// Those of [`open`](Self::open), and [`Error::Argument`] for options that the provider cannot fulfil.
@@ -156,7 +156,7 @@ impl Target {
         &self.times
     }
 
-    /// Whether an initiator writes, as far as is known.
+    /// Whether an initiator is connected, as far as is known.
     pub fn is_connected(&self) -> bool {
         self.peer.is_some()
     }
@@ -170,7 +170,7 @@ impl Target {
         Ok(self.events.pop_front())
     }
 
-    /// As [`poll`](Self::poll), but waits for an event until the timeout expires, polling every 50 us.
+    /// Does the same as [`poll`](Self::poll), but waits for an event until the timeout expires, polling every 50 us.
     ///
     /// # Errors
     /// Those of [`poll`](Self::poll).
@@ -245,7 +245,7 @@ impl Target {
                     return Ok(());
                 };
                 if whole == 2 {
-                    // No more comes, and what was sent has arrived.
+                    // No more follows, and everything that was sent has arrived.
                     (pending.parts, pending.invalid) = (pending.arrived, true);
                 }
                 (pending.is_judged, pending.invalid) = (true, pending.invalid || whole == 0);
@@ -255,7 +255,7 @@ impl Target {
                 self.part();
                 Ok(())
             }
-            // Of an initiator that was replaced, or of nobody.
+            // From a replaced initiator, or from an unknown sender.
             _ => {
                 self.stats.nonsense += 1;
                 Ok(())

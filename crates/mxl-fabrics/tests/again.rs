@@ -1,4 +1,4 @@
-//! Whether removing and adding targets leaves something behind: alone in its process, which it counts the files of.
+//! Whether removing and adding targets leaks anything. The test is alone in its process, whose files it counts.
 
 mod common;
 
@@ -10,7 +10,7 @@ const PROVIDERS: [Provider; 2] = [Provider::Shm, Provider::Tcp];
 const ANY: (Option<&str>, Option<&str>) = (None, None);
 
 /// Defects 7 and 11 of the SDK: a target that is removed while writes to it are in flight, and added again, any number
-/// of times, with whatever that leaves behind.
+/// of times, must leave nothing behind.
 #[test]
 fn a_target_is_removed_and_added_again_in_mid_flight() {
     let files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
@@ -48,7 +48,7 @@ fn a_target_is_removed_and_added_again_in_mid_flight() {
                         initiator.send_samples(index * 48, 48).unwrap();
                     }
                 }
-                // Every fourth arrives; the others are left at one step after the other.
+                // Every fourth arrives; the others are abandoned at successive steps.
                 if round % 4 == 0 {
                     both(&mut initiator, &mut target, |_, received| {
                         matches!(received, Some(Received::Grain { .. } | Received::Samples { .. }))
@@ -65,7 +65,7 @@ fn a_target_is_removed_and_added_again_in_mid_flight() {
                     before = (files(), maps());
                 }
             }
-            // Maps of freed memory come and go.
+            // Mappings of freed memory come and go.
             let after = (files(), maps());
             assert!(
                 after.0 <= before.0 && after.1 < before.1 + 20,

@@ -1,4 +1,4 @@
-//! `mxl-bench`: that it measures everything and says what it is; not how fast anything is.
+//! `mxl-bench`: it measures everything and labels the results. Speed is not checked.
 
 use std::process::{Command, Output};
 
@@ -57,7 +57,7 @@ fn a_table_for_people_and_reasons_for_what_cannot_be() {
     ] {
         assert!(table.contains(line), "{line}: {table}");
     }
-    // A reader that cannot start says why, and the measurement ends.
+    // A reader that cannot start prints the reason, and the measurement ends.
     let nowhere = bench(&["--role", "reader", "-d", "/nowhere"]);
     assert!(String::from_utf8_lossy(&nowhere.stderr).contains("/nowhere"), "{nowhere:?}");
     for (wrong, why) in [("0,9999", "--cores"), ("0", "two cores"), ("0,1,2", "two cores")] {
@@ -78,7 +78,7 @@ fn streams_are_counted_and_their_payload_is_checked() {
         for provider in ["shm", "udp"] {
             let report = &said[provider];
             let count = |key: &str| report[key].as_u64().unwrap();
-            // On a loaded machine a source overwrites what was not sent yet, and that is said.
+            // On a loaded machine a source overwrites data before it is sent, and the report says so.
             assert!(count("committed") >= 10 && count("published") > 0, "{way:?}: {said}");
             assert_eq!(count("wrong"), 0, "{way:?}: {said}");
             assert_eq!(report["ns"]["count"].as_u64().unwrap(), count("published"), "{way:?}: {said}");

@@ -1,4 +1,4 @@
-//! Ends of a flow that threads of their own move on.
+//! Ends of a flow that are driven by their own threads.
 
 mod common;
 
@@ -19,7 +19,7 @@ use mxl_fabrics::{Driven, Initiator, Provider, Received, Target, Transfer};
 const PROVIDERS: [Provider; 2] = [Provider::Shm, Provider::Tcp];
 const ANY: (Option<&str>, Option<&str>) = (None, None);
 
-/// Both ends, driven, and what is sent.
+/// Both ends, driven, and the source flow.
 struct Ends {
     initiator: Driven<Initiator>,
     target: Driven<Target>,
@@ -60,19 +60,20 @@ impl Ends {
     }
 }
 
-/// One test at a time: one of them measures what the process's threads use.
+/// One test at a time: one of them measures the processor time of the process's threads.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A grain that is whole.
+/// The index of a whole grain.
 fn grain(event: Received) -> u64 {
     let Received::Grain { index, invalid: false, .. } = event else { panic!("{event:?}") };
     index
 }
 
-/// Line by line, by a thread that is faster than the target's: however far it is ahead, no commit is taken for another.
+/// Line by line, by a thread that is faster than the target's: however far it is ahead, no commit is mistaken for
+/// another.
 #[test]
 fn every_line_of_a_hasty_initiator_arrives() {
     let _alone = alone();
@@ -172,7 +173,7 @@ fn events_are_awaited() {
     }
 }
 
-/// How long each thread of this process has run, in nanoseconds.
+/// The processor time of each thread of this process, in nanoseconds.
 fn used() -> HashMap<OsString, u64> {
     let threads = std::fs::read_dir("/proc/self/task").unwrap();
     let used = |thread: DirEntry| {
@@ -182,7 +183,7 @@ fn used() -> HashMap<OsString, u64> {
     threads.filter_map(|thread| used(thread.ok()?)).collect()
 }
 
-/// How long those threads have run since.
+/// The processor time of those threads since.
 fn used_since(before: &HashMap<OsString, u64>) -> Duration {
     let after = used();
     let since = |(thread, then): (&OsString, &u64)| Some(after.get(thread)?.saturating_sub(*then));

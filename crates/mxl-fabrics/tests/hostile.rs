@@ -1,4 +1,4 @@
-//! An initiator that says what it likes: the target's flow has what is right, and the rest is counted.
+//! An initiator that sends arbitrary messages: the target's flow has only valid data, and the rest is counted.
 
 mod common;
 
@@ -13,7 +13,7 @@ use ofi::{AddrFormat, Address, CompletionKind, FiAddr, Hints, Node};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-/// An initiator written out message by message.
+/// An initiator whose messages the test writes one by one.
 struct Hostile {
     node: Node,
     target: FiAddr,
@@ -21,7 +21,7 @@ struct Hostile {
 }
 
 impl Hostile {
-    /// Greets the target until it is taken.
+    /// Greets the target until it accepts.
     fn greet(target: &mut Target, provider: &str, geometry: [u64; 8]) -> Self {
         let node = Node::open(&Hints::new().provider(provider)).unwrap();
         let format = AddrFormat::from_c(target.info().format).unwrap();
@@ -64,7 +64,7 @@ impl Hostile {
         }
     }
 
-    /// Says something, and polls both until the target has counted it as nonsense.
+    /// Sends a message, and polls both until the target has counted it as nonsense.
     fn is_nonsense(&self, target: &mut Target, bytes: Vec<u8>, what: &str) {
         let before = target.stats();
         self.say(bytes);
@@ -78,7 +78,7 @@ impl Hostile {
         assert_eq!(target.stats().published, before.published, "{what}");
     }
 
-    /// Polls both until the target tells something of its flow.
+    /// Polls both until the target reports an event of its flow.
     fn until_published(&self, target: &mut Target) -> Received {
         let begin = Instant::now();
         loop {
@@ -95,7 +95,7 @@ fn numbers(definition: &FlowDefinition) -> [u64; 8] {
     mxl_fabrics::message::geometry(&definition.geometry())
 }
 
-/// A message with a payload of one value.
+/// A message whose payload consists of one value.
 fn bytes(piece: &Piece, value: u8) -> Vec<u8> {
     let len: u64 = piece.spans.iter().map(|span| span.len).sum();
     [piece.encode(), vec![value; len as usize]].concat()
@@ -157,7 +157,7 @@ fn grains_that_make_no_sense_are_counted_and_the_right_one_is_published() {
         hostile.is_nonsense(&mut target, cut[..cut.len() - 1].to_vec(), "a payload that is cut");
         hostile.is_nonsense(&mut target, [cut, vec![0]].concat(), "a payload with a byte too many");
         hostile.is_nonsense(&mut target, vec![10], "a kind and nothing");
-        // The first of two; then parts that disagree with it.
+        // The first of two parts; then parts that disagree with it.
         hostile.say(bytes(&good, 0x11));
         for (what, piece) in [
             ("another count of parts", Piece { parts: 3, ..good.clone() }),
@@ -182,7 +182,7 @@ fn grains_that_make_no_sense_are_counted_and_the_right_one_is_published() {
         reader.read_slices(500, half, Wait::Not).unwrap().read_into(0, &mut there).unwrap();
         let wanted = [vec![0x11; 100], vec![0x22; 100], vec![0x11; 300]].concat();
         assert_eq!(there, wanted, "{name}");
-        // What was published is over.
+        // A published commit is complete.
         hostile.is_nonsense(&mut target, bytes(&good, 0xee), "a commit that is over");
     }
 }
@@ -235,7 +235,7 @@ fn samples_that_make_no_sense_are_counted_and_the_right_ones_are_published() {
     }
 }
 
-/// An initiator that asks for room and reads none of the answers: it does not fill the target's memory.
+/// An initiator that requests room and reads none of the answers does not fill the target's memory.
 #[test]
 fn whoever_asks_and_does_not_listen_is_parted_from() {
     let far = Folder::new();
@@ -245,14 +245,13 @@ fn whoever_asks_and_does_not_listen_is_parted_from() {
     let open = Message::Open { token: hostile.token, index: 5_000, floor: 5_000 }.encode();
     let begin = Instant::now();
     while target.poll().unwrap() != Some(Received::Disconnected) {
-        // Back-pressure is no matter here.
+        // Back-pressure does not matter here.
         let _ = hostile.node.inject(&open, hostile.target);
         assert!(begin.elapsed() < LONG, "it is listened to for ever");
     }
 }
 
-/// Any messages at all, with the right token in half of them: the target lives, and its flow has nothing that nobody
-/// committed.
+/// Random messages, half of them with the right token: the target survives, and its flow has no uncommitted data.
 #[test]
 fn random_messages_do_no_harm() {
     let far = Folder::new();
@@ -294,7 +293,7 @@ fn random_messages_do_no_harm() {
         })
         .unwrap();
     let mut target = shared.into_inner();
-    // It still takes an initiator.
+    // It still accepts an initiator.
     let again = Hostile::greet(&mut target, "shm", numbers(&definition));
     again.say(Message::Open { token: again.token, index: 9_000, floor: 9_000 }.encode());
     let begin = Instant::now();

@@ -1,4 +1,4 @@
-//! `mxl-fabrics-info`, as somebody runs it who looks for an address.
+//! `mxl-fabrics-info`, as a user runs it who looks for an address.
 
 use std::process::{Command, Output};
 

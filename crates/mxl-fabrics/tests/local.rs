@@ -98,7 +98,7 @@ fn target_id(text: &str) -> u64 {
     TargetInfo::parse(text).unwrap().id
 }
 
-/// Many at once: nothing is refused, and order holds.
+/// Many at once: none is refused, and the order is kept.
 #[test]
 fn grains_are_queued_behind_their_slots() {
     for provider in PROVIDERS {
@@ -166,7 +166,7 @@ fn slices_are_visible_when_they_arrive_and_invalid_grains_too() {
         // Three commits with payload and one without.
         let times = target.times();
         assert_eq!((times.arrival.count(), times.interval.count()), (3, 3), "{provider}");
-        // And a jump: what was left out is told.
+        // And a jump: the target reports the skipped grains.
         writer.open(90).unwrap().commit().unwrap();
         initiator.send(90).unwrap();
         both(&mut initiator, &mut target, |_, received| {
@@ -181,7 +181,7 @@ fn a_target_that_is_gone_stops_nobody_and_is_found_again() {
         let (near, far, other) = (Folder::new(), Folder::new(), Folder::new());
         let definition = camera();
         let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
-        // Found again: a fixed place and the same id.
+        // The target is found again with a fixed address and the same id.
         let service = (30_000 + std::process::id() % 20_000).to_string();
         let name = format!("fi_shm://mxl-again-{service}");
         let place = if provider == Provider::Shm {
@@ -207,7 +207,7 @@ fn a_target_that_is_gone_stops_nobody_and_is_found_again() {
         drop(first);
         let mut index = 2000;
         let mut got = 0;
-        // The healthy one gets all of them; the other one is noticed.
+        // The healthy target gets all of them, and the initiator notices the other's failure.
         let begin = Instant::now();
         while connected(&initiator, id) || got < 5 {
             writer.open(index).unwrap().commit().unwrap();
@@ -235,13 +235,13 @@ fn strangers_are_refused_and_the_newest_initiator_writes() {
     let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
     let mut target = Target::open(&far.domain(), &definition, Provider::Shm, ANY, None).unwrap();
     let info = target.info().clone();
-    // Another flow, another target's id.
+    // Another flow, and another target's id.
     let sound = microphone(2);
     let _sound = near.domain().create_samples(&sound, &BatchHints::default()).unwrap().writer;
     let mut wrong = Initiator::open(&near.domain(), sound.id, Provider::Shm, ANY).unwrap();
     let refused = wrong.add(&info).unwrap_err().to_string();
     assert!(refused.contains("grains there, samples here"), "{refused}");
-    // Its target says so as well, if the info does not.
+    // The target refuses as well, if the info does not show the difference.
     let ours = info.ours.unwrap();
     wrong.add(&TargetInfo { ours: Some(OwnKeys { geometry: None, ..ours }), ..info.clone() }).unwrap();
     both(&mut wrong, &mut target, |wrong, _| {
@@ -267,15 +267,15 @@ fn strangers_are_refused_and_the_newest_initiator_writes() {
     assert!(std::iter::from_fn(|| old.event()).any(|event| matches!(event, Transfer::Lost { index: 9, .. })));
     new.send(9).unwrap();
     both(&mut new, &mut target, |_, received| matches!(received, Some(Received::Grain { index: 9, .. })));
-    // A grain that is not there is the caller's error.
+    // A grain that does not exist is the caller's error.
     assert!(matches!(new.send(10), Err(Error::Flow(mxl::Error::TooEarly { .. }))));
     assert!(matches!(new.send_samples(10, 1), Err(Error::Argument(_))));
     assert!(matches!(new.send_slices(9, 5, 4), Err(Error::Argument(_))));
     let _: GrainInfo = far.domain().read_grains(definition.id).unwrap().read(9, Wait::Not).unwrap().info();
 }
 
-/// A target that comes back at another address is found by its new info, which an initiator takes for the old one's; by
-/// an older info it is not moved.
+/// A target that returns at another address is found by its new info, which replaces the old one; an older info does
+/// not move it.
 #[test]
 fn a_target_that_has_moved_is_found_by_its_new_info() {
     for provider in PROVIDERS {

@@ -19,13 +19,13 @@ fn write(writer: &GrainWriter, index: u64) {
     grain.commit().unwrap();
 }
 
-/// A merge of a path over shared memory and one over udp.
+/// A merge of one path over shared memory and one over udp.
 fn two_paths(far: &Folder, definition: &FlowDefinition) -> Merge {
     let local = MergePath { node: Some("127.0.0.1"), ..path(Provider::Tcp) };
     Merge::open(&far.domain(), definition, &[path(Provider::Shm), local]).unwrap()
 }
 
-/// A program for each of these paths, which sends the flow of `near` there.
+/// A program for each of these paths, which sends the flow of `near` by it.
 fn two_senders(near: &Folder, definition: &FlowDefinition, merge: &Merge) -> Vec<Running> {
     let id = definition.id.to_string();
     let sender = |(at, provider): (usize, &str)| {
@@ -62,7 +62,7 @@ fn one_of_two_is_killed(killed: usize) {
     for index in first..first + count {
         write(&writer, index);
         if index == first + 50 {
-            // In the middle of whatever it does: its copy of this grain may be there, or in part, or not at all.
+            // At a random moment: its copy of this grain may be complete, partial, or missing.
             sending.remove(killed).kill();
         }
         let begin = Instant::now();
@@ -76,7 +76,7 @@ fn one_of_two_is_killed(killed: usize) {
             }
         }
         if index == first + 20 {
-            // The jump before the first was told by now.
+            // The jump before the first grain was reported by now.
             before = merge.stats().lost;
         }
         let bytes = reader.read(index, Wait::Not).unwrap().to_vec().unwrap();
@@ -97,7 +97,7 @@ fn the_flow_goes_on_when_the_second_path_is_killed() {
     one_of_two_is_killed(1);
 }
 
-/// Two paths of this process, each from a domain of its own.
+/// Two paths of this process, each from its own domain.
 struct Two {
     far: Folder,
     definition: FlowDefinition,
@@ -153,7 +153,7 @@ fn gaps_are_filled_invalid_grains_mended_and_the_first_wins() {
     };
     turns(&mut merge, &mut initiators, &|_, initiators| initiators.iter().all(is_connected));
     let reader = far.domain().read_grains(definition.id).unwrap();
-    // The first path leaves out 101, and says that 102 is invalid.
+    // The first path skips 101, and reports 102 as invalid.
     write(&sources[0], 100);
     sources[0].open(102).unwrap().commit_invalid().unwrap();
     initiators[0].send(100).unwrap();
@@ -169,7 +169,7 @@ fn gaps_are_filled_invalid_grains_mended_and_the_first_wins() {
         });
     assert!(reader.read(102, Wait::Not).unwrap().info().is_invalid());
     assert_eq!(reader.head(), 102);
-    // The second one has all of them; its 100 differs, and is dropped.
+    // The second path has all of them; its 100 differs, and is dropped.
     write(&sources[1], 101);
     write(&sources[1], 102);
     sources[1].open(100).unwrap().commit().unwrap();
@@ -224,7 +224,7 @@ fn gaps_are_filled_invalid_grains_mended_and_the_first_wins() {
     ] {
         assert!(metrics.contains(line), "{line}: {metrics}");
     }
-    // Flows of paths go with the merge.
+    // The flows of the paths are deleted with the merge.
     let flows = || std::fs::read_dir(far.path()).unwrap().count();
     let with_paths = flows();
     drop((merge, reader));
@@ -244,7 +244,7 @@ fn a_path_from_the_far_future_does_not_stop_the_others() {
         write(&sources[0], index);
         initiators[0].send(index).unwrap();
         if index > 100 {
-            // It goes on and on, there.
+            // It continues from there.
             write(&sources[1], index + 1_000_000);
             initiators[1].send(index + 1_000_000).unwrap();
         }

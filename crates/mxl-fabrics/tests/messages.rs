@@ -1,4 +1,4 @@
-//! However payloads go: by remote writes or in messages, whole or cut to a largest message.
+//! Payloads by remote writes or in messages, whole or cut to a largest message.
 
 mod common;
 
@@ -17,7 +17,7 @@ fn options(messages_only: bool, max_message: Option<usize>) -> Options {
     options
 }
 
-/// What the target and the initiator are opened with.
+/// The options of the target and of the initiator.
 fn ways() -> Vec<(Options, Options)> {
     vec![
         // Remote writes, whole.
@@ -26,7 +26,7 @@ fn ways() -> Vec<(Options, Options)> {
         (options(true, None), options(true, None)),
         (options(true, None), options(false, None)),
         (options(false, None), options(true, None)),
-        // Short messages: of the receiver, of the sender.
+        // Short messages: limited by the receiver, or by the sender.
         (options(true, Some(600)), options(true, None)),
         (options(true, None), options(true, Some(700))),
         // Remote writes that are cut.
@@ -34,7 +34,7 @@ fn ways() -> Vec<(Options, Options)> {
     ]
 }
 
-/// With a plane of alpha: two pieces for each part of a picture.
+/// With an alpha plane: two pieces for each part of a picture.
 fn keyed_camera() -> FlowDefinition {
     let text = camera().to_json().replace("video/v210", "video/v210a");
     FlowDefinition::parse(&text).unwrap()
@@ -132,8 +132,8 @@ fn samples_arrive_in_their_rings_however_they_are_cut() {
     }
 }
 
-/// The source's writer overtakes a grain of which a part was sent: the target gets what there is as an invalid grain,
-/// and goes on.
+/// The source's writer overtakes a grain that was sent in part: the target publishes the partial data as an invalid
+/// grain, and continues.
 #[test]
 fn a_grain_that_is_overwritten_while_it_is_sent_in_parts_is_given_up() {
     for (provider, messages) in
@@ -141,7 +141,7 @@ fn a_grain_that_is_overwritten_while_it_is_sent_in_parts_is_given_up() {
     {
         let what = format!("{provider}, messages: {messages}");
         let (near, far) = (Folder::new(), Folder::new());
-        // Long enough that no provider takes all of its parts at once.
+        // So long that no provider takes all of its parts at once.
         let definition = FlowDefinition::video("camera", 1920, 1080, Rational::new(50, 1)).unwrap();
         let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
         let way = options(messages, Some(640));
@@ -154,7 +154,7 @@ fn a_grain_that_is_overwritten_while_it_is_sent_in_parts_is_given_up() {
         let len = grain.len() as u64;
         grain.commit().unwrap();
         initiator.send(50).unwrap();
-        // Until the slot is granted and some of it is on its way.
+        // Until the slot is granted and a part is in flight.
         let (mut turns, begin) = (0, std::time::Instant::now());
         while turns < 20 {
             initiator.poll().unwrap();
@@ -174,7 +174,7 @@ fn a_grain_that_is_overwritten_while_it_is_sent_in_parts_is_given_up() {
         let (state, stats) = initiator.target(id).unwrap();
         assert_eq!(state, PeerState::Connected, "{what}");
         assert!(stats.bytes < len, "{what}: {stats:?}");
-        // The next one is whole.
+        // The next grain is whole.
         initiator.send(later).unwrap();
         both(
             &mut initiator,
@@ -185,12 +185,12 @@ fn a_grain_that_is_overwritten_while_it_is_sent_in_parts_is_given_up() {
     }
 }
 
-/// A paced grain is not there before its last part was due, however fast the provider is; and nothing is lost.
+/// A paced grain is not complete before its last part was due, however fast the provider is; and nothing is lost.
 #[test]
 fn paced_grains_take_their_time_and_arrive_whole() {
     for (provider, messages) in PROVIDERS.into_iter().zip([false, true]) {
         let (near, far) = (Folder::new(), Folder::new());
-        // Ten a second: 100 ms each.
+        // Ten pictures per second: 100 ms each.
         let definition = FlowDefinition::video("camera", 192, 160, Rational::new(10, 1)).unwrap();
         let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
         let mut way = options(messages, None);
@@ -230,7 +230,7 @@ fn limits_that_are_too_low_are_refused_with_their_numbers() {
     let error = open(511).err().unwrap().to_string();
     assert!(error.contains("511") && error.contains("512"), "{error}");
     open(512).unwrap();
-    // Sound has fewer writes for each batch.
+    // Audio has fewer writes for each batch.
     let sound = microphone(64);
     let mut writer = near.domain().create_samples(&sound, &BatchHints::default()).unwrap().writer;
     let mut initiator =

@@ -1,4 +1,4 @@
-//! Two processes, either of which is killed and comes back.
+//! Two processes, either of which is killed and restarted.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use common::{Folder, LONG, Running, byte_of, camera, demo, demo_until};
 use mxl::{BatchHints, FlowDefinition, GrainReader, GrainWriter, Wait};
 
-/// Writes grains until the far reader has `count` that are right, and answers the next index.
+/// Writes grains until the far reader has `count` correct ones. Returns the next index.
 fn until_arrived(
     writer: &GrainWriter,
     mut index: u64,
@@ -36,7 +36,7 @@ fn until_arrived(
             continue;
         }
         let Ok(grain) = there.read(head, Wait::Not) else { continue };
-        // On a busy machine the source may be overwritten while it is sent: then the far end says so.
+        // On a busy machine the source may be overwritten while it is sent: then the far end flags the grain.
         if let Ok(bytes) = grain.to_vec()
             && !grain.info().is_invalid()
         {
@@ -47,7 +47,7 @@ fn until_arrived(
     index
 }
 
-/// Writes grains until a process is dead, and answers the next index.
+/// Writes grains until a process is dead. Returns the next index.
 fn until_dead(writer: &GrainWriter, mut index: u64, process: &mut Running) -> u64 {
     let begin = Instant::now();
     while !process.is_dead() {
@@ -76,7 +76,7 @@ fn wait_for(path: &Path) {
     }
 }
 
-/// Where a target is, and whether it is there again when its process comes back.
+/// The address of a target, and whether it is the same after a restart of its process.
 struct Place<'a> {
     provider: &'a str,
     node: Option<&'a str>,
@@ -108,7 +108,7 @@ fn either_end_comes_back(Place { provider, node, service, lasts }: Place<'_>) {
     let index = until_arrived(&writer, index + 50, reader, 20);
 
     receiving.kill();
-    // Its flow stays: the next target goes on in it.
+    // Its flow stays: the next target continues it.
     std::fs::remove_file(&info).unwrap();
     let receiving = demo(&target, &far);
     if !lasts {
@@ -120,7 +120,7 @@ fn either_end_comes_back(Place { provider, node, service, lasts }: Place<'_>) {
 
     receiving.kill();
     sending.kill();
-    // What is counted is exported by both, as whole files.
+    // Both export their counters, as whole files.
     let (received, sent) = (far.path().join("received.prom"), near.path().join("sent.prom"));
     target.extend(["--metrics", received.to_str().unwrap()]);
     std::fs::remove_file(&info).unwrap();
@@ -137,12 +137,12 @@ fn either_end_comes_back(Place { provider, node, service, lasts }: Place<'_>) {
     }
 }
 
-/// Steps at which an initiator, or a target, dies: the third time that it comes there, but for what it does once.
+/// Steps at which an initiator, or a target, dies: at the third occurrence, or at the first if there is only one.
 const INITIATOR: [&str; 3] = ["initiator.asked:1", "initiator.part:3", "initiator.verdict:3"];
 const TARGET: [&str; 5] =
     ["target.welcome:1", "target.granted:3", "target.arrived:3", "target.begun:3", "target.published:3"];
 
-/// After the death of either at each step the one that comes back goes on, and no grain is torn.
+/// After the death of either end at each step the restarted one continues, and no grain is torn.
 fn either_end_dies_at_each_step(provider: &str, node: &str, service: Option<&str>) {
     let (near, far) = (Folder::new(), Folder::new());
     let definition = camera();
@@ -209,7 +209,7 @@ fn either_end_comes_back_over_verbs() {
     either_end_comes_back(Place { provider: "verbs", node: Some("10.77.0.1"), service, lasts: true });
 }
 
-/// An address is of a queue pair there, and ends with its process.
+/// Such an address belongs to a queue pair, and ends with its process.
 #[cfg(feature = "efa")]
 #[test]
 #[ignore = "needs an EFA device: cargo xtask efa --test"]

@@ -1,4 +1,4 @@
-//! The moments at which a flow is written.
+//! The due times of a flow's writes.
 
 use std::time::{Duration, Instant};
 
@@ -6,19 +6,19 @@ use mxl::Rational;
 
 use crate::{Error, Result};
 
-/// So many moments, a period apart.
+/// A number of moments, a period apart.
 #[derive(Clone, Copy, Debug)]
 pub struct Beat {
-    /// Seconds.
+    /// The period in seconds.
     period: f64,
     pub rounds: u64,
 }
 
 impl Beat {
-    /// For some time, each `units` grains or samples of a flow.
+    /// Moments during `seconds`, one for each `units` grains or samples of a flow.
     ///
     /// # Errors
-    /// [`Error::Argument`] for no time, or so much that nothing could hold what is measured.
+    /// [`Error::Argument`] for a duration of zero, or one too long for the measurements to fit into memory.
     pub fn new(rate: Rational, units: u64, seconds: f64) -> Result<Self> {
         let period = units as f64 * rate.denominator as f64 / rate.numerator as f64;
         let rounds = (seconds / period).ceil();
@@ -34,18 +34,18 @@ impl Beat {
         Duration::from_secs_f64(self.period)
     }
 
-    /// The first rounds, of so long a time.
+    /// The number of rounds at the start that take this time.
     pub fn rounds_in(&self, time: Duration) -> u64 {
         (time.as_secs_f64() / self.period).ceil() as u64
     }
 
-    /// When a round is due, `part` of it gone by.
+    /// When a round is due, plus `part` of a period.
     pub fn due(&self, start: Instant, round: u64, part: f64) -> Instant {
         start + Duration::from_secs_f64((round as f64 + part) * self.period)
     }
 }
 
-/// Sleeps until then.
+/// Sleeps until `due`.
 pub fn sleep_until(due: Instant) {
     std::thread::sleep(due.saturating_duration_since(Instant::now()));
 }

@@ -1,4 +1,4 @@
-//! Grains to another process that are sent one after the other, each when the one before is published.
+//! Grains to another process, sent one after the other: each when the previous one is published.
 
 use std::time::Instant;
 
@@ -11,20 +11,20 @@ use super::local::nanoseconds;
 use super::pair::{self, PATIENCE, Places, place};
 use crate::{Error, Initiator, Provider, Received, Result, Target};
 
-/// Grains before it is measured: rings are mapped and windows registered.
+/// Grains before the measurement: rings are mapped and windows registered.
 const WARM: u64 = 30;
 
-/// Times of grains over one provider, in nanoseconds from handing a grain over to its being published.
+/// Latencies of grains over one provider, in nanoseconds from the call that sends a grain to its publication.
 ///
 /// # Errors
-/// What either process says.
+/// The error of either process.
 pub fn measure(provider: Provider, places: Places<'_>) -> Result<Figures> {
     let said = pair::run(provider, places)?;
     let times = said.initiator.as_array().map(Vec::as_slice).unwrap_or_default();
     Ok(Figures::new(times.iter().filter_map(Value::as_u64).collect()))
 }
 
-/// Receives until its initiator goes.
+/// Receives until the initiator disconnects.
 pub fn receive(domain: &Domain, definition: &FlowDefinition, provider: Provider, core: usize) -> Result<()> {
     pin(core)?;
     let mut target = Target::open(domain, definition, provider, place(provider), None)?;

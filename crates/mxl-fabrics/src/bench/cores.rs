@@ -1,11 +1,11 @@
-//! On which cores something runs.
+//! The cores of the measurement.
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
 use crate::{Error, Result};
 
-/// The two cores that were chosen, or the first two that this process may use; one, if it has no more.
+/// The chosen two cores, or the first two that this process may use; if it has only one, that core twice.
 pub fn chosen(chosen: &[usize]) -> Result<(usize, usize)> {
     if let [first, second] = *chosen {
         return Ok((first, second));

@@ -1,8 +1,8 @@
-//! Times of one thing, many times, in nanoseconds.
+//! Repeated measurements of one time, in nanoseconds.
 
 use serde_json::{Value, json};
 
-/// Times, the shortest first.
+/// Times in ascending order.
 #[derive(Clone, Debug)]
 pub struct Figures(Vec<u64>);
 
@@ -16,7 +16,7 @@ impl Figures {
         self.0.len()
     }
 
-    /// The time that `per_mille` of all do not exceed; 0 if there are none.
+    /// The time that `per_mille` of all do not exceed; 0 without times.
     pub fn at(&self, per_mille: usize) -> u64 {
         let rank = (self.0.len() * per_mille).div_ceil(1000).max(1);
         self.0.get(rank - 1).copied().unwrap_or(0)
@@ -32,7 +32,7 @@ impl Figures {
         [500, 990, 999, 1000].map(|per_mille| self.at(per_mille))
     }
 
-    /// How many a second, one after the other.
+    /// The number of operations per second, one after the other.
     pub fn rate(&self) -> f64 {
         let sum: u64 = self.0.iter().sum();
         if sum == 0 { 0.0 } else { self.0.len() as f64 * 1e9 / sum as f64 }

@@ -1,5 +1,5 @@
-//! Many flows that one thread reads: a grain of each is written at the same moments, and the thread sleeps until the
-//! first of them comes.
+//! Many flows with one reading thread: a grain of each is written at the same moments, and the thread sleeps until the
+//! first of them arrives.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use super::local::nanoseconds;
 use super::usage::Usage;
 use crate::{Error, Result};
 
-/// A reader that hears nothing for so long gives up.
+/// How long a reader waits for a commit before it gives up.
 const LONG: Duration = Duration::from_secs(10);
 /// The index of the first grain.
 const FIRST: u64 = 1000;
@@ -32,11 +32,11 @@ pub struct Options {
 
 pub struct Report {
     flows: u16,
-    /// Nanoseconds from each commit to the reader's having the grain.
+    /// Nanoseconds from each commit until the reader has the grain.
     heard: Figures,
-    /// Grains that were overwritten before the reader came to them.
+    /// Grains that were overwritten before the reader reached them.
     missed: u64,
-    /// Of a core, by the reading thread.
+    /// The reading thread's share of a core.
     busy: f64,
 }
 
@@ -44,8 +44,8 @@ impl Options {
     /// Measures.
     ///
     /// # Errors
-    /// A core that is not there, flows that cannot be made (a limit of files or maps), a reader that hears nothing for
-    /// ten seconds.
+    /// A core that does not exist, flows that cannot be created (a limit of files or maps), a reader that sees no
+    /// commit for ten seconds.
     pub fn measure(
         &self,
         domain: &Domain,
@@ -96,7 +96,7 @@ fn write(
     Ok(())
 }
 
-/// Times from each commit, how many grains were missed, and how busy the thread was.
+/// Latencies from each commit, the number of missed grains, and the thread's share of a core.
 fn read(
     readers: &[GrainReader],
     rounds: u64,

@@ -1,7 +1,7 @@
-//! Within one host: how long after a commit a reader knows, and what the calls cost.
+//! Within one host: the latency from a commit to its readers, and the cost of the calls.
 //!
 //! Readers are processes, all pinned to one core. The bare futex is one word of shared memory between the same cores,
-//! in turns with the flow: what the machine does at some moment, it does to both.
+//! measured alternately with the flow: a disturbance of the machine affects both.
 
 use std::time::{Duration, Instant};
 
@@ -12,19 +12,19 @@ use super::figures::Figures;
 use super::readers::{Readers, Task, Way, Word};
 use crate::Result;
 
-/// How often futex, flow and polling take turns.
+/// How often futex, flow and polling alternate.
 const ROUNDS: u64 = 10;
 
-/// What is measured, and where.
+/// The parameters of the measurement.
 pub struct Plan {
     pub domain: Domain,
     pub definition: FlowDefinition,
-    /// Of the writer, and of the readers.
+    /// The cores of the writer and of the readers.
     pub cores: (usize, usize),
     pub readers: usize,
     /// Commits of each kind.
     pub count: u64,
-    /// Between two commits.
+    /// Time between two commits.
     pub interval: Duration,
 }
 
@@ -36,12 +36,12 @@ pub struct Local {
     pub commit: Figures,
     pub commit_filled: Figures,
     pub read: Figures,
-    /// Grains that were overwritten before a reader came to them: its core was taken away for longer than the ring
+    /// Grains that were overwritten before a reader reached them: its core was taken away for longer than the ring
     /// lasts.
     pub missed: u64,
 }
 
-/// Of the readers of some commits: how late each learnt of each, in nanoseconds, and what was overwritten before.
+/// The readers' results for some commits: the latency of each in nanoseconds, and the overwritten grains.
 #[derive(Default)]
 struct Heard {
     times: Vec<u64>,
@@ -59,7 +59,7 @@ impl Plan {
     /// Measures everything.
     ///
     /// # Errors
-    /// A core that is not there, a flow that cannot be made, a reader that hears nothing for ten seconds.
+    /// A core that does not exist, a flow that cannot be created, a reader that sees no commit for ten seconds.
     pub fn run(&self) -> Result<Local> {
         let writer = self.domain.create_grains(&self.definition, &BatchHints::default())?.writer;
         let mut next = 1000;
@@ -90,7 +90,7 @@ impl Plan {
         Ok(Local { futex, blocked, polling, commit, commit_filled, read, missed })
     }
 
-    /// How long `count` commits take, with a payload or without.
+    /// The duration of `count` commits, with a payload or without.
     fn commits(&self, writer: &GrainWriter, first: u64, payload: Option<&[u8]>) -> Result<Figures> {
         let times = (first..first + self.count).map(|index| {
             let begin = Instant::now();

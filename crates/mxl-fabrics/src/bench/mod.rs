@@ -84,12 +84,12 @@ fn rate(text: &str) -> std::result::Result<Rational, String> {
     }
 }
 
-/// The program.
+/// Runs the program.
 pub fn main() -> ExitCode {
     let options = match Options::try_parse() {
         Ok(options) => options,
         Err(error) => {
-            // A closed standard output cannot be helped here.
+            // A closed standard output is ignored.
             let _ = error.print();
             return if error.use_stderr() { ExitCode::from(1) } else { ExitCode::SUCCESS };
         }
@@ -103,14 +103,14 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// A domain that goes with the measurement.
+/// A domain that is removed after the measurement.
 struct Folder(PathBuf);
 
 impl Folder {
     fn new(base: &Path, name: &str) -> Result<Self> {
         let path = base.join(format!("mxl-bench-{}-{name}", std::process::id()));
         let failed = |error| Error::Argument(format!("{}: {error}", path.display()));
-        // Of a process that had the same id and was killed.
+        // Left by a process that had the same id and was killed.
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir(&path).map_err(failed)?;
         Ok(Self(path))

@@ -1,5 +1,4 @@
-//! What `mxl-bench` measures unless it is told otherwise: a commit to its readers, the calls, and copies to another
-//! process.
+//! The default measurement of `mxl-bench`: a commit to its readers, the calls, and copies to another process.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -13,7 +12,7 @@ use super::pair::Places;
 use super::{Options, copies};
 use crate::{Provider, Result};
 
-/// What was measured between processes, of one provider.
+/// The results between processes for one provider.
 struct Copied {
     provider: Provider,
     grains: Figures,
@@ -45,10 +44,11 @@ pub fn measure(options: &Options, definition: &FlowDefinition, places: Places<'_
     Ok(())
 }
 
-/// Pictures of a ring whose copies find nothing in a cache: 88 MB of 1080p.
+/// Pictures of a ring whose copies are not in any cache: 88 MB of 1080p.
 const RING: usize = 16;
 
-/// Bytes a second that one core copies, from each picture of a ring of `pictures` into the same of another.
+/// Bytes per second that one core copies, from each picture of a ring of `pictures` to the same picture of another
+/// ring.
 fn memcpy(payload: u32, pictures: usize) -> f64 {
     let picture = payload as usize;
     let (from, mut to) = (vec![1_u8; picture * pictures], vec![2_u8; picture * pictures]);
@@ -66,7 +66,7 @@ struct Report {
     cores: (usize, usize),
     payload: u32,
     readers: u16,
-    /// Bytes a second: within caches, and from ring to ring.
+    /// Bytes per second: within caches, and from ring to ring.
     memcpy: [f64; 2],
     local: Local,
     copied: Vec<Copied>,
@@ -114,7 +114,7 @@ impl Report {
         );
         let mut line = |name: &str, figures: &Figures| {
             let [a, b, c, d] = figures.shown().map(|time| time as f64 / 1e3);
-            // A `String` takes everything.
+            // Writing to a `String` cannot fail.
             let _ = writeln!(text, "{name:40} {a:>10.2} {b:>10.2} {c:>10.2} {d:>10.2}");
         };
         self.rows().iter().for_each(|(_, name, figures)| line(name, figures));

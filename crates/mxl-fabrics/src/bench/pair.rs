@@ -1,7 +1,7 @@
-//! Other processes of this program: readers, and an initiator's and a target's, and what these two say.
+//! Other processes of this program (readers, an initiator and a target) and the results of the latter two.
 //!
-//! Each is started with the arguments of the measurement, and its role besides. A target prints its info first;
-//! everything else that either prints is what it measured.
+//! Each is started with the arguments of the measurement and its role. A target prints its info first; all other output
+//! of both is results.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::cores::pin;
 use crate::{Error, Provider, Result, TargetInfo};
 
-/// Either end gives up when nothing happens for so long.
+/// Either end gives up when no event occurs for this long.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -25,18 +25,18 @@ pub enum Role {
     Reader,
 }
 
-/// Where both have their flows, and run.
+/// The locations of both ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Places<'a> {
     /// The initiator's domain.
     pub near: &'a Path,
     /// The target's domain.
     pub far: &'a Path,
-    /// Of the initiator, and of the target.
+    /// The cores of the initiator and of the target.
     pub cores: (usize, usize),
 }
 
-/// What both processes have measured.
+/// The results of both processes.
 #[derive(Debug)]
 pub struct Said {
     pub target: Value,
@@ -53,12 +53,12 @@ impl Drop for Running {
     }
 }
 
-/// Names what failed.
+/// Adds the name of the failed operation.
 pub fn system(doing: &'static str) -> impl Fn(std::io::Error) -> Error {
     move |error| Error::Argument(format!("{doing}: {error}"))
 }
 
-/// This program in another role, with the arguments of this process and these.
+/// Starts this program in another role, with the arguments of this process and the given ones.
 ///
 /// # Errors
 /// A program that does not start.
@@ -76,12 +76,12 @@ pub fn start(
         Role::Reader => "reader",
     };
     let cores = format!("{},{}", cores.0, cores.1);
-    // Of an option that is given twice, the last one counts.
+    // If an option is given twice, the last one counts.
     command.args(std::env::args_os().skip(1));
     command.args(["--role", name, "--cores", &cores]).args(arguments);
     command.args([OsString::from("--domain"), domain.into()]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    // What is asked for are sockets; two processes of one host would share memory.
+    // The measurement is of sockets; two processes of one host would share memory.
     command.env("FI_UDP_SHARED_MEMORY", "0");
     let mut running = command.spawn().map(Running).map_err(system("start this program again"))?;
     let out = running.0.stdout.take().ok_or_else(|| Error::Argument("no standard output".into()))?;
@@ -91,7 +91,7 @@ pub fn start(
 /// Runs both until they end.
 ///
 /// # Errors
-/// A process that does not start, or that printed no result: what went wrong it has said itself.
+/// A process that does not start, or that printed no result: it has printed the reason itself.
 pub fn run(provider: Provider, places: Places<'_>) -> Result<Said> {
     let over = ["--provider", provider.name()];
     let (_receiving, mut received) = start(Role::Target, places.far, places.cores, &over)?;
@@ -111,15 +111,15 @@ pub fn run(provider: Provider, places: Places<'_>) -> Result<Said> {
     Ok(Said { initiator, target: result(&mut received)? })
 }
 
-/// Where an end of a pair is: two processes of this host.
+/// The addresses of an end of a pair: two processes of this host.
 pub fn place(provider: Provider) -> (Option<&'static str>, Option<&'static str>) {
     (Some("127.0.0.1").filter(|_| provider != Provider::Shm), None)
 }
 
-/// In an initiator's process: its core, and the info of the target.
+/// Starts an initiator's process: pins it to its core, and reads the target's info.
 ///
 /// # Errors
-/// A core that is not there, or an info that makes no sense.
+/// A core that does not exist, or an invalid info.
 pub fn begin(core: usize) -> Result<TargetInfo> {
     pin(core)?;
     let mut info = String::new();

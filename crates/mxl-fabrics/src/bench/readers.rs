@@ -1,7 +1,7 @@
-//! Readers of a flow, each a process of its own: this program once more.
+//! Readers of a flow, each a separate process of this program.
 //!
-//! Each is ready, hears of one commit after the other, and prints when it heard of each. The bare futex is a word of a
-//! file in the domain's directory.
+//! Each reports that it is ready, waits for one commit after the other, and prints the time at which it noticed each.
+//! The bare futex is a word of a file in the domain's directory.
 #![allow(unsafe_code)]
 
 use std::fs::OpenOptions;
@@ -22,10 +22,10 @@ use super::cores::pin;
 use super::pair::{self, Role, Running, system};
 use crate::{Error, Result};
 
-/// A reader that hears nothing for so long gives up.
+/// How long a reader waits for a commit before it gives up.
 const LONG: Duration = Duration::from_secs(10);
 
-/// How a reader hears of a commit.
+/// How a reader notices a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Way {
     Futex,
@@ -34,7 +34,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// As an argument.
+    /// The name as an argument.
     fn name(self) -> &'static str {
         match self {
             Self::Futex => "futex",
@@ -48,31 +48,31 @@ impl Way {
 pub struct Word(*mut AtomicU32);
 
 impl Word {
-    /// That of the domain in this directory.
+    /// Opens the word of the domain in this directory.
     ///
     /// # Errors
-    /// A file that cannot be made or mapped.
+    /// A file that cannot be created or mapped.
     pub fn open(domain: &Path) -> Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         let file = options.open(domain.join("word")).map_err(system("open the shared word"))?;
         file.set_len(4096).map_err(system("make the shared word"))?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new map, which concerns nothing else.
+        // SAFETY: a new mapping, which affects no other memory.
         let map = unsafe { mmap(ptr::null_mut(), 4096, access, MapFlags::SHARED, &file, 0) };
         let map = map.map_err(|error| Error::Argument(format!("map the shared word: {error}")))?;
         Ok(Self(map.cast()))
     }
 
     fn word(&self) -> &AtomicU32 {
-        // SAFETY: the map is there as long as this, and is used as this atomic only.
+        // SAFETY: the mapping lives as long as this, and is used as this atomic only.
         unsafe { &*self.0 }
     }
 
-    /// Sets it, and wakes those who wait for it.
+    /// Sets the word, and wakes its waiters.
     pub fn set(&self, value: u32) {
         self.word().store(value, Ordering::Release);
-        // It fails for no word of ours; a reader that was not woken says so itself.
+        // It cannot fail for our word; a reader that was not woken reports that itself.
         let _ = futex::wake(self.word(), futex::Flags::empty(), i32::MAX as u32);
     }
 
@@ -86,7 +86,7 @@ impl Word {
             if Instant::now() > end {
                 return Err(Error::Argument("the writer stopped".into()));
             }
-            // It returns for many reasons, and the word is looked at again after each.
+            // The call returns for many reasons, and the word is checked again after each.
             let _ = futex::wait(self.word(), futex::Flags::empty(), there, Some(&limit));
         }
     }
@@ -94,12 +94,12 @@ impl Word {
 
 impl Drop for Word {
     fn drop(&mut self) {
-        // SAFETY: the map of `open`; nothing refers to it any more.
+        // SAFETY: the mapping of `open`; nothing refers to it any more.
         let _ = unsafe { munmap(self.0.cast(), 4096) };
     }
 }
 
-/// Commits that readers are to hear of.
+/// Commits that readers wait for.
 #[derive(Clone, Copy, Debug)]
 pub struct Task {
     pub way: Way,
@@ -114,7 +114,7 @@ impl Readers {
     /// Starts `readers` processes.
     ///
     /// # Errors
-    /// One that does not become ready: why, it has said itself.
+    /// A process that does not become ready: it has printed the reason itself.
     pub fn start(domain: &Path, cores: (usize, usize), task: Task, readers: usize) -> Result<Self> {
         let (first, count) = (task.first.to_string(), task.count.to_string());
         let arguments = ["--way", task.way.name(), "--first", &first, "--commits", &count];
@@ -130,10 +130,10 @@ impl Readers {
         Ok(Self(readers))
     }
 
-    /// When each heard of each commit, in nanoseconds of TAI; `None` of a grain that was overwritten before.
+    /// When each reader noticed each commit, in nanoseconds of TAI; `None` for a grain that was overwritten before.
     ///
     /// # Errors
-    /// One that heard nothing any more.
+    /// A reader that noticed no further commit.
     pub fn end(self) -> Result<Vec<Vec<Option<u64>>>> {
         let heard = self.0.into_iter().map(|(_running, mut out)| {
             let mut said = String::new();
@@ -151,7 +151,7 @@ const READY: &str = "ready\n";
 /// A reader's process.
 ///
 /// # Errors
-/// A core that is not there, a flow that cannot be read, nothing heard for ten seconds.
+/// A core that does not exist, a flow that cannot be read, no commit for ten seconds.
 pub fn hear(domain: &Domain, definition: &FlowDefinition, task: Task, core: usize) -> Result<()> {
     pin(core)?;
     let word = Word::open(domain.path())?;

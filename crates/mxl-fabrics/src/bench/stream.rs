@@ -1,4 +1,4 @@
-//! A flow at its own rate to another process: what arrives, how late, and what both ends cost.
+//! A flow at its own rate to another process: arrivals, delays, and the CPU time of both ends.
 
 mod content;
 mod ends;
@@ -43,17 +43,17 @@ struct Report {
     /// Grains, or batches of samples.
     committed: usize,
     published: usize,
-    /// Published later than a period after they were committed.
+    /// Published more than a period after the commit.
     late: usize,
-    /// Published, and not what was sent.
+    /// Published with a content that differs from the sent one.
     wrong: u64,
     invalid: u64,
     torn: u64,
-    /// Nanoseconds from a commit to its being published in the target's flow.
+    /// Nanoseconds from a commit to its publication in the target's flow.
     latency: Figures,
     bytes_per_s: f64,
     rate: f64,
-    /// Of a core: of the initiator, and of the target.
+    /// Shares of a core used by the initiator and by the target.
     cores: [f64; 2],
 }
 
@@ -67,17 +67,17 @@ impl Options {
         Beat::new(geometry.rate(), units, self.seconds)
     }
 
-    /// The flow that both processes have.
+    /// The flow of both processes.
     fn definition(&self, video: &FlowDefinition) -> Result<FlowDefinition> {
         let Some(channels) = self.audio else { return Ok(video.clone()) };
         let audio = FlowDefinition::audio(&video.label, channels, Rational::new(48_000, 1))?;
         Ok(FlowDefinition { id: video.id, ..audio })
     }
 
-    /// What one of the two processes does.
+    /// The part of one of the two processes.
     ///
     /// # Errors
-    /// A flow that cannot be made, an end that does not answer.
+    /// A flow that cannot be created, an end that does not answer.
     pub fn take_part(
         &self,
         role: Role,
@@ -96,7 +96,7 @@ impl Options {
     /// Measures over one provider after the other.
     ///
     /// # Errors
-    /// What either process says; and a payload that is not what was sent, after everything was printed.
+    /// The errors of either process; also a payload that differs from the sent one, after everything was printed.
     pub fn measure(&self, video: &FlowDefinition, places: Places<'_>, as_json: bool) -> Result<()> {
         let definition = self.definition(video)?;
         let beat = self.beat(&definition)?;

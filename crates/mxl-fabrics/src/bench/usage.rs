@@ -1,11 +1,11 @@
-//! How much of a core is used.
+//! Usage of a core.
 
 use std::time::Instant;
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
-/// What was used until some moment.
+/// The usage up to some moment.
 pub struct Usage {
     who: UsageWho,
     used: f64,
@@ -13,7 +13,7 @@ pub struct Usage {
 }
 
 fn used(who: UsageWho) -> f64 {
-    // It fails for no argument of ours.
+    // It cannot fail for our argument.
     let Ok(usage) = getrusage(who) else { return 0.0 };
     let seconds = |time: TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
     seconds(usage.user_time()) + seconds(usage.system_time())
@@ -32,7 +32,7 @@ impl Usage {
         Self { who, used: used(who), since: Instant::now() }
     }
 
-    /// Processor time since then by time that passed: 1 is a whole core.
+    /// Processor time since then divided by elapsed time: 1 is a whole core.
     pub fn share(&self) -> f64 {
         (used(self.who) - self.used) / self.since.elapsed().as_secs_f64()
     }

@@ -1,4 +1,4 @@
-//! The receiving end of the program: a target, or a merge of several paths.
+//! The receiving part of the program: a target, or a merge of several paths.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::{EXPORT_EVERY, Options, export, file, place, ways};
 use crate::driven::sealed::Polled;
 use crate::{Drive, Driven, Error, Merge, MergePath, Received, Result, Target, TargetInfo};
 
-/// What the program needs of a target, or of several that are merged.
+/// The common interface of a target and of several merged ones.
 trait Receiver {
     fn infos(&self) -> Vec<TargetInfo>;
     fn read(&mut self, timeout: Duration) -> Result<Option<Received>>;
@@ -73,7 +73,7 @@ impl<T: Receiver + Drive + Polled<Event = Received>> Receiver for Driven<T> {
     }
 }
 
-/// A path as it is given: `PROVIDER[,NODE[,SERVICE]]`.
+/// Parses a path: `PROVIDER[,NODE[,SERVICE]]`.
 fn further_path(given: &str, id: Option<u64>) -> Result<MergePath<'_>> {
     let mut parts = given.splitn(3, ',');
     let provider = parts.next().unwrap_or_default();
@@ -109,7 +109,7 @@ fn receive_by<T: Receiver + Drive + Polled<Event = Received>>(options: &Options,
 
 fn receive_from(options: &Options, mut receiver: impl Receiver) -> Result<()> {
     let infos: Vec<_> = receiver.infos().iter().map(TargetInfo::to_json).collect();
-    // For an initiator's command line.
+    // For the initiator's command line.
     infos.iter().for_each(|json| println!("target-info {}", STANDARD.encode(json)));
     if !options.target_info.is_empty() && infos.len() > 1 && options.target_info.len() != infos.len() {
         let (given, paths) = (options.target_info.len(), infos.len());

@@ -1,7 +1,7 @@
-//! Pacing: when which part of a transfer may be posted.
+//! Pacing: when each part of a transfer may be posted.
 //!
-//! Flows of one rate are written at the same moments, so without pacing all of a host's initiators fill its link at the
-//! start of each period and leave it empty afterwards. With pacing a transfer's parts are spread over a share of its
+//! Flows of one rate are written at the same moments, so without pacing all initiators of a host fill its link at the
+//! start of each period and leave it idle afterwards. With pacing a transfer's parts are spread over a share of its
 //! period, and flows begin at different phases of it: while one pauses, another sends.
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,29 +13,30 @@ use crate::options::Pacing;
 use crate::shape::Limits;
 use crate::{Error, Result};
 
-/// Parts of a paced grain that are aimed at.
+/// Target number of parts of a paced grain.
 const PARTS: u64 = 32;
-/// Bytes of such a part.
+/// Fewest bytes of such a part.
 const SHORTEST: u64 = 4 << 10;
 const LONGEST: u64 = 64 << 10;
 
-/// A transfer is held up for no longer, whatever its flow's rate.
+/// Longest delay of a transfer, whatever its flow's rate.
 const LONGEST_PERIOD: Duration = Duration::from_secs(1);
 
 /// Initiators of this process that have chosen a phase.
 static CHOSEN: AtomicU32 = AtomicU32::new(0);
 
-/// When parts may be posted.
+/// The schedule for posting parts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Pace {
     /// Share of a transfer's period over which its parts are spread.
     spread: f64,
-    /// Share of the period after which it begins.
+    /// Share of the period after which the transfer begins.
     phase: f64,
 }
 
 impl Pace {
-    /// From the caller's wish. A phase that is left open lies far from those that this process has chosen before.
+    /// Creates the schedule from the caller's options. A phase that is left open is chosen far from those that this
+    /// process has chosen before.
     pub fn new(wish: &Pacing) -> Result<Self> {
         let Pacing { spread, phase } = *wish;
         if !(spread > 0.0 && spread <= 1.0) {
@@ -55,19 +56,20 @@ impl Pace {
         }
     }
 
-    /// When part `part` of `parts` may be posted, of a transfer that was handed over at `since` and has `period` to go.
+    /// When part `part` of `parts` may be posted, for a transfer that was submitted at `since` and has `period` for its
+    /// way.
     pub fn due(&self, since: Instant, period: Duration, part: usize, parts: usize) -> Instant {
         let share = self.phase + self.spread * part as f64 / parts.max(1) as f64;
         since + period.mul_f64(share.clamp(0.0, 2.0))
     }
 
-    /// What a part of a grain of `bytes` may have, so that there are parts to spread.
+    /// The limits for a part of a grain of `bytes`, such that there are parts to spread.
     pub fn limits(bytes: u64, limits: Limits) -> Limits {
         Limits { bytes: limits.bytes.min((bytes / PARTS).clamp(SHORTEST, LONGEST)), ..limits }
     }
 }
 
-/// The phases of one process, each in the widest gap between those before (by the golden ratio), from a start that
+/// The phases of one process, each in the widest gap between the earlier ones (by the golden ratio), from a start that
 /// depends on the process.
 fn nth_phase(process: u32, turn: u32) -> f64 {
     const GOLDEN: f64 = 0.618_033_988_749_895;
@@ -76,7 +78,7 @@ fn nth_phase(process: u32, turn: u32) -> f64 {
     (f64::from(process) * START + f64::from(turn) * GOLDEN).fract()
 }
 
-/// What `amount` slices or samples have to go: their time at the flow's rate.
+/// The time for `amount` slices or samples: their duration at the flow's rate.
 pub(super) fn period(geometry: &Geometry, amount: u64) -> Duration {
     let (rate, of_one) = match *geometry {
         Geometry::Grains { rate, slices, .. } => (rate, 1.0 / f64::from(slices.max(1))),
@@ -98,13 +100,13 @@ mod tests {
         Pace::new(&Pacing { spread, phase })
     }
 
-    /// Flows that are handed a grain at the same moment of a fake clock, every period: the most parts that are posted
-    /// within a 16th of a period, and the latest that any is posted after its hand-over.
+    /// Flows that get a grain at the same moment of a fake clock, every period. Returns the most parts posted within a
+    /// 16th of a period, and the longest delay of a post after its submission.
     fn busiest(paces: &[Pace]) -> (usize, Duration) {
         let begin = Instant::now();
         let (mut busiest, mut latest) = (0, Duration::ZERO);
         let mut posted = vec![Vec::new(); paces.len()];
-        // One part after the other, as an initiator's queue has them.
+        // One part after the other, as in an initiator's queue.
         for tick in 0..640_u32 {
             let now = begin + PERIOD / 160 * tick;
             for (pace, posted) in paces.iter().zip(&mut posted) {
@@ -118,7 +120,7 @@ mod tests {
                     posted.push(tick);
                 }
             }
-            // Once all have begun.
+            // After all have begun.
             if tick >= 320 {
                 let recent = posted.iter().flatten().filter(|&&at| at + 10 > tick).count();
                 busiest = busiest.max(recent);
@@ -130,15 +132,15 @@ mod tests {
 
     #[test]
     fn eight_flows_of_one_host_share_a_period() {
-        // All at once: what happens without pacing is that all parts are posted at the hand-over.
+        // All at once: without pacing, all parts are posted at the submission.
         let at_once = vec![pace(f64::MIN_POSITIVE, Some(0.0)).unwrap(); 8];
         let (most, _) = busiest(&at_once);
         assert_eq!(most, 8 * PARTS_OF_A_GRAIN);
-        // Spread, at one phase: half of the period has all.
+        // Spread, at one phase: half of the period carries everything.
         let same = vec![pace(0.5, Some(0.0)).unwrap(); 8];
         let (most, latest) = busiest(&same);
         assert!(most <= 8 * (PARTS_OF_A_GRAIN / 8 + 1) && latest < PERIOD / 2, "{most} {latest:?}");
-        // At phases of their own: not far above the even 16, and everything is away within a period after it began.
+        // At different phases: not far above the even 16, and everything is posted within a period after it began.
         let own: Vec<Pace> = (0..8).map(|turn| Pace { spread: 0.5, phase: nth_phase(4711, turn) }).collect();
         let (fewer, latest) = busiest(&own);
         assert!(fewer <= 24 && most >= 32 && latest < PERIOD * 3 / 2, "{fewer} of {most}, {latest:?}");
@@ -169,7 +171,7 @@ mod tests {
         assert_eq!(period(&grains, 108).as_millis(), 2);
         let sound = Geometry::Samples { rate: Rational::new(48_000, 1), channels: 64, word: 4 };
         assert_eq!(period(&sound, 48).as_millis(), 1);
-        // A rate from the depths of a file holds nobody for long.
+        // An absurd rate in a file does not delay transfers for long.
         let slow = Geometry::Samples { rate: Rational::new(1, i64::MAX), channels: 1, word: 4 };
         assert_eq!(period(&slow, u64::MAX).as_secs(), 1);
     }

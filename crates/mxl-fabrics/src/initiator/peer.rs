@@ -1,4 +1,4 @@
-//! An initiator's state of one target: connection, queue, transfers in flight.
+//! An initiator's state for one target: connection, queue, transfers in flight.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Instant;
@@ -14,33 +14,33 @@ use crate::{Histogram, TargetInfo};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Transfer {
-    /// It is in the target's ring.
+    /// The transfer is in the target's ring.
     Done {
         /// [`TargetInfo::id`].
         target: u64,
-        /// Grain, or the sample after the last.
+        /// Grain, or the index after the last sample.
         index: u64,
     },
-    /// It did not reach the target.
+    /// The transfer did not reach the target.
     Lost {
         /// [`TargetInfo::id`].
         target: u64,
-        /// Grain, or the sample after the last.
+        /// Grain, or the index after the last sample.
         index: u64,
     },
-    /// The source's writer overwrote it while it was sent: the target was told that the grain is invalid.
+    /// The source's writer overwrote the data while it was sent: the target was told that the grain is invalid.
     Torn {
         /// [`TargetInfo::id`].
         target: u64,
-        /// Grain, or the sample after the last.
+        /// Grain, or the index after the last sample.
         index: u64,
     },
-    /// The target takes transfers from now on.
+    /// The target accepts transfers from now on.
     Connected {
         /// [`TargetInfo::id`].
         target: u64,
     },
-    /// The target takes no transfers; it is greeted until it does.
+    /// The target accepts no transfers; the initiator greets it until it does.
     Disconnected {
         /// [`TargetInfo::id`].
         target: u64,
@@ -51,11 +51,11 @@ pub enum Transfer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PeerState {
-    /// It was greeted, and has not answered yet.
+    /// The target was greeted, and has not answered yet.
     Connecting,
-    /// It takes transfers.
+    /// The target accepts transfers.
     Connected,
-    /// It refused, with a reason; it is greeted again.
+    /// The target refused, with a reason; the initiator greets it again.
     Refused(Why),
 }
 
@@ -65,13 +65,13 @@ pub enum PeerState {
 pub struct PeerStats {
     /// Transfers that arrived.
     pub done: u64,
-    /// Transfers that did not.
+    /// Transfers that were lost.
     pub lost: u64,
     /// Transfers whose source was overwritten while they were sent.
     pub torn: u64,
     /// Bytes that arrived.
     pub bytes: u64,
-    /// Times that it was connected.
+    /// Number of connections.
     pub connected: u64,
     /// Writes and messages that failed.
     pub failed: u64,
@@ -81,9 +81,9 @@ pub struct PeerStats {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Payload {
     Valid,
-    /// It is sent, and flagged invalid at the target as well.
+    /// The payload is sent, and flagged invalid at the target as well.
     Flagged,
-    /// It is not sent: the grain is invalid.
+    /// The payload is not sent: the grain is invalid.
     Left,
 }
 
@@ -93,31 +93,31 @@ pub(super) enum What {
     Samples { count: u64, published: bool },
 }
 
-/// How payloads go to a target.
+/// How payloads travel to a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Writes,
     Messages,
 }
 
-/// The verdict of a commit of which no more comes.
+/// The verdict on a commit that is abandoned.
 pub(super) const GIVEN_UP: u64 = 2;
 
-/// A transfer that waits, or of which a part was posted.
+/// A transfer that waits, or was posted in part.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job {
     pub index: u64,
     pub what: What,
-    /// Writes or messages that were posted.
+    /// Number of posted writes or messages.
     pub posted: usize,
-    /// Its number, once something was posted.
+    /// The transfer's number, once a part was posted.
     pub number: Option<u64>,
-    /// When it was handed over.
+    /// Time of the submission.
     pub since: Instant,
 }
 
 impl Job {
-    /// Takes slices that follow its own into it. Whether it could: not once something of it was posted.
+    /// Appends slices that follow its own. Returns whether it could: not once a part was posted.
     fn extend(&mut self, next: &Self) -> bool {
         let untouched = self.posted == 0 && self.number.is_none() && self.index == next.index;
         match (&mut self.what, next.what) {
@@ -140,22 +140,22 @@ pub(super) struct Sent {
     /// Samples of the batch; 0 for grains.
     pub count: u64,
     pub bytes: u64,
-    /// Writes that were posted and have not ended.
+    /// Posted writes that have not ended.
     pub left: usize,
-    /// All of them were posted.
+    /// All writes were posted.
     pub is_posted: bool,
-    /// It had a payload, which may have been torn.
+    /// The commit had a payload, which may have been torn.
     pub is_judged: bool,
-    /// The target is to flag it invalid, torn or not.
+    /// The target must flag it invalid, torn or not.
     pub is_flagged: bool,
     /// The source was overwritten before all of it was posted.
     pub is_given_up: bool,
-    /// When it was handed over.
+    /// Time of the submission.
     pub since: Instant,
 }
 
 impl Sent {
-    /// A commit of which nothing was posted yet.
+    /// A commit without posted writes.
     pub fn new(index: u64, count: u64, since: Instant) -> Self {
         Self {
             index,
@@ -178,30 +178,30 @@ pub(super) struct Peer {
     pub nonce: u64,
     pub token: u64,
     pub way: Way,
-    /// What goes at once.
+    /// The limits of one write or message.
     pub limits: Limits,
     pub greet: Instant,
     pub grants: HashMap<u64, Remote>,
     pub rings: (Remote, u64),
     pub until: u64,
-    /// The end of the last batch that was posted, or for which room was asked.
+    /// The end of the last batch that was posted, or for which room was requested.
     pub position: Option<u64>,
-    /// Since when an answer is waited for, and when the question was last put.
+    /// The time of the first unanswered request, and of its last repetition.
     pub asked: Option<(Instant, Instant)>,
     pub jobs: VecDeque<Job>,
-    /// What is left to post of the first of them, once it was begun.
+    /// The parts of the first job that are left to post, once it was begun.
     pub parts: VecDeque<Vec<Span>>,
-    /// Commits whose writes are complete, and what they are worth.
+    /// Commits whose writes are complete, and their verdicts.
     pub verdicts: VecDeque<(u64, u64)>,
-    /// Operations under way, and the commits that they are writes of; messages are of none.
+    /// Operations in flight, and the commits of their writes; messages have none.
     pub flights: HashMap<OpId, Option<u64>>,
     pub sent: BTreeMap<u64, Sent>,
-    /// Of the next commit.
+    /// The number of the next commit.
     pub number: u64,
-    /// Commits of lower numbers are published.
+    /// Commits with lower numbers are published.
     pub published: u64,
     pub stats: PeerStats,
-    /// Of transfers that arrived, from being handed over.
+    /// Latencies of transfers that arrived, from their submission.
     pub latency: Histogram,
 }
 
@@ -233,23 +233,23 @@ impl Peer {
         }
     }
 
-    /// Takes a job into the last one, if it has the slices that follow. They go as one transfer then: a program that
-    /// commits line by line is not slowed down by an answer for each of them.
+    /// Appends a job to the last one, if its slices follow. Then both go as one transfer: a program that commits line
+    /// by line does not wait for an answer for each line.
     pub fn extend_last(&mut self, job: &Job) -> bool {
         let is_longer = self.jobs.back_mut().is_some_and(|last| last.extend(job));
         if is_longer && self.jobs.len() == 1 {
-            // How the shorter one was to be cut, if there was no room for its first part.
+            // The cut of the shorter job, if there was no room for its first part.
             self.parts.clear();
         }
         is_longer
     }
 
-    /// Whether the target can tell the next commit from those that it has not published.
+    /// Whether the target can distinguish the next commit from its unpublished ones.
     pub fn may_begin(&self) -> bool {
         self.number - self.published < WINDOW
     }
 
-    /// Whether nothing waits for it or is under way.
+    /// Whether no transfer waits for the target or is in flight.
     pub fn is_idle(&self) -> bool {
         self.jobs.is_empty() && self.flights.is_empty() && self.verdicts.is_empty()
     }

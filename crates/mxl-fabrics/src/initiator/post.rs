@@ -1,4 +1,4 @@
-//! Posting: what waits for a target becomes writes and messages, as far as there is room.
+//! Posting: jobs for a target become writes and messages, as far as there is room.
 #![allow(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -14,23 +14,23 @@ use crate::link::Memory;
 use crate::message::{Commit, Message, Piece, Remote};
 use crate::shape::{self, GRAIN_PARTS, PARTS, Rings, Span};
 
-/// How often a slot is asked for again.
+/// Interval of repeated requests for a slot.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
-/// What a commit commits.
+/// The extent of a commit.
 #[derive(Clone, Copy)]
 struct Amount {
     is_grain: bool,
-    /// Grain, or the sample after the last.
+    /// Grain, or the index after the last sample.
     index: u64,
-    /// How many slices are valid then, or samples of the batch.
+    /// Number of slices that are valid then, or of samples in the batch.
     amount: u32,
-    /// How many slices or samples are sent.
+    /// Number of slices or samples that are sent.
     time: u64,
 }
 
 impl Amount {
-    /// As the CQ data of each of its writes has it.
+    /// The commit as the CQ data of its writes carries it.
     fn commit(self, number: u64, parts: usize) -> Commit {
         let (number, parts, index) = (number as u8, parts - 1, self.index);
         if self.is_grain {
@@ -42,7 +42,7 @@ impl Amount {
 }
 
 impl Initiator {
-    /// Posts what waits for a target, as far as there is room.
+    /// Posts the jobs for a target, as far as there is room.
     pub(super) fn pump(&mut self, at: usize) {
         while self.peers[at].state == PeerState::Connected {
             match self.step(at) {
@@ -57,7 +57,7 @@ impl Initiator {
         }
     }
 
-    /// Posts one thing. Whether there may be more.
+    /// Posts one part. Returns whether there may be more.
     fn step(&mut self, at: usize) -> Result<bool, ofi::Error> {
         let peer = &mut self.peers[at];
         let Some(addr) = peer.addr else { return Ok(false) };
@@ -89,13 +89,13 @@ impl Initiator {
         let index = job.index;
         let Source::Grains(reader) = &self.source else { return Ok(false) };
         let Ok(grain) = reader.read_slices(index, 0, Wait::Not) else {
-            // The source's writer was faster.
+            // The source's writer has overwritten the grain.
             return Ok(self.drop_job(at, job));
         };
         let source = Memory { addr: grain.as_ptr().cast_mut(), len: grain.len() };
         let peer = &mut self.peers[at];
         let Some(&remote) = peer.grants.get(&index) else {
-            // What is under way is of lower indices, or of this one.
+            // Writes in flight have lower indices, or this one.
             let floor = peer.sent.values().map(|sent| sent.index).min();
             return self.ask(at, addr, index, floor.unwrap_or(index).min(index));
         };
@@ -121,7 +121,7 @@ impl Initiator {
         };
         let Geometry::Grains { slices, .. } = self.geometry else { return Ok(true) };
         if is_last && (end >= slices || !is_judged) {
-            // The target closes the slot when it is complete. Lower ones are given up.
+            // The target closes the slot when the grain is complete. Lower ones are abandoned.
             self.peers[at].grants.retain(|granted, _| *granted > index);
         }
         Ok(true)
@@ -151,7 +151,7 @@ impl Initiator {
         }
         if job.posted == 0 && (peer.position != Some(start) || index > peer.until) {
             if !peer.sent.is_empty() {
-                return Ok(false); // room comes with what is under way, and a new position is taken after it
+                return Ok(false); // transfers in flight free room, and their end gives a new position
             }
             if peer.position != Some(start) {
                 (peer.position, peer.until) = (Some(start), 0);
@@ -169,7 +169,7 @@ impl Initiator {
         Ok(true)
     }
 
-    /// The source does not have what was to be sent, or not any more. What was sent of it is given up.
+    /// The source does not have the data, or no longer has it. The part that was sent is abandoned.
     fn drop_job(&mut self, at: usize, job: Job) -> bool {
         let peer = &mut self.peers[at];
         peer.jobs.pop_front();
@@ -181,7 +181,7 @@ impl Initiator {
         };
         (sent.is_posted, sent.is_given_up) = (true, true);
         if sent.count > 0 {
-            // The target closes the batch as silence, and goes on after it.
+            // The target publishes the batch as silence, and continues after it.
             peer.position = Some(job.index);
         } else {
             peer.grants.retain(|granted, _| *granted > job.index);
@@ -190,8 +190,8 @@ impl Initiator {
         true
     }
 
-    /// Posts the next part of a job, whose payload is `spans`. Whether it was the last; `None` if there was no room, or
-    /// it is not its time.
+    /// Posts the next part of a job, whose payload is `spans`. Returns whether it was the last; `None` if there was no
+    /// room, or the part is not due.
     fn post_part(
         &mut self,
         at: usize,
@@ -217,7 +217,7 @@ impl Initiator {
         }
         let most = if amount.is_grain { GRAIN_PARTS } else { PARTS };
         let Some(part) = peer.parts.front().filter(|_| peer.way == Way::Messages || count <= most) else {
-            return Err(ofi::Error::new(Errno::EMSGSIZE)); // such transfers are refused when they are handed in
+            return Err(ofi::Error::new(Errno::EMSGSIZE)); // such transfers are refused at submission
         };
         let number = job.number.unwrap_or(peer.number);
         let bytes: u64 = part.iter().map(|span| span.len).sum();
@@ -225,7 +225,7 @@ impl Initiator {
             Way::Writes => {
                 let commit = amount.commit(number, count);
                 // SAFETY: the slot or the rings are mapped as long as the reader, which outlives the link; their writer
-                // may change them, which `holds` tells.
+                // may change them, which `holds` detects.
                 unsafe { self.link.write(addr, source, remote, part, commit.encode())? }
             }
             Way::Messages => {
@@ -254,7 +254,7 @@ impl Initiator {
         Ok(Some(is_last))
     }
 
-    /// Asks a target for room. A target that does not answer is lost.
+    /// Asks a target for room. If the target does not answer, it is disconnected.
     fn ask(&mut self, at: usize, addr: FiAddr, index: u64, floor: u64) -> Result<bool, ofi::Error> {
         let now = Instant::now();
         let peer = &mut self.peers[at];

@@ -6,7 +6,7 @@ use super::Told;
 use super::window::{Copy, Verdict, Window};
 use crate::{Received, Result, shape};
 
-/// The rings, and what is in them.
+/// The rings, and their state.
 pub(super) struct Grains {
     /// A reader of each path's flow.
     pub paths: Vec<GrainReader>,
@@ -25,7 +25,7 @@ impl Grains {
             Geometry::Grains { payload, slices, .. } => (payload as usize, slices),
             Geometry::Samples { .. } => (0, 0),
         };
-        // The oldest slots are left out: they are the first that the next grains take.
+        // The oldest slots are left out: the next grains take them first.
         let window = Window::new(writer.grains().saturating_sub(2).max(1), slices);
         Ok(Self { paths: Vec::new(), writer, geometry, slices, payload: vec![0; payload], window })
     }
@@ -34,7 +34,7 @@ impl Grains {
         self.writer.id()
     }
 
-    /// A path has slices of a grain, or says that it is invalid.
+    /// A path has slices of a grain, or reports it as invalid.
     pub fn arrived(&mut self, copy: Copy, live: u8, told: &mut Told) -> Result<()> {
         let now = mxl::time::current_index(self.writer.rate());
         match self.window.judge(copy, now, live) {
@@ -44,7 +44,7 @@ impl Grains {
             Verdict::Better => {
                 if self.publish(copy, 0, now, told)? {
                     told.stats.mended += 1;
-                    // It was counted when it was published as invalid.
+                    // The grain was counted when it was published as invalid.
                     told.stats.published -= 1;
                 }
             }
@@ -60,8 +60,8 @@ impl Grains {
         Ok(())
     }
 
-    /// Copies slices from the first one that is not there. Whether the path still had them: its target may be ahead by
-    /// a ring already, if nobody polled for long.
+    /// Copies slices from the first missing one. Returns whether the path still had them: its target may be a ring
+    /// ahead already, after a long time without a poll.
     fn publish(&mut self, copy: Copy, from: u16, now: Option<u64>, told: &mut Told) -> Result<bool> {
         let Copy { path, index, slices, .. } = copy;
         let spans = shape::slices(&self.geometry, from, slices);

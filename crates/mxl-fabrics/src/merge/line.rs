@@ -1,58 +1,58 @@
-//! Which samples a merged flow takes from which path: each once, in order, from the path that had it first.
+//! Decides which samples a merged flow takes from which path: each once, in order, from the path that had it first.
 
 use super::trust::{Place, Seen, Trust};
 
-/// Samples from `start` on, and before `end`.
+/// Samples from `start` to before `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub start: u64,
     pub end: u64,
 }
 
-/// What comes next.
+/// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Samples of a path.
+    /// Copy samples of a path.
     Copy { path: usize, part: Part },
-    /// Samples that came by no path.
+    /// Samples that no path brought.
     Lost(Part),
-    /// Whatever arrives.
+    /// Wait for further arrivals.
     Wait,
 }
 
-/// What an arriving batch is worth.
+/// The verdict on an arriving batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Worth {
-    /// Something of it is new.
+    /// A part of it is new.
     New,
-    /// The source has jumped: the flow begins anew with it. What was lost is between the two.
+    /// The source has jumped: the flow restarts with this batch. The part is the loss in between.
     Anew(Part),
-    /// All of it is there.
+    /// All of it is there already.
     Duplicate,
-    /// It is far from all others, and nothing confirms it.
+    /// The batch is far from all others and lacks confirmation.
     Strange,
 }
 
-/// What a path has.
+/// The samples of one path.
 #[derive(Default)]
 struct Track {
-    /// In order of arrival, which is that of their indices.
+    /// In order of arrival, which is the order of the indices.
     parts: Vec<Part>,
-    /// The end of the newest.
+    /// The end of the newest part.
     end: u64,
 }
 
-/// The samples that are there, and those that wait for others.
+/// The published position, and the samples that wait for others.
 pub(super) struct Line {
     /// Samples that a path holds.
     length: u64,
-    /// Everything before it is published.
+    /// All samples before it are published.
     next: Option<u64>,
     tracks: [Track; super::PATHS],
     trust: Trust,
 }
 
-/// Batches of strange samples that it takes to believe a path that nobody contradicts.
+/// Strange batches in a row after which an uncontradicted path is believed.
 const PATIENCE: u64 = 20;
 
 impl Line {
@@ -82,7 +82,7 @@ impl Line {
         }
         let track = &mut self.tracks[path];
         if track.end > part.start {
-            // It went back: what it had lies elsewhere now, or is overwritten.
+            // The path went back: its earlier samples are elsewhere now, or overwritten.
             track.parts.retain(|other| other.end <= part.start);
         }
         track.end = part.end;
@@ -94,7 +94,7 @@ impl Line {
         worth
     }
 
-    /// What comes next, of at most so many samples.
+    /// The next step, for at most `most` samples.
     pub fn step(&self, most: u64, live: u8) -> Step {
         let Some(next) = self.next else { return Step::Wait };
         for (path, track) in self.tracks.iter().enumerate() {
@@ -105,8 +105,8 @@ impl Line {
         }
         let starts = self.tracks.iter().flat_map(|track| &track.parts).map(|part| part.start);
         let Some(end) = starts.filter(|start| *start > next).min() else { return Step::Wait };
-        // A path that is beyond the gap does not bring it any more. A path that is silent is waited for until as much
-        // lies there as may be without being overwritten.
+        // A path that is beyond the gap can no longer fill it. The line waits for a silent path until so much has
+        // accumulated that more would be overwritten.
         let has_all_passed =
             (0..super::PATHS).all(|path| live & 1 << path == 0 || self.tracks[path].end > next);
         let held = |track: &Track| track.parts.iter().map(|part| part.end - part.start).sum::<u64>();
@@ -124,7 +124,7 @@ impl Line {
         }
     }
 
-    /// A path does not have these samples any more.
+    /// A path no longer has these samples.
     pub fn gone(&mut self, path: usize, end: u64) {
         let parts = &mut self.tracks[path].parts;
         parts.retain(|part| part.end > end);
@@ -145,7 +145,7 @@ mod tests {
         Part { start, end }
     }
 
-    /// Takes everything that is to be had: samples with their paths, and what is lost.
+    /// Takes everything available: samples with their paths, and losses.
     fn pump(line: &mut Line, live: u8) -> Vec<Step> {
         let mut steps = Vec::new();
         loop {
@@ -183,7 +183,7 @@ mod tests {
         let steps = pump(&mut line, BOTH);
         assert_eq!(steps[0], Step::Lost(part(20, 25)));
         assert_eq!(steps.len(), 3);
-        // The other one has gone.
+        // The other path's initiator has disconnected.
         line.arrived(0, part(40, 45), None, 0b01);
         assert_eq!(pump(&mut line, 0b01)[0], Step::Lost(part(35, 40)));
     }
@@ -214,7 +214,7 @@ mod tests {
     }
 
     proptest! {
-        /// Paths that lose batches of their own sizes, against sets of samples.
+        /// Paths that lose batches of various sizes, compared with sets of samples.
         #[test]
         fn every_sample_that_a_path_has_is_published_once_and_in_order(
             batches in proptest::collection::vec((0_usize..3, 1_u64..12, any::<bool>()), 1..200)
@@ -249,7 +249,7 @@ mod tests {
                         }
                     }
                 }
-                // What any path has and nothing before it is missing is out.
+                // Samples that a path had, and before which no sample is missing, are published.
                 let next = next.unwrap_or(u64::MAX);
                 prop_assert!(had.iter().all(|had| !had.contains(&next)));
             }

@@ -7,7 +7,7 @@ use super::line::{Line, Part, Step, Worth};
 use crate::target::silence;
 use crate::{Received, Result};
 
-/// The rings, and what is in them.
+/// The rings, and their state.
 pub(super) struct Samples {
     /// A reader of each path's flow.
     pub paths: Vec<SampleReader>,
@@ -32,7 +32,7 @@ impl Samples {
         match self.line.arrived(path, part, now, live) {
             Worth::New => {}
             Worth::Anew(gap) => {
-                // The whole ring: what lies there belongs to other indices.
+                // The whole ring: its old content belongs to other indices.
                 let half = self.writer.max_write();
                 silence(&mut self.writer, part.start, half)?;
                 silence(&mut self.writer, part.start.saturating_sub(half), half)?;
@@ -47,7 +47,7 @@ impl Samples {
         self.advance(live, told)
     }
 
-    /// Publishes whatever is there in a row.
+    /// Publishes all samples up to the next gap.
     pub fn advance(&mut self, live: u8, told: &mut Told) -> Result<()> {
         let most = self.writer.max_write();
         loop {
@@ -60,7 +60,7 @@ impl Samples {
                         told.stats.published += count;
                         told.tell(Received::Samples { index: part.end, count });
                     } else {
-                        // Nobody polled for long, and its ring went on.
+                        // After a long time without a poll, the path's ring has overwritten them.
                         told.stats.late += 1;
                         self.line.gone(path, part.end);
                     }
@@ -76,7 +76,7 @@ impl Samples {
         }
     }
 
-    /// Copies samples from a path's flow. Whether they were still there.
+    /// Copies samples from a path's flow. Returns whether they were still there.
     fn copy(&mut self, path: usize, part: Part) -> Result<bool> {
         let Self { paths, writer, .. } = self;
         let copied = match writer.strides() {
@@ -100,7 +100,7 @@ fn copy_as<T: Sample>(from: &SampleReader, to: &mut SampleWriter, part: Part) ->
         there.read_channel(channel, &mut buffer)?;
         open.write_channel(channel, &buffer)?;
     }
-    // What is not committed is written again before it is.
+    // Uncommitted samples are written again before they are committed.
     if !there.still_valid() {
         return Ok(false);
     }

@@ -1,35 +1,35 @@
-//! Which indices of a path count. A path may be wrong, or lie: an index from the far future, once taken, would make
-//! everything that the other paths bring too late.
+//! Decides which indices of a path count. A path may be wrong, or lie: if an index from the far future were taken once,
+//! all data of the other paths would be too late.
 //!
-//! An index *near* the newest one that was taken counts always: at most one window before or after it. If the flow
-//! follows the clock, as MXL's flows do, it must not be ahead of the clock by more than half a window either. Any other
-//! index counts only when there is a reason to believe it; until then its data is dropped.
+//! An index *near* the newest taken one always counts: at most one window before or after it. If the flow follows the
+//! clock, as MXL's flows do, the index must not be ahead of the clock by more than half a window either. Any other
+//! index counts only with a reason to believe it; until then its data is dropped.
 
-/// What an index is worth.
+/// The verdict on an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// It belongs to what was taken before.
+    /// The index belongs to the taken ones.
     Near,
-    /// It does not, and nothing confirms it.
+    /// The index does not belong to them, and lacks confirmation.
     Far,
-    /// The flow goes on from here: its source has jumped forward or back.
+    /// The flow continues from here: its source has jumped forward or back.
     Jump,
 }
 
-/// The latest index of a path that is not near.
+/// The latest far index of a path.
 #[derive(Clone, Copy, Debug)]
 struct Stranger {
     index: u64,
-    /// How many came one after the other, each near the one before.
+    /// The number of successive ones, each near the previous one.
     count: u64,
 }
 
-/// What is known besides an index when it is judged.
+/// The context in which an index is judged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
-    /// The newest index that was taken.
+    /// The newest taken index.
     pub head: u64,
-    /// The index of this moment, by the flow's rate.
+    /// The index at the current time, by the flow's rate.
     pub now: Option<u64>,
     /// The paths that have an initiator, a bit for each.
     pub live: u8,
@@ -39,12 +39,12 @@ pub(super) struct Seen {
 pub(super) struct Trust {
     /// A window, in grains or samples.
     length: u64,
-    /// Strangers that it takes to believe a path that nobody contradicts.
+    /// Strangers in a row after which an uncontradicted path is believed.
     patience: u64,
     strangers: [Option<Stranger>; super::PATHS],
-    /// Strangers of all paths since an index was near.
+    /// Strangers of all paths since the last near index.
     since: u64,
-    /// The newest index that was taken was that of its moment.
+    /// The newest taken index matched the clock.
     is_clocked: bool,
 }
 
@@ -53,7 +53,7 @@ impl Trust {
         Self { length, patience, strangers: [None; super::PATHS], since: 0, is_clocked: false }
     }
 
-    /// What an index of a path is worth.
+    /// Judges an index of a path.
     pub fn place(&mut self, path: usize, index: u64, seen: Seen) -> Place {
         let Seen { head, now, live } = seen;
         let is_early = |now: u64| self.is_clocked && index > now.saturating_add(self.length / 2);
@@ -69,13 +69,13 @@ impl Trust {
         let others = || (0..super::PATHS).filter(|other| *other != path && live & 1 << other != 0);
         let agrees = |other: usize| self.strangers[other].as_ref().is_some_and(is_near);
         let is_of_now = now.is_some_and(|now| now.abs_diff(index) <= self.length);
-        // Nobody has brought anything else for long.
+        // No path has brought another index for long.
         let is_alone = self.since > self.patience && count > self.patience;
         let is_believed = if index > head {
             let is_due = now.is_some_and(|now| index <= now.saturating_add(self.length / 2));
             (self.is_clocked && is_due) || others().any(agrees) || others().next().is_none() || is_alone
         } else {
-            // A path that is merely late brings such indices too, so one other is not enough.
+            // A path that is merely late brings such indices too, so one other path is not enough.
             let all_agree = others().next().is_some() && others().all(agrees);
             all_agree || is_alone || (is_of_now && !self.is_clocked && count > self.patience)
         };
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(trust.place(0, 108, seen(100, 1)), Place::Near);
         assert_eq!(trust.place(0, 109, seen(100, 1)), Place::Far);
         assert_eq!(trust.place(0, u64::MAX, seen(100, 1)), Place::Far);
-        // The other path is where it was: it confirms nothing.
+        // The other path is at its old position: it confirms nothing.
         assert_eq!(trust.place(1, 101, seen(100, 1)), Place::Near);
         assert_eq!(trust.place(0, 5000, seen(101, 1)), Place::Far);
         assert_eq!(trust.place(1, 5001, seen(101, 1)), Place::Jump);
@@ -122,7 +122,7 @@ mod tests {
             assert_eq!(trust.place(0, 70_000 + step, seen(100 + step, 1)), Place::Far);
             assert_eq!(trust.place(1, 101 + step, seen(100 + step, 1)), Place::Near);
         }
-        // It is when that one is silent for a window, or goes.
+        // It jumps when that path is silent for a window, or disconnects.
         let places: Vec<_> = (0..=LENGTH).map(|step| trust.place(0, 80_000 + step, seen(1101, 1))).collect();
         assert_eq!(places.iter().filter(|place| **place == Place::Far).count() as u64, LENGTH);
         assert_eq!(places.last(), Some(&Place::Jump));
@@ -134,11 +134,11 @@ mod tests {
     fn the_clock_allows_a_jump_to_now_and_none_beyond() {
         let mut trust = Trust::new(LENGTH, LENGTH);
         trust.taken(100, Some(101));
-        // The source paused; one path is there again.
+        // The source paused; one path is back.
         assert_eq!(trust.place(0, 1000, seen(100, 1001)), Place::Jump);
         trust.taken(1000, Some(1001));
         assert_eq!(trust.place(0, 1010, seen(1000, 1001)), Place::Far);
-        // Step by step it gets no further than half a window ahead of the clock.
+        // In single steps it gets no further than half a window ahead of the clock.
         assert_eq!(trust.place(0, 1005, seen(1000, 1001)), Place::Near);
         trust.taken(1005, Some(1001));
         assert_eq!(trust.place(0, 1006, seen(1005, 1001)), Place::Far);

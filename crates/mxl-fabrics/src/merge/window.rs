@@ -1,10 +1,10 @@
-//! Which grains a merged flow has, how much of each, and which copies of one come too late.
+//! Tracks the grains of a merged flow: how much of each is there, and which copies come too late.
 
 use std::collections::BTreeMap;
 
 use super::trust::{Place, Seen, Trust};
 
-/// Grains by which the flow goes on before a grain that only invalid copies could complete is given up.
+/// Grains by which the flow advances before it gives up a grain that only invalid copies could complete.
 const HOPE: u64 = 2;
 
 /// A path's statement about a grain.
@@ -12,35 +12,35 @@ const HOPE: u64 = 2;
 pub(super) struct Copy {
     pub path: usize,
     pub index: u64,
-    /// The first of them are there.
+    /// Number of valid slices, from the first on.
     pub slices: u16,
-    /// The payload means nothing.
+    /// The payload is invalid.
     pub invalid: bool,
 }
 
-/// What a copy of a grain is good for.
+/// The verdict on a copy of a grain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It has slices from this one on that are not there.
+    /// The copy has slices, from this one on, that are missing.
     New {
         /// The first of them.
         from: u16,
     },
-    /// It is valid, and the one that is there is not.
+    /// The copy is valid, and the published one is not.
     Better,
     /// The grain is invalid, as far as is known.
     Invalid,
-    /// It is invalid, and another path may complete the grain.
+    /// The copy is invalid, but another path may complete the grain.
     Held,
-    /// As much, or more, is there.
+    /// As much, or more, is there already.
     Duplicate,
-    /// Its slot is another grain's.
+    /// The slot holds another grain.
     Late,
-    /// It is far from all others, and nothing confirms it.
+    /// The copy is far from all others and lacks confirmation.
     Strange,
 }
 
-/// What is there of a grain.
+/// The published state of a grain.
 #[derive(Clone, Copy, Debug, Default)]
 struct There {
     slices: u16,
@@ -49,14 +49,14 @@ struct There {
     denied: u8,
 }
 
-/// The newest grain and those before it whose slots are still their own.
+/// The newest grain and the earlier ones that still hold their slots.
 pub(super) struct Window {
-    /// Grains that it spans.
+    /// Length in grains.
     length: u64,
     /// Slices of a whole grain.
     slices: u16,
     head: Option<u64>,
-    /// Losses below it were told, or are from before the first grain.
+    /// Losses below it were reported, or are from before the first grain.
     floor: u64,
     there: BTreeMap<u64, There>,
     trust: Trust,
@@ -76,7 +76,7 @@ impl Window {
         there.invalid || there.slices == self.slices
     }
 
-    /// What a copy is good for. `now` is the index of this moment, `live` the paths that have an initiator.
+    /// Judges a copy. `now` is the index at the current time, `live` the paths that have an initiator.
     pub fn judge(&mut self, copy: Copy, now: Option<u64>, live: u8) -> Verdict {
         let Copy { path, index, slices, invalid } = copy;
         if let Some(head) = self.head {
@@ -107,8 +107,8 @@ impl Window {
         if live & !there.denied == 0 { Verdict::Invalid } else { Verdict::Held }
     }
 
-    /// The slices of a copy were published, or that it is invalid. Answers what is lost thereby, as first grains and
-    /// counts: grains of which not all came.
+    /// Records that a copy's slices, or its invalidity, were published. Returns the resulting losses, as first grains
+    /// and counts: grains that did not arrive complete.
     pub fn take(&mut self, copy: Copy, now: Option<u64>) -> Vec<(u64, u64)> {
         let Copy { index, slices, invalid, .. } = copy;
         if self.head.is_none() {
@@ -140,7 +140,7 @@ impl Window {
         lost
     }
 
-    /// A grain to be given up: a path said that it is invalid, and no other has completed it until now.
+    /// A grain to give up: a path has reported it as invalid, and no other has completed it since.
     pub fn hopeless(&self) -> Option<Copy> {
         let until = self.head?.checked_sub(HOPE)?;
         let is_hopeless = |there: There| there.denied != 0 && !self.is_whole(there);

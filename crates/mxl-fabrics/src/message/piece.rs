@@ -1,9 +1,9 @@
-//! A part of a payload in a message, where remote writes are not to be had.
+//! A part of a payload in a message, for ends without remote writes.
 
 use super::Bytes;
 use crate::shape::{PIECES, Span};
 
-/// Its kind, among messages.
+/// Its kind among the messages.
 const KIND: u8 = 10;
 /// Bytes before the spans.
 const FIXED: usize = 1 + 3 * 8 + 2 * 4 + 1;
@@ -13,13 +13,13 @@ const SPAN: usize = 8 + 4;
 /// The header in front of a payload that travels in a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Of the `Welcome`.
+    /// The token of the `Welcome`.
     pub token: u64,
-    /// Of the commit.
+    /// The number of the commit.
     pub number: u64,
-    /// Grain, or the sample after the last.
+    /// Grain, or the index after the last sample.
     pub index: u64,
-    /// How many slices are valid when all is there, or samples of the batch.
+    /// Number of slices that are valid when all parts have arrived, or of samples in the batch.
     pub amount: u32,
     /// Messages of the commit: at least one.
     pub parts: u32,
@@ -28,7 +28,7 @@ pub struct Piece {
     pub spans: Vec<Span>,
 }
 
-/// Whether the bytes of a message begin as one with a payload.
+/// Whether the bytes begin like a message with a payload.
 pub fn is_piece(bytes: &[u8]) -> bool {
     bytes.first() == Some(&KIND)
 }
@@ -39,7 +39,7 @@ impl Piece {
         FIXED + spans * SPAN
     }
 
-    /// The bytes before the payload.
+    /// Encodes the bytes before the payload.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(Self::bytes_before(self.spans.len()));
         bytes.push(KIND);

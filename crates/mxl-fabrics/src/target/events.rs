@@ -4,36 +4,36 @@ use std::time::Instant;
 
 use crate::Histogram;
 
-/// Data that arrived and is published.
+/// Data that has arrived and is published, and other events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Received {
     /// Slices of a grain have arrived.
     Grain {
-        /// Which.
+        /// The index of the grain.
         index: u64,
-        /// How many slices are valid now.
+        /// Number of slices that are valid now.
         slices: u16,
-        /// The payload means nothing.
+        /// The payload is invalid.
         invalid: bool,
     },
     /// Samples have arrived.
     Samples {
-        /// They end before this one.
+        /// The index after the last sample.
         index: u64,
-        /// How many.
+        /// The number of samples.
         count: u64,
     },
-    /// Grains or samples that will not come.
+    /// Grains or samples that will not arrive.
     Lost {
         /// The first of them.
         first: u64,
-        /// How many.
+        /// Their number.
         count: u64,
     },
     /// An initiator has connected, and replaces the previous one.
     Connected,
-    /// The initiator has gone.
+    /// The initiator has disconnected.
     Disconnected,
 }
 
@@ -43,21 +43,21 @@ pub enum Received {
 pub struct TargetStats {
     /// Commits that were published.
     pub published: u64,
-    /// Grains or samples that did not come.
+    /// Grains or samples that did not arrive.
     pub lost: u64,
     /// Grains without a valid payload.
     pub invalid: u64,
-    /// Initiators that were taken.
+    /// Initiators that were accepted.
     pub taken: u64,
     /// Initiators that were refused.
     pub refused: u64,
-    /// Messages and writes that made no sense.
+    /// Messages and writes that were invalid.
     pub nonsense: u64,
-    /// Events that were dropped because the program did not fetch them.
+    /// Events that were dropped because the program did not read them.
     pub missed: u64,
 }
 
-/// Times of a target, all of its own clock: they say nothing of the way from the initiator.
+/// Times of a target, all by its own clock: they do not include the way from the initiator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TargetTimes {
@@ -69,7 +69,8 @@ pub struct TargetTimes {
 }
 
 impl TargetTimes {
-    /// Counts a publication of now: its first part was seen at `first`, and the one before it was at `last`.
+    /// Counts a publication at the present time: its first part was seen at `first`, and the previous publication was
+    /// at `last`.
     pub(super) fn published(&mut self, first: Option<Instant>, last: &mut Option<Instant>) {
         let now = Instant::now();
         if let Some(first) = first {

@@ -1,4 +1,4 @@
-//! An initiator as its target knows it: how it is greeted, told things and dismissed.
+//! An initiator from its target's side: how it is accepted, notified and dismissed.
 #![allow(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -13,17 +13,17 @@ use crate::Result;
 use crate::link::{Happened, Memory, Window};
 use crate::message::{Message, Remote, Why};
 
-/// Queue reads that fetch what an old initiator's writes completed, at most: nobody keeps a target busy by talking.
+/// Most queue reads that fetch completions of an old initiator's writes: messages must not keep a target busy.
 const DRAINED: usize = 64;
-/// Messages that an initiator may leave unread beyond those that its provider holds: one that writes is told a few for
+/// Most messages that an initiator may leave unread beyond those that its provider holds: the target sends a few for
 /// each grain.
 const UNHEARD: usize = 1024;
-/// Refusals under way.
+/// Most refusals in flight.
 const DISMISSED: usize = 16;
 
-/// The initiator that writes.
+/// The connected initiator.
 pub(super) struct Peer {
-    // Dropped first: then nothing of its writes arrives any more.
+    // Dropped first: then no further writes of this initiator arrive.
     pub(super) windows: HashMap<u64, Window>,
     pub(super) addr: FiAddr,
     pub(super) nonce: u64,
@@ -33,17 +33,17 @@ pub(super) struct Peer {
     /// The number of the next commit.
     pub(super) next: u64,
     pub(super) pending: BTreeMap<u64, Pending>,
-    /// When something of it was published last.
+    /// Time of the last publication for it.
     pub(super) published: Option<Instant>,
     pub(super) outbox: VecDeque<Message>,
-    /// Samples up to here may be written.
+    /// Samples up to this index may be written.
     pub(super) until: u64,
     /// Its payloads come in messages: it gets no memory to write.
     pub(super) by_messages: bool,
 }
 
 impl Target {
-    /// The initiator goes, and its memory is withdrawn.
+    /// Disconnects the initiator, and withdraws its memory.
     pub(super) fn part(&mut self) {
         if let Some(peer) = self.peer.take() {
             drop(peer.windows);
@@ -68,7 +68,7 @@ impl Target {
         why: Option<Why>,
     ) -> Result<()> {
         if self.peer.as_ref().is_some_and(|peer| peer.nonce == nonce) {
-            return Ok(()); // said twice
+            return Ok(()); // a repeated greeting
         }
         if self.dismissed.len() >= DISMISSED {
             self.stats.nonsense += 1;
@@ -93,7 +93,7 @@ impl Target {
             }
             self.tell(Received::Disconnected);
         }
-        // What the old one's writes completed before its memory was withdrawn is not the new one's.
+        // Completions of the old initiator's writes from before its memory was withdrawn do not belong to the new one.
         let mut happened = Vec::new();
         for _ in 0..DRAINED {
             if !self.link.poll(&mut happened)? {
@@ -135,7 +135,7 @@ impl Target {
         self.stats.taken += 1;
         self.tell(Received::Connected);
         for happened in happened {
-            // Writes of the old one are left out; what else was said counts.
+            // Writes of the old initiator are dropped; other events count.
             if !matches!(happened, Happened::Arrived(_)) {
                 self.handle(happened)?;
             }
@@ -143,7 +143,7 @@ impl Target {
         Ok(())
     }
 
-    /// Says what is to be said, as far as there is room.
+    /// Sends the pending messages, as far as there is room.
     pub(super) fn flush(&mut self) {
         let Some(peer) = &mut self.peer else { return };
         if peer.outbox.len() > UNHEARD {

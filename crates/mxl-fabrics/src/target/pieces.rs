@@ -1,4 +1,4 @@
-//! Payloads that come in messages: checked, and copied into the part of the ring that is open for them.
+//! Payloads that come in messages: they are checked, and copied into the part of the ring that is open for them.
 
 use mxl::Geometry;
 
@@ -21,7 +21,7 @@ impl Target {
         self.publish()
     }
 
-    /// Copies a payload where it goes. `None` if it is not the initiator's, or goes where nothing of it may.
+    /// Copies a payload to its place. `None` if it is not from the initiator, or its place is not open.
     fn copy_piece(&mut self, receive: &Receive) -> Option<()> {
         let (piece, payload) = Piece::parse(self.link.bytes(receive))?;
         let peer = self.peer.as_mut().filter(|peer| peer.by_messages && peer.token == piece.token)?;
@@ -43,7 +43,7 @@ impl Target {
                 let is_inside = |span: &shape::Span| {
                     shape::is_in_window(writer.channels(), index, count, rings, span.to, span.len)
                 };
-                // What readers have is not touched any more.
+                // Published samples are not changed any more.
                 let start = index.checked_sub(count)?;
                 let is_open = self.expected.is_some_and(|expected| start >= expected) && index <= peer.until;
                 is_open && count <= writer.max_write() && piece.spans.iter().all(is_inside)
@@ -55,7 +55,7 @@ impl Target {
         let pending = peer.admit(piece.number, Pending::new(index, amount.into(), piece.parts))?;
         let mut rest = payload;
         for span in &piece.spans {
-            // As long as the spans: `Piece::parse`.
+            // As long as the spans: `Piece::parse` has checked it.
             let (bytes, after) = rest.split_at_checked(span.len as usize)?;
             rest = after;
             match &self.ring {

@@ -11,10 +11,10 @@ use super::{Received, Ring, Target};
 use crate::Result;
 use crate::message::{Commit, Message, WINDOW, widen};
 
-/// Commits after which the initiator is told how far it is.
+/// Commits after which the target reports its progress to the initiator.
 const TOLD_EVERY: u64 = WINDOW / 4;
 
-/// A commit of which something has arrived.
+/// A commit of which a part has arrived.
 pub(super) struct Pending {
     pub(super) index: u64,
     /// Valid slices, or samples.
@@ -22,9 +22,9 @@ pub(super) struct Pending {
     pub(super) invalid: bool,
     pub(super) parts: u32,
     pub(super) arrived: u32,
-    /// The initiator has said what it is worth.
+    /// The initiator has sent its verdict.
     pub(super) is_judged: bool,
-    /// When its first part was seen.
+    /// When the target saw its first part.
     first: Option<Instant>,
 }
 
@@ -35,8 +35,8 @@ impl Pending {
 }
 
 impl Peer {
-    /// The commit that a part belongs to, if it may: the commit is near, and all of its parts say the same and are no
-    /// more than they say.
+    /// The commit to which a part belongs, if it is valid: the commit is near, and its parts agree with each other and
+    /// do not exceed their declared number.
     pub(super) fn admit(&mut self, number: u64, part: Pending) -> Option<&mut Pending> {
         if number.checked_sub(self.next)? >= WINDOW {
             return None;
@@ -50,7 +50,7 @@ impl Peer {
 }
 
 impl Target {
-    /// A write of a peer's is complete.
+    /// A peer's write is complete.
     pub(super) fn arrived(&mut self, data: u64) -> Result<()> {
         let Some(peer) = &mut self.peer else { return Ok(()) };
         let told = match &self.ring {
@@ -97,7 +97,7 @@ impl Target {
         self.publish()
     }
 
-    /// Publishes what is complete, in the order of the commits.
+    /// Publishes complete commits, in their order.
     pub(super) fn publish(&mut self) -> Result<()> {
         while let Some(peer) = &mut self.peer {
             if peer

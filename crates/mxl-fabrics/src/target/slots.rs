@@ -1,4 +1,4 @@
-//! Which parts of the ring an initiator may write: slots of grains, room for samples.
+//! The parts of the ring that an initiator may write: slots of grains, room for samples.
 #![allow(unsafe_code)]
 
 use std::collections::hash_map::Entry;
@@ -12,12 +12,12 @@ use crate::Result;
 use crate::link::{Link, Memory};
 use crate::message::{Message, Remote};
 
-/// Slots that are open beyond the one that is written: the next grain need not wait for its slot. Readers of the
-/// target's flow have as much less history.
+/// Open slots beyond the one that is written, so that the next grain need not wait for its slot. Readers of the
+/// target's flow have that much less history.
 const AHEAD: usize = 2;
 
 impl Target {
-    /// Opens slots from `index` on, as many as there may be.
+    /// Opens slots from `index` on, as many as are permitted.
     pub(super) fn open_for(&mut self, index: u64, floor: u64) -> Result<()> {
         let Self { peer: Some(peer), ring, link, geometry, .. } = self else { return Ok(()) };
         match ring {
@@ -30,7 +30,7 @@ impl Target {
             }
             Ring::Samples(writer) => {
                 if writer.head() != index {
-                    // The whole ring: what lies there belongs to other indices.
+                    // The whole ring: its old content belongs to other indices.
                     let half = writer.max_write();
                     silence(writer, index, half)?;
                     silence(writer, index.saturating_sub(half), half)?;
@@ -46,7 +46,7 @@ impl Target {
     }
 }
 
-/// Opens the slot of a grain for the initiator, unless it has as many as it may, or that slot.
+/// Opens the slot of a grain for the initiator, unless the initiator has that slot or the permitted number of slots.
 pub(super) fn grant(
     peer: &mut Peer,
     writer: &GrainWriter,
@@ -60,7 +60,7 @@ pub(super) fn grant(
     let is_taken = peer.granted.iter().any(|granted| granted % grains == slot);
     let Geometry::Grains { payload, .. } = *geometry else { return Ok(()) };
     if peer.granted.contains(&index) {
-        // Asked for again: it was told once, and messages are reliable.
+        // A repeated request: the grant was sent once, and messages are reliable.
         return Ok(());
     }
     if is_taken || peer.granted.len() >= most {
@@ -82,7 +82,7 @@ pub(super) fn grant(
     Ok(())
 }
 
-/// Silence in the `count` samples before `index`.
+/// Writes silence into the `count` samples before `index`.
 pub(crate) fn silence(writer: &mut SampleWriter, index: u64, count: u64) -> Result<()> {
     let ((word, _), channels) = (writer.strides(), writer.channels());
     let mut open = writer.open(index, count)?;

@@ -12,10 +12,10 @@ pub use folder::Folder;
 use mxl::{FlowDefinition, Rational};
 use mxl_fabrics::{Initiator, Received, Target};
 
-/// Longer than anything takes on a loaded machine.
+/// Longer than any operation takes on a loaded machine.
 pub const LONG: Duration = Duration::from_secs(40);
 
-/// Small pictures, many a second.
+/// Small pictures at a high rate.
 pub fn camera() -> FlowDefinition {
     FlowDefinition::video("camera", 192, 40, Rational::new(50, 1)).unwrap()
 }
@@ -24,7 +24,7 @@ pub fn microphone(channels: u32) -> FlowDefinition {
     FlowDefinition::audio("microphone", channels, Rational::new(48_000, 1)).unwrap()
 }
 
-/// Gives both ends turns until what is expected has happened.
+/// Drives both ends until the expected event has occurred.
 pub fn both(
     initiator: &mut Initiator,
     target: &mut Target,
@@ -41,7 +41,7 @@ pub fn both(
     }
 }
 
-/// A program that ends with the test.
+/// A program that is killed at the end of the test.
 pub struct Running(Child);
 
 impl Running {
@@ -72,20 +72,20 @@ pub fn demo(arguments: &[&str], domain: &Folder) -> Running {
     Running(command(arguments, domain).spawn().unwrap())
 }
 
-/// One that dies when it comes to a step (`ofi_ring::crash_point`) as often as `step` says.
+/// Starts a program that dies when it reaches a step (`ofi_ring::crash_point`), at the occurrence that `step` gives.
 pub fn demo_until(step: &str, arguments: &[&str], domain: &Folder) -> Running {
     Running(command(arguments, domain).env("OFI_CRASH_AT", step).spawn().unwrap())
 }
 
 fn command(arguments: &[&str], domain: &Folder) -> Command {
     let mut program = Command::new(env!("CARGO_BIN_EXE_mxl-fabrics-demo"));
-    // Devices are to carry what they are tested for, though both ends are on one host.
+    // The devices under test must carry the data, although both ends are on one host.
     program.env("FI_VERBS_SHARED_MEMORY", "0").env("FI_EFA_ENABLE_SHM_TRANSFER", "0");
     program.arg("-d").arg(domain.path()).args(arguments).stdout(Stdio::null());
     program
 }
 
-/// What every byte of a grain is.
+/// The value of every byte of a grain.
 pub fn byte_of(index: u64) -> u8 {
     (index * 37 + 11) as u8
 }

@@ -1,10 +1,10 @@
-//! What is written into a flow, so that the other end can tell whether it got it whole and in its place.
+//! The content of a flow, which lets the other end check that it is complete and in place.
 
 use mxl::{OpenGrain, OpenSamples, ReadGrain, ReadSamples};
 
 use crate::Result;
 
-/// Bytes from one mark of a grain to the next. Less than a packet: what one packet leaves out is seen.
+/// Bytes from one mark of a grain to the next. Less than a packet, so that a missing packet is detected.
 const APART: usize = 1024;
 
 fn mark(index: u64, offset: usize) -> [u8; 8] {
@@ -24,7 +24,7 @@ pub fn fill_grain(grain: &mut OpenGrain<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Whether all marks are the grain's.
+/// Whether all marks belong to the grain.
 pub fn is_grain(grain: &ReadGrain<'_>) -> Result<bool> {
     let index = grain.info().index;
     let mut found = [0; 8];
@@ -38,7 +38,7 @@ pub fn is_grain(grain: &ReadGrain<'_>) -> Result<bool> {
 }
 
 fn sample(index: u64, channel: u32) -> f32 {
-    // Below 2^24, so that a float has each of them exactly.
+    // Below 2^24, so that a float represents each of them exactly.
     (index.wrapping_mul(31).wrapping_add(u64::from(channel) * 7) % 65_521) as f32
 }
 
@@ -54,7 +54,7 @@ pub fn fill_samples(batch: &mut OpenSamples<'_>, first: u64, channels: u32) -> R
     Ok(())
 }
 
-/// Whether all samples are those of a batch that begins with `first`.
+/// Whether all samples belong to a batch that begins with `first`.
 pub fn is_samples(batch: &ReadSamples<'_>, first: u64, channels: u32) -> Result<bool> {
     let mut found = vec![0.0_f32; batch.len()];
     for channel in 0..channels {

@@ -19,10 +19,10 @@ use crate::{Drive, Driven, Error, Initiator, Provider, Received, Result, Target}
 /// The index of the first grain, and of the sample before the first.
 const FIRST: u64 = 1000;
 
-/// Before it is measured: every slot of the rings is touched for the first time.
+/// Before the measurement: every slot of the rings is touched for the first time.
 const WARM: Duration = Duration::from_millis(500);
 
-/// An end that is moved on by a thread of its own, or by this one.
+/// An end that is driven by its own thread, or by this one.
 enum Moved<T: Drive> {
     Thread(Driven<T>),
     Here(T),
@@ -61,7 +61,7 @@ impl Moved<Initiator> {
         Ok(())
     }
 
-    /// Moves on what was handed over before this thread does something else.
+    /// Drives posted work to its end before this thread does something else.
     fn settle(&mut self, due: Instant) -> Result<()> {
         if let Self::Here(initiator) = self {
             while !initiator.is_idle() && Instant::now() < due {
@@ -162,7 +162,7 @@ struct Round {
 }
 
 impl Round {
-    /// Commits a grain in parts and sends each. Its index, and when the last part was committed.
+    /// Commits a grain in parts and sends each. Returns its index, and when the last part was committed.
     fn grain(&self, writer: &GrainWriter, initiator: &mut Moved<Initiator>) -> Result<(u64, u64)> {
         let index = FIRST + self.round;
         let mut grain = writer.open(index)?;
@@ -183,7 +183,7 @@ impl Round {
         Ok((index, now))
     }
 
-    /// Commits a batch of samples and sends it. The index it ends at, and when it was committed.
+    /// Commits a batch of samples and sends it. Returns its end index, and when it was committed.
     fn samples(
         &self,
         writer: &mut SampleWriter,
@@ -213,8 +213,8 @@ enum Reader {
 }
 
 impl Reader {
-    /// The index of what is whole now, and whether it is what was sent. What the next lap of the ring overwrote before
-    /// it was looked at tells nothing, and counts as missing.
+    /// The index of the received data if it is complete, and whether it equals the sent data. Data that the next lap of
+    /// the ring overwrote before the check gives no result, and counts as missing.
     fn check(&self, received: Received) -> Result<Option<(u64, bool)>> {
         match self.look(received) {
             Err(Error::Flow(mxl::Error::TooLate { .. })) => Ok(None),
@@ -242,7 +242,7 @@ impl Reader {
     }
 }
 
-/// Receives until the initiator goes, and prints when each grain or batch was published.
+/// Receives until the initiator disconnects, and prints when each grain or batch was published.
 pub fn receive(
     options: &Options,
     domain: &Domain,

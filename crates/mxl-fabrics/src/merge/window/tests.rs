@@ -51,7 +51,7 @@ fn a_grain_in_the_middle_is_invalid_only_if_nobody_completes_it() {
     first.take(copy(0, 7, 2), None);
     assert_eq!(first.judge(invalid(0, 7), None, BOTH), Verdict::Held);
     assert_eq!(first.judge(copy(1, 7, 4), None, BOTH), Verdict::New { from: 2 });
-    // No path is left that could.
+    // No path is left that could complete it.
     assert_eq!(first.judge(invalid(1, 7), None, BOTH), Verdict::Invalid);
     // Or it takes too long.
     let mut second = window(4);
@@ -90,7 +90,8 @@ fn an_index_from_the_far_future_is_dropped_and_told_as_lost_when_it_is_confirmed
 }
 
 proptest! {
-    /// Two paths that take arbitrary steps near the head, in arbitrary slices, against a map of all that was taken.
+    /// Two paths that take random steps near the head, with random slices, compared with a map of everything that was
+    /// taken.
     #[test]
     fn each_grain_is_taken_once_in_order_of_slices_or_told_as_lost(
         steps in proptest::collection::vec((0_usize..2, 0_u64..12, 1_u16..=SLICES), 1..300)
