@@ -10,7 +10,7 @@ use mxl_ffi::object::{Kind, Object};
 use crate::status::{STRLEN, failed};
 use crate::types::{number, provider};
 
-/// What `mxlFabricsTargetInfo` points to.
+/// The object behind `mxlFabricsTargetInfo`.
 pub struct Info(TargetInfo);
 
 impl Kind for Info {
@@ -18,21 +18,21 @@ impl Kind for Info {
 }
 
 impl Info {
-    /// Gives one to C, which gives it back by `mxlFabricsFreeTargetInfo`.
+    /// Hands an info to C, which releases it by `mxlFabricsFreeTargetInfo`.
     pub(crate) fn give(info: TargetInfo) -> *const Object<Self> {
         Box::into_raw(Box::new(Object::new(Self(info)))).cast_const()
     }
 }
 
-/// A target info of C's.
+/// The target info behind a C handle.
 ///
 /// # Errors
-/// [`Status::InvalidArg`] for null and for what is none.
+/// [`Status::InvalidArg`] for null and for a handle that is not a target info.
 pub(crate) fn info<'a>(handle: *const Object<Info>) -> Outcome<&'a TargetInfo> {
     Object::get(handle).map(|info: &Info| &info.0).ok_or_else(|| Status::InvalidArg.into())
 }
 
-/// Writes a text, with the byte that ends it; without a buffer, how many bytes that takes.
+/// Writes a text with its terminating zero byte; without a buffer, the number of bytes that this takes.
 fn put(text: &str, buffer: *mut c_char, size: *mut usize) -> Outcome {
     let place = out(size)?;
     if buffer.is_null() {
@@ -46,7 +46,7 @@ fn put(text: &str, buffer: *mut c_char, size: *mut usize) -> Outcome {
     }
     // SAFETY: the C caller's promise: the buffer has `room` bytes, which are enough.
     unsafe { buffer.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), text.len()) };
-    // SAFETY: as above: one more than the text is there.
+    // SAFETY: as above: there is room for one byte after the text.
     unsafe { buffer.wrapping_add(text.len()).write(0) };
     Ok(())
 }
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn mxlFabricsTargetInfoFromString(
 pub unsafe extern "C" fn mxlFabricsFreeTargetInfo(handle: *const Object<Info>) -> c_int {
     status(|| {
         info(handle)?;
-        // SAFETY: one of ours, as just checked, made by `Box::into_raw`; the C caller's promise: nobody uses it now.
+        // SAFETY: one of ours, as just checked, made by `Box::into_raw`; the C caller's promise: it is not in use now.
         drop(unsafe { Box::from_raw(handle.cast_mut()) });
         Ok(())
     })

@@ -1,4 +1,4 @@
-//! Initiators: a flow that is sent.
+//! Initiators: flows that are sent.
 
 use std::ffi::{c_char, c_int};
 use std::sync::{Mutex, PoisonError};
@@ -14,23 +14,23 @@ use crate::status::{INTERRUPTED, INVALID_STATE, NOT_READY, failed};
 use crate::target::wants_thread;
 use crate::types::{Config, Setup, given, optional};
 
-/// What `mxlFabricsInitiator` points to.
+/// The object behind `mxlFabricsInitiator`.
 #[derive(Default)]
 pub struct Initiator {
     ready: Mutex<Option<Ready>>,
 }
 
-/// An initiator that was set up.
+/// An initiator after its setup.
 struct Ready {
     initiator: End,
     provider: Provider,
 }
 
-/// What moves an initiator on.
+/// How an initiator is driven.
 enum End {
-    /// The program's calls.
+    /// By the program's calls.
     Polled(Box<mxl_fabrics::Initiator>),
-    /// A thread of its own.
+    /// By its own thread.
     Driven(Driven<mxl_fabrics::Initiator>),
 }
 
@@ -45,14 +45,14 @@ impl End {
         }
     }
 
-    /// Whether all is sent, or was within the time. Events are dropped: programs of this interface count nothing, and
-    /// the library's log has what was lost.
+    /// Whether everything is sent now, or was within the time. Events are dropped: this interface has no counters, and
+    /// the library's log records losses.
     fn settle(&mut self, timeout: Duration) -> mxl_fabrics::Result<bool> {
         let begin = Instant::now();
         loop {
             let is_settled = match self {
                 Self::Polled(initiator) => initiator.settle(timeout)?,
-                // An error of the thread's is told by `wait`, once.
+                // `wait` returns an error of the thread, once.
                 Self::Driven(initiator) => {
                     while initiator.wait(Duration::ZERO)?.is_some() {}
                     initiator.with(|initiator| initiator.is_idle())
@@ -67,7 +67,8 @@ impl End {
     }
 }
 
-/// Whether a progress thread is wanted. The C++ SDK ignores an initiator's options, so what is no JSON is no error.
+/// Whether a progress thread is requested. The C++ SDK ignores an initiator's options, so text that is not JSON is not
+/// an error.
 fn check_options(options: Option<&str>) -> Outcome<bool> {
     match options.and_then(|options| serde_json::from_str(options).ok()) {
         Some(serde_json::Value::Object(options)) => wants_thread(&options),
@@ -79,14 +80,14 @@ impl Kind for Initiator {
     const MAGIC: u64 = 0x6d78_6c66_5f69_6e69;
 }
 
-/// Runs `body` on an initiator that was set up.
+/// Runs `body` on an initiator after its setup.
 fn with<T>(handle: *const Object<Initiator>, body: impl FnOnce(&mut Ready) -> Outcome<T>) -> Outcome<T> {
     let initiator: &Initiator = Object::get(handle).ok_or(Status::InvalidArg)?;
     let mut ready = initiator.ready.lock().unwrap_or_else(PoisonError::into_inner);
     body(ready.as_mut().ok_or(Failure::silent(INVALID_STATE))?)
 }
 
-/// `mxlFabricsInitiatorSetup`. One that is set up again has no targets.
+/// `mxlFabricsInitiatorSetup`. An initiator that is set up again has no targets.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mxlFabricsInitiatorSetup(
     handle: *const Object<Initiator>,
@@ -101,7 +102,7 @@ pub unsafe extern "C" fn mxlFabricsInitiatorSetup(
         let (domain, flow) = place_of(config.flow, magics::READER).ok_or(Status::InvalidReader)?;
         let domain = Domain::open(domain)?;
         let mut ready = initiator.ready.lock().unwrap_or_else(PoisonError::into_inner);
-        // The old one goes first: it may have the same address.
+        // The old one is closed first: it may have the same address.
         *ready = None;
         let made =
             mxl_fabrics::Initiator::open_with(&domain, flow, provider, place, &options).map_err(failed)?;
@@ -139,7 +140,7 @@ pub unsafe extern "C" fn mxlFabricsInitiatorRemoveTarget(
     })
 }
 
-/// `mxlFabricsInitiatorTransferGrain`. What lies in the slot is sent, committed or not.
+/// `mxlFabricsInitiatorTransferGrain`. The slot's content is sent, committed or not.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mxlFabricsInitiatorTransferGrain(
     handle: *const Object<Initiator>,
@@ -156,7 +157,7 @@ pub unsafe extern "C" fn mxlFabricsInitiatorTransferGrain(
     })
 }
 
-/// `mxlFabricsInitiatorTransferSamples`. What lies in the rings is sent, committed or not.
+/// `mxlFabricsInitiatorTransferSamples`. The rings' content is sent, committed or not.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mxlFabricsInitiatorTransferSamples(
     handle: *const Object<Initiator>,
@@ -178,7 +179,7 @@ fn progress(handle: *const Object<Initiator>, timeout: Duration) -> Outcome {
         let is_settled = initiator.settle(timeout).map_err(failed)?;
         let has_targets = initiator.with(|initiator| initiator.targets().next().is_some());
         if !has_targets && matches!(provider, Provider::Tcp | Provider::Verbs) {
-            // What the C++ SDK answers where it makes connections.
+            // The C++ SDK's status while it connects.
             return Err(Failure::silent(INTERRUPTED));
         }
         if is_settled { Ok(()) } else { Err(Failure::silent(NOT_READY)) }

@@ -11,7 +11,7 @@ use mxl_ffi::object::{self, Kind, Object, magics};
 use crate::initiator::Initiator;
 use crate::target::Target;
 
-/// What `mxlFabricsInstance` points to.
+/// The object behind `mxlFabricsInstance`.
 #[derive(Default)]
 pub struct Instance {
     targets: List<Target>,
@@ -22,7 +22,7 @@ impl Kind for Instance {
     const MAGIC: u64 = 0x6d78_6c66_5f69_6e73;
 }
 
-/// What was made and not destroyed.
+/// Objects that were created and not destroyed.
 struct List<T>(Mutex<Vec<Arc<Object<T>>>>);
 
 impl<T> Default for List<T> {
@@ -39,19 +39,19 @@ impl<T: Kind + Default> List<T> {
         handle
     }
 
-    /// Takes one out. It goes when the caller drops it, outside the lock.
+    /// Takes an object out. It is destroyed when the caller drops it, outside the lock.
     fn take(&self, handle: *const Object<T>) -> Outcome<Arc<Object<T>>> {
         let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Compared only: an unknown handle may lead anywhere.
+        // Compared only: an unknown handle may point anywhere.
         let found = list.iter().position(|object| std::ptr::eq(Arc::as_ptr(object), handle));
         Ok(list.swap_remove(found.ok_or(Status::InvalidArg)?))
     }
 }
 
-/// An instance of C's.
+/// The instance behind a C handle.
 ///
 /// # Errors
-/// [`Status::InvalidArg`] for null and for what is none.
+/// [`Status::InvalidArg`] for null and for a handle that is not an instance.
 pub(crate) fn instance<'a>(handle: *const Object<Instance>) -> Outcome<&'a Instance> {
     Object::get(handle).ok_or_else(|| Status::InvalidArg.into())
 }
@@ -74,13 +74,13 @@ pub unsafe extern "C" fn mxlFabricsCreateInstance(
     })
 }
 
-/// `mxlFabricsDestroyInstance`. Its targets and initiators go too.
+/// `mxlFabricsDestroyInstance`. Its targets and initiators are destroyed too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mxlFabricsDestroyInstance(handle: *const Object<Instance>) -> c_int {
     status(|| {
         instance(handle)?;
-        // SAFETY: an instance of ours, as just checked, made by `Box::into_raw`; the C caller's promise: nobody uses it
-        // now.
+        // SAFETY: an instance of ours, as just checked, made by `Box::into_raw`; the C caller's promise: it is not in
+        // use now.
         drop(unsafe { Box::from_raw(handle.cast_mut()) });
         Ok(())
     })

@@ -1,4 +1,4 @@
-//! What this host can be reached by.
+//! The interfaces by which this host can be reached.
 
 use std::ffi::{CString, c_char, c_int};
 use std::ptr;
@@ -13,13 +13,13 @@ use crate::types::{
     Address, BLOCKING, Caps, Interface, List, REMOTE_WRITE, SEND_RECEIVE, given, number, optional, provider,
 };
 
-/// A text for C, which is freed by [`free`]. One with a 0 in it is cut there.
+/// A text for C, which [`free`] releases. It is cut at a zero byte.
 fn own(text: &str) -> *const c_char {
     let text = text.split('\0').next().unwrap_or_default();
     CString::new(text).unwrap_or_default().into_raw().cast_const()
 }
 
-/// `mxlFabricsGetInterfaces`. A query's provider and node choose; the rest of it does not.
+/// `mxlFabricsGetInterfaces`. Only the provider and the node of a query select.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mxlFabricsGetInterfaces(
     handle: *const Object<Instance>,
@@ -56,10 +56,10 @@ pub unsafe extern "C" fn mxlFabricsGetInterfaces(
     })
 }
 
-/// A text of [`own`].
+/// Frees a text of [`own`].
 fn free(text: *const c_char) {
     if !text.is_null() {
-        // SAFETY: of `CString::into_raw`; the C caller's promise: the list is as it was given.
+        // SAFETY: from `CString::into_raw`; the C caller's promise: the list is unchanged.
         drop(unsafe { CString::from_raw(text.cast_mut()) });
     }
 }
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn mxlFabricsFreeInterfaceList(list: *mut List) -> c_int {
     status(|| -> Outcome {
         let mut next = list;
         while !next.is_null() {
-            // SAFETY: of `Box::into_raw`; the C caller's promise: the list is as it was given, and nobody uses it now.
+            // SAFETY: from `Box::into_raw`; the C caller's promise: the list is unchanged, and not in use now.
             let entry = unsafe { Box::from_raw(next) };
             free(entry.interface.address.node);
             free(entry.interface.attr);

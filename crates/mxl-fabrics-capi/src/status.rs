@@ -1,4 +1,4 @@
-//! Statuses of the header's second half.
+//! Statuses of the second half of the header.
 
 use std::ffi::c_int;
 
@@ -30,12 +30,12 @@ fn status(error: &Error) -> c_int {
     }
 }
 
-/// A call fails because of this.
+/// Converts an error into the failure of a call.
 pub(crate) fn failed(error: Error) -> Failure {
     Failure::new(status(&error), error)
 }
 
-/// A call fails because an argument makes no sense.
+/// The failure of a call with an invalid argument.
 pub(crate) fn refused(why: impl Into<String>) -> Failure {
     Failure::new(Status::InvalidArg as c_int, why.into())
 }

@@ -1,4 +1,4 @@
-//! Targets: a flow that initiators write.
+//! Targets: flows that initiators write.
 
 use std::ffi::{c_char, c_int};
 use std::sync::{Mutex, PoisonError};
@@ -13,23 +13,23 @@ use crate::info::Info;
 use crate::status::{INVALID_STATE, NOT_READY, failed, refused};
 use crate::types::{Config, Setup, given, optional};
 
-/// What `mxlFabricsTarget` points to.
+/// The object behind `mxlFabricsTarget`.
 #[derive(Default)]
 pub struct Target {
     ready: Mutex<Option<Ready>>,
 }
 
-/// A target that was set up.
+/// A target after its setup.
 struct Ready {
     target: End,
     is_discrete: bool,
 }
 
-/// What moves a target on.
+/// How a target is driven.
 enum End {
-    /// The program's calls.
+    /// By the program's calls.
     Polled(Box<mxl_fabrics::Target>),
-    /// A thread of its own.
+    /// By its own thread.
     Driven(Driven<mxl_fabrics::Target>),
 }
 
@@ -50,16 +50,17 @@ fn target<'a>(handle: *const Object<Target>) -> Outcome<&'a Target> {
     Object::get(handle).ok_or_else(|| Status::InvalidArg.into())
 }
 
-/// What a program may ask of a target besides its interface.
+/// A program's wishes beyond the interface.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Wishes {
-    /// A thread of the library makes progress.
+    /// A thread of the library drives the target.
     is_driven: bool,
-    /// The identity that a restarted target goes on with.
+    /// The identity that a restarted target keeps.
     id: Option<u64>,
 }
 
-/// The option `cqDepth` of the C++ SDK is checked and not used: queues here are as long as they need to be.
+/// Reads the options. The C++ SDK's option `cqDepth` is checked and not used: queues here are as long as they need to
+/// be.
 fn check_options(options: Option<&str>) -> Outcome<Wishes> {
     let Some(options) = options else { return Ok(Wishes::default()) };
     let value: serde_json::Value = serde_json::from_str(options)
@@ -86,7 +87,7 @@ pub(crate) fn wants_thread(options: &serde_json::Map<String, serde_json::Value>)
     wanted.as_bool().ok_or_else(|| refused(format!("options: progressThread is {wanted}, not true or false")))
 }
 
-/// `mxlFabricsTargetSetup`. A target that is set up again is another afterwards.
+/// `mxlFabricsTargetSetup`. A target that is set up again gets a new identity.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mxlFabricsTargetSetup(
     handle: *const Object<Target>,
@@ -103,7 +104,7 @@ pub unsafe extern "C" fn mxlFabricsTargetSetup(
         let definition = domain.definition(flow)?;
         let is_discrete = matches!(definition.geometry(), Geometry::Grains { .. });
         let mut ready = target.ready.lock().unwrap_or_else(PoisonError::into_inner);
-        // The old one goes first: it may have the same address.
+        // The old one is closed first: it may have the same address.
         *ready = None;
         let made = mxl_fabrics::Target::open_with(&domain, &definition, provider, at, id, &options)
             .map_err(failed)?;
@@ -118,7 +119,7 @@ pub unsafe extern "C" fn mxlFabricsTargetSetup(
     })
 }
 
-/// The oldest commit that was not answered before.
+/// The oldest commit that was not returned before.
 fn read<T>(
     handle: *const Object<Target>,
     timeout: Duration,
@@ -133,7 +134,7 @@ fn read<T>(
         return Err(Failure::silent(INVALID_STATE));
     }
     let begin = Instant::now();
-    // What is no commit (a connection, a loss) has no name in this interface.
+    // Events other than commits (a connection, a loss) have no equivalent in this interface.
     while let Some(received) = target.read(timeout.saturating_sub(begin.elapsed())).map_err(failed)? {
         if let Some(taken) = take(received) {
             return Ok(taken);

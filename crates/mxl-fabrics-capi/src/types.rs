@@ -24,7 +24,7 @@ pub(crate) const SEND_RECEIVE: u64 = 4;
 pub struct Caps {
     pub version: c_int,
     pub flags: u64,
-    /// Bytes.
+    /// Longest message in bytes.
     pub max_message: u64,
 }
 
@@ -76,7 +76,7 @@ const _: () = {
     assert!(offset_of!(Config, interface) == 8 && offset_of!(Config, flow) == 64);
 };
 
-/// `mxlFabricsProvider` of a provider. 5 is an addition.
+/// The `mxlFabricsProvider` number of a provider. 5 is an addition.
 pub(crate) const fn number(provider: Provider) -> c_int {
     match provider {
         Provider::Tcp => 1,
@@ -87,7 +87,7 @@ pub(crate) const fn number(provider: Provider) -> c_int {
     }
 }
 
-/// The provider of a number; `None` for any.
+/// The provider with this number; `None` for any provider.
 pub(crate) fn provider(of: c_int) -> Outcome<Option<Provider>> {
     if of == 0 {
         return Ok(None);
@@ -96,16 +96,16 @@ pub(crate) fn provider(of: c_int) -> Outcome<Option<Provider>> {
     found.map(Some).ok_or_else(|| refused(format!("provider {of}: there are 0 to {}", Provider::ALL.len())))
 }
 
-/// A structure of the caller's.
+/// Reads a structure of the caller.
 pub(crate) fn given<T: Copy>(pointer: *const T) -> Outcome<T> {
     if pointer.is_null() {
         return Err(Status::InvalidArg.into());
     }
-    // SAFETY: not null, and the C caller's promise: it is a `T`, and nobody changes it during the call.
+    // SAFETY: not null, and the C caller's promise: it is a `T`, and it does not change during the call.
     Ok(unsafe { pointer.read() })
 }
 
-/// A text that may be left out, by null or by nothing in it.
+/// An optional text: null and the empty text mean none.
 pub(crate) fn optional<'a>(pointer: *const c_char) -> Outcome<Option<&'a str>> {
     if pointer.is_null() {
         Ok(None)
@@ -114,7 +114,7 @@ pub(crate) fn optional<'a>(pointer: *const c_char) -> Outcome<Option<&'a str>> {
     }
 }
 
-/// What an interface says of the endpoint that is to be opened.
+/// The settings of an interface for a new endpoint.
 pub(crate) struct Setup<'a> {
     pub provider: Provider,
     /// Node and service.
@@ -123,8 +123,8 @@ pub(crate) struct Setup<'a> {
 }
 
 impl Interface {
-    /// The provider, where the endpoint is to be (a service of 0 is any), and how payloads go: remote writes unless
-    /// messages alone are asked for, cut to the largest message unless that is 0.
+    /// The provider, the address of the endpoint (a service of 0 is any), and the way of payloads: remote writes unless
+    /// only messages are requested, cut to the largest message unless that is 0.
     pub fn check(&self) -> Outcome<Setup<'_>> {
         for version in [self.version, self.caps.version] {
             if version != VERSION {
@@ -145,7 +145,7 @@ impl Interface {
 }
 
 impl Config {
-    /// As [`Interface::check`].
+    /// Checks the configuration as [`Interface::check`] does.
     pub fn check(&self) -> Outcome<Setup<'_>> {
         if self.version != VERSION {
             return Err(refused(format!("a structure of version {}; this is {VERSION}", self.version)));

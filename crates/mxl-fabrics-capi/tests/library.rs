@@ -23,7 +23,7 @@ fn a_c_program_carries_flows_between_two_domains() {
     let (near, far) = (Folder::new(), Folder::new());
     let program = program("fabrics.c");
     if program.run(&[near.path(), far.path()]) {
-        // The flows went with their last writers.
+        // The flows were deleted with their last writers.
         assert_eq!(std::fs::read_dir(far.path()).unwrap().count(), 0);
     }
 }

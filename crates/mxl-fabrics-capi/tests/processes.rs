@@ -1,4 +1,4 @@
-//! Two processes in C, an initiator and a target, either of which is killed and started again.
+//! Two processes in C, an initiator and a target, either of which is killed and restarted.
 
 #[path = "../../mxl/tests/common/c.rs"]
 mod c;
@@ -17,7 +17,7 @@ use c::Compiled;
 use folder::Folder;
 use program::program;
 
-/// Longer than anything takes on a loaded machine.
+/// Longer than any operation takes on a loaded machine.
 const LONG: Duration = Duration::from_secs(40);
 
 /// One end; killed when it is dropped.
@@ -30,7 +30,7 @@ impl Drop for End {
     }
 }
 
-/// How a flow goes.
+/// The route of a flow.
 struct Route<'a> {
     program: &'a Compiled,
     kind: &'a str,
@@ -44,17 +44,17 @@ impl Route<'_> {
     fn start(&self, role: &str, node: &str, service: &str, domain: &Folder) -> End {
         let mut command = self.program.command();
         command.args([role, self.kind, self.provider, node, service]).arg(domain.path()).arg(self.info);
-        // What it says of errors belongs to the test's output.
+        // Its error messages belong to the test's output.
         End(command.stdout(Stdio::piped()).spawn().unwrap())
     }
 
-    /// A target, and the indices of what arrives there.
+    /// Starts a target. Returns it with the indices that arrive there.
     fn target(&self, domain: &Folder) -> (End, Receiver<u64>) {
         let _ = std::fs::remove_file(self.info);
         let mut end = self.start("target", &self.node, &self.service, domain);
         let lines = BufReader::new(end.0.stdout.take().unwrap()).lines();
         let (send, arrived) = channel();
-        // Ends with the process.
+        // The thread ends with the process.
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 if send.send(line.parse().unwrap()).is_err() {
@@ -77,16 +77,16 @@ impl Route<'_> {
     }
 }
 
-/// A target info but for the time of its setup.
+/// A target info without the time of its setup.
 fn without_epoch(info: &str) -> String {
     let (before, rest) = info.split_once(r#""epoch":""#).expect("an epoch");
     format!("{before}{}", rest.split_once('"').expect("the end of the epoch").1)
 }
 
-/// Waits for twenty arrivals after `last`, each newer than the one before; the newest.
+/// Waits for twenty arrivals after `last`, each newer than the previous one. Returns the newest.
 fn twenty(arrived: &Receiver<u64>, mut last: u64) -> u64 {
     for _ in 0..20 {
-        // A target that found something wrong has ended.
+        // A target that found an error has ended.
         let index = arrived.recv_timeout(LONG).expect("nothing right arrives");
         assert!(index > last, "{index} after {last}");
         last = index;
@@ -105,7 +105,7 @@ fn either_end_is_killed_and_comes_back(provider: &str, case: u32) {
             kind,
             provider,
             node: if shm { format!("mxl-end-{case}") } else { "127.0.0.1".to_owned() },
-            // Below the ports that the system gives away.
+            // Below the ports that the system assigns.
             service: (20_000 + case).to_string(),
             info: &notes.path().join("info.json"),
         };
@@ -114,12 +114,12 @@ fn either_end_is_killed_and_comes_back(provider: &str, case: u32) {
         let initiator = route.initiator(&near);
         let last = twenty(&arrived, 0);
 
-        // The next initiator's flow goes on where the killed one's stopped.
+        // The next initiator's flow continues where the killed one's stopped.
         drop(initiator);
         let mut initiator = route.initiator(&near);
         let last = twenty(&arrived, last);
 
-        // The next target is the same one for an initiator that knows nothing of its death.
+        // To an initiator that does not notice the death, the next target is the same one.
         drop(target);
         let (target, arrived) = route.target(&far);
         let again = std::fs::read_to_string(route.info).unwrap();

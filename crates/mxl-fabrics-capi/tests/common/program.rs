@@ -1,4 +1,4 @@
-//! C programs on this library and `libmxl.so.1`.
+//! C programs that use this library and `libmxl.so.1`.
 
 use std::path::Path;
 
