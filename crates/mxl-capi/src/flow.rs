@@ -1,4 +1,4 @@
-//! Questions about flows that need no reader, and about a domain that needs no instance.
+//! Functions about flows that need no reader, and one about a domain that needs no instance.
 
 use std::ffi::{c_char, c_int};
 
@@ -32,8 +32,8 @@ pub unsafe extern "C" fn mxlIsFlowActive(
     })
 }
 
-/// `mxlGetFlowDef`. What does not fit is refused, and the size that would is answered, with the byte that ends the
-/// text.
+/// `mxlGetFlowDef`. If the buffer is too small, the call fails and returns the needed size, including the terminating
+/// zero byte.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mxlGetFlowDef(
     handle: *const Object<Instance>,

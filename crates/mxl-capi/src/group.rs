@@ -10,7 +10,7 @@ use crate::reader::{Reader, reader};
 use mxl_ffi::border::{Outcome, status};
 use mxl_ffi::object::{Kind, Object};
 
-/// What `mxlFlowSynchronizationGroup` points to.
+/// The object behind `mxlFlowSynchronizationGroup`.
 #[derive(Default)]
 pub struct Group {
     state: Mutex<State>,
@@ -19,7 +19,7 @@ pub struct Group {
 #[derive(Default)]
 struct State {
     group: SyncGroup,
-    /// How often it was changed: a wait runs on a copy, and is remembered only if its flows still are the group's.
+    /// Number of changes: a wait runs on a copy, and its result is kept only if the group's flows have not changed.
     changes: u64,
 }
 
@@ -41,7 +41,7 @@ impl Group {
         });
     }
 
-    /// Takes a reader out, if it is in.
+    /// Removes a reader, if it is in the group.
     pub(crate) fn remove(&self, reader: &Reader) {
         self.change(|group| match reader {
             Reader::Grains(reader) => group.remove_grains(reader),

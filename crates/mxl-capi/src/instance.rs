@@ -1,4 +1,4 @@
-//! An instance: a domain, and what a program has open in it.
+//! An instance: a domain, and the objects that a program has open in it.
 
 use std::ffi::{c_char, c_int};
 use std::path::Path;
@@ -15,13 +15,13 @@ use mxl_ffi::border::{self, Outcome, out, status, text};
 use mxl_ffi::log;
 use mxl_ffi::object::{Kind, Object, Place, magics};
 
-/// What `mxlInstance` points to.
+/// The object behind `mxlInstance`.
 pub struct Instance {
     pub(crate) domain: Domain,
     open: Mutex<Open>,
 }
 
-/// Readers and writers of one flow are one object each, and counted.
+/// Readers and writers of one flow are one object each, with a reference count.
 #[derive(Default)]
 struct Open {
     readers: Vec<Counted<Reader>>,
@@ -29,7 +29,7 @@ struct Open {
     groups: Vec<Counted<Group>>,
 }
 
-/// An object, and how often it was given out.
+/// An object and its reference count.
 struct Counted<T> {
     object: Arc<Object<T>>,
     references: usize,
@@ -42,7 +42,7 @@ impl Kind for Instance {
 /// The handle of an object.
 type Handle<T> = *const Object<T>;
 
-/// Gives out a new object, and keeps it.
+/// Hands out a new object, and keeps it.
 fn keep<T: Kind>(list: &mut Vec<Counted<T>>, object: Object<T>) -> Handle<T> {
     let object = Arc::new(object);
     let handle = Arc::as_ptr(&object);
@@ -50,16 +50,16 @@ fn keep<T: Kind>(list: &mut Vec<Counted<T>>, object: Object<T>) -> Handle<T> {
     handle
 }
 
-/// Gives out an object once more, if one fits.
+/// Hands out an existing object again, if one matches.
 fn again<T>(list: &mut [Counted<T>], fits: impl Fn(&T) -> bool) -> Option<Handle<T>> {
     let found = list.iter_mut().find(|counted| fits(&counted.object))?;
     found.references += 1;
     Some(Arc::as_ptr(&found.object))
 }
 
-/// Takes an object back. The last time it is answered: it goes when the caller drops it, outside the lock.
+/// Takes an object back. The last time it is returned: it is destroyed when the caller drops it, outside the lock.
 fn give_back<T>(list: &mut Vec<Counted<T>>, handle: Handle<T>) -> Outcome<Option<Arc<Object<T>>>> {
-    // Compared only: an unknown handle may lead anywhere.
+    // Compared only: an unknown handle may point anywhere.
     let found = list.iter().position(|counted| ptr::eq(Arc::as_ptr(&counted.object), handle));
     let at = found.ok_or(Status::InvalidArg)?;
     list[at].references -= 1;
@@ -84,7 +84,7 @@ impl Instance {
         let definition = FlowDefinition::parse(json)?;
         let hints = BatchHints::parse(options)?;
         let mut open = self.open();
-        // Made in any case: that is how another flow of the same name is noticed, and it costs a program little once.
+        // Created in any case: this detects another flow of the same name, and costs a program little, once.
         let (writer, created) = match definition.format {
             Format::Audio(_) => {
                 let made = self.domain.create_samples_as(&definition, json.as_bytes(), &hints)?;
@@ -104,10 +104,10 @@ impl Instance {
     }
 }
 
-/// An instance of C's.
+/// The instance behind a C handle.
 ///
 /// # Errors
-/// [`Status::InvalidArg`] for null and for what is none.
+/// [`Status::InvalidArg`] for null and for a handle that is not an instance.
 pub(crate) fn instance<'a>(handle: Handle<Instance>) -> Outcome<&'a Instance> {
     Object::get(handle).ok_or_else(|| Status::InvalidArg.into())
 }
@@ -115,7 +115,7 @@ pub(crate) fn instance<'a>(handle: Handle<Instance>) -> Outcome<&'a Instance> {
 /// The id of a flow.
 ///
 /// # Errors
-/// [`Status::InvalidArg`] for null and for what is no UUID.
+/// [`Status::InvalidArg`] for null and for text that is not a UUID.
 pub(crate) fn flow_id(pointer: *const c_char) -> Outcome<Uuid> {
     mxl::definition::parse_id(text(pointer)?).ok_or_else(|| Status::InvalidArg.into())
 }
@@ -125,7 +125,7 @@ fn options<'a>(pointer: *const c_char) -> Outcome<&'a str> {
     if pointer.is_null() { Ok("") } else { text(pointer) }
 }
 
-/// `mxlCreateInstance`. There are no options; null for a domain that is not there.
+/// `mxlCreateInstance`. There are no options; null for a domain that does not exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mxlCreateInstance(
     domain: *const c_char,
@@ -144,13 +144,13 @@ pub unsafe extern "C" fn mxlCreateInstance(
     made
 }
 
-/// `mxlDestroyInstance`. What it has open is closed; flows without another writer are deleted.
+/// `mxlDestroyInstance`. Its open objects are closed; flows without another writer are deleted.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mxlDestroyInstance(handle: Handle<Instance>) -> c_int {
     status(|| {
         instance(handle)?;
-        // SAFETY: an instance of ours, as just checked, made by `Box::into_raw`; the C caller's promise: nobody uses it
-        // now.
+        // SAFETY: an instance of ours, as just checked, made by `Box::into_raw`; the C caller's promise: it is not in
+        // use now.
         drop(unsafe { Box::from_raw(handle.cast_mut()) });
         Ok(())
     })
@@ -219,7 +219,7 @@ pub unsafe extern "C" fn mxlCreateFlowWriter(
 pub unsafe extern "C" fn mxlReleaseFlowWriter(handle: Handle<Instance>, writer: Handle<Writer>) -> c_int {
     status(|| {
         let mut open = instance(handle)?.open();
-        // Dropped under the lock: who asks for a writer of this flow now gets one of a flow that stays.
+        // Dropped under the lock: a request for a writer of this flow now gets a flow that stays.
         drop(give_back(&mut open.writers, writer)?);
         Ok(())
     })

@@ -1,18 +1,17 @@
 //! The C interface of MXL over crate `mxl`: the 42 functions of `libmxl.so.1`, with the structures and numbers of the
 //! C++ SDK's headers, so that programs that were linked against that library run on this one.
 //!
-//! `include/mxl/` has headers of our own for those who compile. A handle is a pointer to an
-//! [`mxl_ffi::object::Object`]; every entry goes through [`mxl_ffi::border`]: no panic crosses it, and an error becomes
-//! its status.
+//! `include/mxl/` has our own headers for compiling. A handle is a pointer to an [`mxl_ffi::object::Object`]; every
+//! entry goes through [`mxl_ffi::border`]: no panic crosses it, and an error becomes its status.
 //!
-//! What a C program gives is believed to be what the headers say, except that null pointers, handles of another kind,
-//! and handles that an instance does not know any more when they are released are refused. `unsafe` blocks name this
-//! promise "the C caller's promise".
+//! The library trusts C programs to follow the headers, except that it refuses null pointers, handles of another kind,
+//! and the release of handles that are unknown to an instance. `unsafe` blocks name this promise "the C caller's
+//! promise".
 //!
 //! # What differs from the C++ SDK
 //!
 //! * A cached reader or writer whose flow was deleted is not handed out again: the caller gets a new one.
-//! * A flow that exists and is not what the definition says is `MXL_ERR_CONFLICT`.
+//! * A flow that exists and differs from the definition is `MXL_ERR_CONFLICT`.
 //! * `mxlFlowWriterCommitSamples` without open samples is `MXL_ERR_INVALID_ARG`; C++ moves the head to the end of time.
 #![allow(clippy::missing_safety_doc)] // every function here has the same contract, given above
 

@@ -10,11 +10,11 @@ use crate::types::{BufferSlice, Config, GrainHeader, Info, MultiBufferSlice, Run
 use mxl_ffi::border::{Outcome, out, status};
 use mxl_ffi::object::{Kind, Object, magics};
 
-/// What `mxlFlowReader` points to.
+/// The object behind `mxlFlowReader`.
 pub enum Reader {
-    /// Of video or ancillary data.
+    /// A reader of video or ancillary data.
     Grains(Arc<GrainReader>),
-    /// Of audio.
+    /// A reader of audio.
     Samples(Arc<SampleReader>),
 }
 
@@ -58,10 +58,10 @@ impl Reader {
     }
 }
 
-/// A reader of C's.
+/// The reader behind a C handle.
 ///
 /// # Errors
-/// [`Status::InvalidReader`] for null and for what is none.
+/// [`Status::InvalidReader`] for null and for a handle that is not a reader.
 pub(crate) fn reader<'a>(handle: *const Object<Reader>) -> Outcome<&'a Reader> {
     Object::get(handle).ok_or_else(|| Status::InvalidReader.into())
 }
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn mxlFlowReaderGetRuntimeInfo(
     })
 }
 
-/// Where a grain is answered.
+/// The places for a grain's results.
 struct GrainPlaces {
     info: *mut GrainHeader,
     payload: *mut *mut u8,

@@ -11,7 +11,7 @@ use mxl_ffi::border::value;
 const UNDEFINED: u64 = u64::MAX;
 
 fn rate(pointer: *const Rational) -> Option<Rational> {
-    // SAFETY: the C caller's promise: null, or a rate that nobody changes during the call.
+    // SAFETY: the C caller's promise: null, or a rate that does not change during the call.
     unsafe { pointer.as_ref() }.copied()
 }
 
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn mxlTimestampToIndex(edit_rate: *const Rational, timesta
     })
 }
 
-/// `mxlIndexToTimestamp`. As in C++, index 0 has timestamp 0 even at no rate, and no other index has.
+/// `mxlIndexToTimestamp`. As in C++, only index 0 has a timestamp at an undefined rate: 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mxlIndexToTimestamp(edit_rate: *const Rational, index: u64) -> u64 {
     value(UNDEFINED, || {

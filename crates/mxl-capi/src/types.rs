@@ -1,4 +1,4 @@
-//! Structures of the C interface that are no bytes of a file. Those that are stand in `mxl::layout`.
+//! Structures of the C interface that are not parts of files. The others are in `mxl::layout`.
 
 use std::mem::size_of;
 
@@ -10,7 +10,7 @@ pub(crate) use mxl::layout::{Config, GrainHeader, Info, RuntimeInfo};
 #[repr(C)]
 pub struct BufferSlice {
     pub pointer: *mut u8,
-    /// Bytes.
+    /// Size in bytes.
     pub size: usize,
 }
 
@@ -18,11 +18,11 @@ pub struct BufferSlice {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct MultiBufferSlice {
-    /// Of the first channel.
+    /// Fragments of the first channel.
     pub fragments: [BufferSlice; 2],
     /// Bytes from a channel to the next.
     pub stride: usize,
-    /// Channels.
+    /// Number of channels.
     pub count: usize,
 }
 

@@ -1,11 +1,11 @@
-//! Which interface this is.
+//! The version of the interface.
 
 use std::ffi::c_int;
 
 use crate::types::Version;
 use mxl_ffi::border::{out, status};
 
-/// The C++ SDK's version whose interface this is, and which library answers.
+/// The C++ SDK's version that this interface has, and the name of this library.
 const FULL: &std::ffi::CStr = c"1.2.0 (ofi-rs)";
 
 /// `mxlGetVersion`.

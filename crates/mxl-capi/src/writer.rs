@@ -1,4 +1,4 @@
-//! Writers. Each has one grain or one window of samples open, as the functions have no name for more.
+//! Writers. Each has at most one grain or one window of samples open: the C functions cannot name several.
 
 use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,10 +9,10 @@ use crate::types::{BufferSlice, Config, GrainHeader, MultiBufferSlice};
 use mxl_ffi::border::{Outcome, out, status};
 use mxl_ffi::object::{Kind, Object, magics};
 
-/// What `mxlFlowWriter` points to.
+/// The object behind `mxlFlowWriter`.
 pub struct Writer {
     flow: Flow,
-    /// The index that is open.
+    /// The open index.
     open: Mutex<Option<u64>>,
 }
 
@@ -80,7 +80,7 @@ fn samples<'a>(handle: *const Object<Writer>) -> Outcome<(&'a Writer, &'a Sample
     }
 }
 
-/// `mxlFlowWriterGetGrainInfo`: what the slot of a grain says now.
+/// `mxlFlowWriterGetGrainInfo`: the current state of a grain's slot.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mxlFlowWriterGetGrainInfo(
     handle: *const Object<Writer>,
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn mxlFlowWriterGetGrainInfo(
     })
 }
 
-/// `mxlFlowWriterOpenGrain`. What was open before is not any more.
+/// `mxlFlowWriterOpenGrain`. It closes the previously open grain.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mxlFlowWriterOpenGrain(
     handle: *const Object<Writer>,
@@ -123,14 +123,14 @@ pub unsafe extern "C" fn mxlFlowWriterCancelGrain(handle: *const Object<Writer>)
     })
 }
 
-/// `mxlFlowWriterCommitGrain`. A grain whose slices are all valid is not open any more.
+/// `mxlFlowWriterCommitGrain`. It closes a grain whose slices are all valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mxlFlowWriterCommitGrain(
     handle: *const Object<Writer>,
     info: *const GrainHeader,
 ) -> c_int {
     status(|| {
-        // SAFETY: the C caller's promise: null, or a grain's info that nobody changes during the call.
+        // SAFETY: the C caller's promise: null, or a grain's info that does not change during the call.
         let info = unsafe { info.as_ref() }.ok_or(Status::InvalidArg)?;
         let (writer, grains) = grains(handle)?;
         let mut open = writer.open();
