@@ -9,38 +9,38 @@ pub type Result<T, E = Failure> = std::result::Result<T, E>;
 /// Why a program ends early.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The command line cannot be carried out; says what would have been accepted.
+    /// The command line is invalid; the text says what would be accepted.
     #[error("{0}")]
     Usage(String),
-    /// The library answered an error.
+    /// An error of the library.
     #[error(transparent)]
     Mxl(#[from] mxl::Error),
-    /// The system answered an error.
+    /// An error of the system.
     #[error("{doing}: {error}")]
     System {
-        /// What was tried.
+        /// The failed action.
         doing: String,
-        /// The answer.
+        /// The error.
         error: io::Error,
     },
-    /// Nobody reads what is printed any more.
+    /// The reader of standard output has closed it.
     #[error("standard output is closed")]
     Closed,
 }
 
 impl Failure {
-    /// For `map_err` on the system's answers.
+    /// Converts errors of the system, for `map_err`.
     pub fn system(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let doing = doing.into();
         |error| Self::System { doing, error }
     }
 }
 
-/// Reads a command line and runs `run` with it; says why it failed, if it did.
+/// Parses the command line and runs `run` with it; prints the reason of a failure.
 pub fn main<O: clap::Parser>(program: &str, run: impl FnOnce(&O) -> Result<()>) -> ExitCode {
     match O::try_parse() {
         Err(error) => {
-            // A closed standard output cannot be helped here.
+            // A closed standard output is ignored.
             let _ = error.print();
             if error.use_stderr() { ExitCode::from(1) } else { ExitCode::SUCCESS }
         }

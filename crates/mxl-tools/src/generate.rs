@@ -1,4 +1,4 @@
-//! `mxl-generate`: a test pattern or a tone, written as a camera or a microphone would.
+//! `mxl-generate`: a test pattern or a tone, written at the times of a camera or a microphone.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -86,7 +86,7 @@ fn rate(text: &str) -> std::result::Result<Rational, String> {
     if rate.is_positive() { Ok(rate.reduced()) } else { Err(String::from("a rate is above 0")) }
 }
 
-/// The program.
+/// Runs the program.
 pub fn main() -> ExitCode {
     failure::main("mxl-generate", run)
 }
@@ -127,7 +127,7 @@ fn named(mut definition: FlowDefinition, options: &Options, role: &str) -> FlowD
     definition
 }
 
-/// The indices to write, each when it begins.
+/// The indices to write, each at its start.
 fn indices(rate: Rational, step: u64, options: &Options) -> impl Iterator<Item = u64> {
     let now = time::current_index(rate).unwrap_or(0);
     let first = (now / step + 1) * step;
@@ -181,7 +181,7 @@ fn audio(
     for index in indices(rate, batch.into(), options) {
         let mut open = writer.open(index, batch.into())?;
         for channel in 0..channels {
-            // Not above what the rate can carry.
+            // Not above what the rate can represent.
             let octave = f64::from(channel % 4).exp2();
             let first = index.saturating_sub(batch.into());
             tone((hertz * octave).min(per_second / 2.5), per_second, amplitude, first, &mut samples);

@@ -1,4 +1,4 @@
-//! `mxl-info`: the flows of a domain, one flow closely, and the removal of dead ones.
+//! `mxl-info`: the flows of a domain, the details of one flow, and the removal of flows without writers.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -39,7 +39,7 @@ struct Options {
     json: bool,
 }
 
-/// The program.
+/// Runs the program.
 pub fn main() -> ExitCode {
     failure::main("mxl-info", run)
 }
@@ -78,22 +78,22 @@ fn show(domain: &Domain, options: &Options) -> Result<()> {
     for id in domain.flows()? {
         match Report::new(domain, id) {
             Ok(report) => reports.push(report),
-            // It went while the list was read.
+            // The flow was deleted while the list was read.
             Err(Failure::Mxl(Error::NotFound(_))) => {}
-            // One broken flow does not hide the others.
+            // A broken flow does not hide the others.
             Err(failure) => eprintln!("mxl-info: {failure}"),
         }
     }
     if options.json { json(&reports) } else { print(&table(&reports)) }
 }
 
-/// What is known of a flow.
+/// The properties of a flow.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report {
     id: String,
     label: String,
-    /// `video/v210`, say, with its size.
+    /// For example `video/v210`, with its size.
     format: String,
     rate: Rational,
     active: bool,
@@ -102,7 +102,7 @@ struct Report {
     max_commit_batch_size_hint: u32,
     max_sync_batch_size_hint: u32,
     head_index: u64,
-    /// Indices from the head to now; negative if the head is ahead.
+    /// Indices from the head to the current time; negative if the head is ahead.
     latency: i64,
     /// Nanoseconds of TAI.
     last_write_time: u64,
@@ -113,7 +113,7 @@ struct Report {
 impl Report {
     fn new(domain: &Domain, id: Uuid) -> Result<Self> {
         let (info, runtime) = domain.info(id)?;
-        // The definition may be anybody's: the flow is there all the same.
+        // The definition may be invalid: the flow is listed all the same.
         let (label, format) = match domain.definition(id) {
             Ok(definition) => (definition.label.clone(), format(&definition.format)),
             Err(error) => (format!("({error})"), String::from("?")),
@@ -141,7 +141,7 @@ impl Report {
         let unit = if self.format.starts_with("audio") { "samples" } else { "grains" };
         let mut text = String::new();
         let mut line = |name: &str, value: String| {
-            // A `String` takes everything.
+            // Writing to a `String` cannot fail.
             let _ = writeln!(text, "{name:>12}  {value}");
         };
         line("flow", self.id.clone());
@@ -188,7 +188,7 @@ fn table(reports: &[Report]) -> String {
     for report in reports {
         let Report { id, label, format, rate, latency, .. } = report;
         let writers = if report.active { "there" } else { "none" };
-        // A `String` takes everything.
+        // Writing to a `String` cannot fail.
         let _ = writeln!(
             text,
             "{id}  {format:26}  {:>10}  {writers:>8}  {latency:>8}  {label}",

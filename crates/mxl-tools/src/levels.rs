@@ -37,7 +37,7 @@ pub fn bars(levels: &[Level]) -> String {
     for Level { channel, peak, rms } in levels {
         let filled = rms.map_or(0.0, |rms| ((rms - FLOOR) / -FLOOR * WIDTH).clamp(0.0, WIDTH)) as usize;
         let number = |level: &Option<f64>| level.map_or("silent".into(), |level| format!("{level:.1} dB"));
-        // A `String` takes everything.
+        // Writing to a `String` cannot fail.
         let _ = writeln!(
             text,
             "{channel:>3}  {:<40}  {:>9}  peak {:>9}",
@@ -53,7 +53,7 @@ pub fn bars(levels: &[Level]) -> String {
 /// pages.
 ///
 /// # Errors
-/// What the drawing library says.
+/// The drawing library's error.
 pub fn plot(levels: &[Level]) -> Result<String, String> {
     let mut text = String::new();
     draw(levels, &mut text).map_err(|error| error.to_string())?;
@@ -64,7 +64,7 @@ fn draw<'a>(
     levels: &[Level],
     text: &'a mut String,
 ) -> Result<(), DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>> {
-    /// Pixels of a channel, and of all channels at the least.
+    /// Pixels of a channel, and the minimum for all channels.
     const CHANNEL: u32 = 24;
     const LEAST: u32 = 240;
     const GREY: RGBColor = RGBColor(0x80, 0x80, 0x80);
@@ -130,7 +130,7 @@ mod tests {
         };
         assert_eq!(bars_of(&[]), (0, 0));
         assert_eq!(bars_of(&[Level::of(0, &sine()), Level::of(1, &[0.0]), Level::of(2, &[0.5])]), (2, 2));
-        // Louder than full scale, and as many channels as there may be.
+        // Louder than full scale, and the maximum number of channels.
         let many: Vec<Level> = (0..64).map(|channel| Level::of(channel, &[100.0])).collect();
         assert_eq!(bars_of(&many), (64, 64));
     }

@@ -1,7 +1,7 @@
-//! `mxl-info`, `mxl-generate` and `mxl-view`: looking into a domain, and having something to look at.
+//! `mxl-info`, `mxl-generate` and `mxl-view`: inspect a domain, and fill it with test flows.
 //!
-//! The programs in `src/bin` only call [`info::main`], [`generate::main`] and [`view::main`]. They need the domain's
-//! directory and nothing else: no server, and none of the transports of this repository.
+//! The programs in `src/bin` only call [`info::main`], [`generate::main`] and [`view::main`]. They need only the
+//! domain's directory: no server, and none of the transports of this repository.
 #![forbid(unsafe_code)]
 
 mod failure;

@@ -4,10 +4,10 @@ use std::io::Write;
 
 use crate::failure::{Failure, Result};
 
-/// Prints a text as it is.
+/// Prints a text unchanged.
 ///
 /// # Errors
-/// [`Failure::Closed`] when nobody reads it.
+/// [`Failure::Closed`] when standard output is closed.
 pub fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|_| Failure::Closed)
@@ -16,13 +16,13 @@ pub fn print(text: &str) -> Result<()> {
 /// Prints a value as JSON, for programs.
 ///
 /// # Errors
-/// [`Failure::Closed`] when nobody reads it.
+/// [`Failure::Closed`] when standard output is closed.
 pub fn json(value: &impl serde::Serialize) -> Result<()> {
-    // What these programs print has texts for keys, and no numbers that JSON lacks.
+    // Cannot fail: the keys are texts, and there are no numbers that JSON lacks.
     print(&format!("{}\n", serde_json::to_string_pretty(value).unwrap_or_default()))
 }
 
-/// Nanoseconds as people say them.
+/// Nanoseconds in readable form.
 pub fn duration(ns: u64) -> String {
     match ns {
         0..10_000 => format!("{ns} ns"),

@@ -1,4 +1,4 @@
-//! Pictures that show what they are: colour bars, a line that moves, and the index burnt in.
+//! Self-describing pictures: colour bars, a moving line, and the index burnt in.
 
 use mxl::v210::{self, Line};
 
@@ -16,7 +16,7 @@ const BARS: [[u16; 3]; 8] = [
 const BLACK: u16 = 64;
 const WHITE: u16 = 940;
 const GREY: u16 = 512;
-/// Digits of five rows of three pixels, a bit each, the left one highest.
+/// Digits of five rows of three pixels, a bit each, the leftmost highest.
 const DIGITS: [[u8; 5]; 10] = [
     [7, 5, 5, 5, 7],
     [2, 6, 2, 2, 7],
@@ -42,10 +42,10 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// Of `width` pixels and `lines` lines; with a key plane if `alpha`.
+    /// Creates a pattern of `width` pixels and `lines` lines; with a key plane if `alpha`.
     pub fn new(width: u32, lines: u32, alpha: bool) -> Self {
         let pixels = width as usize;
-        // As far as the bytes go: behind the picture a line is black.
+        // To the end of the bytes of a line: it is black behind the picture.
         let mut bars = Line::new(pixels.next_multiple_of(48));
         for at in 0..pixels {
             let [y, cb, cr] = BARS[at * BARS.len() / pixels];
@@ -70,7 +70,7 @@ impl Pattern {
         let mut bars = vec![0; self.fill];
         v210::pack(&self.bars, &mut bars);
         let text: Vec<u8> = index.to_string().bytes().map(|digit| digit - b'0').collect();
-        // A cell of the text is four dots wide, and the text as wide as the picture allows.
+        // A character cell is four dots wide, and the text as wide as the picture permits.
         let dot = (self.width / (text.len() * 4 + 2)).min(self.lines / 9).max(1);
         let (top, left) = (dot * 2, dot);
         let moving = (index % self.lines.max(1) as u64) as usize;
@@ -115,9 +115,9 @@ impl Pattern {
     }
 }
 
-/// A sine at `hertz` of `rate` samples a second, from sample `first` on: the same whenever it is asked for.
+/// A sine at `hertz` with `rate` samples per second, from sample `first` on: the same values in every call.
 pub fn tone(hertz: f64, rate: f64, amplitude: f32, first: u64, samples: &mut [f32]) {
-    // The phase of the first sample in turns. Whole turns are left out before numbers become inexact.
+    // The phase of the first sample in turns. Whole turns are dropped before numbers become inexact.
     let turn = hertz / rate;
     let whole = (rate as u64).max(1);
     for (at, sample) in samples.iter_mut().enumerate() {

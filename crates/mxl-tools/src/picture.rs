@@ -1,4 +1,4 @@
-//! Pictures for screens: v210 as RGB of 8 bits (ITU-R BT.709, limited range).
+//! Pictures for screens: v210 as 8-bit RGB (ITU-R BT.709, limited range).
 
 use mxl::v210::{self, Line};
 
@@ -11,12 +11,12 @@ pub struct Picture {
     pub lines: u32,
     /// Whether a pixel has four bytes.
     pub alpha: bool,
-    /// Line after line.
+    /// The bytes, line after line.
     pub bytes: Vec<u8>,
 }
 
 impl Picture {
-    /// From a payload of v210 or v210a. Lines that the payload lacks are black.
+    /// Converts a payload of v210 or v210a. Lines that the payload lacks are black.
     pub fn new(payload: &[u8], width: u32, lines: u32, alpha: bool) -> Self {
         let (fill, key) = (v210::line_bytes(width) as usize, v210::key_line_bytes(width) as usize);
         let pixels = width as usize;
@@ -44,7 +44,7 @@ impl Picture {
 fn rgb(y: u16, cb: u16, cr: u16) -> [u8; 3] {
     let y = (f32::from(y) - 64.0) / 876.0;
     let (cb, cr) = ((f32::from(cb) - 512.0) / 896.0, (f32::from(cr) - 512.0) / 896.0);
-    // A cast keeps within 0 and 255.
+    // A cast saturates at 0 and 255.
     let byte = |value: f32| (value * 255.0).round() as u8;
     [byte(y + 1.5748 * cr), byte(y - 0.1873 * cb - 0.4681 * cr), byte(y + 1.8556 * cb)]
 }

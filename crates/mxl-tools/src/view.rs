@@ -41,7 +41,7 @@ struct Options {
     json: bool,
 }
 
-/// The program.
+/// Runs the program.
 pub fn main() -> ExitCode {
     failure::main("mxl-view", run)
 }
@@ -74,7 +74,7 @@ fn run(options: &Options) -> Result<()> {
     }
 }
 
-/// The newest index that is there, once there is one.
+/// The newest available index, once there is one.
 fn newest(head: impl Fn() -> u64, wait: Duration) -> u64 {
     let begin = std::time::Instant::now();
     while head() == 0 && begin.elapsed() < wait {
@@ -118,12 +118,12 @@ fn write_png(path: &Path, picture: &Picture) -> Result<()> {
     written.map_err(std::io::Error::other).and_then(|()| file.flush()).map_err(Failure::system(doing))
 }
 
-/// Lines of sixteen bytes; what is 0 to the end is left out.
+/// Lines of sixteen bytes; trailing zeros are left out.
 fn hexadecimal(bytes: &[u8]) -> String {
     let len = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
     let mut text = String::new();
     for (at, line) in bytes[..len].chunks(16).enumerate() {
-        // A `String` takes everything.
+        // Writing to a `String` cannot fail.
         let _ = write!(text, "{:04x} ", at * 16);
         for byte in line {
             let _ = write!(text, " {byte:02x}");

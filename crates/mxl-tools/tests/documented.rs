@@ -1,4 +1,4 @@
-//! The command lines of the documents: each option of our programs is one that its program has.
+//! The command lines in the documents: each option exists in its program.
 
 #[path = "../../ofi-tools/tests/common/documents.rs"]
 mod documents;

@@ -1,4 +1,4 @@
-//! The programs, one after the other, as somebody uses them who has no camera.
+//! The programs, one after the other, as a user without a camera runs them.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -21,7 +21,7 @@ impl Drop for Folder {
     }
 }
 
-/// A writer that ends with the test.
+/// A writer that is killed at the end of the test.
 struct Writing(Child);
 
 impl Drop for Writing {
@@ -50,7 +50,7 @@ fn generate(folder: &Folder, id: &str, arguments: &[&str]) -> Writing {
     program.arg("-d").arg(&folder.0).args(["-f", id]).args(arguments);
     let child = program.stdout(Stdio::piped()).spawn().unwrap();
     let mut child = Writing(child);
-    // It says the id when the flow is there.
+    // It prints the id when the flow exists.
     let mut line = String::new();
     std::io::BufRead::read_line(&mut std::io::BufReader::new(child.0.stdout.take().unwrap()), &mut line)
         .unwrap();
@@ -81,7 +81,7 @@ fn a_pattern_is_generated_listed_and_seen() {
     let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
     let info = reader.next_frame(&mut pixels).unwrap();
     assert_eq!((info.width, info.height, info.color_type), (192, 108, png::ColorType::Rgba));
-    // Below the digits, on the red bar: unless the moving line is just there.
+    // Below the digits, on the red bar, unless the moving line is there.
     let red = |line: usize| {
         let pixel = &pixels[(line * 192 + 130) * 4..][..3];
         pixel.iter().zip([191_u8, 0, 0]).all(|(found, wanted)| found.abs_diff(wanted) <= 2)
