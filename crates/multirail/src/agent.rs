@@ -73,7 +73,7 @@ impl Agent {
         region
     }
 
-    /// Makes a buffer a region: source and target of transfers. Rails register it when they first need it.
+    /// Turns a buffer into a region: a source and target of transfers. Rails register it when they first need it.
     ///
     /// # Errors
     /// `FI_EINVAL` for an empty buffer.
@@ -81,8 +81,8 @@ impl Agent {
         Ok(self.keep(Region::new(self.region_id(), buffer, &self.shared.domains)?))
     }
 
-    /// Makes memory of a CUDA device a region. Rails do not touch this memory: each end copies between it and pinned
-    /// host memory, which the rails move. Within a host it is mapped where possible ([`Builder::map_devices`]).
+    /// Turns memory of a CUDA device into a region. Rails do not touch this memory: each end copies between it and
+    /// pinned host memory, which the rails move. Within a host it is mapped where possible ([`Builder::map_devices`]).
     ///
     /// # Errors
     /// `FI_EINVAL` for a length of zero.
@@ -197,7 +197,7 @@ impl Agent {
         })
     }
 
-    /// Regions of a peer, as its metadata says: their numbers and lengths.
+    /// The regions in a peer's metadata: their numbers and lengths.
     ///
     /// # Errors
     /// `FI_ENOENT` for an unknown peer.

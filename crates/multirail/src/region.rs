@@ -134,8 +134,7 @@ impl Inner {
         inner
     }
 
-    /// A region of a device, with the device that copies it. The processor does not touch it, and its addresses are
-    /// valid on the device only.
+    /// A region of a device, which copies it. Its memory is not allocated: the addresses are valid on the device only.
     #[cfg(test)]
     pub(crate) fn on_device(id: u64, at: u64, len: usize, device: Arc<dyn Device>) -> Self {
         let addr = std::ptr::without_provenance_mut(at as usize);

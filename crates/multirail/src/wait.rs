@@ -178,7 +178,7 @@ impl Shared {
             .iter()
             .filter_map(|queue| queue.wait_fd())
             .map(|fd| {
-                // SAFETY: the descriptor is the queue's as long as it lives, and `self` keeps the queue.
+                // SAFETY: the descriptor belongs to the queue as long as it lives, and `self` keeps the queue.
                 PollFd::from_borrowed_fd(unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::IN)
             })
             .collect();

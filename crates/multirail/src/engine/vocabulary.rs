@@ -136,7 +136,7 @@ impl OpId {
 /// The bits of a slot's generation.
 const GENERATION: u64 = 0xFFFF_FFFF_0000_0000;
 
-/// What an [`OpId`] names.
+/// The operation that an [`OpId`] names.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Named {
     /// An access: its row, and its place there.

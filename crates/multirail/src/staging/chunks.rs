@@ -77,7 +77,7 @@ impl Staging {
             free.push(*place);
         }
         if free.is_empty() && *used == 0 {
-            self.lent.remove(&peer); // asks for another window
+            self.lent.remove(&peer); // the next chunk asks for another window
         }
     }
 

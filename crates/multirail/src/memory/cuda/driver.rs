@@ -87,7 +87,7 @@ fn load() -> std::result::Result<Driver, String> {
     // Its threads live as long as the process.
     let library: &'static libloading::Library = Box::leak(Box::new(library));
     let driver = Driver::of(library).map_err(|name| format!("a libcuda.so.1 without {name}"))?;
-    // SAFETY: as cuda.h says, the first call.
+    // SAFETY: the first call, as cuda.h requires.
     let result = unsafe { (driver.cuInit)(0) };
     if result == 0 { Ok(driver) } else { Err(format!("cuInit answered {}", driver.name(result))) }
 }

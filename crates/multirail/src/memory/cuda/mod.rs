@@ -72,7 +72,7 @@ impl Opened {
         self.driver.check("cuCtxPushCurrent", pushed)?;
         let result = run(self.driver);
         let mut was = ptr::null_mut();
-        // SAFETY: what was pushed above.
+        // SAFETY: pops the context that was pushed above.
         unsafe { (self.driver.cuCtxPopCurrent_v2)(&raw mut was) };
         self.driver.check(call, result)
     }
@@ -304,7 +304,8 @@ impl Device for Cuda {
         let recorded =
             self.0.call("cuEventRecord", |driver| unsafe { (driver.cuEventRecord)(event, stream) });
         if let Err(error) = recorded {
-            // The copy is in flight, and only this call reports its end. SAFETY: the stream is ours.
+            // The copy is in flight, and only this call reports its end.
+            // SAFETY: the stream is ours.
             self.0.call("cuStreamSynchronize", |driver| unsafe { (driver.cuStreamSynchronize)(stream) })?;
             return Err(error);
         }
