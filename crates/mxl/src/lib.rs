@@ -21,7 +21,7 @@
 //! let grain = reader.read(index, Wait::For(Duration::from_millis(40)))?;
 //! let mut picture = vec![0; grain.len()];
 //! grain.read_into(0, &mut picture)?;
-//! assert!(grain.still_valid()); // nobody wrote the slot while it was copied
+//! assert!(grain.still_valid()); // the slot was not overwritten during the copy
 //! # Ok(()) }
 //! ```
 //!

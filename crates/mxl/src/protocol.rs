@@ -6,8 +6,7 @@
 //!
 //! I1. A slot's `index` names the grain whose bytes are in it, or are being written into it. It changes before any byte
 //!     of the payload does (OPEN).
-//! I2. When `index` changes, `slices` has become 0 and `flags` 0 before: nothing of the last lap counts for the new
-//! grain.
+//! I2. Before `index` changes, `slices` and `flags` have become 0: nothing of the last lap counts for the new grain.
 //! I3. A commit stores the slot's words, then `head`, then adds to `counter` (COMMIT): a reader that sees a head also
 //!     sees everything committed before it.
 //! I4. A reader that copied a payload and then finds `index` unchanged has copied no byte of another grain (CHECK).

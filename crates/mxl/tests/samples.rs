@@ -156,7 +156,7 @@ fn a_group_waits_for_all_of_its_flows() {
     });
     assert_eq!(group.len(), 2);
     assert!(group.wait_for_data_at(at(begin + 1), Wait::For(Duration::from_millis(5))).is_err());
-    // The head of the video is there in part.
+    // The head of the video is committed in part.
     let mut part = video.open(begin + 1).unwrap();
     part.commit_slices(1).unwrap();
     write(&mut audio, (begin + 1) * 960, 960);
