@@ -22,11 +22,11 @@
 //!
 //! # Invariants
 //!
-//! I1. A peer writes a slot only between the target's opening it for one index (`GRANT`) and the target's learning that
-//!     the index is complete or given up (`OPEN` with a higher floor, sent when no write below it is in flight). So the
-//!     rules of `mxl::protocol` hold for readers of the target's flow.
-//! I2. A new initiator gets new keys, and the old ones end before: nothing of the old one's arrives later.
-//! I3. Commits are published in the order of their numbers, each when all of its parts are there: providers may
+//! I1. A peer writes a slot only after the target has opened it for one index (`GRANT`), and until the target learns
+//!     that the index is complete or given up (`OPEN` with a higher floor, sent when no write below it is in flight).
+//!     So the rules of `mxl::protocol` hold for readers of the target's flow.
+//! I2. A new initiator gets new keys, and the old keys are revoked before: no data of the old initiator arrives later.
+//! I3. Commits are published in the order of their numbers, each when all of its parts have arrived: providers may
 //!     deliver writes in any order.
 //! I4. A commit is published only after its initiator has seen that the source was not overwritten before the last
 //!     write was complete (`VERDICT`): a torn grain is published as invalid, torn samples as silence.

@@ -56,8 +56,8 @@ impl Pace {
         }
     }
 
-    /// When part `part` of `parts` may be posted, for a transfer that was submitted at `since` and has `period` for its
-    /// way.
+    /// When part `part` of `parts` may be posted, for a transfer that was submitted at `since` with a period of
+    /// `period`.
     pub fn due(&self, since: Instant, period: Duration, part: usize, parts: usize) -> Instant {
         let share = self.phase + self.spread * part as f64 / parts.max(1) as f64;
         since + period.mul_f64(share.clamp(0.0, 2.0))

@@ -151,7 +151,7 @@ impl Initiator {
         }
         if job.posted == 0 && (peer.position != Some(start) || index > peer.until) {
             if !peer.sent.is_empty() {
-                return Ok(false); // transfers in flight free room, and their end gives a new position
+                return Ok(false); // ending transfers free room; a new position is taken after them
             }
             if peer.position != Some(start) {
                 (peer.position, peer.until) = (Some(start), 0);

@@ -61,7 +61,7 @@ impl Moved<Initiator> {
         Ok(())
     }
 
-    /// Drives posted work to its end before this thread does something else.
+    /// Drives submitted transfers until they have ended or `due` has come, before this thread does something else.
     fn settle(&mut self, due: Instant) -> Result<()> {
         if let Self::Here(initiator) = self {
             while !initiator.is_idle() && Instant::now() < due {
