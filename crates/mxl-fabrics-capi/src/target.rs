@@ -87,7 +87,7 @@ pub(crate) fn wants_thread(options: &serde_json::Map<String, serde_json::Value>)
     wanted.as_bool().ok_or_else(|| refused(format!("options: progressThread is {wanted}, not true or false")))
 }
 
-/// `mxlFabricsTargetSetup`. A target that is set up again gets a new identity.
+/// `mxlFabricsTargetSetup`. A target that is set up again is a new target.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mxlFabricsTargetSetup(
     handle: *const Object<Target>,
