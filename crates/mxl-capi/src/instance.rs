@@ -219,7 +219,7 @@ pub unsafe extern "C" fn mxlCreateFlowWriter(
 pub unsafe extern "C" fn mxlReleaseFlowWriter(handle: Handle<Instance>, writer: Handle<Writer>) -> c_int {
     status(|| {
         let mut open = instance(handle)?.open();
-        // Dropped under the lock: a request for a writer of this flow now gets a flow that stays.
+        // Dropped under the lock: a request for a writer of this flow now gets a writer of a flow that stays.
         drop(give_back(&mut open.writers, writer)?);
         Ok(())
     })
