@@ -1,4 +1,4 @@
-//! Shows what is in a domain.
+//! Shows the content of a domain.
 
 fn main() -> std::process::ExitCode {
     mxl_tools::info::main()
