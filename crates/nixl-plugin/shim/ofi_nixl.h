@@ -1,5 +1,5 @@
-/* The C interface between the shim and Rust (crates/nixl-plugin/src). Every int is a nixl_status_t. Pieces of bytes are lent for the time of a
- * call; handles are given back once, by the call that stands beside each. */
+/* The C interface between the shim and Rust (crates/nixl-plugin/src). Every int is a nixl_status_t. Byte strings are
+ * borrowed for the duration of a call; each handle is released once, by the call beside its type. */
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// NIXL's plug-in interface on the C interface of ofi_nixl.h. Nothing is decided here: NIXL's types are taken apart, and its errors handed on.
+// NIXL's plug-in interface on the C interface of ofi_nixl.h. The shim only converts NIXL's types, and passes errors on.
 
 #include <chrono>
 #include <string>

@@ -1,5 +1,5 @@
-/* In place of NIXL's header of this name, which NIXL's other headers include: that one needs Abseil, of exactly the version that NIXL was built
- * with. The shim logs nothing; Rust does. */
+/* Replaces NIXL's header of this name, which NIXL's other headers include: the original needs exactly the version of
+ * Abseil that NIXL was built with. The shim logs nothing; Rust does. */
 #pragma once
 #include <sstream>
 
