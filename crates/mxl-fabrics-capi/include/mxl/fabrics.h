@@ -10,7 +10,7 @@
 #include <mxl/mxl.h>
 #include <mxl/platform.h>
 
-/* What every field called version has. */
+/* The value of every field called version. */
 #define MXL_FABRICS_API_VERSION 0
 #define MXL_FABRICS_FLAG(n) (1 << (n))
 
@@ -32,12 +32,12 @@ typedef enum mxlFabricsProvider_t {
 	MXL_FABRICS_PROVIDER_EFA = 3,
 	/* Processes of one host. */
 	MXL_FABRICS_PROVIDER_SHM = 4,
-	/* As TCP; not in the C++ SDK. */
+	/* The same as TCP; not in the C++ SDK. */
 	MXL_FABRICS_PROVIDER_UDP = 5,
 } mxlFabricsProvider;
 
 typedef struct mxlFabricsEndpointAddress_t {
-	/* An address of this host; over shared memory a name, or with a service a part of it. */
+	/* An address of this host; over shared memory a name, or a part of the name if there is a service. */
 	char const *node;
 	/* A port. Null or "0": any. */
 	char const *service;
@@ -47,14 +47,14 @@ typedef enum mxlFabricsInterfaceCapFlags_t {
 	MXL_FABRICS_IFACE_CAP_BLOCKING_OPERATIONS = MXL_FABRICS_FLAG(0),
 	/* Payloads are written into the target's ring. */
 	MXL_FABRICS_IFACE_CAP_REMOTE_WRITE = MXL_FABRICS_FLAG(1),
-	/* Alone: payloads go in messages, which the target copies into its ring. Either end may ask for it. */
+	/* Alone: payloads travel in messages, which the target copies into its ring. Either end may request it. */
 	MXL_FABRICS_IFACE_CAP_SEND_RECEIVE = MXL_FABRICS_FLAG(2),
 } mxlFabricsInterfaceCapFlags;
 
 typedef struct mxlFabricsInterfaceCaps_t {
 	int version;
 	uint64_t flags;
-	/* Bytes, 512 at least; longer transfers are cut. 0: what the provider takes. */
+	/* In bytes, at least 512; longer transfers are split. 0: the provider's limit. */
 	uint64_t maxMessageSize;
 } mxlFabricsInterfaceCaps;
 
@@ -63,7 +63,7 @@ typedef struct mxlFabricsInterfaceConfig_t {
 	mxlFabricsProvider provider;
 	mxlFabricsInterfaceCaps caps;
 	mxlFabricsEndpointAddress address;
-	/* An object of JSON; said by mxlFabricsGetInterfaces, not looked at elsewhere. */
+	/* A JSON object; set by mxlFabricsGetInterfaces, ignored elsewhere. */
 	char const *attr;
 } mxlFabricsInterfaceConfig;
 
@@ -76,14 +76,14 @@ struct mxlFabricsInterfaceList_t {
 typedef struct mxlFabricsTargetConfig_t {
 	int version;
 	mxlFabricsInterfaceConfig interface;
-	/* Of the flow that initiators write. The target opens the flow for itself. */
+	/* A writer of the flow that initiators write. The target opens the flow for itself. */
 	mxlFlowWriter writer;
 } mxlFabricsTargetConfig;
 
 typedef struct mxlFabricsInitiatorConfig_t {
 	int version;
 	mxlFabricsInterfaceConfig interface;
-	/* Of the flow that is sent. The initiator opens the flow for itself. */
+	/* A reader of the flow that is sent. The initiator opens the flow for itself. */
 	mxlFlowReader reader;
 } mxlFabricsInitiatorConfig;
 
@@ -91,11 +91,11 @@ typedef struct mxlFabricsInitiatorConfig_t {
 MXL_EXPORT
 mxlStatus mxlFabricsCreateInstance(mxlInstance in_instance, char const *options, mxlFabricsInstance *out_fabricsInstance);
 
-/* What it has goes too. */
+/* Destroys its targets and initiators too. */
 MXL_EXPORT
 mxlStatus mxlFabricsDestroyInstance(mxlFabricsInstance in_instance);
 
-/* What this host can be reached by, of a query's provider and node; of all, if the query is null or leaves them open. */
+/* The interfaces of this host for a query's provider and node; all, if the query is null or leaves them open. */
 MXL_EXPORT
 mxlStatus mxlFabricsGetInterfaces(mxlFabricsInstance in_instance, mxlFabricsInterfaceConfig const *in_query,
 				  mxlFabricsInterfaceList **out_list);
@@ -110,23 +110,23 @@ MXL_EXPORT
 mxlStatus mxlFabricsDestroyTarget(mxlFabricsInstance in_fabricsInstance, mxlFabricsTarget in_target);
 
 /*
- * Answers where the target is; the info is freed by mxlFabricsFreeTargetInfo. Options, or null: {"cqDepth": N}, N from
- * 1 on. Not in the C++ SDK: {"progressThread": true}, a thread of the library publishes what arrives; {"id": "N"}, the
- * info's id of 64 bits. A target that is set up again at its old address with its old id is the same one for its
- * initiators.
+ * Returns the target's address in an info, which mxlFabricsFreeTargetInfo frees. Options, or null: {"cqDepth": N}, N
+ * from 1 on. Not in the C++ SDK: {"progressThread": true}, a thread of the library publishes arriving data;
+ * {"id": "N"}, the 64-bit id of the info. To its initiators, a target that is set up again at its old address with its
+ * old id is the same one.
  */
 MXL_EXPORT
 mxlStatus mxlFabricsTargetSetup(mxlFabricsTarget in_target, mxlFabricsTargetConfig const *in_config, char const *in_options,
 				mxlFabricsTargetInfo *out_info);
 
 /*
- * The index of the oldest grain of which something arrived since the last call, or MXL_ERR_NOT_READY. It is committed already: a
- * reader of the flow sees it. Targets without a progress thread make progress in these calls only.
+ * The index of the oldest grain of which a part has arrived since the last call, or MXL_ERR_NOT_READY. The part is
+ * committed already: a reader of the flow sees it. Targets without a progress thread make progress in these calls only.
  */
 MXL_EXPORT
 mxlStatus mxlFabricsTargetReadGrainNonBlocking(mxlFabricsTarget in_target, uint64_t *out_grainIndex);
 
-/* As above, for so many milliseconds at most. */
+/* The same, but waits for at most the given number of milliseconds. */
 MXL_EXPORT
 mxlStatus mxlFabricsTargetReadGrain(mxlFabricsTarget in_target, uint16_t in_timeoutMs, uint64_t *out_entryIndex);
 
@@ -156,22 +156,22 @@ MXL_EXPORT
 mxlStatus mxlFabricsInitiatorRemoveTarget(mxlFabricsInitiator in_initiator, mxlFabricsTargetInfo in_targetInfo);
 
 /*
- * Hands slices start..end of a grain to all targets that are connected, as they lie in the ring; 0..0 says that the grain is
- * invalid. Never waits. The progress calls send it.
+ * Submits slices start..end of a grain, as they are in the ring, to all connected targets; 0..0 announces that the
+ * grain is invalid. Never waits. The progress calls send the data.
  */
 MXL_EXPORT
 mxlStatus mxlFabricsInitiatorTransferGrain(mxlFabricsInitiator in_initiator, uint64_t in_grainIndex, uint16_t in_startSlice,
 					   uint16_t in_endSlice);
 
-/* Hands the `count` samples before `headIndex` to all targets that are connected. */
+/* Submits the `count` samples before `headIndex` to all connected targets. */
 MXL_EXPORT
 mxlStatus mxlFabricsInitiatorTransferSamples(mxlFabricsInitiator in_initiator, uint64_t in_headIndex, size_t in_count);
 
-/* MXL_STATUS_OK once all targets are connected and have what they were sent; otherwise MXL_ERR_NOT_READY. */
+/* MXL_STATUS_OK once all targets are connected and all transfers have arrived; otherwise MXL_ERR_NOT_READY. */
 MXL_EXPORT
 mxlStatus mxlFabricsInitiatorMakeProgressNonBlocking(mxlFabricsInitiator in_initiator);
 
-/* As above, for so many milliseconds at most. */
+/* The same, but waits for at most the given number of milliseconds. */
 MXL_EXPORT
 mxlStatus mxlFabricsInitiatorMakeProgressBlocking(mxlFabricsInitiator in_initiator, uint16_t in_timeoutMs);
 
@@ -179,7 +179,7 @@ mxlStatus mxlFabricsInitiatorMakeProgressBlocking(mxlFabricsInitiator in_initiat
 MXL_EXPORT
 mxlStatus mxlFabricsProviderFromString(char const *in_string, mxlFabricsProvider *out_provider);
 
-/* A null buffer is answered with the size that is needed; one that is too small with MXL_ERR_STRLEN. So are infos. */
+/* With a null buffer, returns the needed size; with a short buffer, MXL_ERR_STRLEN. The same holds for infos. */
 MXL_EXPORT
 mxlStatus mxlFabricsProviderToString(mxlFabricsProvider in_provider, char *out_string, size_t *in_stringSize);
 

@@ -1,4 +1,4 @@
-/* What the programs here have in common: checks that end them, and two flows. */
+/* Shared by the programs here: checks that end them, and two flows. */
 #ifndef COMMON_H
 #define COMMON_H
 

@@ -1,10 +1,10 @@
 /*
- * One end of a flow, for ever or until it is killed:
+ * One end of a flow, which runs until it is killed:
  *
  *   end target|initiator grains|samples PROVIDER NODE SERVICE DOMAIN INFO
  *
- * The target writes its info into the file INFO, and a line with the index for everything right that arrived. The initiator reads
- * INFO and goes on in the flow where the last one stopped. What is wrong ends either with 1.
+ * The target writes its info into the file INFO, and prints a line with the index for each correct arrival. The
+ * initiator reads INFO and continues the flow where the previous one stopped. Either ends with status 1 on an error.
  */
 #define _GNU_SOURCE
 #include <time.h>
@@ -38,19 +38,19 @@ static mxlFabricsInterfaceConfig interface_of(char **argv)
 	return made;
 }
 
-/* Every byte of a grain. */
+/* The value of every byte of a grain. */
 static uint8_t byte_of(uint64_t index)
 {
 	return (uint8_t)(index * 7 + 3);
 }
 
-/* A sample of a channel. */
+/* The value of a channel's sample. */
 static uint32_t word_of(uint64_t index, size_t channel)
 {
 	return (uint32_t)(index * 3 + channel);
 }
 
-/* Whether a grain is there and right; one that was overwritten meanwhile, or is invalid, is neither right nor wrong. */
+/* Whether a grain is available, valid and not overwritten meanwhile. If its content is wrong, the program ends. */
 static int has_grain(mxlFlowReader reader, uint64_t index)
 {
 	mxlGrainInfo grain;
@@ -68,7 +68,7 @@ static int has_grain(mxlFlowReader reader, uint64_t index)
 	return 1;
 }
 
-/* The same of `count` samples before `head`. */
+/* The same for the `count` samples before `head`. */
 static int has_samples(mxlFlowReader reader, uint64_t head, size_t count)
 {
 	mxlWrappedMultiBufferSlice there;
@@ -97,7 +97,7 @@ static int has_samples(mxlFlowReader reader, uint64_t head, size_t count)
 	return 1;
 }
 
-/* Writes the info under another name first: who finds the file has it whole. */
+/* Writes the info under another name first, so that the final file is always complete. */
 static void publish(mxlFabricsTargetInfo info, const char *file)
 {
 	char text[4096], name[4096];
@@ -201,7 +201,7 @@ static void run_initiator(mxlInstance domain, mxlFabricsInstance fabrics, char *
 	OK(mxlFabricsInitiatorSetup(initiator, &config, NULL));
 	OK(mxlFabricsInitiatorAddTarget(initiator, read_info(argv[7])));
 	at = runtime.headIndex + (is_grains ? 1 : BATCH);
-	/* A new flow begins where no window reaches below 0. */
+	/* A new flow begins at an index such that no window reaches below 0. */
 	at = runtime.headIndex == 0 ? 100 * BATCH : at;
 	for (;; at += is_grains ? 1 : BATCH) {
 		mxlStatus status = MXL_ERR_NOT_READY;
@@ -210,7 +210,7 @@ static void run_initiator(mxlInstance domain, mxlFabricsInstance fabrics, char *
 			send_grain(writer, initiator, at);
 		else
 			send_samples(writer, initiator, at);
-		/* A target that is away does not stop the flow. */
+		/* An absent target does not stop the flow. */
 		for (int turn = 0; turn < 20 && status == MXL_ERR_NOT_READY; turn++)
 			status = mxlFabricsInitiatorMakeProgressBlocking(initiator, 1);
 		CHECK(status == MXL_STATUS_OK || status == MXL_ERR_NOT_READY);
@@ -224,7 +224,7 @@ int main(int argc, char **argv)
 	mxlInstance domain;
 
 	CHECK(argc == 8);
-	/* A test that forgets it does not leave it. */
+	/* Ends the program even if the test does not. */
 	alarm(120);
 	is_grains = strcmp(argv[2], "grains") == 0;
 	domain = mxlCreateInstance(argv[6], NULL);

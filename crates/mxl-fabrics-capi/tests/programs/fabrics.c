@@ -1,6 +1,6 @@
 /*
- * Everything that libmxl-fabrics.so.1 has, called once and with wrong arguments: a picture, slices of it and sound go from the first
- * domain that is given to the second, over shared memory and over IP.
+ * Calls every function of libmxl-fabrics.so.1, also with wrong arguments: a picture, slices of a picture and sound go
+ * from the first given domain to the second, over shared memory and over IP.
  */
 #include <stddef.h>
 #include <time.h>
@@ -27,7 +27,7 @@ struct ends {
 	mxlFabricsTargetInfo info;
 };
 
-/* How payloads go: one of the two flags. */
+/* How payloads travel: one of the two flags. */
 static uint64_t way;
 /* Both ends have progress threads. */
 static int driven;
@@ -48,7 +48,7 @@ static mxlFabricsInterfaceConfig interface_of(mxlFabricsProvider provider, const
 	return made;
 }
 
-/* The info that an initiator gets is one that went over the wire as text. */
+/* Converts an info to text and back, as on its way to an initiator. */
 static mxlFabricsTargetInfo carried(mxlFabricsTargetInfo info)
 {
 	char text[1024], again[1024];
@@ -86,7 +86,7 @@ static void set_up(struct ends *ends, mxlFabricsProvider provider, const char *d
 	OK(mxlFabricsCreateTarget(ends->far, &ends->target));
 	OK(mxlFabricsCreateInitiator(ends->near, &ends->initiator));
 
-	/* Before it is set up. */
+	/* Before its setup. */
 	CHECK(mxlFabricsTargetReadGrainNonBlocking(ends->target, &index) == MXL_ERR_INVALID_STATE);
 	CHECK(mxlFabricsTargetReadSamplesNonBlocking(ends->target, &index, &count) == MXL_ERR_INVALID_STATE);
 	CHECK(mxlFabricsInitiatorMakeProgressNonBlocking(ends->initiator) == MXL_ERR_INVALID_STATE);
@@ -138,12 +138,12 @@ static void tear_down(struct ends *ends)
 	OK(mxlReleaseFlowReader(ends->to, ends->arrived));
 	OK(mxlReleaseFlowWriter(ends->from, ends->source));
 	OK(mxlReleaseFlowWriter(ends->to, ends->sink));
-	/* The target goes with its instance, and with it the flow's last writer. */
+	/* The instance destroys its target, which is the flow's last writer. */
 	OK(mxlFabricsDestroyInstance(ends->far));
 	OK(mxlFabricsDestroyInstance(ends->near));
 }
 
-/* Gives both ends turns until a grain has arrived. */
+/* Drives both ends until a grain has arrived. */
 static uint64_t grain_arrives(struct ends *ends)
 {
 	const time_t begin = time(NULL);
@@ -167,7 +167,7 @@ static void connects(struct ends *ends)
 	size_t count;
 
 	while (mxlFabricsInitiatorMakeProgressBlocking(ends->initiator, 1) != MXL_STATUS_OK) {
-		/* Of either kind: the wrong one says so, and the right one makes progress. */
+		/* Calls of both kinds: the wrong one fails, and the right one makes progress. */
 		mxlStatus status = mxlFabricsTargetReadGrainNonBlocking(ends->target, &index);
 
 		if (status == MXL_ERR_INVALID_STATE)
@@ -194,7 +194,7 @@ static void pictures(struct ends *ends, mxlFabricsProvider provider)
 		grain.validSlices = grain.totalSlices;
 		OK(mxlFlowWriterCommitGrain(ends->source, &grain));
 		OK(mxlFabricsInitiatorTransferGrain(ends->initiator, at, 0, grain.totalSlices));
-		/* It arrives though nobody calls. */
+		/* It arrives without further calls. */
 		if (driven)
 			OK(mxlFlowReaderGetGrain(ends->arrived, at, 30 * second, &grain, &payload));
 		CHECK(grain_arrives(ends) == at);
@@ -202,12 +202,12 @@ static void pictures(struct ends *ends, mxlFabricsProvider provider)
 		CHECK(grain.index == at && grain.validSlices == grain.totalSlices && grain.grainSize == size);
 		for (size_t byte = 0; byte < size; byte++)
 			CHECK(payload[byte] == (uint8_t)at);
-		/* As programs of the C++ SDK do: it changes nothing. */
+		/* As programs of the C++ SDK do; it changes nothing. */
 		OK(mxlFlowWriterOpenGrain(ends->sink, at, &grain, &payload));
 		CHECK(grain.validSlices == grain.totalSlices);
 		OK(mxlFlowWriterCommitGrain(ends->sink, &grain));
 	}
-	/* Half a picture, then the rest, of a grain that its writer has not committed as a whole. */
+	/* Half a picture, then the rest, of a grain that its writer has not fully committed. */
 	OK(mxlFlowWriterOpenGrain(ends->source, at, &grain, &payload));
 	memset(payload, 7, grain.grainSize);
 	grain.validSlices = 4;
@@ -222,7 +222,7 @@ static void pictures(struct ends *ends, mxlFabricsProvider provider)
 	CHECK(grain_arrives(ends) == at);
 	OK(mxlFlowReaderGetGrainNonBlocking(ends->arrived, at, &grain, &payload));
 	CHECK(grain.validSlices == 8 && payload[grain.grainSize - 1] == 7);
-	/* One that is invalid. */
+	/* An invalid grain. */
 	at++;
 	OK(mxlFlowWriterOpenGrain(ends->source, at, &grain, &payload));
 	grain.flags |= MXL_GRAIN_FLAG_INVALID;
@@ -231,7 +231,7 @@ static void pictures(struct ends *ends, mxlFabricsProvider provider)
 	CHECK(grain_arrives(ends) == at);
 	OK(mxlFlowReaderGetGrainNonBlocking(ends->arrived, at, &grain, &payload));
 	CHECK((grain.flags & MXL_GRAIN_FLAG_INVALID) != 0);
-	/* One that is flagged invalid and sent all the same: slices that are there count, and the flag stays. */
+	/* A grain that is flagged invalid and sent all the same: its valid slices count, and the flag stays. */
 	at++;
 	OK(mxlFlowWriterOpenGrain(ends->source, at, &grain, &payload));
 	memset(payload, 9, grain.grainSize);
@@ -243,7 +243,7 @@ static void pictures(struct ends *ends, mxlFabricsProvider provider)
 	CHECK((grain.flags & MXL_GRAIN_FLAG_INVALID) != 0 && grain.validSlices == 3 && payload[0] == 9);
 	CHECK(mxlFabricsInitiatorTransferGrain(ends->initiator, at, 3, 3) == MXL_ERR_INVALID_ARG);
 	CHECK(mxlFabricsInitiatorTransferGrain(ends->initiator, at, 8, 9) == MXL_ERR_INVALID_ARG);
-	/* One that is not there. */
+	/* A grain that does not exist. */
 	CHECK(mxlFabricsInitiatorTransferGrain(ends->initiator, at + 1, 0, 8) == MXL_ERR_OUT_OF_RANGE_TOO_EARLY);
 	tear_down(ends);
 }
