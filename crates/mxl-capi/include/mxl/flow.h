@@ -1,8 +1,8 @@
 /*
  * Flows: rings of grains or of samples in shared memory.
  *
- * A reader or a writer may be used by one thread at a time. An instance gives out one object for each flow, and counts how
- * often; each is released as often as it was created.
+ * A reader or a writer may be used by one thread at a time. An instance hands out one object for each flow, and counts
+ * references: each object is released as often as it was created.
  */
 #ifndef MXL_FLOW_H
 #define MXL_FLOW_H
@@ -14,16 +14,16 @@
 extern "C" {
 #endif
 
-/* The payload means nothing, and readers need not wait for more of it. */
+/* The payload is invalid, and readers need not wait for more of it. */
 #define MXL_GRAIN_FLAG_INVALID 0x00000001
 
-/* Slices that a reader may ask for: as many as are there, or all. */
+/* Slices that a reader may request: as many as are valid, or all. */
 #define MXL_GRAIN_VALID_SLICES_ANY ((uint16_t)0)
 #define MXL_GRAIN_VALID_SLICES_ALL ((uint16_t)UINT16_MAX)
 
 typedef struct mxlBufferSlice_t {
 	void const *pointer;
-	/* Bytes. */
+	/* In bytes. */
 	size_t size;
 } mxlBufferSlice;
 
@@ -41,7 +41,7 @@ typedef struct mxlMutableWrappedBufferSlice_t {
 	mxlMutableBufferSlice fragments[2];
 } mxlMutableWrappedBufferSlice;
 
-/* The same part of several rings: `base` is of the first, and each of the `count` lies `stride` bytes behind the one before. */
+/* The same part of `count` rings: `base` is of the first, and each other ring lies `stride` bytes after the previous. */
 typedef struct mxlWrappedMultiBufferSlice_t {
 	mxlWrappedBufferSlice base;
 	size_t stride;
@@ -74,8 +74,8 @@ typedef struct mxlFlowWriter_t *mxlFlowWriter;
 typedef struct mxlFlowSynchronizationGroup_t *mxlFlowSynchronizationGroup;
 
 /*
- * Makes a flow, or opens the one of that id. `flowDef` is an NMOS flow definition. `options` may be null, or JSON with
- * "maxCommitBatchSizeHint" and "maxSyncBatchSizeHint". `configInfo` and `created` may be null.
+ * Creates a flow, or opens the one with that id. `flowDef` is an NMOS flow definition. `options` may be null, or JSON
+ * with "maxCommitBatchSizeHint" and "maxSyncBatchSizeHint". `configInfo` and `created` may be null.
  */
 MXL_EXPORT
 mxlStatus mxlCreateFlowWriter(mxlInstance instance, char const *flowDef, char const *options, mxlFlowWriter *writer,
@@ -91,11 +91,11 @@ mxlStatus mxlCreateFlowReader(mxlInstance instance, char const *flowId, char con
 MXL_EXPORT
 mxlStatus mxlReleaseFlowReader(mxlInstance instance, mxlFlowReader reader);
 
-/* Whether somebody writes the flow, or has it open to write. */
+/* Whether a process has the flow open for writing. */
 MXL_EXPORT
 mxlStatus mxlIsFlowActive(mxlInstance instance, char const *flowId, bool *isActive);
 
-/* The flow's definition, as its creator gave it. `bufferSize` is the buffer's, and becomes what is needed. */
+/* The flow's definition, as its creator gave it. `bufferSize` is the buffer's size, and becomes the needed size. */
 MXL_EXPORT
 mxlStatus mxlGetFlowDef(mxlInstance instance, char const *flowId, char *buffer, size_t *bufferSize);
 
@@ -109,8 +109,8 @@ MXL_EXPORT
 mxlStatus mxlFlowReaderGetRuntimeInfo(mxlFlowReader reader, mxlFlowRuntimeInfo *info);
 
 /*
- * A whole grain, or one of which some slices are there. The payload lies in shared memory: a writer may overwrite it when
- * it has gone once around the ring.
+ * A whole grain, or one with some valid slices. The payload lies in shared memory: a writer may overwrite it one lap of
+ * the ring later.
  */
 MXL_EXPORT
 mxlStatus mxlFlowReaderGetGrain(mxlFlowReader reader, uint64_t index, uint64_t timeoutNs, mxlGrainInfo *grain,
@@ -128,22 +128,22 @@ MXL_EXPORT
 mxlStatus mxlFlowReaderGetGrainSliceNonBlocking(mxlFlowReader reader, uint64_t index, uint16_t minValidSlices,
 						mxlGrainInfo *grain, uint8_t **payload);
 
-/* What the slot of a grain says now; it may be of another grain. */
+/* The current state of a grain's slot; it may hold another grain. */
 MXL_EXPORT
 mxlStatus mxlFlowWriterGetGrainInfo(mxlFlowWriter writer, uint64_t index, mxlGrainInfo *grain);
 
-/* A writer has one grain open. */
+/* A writer has at most one open grain. */
 MXL_EXPORT
 mxlStatus mxlFlowWriterOpenGrain(mxlFlowWriter writer, uint64_t index, mxlGrainInfo *grain, uint8_t **payload);
 
 MXL_EXPORT
 mxlStatus mxlFlowWriterCancelGrain(mxlFlowWriter writer);
 
-/* Publishes `validSlices` of the open grain; with all of them it is not open any more. */
+/* Publishes `validSlices` of the open grain; publishing all of them closes it. */
 MXL_EXPORT
 mxlStatus mxlFlowWriterCommitGrain(mxlFlowWriter writer, mxlGrainInfo const *grain);
 
-/* Samples of one read, at most. */
+/* Most samples of one read. */
 MXL_EXPORT
 mxlStatus mxlFlowReaderGetMaxReadLengthSamples(mxlFlowReader reader, size_t *maxReadLength);
 
@@ -156,7 +156,7 @@ MXL_EXPORT
 mxlStatus mxlFlowReaderGetSamplesNonBlocking(mxlFlowReader reader, uint64_t index, size_t count,
 					     mxlWrappedMultiBufferSlice *payloadBuffersSlices);
 
-/* Samples of one commit, at most. */
+/* Most samples of one commit. */
 MXL_EXPORT
 mxlStatus mxlFlowWriterGetMaxWriteLengthSamples(mxlFlowWriter writer, size_t *maxWriteLength);
 

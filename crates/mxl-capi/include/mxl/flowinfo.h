@@ -1,4 +1,4 @@
-/* What a flow is, and where it is. The structures are the bytes of a flow's file. */
+/* The description and the state of a flow. The structures are the bytes of a flow's file. */
 #ifndef MXL_FLOWINFO_H
 #define MXL_FLOWINFO_H
 
@@ -23,11 +23,11 @@ typedef struct mxlCommonFlowConfigInfo_t {
 	/* An mxlDataFormat. */
 	uint32_t format;
 	uint32_t flags;
-	/* Grains or samples a second; fields, for interlaced video. */
+	/* Grains or samples per second; fields, for interlaced video. */
 	mxlRational grainRate;
 	/* Slices or samples of the largest commit. */
 	uint32_t maxCommitBatchSizeHint;
-	/* Slices or samples after which readers are woken, at most. */
+	/* Most slices or samples after which readers are woken. */
 	uint32_t maxSyncBatchSizeHint;
 	/* An mxlPayloadLocation. */
 	uint32_t payloadLocation;
@@ -53,7 +53,7 @@ typedef struct mxlContinuousFlowConfigInfo_t {
 
 typedef struct mxlFlowConfigInfo_t {
 	mxlCommonFlowConfigInfo common;
-	/* By the format. */
+	/* Selected by the format. */
 	union {
 		mxlDiscreteFlowConfigInfo discrete;
 		mxlContinuousFlowConfigInfo continuous;

@@ -1,8 +1,8 @@
 /*
  * Statuses, versions and instances.
  *
- * Functions answer a status unless they say otherwise. What they say beyond it goes to standard error, as the variable
- * MXL_LOG_LEVEL asks: off, error, warn (the default), info, debug, trace.
+ * Functions return a status unless stated otherwise. They log details to standard error, at the level of the variable
+ * MXL_LOG_LEVEL: off, error, warn (the default), info, debug, trace.
  */
 #ifndef MXL_MXL_H
 #define MXL_MXL_H
@@ -17,22 +17,22 @@ typedef enum mxlStatus {
 	MXL_STATUS_OK = 0,
 	MXL_ERR_UNKNOWN = 1,
 	MXL_ERR_FLOW_NOT_FOUND = 2,
-	/* Overwritten already. */
+	/* The data is overwritten already. */
 	MXL_ERR_OUT_OF_RANGE_TOO_LATE = 3,
-	/* Not written yet. */
+	/* The data is not written yet. */
 	MXL_ERR_OUT_OF_RANGE_TOO_EARLY = 4,
 	/* Null, or a handle of another kind. */
 	MXL_ERR_INVALID_FLOW_READER = 5,
 	MXL_ERR_INVALID_FLOW_WRITER = 6,
 	MXL_ERR_TIMEOUT = 7,
 	MXL_ERR_INVALID_ARG = 8,
-	/* The flow exists and is not what its definition says. */
+	/* The flow exists and differs from the definition. */
 	MXL_ERR_CONFLICT = 9,
 	MXL_ERR_PERMISSION_DENIED = 10,
-	/* The flow was deleted or made anew: open it again. */
+	/* The flow was deleted or created again: open it again. */
 	MXL_ERR_FLOW_INVALID = 11,
 
-	/* Of mxl/fabrics.h. */
+	/* Statuses of mxl/fabrics.h. */
 	MXL_ERR_STRLEN = 1024,
 	MXL_ERR_INTERRUPTED = 1025,
 	MXL_ERR_NO_FABRIC = 1026,
@@ -49,29 +49,29 @@ typedef struct mxlVersionType {
 	uint16_t minor;
 	uint16_t bugfix;
 	uint16_t build;
-	/* The library's; it stays. */
+	/* Owned by the library; it stays valid. */
 	char const *full;
 } mxlVersionType;
 
 MXL_EXPORT
 mxlStatus mxlGetVersion(mxlVersionType *out_version);
 
-/* A domain, and what a program has open in it. Its functions may be called by several threads. */
+/* A domain, and the objects that a program has open in it. Several threads may use it at a time. */
 typedef struct mxlInstance_t *mxlInstance;
 
-/* Opens a directory that is there. Options may be null. Answers null if it is no directory. */
+/* Opens an existing directory. Options may be null. Returns null if it is not a directory. */
 MXL_EXPORT
 mxlInstance mxlCreateInstance(char const *in_mxlDomain, char const *in_options);
 
-/* Closes what is open. Flows that nobody else writes are deleted. */
+/* Closes all open objects. Flows without another writer are deleted. */
 MXL_EXPORT
 mxlStatus mxlDestroyInstance(mxlInstance in_instance);
 
-/* Deletes flows that nobody writes, and what is left of flows whose making was interrupted. */
+/* Deletes flows without writers, and the remains of flows whose creation was interrupted. */
 MXL_EXPORT
 mxlStatus mxlGarbageCollectFlows(mxlInstance in_instance);
 
-/* Whether a path lies on a file system in memory. */
+/* Whether a path lies on a file system in memory (tmpfs). */
 MXL_EXPORT
 mxlStatus mxlIsTmpFs(char const *in_path, bool *out_isTmpFs);
 

@@ -1,4 +1,4 @@
-/* What the other headers need of the compiler. */
+/* Compiler support for the other headers. */
 #ifndef MXL_PLATFORM_H
 #define MXL_PLATFORM_H
 

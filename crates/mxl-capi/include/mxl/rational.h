@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* No index: the answer for a rate with a 0. */
+/* No index: the result for a rate with a 0. */
 #define MXL_UNDEFINED_INDEX UINT64_MAX
 
 /* Grains or samples in `denominator` seconds. */

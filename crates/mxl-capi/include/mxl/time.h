@@ -12,7 +12,7 @@ extern "C" {
 MXL_EXPORT
 uint64_t mxlGetTime(void);
 
-/* MXL_UNDEFINED_INDEX for a rate that is null or has a 0. So do the next three. */
+/* MXL_UNDEFINED_INDEX for a rate that is null or has a 0. The same holds for the next three functions. */
 MXL_EXPORT
 uint64_t mxlGetCurrentIndex(mxlRational const *editRate);
 

@@ -1,4 +1,4 @@
-/* The interface of these headers: the C++ SDK's version that has the same. */
+/* The interface of these headers: the version of the C++ SDK with the same interface. */
 #ifndef MXL_VERSION_H
 #define MXL_VERSION_H
 

@@ -1,4 +1,4 @@
-/* Everything that libmxl.so.1 has, called once and with wrong arguments, in the domain that is given. */
+/* Calls every function of libmxl.so.1, also with wrong arguments, in the given domain. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,7 +142,7 @@ static void grains(mxlInstance instance)
 	CHECK(memcmp(&info.config, &config, sizeof(config)) == 0 && runtime.headIndex == index);
 	CHECK(mxlFlowReaderGetGrain(reader, index - 100, 0, &grain, &payload) == MXL_ERR_OUT_OF_RANGE_TOO_LATE);
 
-	/* Handles of another kind, and none. */
+	/* Handles of another kind, and null. */
 	size_t length;
 	mxlMutableWrappedMultiBufferSlice slices;
 	CHECK(mxlFlowReaderGetMaxReadLengthSamples(reader, &length) == MXL_ERR_INVALID_FLOW_READER);
@@ -153,7 +153,7 @@ static void grains(mxlInstance instance)
 	CHECK(mxlFlowWriterOpenGrain(NULL, index, &grain, &payload) == MXL_ERR_INVALID_FLOW_WRITER);
 	CHECK(mxlFlowWriterCommitGrain(writer, NULL) == MXL_ERR_INVALID_ARG);
 
-	/* The definition, as it was given. */
+	/* The original definition. */
 	char text[1024];
 	size_t size = 0;
 	bool active = false;
@@ -165,13 +165,13 @@ static void grains(mxlInstance instance)
 	OK(mxlIsFlowActive(instance, VIDEO, &active));
 	CHECK(active && mxlIsFlowActive(instance, AUDIO, &active) == MXL_ERR_FLOW_NOT_FOUND);
 
-	/* Each is released as often as it was created, and not once more. */
+	/* Each is released as often as it was created; one further release fails. */
 	OK(mxlReleaseFlowWriter(instance, writer));
 	OK(mxlFlowWriterOpenGrain(writer, index + 1, &grain, &payload));
 	OK(mxlReleaseFlowWriter(instance, same));
 	CHECK(mxlReleaseFlowWriter(instance, writer) == MXL_ERR_INVALID_ARG);
 	CHECK(mxlFlowReaderGetGrain(reader, index + 1, second, &grain, &payload) == MXL_ERR_FLOW_INVALID);
-	/* The flow is made anew: a reader of the old one is not handed out again. */
+	/* The flow is created again: a reader of the old flow is not handed out again. */
 	OK(mxlCreateFlowWriter(instance, video_definition, NULL, &writer, NULL, &created));
 	CHECK(created);
 	mxlFlowReader anew = NULL;
@@ -200,7 +200,7 @@ static void samples(mxlInstance instance)
 	OK(mxlFlowReaderGetMaxReadLengthSamples(reader, &readable));
 	CHECK(most == config.continuous.bufferLength / 2 && readable == most && config.continuous.channelCount == 3);
 
-	/* Over the end of the ring. */
+	/* Across the end of the ring. */
 	uint64_t index = config.continuous.bufferLength + 10;
 	CHECK(mxlFlowWriterCommitSamples(writer) == MXL_ERR_INVALID_ARG);
 	CHECK(mxlFlowWriterOpenSamples(writer, index, most + 1, &to) == MXL_ERR_INVALID_ARG);
@@ -264,14 +264,14 @@ static void groups(mxlInstance instance)
 	OK(mxlFlowWriterCommitSamples(sound));
 	OK(mxlFlowSynchronizationGroupWaitForDataAt(group, when, second));
 	CHECK(mxlFlowSynchronizationGroupWaitForDataAt(group, when + second, 1000) == MXL_ERR_OUT_OF_RANGE_TOO_EARLY);
-	/* A reader that is released is in no group any more. */
+	/* A released reader is removed from its groups. */
 	OK(mxlReleaseFlowReader(instance, heard));
 	OK(mxlFlowSynchronizationGroupWaitForDataAt(group, when, 0));
 	OK(mxlFlowSynchronizationGroupRemoveReader(group, seen));
 	OK(mxlFlowSynchronizationGroupWaitForDataAt(group, when + second, 0));
 	OK(mxlReleaseFlowSynchronizationGroup(instance, group));
 	CHECK(mxlReleaseFlowSynchronizationGroup(instance, group) == MXL_ERR_INVALID_ARG);
-	/* What is left is the instance's. */
+	/* The remaining objects belong to the instance. */
 }
 
 int main(int argc, char **argv)
