@@ -41,7 +41,7 @@ typedef struct mxlMutableWrappedBufferSlice_t {
 	mxlMutableBufferSlice fragments[2];
 } mxlMutableWrappedBufferSlice;
 
-/* The same part of `count` rings: `base` is of the first, and each other ring lies `stride` bytes after the previous. */
+/* The same part of `count` rings: `base` is of the first, and the others follow at distances of `stride` bytes. */
 typedef struct mxlWrappedMultiBufferSlice_t {
 	mxlWrappedBufferSlice base;
 	size_t stride;
