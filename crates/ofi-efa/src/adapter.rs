@@ -15,17 +15,17 @@ use crate::srd::{
 };
 use crate::wire::RawAddress;
 
-/// Marks requests for receives; others go by [`SlotId`].
+/// Marks the ids of receive requests. Other requests carry a [`SlotId`].
 const RECEIVE: u64 = 1 << 63;
-/// Marks requests that are operations by themselves, which go by the operation's number. No table has so many places.
+/// Marks requests that are whole operations and carry the operation's number. No table has so many places.
 const ALONE: u64 = 1 << 31;
-/// Requests that are no packets under way at a time: accesses to peers' memory, and messages of fabric `efa-direct`
-/// from where they lie. Packets have their room besides.
+/// Most requests other than packets under way at a time: accesses to peers' memory, and messages of fabric `efa-direct`
+/// sent from the application's memory. Packets have separate room.
 const REQUESTS: usize = 256;
-/// Requests of which the device is told at once, at most.
+/// Most requests that one doorbell covers.
 const BATCH: usize = 16;
 
-/// What ends with a packet's arrival.
+/// What the arrival of a packet completes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// Nothing.
@@ -42,10 +42,10 @@ pub struct Packet {
     pub peer: Peer,
     pub slot: u32,
     pub len: usize,
-    /// What the peer is told besides: of a packet that has no header.
+    /// Immediate data, in a packet without a header.
     pub data: Option<u32>,
     pub mark: Mark,
-    /// It goes to the peer's queue pair for messages without headers ([`crate::lane::Lane::bare`]).
+    /// The packet goes to the peer's queue pair for messages without headers ([`crate::lane::Lane::bare`]).
     pub bare: bool,
 }
 
@@ -53,14 +53,14 @@ pub struct Packet {
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     pub peer: Peer,
-    /// What it is a part of.
+    /// The transfer that the request is a part of.
     pub transfer: SlotId,
     pub step: Step,
-    /// What the peer is told with it.
+    /// Immediate data for the peer.
     pub data: Option<u32>,
 }
 
-/// What is under way.
+/// A posted packet or request.
 enum Posted {
     Packet(Packet),
     Request(Request),
@@ -77,7 +77,7 @@ struct Slab {
 impl Slab {
     fn new(device: &dyn Device, slots: usize, size: usize) -> Result<Self> {
         let pages = Pages::new(slots * size, false)?;
-        // SAFETY: the pages go after the registration, and only raw pointers lead to them.
+        // SAFETY: the pages are freed after the registration, and only raw pointers lead to them.
         let region = unsafe { device.register(pages.base(), slots * size, Access::Local)? };
         Ok(Self { lkey: region.lkey(), _region: region, pages, size })
     }
@@ -91,49 +91,49 @@ impl Slab {
     }
 }
 
-/// What came out of the completion queue.
+/// A completion, as the endpoint sees it.
 pub enum Ended {
-    /// A packet is in this slot, of so many bytes.
+    /// A packet of `len` bytes has arrived in this slot.
     Received { slot: u32, len: usize, data: Option<u32>, from: From },
     /// A packet of this end has ended.
     Sent { packet: Packet, status: Status },
-    /// A request of this end for a peer's memory has.
+    /// An access of this end to a peer's memory has ended.
     Accessed { request: Request, status: Status },
-    /// The request of an operation that has no other has.
+    /// The only request of an operation has ended.
     Alone { id: SlotId, status: Status },
-    /// A peer has written here, with data; the slot of the receive that this took.
+    /// A peer has written here, with data. `slot` is the slot of the receive that the write consumed.
     Written { slot: Option<u32>, len: usize, data: u32, from: From },
-    /// Nothing that is known.
+    /// The completion matches no request.
     Nothing,
 }
 
-/// See the module. The queue pair goes before the memory that it uses.
+/// See the module. The queue pair is dropped before the memory that it uses.
 pub struct Adapter {
     qp: Box<dyn QueuePair>,
     posted: Slots<Posted>,
-    /// Requests that the device has not been told of.
+    /// Send requests that are not posted to the device yet.
     untold: Vec<WorkRequest>,
-    /// Slots that are to receive, of which it has not either, as the requests for it.
+    /// Receive requests that are not posted to the device yet.
     returned: Vec<(u64, Segment)>,
-    /// Requests that are no packets which have room (`REQUESTS`).
+    /// Room for requests other than packets (`REQUESTS`).
     room: usize,
-    /// Bytes that a request carries itself.
+    /// Most bytes that a request can carry inline.
     inline: usize,
-    /// How often the device was told of requests.
+    /// Number of doorbells for send requests.
     pub doorbells: u64,
     pub address: RawAddress,
-    /// Bytes of the longest packet.
+    /// Longest packet in bytes.
     pub mtu: usize,
     ready: VecDeque<Completion>,
     free: Vec<u32>,
-    /// Slots for packets on their way out.
+    /// Number of slots for outgoing packets.
     slots: usize,
     sending: Slab,
     receiving: Slab,
 }
 
 impl Adapter {
-    /// Opens it, with receives posted. See [`Device::open`] for `rnr_retry`.
+    /// Opens the queue pair and posts receives. See [`Device::open`] for `rnr_retry`.
     pub fn new(device: &dyn Device, rnr_retry: Option<u8>) -> Result<Self> {
         let limits = device.limits();
         let receives = settings::RX_SIZE.get().min(limits.receives);
@@ -166,12 +166,12 @@ impl Adapter {
         Ok(adapter)
     }
 
-    /// The number of a peer's device.
+    /// Attaches the peer's device, and returns its number.
     pub fn attach(&mut self, address: &RawAddress) -> Result<u16> {
         self.qp.attach(&address.gid)
     }
 
-    /// Has a slot receive, from the next time on that the device is told.
+    /// Queues a receive into a slot. The device learns of it at the next [`Adapter::tell`].
     pub fn receive(&mut self, slot: u32) {
         self.returned.push((RECEIVE | u64::from(slot), self.receiving.segment(slot, self.mtu)));
         if self.returned.len() == BATCH {
@@ -180,15 +180,15 @@ impl Adapter {
     }
 
     fn return_slots(&mut self) {
-        // SAFETY: the slots' packets have been taken, so that they are the device's again; the slab goes after the
-        // queue pair.
+        // SAFETY: the slots' packets have been taken, so that the device owns the slots again; the slab is dropped
+        // after the queue pair.
         if let Err(error) = unsafe { self.qp.receive(&self.returned) } {
             tracing::warn!(target: "ofi::efa::ep_data", %error, "receives are lost");
         }
         self.returned.clear();
     }
 
-    /// Posts a request: the device learns of it with those that follow, at the next [`Adapter::tell`].
+    /// Posts a request. The device learns of it, and of those that follow, at the next [`Adapter::tell`].
     ///
     /// # Safety
     /// As [`QueuePair::post`].
@@ -202,14 +202,14 @@ impl Adapter {
 
     fn tell_requests(&mut self) {
         self.doorbells += 1;
-        // SAFETY: whoever posted them promised it.
+        // SAFETY: the callers of `post` promised it.
         if let Err(error) = unsafe { self.qp.post(&self.untold) } {
             refused(&mut self.ready, &self.untold, &error);
         }
         self.untold.clear();
     }
 
-    /// Tells the device of all that was posted since.
+    /// Tells the device of all requests posted since the last call.
     #[inline]
     pub fn tell(&mut self) {
         if !self.untold.is_empty() {
@@ -220,17 +220,17 @@ impl Adapter {
         }
     }
 
-    /// A slot for a packet on its way out.
+    /// Takes a slot for an outgoing packet.
     pub fn take_slot(&mut self) -> Option<u32> {
         self.free.pop()
     }
 
-    /// Nothing uses it any more.
+    /// Gives back a slot that is no longer in use.
     pub fn give_slot(&mut self, slot: u32) {
         self.free.push(slot);
     }
 
-    /// The memory of a slot for a packet on its way out.
+    /// The memory of a slot for an outgoing packet.
     pub fn outgoing(&self, slot: u32) -> *mut u8 {
         self.sending.at(slot)
     }
@@ -240,24 +240,24 @@ impl Adapter {
         let id = self.posted.insert(Posted::Packet(packet)).to_wire();
         let from = self.sending.segment(packet.slot, packet.len);
         let action = Action::Send { from, inline: packet.len <= self.inline, data: packet.data };
-        // SAFETY: the slot is the device's until the send has ended.
+        // SAFETY: the device owns the slot until the send has ended.
         unsafe { self.post(WorkRequest { id, to, action }) };
     }
 
-    /// The memory of a slot for short operations.
+    /// The memory of a slot, for a short operation.
     pub fn lend(&self, slot: u32, len: usize) -> Segment {
         self.sending.segment(slot, len)
     }
 
-    /// Whether a request has room that is an access to a peer's memory, or a message by itself.
+    /// Whether there is room for another access to a peer's memory, or for a message that is one request.
     pub fn has_room(&self) -> bool {
         self.room > 0
     }
 
-    /// Posts one.
+    /// Posts an access.
     ///
     /// # Safety
-    /// Its memory is registered, and lent until the request has ended.
+    /// The memory is registered, and lent until the request has ended.
     pub unsafe fn access(&mut self, to: To, request: Request) {
         let id = self.posted.insert(Posted::Request(request)).to_wire();
         let Step { write, local, remote: at } = request.step;
@@ -271,7 +271,7 @@ impl Adapter {
         unsafe { self.post(WorkRequest { id, to, action }) };
     }
 
-    /// Posts the request of an operation that has no other, for which there is room.
+    /// Posts the only request of an operation. The caller has checked that there is room.
     ///
     /// # Safety
     /// As [`Adapter::access`].
@@ -282,7 +282,7 @@ impl Adapter {
         unsafe { self.post(WorkRequest { id: op.to_wire() | ALONE, to, action }) };
     }
 
-    /// As [`Adapter::alone`], and tells the device of it.
+    /// As [`Adapter::alone`], and tells the device at once.
     ///
     /// # Safety
     /// As [`Adapter::access`].
@@ -302,18 +302,18 @@ impl Adapter {
         }
     }
 
-    /// Bytes that a request carries itself.
+    /// Most bytes that a request can carry inline.
     pub fn inline(&self) -> usize {
         self.inline
     }
 
-    /// Has everything that is under way come back. Nothing more is sent or received.
+    /// Has the device return all requests under way. This end then sends and receives nothing more.
     pub fn stop(&mut self) {
         self.tell();
         self.qp.stop();
     }
 
-    /// The next request that has ended of those that [`Adapter::has_room`] is about, in front of everything else.
+    /// The next completion of a request that [`Adapter::has_room`] counts, ahead of all other completions.
     pub fn next_accessed(&mut self) -> Option<Ended> {
         let is_request = |completion: &Completion| match completion {
             Completion::Sent { id, .. } => {
@@ -327,12 +327,12 @@ impl Adapter {
         Some(self.ended(completion))
     }
 
-    /// A packet that has come, of which the device writes no more.
+    /// A packet that has arrived. The device no longer writes to it.
     pub fn packet(&self, slot: u32, len: usize) -> *const [u8] {
         std::ptr::slice_from_raw_parts(self.receiving.at(slot), len.min(self.mtu))
     }
 
-    /// Takes completions off the device, and answers how many wait: requests that it refuses are among them.
+    /// Takes completions from the device, and returns how many are queued. Requests that it refuses are among them.
     pub fn refill(&mut self) -> usize {
         self.tell();
         if let Err(error) = self.qp.poll(&mut self.ready) {
@@ -341,7 +341,7 @@ impl Adapter {
         self.ready.len()
     }
 
-    /// Whether completions wait.
+    /// Whether completions are queued.
     pub fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
@@ -376,29 +376,29 @@ impl Adapter {
         }
     }
 
-    /// The time, as the device has it.
+    /// The time on the device's clock.
     pub fn now(&self) -> Instant {
         self.qp.now()
     }
 
-    /// Packets on their way out that have a slot.
+    /// Number of slots in use by outgoing packets.
     pub fn taken(&self) -> usize {
         self.slots - self.free.len()
     }
 
-    /// Asks for a wake-up.
+    /// Asks the device for a wake-up.
     pub fn arm(&mut self) -> Result<()> {
         self.tell();
         self.qp.arm()
     }
 
-    /// What becomes readable then.
+    /// The descriptor that becomes readable on a wake-up.
     pub fn fd(&self) -> std::os::fd::RawFd {
         self.qp.fd()
     }
 }
 
-/// Requests cannot be posted: they end as if the device had refused them, all for the same reason.
+/// Handles a failed post: the requests end as if the device had refused each for the same reason.
 #[cold]
 fn refused(ready: &mut VecDeque<Completion>, requests: &[WorkRequest], error: &Error) {
     tracing::warn!(target: "ofi::efa::ep_data", %error, "requests cannot be posted");

@@ -1,4 +1,4 @@
-//! Addresses: 32 bytes, in the one form that compares equal.
+//! Addresses: 32 bytes in a canonical form, so that equal addresses compare equal.
 
 use std::net::Ipv6Addr;
 
@@ -17,7 +17,7 @@ fn invalid(found: impl Into<String>) -> Error {
     )
 }
 
-/// The address behind one of the application's.
+/// Parses an address of the application.
 ///
 /// # Errors
 /// `FI_EINVAL` for an invalid address.
@@ -27,27 +27,27 @@ pub fn raw(address: &Address) -> Result<RawAddress> {
     raw.filter(|raw| raw.qpn != 0).ok_or_else(|| invalid(address.to_string()))
 }
 
-/// As the application has it.
+/// The application's form of an address.
 pub fn named(raw: &RawAddress) -> Address {
     Address::new(AddrFormat::Efa, &raw.to_bytes())
 }
 
-/// An endpoint of a device whose queue pair is still to be made: what an offer has as this end's address.
+/// The address of a device without a queue pair. An offer has it as this end's address.
 pub fn unmade(gid: &Gid) -> Address {
     named(&RawAddress { gid: *gid, qpn: 0, connid: 0 })
 }
 
-/// The device of an address that no queue pair has yet.
+/// The device of an address that has no queue pair yet.
 ///
 /// # Errors
-/// `FI_EINVAL` for what is no address, or is an endpoint's.
+/// `FI_EINVAL` if the address is invalid, or is that of an endpoint.
 pub fn device(address: &Address) -> Result<Gid> {
     let ours = matches!(address.format(), AddrFormat::Efa);
     let raw = ours.then(|| RawAddress::from_bytes(address.bytes())).flatten();
     raw.filter(|raw| raw.qpn == 0).map(|raw| raw.gid).ok_or_else(|| invalid(address.to_string()))
 }
 
-/// The device of this host that a node names: its GID as IPv6 addresses are written, or the text of an address.
+/// The local device that a node names: by its GID in the notation of an IPv6 address, or by the text of an address.
 ///
 /// # Errors
 /// `FI_EINVAL` for other text.
@@ -64,10 +64,10 @@ pub fn device_named(node: &str) -> Result<Gid> {
     })
 }
 
-/// Names lead nowhere on a fabric of EFA devices.
+/// Fails: a fabric of EFA devices does not resolve names.
 ///
 /// # Errors
-/// `FI_EINVAL`.
+/// Always `FI_EINVAL`.
 pub fn resolve(node: Option<&str>) -> Result<Address> {
     Err(invalid(format!("the name {:?}", node.unwrap_or(""))))
 }

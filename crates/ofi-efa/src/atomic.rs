@@ -1,4 +1,4 @@
-//! Atomic operations, executed by the memory's owner, in order with the peer's messages. The device delivers a packet
+//! Atomic operations. The memory's owner executes them in order with the peer's messages. The device delivers a packet
 //! once, and a message id is taken once, so an operation is executed once.
 
 use ofi_api::{AtomicKind, Caps, Datatype, Errno, FiOp, Result};
@@ -14,7 +14,7 @@ use crate::moving::{iovs, pieces};
 use crate::op::{Op, Work};
 use crate::wire::{Answer, Atomic, Control, kind};
 
-/// Types that C's endpoints do not offer: those of 16 bytes and more. One that gets such an operation crashes
+/// Whether C's endpoints lack this type: they offer none of 16 bytes and more, and crash on such an operation
 /// (libfabric's main branch, 2026-11-26).
 fn is_ours_alone(datatype: Datatype) -> bool {
     datatype.size() > 8
@@ -32,7 +32,7 @@ fn beyond_c(size: usize) -> ofi_api::Error {
 }
 
 impl Lane {
-    /// Changes the peer's memory.
+    /// Posts an atomic operation on the peer's memory.
     pub fn atomic<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -50,7 +50,7 @@ impl Lane {
             match self.is_own() {
                 Some(true) => {}
                 Some(false) => return Err(beyond_c(executor.size())),
-                // Its answer to this says.
+                // The peer's answer to this tells.
                 None => {
                     self.ask(common, out.peer);
                     return Err(ofi_api::Error::AGAIN);
@@ -121,7 +121,7 @@ pub fn take<H: Host<Efa>>(
     Ok(Flow::Next)
 }
 
-/// The old values, where they are asked for.
+/// Executes the operation, and returns the old values if the request fetches them.
 fn execute<H: Host<Efa>>(
     common: &Common,
     host: &mut H,
@@ -138,7 +138,7 @@ fn execute<H: Host<Efa>>(
     let executor = Executor::find(kind, named.0, named.1).map_err(|_| Errno::EOPNOTSUPP)?;
     let len = common.check(accessor(host, peer), remote, Caps::ATOMIC, executor.rights())?;
     let taken = executor.sent_len(len);
-    // C's endpoints send operands with a read, too; they count for nothing.
+    // C's endpoints send operands with an atomic read, too. They are ignored.
     let fits = request.payload.len() == taken || (taken == 0 && request.payload.len() == len);
     if !executor.divides(len) || !fits {
         return Err(Errno::EINVAL);

@@ -1,4 +1,4 @@
-//! What an endpoint's lanes share: its device, its numbers, and what it has counted.
+//! The state that an endpoint's lanes share: its device, its numbers and its counters.
 
 use std::sync::Arc;
 
@@ -20,29 +20,29 @@ use crate::options::Rdma;
 use crate::settings::Chosen;
 use crate::wire::Features;
 
-/// What an endpoint's lanes share.
+/// The state that an endpoint's lanes share.
 pub struct Common {
     pub domain: Arc<DomainPart<Efa>>,
     pub caps: Caps,
-    /// Peers like this endpoint may take messages without headers alone ([`crate::bare`]).
+    /// Whether peers like this endpoint may take only messages without headers ([`crate::bare`]).
     pub meets_bare: bool,
-    /// There are no headers: one operation is one request of the device.
+    /// Fabric `efa-direct`: no headers, and one operation is one request of the device.
     pub direct: bool,
     pub adapter: Adapter,
     pub settings: Chosen,
-    /// Registrations that requests use: after the adapter, whose end stops them.
+    /// Registrations that requests use. Dropped after the adapter, whose drop stops the requests.
     pub regions: Regions,
-    /// What the device does with peers' memory.
+    /// The device's abilities to access peers' memory.
     pub rdma: Rdma,
-    /// What it moves now: after the adapter, whose end stops it.
+    /// The device's transfers under way. Dropped after the adapter, whose drop stops them.
     pub transfers: Slots<Transfer>,
-    /// What is left of operations that are gone while their one request is the device's.
+    /// The remains of operations that are gone, while the device still has their only request.
     pub orphans: FxHashMap<SlotId, Alone>,
-    /// What peers name by numbers of 32 bits.
+    /// Entries that peers name by 32-bit numbers.
     pub ids: Ids<Entry>,
-    /// Lanes with something to do.
+    /// Lanes with pending work.
     pub dirty: Vec<Peer>,
-    /// Lanes whose next message has no room here.
+    /// Lanes whose next message has no room at this end.
     pub stalled: Vec<Peer>,
     /// Lanes that wait until their peer has receives again.
     pub resting: Vec<Peer>,
@@ -50,7 +50,7 @@ pub struct Common {
 }
 
 impl Common {
-    /// As [`check_served`](ofi_core::keys::RegionTable::check_served), through this endpoint.
+    /// As [`check_served`](ofi_core::keys::RegionTable::check_served), for accesses through this endpoint.
     pub fn check(
         &self,
         who: Accessor<'_>,
@@ -61,15 +61,16 @@ impl Common {
         self.domain.regions.check_served(self.caps, who, remote, kind, access)
     }
 
-    /// Has a lane looked at in the next poll.
+    /// Schedules a lane for the next poll.
     pub fn hold(&mut self, is_dirty: &mut bool, peer: Peer) {
         if !std::mem::replace(is_dirty, true) {
             self.dirty.push(peer);
         }
     }
 
-    /// What this end can do. C's devices access what an endpoint with remote accesses has registered only if they find
-    /// it by their keys; an endpoint that reports accesses (`FI_RMA_EVENT`), or refuses some, executes them.
+    /// The features of this end. C's devices access the registrations of an endpoint with remote access only if they
+    /// find them by their keys; an endpoint that reports accesses (`FI_RMA_EVENT`), or refuses some, executes them
+    /// itself.
     pub fn features(&self) -> Features {
         let all = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
         let found = self.domain.transport.keys && !self.caps.contains(Caps::RMA_EVENT);
@@ -92,18 +93,18 @@ impl Common {
     }
 }
 
-/// What a number names.
+/// The entry under a number.
 pub enum Entry {
     /// An operation of this end.
     Op(Peer, SlotId),
-    /// Data of the peer on its way here.
+    /// Incoming data of the peer.
     Incoming(Incoming),
-    /// A read of the peer, being served.
+    /// A read by the peer that this end serves.
     Answering(Answering),
 }
 
 impl Entry {
-    /// Whose it is.
+    /// The peer that the entry belongs to.
     pub fn peer(&self) -> Peer {
         match self {
             Self::Op(peer, _) => *peer,
@@ -113,7 +114,7 @@ impl Entry {
     }
 }
 
-/// What has happened.
+/// Event counters.
 #[derive(Default)]
 pub struct Counts {
     pub eager: u64,
@@ -138,7 +139,7 @@ pub struct Counts {
     pub nacks: u64,
 }
 
-/// A peer of the endpoint, as one that accesses memory here.
+/// A peer of the endpoint, as an accessor of memory here.
 pub fn accessor<H: Host<Efa>>(host: &H, peer: Peer) -> Accessor<'_> {
     Accessor { auth: &AuthKey::NONE, peer: host.address(peer) }
 }

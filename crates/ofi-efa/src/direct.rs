@@ -1,6 +1,6 @@
-//! Fabric `efa-direct`: one operation is one request of the device, without headers of ours. Messages have one packet
-//! and no order. Reads and writes are the device's, under its own keys. Any program that speaks the device's protocol
-//! can be a peer.
+//! Fabric `efa-direct`: one operation is one request of the device, without headers. A message is one packet, and
+//! messages are unordered. The device executes reads and writes, under its own keys. Any program that speaks the
+//! device's protocol can be a peer.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ use crate::common::Common;
 use crate::lane::Lane;
 use crate::op::Op;
 
-/// What the fabric has none of.
+/// The error for an operation that the fabric lacks.
 pub fn refused(what: &str) -> Error {
     Error::wanted(
         Errno::EOPNOTSUPP,
@@ -25,7 +25,7 @@ pub fn refused(what: &str) -> Error {
     )
 }
 
-/// Why the device cannot do an access in one request.
+/// The reason why the device cannot do an access in one request.
 pub fn unfit(common: &Common, out: &OutRma<'_>) -> Error {
     let longest = common.rdma.longest;
     Error::wanted(
@@ -65,7 +65,7 @@ impl Lane {
         if !self.is_free() {
             return Err(Error::AGAIN);
         }
-        // The device carries 32 bits, as the domain says (`cq_data_size`).
+        // The device carries 32 bits, as the domain declares (`cq_data_size`).
         let data = out.flags.contains(OpFlags::REMOTE_CQ_DATA).then_some(out.data as u32);
         let injected = out.flags.contains(OpFlags::INJECT);
         if let [piece] = out.pieces
@@ -79,7 +79,7 @@ impl Lane {
         self.send_slot(common, host, out, data)
     }
 
-    /// Sends a message without a header through a slot: over this fabric, or to where the peer wants it
+    /// Copies a message into a slot and sends it without a header: on this fabric, or to a peer that receives in place
     /// ([`crate::bare`]).
     pub fn send_slot<H: Host<Efa>>(
         &mut self,
@@ -107,16 +107,16 @@ impl Lane {
     }
 }
 
-/// Bytes that may be held, past which receives are not posted again: senders are then told by the device that this end
-/// is not ready.
+/// Limit of held bytes. Beyond it receives are not reposted, so that the device tells senders that this end is not
+/// ready.
 const MOST: usize = 1 << 20;
 
-/// Messages that the core has no room for, in the order in which they came.
+/// Messages that the core has no room for, in order of arrival.
 #[derive(Default)]
 pub struct Held {
     messages: VecDeque<(Peer, Box<[u8]>, Option<u32>)>,
     bytes: usize,
-    /// Receives that are not posted again.
+    /// Receives that are not reposted.
     slots: Vec<u32>,
 }
 
@@ -142,7 +142,7 @@ impl Held {
         }
     }
 
-    /// A receive may be posted again, now or when there is room.
+    /// Reposts a receive, now or when there is room.
     pub fn give_back(&mut self, common: &mut Common, slot: u32) {
         match self.bytes > MOST {
             true => self.slots.push(slot),
@@ -150,7 +150,7 @@ impl Held {
         }
     }
 
-    /// Offers what is held again.
+    /// Offers held messages to the core again.
     pub fn offer<H: Host<Efa>>(&mut self, host: &mut H, common: &mut Common) {
         while let Some((peer, bytes, data)) = self.messages.front()
             && host.hungry()

@@ -1,4 +1,4 @@
-//! A domain: a device, by its name.
+//! A domain: one device, found by name.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,19 +10,19 @@ use rustc_hash::FxHashSet;
 use crate::settings;
 use crate::srd::{self, Access, Device};
 
-/// The fabric whose operations are the device's requests.
+/// The fabric whose operations are single requests of the device.
 pub const DIRECT: &str = "efa-direct";
 
-/// A registration that operations of this end use.
+/// A registration of local memory for operations of this end.
 pub type Local = Arc<Box<dyn srd::Region>>;
 
-/// Keys that the device has forgotten of registrations that are open: they count accesses, so their owner executes
-/// them. What the device registers under such a key is registered anew.
+/// Keys of open registrations that the device no longer knows. These registrations count accesses, so their owner
+/// executes the accesses. If the device assigns such a key again, the memory is registered anew.
 #[derive(Default)]
 pub struct Withdrawn(Mutex<FxHashSet<u32>>);
 
 impl Withdrawn {
-    /// Them.
+    /// The withdrawn keys.
     pub fn keys(&self) -> MutexGuard<'_, FxHashSet<u32>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -30,22 +30,22 @@ impl Withdrawn {
 
 /// See the module.
 pub struct Domain {
-    /// Whose queue pairs its endpoints have.
+    /// The device of its endpoints' queue pairs.
     pub device: Arc<dyn Device>,
-    /// Whether peers' devices find registrations by their keys: the device chooses keys, and addresses are what they
-    /// are here.
+    /// Whether peers' devices find registrations by their keys: the device chooses the keys, and remote addresses are
+    /// virtual addresses of this process.
     pub keys: bool,
     /// Registrations of local memory.
     pub cache: Arc<Cache<Box<dyn srd::Region>>>,
-    /// See there.
+    /// See [`Withdrawn`].
     pub withdrawn: Arc<Withdrawn>,
 }
 
 impl Domain {
-    /// Opens the device of the info's name.
+    /// Opens the device that the info names.
     ///
     /// # Errors
-    /// `FI_ENODEV` if there is none.
+    /// `FI_ENODEV` if there is no such device.
     pub fn open(info: &Info) -> Result<Self> {
         let wanted = &info.domain_attr.name;
         let all = srd::devices().unwrap_or_default();
@@ -69,28 +69,29 @@ impl Domain {
         Ok(Self { device, keys, cache: Arc::new(Cache::new(limits)), withdrawn: Arc::default() })
     }
 
-    /// A registration from which requests of this end read, or to which they write, `len` bytes from `addr` on.
+    /// A registration of `len` bytes from `addr` on, which requests of this end read or write.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     ///
     /// # Safety
-    /// The memory is lent until the requests have ended, which give the registration back.
+    /// The memory is lent until the requests that use the registration have ended.
     pub unsafe fn local(&self, addr: *mut u8, len: usize) -> Result<Local> {
         self.cache.get(addr.addr(), len, |start, len| {
-            // SAFETY: the caller's promise; of a whole range, that of whoever registered it, until it is removed.
+            // SAFETY: the caller's promise; for a whole range, the promise of the code that registered it, until it is
+            // removed.
             unsafe { self.device.register(addr.with_addr(start), len, Access::Local) }
         })
     }
 
-    /// The same, if the memory is a part of what the application has registered, and which addresses the registration
-    /// covers. `None` also if the device does not take it.
+    /// As [`Domain::local`], if the memory is a part of the application's registrations. Also returns the addresses
+    /// that the registration covers. `None` also if the device refuses the memory.
     ///
     /// # Safety
     /// As [`Domain::local`].
     pub unsafe fn registered(&self, addr: *mut u8, len: usize) -> Option<(Range<usize>, Local)> {
         let found = self.cache.get_range(addr.addr(), len, |start, len| {
-            // SAFETY: the promise of whoever registered the range, until it is removed.
+            // SAFETY: the promise of the code that registered the range, until it is removed.
             unsafe { self.device.register(addr.with_addr(start), len, Access::Local) }
         });
         found.unwrap_or_else(|error| {
@@ -100,7 +101,7 @@ impl Domain {
     }
 }
 
-/// What C libfabric calls the domain of a device.
+/// C libfabric's name of a device's domain.
 pub fn domain_name(device: &str) -> String {
     format!("{device}-rdm")
 }

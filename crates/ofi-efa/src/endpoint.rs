@@ -1,4 +1,4 @@
-//! An endpoint as the core sees it: its lanes, from when it is enabled.
+//! An endpoint as the core sees it: it has lanes once it is enabled.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ unsafe impl Lanes<Efa> for State {
         let Self::Closed { domain, info, options } = self else {
             return Err(Error::new(Errno::EOPBADSTATE));
         };
-        // The offer's own address says the device alone.
+        // The offer's own address names only the device.
         if let Some(name) = name.filter(|name| address::device(name) != Ok(domain.transport.device.gid())) {
             return Err(Error::wanted(
                 Errno::EADDRNOTAVAIL,
@@ -104,7 +104,7 @@ unsafe impl Lanes<Efa> for State {
         len: usize,
         injected: bool,
     ) -> bool {
-        // A plain send ends when it has arrived.
+        // A plain send ends when the message has arrived.
         if !injected {
             return false;
         }
@@ -134,7 +134,7 @@ unsafe impl Lanes<Efa> for State {
     }
 
     fn rma<H: Host<Efa>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
-        /// What [`Lane::access_now`] does anyway, and what is done here.
+        /// Flags that [`Lane::access_now`] satisfies anyway, and those that are handled here.
         const PLAIN: OpFlags = OpFlags::COMPLETION.union(OpFlags::MORE).union(OpFlags::TRANSMIT_COMPLETE);
         let lanes = self.open()?;
         let lane = &mut lanes.lanes[out.peer as usize];

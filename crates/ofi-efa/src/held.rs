@@ -1,8 +1,8 @@
 //! The registrations of local memory that an endpoint's requests use.
 //!
-//! Uses are counted here, under the endpoint's lock, so that one more takes no locked instruction. The registration
-//! that was used last stays until another one is, or until one of the domain's is removed: then the next request, or
-//! the next poll, lets it go.
+//! Uses are counted here, under the endpoint's lock, so that another use takes no locked instruction. The last used
+//! registration stays until a request uses another, or until the domain removes a registration: then the next request
+//! or poll releases it.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ pub struct InUse(u32);
 
 struct Held {
     region: Option<Local>,
-    /// Uses, and one for being the last.
+    /// Number of uses, plus one for the last used registration.
     uses: u32,
 }
 
@@ -26,28 +26,28 @@ pub struct Regions {
     last: Last,
 }
 
-/// What stands in for a look into the domain's cache.
+/// The last used registration. It saves a lookup in the domain's cache.
 #[derive(Default)]
 struct Last {
-    /// Addresses that it covers: none, if there is none.
+    /// Addresses that it covers. Empty if there is no last registration.
     covers: Range<usize>,
     lkey: u32,
     at: u32,
-    /// Removals from the cache that had been when it was found.
+    /// The cache's count of removals when it was found.
     removals: u64,
 }
 
 impl Regions {
-    /// A registration of memory that the application has registered. `None` for any other.
+    /// The registration of memory that the application has registered. `None` for other memory.
     ///
     /// # Safety
-    /// The memory is lent until the operation has ended, which gives the use back.
+    /// The memory is lent until the operation has ended, which then releases the use.
     #[inline(always)]
     pub unsafe fn find(&mut self, domain: &Domain, addr: *mut u8, len: usize) -> Option<(u32, InUse)> {
-        // Before anything is found.
+        // Read before the lookup.
         let removals = domain.cache.removals();
         let Last { covers, lkey, at, removals: known } = &self.last;
-        // Before the range this is beyond any length.
+        // An address before the range wraps around to an offset beyond any length.
         let skip = addr.addr().wrapping_sub(covers.start);
         let covered = covers.end - covers.start;
         if *known == removals
@@ -82,7 +82,7 @@ impl Regions {
         Some((lkey, InUse(at)))
     }
 
-    /// Uses a registration.
+    /// Begins to use a registration.
     pub fn hold(&mut self, region: Local) -> InUse {
         let held = Held { region: Some(region), uses: 1 };
         InUse(match self.free.pop() {
@@ -113,7 +113,7 @@ impl Regions {
         self.free.push(at);
     }
 
-    /// The last one stands in for nothing any more.
+    /// Forgets the last used registration.
     fn forget(&mut self) {
         let Last { covers, at, .. } = std::mem::take(&mut self.last);
         if !covers.is_empty() {
@@ -121,7 +121,7 @@ impl Regions {
         }
     }
 
-    /// Lets the last one go if a registration of the domain was removed since.
+    /// Releases the last used registration if the domain has removed a registration since.
     #[inline]
     pub fn let_go(&mut self, domain: &Domain) {
         if !self.last.covers.is_empty() && self.last.removals != domain.cache.removals() {

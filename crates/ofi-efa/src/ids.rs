@@ -1,6 +1,6 @@
-//! Numbers of 32 bits for what is under way, as the protocol has them: 20 bits of index, 12 of generation.
+//! The protocol's 32-bit numbers for operations and transfers under way: 20 bits of index, 12 of generation.
 
-/// A table of values under such numbers. No number is 0.
+/// A table of values under such numbers. 0 is never used.
 pub struct Ids<T> {
     slots: Vec<(u32, Option<T>)>,
     free: Vec<u32>,
@@ -16,7 +16,7 @@ impl<T> Default for Ids<T> {
 }
 
 impl<T> Ids<T> {
-    /// Stores a value; `None` if there are a million already.
+    /// Stores a value. `None` if the table has a million values already.
     pub fn insert(&mut self, value: T) -> Option<u32> {
         let index = match self.free.pop() {
             Some(index) => index,
@@ -32,7 +32,7 @@ impl<T> Ids<T> {
         Some(*generation << INDEX | index)
     }
 
-    /// How many values are stored.
+    /// Number of stored values.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -47,7 +47,7 @@ impl<T> Ids<T> {
         (*generation == id >> INDEX).then_some(slot)
     }
 
-    /// The value under a number, if it is still there.
+    /// The value under a number, if it is still stored.
     pub fn get_mut(&mut self, id: u32) -> Option<&mut T> {
         self.slot(id)?.as_mut()
     }
@@ -59,14 +59,14 @@ impl<T> Ids<T> {
         Some(value)
     }
 
-    /// Puts what [`Ids::remove`] took out back, before anything else is stored.
+    /// Puts back what [`Ids::remove`] took out, before anything else is stored.
     pub fn put_back(&mut self, id: u32, value: T) {
         debug_assert_eq!(self.free.last(), Some(&(id & MASK)));
         self.free.pop();
         self.slots[(id & MASK) as usize].1 = Some(value);
     }
 
-    /// Takes out what satisfies `which`.
+    /// Takes out the values that satisfy `which`.
     pub fn take(&mut self, mut which: impl FnMut(&T) -> bool) -> Vec<T> {
         let mut taken = Vec::new();
         for (index, (_, slot)) in self.slots.iter_mut().enumerate() {

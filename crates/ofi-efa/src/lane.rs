@@ -1,4 +1,4 @@
-//! One endpoint's way to one peer: what waits to go out, and what is known of the peer.
+//! A lane: an endpoint's path to one peer, with its queues and the peer's state.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -25,127 +25,128 @@ struct Frame {
     mark: Mark,
 }
 
-/// Packets that are made when there are slots for them.
+/// Packets that are built when slots are free for them.
 pub enum Stream {
-    /// A message in several requests, or what is sent ahead of one that its receiver reads.
+    /// A message in several packets, or the first bytes of a message that the receiver reads.
     Medium { op: SlotId, message: Message<'static>, done: usize, len: usize },
     /// Data that the peer has cleared.
     Data { op: SlotId, recv_id: u32, done: usize, end: usize },
-    /// What answers a read.
+    /// Data for a read of the peer.
     Answer { id: u32 },
 }
 
-/// What to do after a message.
+/// What to do after a message was offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     /// Take the next one.
     Next,
-    /// It could not be taken: offer it again later, and nothing behind it.
+    /// The core did not take the message: offer it again later, and no later message before it.
     Stop,
 }
 
-/// A peer does not keep to the protocol.
+/// The peer has violated the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 
-/// Accesses to a peer's memory.
+/// Whether the device accesses a peer's memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Accesses {
     pub read: bool,
     pub write: bool,
 }
 
-/// A write that writes nothing, to hear from a peer, or of it.
+/// A write of no bytes, which makes a peer or its device answer.
 pub fn nothing() -> Write<'static> {
     let form = WriteForm::Eager(&[]);
     Write { remote: Iovs::default(), data: None, confirm: false, send_id: 0, own: Own::default(), form }
 }
 
-/// Bytes that may wait for a peer, past which it takes no more.
+/// Limit of queued bytes for a peer. Beyond it no more are queued.
 const QUEUE_LIMIT: usize = 1 << 20;
-/// How long a lane rests at first, and at most, after its peer had no receive posted.
+/// First and longest rest of a lane whose peer had no receive posted.
 const REST: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(20));
 
-/// How often a peer that was given up is told so at one time.
+/// How often a peer that was given up is told so, at most, per occasion.
 const DISMISSALS: u8 = 8;
 
 /// See the module.
 pub struct Lane {
     pub address: RawAddress,
     pub to: To,
-    /// What the peer can do, once it has said so.
+    /// The peer's features, once its handshake has arrived.
     pub features: Option<Features>,
-    /// Where it wants messages, without headers: endpoints of libfabric 1.22 to 2.5 that receive in place.
+    /// The peer's queue pair for messages without headers. Endpoints of libfabric 1.22 to 2.5 that receive in place
+    /// have it.
     pub bare: Option<To>,
-    /// Which accesses to its memory are the device's.
+    /// The accesses to the peer's memory that the device does.
     pub native: Accesses,
-    /// The peer was told what this end can do.
+    /// Whether this end has sent the peer its handshake.
     greeted: bool,
-    /// The peer was asked what it can do.
+    /// Whether this end has asked the peer for its handshake.
     asked: bool,
-    /// How often a peer that was given up is still told so, each time that it has no receive for the word.
+    /// Remaining notices to a peer that was given up. A notice that finds no receive is repeated.
     dismissals: u8,
-    /// The next message's place.
+    /// The id of the next message.
     pub next_msg: u32,
-    /// Which insertion of the peer's address this end's messages and the peer's are counted from.
+    /// The insertion of the peer's address from which message ids are counted: of messages to the peer, and from it.
     counted: [Option<u64>; 2],
-    /// Its address was inserted again before it was known whose it is: until then, from where messages to it are
-    /// counted is not known.
+    /// The peer's address was inserted again before its library was known. Until that is known, the start of the
+    /// message ids to it is uncertain.
     is_unsure: bool,
     queue: VecDeque<Frame>,
     pub streams: VecDeque<Stream>,
-    /// Packets that the peer had no receive for.
+    /// Packets that found no receive at the peer.
     again: VecDeque<Packet>,
-    /// Until when it rests, as the peer has no receives.
+    /// The end of the lane's rest, if its peer has no receives.
     rest: Option<Instant>,
-    /// How long it rests the next time.
+    /// The length of the next rest.
     pause: Duration,
     /// Bytes in `queue`.
     waiting: usize,
-    /// Packets under way.
+    /// Number of packets under way.
     pub inflight: usize,
     pub window: Window,
-    /// Writes of the peer whose report has no room here yet.
+    /// Completed writes of the peer whose report has no room here yet.
     pub late: VecDeque<Box<[u8]>>,
-    /// And long ones.
+    /// The same for long writes.
     pub finishing: Vec<Incoming>,
-    /// Transfers of the device for it.
+    /// Number of the device's transfers for this lane.
     pub transfers: usize,
-    /// Those with requests that are not posted.
+    /// Transfers with unposted requests.
     pub accessing: VecDeque<SlotId>,
-    /// Operations whose one request is not.
+    /// Operations whose only request is not posted.
     pub singles: VecDeque<(SlotId, Action)>,
-    /// Messages that could not be read, and are to be sent: their numbers here.
+    /// Messages that the peer could not read and that must be sent, by their numbers here.
     pub nacked: FxHashMap<u32, u32>,
-    /// Bytes that are sent ahead of messages that the peer has not read yet.
+    /// Bytes sent ahead of messages that the peer has not read yet.
     pub runts: usize,
-    /// Refusals for a peer of which it is not known whether it understands them.
+    /// Refusals that wait until the peer is known to understand them.
     pub unsaid: Vec<(u32, Errno)>,
-    /// Messages that are here, of a peer of which it is not known what a receipt says to it.
+    /// Messages that have arrived, while it is unknown how the peer interprets a receipt.
     pub doubtful: Vec<(u32, u32)>,
-    /// This end's operations that have not ended.
+    /// Operations of this end that have not ended.
     pub outstanding: usize,
-    /// Messages that were reported as sent and have not arrived.
+    /// Messages that were reported as sent but have not arrived.
     pub detached: usize,
-    /// The newest word of the peer about messages: odd asks for none.
+    /// The peer's newest number for pausing messages. An odd number asks this end to pause.
     pub paused: u32,
-    /// The newest word to the peer about them.
+    /// The newest such number that this end has sent.
     pub pausing: u32,
-    /// When the peer was asked whether it lives.
+    /// When the peer was last probed.
     pub probed: Option<Instant>,
     pub is_dirty: bool,
-    /// Something has arrived there.
+    /// Whether a packet to the peer has arrived.
     pub is_met: bool,
-    /// Among [`Common::stalled`].
+    /// Whether the lane is in [`Common::stalled`].
     pub is_stalled: bool,
-    /// The peer is lost; what waits for it is to end.
+    /// The peer is lost; pending operations will end with this error.
     pub ending: Option<Errno>,
-    /// It is lost for good: its address is used by nobody any more.
+    /// The peer is lost for good: no endpoint uses its address any more.
     pub dead: Option<Errno>,
 }
 
 impl Lane {
-    /// To a peer that nothing is known of.
+    /// A lane to a peer in its initial state.
     pub fn new(address: RawAddress, handle: u16) -> Self {
         Self {
             address,
@@ -189,20 +190,20 @@ impl Lane {
         }
     }
 
-    /// Whether the peer is an endpoint of this library: known or not yet.
+    /// Whether the peer is an endpoint of this library. `None` if that is not known yet.
     pub fn is_own(&self) -> Option<bool> {
         self.features.map(|features| features.has(Features::OWN))
     }
 
-    /// Asks the peer what it can do: its answer to any packet says so. A request that does nothing, as C's endpoints
-    /// send it.
+    /// Asks the peer for its handshake, which it sends in answer to any packet. The packet is a write of no bytes, as
+    /// C's endpoints send it.
     pub fn ask(&mut self, common: &mut Common, peer: Peer) {
         if self.next_msg == 0 && !std::mem::replace(&mut self.asked, true) {
             self.packet(common, peer, &nothing().encode(self.origin(common)), 0, Mark::Nothing, |_| {});
         }
     }
 
-    /// How requests say who they are from.
+    /// How requests identify their sender.
     pub fn origin(&self, common: &Common) -> Origin {
         match self.features {
             Some(_) => Origin::Connid(common.adapter.address.connid),
@@ -225,13 +226,14 @@ impl Lane {
         Ok(())
     }
 
-    /// Whether a message can go out past nothing that waits.
+    /// Whether a message can be posted at once, without overtaking queued packets.
     #[inline(always)]
     pub fn may_send_now(&self) -> bool {
         self.is_free() && self.queue.is_empty() && self.streams.len() <= 1024
     }
 
-    /// Sends a packet, whose payload of `len` bytes `fill` writes: at once if it can, from the queue later otherwise.
+    /// Sends a packet with a payload of `len` bytes, which `fill` writes. Queues the packet if it cannot be posted at
+    /// once.
     pub fn packet(
         &mut self,
         common: &mut Common,
@@ -244,7 +246,7 @@ impl Lane {
         self.packet_of(common, peer, header.bytes(), len, mark, fill);
     }
 
-    /// The same, with the header's bytes.
+    /// As [`Lane::packet`], with an encoded header.
     #[inline(always)]
     pub fn packet_of(
         &mut self,
@@ -272,14 +274,14 @@ impl Lane {
         common.hold(&mut self.is_dirty, peer);
     }
 
-    /// Sends word about an operation.
+    /// Sends a control packet about an operation.
     pub fn control(&mut self, common: &mut Common, peer: Peer, control: Control<'_>) {
         let header = control.encode(common.adapter.address.connid);
         let payload = control.payload();
         self.packet(common, peer, &header, payload.len(), Mark::Nothing, |to| put(to, payload));
     }
 
-    /// Tells a peer, once, what this end can do.
+    /// Sends the peer this end's handshake, once.
     pub fn greet(&mut self, common: &mut Common, peer: Peer) {
         if common.direct || std::mem::replace(&mut self.greeted, true) {
             return;
@@ -287,15 +289,15 @@ impl Lane {
         self.packet(common, peer, &greeting(common), 0, Mark::Nothing, |_| {});
     }
 
-    /// Whether the application has removed the peer's address and inserted it again, since messages in that direction
-    /// (0: to it, 1: from it) were counted from. C's endpoints forget a peer with its address, and both sides begin
-    /// anew; those of this library do not.
+    /// Whether the application has removed the peer's address and inserted it again since the message ids of a
+    /// direction (0: to the peer, 1: from it) were last started. C's endpoints forget a peer with its address, and both
+    /// sides start again; endpoints of this library do not.
     fn is_inserted_again<H: Host<Efa>>(&mut self, host: &H, peer: Peer, direction: usize) -> bool {
         let Some(now) = host.insertion(peer) else { return false };
         self.counted[direction].replace(now).is_some_and(|before| before != now)
     }
 
-    /// The application's vector leads to the peer.
+    /// The application's address vector contains the peer.
     pub fn named<H: Host<Efa>>(&mut self, common: &mut Common, host: &H, peer: Peer) {
         if !self.is_inserted_again(host, peer, 0) || self.next_msg == 0 {
             return;
@@ -303,7 +305,7 @@ impl Lane {
         match self.is_own() {
             Some(true) => {}
             Some(false) => self.count_anew(),
-            // C's endpoints, which forgot this one, say it again at the next packet.
+            // C's endpoints, having forgotten this one, repeat their handshake at the next packet.
             None => {
                 self.is_unsure = true;
                 self.packet(common, peer, &nothing().encode(self.origin(common)), 0, Mark::Nothing, |_| {});
@@ -311,7 +313,7 @@ impl Lane {
         }
     }
 
-    /// What the peer said of itself decides a doubt.
+    /// Resolves the doubt about message ids, as the peer's handshake has arrived.
     pub fn resolve(&mut self) {
         if std::mem::take(&mut self.is_unsure) && self.is_own() == Some(false) {
             self.count_anew();
@@ -322,15 +324,15 @@ impl Lane {
         (self.next_msg, self.greeted) = (0, false);
     }
 
-    /// Notes from when on the peer's messages are counted: at its first.
+    /// Notes the insertion from which the peer's message ids are counted, at its first message.
     pub fn heard<H: Host<Efa>>(&mut self, host: &H, peer: Peer) {
         self.counted[1] = host.insertion(peer);
     }
 
-    /// A message came whose place is taken. Whether the peer counts anew, so that it is the message's all the same.
+    /// A message with a used id has arrived. Whether the peer has started its ids again, so that the message is valid.
     #[cold]
     pub fn counts_anew<H: Host<Efa>>(&mut self, common: &mut Common, host: &H, peer: Peer) -> bool {
-        // One that has not said whose it is does: its word may be on its way.
+        // A peer whose library is unknown counts as C's: its handshake may be on its way.
         let is_new = self.is_inserted_again(host, peer, 1) && self.is_own() != Some(true);
         if is_new {
             self.window.restart();
@@ -340,7 +342,7 @@ impl Lane {
         is_new
     }
 
-    /// Whether packets can go out.
+    /// Whether packets can be posted.
     pub fn is_free(&self) -> bool {
         self.again.is_empty() && self.may_flush()
     }
@@ -353,7 +355,7 @@ impl Lane {
         common.counts.sent += 1;
     }
 
-    /// Posts what waits, as far as slots go. `false`: something still waits that needs no word of the peer.
+    /// Posts what is queued, as far as slots allow. `false`: something is still queued that does not wait for the peer.
     pub fn flush<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) -> bool {
         self.rise(common);
         if !self.is_free() {
@@ -373,7 +375,7 @@ impl Lane {
         self.flush_streams(common, host, peer) && posted
     }
 
-    /// Posts the packet that `fill` writes into a slot, for a stream. `false`: there is no slot.
+    /// Posts a stream's packet, which `fill` writes into a slot. `false`: no slot is free.
     pub fn post_with(
         &mut self,
         common: &mut Common,
@@ -390,12 +392,12 @@ impl Lane {
         true
     }
 
-    /// Until when it rests.
+    /// The end of the lane's rest.
     pub fn rests_until(&self) -> Option<Instant> {
         self.rest
     }
 
-    /// Sends again what the peer had no receives for, when it has rested.
+    /// After the rest, resends packets that found no receive.
     fn rise(&mut self, common: &mut Common) {
         if self.rest.is_some_and(|until| common.adapter.now() >= until) {
             self.rest = None;
@@ -427,10 +429,10 @@ impl Lane {
             }
         }
         if self.dead.is_some() {
-            // If that was the greeting, the peer's next packet is answered by another one.
+            // If the packet was the greeting, this end greets again when the peer's next packet arrives.
             self.greeted &= status == Status::Done || self.features.is_some();
             if status != Status::NotReady && self.dismissals < DISMISSALS {
-                self.dismissals = 0; // it was told, or is not there
+                self.dismissals = 0; // the peer was told, or is gone
             }
             self.say_bye(common, peer);
         }
@@ -439,7 +441,7 @@ impl Lane {
         }
     }
 
-    /// Sends nothing for a while: the peer has no receives.
+    /// Pauses sending: the peer has no receives.
     pub fn rest(&mut self, common: &mut Common, peer: Peer) {
         common.counts.not_ready += 1;
         if self.rest.is_none() {
@@ -449,12 +451,12 @@ impl Lane {
         }
     }
 
-    /// The peer has receives: the next rest is a short one.
+    /// The peer has receives: the next rest is short again.
     pub fn took(&mut self) {
         self.pause = REST.0;
     }
 
-    /// The device says that the peer is not there.
+    /// The device reports that the peer is gone.
     pub fn lost(&mut self) {
         let lost = if self.features.is_some() { Errno::ECONNRESET } else { Errno::ECONNREFUSED };
         self.ending.get_or_insert(lost);
@@ -478,7 +480,7 @@ impl Lane {
         }
     }
 
-    /// Ends an operation if nothing of it is left to do.
+    /// Ends an operation if none of its work is left.
     pub fn settle<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: Peer, id: SlotId) {
         if let Some(op) = host.op(peer, id)
             && op.unacked == 0
@@ -507,10 +509,10 @@ impl Lane {
         }
     }
 
-    /// An operation is gone with its context.
+    /// An operation was discarded with its context.
     pub fn abandoned(&mut self, common: &mut Common, id: SlotId, op: Op) {
         match op.work {
-            // The end of its requests says that it is over.
+            // The completion of its requests ends it.
             Work::Native(_) => return,
             Work::Alone(alone) => {
                 common.orphans.insert(id, alone);
@@ -523,7 +525,7 @@ impl Lane {
         self.outstanding = self.outstanding.saturating_sub(1);
     }
 
-    /// Opens an operation with a number for the peer.
+    /// Assigns a number to an operation, for the peer.
     pub fn open<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -544,20 +546,20 @@ impl Lane {
         Ok((slot, id))
     }
 
-    /// An operation was posted: if the peer is lost already, the next poll ends it.
+    /// An operation was posted. If the peer is lost already, the next poll ends the operation.
     pub fn posted(&mut self, common: &mut Common, peer: Peer) {
         if self.dead.is_some() {
             common.hold(&mut self.is_dirty, peer);
         }
     }
 
-    /// Whether an endpoint that closes waits for this lane.
+    /// Whether a closing endpoint waits for this lane.
     pub fn is_awaited(&self) -> bool {
         let owes = self.detached > 0 || self.inflight > 0 || !self.queue.is_empty() || !self.again.is_empty();
         self.dead.is_none() && self.ending.is_none() && owes
     }
 
-    /// Posts waiting packets alone: this end is closing.
+    /// Posts only queued packets, because this end is closing.
     pub fn flush_frames(&mut self, common: &mut Common, peer: Peer) {
         self.rise(common);
         while self.is_free()
@@ -570,7 +572,7 @@ impl Lane {
         }
     }
 
-    /// Tells a peer of this library that this end closes: everything else has arrived.
+    /// Tells a peer of this library that this end closes, after everything else has arrived.
     pub fn part(&mut self, common: &mut Common, peer: Peer) {
         if self.is_own() == Some(true) && self.dead.is_none() && self.ending.is_none() {
             let bye = Header::of_bye(common.adapter.address.connid);
@@ -578,7 +580,7 @@ impl Lane {
         }
     }
 
-    /// Tells a peer that was given up, and does not know it, that this is so: what it waits for does not come.
+    /// Tells a peer that was given up that nothing more will arrive, if its packet shows that it does not know.
     pub fn dismiss(&mut self, common: &mut Common, peer: Peer, packet: &wire::Packet<'_>) {
         match packet {
             wire::Packet::Bye => return,
@@ -598,7 +600,7 @@ impl Lane {
         }
     }
 
-    /// Tells a peer that was given up that this is so, once what was sent before has ended.
+    /// Tells a peer that it was given up, once earlier packets have ended.
     fn say_bye(&mut self, common: &mut Common, peer: Peer) {
         if self.dismissals > 0 && self.inflight == 0 {
             self.dismissals -= 1;
@@ -607,14 +609,13 @@ impl Lane {
         }
     }
 
-    /// Greets a peer that was given up before either knew whose the other is: its answer says whether it can be told
-    /// so.
+    /// Greets a peer that was given up before its handshake arrived. Its answer says whether it understands the notice.
     fn introduce(&mut self, common: &mut Common, peer: Peer) {
         let greeting = greeting(common);
         self.greeted = self.last_word(common, peer, &greeting);
     }
 
-    /// Posts a packet past all that waits, if there is a slot: nothing follows on its end. Whether it was posted.
+    /// Posts a packet ahead of the queue, if a slot is free. Its completion has no effect. Whether it was posted.
     fn last_word(&mut self, common: &mut Common, peer: Peer, header: &Header) -> bool {
         let Some(slot) = common.adapter.take_slot() else { return false };
         put(common.adapter.outgoing(slot), header.bytes());
@@ -625,7 +626,7 @@ impl Lane {
         true
     }
 
-    /// Takes the end of a packet when nobody wants to know of it any more.
+    /// Takes the end of a packet of a lane that is given up.
     pub fn sent_last(&mut self, common: &mut Common, packet: Packet, status: Status) {
         self.inflight = self.inflight.saturating_sub(1);
         if status == Status::NotReady {
@@ -642,14 +643,14 @@ impl Lane {
         }
     }
 
-    /// The peer is lost: nothing of it is left here.
+    /// The peer is lost: clears all its state.
     pub fn lose<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: Peer, errno: Errno) {
         let inflight = self.inflight;
         let old = std::mem::replace(self, Self::new(self.address, self.to.handle));
         (self.dead, self.features, self.greeted) = (Some(errno), old.features, old.greeted);
         (self.native, self.bare) = (old.native, old.bare);
         self.dismissals = old.dismissals;
-        // Their slots come back with their completions.
+        // Their slots return with their completions.
         (self.inflight, self.is_dirty, self.is_stalled) = (inflight, old.is_dirty, old.is_stalled);
         self.is_met = old.is_met;
         for packet in old.again {
@@ -669,13 +670,13 @@ impl Lane {
     }
 }
 
-/// What this end can do, as a peer is told.
+/// The handshake of this end.
 fn greeting(common: &Common) -> Header {
     Handshake { features: common.features(), ..Handshake::default() }.encode(common.adapter.address.connid)
 }
 
-/// Copies to a slot, which has room for a packet.
+/// Copies bytes into a slot, which has room for a packet.
 fn put(to: *mut u8, bytes: &[u8]) {
-    // SAFETY: every slot and frame has room for what is put there.
+    // SAFETY: every slot and frame has room for the bytes that are copied there.
     unsafe { ofi_core::copy::bytes(bytes.as_ptr(), to, bytes.len()) };
 }

@@ -23,34 +23,34 @@ use crate::srd::{From, Status};
 use crate::wire::{Control, Header, Malformed, Origin, Packet, RawAddress, parse};
 use crate::{Efa, address, settings};
 
-/// Completions that one poll takes.
+/// Most completions that one poll takes.
 const MOST: usize = 256;
-/// Polls after which the clock is read, for lanes whose peers should have answered.
+/// Number of polls between reads of the clock, for lanes whose peers should have answered.
 const LOOK: u32 = 64;
-/// How long a peer may say nothing before it is asked whether it lives.
+/// How long a peer that owes something may be silent before it is probed.
 const PROBE: Duration = Duration::from_millis(500);
 
-/// How long the device may take to give back memory of what has ended, before its queue pair is stopped.
+/// How long the device may keep memory of ended operations before its queue pair is stopped.
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// The lanes of one endpoint.
 pub struct EfaLanes {
     pub lanes: Vec<Lane>,
     peers: FxHashMap<RawAddress, Peer>,
-    /// Who has a queue pair now: by the number of its device, and its own.
+    /// The current owners of queue pairs, by the numbers of the device and of the queue pair.
     queues: FxHashMap<(u16, u16), Peer>,
-    /// Who had one before somebody else.
+    /// Former owners of queue pairs that another peer has taken over.
     former: FxHashSet<RawAddress>,
     polls: u32,
-    /// When it was last looked who owes something.
+    /// When lanes were last checked for peers that owe something.
     looked: Option<Instant>,
     timer: Timer,
     pub waits: WaitSet,
-    /// Room for a list of lanes.
+    /// A spare list of lanes, kept for its capacity.
     tended: Vec<Peer>,
-    /// Messages without headers that have no room.
+    /// Messages without headers that the core has no room for.
     held: Held,
-    /// Insertions into the address vector whose addresses are known here.
+    /// Number of insertions into the address vector that were processed.
     met: u32,
     pub common: Common,
 }
@@ -94,7 +94,8 @@ impl EfaLanes {
         })
     }
 
-    /// The peer with this address, introduced to the core at first sight. It has its queue pair if that is nobody's.
+    /// The peer with this address, which is introduced to the core when first seen. It gets its queue pair if no peer
+    /// owns it.
     pub fn peer_at<H: Host<Efa>>(&mut self, host: &mut H, address: RawAddress) -> Result<Peer> {
         if let Some(&peer) = self.peers.get(&address) {
             return Ok(peer);
@@ -109,8 +110,8 @@ impl EfaLanes {
         self.peers.insert(address, peer);
         let lives = |lane: &Lane| lane.dead.is_none() && lane.ending.is_none();
         let old = self.queues.get(&(handle, address.qpn)).map(|&old| &self.lanes[old as usize]);
-        // An address may be old, and so may a packet: which of two has a queue pair turns out when something has
-        // arrived there. Messages without headers say nothing of who had it when.
+        // Both an address and a packet may be outdated: the arrival of a packet shows which of two peers owns a queue
+        // pair. Messages without headers do not identify their sender.
         if self.common.direct || !old.is_some_and(lives) {
             self.take_over(peer);
         }
@@ -118,7 +119,7 @@ impl EfaLanes {
         Ok(peer)
     }
 
-    /// The peer owns its queue pair from now on, and any previous owner does not.
+    /// The peer owns its queue pair from now on, and the previous owner does not.
     fn take_over(&mut self, peer: Peer) {
         let lane = &self.lanes[peer as usize];
         let Some(old) = self.queues.insert((lane.to.handle, lane.address.qpn), peer) else { return };
@@ -130,7 +131,7 @@ impl EfaLanes {
         }
     }
 
-    /// Something has arrived at a peer: its queue pair is its own, unless somebody else has had it since.
+    /// A packet has arrived at a peer: it owns its queue pair, unless another peer has taken it over since.
     fn met(&mut self, peer: Peer) {
         let lane = &mut self.lanes[peer as usize];
         if !std::mem::replace(&mut lane.is_met, true)
@@ -141,7 +142,7 @@ impl EfaLanes {
         }
     }
 
-    /// Whose a packet is; `None` if it is nobody's, or of somebody who is gone.
+    /// The peer that sent a packet. `None` if it is unknown or gone.
     fn whose<H: Host<Efa>>(&mut self, host: &mut H, from: From, origin: Origin) -> Option<Peer> {
         let known = from.handle.and_then(|handle| self.queues.get(&(handle, from.qpn)).copied());
         let neighbour = known.map(|peer| self.lanes[peer as usize].address);
@@ -161,7 +162,7 @@ impl EfaLanes {
         if neighbour == Some(told) {
             return known;
         }
-        // The device has another word than the packet.
+        // The device contradicts the packet.
         if told.qpn != from.qpn || from.gid.is_some_and(|gid| gid != told.gid) {
             counts.malformed += 1;
             return None;
@@ -174,8 +175,8 @@ impl EfaLanes {
         self.peer_at(host, told).ok()
     }
 
-    /// Makes the acquaintance of whom the application has named since: messages do not say all of their sender's
-    /// address, and a device lets only those write and read that it has a handle of.
+    /// Introduces the peers that the application has inserted since: messages lack parts of their sender's address, and
+    /// a device lets only peers with an attached handle write and read.
     fn meet<H: Host<Efa>>(&mut self, host: &mut H) {
         let insertions = host.insertions();
         if std::mem::replace(&mut self.met, insertions) == insertions {
@@ -190,7 +191,7 @@ impl EfaLanes {
         }
     }
 
-    /// Whose a message without a header is.
+    /// The peer that sent a message without a header.
     fn sender<H: Host<Efa>>(&mut self, host: &mut H, from: From) -> Option<Peer> {
         if let Some(handle) = from.handle
             && let Some(&peer) = self.queues.get(&(handle, from.qpn))
@@ -199,7 +200,7 @@ impl EfaLanes {
         }
         let neighbour = self.lanes.iter().find(|lane| Some(lane.to.handle) == from.handle);
         let gid = from.gid.or(neighbour.map(|lane| lane.address.gid))?;
-        // No peer that the application knows; it may learn the key later.
+        // The application does not know this peer. It may learn the key later.
         self.peer_at(host, RawAddress { gid, qpn: from.qpn, connid: 0 }).ok()
     }
 
@@ -213,7 +214,7 @@ impl EfaLanes {
     ) {
         if let Some(peer) = self.sender(host, from) {
             let bytes = self.common.adapter.packet(slot, len);
-            // SAFETY: the device writes to the slot no more until it is posted again.
+            // SAFETY: the device does not write to the slot until it is posted again.
             let bytes = unsafe { &*bytes };
             self.held.take(host, &mut self.common, peer, bytes, data);
         } else {
@@ -222,7 +223,7 @@ impl EfaLanes {
         self.held.give_back(&mut self.common, slot);
     }
 
-    /// Rings the doorbell at the end of a post, unless `FI_MORE` announces another one. A failed post rings it too.
+    /// Rings the doorbell at the end of a post, unless `FI_MORE` announces another post. A failed post rings it too.
     pub fn posted(&mut self, flags: OpFlags, posted: Result<Posted>) -> Result<Posted> {
         if !flags.contains(OpFlags::MORE) || posted.is_err() {
             self.common.adapter.tell();
@@ -268,7 +269,7 @@ impl EfaLanes {
         if self.polls.is_multiple_of(LOOK) {
             self.probe();
         }
-        // What is held again goes to the other list, which keeps its room.
+        // Lanes that are held again go to the other list, which keeps its capacity.
         std::mem::swap(&mut self.common.dirty, &mut self.tended);
         for at in 0..self.tended.len() {
             self.tend(host, self.tended[at]);
@@ -310,7 +311,7 @@ impl EfaLanes {
                     return self.take_direct(host, slot, len, data, from);
                 }
                 let bytes = self.common.adapter.packet(slot, len);
-                // SAFETY: the device writes to the slot no more until it is posted again, which is below.
+                // SAFETY: the device does not write to the slot until it is posted again, which is below.
                 let bytes = unsafe { &*bytes };
                 match parse(bytes) {
                     Ok((origin, packet)) => {
@@ -329,7 +330,7 @@ impl EfaLanes {
         }
     }
 
-    /// The request of an operation has ended that has no other.
+    /// The only request of an operation has ended.
     fn alone_ended<H: Host<Efa>>(&mut self, host: &mut H, id: SlotId, status: Status) {
         let peer = match host.own_op(id) {
             Some(Op { work: Work::Alone(alone), .. }) => alone.peer,
@@ -378,7 +379,7 @@ impl EfaLanes {
             }),
             Packet::Read(read) => lane.take_read(common, host, peer, read),
             Packet::Pause(number) => {
-                // Words may overtake one another.
+                // These packets may overtake one another.
                 if number.wrapping_sub(lane.paused) < 1 << 31 {
                     lane.paused = *number;
                 }
@@ -398,7 +399,7 @@ impl EfaLanes {
         }
     }
 
-    /// Does what is to be done on a lane: what waits is posted, and a lane whose peer is lost ends.
+    /// Does the pending work of a lane: posts what is queued, or ends the lane if its peer is lost.
     fn tend<H: Host<Efa>>(&mut self, host: &mut H, peer: Peer) {
         let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
         lane.is_dirty = false;
@@ -423,12 +424,12 @@ impl EfaLanes {
         let lost = lane.ending.or(lane.dead.filter(|_| lane.outstanding > 0));
         let Some(errno) = lost else { return };
         lane.stop_accesses(common, host, peer);
-        // The device uses memory of operations until it has given every request back; its ends have the lane looked at
+        // The device uses memory of operations until it has returned every request. Their completions schedule the lane
         // again.
         if lane.is_busy() {
             return;
         }
-        // What has come before the end is taken before it.
+        // Packets that arrived before the loss are taken first.
         if lane.is_stalled || !lane.late.is_empty() || !lane.finishing.is_empty() {
             common.hold(&mut lane.is_dirty, peer);
         } else {
@@ -436,24 +437,23 @@ impl EfaLanes {
         }
     }
 
-    /// Asks peers that owe something, and have said nothing for a while, whether they live: the device answers for
-    /// them. What endpoints of another libfabric are sent is the request that does nothing, which they send themselves
-    /// to hear what a peer can do.
+    /// Probes silent peers that owe something: their devices answer for them. A peer of another libfabric is sent a
+    /// write of no bytes, which such endpoints send themselves to request a handshake.
     fn probe(&mut self) {
         if self.common.direct {
-            return; // nobody owes anything: the device answers for every operation
+            return; // no peer owes anything: the device completes every operation
         }
         let now = self.common.adapter.now();
         if self.looked.is_some_and(|at| now < at + PROBE / 8) {
             return;
         }
         self.looked = Some(now);
-        // Data that is to come, or be cleared, has a number here.
+        // Data that is expected, or waits to be cleared, has a number here.
         let owing: FxHashSet<Peer> = self.common.ids.iter().map(Entry::peer).collect();
         for (peer, lane) in self.lanes.iter_mut().enumerate() {
             let peer = peer as Peer;
             let owes = lane.outstanding > 0 || owing.contains(&peer);
-            // The device answers for what is under way; what waits to go out is a question too.
+            // The device reports the fate of packets under way, and a queued packet probes as well.
             let asks = lane.inflight > 0 || !lane.may_send_now();
             if lane.dead.is_some() || !owes || asks {
                 continue;
@@ -473,7 +473,7 @@ impl EfaLanes {
         }
     }
 
-    /// Waits until the device is done with memory of receives and accesses that have ended.
+    /// Waits until the device has released the memory of receives and accesses that have ended.
     pub fn settle_receives<H: Host<Efa>>(&mut self, host: &mut H) {
         let common = &mut self.common;
         for (peer, lane) in self.lanes.iter_mut().enumerate() {
@@ -504,7 +504,7 @@ impl EfaLanes {
                 self.take(host, ended);
             }
             let common = &mut self.common;
-            // The device reports every request in the end: after a peer's silence, or as its queue pair stops.
+            // The device reports every request in the end: after a peer's silence, or when its queue pair is stopped.
             if common.adapter.now() >= end && !std::mem::replace(&mut stopped, true) {
                 tracing::error!(target: "ofi::efa::ep_ctrl", "a device does not give memory back: its queue pair is stopped");
                 common.adapter.stop();
@@ -522,7 +522,7 @@ impl EfaLanes {
         {
             return Arm::Ready;
         }
-        // What came before the queue was armed makes nothing readable.
+        // Completions from before the queue was armed make nothing readable.
         if common.adapter.arm().is_err() || common.adapter.refill() > 0 {
             return Arm::Ready;
         }
@@ -533,14 +533,14 @@ impl EfaLanes {
                 || self.lanes.iter().any(|lane| lane.outstanding > 0 && lane.dead.is_none()));
         let probe = owed.then(|| now + PROBE);
         if owed {
-            self.polls = LOOK - 1; // the next poll looks
+            self.polls = LOOK - 1; // the next poll reads the clock
         }
         let wake = [rests, probe].into_iter().flatten().min();
         self.timer.set(wake.map(|at| at.saturating_duration_since(now)));
         Arm::Armed
     }
 
-    /// Waits a little for what was reported as sent to arrive, and for answers to what was executed here.
+    /// Waits briefly for detached messages to arrive, and for answers to operations that were executed here.
     fn close(&mut self) {
         let end = self.common.adapter.now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
         let mut told = false;
@@ -550,7 +550,7 @@ impl EfaLanes {
             }
             let awaited = self.lanes.iter().any(Lane::is_awaited);
             if (!awaited && told) || self.common.adapter.now() >= end {
-                // The device may go at once, but not before it has heard of what was posted.
+                // The device may be closed at once, but must first learn of the posted requests.
                 return self.common.adapter.tell();
             }
             if !awaited {
@@ -571,7 +571,7 @@ impl EfaLanes {
     }
 }
 
-/// A peer does not keep to the protocol: it is given up, and nobody else.
+/// A peer has violated the protocol. Only this peer is given up.
 fn broken(lane: &mut Lane, common: &mut Common, peer: Peer) {
     common.counts.malformed += 1;
     lane.ending.get_or_insert(Errno::EIO);

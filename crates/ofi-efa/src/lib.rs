@@ -54,11 +54,11 @@ pub use settings::SETTINGS;
 /// The transport.
 pub struct Efa;
 
-/// Bytes of a note's payload.
+/// Longest payload of a note in bytes.
 const NOTE: usize = 4096;
 
 // SAFETY: allocations are pages of this process, and the device holds a registration from `ibv_reg_mr` to
-// `ibv_dereg_mr`, which is what a region lives for.
+// `ibv_dereg_mr`, which is the lifetime of a region.
 unsafe impl Transport for Efa {
     type Domain = domain::Domain;
     type Region = region::Region;

@@ -1,4 +1,5 @@
-//! Messages: in one packet, in a few, or as their receiver clears them; and notes of the core, which keep their order.
+//! Messages: in one packet, in a few, or as their receiver clears them. Also the core's notes, which keep their order
+//! among messages.
 
 use ofi_api::{Errno, Error, OpFlags, Result};
 use ofi_core::copy;
@@ -16,14 +17,14 @@ use crate::window::Held;
 use crate::wire::{Control, Form, Header, Message, Own, Packet, Short, parse};
 use crate::{Efa, atomic};
 
-/// Bytes of a peer's messages that may be held, past which it is asked to wait, and past which it is given up.
+/// Limits of held bytes of a peer's messages: beyond the first it is asked to pause, beyond the second it is given up.
 const HELD: (usize, usize) = (1 << 20, 256 << 20);
 
 impl Lane {
-    /// What only endpoints of this library understand, or nothing.
+    /// The part of a header that only endpoints of this library understand.
     ///
     /// # Errors
-    /// `FI_EAGAIN` until it is known what the peer is; `FI_EOPNOTSUPP` if it is another's.
+    /// `FI_EAGAIN` while the peer's library is unknown; `FI_EOPNOTSUPP` if it is another library.
     fn own(&mut self, common: &mut Common, peer: Peer, rx: RxName) -> Result<Own> {
         let own = Own { rx: rx.to_wire() };
         match self.is_own() {
@@ -41,7 +42,7 @@ impl Lane {
         }
     }
 
-    /// Sends an injected message at once, if nothing is in its way.
+    /// Sends an injected message at once, if nothing prevents it.
     ///
     /// # Safety
     /// `from` may be read for `len` bytes during the call.
@@ -53,8 +54,7 @@ impl Lane {
         from: *const u8,
         len: usize,
     ) -> bool {
-        // A peer that is not known may not be there, which its sender is told; one that is paused or resting takes
-        // nothing.
+        // An unknown peer may not exist, and then the send must fail; a paused or resting peer takes nothing.
         let known = self.features.is_some() || common.direct;
         if !known
             || self.bare.is_some()
@@ -121,8 +121,8 @@ impl Lane {
         let head =
             if is_short { short.bytes().len() } else { message.encode(self.origin(common)).bytes().len() };
         let room = common.adapter.mtu - head;
-        // What is to be matched is sent when its receiver has a receive for it, however short. C's endpoints take a
-        // receipt for that.
+        // A message that completes when matched is sent once its receiver has a receive for it, even if it is short.
+        // C's endpoints send a receipt for that.
         let matched = out.flags.contains(OpFlags::MATCH_COMPLETE) && self.is_own() != Some(false);
         if out.len > room || matched {
             return self.send_long(common, host, out, message);
@@ -130,7 +130,7 @@ impl Lane {
         const ENDS_LATER: OpFlags = OpFlags::TRANSMIT_COMPLETE.union(OpFlags::DELIVERY_COMPLETE);
         let detached = out.flags.intersects(OpFlags::INJECT | OpFlags::INJECT_COMPLETE)
             && !out.flags.intersects(ENDS_LATER.union(OpFlags::MATCH_COMPLETE));
-        // Who the peer is turns out when it answers: until then a message may fail, and its sender is told.
+        // The peer's answer shows whether it exists. Until then a message may fail, and its sender must be told.
         let mark = if detached && self.features.is_some() && self.dead.is_none() {
             self.detached += 1;
             Mark::Detached
@@ -144,7 +144,7 @@ impl Lane {
         };
         self.next_msg = self.next_msg.wrapping_add(1);
         common.counts.eager += 1;
-        // SAFETY: the pieces are lent, and `body` has as many bytes as they together.
+        // SAFETY: the pieces are lent, and `body` has as many bytes as all of them.
         let fill = |body| _ = unsafe { copy::gather(out.pieces, 0, body, out.len) };
         if is_short {
             self.packet_of(common, out.peer, short.bytes(), out.len, mark, fill);
@@ -164,7 +164,7 @@ impl Lane {
     ) -> Result<Posted> {
         let (peer, len) = (out.peer, out.len);
         let lent = self.lend(common, out, out.flags.contains(OpFlags::INJECT));
-        // SAFETY: the core lends the pieces of what it posts.
+        // SAFETY: the core lends the pieces of the messages that it posts.
         let payload = unsafe { Payload::new(out.pieces, len, out.flags) };
         if let Some((from, regions)) = lent {
             let op = Op { awaits: true, ..Op::packed(true) };
@@ -246,7 +246,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Takes a packet that has its place among the peer's messages, or keeps it until its turn.
+    /// Takes a packet with a message id in its turn, or holds it until then.
     pub fn take_ordered<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -323,7 +323,7 @@ impl Lane {
         }
     }
 
-    /// Asks a peer of this library to send no more messages for now, or to go on.
+    /// Asks a peer of this library to pause its messages, or to resume.
     fn pause(&mut self, common: &mut Common, peer: Peer, on: bool) {
         if self.is_own() == Some(true) && (self.pausing & 1 != 0) != on {
             self.pausing = self.pausing.wrapping_add(1);
@@ -332,7 +332,7 @@ impl Lane {
         }
     }
 
-    /// Takes what was kept and whose turn it is now.
+    /// Takes held packets whose turn has come.
     pub fn advance<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -405,7 +405,7 @@ impl Lane {
         }
     }
 
-    /// Takes a message whose turn it is.
+    /// Takes the message whose turn it is.
     fn take_message<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -427,12 +427,12 @@ impl Lane {
             Form::LongCts { len, .. } => len,
             Form::Eager { payload } => payload.len(),
             Form::LongRead { len, .. } | Form::RuntRead { len, .. } => len,
-            // Parts are put together before.
+            // Segments are reassembled earlier.
             Form::Medium { .. } => return Err(Broken),
         };
         let payload = message.form.payload();
         let at_once = matches!(message.form, Form::Eager { .. });
-        // To an endpoint of this library a receipt says that a message is here, to C's that it has been received.
+        // For an endpoint of this library a receipt means that the message has arrived; for C's, that it was received.
         if at_once && (!message.confirm || self.is_own() == Some(true)) {
             // SAFETY: the payload is readable for its length during the call.
             return Ok(match unsafe { host.deliver(&arrived, payload.as_ptr()) } {
@@ -467,7 +467,7 @@ impl Lane {
         Ok(Flow::Next)
     }
 
-    /// Moves a payload into a receive.
+    /// Copies a payload into a receive.
     pub fn pull<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -495,7 +495,7 @@ impl Lane {
         }
     }
 
-    /// A payload is not wanted: its sender gets rid of it all the same.
+    /// Discards an unwanted payload. Its sender still completes the message.
     pub fn discard(&mut self, common: &mut Common, peer: Peer, token: Token) {
         match token {
             Token::Here { receipt: Some((send_id, msg_id)), .. } => {

@@ -1,4 +1,4 @@
-//! Payloads under way: what is kept of each, and where it lies at either end.
+//! The state of payloads under way, and their memory at either end.
 
 use std::collections::VecDeque;
 
@@ -13,39 +13,39 @@ use crate::domain::Local;
 use crate::srd::Status;
 use crate::wire::{Iov, Iovs};
 
-/// Where data goes.
+/// Destination of data.
 pub enum Target {
     /// Into a receive.
     Receive(SlotId),
     /// Into registered memory, for a write of the peer.
     Region { remote: Vec<RemotePiece>, data: Option<RemoteData> },
-    /// Nobody wants it.
+    /// The data is discarded.
     Nowhere,
 }
 
-/// Data of the peer on its way here.
+/// Incoming data of the peer.
 pub struct Incoming {
     pub peer: Peer,
     pub target: Target,
-    /// Bytes in all.
+    /// Total bytes.
     pub len: usize,
     pub got: usize,
-    /// Bytes that the peer may have sent.
+    /// Bytes that the peer was cleared to send.
     pub cleared: usize,
-    /// Its number at the sender.
+    /// The sender's number of it.
     pub send_id: u32,
-    /// The sender wants a receipt, for this message.
+    /// The id of the message for which the sender wants a receipt.
     pub receipt: Option<u32>,
-    /// Its place among the peer's messages, if it is one.
+    /// The message id, if it is a message.
     pub msg_id: u32,
-    /// Where it lies, if this end is to read it.
+    /// The sender's memory, if this end reads the payload.
     pub source: Option<Box<Iovs>>,
-    /// This end reads it, and says when it has.
+    /// Whether this end reads the payload, and reports when it is done.
     pub is_read: bool,
 }
 
 impl Incoming {
-    /// Of `len` bytes, of which none is here.
+    /// A payload of `len` bytes that are all outstanding.
     pub fn new(peer: Peer, len: usize, send_id: u32) -> Self {
         Self {
             peer,
@@ -70,22 +70,22 @@ impl Incoming {
     }
 }
 
-/// A read of the peer, being served.
+/// A read by the peer that this end serves.
 pub struct Answering {
     pub peer: Peer,
     pub remote: Vec<RemotePiece>,
-    /// Bytes in all.
+    /// Total bytes.
     pub len: usize,
     pub done: usize,
     /// Bytes that the peer has cleared.
     pub cleared: usize,
-    /// Its number at the reader.
+    /// The reader's number of it.
     pub recv_id: u32,
-    /// The first packet is another one.
+    /// Whether the first packet was posted. The first packet has another header.
     pub begun: bool,
 }
 
-/// What ends with a transfer.
+/// What the end of a transfer completes.
 pub enum End {
     /// An access of this end.
     Access(SlotId),
@@ -93,49 +93,49 @@ pub enum End {
     Payload(Incoming),
 }
 
-/// What the device moves.
+/// A transfer of the device.
 pub struct Transfer {
     pub peer: Peer,
     pub end: End,
-    /// Requests that are not posted.
+    /// Requests that are not posted yet.
     pub todo: VecDeque<Step>,
     /// Requests that are under way.
     pub posted: usize,
     pub failed: Option<Status>,
-    /// What the peer is told with the last request.
+    /// Immediate data of the last request.
     pub data: Option<u32>,
-    /// A slot that a short access goes through.
+    /// The slot that a short access uses.
     pub slot: Option<u32>,
     /// Registrations of this end's memory.
     pub regions: Vec<Local>,
-    /// What holds registered memory of this end while it is written.
+    /// Grants that keep registered memory of this end open while it is written.
     pub grants: Vec<Grant<RegionData>>,
 }
 
 /// A payload that has not been received yet (`Transport::Token`).
 pub enum Token {
-    /// All of it is here; the sender wants to know when it is received.
+    /// The whole payload is here. A receipt may be due when it is received.
     Here {
         /// The payload.
         bytes: Box<[u8]>,
-        /// The sender's number and the message's, for the receipt.
+        /// The sender's number and the message id, for the receipt.
         receipt: Option<(u32, u32)>,
     },
-    /// Its first bytes are.
+    /// Only the first bytes are here.
     There {
-        /// What came in the request.
+        /// The bytes from the request.
         first: Box<[u8]>,
-        /// The rest.
+        /// The remaining data.
         rest: Incoming,
     },
 }
 
-/// Remote pieces as they go over the wire.
+/// Remote pieces in their wire format.
 pub fn iovs(remote: &[RemotePiece]) -> Option<Iovs> {
     Iovs::new(remote.iter().map(|piece| Iov { addr: piece.addr, len: piece.len as u64, key: piece.key }))
 }
 
-/// The other way.
+/// Remote pieces from their wire format.
 pub fn pieces(iovs: &Iovs) -> Vec<RemotePiece> {
     iovs.iter().map(|iov| RemotePiece { addr: iov.addr, len: iov.len as usize, key: iov.key }).collect()
 }

@@ -27,10 +27,10 @@ use crate::srd::{Status, To};
 use crate::wire::{Features, Handshake};
 
 impl Lane {
-    /// The peer has said what it can do.
+    /// Takes the peer's handshake.
     ///
     /// # Errors
-    /// It wants messages at a queue pair that no device has, or does not say which.
+    /// If the peer names an impossible queue pair for messages, or none.
     pub fn learn(&mut self, common: &Common, shake: &Handshake) -> Result<(), Broken> {
         if self.features.is_none() {
             self.features = Some(shake.features);
@@ -45,7 +45,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Decides which accesses to the peer's memory are this end's device's.
+    /// Decides which accesses to the peer's memory this end's device does.
     pub fn decide(&mut self, common: &Common) {
         let (read, write) = (common.rdma.read, common.rdma.write);
         let lets = |bit| {
@@ -56,7 +56,7 @@ impl Lane {
         self.native = Accesses { read, write };
     }
 
-    /// Has the device do an access, if it can.
+    /// Posts an access to the device, if the device can do it.
     pub fn native<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -65,7 +65,7 @@ impl Lane {
     ) -> Result<Option<Posted>> {
         let short = out.len <= common.adapter.mtu;
         let injected = out.flags.contains(OpFlags::INJECT);
-        // A fence lifts the messages before it to its level, for which only the owner can speak.
+        // A fence raises the completion level of earlier messages, which only the owner can report.
         let fenced = out.flags.contains(OpFlags::FENCE);
         let nothing = out.len == 0 && !common.direct;
         let can = if out.write { self.native.write } else { self.native.read };
@@ -75,7 +75,7 @@ impl Lane {
         let told = out.remote_data();
         let data = match told.map(|told| u32::try_from(told.value)) {
             None => None,
-            // Requests arrive in any order, so that only one may carry data.
+            // Requests arrive in any order, so only one may carry data.
             Some(Ok(data)) if self.tells(common, out) => Some(data),
             Some(_) => return Ok(None),
         };
@@ -111,8 +111,8 @@ impl Lane {
             slot = Some(taken);
         } else {
             for (addr, len) in copy::runs(out.pieces, 0, out.len) {
-                // SAFETY: lent until the operation ends, which it does after the device's requests (`Lane::is_busy`,
-                // `settle_receives`).
+                // SAFETY: the memory is lent until the operation ends, which it does after the device's requests
+                // (`Lane::is_busy`, `settle_receives`).
                 match unsafe { common.domain.transport.local(addr, len) } {
                     Ok(region) => {
                         runs.push((addr, len, region.lkey()));
@@ -144,7 +144,7 @@ impl Lane {
         Ok(Some(Posted::Pending))
     }
 
-    /// Whether a write can tell the peer something: in one request, and as both ends count such ones.
+    /// Whether a write can carry data to the peer: in one request, and with the same limits at both ends.
     fn tells(&self, common: &Common, out: &OutRma<'_>) -> bool {
         let alike = common.direct
             || self.features.is_some_and(|features| {
@@ -171,7 +171,7 @@ impl Lane {
         self.transfers > 0
     }
 
-    /// Posts requests, as far as there is room. `false`: something waits that needs no word of the peer.
+    /// Posts requests, as far as there is room. `false`: something is queued that does not wait for the peer.
     pub fn flush_accesses(&mut self, common: &mut Common) -> bool {
         if !self.may_flush() {
             return true;
@@ -190,7 +190,8 @@ impl Lane {
                 }
                 let data = transfer.data.filter(|_| transfer.todo.len() == 1);
                 let request = Request { peer: transfer.peer, transfer: id, step, data };
-                // SAFETY: the memory is registered, as the transfer holds it, and lent until the request has ended.
+                // SAFETY: the memory is registered, because the transfer holds the registration, and lent until the
+                // request has ended.
                 unsafe { common.adapter.access(self.to, request) };
                 transfer.todo.pop_front();
                 transfer.posted += 1;
@@ -220,7 +221,7 @@ impl Lane {
         match status {
             Status::Done => {}
             Status::NotReady if is_stopped => {}
-            // One with data takes a receive at some devices.
+            // A write with data consumes a receive at some devices.
             Status::NotReady if again => {
                 transfer.todo.push_back(request.step);
                 self.accessing.push_back(id);
@@ -251,7 +252,7 @@ impl Lane {
         }
     }
 
-    /// Gives up what is not posted of all transfers: the lane is lost.
+    /// Discards the unposted requests of all transfers: the lane is lost.
     pub fn stop_accesses<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) {
         self.accessing.clear();
         self.stop_singles(common, host, peer);
@@ -260,7 +261,7 @@ impl Lane {
         }
     }
 
-    /// Posts nothing more of a transfer, which ends if the device has nothing of it.
+    /// Discards the unposted requests of a transfer. It ends at once if the device has none of its requests.
     pub fn stop_transfer<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, id: SlotId) {
         let Some(transfer) = common.transfers.get_mut(id) else { return };
         transfer.failed.get_or_insert(Status::Flushed);
@@ -276,7 +277,7 @@ impl Lane {
     /// All requests of a transfer have ended.
     fn transferred<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, transfer: Transfer) {
         let Transfer { peer, end, failed, slot, regions, grants, .. } = transfer;
-        // Before the application has its memory back.
+        // Before the application gets its memory back.
         drop((regions, grants));
         match end {
             End::Payload(incoming) => self.fetched(common, host, incoming, failed),
@@ -297,7 +298,7 @@ impl Lane {
         slot: Option<u32>,
     ) {
         let Some(Op { work: Work::Native(native), .. }) = host.op(peer, id) else {
-            // Its context was closed.
+            // The context of the operation was closed.
             self.outstanding = self.outstanding.saturating_sub(1);
             return;
         };
@@ -308,7 +309,7 @@ impl Lane {
                 if let Some(from) = from
                     && !native.write
                 {
-                    // SAFETY: the device has read as many bytes into the slot; the pieces are lent until the read ends.
+                    // SAFETY: the device has read `len` bytes into the slot; the pieces are lent until the read ends.
                     unsafe { copy::scatter(from, len, &native.pieces, 0) };
                 }
                 return self.finish(common, host, peer, id, Ok(()));
@@ -316,7 +317,7 @@ impl Lane {
             Some(Status::BadAddress) if self.ending.is_none() && self.is_own() == Some(true) => {
                 let bytes = from.filter(|_| native.write).map(|from| {
                     let mut bytes = vec![0u8; len];
-                    // SAFETY: both have `len` bytes; the slot is this access's.
+                    // SAFETY: both have `len` bytes; the slot belongs to this access.
                     unsafe { copy::bytes(from, bytes.as_mut_ptr(), len) };
                     Payload::owned(bytes.into())
                 });
@@ -332,7 +333,7 @@ impl Lane {
         self.finish(common, host, peer, id, Err(errno));
     }
 
-    /// What an operation ends with whose request ended so.
+    /// The error of an operation whose request ended with this status.
     pub fn failure(&self, status: Status) -> Errno {
         match status {
             Status::BadAddress => Errno::EKEYREJECTED,
@@ -343,7 +344,7 @@ impl Lane {
         }
     }
 
-    /// Has the peer execute what its device refused.
+    /// Asks the owner for an access that its device refused.
     pub fn ask_owner<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -357,7 +358,7 @@ impl Lane {
         common.counts.native_refused += 1;
         let asked = match iovs(&remote) {
             Some(remote) if write => {
-                // SAFETY: the core lends the pieces of what it posts, and the operation goes on.
+                // SAFETY: the core lends the pieces of the operations that it posts, and this one has not ended.
                 let payload = bytes.unwrap_or_else(|| unsafe { Payload::lent(pieces) });
                 self.ask_write(common, host, (peer, id), payload, len, remote, told)
             }
@@ -369,7 +370,7 @@ impl Lane {
         }
     }
 
-    /// The peer's device has written here, and told this end.
+    /// The peer's device has written here, with data.
     pub fn told<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -387,7 +388,7 @@ impl Lane {
     }
 }
 
-/// Where bytes of a payload lie at its sender, from byte `skip` on. `None` for keys and addresses that no device has.
+/// A payload's memory at its sender, from byte `skip` on. `None` for keys and addresses that no device has.
 pub fn sources(iovs: &crate::wire::Iovs, mut skip: usize) -> Option<Vec<Source>> {
     let mut all = Vec::new();
     for iov in iovs.iter() {

@@ -17,10 +17,10 @@ use crate::endpoint::State;
 use crate::wire::RawAddress;
 use crate::{Efa, address, settings};
 
-/// How the addresses in shared memory begin.
+/// Prefix of the addresses in shared memory.
 const SCHEME: &str = "fi_shm://efa/";
 
-/// A device for other hosts, and shared memory for this one.
+/// Pairs a device, for other hosts, with shared memory, for this one.
 pub struct EfaOrShm;
 
 impl Pairing for EfaOrShm {
@@ -62,7 +62,7 @@ impl Pairing for EfaOrShm {
     }
 }
 
-/// The name in shared memory of the endpoint at `far`.
+/// The shared-memory name of the endpoint at `far`.
 fn name(far: &Address) -> Option<Address> {
     let mut text = String::from(SCHEME);
     for byte in address::raw(far).ok()?.to_bytes() {
@@ -71,13 +71,13 @@ fn name(far: &Address) -> Option<Address> {
     Some(Address::from_text(&text))
 }
 
-/// Where the endpoint is whose name in shared memory this is.
+/// The fabric address of the endpoint with this shared-memory name.
 fn far(near: &Address) -> Option<Address> {
     let digits = near.text()?.strip_prefix(SCHEME)?;
     let pairs = (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok());
     let raw = RawAddress::from_bytes(&pairs.collect::<Option<Vec<u8>>>()?)?;
     let far = address::named(&raw);
-    // One address has one name: no signs, no capitals.
+    // An address has exactly one name: no signs, no capitals.
     (name(&far).as_ref() == Some(near)).then_some(far)
 }
 

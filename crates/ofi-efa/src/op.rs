@@ -1,4 +1,4 @@
-//! What is kept of an operation that has not ended.
+//! The transport's state of an operation that has not ended.
 
 use ofi_api::{Piece, RemotePiece};
 use ofi_core::transport::{Payload, Peer, RemoteData};
@@ -7,47 +7,47 @@ use crate::held::InUse;
 use crate::srd::{Region, Remote};
 use crate::wire::Message;
 
-/// What this transport keeps of an operation that has not ended.
+/// This transport's state of an operation that has not ended.
 pub struct Op {
     pub work: Work,
-    /// Packets of it that have not arrived yet.
+    /// Packets of the operation that have not arrived yet.
     pub unacked: u32,
-    /// Packets of it are still to be made.
+    /// Whether packets of the operation are still to be built.
     pub making: bool,
-    /// The peer is to say something.
+    /// Whether the operation waits for the peer.
     pub awaits: bool,
-    /// Its number for the peer; 0: none.
+    /// The operation's number for the peer; 0 if it has none.
     pub id: u32,
 }
 
-/// What an operation is about.
+/// The kind of work of an operation.
 pub enum Work {
-    /// Its bytes are in packets.
+    /// The bytes are in packets.
     Packed,
-    /// Its bytes are to be sent.
+    /// The bytes are to be sent.
     Out {
         payload: Payload,
-        /// Bytes in all.
+        /// Total bytes.
         len: usize,
-        /// Bytes in packets, or in streams.
+        /// Bytes that are in packets or streams.
         done: usize,
     },
-    /// Bytes are to come.
+    /// The bytes will arrive.
     In {
-        /// Where they go.
+        /// Their destination.
         pieces: Box<[Piece]>,
         len: usize,
         got: usize,
-        /// Bytes that the peer may send.
+        /// Bytes that the peer was cleared to send.
         cleared: usize,
-        /// Its number at the peer, once that is known.
+        /// The peer's number of the operation, once known.
         peer_id: Option<u32>,
     },
-    /// The peer reads its bytes.
+    /// The peer reads the bytes.
     Lent(Box<Lent>),
     /// The device reads or writes the peer's memory.
     Native(Native),
-    /// It is one request of the device.
+    /// The operation is one request of the device.
     Alone(Alone),
 }
 
@@ -57,13 +57,13 @@ pub struct Lent {
     pub len: usize,
     /// Bytes that are sent ahead in packets.
     pub runt: usize,
-    /// What it was announced by.
+    /// The message that announced the payload.
     pub message: Message<'static>,
-    /// What lets the peer read it.
+    /// The registrations through which the peer reads.
     pub regions: Vec<Box<dyn Region>>,
 }
 
-/// An access, as its owner would have to be asked for it.
+/// An access of the device. It keeps all that is needed to ask the owner for the access.
 pub struct Native {
     pub write: bool,
     pub pieces: Box<[Piece]>,
@@ -72,7 +72,8 @@ pub struct Native {
     pub told: Option<RemoteData>,
 }
 
-/// An operation of one request: all that the request's end needs, as it ends under the operation's number.
+/// An operation of one request, with all that the request's completion needs. The completion carries the operation's
+/// number.
 #[derive(Debug)]
 pub struct Alone {
     pub peer: Peer,
@@ -83,12 +84,12 @@ pub struct Alone {
     pub lkey: u32,
     /// The peer's memory.
     pub at: Remote,
-    /// What the peer is told.
+    /// Immediate data for the peer.
     pub data: Option<u32>,
     pub memory: Memory,
 }
 
-/// What such an operation is.
+/// The kind of a one-request operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Send,
@@ -96,12 +97,12 @@ pub enum Kind {
     Write,
 }
 
-/// What an operation holds while its request is the device's.
+/// The memory that an operation holds while the device has its request.
 #[derive(Debug)]
 pub enum Memory {
-    /// Nothing: it has no bytes.
+    /// None: the operation has no bytes.
     Nothing,
-    /// A slot, which its bytes go through.
+    /// The slot that holds its bytes.
     Slot(u32),
     /// The registration of the application's memory.
     Region(InUse),
@@ -115,12 +116,12 @@ impl Alone {
 }
 
 impl Op {
-    /// Of one packet.
+    /// An operation of one packet.
     pub fn packed(awaits: bool) -> Self {
         Self { work: Work::Packed, unacked: 1, making: false, awaits, id: 0 }
     }
 
-    /// Of one request of the device.
+    /// An operation of one request of the device.
     #[inline(always)]
     pub fn alone(alone: Alone) -> Self {
         Self { work: Work::Alone(alone), unacked: 0, making: false, awaits: true, id: 0 }

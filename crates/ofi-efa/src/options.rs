@@ -1,6 +1,7 @@
 //! Endpoint options of C's provider `efa` (fi_efa(7), "PROVIDER SPECIFIC ENDPOINT LEVEL OPTION").
 //!
-//! All can be read, where C's reads but four of them, and are set before the endpoint is enabled.
+//! Programs can read all of them, unlike C's, of which only four can be read. They are set before the endpoint is
+//! enabled.
 
 use ofi_api::{EpOption, Errno, Error, Info, Result};
 
@@ -8,24 +9,24 @@ use crate::domain::{DIRECT, Domain};
 use crate::settings;
 use crate::srd::Limits;
 
-/// Without end, as devices count.
+/// Retries without limit, in the devices' encoding.
 const NO_END: usize = 7;
-/// What C's endpoints have their devices do.
+/// The retries that C's endpoints request.
 const RNR_RETRY: usize = 3;
 
-/// What was set of an endpoint that has consequences.
+/// The options of an endpoint that take effect here.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// How often the device asks a receiver again.
+    /// How often the device retries a receiver that is not ready.
     pub rnr_retry: Option<u8>,
-    /// The device leaves peers' memory alone.
+    /// Whether the device must not access peers' memory.
     pub no_rdma: bool,
-    /// Bytes of the longest message without a tag.
+    /// Longest untagged message in bytes.
     pub longest: Option<usize>,
 }
 
 impl Options {
-    /// Takes note of one.
+    /// Stores an option.
     pub fn set(&mut self, option: EpOption, value: usize) {
         match option {
             EpOption::EfaRnrRetry => self.rnr_retry = u8::try_from(value).ok(),
@@ -36,21 +37,21 @@ impl Options {
     }
 }
 
-/// The longest request, whatever more the device can.
+/// The longest request, even if the device allows more.
 const LONGEST: usize = 1 << 30;
 
-/// What this end's device does with peers' memory.
+/// The abilities of this end's device to access peers' memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Rdma {
     pub read: bool,
     pub write: bool,
     pub unsolicited: bool,
-    /// Bytes of one request.
+    /// Most bytes of one request.
     pub longest: usize,
 }
 
 impl Rdma {
-    /// As the device, the settings and an endpoint's options have it.
+    /// Combines the limits of the device, the settings and an endpoint's options.
     pub fn of(limits: &Limits, options: &Options) -> Self {
         let on = settings::USE_DEVICE_RDMA.get() && limits.rdma > 0 && !options.no_rdma;
         Self {

@@ -1,4 +1,4 @@
-//! What the provider offers: the devices of this host.
+//! The provider's offers: the devices of this host.
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;
@@ -21,16 +21,17 @@ use crate::srd::{self, Gid, Limits};
 /// Name in `FI_PROVIDER`.
 const NAME: &str = "efa";
 
-/// The provider. It has no state: everything belongs to what is opened from it.
+/// The provider. It has no state: all state belongs to the objects that it opens.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EfaProvider;
 
-/// What Amazon's protocol keeps in order: messages and atomic operations. Accesses overtake them, and each other.
+/// The order that Amazon's protocol keeps: of messages and atomic operations. Reads and writes overtake them, and each
+/// other.
 fn order() -> MsgOrder {
     MsgOrder::SAS | MsgOrder::ATOMIC_RAR | MsgOrder::ATOMIC_RAW | MsgOrder::ATOMIC_WAR | MsgOrder::ATOMIC_WAW
 }
 
-/// What is left of the offer of all transports.
+/// Narrows the core's offer to this provider's.
 fn narrow(mut info: Info) -> Info {
     (info.ep_attr.auth_key_size, info.domain_attr.auth_key_size) = (0, 0);
     info.domain_attr.max_ep_auth_key = 0;
@@ -42,11 +43,11 @@ fn narrow(mut info: Info) -> Info {
     info
 }
 
-/// Bytes of the longest injected message there, as C has it: what fits into a request.
+/// Longest injected message on fabric `efa-direct`, as in C's provider: what a request can carry inline.
 const DIRECT_INJECT: usize = 32;
 
-/// What one request of a device does, asked for as C's provider asks: programs that fulfil it get the same fabric of
-/// either library. The narrowing that needs the device's limits is in [`direct_variants`].
+/// Narrows an offer to single requests of the device, with the same requirements as C's provider: programs that meet
+/// them get the same fabric from either library. [`direct_variants`] applies the device's limits.
 fn narrow_direct(mut info: Info) -> Info {
     info = narrow(info);
     let rma = Caps::RMA | Caps::READ | Caps::WRITE | Caps::REMOTE_READ | Caps::REMOTE_WRITE;
@@ -66,7 +67,7 @@ fn narrow_direct(mut info: Info) -> Info {
     info
 }
 
-/// The offers of one device for that fabric: only where the device finds registrations by its own keys.
+/// A device's offers for fabric `efa-direct`, only if the device finds registrations by its own keys.
 fn direct_variants(variants: &[Info], limits: &Limits) -> Vec<Info> {
     let wanted = MrMode::VIRT_ADDR | MrMode::PROV_KEY;
     let mut all: Vec<Info> = variants
@@ -82,7 +83,7 @@ fn direct_variants(variants: &[Info], limits: &Limits) -> Vec<Info> {
             info.caps -= Caps::RMA | Caps::READ | Caps::WRITE | Caps::REMOTE_READ | Caps::REMOTE_WRITE;
         }
     }
-    // A program that asks for no remote memory gets the size of messages.
+    // A program that requests no remote memory access gets the size limit of messages.
     let mut short: Vec<Info> = all.clone();
     for info in &mut short {
         info.ep_attr.max_msg_size = limits.mtu;
@@ -97,8 +98,8 @@ fn refusal(field: &'static str, wanted: impl Into<String>, offered: impl Into<St
     offer::refusal(NAME, field, wanted, offered)
 }
 
-// SAFETY: all that it opens is `ofi-core`'s, which keeps the promises for every transport; an operation is reported
-// when its memory is copied, and the device touches packets of the library alone.
+// SAFETY: it opens only objects of `ofi-core`, which keeps the promises for every transport; an operation is reported
+// when its memory is copied, and the device touches only packets of the library.
 unsafe impl Provider for EfaProvider {
     fn name(&self) -> &str {
         NAME
@@ -130,7 +131,7 @@ fn try_offers(request: &Request<'_>) -> Result<Offers, Refusal> {
     offer::check_formats(NAME, request, AddrFormat::Efa)?;
     let wanted = wanted_device(request)?;
     let (mut offers, mut direct) = (Offers::default(), Vec::new());
-    // libfabric 1.x has no such fabric: programs of its time find each other over the other one.
+    // libfabric 1.x lacks fabric `efa-direct`: programs for it find each other over fabric `efa`.
     let named = request.hints.is_some_and(|hints| hints.info.fabric_attr.name == DIRECT);
     let offers_direct = named || request.version >= Version::new(2, 0);
     for device in devices.iter().filter(|device| wanted.is_none_or(|gid| gid == device.gid())) {
@@ -157,7 +158,7 @@ fn try_offers(request: &Request<'_>) -> Result<Offers, Refusal> {
         offers.infos.extend(answer.infos);
         offers.refusals.extend(answer.refusals);
     }
-    // Before the others, as C's provider has them: it is faster for who can use it.
+    // Ahead of the others, as in C's provider: this fabric is faster for programs that can use it.
     offers.infos.splice(0..0, direct);
     if !offers.infos.is_empty() {
         offers.refusals.clear();
@@ -170,8 +171,8 @@ fn try_offers(request: &Request<'_>) -> Result<Offers, Refusal> {
     Ok(offers)
 }
 
-/// The device that is asked for as this end's: by a node with `FI_SOURCE`, or by an address of the hints. A service
-/// says nothing of this end, as in C's provider: the device chooses the queue pair.
+/// The requested local device: from a node with `FI_SOURCE`, or from an address of the hints. A service does not affect
+/// this end, as in C's provider: the device chooses the queue pair.
 fn wanted_device(request: &Request<'_>) -> Result<Option<Gid>, Refusal> {
     let source = request.flags.contains(GetinfoFlags::SOURCE);
     if !source && let Some(named) = request.node.or(request.service) {

@@ -1,5 +1,5 @@
-//! Payloads that the receiver reads: long-read and runt-read messages, long-read writes, and READ_NACK where reading is
-//! impossible (sections 4.1, 4.5 and 4.7 of the protocol).
+//! Payloads that the receiver reads: long-read and runt-read messages, long-read writes, and READ_NACK if it cannot
+//! read them (sections 4.1, 4.5 and 4.7 of the protocol).
 
 use ibv::transfer::plan;
 use ofi_api::{Errno, MrAccess};
@@ -18,7 +18,7 @@ use crate::srd::{Access, Region, Status};
 use crate::wire::{Abandoned, Control, Features, Form, Iov, Iovs, Message};
 
 impl Lane {
-    /// Memory of a message that its receiver is to read, if it can and the message is worth it.
+    /// Registers a message's memory for the receiver to read, if the receiver can and the message is long enough.
     pub fn lend(
         &self,
         common: &Common,
@@ -35,7 +35,7 @@ impl Lane {
             if lent.len() == Iovs::MOST {
                 return None;
             }
-            // SAFETY: the memory is lent until the operation ends, and its registration goes before it.
+            // SAFETY: the memory is lent until the operation ends, and the registration is dropped before that.
             match unsafe { common.domain.transport.device.register(addr, len, Access::RemoteRead) } {
                 Ok(region) => {
                     lent.push(Iov { addr: addr as u64, len: len as u64, key: region.rkey().into() });
@@ -50,18 +50,18 @@ impl Lane {
         Iovs::new(lent).map(|iovs| (iovs, regions))
     }
 
-    /// Bytes of such a message that are sent ahead of its being read: what may still be on its way to the peer so, if
-    /// it understands that. C's endpoints say that they have read, which may be before the packets are there: what is
-    /// to be confirmed is read from its first byte on.
+    /// Bytes of such a message that are sent ahead: as many as the limit of runt bytes under way to the peer allows, if
+    /// the peer understands them. C's endpoints report the end of their read, which may be before the packets arrive,
+    /// so a message that must be confirmed is read from its first byte on.
     pub fn runt(&self, common: &Common, len: usize, confirm: bool) -> usize {
         let understands = self.features.is_some_and(|features| features.has(Features::RUNT));
         let early = confirm && self.is_own() != Some(true);
         let most = if understands && !early { common.settings.runt_size } else { 0 };
-        // Something is left to be read.
+        // Leaves at least one byte to read.
         most.saturating_sub(self.runts).min(len - 1)
     }
 
-    /// Reads what is not here yet of a payload.
+    /// Reads the part of a payload that has not arrived.
     pub fn fetch<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -76,7 +76,7 @@ impl Lane {
         let mut pieces = Vec::new();
         match &incoming.target {
             Target::Receive(into) => {
-                // A receive that is shorter, or has ended, takes less.
+                // A receive that is shorter or has ended takes less.
                 if let Some(receiving) = host.receiving(*into) {
                     pieces.extend(copy::runs(receiving.pieces, got, receiving.len.saturating_sub(got)));
                 }
@@ -99,8 +99,8 @@ impl Lane {
         }
         let (mut local, mut regions) = (Vec::new(), Vec::new());
         for (addr, len) in pieces {
-            // SAFETY: lent until the receive ends, which it does after the device's requests (`Lane::is_busy`,
-            // `settle_receives`); registered memory is held by the grants.
+            // SAFETY: the memory is lent until the receive ends, which it does after the device's requests
+            // (`Lane::is_busy`, `settle_receives`); the grants hold registered memory.
             match unsafe { common.domain.transport.local(addr, len) } {
                 Ok(region) => {
                     local.push((addr, len, region.lkey()));
@@ -122,7 +122,7 @@ impl Lane {
         self.transfer(common, transfer);
     }
 
-    /// The device has read a payload, or not.
+    /// The device has read a payload, or has failed to.
     pub fn fetched<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -141,7 +141,7 @@ impl Lane {
                     host.received(into, Err(self.ending.or(self.dead).unwrap_or(Errno::ECONNRESET)));
                 }
             }
-            // Its receive is gone with its context: nobody wants it.
+            // The receive was discarded with its context, so the payload is unwanted.
             Some(_) if incoming.receive().is_some_and(|into| host.receiving(into).is_none()) => {
                 let send_id = incoming.send_id;
                 self.control(common, incoming.peer, Control::EndOfRead { send_id, recv_id: 0 });
@@ -153,12 +153,12 @@ impl Lane {
         }
     }
 
-    /// Asks the sender of a payload that cannot be read to send it.
+    /// Asks the sender of an unreadable payload to send it.
     fn nack<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, incoming: Incoming) {
         let (peer, send_id) = (incoming.peer, incoming.send_id);
         let understands =
             |features: Features| features.has(Features::READ_NACK) || features.has(Features::OWN);
-        // Who is not known yet is of a time in which all understand it.
+        // A peer that is still unknown is recent enough to understand the request.
         if !self.features.is_none_or(understands) {
             if let Some(into) = incoming.receive() {
                 host.received(into, Err(Errno::EIO));
@@ -167,7 +167,7 @@ impl Lane {
         }
         common.counts.nacks += 1;
         let mut recv_id = 0;
-        // A write says again where it goes.
+        // The sender repeats the destination of a write.
         if let Target::Receive(_) | Target::Nowhere = incoming.target {
             let msg_id = incoming.msg_id;
             let Some(id) = common.ids.insert(Entry::Incoming(incoming)) else {
@@ -180,7 +180,8 @@ impl Lane {
         self.control(common, peer, Control::ReadNack { send_id, recv_id });
     }
 
-    /// The sender sends what could not be read. `false`: there is no such message.
+    /// Takes the request of a message that this end could not read, and that its sender now sends. `false`: there is no
+    /// such message.
     pub fn take_nacked(
         &mut self,
         common: &mut Common,
@@ -213,16 +214,16 @@ impl Lane {
         let Work::Lent(lent) = std::mem::replace(&mut op.work, Work::Packed) else { return Err(Broken) };
         let Lent { payload, runt, regions, .. } = *lent;
         self.runts = self.runts.saturating_sub(runt);
-        // Before the application has its memory back.
+        // Before the application gets its memory back.
         drop(regions);
-        // C's endpoints read when the first packet is there: the rest of what is sent ahead follows all the same.
+        // C's endpoints read when the first packet has arrived: the remaining runt packets still follow.
         op.work = Work::Out { payload, len: runt, done: runt };
         op.awaits = false;
         self.settle(common, host, peer, id);
         Ok(())
     }
 
-    /// The peer cannot read a payload: it is sent.
+    /// The peer cannot read a payload: this end sends it.
     pub fn take_nack<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -233,7 +234,7 @@ impl Lane {
         let found = self.operation(common, peer, send_id);
         let op = found.and_then(|id| host.op(peer, id).map(|op| (id, op)));
         let Some((id, op)) = op else {
-            // It was ended meanwhile.
+            // The operation has ended meanwhile.
             if self.features.is_some_and(|features| features.has(Features::PEER_ERROR)) && recv_id != 0 {
                 let what = Abandoned::Operation(recv_id);
                 let errno = Errno::ECANCELED.get() as u32;
@@ -259,7 +260,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Keeps what a message's receiver reads with the operation that sends it.
+    /// Stores the state of a message that its receiver reads in its operation.
     pub fn keep_lent<H: Host<Efa>>(host: &mut H, peer: Peer, id: SlotId, lent: Lent) {
         if let Some(op) = host.op(peer, id) {
             let runt = lent.runt;

@@ -1,4 +1,4 @@
-//! The device's registration of an application's region, through which peers access the memory without this end.
+//! The device's registration of an application's region. Through it, peers access the memory without this end.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,21 +11,21 @@ use crate::srd::{self, Access};
 
 /// See the module.
 pub struct Region {
-    /// `None` where peers' accesses are executed by this end: it is in several pieces, or not the system's memory, or
-    /// for no peer or only one, or the device does not take it.
+    /// `None` if this end executes peers' accesses: the region is in several pieces, or not system memory, or for no
+    /// peer or only one, or the device refuses it.
     remote: Mutex<Option<Box<dyn srd::Region>>>,
-    /// What the device calls it; peers know it by that as long as it is open, whether or not the device still does.
+    /// The device's key. Peers use it as long as the region is open, even if the device no longer knows the key.
     pub key: Option<u32>,
     cache: Arc<Cache<Box<dyn srd::Region>>>,
     ranges: Mutex<Vec<RangeId>>,
     withdrawn: Arc<Withdrawn>,
 }
 
-/// Registrations that are tried until one has a key that no open one has.
+/// Most registrations that are tried to get a key that no open registration has.
 const TRIES: usize = 64;
 
 impl Region {
-    /// Registers memory with the device, as far as that is possible.
+    /// Registers memory with the device, if possible.
     pub fn new(domain: &Domain, attr: &MrAttr<'_>) -> Self {
         let is_system = attr.iface == HmemIface::System;
         let ranges = attr.pieces().iter().filter(|_| is_system);
@@ -53,7 +53,7 @@ impl Region {
         }
     }
 
-    /// Has nothing kept of the memory for this end's operations.
+    /// Drops the cached registrations of the memory for this end's operations.
     fn flush(&self) {
         let ranges = std::mem::take(&mut *self.ranges.lock().unwrap_or_else(PoisonError::into_inner));
         for range in ranges {
@@ -61,12 +61,12 @@ impl Region {
         }
     }
 
-    /// Has the device refuse peers from now on.
+    /// Makes the device refuse peers' accesses from now on.
     pub fn withdraw(&self) {
         self.flush();
         let remote = self.remote.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(region) = remote {
-            // Before the device may give the key to another one.
+            // Before the device can assign the key to another registration.
             self.withdrawn.keys().insert(region.rkey());
             drop(region);
         }
@@ -85,7 +85,7 @@ impl Drop for Region {
 fn register(domain: &Domain, addr: *mut u8, len: usize, access: Access) -> Option<Box<dyn srd::Region>> {
     let mut unfit = Vec::new();
     while unfit.len() < TRIES {
-        // SAFETY: the memory is the application's promise (`MrAttr::new`), until the registration is closed.
+        // SAFETY: the application promises the memory (`MrAttr::new`) until the registration is closed.
         match unsafe { domain.device.register(addr, len, access) } {
             Ok(region) if domain.withdrawn.keys().contains(&region.rkey()) => unfit.push(region),
             Ok(region) => return Some(region),

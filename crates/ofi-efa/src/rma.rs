@@ -1,5 +1,4 @@
-//! Remote reads and writes, executed by the memory's owner, who checks key, bounds and rights whenever bytes are
-//! copied.
+//! Remote reads and writes that the memory's owner executes. The owner checks key, bounds and rights on every copy.
 
 use ofi_api::{Caps, Errno, MrAccess, Piece, Result};
 use ofi_core::slots::SlotId;
@@ -57,7 +56,7 @@ impl Lane {
         Ok(Posted::Pending)
     }
 
-    /// Has the owner execute a write, for an operation that is open.
+    /// Asks the owner for a write, for an open operation.
     ///
     /// # Errors
     /// `FI_EAGAIN` if there are too many operations.
@@ -75,7 +74,7 @@ impl Lane {
         let number = common.ids.insert(Entry::Op(peer, id)).ok_or(Errno::EAGAIN)?;
         let own = Own { rx: told.map_or(0, |told| told.rx.to_wire()) };
         let own = if self.is_own() == Some(true) { own } else { Own::default() };
-        // Always with a receipt: only then is it known that the bytes are in their place.
+        // Always with a receipt, because only a receipt confirms that the bytes are in place.
         let mut write = Write {
             remote,
             data: told.map(|told| told.value),
@@ -118,7 +117,7 @@ impl Lane {
         Ok(Posted::Pending)
     }
 
-    /// Has the owner execute a read, for an operation that is open.
+    /// Asks the owner for a read, for an open operation.
     ///
     /// # Errors
     /// `FI_EAGAIN` if there are too many operations.
@@ -137,14 +136,14 @@ impl Lane {
             let work = Work::In { pieces, len, got: 0, cleared, peer_id: None };
             *op = Op { work, id: recv_id, ..Op::packed(true) };
         }
-        // What one packet answers; the largest header before its data has 24 bytes.
+        // The most that one packet can answer. The largest header before its data has 24 bytes.
         let short = len <= common.adapter.mtu - 24;
         let read = Read { remote, len, recv_id, cleared: (!short).then_some(cleared as u32) };
         self.packet(common, peer, &read.encode(self.origin(common)), 0, Mark::Op(id), |_| {});
         Ok(())
     }
 
-    /// Executes a write of the peer, or begins to.
+    /// Executes a write of the peer, or starts to.
     pub fn take_write<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -155,7 +154,7 @@ impl Lane {
         let remote = pieces(&write.remote);
         let (send_id, receipt) = (write.send_id, write.confirm.then_some(0));
         if remote.is_empty() && write.data.is_none() && !write.confirm {
-            return Ok(Flow::Next); // only asks for a handshake
+            return Ok(Flow::Next); // such a write only requests a handshake
         }
         let who = accessor(host, peer);
         if let Err(errno) = common.check(who, &remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
@@ -166,7 +165,7 @@ impl Lane {
         let data = write.data.map(|value| RemoteData { value, rx });
         match write.form {
             WriteForm::Eager(bytes) => {
-                // The report first, as it may have to wait; the application cannot see it before the bytes.
+                // The report comes first, because it may have to wait; the application cannot see it before the bytes.
                 if let Some(data) = data
                     && !host.remote_write(peer, data, bytes.len())
                 {
@@ -199,7 +198,7 @@ impl Lane {
         }
     }
 
-    /// Begins to answer a read of the peer.
+    /// Starts to answer a read of the peer.
     pub fn take_read<H: Host<Efa>>(
         &mut self,
         common: &mut Common,

@@ -1,4 +1,4 @@
-//! The provider's settings. Where C libfabric's provider has one for the same, it has its name.
+//! The provider's settings. Those that C libfabric's provider also has use its names.
 
 use ofi_core::config::{AnySetting, Setting};
 
@@ -16,7 +16,7 @@ pub static TX_SIZE: Setting<usize> =
     Setting::new("efa", "tx_size", 256, "Packets that an endpoint may have in flight, to all peers together")
         .range(16, 1 << 15);
 
-/// The longest message that is sent without asking.
+/// The longest message that is sent without the receiver's credit.
 pub static MAX_MEDIUM: Setting<usize> = Setting::new(
     "efa",
     "inter_max_medium_message_size",
@@ -34,7 +34,7 @@ pub static MIN_CREDITS: Setting<usize> = Setting::new(
 )
 .range(1, 4096);
 
-/// Messages that may come before their turn.
+/// Messages that may arrive before their turn.
 pub static RECVWIN_SIZE: Setting<usize> = Setting::new(
     "efa",
     "recvwin_size",
@@ -61,7 +61,7 @@ pub static MIN_READ_MESSAGE: Setting<usize> = Setting::new(
 )
 .range(0, usize::MAX >> 1);
 
-/// Bytes of a message that its receiver reads which are sent ahead.
+/// Bytes sent ahead of a message that its receiver reads.
 pub static RUNT_SIZE: Setting<usize> = Setting::new(
     "efa",
     "runt_size",
@@ -95,13 +95,13 @@ pub static MR_CACHE_MAX_COUNT: Setting<usize> = Setting::new(
 )
 .range(0, 1 << 20);
 
-/// Their bytes.
+/// Total bytes of those registrations.
 pub static MR_CACHE_MAX_SIZE: Setting<usize> =
     Setting::new("efa", "mr_max_cached_size", 16 << 30, "Total bytes of the cached registrations")
         .range(0, isize::MAX as usize);
 
-/// What an endpoint looks at with each operation, as it was when the endpoint was opened: reading a setting takes a
-/// while.
+/// The settings that an endpoint needs for each operation. They are copied when the endpoint is opened, because reading
+/// a setting takes time.
 #[derive(Clone, Copy, Debug)]
 pub struct Chosen {
     pub max_medium: usize,
@@ -112,7 +112,7 @@ pub struct Chosen {
 }
 
 impl Chosen {
-    /// As the settings are now.
+    /// The current values.
     pub fn now() -> Self {
         Self {
             max_medium: MAX_MEDIUM.get(),
@@ -124,7 +124,7 @@ impl Chosen {
     }
 }
 
-/// Everything here.
+/// All settings of this provider.
 pub static SETTINGS: &[&dyn AnySetting] = &[
     &RX_SIZE,
     &TX_SIZE,

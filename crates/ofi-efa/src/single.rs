@@ -36,8 +36,8 @@ impl Alone {
 }
 
 impl Lane {
-    /// Has the device do an access as most are, at once: of registered memory. `false` says that nothing happened, and
-    /// that [`Lane::rma`] knows why or does what else it takes. With `alone`, the device is told of it.
+    /// Posts an access on the fast path: one of registered memory. `false`: nothing was posted, and [`Lane::rma`] must
+    /// handle the access. With `alone`, also tells the device.
     #[inline(always)]
     pub fn access_now<H: Host<Efa>>(
         &mut self,
@@ -54,8 +54,8 @@ impl Lane {
         if remote.addr.checked_add(remote.len as u64).is_none() {
             return false;
         }
-        // SAFETY: lent until the operation ends, which it does after the device's request (`Lane::is_busy`,
-        // `settle_receives`).
+        // SAFETY: the memory is lent until the operation ends, which it does after the device's request
+        // (`Lane::is_busy`, `settle_receives`).
         let found = unsafe { common.regions.find(&common.domain.transport, piece.addr, piece.len) };
         let Some((lkey, held)) = found else { return false };
         let segment = Segment { addr: piece.addr, len: piece.len, lkey };
@@ -71,7 +71,8 @@ impl Lane {
             Op::alone(Alone { peer, kind, piece, lkey, at, data: None, memory })
         });
         if alone {
-            // SAFETY: its memory is registered, as the operation holds it, and lent until it has ended.
+            // SAFETY: the memory is registered, because the operation holds the registration, and lent until it has
+            // ended.
             unsafe { common.adapter.alone_now(self.to, id, action) };
         } else {
             // SAFETY: as above.
@@ -84,8 +85,8 @@ impl Lane {
         true
     }
 
-    /// Sends a message of fabric `efa-direct` as most are, at once: of registered memory, too long to be in the
-    /// request. `false` says that nothing happened, and that [`Lane::send`] knows why or does what else it takes.
+    /// Posts a message of fabric `efa-direct` on the fast path: one of registered memory, too long to be inline.
+    /// `false`: nothing was posted, and [`Lane::send`] must handle the message.
     #[inline(always)]
     pub fn send_alone_now<H: Host<Efa>>(
         &mut self,
@@ -108,14 +109,14 @@ impl Lane {
         });
         let from = Segment { addr: piece.addr, len: piece.len, lkey };
         let action = Action::Send { from, inline: false, data: None };
-        // SAFETY: its memory is registered, as the operation holds it, and lent until it has ended.
+        // SAFETY: the memory is registered, because the operation holds the registration, and lent until it has ended.
         unsafe { common.adapter.alone_now(self.to, id, action) };
         common.counts.sent += 1;
         common.counts.eager += 1;
         true
     }
 
-    /// Memory that the device reads, or writes if `fills`, and its key. `None`: it cannot be registered.
+    /// Memory that the device reads, or writes if `fills`, and its key. `None`: the memory cannot be registered.
     fn memory(
         common: &mut Common,
         piece: &Piece,
@@ -129,8 +130,8 @@ impl Lane {
         let short = len <= common.adapter.mtu;
         let domain = &common.domain.transport;
         if !injected {
-            // SAFETY: lent until the operation ends, which it does after the device's request (`Lane::is_busy`,
-            // `settle_receives`).
+            // SAFETY: the memory is lent until the operation ends, which it does after the device's request
+            // (`Lane::is_busy`, `settle_receives`).
             if let Some((lkey, region)) = unsafe { common.regions.find(domain, addr, len) } {
                 return Ok(Some((lkey, Memory::Region(region))));
             }
@@ -153,7 +154,7 @@ impl Lane {
         }
     }
 
-    /// Has the device do an access in one request. `None`: it cannot.
+    /// Posts an access as one request of the device. `None`: the device cannot do it in one.
     pub fn access_alone<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -184,8 +185,8 @@ impl Lane {
         Ok(Some(Posted::Pending))
     }
 
-    /// Sends a message from where it lies. `false`: the application has not registered its memory, or there is no room
-    /// for a request.
+    /// Sends a message from the application's memory. `false`: that is not registered, or there is no room for a
+    /// request.
     pub fn send_alone<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -197,7 +198,8 @@ impl Lane {
         if !common.adapter.has_room() {
             return false;
         }
-        // SAFETY: lent until the operation ends, which it does after the device's request (`Lane::is_busy`).
+        // SAFETY: the memory is lent until the operation ends, which it does after the device's request
+        // (`Lane::is_busy`).
         let found = unsafe { common.regions.find(&common.domain.transport, addr, len) };
         let Some((lkey, region)) = found else { return false };
         let (kind, at, memory) = (Kind::Send, Remote { addr: 0, rkey: 0 }, Memory::Region(region));
@@ -213,7 +215,8 @@ impl Lane {
         let (peer, action) = (alone.peer, alone.action(common));
         let id = host.open(peer, ticket, Op::alone(alone));
         if self.may_flush() {
-            // SAFETY: its memory is registered, as the operation holds it, and lent until it has ended.
+            // SAFETY: the memory is registered, because the operation holds the registration, and lent until it has
+            // ended.
             unsafe { common.adapter.alone(self.to, id, action) };
         } else {
             self.singles.push_back((id, action));
@@ -221,7 +224,7 @@ impl Lane {
         }
     }
 
-    /// Posts what waits. `false`: there is no room.
+    /// Posts queued requests. `false`: there is no room.
     pub fn flush_singles(&mut self, common: &mut Common) -> bool {
         while let Some(&(id, action)) = self.singles.front() {
             if !common.adapter.has_room() {
@@ -243,10 +246,10 @@ impl Lane {
         status: Status,
     ) {
         match status {
-            // A message, or a write with data, whose peer has no receive.
+            // The peer has no receive for a message, or for a write with data.
             Status::NotReady if self.ending.is_none() && self.dead.is_none() => {
                 self.rest(common, peer);
-                // Memory of an operation that is gone is lent no more.
+                // The memory of an operation that is gone is no longer lent.
                 if let Some(Op { work: Work::Alone(alone), .. }) = host.op(peer, id) {
                     self.singles.push_back((id, alone.action(common)));
                     return common.hold(&mut self.is_dirty, peer);
@@ -262,14 +265,14 @@ impl Lane {
         }
     }
 
-    /// Ends what is not posted: the lane is lost.
+    /// Ends the unposted operations: the lane is lost.
     pub fn stop_singles<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) {
         for (id, _) in std::mem::take(&mut self.singles) {
             self.finish_alone(common, host, (peer, id), Status::Flushed);
         }
     }
 
-    /// Ends what is not posted of operations that are gone: their memory is lent no more.
+    /// Drops unposted requests of operations that are gone, because their memory is no longer lent.
     pub fn drop_singles<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) {
         for (id, action) in std::mem::take(&mut self.singles) {
             match host.op(peer, id) {
@@ -279,7 +282,7 @@ impl Lane {
         }
     }
 
-    /// A request is the device's no more: its operation ends, if it is there.
+    /// The device has completed a request. Ends its operation, if that still exists.
     fn finish_alone<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -289,7 +292,7 @@ impl Lane {
     ) {
         self.transfers -= 1;
         let Some(Op { work: Work::Alone(alone), .. }) = host.op(peer, id) else {
-            // Its context was closed.
+            // The context of the operation was closed.
             self.outstanding = self.outstanding.saturating_sub(1);
             if let Some(alone) = common.orphans.remove(&id) {
                 common.let_go(alone.memory);
@@ -306,14 +309,14 @@ impl Lane {
             && kind == Kind::Read
             && let Some(from) = slot
         {
-            // SAFETY: the device has read as many bytes into the slot; the piece is lent until the read ends.
+            // SAFETY: the device has read `piece.len` bytes into the slot; the piece is lent until the read ends.
             unsafe { copy::bytes(from, piece.addr, piece.len) };
         }
         let bytes = match status {
             Status::BadAddress if self.ending.is_none() && self.is_own() == Some(true) => {
                 let bytes = slot.filter(|_| kind == Kind::Write).map(|from| {
                     let mut bytes = vec![0u8; piece.len];
-                    // SAFETY: both have `len` bytes; the slot is this access's.
+                    // SAFETY: both have `len` bytes; the slot belongs to this access.
                     unsafe { copy::bytes(from, bytes.as_mut_ptr(), piece.len) };
                     Payload::owned(bytes.into())
                 });
@@ -321,7 +324,7 @@ impl Lane {
             }
             _ => None,
         };
-        // Before the application has its memory back.
+        // Before the application gets its memory back.
         common.let_go(memory);
         if let Some(bytes) = bytes {
             let told = data.map(|value| RemoteData { value: value.into(), rx: RxName::ANY });

@@ -1,4 +1,4 @@
-//! Data that the receiver grants credit for: long messages and accesses, in both directions.
+//! Data under the receiver's credit: long messages and accesses, in both directions.
 
 use ofi_api::{Errno, MrAccess};
 use ofi_core::copy;
@@ -13,7 +13,7 @@ use crate::moving::{Incoming, Target};
 use crate::op::Work;
 use crate::wire::{Abandoned, Control, Features, Form};
 
-/// Bytes that are cleared at a time.
+/// Bytes that one credit clears.
 pub fn grant(common: &Common) -> usize {
     common.settings.min_credits * (common.adapter.mtu - 64)
 }
@@ -47,7 +47,7 @@ impl Lane {
         let len = grant(common).min(incoming.len - incoming.got);
         incoming.cleared = incoming.got + len;
         let (peer, send_id) = (incoming.peer, incoming.send_id);
-        // A million transfers at once: this one stays with its sender, whose lane is given up.
+        // A million transfers are under way: this one stays with its sender, whose lane is given up.
         let Some(recv_id) = common.ids.insert(Entry::Incoming(incoming)) else {
             self.ending.get_or_insert(Errno::ENOMEM);
             return common.hold(&mut self.is_dirty, peer);
@@ -92,7 +92,7 @@ impl Lane {
                 }
                 Ok(())
             }
-            // What was given up.
+            // The transfer was given up.
             _ => {
                 common.counts.stale += 1;
                 Ok(())
@@ -100,7 +100,7 @@ impl Lane {
         }
     }
 
-    /// Takes bytes that answer a read or an atomic operation of this end.
+    /// Takes data that answers a read or an atomic operation of this end.
     #[expect(clippy::too_many_arguments, reason = "an answer has these parts")]
     pub fn take_answer<H: Host<Efa>>(
         &mut self,
@@ -139,7 +139,7 @@ impl Lane {
         Ok(())
     }
 
-    /// All bytes of a transfer are here.
+    /// All bytes of a transfer have arrived.
     pub fn complete<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, mut incoming: Incoming) {
         let peer = incoming.peer;
         match &mut incoming.target {
@@ -150,7 +150,7 @@ impl Lane {
                 {
                     return self.finishing.push(incoming);
                 }
-                // What the peer's device wrote is none of this end's accesses.
+                // Memory that the peer's device wrote is no access of this end.
                 if !remote.is_empty() {
                     host.accessed(&common.domain.regions, MrAccess::REMOTE_WRITE, remote);
                 }
@@ -166,14 +166,14 @@ impl Lane {
         }
     }
 
-    /// Offers again the reports of writes that are complete.
+    /// Offers the reports of completed writes to the core again.
     pub fn finish_writes<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H) {
         for incoming in std::mem::take(&mut self.finishing) {
             self.complete(common, host, incoming);
         }
     }
 
-    /// A transfer cannot go on here.
+    /// Gives up a transfer that cannot continue here.
     fn abandon<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, incoming: Incoming, errno: Errno) {
         if let Some(into) = incoming.receive() {
             host.received(into, Err(errno));
@@ -181,7 +181,8 @@ impl Lane {
         self.refuse(common, incoming.peer, incoming.send_id, errno);
     }
 
-    /// Tells the peer that its operation failed, if it understands that. C's endpoints have no such answer to accesses.
+    /// Tells the peer that its operation failed, if the peer understands that. C's endpoints have no such answer to
+    /// accesses.
     pub fn refuse(&mut self, common: &mut Common, peer: Peer, id: u32, errno: Errno) {
         match self.is_own() {
             None => self.unsaid.push((id, errno)),
@@ -194,7 +195,7 @@ impl Lane {
         }
     }
 
-    /// The peer says how it is with an operation.
+    /// Takes a control packet of the peer about an operation.
     pub fn take_control<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -293,7 +294,7 @@ impl Lane {
                 if answering.cleared == old {
                     return Err(Broken);
                 }
-                // Still among the streams if it has not sent what it might.
+                // Unless it is still among the streams, because cleared data is unsent.
                 if answering.done == old {
                     self.streams.push_back(Stream::Answer { id: send_id });
                 }
@@ -307,7 +308,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Makes packets of streams while there are slots. `false`: there are none.
+    /// Builds packets of streams while slots are free. `false`: none is free.
     pub fn flush_streams<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) -> bool {
         while let Some(stream) = self.streams.pop_front() {
             let (more, rest) = match stream {
@@ -324,7 +325,7 @@ impl Lane {
         true
     }
 
-    /// The next packet of an operation. Whether there was a slot, and what is left of the stream.
+    /// Builds the next packet of an operation. Returns whether a slot was free, and the rest of the stream.
     fn make<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -338,7 +339,7 @@ impl Lane {
             Stream::Answer { .. } => return (true, None),
         };
         let Some(op) = host.op(peer, id) else {
-            // It was ended in the middle: the peer is told, if it understands.
+            // The operation was ended midway: this end tells the peer, if the peer understands that.
             let what = match stream {
                 Stream::Medium { message, .. } => Abandoned::Message(message.msg_id),
                 Stream::Data { recv_id, .. } => Abandoned::Operation(recv_id),
@@ -352,7 +353,7 @@ impl Lane {
         };
         let (payload, whole) = match &op.work {
             Work::Out { payload, len, .. } => (payload, *len),
-            // What is sent ahead: the receiver reads the rest.
+            // The bytes sent ahead. The receiver reads the rest.
             Work::Lent(lent) => (&lent.payload, lent.runt),
             _ => return (true, None),
         };
@@ -400,7 +401,7 @@ impl Lane {
         (true, Some(rest))
     }
 
-    /// The next packet that answers a read.
+    /// Builds the next packet of the answer to a read.
     fn answer<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -448,10 +449,10 @@ impl Lane {
     }
 }
 
-/// Stands for payloads in headers, of which only the length is written.
+/// Stands in for payloads when headers are encoded, which only need the length.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
-/// Puts data where it belongs.
+/// Copies data to its destination.
 fn place<H: Host<Efa>>(
     common: &Common,
     host: &mut H,
@@ -461,7 +462,7 @@ fn place<H: Host<Efa>>(
 ) -> Result<(), Errno> {
     match &incoming.target {
         Target::Receive(into) => {
-            // A receive that has ended takes nothing; the sender goes on until all is sent.
+            // A receive that has ended takes nothing; the sender continues until all is sent.
             if let Some(receiving) = host.receiving(*into) {
                 let len = receiving.len.saturating_sub(offset).min(bytes.len());
                 // SAFETY: the pieces are lent until the receive ends.

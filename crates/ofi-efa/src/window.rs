@@ -2,21 +2,20 @@
 
 use rustc_hash::FxHashMap;
 
-/// What has come of one message.
+/// The received part of a message.
 pub enum Held {
-    /// A packet, whole.
+    /// A whole packet.
     Packet(Box<[u8]>),
-    /// Parts of a message that comes in several packets: its first packet's header, all bytes, and how many of them
-    /// have come.
+    /// Parts of a message in several packets: the first packet's header, all bytes, and the number of bytes received.
     Parts {
-        /// The packet that came first, without its payload.
+        /// The packet that arrived first, without its payload.
         head: Box<[u8]>,
         /// The message.
         bytes: Box<[u8]>,
-        /// Bytes that have come.
+        /// Number of bytes received.
         got: usize,
     },
-    /// Its sender has given it up.
+    /// The sender has given the message up.
     Skipped,
 }
 
@@ -34,51 +33,51 @@ impl Held {
     }
 }
 
-/// A part does not fit what came before of its message.
+/// A part does not fit the earlier parts of its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Misfit;
 
 /// Messages of one peer that wait for their turn.
 #[derive(Default)]
 pub struct Window {
-    /// The one whose turn it is.
+    /// The id of the message whose turn it is.
     expected: u32,
     held: FxHashMap<u32, Held>,
     bytes: usize,
 }
 
 impl Window {
-    /// Whether it is this message's turn, and nothing of it has come.
+    /// Whether it is this message's turn, and no part of it is held.
     pub fn is_next(&self, msg_id: u32) -> bool {
         msg_id == self.expected && !self.held.contains_key(&msg_id)
     }
 
-    /// Whether a message may come now: not twice, and not too far ahead.
+    /// Whether a message may arrive now: not again after its turn, and not too far ahead.
     pub fn admits(&self, msg_id: u32, size: usize) -> bool {
         (msg_id.wrapping_sub(self.expected) as usize) < size
     }
 
-    /// Whether no message has had its turn.
+    /// Whether no message has been taken yet.
     pub fn is_new(&self) -> bool {
         self.expected == 0
     }
 
-    /// The peer counts from 0 again. What is held is of its new count.
+    /// The peer restarts its ids at 0. Held messages belong to the new sequence.
     pub fn restart(&mut self) {
         self.expected = 0;
     }
 
-    /// The message whose turn it is was taken.
+    /// The message whose turn it was has been taken.
     pub fn step(&mut self) {
         self.expected = self.expected.wrapping_add(1);
     }
 
-    /// Bytes that are held.
+    /// Number of bytes held.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Keeps a message; one that is here already stays.
+    /// Holds a message. If it is already held, the old one stays.
     pub fn hold(&mut self, msg_id: u32, held: Held) -> bool {
         let size = held.size();
         let vacant = !self.held.contains_key(&msg_id);
@@ -89,7 +88,7 @@ impl Window {
         vacant
     }
 
-    /// Keeps a part of a message.
+    /// Holds a part of a message.
     pub fn hold_part(
         &mut self,
         msg_id: u32,
@@ -116,7 +115,7 @@ impl Window {
         Ok(())
     }
 
-    /// Takes the message whose turn it is out, if all of it is here.
+    /// Takes out the message whose turn it is, if all of it is here.
     pub fn take(&mut self) -> Option<Held> {
         if !self.held.get(&self.expected)?.is_whole() {
             return None;
@@ -126,13 +125,13 @@ impl Window {
         Some(held)
     }
 
-    /// Puts what [`Window::take`] answered back: there is no room for it yet.
+    /// Puts back what [`Window::take`] returned: there is no room for it yet.
     pub fn put_back(&mut self, held: Held) {
         self.bytes += held.size();
         self.held.insert(self.expected, held);
     }
 
-    /// A message will not come, or its rest will not.
+    /// A message, or the rest of one, will not arrive.
     pub fn skip(&mut self, msg_id: u32) {
         if let Some(old) = self.held.insert(msg_id, Held::Skipped) {
             self.bytes -= old.size();
@@ -150,7 +149,7 @@ mod tests {
     }
 
     proptest! {
-        /// Beside a list that is sorted: whatever the order of arrival, and across the end of the numbers.
+        /// Compares with a sorted list: in any order of arrival, and across the wrap of the ids.
         #[test]
         fn messages_leave_in_order_and_once(order in Just((0..40u8).collect::<Vec<_>>()).prop_shuffle(), first in any::<u32>()) {
             let mut window = Window { expected: first, ..Window::default() };

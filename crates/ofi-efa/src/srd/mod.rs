@@ -1,7 +1,7 @@
-//! What the transport needs of a device: SRD queue pairs, address handles, registrations. Messages of a queue pair
-//! arrive once or are reported as failed, in any order.
+//! The interface to a device: SRD queue pairs, address handles, registrations. A message to a queue pair arrives once
+//! or is reported as failed, and messages arrive in any order.
 //!
-//! Devices are behind traits, so that the code that decides runs over a simulated fabric (`ofi_testkit::srd`) too.
+//! Devices are behind traits, so that the transport also runs over a simulated fabric (`ofi_testkit::srd`).
 
 mod system;
 
@@ -16,24 +16,24 @@ use ofi_api::{Errno, Nic, Result};
 /// A device's address on its fabric.
 pub type Gid = [u8; 16];
 
-/// What a device can do.
+/// The limits of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of the longest message.
+    /// Longest message in bytes.
     pub mtu: usize,
-    /// Work requests that may be under way on one queue pair.
+    /// Most work requests under way on one queue pair.
     pub sends: usize,
-    /// Receives that may be posted to one.
+    /// Most receives posted to one queue pair.
     pub receives: usize,
-    /// Bytes that a send may carry in the request itself.
+    /// Most bytes that a send can carry inline.
     pub inline: usize,
-    /// Bytes of one read or write of a peer's memory; 0 if there are none.
+    /// Most bytes of one read or write of a peer's memory; 0 if the device has no RDMA.
     pub rdma: usize,
-    /// Whether peers' memory can be read.
+    /// Whether the device can read peers' memory.
     pub read: bool,
-    /// Whether peers' memory can be written.
+    /// Whether the device can write peers' memory.
     pub write: bool,
-    /// Whether writes with data take no receive. Both ends do so, or neither.
+    /// Whether writes with data consume no receive. The setting is the same at both ends of a write.
     pub unsolicited: bool,
 }
 
@@ -42,53 +42,53 @@ pub struct Limits {
 pub struct Segment {
     /// Its first byte.
     pub addr: *mut u8,
-    /// Bytes.
+    /// Its length in bytes.
     pub len: usize,
-    /// Its registration.
+    /// The key of its registration.
     pub lkey: u32,
 }
 
-// SAFETY: an address, of memory that requests use under the promises of [`QueuePair::post`], whichever thread has the
-// queue pair.
+// SAFETY: a segment is the address of memory that requests use under the promises of [`QueuePair::post`], whichever
+// thread owns the queue pair.
 unsafe impl Send for Segment {}
 
 /// The destination of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct To {
-    /// The device, as [`QueuePair::attach`] answered.
+    /// The number of its device, from [`QueuePair::attach`].
     pub handle: u16,
-    /// Its queue pair.
+    /// Its queue pair on that device.
     pub qpn: u16,
-    /// That queue pair's key.
+    /// The queue pair's Q-Key.
     pub qkey: u32,
 }
 
-/// What a request does.
+/// The action of a request.
 #[derive(Clone, Copy, Debug)]
 pub enum Action {
     /// Sends a message, with data or without.
     Send {
         /// The message.
         from: Segment,
-        /// Its bytes are copied into the request: the device does not look at the segment.
+        /// Whether the bytes are copied into the request, so that the device does not read the segment.
         inline: bool,
-        /// What the receiver is told besides.
+        /// Immediate data for the receiver.
         data: Option<u32>,
     },
     /// Reads a peer's memory.
     Read {
-        /// Where the bytes go.
+        /// Destination of the bytes.
         into: Segment,
-        /// Where they are.
+        /// The peer's memory.
         at: Remote,
     },
-    /// Writes to a peer's memory: the bytes are there when it has ended.
+    /// Writes to a peer's memory. The bytes are there when the request has ended.
     Write {
         /// The bytes.
         from: Segment,
-        /// Where they go.
+        /// The peer's memory.
         at: Remote,
-        /// With data, the peer has a [`Completion::Written`].
+        /// With immediate data, the peer gets a [`Completion::Written`].
         data: Option<u32>,
     },
 }
@@ -96,7 +96,7 @@ pub enum Action {
 /// A work request.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkRequest {
-    /// Its number: it ends as a [`Completion::Sent`] of that.
+    /// The id of its [`Completion::Sent`].
     pub id: u64,
     /// The destination.
     pub to: To,
@@ -104,190 +104,190 @@ pub struct WorkRequest {
     pub action: Action,
 }
 
-/// How a request ended.
+/// The status of a completed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// It is at its receiver.
+    /// The receiver has it.
     Done,
-    /// The receiver has no receive posted. It may be sent again.
+    /// The receiver has no receive posted. The request may be posted again.
     NotReady,
-    /// There is no such queue pair, or it has another key.
+    /// The queue pair does not exist, or has another Q-Key.
     NoDestination,
     /// The receiver's device does not answer.
     Unresponsive,
-    /// The peer's memory is not registered under that key, not so far, or not for that.
+    /// The peer's memory is not registered under that key, or not in that range, or not for that access.
     BadAddress,
-    /// The queue pair is in error, and its requests come back.
+    /// The queue pair is in error and returns its requests.
     Flushed,
-    /// The queue pair did not take it.
+    /// The queue pair refused the request.
     Refused(Errno),
-    /// Anything else, by the device's number for it.
+    /// Any other error, by the device's number.
     Failed(u32),
 }
 
 /// The sender of a message, as the device reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct From {
-    /// The sender's device, if it was attached to.
+    /// The number of the sender's device, if it is attached.
     pub handle: Option<u16>,
-    /// Its address, if the device says it.
+    /// The address of the sender's device, if the device reports it.
     pub gid: Option<Gid>,
     /// Its queue pair.
     pub qpn: u16,
 }
 
-/// What came out of a completion queue.
+/// An entry of a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
     /// A send, a read or a write has ended.
     Sent {
-        /// As it was posted.
+        /// The id of the request.
         id: u64,
-        /// How.
+        /// Its status.
         status: Status,
     },
-    /// A message has come.
+    /// A message has arrived.
     Received {
-        /// As the receive was posted.
+        /// The id of the receive.
         id: u64,
         /// Its length in bytes.
         len: usize,
-        /// What the sender told with it.
+        /// Immediate data from the sender.
         data: Option<u32>,
         /// The sender.
         from: From,
     },
     /// A peer has written to memory here, with data.
     Written {
-        /// The receive that it took, as that was posted.
+        /// The id of the receive that the write consumed.
         id: Option<u64>,
-        /// Bytes.
+        /// Number of bytes written.
         len: usize,
-        /// The data.
+        /// The immediate data.
         data: u32,
         /// The initiator.
         from: From,
     },
-    /// A receive came back without a message: the queue pair is in error.
+    /// The queue pair is in error and returns a receive without a message.
     Returned {
-        /// As it was posted.
+        /// The id of the receive.
         id: u64,
     },
 }
 
-/// Memory that a device may touch, until this is dropped.
+/// Memory that a device may access, until this is dropped.
 ///
 /// # Safety
-/// When it has been dropped, no request of a peer touches the memory any more.
+/// After the drop, no request of a peer accesses the memory any more.
 pub unsafe trait Region: Send + Sync {
-    /// What names it in requests of this end.
+    /// Its key in requests of this end.
     fn lkey(&self) -> u32;
-    /// What names it in requests of peers.
+    /// Its key in requests of peers.
     fn rkey(&self) -> u32;
 }
 
 /// A device.
 ///
 /// # Safety
-/// [`Device::register`] hands out regions of just the memory that it is given, and [`Device::limits`] says no more than
-/// the device keeps to: none of its messages is longer than its `mtu`.
+/// [`Device::register`] returns regions of exactly the memory that it is given. The device keeps to [`Device::limits`]:
+/// none of its messages is longer than its `mtu`.
 pub unsafe trait Device: Send + Sync {
     /// Its name, such as `rdmap0s6`.
     fn name(&self) -> &str;
     /// Its address.
     fn gid(&self) -> Gid;
-    /// What it can do.
+    /// Its limits.
     fn limits(&self) -> Limits;
-    /// What is known of it.
+    /// Its description.
     fn nic(&self) -> Nic;
 
-    /// Registers memory for requests of its own queue pairs, and for what peers may do besides.
+    /// Registers memory for requests of its own queue pairs, and for the accesses of peers that `access` allows.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     ///
     /// # Safety
-    /// The memory stays, and is only touched by raw pointers, until the region is dropped.
+    /// The memory stays allocated, and is only accessed by raw pointers, until the region is dropped.
     unsafe fn register(&self, addr: *mut u8, len: usize, access: Access) -> Result<Box<dyn Region>>;
 
-    /// Whether it can be told how often it asks a receiver again that is not ready.
+    /// Whether the number of its retries to a receiver that is not ready can be set.
     fn asks_again(&self) -> bool {
         false
     }
 
-    /// Opens a queue pair for so many sends and receives at a time, which is ready for both. It asks receivers again
-    /// `rnr_retry` times, or as often as it thinks best.
+    /// Opens a queue pair that is ready for `sends` sends and `receives` receives at a time. It retries a receiver that
+    /// is not ready `rnr_retry` times, or as often as the device chooses.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn open(&self, sends: usize, receives: usize, rnr_retry: Option<u8>) -> Result<Box<dyn QueuePair>>;
 }
 
 /// A queue pair with its completion queue.
 ///
 /// # Safety
-/// Memory of a request or a receive is touched from when it is posted until it has ended, and only as it asks for: a
-/// completion says so of each once, under its number, with as many bytes as were written. A request that is refused,
-/// and all of them once this is dropped, touch nothing more.
+/// The memory of a request or a receive is accessed only from its post to its completion, and only as the request says.
+/// Each completes once, under its id, with the number of bytes that were written. A refused request accesses nothing,
+/// and no request does once this is dropped.
 pub unsafe trait QueuePair: Send {
     /// Its number on the device.
     fn qpn(&self) -> u16;
-    /// Its key: random, so that it tells endpoints apart that had the same number.
+    /// Its Q-Key: random, so that it distinguishes endpoints that had the same number.
     fn qkey(&self) -> u32;
 
-    /// The number of a device; the same for the same address.
+    /// The number of a device. It is the same for the same address.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn attach(&mut self, gid: &Gid) -> Result<u16>;
 
     /// Posts requests, and tells the device of all of them at once.
     ///
     /// # Errors
-    /// What the device answers; none was posted then.
+    /// The device's error. No request was posted then.
     ///
     /// # Safety
-    /// Until a request has ended, its segment is registered, and is not written to; what a read fills is not touched.
-    /// Bytes that go inline are readable during the call.
+    /// Until a request has ended, its segment is registered and not written to, and the destination of a read is not
+    /// accessed. Inline bytes are readable during the call.
     unsafe fn post(&mut self, requests: &[WorkRequest]) -> Result<()>;
 
-    /// Ends it: what is under way and what is posted comes back soon, and nothing more is taken.
+    /// Stops the queue pair: it soon returns all requests and receives, and takes no more.
     fn stop(&mut self);
 
     /// Posts receives, each under its number, and tells the device of all of them at once.
     ///
     /// # Errors
-    /// What the device answers; some may have been posted.
+    /// The device's error. Some may have been posted.
     ///
     /// # Safety
-    /// The segments are registered, and are not touched until their receives have ended.
+    /// The segments are registered, and are not accessed until their receives have ended.
     unsafe fn receive(&mut self, receives: &[(u64, Segment)]) -> Result<()>;
 
-    /// Takes completions, and answers how many.
+    /// Takes completions, and returns how many.
     ///
     /// # Errors
     /// The device is lost.
     fn poll(&mut self, into: &mut VecDeque<Completion>) -> Result<usize>;
 
-    /// Has the descriptor become readable with the next completion. What came before makes it not.
+    /// Makes the descriptor readable at the next completion. Earlier completions do not make it readable.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn arm(&mut self) -> Result<()>;
 
-    /// The time by which waits for peers are measured: a simulated fabric has its own.
+    /// The clock for waits for peers. A simulated fabric has its own.
     fn now(&self) -> Instant {
         Instant::now()
     }
 
-    /// The descriptor.
+    /// The descriptor that [`QueuePair::arm`] arms.
     fn fd(&self) -> RawFd;
 }
 
-/// Devices that are not the system's.
+/// Devices that were added, besides the system's.
 static ADDED: Mutex<Vec<Arc<dyn Device>>> = Mutex::new(Vec::new());
 
-/// Adds a device that the provider offers from now on: one that is simulated, for tests.
+/// Adds a device that the provider offers from now on: a simulated one, for tests.
 pub fn add(device: Arc<dyn Device>) {
     ADDED.lock().unwrap_or_else(PoisonError::into_inner).push(device);
 }
@@ -295,7 +295,7 @@ pub fn add(device: Arc<dyn Device>) {
 /// All devices: the system's, and those that were added.
 ///
 /// # Errors
-/// If there is none, what is missing.
+/// A text that says what is missing, if there are no devices.
 pub fn devices() -> Result<Vec<Arc<dyn Device>>, String> {
     let added = ADDED.lock().unwrap_or_else(PoisonError::into_inner).clone();
     match system::all() {

@@ -1,4 +1,4 @@
-//! EFA devices of this host, by rdma-core.
+//! EFA devices of this host, through rdma-core.
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
@@ -16,11 +16,11 @@ use super::{
     WorkRequest,
 };
 
-/// Times that the device itself asks a receiver without receives again, as C libfabric has it: after that, the endpoint
-/// rests and asks.
+/// The device's own retries to a receiver that is not ready, as many as C libfabric requests: after them, the endpoint
+/// rests and sends again.
 const RNR_RETRY: u8 = 3;
 
-/// Those that there are, or what is missing.
+/// All EFA devices, or what is missing.
 pub fn all() -> Result<&'static [Arc<dyn Device>], String> {
     static ALL: OnceLock<Result<Vec<Arc<dyn Device>>, String>> = OnceLock::new();
     let found = ALL.get_or_init(|| {
@@ -72,7 +72,7 @@ impl System {
     }
 }
 
-// SAFETY: the driver registers what it is told to, and tells the limits of the device.
+// SAFETY: the driver registers the memory that it is given, and reports the limits of the device.
 unsafe impl Device for System {
     fn name(&self) -> &str {
         &self.name
@@ -130,7 +130,7 @@ unsafe impl Device for System {
         let failed = |error: ibv::Error| failed(&error);
         let context = self.pd.context();
         let channel = CompletionChannel::new(context).map_err(failed)?;
-        // Writes with data come without receives.
+        // Writes with data arrive without receives.
         let cq = EfaCompletionQueue::new(context, (sends + 2 * receives) as u32, Some(&channel))
             .map_err(failed)?;
         let attr = SrdAttr {
@@ -180,7 +180,7 @@ unsafe impl Region for Registered {
     }
 }
 
-/// A queue pair: before what it uses, which goes after it.
+/// A queue pair. It is declared before the objects that it uses, so that it is dropped first.
 struct Queue {
     qp: Arc<SrdQueuePair>,
     cq: Arc<EfaCompletionQueue>,
@@ -191,10 +191,10 @@ struct Queue {
     handles: Handles,
 }
 
-/// Ways to devices.
+/// Address handles of devices.
 #[derive(Default)]
 struct Handles {
-    /// By their numbers, which the device chooses.
+    /// The handles by their numbers, which the device chooses.
     ways: Vec<Option<Arc<AddressHandle>>>,
     numbers: FxHashMap<Gid, u16>,
 }
@@ -212,7 +212,7 @@ fn piece(segment: Segment) -> ibv::Segment {
     ibv::Segment { addr: segment.addr, len: segment.len as u32, lkey: segment.lkey }
 }
 
-// SAFETY: the driver keeps to it; the queue pair is destroyed when it is dropped.
+// SAFETY: the driver keeps the promises; the queue pair is destroyed on drop.
 unsafe impl QueuePair for Queue {
     fn qpn(&self) -> u16 {
         self.qpn
@@ -296,8 +296,9 @@ unsafe impl QueuePair for Queue {
     }
 }
 
-/// Immediate data as C's provider has it on the wire, and back. It hands its own number to libibverbs as the one in
-/// network order that is wanted there (`efa_rma.c`, `efa_cq.c` of libfabric 2.x), so the bytes travel reversed.
+/// Converts immediate data between its value and the form that C's provider has on the wire. C's provider passes its
+/// value to libibverbs as if it were in network order (`efa_rma.c`, `efa_cq.c` of libfabric 2.x), so the bytes travel
+/// reversed.
 fn as_c_has_it(data: u32) -> u32 {
     u32::from_be(data)
 }
@@ -324,7 +325,7 @@ fn completion(entry: &EfaCompletion) -> Completion {
     }
 }
 
-/// As the device numbers what went wrong (`enum efa_io_comp_status` of its driver).
+/// Translates the device's error numbers (`enum efa_io_comp_status` of its driver).
 fn status(entry: &EfaCompletion, done: bool) -> Status {
     match entry.vendor {
         _ if done => Status::Done,

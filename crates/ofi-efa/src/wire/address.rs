@@ -3,20 +3,20 @@
 /// The address of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RawAddress {
-    /// Of its device.
+    /// The GID of its device.
     pub gid: [u8; 16],
     /// Number of its queue pair on the device.
     pub qpn: u16,
-    /// Its connection id, which is its queue pair's Q-Key: random, so that it tells endpoints apart that had the same
+    /// Its connection id, which is its queue pair's Q-Key: random, so that it distinguishes endpoints that had the same
     /// number.
     pub connid: u32,
 }
 
 impl RawAddress {
-    /// Bytes of one.
+    /// Length of an address in bytes.
     pub const LEN: usize = 32;
 
-    /// As it goes over the wire, and as `fi_getname` answers it.
+    /// The wire format, which `fi_getname` also returns.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..16].copy_from_slice(&self.gid);
@@ -25,7 +25,7 @@ impl RawAddress {
         bytes
     }
 
-    /// As it came; `None` if it is too short. What is behind its fields is the sender's own business.
+    /// Parses an address; `None` if it is too short. Bytes after the fields have no meaning here.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.first_chunk::<{ Self::LEN }>()?;
         let [gid @ .., _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _] = *bytes;

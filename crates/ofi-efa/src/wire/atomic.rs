@@ -1,4 +1,4 @@
-//! Requests to change atomically (RTA; sections 3.3 and 4.2), and their answers.
+//! Atomic requests (RTA; sections 3.3 and 4.2), and their answers.
 
 use super::cursor::Reader;
 use super::request::Options;
@@ -7,7 +7,7 @@ use super::{Header, Iovs, Malformed, Origin, flag, kind};
 /// The old values of an atomic operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer<'a> {
-    /// As the request had it.
+    /// The number from the request.
     pub recv_id: u32,
     /// The values.
     pub payload: &'a [u8],
@@ -18,17 +18,17 @@ pub struct Answer<'a> {
 pub struct Atomic<'a> {
     /// [`kind::WRITE_RTA`], [`kind::FETCH_RTA`], [`kind::COMPARE_RTA`] or [`kind::DC_WRITE_RTA`].
     pub kind: u8,
-    /// Its place among all messages to its receiver.
+    /// Its id among all messages to its receiver.
     pub msg_id: u32,
-    /// Of what.
+    /// The target memory.
     pub remote: Iovs,
     /// `enum fi_datatype`.
     pub datatype: u32,
     /// `enum fi_op`.
     pub op: u32,
-    /// Names it to the requester; 0 for [`kind::WRITE_RTA`].
+    /// The requester's number of the operation; 0 for [`kind::WRITE_RTA`].
     pub id: u32,
-    /// Operands, and comparands behind them.
+    /// The operands, followed by the comparands.
     pub payload: &'a [u8],
 }
 

@@ -1,86 +1,86 @@
-//! Packets about operations that are under way (chapters 3 and 4: CTS, CTSDATA, READRSP, EOR, ATOMRSP, RECEIPT,
-//! READ_NACK, PEER_ERROR).
+//! Packets about operations under way (chapters 3 and 4: CTS, CTSDATA, READRSP, EOR, ATOMRSP, RECEIPT, READ_NACK,
+//! PEER_ERROR).
 
 use super::cursor::Reader;
 use super::{Answer, Header, Malformed, Origin, flag, kind};
 
-/// What the number in a PEER_ERROR is.
+/// The meaning of the number in a PEER_ERROR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Abandoned {
     /// An operation of the receiver.
     Operation(u32),
     /// A message of the sender, whose first parts may have arrived.
     Message(u32),
-    /// A message of the sender, of which nothing will arrive.
+    /// A message of the sender, no part of which will arrive.
     Skipped(u32),
 }
 
-/// Word about an operation.
+/// A control packet about an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control<'a> {
-    /// The sender of `send_id` may send so many more bytes.
+    /// The sender of `send_id` may send `len` more bytes.
     Cts {
-        /// Names the operation to the receiver of this.
+        /// The number of the operation at the receiver of this packet.
         send_id: u32,
-        /// Names it to the sender of this: to be put in the data.
+        /// The number at the sender of this packet, which the data must carry.
         recv_id: u32,
-        /// Bytes.
+        /// Number of bytes.
         len: u64,
-        /// It is for what answers a read.
+        /// Whether the credit is for the answer to a read.
         read: bool,
     },
-    /// Bytes that were cleared.
+    /// Cleared bytes.
     Data {
-        /// As the CTS had it, or the read.
+        /// The number from the CTS, or from the read.
         recv_id: u32,
-        /// Where they belong.
+        /// Their offset in the transfer.
         offset: u64,
         /// The bytes.
         payload: &'a [u8],
     },
-    /// The first bytes that answer a read.
+    /// The first bytes of the answer to a read.
     ReadResponse {
-        /// As the read had it.
+        /// The number from the read.
         recv_id: u32,
-        /// For a CTS.
+        /// The number that a CTS must carry.
         send_id: u32,
         /// The bytes.
         payload: &'a [u8],
     },
-    /// A payload has been read.
+    /// The receiver has read a payload.
     EndOfRead {
-        /// Names it to its sender.
+        /// The sender's number of the payload.
         send_id: u32,
-        /// Names it to its receiver.
+        /// The receiver's number of the payload.
         recv_id: u32,
     },
-    /// A payload cannot be read.
+    /// The receiver cannot read a payload.
     ReadNack {
-        /// Names it to its sender.
+        /// The sender's number of the payload.
         send_id: u32,
-        /// Names it to its receiver.
+        /// The receiver's number of the payload.
         recv_id: u32,
     },
-    /// What an atomic operation answers.
+    /// The answer to an atomic operation.
     AtomicResponse(Answer<'a>),
     /// An operation was delivered.
     Receipt {
-        /// Names it to the receiver of this.
+        /// The number of the operation at the receiver of this packet.
         send_id: u32,
-        /// The message.
+        /// The message id.
         msg_id: u32,
     },
     /// An operation was given up.
     PeerError {
-        /// Which.
+        /// The operation or message.
         what: Abandoned,
-        /// Why, as the sender's provider numbers its errors.
+        /// The reason, as an error number of the sender's provider.
         errno: u32,
     },
 }
 
 impl<'a> Control<'a> {
-    /// The bytes behind the header.
+    /// The bytes after the header.
     pub fn payload(&self) -> &'a [u8] {
         match *self {
             Self::Data { payload, .. } | Self::ReadResponse { payload, .. } => payload,
@@ -89,7 +89,7 @@ impl<'a> Control<'a> {
         }
     }
 
-    /// Everything but the payload.
+    /// Encodes all but the payload.
     pub fn encode(&self, connid: u32) -> Header {
         let new = |what, flags| Header::new(what, flag::CONNID | flags);
         match *self {

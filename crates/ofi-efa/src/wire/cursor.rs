@@ -1,8 +1,8 @@
-//! Reading fields off the front of a packet, and collecting the fields of one.
+//! Parses fields from the front of a packet, and collects the fields of a new one.
 
 use super::{Malformed, VERSION};
 
-/// What is left of a packet.
+/// The rest of a packet.
 #[derive(Clone, Copy)]
 pub(super) struct Reader<'a>(pub &'a [u8]);
 
@@ -29,7 +29,7 @@ impl<'a> Reader<'a> {
         self.chunk().map(u64::from_le_bytes)
     }
 
-    /// A number of bytes, which an object of this process can have.
+    /// A 64-bit number of bytes, checked to be a valid object size of this process.
     pub fn len(&mut self, field: &'static str) -> Result<usize, Malformed> {
         let len = self.u64()?;
         usize::try_from(len).ok().filter(|&len| len <= isize::MAX as usize).ok_or(Malformed::Field(field))
@@ -42,7 +42,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Everything of a packet but its payload.
+/// A packet without its payload.
 #[derive(Clone, Copy)]
 pub struct Header {
     bytes: [u8; Self::MOST],
@@ -50,7 +50,8 @@ pub struct Header {
 }
 
 impl Header {
-    /// Bytes of the longest: a tagged message that is read, with four pieces and every optional header.
+    /// Length of the longest header in bytes: that of a tagged message that is read, with four pieces and every
+    /// optional header.
     pub const MOST: usize = 256;
 
     /// The base header.
@@ -78,7 +79,7 @@ impl Header {
         self.u64(value as u64)
     }
 
-    /// All of it.
+    /// The encoded header.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }

@@ -1,6 +1,6 @@
-//! Packets as a C compiler lays out the published structures, and what they say. The bytes came from a program over
-//! `prov/efa/src/rdm/efa_rdm_protocol.h` of libfabric 2.6 on x86-64, where every field was set to the value that the
-//! expectation has.
+//! Packets as a C compiler lays out the published structures, and their expected contents. A program that uses
+//! `prov/efa/src/rdm/efa_rdm_protocol.h` of libfabric 2.6 generated the bytes on x86-64, with each field set to the
+//! expected value.
 
 use super::*;
 
@@ -9,7 +9,7 @@ const TAG: Option<u64> = Some(0x6162_6364_6566_6768);
 const DATA: Option<u64> = Some(0x8182_8384_8586_8788);
 const CONNID: Origin = Origin::Connid(0x5152_5354);
 
-/// Name and bytes.
+/// Packet names and bytes.
 const BYTES: &[(&str, &str)] = &[
     ("cts", "030480805453525101000000020000000300000000000000"),
     ("ctsdata", "040400800200000005000000000000000700000000000000545352510000000068656c6c6f"),

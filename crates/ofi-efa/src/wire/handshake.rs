@@ -1,4 +1,4 @@
-//! The handshake (section 2.1): what an endpoint can do and what it asks for.
+//! The handshake (section 2.1): an endpoint's features and requests.
 
 use super::cursor::Reader;
 use super::{Header, Malformed, Origin, flag, kind};
@@ -8,32 +8,32 @@ use super::{Header, Malformed, Origin, flag, kind};
 pub struct Features([u64; Features::WORDS]);
 
 impl Features {
-    /// As many words as C libfabric keeps.
+    /// The number of words that C libfabric keeps.
     pub const WORDS: usize = 4;
-    /// It may be read by RDMA.
+    /// Its memory may be read by RDMA.
     pub const RDMA_READ: usize = 0;
     /// It sends receipts.
     pub const DELIVERY_COMPLETE: usize = 1;
-    /// It wants its connection id, and that of the sender, in packets.
+    /// It wants packets to have its connection id and that of the sender.
     pub const CONNID: usize = 3;
-    /// It takes messages whose first bytes are sent and whose rest is read.
+    /// It takes messages whose first bytes are sent and whose rest it reads.
     pub const RUNT: usize = 4;
-    /// It may be written to by RDMA.
+    /// Its memory may be written by RDMA.
     pub const RDMA_WRITE: usize = 5;
-    /// It answers messages that it cannot read.
+    /// It sends a READ_NACK for a message that it cannot read.
     pub const READ_NACK: usize = 6;
     /// It wants messages at another queue pair (libfabric 1.22 to 2.5).
     pub const USER_RECV_QP: usize = 7;
-    /// RDMA writes with data take none of its receives.
+    /// RDMA writes with data consume none of its receives.
     pub const UNSOLICITED_WRITE_RECV: usize = 8;
-    /// It understands that an operation was given up.
+    /// It understands PEER_ERROR.
     pub const PEER_ERROR: usize = 9;
-    /// It is of this library, and its registrations are accessed by devices under their own keys.
+    /// It is an endpoint of this library, and devices access its registrations under their own keys.
     pub const OWN_KEYS: usize = 254;
-    /// It is of this library. The last bit that C libfabric has room for, which it does not read.
+    /// It is an endpoint of this library. C libfabric has room for this bit, its last, but does not read it.
     pub const OWN: usize = 255;
 
-    /// These.
+    /// The set of these features.
     pub fn of(bits: &[usize]) -> Self {
         let mut features = Self::default();
         for bit in bits {
@@ -42,7 +42,7 @@ impl Features {
         features
     }
 
-    /// Whether it has one.
+    /// Whether the set has a feature.
     pub fn has(&self, bit: usize) -> bool {
         self.0[bit / 64] >> (bit % 64) & 1 != 0
     }
@@ -51,15 +51,15 @@ impl Features {
 /// A handshake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Handshake {
-    /// What it can do.
+    /// The endpoint's features.
     pub features: Features,
-    /// Which host it is on.
+    /// The id of its host.
     pub host_id: Option<u64>,
-    /// Which version its device is of.
+    /// The version of its device.
     pub device_version: Option<u32>,
-    /// The queue pair that it wants messages at: number and Q-Key.
+    /// The queue pair at which it wants messages: number and Q-Key.
     pub user_recv_qp: Option<(u32, u32)>,
-    /// Whether its device reaches accelerators' memory.
+    /// Whether its device can access accelerators' memory.
     pub p2p: Option<bool>,
 }
 
@@ -67,11 +67,11 @@ const HOST_ID: u16 = 1;
 const DEVICE_VERSION: u16 = 2;
 const USER_RECV_QP: u16 = 4;
 const P2P: u16 = 8;
-/// The most words that anybody may announce; those beyond [`Features::WORDS`] are of the future.
+/// Most feature words in a handshake. Those beyond [`Features::WORDS`] belong to future versions.
 const MOST_WORDS: u32 = 64;
 
 impl Handshake {
-    /// The whole packet.
+    /// Encodes the whole packet.
     pub fn encode(&self, connid: u32) -> Header {
         let mut flags = flag::CONNID;
         for (there, bit) in [

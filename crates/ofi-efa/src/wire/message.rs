@@ -1,61 +1,61 @@
-//! Requests to message (RTM; sections 3.2, 4.1, 4.2, 4.5).
+//! Message requests (RTM; sections 3.2, 4.1, 4.2, 4.5).
 
 use super::cursor::Reader;
 use super::request::Options;
 use super::{Header, Iovs, Malformed, Origin, Own, VERSION, flag, kind};
 
-/// How a message's payload comes.
+/// How a message's payload arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form<'a> {
-    /// In this packet.
+    /// The payload is in this packet.
     Eager {
-        /// All of it.
+        /// The whole payload.
         payload: &'a [u8],
     },
-    /// In several packets of this kind, which come in any order.
+    /// The payload is in several packets of this kind, which arrive in any order.
     Medium {
-        /// Bytes in all.
+        /// Total bytes.
         len: usize,
-        /// Where the bytes of this packet belong.
+        /// The offset of this packet's bytes in the payload.
         offset: usize,
-        /// They.
+        /// This packet's bytes.
         payload: &'a [u8],
     },
-    /// As the receiver clears it.
+    /// The sender sends the payload as the receiver clears it.
     LongCts {
-        /// Bytes in all.
+        /// Total bytes.
         len: usize,
-        /// Packets of data that the sender would like to send at once.
+        /// Number of data packets for which the sender requests initial credit.
         credits: u32,
         /// The first bytes.
         payload: &'a [u8],
-        /// The receiver had been asked to read it, and could not.
+        /// Whether this follows a READ_NACK of the receiver.
         nacked: bool,
     },
-    /// The receiver reads it.
+    /// The receiver reads the payload.
     LongRead {
-        /// Bytes in all.
+        /// Total bytes.
         len: usize,
-        /// Where it lies.
+        /// The payload's memory at the sender.
         from: Iovs,
     },
-    /// Its first bytes come in packets of this kind; the receiver reads the rest.
+    /// The first bytes arrive in packets of this kind; the receiver reads the rest.
     RuntRead {
-        /// Bytes in all.
+        /// Total bytes.
         len: usize,
-        /// Where the bytes of this packet belong.
+        /// The offset of this packet's bytes in the payload.
         offset: usize,
-        /// Bytes that come in packets.
+        /// Number of bytes that arrive in packets.
         runt: usize,
-        /// Where it lies.
+        /// The payload's memory at the sender.
         from: Iovs,
-        /// Bytes of this packet.
+        /// This packet's bytes.
         payload: &'a [u8],
     },
 }
 
 impl<'a> Form<'a> {
-    /// The bytes behind the header.
+    /// The bytes after the header.
     pub fn payload(&self) -> &'a [u8] {
         match *self {
             Self::Eager { payload }
@@ -67,8 +67,8 @@ impl<'a> Form<'a> {
     }
 }
 
-/// The header of an eager message as most are: to a peer that knows this end, with no data and no receipt. The same
-/// bytes as [`Message::encode`], made by fewer instructions.
+/// The header of the most common eager message: to a peer that knows this end, with no data and no receipt. It equals
+/// that of [`Message::encode`], but takes fewer instructions.
 #[derive(Clone, Copy)]
 pub struct Short {
     bytes: [u8; 20],
@@ -76,10 +76,10 @@ pub struct Short {
 }
 
 impl Short {
-    /// None at all: of messages over `efa-direct`.
+    /// No header, for messages over `efa-direct`.
     pub const NONE: Self = Self { bytes: [0; 20], len: 0 };
 
-    /// Of this message, from an endpoint with this connection id.
+    /// The header of a message from an endpoint with this connection id.
     #[inline]
     pub fn of(msg_id: u32, tag: Option<u64>, connid: u32) -> Self {
         let mut bytes = [0; 20];
@@ -99,7 +99,7 @@ impl Short {
         Self { bytes, len: 20 }
     }
 
-    /// All of it.
+    /// The encoded header.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
@@ -109,7 +109,7 @@ impl Short {
 /// A message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// Its place among all messages to its receiver.
+    /// Its id among all messages to its receiver.
     pub msg_id: u32,
     /// Its tag.
     pub tag: Option<u64>,
@@ -117,16 +117,16 @@ pub struct Message<'a> {
     pub data: Option<u64>,
     /// Whether the sender wants a receipt.
     pub confirm: bool,
-    /// Names it to its sender; 0 where the packet has no such field.
+    /// The sender's number of the message; 0 if the packet has no such field.
     pub send_id: u32,
-    /// Between endpoints of this library.
+    /// The part between endpoints of this library.
     pub own: Own,
-    /// How its payload comes.
+    /// How its payload arrives.
     pub form: Form<'a>,
 }
 
 impl<'a> Message<'a> {
-    /// Everything but the payload.
+    /// Encodes all but the payload.
     pub fn encode(&self, origin: Origin) -> Header {
         let base = match (&self.form, self.confirm) {
             (Form::Eager { .. }, false) => kind::EAGER_RTM,
@@ -187,7 +187,7 @@ impl<'a> Message<'a> {
             other => return Err(Malformed::Type(other)),
         };
         let mut send_id = 0;
-        // What of the form is in front of the tag; payloads and places to read from are behind the optional headers.
+        // The form's fields before the tag. Payloads and memory to read from follow the optional headers.
         let (mut len, mut credits, mut pieces, mut offset, mut runt) = (0, 0, 0, 0, 0);
         if confirm && base != kind::LONGCTS_RTM {
             send_id = r.u32()?;

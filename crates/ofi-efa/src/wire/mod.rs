@@ -1,12 +1,12 @@
-//! Amazon's RDM protocol, version 4, as `prov/efa/docs/efa_rdm_protocol_v4.md` of libfabric publishes it: what each
-//! packet says, parsed and encoded. All numbers are little-endian, as on every host that has the device.
+//! Amazon's RDM protocol, version 4, as libfabric publishes it in `prov/efa/docs/efa_rdm_protocol_v4.md`: parses and
+//! encodes packets. All numbers are little-endian, as on every host that has the device.
 //!
 //! A packet is one message of an SRD queue pair: a base header (type, version, flags), the fields of its type, optional
-//! headers, a payload. Nothing of a packet is believed: [`parse`] answers only what lies inside the packet, and
-//! [`Malformed`] for everything else.
+//! No field of a packet is trusted: [`parse`] returns only bytes inside the packet, and [`Malformed`] if the packet is
+//! invalid.
 //!
-//! Types that are not here are refused by name ([`Malformed::Type`]): 1 and 2 (retired), 6 (never sent), 131 and 142 to
-//! 144, which C libfabric's endpoints neither send nor take.
+//! Other types are refused by number ([`Malformed::Type`]): 1 and 2 (retired), 6 (never sent), 131 and 142 to 144,
+//! which C libfabric's endpoints neither send nor take.
 
 #![forbid(unsafe_code)]
 
@@ -50,25 +50,25 @@ pub mod kind {
     pub const EOR: u8 = 7;
     /// The old values of an atomic operation.
     pub const ATOMRSP: u8 = 8;
-    /// What an endpoint can do.
+    /// An endpoint's features.
     pub const HANDSHAKE: u8 = 9;
     /// An operation was delivered.
     pub const RECEIPT: u8 = 10;
-    /// The receiver cannot read; the sender is to send.
+    /// The receiver cannot read a payload and asks the sender to send it.
     pub const READ_NACK: u8 = 11;
     /// An operation was given up.
     pub const PEER_ERROR: u8 = 12;
-    /// Requests are numbered from here on.
+    /// The first request type.
     pub const REQUESTS: u8 = 64;
-    /// A message in one packet; tagged is one more, here and below.
+    /// A message in one packet. Here and below, the tagged type is one more.
     pub const EAGER_RTM: u8 = 64;
     /// A message in a few packets.
     pub const MEDIUM_RTM: u8 = 66;
-    /// A message whose data is cleared by the receiver.
+    /// A message whose data the receiver clears.
     pub const LONGCTS_RTM: u8 = 68;
     /// A write in one packet.
     pub const EAGER_RTW: u8 = 70;
-    /// A write whose data is cleared by the responder.
+    /// A write whose data the responder clears.
     pub const LONGCTS_RTW: u8 = 71;
     /// A read that one packet answers.
     pub const SHORT_RTR: u8 = 72;
@@ -76,15 +76,15 @@ pub mod kind {
     pub const LONGCTS_RTR: u8 = 73;
     /// An atomic operation without an answer.
     pub const WRITE_RTA: u8 = 74;
-    /// One that answers the old values.
+    /// An atomic operation that returns the old values.
     pub const FETCH_RTA: u8 = 75;
-    /// One that compares.
+    /// An atomic operation that compares.
     pub const COMPARE_RTA: u8 = 76;
     /// A message that the receiver reads.
     pub const LONGREAD_RTM: u8 = 128;
     /// A write that the responder reads.
     pub const LONGREAD_RTW: u8 = 130;
-    /// As [`EAGER_RTM`], with a receipt; here and below.
+    /// As [`EAGER_RTM`], with a receipt; likewise below.
     pub const DC_EAGER_RTM: u8 = 133;
     /// As [`MEDIUM_RTM`].
     pub const DC_MEDIUM_RTM: u8 = 135;
@@ -100,56 +100,56 @@ pub mod kind {
     pub const RUNTREAD_RTM: u8 = 145;
     /// Between endpoints of this library alone ([`super::Features::OWN`]): a note of the core, in order with messages.
     pub const NOTE: u8 = 240;
-    /// Between endpoints of this library alone: whether messages are welcome.
+    /// Between endpoints of this library alone: whether the sender should pause its messages.
     pub const PAUSE: u8 = 241;
-    /// Between endpoints of this library alone: the sender closes, and has sent everything before.
+    /// Between endpoints of this library alone: the sender closes, and everything it sent before has arrived.
     pub const BYE: u8 = 242;
 }
 
 /// Flags of the base header.
 mod flag {
-    /// A request names its sender by its whole address.
+    /// A request contains its sender's whole address.
     pub const RAW_ADDRESS: u16 = 1;
     /// A request has CQ data.
     pub const CQ_DATA: u16 = 2;
-    /// It is a message.
+    /// A request is a message.
     pub const MSG: u16 = 4;
-    /// It has a tag.
+    /// A request has a tag.
     pub const TAGGED: u16 = 8;
-    /// It is a remote access.
+    /// A request is a remote access.
     pub const RMA: u16 = 0x10;
-    /// It is an atomic operation.
+    /// A request is an atomic operation.
     pub const ATOMIC: u16 = 0x20;
     /// A CTS answers a read (`EFA_RDM_CTS_READ_REQ`).
     pub const CTS_READ: u16 = 0x80;
     /// A request is repeated after a READ_NACK.
     pub const NACKED: u16 = 0x2000;
-    /// Between endpoints of this library alone: a request has eight more bytes behind its optional headers
+    /// Between endpoints of this library alone: a request has eight more bytes after its optional headers
     /// ([`super::Own`]).
     pub const OWN: u16 = 0x4000;
-    /// The sender's connection id is in the packet.
+    /// The packet contains the sender's connection id.
     pub const CONNID: u16 = 0x8000;
 }
 
-/// Why a packet is dropped.
+/// The reason why a packet is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// It ends too early.
+    /// It is too short.
     Short,
-    /// It is of another protocol version.
+    /// It has another protocol version.
     Version(u8),
     /// Its type is unknown here.
     Type(u8),
-    /// A field has a value that it cannot have: which one.
+    /// The named field has an invalid value.
     Field(&'static str),
 }
 
-/// What a packet says.
+/// The content of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packet<'a> {
-    /// Word about an operation that is under way.
+    /// A control packet about an operation under way.
     Control(Control<'a>),
-    /// What the peer can do.
+    /// The peer's features.
     Handshake(Handshake),
     /// A message, or a part of one.
     Message(Message<'a>),
@@ -161,22 +161,22 @@ pub enum Packet<'a> {
     Atomic(Atomic<'a>),
     /// A note of a peer's core.
     Note {
-        /// Its place among the peer's messages.
+        /// Its id among the peer's messages.
         msg_id: u32,
-        /// What it says.
+        /// Its words.
         words: [u64; 4],
         /// Its payload.
         payload: &'a [u8],
     },
-    /// Whether the peer wants messages now. Such words are numbered from 1, as they may overtake one another; odd ones
-    /// ask to wait.
+    /// Whether the peer takes messages now. These packets are numbered from 1, because they may overtake one another;
+    /// an odd number asks this end to pause.
     Pause(u32),
     /// The peer closes.
     Bye,
 }
 
 impl Packet<'_> {
-    /// The whole packet.
+    /// Encodes the whole packet.
     pub fn to_vec(&self, origin: Origin) -> Vec<u8> {
         let connid = match origin {
             Origin::Connid(connid) => connid,
@@ -198,10 +198,10 @@ impl Packet<'_> {
     }
 }
 
-/// Parses a packet: the sender that it names, and its content.
+/// Parses a packet: its sender's identity, and its content.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The first error that was found in the packet.
 pub fn parse(bytes: &[u8]) -> Result<(Origin, Packet<'_>), Malformed> {
     let mut reader = Reader(bytes);
     let (what, version, flags) = (reader.u8()?, reader.u8()?, reader.u16()?);

@@ -1,23 +1,23 @@
-//! What requests have in common: who sends them, CQ data, and what is between endpoints of this library.
+//! The common parts of requests: the sender's identity, CQ data, and the part between endpoints of this library.
 
 use super::cursor::Reader;
 use super::{Header, Malformed, Packet, RawAddress, flag, kind};
 
-/// Who a packet says that it is from.
+/// The sender's identity in a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The whole address: requests of an endpoint that does not know whether it is known.
+    /// The whole address, in requests to a peer that may not know the sender.
     Address(RawAddress),
     /// Its connection id.
     Connid(u32),
-    /// Nothing: an endpoint of before connection ids.
+    /// None, from an endpoint older than connection ids.
     Unsaid,
 }
 
-/// What goes between endpoints of this library alone.
+/// The part of a request that only endpoints of this library exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Own {
-    /// Which receive context is meant (`fi_rx_addr`), one more than its index; 0 for any.
+    /// The receive context that the request addresses (`fi_rx_addr`): its index plus one; 0 for any.
     pub rx: u16,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Options {
 const PADDED: usize = 36;
 
 impl Options {
-    /// The flags that say which there are.
+    /// The flags of the optional headers that are present.
     pub fn flags(&self, origin: Origin) -> u16 {
         let origin = match origin {
             Origin::Address(_) => flag::RAW_ADDRESS,
@@ -45,7 +45,7 @@ impl Options {
         origin | data | own
     }
 
-    /// Appends them, in the order of their flags.
+    /// Appends the optional headers, in the order of their flags.
     pub fn encode(&self, origin: Origin, header: &mut Header) {
         if let Origin::Address(address) = origin {
             header.u32(PADDED as u32).put(&address.to_bytes()).u32(0);
@@ -61,7 +61,7 @@ impl Options {
         }
     }
 
-    /// Takes them off.
+    /// Parses the optional headers.
     pub fn parse(flags: u16, reader: &mut Reader<'_>) -> Result<(Origin, Self), Malformed> {
         let mut origin = Origin::Unsaid;
         if flags & flag::RAW_ADDRESS != 0 {
@@ -95,7 +95,7 @@ pub(super) fn parse_note(flags: u16, mut reader: Reader<'_>) -> Result<(Origin, 
 }
 
 impl Header {
-    /// Of a note.
+    /// The header of a note.
     pub fn of_note(origin: Origin, msg_id: u32, words: [u64; 4]) -> Self {
         let options = Options::default();
         let mut header = Self::new(kind::NOTE, options.flags(origin));
@@ -107,14 +107,14 @@ impl Header {
         header
     }
 
-    /// The whole of a wish: whether messages are to wait.
+    /// A whole PAUSE packet.
     pub fn of_pause(connid: u32, number: u32) -> Self {
         let mut header = Self::new(kind::PAUSE, flag::CONNID);
         header.u32(number).u32(connid);
         header
     }
 
-    /// The whole of a farewell.
+    /// A whole BYE packet.
     pub fn of_bye(connid: u32) -> Self {
         let mut header = Self::new(kind::BYE, flag::CONNID);
         header.u32(connid);

@@ -1,21 +1,21 @@
-//! Requests to write and to read (RTW, RTR; sections 3.3, 4.1, 4.2).
+//! Write and read requests (RTW, RTR; sections 3.3, 4.1, 4.2).
 
 use super::cursor::Reader;
 use super::request::Options;
 use super::{Header, Malformed, Origin, Own, flag, kind};
 
-/// A piece of memory of the packet's receiver, or, of what it is to read, of its sender (`efa_rma_iov`).
+/// A piece of memory of the packet's receiver, or of its sender if the receiver is to read it (`efa_rma_iov`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Iov {
     /// Its first byte.
     pub addr: u64,
-    /// Bytes.
+    /// Its length in bytes.
     pub len: u64,
-    /// Its registration.
+    /// The key of its registration.
     pub key: u64,
 }
 
-/// Up to [`Iovs::MOST`] of them.
+/// Up to [`Iovs::MOST`] pieces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Iovs {
     all: [Iov; Iovs::MOST],
@@ -23,10 +23,10 @@ pub struct Iovs {
 }
 
 impl Iovs {
-    /// As many as C libfabric takes (`EFA_RDM_IOV_LIMIT`).
+    /// The limit of C libfabric (`EFA_RDM_IOV_LIMIT`).
     pub const MOST: usize = 4;
 
-    /// These; `None` if they are too many.
+    /// Collects pieces; `None` if there are too many.
     pub fn new(iovs: impl IntoIterator<Item = Iov>) -> Option<Self> {
         let mut these = Self::default();
         for iov in iovs {
@@ -52,7 +52,7 @@ impl Iovs {
         Ok(these)
     }
 
-    /// Refuses pieces that have not `len` bytes together.
+    /// Fails unless the pieces have `len` bytes in total.
     pub(super) fn cover(&self, len: usize) -> Result<(), Malformed> {
         let total = self.iter().try_fold(0u64, |sum, iov| sum.checked_add(iov.len));
         if total == Some(len as u64) { Ok(()) } else { Err(Malformed::Field("iov.len")) }
@@ -67,31 +67,31 @@ impl std::ops::Deref for Iovs {
     }
 }
 
-/// How a write's payload comes.
+/// How a write's payload arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteForm<'a> {
-    /// In this packet.
+    /// The payload is in this packet.
     Eager(&'a [u8]),
-    /// As the responder clears it.
+    /// The requester sends the payload as the responder clears it.
     LongCts {
-        /// Bytes in all.
+        /// Total bytes.
         len: usize,
-        /// Packets of data that the requester would like to send at once.
+        /// Number of data packets for which the requester requests initial credit.
         credits: u32,
         /// The first bytes.
         payload: &'a [u8],
     },
-    /// The responder reads it.
+    /// The responder reads the payload.
     LongRead {
-        /// Bytes in all.
+        /// Total bytes.
         len: usize,
-        /// Where it lies.
+        /// The payload's memory at the requester.
         from: Iovs,
     },
 }
 
 impl<'a> WriteForm<'a> {
-    /// The bytes behind the header.
+    /// The bytes after the header.
     pub fn payload(&self) -> &'a [u8] {
         match *self {
             Self::Eager(payload) | Self::LongCts { payload, .. } => payload,
@@ -103,22 +103,22 @@ impl<'a> WriteForm<'a> {
 /// A remote write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write<'a> {
-    /// Where to.
+    /// The target memory.
     pub remote: Iovs,
     /// CQ data.
     pub data: Option<u64>,
     /// Whether the requester wants a receipt.
     pub confirm: bool,
-    /// Names it to the requester; 0 where the packet has no such field.
+    /// The requester's number of the write; 0 if the packet has no such field.
     pub send_id: u32,
-    /// Between endpoints of this library.
+    /// The part between endpoints of this library.
     pub own: Own,
-    /// How its payload comes.
+    /// How its payload arrives.
     pub form: WriteForm<'a>,
 }
 
 impl<'a> Write<'a> {
-    /// Everything but the payload.
+    /// Encodes all but the payload.
     pub fn encode(&self, origin: Origin) -> Header {
         let what = match (&self.form, self.confirm) {
             (WriteForm::Eager(_), false) => kind::EAGER_RTW,
@@ -164,7 +164,7 @@ impl<'a> Write<'a> {
         let (origin, options) = Options::parse(flags, r)?;
         let form = match what {
             kind::EAGER_RTW | kind::DC_EAGER_RTW => {
-                // One without pieces only asks for a handshake.
+                // A write without pieces only requests a handshake.
                 remote.cover(r.0.len())?;
                 WriteForm::Eager(reader.0)
             }
@@ -189,18 +189,18 @@ impl<'a> Write<'a> {
 /// A remote read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Read {
-    /// Where from.
+    /// The source memory.
     pub remote: Iovs,
-    /// Bytes in all.
+    /// Total bytes.
     pub len: usize,
-    /// Names it to the requester.
+    /// The requester's number of the read.
     pub recv_id: u32,
-    /// Bytes that the responder may send at once; `None` if one packet has all.
+    /// Bytes that the responder may send at once; `None` if one packet holds all.
     pub cleared: Option<u32>,
 }
 
 impl Read {
-    /// The whole packet.
+    /// Encodes the whole packet.
     pub fn encode(&self, origin: Origin) -> Header {
         let options = Options::default();
         let what = if self.cleared.is_some() { kind::LONGCTS_RTR } else { kind::SHORT_RTR };

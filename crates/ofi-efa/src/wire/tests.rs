@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Bytes that begin as packets do, so that most get past the base header.
+/// Random bytes that start like a packet, so that most pass the base header.
 fn nearly() -> impl Strategy<Value = Vec<u8>> {
     (any::<u8>(), any::<u16>(), prop::collection::vec(prop_oneof![Just(0u8), 0..4u8, any::<u8>()], 0..160))
         .prop_map(|(what, flags, rest)| {
@@ -14,12 +14,12 @@ fn nearly() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
 
-    /// Whatever is taken is written again as something that is taken for the same.
+    /// A packet that parses encodes to bytes that parse to the same packet.
     #[test]
     fn what_is_read_is_written_again_alike(bytes in nearly()) {
         if let Ok((origin, packet)) = parse(&bytes) {
             let again = packet.to_vec(origin);
-            // Controls without a connection id are only read; ours have one.
+            // Control packets without a connection id are parsed but never encoded: ours have one.
             let (second, same) = parse(&again).unwrap();
             prop_assert_eq!(same, packet);
             prop_assert!(second == origin || origin == Origin::Unsaid);
