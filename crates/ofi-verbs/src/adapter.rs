@@ -1,4 +1,4 @@
-//! What an endpoint has of its device: queues, and the memory of records on their way out and in.
+//! The device side of an endpoint: queues, and the memory of outgoing and incoming records.
 
 use std::net::SocketAddr;
 
@@ -13,19 +13,19 @@ use crate::waiter::Waiter;
 use crate::wire::SLOT;
 use crate::{failed, settings};
 
-/// Records of all lanes that may be on their way out.
+/// Most outgoing records of all lanes together that occupy a slot.
 const SEND_SLOTS: usize = 256;
-/// Remote reads of all lanes that may be under way.
+/// Most remote reads under way on all lanes together.
 pub const READS: usize = 64;
-/// Requests of one lane that may be under way, where the device's queues hold as many.
+/// Most requests under way on one lane, if the device's queues hold as many.
 const REQUESTS: usize = 96;
-/// Requests of all lanes that may be under way, where the device's completion queues hold as many: each may have an
+/// Most requests under way on all lanes together, if the device's completion queues hold as many: each may need an
 /// entry there.
 const ALL_REQUESTS: usize = 4096;
-/// Bytes that a request carries itself, where the device can: a record of 64 bytes with its header fits.
+/// Most bytes of an inline request, if the device allows it: enough for a record of 64 bytes with its header.
 const INLINE: usize = 128;
-/// Marks receives among the numbers of requests. Where these are [`SlotId`]s, the high half is a generation that takes
-/// any value, so this is the highest bit of the index: no table has as many slots.
+/// Marks receives in request ids. The others are [`SlotId`]s, whose high half is a generation that takes any value, so
+/// the mark is the highest bit of the index: no table has as many slots.
 pub const RECEIVE: u64 = 1 << 31;
 
 /// Registered slots.
@@ -36,15 +36,15 @@ pub struct Slab {
 }
 
 impl Slab {
-    /// So many slots of `size` bytes.
+    /// Registers `slots` slots of `size` bytes.
     pub fn new(device: &dyn Device, slots: usize, size: usize) -> Result<Self> {
         let pages = Pages::new(slots * size, false)?;
-        // SAFETY: the pages go after the registration, and only raw pointers lead to them.
+        // SAFETY: the pages are freed after the registration, and only raw pointers lead to them.
         let region = unsafe { device.register(pages.base(), slots * size, Access::Local) };
         Ok(Self { region: region.map_err(|error| failed(&error))?, pages, size })
     }
 
-    /// Bytes of a slot.
+    /// Length of a slot in bytes.
     pub fn size(&self) -> usize {
         self.size
     }
@@ -54,7 +54,7 @@ impl Slab {
         self.pages.base().wrapping_add(slot as usize * self.size)
     }
 
-    /// The same, as a request has it.
+    /// The memory of a slot, as a segment of a request.
     pub fn segment(&self, slot: u32, len: usize) -> Segment {
         Segment { addr: self.at(slot), len: len as u32, lkey: self.region.lkey() }
     }
@@ -72,26 +72,26 @@ impl Witness {
 
     fn new(device: &dyn Device) -> Result<Self> {
         let pages = Pages::new(Self::LEN, false)?;
-        // SAFETY: the pages go after the registration, and nobody ever writes to them.
+        // SAFETY: the pages are freed after the registration, and no code ever writes to them.
         let region = unsafe { device.register(pages.base(), Self::LEN, Access::RemoteRead) };
         Ok(Self { region: region.map_err(|error| failed(&error))?, pages })
     }
 }
 
-/// A request that is under way.
+/// A request under way.
 pub enum Posted {
     /// A record, or a probe.
     Send {
         peer: Peer,
-        /// That it lies in, unless the request carries it.
+        /// The record's slot, unless the record is inline.
         slot: Option<u32>,
-        /// Among the requests of its lane.
+        /// Its number among the requests of its lane.
         number: u64,
-        /// Its success is not reported.
+        /// Whether its success is not reported.
         quiet: bool,
-        /// The operation that ends with it.
+        /// The operation that its end completes.
         mark: Option<u64>,
-        /// Those that end with it besides, of a pack.
+        /// Further operations that its end completes, if the record is a pack.
         marks: Vec<u64>,
     },
     /// A part of a transfer.
@@ -106,7 +106,7 @@ impl Posted {
         }
     }
 
-    /// Whose lane it is on.
+    /// The peer of its lane.
     pub fn peer(&self) -> Peer {
         match self {
             Self::Send { peer, .. } | Self::Step { peer, .. } => *peer,
@@ -114,46 +114,46 @@ impl Posted {
     }
 }
 
-/// What came out of the completion queue.
+/// A completion, as the endpoint sees it.
 pub enum Ended {
-    /// A record is in this slot, of so many bytes.
+    /// A record of `len` bytes has arrived in this slot.
     Received { slot: u32, qp: u32, len: usize },
-    /// A receive of a connection that is over.
+    /// A receive of a closed connection came back unused.
     Returned { slot: u32 },
     /// A request has ended.
     Request { id: SlotId, status: Status },
 }
 
-/// See the module. Connections go before it: their queue pairs use its memory.
+/// See the module. Connections are dropped before the adapter, because their queue pairs use its memory.
 pub struct Adapter {
     pub queues: Box<dyn Queues>,
     pub posted: Slots<Posted>,
-    /// Requests of one lane that may be under way.
+    /// Most requests under way on one lane.
     pub requests: usize,
-    /// Lanes whose connections are kept though they have nothing to do.
+    /// Number of idle lanes whose connections are kept.
     pub connections: usize,
-    /// Of those whose ends are reported, so many may be under way, and as many of the others, which are reported if
-    /// they fail.
+    /// Limit of requests under way whose ends are reported, and, separately, of quiet ones, of which only failures are
+    /// reported.
     most: usize,
-    /// Of the others, those under way.
+    /// Number of quiet requests under way.
     silent: usize,
     pub address: SocketAddr,
     /// Remote reads under way.
     pub reads: usize,
     pub waiter: Waiter,
-    /// A word that peers read behind their writes, which then are in memory.
+    /// A word that peers read after their writes: when the read ends, the writes are in memory.
     witness: Witness,
-    /// Slots of [`Adapter::receiving`].
+    /// Number of slots of [`Adapter::receiving`].
     receives: usize,
     free: Vec<u32>,
-    /// Slots of quiet requests.
+    /// Number of slots that quiet requests use.
     quiet: usize,
     sending: Slab,
     receiving: Slab,
 }
 
 impl Adapter {
-    /// Opens it, and listens.
+    /// Opens the queues, and listens.
     pub fn new(device: &dyn Device, wanted: SocketAddr) -> Result<Self> {
         let failed = |error: ibv::Error| failed(&error);
         let limits = device.limits().map_err(failed)?;
@@ -188,9 +188,10 @@ impl Adapter {
         Ok(adapter)
     }
 
-    /// Has a slot receive.
+    /// Posts a receive into a slot.
     pub fn receive(&self, slot: u32) {
-        // SAFETY: the slot's record has been taken, so that it is the device's again; the slab goes after the queue.
+        // SAFETY: the slot's record has been taken, so that the device owns the slot again; the slab is dropped after
+        // the queue.
         let posted =
             unsafe { self.queues.receive(RECEIVE | u64::from(slot), self.receiving.segment(slot, SLOT)) };
         if let Err(error) = posted {
@@ -198,17 +199,17 @@ impl Adapter {
         }
     }
 
-    /// Whether one more request may be under way. If not, ends of others will be reported.
+    /// Whether there is room for another request. If not, the ends of others, which are reported, will make room.
     pub fn has_room(&self) -> bool {
         self.posted.len() - self.silent < self.most
     }
 
-    /// A slot for a record on its way out.
+    /// Takes a slot for an outgoing record.
     pub fn take_slot(&mut self) -> Option<u32> {
         self.free.pop()
     }
 
-    /// A record is about to be posted.
+    /// Notes a record that is about to be posted.
     pub fn begin_send(&mut self, posted: Posted) -> SlotId {
         if let Posted::Send { slot, quiet: true, .. } = posted {
             self.silent += 1;
@@ -217,64 +218,64 @@ impl Adapter {
         self.posted.insert(posted)
     }
 
-    /// It has ended, or was not posted.
+    /// Notes that a record's request has ended, or was not posted.
     pub fn end_send(&mut self, slot: Option<u32>, quiet: bool) {
         self.silent -= usize::from(quiet);
         self.quiet -= usize::from(quiet && slot.is_some());
         self.free.extend(slot);
     }
 
-    /// Whether one more record may be quiet. Lanes that rest keep their slots.
+    /// Whether one more record may be quiet. Idle lanes keep the slots of their quiet requests.
     pub fn may_be_quiet(&self, inline: bool) -> bool {
         self.silent < self.most && (inline || self.quiet < SEND_SLOTS / 4)
     }
 
-    /// Slots in use, beside those of quiet requests.
+    /// Slots in use, except by quiet requests.
     pub fn slots(&self) -> usize {
         SEND_SLOTS - self.free.len() - self.quiet
     }
 
-    /// Nothing uses it any more.
+    /// Gives back a slot that is no longer in use.
     pub fn give_slot(&mut self, slot: u32) {
         self.free.push(slot);
     }
 
-    /// The word that peers may read, as they name it.
+    /// The word that peers may read after their writes, with its key.
     pub fn witness(&self) -> Source {
         Source { addr: self.witness.pages.base() as u64, len: Witness::LEN, rkey: self.witness.region.rkey() }
     }
 
-    /// Memory here for what is read and not looked at: the end of the outgoing slots.
+    /// Memory for data that is read and ignored: the end of the outgoing slots.
     pub fn scratch(&self, len: usize) -> Segment {
         self.sending.segment(SEND_SLOTS as u32, len)
     }
 
-    /// The memory of a slot for a record on its way out.
+    /// The memory of a slot for an outgoing record.
     pub fn outgoing(&self, slot: u32) -> *mut u8 {
         self.sending.at(slot)
     }
 
-    /// The same, as a request has it.
+    /// The memory of a slot for an outgoing record, as a segment of a request.
     pub fn segment(&self, slot: u32, len: usize) -> Segment {
         self.sending.segment(slot, len)
     }
 
-    /// A record that has come: a copy of what the device wrote would cost, and the device writes to it no more.
+    /// A record that has arrived. It is not copied, to save time; the device no longer writes to it.
     pub fn record(&self, slot: u32, at: usize, len: usize) -> &[u8] {
         let at = at.min(SLOT);
-        // SAFETY: the slot is the library's from the receive's end until it is posted again, and nobody writes to it
+        // SAFETY: this process owns the slot from the receive's end until it is posted again, and no code writes to it
         // meanwhile.
         unsafe { std::slice::from_raw_parts(self.receiving.at(slot).wrapping_add(at), len.min(SLOT - at)) }
     }
 
-    /// Says what an entry of the completion queue is about.
+    /// Classifies an entry of the completion queue.
     pub fn sort(&self, entry: &WorkCompletion) -> Ended {
         sort(entry, self.receives)
     }
 }
 
-/// What an endpoint that wants so many receives has of a device. Half of the completion queue is for ends of requests:
-/// without room there, nothing could ever be posted.
+/// The queue sizes of an endpoint that wants this many receives. Half of the completion queue is for ends of requests:
+/// without room there, no request could ever be posted.
 fn sizes(limits: Limits, receives: usize) -> Sizes {
     let receives = receives.min(limits.receives).min(limits.completions / 2);
     Sizes {
@@ -285,7 +286,7 @@ fn sizes(limits: Limits, receives: usize) -> Sizes {
     }
 }
 
-/// Sorts a completion of an endpoint with this many receives: its id names a receive's slot, or else a request.
+/// Classifies a completion of an endpoint with this many receives: its id is that of a receive's slot, or of a request.
 fn sort(entry: &WorkCompletion, receives: usize) -> Ended {
     match entry.id.checked_sub(RECEIVE) {
         Some(slot) if slot < receives as u64 => {

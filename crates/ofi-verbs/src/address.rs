@@ -1,4 +1,5 @@
-//! Addresses: IP socket addresses in the one form that compares equal, and names that lead to them.
+//! Addresses: IP socket addresses in a canonical form, so that equal addresses compare equal, and names that resolve to
+//! them.
 
 use std::net::{SocketAddr, SocketAddrV6, ToSocketAddrs};
 
@@ -14,12 +15,13 @@ fn invalid(found: impl Into<String>) -> Error {
     )
 }
 
-/// The socket behind an address, without what does not tell sockets apart.
+/// The socket address in an address, in canonical form.
 pub fn socket(address: &Address) -> Result<SocketAddr> {
     address.to_socket_addr().map(canonical).ok_or_else(|| invalid(address.to_string()))
 }
 
-/// The one form of a socket address: no flow label, and an interface only where the address has no meaning without.
+/// The canonical form of a socket address: without a flow label, and with an interface only if the address is ambiguous
+/// without one.
 pub fn canonical(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V4(_) => address,
@@ -39,7 +41,7 @@ fn fits(address: SocketAddr, format: Option<AddrFormat>) -> bool {
     }
 }
 
-/// The address that a node and a service name, in `format` if one is wanted. Without a node it is this host's.
+/// Resolves a node and a service, in `format` if one is requested. Without a node, the address is this host's.
 ///
 /// # Errors
 /// `FI_EINVAL` for names that do not resolve.

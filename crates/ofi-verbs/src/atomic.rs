@@ -1,5 +1,5 @@
-//! Atomic operations, executed by the memory's owner, in one order with the remote accesses of `rma.rs`. The
-//! device delivers a record once, so an operation is executed once.
+//! Atomic operations. The memory's owner executes them in one order with the remote accesses of `rma.rs`. The device
+//! delivers a record once, so an operation is executed once.
 
 use ofi_api::{Caps, Result};
 use ofi_core::atomic::{Executor, MOST_SENT, Sent};
@@ -14,7 +14,7 @@ use crate::rma::accessor;
 use crate::wire::kind;
 
 impl Lane {
-    /// Changes the peer's memory.
+    /// Posts an atomic operation on the peer's memory.
     pub fn atomic<H: Host<Verbs>>(
         &mut self,
         common: &mut Common,

@@ -1,4 +1,4 @@
-//! A domain: a device, chosen by an address that it has.
+//! A domain: a device, chosen by one of its addresses.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,27 +20,27 @@ use crate::{address, failed, settings};
 pub struct Own {
     /// The address.
     pub ip: IpAddr,
-    /// Whose it is.
+    /// The device that has it.
     pub of: Of,
 }
 
 /// A device.
 #[derive(Clone)]
 pub enum Of {
-    /// One of the system, for endpoints of every type.
+    /// A device of the system, for endpoints of every type.
     Port(Port),
-    /// One that was added ([`rc::add`]).
+    /// A device that was added ([`rc::add`]).
     Added(Arc<dyn Device>),
 }
 
-/// A port of one of the system's devices, at one of its addresses.
+/// A port of a system device, at one of its addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct Port {
     /// The device.
     pub context: Context,
     /// The port.
     pub number: u8,
-    /// The GID that the address has there.
+    /// The port's GID for the address.
     pub gid: Gid,
 }
 
@@ -53,7 +53,7 @@ impl Own {
         }
     }
 
-    /// Where it is, if the system has it.
+    /// The port, if the system has the device.
     pub const fn port(&self) -> Option<Port> {
         match self.of {
             Of::Port(port) => Some(port),
@@ -63,7 +63,7 @@ impl Own {
 }
 
 impl Own {
-    /// What connected endpoints may have there: `None` if the device has none.
+    /// The limits of connected endpoints there; `None` if the device has none.
     pub fn abilities(&self) -> Option<Abilities> {
         match &self.of {
             Of::Port(port) => msg_system::abilities(port.context, port.number).ok(),
@@ -73,7 +73,7 @@ impl Own {
 }
 
 impl Own {
-    /// The port that unreliable datagrams have there: `None` if the device has none.
+    /// The port's unreliable datagrams; `None` if the device has none.
     pub fn datagrams(&self) -> Option<UdPort> {
         match &self.of {
             Of::Port(port) => ud_system::port(port.context, port.number, port.gid).ok(),
@@ -81,16 +81,16 @@ impl Own {
         }
     }
 
-    /// Whether its GID is at that place of the port's table. A device that was added has no table.
+    /// Whether its GID is at this index of the port's table. A device that was added has no table.
     pub fn is_at(&self, index: u8) -> bool {
         self.port().is_none_or(|port| port.is_at(index))
     }
 }
 
-/// Where connections at an address come from: an added device that has it, or the system.
+/// The source of connections at an address: an added device that has it, or the system.
 ///
 /// # Errors
-/// What the device answers.
+/// The device's error.
 pub fn channel_at(ip: IpAddr) -> ibv::Result<Arc<dyn Channel>> {
     let added = rc::added();
     let mut found = added.iter().filter(|device| device.addresses().contains(&ip));
@@ -101,16 +101,16 @@ pub fn channel_at(ip: IpAddr) -> ibv::Result<Arc<dyn Channel>> {
 }
 
 impl Port {
-    /// Whether its GID is at that place of the port's table.
+    /// Whether its GID is at this index of the port's table.
     pub fn is_at(&self, index: u8) -> bool {
         self.context.gid_at(self.number, index).is_ok_and(|gid| gid == Some(self.gid))
     }
 }
 
-/// All of them, of ports that are up, and behind them those that were added.
+/// All addresses of ports that are up, followed by those that were added.
 ///
 /// # Errors
-/// If there is none, what is missing on this host.
+/// An error that says what this host lacks, if there is no address.
 pub fn addresses() -> Result<Vec<Own>> {
     let mut added = Vec::new();
     for device in rc::added() {
@@ -127,7 +127,7 @@ pub fn addresses() -> Result<Vec<Own>> {
 fn of_the_system() -> Result<Vec<Own>> {
     let (mut all, mut down) = (Vec::new(), Vec::new());
     let (name, iface) = (settings::DEVICE_NAME.get(), settings::IFACE.get());
-    // An empty list takes all, also those of other network namespaces, which have no name here.
+    // An empty list takes all interfaces, also those of other network namespaces, which have no name here.
     let takes_interface = |interface: Option<String>| settings::takes(&iface, &interface.unwrap_or_default());
     for &context in ibv::contexts().map_err(|error| failed(&error))? {
         if !settings::takes(&name, &context.name()) {
@@ -138,7 +138,7 @@ fn of_the_system() -> Result<Vec<Own>> {
             let active = context.port(port).is_ok_and(|port| port.active);
             for gid in context.gids(port).unwrap_or_default() {
                 let local = matches!(gid.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local());
-                // A link-local address says nothing without its interface.
+                // A link-local address is ambiguous without its interface.
                 if local || !takes_interface(context.interface(port, gid)) {
                     continue;
                 }
@@ -185,13 +185,13 @@ fn ip(address: &Address) -> Result<IpAddr> {
     }
 }
 
-/// One of the system's devices, for a domain at `ip`.
+/// Opens a system device, for a domain at `ip`.
 fn open_system(port: Port, ip: IpAddr, info: &Info) -> Result<System> {
     let pd = ProtectionDomain::new(port.context).map_err(|error| failed(&error))?;
     let chosen = if info.ep_attr.ep_type == EpType::Dgram { settings::gid_index()? } else { None };
     let gid_index = match chosen {
         Some(index) if port.is_at(index) => index,
-        // An offer for datagrams has the GID of that place.
+        // An offer for datagrams has the GID at that index.
         Some(index) => {
             let (wanted, advice) =
                 ("the address whose GID is at FI_VERBS_GID_IDX", "use an info that getinfo answered");
@@ -205,40 +205,42 @@ fn open_system(port: Port, ip: IpAddr, info: &Info) -> Result<System> {
 
 /// See the module.
 pub struct Domain {
-    /// What its memory is registered with, and whose queue pairs endpoints of reliable datagrams have.
+    /// The device that registers memory, and that reliable datagram endpoints open queue pairs on.
     pub device: Arc<dyn Device>,
-    /// The address that endpoints have unless they are named.
+    /// The address of endpoints that are not given one.
     pub ip: IpAddr,
-    /// Whether peers may be given keys of the device. A key that the application chooses may mean another registration
-    /// later, while peers still have the device's key of the first: then every access is looked at by the owner.
+    /// Whether peers may get keys of the device. If the application chooses keys, it may reuse one for another
+    /// registration while peers still have the device's key of the first: then the owner checks every access.
     pub native: bool,
-    /// Whether keys are the device's, for peers that hand them to their devices: a domain for endpoints of `FI_EP_MSG`.
+    /// Whether keys are the device's, for peers that pass them to their devices: in a domain for endpoints of
+    /// `FI_EP_MSG`.
     pub keyed: bool,
-    /// Whether the device changes numbers in registered memory for peers, of such a domain.
+    /// Whether peers may use the device's atomics on registered memory, in such a domain.
     pub atomics: bool,
     /// Registrations of local memory.
     pub cache: Arc<Cache<Box<dyn Region>>>,
-    /// Counts registrations that were withdrawn from peers.
+    /// Number of registrations that were withdrawn from peers.
     withdrawals: AtomicU64,
 }
 
 impl Domain {
-    /// A registration from which operations of this end read, or to which they write, `len` bytes from `addr` on.
+    /// A registration of `len` bytes from `addr` on, which operations of this end read or write.
     ///
     /// # Errors
     /// Those of ibv_reg_mr(3).
     ///
     /// # Safety
-    /// The memory is lent until the operation has ended, which gives the registration back.
+    /// The memory is lent until the operation that uses the registration has ended.
     pub unsafe fn local(&self, addr: *mut u8, len: usize) -> ibv::Result<Local> {
         self.cache.get(addr.addr(), len, |start, len| {
             let start = addr.with_addr(start);
-            // SAFETY: the caller's promise; of a whole range, that of whoever added it, until it is removed.
+            // SAFETY: the caller's promise; for a whole range, the promise of the code that added it, until it is
+            // removed.
             unsafe { self.device.register(start, len, Access::Local) }
         })
     }
 
-    /// What connected endpoints have.
+    /// The device's connected endpoints.
     ///
     /// # Errors
     /// `FI_ENOSYS` if the device has none.
@@ -247,7 +249,7 @@ impl Domain {
         self.device.connects().ok_or_else(|| Error::with(Errno::ENOSYS, advice))
     }
 
-    /// What endpoints of unreliable datagrams have.
+    /// The device's unreliable datagrams.
     ///
     /// # Errors
     /// `FI_ENOSYS` if the device has none.
@@ -256,12 +258,12 @@ impl Domain {
         self.device.datagrams().ok_or_else(|| Error::with(Errno::ENOSYS, advice))
     }
 
-    /// A registration was withdrawn: endpoints tell the peers that know its key.
+    /// Counts a withdrawn registration: endpoints tell the peers that know its key.
     pub fn withdrawn(&self) {
         self.withdrawals.fetch_add(1, Ordering::Release);
     }
 
-    /// How many were.
+    /// Number of withdrawn registrations.
     pub fn withdrawals(&self) -> u64 {
         self.withdrawals.load(Ordering::Acquire)
     }
@@ -269,7 +271,7 @@ impl Domain {
     /// Opens the device that has the info's source address.
     ///
     /// # Errors
-    /// `FI_ENODEV` if there is none.
+    /// `FI_ENODEV` if there is no such device.
     pub fn open(info: &Info) -> Result<Self> {
         let wanted = info.src_addr.as_ref().map(ip).transpose()?;
         let wanted = wanted.filter(|ip| !ip.is_unspecified());

@@ -1,4 +1,4 @@
-//! Transfers that the device does: payloads that are read from their sender, and reads and writes of a peer's memory.
+//! Transfers by the device: payloads that it reads from their sender, and reads and writes of a peer's memory.
 
 use std::collections::VecDeque;
 
@@ -17,18 +17,18 @@ use crate::rc::{Post, Remote};
 use crate::refused::Refused;
 use crate::region::Local;
 
-/// What ends with a transfer.
+/// What the end of a transfer completes.
 pub enum End {
-    /// A receive, whose payload lies at its sender.
+    /// A receive, whose payload is in its sender's memory.
     Receive { into: SlotId, token: Token },
     /// An access to the peer's memory.
     Access(SlotId),
-    /// An access of which the peer has been told something besides: it ends when the peer has said so, too. What it
-    /// said may come first.
+    /// An access about which the peer gets a record besides. It ends when the peer has answered, too. The answer may
+    /// arrive first.
     Told(SlotId, Option<Result<(), Errno>>),
 }
 
-/// A transfer on its way.
+/// A transfer under way.
 pub struct Transfer {
     pub end: End,
     /// Requests that are not posted yet.
@@ -36,7 +36,7 @@ pub struct Transfer {
     /// Requests that are under way.
     pub posted: usize,
     pub failed: Option<Errno>,
-    /// A slot that short accesses go through.
+    /// The slot that short accesses use.
     pub slot: Option<u32>,
     /// Registrations of this end's memory.
     pub regions: Vec<Local>,
@@ -58,7 +58,7 @@ impl Lane {
         }
     }
 
-    /// The same, by requests that are posted when all that has come was looked at: the payload may have moved.
+    /// As [`Lane::pull`], but posts the requests after all arrived records were handled: the payload may have moved.
     pub fn pull_later<H: Host<Verbs>>(
         &mut self,
         common: &mut Common,
@@ -71,7 +71,7 @@ impl Lane {
         let (mut regions, mut runs) = (Vec::new(), Vec::new());
         let mut failure = None;
         for (addr, len) in copy::runs(receiving.pieces, 0, receiving.len) {
-            // SAFETY: lent until the receive ends; `settle_receives` stops the device before that.
+            // SAFETY: the memory is lent until the receive ends; `settle_receives` stops the device before that.
             match unsafe { common.domain.transport.local(addr, len) } {
                 Ok(region) => {
                     runs.push((addr, len, region.lkey()));
@@ -94,7 +94,7 @@ impl Lane {
         common.hold(&mut self.is_dirty, peer);
     }
 
-    /// The payload of an announced message has moved: what is not read yet is read there.
+    /// The payload of an announced message has moved: the rest is read from its new place.
     pub fn move_transfers(&mut self, op: u64, to: &Source) {
         let is_of = |end: &End| match end {
             End::Receive { token, .. } => token.op == op && token.flags & flag::KEPT == 0,
@@ -123,7 +123,7 @@ impl Lane {
     pub fn transfer(&mut self, common: &mut Common, peer: Peer, transfer: Transfer) {
         self.begin(transfer);
         if self.link.open().is_none() {
-            return common.hold(&mut self.is_dirty, peer); // it was put away
+            return common.hold(&mut self.is_dirty, peer); // the lane's connection was put away
         }
         self.fetch(common, peer);
     }
@@ -153,13 +153,13 @@ impl Lane {
                 let number = self.quiet.number();
                 let step_of = Posted::Step { peer, transfer: id, number, reads, is_access };
                 let wr = common.adapter.posted.insert(step_of);
-                // A write must not change what an earlier read of this end still answers with.
+                // A write must not change data that an earlier read of this end still returns.
                 let fence = step.write && self.reads_out > 0;
                 let inline = step.write && step.local.len as usize <= self.inline;
                 let how = Post { fence, inline, quiet: false };
                 let posted = if step.write {
-                    // SAFETY: the memory is registered, and lent until the access ends, or a slot that nothing else
-                    // uses.
+                    // SAFETY: the memory is registered, and lent until the access ends, or it is a slot that nothing
+                    // else uses.
                     unsafe { connection.write(wr.to_wire(), step.local, step.remote, how) }
                 } else {
                     // SAFETY: as above, for the receive or the access; a lane is lost before either ends early.
@@ -187,10 +187,11 @@ impl Lane {
         }
     }
 
-    /// The peer says how an access ended. `true`: the device is not done with it, and touches its memory until then.
+    /// The peer reports the end of an access. `true`: the device still has requests of it, and uses its memory until
+    /// they end.
     ///
     /// # Errors
-    /// It is none of which the peer says anything.
+    /// If the peer never reports such an access.
     pub fn is_with_device(&mut self, op: SlotId, result: Result<(), Errno>) -> Result<bool, Broken> {
         let is_of = |end: &End| matches!(*end, End::Access(of) | End::Told(of, _) if of == op);
         let found = self.transfers.ids(|transfer| is_of(&transfer.end)).pop();
@@ -221,7 +222,7 @@ impl Lane {
         if transfer.posted > 0 || !transfer.todo.is_empty() {
             return;
         }
-        // Its registrations go before the application has its memory back.
+        // The registrations are dropped before the application gets its memory back.
         let Some(Transfer { end, failed, slot, regions, .. }) = self.transfers.remove(id) else { return };
         drop(regions);
         if let End::Told(op, Some(said)) = end {
@@ -244,7 +245,7 @@ impl Lane {
                     && let Some((pieces, len)) = native.read_into()
                 {
                     let from = common.adapter.outgoing(slot);
-                    // SAFETY: the device has read as many bytes into the slot; the pieces are lent until the read ends.
+                    // SAFETY: the device has read `len` bytes into the slot; the pieces are lent until the read ends.
                     unsafe { copy::scatter(from, len, pieces, 0) };
                 }
                 self.finish(host, peer, op, result);

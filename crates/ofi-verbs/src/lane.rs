@@ -1,13 +1,12 @@
 //! One peer of an endpoint: its connection, its credits, and what is under way with it.
 //!
 //! Invariants:
-//! - A lane has at most as many records under way as the peer gave it credits, a quarter of which only answers may use.
-//!   Answers are taken by the peer whatever else it cannot take, so two ends that wait for each other's answers get
-//!   them.
-//! - The last of the other credits are for what has waited, which then goes out in packs: a burst to a peer that does
-//!   not look is not cut off at the number of its credits.
-//! - A record's slot belongs to the device from the post to the end of the request, unless the request carries the
-//!   record itself.
+//! - A lane has at most as many records under way as the peer gave it credits. A quarter of the credits is reserved for
+//!   answers. The peer always takes answers, whatever else it cannot take, so two ends that wait for each other's
+//!   answers get them.
+//! - The last of the other credits are for queued records, which are sent in packs: a burst to a peer that does not
+//!   poll may exceed the number of its credits.
+//! - A record's slot belongs to the device from the post to the end of the request, unless the record is inline.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -37,36 +36,36 @@ use crate::rma::{ServedRead, ServedWrite};
 use crate::sending::{Frame, Item};
 use crate::wire::kind;
 
-/// What all lanes of an endpoint have in common.
+/// The state that all lanes of an endpoint share.
 pub struct Common {
     pub domain: Arc<DomainPart<Verbs>>,
     pub caps: Caps,
     pub adapter: Adapter,
-    /// Bytes kept for receivers that are out of room, and how many may be.
+    /// Bytes kept for receivers without room, and their limit.
     pub kept: usize,
     pub kept_limit: usize,
     /// Peers that were asked to keep their payloads.
     pub wishing: Vec<Peer>,
-    /// Peers with something to post, or to look at.
+    /// Lanes with pending work.
     pub dirty: Vec<Peer>,
     /// Peers whose records wait for room here.
     pub stalled: Vec<Peer>,
-    /// Whether accesses follow messages in order, so that the end that takes the messages has to execute them.
+    /// Whether accesses follow messages in order, so that the receiver of the messages must execute the accesses.
     pub orders_messages: bool,
     /// Credits that each peer gets.
     pub grant: usize,
-    /// The endpoint closes: the end of every request is reported from here on.
+    /// Whether the endpoint is closing: from then on every request's end is reported.
     pub closing: bool,
-    /// Tells this endpoint from an earlier one of the same address.
+    /// Distinguishes this endpoint from an earlier one with the same address.
     pub incarnation: u64,
-    /// Connections asked for so far.
+    /// Number of connection requests so far.
     pub attempts: u32,
-    /// Polls so far: what lanes were used last is counted in them.
+    /// Number of polls so far, the unit of lanes' last use.
     pub turn: u64,
     pub counts: Counts,
 }
 
-/// What people may read about the lanes.
+/// The statistics of the lanes.
 #[derive(Default)]
 pub struct Counts {
     pub eager: u64,
@@ -90,7 +89,7 @@ pub struct Counts {
 }
 
 impl Common {
-    /// As [`check_served`](ofi_core::keys::RegionTable::check_served), through this endpoint.
+    /// As [`check_served`](ofi_core::keys::RegionTable::check_served), for accesses through this endpoint.
     pub fn check(
         &self,
         who: Accessor<'_>,
@@ -101,7 +100,7 @@ impl Common {
         self.domain.regions.check_served(self.caps, who, remote, kind, access)
     }
 
-    /// Has a lane looked at by the next poll.
+    /// Schedules a lane for the next poll.
     pub fn hold(&mut self, is_dirty: &mut bool, peer: Peer) {
         if !std::mem::replace(is_dirty, true) {
             self.dirty.push(peer);
@@ -112,27 +111,27 @@ impl Common {
 /// The mark of messages that were reported as sent before they arrived.
 pub const DETACHED: u64 = u64::MAX;
 
-/// What to do after a record.
+/// What to do after a record was offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     /// Take the next one.
     Next,
-    /// It could not be taken: offer it again later, and nothing behind it.
+    /// The core did not take the record: offer it again later, and no later record before it.
     Stop,
 }
 
-/// A record of the peer that could not be taken yet.
+/// A record of the peer that was not taken yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
-    /// The slot that it is in, alone or with others.
+    /// Its slot, which it may share with others.
     pub slot: u32,
-    /// Where in the slot.
+    /// Its offset in the slot.
     pub at: usize,
     /// Its length.
     pub len: usize,
-    /// It is the last in the slot, which is posted again when it has been taken.
+    /// Whether it is the last in the slot, which is reposted when it has been taken.
     pub last: bool,
-    /// The connection that it came over is no more: nobody hears an answer.
+    /// Whether its connection is closed, so that it cannot be answered.
     pub orphan: bool,
 }
 
@@ -140,85 +139,86 @@ pub struct Part {
 pub struct Lane {
     pub address: SocketAddr,
     pub link: Link,
-    /// The other end of the connection of an endpoint with itself: what is sent over `link` comes in here.
+    /// The other end of an endpoint's connection with itself: records sent over `link` arrive here.
     pub mirror: Option<Box<dyn Connection>>,
-    /// The peer's last attempt to connect that is known.
+    /// The peer's latest known attempt to connect.
     pub attempt: Option<(u64, u32)>,
-    /// Bytes that a request of the connection carries itself.
+    /// Most bytes of an inline request on the connection.
     pub inline: usize,
-    /// Records that may be sent.
+    /// Number of records that may be sent.
     pub credits: usize,
-    /// Of them, those that only answers may use.
+    /// Of them, those reserved for answers.
     pub reserve: usize,
-    /// Of the others, those that only packs of what has waited may use.
+    /// Of the others, those reserved for packs of queued records.
     pub held: usize,
-    /// Credits that the peer has used and not got back, and of them those to be given back.
+    /// Credits that the peer has used and not got back; of them, those to return now.
     pub used: usize,
     pub owed: usize,
     pub commands: VecDeque<Item>,
     pub answers: VecDeque<Frame>,
-    /// Bytes in both.
+    /// Total bytes of both.
     pub waiting: usize,
-    /// Requests under way.
+    /// Number of requests under way.
     pub requests: usize,
     /// Of them, those whose ends are not reported.
     pub quiet: Quiet,
-    /// Records that could not be taken yet.
+    /// Records that were not taken yet.
     pub stalled: VecDeque<Part>,
-    /// Reads of the peer, being served. Its later commands wait.
+    /// Reads of the peer that this end serves. The peer's later commands wait.
     pub reads: VecDeque<ServedRead>,
-    /// The peer's long write, being served.
+    /// The peer's long write that this end serves.
     pub write: Option<Box<ServedWrite>>,
-    /// Short messages that count as sent, but wait for the peer to want them.
+    /// Short messages that were reported as sent, and wait until the peer wants them.
     pub kept: Slots<(Exposed, usize)>,
-    /// Messages that the peer has announced and that have not ended: their lengths, and where their payloads are now if
-    /// the peer has moved them.
+    /// Messages that the peer has announced and that have not ended: their lengths, and the present places of their
+    /// payloads if the peer has moved them.
     pub announced: FxHashMap<u64, (usize, Option<Source>)>,
     pub transfers: Slots<Transfer>,
     /// Transfers with requests that are not posted yet.
     pub fetching: VecDeque<SlotId>,
-    /// Of them, accesses to the peer's memory. What follows them waits.
+    /// Of them, accesses to the peer's memory. Later operations wait for them.
     pub accesses_waiting: usize,
     /// Requests of accesses under way that read.
     pub reads_out: usize,
-    /// This end's operations that have not ended.
+    /// Operations of this end that have not ended.
     pub outstanding: usize,
     /// Of them, accesses that the peer executes.
     pub executed: usize,
-    /// Accesses given to this end's device so far.
+    /// Number of accesses posted to this end's device so far.
     pub natives: u64,
-    /// The peer's device has refused an access, which has ended the connection: those that go to its owner.
+    /// Set when the peer's device has refused an access, and so ended the connection: the accesses to ask the owner
+    /// for.
     pub refused: Option<Vec<Refused>>,
     /// The peer's registrations that this end's device may access.
     pub keys: FxHashMap<u64, Key>,
-    /// Keys that the peer was given, and what the device calls them.
+    /// Keys that the peer was given, and the device's keys for them.
     pub given: FxHashMap<u64, u32>,
-    /// Messages that were reported as sent and have not arrived.
+    /// Messages that were reported as sent but have not arrived.
     pub detached: usize,
-    /// The peer was asked to keep its payloads.
+    /// Whether this end asked the peer to keep its payloads.
     pub wished: bool,
-    /// The peer asked this end to keep its payloads.
+    /// Whether the peer asked this end to keep its payloads.
     pub peer_wishes: bool,
-    /// When the peer's device is asked next whether it is there.
+    /// When the peer's device is probed next.
     pub probe: Option<Instant>,
-    /// It is among [`Common::dirty`].
+    /// Whether the lane is in [`Common::dirty`].
     pub is_dirty: bool,
-    /// It is among those that are looked at for their connections.
+    /// Whether the lane is among those whose connections are checked.
     pub is_live: bool,
-    /// The turn in which something was last posted, or came.
+    /// The turn in which a record was last posted, or arrived.
     pub last_use: u64,
-    /// The turn in which a note last waited for the connection, or was awaited of the peer.
+    /// The turn in which a note last waited for the connection, or was expected from the peer.
     pub wanted: u64,
-    /// The connection is being put away: nothing more is posted over it.
+    /// Set while the connection is being put away: nothing more is posted over it.
     pub retiring: Option<Retiring>,
-    /// The peer has declined that: when it is asked again at the earliest.
+    /// Set when the peer has declined that: when it may be asked again.
     pub declined: Option<Instant>,
-    /// The connection is over; what came before it is still to be taken.
+    /// Set when the connection is over; records that arrived before are still to be taken.
     pub ending: Option<Errno>,
 }
 
 impl Lane {
-    /// To a peer that nothing is known of.
+    /// A lane to a peer in its initial state.
     pub fn new(address: SocketAddr) -> Self {
         Self {
             address,
@@ -265,52 +265,52 @@ impl Lane {
         }
     }
 
-    /// A record of the peer has been taken.
+    /// Returns a record of the peer that has been taken.
     pub fn taken(&mut self, common: &mut Common, part: Part) {
         if part.last {
-            // One of an earlier connection may be none that the peer had credits for on this one.
+            // For a record of an earlier connection, the peer may have used no credit of this one.
             self.owed = self.used.min(self.owed + 1);
             common.adapter.receive(part.slot);
         }
     }
 
-    /// Slots of records that could not be taken yet.
+    /// Slots of records that were not taken yet.
     pub fn held_slots(&self) -> usize {
         self.stalled.iter().filter(|part| part.last).count()
     }
 
-    /// Whether records can go out.
+    /// Whether records can be posted.
     pub fn is_open(&self) -> bool {
         self.is_connected() && self.retiring.is_none()
     }
 
-    /// Whether there is a connection, which may be about to be put away.
+    /// Whether there is a connection, even if it is about to be put away.
     pub fn is_connected(&self) -> bool {
         self.link.open().is_some() && self.ending.is_none()
     }
 
-    /// Whether reads of the peer are being served.
+    /// Whether this end serves reads of the peer.
     pub fn is_read(&self) -> bool {
         !self.reads.is_empty()
     }
 
-    /// Whether commands wait to be posted.
+    /// Whether commands are queued.
     pub fn has_commands(&self) -> bool {
         !self.commands.is_empty()
     }
 
-    /// Whether something waits to be posted.
+    /// Whether anything is queued.
     pub fn waits(&self) -> bool {
         !self.commands.is_empty() || !self.answers.is_empty() || !self.fetching.is_empty() || self.is_read()
     }
 
-    /// Whether the peer is to get credits back though nothing is sent to it.
+    /// Whether credits must be returned to the peer even if nothing else is sent.
     pub fn owes_credits(&self, common: &Common) -> bool {
         self.owed > 0 && self.owed >= common.grant / 4
     }
 
-    /// A record has come. Over a connection that this end granted it may come before rdma_cm reports the connection,
-    /// which then is there.
+    /// A record has arrived. Over a connection that this end accepted, a record may arrive before rdma_cm reports that
+    /// the connection is established.
     #[inline]
     pub fn heard(&mut self, common: &mut Common, peer: Peer) {
         if !matches!(self.link, Link::Accepting(..)) {
@@ -321,19 +321,19 @@ impl Lane {
         }
     }
 
-    /// The connection is there.
+    /// The connection is established.
     pub fn opened(&mut self, common: &mut Common, peer: Peer, id: Box<dyn Connection>) {
         self.link = Link::Open(id);
         self.last_use = common.turn;
         common.counts.connections += 1;
         common.hold(&mut self.is_dirty, peer);
         if self.wished {
-            self.wish(common, peer, true); // an earlier connection was put away meanwhile
+            self.wish(common, peer, true); // an earlier connection, which had the wish, was put away
         }
     }
 
-    /// Whether an endpoint that closes waits for this lane: for requests under way, among them answers that the peer
-    /// counts on, and for the peer to take what was reported as sent.
+    /// Whether a closing endpoint waits for this lane: for requests under way, among them answers that the peer relies
+    /// on, and for the peer to take messages that were reported as sent.
     pub fn is_awaited(&self) -> bool {
         let owes = self.requests > 0 || !self.answers.is_empty() || self.detached > 0;
         self.is_connected() && (owes || !self.kept.is_empty())
@@ -361,7 +361,7 @@ impl Lane {
         }
     }
 
-    /// An operation of this end is not under way any more.
+    /// Notes that an operation of this end has ended.
     pub fn is_over(&mut self, op: &Op) {
         self.outstanding = self.outstanding.saturating_sub(1);
         if matches!(op, Op::Access | Op::Write(_) | Op::Read { .. }) {
@@ -369,7 +369,7 @@ impl Lane {
         }
     }
 
-    /// Tells the peer how its operation ended.
+    /// Tells the peer the result of its operation.
     pub fn done(&mut self, common: &mut Common, peer: Peer, flags: u8, op: u64, result: Result<(), Errno>) {
         let errno = result.err().map_or(0, |errno| errno.get() as u64);
         let mut fields = Fields::new();
@@ -377,8 +377,8 @@ impl Lane {
         self.record(common, peer, (kind::DONE, flags), fields.bytes(), 0, None, |_| {});
     }
 
-    /// A request of this lane is reported as done: the quiet ones before it have ended. What waits for one is that it
-    /// was reported as sent before it arrived.
+    /// A request of this lane was reported as ended, so the quiet ones before it have ended, too. Only detached
+    /// messages wait for the end of a quiet request.
     pub fn end_quiet(&mut self, common: &mut Common, number: u64) {
         while let Some(id) = self.quiet.pop_before(number) {
             let Some(Posted::Send { slot, mark, marks, quiet, .. }) = common.adapter.posted.remove(id) else {
@@ -400,8 +400,8 @@ impl Lane {
         }
     }
 
-    /// Takes the connection off, and everything that is of it. The queue pair goes first, so that the device writes
-    /// nowhere any more. What the lane had is handed back.
+    /// Resets the lane and returns its old state. The queue pair is dropped first, so that the device no longer writes
+    /// to memory.
     pub fn disconnected(&mut self, common: &mut Common, peer: Peer) -> Self {
         let mut old = std::mem::replace(self, Self::new(self.address));
         self.attempt = old.attempt;
@@ -424,7 +424,7 @@ impl Lane {
         old
     }
 
-    /// The connection is over: nothing of it is left here but messages of the peer that the application had no room
+    /// The connection is over: clears the lane's state, except messages of the peer that the application had no room
     /// for.
     pub fn lose<H: Host<Verbs>>(&mut self, common: &mut Common, host: &mut H, peer: Peer, errno: Errno) {
         let old = self.disconnected(common, peer);
@@ -441,7 +441,7 @@ impl Lane {
             None => Vec::new(),
         };
         for Transfer { end, slot, .. } in transfers {
-            // And with it the registrations.
+            // And with them the registrations.
             if let Some(slot) = slot {
                 common.adapter.give_slot(slot);
             }
@@ -457,8 +457,8 @@ impl Lane {
     }
 }
 
-/// What stays of records that could not be taken, when their connection is over: messages, which the peer's device was
-/// told have arrived. What the peer waits for an answer to has failed there.
+/// The records that outlive their connection: messages, which the peer's device was told have arrived. Requests that
+/// expect an answer have failed at the peer.
 fn orphans(common: &Common, stalled: VecDeque<Part>) -> VecDeque<Part> {
     let mut kept = VecDeque::<Part>::new();
     for part in stalled {
@@ -468,7 +468,7 @@ fn orphans(common: &Common, stalled: VecDeque<Part>) -> VecDeque<Part> {
         ) {
             kept.push_back(Part { orphan: true, ..part });
         } else if part.last {
-            // Of the records of a pack, those that stay may be before this one.
+            // The kept records of a pack may precede this one.
             match kept.back_mut().filter(|before| before.slot == part.slot) {
                 Some(before) => before.last = true,
                 None => common.adapter.receive(part.slot),

@@ -2,8 +2,8 @@
 //!
 //! Both ends may start at the same time. Then the request of the end with the lower address wins: the other end drops
 //! its own request and accepts, and its own request is refused with [`CROSSED`], which is not a failure. A request
-//! carries the number of requests that its endpoint has made. By that number, a request that was on its way while the
-//! connection was established by the other one can be told from a request of a peer that has lost the connection.
+//! carries the number of requests that its endpoint has made. That number distinguishes a request that was in flight
+//! while the other request established the connection from one of a peer that has lost the connection.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -18,22 +18,22 @@ use crate::{Verbs, address, settings};
 
 /// The connection of a lane.
 pub enum Link {
-    /// There is none.
+    /// There is no connection.
     Closed,
-    /// The device and the way are looked for.
+    /// The device and the route are being resolved.
     Resolving(Box<dyn Connection>, Instant),
-    /// The peer has been asked.
+    /// This end has sent its request.
     Asking(Box<dyn Connection>, Instant),
-    /// This end's request crossed the peer's, which counts, and comes.
+    /// This end's request crossed the peer's, which wins and will arrive.
     Crossed(Instant),
-    /// The peer's request was granted.
+    /// This end has accepted the peer's request.
     Accepting(Box<dyn Connection>, Instant),
-    /// It is there.
+    /// The connection is established.
     Open(Box<dyn Connection>),
 }
 
 impl Link {
-    /// The identifier of a connection that records can go over.
+    /// The connection, if it is established.
     pub fn open(&self) -> Option<&dyn Connection> {
         match self {
             Self::Open(id) => Some(&**id),
@@ -41,7 +41,7 @@ impl Link {
         }
     }
 
-    /// The identifier, however far it is.
+    /// The connection in any state.
     pub fn id(&self) -> Option<&dyn Connection> {
         match self {
             Self::Resolving(id, _) | Self::Asking(id, _) | Self::Accepting(id, _) | Self::Open(id) => {
@@ -51,7 +51,7 @@ impl Link {
         }
     }
 
-    /// Until when it has to be further.
+    /// The deadline of the present step.
     pub fn deadline(&self) -> Option<Instant> {
         match self {
             Self::Resolving(_, at) | Self::Asking(_, at) | Self::Accepting(_, at) | Self::Crossed(at) => {
@@ -63,30 +63,31 @@ impl Link {
 }
 
 const MAGIC: [u8; 4] = *b"ofv1";
-/// The reason of a refusal that is no failure.
+/// The reason of a refusal that is not a failure.
 pub const CROSSED: &[u8] = b"ofv1 crossed";
 
-/// Credits without which two ends may wait for each other for ever.
+/// With fewer credits, two ends may wait for each other forever.
 const LEAST_CREDITS: usize = 4;
 
-/// What each end tells the other when they meet.
+/// The private data that both ends exchange when they connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Greeting {
-    /// Where the sender listens.
+    /// The address at which the sender listens.
     pub address: SocketAddr,
-    /// Records that the receiver may send.
+    /// Credits for the receiver of the greeting.
     pub credits: u16,
-    /// Tells the sender from an earlier endpoint of its address.
+    /// Distinguishes the sender from an earlier endpoint with its address.
     pub incarnation: u64,
-    /// Requests that the sender has made so far.
+    /// Number of requests that the sender has made so far.
     pub attempts: u32,
 }
 
 impl Greeting {
-    /// Its length: less than the 56 bytes that a request has room for.
+    /// Its length, which is less than the 56 bytes that a request has room for.
     const LEN: usize = 4 + 16 + 2 + 4 + 2 + 8 + 4;
 
-    /// As bytes, numbers in network order: `ofv1`, address, port, scope, credits, incarnation, attempts.
+    /// Encodes the greeting, with numbers in network order: `ofv1`, address, port, scope, credits, incarnation,
+    /// attempts.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let (ip, scope) = match self.address {
             SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), 0),
@@ -108,7 +109,7 @@ impl Greeting {
         bytes
     }
 
-    /// From bytes, behind which a device may have put zeros. `None` for what somebody else's program sent.
+    /// Parses a greeting, after which a device may have put zeros. `None` for another program's data.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (bytes, _) = bytes.split_first_chunk::<{ Self::LEN }>()?;
         fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
@@ -140,8 +141,8 @@ pub fn limit() -> Duration {
     Duration::from_millis(settings::CONNECT_TIMEOUT_MS.get() as u64)
 }
 
-/// What this end says to begin a connection of a lane. Records of an earlier one that hold slots count as if they had
-/// come over this one.
+/// This end's greeting for a new connection of a lane. Slots still held by records of an earlier connection count
+/// against its credits.
 fn greeting(lane: &mut Lane, common: &Common) -> [u8; Greeting::LEN] {
     let credits = common.grant.saturating_sub(lane.held_slots()).max(LEAST_CREDITS);
     (lane.used, lane.owed) = (common.grant - credits, 0);
@@ -155,12 +156,12 @@ fn greeting(lane: &mut Lane, common: &Common) -> [u8; Greeting::LEN] {
 }
 
 fn param(private_data: &[u8]) -> ConnParam<'_> {
-    // Seven means for ever: a receiver that does not look now will later.
+    // Seven means without limit: a receiver that does not poll now will later.
     ConnParam { private_data, reads: 4, retries: crate::RETRIES, rnr_retries: 7 }
 }
 
 impl VerbsLanes {
-    /// Begins to connect to a peer.
+    /// Starts to connect to a peer.
     pub fn connect(&mut self, peer: Peer) {
         let lane = &mut self.lanes[peer as usize];
         let common = &mut self.common;
@@ -181,7 +182,7 @@ impl VerbsLanes {
         }
     }
 
-    /// Takes events of connections.
+    /// Handles events of connections.
     pub fn meet<H: Host<Verbs>>(&mut self, host: &mut H) {
         loop {
             match self.common.adapter.queues.event() {
@@ -214,7 +215,7 @@ impl VerbsLanes {
         });
     }
 
-    /// Has the connection of a lane looked at from now on.
+    /// Adds the lane to those whose connections are checked.
     fn watch(&mut self, peer: Peer) {
         if !std::mem::replace(&mut self.lanes[peer as usize].is_live, true) {
             self.live.push(peer);
@@ -225,12 +226,12 @@ impl VerbsLanes {
         if event.kind == CmEventKind::Request {
             return self.take_request(host, event);
         }
-        // Of an identifier that is gone, or of the one that listens.
+        // An event of a dropped identifier, or of the listener.
         let Some(&peer) = self.ids.get(&event.id) else { return };
         if !matches!(event.kind, CmEventKind::Established | CmEventKind::Other)
             && self.lanes[peer as usize].is_connected()
         {
-            // The device may have reported before this why the connection ends, and what came over it.
+            // The device may already have reported why the connection ends, and what arrived over it.
             self.take_rest(host);
         }
         let lane = &mut self.lanes[peer as usize];
@@ -284,7 +285,7 @@ impl VerbsLanes {
                 lane.opened(common, peer, id);
                 None
             }
-            // A record was faster than the event.
+            // A record arrived before the event.
             (link @ Link::Open(_), CmEventKind::Established) => {
                 lane.link = link;
                 None
@@ -319,8 +320,8 @@ impl VerbsLanes {
             let _ = id.reject(b"not an endpoint of provider verbs");
             return;
         };
-        // A greeting says at which port its endpoint listens; at which address it is, the network says. Otherwise a
-        // stranger could take the place of a peer that is connected.
+        // The greeting gives the port at which its endpoint listens, but the network gives the address. Otherwise a
+        // stranger could take the place of a connected peer.
         if id.peer_address().is_some_and(|from| address::canonical(from).ip() != greeting.address.ip()) {
             self.common.counts.malformed += 1;
             let _ = id.reject(b"the greeting is of another address");
@@ -343,18 +344,19 @@ impl VerbsLanes {
             return;
         }
         if matches!(lane.link, Link::Open(_) | Link::Accepting(..)) {
-            // The peer has lost the connection, or is another process by now, or both ends have put it away.
+            // The peer has lost the connection, or was replaced by another process, or both ends have put the
+            // connection away.
             self.hang_up(host, peer);
             if self.lanes[peer as usize].has_agreed() {
                 self.lanes[peer as usize].put_away(&mut self.common, peer);
             } else {
-                // Nobody hears the answers to its reads, and what came behind them does not wait any more. Messages for
-                // which the application has no room stay: the request does not wait for that.
+                // The peer no longer expects answers to its reads, so records after them need not wait. Messages that
+                // the application has no room for stay: the request does not wait for that.
                 loop {
                     self.lanes[peer as usize].reads.clear();
                     self.resume(host, peer);
                     if !self.lanes[peer as usize].is_read() {
-                        break; // else one of those that had waited has begun
+                        break; // otherwise a waiting read has started
                     }
                 }
                 let lane = &mut self.lanes[peer as usize];
@@ -389,7 +391,7 @@ impl VerbsLanes {
 }
 
 impl VerbsLanes {
-    /// The endpoint has called itself: both ends are one lane's.
+    /// The endpoint has connected to itself: both ends belong to one lane.
     fn reflect(&mut self, peer: Peer, mut id: Box<dyn Connection>) {
         let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
         let accepted = id.create_qp().and_then(|()| id.accept(param(&greeting(lane, common))));
@@ -406,7 +408,7 @@ impl VerbsLanes {
         }
     }
 
-    /// Forgets which connection is whose, of a lane that has none any more.
+    /// Removes a lane without a connection from the tables of connections.
     pub fn unlink(&mut self, peer: Peer) {
         self.ids.retain(|_, other| *other != peer);
         self.qps.retain(|_, other| *other != peer);
@@ -414,7 +416,7 @@ impl VerbsLanes {
 }
 
 impl Lane {
-    /// The peer has said how much it can take.
+    /// Takes the peer's credits from its greeting.
     fn greeted(&mut self, greeting: &Greeting) {
         self.credits = usize::from(greeting.credits);
         self.reserve = self.credits / 4;
@@ -423,7 +425,7 @@ impl Lane {
     }
 }
 
-/// The address of a peer, for the core.
+/// A peer's address in the core's format.
 pub fn named(address: SocketAddr) -> Address {
     Address::from(address)
 }
@@ -439,7 +441,7 @@ mod tests {
             let greeting = Greeting { address, credits: 32, incarnation: u64::MAX, attempts: 7 };
             let mut bytes = greeting.encode().to_vec();
             assert!(bytes.len() <= 56);
-            bytes.resize(56, 0); // as InfiniBand does
+            bytes.resize(56, 0); // like the padding of InfiniBand
             assert_eq!(Greeting::parse(&bytes), Some(greeting));
             for cut in 0..Greeting::LEN {
                 assert_eq!(Greeting::parse(&bytes[..cut]), None);

@@ -1,4 +1,4 @@
-//! Memory that the library allocates: private pages. Nobody but this process touches them.
+//! Memory that the library allocates: private pages. Only this process uses them.
 
 use std::sync::Arc;
 

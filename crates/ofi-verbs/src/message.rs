@@ -1,4 +1,4 @@
-//! Messages: short ones inside a record, long ones announced and then read by the receiver.
+//! Messages: short ones are in a record; long ones are announced, and the receiver reads them.
 
 use std::sync::Arc;
 
@@ -15,36 +15,36 @@ use crate::refused::Native;
 use crate::wire::{PAYLOAD, kind};
 use crate::{Verbs, failed};
 
-/// What this transport keeps of an operation that has not ended.
+/// The transport's state of an operation that has not ended.
 pub enum Op {
-    /// A short message that waits for its arrival.
+    /// A short message that has not arrived yet.
     Sent,
-    /// A message that was injected before there was a connection with its peer.
+    /// A message that was injected before its peer was connected.
     Injected,
-    /// A short message that waits for word from the peer.
+    /// A short message that waits for the peer's `DONE`.
     Confirm,
-    /// A short write or an atomic, executed by the peer, which sends word of it.
+    /// A short write or an atomic that the peer executes and answers.
     Access,
-    /// A read or write that the device does.
+    /// A read or write by the device.
     Native(Native),
-    /// A request of a connected endpoint, which knows the rest of it.
+    /// A request of a connected endpoint, which keeps its state.
     Request,
-    /// An announced message, which the peer may read.
+    /// An announced message that the peer may read.
     Message(Exposed),
     /// A long remote write.
     Write(Payload),
     /// A remote read.
     Read {
-        /// Where it goes.
+        /// Destination of the data.
         pieces: Box<[Piece]>,
         /// Bytes that have arrived.
         got: usize,
-        /// Bytes in all.
+        /// Total bytes.
         len: usize,
     },
 }
 
-/// Memory that the peer may read: registrations first, as they go before what they are of.
+/// Memory that the peer may read. The registrations are declared first, so that they are dropped before their memory.
 pub struct Exposed {
     regions: Vec<Box<dyn Region>>,
     sources: Vec<Source>,
@@ -52,15 +52,15 @@ pub struct Exposed {
 }
 
 impl Exposed {
-    /// Registers lent memory, or a copy of it.
+    /// Registers lent memory, or a copy of the data.
     fn new(common: &Common, pieces: &[Piece], len: usize, copy: bool) -> Result<Self> {
-        // SAFETY: the core lends the pieces of what it posts.
+        // SAFETY: the core lends the pieces of the operations that it posts.
         let kept: Option<Arc<[u8]>> = copy.then(|| unsafe { copy::copied(pieces, len) }.into());
         let whole = kept.as_ref().map(|kept| [Piece::new(kept.as_ptr().cast_mut(), kept.len())]);
         let pieces = whole.as_ref().map_or(pieces, |whole| &whole[..]);
         let (mut regions, mut sources) = (Vec::new(), Vec::new());
         for (addr, len) in copy::runs(pieces, 0, len) {
-            // SAFETY: lent until the operation ends, or kept here; only read.
+            // SAFETY: the memory is lent until the operation ends, or kept here; it is only read.
             let region = unsafe { common.domain.transport.device.register(addr, len, Access::RemoteRead) };
             let region = region.map_err(|error| failed(&error))?;
             sources.push(Source { addr: addr as u64, len, rkey: region.rkey() });
@@ -70,8 +70,8 @@ impl Exposed {
         Ok(Self { regions, sources, kept })
     }
 
-    /// A copy that the library keeps, so that lent memory is the application's again once this is gone. `None`: nothing
-    /// is lent.
+    /// A copy that the library keeps, so that the application gets its lent memory back once this value is dropped.
+    /// `None` if no memory is lent.
     fn moved(&self, common: &Common) -> Result<Option<Self>> {
         if self.kept.is_some() || self.sources.is_empty() {
             return Ok(None);
@@ -82,24 +82,24 @@ impl Exposed {
         Self::new(common, &pieces, len, true).map(Some)
     }
 
-    /// How many registrations it has.
+    /// Number of registrations.
     pub fn regions(&self) -> usize {
         self.regions.len()
     }
 }
 
-/// Names a payload at its sender (`Transport::Token`).
+/// Identifies a payload at its sender (`Transport::Token`).
 #[derive(Clone, Debug)]
 pub struct Token {
     /// The sender's operation.
     pub op: u64,
     /// Flags of the announcement.
     pub flags: u8,
-    /// Where it is there.
+    /// The payload's memory at the sender.
     pub sources: Box<[Source]>,
 }
 
-/// Bytes that may wait for a peer, past which it takes no more.
+/// Limit of queued bytes for a peer. Beyond it no more are queued.
 pub const QUEUE_LIMIT: usize = 1 << 20;
 
 impl Lane {
@@ -111,7 +111,8 @@ impl Lane {
         out: &OutMessage<'_>,
     ) -> Result<Posted> {
         self.may_post(out.flags)?;
-        // What is to be matched is announced, however short: the peer asks for it when it has a receive.
+        // A message that completes when matched is announced, even if it is short: the peer asks for it when it has a
+        // receive.
         if out.len > PAYLOAD || self.peer_wishes || out.flags.contains(OpFlags::MATCH_COMPLETE) {
             return self.announce(common, host, out);
         }
@@ -141,14 +142,14 @@ impl Lane {
         };
         flags |= fields.envelope(out);
         self.record(common, out.peer, (kind::MESSAGE, flags), fields.bytes(), out.len, mark, |body| {
-            // SAFETY: the pieces are lent, and `body` has as many bytes as they together.
+            // SAFETY: the pieces are lent, and `body` has as many bytes as all of them.
             unsafe { copy::gather(out.pieces, 0, body, out.len) };
         });
         common.counts.eager += 1;
         Ok(if detached && open { Posted::Done } else { Posted::Pending })
     }
 
-    /// Tells the peer of a message whose payload stays here for now.
+    /// Announces a message whose payload stays here for now.
     #[cold]
     fn announce<H: Host<Verbs>>(
         &mut self,
@@ -157,7 +158,7 @@ impl Lane {
         out: &OutMessage<'_>,
     ) -> Result<Posted> {
         let confirm = out.flags.intersects(OpFlags::DELIVERY_COMPLETE | OpFlags::MATCH_COMPLETE);
-        // A short one is held back for the peer's want of room: it counts as sent, and the library keeps it.
+        // A short one is announced because the peer has no room: it counts as sent, and the library keeps a copy.
         let keep = out.len <= PAYLOAD && !confirm && self.is_open();
         if keep && common.kept + out.len > common.kept_limit {
             return Err(Error::AGAIN);
@@ -286,8 +287,8 @@ impl Lane {
         Ok(Flow::Next)
     }
 
-    /// The payload of a message that the peer has announced lies elsewhere from now on. What is being read already is
-    /// refused where it was, if that memory has gone.
+    /// The payload of a message that the peer has announced has moved. Reads under way fail at the old place if that
+    /// memory is gone.
     pub fn take_moved(&mut self, body: &[u8]) -> Result<(), Broken> {
         let mut words = Words(body);
         let (op, addr, rkey) = (words.word()?, words.word()?, words.word()?);
@@ -295,7 +296,7 @@ impl Lane {
         if !words.0.is_empty() {
             return Err(Broken);
         }
-        let Some((len, moved)) = self.announced.get_mut(&op) else { return Ok(()) }; // it has ended meanwhile
+        let Some((len, moved)) = self.announced.get_mut(&op) else { return Ok(()) }; // the message has ended meanwhile
         addr.checked_add(*len as u64).ok_or(Broken)?;
         let to = Source { addr, len: *len, rkey };
         *moved = Some(to);
@@ -303,13 +304,13 @@ impl Lane {
         Ok(())
     }
 
-    /// Where the payload behind a token is since it was moved.
+    /// The new place of a token's payload, if it was moved.
     pub fn moved(&self, token: &Token) -> Option<Source> {
         let moved = self.announced.get(&token.op).filter(|_| token.flags & flag::KEPT == 0);
         moved.and_then(|(_, moved)| *moved)
     }
 
-    /// Tells the sender that its payload is not wanted, or not any more.
+    /// Tells the sender that this end does not want its payload, or no longer does.
     pub fn discard(&mut self, common: &mut Common, peer: Peer, token: &Token) {
         if token.flags & flag::KEPT == 0 {
             self.announced.remove(&token.op);
@@ -317,7 +318,7 @@ impl Lane {
         self.done(common, peer, token.flags & flag::KEPT, token.op, Ok(()));
     }
 
-    /// Tells the peer whether to keep its payloads. Without a connection, the next one begins with that.
+    /// Tells the peer whether to keep its payloads. Without a connection, the wish is sent when the next one opens.
     pub fn wish(&mut self, common: &mut Common, peer: Peer, keep: bool) {
         if self.link.open().is_none() {
             return;
@@ -327,7 +328,7 @@ impl Lane {
         self.record(common, peer, (kind::KEEP, 0), fields.bytes(), 0, None, |_| {});
     }
 
-    /// An operation of this end has ended, says the peer.
+    /// Takes the peer's report that an operation of this end has ended.
     pub fn take_done<H: Host<Verbs>>(
         &mut self,
         common: &mut Common,
@@ -350,7 +351,7 @@ impl Lane {
             Ok(errno @ 1..=4096) => Err(ofi_api::Errno::from_raw(errno)),
             _ => return Err(Broken),
         };
-        // Of an access that the peer was told of, its word may be faster than the device's.
+        // For an access with data, the peer's report may arrive before the device's.
         if matches!(host.op(peer, id), Some(Op::Native(_))) && self.is_with_device(id, result)? {
             return Ok(());
         }

@@ -11,10 +11,10 @@
 //! sent to the owner over the next connection (`refused.rs`); everything else in flight ends with `FI_ECONNRESET`.
 //!
 //! Order: a queue pair executes in order, and the owner confirms accesses that it executes. So the device is used only
-//! while nothing waits to be sent and no access is with the owner, and never where accesses must follow messages
-//! (`FI_ORDER_WAS`, `FI_ORDER_RAS`). A request behind an unfinished read waits for it at the device (a fence), because
-//! the read's answer may be sent twice. An access with `FI_FENCE` goes to the owner: it raises the messages before it
-//! to its completion level, which only the owner can confirm.
+//! while nothing is queued and no access is with the owner, and never if accesses must follow messages (`FI_ORDER_WAS`,
+//! `FI_ORDER_RAS`). A request after an unfinished read waits for it at the device (a fence), because the read's answer
+//! may be sent twice. An access with `FI_FENCE` goes to the owner: it raises earlier messages to its completion level,
+//! which only the owner can confirm.
 
 use std::collections::VecDeque;
 
@@ -33,13 +33,13 @@ use crate::refused::Native;
 use crate::rma::accessor;
 use crate::wire::{PAYLOAD, kind};
 
-/// Keys that a peer may have given this end, past which others are not kept.
+/// Most keys of a peer that this end stores. Further keys are ignored.
 const MOST_KEYS: usize = 1 << 16;
 
 const READ: u64 = 1;
 const WRITE: u64 = 2;
 
-/// A registration of the peer, as the device names it.
+/// A registration of the peer, with its device key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
     /// Address of its first byte in accesses.
@@ -50,7 +50,7 @@ pub struct Key {
     /// Address of its first byte for the device.
     addr: u64,
     rkey: u32,
-    /// A word of the peer to read behind writes.
+    /// The peer's word that this end reads after writes.
     witness: Source,
 }
 
@@ -67,7 +67,7 @@ impl Key {
         Ok((key, Self { base, len, rights, addr, rkey: number(rkey)?, witness }))
     }
 
-    /// Where an access leads, if it is allowed.
+    /// The memory of an access, if the access is allowed.
     fn source(&self, piece: &RemotePiece, right: u64) -> Option<Source> {
         let offset = piece.addr.checked_sub(self.base)?;
         let end = offset.checked_add(piece.len as u64)?;
@@ -77,7 +77,7 @@ impl Key {
 }
 
 impl Lane {
-    /// Has the device do an access, if it can.
+    /// Posts an access to the device, if the device can do it.
     pub fn native<H: Host<Verbs>>(
         &mut self,
         common: &mut Common,
@@ -116,7 +116,8 @@ impl Lane {
             slot = Some(taken);
         } else {
             for (addr, len) in copy::runs(out.pieces, 0, out.len) {
-                // SAFETY: lent until the operation ends; `settle_receives` stops the device where a read ends before.
+                // SAFETY: the memory is lent until the operation ends; `settle_receives` stops the device if a read
+                // ends before.
                 match unsafe { common.domain.transport.local(addr, len) } {
                     Ok(region) => {
                         runs.push((addr, len, region.lkey()));
@@ -152,7 +153,7 @@ impl Lane {
         self.is_open() && !self.has_commands() && self.executed == 0 && !common.orders_messages
     }
 
-    /// The peer's device has written, with remote CQ data. Its bytes came before this.
+    /// The peer's device has written here, and this record has the remote CQ data. The written bytes arrived before it.
     pub fn take_written<H: Host<Verbs>>(
         &mut self,
         common: &mut Common,
@@ -173,7 +174,7 @@ impl Lane {
         Ok(Flow::Next)
     }
 
-    /// The peer has given a key of its device.
+    /// Takes a key of the peer's device.
     pub fn take_key(&mut self, body: &[u8]) -> Result<(), Broken> {
         let (key, known) = Key::parse(&mut Words(body))?;
         if self.keys.len() < MOST_KEYS {
@@ -182,7 +183,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Gives the peer the device's keys of what it has just accessed, if it may have them.
+    /// Sends the peer the device's keys of the memory that it has just accessed, if it may have them.
     pub fn give_keys(&mut self, common: &mut Common, peer: Peer, remote: &[RemotePiece]) {
         if !common.domain.transport.native || common.caps.contains(Caps::RMA_EVENT) {
             return;
@@ -203,7 +204,7 @@ impl Lane {
             }
             let Some(data) = common.domain.data(region) else { continue };
             let remote = data.remote();
-            // Binding a counter and closing the region take the device's registration only after that.
+            // While the guard is held, binding a counter and closing the region cannot take the device's registration.
             let Some(device) = remote.as_ref().filter(|_| !region.is_counted()) else { continue };
             let rkey = device.rkey();
             let right = |right, word| if access.contains(right) { word } else { 0 };
@@ -220,7 +221,7 @@ impl Lane {
         }
     }
 
-    /// Tells the peer which of the keys that it was given are no more.
+    /// Tells the peer which of its keys were withdrawn.
     pub fn tell_withdrawn(&mut self, common: &mut Common, peer: Peer) {
         let regions = &common.domain.regions;
         let is_gone = |key: u64, rkey: u32| {
@@ -239,7 +240,7 @@ impl Lane {
     }
 }
 
-/// A read behind writes: its answer pushes them into memory (`FI_DELIVERY_COMPLETE`).
+/// Adds a read after writes: its answer forces them into memory (`FI_DELIVERY_COMPLETE`).
 fn push_witness(todo: &mut VecDeque<Step>, common: &Common, witness: Option<Source>) {
     let Some(witness) = witness else { return };
     let local: Segment = common.adapter.scratch(witness.len);

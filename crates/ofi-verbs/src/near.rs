@@ -1,8 +1,8 @@
-//! Peers of the same host: shared memory, under the address that the endpoint has at its device.
+//! Peers on the same host: shared memory, under the address that the endpoint has at its device.
 //!
-//! A reliable datagram endpoint at `10.0.0.1:7471` is also the shared-memory endpoint `fi_shm://verbs/10.0.0.1:7471`,
-//! and says so by a [`Door`]. Connected endpoints and unreliable datagrams stay with the device: the other end may be C
-//! libfabric's.
+//! A reliable datagram endpoint at `10.0.0.1:7471` is also the shared-memory endpoint `fi_shm://verbs/10.0.0.1:7471`. A
+//! [`Door`] advertises that. Connected endpoints and unreliable datagrams always use the device, because the other end
+//! may be C libfabric's.
 
 use std::net::SocketAddr;
 
@@ -14,10 +14,10 @@ use ofi_shm::door::{self, Door};
 use crate::state::State;
 use crate::{Verbs, address, settings};
 
-/// How the addresses in shared memory begin.
+/// Prefix of the addresses in shared memory.
 const SCHEME: &str = "fi_shm://verbs/";
 
-/// A device for other hosts, and shared memory for this one.
+/// Pairs a device, for other hosts, with shared memory, for this one.
 pub struct VerbsOrShm;
 
 impl Pairing for VerbsOrShm {
@@ -58,12 +58,12 @@ impl Pairing for VerbsOrShm {
     }
 }
 
-/// The name in shared memory of the endpoint at `socket`.
+/// The shared-memory name of the endpoint at `socket`.
 fn name(socket: SocketAddr) -> Address {
     Address::from_text(&format!("{SCHEME}{socket}"))
 }
 
-/// Where the endpoint is whose name in shared memory this is.
+/// The socket address of the endpoint with this shared-memory name.
 fn socket_in(near: &Address) -> Option<SocketAddr> {
     near.text()?.strip_prefix(SCHEME)?.parse().ok().map(address::canonical)
 }

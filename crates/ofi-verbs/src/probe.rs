@@ -31,7 +31,7 @@ impl Lane {
         (owes || self.is_wanted(turn)) && self.is_connected() && self.requests == self.quiet.len()
     }
 
-    /// Asks the peer's device whether it is there, if it is time for that.
+    /// Probes the peer's device, if it is time for that.
     pub fn probe(&mut self, common: &mut Common, peer: Peer, now: Instant) {
         if !self.awaits_word(common.turn) || !common.adapter.has_room() {
             self.probe = None;
@@ -47,7 +47,7 @@ impl Lane {
         let posted = Posted::Send { peer, slot: None, number, quiet: false, mark: None, marks: Vec::new() };
         let wr = common.adapter.begin_send(posted);
         let nothing = common.adapter.scratch(0);
-        // SAFETY: of no bytes, so that no memory is touched.
+        // SAFETY: the write has no bytes, so it accesses no memory.
         let sent =
             unsafe { connection.write(wr.to_wire(), nothing, Remote { addr: 0, rkey: 0 }, Post::default()) };
         match sent {

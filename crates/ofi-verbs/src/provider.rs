@@ -1,4 +1,4 @@
-//! What the provider offers: the devices of this host, by their addresses.
+//! The provider's offers: the devices of this host, by their addresses.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -27,11 +27,11 @@ const NAME: &str = "verbs";
 /// Records over reliable connections (`docs/architecture.md`, "Over RDMA devices"). C has no name for it.
 const PROTOCOL: Protocol = Protocol::specific(0x7262_7672);
 
-/// The provider. It has no state: everything belongs to what is opened from it.
+/// The provider. It has no state: all state belongs to the objects that it opens.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct VerbsProvider;
 
-/// What is left of the offer of all transports: no authorization keys, which nobody here would check.
+/// Narrows the core's offer: without authorization keys, which no code here would check.
 fn plain(mut info: Info) -> Info {
     (info.ep_attr.auth_key_size, info.domain_attr.auth_key_size) = (0, 0);
     info.domain_attr.max_ep_auth_key = 0;
@@ -40,22 +40,23 @@ fn plain(mut info: Info) -> Info {
 
 const TYPES: [(EpType, Narrow); 1] = [(EpType::Rdm, plain)];
 
-/// Connected endpoints, for messages and accesses as C libfabric's verbs provider understands them. A write with remote
-/// CQ data uses up a receive, for which the application must be prepared.
+/// Connected endpoints, for messages and accesses in the protocol of C libfabric's verbs provider. A write with remote
+/// CQ data consumes a receive, for which the application must be prepared.
 fn accesses(info: Info) -> Info {
     let mut info = over_connections(info, Caps::RMA | Caps::ATOMIC | Caps::RMA_DIRECTIONS);
     info.rx_attr.mode = Mode::RX_CQ_DATA;
     info
 }
 
-/// The same for an application that is not prepared for it, and asks for no CQ data: so does C's provider.
+/// As [`accesses`], for an application that is not prepared for that, and requests no CQ data. C's provider has the
+/// same offer.
 fn plain_accesses(info: Info) -> Info {
     let mut info = over_connections(info, Caps::RMA | Caps::ATOMIC | Caps::RMA_DIRECTIONS);
     info.domain_attr.cq_data_size = 0;
     info
 }
 
-/// The same for messages alone, which ask nothing of the application.
+/// As [`accesses`], for messages alone, with no requirements on the application.
 fn messages(info: Info) -> Info {
     over_connections(info, Caps::empty())
 }
@@ -72,7 +73,7 @@ fn over_connections(info: Info, beside: Caps) -> Info {
     (ep.max_order_raw_size, ep.max_order_waw_size) = (ep.max_msg_size, ep.max_msg_size);
     info.caps &=
         Caps::MSG | Caps::MSG_DIRECTIONS | Caps::FENCE | Caps::LOCAL_COMM | Caps::REMOTE_COMM | beside;
-    // What a queue pair keeps: only what follows a read may be faster than its answer.
+    // The order that a queue pair keeps: only a request after a read may overtake the read's answer.
     let order = MsgOrder::SAS | MsgOrder::SAW | MsgOrder::WAS | MsgOrder::RAS | MsgOrder::RAR | MsgOrder::RAW;
     let order = order | MsgOrder::WAW | MsgOrder::RMA_RAR | MsgOrder::RMA_RAW | MsgOrder::RMA_WAW;
     let order = order | MsgOrder::ATOMIC_RAR | MsgOrder::ATOMIC_RAW | MsgOrder::ATOMIC_WAW;
@@ -84,7 +85,7 @@ fn over_connections(info: Info, beside: Caps) -> Info {
     info
 }
 
-/// Datagrams as they are, which C libfabric's verbs provider understands.
+/// Plain datagrams, in the format of C libfabric's verbs provider.
 fn datagrams(info: Info) -> Info {
     let mut info = plain(info);
     info.ep_attr.ep_type = EpType::Dgram;
@@ -102,7 +103,7 @@ fn datagrams(info: Info) -> Info {
     info
 }
 
-/// The same for an application that leaves room for the route header in front of all that it sends and receives.
+/// As [`datagrams`], for an application that leaves room for the route header before all that it sends and receives.
 fn prefixed_datagrams(info: Info) -> Info {
     let mut info = datagrams(info);
     (info.mode, info.tx_attr.mode, info.rx_attr.mode) =
@@ -111,7 +112,7 @@ fn prefixed_datagrams(info: Info) -> Info {
     info
 }
 
-/// Whether the hints offer that room, on both sides. No mode of a side is that of the whole.
+/// Whether the hints offer that room, on both sides. A mode of one side does not count for the whole.
 fn spares_a_prefix(request: &Request<'_>) -> bool {
     request.hints.is_some_and(|Hints { info, .. }| {
         let sides = [info.tx_attr.mode, info.rx_attr.mode];
@@ -126,7 +127,7 @@ fn refusal(field: &'static str, wanted: impl Into<String>, offered: impl Into<St
     offer::refusal(NAME, field, wanted, offered)
 }
 
-/// The address that node and service name, and the one that is asked for as this end's.
+/// The address format that the request implies, and the address that its node and service name.
 fn addresses(request: &Request<'_>) -> Result<(Option<AddrFormat>, Option<Address>), Refusal> {
     let hinted = request.hints.map_or(AddrFormat::Unspec, |hints| hints.info.addr_format);
     let given =
@@ -149,8 +150,8 @@ fn addresses(request: &Request<'_>) -> Result<(Option<AddrFormat>, Option<Addres
     Ok((format.or(named.as_ref().map(Address::format)), named))
 }
 
-/// The device that node and service of a request for datagrams name, by an address of its port. A port number says
-/// nothing here, as in C's provider, which keeps it in the address: the queue pair gets its number when it is made.
+/// The device that node and service of a request for datagrams name, by an address of its port. A port number has no
+/// effect, as in C's provider, which keeps it in the address: the queue pair gets its number when it is created.
 fn datagram_device(request: &Request<'_>) -> Result<Option<IpAddr>, Refusal> {
     if request.node.is_none() && request.service.is_none() {
         return Ok(None);
@@ -166,7 +167,7 @@ fn datagram_device(request: &Request<'_>) -> Result<Option<IpAddr>, Refusal> {
     Ok(Some(ip).filter(|ip| !ip.is_unspecified()))
 }
 
-/// What is known of a device.
+/// The description of a device.
 fn nic(own: &Own) -> Nic {
     own.port().map_or_else(Nic::default, |port| port_nic(port, own.ip))
 }
@@ -201,7 +202,7 @@ fn port_nic(Port { context, number, .. }: Port, ip: IpAddr) -> Nic {
     nic
 }
 
-// SAFETY: all that it opens is `ofi-core`'s, which keeps the promises for every transport; an operation is reported
+// SAFETY: it opens only objects of `ofi-core`, which keeps the promises for every transport; an operation is reported
 // when its memory is copied, or deregistered, or its queue pair is gone.
 unsafe impl Provider for VerbsProvider {
     fn name(&self) -> &str {
@@ -226,14 +227,14 @@ unsafe impl Provider for VerbsProvider {
     }
 }
 
-/// What a device that was added refuses.
+/// The refusal of a device that was added.
 fn not_the_systems(request: &Request<'_>) -> Refusal {
     let wanted = request.hints.map_or_else(String::new, |hints| hints.info.ep_attr.ep_type.to_string());
     refusal("ep_attr.type", wanted, "FI_EP_RDM, as the device is not the system's")
 }
 
-/// How much a connected endpoint has outstanding, and in how many pieces: what is set, or what the device can where the
-/// hints ask for more than that.
+/// The sizes and pieces of a connected endpoint: those of the settings, or the device's limits if the hints ask for
+/// more than the settings.
 fn size_of_connected(
     info: &mut Info,
     device: &Abilities,
@@ -251,8 +252,8 @@ fn size_of_connected(
     rx.iov_limit = offered(asked_rx.iov_limit, usual.pieces[1], rx.iov_limit.min(device.pieces));
 }
 
-/// Connected endpoints of a device: remote writes carry CQ data for an application that is prepared for what comes with
-/// it.
+/// Connected endpoints of a device. Remote writes carry CQ data if the application is prepared for the receives that
+/// they consume.
 fn connected_offers(own: &Own, variants: &[Info], request: &Request<'_>) -> Offers {
     let refused = |refusal| Offers { refusals: vec![refusal], ..Offers::default() };
     let Some(abilities) = own.abilities() else { return refused(not_the_systems(request)) };
@@ -295,7 +296,7 @@ impl VerbsProvider {
         offer::check_formats(NAME, request, family)?;
         let v6 = family == AddrFormat::SockaddrIn6;
         let mut offers = Offers::default();
-        // One offer for each device: by its first address of the family, or the one that is asked for.
+        // One offer for each device, by its first address of the family, or by the requested one.
         let mut seen = Vec::new();
         for own in all.iter().filter(|own| own.ip.is_ipv6() == v6) {
             let reach = Caps::LOCAL_COMM | Caps::REMOTE_COMM;
@@ -345,7 +346,7 @@ impl VerbsProvider {
         Ok(offers)
     }
 
-    /// Datagram endpoints: one offer for each device, by its first address or the one that is asked for.
+    /// Datagram endpoints: one offer for each device, by its first address or the requested one.
     fn datagram_offers(all: &[Own], request: &Request<'_>) -> Result<Offers, Refusal> {
         let device = datagram_device(request)?;
         let place = settings::gid_index()

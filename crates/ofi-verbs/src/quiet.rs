@@ -1,8 +1,8 @@
-//! Requests whose success the device does not report: no operation waits for their end, and a report costs the
-//! device a write and this end a look.
+//! Requests whose success the device does not report: no operation waits for their end, and a report costs the device a
+//! write and this end a poll.
 //!
 //! A queue pair executes its requests in order, so a quiet one has ended when a later one is reported. A failed one is
-//! reported itself, and ends the connection.
+//! always reported, and ends the connection.
 
 use std::collections::VecDeque;
 
@@ -22,28 +22,28 @@ impl Quiet {
         self.next
     }
 
-    /// Whether one more request may be quiet, of a queue of so many: most of them are reported, so that there is always
-    /// one to come.
+    /// Whether one more request may be quiet, on a queue of `requests`. Most of them are reported, so that a report is
+    /// always due.
     pub fn has_room(&self, requests: usize) -> bool {
         self.posted.len() < requests / 4
     }
 
-    /// Whether there are some, and all `requests` that are under way are quiet: no report is to come.
+    /// Whether there are quiet requests, and all `requests` under way are quiet, so that no report is due.
     pub fn is_all(&self, requests: usize) -> bool {
         !self.posted.is_empty() && self.posted.len() == requests
     }
 
-    /// How many there are.
+    /// Number of quiet requests.
     pub fn len(&self) -> usize {
         self.posted.len()
     }
 
-    /// A quiet request is posted.
+    /// Notes a posted quiet request.
     pub fn push(&mut self, number: u64, id: SlotId) {
         self.posted.push_back((number, id));
     }
 
-    /// The oldest one, if it has ended: request `number` was reported as done.
+    /// The oldest one, if it has ended because request `number` was reported as ended.
     pub fn pop_before(&mut self, number: u64) -> Option<SlotId> {
         let (_, id) = self.posted.pop_front_if(|&mut (own, _)| own < number)?;
         Some(id)

@@ -1,9 +1,9 @@
-//! Accesses that the peer's device refused, as its owner has taken the registration away: the owner is asked for them
-//! over the next connection.
+//! Accesses that the peer's device refused because its owner has withdrawn the registration: this end asks the owner
+//! for them over the next connection.
 //!
-//! A refusal ends the connection. The device executes requests in order, so nothing that was posted behind the refused
-//! one was executed: those accesses too go to the owner, each once, in the order in which they were posted. One whose
-//! requests were all executed and that waits for the peer's word is not among them: it ends with the connection, as
+//! A refusal ends the connection. The device executes requests in order, so no request after the refused one was
+//! executed: those accesses go to the owner too, each once, in the order in which they were posted. An access whose
+//! requests were all executed, and that waits for the peer's report, is not among them: it ends with the connection, as
 //! messages do.
 
 use ofi_api::{Piece, RemotePiece};
@@ -18,7 +18,7 @@ use crate::message::Op;
 use crate::rma::Asked;
 use crate::wire::PAYLOAD;
 
-/// What is kept of an access that the device does: all that its owner would be told.
+/// The state of an access by the device: all that is needed to ask its owner.
 pub struct Native {
     /// Memory of this end.
     pieces: Box<[Piece]>,
@@ -26,14 +26,14 @@ pub struct Native {
     write: bool,
     data: Option<RemoteData>,
     len: usize,
-    /// Which of the lane's accesses it was.
+    /// Its number among the lane's accesses.
     number: u64,
-    /// It goes to the owner, and does not end with the connection.
+    /// Whether it goes to the owner instead of ending with the connection.
     pub spared: bool,
 }
 
 impl Native {
-    /// Of access `number` of a lane.
+    /// The state of access `number` of a lane.
     pub fn new(out: &OutRma<'_>, number: u64) -> Self {
         Self {
             pieces: out.pieces.into(),
@@ -46,7 +46,7 @@ impl Native {
         }
     }
 
-    /// The memory of this end is the application's again, and what is read goes nowhere. `false`: the device uses that
+    /// Gives this end's memory back to the application: the data of a read is discarded. `false`: the device uses that
     /// memory itself.
     pub fn forget(&mut self) -> bool {
         let is_short = self.len <= PAYLOAD;
@@ -56,20 +56,20 @@ impl Native {
         is_short
     }
 
-    /// Of a read, where it goes, and its length.
+    /// For a read, its destination and length.
     pub fn read_into(&self) -> Option<(&[Piece], usize)> {
         (!self.write).then_some((&self.pieces, self.len))
     }
 }
 
-/// An access whose requests were not all executed, and the slot that it goes through, if it is short.
+/// An access whose requests were not all executed, and its slot, if it is short.
 pub struct Refused {
     op: SlotId,
     slot: Option<u32>,
 }
 
 impl Refused {
-    /// What is left of a transfer, if it is an access.
+    /// The remains of a transfer, if it is an access.
     pub fn of(end: &End, slot: Option<u32>) -> Option<Self> {
         match *end {
             End::Access(op) | End::Told(op, _) => Some(Self { op, slot }),
@@ -79,7 +79,7 @@ impl Refused {
 }
 
 impl Lane {
-    /// The accesses of a lane whose connection a refusal has ended, which they do not end with, in their order.
+    /// The accesses of a lane that survive the connection which a refusal has ended, in their order.
     pub fn spare<H: Host<Verbs>>(
         common: &mut Common,
         host: &mut H,
@@ -99,14 +99,14 @@ impl Lane {
                 native.spared = true;
                 numbered.push((native.number, one));
             } else if let Some(slot) = one.slot {
-                common.adapter.give_slot(slot); // its operation has ended otherwise
+                common.adapter.give_slot(slot); // the operation has ended otherwise
             }
         }
         numbered.sort_unstable_by_key(|(number, _)| *number);
         numbered.into_iter().map(|(_, one)| one).collect()
     }
 
-    /// Has the owner asked for them.
+    /// Asks the owner for them.
     pub fn ask_again<H: Host<Verbs>>(
         &mut self,
         common: &mut Common,
@@ -122,14 +122,14 @@ impl Lane {
                 let asked = Asked { write, remote: &remote, data, len };
                 match (write, asked.is_short()) {
                     (true, true) => {}
-                    // SAFETY: the pieces are lent until the operation ends, as injected ones are short.
+                    // SAFETY: the pieces are lent until the operation ends, because injected operations are short.
                     (true, false) => *op = Op::Write(unsafe { Payload::lent(pieces) }),
                     (false, _) => *op = Op::Read { pieces, got: 0, len },
                 }
                 let from = slot.map(|slot| common.adapter.outgoing(slot));
                 self.ask(common, peer, id, &asked, |body, len| {
                     if let Some(from) = from {
-                        // SAFETY: the slot has the bytes of a short write since it was posted, and belongs to this
+                        // SAFETY: the slot has held the bytes of a short write since it was posted, and belongs to this
                         // access.
                         unsafe { copy::bytes(from, body, len) };
                     }
@@ -143,7 +143,7 @@ impl Lane {
     }
 }
 
-/// How operations of a lane end that are not spared.
+/// Whether an operation of a lane ends with the connection, because it was not spared.
 pub fn is_lost(op: &Op) -> bool {
     !matches!(op, Op::Native(native) if native.spared)
 }

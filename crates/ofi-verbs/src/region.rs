@@ -1,4 +1,4 @@
-//! What the device knows of a registration of the application, so that peers reach its memory without this end.
+//! The device's registration of an application's region. Through it, peers access the memory without this end.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,12 +12,12 @@ use crate::rc::{self, Access};
 
 /// See the module.
 pub struct Region {
-    /// `None` where peers' accesses are executed by this end: it is in several pieces, or not the system's memory, or
-    /// for no peer, or the device does not take it.
+    /// `None` if this end executes peers' accesses: the region is in several pieces, or not system memory, or for no
+    /// peer, or the device refuses it.
     remote: Mutex<Option<Box<dyn rc::Region>>>,
     cache: Arc<Cache<Box<dyn rc::Region>>>,
     ranges: Mutex<Vec<RangeId>>,
-    /// The device's key, where peers name the registration by it.
+    /// The device's key, if peers use that for the registration.
     key: Option<u64>,
 }
 
@@ -28,11 +28,10 @@ impl Drop for Region {
 }
 
 impl Region {
-    /// Registers memory with the device, whose key is the registration's.
+    /// Registers memory with the device, whose key becomes the registration's key.
     ///
     /// # Errors
-    /// `FI_EINVAL` for several pieces, or none; `FI_ENOSYS` for memory of another kind than the system's; those of
-    /// ibv_reg_mr(3).
+    /// `FI_EINVAL` for several pieces, or none; `FI_ENOSYS` for other than system memory; those of ibv_reg_mr(3).
     pub fn keyed(domain: &Domain, attr: &MrAttr<'_>) -> Result<Self> {
         let refused = |errno, wanted, found, advice| {
             let what = "memory to register for connected endpoints";
@@ -51,7 +50,7 @@ impl Region {
             Some(Access::RemoteReadWrite) if domain.atomics => Access::RemoteAtomic,
             access => access.unwrap_or(Access::Local),
         };
-        // SAFETY: the memory is the application's promise (`MrAttr::new`), until the registration is closed.
+        // SAFETY: the application promises the memory (`MrAttr::new`) until the registration is closed.
         let region = unsafe { domain.device.register(piece.addr, piece.len, access) };
         let region = region.map_err(|error| failed(&error))?;
         let ranges = vec![domain.cache.add(piece.addr.addr(), piece.len)];
@@ -60,14 +59,14 @@ impl Region {
         Ok(Self { remote: Mutex::new(Some(region)), cache, ranges: Mutex::new(ranges), key })
     }
 
-    /// Registers memory with the device, as far as that is possible.
+    /// Registers memory with the device, if possible.
     pub fn new(domain: &Domain, attr: &MrAttr<'_>) -> Self {
         let is_system = attr.iface == HmemIface::System;
         let ranges = attr.pieces().iter().filter(|_| is_system);
         let ranges = ranges.map(|piece| domain.cache.add(piece.addr.addr(), piece.len)).collect();
         let remote = match (attr.pieces(), access(attr)) {
             ([piece], Some(access)) if is_system && piece.len > 0 && domain.native => {
-                // SAFETY: the memory is the application's promise (`MrAttr::new`), until the registration is closed.
+                // SAFETY: the application promises the memory (`MrAttr::new`) until the registration is closed.
                 match unsafe { domain.device.register(piece.addr, piece.len, access) } {
                     Ok(region) => Some(region),
                     Err(error) => {
@@ -82,17 +81,17 @@ impl Region {
         Self { remote: Mutex::new(remote), cache, ranges: Mutex::new(ranges), key: None }
     }
 
-    /// The key that peers name it by, where that is the device's.
+    /// The registration's key, if that is the device's.
     pub const fn key(&self) -> Option<u64> {
         self.key
     }
 
-    /// The device's registration, which stays as it is while this is held.
+    /// The device's registration, which does not change while the guard is held.
     pub fn remote(&self) -> MutexGuard<'_, Option<Box<dyn rc::Region>>> {
         self.remote.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has nothing kept of the memory for this end's operations.
+    /// Drops the cached registrations of the memory for this end's operations.
     fn flush(&self) {
         let ranges = std::mem::take(&mut *self.ranges.lock().unwrap_or_else(PoisonError::into_inner));
         for range in ranges {
@@ -100,7 +99,7 @@ impl Region {
         }
     }
 
-    /// Has the device refuse peers from now on.
+    /// Makes the device refuse peers' accesses from now on.
     pub fn withdraw(&self, domain: &Domain) {
         self.flush();
         let remote = self.remote().take();
@@ -111,7 +110,7 @@ impl Region {
     }
 }
 
-/// What peers may do; `None`: nothing.
+/// The rights of peers; `None` if they have none.
 fn access(attr: &MrAttr<'_>) -> Option<Access> {
     let (reads, writes) = (MrAccess::REMOTE_READ, MrAccess::REMOTE_WRITE);
     match (attr.access().contains(reads), attr.access().contains(writes)) {
@@ -122,5 +121,5 @@ fn access(attr: &MrAttr<'_>) -> Option<Access> {
     }
 }
 
-/// A registration that operations of this end use.
+/// A registration of local memory for operations of this end.
 pub type Local = Arc<Box<dyn rc::Region>>;

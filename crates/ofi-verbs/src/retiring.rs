@@ -23,12 +23,12 @@ use crate::probe;
 use crate::sending::Item;
 use crate::wire::kind;
 
-/// How far a connection is on its way out.
+/// The progress of closing an idle connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retiring {
-    /// The peer was asked. Answers are posted, and nothing else.
+    /// This end has asked the peer. It posts nothing but answers.
     Asked,
-    /// Neither end posts anything any more.
+    /// Neither end posts anything more.
     Agreed,
 }
 
@@ -37,19 +37,19 @@ const AGREE: u64 = 1;
 const DECLINE: u64 = 2;
 
 impl Lane {
-    /// Whether nothing of this end's needs the connection.
+    /// Whether no work of this end needs the connection.
     fn is_idle(&self, turn: u64) -> bool {
         let nothing_here = self.outstanding == 0 && self.kept.is_empty() && self.transfers.is_empty();
         let nothing_there = self.stalled.is_empty() && self.write.is_none() && !self.is_wanted(turn);
         self.is_open() && self.mirror.is_none() && !self.waits() && nothing_here && nothing_there
     }
 
-    /// Whether its peer may be asked now.
+    /// Whether this end may ask the peer now.
     fn may_retire(&self, turn: u64, now: Instant) -> bool {
         self.is_idle(turn) && self.declined.is_none_or(|until| until <= now)
     }
 
-    /// The peer has said something about putting the connection away.
+    /// Takes the peer's record about closing the connection.
     pub fn take_retire(&mut self, common: &mut Common, peer: Peer, body: &[u8]) -> Result<(), Broken> {
         match (Words(body).word()?, self.retiring) {
             (ASK, Some(Retiring::Asked)) | (AGREE, Some(Retiring::Asked)) => {
@@ -72,27 +72,27 @@ impl Lane {
         Ok(())
     }
 
-    /// Whether the peer has agreed to put the connection away, or this end has.
+    /// Whether both ends have agreed to close the connection.
     pub fn has_agreed(&self) -> bool {
         self.retiring == Some(Retiring::Agreed)
     }
 
-    /// Whether the connection can go: the peer has this end's word, or has gone already.
+    /// Whether the connection can be closed: the peer has received this end's last record, or has disconnected already.
     pub fn is_retired(&self) -> bool {
         self.has_agreed() && (self.requests == 0 || self.ending.is_some())
     }
 
-    /// Whether a note waits for the connection, or is awaited of the peer: both are said anew after each turn.
+    /// Whether a note waits for the connection, or is expected from the peer: each turn renews both.
     pub fn is_wanted(&self, turn: u64) -> bool {
         self.wanted > 0 && turn <= self.wanted + 1
     }
 
-    /// Whether something waits that a connection has to be made for.
+    /// Whether queued work needs a connection.
     pub fn wants_connection(&self) -> bool {
         self.has_commands() || !self.fetching.is_empty()
     }
 
-    /// The connection has been put away. What waits, and what was not taken yet, stays.
+    /// Closes the idle connection. Queued work, and records that were not taken yet, stay.
     pub fn put_away(&mut self, common: &mut Common, peer: Peer) {
         let old = self.disconnected(common, peer);
         self.commands = old.commands;
@@ -106,7 +106,7 @@ impl Lane {
 }
 
 impl VerbsLanes {
-    /// Asks the peers of as many lanes as are too many, those first that were used least recently.
+    /// Asks the peers of surplus lanes to close their connections, the least recently used first.
     pub fn retire(&mut self) {
         if self.live.len() <= self.common.adapter.connections {
             return;
@@ -122,8 +122,8 @@ impl VerbsLanes {
         }
     }
 
-    /// A collective waits for a note of this peer. Whether it is gone is only noticed over a connection: one that was
-    /// put away is established again. A peer that was never met may not have started yet.
+    /// A collective waits for a note of this peer. Only a connection shows whether the peer is gone, so one that was
+    /// put away is established again. A peer that was never connected may not have started yet.
     pub fn await_note(&mut self, peer: Peer) {
         let lane = &mut self.lanes[peer as usize];
         lane.wanted = self.common.turn;
@@ -132,7 +132,7 @@ impl VerbsLanes {
         }
     }
 
-    /// Whether [`VerbsLanes::retire`] would ask somebody.
+    /// Whether [`VerbsLanes::retire`] would ask a peer.
     pub fn may_retire(&self) -> bool {
         let of = |&peer: &Peer| &self.lanes[peer as usize];
         let going = |lane: &&Lane| lane.retiring.is_some() || matches!(lane.link, Link::Closed);
@@ -145,7 +145,7 @@ impl VerbsLanes {
             }
     }
 
-    /// Puts a lane's connection away.
+    /// Closes a lane's idle connection.
     pub fn put_away<H: Host<Verbs>>(&mut self, host: &mut H, peer: Peer) {
         self.hang_up(host, peer);
         let lane = &mut self.lanes[peer as usize];
@@ -155,15 +155,15 @@ impl VerbsLanes {
         }
     }
 
-    /// Ends a lane's connection, and takes what had come over it.
+    /// Ends a lane's connection, and takes the records that arrived over it.
     pub fn hang_up<H: Host<Verbs>>(&mut self, host: &mut H, peer: Peer) {
         self.stop(peer);
         self.take_rest(host);
         self.unlink(peer);
     }
 
-    /// Has nothing more come over a lane's connection, and takes what has out of the completion queue: some devices
-    /// forget it together with the queue pair, and the receives would be lost.
+    /// Stops arrivals over a lane's connection, and drains its completions: some devices discard them with the queue
+    /// pair, and the receives would be lost.
     pub fn stop(&mut self, peer: Peer) {
         let lane = &self.lanes[peer as usize];
         for id in lane.link.id().into_iter().chain(lane.mirror.as_deref()) {
@@ -177,7 +177,7 @@ impl VerbsLanes {
 mod tests {
     use super::*;
 
-    /// docs/tuning.md says what a peer without a connection takes here.
+    /// docs/tuning.md states the memory that a peer without a connection takes.
     #[test]
     fn a_peer_without_a_connection_takes_no_more_than_a_kilobyte() {
         assert!(size_of::<Lane>() <= 1024, "{} bytes", size_of::<Lane>());

@@ -1,5 +1,4 @@
-//! Remote reads and writes, executed by the memory's owner, who checks key, bounds and rights whenever bytes are
-//! copied.
+//! Remote reads and writes that the memory's owner executes. The owner checks key, bounds and rights on every copy.
 
 use ofi_api::{Caps, Errno, MrAccess, RemotePiece, Result};
 use ofi_core::auth::AuthKey;
@@ -14,7 +13,7 @@ use crate::lane::{Common, Flow, Lane};
 use crate::message::Op;
 use crate::wire::{PAYLOAD, kind};
 
-/// A long write of the peer, being executed here.
+/// A long write of the peer that this end executes.
 pub struct ServedWrite {
     op: u64,
     remote: Vec<RemotePiece>,
@@ -24,7 +23,7 @@ pub struct ServedWrite {
     failed: Option<Errno>,
 }
 
-/// A read of the peer, being executed here.
+/// A read of the peer that this end executes.
 pub struct ServedRead {
     op: u64,
     remote: Vec<RemotePiece>,
@@ -32,7 +31,7 @@ pub struct ServedRead {
     len: usize,
 }
 
-/// An access that the owner of the memory is asked for.
+/// An access that the memory's owner executes.
 pub struct Asked<'a> {
     pub write: bool,
     pub remote: &'a [RemotePiece],
@@ -41,7 +40,7 @@ pub struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// A write whose bytes travel in its record.
+    /// Whether it is a write whose bytes are in its record.
     pub fn is_short(&self) -> bool {
         self.write && self.len <= PAYLOAD
     }
@@ -62,7 +61,7 @@ impl Lane {
         let asked = Asked { write: out.write, remote: out.remote, data: out.remote_data(), len: out.len };
         let op = match (out.write, asked.is_short()) {
             (true, true) => Op::Access,
-            // SAFETY: the core lends the pieces of what it posts.
+            // SAFETY: the core lends the pieces of the operations that it posts.
             (true, false) => Op::Write(unsafe { Payload::new(out.pieces, out.len, out.flags) }),
             (false, _) => Op::Read { pieces: out.pieces.into(), got: 0, len: out.len },
         };
@@ -115,7 +114,7 @@ impl Lane {
         let result = match common.check(accessor(host, peer), &remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
             Ok(total) if total != bytes.len() => return Err(Broken),
             Ok(_) => {
-                // The report first, as it may have to wait; the application cannot see it before the bytes.
+                // The report comes first, because it may have to wait; the application cannot see it before the bytes.
                 if let Some(data) = data
                     && !host.remote_write(peer, data, bytes.len())
                 {
@@ -179,7 +178,7 @@ impl Lane {
             && write.failed.is_none()
             && let Some(data) = write.data
         {
-            // Whether the last bytes may be written is looked at first: what is reported must have happened.
+            // The rights to the last bytes are checked first, because only a write that happens may be reported.
             let who = accessor(host, peer);
             if let Err(errno) = common.check(who, &write.remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
                 write.failed = Some(errno);
@@ -234,7 +233,7 @@ impl Lane {
     pub fn serve_reads<H: Host<Verbs>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) {
         let Some(mut read) = self.reads.pop_front() else { return };
         let part = PAYLOAD.min(read.len - read.done);
-        // Checked before anything is promised, as a region may have been closed meanwhile.
+        // Checked before the answer is started, because a region may have been closed meanwhile.
         let who = accessor(host, peer);
         let mut bytes = vec![0u8; part];
         let allowed = common.check(who, &read.remote, Caps::RMA, MrAccess::REMOTE_READ);
@@ -246,7 +245,7 @@ impl Lane {
         let mut fields = Fields::new();
         fields.word(read.op);
         self.record(common, peer, (kind::READ_PART, 0), fields.bytes(), part, None, |body| {
-            // SAFETY: both have as many bytes.
+            // SAFETY: both have `part` bytes.
             unsafe { copy::bytes(bytes.as_ptr(), body, part) };
         });
         read.done += part;
@@ -282,7 +281,7 @@ impl Lane {
     }
 }
 
-/// A peer of the endpoint, as one that accesses memory here.
+/// A peer of the endpoint, as an accessor of memory here.
 pub fn accessor<H: Host<Verbs>>(host: &H, peer: Peer) -> Accessor<'_> {
     Accessor { auth: &AuthKey::NONE, peer: host.address(peer) }
 }

@@ -1,5 +1,4 @@
-//! Records on their way out: posted at once where credits, slots and the queue pair have room, else kept in queues and
-//! packed.
+//! Outgoing records: posted at once if there are credits, slots and room on the queue pair, else queued and packed.
 
 use ofi_api::Errno;
 use ofi_core::slots::SlotId;
@@ -20,14 +19,14 @@ pub struct Frame {
     mark: Option<u64>,
 }
 
-/// Which credits a record may use.
+/// The credits that a record may use.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
     /// All of them.
     Answer,
-    /// All but the answers'.
+    /// All but those for answers.
     Waited,
-    /// All but those and the last, which are for what has waited.
+    /// All but those for answers and the last of the others, which are for queued records.
     Direct,
 }
 
@@ -38,7 +37,7 @@ impl Frame {
     }
 }
 
-/// What waits among the commands.
+/// An entry of the command queue.
 pub enum Item {
     Frame(Frame),
     /// The parts of a long write.
@@ -50,7 +49,8 @@ pub enum Item {
 }
 
 impl Lane {
-    /// Sends a record, whose payload of `len` bytes `fill` writes: at once if it can, from the queue later otherwise.
+    /// Sends a record with a payload of `len` bytes, which `fill` writes. Queues the record if it cannot be posted at
+    /// once.
     #[expect(clippy::too_many_arguments, reason = "a record has these parts")]
     pub fn record(
         &mut self,
@@ -91,22 +91,23 @@ impl Lane {
         common.hold(&mut self.is_dirty, peer);
     }
 
-    /// Whether a record may go out now.
+    /// Whether a record may be posted now.
     fn has_credit(&self, common: &Common, of: Use) -> bool {
         let kept = match of {
             Use::Answer => 0,
             Use::Waited => self.reserve,
             Use::Direct => self.reserve + self.held,
         };
-        // Commands follow the accesses before them; answers are nobody's order.
+        // Commands must follow earlier accesses; answers have no order.
         let is_turn = of == Use::Answer || self.accesses_waiting == 0;
-        // Behind the question whether the connection may be put away, answers go on: who waits for one declines.
+        // After this end has asked to close the connection, answers are still posted: a peer that waits for one
+        // declines.
         let is_open =
             if of == Use::Answer { self.is_connected() && !self.has_agreed() } else { self.is_open() };
         is_open && is_turn && self.credits > kept && self.has_room(common)
     }
 
-    /// Posts the record in a slot; `marks` are those of a pack's other records.
+    /// Posts the record in a slot; `marks` are those of the other records of a pack.
     fn post(
         &mut self,
         common: &mut Common,
@@ -131,11 +132,11 @@ impl Lane {
         let kept = (!inline).then_some(slot);
         let wr = common.adapter.begin_send(Posted::Send { peer, slot: kept, mark, marks, number, quiet });
         let segment = common.adapter.segment(slot, len);
-        // What the peer does on account of this must not change what a read of this end still answers with.
+        // The peer's reaction to this record must not change data that a read of this end still returns.
         let how = Post { fence: self.reads_out > 0, inline, quiet };
-        // SAFETY: the slot is the device's until the request has ended, or until the call returns.
+        // SAFETY: the device owns the slot until the request has ended, or, if it is inline, until the call returns.
         if let Err(error) = unsafe { connection.send(wr.to_wire(), segment, how) } {
-            // The connection cannot be used any more: what waits for this record ends with the lane.
+            // The connection is unusable: operations that wait for this record end with the lane.
             tracing::warn!(target: "ofi::verbs::ep_data", %error, "a send cannot be posted");
             common.adapter.posted.remove(wr);
             common.adapter.end_send(kept, quiet);
@@ -161,8 +162,8 @@ impl Lane {
         common.counts.sent += 1;
     }
 
-    /// Posts what waits, as far as credits and slots go. `false`: something still waits that no peer's word is needed
-    /// for.
+    /// Posts queued records, as far as credits and slots allow. `false`: something is still queued that does not wait
+    /// for the peer.
     pub fn flush<H: Host<Verbs>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) -> bool {
         if !self.is_connected() || self.has_agreed() {
             return true;
@@ -198,8 +199,7 @@ impl Lane {
                     };
                     let part = PAYLOAD.min(len - done);
                     let Some(Op::Write(payload)) = host.op(peer, id) else {
-                        // The application has ended the write in the middle: the peer cannot make sense of what comes
-                        // next.
+                        // The application has ended the write midway, and the peer cannot interpret later parts.
                         common.adapter.give_slot(slot);
                         self.ending.get_or_insert(Errno::ECANCELED);
                         return false;
@@ -209,7 +209,7 @@ impl Lane {
                     let to = common.adapter.outgoing(slot);
                     put(to, &header(kind::WRITE_PART, 0), fields.bytes());
                     let at = HEAD + fields.bytes().len();
-                    // SAFETY: the slot has room for a payload behind header and fields.
+                    // SAFETY: the slot has room for a payload after header and fields.
                     unsafe { payload.gather_raw(done, to.wrapping_add(at), part) };
                     if done + part < len {
                         self.commands.push_front(Item::Parts { id, done: done + part, len });
@@ -221,19 +221,19 @@ impl Lane {
         if self.owes_credits(common) && self.has_room(common) {
             let Some(slot) = common.adapter.take_slot() else { return false };
             put(common.adapter.outgoing(slot), &header(kind::CREDIT, 0), &[]);
-            self.credits += 1; // it needs none
+            self.credits += 1; // this record needs no credit
             self.post(common, peer, slot, HEAD, None, Vec::new());
         }
-        // Nothing of this lane's may be under way that would have it looked at again.
+        // Perhaps no request of this lane is under way whose end would schedule it again.
         common.adapter.has_room() || !(self.waits() || self.owes_credits(common))
     }
 
-    /// Whether the lane's queue pair and the completion queue take one more request.
+    /// Whether the lane's queue pair and the completion queue have room for another request.
     pub fn has_room(&self, common: &Common) -> bool {
         self.requests < common.adapter.requests && common.adapter.has_room()
     }
 
-    /// Posts the first of the answers that wait. `false`: there is no slot.
+    /// Posts the first queued answer. `false`: no slot is free.
     fn post_answer(&mut self, common: &mut Common, peer: Peer) -> bool {
         let Some(slot) = common.adapter.take_slot() else { return false };
         match self.answers.pop_front() {
@@ -246,8 +246,7 @@ impl Lane {
         true
     }
 
-    /// Posts the first of the commands that wait, together with those behind it that fit in one record. `false`: there
-    /// is no slot.
+    /// Posts the first queued command, together with those after it that fit into one record. `false`: no slot is free.
     fn post_pack(&mut self, common: &mut Common, peer: Peer) -> bool {
         let Some(slot) = common.adapter.take_slot() else { return false };
         let to = common.adapter.outgoing(slot);
@@ -274,7 +273,7 @@ impl Lane {
         for item in self.commands.drain(..count).collect::<Vec<_>>() {
             let Item::Frame(frame) = item else { break };
             let prefix = (frame.bytes.len() as u16).to_be_bytes();
-            // SAFETY: `total` counted this prefix, and is no more than a slot.
+            // SAFETY: `total` includes this prefix, and is at most the length of a slot.
             unsafe { ofi_core::copy::bytes(prefix.as_ptr(), to.wrapping_add(at), PREFIX) };
             at += PREFIX;
             at += self.lay(to.wrapping_add(at), &frame);
@@ -285,17 +284,17 @@ impl Lane {
         true
     }
 
-    /// Copies a frame that has waited to a slot, where it fits: its length.
+    /// Copies a queued frame to a slot that has room for it, and returns its length.
     fn lay(&mut self, to: *mut u8, frame: &Frame) -> usize {
         let len = frame.bytes.len();
-        // SAFETY: a slot that nothing else uses, and no record is longer than one; of a pack, the rest of the slot is
-        // as long.
+        // SAFETY: nothing else uses the slot, and no record is longer than a slot; in a pack, the rest of the slot is
+        // long enough.
         unsafe { ofi_core::copy::bytes(frame.bytes.as_ptr(), to, len) };
         self.waiting -= len;
         len
     }
 
-    /// Posts waiting frames alone: this end is closing.
+    /// Posts only queued frames, because this end is closing.
     pub fn flush_frames(&mut self, common: &mut Common, peer: Peer) {
         while !self.answers.is_empty()
             && self.has_credit(common, Use::Answer)
@@ -304,7 +303,7 @@ impl Lane {
         while self.has_credit(common, Use::Waited) {
             match self.commands.front() {
                 None => return,
-                // What is not whole when its owner goes is nobody's.
+                // An incomplete write is useless once this end is gone.
                 Some(Item::Parts { .. }) => drop(self.commands.pop_front()),
                 Some(Item::Frame(_)) => {
                     if !self.post_pack(common, peer) {
@@ -315,7 +314,7 @@ impl Lane {
         }
     }
 
-    /// Has the end of quiet requests reported, if nothing else will tell of it: by a record that says nothing.
+    /// Has the end of quiet requests reported, if no other report is due: posts an empty record for that.
     pub fn await_quiet(&mut self, common: &mut Common, peer: Peer) {
         if self.is_open()
             && self.quiet.is_all(self.requests)
@@ -323,13 +322,13 @@ impl Lane {
             && let Some(slot) = common.adapter.take_slot()
         {
             put(common.adapter.outgoing(slot), &header(kind::CREDIT, 0), &[]);
-            self.credits += 1; // it needs none
+            self.credits += 1; // this record needs no credit
             self.post(common, peer, slot, HEAD, None, Vec::new());
         }
     }
 
-    /// Has the peer told a word about putting the connection away, behind which nothing is posted. `false`: there is no
-    /// room now.
+    /// Sends the peer a record about closing the connection, after which nothing is posted. `false`: there is no room
+    /// now.
     pub fn post_last(&mut self, common: &mut Common, peer: Peer, word: u64, then: Retiring) -> bool {
         if !self.answers.is_empty() || !self.has_credit(common, Use::Answer) {
             return false;
@@ -343,7 +342,7 @@ impl Lane {
         true
     }
 
-    /// Appends the parts of a long write behind its announcement.
+    /// Queues the parts of a long write, after its announcement.
     pub fn push_parts(&mut self, common: &mut Common, peer: Peer, id: SlotId, len: usize) {
         self.commands.push_back(Item::Parts { id, done: 0, len });
         common.hold(&mut self.is_dirty, peer);
@@ -354,6 +353,6 @@ impl Lane {
 fn put(to: *mut u8, head: &[u8; HEAD], fields: &[u8]) {
     // SAFETY: every record has room for its header.
     unsafe { ofi_core::copy::bytes(head.as_ptr(), to, HEAD) };
-    // SAFETY: and for its fields behind it.
+    // SAFETY: and for its fields after the header.
     unsafe { ofi_core::copy::bytes(fields.as_ptr(), to.wrapping_add(HEAD), fields.len()) };
 }

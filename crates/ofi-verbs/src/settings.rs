@@ -19,7 +19,7 @@ pub static IFACE: Setting<&'static str> = Setting::new(
     "Use only network interfaces whose names begin with one of these, separated by commas: ens1f0,ens1f1 (empty: all)",
 );
 
-/// Which GID datagrams come from.
+/// The GID that datagrams come from.
 pub static GID_IDX: Setting<&'static str> = Setting::new(
     "verbs",
     "gid_idx",
@@ -27,10 +27,10 @@ pub static GID_IDX: Setting<&'static str> = Setting::new(
     "Index in the port's GID table that FI_EP_DGRAM sends from, 0 to 255 (/sys/class/infiniband/DEVICE/ports/1/gids; empty: the RoCE v2 entry of the endpoint's address)",
 );
 
-/// The place that [`GID_IDX`] names, if it names one.
+/// The index of [`GID_IDX`], if it is set.
 ///
 /// # Errors
-/// `FI_EINVAL` if it is no number of a place.
+/// `FI_EINVAL` if the setting is not an index.
 pub fn gid_index() -> Result<Option<u8>> {
     place(&GID_IDX.get())
 }
@@ -46,9 +46,9 @@ fn place(text: &str) -> Result<Option<u8>> {
     })
 }
 
-/// Most operations of a connected endpoint that may be set: more are not asked of a device.
+/// The largest number of operations that can be set for a connected endpoint. No more are requested of a device.
 const MAX_SIZE: usize = 1 << 20;
-/// Most pieces: as many as a request has room for.
+/// The largest number of pieces that can be set: a request has room for no more.
 const MAX_PIECES: usize = 8;
 
 /// Requests of a connected endpoint.
@@ -69,7 +69,7 @@ pub static RX_SIZE: Setting<usize> = Setting::new(
 )
 .range(1, MAX_SIZE);
 
-/// Pieces of what a connected endpoint sends, writes or reads.
+/// Pieces of a send, write or read of a connected endpoint.
 pub static TX_IOV_LIMIT: Setting<usize> = Setting::new(
     "verbs",
     "tx_iov_limit",
@@ -78,7 +78,7 @@ pub static TX_IOV_LIMIT: Setting<usize> = Setting::new(
 )
 .range(1, MAX_PIECES);
 
-/// Pieces of its receives.
+/// Pieces of a receive of a connected endpoint.
 pub static RX_IOV_LIMIT: Setting<usize> = Setting::new(
     "verbs",
     "rx_iov_limit",
@@ -87,7 +87,7 @@ pub static RX_IOV_LIMIT: Setting<usize> = Setting::new(
 )
 .range(1, MAX_PIECES);
 
-/// Bytes that requests of connected endpoints carry themselves.
+/// Inline bytes of requests of connected endpoints.
 pub static INLINE_SIZE: Setting<usize> = Setting::new(
     "verbs",
     "inline_size",
@@ -96,25 +96,25 @@ pub static INLINE_SIZE: Setting<usize> = Setting::new(
 )
 .range(0, MAX_INLINE);
 
-/// Bytes that no device needs to carry: longer messages cannot be injected.
+/// The largest inline size that can be set: longer messages cannot be injected.
 pub const MAX_INLINE: usize = 1024;
 
-/// The settings of connected endpoints, as they are set.
+/// The values of the settings of connected endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connected {
-    /// Operations, and receives.
+    /// Number of operations, and of receives.
     pub sizes: [usize; 2],
-    /// Pieces of memory of each.
+    /// Most pieces of memory in each.
     pub pieces: [usize; 2],
-    /// Bytes that a request carries itself.
+    /// Inline bytes of a request.
     pub inline: usize,
 }
 
 impl Connected {
-    /// Reads them.
+    /// Reads the settings.
     ///
     /// # Errors
-    /// The first that cannot be used.
+    /// The first setting with an unusable value.
     pub fn read() -> Result<Self, Problem> {
         let inline = INLINE_SIZE.checked()?;
         Ok(Self {
@@ -125,7 +125,7 @@ impl Connected {
     }
 }
 
-/// How long a peer waits that finds no receive.
+/// How long a peer waits if it finds no receive.
 pub static MIN_RNR_TIMER: Setting<usize> = Setting::new(
     "verbs",
     "min_rnr_timer",
@@ -134,9 +134,9 @@ pub static MIN_RNR_TIMER: Setting<usize> = Setting::new(
 )
 .range(0, 31);
 
-/// Whether `list`, the value of [`DEVICE_NAME`] or [`IFACE`], takes `name`: by a prefix of it, in either case, as C
-/// libfabric compares. Prefixes are separated by commas; blanks around them and empty ones do not count, and a list of
-/// none takes all.
+/// Whether `list`, the value of [`DEVICE_NAME`] or [`IFACE`], takes `name`: by a prefix of the name, ignoring case, as
+/// C libfabric compares. Prefixes are separated by commas; blanks around them and empty ones are ignored, and an empty
+/// list takes all.
 pub fn takes(list: &str, name: &str) -> bool {
     let mut prefixes = list.split(',').map(str::trim).filter(|prefix| !prefix.is_empty()).peekable();
     let begins =
@@ -158,7 +158,7 @@ pub static PEER_CREDITS: Setting<usize> =
     Setting::new("verbs", "peer_credits", 32, "Records that one peer may have in flight to an endpoint")
         .range(8, 1024);
 
-/// Connections that an endpoint keeps though they have nothing to do.
+/// Number of idle connections that an endpoint keeps.
 pub static MAX_CONNECTIONS: Setting<usize> = Setting::new(
     "verbs",
     "max_connections",
@@ -167,7 +167,7 @@ pub static MAX_CONNECTIONS: Setting<usize> = Setting::new(
 )
 .range(0, 1 << 20);
 
-/// How long meeting a peer may take.
+/// Time limit of connecting to a peer.
 pub static CONNECT_TIMEOUT_MS: Setting<usize> = Setting::new(
     "verbs",
     "connect_timeout_ms",
@@ -176,7 +176,7 @@ pub static CONNECT_TIMEOUT_MS: Setting<usize> = Setting::new(
 )
 .range(100, 600_000);
 
-/// How often a peer is asked whether it is there.
+/// Interval of probes of a silent peer.
 pub static KEEPALIVE_MS: Setting<usize> = Setting::new(
     "verbs",
     "keepalive_ms",
@@ -211,7 +211,7 @@ pub static MR_CACHE_MAX_COUNT: Setting<usize> = Setting::new(
 )
 .range(0, 1 << 20);
 
-/// Their bytes.
+/// Total bytes of those registrations.
 pub static MR_CACHE_MAX_SIZE: Setting<usize> =
     Setting::new("verbs", "mr_cache_max_size", 16 << 30, "Total bytes of the cached registrations")
         .range(0, isize::MAX as usize);

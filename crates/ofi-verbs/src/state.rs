@@ -1,4 +1,4 @@
-//! An endpoint's lanes, of whatever type it is, as the core calls them.
+//! An endpoint's lanes, for every endpoint type, behind the core's interface.
 
 use std::any::Any;
 use std::os::fd::RawFd;
@@ -27,9 +27,9 @@ pub enum State {
         info: Box<Info>,
     },
     Open(Box<VerbsLanes>),
-    /// Of `FI_EP_DGRAM`.
+    /// An endpoint of `FI_EP_DGRAM`.
     Datagrams(Box<Datagrams>),
-    /// Of `FI_EP_MSG`.
+    /// An endpoint of `FI_EP_MSG`.
     Connected(Box<Connected>),
 }
 
@@ -63,8 +63,8 @@ impl State {
     }
 }
 
-// SAFETY: an operation ends by the completion of the request that has its memory; queue pairs that fail are flushed,
-// and dropped before the operations of their lanes are.
+// SAFETY: an operation ends by the completion of the request that has its memory; failed queue pairs are flushed, and
+// dropped before the operations of their lanes are.
 unsafe impl Lanes<Verbs> for State {
     fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
         let Self::Closed { domain, info } = self else {
@@ -141,7 +141,7 @@ unsafe impl Lanes<Verbs> for State {
         let lane = &mut lanes.lanes[out.peer as usize];
         lane.may_post(ofi_api::OpFlags::empty())?;
         if !lane.is_open() {
-            // An endpoint that closes after its part of a collective waits for what was posted, and makes no
+            // An endpoint that closes after its part of a collective waits for posted records, but establishes no
             // connections.
             lane.wanted = lanes.common.turn;
             return Err(Error::AGAIN);
@@ -196,7 +196,7 @@ unsafe impl Lanes<Verbs> for State {
             if !is_gone {
                 continue;
             }
-            // The device may be writing there: only the end of the connection stops it.
+            // The device may be writing to that memory: only the end of the connection stops it.
             lanes.stop(peer as Peer);
             lanes.unlink(peer as Peer);
             lanes.lanes[peer].lose(&mut lanes.common, host, peer as Peer, Errno::ECONNABORTED);

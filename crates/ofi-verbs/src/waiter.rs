@@ -1,4 +1,4 @@
-//! What a sleeper waits on.
+//! The descriptor that a blocked thread waits on.
 
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use ofi_api::Result;
 use ofi_core::sys::{Timer, WaitSet};
 
-/// A descriptor that becomes readable when one of others does, or at a time.
+/// A descriptor that becomes readable when one of several others does, or at a given time.
 pub struct Waiter {
     set: WaitSet,
     timer: Timer,
 }
 
 impl Waiter {
-    /// For these descriptors, which stay open as long as this.
+    /// Waits for these descriptors, which must stay open as long as this exists.
     ///
     /// # Errors
     /// `FI_EMFILE`.
@@ -30,7 +30,7 @@ impl Waiter {
         self.set.fd()
     }
 
-    /// Has it become readable after this time; `None`: not for that.
+    /// Makes the descriptor readable after this time; `None` cancels that.
     pub fn wake_after(&self, time: Option<Duration>) {
         self.timer.set(time);
     }

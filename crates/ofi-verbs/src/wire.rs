@@ -1,7 +1,7 @@
-//! What the records of a lane say. All numbers are in network byte order.
+//! The records of a lane. All numbers are in network byte order.
 //!
-//! A record is a message of its queue pair: 8 bytes of header (kind, flags, credits that are given back, 4 bytes of 0),
-//! fields as the kind has them, and a payload.
+//! A record is a message of its queue pair: 8 bytes of header (kind, flags, returned credits, 4 bytes of 0), the fields
+//! of the kind, and a payload.
 
 use ofi_core::transport::record::{Broken, Fields, flag};
 
@@ -9,48 +9,48 @@ use ofi_core::transport::record::{Broken, Fields, flag};
 pub mod kind {
     /// A short message: op if `CONFIRM`, tag, data, payload.
     pub const MESSAGE: u8 = 1;
-    /// A long one, whose payload stays with the sender: op, length, its pieces there, tag, data.
+    /// A long message, whose payload stays with the sender: op, length, its pieces there, tag, data.
     pub const ANNOUNCE: u8 = 2;
     /// A short remote write: op, pieces, data, payload.
     pub const WRITE: u8 = 3;
-    /// A long one: op, pieces, data; its payload follows as `WRITE_PART`s.
+    /// A long remote write: op, pieces, data; its payload follows as `WRITE_PART`s.
     pub const WRITE_LONG: u8 = 4;
     /// The next part of the last long write: op, bytes.
     pub const WRITE_PART: u8 = 5;
     /// A remote read: op, pieces.
     pub const READ: u8 = 6;
-    /// An atomic operation: op, what it does, pieces, operands, comparands. Answered like a read, or by `DONE`.
+    /// An atomic operation: op, operation and type, pieces, operands, comparands. Answered like a read, or by `DONE`.
     pub const ATOMIC: u8 = 7;
     /// A note of the core: four words, payload.
     pub const NOTE: u8 = 8;
-    /// Several of the above that waited together: each behind its length in 2 bytes. One credit takes all of them.
+    /// Several queued records of the above kinds, each after its length in 2 bytes. All of them use one credit.
     pub const PACK: u8 = 9;
-    /// The device has written, and this is the remote CQ data of it: op, pieces, data.
+    /// The device has written, and this record has the remote CQ data: op, pieces, data.
     pub const WRITTEN: u8 = 10;
-    /// The payload of an announced message lies elsewhere from now on, in one piece: op, address, the device's key.
+    /// The payload of an announced message has moved, into one piece: op, address, the device's key.
     pub const MOVED: u8 = 11;
 
-    /// Kinds from here on answer something, and are taken at once whatever else waits.
+    /// The first kind of answers, which are taken at once, whatever else waits.
     pub const ANSWERS: u8 = 16;
     /// An operation of the receiver has ended: op, errno.
     pub const DONE: u8 = 16;
-    /// The next part of what is read: op, bytes.
+    /// The next part of a read: op, bytes.
     pub const READ_PART: u8 = 17;
-    /// 1: the sender of this wants payloads announced. 0: no longer.
+    /// 1: the sender of this record wants payloads announced. 0: no longer.
     pub const KEEP: u8 = 18;
-    /// Nothing but credits. It needs none itself.
+    /// Only credits. The record itself needs none.
     pub const CREDIT: u8 = 19;
     /// The receiver's device may access a registration of the sender: key, its address in accesses, length, rights (1
     /// to read, 2 to write), its address for the device, the device's key; address and device's key of a word to read
-    /// behind writes.
+    /// after writes.
     pub const KEY: u8 = 20;
-    /// It may not any more: key.
+    /// The receiver's device may no longer access a registration: key.
     pub const KEY_GONE: u8 = 21;
-    /// About putting the connection away: 0 asks for it, 1 agrees, 2 declines (`retiring.rs`).
+    /// About closing the connection: 0 asks for it, 1 agrees, 2 declines (`retiring.rs`).
     pub const RETIRE: u8 = 22;
 }
 
-/// Bytes of a record's header.
+/// Length of a record's header in bytes.
 pub const HEAD: usize = 8;
 /// Longest payload of a record.
 pub const PAYLOAD: usize = 8 << 10;
@@ -58,18 +58,18 @@ pub const PAYLOAD: usize = 8 << 10;
 pub const SLOT: usize = 8704;
 const _: () = assert!(HEAD + Fields::MOST + PAYLOAD <= SLOT);
 
-/// The header.
+/// Encodes a header.
 pub fn header(kind: u8, flags: u8) -> [u8; HEAD] {
     [kind, flags, 0, 0, 0, 0, 0, 0]
 }
 
-/// Bytes of a length inside a [`kind::PACK`].
+/// Size of a length field inside a [`kind::PACK`], in bytes.
 pub const PREFIX: usize = 2;
 
-/// Where the records of a pack are: offset and length of each, in the slot of `record`, whose header is included.
+/// The records of a pack: offset and length of each, in the slot of `record`, whose header is included.
 ///
 /// # Errors
-/// If they do not fill it, or one is of a kind that is not packed.
+/// If the records do not fill the pack, or one is of a kind that cannot be packed.
 pub fn unpack(record: &[u8]) -> Result<Vec<(usize, usize)>, Broken> {
     let (mut parts, mut at) = (Vec::new(), HEAD);
     while at < record.len() {

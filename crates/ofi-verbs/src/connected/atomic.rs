@@ -1,6 +1,6 @@
-//! Atomics that the peer's device executes, on numbers of 8 bytes, one at a time: those of C libfabric's verbs
-//! provider. They are atomic with respect to accesses through the same device. Only a device with `IBV_ATOMIC_GLOB`
-//! includes the owner's instructions.
+//! Atomic operations that the peer's device executes, on single numbers of 8 bytes, as in C libfabric's verbs provider.
+//! They are atomic with respect to accesses through the same device. Only with `IBV_ATOMIC_GLOB` are they also atomic
+//! with respect to the owner's instructions.
 //!
 //! | call | request |
 //! |---|---|
@@ -15,11 +15,11 @@ use ofi_core::transport::OutAtomic;
 
 use crate::rc::{Remote, Work};
 
-/// Bytes of a number.
+/// Size of a number in bytes.
 pub const SIZE: usize = 8;
 
-/// Whether there is such an operation on such numbers. C's provider also adds and compares `FI_DOUBLE` by its bits,
-/// which is neither a sum nor a comparison of numbers, and has `FI_FLOAT`, of which it moves 8 bytes.
+/// Whether this operation on this type is supported. C's provider also adds and compares `FI_DOUBLE` by its bits, which
+/// is neither a sum nor a comparison of numbers, and supports `FI_FLOAT`, of which it moves 8 bytes.
 pub const fn has(kind: AtomicKind, op: FiOp, datatype: Datatype) -> bool {
     let is_moved =
         matches!((kind, op), (AtomicKind::Base, FiOp::AtomicWrite) | (AtomicKind::Fetch, FiOp::AtomicRead));
@@ -32,10 +32,10 @@ pub const fn has(kind: AtomicKind, op: FiOp, datatype: Datatype) -> bool {
     }
 }
 
-/// The request for an operation, and the memory here that it reads or writes.
+/// The request for an operation, and the local memory that it reads or writes.
 ///
 /// # Errors
-/// `FI_EINVAL` for a number that is not at a multiple of its size: the peer's device would end the connection.
+/// `FI_EINVAL` if the number is unaligned: the peer's device would end the connection.
 pub fn work<'a>(out: &OutAtomic<'a>, at: Remote) -> Result<(&'a [Piece], Work)> {
     if !at.addr.is_multiple_of(SIZE as u64) {
         return Err(Error::wanted(
@@ -59,7 +59,7 @@ pub fn work<'a>(out: &OutAtomic<'a>, at: Remote) -> Result<(&'a [Piece], Work)> 
 
 fn number(pieces: &[Piece]) -> u64 {
     let mut number = 0u64;
-    // SAFETY: the pieces are lent during the call, and the core has checked that they are as long as a number.
+    // SAFETY: the pieces are lent during the call, and the core has checked that they have the length of a number.
     unsafe { copy::gather(pieces, 0, (&raw mut number).cast(), SIZE) };
     number
 }

@@ -1,4 +1,4 @@
-//! The connection of a connected endpoint: what the core's packets ask for, by rdma_cm.
+//! The connection of a connected endpoint: translates the core's packets into calls of rdma_cm.
 //!
 //! | packet | here |
 //! |---|---|
@@ -23,35 +23,35 @@ use crate::rc::msg::{IdEvent, Identifier, Pair, PairAttr};
 use crate::rc::{self, CmEventKind, ConnParam};
 use crate::{Verbs, address, failed, settings};
 
-/// How long acknowledgements are waited for of a peer that has gone: they were sent before it said so.
+/// How long to wait for acknowledgements of a peer that has disconnected: it sent them before that.
 const ACKNOWLEDGED: Duration = Duration::from_millis(200);
-/// As many remote reads at a time as the device has.
+/// Requests the device's maximum of concurrent remote reads.
 const READS: u8 = u8::MAX;
 
 /// See the module.
 pub enum Link {
-    /// Nothing was asked for. An endpoint that does not accept has its name already.
+    /// No connection was requested. An endpoint that connects actively already has its name.
     Idle(Option<Box<dyn Identifier>>),
-    /// The peer is looked for, or asked.
+    /// This end resolves the peer's address, or has sent its request.
     Calling(Box<Call>),
-    /// A request is accepted.
+    /// This end has accepted a request.
     Answering(Box<Call>),
-    /// It is there.
+    /// The connection is established.
     Open(Box<dyn Identifier>),
-    /// It could not begin: the next poll says so.
+    /// The attempt could not start. The next poll reports it.
     Failed(Address, Errno),
-    /// It is over, and the peer is being told.
+    /// The connection is over, and the peer is being told.
     Parting(Box<dyn Identifier>),
-    /// It is over.
+    /// The connection is over.
     Over,
 }
 
-/// A connection that is coming about.
+/// A connection in progress.
 pub struct Call {
     id: Box<dyn Identifier>,
     to: Address,
     cookie: u64,
-    /// What the application gives along.
+    /// The application's private data.
     data: Vec<u8>,
 }
 
@@ -65,12 +65,12 @@ impl Link {
         }
     }
 
-    /// The queue pair, from when receives may be posted on.
+    /// The queue pair. It exists once receives may be posted.
     pub fn pair(&self) -> Option<&dyn Pair> {
         self.id()?.pair()
     }
 
-    /// The queue pair of a connection that is there.
+    /// The queue pair of an established connection.
     pub fn open(&self) -> Option<&dyn Pair> {
         match self {
             Self::Open(id) => id.pair(),
@@ -78,13 +78,13 @@ impl Link {
         }
     }
 
-    /// Whether events are to be looked for at every poll.
+    /// Whether every poll must look for events.
     pub fn is_moving(&self) -> bool {
         !matches!(self, Self::Open(_) | Self::Idle(_) | Self::Over)
     }
 }
 
-/// The error for the application, of an event that ends an attempt. C's provider reports a timeout for all but a
+/// The error that the application gets for an event that ends an attempt. C's provider reports a timeout for all but a
 /// refusal.
 fn reason(kind: CmEventKind) -> Errno {
     match kind {
@@ -94,7 +94,7 @@ fn reason(kind: CmEventKind) -> Errno {
     }
 }
 
-/// Gives an identifier its queue pair.
+/// Creates the queue pair of an identifier.
 fn create_pair(domain: &DomainPart<Verbs>, id: &mut dyn Identifier, attr: &PairAttr) -> rc::Result<()> {
     match domain.transport.device.connects() {
         Some(device) => device.create_pair(id, attr),
@@ -108,7 +108,7 @@ fn create_pair(domain: &DomainPart<Verbs>, id: &mut dyn Identifier, attr: &PairA
 
 impl Connected {
     fn param<'a>(&self, private_data: &'a [u8]) -> ConnParam<'a> {
-        // Without end where the peer has no receive, as in C's provider.
+        // Retries without limit if the peer has no receive, as in C's provider.
         ConnParam { private_data, reads: READS, retries: self.retries, rnr_retries: 7 }
     }
 
@@ -146,7 +146,7 @@ impl Connected {
     /// The connection cannot be established; the next poll reports it.
     fn cannot(&mut self, error: &rc::Error, to: &Address) {
         tracing::warn!(target: "ofi::verbs::ep_ctrl", %error, %to, "no connection");
-        // An identifier whose peer has given up is in no state to go on.
+        // An identifier whose peer has given up cannot continue.
         let errno = match error.errno {
             libc::EINVAL => Errno::ECONNREFUSED,
             errno => Errno::from_raw(errno),
@@ -169,7 +169,7 @@ impl Connected {
         Ok(())
     }
 
-    /// See [`ofi_core::transport::Lanes::join`]: called of an endpoint that accepts, before it does.
+    /// See [`ofi_core::transport::Lanes::join`]. An accepting endpoint calls it before it accepts.
     pub fn join<H: Host<Verbs>>(&mut self, host: &mut H, to: &Address) {
         let Link::Answering(call) = &mut self.link else { return };
         match create_pair(&self.domain, &mut *call.id, &self.attr) {
@@ -181,7 +181,7 @@ impl Connected {
         }
     }
 
-    /// Takes what has happened to the connection.
+    /// Handles the connection's events.
     pub fn meet<H: Host<Verbs>>(&mut self, host: &mut H) {
         if let Link::Failed(to, errno) = &self.link {
             let (to, errno) = (to.clone(), *errno);
@@ -199,7 +199,7 @@ impl Connected {
         }
     }
 
-    /// An attempt to connect has failed: its initiator gets the error, and what was posted for it ends.
+    /// An attempt to connect has failed: its initiator gets the error, and posted operations end.
     fn give_up<H: Host<Verbs>>(&mut self, host: &mut H, to: &Address, errno: Errno) {
         host.packet_lost(to, errno);
         self.lose(host);
@@ -219,7 +219,7 @@ impl Connected {
                     Ok(()) => {
                         host.introduce(PEER, &call.to);
                         self.link = Link::Calling(call);
-                        self.claim(host); // the peer may send before this end knows that it has accepted
+                        self.claim(host); // the peer may send before this end learns of the acceptance
                         let Link::Calling(call) = std::mem::replace(&mut self.link, Link::Over) else {
                             return;
                         };
@@ -251,13 +251,13 @@ impl Connected {
                 self.link = link;
                 self.give_up(host, &to, reason(kind));
             }
-            // What the peer has received before it went may be acknowledged still.
+            // Messages that the peer received before it disconnected may still be acknowledged.
             (link @ Link::Open(_), CmEventKind::Disconnected) if !self.posted.is_empty() => {
                 self.link = link;
                 self.going.get_or_insert_with(|| self.channel.now() + ACKNOWLEDGED);
             }
-            // A peer that goes before it has heard that the connection is there refuses it, as far as the kernel is
-            // concerned.
+            // If a peer disconnects before it learns that the connection is established, the kernel reports a
+            // rejection.
             (
                 link @ Link::Open(_),
                 CmEventKind::Disconnected
@@ -276,7 +276,7 @@ impl Connected {
         }
     }
 
-    /// Goes on with a call, or gives it up.
+    /// Continues a call, or gives it up.
     fn calling<H: Host<Verbs>>(&mut self, host: &mut H, call: Box<Call>, result: rc::Result<()>) {
         let to = call.to.clone();
         self.link = Link::Calling(call);
@@ -286,7 +286,7 @@ impl Connected {
         }
     }
 
-    /// What an application gave along. Another program's data counts as none.
+    /// The application's private data. Data of another program counts as none.
     fn given<'a>(&mut self, private_data: &'a [u8]) -> &'a [u8] {
         let data = private::parse(private_data);
         self.counts.malformed += u64::from(data.is_none());
@@ -299,12 +299,12 @@ impl Connected {
         let packet = Packet::new(Kind::Accept, call.cookie, data).encode();
         self.open(call.id);
         if !matches!(host.packet(&call.to, &packet), Reaction::Join(_)) {
-            self.lose(host); // given up meanwhile
+            self.lose(host); // the connection was given up meanwhile
         }
     }
 
     fn open(&mut self, id: Box<dyn Identifier>) {
-        let timer = settings::MIN_RNR_TIMER.get() as u8; // its range is a code's
+        let timer = settings::MIN_RNR_TIMER.get() as u8; // the setting's range is that of the code
         if let Some(Err(error)) = id.pair().map(|pair| pair.set_rnr_timer(timer)) {
             tracing::debug!(target: "ofi::verbs::ep_ctrl", %error, "peers that find no receive wait longer");
         }
@@ -312,14 +312,14 @@ impl Connected {
         self.link = Link::Open(id);
     }
 
-    /// The connection, or the attempt at one, is over: what has come is taken, and everything else ends.
+    /// Ends the connection, or the attempt: takes messages that have arrived, and ends everything else.
     pub fn lose<H: Host<Verbs>>(&mut self, host: &mut H) {
         while self.link.open().is_some() && self.take_all(host) > 0 {}
         let gone = match std::mem::replace(&mut self.link, Link::Over) {
             Link::Open(mut id) => {
                 let _ = id.disconnect(); // fails if the peer was faster
                 if self.shared.is_some() {
-                    while self.take_all(host) > 0 {} // receives that the queue pair has taken from those of all
+                    while self.take_all(host) > 0 {} // receives that the queue pair took from the shared queue
                 }
                 id.destroy_pair();
                 Some(id)
@@ -328,7 +328,7 @@ impl Connected {
             Link::Parting(id) => Some(id),
             Link::Idle(_) | Link::Failed(..) | Link::Over => None,
         };
-        // From here on no device uses the memory of what was posted.
+        // From here on the device no longer uses the memory of posted requests.
         self.flush(host);
         self.link = gone.map_or(Link::Over, Link::Parting);
         host.fail_peer(PEER, Errno::ECANCELED);

@@ -46,23 +46,23 @@ pub use port::MsgPort;
 pub use private::MOST as CM_DATA_SIZE;
 pub use shared::SharedReceives;
 
-/// The longest payload that is copied on its way, in bytes, and that may be injected.
+/// Longest payload in bytes that is copied to a slot, and that may be injected.
 pub const INJECT: usize = 1024;
-/// Receives that a shared context hands to the device: all may come over one connection, whose completion queue has
-/// room for as many.
+/// Most receives that a shared context posts to the device. All may be consumed by one connection, whose completion
+/// queue has room for as many.
 pub const SHARED: usize = 1024;
-/// The longest message, where the device does not have a lower limit: C's provider has this one.
+/// The longest message, unless the device's limit is lower. C's provider has the same limit.
 pub const LONGEST: usize = 1 << 30;
-/// Short payloads that may be on their way.
+/// Most copied payloads under way.
 const SLOTS: usize = 128;
-/// The one peer.
+/// The only peer.
 const PEER: Peer = 0;
-/// Entries of the completion queue that one poll takes.
+/// Most entries of the completion queue that one poll takes.
 const MOST: usize = 256;
-/// Polls after which events of the connection are looked for, if none is expected.
+/// Number of polls between checks for connection events, if none is expected.
 const LOOK: u32 = 64;
 
-/// What people may read.
+/// The statistics.
 #[derive(Default)]
 struct Counts {
     sent: u64,
@@ -76,71 +76,71 @@ struct Counts {
     malformed: u64,
 }
 
-/// A receive that the device has.
+/// A receive that is posted to the device.
 struct Claimed {
     into: SlotId,
-    /// Of its memory.
+    /// The registrations of its memory.
     _regions: Vec<Local>,
 }
 
-/// A request that is under way.
+/// A request under way.
 struct Request {
     op: SlotId,
     slot: Option<u32>,
-    /// Reported before it is over, as far as the application is concerned: closing waits for it.
+    /// Whether the operation was already reported to the application: closing waits for the request.
     injected: bool,
-    /// It reads the peer's memory: a fence waits for it.
+    /// Whether it reads the peer's memory: a fence waits for it.
     reads: bool,
-    /// Where what is read into the slot goes.
+    /// Destination of the data that is read into the slot.
     read: Box<[Piece]>,
-    /// Of its memory.
+    /// The registrations of its memory.
     _regions: Vec<Local>,
 }
 
 /// See the module.
 pub struct Connected {
-    // The connection goes first: its queue pair uses what is below.
+    // The connection is dropped first, because its queue pair uses the fields below.
     link: Link,
     channel: Arc<dyn Channel>,
     attr: PairAttr,
-    /// How often a packet is sent again.
+    /// How often the device resends a packet.
     retries: u8,
     receives: usize,
-    /// In the core's hands as well as in the device's.
+    /// Receives that both the core and the device hold.
     claimed: Slots<Claimed>,
-    /// What has the receives of all endpoints of a shared context.
+    /// The shared receives of all endpoints of a shared context.
     shared: Option<Arc<SharedReceives>>,
     posted: Slots<Request>,
     slots: Slab,
     free: Vec<u32>,
-    /// Entries that were taken out of the completion queue ahead of their time.
+    /// Entries that were taken out of the completion queue early.
     ready: VecDeque<WorkCompletion>,
     waiter: Waiter,
     domain: Arc<DomainPart<Verbs>>,
     name: Address,
-    /// Whether the peer may access memory here, and with that use up receives.
+    /// Whether the peer may access memory here, and so consume receives.
     is_target: bool,
-    /// The connection is to be ended.
+    /// Whether the connection must be ended.
     broken: bool,
-    /// The peer has ended the connection, and until when its acknowledgements may come.
+    /// Set when the peer has disconnected: until when its acknowledgements may arrive.
     going: Option<Instant>,
-    /// Events of the connection wait.
+    /// Whether connection events are pending.
     look: bool,
     polls: u32,
     counts: Counts,
 }
 
-/// Operations of one direction that a device takes of an endpoint: each may have an entry in its completion queue.
+/// Most operations of one direction that a device takes of an endpoint: each may need an entry in its completion queue.
 pub fn most(device: &Abilities) -> usize {
     device.queue.min(device.completions / 2)
 }
 
 impl Connected {
-    /// Opens one, under `name`, or that of its info.
+    /// Opens an endpoint, under `name`, or under the source address of its info.
     ///
     /// # Errors
     /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`; `FI_EINVAL` for remote accesses in a domain that was opened for endpoints
-    /// of another type, and so has other keys.
+    /// of another type, because its keys differ.
     pub fn new(domain: &Arc<DomainPart<Verbs>>, info: &Info, name: Option<&Address>) -> Result<Self> {
         let is_target = info.caps.intersects(Caps::RMA | Caps::ATOMIC);
         if is_target && !domain.transport.keyed {
@@ -162,7 +162,7 @@ impl Connected {
         let most = most(&limits);
         let (sends, receives) = (info.tx_attr.size.clamp(1, most), info.rx_attr.size.clamp(1, most));
         let channel = device.channel().map_err(failed)?;
-        // Every message to a shared context may come over this connection.
+        // Every message to a shared context may arrive over this connection.
         let most_received =
             if info.ep_attr.rx_ctx_cnt == SHARED_CONTEXT { most.min(SHARED) } else { receives };
         let completions = device.completions(sends + most_received).map_err(failed)?;
@@ -178,7 +178,7 @@ impl Connected {
         let given = name.or(info.src_addr.as_ref()).map(address::socket).transpose()?;
         let wanted = given.unwrap_or(SocketAddr::new(domain.transport.ip, 0));
         let (link, name) = match info.handle {
-            Some(_) => (Link::Idle(None), wanted), // it gets the identifier that came with the request
+            Some(_) => (Link::Idle(None), wanted), // it will use the identifier that came with the request
             None => {
                 let id = Arc::clone(&channel).bind(wanted).map_err(failed)?;
                 let name = id.local_address().unwrap_or(wanted);
@@ -220,16 +220,16 @@ impl Connected {
         self.shared = Some(receives);
     }
 
-    /// See [`ofi_core::transport::Lanes::settle_receives`]. Memory of a context that was closed is the application's
-    /// again, and only the end of the connection keeps the device from it.
+    /// See [`ofi_core::transport::Lanes::settle_receives`]. When a context was closed, the application owns its memory
+    /// again, and only the end of the connection keeps the device away from that memory.
     pub fn settle_receives<H: Host<Verbs>>(&mut self, host: &mut H) {
         if self.shared.take_if(|shared| shared.is_closed()).is_some() {
             self.lose(host);
-            self.attr.receives = Receives::Own(1); // nobody posts any
+            self.attr.receives = Receives::Own(1); // none is posted
         }
     }
 
-    /// Hands posted receives to the device, as many as it takes.
+    /// Posts receives to the device, as many as it takes.
     pub fn claim<H: Host<Verbs>>(&mut self, host: &mut H) {
         let Some(pair) = self.link.pair() else { return };
         while self.claimed.len() < self.receives {
@@ -239,8 +239,8 @@ impl Connected {
             let local = registered(&self.domain, receiving.pieces, whole);
             let posted = local.and_then(|(segments, regions)| {
                 let id = self.claimed.insert(Claimed { into, _regions: regions });
-                // SAFETY: the memory was lent until the receive's completion, which is made when the request has ended,
-                // or the queue pair is gone; it is registered as long.
+                // SAFETY: the memory was lent until the receive's completion, which is made when the request has ended
+                // or the queue pair is gone; it is registered for as long.
                 let posted = unsafe { pair.receive(RECEIVE | id.to_wire(), &segments) };
                 posted.inspect_err(|_| drop(self.claimed.remove(id)))
             });
@@ -287,17 +287,17 @@ impl Connected {
         ticket: Ticket,
         work: Work,
     ) -> Result<()> {
-        let Some(pair) = self.link.open() else { return Err(Error::AGAIN) }; // the core hears that it is over with the next poll
+        let Some(pair) = self.link.open() else { return Err(Error::AGAIN) }; // the next poll reports the end
         let injected = flags.contains(OpFlags::INJECT);
         let reads = !matches!(work, Work::Send(_) | Work::Write(..));
         let changes = matches!(work, Work::FetchAdd(..) | Work::CompareSwap { .. });
-        // A queue pair executes in order, but what was read may not be here yet, or not in its place.
+        // A queue pair executes in order, but data that was read may not have arrived, or not be in place.
         if flags.contains(OpFlags::FENCE) && self.is_reading() {
             return Err(Error::AGAIN);
         }
         let inline = !reads && len <= pair.inline_size();
         let slot = if len > 0 && len <= INJECT && !inline { self.free.pop() } else { None };
-        // What a number was comes back in one piece.
+        // The old value of a number arrives in one piece.
         let needs_slot = changes || (injected && !inline && len > 0);
         if self.posted.len() >= self.attr.size || (needs_slot && slot.is_none()) {
             self.free.extend(slot);
@@ -308,7 +308,7 @@ impl Connected {
             None if inline => (unregistered(pieces, len), Vec::new()),
             Some(slot) => {
                 if !reads {
-                    // SAFETY: the pieces are lent during the call, and a slot has room for as much.
+                    // SAFETY: the pieces are lent during the call, and a slot has room for `len` bytes.
                     unsafe { copy::gather(pieces, 0, self.slots.at(slot), len) };
                 }
                 (vec![self.slots.segment(slot, len)], Vec::new())
@@ -320,7 +320,7 @@ impl Connected {
         let id = self.posted.insert(Request { op, slot, injected, reads, read, _regions: regions });
         let how = Post { inline, ..Post::default() };
         // SAFETY: the memory is a slot, or lent and registered until the operation ends, which is when the request has
-        // ended, or the queue pair is gone; or it is lent during the call, and goes inline.
+        // ended or the queue pair is gone; or it is lent during the call and goes inline.
         let posted = unsafe { pair.work(id.to_wire(), &segments, work, how) };
         posted.map_err(|error| {
             host.abandon(op);
@@ -353,7 +353,7 @@ impl Connected {
         }
     }
 
-    /// The next end of a request, if there is one.
+    /// The next completion, if there is one.
     fn next(&mut self) -> Option<WorkCompletion> {
         if self.ready.is_empty() {
             self.refill();
@@ -370,7 +370,7 @@ impl Connected {
         })
     }
 
-    /// Takes all that has ended, whether or not the core wants more. How much there was.
+    /// Takes all completions, whether or not the core wants more. Returns their number.
     fn take_all<H: Host<Verbs>>(&mut self, host: &mut H) -> usize {
         let mut taken = 0;
         while let Some(entry) = self.next() {
@@ -390,7 +390,7 @@ impl Connected {
         }
         if entry.id & RECEIVE != 0 {
             let into = match &self.shared {
-                // It waits for a message of another connection.
+                // The receive waits for a message of another connection.
                 Some(shared) if entry.status == Status::FLUSHED => shared.put_back(id),
                 Some(shared) => shared.take(id),
                 None => self.claimed.remove(id).map(|claimed| claimed.into),
@@ -399,8 +399,8 @@ impl Connected {
             match (result, entry.opcode) {
                 (Err(errno), _) => host.receive_failed(into, fault(errno)),
                 (Ok(()), Opcode::WriteArrived) if !self.is_target => {
-                    // An access that nobody here has allowed. Its receive is gone, and the next message would take the
-                    // one behind it.
+                    // A write with data that this end has not allowed. It has consumed a receive, and the next message
+                    // would take the one after it.
                     self.counts.malformed += 1;
                     self.broken = true;
                     host.received(into, Err(Errno::EIO));
@@ -420,7 +420,7 @@ impl Connected {
         if let Some(slot) = request.slot {
             if result.is_ok() {
                 let len = request.read.iter().map(|piece| piece.len).sum();
-                // SAFETY: the pieces are lent until the operation ends, which is below; the slot has as many bytes.
+                // SAFETY: the pieces are lent until the operation ends, which is below; the slot has `len` bytes.
                 unsafe { copy::scatter(self.slots.at(slot), len, &request.read, 0) };
             }
             self.free.push(slot);
@@ -442,11 +442,11 @@ impl Connected {
         self.lose(host);
     }
 
-    /// Something has come after the application closed the endpoint: nobody wants it any more, but its receive may be
-    /// another endpoint's.
+    /// A message has arrived after the application closed the endpoint. It is dropped, but its receive may serve
+    /// another endpoint.
     fn unread(&self, entry: &WorkCompletion) {
         if let Some(shared) = self.shared.as_ref().filter(|_| entry.id & RECEIVE != 0) {
-            shared.put_back(SlotId::from_wire(entry.id & !RECEIVE)); // the log says if it is lost
+            shared.put_back(SlotId::from_wire(entry.id & !RECEIVE)); // the log tells if the receive is lost
         }
     }
 
@@ -455,12 +455,12 @@ impl Connected {
         !self.posted.ids(|request| request.reads).is_empty()
     }
 
-    /// Whether something was injected that has not arrived.
+    /// Whether an injected operation has not arrived yet.
     fn owes(&self) -> bool {
         !self.posted.ids(|request| request.injected).is_empty()
     }
 
-    /// What was posted on a queue pair that is gone ends as if the device had flushed it.
+    /// Ends the requests of a queue pair that is gone, as if the device had flushed them.
     fn flush<H: Host<Verbs>>(&mut self, host: &mut H) {
         let fault = Fault { errno: Errno::ECANCELED, number: Status::FLUSHED.raw() as i32 };
         for id in self.claimed.ids(|_| true) {
@@ -489,18 +489,18 @@ impl Connected {
         }
         let completions = Arc::clone(&self.attr.completions);
         completions.quiet();
-        // What came before the queue was armed makes nothing readable.
+        // Completions from before the queue was armed make nothing readable.
         if self.link.open().is_some() && (completions.arm().is_err() || self.refill() > 0) {
             return Arm::Ready;
         }
         if is_readable(self.channel.fd()) {
-            self.look = true; // by the next poll
+            self.look = true; // at the next poll
             return Arm::Ready;
         }
         Arm::Armed
     }
 
-    /// Readable when there is something to poll for.
+    /// The descriptor that becomes readable when a poll is due.
     pub fn wait_fd(&self) -> RawFd {
         self.waiter.fd()
     }
@@ -558,7 +558,7 @@ fn linger() -> Instant {
     Instant::now() + Duration::from_millis(settings::LINGER_MS.get() as u64)
 }
 
-/// The error that a request's end means, as C's provider has it.
+/// The error for a request's status, as in C's provider.
 fn outcome(status: Status) -> Result<(), Errno> {
     match status {
         Status::SUCCESS => Ok(()),
@@ -567,7 +567,7 @@ fn outcome(status: Status) -> Result<(), Errno> {
     }
 }
 
-/// A message that has come.
+/// A message that has arrived.
 fn message(entry: &WorkCompletion) -> Arrived {
     Arrived {
         peer: PEER,
@@ -580,12 +580,12 @@ fn message(entry: &WorkCompletion) -> Arrived {
     }
 }
 
-/// Memory of a request that carries its bytes itself.
+/// The memory of an inline request.
 fn unregistered(pieces: &[Piece], len: usize) -> Vec<Segment> {
     copy::runs(pieces, 0, len).map(|(addr, len)| Segment { addr, len: len as u32, lkey: 0 }).collect()
 }
 
-/// Memory of a request that is not copied, registered as long as what is answered is there.
+/// The memory of a request that is not copied. It stays registered as long as the returned registrations exist.
 fn registered(
     domain: &DomainPart<Verbs>,
     pieces: &[Piece],
@@ -593,8 +593,8 @@ fn registered(
 ) -> ibv::Result<(Vec<Segment>, Vec<Local>)> {
     let (mut segments, mut regions) = (Vec::new(), Vec::new());
     for (addr, len) in copy::runs(pieces, 0, len) {
-        let len = len.min(LONGEST); // more does not come, nor go
-        // SAFETY: lent until the operation ends; the callers keep the registration as long.
+        let len = len.min(LONGEST); // neither direction moves more
+        // SAFETY: the memory is lent until the operation ends; the callers keep the registration as long.
         let region = unsafe { domain.transport.local(addr, len) }?;
         segments.push(Segment { addr, len: len as u32, lkey: region.lkey() });
         regions.push(region);
@@ -602,7 +602,7 @@ fn registered(
     Ok((segments, regions))
 }
 
-/// The peer's memory, as its device names it.
+/// The peer's memory, in its device's terms.
 fn remote(pieces: &[RemotePiece]) -> Result<Remote> {
     let [RemotePiece { addr, key, .. }] = pieces else {
         return Err(Error::with(

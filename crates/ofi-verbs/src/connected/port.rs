@@ -1,6 +1,6 @@
-//! A passive endpoint: an identifier of rdma_cm that listens.
+//! A passive endpoint: a listening identifier of rdma_cm.
 //!
-//! A request arrives with an identifier of its own, which is kept with the request (`Held`). Accepting takes it out, a
+//! A request arrives with its own identifier, which is kept with the request (`Held`). Accepting takes it out, a
 //! rejection uses it, and the kernel rejects the request if it is dropped.
 
 use std::os::fd::RawFd;
@@ -16,26 +16,25 @@ use crate::rc::CmEventKind;
 use crate::rc::msg::{Channel, Identifier};
 use crate::{address, domain, failed};
 
-/// Connection requests that the system keeps until they are looked at. The core has a limit of its own for those that
-/// nobody answers.
+/// Most connection requests that the system queues. The core has its own limit of unanswered requests.
 const BACKLOG: usize = 128;
 
-/// The identifier of a request that was not answered yet.
+/// The identifier of an unanswered request.
 pub struct Asked(Mutex<Option<Box<dyn Identifier>>>);
 
 impl Asked {
-    /// Takes it, to answer.
+    /// Takes the identifier, to answer.
     pub fn take(&self) -> Option<Box<dyn Identifier>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-/// Requests by their cookies, which are this port's: rdma_cm has identifiers in their place.
+/// Requests by their cookies. This port assigns those, because rdma_cm has identifiers instead.
 type Requests = FxHashMap<u64, (Weak<Asked>, Option<Arc<Asked>>)>;
 
 /// See the module.
 pub struct MsgPort {
-    // The listener goes first: its events come to the channel.
+    // The listener is dropped first: its events arrive on the channel.
     _listener: Box<dyn Identifier>,
     channel: Arc<dyn Channel>,
     address: Address,
@@ -46,7 +45,7 @@ impl MsgPort {
     /// Listens at `name`, or at the info's source address.
     ///
     /// # Errors
-    /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`; `FI_EINVAL` if there is no address at all.
+    /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`; `FI_EINVAL` if no address is given.
     pub fn open(info: &Info, name: Option<&Address>) -> Result<Self> {
         let Some(wanted) = name.or(info.src_addr.as_ref()) else {
             return Err(Error::with(
@@ -67,7 +66,7 @@ impl MsgPort {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a request: who asks, and the packet that it stands for.
+    /// Takes a request: returns the peer's address, and the packet for the core.
     fn take(&self, id: Box<dyn Identifier>, private_data: &[u8]) -> Option<(Address, Vec<u8>)> {
         let from: Address = address::canonical(id.peer_address()?).into();
         let Some(data) = private::parse(private_data) else {
@@ -110,7 +109,7 @@ impl Port for MsgPort {
                 }
             };
             if event.kind != CmEventKind::Request {
-                continue; // the end of a request that nobody has answered: its acceptance will fail
+                continue; // the end of an unanswered request: accepting it will fail
             }
             let request = event.request.and_then(|id| self.take(id, &event.private_data));
             if request.is_some() {

@@ -2,10 +2,10 @@
 //! (`struct vrb_cm_data_hdr`): one byte of length, then the application's bytes. InfiniBand pads its packets with
 //! zeros, so the length must be sent.
 
-/// Bytes that an application may give along: 56 of a request, less the length.
+/// Most bytes of private data of an application: the 56 of a request, less the length.
 pub const MOST: usize = 55;
 
-/// Puts the length before `data`, of which [`MOST`] bytes travel.
+/// Encodes `data` with its length. Only the first [`MOST`] bytes are sent.
 pub fn encode(data: &[u8]) -> Vec<u8> {
     let data = &data[..data.len().min(MOST)];
     let mut bytes = Vec::with_capacity(1 + data.len());
@@ -14,8 +14,8 @@ pub fn encode(data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What the application gave along: nothing, if nothing came. `None` for another program's data, which says that it is
-/// longer than it is.
+/// The application's private data, which is empty if none arrived. `None` for data of another program, whose length
+/// field exceeds its size.
 pub fn parse(bytes: &[u8]) -> Option<&[u8]> {
     match bytes {
         [] => Some(&[]),

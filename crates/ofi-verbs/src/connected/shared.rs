@@ -1,5 +1,5 @@
-//! Receives of a shared context (`fi_srx_context`): one shared receive queue of the device. A receive goes to the
-//! connection over which the next message arrives.
+//! Receives of a shared context (`fi_srx_context`): one shared receive queue of the device. The next message on any
+//! connection consumes the next receive.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,28 +14,28 @@ use crate::rc::msg::SharedQueue;
 use crate::region::Local;
 use crate::{Verbs, failed};
 
-/// A receive that the device has.
+/// A receive that is posted to the device.
 struct Claimed {
     into: SlotId,
     segments: Vec<Segment>,
-    /// Of its memory.
+    /// The registrations of its memory.
     _regions: Vec<Local>,
 }
 
 /// See the module.
 pub struct SharedReceives {
-    // The queue goes first: it uses the memory of what is posted.
+    // The queue is dropped first: it uses the memory of posted receives.
     srq: Arc<dyn SharedQueue>,
     posted: Mutex<Slots<Claimed>>,
     domain: Arc<DomainPart<Verbs>>,
     is_closed: AtomicBool,
 }
 
-// SAFETY: segments are addresses, which only the device follows.
+// SAFETY: segments are addresses, which only the device dereferences.
 unsafe impl Send for Claimed {}
 
 impl SharedReceives {
-    /// Opens one for a context.
+    /// Opens the queue of a context.
     ///
     /// # Errors
     /// Those of ibv_create_srq(3).
@@ -58,13 +58,13 @@ impl SharedReceives {
         &self.srq
     }
 
-    /// The context's receive that the device has filled, or could not; `None` for what is not the device's.
+    /// The context's receive that the device has completed; `None` for an unknown id.
     pub fn take(&self, id: SlotId) -> Option<SlotId> {
         self.posted().remove(id).map(|claimed| claimed.into)
     }
 
-    /// A receive came back unused from a queue pair that is over, or with a message that nobody reads: it waits again.
-    /// The context's receive that ends if the device does not take it.
+    /// Reposts a receive that came back unused from a closed queue pair, or with an unwanted message. Returns the
+    /// context's receive, which ends, if the device refuses it.
     pub fn put_back(&self, id: SlotId) -> Option<SlotId> {
         let mut guard = self.posted();
         let claimed = guard.get(id)?;
@@ -87,7 +87,7 @@ impl ofi_core::transport::SharedReceives for SharedReceives {
         let (segments, regions) = registered(&self.domain, pieces, whole).map_err(|error| failed(&error))?;
         let mut guard = self.posted();
         let id = guard.insert(Claimed { into, segments: segments.clone(), _regions: regions });
-        // SAFETY: the memory was lent until the receive's end, by the caller's promise, and is registered as long.
+        // SAFETY: the memory was lent until the receive's end, by the caller's promise, and is registered for as long.
         let posted = unsafe { self.srq.post(RECEIVE | id.to_wire(), &segments) };
         posted.map_err(|error| {
             guard.remove(id);

@@ -1,10 +1,10 @@
-//! Endpoints of `FI_EP_DGRAM`: each message is a datagram of the device (UD), as it is, with up to 4 bytes of remote CQ
-//! data as immediate data: what C libfabric's verbs provider sends and understands. Addresses are its, too
-//! (`FI_ADDR_IB_UD`).
+//! Endpoints of `FI_EP_DGRAM`: each message is one plain datagram of the device (UD), with up to 4 bytes of remote CQ
+//! data as immediate data. C libfabric's verbs provider sends and understands the same datagrams, and has the same
+//! addresses (`FI_ADDR_IB_UD`).
 //!
-//! Messages are copied to registered slots on their way out, and from such slots on their way in, behind the route
-//! header that the device writes there. With `FI_MSG_PREFIX` the header goes to the application with the message, and
-//! as many bytes in front of what it sends are left out. Nothing is repeated, and nobody waits: what finds no room is
+//! Outgoing messages are copied to registered slots, and incoming messages from such slots, after the route header that
+//! the device writes there. With `FI_MSG_PREFIX` the application gets the header with the message, and as many bytes in
+//! front of an outgoing message are left out. Nothing is resent, and no call waits: a datagram that finds no room is
 //! dropped and counted.
 
 mod name;
@@ -28,23 +28,23 @@ use crate::rc::ud::{Route, UdQueues, UdSizes, UdTarget};
 use crate::rc::{Status, WorkCompletion};
 use crate::{Verbs, failed, immediate};
 
-/// The key of all endpoints, C's too.
+/// The Q-Key of all endpoints, including C's.
 const QKEY: u32 = 0x1111_1111;
-/// Datagrams that may be on their way out, and in.
+/// Most datagrams under way: outgoing, and incoming.
 const SENDS: usize = 128;
 const RECEIVES: usize = 512;
-/// Entries of the completion queue that one poll takes.
+/// Most entries of the completion queue that one poll takes.
 const MOST: usize = 256;
-/// Marks receives.
+/// Marks the ids of receives.
 const RECEIVE: u64 = 1 << 63;
 
-/// The prefix of messages of an endpoint, on the side that has this mode.
+/// The length of the prefix of an endpoint's messages, on the side with this mode.
 pub fn prefix(info: &Info, mode: Mode) -> usize {
     let has_one = info.ep_attr.ep_type == EpType::Dgram && mode.contains(Mode::MSG_PREFIX);
     if has_one { GRH } else { 0 }
 }
 
-/// What people may read.
+/// The statistics.
 #[derive(Default)]
 struct Counts {
     sent: u64,
@@ -57,24 +57,24 @@ struct Counts {
 
 /// See the module.
 pub struct Datagrams {
-    // The queue pair goes first: it uses the slots' memory and the routes.
+    // The queue pair is dropped first: it uses the slots' memory and the routes.
     queues: Box<dyn UdQueues>,
     sending: Slab,
     receiving: Slab,
     free: Vec<u32>,
-    /// Of each slot that is on its way out, the way.
+    /// The route of each slot that is being sent.
     along: Vec<Option<Route>>,
-    /// Entries that were taken out of the completion queue ahead of their time.
+    /// Entries that were taken out of the completion queue early.
     ready: VecDeque<WorkCompletion>,
     peers: Peers,
-    /// Whether anybody asks from whom a message came.
+    /// Whether the application wants the senders of messages.
     sources: bool,
     longest: usize,
-    /// Bytes in front of a message that are not sent, and of the route header, those that are delivered.
+    /// Bytes in front of an outgoing message that are not sent, and bytes of the route header that are delivered.
     prefixes: [usize; 2],
     name: Name,
     counts: Counts,
-    // Whose device all of it is of.
+    // The domain of the device, which must outlive the fields above.
     _domain: Arc<DomainPart<Verbs>>,
 }
 
@@ -82,7 +82,7 @@ impl Datagrams {
     /// Opens the queue pair.
     ///
     /// # Errors
-    /// `FI_EADDRNOTAVAIL` for a name, as the device gives them; what rdma-core answers.
+    /// `FI_EADDRNOTAVAIL` for a requested name, because the device assigns names; the error of rdma-core.
     pub fn new(domain: &Arc<DomainPart<Verbs>>, info: &Info, name: Option<&Address>) -> Result<Self> {
         let failed = |error: ibv::Error| failed(&error);
         let (of, ip, device) =
@@ -98,7 +98,7 @@ impl Datagrams {
                 "take the name that fi_getname answers",
             ));
         }
-        // Each that is under way may have an entry in the completion queue.
+        // Each request under way may need an entry in the completion queue.
         let receives = RECEIVES.min(port.queue).min(port.completions / 2);
         let sends = SENDS.min(port.queue).min(port.completions - receives);
         let queues = of.open(ip, UdSizes { sends, receives, qkey: QKEY }).map_err(failed)?;
@@ -134,8 +134,8 @@ impl Datagrams {
 
     fn receive(&self, slot: u32) {
         let to = self.receiving.segment(slot, self.receiving.size());
-        // SAFETY: the slot's datagram has been taken, so that it is the device's again; the slab goes after the queue
-        // pair.
+        // SAFETY: the slot's datagram has been taken, so that the device owns the slot again; the slab is dropped after
+        // the queue pair.
         if let Err(error) = unsafe { self.queues.receive(RECEIVE | u64::from(slot), to) } {
             tracing::warn!(target: "ofi::verbs::ep_data", %error, "a receive is lost");
         }
@@ -174,7 +174,7 @@ impl Datagrams {
         }
         let qp = self.peers.qp(out.peer)?;
         let route = match self.peers.route(out.peer, &*self.queues) {
-            // The device has no room for one more way, and sends that have not ended keep theirs.
+            // The device has no room for another route, and sends under way keep theirs.
             Err(error) if error.errno() == Errno::ENOMEM && self.along.iter().any(Option::is_some) => {
                 self.drain();
                 self.counts.full += 1;
@@ -193,7 +193,7 @@ impl Datagrams {
         unsafe { copy::gather(out.pieces, skipped, self.sending.at(slot), len) };
         let from = self.sending.segment(slot, len);
         let route = self.along[slot as usize].insert(route);
-        // SAFETY: the slot, and the way that it keeps, are the device's until the request has ended.
+        // SAFETY: the device owns the slot, which keeps the route, until the request has ended.
         match unsafe { self.queues.send(slot.into(), from, UdTarget { route, qp, qkey: QKEY }, data) } {
             Ok(()) => self.counts.sent += 1,
             Err(error) => {
@@ -205,13 +205,13 @@ impl Datagrams {
         Ok(Posted::Done)
     }
 
-    /// A slot is on its way out no more.
+    /// Gives back a slot that is no longer being sent.
     fn give_slot(&mut self, slot: u32) {
         self.along[slot as usize] = None;
         self.free.push(slot);
     }
 
-    /// Takes ends of sends alone.
+    /// Takes only the completions of sends.
     fn drain(&mut self) {
         let mut came = VecDeque::new();
         let _ = self.queues.poll(&mut came);
@@ -246,7 +246,7 @@ impl Datagrams {
         }
     }
 
-    /// The next end of a request, if there is one.
+    /// The next completion, if there is one.
     fn next(&mut self) -> Option<WorkCompletion> {
         if self.ready.is_empty() {
             let _ = self.queues.poll(&mut self.ready);
@@ -261,7 +261,7 @@ impl Datagrams {
             self.counts.malformed += 1;
             return;
         };
-        // SAFETY: the device has written the slot, and does not until it is posted again.
+        // SAFETY: the device has written the slot, and does not write to it until it is posted again.
         let header = unsafe { &*at.cast_const().cast::<[u8; GRH]>() };
         let gid = if entry.has_route { source(header) } else { Some([0; 16]) };
         let name = gid.map(|gid| Name { gid, qp: entry.source_qp, lid: entry.lid });
@@ -276,11 +276,11 @@ impl Datagrams {
             data: entry.data.unwrap_or(0).into(),
             len: delivered + len,
         };
-        // SAFETY: as above; `len` bytes are behind the header, of which all or nothing is delivered.
+        // SAFETY: as above; `len` bytes follow the header, of which all or none is delivered.
         unsafe { host.deliver(&arrived, at.wrapping_add(GRH - delivered)) };
     }
 
-    /// Who a datagram is from.
+    /// The sender of a datagram.
     fn source<H: Host<Verbs>>(&mut self, host: &mut H, name: Option<Name>) -> Peer {
         let met = match name.filter(|_| self.sources) {
             Some(name) => (name, self.peers.meet(name, |peer| host.retire(peer))),
@@ -308,7 +308,7 @@ impl Datagrams {
         if !self.ready.is_empty() {
             return Arm::Ready;
         }
-        // What came before the queue was armed makes nothing readable.
+        // Completions from before the queue was armed make nothing readable.
         let armed = self.queues.arm().is_ok();
         let came = self.queues.poll(&mut self.ready);
         match armed && came.is_ok_and(|count| count == 0) {
@@ -317,7 +317,7 @@ impl Datagrams {
         }
     }
 
-    /// Readable when datagrams wait.
+    /// The descriptor that becomes readable when datagrams are queued.
     pub fn wait_fd(&self) -> RawFd {
         self.queues.fd()
     }

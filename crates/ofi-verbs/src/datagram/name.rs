@@ -1,14 +1,14 @@
-//! Names of datagram endpoints: addresses as C libfabric's verbs provider has them, and senders in route headers.
+//! Names of datagram endpoints: addresses in the format of C libfabric's verbs provider, and senders in route headers.
 
 use std::net::Ipv4Addr;
 
 use ibv::GRH;
 use ofi_api::{AddrFormat, Address, Errno, Error, Result};
 
-/// Bytes of an address: `struct ofi_ib_ud_ep_name` of C libfabric.
+/// Length of an address in bytes: `struct ofi_ib_ud_ep_name` of C libfabric.
 const ADDRESS: usize = 32;
 
-/// Where an endpoint is: its port's GID, its queue pair, and its port's LID where that counts (InfiniBand).
+/// The location of an endpoint: its port's GID, its queue pair, and its port's LID if that is needed (InfiniBand).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Name {
     pub gid: [u8; 16],
@@ -17,10 +17,10 @@ pub struct Name {
 }
 
 impl Name {
-    /// Stands for senders that are not remembered.
+    /// Stands in for senders that are not remembered.
     pub const NOBODY: Self = Self { gid: [0; 16], qp: 0, lid: 0 };
 
-    /// As C has it: GID, queue pair, LID, partition key, service, service level, in the order of this host's bytes.
+    /// Encodes C's format: GID, queue pair, LID, partition key, service, service level, in this host's byte order.
     pub fn encode(&self) -> Address {
         let mut bytes = [0; ADDRESS];
         bytes[..16].copy_from_slice(&self.gid);
@@ -30,10 +30,10 @@ impl Name {
         Address::new(AddrFormat::IbUd, &bytes)
     }
 
-    /// What tells endpoints apart in an address.
+    /// Parses the parts of an address that identify the endpoint.
     ///
     /// # Errors
-    /// `FI_EINVAL` for what is none.
+    /// `FI_EINVAL` for an invalid address.
     pub fn parse(address: &Address) -> Result<Self> {
         let bytes: Option<&[u8; ADDRESS]> = address.bytes().try_into().ok();
         let Some(bytes) = bytes.filter(|_| address.format() == AddrFormat::IbUd) else {
@@ -52,11 +52,11 @@ impl Name {
     }
 }
 
-/// Who sent a datagram, by the route header before it. `None` if there is no GID in it.
+/// The sender's GID in the route header of a datagram. `None` if there is none.
 pub fn source(header: &[u8; GRH]) -> Option<[u8; 16]> {
     match header[0] >> 4 {
         6 => Some(std::array::from_fn(|index| header[8 + index])),
-        // An IPv4 header lies at the end of the room (RoCE version 2).
+        // An IPv4 header is at the end of the header's space (RoCE version 2).
         _ if header[20] >> 4 == 4 => {
             let ip = Ipv4Addr::new(header[32], header[33], header[34], header[35]);
             Some(ip.to_ipv6_mapped().octets())
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!((bytes.len(), &bytes[..16]), (32, &name.gid[..]));
         assert_eq!(bytes[16..24], [&0x0001_0203u32.to_ne_bytes()[..], &[5, 4], &[0xFF; 2]].concat()[..]);
         let mut others = bytes.to_vec();
-        others[22..].fill(7); // partition, service, level and what is behind them
+        others[22..].fill(7); // partition, service, level and the bytes after them
         assert_eq!(Name::parse(&Address::new(AddrFormat::IbUd, &others)).unwrap(), name);
         for bad in [Address::new(AddrFormat::IbUd, &others[1..]), Address::new(AddrFormat::Efa, &others)] {
             assert_eq!(Name::parse(&bad).unwrap_err().errno(), Errno::EINVAL);

@@ -1,5 +1,5 @@
-//! Whom a datagram endpoint knows: those that it sends to, and those that wrote to it. Who was used least recently is
-//! forgotten when there are too many, with the way to it.
+//! The peers that a datagram endpoint remembers: those that it sends to, and those that sent to it. When there are too
+//! many, the least recently used peer is forgotten, with its route.
 
 use rustc_hash::FxHashMap;
 
@@ -10,48 +10,48 @@ use super::name::Name;
 use crate::failed;
 use crate::rc::ud::{Route, UdQueues};
 
-/// Peers that are remembered. The application may name more.
+/// Most peers that are remembered. The application may name more.
 pub const MOST: usize = 1 << 14;
-/// Of those that were used least recently, so many are looked at for one that may be forgotten.
+/// Number of least recently used peers that are examined for one that may be forgotten.
 const TRIES: usize = 16;
-/// Stands for no peer at the ends of the list.
+/// Marks the ends of the list.
 const NONE: Peer = Peer::MAX;
 
 struct Known {
     name: Name,
-    /// Made at the first send.
+    /// Created at the first send.
     route: Option<Route>,
-    /// Who was used just before it, and just after it.
+    /// The neighbours in the list: the next less and the next more recently used peer.
     before: Peer,
     after: Peer,
 }
 
-/// See the module. Its peers are a list, from the least recently used one to the most recently used one.
+/// See the module. The peers form a list, from the least to the most recently used.
 pub struct Peers {
     all: Vec<Known>,
     by_name: FxHashMap<Name, Peer>,
     most: usize,
     oldest: Peer,
     newest: Peer,
-    /// Who stands for senders that are not remembered. It is not in the list.
+    /// The peer that stands in for senders that are not remembered. It is not in the list.
     nobody: Option<Peer>,
-    /// Those whose numbers were given to others.
+    /// Number of forgotten peers, whose numbers were reused.
     pub forgotten: u64,
 }
 
-/// What [`Peers::meet`] has found.
+/// The result of [`Peers::meet`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Met {
-    /// It is known.
+    /// The peer was known.
     Before(Peer),
-    /// It has this number from now on.
+    /// The peer is new, and has this number.
     New(Peer),
-    /// All that could be forgotten are in use.
+    /// All peers that could be forgotten are in use.
     NoRoom,
 }
 
 impl Peers {
-    /// Nobody yet, and so many at most.
+    /// An empty table of at most `most` peers.
     pub fn new(most: usize) -> Self {
         Self {
             all: Vec::new(),
@@ -64,7 +64,7 @@ impl Peers {
         }
     }
 
-    /// How many are remembered.
+    /// Number of peers that are remembered.
     pub fn count(&self) -> usize {
         self.by_name.len()
     }
@@ -72,13 +72,13 @@ impl Peers {
     /// The queue pair of a peer.
     ///
     /// # Errors
-    /// `FI_EINVAL` if there is no such peer.
+    /// `FI_EINVAL` if the peer does not exist.
     pub fn qp(&self, peer: Peer) -> Result<u32> {
         let known = self.all.get(peer as usize);
         known.map(|known| known.name.qp).ok_or_else(|| Error::new(Errno::EINVAL))
     }
 
-    /// The peer of this name, which is used now. A number is free for another one if `retire` says so.
+    /// Finds or adds the peer with this name, as the most recently used. A number may be reused if `retire` allows it.
     pub fn meet(&mut self, name: Name, mut retire: impl FnMut(Peer) -> bool) -> Met {
         if let Some(&peer) = self.by_name.get(&name) {
             self.touch(peer);
@@ -106,7 +106,7 @@ impl Peers {
         Met::NoRoom
     }
 
-    /// A new peer, however many there are.
+    /// Adds a peer, even beyond the limit.
     pub fn add(&mut self, name: Name) -> Peer {
         let peer = self.push(name);
         self.by_name.insert(name, peer);
@@ -114,7 +114,7 @@ impl Peers {
         peer
     }
 
-    /// Who stands for senders that are not remembered, and whether that is new.
+    /// The peer that stands in for senders that are not remembered, and whether it is new.
     pub fn nobody(&mut self) -> (Peer, bool) {
         if let Some(peer) = self.nobody {
             return (peer, false);
@@ -129,7 +129,7 @@ impl Peers {
         (self.all.len() - 1) as Peer
     }
 
-    /// A peer is used.
+    /// Makes a peer the most recently used.
     pub fn touch(&mut self, peer: Peer) {
         if peer != self.newest && Some(peer) != self.nobody {
             self.unlink(peer);
@@ -159,10 +159,11 @@ impl Peers {
         }
     }
 
-    /// The way to a peer, which is used now. Where the device holds no more ways, that of another one is given up.
+    /// The route to a peer, which becomes the most recently used. If the device cannot hold more routes, another peer's
+    /// is given up.
     ///
     /// # Errors
-    /// `FI_EINVAL` if there is no such peer; what the device answers.
+    /// `FI_EINVAL` if the peer does not exist; the device's error.
     pub fn route(&mut self, peer: Peer, queues: &dyn UdQueues) -> Result<Route> {
         let Name { gid, lid, .. } = match self.all.get(peer as usize) {
             Some(Known { route: Some(route), .. }) => {
@@ -185,7 +186,7 @@ impl Peers {
         Ok(route)
     }
 
-    /// Gives up the way to whoever was used least recently of those that have one. Whether there was one.
+    /// Gives up the route of the least recently used peer that has one. Whether there was one.
     fn give_up_route(&mut self) -> bool {
         let mut at = self.oldest;
         while let Some(known) = self.all.get_mut(at as usize) {
@@ -240,7 +241,7 @@ mod tests {
         assert_eq!(peers.meet(Name::NOBODY, |_| true), Met::New(1), "a name like another one");
     }
 
-    /// The list of the peers, against one that is searched from end to end.
+    /// Compares the list of peers with a simple model.
     #[test]
     fn the_list_keeps_the_order_of_use() {
         let (mut peers, mut model) = (Peers::new(20), VecDeque::new());

@@ -1,8 +1,9 @@
-//! What endpoints need of a device, reliable datagrams here, connected ones in [`msg`], unreliable datagrams in [`ud`]:
-//! queue pairs that rdma_cm connects, receives and completions that all of an endpoint's share, registrations.
+//! The interface to a device: reliable datagrams here, connected endpoints in [`msg`], unreliable datagrams in [`ud`].
+//! An endpoint has queue pairs that rdma_cm connects, receives and completions that its queue pairs share, and
+//! registrations.
 //!
-//! Devices are behind traits, so that the code that decides runs over a simulated fabric (`ofi_testkit::rc`) too. What
-//! is posted and what comes out of completion queues is as the interface of verbs has it.
+//! Devices are behind traits, so that the transport also runs over a simulated fabric (`ofi_testkit::rc`). Requests and
+//! completions are those of the verbs interface.
 
 pub mod msg;
 pub(crate) mod msg_system;
@@ -23,225 +24,224 @@ pub use ibv::{
 
 pub(crate) use system::{Port, System};
 
-/// What a device can do.
+/// The limits of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Queue pairs, and so connections.
+    /// Most queue pairs, and so connections.
     pub connections: usize,
-    /// Requests that one queue pair holds.
+    /// Most requests on one queue pair.
     pub requests: usize,
-    /// Receives that a shared queue holds.
+    /// Most receives in a shared queue.
     pub receives: usize,
-    /// Entries of a completion queue.
+    /// Most entries of a completion queue.
     pub completions: usize,
 }
 
-/// How much an endpoint wants of a device.
+/// The queue sizes that an endpoint requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Requests of each of its queue pairs.
+    /// Requests on each of its queue pairs.
     pub requests: usize,
-    /// Receives of all of them.
+    /// Receives of all of them together.
     pub receives: usize,
-    /// Ends of requests and receives that were not looked at.
+    /// Entries of the completion queue.
     pub completions: usize,
-    /// Bytes that a request carries itself, if the device can.
+    /// Inline bytes of a request, if the device allows them.
     pub inline: usize,
 }
 
-/// Memory that a device may touch, until this is dropped.
+/// Memory that a device may access, until this is dropped.
 ///
 /// # Safety
-/// The keys name the memory that was registered, and nothing else. When this has been dropped, no device touches the
-/// memory by them.
+/// The keys name exactly the memory that was registered. After the drop, no device accesses the memory by them.
 pub unsafe trait Region: Send + Sync {
-    /// What names it in requests of this end.
+    /// Its key in requests of this end.
     fn lkey(&self) -> u32;
-    /// What names it in requests of peers.
+    /// Its key in requests of peers.
     fn rkey(&self) -> u32;
 }
 
 /// A device.
 ///
 /// # Safety
-/// It touches only memory that was registered ([`Device::register`]), as long as it is and as `access` allows, and what
-/// goes inline during the call.
+/// It accesses only registered memory ([`Device::register`]), as long as that is registered and as `access` allows, and
+/// inline data during the call.
 pub unsafe trait Device: Send + Sync {
     /// Its name, such as `mlx5_0`.
     fn name(&self) -> String;
 
-    /// The addresses by which its endpoints are met.
+    /// The addresses of its endpoints.
     fn addresses(&self) -> Vec<IpAddr>;
 
-    /// What it can do.
+    /// Its limits.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn limits(&self) -> Result<Limits>;
 
-    /// Registers memory for requests of its own queue pairs, and for what peers may do besides.
+    /// Registers memory for requests of its own queue pairs, and for the accesses of peers that `access` allows.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     ///
     /// # Safety
-    /// The memory stays, and is only touched by raw pointers, until the region is dropped.
+    /// The memory stays allocated, and is only accessed by raw pointers, until the region is dropped.
     unsafe fn register(&self, addr: *mut u8, len: usize, access: Access) -> Result<Box<dyn Region>>;
 
-    /// Opens what an endpoint has of it.
+    /// Opens an endpoint's queues.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn open(&self, sizes: Sizes) -> Result<Box<dyn Queues>>;
 
-    /// What connected endpoints have of it, if it has them.
+    /// The interface for connected endpoints, if the device has them.
     fn connects(&self) -> Option<&dyn msg::Connects> {
         None
     }
 
-    /// What endpoints of unreliable datagrams have of it, if it has them.
+    /// The interface for unreliable datagrams, if the device has them.
     fn datagrams(&self) -> Option<&dyn ud::Datagrams> {
         None
     }
 }
 
-/// What an endpoint has of a device: a completion queue, a shared receive queue, and events of its connections.
-/// Connections go before it.
+/// An endpoint's queues on a device: a completion queue, a shared receive queue, and events of its connections.
+/// Connections are dropped before it.
 ///
 /// # Safety
-/// A receive's memory is written from [`Queues::receive`] until its end was taken ([`Queues::poll`]) at most, and no
-/// more once this is dropped. An end is reported once, by the number with which its request or receive was posted; that
-/// of a successful receive says how many bytes were written, from the first on.
+/// A receive's memory is written only from [`Queues::receive`] until its end was taken ([`Queues::poll`]), and no
+/// longer once this is dropped. An end is reported once, under the id of its request or receive. The end of a
+/// successful receive has the number of bytes that were written, from the first on.
 pub unsafe trait Queues: Send {
-    /// Has connections asked for at an address, as long as this is there. Port 0 is any; the answer says which.
+    /// Listens for connections at an address, as long as this exists. Port 0 is any. Returns the actual address.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn listen(&mut self, at: SocketAddr) -> Result<SocketAddr>;
 
-    /// Begins to connect: [`CmEventKind::AddressResolved`] follows, or why not.
+    /// Starts to connect: [`CmEventKind::AddressResolved`] follows, or an event of the failure.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn call(&self, from: SocketAddr, to: SocketAddr, limit: Duration) -> Result<Box<dyn Connection>>;
 
     /// The next event of a connection, if there is one.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn event(&self) -> Result<Option<Event>>;
 
-    /// Posts a receive, for whatever comes over any of the connections.
+    /// Posts a receive, for the next message on any of the connections.
     ///
     /// # Errors
-    /// What the device answers; nothing was posted then.
+    /// The device's error. Nothing was posted then.
     ///
     /// # Safety
-    /// The segment is registered, and nobody else's until the receive has ended or this is gone.
+    /// The segment is registered, and no other code uses it until the receive has ended or this is dropped.
     unsafe fn receive(&self, id: u64, into: Segment) -> Result<()>;
 
-    /// Takes some completions, and answers how many.
+    /// Takes some completions, and returns how many.
     ///
     /// # Errors
     /// The device is lost.
     fn poll(&self, into: &mut VecDeque<WorkCompletion>) -> Result<usize>;
 
-    /// Has the first descriptor become readable with the next completion. What came before makes it not.
+    /// Makes the completion descriptor readable at the next completion. Earlier completions do not make it readable.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn arm(&self) -> Result<()>;
 
-    /// Becomes readable with completions, as [`Queues::arm`] says.
+    /// The descriptor that [`Queues::arm`] arms.
     fn fd(&self) -> RawFd;
 
-    /// Is readable while events of connections wait.
+    /// The descriptor that is readable while events of connections are queued.
     fn event_fd(&self) -> RawFd;
 
-    /// The time by which waits for peers are measured: a simulated fabric has its own.
+    /// The clock for waits for peers. A simulated fabric has its own.
     fn now(&self) -> Instant {
         Instant::now()
     }
 }
 
-/// What happened to a connection.
+/// An event of a connection.
 pub struct Event {
-    /// What.
+    /// The kind of the event.
     pub kind: CmEventKind,
-    /// To which ([`Connection::number`]).
+    /// The number of the connection ([`Connection::number`]).
     pub id: usize,
-    /// The connection that a peer asks for.
+    /// The connection of a peer's request.
     pub request: Option<Box<dyn Connection>>,
-    /// What the peer gave along.
+    /// The peer's private data.
     pub private_data: Vec<u8>,
 }
 
-/// A connection, or what is to become one.
+/// A connection, established or not.
 ///
 /// # Safety
-/// Once it is dropped, the device touches memory of its requests no more. While it is there, memory of a request is
-/// touched until its end was taken ([`Queues::poll`]), or that of a later one if it is quiet, at most; and only reads
-/// write to it, all of it where they succeed.
+/// Once it is dropped, the device no longer accesses the memory of its requests. While it exists, the memory of a
+/// request is accessed only until the request's end was taken ([`Queues::poll`]), or that of a later one if it is
+/// quiet. Only reads write to their memory, and to all of it if they succeed.
 pub unsafe trait Connection: Send {
-    /// Tells it from others while it is there.
+    /// Distinguishes the connection from others while it exists.
     fn number(&self) -> usize;
 
     /// The address of the other end.
     fn peer_address(&self) -> Option<SocketAddr>;
 
-    /// Looks for a way: [`CmEventKind::RouteResolved`] follows.
+    /// Resolves the route: [`CmEventKind::RouteResolved`] follows.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn resolve_route(&self, limit: Duration) -> Result<()>;
 
-    /// Gives it a queue pair.
+    /// Creates the queue pair.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn create_qp(&mut self) -> Result<()>;
 
-    /// The queue pair's number, and the bytes that its requests carry themselves.
+    /// The queue pair's number, and the most inline bytes of its requests.
     fn qp(&self) -> Option<(u32, usize)>;
 
-    /// Asks for the connection: [`CmEventKind::Established`] follows, or why not.
+    /// Sends the request to connect: [`CmEventKind::Established`] follows, or an event of the failure.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn connect(&self, param: ConnParam<'_>) -> Result<()>;
 
-    /// Grants it: [`CmEventKind::Established`] follows.
+    /// Accepts the request: [`CmEventKind::Established`] follows.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn accept(&self, param: ConnParam<'_>) -> Result<()>;
 
-    /// Refuses it.
+    /// Rejects the request.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn reject(&self, private_data: &[u8]) -> Result<()>;
 
-    /// Ends it: what is posted ends with [`Status::FLUSHED`].
+    /// Disconnects: posted requests end with [`Status::FLUSHED`].
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn disconnect(&self) -> Result<()>;
 
     /// Posts a send, into a receive of the peer.
     ///
     /// # Errors
-    /// What the device answers; nothing was posted then.
+    /// The device's error. Nothing was posted then.
     ///
     /// # Safety
-    /// The segment is registered, and is not written to until the send has ended; what goes inline may be read during
-    /// the call.
+    /// The segment is registered, and is not written to until the send has ended; inline data is readable during the
+    /// call.
     unsafe fn send(&self, id: u64, from: Segment, how: Post) -> Result<()>;
 
-    /// Posts a write to the peer's memory. One of no bytes touches none, whatever the key.
+    /// Posts a write to the peer's memory. A write of no bytes accesses none, whatever the key.
     ///
     /// # Errors
-    /// What the device answers; nothing was posted then.
+    /// The device's error. Nothing was posted then.
     ///
     /// # Safety
     /// As [`Connection::send`].
@@ -250,23 +250,23 @@ pub unsafe trait Connection: Send {
     /// Posts a read of the peer's memory.
     ///
     /// # Errors
-    /// What the device answers; nothing was posted then.
+    /// The device's error. Nothing was posted then.
     ///
     /// # Safety
-    /// The segment is registered, and is not touched until the read has ended.
+    /// The segment is registered, and is not accessed until the read has ended.
     unsafe fn read(&self, id: u64, into: Segment, from: Remote) -> Result<()>;
 }
 
-/// Devices that are not the system's.
+/// Devices that were added, besides the system's.
 static ADDED: Mutex<Vec<Arc<dyn Device>>> = Mutex::new(Vec::new());
 
-/// Adds a device that the provider offers from now on, for reliable datagrams, and for connected endpoints and
-/// unreliable datagrams if it has them ([`Device::connects`], [`Device::datagrams`]): one that is simulated, for tests.
+/// Adds a device that the provider offers from now on: a simulated one, for tests. It serves reliable datagrams, and
+/// connected endpoints and unreliable datagrams if it has them ([`Device::connects`], [`Device::datagrams`]).
 pub fn add(device: Arc<dyn Device>) {
     ADDED.lock().unwrap_or_else(PoisonError::into_inner).push(device);
 }
 
-/// Those that were added.
+/// The devices that were added.
 pub(crate) fn added() -> Vec<Arc<dyn Device>> {
     ADDED.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }

@@ -1,5 +1,5 @@
-//! What connected endpoints need of a device: identifiers of rdma_cm, whose queue pairs have receives of their own or a
-//! shared queue's, and requests of several pieces of memory.
+//! The interface to a device for connected endpoints: identifiers of rdma_cm, whose queue pairs have their own receives
+//! or those of a shared queue, and requests of several pieces of memory.
 
 use std::any::Any;
 use std::net::SocketAddr;
@@ -9,132 +9,132 @@ use std::time::{Duration, Instant};
 
 use super::{CmEventKind, ConnParam, Post, Result, Segment, Work, WorkCompletion};
 
-/// What a device can do for connected endpoints.
+/// The limits of a device for connected endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abilities {
-    /// Requests, or receives, that a queue holds.
+    /// Most requests, or receives, in a queue.
     pub queue: usize,
-    /// Receives that a shared queue holds.
+    /// Most receives in a shared queue.
     pub shared: usize,
-    /// Entries of a completion queue.
+    /// Most entries of a completion queue.
     pub completions: usize,
-    /// Pieces of memory of a request.
+    /// Most pieces of memory in a request.
     pub pieces: usize,
-    /// Bytes of a message.
+    /// Longest message in bytes.
     pub longest: usize,
-    /// How often it sends a packet again that nobody acknowledges, at most: a number of 3 bits.
+    /// Most resends of an unacknowledged packet: a number of 3 bits.
     pub retries: u8,
-    /// Whether it changes numbers in its peers' memory.
+    /// Whether it executes atomics on its peers' memory.
     pub atomics: bool,
 }
 
-/// How a queue pair is to be.
+/// The attributes of a queue pair.
 #[derive(Clone)]
 pub struct PairAttr {
-    /// Where ends of its requests and receives are reported.
+    /// The completion queue of its requests and receives.
     pub completions: Arc<dyn Completions>,
-    /// Where its receives come from.
+    /// The source of its receives.
     pub receives: Receives,
-    /// Requests that it holds.
+    /// Number of requests.
     pub size: usize,
-    /// Pieces of memory of a request.
+    /// Most pieces of memory in a request.
     pub pieces: usize,
-    /// Pieces of memory of a receive of its own.
+    /// Most pieces of memory in a receive of its own.
     pub receive_pieces: usize,
-    /// Bytes that a request carries itself, or fewer: as many as the device can.
+    /// Inline bytes of a request. The device may allow fewer.
     pub inline: usize,
 }
 
-/// Where receives come from.
+/// The source of receives.
 #[derive(Clone)]
 pub enum Receives {
-    /// A queue that several queue pairs have.
+    /// A queue that several queue pairs share.
     Shared(Arc<dyn SharedQueue>),
-    /// So many of its own ([`Pair::receive`]).
+    /// A queue of its own, of this size ([`Pair::receive`]).
     Own(usize),
 }
 
 /// A device, for connected endpoints.
 pub trait Connects: Send + Sync {
-    /// What it can do.
+    /// Its limits.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn abilities(&self) -> Result<Abilities>;
 
     /// Opens a channel.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn channel(&self) -> Result<Arc<dyn Channel>>;
 
-    /// Makes a completion queue.
+    /// Creates a completion queue.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn completions(&self, entries: usize) -> Result<Arc<dyn Completions>>;
 
-    /// Makes a queue of receives of several queue pairs, which go before it.
+    /// Creates a receive queue for several queue pairs, which must be dropped before it.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn shared(&self, receives: usize, pieces: usize) -> Result<Arc<dyn SharedQueue>>;
 
-    /// Gives an identifier a queue pair.
+    /// Creates an identifier's queue pair.
     ///
     /// # Errors
-    /// What the device answers; `EXDEV` for an identifier, or queues, of another one.
+    /// The device's error; `EXDEV` if the identifier or a queue belongs to another device.
     fn create_pair(&self, id: &mut dyn Identifier, attr: &PairAttr) -> Result<()>;
 }
 
-/// Where events of identifiers come.
+/// The channel on which events of identifiers arrive.
 pub trait Channel: Any + Send + Sync {
-    /// A new identifier, at an address of this host. Port 0 is any.
+    /// Creates an identifier at an address of this host. Port 0 is any.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn bind(self: Arc<Self>, at: SocketAddr) -> Result<Box<dyn Identifier>>;
 
     /// The next event, if there is one.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn next(self: Arc<Self>) -> Result<Option<IdEvent>>;
 
-    /// Is readable while events wait.
+    /// The descriptor that is readable while events are queued.
     fn fd(&self) -> RawFd;
 
-    /// The time by which waits for the peer are measured: a simulated fabric has its own.
+    /// The clock for waits for the peer. A simulated fabric has its own.
     fn now(&self) -> Instant {
         Instant::now()
     }
 }
 
-/// What happened to an identifier.
+/// An event of an identifier.
 pub struct IdEvent {
-    /// What.
+    /// The kind of the event.
     pub kind: CmEventKind,
-    /// To which ([`Identifier::number`]); of a request, the one that listens.
+    /// The number of the identifier ([`Identifier::number`]); for a request, that of the listener.
     pub id: usize,
-    /// The identifier that came with a request.
+    /// The identifier of a request.
     pub request: Option<Box<dyn Identifier>>,
-    /// What the peer gave along.
+    /// The peer's private data.
     pub private_data: Vec<u8>,
 }
 
-/// What sockets are to TCP.
+/// An identifier of rdma_cm: the counterpart of a TCP socket.
 ///
 /// # Safety
-/// When [`Identifier::destroy_pair`] returns, or this has been dropped, the device touches memory of its requests and
-/// receives no more.
+/// When [`Identifier::destroy_pair`] returns, or this has been dropped, the device no longer accesses the memory of its
+/// requests and receives.
 pub unsafe trait Identifier: Any + Send + Sync {
-    /// Tells it from others while it is there.
+    /// Distinguishes the identifier from others while it exists.
     fn number(&self) -> usize;
 
-    /// Has requests come to its channel.
+    /// Listens: requests arrive on its channel.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn listen(&self, backlog: usize) -> Result<()>;
 
     /// Its own address.
@@ -143,68 +143,68 @@ pub unsafe trait Identifier: Any + Send + Sync {
     /// The address of the other end.
     fn peer_address(&self) -> Option<SocketAddr>;
 
-    /// Has its events come to another channel, those that wait too.
+    /// Moves its events, including queued ones, to another channel.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn migrate(&mut self, channel: &Arc<dyn Channel>) -> Result<()>;
 
-    /// Looks for the device that leads to an address: [`CmEventKind::AddressResolved`] follows, or why not.
+    /// Resolves an address to a device: [`CmEventKind::AddressResolved`] follows, or an event of the failure.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn resolve_address(&self, to: SocketAddr, limit: Duration) -> Result<()>;
 
-    /// Looks for a way: [`CmEventKind::RouteResolved`] follows.
+    /// Resolves the route: [`CmEventKind::RouteResolved`] follows.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn resolve_route(&self, limit: Duration) -> Result<()>;
 
-    /// Asks for the connection: [`CmEventKind::Established`] follows, or why not.
+    /// Sends the request to connect: [`CmEventKind::Established`] follows, or an event of the failure.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn connect(&self, param: ConnParam<'_>) -> Result<()>;
 
-    /// Grants it: [`CmEventKind::Established`] follows.
+    /// Accepts the request: [`CmEventKind::Established`] follows.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn accept(&self, param: ConnParam<'_>) -> Result<()>;
 
-    /// Refuses it.
+    /// Rejects the request.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn reject(&self, private_data: &[u8]) -> Result<()>;
 
-    /// Ends it: what is posted ends with [`super::Status::FLUSHED`].
+    /// Disconnects: posted requests end with [`super::Status::FLUSHED`].
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn disconnect(&self) -> Result<()>;
 
     /// Its queue pair ([`Connects::create_pair`]).
     fn pair(&self) -> Option<&dyn Pair>;
 
-    /// Takes the queue pair away.
+    /// Destroys the queue pair.
     fn destroy_pair(&mut self);
 }
 
 /// A queue pair.
 ///
 /// # Safety
-/// Memory of a request or a receive is touched until its end was taken ([`Completions::poll`]) or the queue pair is
-/// gone, at most. Only receives and what reads write to it.
+/// The memory of a request or a receive is accessed only until its end was taken ([`Completions::poll`]) or the queue
+/// pair is gone. Only receives and requests that read write to it.
 pub unsafe trait Pair: Send + Sync {
-    /// Bytes that a request carries itself.
+    /// Most inline bytes of a request.
     fn inline_size(&self) -> usize;
 
-    /// How long a peer waits that finds no receive ([`ibv::QueuePair::set_rnr_timer`]).
+    /// Sets how long a peer waits if it finds no receive ([`ibv::QueuePair::set_rnr_timer`]).
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn set_rnr_timer(&self, code: u8) -> Result<()>;
 
     /// Posts a request.
@@ -213,8 +213,8 @@ pub unsafe trait Pair: Send + Sync {
     /// `ENOMEM` if the queue is full; nothing was posted then.
     ///
     /// # Safety
-    /// The memory is registered, and lent until the request ends or the queue pair is gone; what goes inline may be
-    /// read during the call. The memory of what reads is written.
+    /// The memory is registered, and lent until the request ends or the queue pair is gone; inline data is readable
+    /// during the call. A request that reads writes to the memory.
     unsafe fn work(&self, id: u64, local: &[Segment], work: Work, how: Post) -> Result<()>;
 
     /// Posts a receive of its own.
@@ -223,36 +223,36 @@ pub unsafe trait Pair: Send + Sync {
     /// `ENOMEM` if the queue is full; nothing was posted then.
     ///
     /// # Safety
-    /// The memory is registered, and nobody else's until the receive ends or the queue pair is gone.
+    /// The memory is registered, and no other code uses it until the receive ends or the queue pair is gone.
     unsafe fn receive(&self, id: u64, to: &[Segment]) -> Result<()>;
 }
 
-/// A completion queue. Queue pairs go before it.
+/// A completion queue. Queue pairs are dropped before it.
 ///
 /// # Safety
-/// An end is reported once, by the number with which its request or receive was posted; that of a successful receive
-/// says how many bytes were written, from the first on, or by a write with data to memory elsewhere.
+/// An end is reported once, under the id of its request or receive. The end of a successful receive has the number of
+/// bytes that were written, from the first on; or that a write with data has written to memory elsewhere.
 pub unsafe trait Completions: Any + Send + Sync {
-    /// Takes some entries. How many there were.
+    /// Takes some entries, and returns how many.
     ///
     /// # Errors
     /// The device is lost.
     fn poll(&self, take: &mut dyn FnMut(WorkCompletion)) -> Result<usize>;
 
-    /// Has the descriptor become readable with the next entry. What came before makes it not.
+    /// Makes the descriptor readable at the next entry. Earlier entries do not make it readable.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn arm(&self) -> Result<()>;
 
-    /// Takes what made the descriptor readable.
+    /// Consumes the notification that made the descriptor readable.
     fn quiet(&self);
 
-    /// Becomes readable as [`Completions::arm`] says.
+    /// The descriptor that [`Completions::arm`] arms.
     fn fd(&self) -> RawFd;
 }
 
-/// Receives of several queue pairs.
+/// A receive queue of several queue pairs.
 ///
 /// # Safety
 /// As [`Pair`], for its receives.
@@ -263,6 +263,6 @@ pub unsafe trait SharedQueue: Any + Send + Sync {
     /// `ENOMEM` if the queue is full; nothing was posted then.
     ///
     /// # Safety
-    /// The memory is registered, and nobody else's until the receive ends or the queue is gone.
+    /// The memory is registered, and no other code uses it until the receive ends or the queue is gone.
     unsafe fn post(&self, id: u64, to: &[Segment]) -> Result<()>;
 }

@@ -1,4 +1,4 @@
-//! Connected endpoints on RDMA devices of this host, by rdma-core.
+//! Connected endpoints on RDMA devices of this host, through rdma-core.
 
 use std::any::Any;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use super::msg::{
 use super::system::System;
 use super::{ConnParam, Error, Post, Result, Segment, Work, WorkCompletion};
 
-/// The vendor of soft-RoCE (`RXE_VENDOR_ID`), which takes 7 tries for ever.
+/// The vendor of soft-RoCE (`RXE_VENDOR_ID`), which retries without limit if the limit is 7.
 const SOFT_ROCE: u32 = 0xFF_FFFF;
 
 /// A channel for connections of any device of this host.
@@ -27,7 +27,7 @@ pub fn channel() -> Result<Arc<dyn Channel>> {
     Ok(EventChannel::new()?)
 }
 
-/// What a device can do.
+/// A device's limits for connected endpoints.
 ///
 /// # Errors
 /// Those of ibv_query_device(3) and ibv_query_port(3).
@@ -39,18 +39,18 @@ pub fn abilities(context: ibv::Context, port: u8) -> Result<Abilities> {
         completions: info.max_completions,
         pieces: info.max_pieces,
         longest: port.max_message,
-        // C's provider asks every device for 7.
+        // C's provider requests 7 from every device.
         retries: if info.vendor == SOFT_ROCE { crate::RETRIES } else { 7 },
         atomics: info.atomics,
     })
 }
 
-/// What is not of this device.
+/// The error for an object of another device.
 fn foreign(call: &'static str) -> Error {
     Error { call, errno: libc::EXDEV, advice: "it is of another device".into() }
 }
 
-/// The same thing of the system's kind, if it is.
+/// Converts an object to the system's type, if it has that type.
 fn ours<T: Any + Send + Sync>(call: &'static str, any: Arc<dyn Any + Send + Sync>) -> Result<Arc<T>> {
     any.downcast().map_err(|_| foreign(call))
 }
@@ -117,7 +117,7 @@ impl Channel for EventChannel {
     }
 }
 
-// SAFETY: a queue pair that is destroyed, or goes with its identifier, is the end of all that was posted on it.
+// SAFETY: destroying a queue pair, alone or with its identifier, ends all that was posted on it.
 unsafe impl Identifier for CmId {
     fn number(&self) -> usize {
         self.number()
@@ -173,7 +173,7 @@ unsafe impl Identifier for CmId {
     }
 }
 
-// SAFETY: what the interface of verbs promises of requests and receives.
+// SAFETY: the verbs interface promises this of requests and receives.
 unsafe impl Pair for QueuePair {
     fn inline_size(&self) -> usize {
         self.inline_size()
@@ -194,13 +194,13 @@ unsafe impl Pair for QueuePair {
     }
 }
 
-/// A completion queue, and the channel that tells of it.
+/// A completion queue and its notification channel.
 struct Queue {
     queue: Arc<CompletionQueue>,
     channel: Arc<CompletionChannel>,
 }
 
-// SAFETY: the device's own queue.
+// SAFETY: it is the device's own queue.
 unsafe impl Completions for Queue {
     fn poll(&self, take: &mut dyn FnMut(WorkCompletion)) -> Result<usize> {
         self.queue.poll(take)
@@ -219,7 +219,7 @@ unsafe impl Completions for Queue {
     }
 }
 
-// SAFETY: what the interface of verbs promises of receives.
+// SAFETY: the verbs interface promises this of receives.
 unsafe impl SharedQueue for SharedReceiveQueue {
     unsafe fn post(&self, id: u64, to: &[Segment]) -> Result<()> {
         // SAFETY: the caller's promise.

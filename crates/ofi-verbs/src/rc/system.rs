@@ -1,4 +1,4 @@
-//! RDMA devices of this host, by rdma-core.
+//! RDMA devices of this host, through rdma-core.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -18,7 +18,7 @@ use super::{
     Segment, Sizes, WorkCompletion,
 };
 
-/// Requests to connect that may wait.
+/// Most connection requests that are queued.
 const BACKLOG: usize = 128;
 
 /// A port of a device.
@@ -26,9 +26,9 @@ const BACKLOG: usize = 128;
 pub struct Port {
     /// Its number, from 1 on.
     pub number: u8,
-    /// The GID of an address.
+    /// The GID of an address of the port.
     pub gid: Gid,
-    /// Where that is in the port's table.
+    /// Its index in the port's table.
     pub gid_index: u8,
 }
 
@@ -40,7 +40,7 @@ pub struct System {
 }
 
 impl System {
-    /// The device of this domain, for endpoints at `ip`, which is of that port.
+    /// A device for a domain, with endpoints at `ip`, an address of the port.
     pub fn new(pd: Arc<ProtectionDomain>, ip: IpAddr, port: Port) -> Self {
         Self { pd, ip, port }
     }
@@ -54,7 +54,7 @@ impl System {
     }
 }
 
-// SAFETY: the device, whose library's interface promises as much.
+// SAFETY: it is the device itself, whose library's interface promises this.
 unsafe impl Device for System {
     fn name(&self) -> String {
         self.pd.context().name()
@@ -105,7 +105,7 @@ unsafe impl Device for System {
     }
 }
 
-// SAFETY: dropped, it is deregistered, and the device knows its keys no more.
+// SAFETY: on drop the memory is deregistered, and the device no longer knows its keys.
 unsafe impl Region for MemoryRegion {
     fn lkey(&self) -> u32 {
         self.lkey()
@@ -131,7 +131,7 @@ impl Opened {
     }
 }
 
-// SAFETY: the device's own queues: each end is reported once, and a queue that is destroyed is not written from.
+// SAFETY: these are the device's own queues: each end is reported once, and nothing is written for a destroyed queue.
 unsafe impl Queues for Opened {
     fn listen(&mut self, at: SocketAddr) -> Result<SocketAddr> {
         let listener = CmId::new(&self.events)?;
@@ -180,7 +180,7 @@ unsafe impl Queues for Opened {
     }
 }
 
-/// A connection: an identifier of rdma_cm, and how its queue pair is to be.
+/// A connection: an identifier of rdma_cm, and the attributes of its queue pair.
 struct Identified {
     id: CmId,
     attr: Arc<QueuePairAttr>,
@@ -197,7 +197,7 @@ impl Identified {
     }
 }
 
-// SAFETY: dropped, its queue pair is destroyed, which ends what the device does for its requests.
+// SAFETY: on drop its queue pair is destroyed, which ends the device's work on its requests.
 unsafe impl Connection for Identified {
     fn number(&self) -> usize {
         self.id.number()
@@ -241,7 +241,7 @@ unsafe impl Connection for Identified {
     }
 
     unsafe fn write(&self, id: u64, from: Segment, to: Remote, how: Post) -> Result<()> {
-        // For some devices a piece of no bytes means a very long one.
+        // Some devices take a piece of no bytes for a very long one.
         let pieces = if from.len == 0 { &[][..] } else { &[from] };
         // SAFETY: the caller's promise.
         unsafe { self.made()?.write(id, pieces, to, how) }

@@ -1,5 +1,4 @@
-//! What endpoints of unreliable datagrams need of a device: a queue pair (UD), its completion queue, and routes to
-//! ports.
+//! The interface to a device for unreliable datagrams: a queue pair (UD), its completion queue, and routes to ports.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -9,75 +8,75 @@ use std::sync::Arc;
 
 use super::{Result, Segment, WorkCompletion};
 
-/// A port, as datagrams see it.
+/// A port's attributes for datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdPort {
-    /// What names it in route headers.
+    /// Its address in route headers.
     pub gid: [u8; 16],
-    /// What names it in its subnet (InfiniBand).
+    /// Its address in its subnet (InfiniBand).
     pub lid: u16,
-    /// Bytes of the longest datagram.
+    /// Longest datagram in bytes.
     pub mtu: usize,
-    /// Sends, or receives, that a queue pair holds.
+    /// Most sends, or receives, on a queue pair.
     pub queue: usize,
-    /// Entries of a completion queue.
+    /// Most entries of a completion queue.
     pub completions: usize,
 }
 
-/// How a queue pair is to be.
+/// The attributes of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdSizes {
-    /// Sends that it holds.
+    /// Number of sends.
     pub sends: usize,
-    /// Receives that it holds.
+    /// Number of receives.
     pub receives: usize,
-    /// What datagrams must name to be taken.
+    /// The Q-Key that datagrams must carry to be received.
     pub qkey: u32,
 }
 
 /// A device, for unreliable datagrams.
 pub trait Datagrams: Send + Sync {
-    /// The port that has this address.
+    /// The port with this address.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn port(&self, ip: IpAddr) -> Result<UdPort>;
 
-    /// Opens a queue pair there.
+    /// Opens a queue pair on that port.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn open(&self, ip: IpAddr, sizes: UdSizes) -> Result<Box<dyn UdQueues>>;
 }
 
-/// A way to a port ([`UdQueues::route`]): an address handle. It stays until the sends along it have ended.
+/// A route to a port ([`UdQueues::route`]): an address handle. It must exist until the sends along it have ended.
 pub type Route = Arc<dyn Any + Send + Sync>;
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 #[derive(Clone, Copy)]
 pub struct UdTarget<'a> {
-    /// The way to its port.
+    /// The route to its port.
     pub route: &'a Route,
-    /// The queue pair there.
+    /// The queue pair at that port.
     pub qp: u32,
-    /// Its key.
+    /// The queue pair's Q-Key.
     pub qkey: u32,
 }
 
 /// A queue pair for datagrams, and its completion queue.
 ///
 /// # Safety
-/// Memory of a send or a receive is touched until its end was taken ([`UdQueues::poll`]) or this is gone, at most; only
-/// receives are written to. An end is reported once, by the number with which its send or receive was posted; that of a
-/// successful receive says how many bytes were written, the first [`ibv::GRH`] of them a route header or nothing.
+/// The memory of a send or a receive is accessed only until its end was taken ([`UdQueues::poll`]) or this is dropped;
+/// only receives are written to. An end is reported once, under the id of its send or receive. The end of a successful
+/// receive has the number of bytes that were written, of which the first [`ibv::GRH`] are a route header or unused.
 pub unsafe trait UdQueues: Send {
     /// The queue pair's number.
     fn number(&self) -> u32;
 
-    /// The way to a port: by its GID if it has one, else by its LID.
+    /// A route to a port: by its GID if it has one, else by its LID.
     ///
     /// # Errors
-    /// What the device answers; `ENOMEM` if it holds no more of them.
+    /// The device's error; `ENOMEM` if the device holds no more routes.
     fn route(&self, gid: Option<[u8; 16]>, lid: u16) -> Result<Route>;
 
     /// Posts a datagram, with `data` as immediate data if there is any.
@@ -86,7 +85,7 @@ pub unsafe trait UdQueues: Send {
     /// `ENOMEM` if the queue is full; nothing was posted then.
     ///
     /// # Safety
-    /// The segment is registered, and is not written to until the send has ended; the route stays as long.
+    /// The segment is registered, and is not written to until the send has ended; the route exists as long.
     unsafe fn send(&self, id: u64, from: Segment, to: UdTarget<'_>, data: Option<u32>) -> Result<()>;
 
     /// Posts a receive, for a route header and a datagram.
@@ -95,21 +94,21 @@ pub unsafe trait UdQueues: Send {
     /// `ENOMEM` if the queue is full; nothing was posted then.
     ///
     /// # Safety
-    /// The segment is registered, and nobody else's until the receive has ended or this is gone.
+    /// The segment is registered, and no other code uses it until the receive has ended or this is dropped.
     unsafe fn receive(&self, id: u64, into: Segment) -> Result<()>;
 
-    /// Takes some completions, and answers how many.
+    /// Takes some completions, and returns how many.
     ///
     /// # Errors
     /// The device is lost.
     fn poll(&self, into: &mut VecDeque<WorkCompletion>) -> Result<usize>;
 
-    /// Has the descriptor become readable with the next completion. What came before makes it not.
+    /// Makes the descriptor readable at the next completion. Earlier completions do not make it readable.
     ///
     /// # Errors
-    /// What the device answers.
+    /// The device's error.
     fn arm(&self) -> Result<()>;
 
-    /// Becomes readable as [`UdQueues::arm`] says.
+    /// The descriptor that [`UdQueues::arm`] arms.
     fn fd(&self) -> RawFd;
 }

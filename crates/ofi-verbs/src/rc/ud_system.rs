@@ -1,4 +1,4 @@
-//! Unreliable datagrams on RDMA devices of this host, by rdma-core.
+//! Unreliable datagrams on RDMA devices of this host, through rdma-core.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use super::system::{Port, System};
 use super::ud::{Datagrams, Route, UdPort, UdQueues, UdSizes, UdTarget};
 use super::{Error, Result, Segment, WorkCompletion};
 
-/// What datagrams see of a port.
+/// A port's attributes for datagrams.
 ///
 /// # Errors
 /// Those of ibv_query_device(3) and ibv_query_port(3).
@@ -45,7 +45,7 @@ impl Datagrams for System {
     }
 }
 
-/// A queue pair, and what it goes before.
+/// A queue pair. It is declared before the objects that it uses, so that it is dropped first.
 struct Opened {
     qp: UdQueuePair,
     cq: Arc<CompletionQueue>,
@@ -54,8 +54,7 @@ struct Opened {
     port: Port,
 }
 
-// SAFETY: what the interface of verbs promises of requests and receives; a queue pair that is destroyed touches no
-// memory.
+// SAFETY: the verbs interface promises this of requests and receives; a destroyed queue pair accesses no memory.
 unsafe impl UdQueues for Opened {
     fn number(&self) -> u32 {
         self.qp.number()
