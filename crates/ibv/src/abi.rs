@@ -1,16 +1,16 @@
-//! The part of the interface of libibverbs (`IBVERBS_1.x`) and librdmacm (`RDMACM_1.x`) that is used here, as `verbs.h`
-//! and `rdma_cma.h` of rdma-core 44 have it. Both keep their layouts: programs that were built against either go on
-//! working.
+//! The used part of the interface of libibverbs (`IBVERBS_1.x`) and librdmacm (`RDMACM_1.x`), as in `verbs.h` and
+//! `rdma_cma.h` of rdma-core 44. Both libraries keep their layouts stable: programs that were built against older
+//! versions continue to work.
 //!
-//! Written out, and not generated: crate `ibverbs-sys` links libibverbs when a program is built, which then does not
-//! start on a host without it, and needs cmake and libclang. The sizes and offsets at the end are what a C compiler
-//! finds in the headers.
+//! The declarations are written by hand, not generated: crate `ibverbs-sys` links libibverbs at build time, so that the
+//! program does not start on a host without it, and needs cmake and libclang. The sizes and offsets at the end are
+//! those that a C compiler computes from the headers.
 
 #![allow(missing_docs, reason = "names and meaning are those of the man pages")]
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// A structure that is only pointed to.
+/// A structure that is only used by pointer.
 macro_rules! opaque {
     ($($name:ident),*) => {
         $(#[repr(C)]
@@ -33,7 +33,7 @@ pub struct ibv_device {
     pub ibdev_path: [c_char; 256],
 }
 
-/// What a driver does itself. Inline functions of the header call these.
+/// The driver's own functions, which inline functions of the header call.
 #[repr(C)]
 pub struct ibv_context_ops {
     pub before_poll: [*mut c_void; 11],
@@ -209,7 +209,7 @@ pub struct ibv_recv_wr {
     pub num_sge: c_int,
 }
 
-/// Of reads and writes.
+/// The fields of reads and writes.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_wr_rdma {
@@ -217,7 +217,7 @@ pub struct ibv_wr_rdma {
     pub rkey: u32,
 }
 
-/// Of atomics.
+/// The fields of atomics.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_wr_atomic {
@@ -227,7 +227,7 @@ pub struct ibv_wr_atomic {
     pub rkey: u32,
 }
 
-/// Of datagrams.
+/// The fields of datagrams.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_wr_ud {
@@ -320,7 +320,7 @@ pub struct rdma_conn_param {
     pub qp_num: u32,
 }
 
-/// With the part of its union that connections use.
+/// Declared with the member of its union that connections use.
 #[repr(C)]
 pub struct rdma_cm_event {
     pub id: *mut rdma_cm_id,

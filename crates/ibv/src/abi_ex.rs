@@ -1,6 +1,6 @@
-//! What `abi.rs` lacks for datagram-like queue pairs, extended completion queues and EFA: `verbs.h` as rdma-core 44 has
-//! it, and `efadv.h` as rdma-core 64 has it. Structures of `efadv.h` grow at their end, and calls tell their length, so
-//! an older libefa takes the longer ones as long as what it does not know is zero.
+//! The part of the interface for datagram-like queue pairs, extended completion queues and EFA: `verbs.h` as in
+//! rdma-core 44, and `efadv.h` as in rdma-core 64. Structures of `efadv.h` grow at their end, and calls pass their
+//! length, so an older libefa accepts longer ones if the fields that it does not know are zero.
 
 #![allow(missing_docs, reason = "names and meaning are those of the man pages")]
 
@@ -78,7 +78,7 @@ pub struct ibv_poll_cq_attr {
     pub comp_mask: u32,
 }
 
-/// Begins as an `ibv_cq` does.
+/// Starts with the fields of an `ibv_cq`.
 #[repr(C)]
 pub struct ibv_cq_ex {
     pub cq: ibv_cq,
@@ -125,7 +125,7 @@ pub struct ibv_qp_init_attr_ex {
 
 type Build = Option<unsafe extern "C" fn(*mut ibv_qp_ex)>;
 
-/// `qp` is longer than [`ibv_qp`] says, which has only the part that is used.
+/// `qp` is longer than [`ibv_qp`], which declares only the used part.
 #[repr(C)]
 pub struct ibv_qp_ex {
     pub qp: ibv_qp,
@@ -191,7 +191,7 @@ pub struct efadv_cq_init_attr {
     pub wc_flags: u64,
 }
 
-/// The last field is there only in a queue that was asked for it.
+/// The last field exists only in a queue that was created with it.
 #[repr(C)]
 pub struct efadv_cq {
     pub comp_mask: u64,
@@ -218,7 +218,7 @@ pub const IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM: u64 = 1 << 1;
 pub const IBV_QP_EX_WITH_SEND: u64 = 1 << 2;
 pub const IBV_QP_EX_WITH_SEND_WITH_IMM: u64 = 1 << 3;
 pub const IBV_QP_EX_WITH_RDMA_READ: u64 = 1 << 4;
-/// Length, immediate data, both queue pairs, and the address handle's number (`slid`).
+/// Length, immediate data, both queue pairs, and the number of the address handle (`slid`).
 pub const IBV_WC_EX_USED: u64 = 0b1_1111;
 pub const IBV_WC_WITH_IMM: c_uint = 2;
 pub const IBV_WC_RDMA_WRITE: c_uint = 1;

@@ -1,4 +1,4 @@
-//! Address handles: where a datagram goes.
+//! Address handles: the destinations of datagrams.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::library::verbs;
 use crate::pd::ProtectionDomain;
 
-/// A way to a port. Requests that name it copy what they need, but those that are still under way want it to be there.
+/// A route to a port. Requests copy the data that they need, but the handle must exist until they have ended.
 pub struct AddressHandle {
     ah: NonNull<ibv_ah>,
     _pd: Arc<ProtectionDomain>,
@@ -21,14 +21,14 @@ unsafe impl Send for AddressHandle {}
 // SAFETY: as above.
 unsafe impl Sync for AddressHandle {}
 
-/// How to get to a port.
+/// The parameters of a route to a port.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
-    /// Its GID; without one, packets have no route header and stay in their subnet (InfiniBand).
+    /// The port's GID. Without one, packets have no route header and stay in their subnet (InfiniBand).
     pub gid: Option<Gid>,
-    /// Where in its own port's table the sender's GID is.
+    /// The index of the sender's GID in its own port's table.
     pub gid_index: u8,
-    /// Routers that a packet passes at most.
+    /// Most routers that a packet passes.
     pub hops: u8,
     /// The port's LID (InfiniBand).
     pub lid: u16,
@@ -37,7 +37,7 @@ pub struct Way {
 }
 
 impl AddressHandle {
-    /// The way from port 1 to the port that has this GID.
+    /// Creates a route from port 1 to the port with this GID.
     ///
     /// # Errors
     /// Those of ibv_create_ah(3).
@@ -45,7 +45,7 @@ impl AddressHandle {
         Self::along(pd, Way { gid: Some(to), gid_index: 0, hops: 0, lid: 0, port: 1 })
     }
 
-    /// A way.
+    /// Creates a route.
     ///
     /// # Errors
     /// Those of ibv_create_ah(3).
@@ -57,7 +57,7 @@ impl AddressHandle {
             attr.grh = ibv_global_route { dgid, sgid_index, hop_limit, ..Default::default() };
             attr.is_global = 1;
         }
-        // SAFETY: the domain is there, and the structure is as the interface has it.
+        // SAFETY: the domain exists, and the structure is that of the interface.
         let ah = unsafe { (verbs()?.ibv_create_ah)(pd.as_ptr(), &mut attr) };
         let ah = NonNull::new(ah).ok_or_else(|| Error::last("ibv_create_ah"))?;
         Ok(Arc::new(Self { ah, _pd: Arc::clone(pd) }))

@@ -1,31 +1,32 @@
-//! Device registrations of local memory, kept for their next use.
+//! A cache of device registrations of local memory.
 //!
-//! A registration that outlives its use is only right while the same pages stay behind its addresses, and nothing here
-//! watches the process's mappings (design decision 14). So what is kept are registrations of *ranges*: memory that
-//! somebody has promised to leave in place, the application by registering it (fi_mr_reg), or the library by having
-//! allocated it. Closing the registration, or freeing the memory, flushes the range. Everything else is registered for
-//! one operation.
+//! A registration that outlives its use is only valid while the same pages stay behind its addresses, and no code here
+//! watches the process's mappings (design decision 14). So the cache keeps only registrations of *ranges*: memory that
+//! stays in place by promise, of the application by registering it (fi_mr_reg), or of the library by having allocated
+//! it. Closing the registration, or freeing the memory, flushes the range. All other memory is registered for one
+//! operation.
 //!
 //! Invariants:
-//! I1. A registration is kept only for a range that was added and not removed. Operations that use it hold it besides.
-//! I2. Registrations are kept of at most [`Limits::count`] ranges, and of at most [`Limits::bytes`] bytes: the least
-//! recently used goes.
+//! I1. The cache keeps a registration only for a range that was added and not removed. Operations that use it also hold
+//! it.
+//! I2. The cache keeps registrations of at most [`Limits::count`] ranges, and of at most [`Limits::bytes`] bytes. It
+//! evicts the least recently used.
 
 use std::collections::BTreeMap;
 use std::ops::Range as Span;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What is kept at most.
+/// The limits of the cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Registrations.
+    /// Most registrations.
     pub count: usize,
-    /// Their bytes together.
+    /// Most bytes of all registrations together.
     pub bytes: usize,
 }
 
-/// Names a range while it is there.
+/// Identifies a range while it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RangeId {
     start: usize,
@@ -35,14 +36,14 @@ pub struct RangeId {
 struct Range<R> {
     len: usize,
     made: Option<Arc<R>>,
-    /// It could not be registered, and is not tried again.
+    /// Whether registering the range has failed. It is not tried again.
     refused: bool,
-    /// When it was used last, by the cache's clock.
+    /// When the range was last used, by the cache's clock.
     used: u64,
 }
 
 struct Ranges<R> {
-    /// By their starts: an interval is found by going back from its address, no further than the longest range reaches.
+    /// Ranges by their starts. A lookup goes back from its address, no further than the length of the longest range.
     all: BTreeMap<RangeId, Range<R>>,
     longest: usize,
     next: u64,
@@ -50,22 +51,22 @@ struct Ranges<R> {
     counts: Counts,
 }
 
-/// What people may read about it.
+/// The statistics of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Uses of a registration that was there.
+    /// Uses of a kept registration.
     pub hits: u64,
     /// Registrations made, to be kept or for one operation.
     pub misses: u64,
-    /// Registrations that others had to make room for.
+    /// Registrations that were evicted.
     pub evictions: u64,
-    /// Registrations kept now.
+    /// Number of registrations kept now.
     pub kept: usize,
-    /// Their bytes.
+    /// Total bytes of those.
     pub bytes: usize,
 }
 
-/// A registration, and which addresses it covers.
+/// A registration, and the addresses that it covers.
 pub type Kept<R> = (Span<usize>, Arc<R>);
 
 /// See the module. `R` is a registration.
@@ -76,7 +77,7 @@ pub struct Cache<R> {
 }
 
 impl<R> Cache<R> {
-    /// An empty one.
+    /// An empty cache.
     pub fn new(limits: Limits) -> Self {
         let (all, counts) = (BTreeMap::new(), Counts::default());
         let ranges = Ranges { all, longest: 0, next: 0, clock: 0, counts };
@@ -87,7 +88,7 @@ impl<R> Cache<R> {
         self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Memory that stays where it is until it is removed. Ranges may overlap.
+    /// Adds memory that stays in place until it is removed. Ranges may overlap.
     pub fn add(&self, start: usize, len: usize) -> RangeId {
         let mut ranges = self.ranges();
         let id = RangeId { start, number: ranges.next };
@@ -97,7 +98,7 @@ impl<R> Cache<R> {
         id
     }
 
-    /// The memory may go, or change its place: nothing of it is kept.
+    /// Removes memory that may be freed or moved. No registration of it is kept.
     pub fn remove(&self, id: RangeId) {
         let mut ranges = self.ranges();
         self.removals.fetch_add(1, Ordering::Release);
@@ -109,15 +110,16 @@ impl<R> Cache<R> {
         if ranges.all.is_empty() {
             ranges.longest = 0;
         }
-        drop(ranges); // before what was removed: giving a registration back takes a system call
+        drop(ranges); // before the removed registration: deregistering takes a system call
     }
 
-    /// Counts removals of ranges: a registration that was found before one of them may not be used for a new operation.
+    /// Number of removals of ranges. After a removal, a registration that was found earlier must not be used for a new
+    /// operation.
     pub fn removals(&self) -> u64 {
         self.removals.load(Ordering::Acquire)
     }
 
-    /// A registration that covers `len` bytes from `start` on: one that is kept, or one that `make` makes of the memory
+    /// A registration that covers `len` bytes from `start` on: a kept one, or one that `make` creates for the memory
     /// that it is given.
     ///
     /// # Errors
@@ -134,11 +136,11 @@ impl<R> Cache<R> {
         }
     }
 
-    /// A registration of a range that was added and has `len` bytes from `start` on, and which addresses it covers.
+    /// The registration of an added range that contains `len` bytes from `start` on, and the addresses that it covers.
     /// `None` if there is no such range, or it is too long to be kept, or `make` has failed for it before.
     ///
     /// # Errors
-    /// Those of `make`, which is given all of the range.
+    /// Those of `make`, which is given the whole range.
     pub fn get_range<E>(
         &self,
         start: usize,
@@ -163,7 +165,7 @@ impl<R> Cache<R> {
         let Some((id, bytes)) = whole.filter(|(_, bytes)| *bytes <= self.limits.bytes) else {
             return Ok(None);
         };
-        // Under the lock, so that nobody removes the range meanwhile, and nobody registers it twice.
+        // Under the lock, so that no other thread removes the range meanwhile, or registers it a second time.
         let made = make(id.start, bytes).map(Arc::new).inspect_err(|_| {
             if let Some(range) = ranges.all.get_mut(&id) {
                 range.refused = true;
@@ -185,14 +187,14 @@ impl<R> Cache<R> {
         Ok(Some((id.start..id.start + bytes, made)))
     }
 
-    /// What has happened, and what is kept.
+    /// The statistics.
     pub fn counts(&self) -> Counts {
         self.ranges().counts
     }
 }
 
 impl<R> Ranges<R> {
-    /// A range that holds all of `len` bytes from `start` on and was not refused, if possible one with a registration.
+    /// A range that contains `len` bytes from `start` on and was not refused, if possible one with a registration.
     fn find(&self, start: usize, len: usize) -> Option<RangeId> {
         let end = start.checked_add(len)?;
         let last = RangeId { start, number: u64::MAX };
@@ -213,7 +215,7 @@ impl<R> Ranges<R> {
         found
     }
 
-    /// Takes out the registration that was not used for longest.
+    /// Takes out the least recently used registration.
     fn evict(&mut self) -> Option<Arc<R>> {
         let kept = self.all.values_mut().filter(|range| range.made.is_some());
         let oldest = kept.min_by_key(|range| range.used)?;
@@ -230,7 +232,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A registration that says what it is of.
+    /// A registration that records the memory it is of.
     fn whole(start: usize, len: usize) -> Result<(usize, usize), ()> {
         Ok((start, len))
     }
@@ -285,8 +287,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever ranges come and go, a registration covers what was asked for, is of one live range or of exactly
-        /// that memory, and no more is kept than may be.
+        /// For any sequence of added and removed ranges, a registration covers the requested memory, is of one live
+        /// range or of exactly that memory, and the cache keeps its limits.
         #[test]
         fn registrations_cover_what_was_asked_for(
             steps in prop::collection::vec((0..4u8, 0..64usize, 1..32usize), 1..200),

@@ -15,7 +15,7 @@ use crate::library::{Cm, cm};
 use crate::name::{from_storage, to_storage};
 use crate::qp::{QueuePair, QueuePairAttr};
 
-/// Where events of identifiers come.
+/// The channel on which events of identifiers arrive.
 pub struct EventChannel {
     channel: NonNull<rdma_event_channel>,
     cm: &'static Cm,
@@ -26,40 +26,40 @@ unsafe impl Send for EventChannel {}
 // SAFETY: as above.
 unsafe impl Sync for EventChannel {}
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CmEventKind {
-    /// The address leads to a device.
+    /// The address was resolved to a device.
     AddressResolved,
-    /// There is a way.
+    /// The route was resolved.
     RouteResolved,
-    /// Somebody wants to connect to a listening identifier.
+    /// A peer wants to connect to a listening identifier.
     Request,
-    /// The connection is there.
+    /// The connection is established.
     Established,
-    /// The peer refused.
+    /// The peer has rejected the connection.
     Rejected,
-    /// Nobody is there, or does not answer.
+    /// The peer does not exist, or does not answer.
     Failed,
     /// The connection is over.
     Disconnected,
-    /// The device goes away.
+    /// The device is being removed.
     DeviceRemoved,
-    /// Anything else, which means nothing here.
+    /// Any other event, which has no meaning here.
     Other,
 }
 
 /// An event.
 pub struct CmEvent {
-    /// What happened.
+    /// The kind of the event.
     pub kind: CmEventKind,
-    /// To which identifier ([`CmId::number`]): of a request, the one that listens.
+    /// The number of the identifier ([`CmId::number`]); for a request, that of the listener.
     pub id: usize,
     /// The new identifier of a request.
     pub request: Option<CmId>,
     /// An error number, or the reason of a rejection.
     pub status: i32,
-    /// What the peer gave along.
+    /// The peer's private data.
     pub private_data: Vec<u8>,
     /// Remote reads that the peer serves at a time.
     pub responder_resources: u8,
@@ -68,7 +68,7 @@ pub struct CmEvent {
 }
 
 impl EventChannel {
-    /// Opens one, whose descriptor does not block.
+    /// Opens a channel, whose descriptor does not block.
     ///
     /// # Errors
     /// Those of rdma_create_event_channel(3).
@@ -82,9 +82,9 @@ impl EventChannel {
         Ok(Arc::new(made))
     }
 
-    /// Readable while events wait.
+    /// The descriptor that is readable while events are queued.
     pub fn fd(&self) -> RawFd {
-        // SAFETY: the channel is there, and has nothing but this.
+        // SAFETY: the channel exists, and this is its only field.
         unsafe { (*self.channel.as_ptr()).fd }
     }
 
@@ -94,12 +94,12 @@ impl EventChannel {
     /// Those of rdma_get_cm_event(3).
     pub fn next(self: &Arc<Self>) -> Result<Option<CmEvent>> {
         let mut event: *mut rdma_cm_event = null_mut();
-        // SAFETY: the channel is there, and does not block.
+        // SAFETY: the channel exists, and does not block.
         if unsafe { (self.cm.rdma_get_cm_event)(self.channel.as_ptr(), &mut event) } != 0 {
             let error = Error::last("rdma_get_cm_event");
             return if matches!(error.errno, libc::EAGAIN | libc::EINTR) { Ok(None) } else { Err(error) };
         }
-        // SAFETY: an event that was not acknowledged yet; its union is that of connections for those that have one.
+        // SAFETY: the event was not acknowledged yet; events of connections use the union's member for connections.
         let seen = unsafe { &*event };
         let kind = match seen.event {
             RDMA_CM_EVENT_ADDR_RESOLVED => CmEventKind::AddressResolved,
@@ -121,16 +121,16 @@ impl EventChannel {
         if carries {
             let (data, len) = (seen.conn.private_data.cast::<u8>(), usize::from(seen.conn.private_data_len));
             if !data.is_null() {
-                // SAFETY: the event has so many bytes there until it is acknowledged.
+                // SAFETY: the event has `len` bytes there until it is acknowledged.
                 private_data = unsafe { std::slice::from_raw_parts(data, len) }.to_vec();
             }
             resources = (seen.conn.responder_resources, seen.conn.initiator_depth);
         }
         let id = if is_request { seen.listen_id } else { seen.id };
-        // The identifier of a request is new, and nobody else's.
+        // The identifier of a request is new, and nothing else owns it.
         let request = NonNull::new(seen.id).filter(|_| is_request);
         let status = seen.status;
-        // SAFETY: taken above, and not used any more.
+        // SAFETY: the event was taken above, and is no longer used.
         unsafe { (self.cm.rdma_ack_cm_event)(event) };
         let request = request.map(|id| CmId { id, channel: Arc::clone(self), qp: None });
         let (responder_resources, initiator_depth) = resources;
@@ -148,21 +148,21 @@ impl EventChannel {
 
 impl Drop for EventChannel {
     fn drop(&mut self) {
-        // SAFETY: made above; identifiers on it are gone, as they would hold this.
+        // SAFETY: made above; no identifier on the channel exists, because identifiers hold it.
         unsafe { (self.cm.rdma_destroy_event_channel)(self.channel.as_ptr()) };
     }
 }
 
-/// How a connection is to be.
+/// The parameters of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnParam<'a> {
-    /// What the peer is given along: 56 bytes at most of a request, 196 of an acceptance.
+    /// Private data for the peer: at most 56 bytes in a request, 196 in an acceptance.
     pub private_data: &'a [u8],
     /// Remote reads that this end serves, and has outstanding, at a time.
     pub reads: u8,
-    /// How often a packet is sent again, 7 at most.
+    /// How often a packet is resent, at most 7.
     pub retries: u8,
-    /// How often a send is tried that finds no receive; 7 means for ever.
+    /// How often a send that finds no receive is retried; 7 means without limit.
     pub rnr_retries: u8,
 }
 
@@ -183,7 +183,7 @@ impl ConnParam<'_> {
     }
 }
 
-/// An identifier: what sockets are to TCP. Its queue pair goes with it.
+/// An identifier: the counterpart of a TCP socket. Its queue pair is destroyed with it.
 pub struct CmId {
     id: NonNull<rdma_cm_id>,
     channel: Arc<EventChannel>,
@@ -192,17 +192,17 @@ pub struct CmId {
 
 // SAFETY: functions of librdmacm may be called from any thread.
 unsafe impl Send for CmId {}
-// SAFETY: nothing is changed through a shared reference but by librdmacm, which has locks.
+// SAFETY: only librdmacm changes it through a shared reference, and librdmacm has locks.
 unsafe impl Sync for CmId {}
 
 impl CmId {
-    /// Makes one, for reliable connections.
+    /// Creates an identifier for reliable connections.
     ///
     /// # Errors
     /// Those of rdma_create_id(3).
     pub fn new(channel: &Arc<EventChannel>) -> Result<Self> {
         let mut id: *mut rdma_cm_id = null_mut();
-        // SAFETY: the channel is there.
+        // SAFETY: the channel exists.
         let failed = unsafe {
             (channel.cm.rdma_create_id)(channel.channel.as_ptr(), &mut id, null_mut(), RDMA_PS_TCP)
         };
@@ -214,7 +214,7 @@ impl CmId {
         if failed == 0 { Ok(()) } else { Err(Error::last(call)) }
     }
 
-    /// Tells it from others while it is there.
+    /// Distinguishes the identifier from others while it exists.
     pub fn number(&self) -> usize {
         self.id.as_ptr() as usize
     }
@@ -226,7 +226,7 @@ impl CmId {
     pub fn bind(&self, address: SocketAddr) -> Result<()> {
         let mut storage = to_storage(address);
         let name = from_mut(&mut storage).cast();
-        // SAFETY: the identifier is there, and the address is as its family says.
+        // SAFETY: the identifier exists, and the address has the form of its family.
         let failed = unsafe { (self.channel.cm.rdma_bind_addr)(self.id.as_ptr(), name) };
         self.check("rdma_bind_addr", failed)
     }
@@ -250,14 +250,14 @@ impl CmId {
     /// Those of rdma_listen(3).
     pub fn listen(&self, backlog: usize) -> Result<()> {
         let backlog = c_int::try_from(backlog).unwrap_or(c_int::MAX);
-        // SAFETY: the identifier is there.
+        // SAFETY: the identifier exists.
         let failed = unsafe { (self.channel.cm.rdma_listen)(self.id.as_ptr(), backlog) };
         self.check("rdma_listen", failed)
     }
 
-    /// The address that it is bound to.
+    /// The address to which the identifier is bound.
     pub fn local_address(&self) -> Option<SocketAddr> {
-        // SAFETY: the identifier is there; librdmacm writes the field in calls on it only.
+        // SAFETY: the identifier exists; librdmacm writes the field only in calls on it.
         from_storage(unsafe { &(*self.id.as_ptr()).src_addr })
     }
 
@@ -267,25 +267,26 @@ impl CmId {
         from_storage(unsafe { &(*self.id.as_ptr()).dst_addr })
     }
 
-    /// Has its events come to another channel, those that wait too.
+    /// Moves its events, including queued ones, to another channel.
     ///
     /// # Errors
     /// Those of rdma_migrate_id(3).
     pub fn migrate(&mut self, channel: &Arc<EventChannel>) -> Result<()> {
-        // SAFETY: the identifier and the channel are there; no event of it is unacknowledged, so this does not wait.
+        // SAFETY: the identifier and the channel exist; no event of the identifier is unacknowledged, so this does not
+        // wait.
         let failed = unsafe { (self.channel.cm.rdma_migrate_id)(self.id.as_ptr(), channel.channel.as_ptr()) };
         self.check("rdma_migrate_id", failed)?;
         self.channel = Arc::clone(channel);
         Ok(())
     }
 
-    /// The device that its address is of.
+    /// The device of its address.
     pub fn context(&self) -> Option<Context> {
         // SAFETY: as above.
         Context::from_ptr(unsafe { (*self.id.as_ptr()).verbs })
     }
 
-    /// Looks for the device that leads to an address: [`CmEventKind::AddressResolved`] follows.
+    /// Resolves an address to a device: [`CmEventKind::AddressResolved`] follows.
     ///
     /// # Errors
     /// Those of rdma_resolve_addr(3).
@@ -294,22 +295,22 @@ impl CmId {
         let own = own.as_mut().map_or(null_mut(), |own| from_mut(own).cast());
         let other = from_mut(&mut other).cast();
         let resolve = self.channel.cm.rdma_resolve_addr;
-        // SAFETY: the identifier is there, and the addresses are as their families say.
+        // SAFETY: the identifier exists, and the addresses have the forms of their families.
         let failed = unsafe { resolve(self.id.as_ptr(), own, other, milliseconds(limit)) };
         self.check("rdma_resolve_addr", failed)
     }
 
-    /// Looks for a way: [`CmEventKind::RouteResolved`] follows.
+    /// Resolves the route: [`CmEventKind::RouteResolved`] follows.
     ///
     /// # Errors
     /// Those of rdma_resolve_route(3).
     pub fn resolve_route(&self, limit: Duration) -> Result<()> {
-        // SAFETY: the identifier is there.
+        // SAFETY: the identifier exists.
         let failed = unsafe { (self.channel.cm.rdma_resolve_route)(self.id.as_ptr(), milliseconds(limit)) };
         self.check("rdma_resolve_route", failed)
     }
 
-    /// Gives it a queue pair. Where the device refuses it, it is asked for with half as much inline data, and so on.
+    /// Creates its queue pair. If the device refuses it, the inline size is halved until the device accepts.
     ///
     /// # Errors
     /// Those of rdma_create_qp(3).
@@ -325,7 +326,7 @@ impl CmId {
         let create = |inline| {
             let mut init = attr.to_init();
             init.cap.max_inline_data = inline;
-            // SAFETY: the identifier, the domain and the queues are there, and stay as long as the queue pair.
+            // SAFETY: the identifier, the domain and the queues exist, and outlive the queue pair.
             unsafe { (self.channel.cm.rdma_create_qp)(self.id.as_ptr(), attr.pd.as_ptr(), &mut init) }
         };
         let mut failed = create(inline);
@@ -345,54 +346,54 @@ impl CmId {
         self.qp.as_ref()
     }
 
-    /// Takes its queue pair away: when this returns, the device uses no memory of its requests any more.
+    /// Destroys its queue pair. When this returns, the device no longer uses the memory of its requests.
     pub fn destroy_qp(&mut self) {
         if self.qp.take().is_some() {
-            // SAFETY: the queue pair was made on it, and nothing refers to it any more.
+            // SAFETY: the queue pair was created on the identifier, and nothing refers to it any more.
             unsafe { (self.channel.cm.rdma_destroy_qp)(self.id.as_ptr()) };
         }
     }
 
-    /// Asks for the connection: [`CmEventKind::Established`] follows, or why not.
+    /// Sends the request to connect: [`CmEventKind::Established`] follows, or an event of the failure.
     ///
     /// # Errors
     /// Those of rdma_connect(3).
     pub fn connect(&self, param: ConnParam<'_>) -> Result<()> {
         let mut raw = param.to_raw();
-        // SAFETY: the identifier is there; the data is copied.
+        // SAFETY: the identifier exists; the data is copied.
         let failed = unsafe { (self.channel.cm.rdma_connect)(self.id.as_ptr(), &mut raw) };
         self.check("rdma_connect", failed)
     }
 
-    /// Grants a request: [`CmEventKind::Established`] follows.
+    /// Accepts a request: [`CmEventKind::Established`] follows.
     ///
     /// # Errors
     /// Those of rdma_accept(3).
     pub fn accept(&self, param: ConnParam<'_>) -> Result<()> {
         let mut raw = param.to_raw();
-        // SAFETY: the identifier is there; the data is copied.
+        // SAFETY: the identifier exists; the data is copied.
         let failed = unsafe { (self.channel.cm.rdma_accept)(self.id.as_ptr(), &mut raw) };
         self.check("rdma_accept", failed)
     }
 
-    /// Refuses a request. 148 bytes of data at most go along.
+    /// Rejects a request, with at most 148 bytes of data.
     ///
     /// # Errors
     /// Those of rdma_reject(3).
     pub fn reject(&self, private_data: &[u8]) -> Result<()> {
         let len = private_data.len().min(148);
         let data = if len == 0 { null() } else { private_data.as_ptr().cast() };
-        // SAFETY: the identifier is there; the data is copied.
+        // SAFETY: the identifier exists; the data is copied.
         let failed = unsafe { (self.channel.cm.rdma_reject)(self.id.as_ptr(), data, len as u8) };
         self.check("rdma_reject", failed)
     }
 
-    /// Ends the connection: what is posted ends with [`crate::Status::FLUSHED`].
+    /// Disconnects: posted requests end with [`crate::Status::FLUSHED`].
     ///
     /// # Errors
     /// Those of rdma_disconnect(3).
     pub fn disconnect(&self) -> Result<()> {
-        // SAFETY: the identifier is there.
+        // SAFETY: the identifier exists.
         let failed = unsafe { (self.channel.cm.rdma_disconnect)(self.id.as_ptr()) };
         self.check("rdma_disconnect", failed)
     }

@@ -1,4 +1,4 @@
-//! Completion queues, and channels that tell of entries in them.
+//! Completion queues, and channels that notify of their entries.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::RawFd;
@@ -11,7 +11,7 @@ use crate::device::Context;
 use crate::error::{Error, Result};
 use crate::library::{Verbs, verbs};
 
-/// Becomes readable when an armed queue gets an entry.
+/// A channel that becomes readable when an armed queue gets an entry.
 pub struct CompletionChannel {
     channel: NonNull<ibv_comp_channel>,
     context: Context,
@@ -24,7 +24,7 @@ unsafe impl Send for CompletionChannel {}
 unsafe impl Sync for CompletionChannel {}
 
 impl CompletionChannel {
-    /// Makes one, whose descriptor does not block.
+    /// Creates a channel, whose descriptor does not block.
     ///
     /// # Errors
     /// Those of ibv_create_comp_channel(3).
@@ -32,7 +32,7 @@ impl CompletionChannel {
         // SAFETY: an open context.
         let channel = unsafe { (verbs()?.ibv_create_comp_channel)(context.as_ptr()) };
         let channel = NonNull::new(channel).ok_or_else(|| Error::last("ibv_create_comp_channel"))?;
-        // SAFETY: a channel, whose first fields are as the interface has them.
+        // SAFETY: a channel, whose first fields are those of the interface.
         let fd = unsafe { (*channel.as_ptr()).fd };
         let made = Self { channel, context, fd };
         set_nonblocking(fd)?;
@@ -52,11 +52,11 @@ impl CompletionChannel {
         self.channel.as_ptr()
     }
 
-    /// Takes what made it readable, so that it no longer is.
+    /// Consumes the notifications, so that the channel is no longer readable.
     pub(crate) fn quiet(&self) {
         let Ok(verbs) = verbs() else { return };
         let (mut cq, mut context): (*mut ibv_cq, *mut c_void) = (null_mut(), null_mut());
-        // SAFETY: the channel is there, and does not block.
+        // SAFETY: the channel exists, and does not block.
         while unsafe { (verbs.ibv_get_cq_event)(self.as_ptr(), &mut cq, &mut context) } == 0 {
             // SAFETY: one event of this queue was taken.
             unsafe { (verbs.ibv_ack_cq_events)(cq, 1) };
@@ -67,13 +67,13 @@ impl CompletionChannel {
 impl Drop for CompletionChannel {
     fn drop(&mut self) {
         if let Ok(verbs) = verbs() {
-            // SAFETY: made above; queues on it are gone, as they would hold this.
+            // SAFETY: made above; no queue on the channel exists, because queues hold it.
             unsafe { (verbs.ibv_destroy_comp_channel)(self.channel.as_ptr()) };
         }
     }
 }
 
-/// Has a descriptor answer at once.
+/// Makes a descriptor non-blocking.
 pub(crate) fn set_nonblocking(fd: RawFd) -> Result<()> {
     // SAFETY: no memory is involved.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
@@ -84,49 +84,49 @@ pub(crate) fn set_nonblocking(fd: RawFd) -> Result<()> {
     Ok(())
 }
 
-/// What a work request did.
+/// The kind of a completed work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opcode {
     /// A receive.
     Receive,
-    /// A receive that a peer's write with immediate data has used up: nothing was put into its memory.
+    /// A receive that a peer's write with immediate data has consumed: its memory was not written.
     WriteArrived,
     /// A send, a read, or a write.
     Request,
 }
 
-/// How a work request ended (`enum ibv_wc_status`).
+/// The status of a completed work request (`enum ibv_wc_status`).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Status(u32);
 
 impl Status {
-    /// It did what it should.
+    /// The request succeeded.
     pub const SUCCESS: Self = Self(0);
-    /// A message is longer than the receive that it came for.
+    /// A message is longer than its receive.
     pub const TOO_LONG: Self = Self(1);
-    /// Its queue pair was in error, so it was not tried.
+    /// The queue pair was in error, so the request was not executed.
     pub const FLUSHED: Self = Self(5);
-    /// The peer does not allow this access.
+    /// The peer does not allow the access.
     pub const REMOTE_ACCESS: Self = Self(10);
     /// The peer does not answer.
     pub const RETRY_EXCEEDED: Self = Self(12);
-    /// The peer has no receive.
+    /// The peer has no receive posted.
     pub const NO_RECEIVE: Self = Self(13);
 
     /// `IBV_WC_TM_RNDV_INCOMPLETE`.
     const LAST: u32 = 23;
 
-    /// One that a simulation makes up.
+    /// A status from its number, for simulations.
     pub const fn from_raw(status: u32) -> Self {
         Self(status)
     }
 
-    /// The number.
+    /// The number of the status.
     pub const fn raw(self) -> u32 {
         self.0
     }
 
-    /// Whether rdma-core has such a status.
+    /// Whether rdma-core defines the status.
     pub const fn is_known(self) -> bool {
         self.0 <= Self::LAST
     }
@@ -135,7 +135,7 @@ impl Status {
 impl std::fmt::Debug for Status {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Ok(verbs) = verbs() else { return write!(f, "status {}", self.0) };
-        // SAFETY: answers a constant string for any number.
+        // SAFETY: the function returns a constant string for any number.
         let text = unsafe { (verbs.ibv_wc_status_str)(self.0) };
         // SAFETY: as above.
         let text = unsafe { CStr::from_ptr(text) };
@@ -143,30 +143,30 @@ impl std::fmt::Debug for Status {
     }
 }
 
-/// The end of a work request.
+/// The completion of a work request.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkCompletion {
-    /// Its number.
+    /// The id of the request.
     pub id: u64,
-    /// How it ended.
+    /// The status of the request.
     pub status: Status,
-    /// What it was. Not known of one that failed.
+    /// The kind of the request. It is undefined if the request failed.
     pub opcode: Opcode,
-    /// Bytes received.
+    /// Number of bytes received.
     pub len: usize,
-    /// The queue pair.
+    /// The number of the queue pair.
     pub qp: u32,
-    /// Immediate data that came along.
+    /// Immediate data.
     pub data: Option<u32>,
-    /// Of a datagram, the queue pair that sent it.
+    /// For a datagram, the queue pair that sent it.
     pub source_qp: u32,
-    /// Of a datagram, its sender's LID (InfiniBand).
+    /// For a datagram, its sender's LID (InfiniBand).
     pub lid: u16,
-    /// Of a datagram, whether a route header was written before its payload.
+    /// For a datagram, whether a route header was written before its payload.
     pub has_route: bool,
 }
 
-/// Where ends of work requests are reported.
+/// A completion queue of work requests.
 pub struct CompletionQueue {
     cq: NonNull<ibv_cq>,
     context: Context,
@@ -180,7 +180,7 @@ unsafe impl Send for CompletionQueue {}
 unsafe impl Sync for CompletionQueue {}
 
 impl CompletionQueue {
-    /// Makes one of at least `size` entries.
+    /// Creates a queue of at least `size` entries.
     ///
     /// # Errors
     /// Those of ibv_create_cq(3).
@@ -199,16 +199,16 @@ impl CompletionQueue {
         self.cq.as_ptr()
     }
 
-    /// Takes entries, up to 32, and hands each to `take`. How many there were.
+    /// Takes up to 32 entries, and passes each to `take`. Returns their number.
     ///
     /// # Errors
-    /// When the device cannot be asked any more.
+    /// If the device cannot be polled any more.
     pub fn poll(&self, mut take: impl FnMut(WorkCompletion)) -> Result<usize> {
         let mut entries = [ibv_wc::default(); 32];
         let Some(poll) = self.context.ops().poll_cq else {
             return Err(Error::of("ibv_poll_cq", libc::ENOSYS));
         };
-        // SAFETY: a queue of this driver, and room for so many entries.
+        // SAFETY: a queue of this driver, and room for `entries.len()` entries.
         let count = unsafe { poll(self.cq.as_ptr(), entries.len() as c_int, entries.as_mut_ptr()) };
         let Ok(count) = usize::try_from(count) else { return Err(Error::of("ibv_poll_cq", libc::EIO)) };
         for entry in &entries[..count] {
@@ -232,10 +232,10 @@ impl CompletionQueue {
         Ok(count)
     }
 
-    /// Has the next entry make the channel readable. What came before does not, so the queue is to be polled once more.
+    /// Makes the channel readable at the next entry. Earlier entries do not, so the queue must be polled once more.
     ///
     /// # Errors
-    /// When the device cannot be asked any more.
+    /// If the device cannot be armed any more.
     pub fn arm(&self) -> Result<()> {
         let Some(arm) = self.context.ops().req_notify_cq else {
             return Err(Error::of("ibv_req_notify_cq", libc::ENOSYS));
@@ -247,7 +247,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Takes what made the channel readable, so that it no longer is.
+    /// Consumes the notifications, so that the channel is no longer readable.
     pub fn quiet(&self) {
         self.channel.quiet();
     }
@@ -255,8 +255,8 @@ impl CompletionQueue {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        self.quiet(); // destroying waits for every event to be taken
-        // SAFETY: made above; queue pairs on it are gone, as they would hold this.
+        self.quiet(); // destroying the queue waits until all events are taken
+        // SAFETY: made above; no queue pair on it exists, because queue pairs hold it.
         unsafe { (self.verbs.ibv_destroy_cq)(self.cq.as_ptr()) };
     }
 }

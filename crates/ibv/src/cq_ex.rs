@@ -1,4 +1,4 @@
-//! Completion queues of EFA devices, whose entries tell who sent.
+//! Completion queues of EFA devices, whose entries identify the sender.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -12,37 +12,37 @@ use crate::device::{Context, Gid};
 use crate::error::{Error, Result};
 use crate::library::{efa, verbs};
 
-/// What a request of an EFA queue pair did.
+/// The kind of a completed request of an EFA queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EfaOpcode {
     /// A send.
     Send,
-    /// A remote write. libefa before rdma-core 50 says send.
+    /// A remote write. libefa before rdma-core 50 reports it as a send.
     Write,
-    /// A remote read. libefa before rdma-core 50 says send.
+    /// A remote read. libefa before rdma-core 50 reports it as a send.
     Read,
-    /// A peer's send came.
+    /// A message of a peer has arrived.
     Receive,
-    /// A peer wrote, and sent immediate data with it.
+    /// A peer has written memory, with immediate data.
     WriteArrived,
 }
 
-/// The end of a request.
+/// The completion of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct EfaCompletion {
-    /// Its number; nobody's if `unsolicited`.
+    /// The id of the request; meaningless if `unsolicited`.
     pub id: u64,
-    /// How it ended, as verbs have it.
+    /// The status as a verbs number.
     pub status: Status,
-    /// How it ended, as the device has it (`enum efa_io_comp_status`); 0 is success.
+    /// The status as the device's number (`enum efa_io_comp_status`); 0 is success.
     pub vendor: u32,
-    /// What it did.
+    /// The kind of the request.
     pub opcode: EfaOpcode,
     /// The queue pair of this end.
     pub qp: u32,
-    /// Bytes received. 0 at the end that asked.
+    /// Number of bytes received. 0 at the initiator.
     pub len: u32,
-    /// The sender's queue pair. 0 at the end that asked.
+    /// The sender's queue pair. 0 at the initiator.
     pub source_qp: u32,
     /// The number of an address handle for the sender ([`crate::AddressHandle::efa_number`]); `None` if this end has
     /// none.
@@ -51,18 +51,18 @@ pub struct EfaCompletion {
     pub source_gid: Option<Gid>,
     /// Immediate data.
     pub immediate: Option<u32>,
-    /// Whether this write took no receive.
+    /// Whether this write consumed no receive.
     pub unsolicited: bool,
 }
 
-/// Begins a poll, goes on to the next entry, and ends the poll.
+/// The functions that start a poll, move to the next entry, and end the poll.
 type Steps = (
     unsafe extern "C" fn(*mut ibv_cq_ex, *mut ibv_poll_cq_attr) -> c_int,
     unsafe extern "C" fn(*mut ibv_cq_ex) -> c_int,
     unsafe extern "C" fn(*mut ibv_cq_ex),
 );
 
-/// Where ends of an EFA queue pair's requests are reported.
+/// A completion queue of EFA queue pairs.
 pub struct EfaCompletionQueue {
     cq: NonNull<ibv_cq_ex>,
     efa: *mut efadv_cq,
@@ -80,10 +80,11 @@ unsafe impl Send for EfaCompletionQueue {}
 unsafe impl Sync for EfaCompletionQueue {}
 
 impl EfaCompletionQueue {
-    /// Makes one of at least `size` entries, whose events go to `channel`. A queue without a channel has none.
+    /// Creates a queue of at least `size` entries, whose events go to `channel`. A queue without a channel has no
+    /// events.
     ///
     /// # Errors
-    /// `EINVAL` if the channel is another device's; else those of efadv_create_cq(3).
+    /// `EINVAL` if the channel belongs to another device; else those of efadv_create_cq(3).
     pub fn new(context: Context, size: u32, channel: Option<&Arc<CompletionChannel>>) -> Result<Arc<Self>> {
         let info = context.efa()?;
         if channel.is_some_and(|channel| channel.context() != context) {
@@ -105,12 +106,12 @@ impl EfaCompletionQueue {
         let wc_flags = wc_flags.iter().filter(|(can, _)| *can).map(|(_, flag)| flag).sum();
         let mut more = efadv_cq_init_attr { comp_mask: 0, wc_flags };
         let len = size_of::<efadv_cq_init_attr>() as u32;
-        // SAFETY: an open context and structures as the interface has them.
+        // SAFETY: an open context, and structures of the interface.
         let cq = unsafe { (efa()?.efadv_create_cq)(context.as_ptr(), &mut attr, &mut more, len) };
         let cq = NonNull::new(cq).ok_or_else(|| Error::last("efadv_create_cq"))?;
-        // SAFETY: a queue that libefa made; the answer is a part of it.
+        // SAFETY: a queue that libefa made; the result points into it.
         let efa = unsafe { (efa()?.efadv_cq_from_ibv_cq_ex)(cq.as_ptr()) };
-        // SAFETY: nobody else has the queue yet.
+        // SAFETY: no other code has the queue yet.
         let made = unsafe { cq.as_ref() };
         let (Some(start), Some(next), Some(end)) = (made.start_poll, made.next_poll, made.end_poll) else {
             // SAFETY: made above.
@@ -131,13 +132,13 @@ impl EfaCompletionQueue {
         self.cq.as_ptr().cast()
     }
 
-    /// Takes entries, up to 16, and hands each to `take`. How many there were.
+    /// Takes up to 16 entries, and passes each to `take`. Returns their number.
     ///
     /// # Errors
-    /// When the device cannot be asked any more.
+    /// If the device cannot be polled any more.
     pub fn poll(&self, mut take: impl FnMut(&EfaCompletion)) -> Result<usize> {
-        // Taken first and told afterwards: libefa holds a spin lock meanwhile, which `take` may need to poll or to drop
-        // a queue pair.
+        // Entries are collected first and passed on afterwards: libefa holds a spin lock during the poll, which `take`
+        // may need to poll or to drop a queue pair.
         let mut entries: [MaybeUninit<EfaCompletion>; 16] = [const { MaybeUninit::uninit() }; 16];
         let mut count = 0;
         let cq = self.cq.as_ptr();
@@ -152,7 +153,7 @@ impl EfaCompletionQueue {
             return Err(Error::of("ibv_start_poll", errno));
         }
         while errno == 0 {
-            // SAFETY: between the start and the end of a poll, at an entry.
+            // SAFETY: this is between the start and the end of a poll, at an entry.
             entries[count].write(unsafe { self.entry() });
             count += 1;
             if count == entries.len() {
@@ -161,7 +162,7 @@ impl EfaCompletionQueue {
             // SAFETY: as above.
             errno = unsafe { next(cq) };
         }
-        // SAFETY: ends what began above.
+        // SAFETY: ends the poll that was started above.
         unsafe { end(cq) };
         for entry in &entries[..count] {
             // SAFETY: the first `count` were written.
@@ -170,22 +171,22 @@ impl EfaCompletionQueue {
         Ok(count)
     }
 
-    /// The entry at which a poll is.
+    /// The current entry of a poll.
     ///
     /// # Safety
-    /// Between the start and the end of a poll, at an entry.
+    /// The call is between the start and the end of a poll, at an entry.
     unsafe fn entry(&self) -> EfaCompletion {
-        /// Calls a function of the queue. `new` asked for each one that is used here.
+        /// Calls a function of the queue. `new` requested each function that is used here.
         macro_rules! read {
             ($table:expr, $name:ident $(, $arg:expr)?) => {{
-                // SAFETY: a queue that is there.
+                // SAFETY: the queue exists.
                 let read = unsafe { (*$table).$name };
                 // SAFETY: the poll is at an entry.
                 read.map(|read| unsafe { read($table $(, $arg)?) }).unwrap_or_default()
             }};
         }
         let cq = self.cq.as_ptr();
-        // SAFETY: a queue that is there, and locked by the poll.
+        // SAFETY: the queue exists, and the poll holds its lock.
         let id = unsafe { (*cq).wr_id };
         // SAFETY: as above.
         let status = unsafe { (*cq).status };
@@ -220,7 +221,7 @@ impl EfaCompletionQueue {
         match read!(cq, read_slid) as u16 {
             UNKNOWN if self.source_gid => {
                 let mut gid = [0; 16];
-                // SAFETY: this field is there in a queue that was asked for source GIDs.
+                // SAFETY: this field exists, because the queue was created with source GIDs.
                 let read = unsafe { (*self.efa).wc_read_sgid };
                 // SAFETY: the poll is at an entry; the function writes 16 bytes.
                 let found = read.is_some_and(|read| unsafe { read(self.efa, &mut gid) } == 0);
@@ -235,10 +236,10 @@ impl EfaCompletionQueue {
         entry
     }
 
-    /// Has the next entry make the channel readable. What came before does not, so the queue is to be polled once more.
+    /// Makes the channel readable at the next entry. Earlier entries do not, so the queue must be polled once more.
     ///
     /// # Errors
-    /// `EINVAL` if the queue has no channel; else when the device cannot be asked any more.
+    /// `EINVAL` if the queue has no channel; else if the device cannot be armed any more.
     pub fn arm(&self) -> Result<()> {
         if self.channel.is_none() {
             let advice = "this completion queue was made without a channel";
@@ -254,7 +255,7 @@ impl EfaCompletionQueue {
         }
     }
 
-    /// Takes what made the channel readable, so that it no longer is.
+    /// Consumes the notifications, so that the channel is no longer readable.
     pub fn quiet(&self) {
         if let Some(channel) = &self.channel {
             channel.quiet();
@@ -264,13 +265,13 @@ impl EfaCompletionQueue {
 
 impl Drop for EfaCompletionQueue {
     fn drop(&mut self) {
-        self.quiet(); // destroying waits for every event to be taken
+        self.quiet(); // destroying the queue waits until all events are taken
         if let Ok(verbs) = verbs() {
-            // SAFETY: made above; queue pairs on it are gone, as they would hold this.
+            // SAFETY: made above; no queue pair on it exists, because queue pairs hold it.
             let _: c_int = unsafe { (verbs.ibv_destroy_cq)(self.as_ptr()) };
         }
     }
 }
 
-/// The number that stands for no address handle.
+/// The number that means no address handle.
 const UNKNOWN: u16 = 0xffff;

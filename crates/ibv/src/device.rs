@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::library::{cm, verbs};
 use crate::missing;
 
-/// An open device. librdmacm opens each one once in a process, and keeps it open.
+/// An open device. librdmacm opens each device once per process, and keeps it open.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Context(NonNull<ibv_context>);
 
@@ -27,12 +27,12 @@ impl std::fmt::Debug for Context {
     }
 }
 
-/// What a device is and can.
+/// The attributes and limits of a device.
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
-    /// Its firmware's version.
+    /// The version of its firmware.
     pub firmware: String,
-    /// Who made it, and as what.
+    /// The vendor's id.
     pub vendor: u32,
     /// The vendor's number of the product.
     pub part: u32,
@@ -40,36 +40,36 @@ pub struct DeviceInfo {
     pub version: u32,
     /// Ports, numbered from 1.
     pub ports: u8,
-    /// Queue pairs, of all programs together.
+    /// Most queue pairs, of all programs together.
     pub max_queue_pairs: usize,
-    /// Work requests that a queue holds at most.
+    /// Most work requests in a queue.
     pub max_queue: usize,
-    /// Entries of a completion queue.
+    /// Most entries of a completion queue.
     pub max_completions: usize,
-    /// Work requests that a shared receive queue holds at most.
+    /// Most work requests in a shared receive queue.
     pub max_shared: usize,
-    /// Pieces of memory of one work request.
+    /// Most pieces of memory in one work request.
     pub max_pieces: usize,
-    /// Whether it changes numbers in remote memory, atomically towards its own other changes at least.
+    /// Whether it executes atomics on remote memory, atomic at least with respect to its other atomics.
     pub atomics: bool,
-    /// Remote reads that a queue pair may have outstanding, or serve, at a time.
+    /// Most remote reads that a queue pair may have outstanding, or serve, at a time.
     pub max_reads: u8,
 }
 
-/// What a port is connected to.
+/// The attributes of a port and its link.
 #[derive(Clone, Debug)]
 pub struct PortInfo {
     /// Whether it is up.
     pub active: bool,
-    /// Bytes of one packet's payload.
+    /// Most payload bytes of one packet.
     pub mtu: usize,
     /// The longest message, in bytes.
     pub max_message: usize,
-    /// Bits per second.
+    /// Its speed in bits per second.
     pub speed: u64,
-    /// Whether it is Ethernet (RoCE), and not InfiniBand.
+    /// Whether it is Ethernet (RoCE) rather than InfiniBand.
     pub ethernet: bool,
-    /// The table of its GIDs has so many places.
+    /// Number of entries of its GID table.
     pub gids: usize,
     /// Its local identifier (InfiniBand).
     pub lid: u16,
@@ -80,7 +80,7 @@ pub struct PortInfo {
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
-    /// The IP address behind it. On RoCE every address of the interface has a GID.
+    /// The IP address of the GID. On RoCE every address of the interface has a GID.
     pub fn ip(self) -> IpAddr {
         let ip = Ipv6Addr::from(self.0);
         ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4)
@@ -90,7 +90,7 @@ impl Gid {
 /// The devices of this host.
 ///
 /// # Errors
-/// What is missing: a library, a kernel module, a device.
+/// An error that says what is missing: a library, a kernel module, a device.
 pub fn contexts() -> Result<&'static [Context]> {
     static CONTEXTS: OnceLock<Vec<Context>> = OnceLock::new();
     if let Some(found) = CONTEXTS.get() {
@@ -98,14 +98,14 @@ pub fn contexts() -> Result<&'static [Context]> {
     }
     let (cm, _) = (cm()?, verbs()?);
     let mut count: c_int = 0;
-    // SAFETY: writes the number of devices.
+    // SAFETY: the function writes the number of devices.
     let list = unsafe { (cm.rdma_get_devices)(&mut count) };
     if list.is_null() {
         let error = Error::last("rdma_get_devices");
-        // librdmacm does not tell apart why there is no device.
+        // librdmacm does not tell why there is no device.
         return Err(if error.errno == libc::ENODEV { missing::device("rdma_get_devices") } else { error });
     }
-    // Never given back: the contexts stay open as long as the list is there.
+    // Never freed: the contexts stay open as long as the list exists.
     let all = (0..usize::try_from(count).unwrap_or(0)).filter_map(|index| {
         // SAFETY: the list has `count` entries.
         NonNull::new(unsafe { list.wrapping_add(index).read() }).map(Context)
@@ -122,21 +122,21 @@ impl Context {
         self.0.as_ptr()
     }
 
-    /// One that librdmacm has opened.
+    /// A context that librdmacm has opened.
     pub(crate) fn from_ptr(context: *mut ibv_context) -> Option<Self> {
         NonNull::new(context).map(Self)
     }
 
-    /// What a driver does itself.
+    /// The driver's own functions.
     pub(crate) fn ops(self) -> &'static ibv_context_ops {
-        // SAFETY: the context stays open, and its table does not change once it is.
+        // SAFETY: the context stays open, and its table does not change.
         unsafe { &(*self.0.as_ptr()).ops }
     }
 
     fn device(self) -> &'static ibv_device {
         // SAFETY: an open context, whose device does not change.
         let device = unsafe { (*self.0.as_ptr()).device };
-        // SAFETY: it stays as long as the context.
+        // SAFETY: the device exists as long as the context.
         unsafe { &*device }
     }
 
@@ -145,19 +145,19 @@ impl Context {
         text(&self.device().name)
     }
 
-    /// Where it is in sysfs.
+    /// Its path in sysfs.
     pub fn path(self) -> String {
         text(&self.device().ibdev_path)
     }
 
-    /// What it is and can.
+    /// Queries its attributes and limits.
     ///
     /// # Errors
     /// Those of ibv_query_device(3).
     pub fn query(self) -> Result<DeviceInfo> {
         // SAFETY: all zeros are valid numbers.
         let mut attr: ibv_device_attr = unsafe { zeroed() };
-        // SAFETY: an open context; the structure is as the interface has it.
+        // SAFETY: an open context; the structure is that of the interface.
         let errno = unsafe { (verbs()?.ibv_query_device)(self.as_ptr(), &mut attr) };
         if errno != 0 {
             return Err(Error::of("ibv_query_device", errno));
@@ -179,14 +179,14 @@ impl Context {
         })
     }
 
-    /// What a port is connected to.
+    /// Queries the attributes of a port.
     ///
     /// # Errors
     /// Those of ibv_query_port(3).
     pub fn port(self, port: u8) -> Result<PortInfo> {
         // SAFETY: all zeros are valid numbers.
         let mut attr: ibv_port_attr = unsafe { zeroed() };
-        // SAFETY: an open context; the function writes at most as much as the structure has.
+        // SAFETY: an open context; the function writes at most the length of the structure.
         let errno = unsafe { (verbs()?.ibv_query_port)(self.as_ptr(), port, &mut attr) };
         if errno != 0 {
             return Err(Error::of("ibv_query_port", errno));
@@ -203,7 +203,7 @@ impl Context {
         })
     }
 
-    /// The GIDs of a port that are set, each once: RoCE has one place for each of its versions.
+    /// The GIDs of a port, each once: on RoCE the table has one entry for each RoCE version.
     ///
     /// # Errors
     /// Those of ibv_query_port(3) and ibv_query_gid_table(3).
@@ -230,10 +230,10 @@ impl Context {
         std::ffi::CStr::from_bytes_until_nul(&name).ok()?.to_str().ok().map(str::to_owned)
     }
 
-    /// Where a GID is in a port's table: of several places, that of the newest version of RoCE.
+    /// The index of a GID in a port's table. Of several entries, the one of the newest RoCE version.
     ///
     /// # Errors
-    /// As [`Context::gids`]; `ENOENT` if the port has no such GID.
+    /// As [`Context::gids`]; `ENOENT` if the port lacks the GID.
     pub fn gid_index(self, port: u8, gid: Gid) -> Result<u8> {
         let table = self.gid_table(port)?;
         let places = table.iter().filter(|entry| entry.gid == gid.0);
@@ -244,7 +244,7 @@ impl Context {
         })
     }
 
-    /// The GID at a place of a port's table, if that is in use.
+    /// The GID at an index of a port's table, if the entry is in use.
     ///
     /// # Errors
     /// Those of ibv_query_gid_table(3).
@@ -253,9 +253,9 @@ impl Context {
         Ok(table.iter().find(|entry| entry.gid_index == u32::from(index)).map(|entry| Gid(entry.gid)))
     }
 
-    /// The places of a port's table that are in use.
+    /// The entries of a port's table that are in use.
     fn gid_table(self, port: u8) -> Result<Vec<ibv_gid_entry>> {
-        // One call for all: a table has up to a thousand places, and looking at each means opening a file.
+        // One call for all: a table has up to a thousand entries, and querying each means opening a file.
         let most = self.port(port)?.gids.min(1 << 16) * usize::from(self.query()?.ports);
         // SAFETY: all zeros are valid numbers.
         let mut table: Vec<ibv_gid_entry> = vec![unsafe { zeroed() }; most];
@@ -272,7 +272,7 @@ impl Context {
     }
 }
 
-/// How many lanes a width means (`ibv_port_attr.active_width`).
+/// Number of lanes of a link width (`ibv_port_attr.active_width`).
 fn lanes(width: u8) -> u64 {
     match width {
         1 => 1,

@@ -1,38 +1,38 @@
-//! What failed, why, and what to do about it.
+//! Errors: the call that failed, the reason, and advice.
 
-/// What calls answer.
+/// The result of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// A call of rdma-core that failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{call}: {} ({advice})", std::io::Error::from_raw_os_error(*errno))]
 pub struct Error {
-    /// The call.
+    /// The name of the call.
     pub call: &'static str,
     /// Its error number.
     pub errno: i32,
-    /// What to do.
+    /// Advice on what to do.
     pub advice: String,
 }
 
 impl Error {
-    /// From `errno`, after a call that sets it.
+    /// An error from `errno`, after a call that sets it.
     pub(crate) fn last(call: &'static str) -> Self {
         Self::of(call, std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
     }
 
-    /// From an error number.
+    /// An error from an error number.
     pub(crate) fn of(call: &'static str, errno: i32) -> Self {
         Self { call, errno, advice: advice(call, errno).into() }
     }
 
-    /// With advice of its own.
+    /// An error with its own advice.
     pub(crate) fn with(call: &'static str, errno: i32, advice: impl Into<String>) -> Self {
         Self { call, errno, advice: advice.into() }
     }
 }
 
-/// What to do about an error number of a call.
+/// The advice for an error number of a call.
 fn advice(call: &str, errno: i32) -> &'static str {
     match errno {
         libc::ENOMEM if call == "ibv_reg_mr" => {

@@ -1,14 +1,14 @@
 //! Safe handles over libibverbs, librdmacm and libefa: devices, protection domains, registrations, queues, and
 //! connections.
 //!
-//! The only crate with calls into rdma-core. The libraries are opened at run time (`library.rs`), so that a binary runs
-//! on hosts that lack them, and building needs neither them nor their headers: `abi.rs` and `abi_ex.rs` have the part
-//! of their interface that is used.
+//! This is the only crate with calls into rdma-core. It opens the libraries at run time (`library.rs`), so that a
+//! binary runs on hosts that lack them, and building needs neither them nor their headers: `abi.rs` and `abi_ex.rs`
+//! declare the used part of their interface.
 //!
 //! Invariants:
-//! - An object holds what it was made from, so parents outlive children however they are dropped.
-//! - Memory of a posted work request belongs to whoever posted it: the functions that post are `unsafe`, and say how
-//!   long it is lent.
+//! - An object holds the objects that it was made from, so parents outlive children in any order of drops.
+//! - The memory of a posted work request belongs to the caller that posted it: the functions that post are `unsafe`,
+//!   and document how long the memory is lent.
 //! - An error names the call, the error number, and what to do about it.
 
 pub mod abi;

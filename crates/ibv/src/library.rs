@@ -1,4 +1,5 @@
-//! Opens libibverbs, librdmacm and libefa, once in a process. They stay open: their drivers have threads and handlers.
+//! Opens libibverbs, librdmacm and libefa, once per process. They stay open, because their drivers have threads and
+//! handlers.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -7,7 +8,7 @@ use crate::abi::*;
 use crate::abi_ex::*;
 use crate::error::{Error, Result};
 
-/// Declares the functions of a library, and how they are found.
+/// Declares the functions of a library, and their lookup.
 macro_rules! functions {
     ($table:ident: $library:literal { $($name:ident: fn($($arg:ty),*) $(-> $ret:ty)?;)* }) => {
         pub struct $table {
@@ -21,7 +22,7 @@ macro_rules! functions {
                     $($name: {
                         let symbol = find(library, concat!(stringify!($name), "\0"), $library)?;
                         type Function = unsafe extern "C" fn($($arg),*) $(-> $ret)?;
-                        // SAFETY: the library's interface gives this function this type (`abi.rs`).
+                        // SAFETY: the library's interface declares this function with this type (`abi.rs`).
                         unsafe { std::mem::transmute::<*mut c_void, Function>(symbol) }
                     },)*
                 })
@@ -89,14 +90,14 @@ functions!(Cm: c"librdmacm.so.1" {
 });
 
 fn open(name: &'static CStr) -> Result<*mut c_void> {
-    // SAFETY: a name that ends with a zero. The library's constructors are rdma-core's.
+    // SAFETY: the name ends with a zero. The library's constructors are those of rdma-core.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if library.is_null() {
-        // SAFETY: asks for the text of the failure above, which stays until the thread's next call of this kind.
+        // SAFETY: returns the text of the failure above, which stays until the thread's next call of this kind.
         let why = unsafe { libc::dlerror() };
         let why = match why.is_null() {
             true => "the loader gives no reason".into(),
-            // SAFETY: a text that ends with a zero.
+            // SAFETY: the text ends with a zero.
             false => unsafe { CStr::from_ptr(why) }.to_string_lossy(),
         };
         return Err(Error::with("dlopen", libc::ENOENT, not_opened(&name.to_string_lossy(), &why)));
@@ -104,7 +105,7 @@ fn open(name: &'static CStr) -> Result<*mut c_void> {
     Ok(library)
 }
 
-/// What to do about a library that the loader did not open, and why it did not.
+/// Advice for a library that the loader did not open, with the loader's reason.
 fn not_opened(name: &str, why: &str) -> String {
     let install = "install rdma-core (Debian: libibverbs1 librdmacm1 ibverbs-providers)";
     match why.starts_with(name) && why.contains("No such file") {
@@ -124,19 +125,19 @@ fn find(library: *mut c_void, name: &'static str, of: &CStr) -> Result<*mut c_vo
     Ok(symbol)
 }
 
-/// libibverbs.
+/// The functions of libibverbs.
 pub fn verbs() -> Result<&'static Verbs> {
     static VERBS: OnceLock<Result<Verbs>> = OnceLock::new();
     VERBS.get_or_init(Verbs::open).as_ref().map_err(Clone::clone)
 }
 
-/// librdmacm.
+/// The functions of librdmacm.
 pub fn cm() -> Result<&'static Cm> {
     static CM: OnceLock<Result<Cm>> = OnceLock::new();
     CM.get_or_init(Cm::open).as_ref().map_err(Clone::clone)
 }
 
-/// libefa.
+/// The functions of libefa.
 pub fn efa() -> Result<&'static Efa> {
     static EFA: OnceLock<Result<Efa>> = OnceLock::new();
     EFA.get_or_init(Efa::open).as_ref().map_err(Clone::clone)
@@ -145,7 +146,7 @@ pub fn efa() -> Result<&'static Efa> {
 /// Whether this host has libibverbs and librdmacm.
 ///
 /// # Errors
-/// Which one is missing, and what to install.
+/// An error that says which one is missing, and what to install.
 pub fn available() -> Result<()> {
     verbs().and_then(|_| cm()).map(|_| ())
 }

@@ -1,19 +1,19 @@
-//! What a host lacks for RDMA devices, as far as the file system tells: for errors that have to say what to do.
+//! Diagnoses what a host lacks for RDMA devices, as far as the file system shows it, for errors with advice.
 
 use std::io;
 use std::path::Path;
 
 use crate::error::Error;
 
-/// Why `call` found no device.
+/// The reason why `call` found no device.
 pub fn device(call: &'static str) -> Error {
     let open = |path: &Path| std::fs::File::options().read(true).write(true).open(path).map(drop);
     let (errno, advice) = diagnose(Path::new("/"), open);
     Error::with(call, errno, advice)
 }
 
-/// The first thing that is missing below `root`, in the order in which it has to be there: a device that the kernel
-/// knows, its files, the permission to open them, the connection manager.
+/// The first missing thing below `root`, in the order in which they are needed: a device that the kernel knows, its
+/// files, the permission to open them, the connection manager.
 fn diagnose(root: &Path, open: impl Fn(&Path) -> io::Result<()>) -> (i32, String) {
     let names = |folder: &str| -> Vec<String> {
         let entries = std::fs::read_dir(root.join(folder)).into_iter().flatten().flatten();
@@ -69,7 +69,7 @@ mod tests {
 
     use super::*;
 
-    /// A root folder with files of its own.
+    /// A temporary root folder with test files.
     struct Root(PathBuf);
 
     impl Root {

@@ -1,8 +1,8 @@
-//! Socket addresses as the system has them.
+//! Socket addresses in the system's format.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// As `struct sockaddr`, in room for any.
+/// An address as a `struct sockaddr`, in storage for any family.
 pub fn to_storage(address: SocketAddr) -> libc::sockaddr_storage {
     // SAFETY: all zeros are a valid storage.
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
@@ -33,12 +33,12 @@ pub fn to_storage(address: SocketAddr) -> libc::sockaddr_storage {
     storage
 }
 
-/// From `struct sockaddr`: `None` for another family than IP.
+/// An address from a `struct sockaddr`; `None` for a family other than IP.
 pub fn from_storage(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     let from = std::ptr::from_ref(storage);
     match i32::from(storage.ss_family) {
         libc::AF_INET => {
-            // SAFETY: the family says so, and the storage is larger.
+            // SAFETY: the family matches, and the storage is larger.
             let name = unsafe { from.cast::<libc::sockaddr_in>().read() };
             let ip = Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr));
             Some(SocketAddrV4::new(ip, u16::from_be(name.sin_port)).into())

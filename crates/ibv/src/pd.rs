@@ -1,4 +1,4 @@
-//! Protection domains, and memory that a device may use.
+//! Protection domains, and registered memory.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::device::Context;
 use crate::error::{Error, Result};
 use crate::library::verbs;
 
-/// What belongs together: queue pairs use memory of their domain only.
+/// A protection domain: queue pairs use only memory of their domain.
 pub struct ProtectionDomain {
     pd: NonNull<ibv_pd>,
     context: Context,
@@ -20,7 +20,7 @@ unsafe impl Send for ProtectionDomain {}
 unsafe impl Sync for ProtectionDomain {}
 
 impl ProtectionDomain {
-    /// Allocates one.
+    /// Allocates a domain.
     ///
     /// # Errors
     /// Those of ibv_alloc_pd(3).
@@ -44,28 +44,28 @@ impl ProtectionDomain {
 impl Drop for ProtectionDomain {
     fn drop(&mut self) {
         if let Ok(verbs) = verbs() {
-            // SAFETY: allocated above; everything of it is gone, as it would hold this.
+            // SAFETY: allocated above; no object of the domain exists, because they hold it.
             unsafe { (verbs.ibv_dealloc_pd)(self.pd.as_ptr()) };
         }
     }
 }
 
-/// What a device may do with memory.
+/// The allowed accesses to registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// This end's requests read and write it.
+    /// Requests of this end read and write it.
     Local,
-    /// Peers that know its key read it, too.
+    /// Peers that know its key also read it.
     RemoteRead,
-    /// Peers that know its key write it, too.
+    /// Peers that know its key also write it.
     RemoteWrite,
-    /// Peers that know its key read and write it, too.
+    /// Peers that know its key also read and write it.
     RemoteReadWrite,
-    /// Peers that know its key read and write it, and have this device change its numbers.
+    /// Peers that know its key also read and write it, and have this device execute atomics on it.
     RemoteAtomic,
 }
 
-/// Memory that is registered with a device. Its pages stay where they are until this is dropped.
+/// Memory that is registered with a device. Its pages stay pinned until this is dropped.
 pub struct MemoryRegion {
     mr: NonNull<ibv_mr>,
     _pd: Arc<ProtectionDomain>,
@@ -85,8 +85,8 @@ impl MemoryRegion {
     /// Those of ibv_reg_mr(3).
     ///
     /// # Safety
-    /// The memory stays mapped until this is dropped, and no Rust reference to it is used for what a peer or a work
-    /// request changes meanwhile.
+    /// The memory stays mapped until this is dropped, and meanwhile no Rust reference is used to memory that a peer or
+    /// a work request changes.
     pub unsafe fn new(pd: &Arc<ProtectionDomain>, addr: *mut u8, len: usize, access: Access) -> Result<Self> {
         let flags = match access {
             Access::Local => IBV_ACCESS_LOCAL_WRITE,
@@ -100,21 +100,21 @@ impl MemoryRegion {
                 IBV_ACCESS_LOCAL_WRITE | accesses
             }
         };
-        // SAFETY: the domain is there; the memory is the caller's promise.
+        // SAFETY: the domain exists; the caller promises the memory.
         let mr = unsafe { (verbs()?.ibv_reg_mr)(pd.as_ptr(), addr.cast(), len, flags) };
         let mr = NonNull::new(mr).ok_or_else(|| Error::last("ibv_reg_mr"))?;
-        // SAFETY: a registration, which is not changed as long as it is there.
+        // SAFETY: the registration exists, and its fields do not change.
         let made = unsafe { mr.as_ref() };
         let (lkey, rkey) = (made.lkey, made.rkey);
         Ok(Self { mr, _pd: Arc::clone(pd), lkey, rkey })
     }
 
-    /// Names it in this end's work requests.
+    /// Its key in this end's work requests.
     pub fn lkey(&self) -> u32 {
         self.lkey
     }
 
-    /// Names it in a peer's.
+    /// Its key in peers' work requests.
     pub fn rkey(&self) -> u32 {
         self.rkey
     }

@@ -1,4 +1,4 @@
-//! Reliable connected queue pairs, made and moved through their states by librdmacm.
+//! Reliable connected queue pairs. librdmacm creates them and changes their states.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -17,7 +17,7 @@ use crate::srq::SharedReceiveQueue;
 pub struct Segment {
     /// Its first byte.
     pub addr: *mut u8,
-    /// Its length; a work request moves 2 GiB at most.
+    /// Its length. A work request moves at most 2 GiB.
     pub len: u32,
     /// The key of its registration.
     pub lkey: u32,
@@ -34,20 +34,20 @@ impl Segment {
 pub struct Remote {
     /// Its first byte.
     pub addr: u64,
-    /// The key that the peer told.
+    /// The key, from the peer.
     pub rkey: u32,
 }
 
-/// How a request is posted.
+/// The options of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Post {
-    /// It begins when all reads before it have ended.
+    /// The request starts when all earlier reads have ended.
     pub fence: bool,
-    /// Its bytes are copied into the request ([`QueuePair::inline_size`]): the memory needs no registration, and is the
-    /// caller's again when the call returns.
+    /// The bytes are copied into the request ([`QueuePair::inline_size`]): the memory needs no registration, and the
+    /// caller owns it again when the call returns.
     pub inline: bool,
-    /// Its success is not reported. It has ended when a later request of the queue pair has; a failure is reported all
-    /// the same.
+    /// Success is not reported. The request has ended when a later request of the queue pair has. A failure is reported
+    /// anyway.
     pub quiet: bool,
 }
 
@@ -60,53 +60,53 @@ impl Post {
     }
 }
 
-/// What a request does, with immediate data where there is some.
+/// The operation of a request, with optional immediate data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Sends, into a receive of the peer.
+    /// Sends a message, into a receive of the peer.
     Send(Option<u32>),
-    /// Writes the peer's memory. Immediate data uses up a receive of the peer.
+    /// Writes the peer's memory. Immediate data consumes a receive of the peer.
     Write(Remote, Option<u32>),
     /// Reads the peer's memory.
     Read(Remote),
-    /// Adds to a number of 8 bytes in the peer's memory, at a multiple of 8, and reads what it was.
+    /// Adds to an aligned number of 8 bytes in the peer's memory, and reads its old value.
     FetchAdd(Remote, u64),
-    /// Changes such a number that is `expected` to `new`, and reads what it was.
+    /// Replaces such a number by `new` if it equals `expected`, and reads its old value.
     CompareSwap {
-        /// Where.
+        /// The number.
         at: Remote,
-        /// What it has to be.
+        /// The expected value.
         expected: u64,
-        /// What it becomes.
+        /// The new value.
         new: u64,
     },
 }
 
-/// Where receives of a queue pair come from.
+/// The source of a queue pair's receives.
 #[derive(Clone)]
 pub enum Receives {
-    /// A queue that it shares with others.
+    /// A queue that several queue pairs share.
     Shared(Arc<SharedReceiveQueue>),
-    /// Its own, which holds so many ([`QueuePair::receive`]).
+    /// A queue of its own, of this size ([`QueuePair::receive`]).
     Own(u32),
 }
 
-/// How a queue pair is to be.
+/// The attributes of a queue pair.
 #[derive(Clone)]
 pub struct QueuePairAttr {
-    /// Whose memory it uses.
+    /// The domain of its memory.
     pub pd: Arc<ProtectionDomain>,
-    /// Where ends are reported.
+    /// The completion queue of its requests and receives.
     pub cq: Arc<CompletionQueue>,
-    /// Where its receives come from.
+    /// The source of its receives.
     pub receives: Receives,
-    /// Requests that it holds.
+    /// Number of requests.
     pub size: u32,
-    /// Pieces of one request.
+    /// Most pieces of one request.
     pub pieces: u32,
-    /// Pieces of one receive of its own.
+    /// Most pieces of one receive of its own.
     pub receive_pieces: u32,
-    /// Bytes that a request carries itself, or fewer: as many as the device can, found by halves.
+    /// Inline bytes of a request. If the device refuses, the number is halved until it accepts.
     pub inline: u32,
 }
 
@@ -136,7 +136,7 @@ impl QueuePairAttr {
 
 /// Most pieces of a request.
 pub(crate) const MAX_PIECES: usize = 16;
-/// What sends name instead of a peer's memory.
+/// The remote memory of sends, which have none.
 const NOWHERE: Remote = Remote { addr: 0, rkey: 0 };
 
 impl Remote {
@@ -149,7 +149,7 @@ impl Remote {
     }
 }
 
-/// Puts the pieces of a request where the driver reads them; how many.
+/// Copies the pieces of a request to the driver's format, and returns their number.
 pub(crate) fn gather(
     call: &'static str,
     room: &mut [ibv_sge; MAX_PIECES],
@@ -164,11 +164,11 @@ pub(crate) fn gather(
     Ok(pieces.len() as c_int)
 }
 
-/// A queue pair, which belongs to the identifier that it was made on ([`crate::CmId::create_qp`]).
+/// A queue pair, which belongs to the identifier on which it was created ([`crate::CmId::create_qp`]).
 pub struct QueuePair {
     pub(crate) qp: *mut ibv_qp,
     pub(crate) attr: QueuePairAttr,
-    /// Bytes that a request carries itself.
+    /// Most inline bytes of a request.
     pub(crate) inline: u32,
 }
 
@@ -180,11 +180,11 @@ unsafe impl Sync for QueuePair {}
 impl QueuePair {
     /// Its number on its device.
     pub fn number(&self) -> u32 {
-        // SAFETY: the queue pair is there, and this is set when it is made.
+        // SAFETY: the queue pair exists, and the field is set when it is created.
         unsafe { (*self.qp).qp_num }
     }
 
-    /// Bytes that a request may carry itself ([`Post::inline`]): as many as were asked for, or as the device can.
+    /// Most inline bytes of a request ([`Post::inline`]): the requested number, or fewer if the device allows fewer.
     pub fn inline_size(&self) -> usize {
         self.inline as usize
     }
@@ -195,20 +195,20 @@ impl QueuePair {
     /// `ENOMEM` if the queue is full.
     ///
     /// # Safety
-    /// The memory is registered, and lent until the request ends or the queue pair is gone; what goes inline may be
-    /// read during the call.
+    /// The memory is registered, and lent until the request ends or the queue pair is gone; inline data is readable
+    /// during the call.
     pub unsafe fn send(&self, id: u64, from: &[Segment], how: Post) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.post(id, IBV_WR_SEND, from, NOWHERE.target(), (how, None)) }
     }
 
-    /// Posts what `work` says.
+    /// Posts an operation.
     ///
     /// # Errors
     /// As [`QueuePair::send`].
     ///
     /// # Safety
-    /// As [`QueuePair::send`]; the memory of what reads is written.
+    /// As [`QueuePair::send`]; an operation that reads writes to the memory.
     pub unsafe fn work(&self, id: u64, local: &[Segment], work: Work, how: Post) -> Result<()> {
         let (opcode, target, data) = match work {
             Work::Send(None) => (IBV_WR_SEND, NOWHERE.target(), None),
@@ -231,7 +231,7 @@ impl QueuePair {
     /// As [`QueuePair::send`].
     ///
     /// # Safety
-    /// As [`QueuePair::send`]; the memory is written.
+    /// As [`QueuePair::send`]; the read writes to the memory.
     pub unsafe fn read(&self, id: u64, to: &[Segment], from: Remote) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.post(id, IBV_WR_RDMA_READ, to, from.target(), (Post::default(), None)) }
@@ -249,14 +249,15 @@ impl QueuePair {
         unsafe { self.post(id, IBV_WR_RDMA_WRITE, from, to.target(), (how, None)) }
     }
 
-    /// Posts a receive, if the queue pair has receives of its own. One that ends with an error comes after all that
-    /// were posted before it.
+    /// Posts a receive, if the queue pair has receives of its own. A receive that ends with an error ends after all
+    /// that were posted before it.
     ///
     /// # Errors
-    /// `ENOMEM` if the queue is full; `EINVAL` if the receives are a shared queue's, or for too many pieces.
+    /// `ENOMEM` if the queue is full; `EINVAL` if the queue pair uses a shared queue, or for too many pieces.
     ///
     /// # Safety
-    /// The memory is registered for local access, and nobody else's until the receive ends or the queue pair is gone.
+    /// The memory is registered for local access, and no other code uses it until the receive ends or the queue pair is
+    /// gone.
     pub unsafe fn receive(&self, id: u64, to: &[Segment]) -> Result<()> {
         let Some(post) = self.attr.pd.context().ops().post_recv else {
             return Err(Error::of("ibv_post_recv", libc::ENOSYS));
@@ -265,22 +266,21 @@ impl QueuePair {
         let num_sge = gather("ibv_post_recv", &mut pieces, to)?;
         let mut request = ibv_recv_wr { wr_id: id, next: null_mut(), sg_list: pieces.as_mut_ptr(), num_sge };
         let mut bad = null_mut();
-        // SAFETY: a queue pair of this driver, and a request that the driver copies; the memory is the caller's
-        // promise.
+        // SAFETY: a queue pair of this driver, and a request that the driver copies; the caller promises the memory.
         match unsafe { post(self.qp, &mut request, &mut bad) } {
             0 => Ok(()),
             errno => Err(Error::of("ibv_post_recv", errno)),
         }
     }
 
-    /// How long a peer waits before it sends again what found no receive here: `code` as in ibv_modify_qp(3), 12 for
-    /// 640 microseconds. 0, which connections begin with, means 655 milliseconds.
+    /// Sets how long a peer waits before it resends a message that found no receive here: `code` as in
+    /// ibv_modify_qp(3), 12 for 640 microseconds. 0, the initial value of connections, means 655 milliseconds.
     ///
     /// # Errors
     /// Those of ibv_modify_qp(3).
     pub fn set_rnr_timer(&self, code: u8) -> Result<()> {
         let mut attr = ibv_qp_attr { min_rnr_timer: code, ..Default::default() };
-        // SAFETY: a queue pair that is there, and a structure as the interface has it.
+        // SAFETY: the queue pair exists, and the structure is that of the interface.
         match unsafe { (verbs()?.ibv_modify_qp)(self.qp, &mut attr, IBV_QP_MIN_RNR_TIMER) } {
             0 => Ok(()),
             errno => Err(Error::of("ibv_modify_qp", errno)),
@@ -312,8 +312,7 @@ impl QueuePair {
             rest: [0; 7],
         };
         let mut bad = null_mut();
-        // SAFETY: a queue pair of this driver, and a request that the driver copies; the memory is the caller's
-        // promise.
+        // SAFETY: a queue pair of this driver, and a request that the driver copies; the caller promises the memory.
         match unsafe { post(self.qp, &mut request, &mut bad) } {
             0 => Ok(()),
             errno => Err(Error::of("ibv_post_send", errno)),

@@ -1,4 +1,4 @@
-//! Queue pairs for scalable reliable datagrams (SRD), which EFA devices have: reliable, to any peer, in no order.
+//! Queue pairs for scalable reliable datagrams (SRD), of EFA devices: reliable, to any peer, unordered.
 
 use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
@@ -14,28 +14,28 @@ use crate::library::{efa, verbs};
 use crate::pd::ProtectionDomain;
 use crate::qp::{Remote, Segment};
 
-/// How a queue pair is to be. [`crate::EfaInfo`] has the limits.
+/// The attributes of a queue pair. [`crate::EfaInfo`] has the limits.
 #[derive(Clone)]
 pub struct SrdAttr {
-    /// Whose memory it uses.
+    /// The domain of its memory.
     pub pd: Arc<ProtectionDomain>,
-    /// Where ends of its requests are reported.
+    /// The completion queue of its requests.
     pub send_cq: Arc<EfaCompletionQueue>,
-    /// Where what comes is reported.
+    /// The completion queue of its receives.
     pub receive_cq: Arc<EfaCompletionQueue>,
-    /// Requests that it holds.
+    /// Number of requests.
     pub sends: u32,
-    /// Receives that it holds.
+    /// Number of receives.
     pub receives: u32,
-    /// Pieces of memory of one send.
+    /// Most pieces of memory in one send.
     pub send_pieces: u32,
-    /// Pieces of memory of one receive.
+    /// Most pieces of memory in one receive.
     pub receive_pieces: u32,
-    /// Bytes that a send may carry in the request itself.
+    /// Most inline bytes of a send.
     pub inline: u32,
-    /// Whether peers' writes with immediate data do without a receive. Both ends say so, or neither.
+    /// Whether peers' writes with immediate data consume no receive. Both ends must agree.
     pub unsolicited: bool,
-    /// The class of service; 8 asks for low latency, 0 for none.
+    /// The service level: 8 requests low latency, 0 is the default.
     pub service_level: u8,
 }
 
@@ -46,7 +46,7 @@ pub struct SrdQueuePair {
     attr: SrdAttr,
 }
 
-/// The functions by which requests are made; they do not change. A device that reads or writes no peer's memory lacks
+/// The functions that build requests; they do not change. A device that does not read or write peers' memory lacks
 /// some.
 struct Builders {
     start: unsafe extern "C" fn(*mut ibv_qp_ex),
@@ -64,7 +64,7 @@ struct Builders {
 }
 
 impl Builders {
-    /// `None` if one is missing that every such queue pair has.
+    /// `None` if a function is missing that every such queue pair has.
     fn of(ex: &ibv_qp_ex) -> Option<Self> {
         Some(Self {
             start: ex.wr_start?,
@@ -91,15 +91,15 @@ unsafe impl Sync for SrdQueuePair {}
 /// The destination of a request.
 #[derive(Clone, Copy)]
 pub struct SrdPeer<'a> {
-    /// The way there.
+    /// The route to the peer's device.
     pub ah: &'a AddressHandle,
     /// The peer's queue pair.
     pub qp: u32,
-    /// The peer's key for it.
+    /// The Q-Key of that queue pair.
     pub qkey: u32,
 }
 
-/// What a send carries.
+/// The data of a send.
 #[derive(Clone, Copy)]
 pub enum Payload<'a> {
     /// Bytes that are copied into the request.
@@ -109,10 +109,10 @@ pub enum Payload<'a> {
 }
 
 impl SrdQueuePair {
-    /// Makes one, which neither sends nor receives before [`SrdQueuePair::activate`].
+    /// Creates a queue pair, which neither sends nor receives before [`SrdQueuePair::activate`].
     ///
     /// # Errors
-    /// `EINVAL` for objects of two devices, or more inline bytes than the device takes; else those of
+    /// `EINVAL` for objects of two devices, or more inline bytes than the device allows; else those of
     /// efadv_create_qp_ex(3): `unsolicited` and a service level need a libefa of rdma-core 53 or newer.
     pub fn new(attr: SrdAttr) -> Result<Arc<Self>> {
         let context = attr.pd.context();
@@ -160,12 +160,12 @@ impl SrdQueuePair {
             ..Default::default()
         };
         let len = size_of::<efadv_qp_init_attr>() as u32;
-        // SAFETY: an open context, objects of it, and structures as the interface has them.
+        // SAFETY: an open context, objects of it, and structures of the interface.
         let qp = unsafe { (efa()?.efadv_create_qp_ex)(context.as_ptr(), &mut init, &mut more, len) };
         let qp = NonNull::new(qp).ok_or_else(|| Error::last(call))?;
-        // SAFETY: a queue pair, which was made with operations of its own.
+        // SAFETY: a queue pair, which was created with its own operations.
         let ex = unsafe { (verbs()?.ibv_qp_to_qp_ex)(qp.as_ptr()) };
-        // SAFETY: the answer is null or the same queue pair.
+        // SAFETY: the result is null or the same queue pair.
         let builders = unsafe { ex.as_ref() }.and_then(Builders::of);
         let (Some(ex), Some(builders)) = (NonNull::new(ex), builders) else {
             // SAFETY: made above.
@@ -181,17 +181,17 @@ impl SrdQueuePair {
 
     /// Its number on its device.
     pub fn number(&self) -> u32 {
-        // SAFETY: the queue pair is there, and this is set when it is made.
+        // SAFETY: the queue pair exists, and the field is set when it is created.
         unsafe { (*self.as_qp()).qp_num }
     }
 
-    /// How it was asked to be.
+    /// The attributes with which it was created.
     pub fn attr(&self) -> &SrdAttr {
         &self.attr
     }
 
-    /// Has it send, and receive from peers that know `qkey`. A peer without a receive is asked again `rnr_retry` times,
-    /// 7 being without end; `None` leaves that to the device.
+    /// Enables it to send, and to receive from peers that know `qkey`. A send to a peer without a receive is retried
+    /// `rnr_retry` times, where 7 means without limit; `None` leaves that to the device.
     ///
     /// # Errors
     /// Those of ibv_modify_qp(3).
@@ -206,7 +206,7 @@ impl SrdQueuePair {
         self.modify(&mut attr, IBV_QP_STATE | IBV_QP_SQ_PSN | retry)
     }
 
-    /// Ends it: what is under way and what is posted ends as flushed, and nothing more is taken.
+    /// Stops the queue pair: all requests and receives end as flushed, and it takes no more.
     ///
     /// # Errors
     /// Those of ibv_modify_qp(3).
@@ -216,7 +216,7 @@ impl SrdQueuePair {
     }
 
     fn modify(&self, attr: &mut ibv_qp_attr, mask: c_int) -> Result<()> {
-        // SAFETY: a queue pair that is there, and a structure as the interface has it.
+        // SAFETY: the queue pair exists, and the structure is that of the interface.
         match unsafe { (verbs()?.ibv_modify_qp)(self.as_qp(), attr, mask) } {
             0 => Ok(()),
             errno => Err(Error::of("ibv_modify_qp", errno)),
@@ -226,10 +226,11 @@ impl SrdQueuePair {
     /// Posts a receive.
     ///
     /// # Errors
-    /// `ENOMEM` if the queue is full; `EINVAL` for no piece or more than the queue pair was made for.
+    /// `ENOMEM` if the queue is full; `EINVAL` for no piece, or for more pieces than the queue pair was created for.
     ///
     /// # Safety
-    /// The memory is registered for local access, and nobody else's until the receive ends or the queue pair is gone.
+    /// The memory is registered for local access, and no other code uses it until the receive ends or the queue pair is
+    /// gone.
     pub unsafe fn receive(&self, id: u64, to: &[Segment]) -> Result<()> {
         let call = "ibv_post_recv";
         let Some(post) = self.attr.pd.context().ops().post_recv else {
@@ -253,17 +254,17 @@ impl SrdQueuePair {
         }
     }
 
-    /// Receives that [`SrdQueuePair::receive_all`] takes.
+    /// Most receives that [`SrdQueuePair::receive_all`] takes.
     pub const RECEIVES: usize = 16;
 
-    /// Posts receives of one piece each, under their numbers, and tells the device of all of them at once.
+    /// Posts receives of one piece each, under their ids, and tells the device of all of them at once.
     ///
     /// # Errors
-    /// As [`SrdQueuePair::receive`], and `EINVAL` for more than [`SrdQueuePair::RECEIVES`]. Those before the one that
-    /// is wrong are posted.
+    /// As [`SrdQueuePair::receive`], and `EINVAL` for more than [`SrdQueuePair::RECEIVES`]. Receives before the failing
+    /// one are posted.
     ///
     /// # Safety
-    /// As [`SrdQueuePair::receive`], of each.
+    /// As [`SrdQueuePair::receive`], for each.
     pub unsafe fn receive_all(&self, receives: &[(u64, Segment)]) -> Result<()> {
         let call = "ibv_post_recv";
         let Some(post) = self.attr.pd.context().ops().post_recv else {
@@ -279,13 +280,13 @@ impl SrdQueuePair {
         for (piece, &(_, segment)) in pieces.iter_mut().zip(receives) {
             *piece = segment.into_sge();
         }
-        // Taken once: a pointer that the driver follows would not be valid behind another borrow of the same array.
+        // Taken once: another borrow of the same array would invalidate a pointer that the driver follows.
         let (first_piece, first) = (pieces.as_mut_ptr(), requests.as_mut_ptr());
         let mut next = null_mut();
         for (at, &(id, _)) in receives.iter().enumerate().rev() {
             let sg_list = first_piece.wrapping_add(at);
             let request = first.wrapping_add(at);
-            // SAFETY: one of the array's, as there are no more receives than that.
+            // SAFETY: an element of the array, which has as many elements as there are receives, or more.
             unsafe { request.write(ibv_recv_wr { wr_id: id, next, sg_list, num_sge: 1 }) };
             next = request;
         }
@@ -297,10 +298,9 @@ impl SrdQueuePair {
         }
     }
 
-    /// Begins a batch of requests, of which the device learns at [`SrdRequests::submit`]. Others who send wait
-    /// meanwhile, spinning.
+    /// Starts a batch of requests, which the device learns of at [`SrdRequests::submit`]. Other senders spin meanwhile.
     pub fn requests(&self) -> SrdRequests<'_> {
-        // SAFETY: a queue pair of this driver, which locks; `submit` or the drop of the batch unlocks.
+        // SAFETY: a queue pair of this driver, which locks it; `submit` or the drop of the batch unlocks it.
         unsafe { (self.builders.start)(self.qp.as_ptr()) };
         SrdRequests { qp: self, _here: PhantomData }
     }
@@ -309,16 +309,16 @@ impl SrdQueuePair {
 impl Drop for SrdQueuePair {
     fn drop(&mut self) {
         if let Ok(verbs) = verbs() {
-            // SAFETY: made above; no batch is open, as it would borrow this.
+            // SAFETY: made above; no batch is open, because a batch borrows the queue pair.
             unsafe { (verbs.ibv_destroy_qp)(self.as_qp()) };
         }
     }
 }
 
-/// A batch of requests. Dropped without [`SrdRequests::submit`], none of them is made.
+/// A batch of requests. If it is dropped without [`SrdRequests::submit`], none of them is posted.
 pub struct SrdRequests<'a> {
     qp: &'a SrdQueuePair,
-    /// The lock is released by the thread that took it.
+    /// The thread that took the lock must release it.
     _here: PhantomData<*mut ()>,
 }
 
@@ -345,15 +345,16 @@ impl SrdRequests<'_> {
             // SAFETY: as above.
             None => unsafe { (builders.send)(ex) },
         }
-        // SAFETY: a request was begun; the memory is the caller's promise.
+        // SAFETY: a request was begun; the caller promises the memory.
         unsafe { self.finish(to, what) };
         Ok(())
     }
 
-    /// Adds a write to the peer's memory, with immediate data or without.
+    /// Adds a write to the peer's memory, with or without immediate data.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` if the device or its library cannot ([`crate::EfaInfo::write`]); else as [`SrdRequests::send`].
+    /// `EOPNOTSUPP` if the device or its library does not support it ([`crate::EfaInfo::write`]); else as
+    /// [`SrdRequests::send`].
     ///
     /// # Safety
     /// As [`SrdRequests::send`].
@@ -376,7 +377,7 @@ impl SrdRequests<'_> {
             // SAFETY: as above.
             None => unsafe { write(ex, at.rkey, at.addr) },
         }
-        // SAFETY: a request was begun; the memory is the caller's promise.
+        // SAFETY: a request was begun; the caller promises the memory.
         unsafe { self.finish(to, Payload::Segments(from)) };
         Ok(())
     }
@@ -384,10 +385,10 @@ impl SrdRequests<'_> {
     /// Adds a read of the peer's memory.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` if the device cannot ([`crate::EfaInfo::read`]); else as [`SrdRequests::send`].
+    /// `EOPNOTSUPP` if the device does not support it ([`crate::EfaInfo::read`]); else as [`SrdRequests::send`].
     ///
     /// # Safety
-    /// As [`SrdRequests::send`]; the memory is written.
+    /// As [`SrdRequests::send`]; the read writes to the memory.
     pub unsafe fn read(&mut self, id: u64, of: SrdPeer<'_>, to: &[Segment], from: Remote) -> Result<()> {
         let Some(read) = self.qp.builders.read else {
             let advice = "the device does not read peers' memory";
@@ -396,19 +397,19 @@ impl SrdRequests<'_> {
         let ex = self.begin(id, Payload::Segments(to))?;
         // SAFETY: a batch is open.
         unsafe { read(ex, from.rkey, from.addr) };
-        // SAFETY: a request was begun; the memory is the caller's promise.
+        // SAFETY: a request was begun; the caller promises the memory.
         unsafe { self.finish(of, Payload::Segments(to)) };
         Ok(())
     }
 
-    /// Tells the device of all of them.
+    /// Tells the device of the whole batch.
     ///
     /// # Errors
-    /// What was wrong with one of them, and none is made then: `ENOMEM` if the queue is full, `EINVAL` for too many
-    /// pieces or bytes.
+    /// The first error of a request; none is posted then: `ENOMEM` if the queue is full, `EINVAL` for too many pieces
+    /// or bytes.
     pub fn submit(self) -> Result<()> {
         let (ex, complete) = (self.qp.qp.as_ptr(), self.qp.builders.complete);
-        std::mem::forget(self); // `complete` unlocks, whatever it answers
+        std::mem::forget(self); // `complete` unlocks, even on failure
         // SAFETY: a batch is open, and ends here.
         match unsafe { complete(ex) } {
             0 => Ok(()),
@@ -416,27 +417,27 @@ impl SrdRequests<'_> {
         }
     }
 
-    /// Says which number the next request has. What would be wrong with it is said before the driver has begun it.
+    /// Sets the id of the next request. Reports its errors before the driver has begun the request.
     fn begin(&mut self, id: u64, what: Payload<'_>) -> Result<*mut ibv_qp_ex> {
         if matches!(what, Payload::Segments(segments) if segments.len() > PIECES) {
             let advice = format!("a request has {PIECES} pieces at most");
             return Err(Error::with("ibv_wr_set_sge_list", libc::EINVAL, advice));
         }
         let ex = self.qp.qp.as_ptr();
-        // SAFETY: the queue pair is there, and locked by this batch.
+        // SAFETY: the queue pair exists, and this batch has locked it.
         unsafe { (*ex).wr_id = id };
         // SAFETY: as above.
         unsafe { (*ex).wr_flags = 0 };
         Ok(ex)
     }
 
-    /// Says where the request goes, and what it carries.
+    /// Sets the destination and the data of the request.
     ///
     /// # Safety
     /// A request was begun, and its memory is lent.
     unsafe fn finish(&mut self, to: SrdPeer<'_>, what: Payload<'_>) {
         let (ex, builders) = (self.qp.qp.as_ptr(), &self.qp.builders);
-        // SAFETY: a request was begun; the address handle is there.
+        // SAFETY: a request was begun; the address handle exists.
         unsafe { (builders.peer)(ex, to.ah.as_ptr(), to.qp, to.qkey) };
         match what {
             // SAFETY: the bytes are copied at once.
@@ -451,7 +452,8 @@ impl SrdRequests<'_> {
                 for (piece, segment) in pieces.iter_mut().zip(segments) {
                     *piece = segment.into_sge();
                 }
-                // SAFETY: so many pieces; the driver copies them, and refuses more than the queue pair was made for.
+                // SAFETY: `segments.len()` pieces; the driver copies them, and refuses more than the queue pair was
+                // created for.
                 unsafe { (builders.segments)(ex, segments.len(), pieces.as_ptr()) };
             }
         }
@@ -465,5 +467,5 @@ impl Drop for SrdRequests<'_> {
     }
 }
 
-/// Pieces of memory of a request. Devices take fewer: 2 for a send, 4 for a receive.
+/// Most pieces of memory in a request. Devices allow fewer: 2 for a send, 4 for a receive.
 const PIECES: usize = 8;

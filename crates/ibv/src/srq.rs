@@ -9,7 +9,7 @@ use crate::library::verbs;
 use crate::pd::ProtectionDomain;
 use crate::qp::{MAX_PIECES, Segment, gather};
 
-/// Receives for whatever comes to any of its queue pairs.
+/// Receives for messages to any of its queue pairs.
 pub struct SharedReceiveQueue {
     srq: NonNull<ibv_srq>,
     pd: Arc<ProtectionDomain>,
@@ -21,14 +21,14 @@ unsafe impl Send for SharedReceiveQueue {}
 unsafe impl Sync for SharedReceiveQueue {}
 
 impl SharedReceiveQueue {
-    /// Makes one for `size` receives of up to `pieces` pieces.
+    /// Creates a queue of `size` receives of up to `pieces` pieces.
     ///
     /// # Errors
     /// Those of ibv_create_srq(3).
     pub fn new(pd: &Arc<ProtectionDomain>, size: usize, pieces: u32) -> Result<Arc<Self>> {
         let max_wr = u32::try_from(size).unwrap_or(u32::MAX);
         let mut attr = ibv_srq_init_attr { srq_context: null_mut(), max_wr, max_sge: pieces, srq_limit: 0 };
-        // SAFETY: the domain is there, and the structure is as the interface has it.
+        // SAFETY: the domain exists, and the structure is that of the interface.
         let srq = unsafe { (verbs()?.ibv_create_srq)(pd.as_ptr(), &mut attr) };
         let srq = NonNull::new(srq).ok_or_else(|| Error::last("ibv_create_srq"))?;
         Ok(Arc::new(Self { srq, pd: Arc::clone(pd) }))
@@ -44,7 +44,8 @@ impl SharedReceiveQueue {
     /// `ENOMEM` if the queue is full.
     ///
     /// # Safety
-    /// The segments are registered for local access, and nobody else's until the receive ends or the queue is gone.
+    /// The segments are registered for local access, and no other code uses them until the receive ends or the queue is
+    /// gone.
     pub unsafe fn post(&self, id: u64, to: &[Segment]) -> Result<()> {
         let Some(post) = self.pd.context().ops().post_srq_recv else {
             return Err(Error::of("ibv_post_srq_recv", libc::ENOSYS));
@@ -64,7 +65,7 @@ impl SharedReceiveQueue {
 impl Drop for SharedReceiveQueue {
     fn drop(&mut self) {
         if let Ok(verbs) = verbs() {
-            // SAFETY: made above; queue pairs on it are gone, as they would hold this.
+            // SAFETY: made above; no queue pair on it exists, because queue pairs hold it.
             unsafe { (verbs.ibv_destroy_srq)(self.srq.as_ptr()) };
         }
     }

@@ -1,20 +1,20 @@
-//! Payloads in pieces at either end, as requests of a device: each of one piece here and one there.
+//! Plans the requests for payloads in pieces at either end: each request has one piece here and one at the peer.
 
 use std::collections::VecDeque;
 
 use crate::qp::{Remote, Segment};
 
-/// A length of single requests that every device can.
+/// A length of single requests that every device supports.
 pub const LONGEST: usize = 1 << 20;
 
 /// A piece of a peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Its first byte, as the device has it.
+    /// The device's address of its first byte.
     pub addr: u64,
-    /// Bytes.
+    /// Its length in bytes.
     pub len: usize,
-    /// Its registration.
+    /// The key of its registration.
     pub rkey: u32,
 }
 
@@ -25,15 +25,15 @@ pub struct Step {
     pub write: bool,
     /// This end's memory.
     pub local: Segment,
-    /// The peer's.
+    /// The peer's memory.
     pub remote: Remote,
 }
 
-// SAFETY: numbers; whoever posts it relies on the memory being lent.
+// SAFETY: only numbers and addresses; the code that posts the step relies on the memory being lent.
 unsafe impl Send for Step {}
 
-/// The requests that move the first bytes between `sources`, at the peer, and `runs`: each of one piece at either end,
-/// and of at most `longest` bytes (less than 4 GiB).
+/// The requests that move the first bytes between `sources`, at the peer, and `runs`, here: each has one piece at
+/// either end, and at most `longest` bytes (less than 4 GiB).
 pub fn plan(
     write: bool,
     runs: &[(*mut u8, usize, u32)],

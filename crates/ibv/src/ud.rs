@@ -13,34 +13,34 @@ use crate::library::verbs;
 use crate::pd::ProtectionDomain;
 use crate::qp::Segment;
 
-/// Bytes that a device writes before the payload of each datagram: the global route header.
+/// Length in bytes of the global route header, which a device writes before the payload of each datagram.
 pub const GRH: usize = 40;
 
-/// How a queue pair for datagrams is to be.
+/// The attributes of a queue pair for datagrams.
 #[derive(Clone)]
 pub struct UdAttr {
-    /// Whose memory it uses.
+    /// The domain of its memory.
     pub pd: Arc<ProtectionDomain>,
-    /// Where ends are reported.
+    /// The completion queue of its sends and receives.
     pub cq: Arc<CompletionQueue>,
-    /// Sends that it holds.
+    /// Number of sends.
     pub sends: u32,
-    /// Receives that it holds.
+    /// Number of receives.
     pub receives: u32,
     /// The port of the device, from 1 on.
     pub port: u8,
-    /// Only peers that know it are listened to.
+    /// The Q-Key. The queue pair receives only from peers that know it.
     pub qkey: u32,
 }
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 #[derive(Clone, Copy)]
 pub struct UdPeer<'a> {
-    /// The way to its port.
+    /// The route to its port.
     pub handle: &'a AddressHandle,
-    /// Its queue pair there.
+    /// Its queue pair at that port.
     pub qp: u32,
-    /// Its key.
+    /// The Q-Key of that queue pair.
     pub qkey: u32,
 }
 
@@ -56,7 +56,7 @@ unsafe impl Send for UdQueuePair {}
 unsafe impl Sync for UdQueuePair {}
 
 impl UdQueuePair {
-    /// Makes one that sends and receives.
+    /// Creates a queue pair that sends and receives.
     ///
     /// # Errors
     /// Those of ibv_create_qp(3) and ibv_modify_qp(3).
@@ -76,7 +76,7 @@ impl UdQueuePair {
             qp_type: IBV_QPT_UD,
             sq_sig_all: 0,
         };
-        // SAFETY: the domain and the queue are there, and stay as long as the queue pair.
+        // SAFETY: the domain and the queue exist, and outlive the queue pair.
         let qp = unsafe { (verbs()?.ibv_create_qp)(attr.pd.as_ptr(), &mut init) };
         let qp = NonNull::new(qp).ok_or_else(|| Error::last("ibv_create_qp"))?;
         let made = Self { qp, attr };
@@ -91,7 +91,7 @@ impl UdQueuePair {
     }
 
     fn modify(&self, attr: &mut ibv_qp_attr, mask: c_int) -> Result<()> {
-        // SAFETY: a queue pair that is there, and a structure as the interface has it.
+        // SAFETY: the queue pair exists, and the structure is that of the interface.
         match unsafe { (verbs()?.ibv_modify_qp)(self.qp.as_ptr(), attr, mask) } {
             0 => Ok(()),
             errno => Err(Error::of("ibv_modify_qp", errno)),
@@ -100,7 +100,7 @@ impl UdQueuePair {
 
     /// Its number on its device.
     pub fn number(&self) -> u32 {
-        // SAFETY: the queue pair is there, and this is set when it is made.
+        // SAFETY: the queue pair exists, and the field is set when it is created.
         unsafe { (*self.qp.as_ptr()).qp_num }
     }
 
@@ -110,7 +110,7 @@ impl UdQueuePair {
     /// `ENOMEM` if the queue is full.
     ///
     /// # Safety
-    /// The memory is registered, and lent until the request ends or the queue pair is gone; the handle stays as long.
+    /// The memory is registered, and lent until the request ends or the queue pair is gone; the handle exists as long.
     pub unsafe fn send(&self, id: u64, from: Segment, to: UdPeer<'_>, data: Option<u32>) -> Result<()> {
         let Some(post) = self.attr.pd.context().ops().post_send else {
             return Err(Error::of("ibv_post_send", libc::ENOSYS));
@@ -129,8 +129,7 @@ impl UdQueuePair {
             rest: [0; 7],
         };
         let mut bad = null_mut();
-        // SAFETY: a queue pair of this driver, and a request that the driver copies; the memory is the caller's
-        // promise.
+        // SAFETY: a queue pair of this driver, and a request that the driver copies; the caller promises the memory.
         match unsafe { post(self.qp.as_ptr(), &mut request, &mut bad) } {
             0 => Ok(()),
             errno => Err(Error::of("ibv_post_send", errno)),
@@ -143,7 +142,8 @@ impl UdQueuePair {
     /// `ENOMEM` if the queue is full.
     ///
     /// # Safety
-    /// The memory is registered for local access, and nobody else's until the receive ends or the queue pair is gone.
+    /// The memory is registered for local access, and no other code uses it until the receive ends or the queue pair is
+    /// gone.
     pub unsafe fn receive(&self, id: u64, to: Segment) -> Result<()> {
         let Some(post) = self.attr.pd.context().ops().post_recv else {
             return Err(Error::of("ibv_post_recv", libc::ENOSYS));
@@ -162,7 +162,7 @@ impl UdQueuePair {
 impl Drop for UdQueuePair {
     fn drop(&mut self) {
         if let Ok(verbs) = verbs() {
-            // SAFETY: made above; its queue and its domain are still there.
+            // SAFETY: made above; its queue and its domain still exist.
             unsafe { (verbs.ibv_destroy_qp)(self.qp.as_ptr()) };
         }
     }

@@ -1,4 +1,4 @@
-//! EFA devices, or what is said where there is none.
+//! EFA devices, or the error on a host without them.
 
 #[test]
 fn a_host_without_efa_devices_says_so() {

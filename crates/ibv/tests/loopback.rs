@@ -1,4 +1,4 @@
-//! Both ends of connections in one process, on a real device: `cargo xtask vm` has one.
+//! Both ends of connections in one process, on a real device, such as that of `cargo xtask vm`.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ use ibv::{
 const LONG: Duration = Duration::from_secs(20);
 const SLOT: usize = 4096;
 
-/// A device with an address, if this host has one.
+/// A device and its address, if this host has one.
 fn device() -> Option<(Context, SocketAddr)> {
     let found = ibv::contexts().map_err(|error| println!("skipped: no RDMA device: {error}")).ok()?;
     for &context in found {
@@ -45,15 +45,15 @@ impl Setup {
         Self::with(Access::RemoteWrite)
     }
 
-    /// With memory that peers access so.
+    /// A setup whose memory peers may access in this way.
     fn with(access: Access) -> Option<Self> {
         let (context, address) = device()?;
         let pd = ProtectionDomain::new(context).unwrap();
         let cq = CompletionQueue::new(&CompletionChannel::new(context).unwrap(), 64).unwrap();
         let srq = SharedReceiveQueue::new(&pd, 16, 1).unwrap();
-        // Never freed: it is the device's as long as the process lives.
+        // Never freed: the device may use it as long as the process lives.
         let memory = Box::leak(vec![0u8; 4 * SLOT].into_boxed_slice()).as_mut_ptr();
-        // SAFETY: leaked memory, which only raw pointers lead to.
+        // SAFETY: leaked memory, which is only accessed by raw pointers.
         let region = unsafe { MemoryRegion::new(&pd, memory, 4 * SLOT, access) }.unwrap();
         let attr = QueuePairAttr {
             pd,
@@ -110,7 +110,7 @@ impl Setup {
         found.pop_front().expect("a completion")
     }
 
-    /// A listening identifier, and a connection through it: the end that asked, and the one that accepted.
+    /// A listening identifier, and a connection through it: the connecting and the accepting end.
     fn connect(&self) -> (CmId, CmId, CmId) {
         let listener = CmId::new(&self.channel).unwrap();
         listener.bind(self.address).unwrap();
@@ -143,10 +143,10 @@ impl Setup {
 fn messages_and_remote_memory_go_over_a_connection() {
     let Some(setup) = Setup::new() else { return };
     let (_listener, client, server) = setup.connect();
-    // SAFETY: slot 1 is used by nothing else until the receive has ended.
+    // SAFETY: nothing else uses slot 1 until the receive has ended.
     unsafe { setup.srq.post(7, &[setup.slot(1, SLOT)]) }.unwrap();
     setup.fill(0, 0xA5);
-    // SAFETY: slot 0 stays as it is until the send has ended.
+    // SAFETY: slot 0 does not change until the send has ended.
     unsafe { client.qp().unwrap().send(8, &[setup.slot(0, 1000)], Post::default()) }.unwrap();
     let mut both = [setup.completion(), setup.completion()];
     both.sort_by_key(|entry| entry.id);
@@ -157,7 +157,7 @@ fn messages_and_remote_memory_go_over_a_connection() {
     );
     assert_eq!((setup.byte(1, 0), setup.byte(1, 999), setup.byte(1, 1000)), (0xA5, 0xA5, 0));
     let from = Remote { addr: setup.memory as u64, rkey: setup.region.rkey() };
-    // SAFETY: slots 2 and 3 are used by nothing else until it has ended.
+    // SAFETY: nothing else uses slots 2 and 3 until the write has ended.
     unsafe {
         server.qp().unwrap().write(
             9,
@@ -175,8 +175,8 @@ fn messages_and_remote_memory_go_over_a_connection() {
     setup.event(CmEventKind::Disconnected);
 }
 
-/// Bytes that a request carries need no registration and may change at once; a quiet request reports nothing but has
-/// ended when a later one has.
+/// Inline data needs no registration and may change at once. A quiet request is not reported, but has ended when a
+/// later one has.
 #[test]
 fn requests_carry_short_messages_and_may_be_quiet() {
     let Some(setup) = Setup::new() else { return };
@@ -184,13 +184,13 @@ fn requests_carry_short_messages_and_may_be_quiet() {
     let qp = client.qp().unwrap();
     assert_eq!(qp.inline_size(), 64);
     for slot in [1, 2] {
-        // SAFETY: the slot is used by nothing else until the receive has ended.
+        // SAFETY: nothing else uses the slot until the receive has ended.
         unsafe { setup.srq.post(slot as u64, &[setup.slot(slot, SLOT)]) }.unwrap();
     }
     for (id, quiet) in [(8, true), (9, false)] {
         let mut bytes = [id as u8; 64];
         let segment = Segment { addr: bytes.as_mut_ptr(), len: 64, lkey: 0 };
-        // SAFETY: what goes inline is read during the call.
+        // SAFETY: inline data is read during the call.
         unsafe { qp.send(id, &[segment], Post { inline: true, quiet, fence: false }) }.unwrap();
         bytes.fill(0);
     }
@@ -205,7 +205,7 @@ fn a_device_changes_numbers_in_remote_memory_and_answers_what_they_were() {
     let Some(setup) = Setup::with(Access::RemoteAtomic) else { return };
     let (_listener, client, _server) = setup.connect();
     let at = Remote { addr: setup.memory as u64, rkey: setup.region.rkey() };
-    // SAFETY: slots 0 and 1 are used by nothing now, and lie at multiples of 8.
+    // SAFETY: nothing uses slots 0 and 1 now, and they are aligned to 8.
     let number = |slot| unsafe { setup.memory.wrapping_add(slot * SLOT).cast::<u64>().read() };
     for (id, work, was, is) in [
         (1, Work::FetchAdd(at, 7), 0, 7),
@@ -213,20 +213,20 @@ fn a_device_changes_numbers_in_remote_memory_and_answers_what_they_were() {
         (3, Work::CompareSwap { at, expected: 7, new: 9 }, 6, 6),
         (4, Work::CompareSwap { at, expected: 6, new: 1 << 63 }, 6, 1 << 63),
     ] {
-        // SAFETY: slot 1 is used by nothing else until it has ended.
+        // SAFETY: nothing else uses slot 1 until the request has ended.
         unsafe { client.qp().unwrap().work(id, &[setup.slot(1, 8)], work, Post::default()) }.unwrap();
         let entry = setup.completion();
         assert_eq!((entry.id, entry.status, number(1), number(0)), (id, Status::SUCCESS, was, is));
     }
 }
 
-/// Soft-RoCE lets a region without remote reads be read by nobody, and says so to who tried.
+/// Soft-RoCE refuses reads of a region without remote reads, and tells the initiator.
 #[test]
 fn a_read_that_is_not_allowed_fails_with_the_reason() {
     let Some(setup) = Setup::new() else { return };
     let (_listener, client, _server) = setup.connect();
     let from = Remote { addr: setup.memory as u64, rkey: setup.region.rkey() };
-    // SAFETY: slot 3 is used by nothing else until it has ended.
+    // SAFETY: nothing else uses slot 3 until the read has ended.
     unsafe { client.qp().unwrap().read(1, &[setup.slot(3, 64)], from) }.unwrap();
     assert_eq!(setup.completion().status, Status::REMOTE_ACCESS);
 }
@@ -235,14 +235,14 @@ fn a_read_that_is_not_allowed_fails_with_the_reason() {
 fn an_armed_queue_makes_its_channel_readable() {
     let Some(setup) = Setup::new() else { return };
     let (_listener, client, _server) = setup.connect();
-    // SAFETY: slot 1 is used by nothing else until the receive has ended.
+    // SAFETY: nothing else uses slot 1 until the receive has ended.
     unsafe { setup.srq.post(7, &[setup.slot(1, SLOT)]) }.unwrap();
     let channel = CompletionChannel::new(setup.attr.pd.context()).unwrap();
     let cq = CompletionQueue::new(&channel, 8).unwrap();
     cq.arm().unwrap();
-    cq.quiet(); // nothing is there, and this does not wait
+    cq.quiet(); // no event is queued, and this does not wait
     setup.attr.cq.arm().unwrap();
-    // SAFETY: slot 0 stays as it is until the send has ended.
+    // SAFETY: slot 0 does not change until the send has ended.
     unsafe { client.qp().unwrap().send(8, &[setup.slot(0, 8)], Post::default()) }.unwrap();
     let both = [setup.completion(), setup.completion()];
     assert!(both.iter().all(|entry| entry.status == Status::SUCCESS));
