@@ -1,5 +1,5 @@
-//! What libibverbs asks the kernel: the commands that it writes to the device's file (`ib_user_verbs.h`, `efa-abi.h`).
-//! Newer ones go by ioctl, which the emulator says it does not know: libibverbs then writes these.
+//! The kernel's commands, which libibverbs writes to the device's file (`ib_user_verbs.h`, `efa-abi.h`). Newer commands
+//! use ioctl, which the emulator refuses as unknown: libibverbs then writes these.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::formats::{RECEIVE, REQUEST};
 use crate::memory::poke;
 use crate::settings::cap;
 
-/// Limits of the device: those of the real one, as far as they are known.
+/// Limits of the device: those of real devices, as far as they are known.
 mod limit {
     pub const SENDS: u32 = 4096;
     pub const RECEIVES: u32 = 32_768;
@@ -24,7 +24,7 @@ mod limit {
     pub const HANDLES: usize = 32_768;
 }
 
-/// A command's bytes.
+/// The bytes of a command.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -45,13 +45,13 @@ impl Input<'_> {
         self.array(at).map(u64::from_ne_bytes)
     }
 
-    /// A field that an older library does not have.
+    /// A field that older libraries do not send.
     fn u16_or_zero(&self, at: usize) -> u16 {
         self.array(at).map_or(0, u16::from_ne_bytes)
     }
 }
 
-/// An answer's bytes.
+/// The bytes of an answer.
 #[derive(Default)]
 struct Output(Vec<u8>);
 
@@ -78,17 +78,17 @@ impl Output {
 }
 
 impl Device {
-    /// Does what was written to the device's file.
+    /// Executes a command that was written to the device's file.
     ///
     /// # Errors
-    /// The error number.
+    /// The error number for the program.
     pub fn command(&mut self, file: RawFd, bytes: &[u8]) -> Result<(), i32> {
         let all = Input(bytes);
         let (command, sizes) = (all.u32(0)?, all.u32(4)?);
         let extended = command & 1 << 31 != 0;
         let (in_words, out_words) = (sizes as u16 as usize, (sizes >> 16) as usize);
-        // The header of an extended command has the answer's place; of others it is the first field, if there is an
-        // answer.
+        // The address of the answer is in the header of an extended command. In other commands it is the first field,
+        // if there is an answer.
         let (body, room, place) = if extended {
             let (more_in, more_out) = (all.u16_or_zero(16) as usize, all.u16_or_zero(18) as usize);
             if bytes.len() != 24 + 8 * (in_words + more_in) {
@@ -127,12 +127,12 @@ impl Device {
     }
 
     fn get_context(&mut self) -> Result<Output, i32> {
-        // Events of the device itself: nobody writes any, and the descriptor is the program's to close.
+        // The device itself never sends events, and the program closes the descriptor.
         let (program, device) = pipe()?;
         let file = program.as_raw_fd();
         std::mem::forget(program);
         self.channels.insert(file, Channel { read: duplicate(file)?, write: device });
-        // After what all devices answer: efa_ibv_alloc_ucontext_resp.
+        // Follows the part common to all devices: efa_ibv_alloc_ucontext_resp.
         let answer = Output::default().u32s(&[file as u32, 1, 0, 0b11]).u16s(&[1, limit::INLINE as u16]);
         Ok(answer.u32s(&[limit::SENDS * REQUEST as u32]).u16s(&[64, 32]).u32s(&[0]))
     }
@@ -144,7 +144,7 @@ impl Device {
         answer
             .u32s(&[crate::VENDOR, crate::PART, 0, pairs, limit::SENDS, 0, limit::SEND_PIECES, 1, 1024])
             .u32s(&[limit::COMPLETIONS, self.settings.regions as u32, 256])
-            // Of outstanding reads and atomics up to multicast groups.
+            // The limits from outstanding reads and atomics to multicast groups.
             .u32s(&[0; 14])
             .u32s(&[limit::HANDLES as u32, 0, 0, 0, 0, 0])
             .u16s(&[1])
@@ -176,7 +176,7 @@ impl Device {
         Ok(Output::default().u32s(&[domain, 0]).u16s(&[domain as u16, 0]))
     }
 
-    /// Whether a domain is of that file.
+    /// Checks that a domain belongs to that file.
     fn owned(&self, file: RawFd, domain: u32) -> Result<u32, i32> {
         self.domains.get(&domain).filter(|owner| **owner == file).map(|_| domain).ok_or(libc::EINVAL)
     }
@@ -212,8 +212,8 @@ impl Device {
     fn register(&mut self, file: RawFd, input: &Input<'_>) -> Result<Output, i32> {
         let (start, len, named) = (input.u64(8)?, input.u64(16)?, input.u64(24)?);
         let (domain, access) = (self.owned(file, input.u32(32)?)?, input.u32(36)?);
-        // Local and remote writes, remote reads, and what a device may ignore; the device has no atomics and no
-        // windows.
+        // Local and remote writes, remote reads, and optional flags that a device may ignore; the device has no atomics
+        // and no windows.
         let known = 0b111 | 0x3ff0_0000;
         if access & !known != 0 {
             return Err(libc::EOPNOTSUPP);
@@ -227,7 +227,7 @@ impl Device {
         if self.regions.len() >= self.settings.regions {
             return Err(libc::ENOMEM);
         }
-        // 24 bits, of which the low ones change, so that a key that is gone is not soon another's.
+        // 24 bits. The low ones change each time, so that the key of a closed region is not reused soon.
         let mut key;
         loop {
             key = (self.number() << 6 | (self.random.fresh() & 0x3f) as u32) & 0xff_ffff;
@@ -243,7 +243,7 @@ impl Device {
         let (program, device) = pipe()?;
         let file = program.as_raw_fd();
         let read = duplicate(file)?;
-        std::mem::forget(program); // the program's to close
+        std::mem::forget(program); // the program closes it
         self.channels.insert(file, Channel { read, write: device });
         Ok(Output::default().u32s(&[file as u32]))
     }
@@ -278,7 +278,7 @@ impl Device {
             told: 0,
         };
         self.queues.insert(number, queue);
-        // efa_ibv_create_cq_resp; bit 0 says that there is a doorbell.
+        // efa_ibv_create_cq_resp; bit 0 means that there is a doorbell.
         let answer = Output::default().u32s(&[number, entries, 1, 0]).u64s(&[key, len]);
         Ok(answer.u16s(&[number as u16, 0]).u32s(&[0]).u64s(&[doorbell_key]))
     }
@@ -302,7 +302,7 @@ impl Device {
         let limits: [u32; 5] =
             [input.u32(32)?, input.u32(36)?, input.u32(40)?, input.u32(44)?, input.u32(48)?];
         let (kind, shared_receives) = (input.u8(53)?, input.u8(54)?);
-        // efa_ibv_create_qp; what follows its first 16 bytes came with rdma-core 53.
+        // efa_ibv_create_qp; fields after its first 16 bytes came with rdma-core 53.
         let (receive_bytes, send_bytes, driver) = (input.u32(60)?, input.u32(64)?, input.u32(68)?);
         let flags = input.u16_or_zero(72);
         for queue in [send_queue, receive_queue] {
@@ -352,7 +352,7 @@ impl Device {
         Ok(answer.u64s(&[receives_key, receives_len, receive_key, send_key, sends_key]).u32s(&[0, 0]))
     }
 
-    /// A number whose place in libefa's table is free, and which was not used lately.
+    /// A number that is free in libefa's table and was not used recently.
     fn pair_number(&mut self) -> Option<u16> {
         let places = QUEUE_PAIRS as u16;
         let from = self.number() as u16;
@@ -420,12 +420,12 @@ impl Device {
         Ok(Output::default().u32s(&[0]))
     }
 
-    /// What was under way of a queue pair is nobody's any more.
+    /// Discards the requests under way of a queue pair.
     fn forget(&mut self, number: u16) {
         self.requests.retain(|_, pending| pending.pair != number);
     }
 
-    /// The program closed the device's file: what it made by it is gone.
+    /// The program has closed the device's file: removes the objects that it created through the file.
     pub fn close(&mut self, file: RawFd) {
         self.open.retain(|open| *open != file);
         let pairs: Vec<u16> =
@@ -451,14 +451,14 @@ const DRIVER: u8 = 255;
 const MASK_QKEY: u32 = 1 << 6;
 const MASK_RNR: u32 = 1 << 11;
 
-/// A pipe: the end to read, which does not block the device, and the end to write.
+/// A pipe: its read end, and its write end, which does not block the device.
 fn pipe() -> Result<(OwnedFd, OwnedFd), i32> {
     let mut ends = [0; 2];
     // SAFETY: room for two descriptors.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
         return Err(libc::EMFILE);
     }
-    // SAFETY: made above, and nobody else's.
+    // SAFETY: made above, and owned by nothing else.
     let [read, write] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
     // SAFETY: no memory is involved.
     unsafe { libc::fcntl(write.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
@@ -471,11 +471,11 @@ fn duplicate(file: RawFd) -> Result<OwnedFd, i32> {
     if copy < 0 {
         return Err(libc::EMFILE);
     }
-    // SAFETY: made above, and nobody else's.
+    // SAFETY: made above, and owned by nothing else.
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
-/// Takes events of a queue that is gone out of its channel. How many there were.
+/// Removes events of a destroyed queue from its channel. Returns their number.
 fn take_back(channel: &Channel, name: u64) -> u32 {
     let (mut found, mut others) = (0, Vec::new());
     loop {
@@ -485,21 +485,21 @@ fn take_back(channel: &Channel, name: u64) -> u32 {
             break;
         }
         let mut event = [0; 8];
-        // SAFETY: room for eight bytes. A program that reads at the same time may take it first: it does not destroy
-        // the queue then.
+        // SAFETY: room for eight bytes. A program that reads at the same time may take the event first: it does not
+        // destroy the queue then.
         if unsafe { libc::read(waiting.fd, event.as_mut_ptr().cast(), 8) } != 8 {
             break;
         }
         if u64::from_ne_bytes(event) == name { found += 1 } else { others.push(event) }
     }
     for event in others {
-        // SAFETY: eight bytes are there.
+        // SAFETY: the event has eight bytes.
         unsafe { libc::write(channel.write.as_raw_fd(), event.as_ptr().cast(), 8) };
     }
     found
 }
 
-/// Whether memory is mapped: its first and its last byte. A real device has every page of it pinned.
+/// Whether memory is mapped, by its first and its last byte. A real device pins every page.
 fn present(start: u64, len: u64) -> bool {
     let mut byte = [0];
     len == 0 || crate::memory::peek(start, &mut byte) && crate::memory::peek(start + len - 1, &mut byte)
@@ -511,7 +511,7 @@ mod tests {
     use crate::random::Random;
     use crate::settings::Settings;
 
-    /// Whatever is written to the file is answered or refused; the place of the answer is one where nothing is.
+    /// Any command is answered or refused. The address of the answer is unmapped.
     #[test]
     fn commands_of_any_bytes_are_refused_or_answered() {
         let dir = std::env::temp_dir().join(format!("efa-commands-{}", std::process::id()));
@@ -523,7 +523,7 @@ mod tests {
             let words = random.fresh() as usize % 40;
             let mut bytes = vec![0; 8 + 4 * words];
             for byte in bytes.iter_mut().skip(16) {
-                // Mostly small numbers: those that handles and sizes have.
+                // Mostly small numbers, like those of handles and sizes.
                 *byte = if random.chance(70) { 0 } else { (random.fresh() % 9) as u8 };
             }
             bytes[0] = (random.fresh() % 40) as u8;

@@ -1,4 +1,4 @@
-//! The device of this process: its objects, by the numbers that programs and peers know them by.
+//! The device of this process: its objects, under the numbers that programs and peers use.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs;
@@ -14,7 +14,7 @@ use crate::packet::Packet;
 use crate::random::Random;
 use crate::settings::{Gid, Settings};
 
-/// Queue pairs at a time. libefa finds them by their number modulo this.
+/// Most queue pairs at a time. libefa finds them by their number modulo this.
 pub const QUEUE_PAIRS: usize = 256;
 
 /// The device.
@@ -23,33 +23,33 @@ pub struct Device {
     pub gid: Gid,
     pub socket: UnixDatagram,
     pub random: Random,
-    /// Files by which the device is open.
+    /// Descriptors by which the device is open.
     pub open: Vec<RawFd>,
-    /// Domains, and which file each belongs to.
+    /// Domains, and the descriptor that each belongs to.
     pub domains: HashMap<u32, RawFd>,
     pub regions: HashMap<u32, Region>,
     pub channels: HashMap<RawFd, Channel>,
     pub queues: HashMap<u32, CompletionQueue>,
     pub pairs: HashMap<u16, QueuePair>,
     pub handles: HashMap<u32, Handle>,
-    /// What can be mapped, by offset in the device's file.
+    /// Mappable memory, by offset in the device's file.
     pub maps: HashMap<u64, Arc<Shared>>,
-    /// The next number of whatever needs one.
+    /// The last assigned number of an object or offset.
     pub next: u32,
     /// Requests that the peer has not answered, by number.
     pub requests: HashMap<u64, Pending>,
     pub next_token: u64,
-    /// What goes to each peer.
+    /// Outgoing packets, by peer.
     pub routes: HashMap<Gid, Route>,
-    /// Writes that have not come whole: how much came.
+    /// Writes that have arrived in part: the bytes received.
     pub writes: HashMap<(Gid, u64), u64>,
-    /// Packets that come later than others.
+    /// Packets that are delivered late, to reorder them.
     pub late: Vec<(Instant, Vec<u8>)>,
     /// Packets in and out.
     pub packets: u64,
     /// Requests so far.
     pub count: u64,
-    /// When requests were looked through.
+    /// When requests were last checked for timeouts.
     pub looked: Instant,
 }
 
@@ -59,12 +59,12 @@ pub struct Region {
     pub domain: u32,
     pub start: u64,
     pub len: u64,
-    /// What the program calls its first byte.
+    /// The program's address of its first byte.
     pub named: u64,
     pub access: u32,
 }
 
-/// Where events go: the end that the device writes, and a copy of the end that the program reads.
+/// A completion channel: the end that the device writes, and a copy of the end that the program reads.
 pub struct Channel {
     pub write: OwnedFd,
     pub read: OwnedFd,
@@ -79,10 +79,10 @@ pub struct CompletionQueue {
     pub entry: usize,
     pub written: u32,
     pub channel: Option<RawFd>,
-    /// What the program calls it in events.
+    /// The program's name for it in events.
     pub name: u64,
     pub events: u32,
-    /// The doorbell's value for which an event was sent.
+    /// The doorbell's value for which the last event was sent.
     pub told: u32,
 }
 
@@ -92,7 +92,7 @@ pub struct QueuePair {
     pub domain: u32,
     pub state: State,
     pub qkey: u32,
-    /// How often a peer without a receive is asked again; 7 is without end.
+    /// How often a request to a peer without a receive is retried; 7 means without limit.
     pub rnr_retry: u8,
     pub send_queue: u32,
     pub receive_queue: u32,
@@ -100,7 +100,7 @@ pub struct QueuePair {
     pub doorbell: Arc<Shared>,
     pub sends: Ring,
     pub receives: Ring,
-    /// Limits, as the program was told.
+    /// The limits that the program was told.
     pub limits: [u32; 5],
 }
 
@@ -108,16 +108,16 @@ pub struct QueuePair {
 pub struct Ring {
     pub shared: Option<Arc<Shared>>,
     pub entries: u32,
-    /// Descriptors that the program wrote, and that the device took; they wrap.
+    /// Descriptors that the program has written, and that the device has taken; both numbers wrap.
     pub posted: u16,
     pub taken: u16,
 }
 
-/// The doorbells' places in their page.
+/// The offsets of the doorbells in their page.
 pub const SEND_DOORBELL: usize = 0;
 pub const RECEIVE_DOORBELL: usize = 64;
 
-/// `enum ibv_qp_state`, those that are used.
+/// The used states of `enum ibv_qp_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Reset,
@@ -127,51 +127,51 @@ pub enum State {
     Error,
 }
 
-/// An address handle. All of one domain for one peer have one number.
+/// An address handle. All handles of one domain for one peer have the same number.
 pub struct Handle {
     pub domain: u32,
     pub gid: Gid,
     pub number: u16,
 }
 
-/// A request that waits for its peer.
+/// A request that waits for its peer's answer.
 pub struct Pending {
     pub pair: u16,
     pub to: Gid,
     pub request: Request,
-    /// Bytes of a read that came.
+    /// Bytes of a read that have arrived.
     pub received: u64,
     pub repeats: u32,
-    /// When it was sent, and when a word of the peer is missed.
+    /// When it was sent, and when the peer was last probed for it.
     pub sent: Instant,
     pub probed: Instant,
-    /// When it is to be sent again.
+    /// When it will be sent again.
     pub again: Option<Instant>,
 }
 
-/// What goes to a peer, in the order that it was put there.
+/// Outgoing packets for a peer, in order.
 #[derive(Default)]
 pub struct Route {
     pub queue: VecDeque<Outgoing>,
-    /// Whether the peer ever said anything.
+    /// Whether any packet of the peer has arrived.
     pub heard: bool,
 }
 
-/// Something for a peer.
+/// An outgoing packet, or several.
 pub enum Outgoing {
     /// A packet without payload.
     Packet(Packet),
-    /// What is left of a request from `offset` on.
+    /// The rest of a request, from `offset` on.
     Request { token: u64, offset: u64 },
-    /// What is left of a read's answer from `packet.offset` on; the memory was checked.
+    /// The rest of a read's answer, from `packet.offset` on. The memory was checked.
     Data { packet: Packet, from: u64 },
 }
 
 impl Device {
-    /// A device with an address, and a socket of that name.
+    /// Creates a device with an address, and a socket of that name.
     ///
     /// # Errors
-    /// What went wrong with what.
+    /// A text that names what failed, and the reason.
     pub fn new(settings: Settings) -> Result<Self, String> {
         fs::create_dir_all(&settings.dir).map_err(|error| format!("{}: {error}", settings.dir.display()))?;
         let mut random = Random::new(settings.seed ^ u64::from(std::process::id()) << 32);
@@ -212,29 +212,30 @@ impl Device {
         Err(format!("{}: found no address that is free", settings.dir.display()))
     }
 
-    /// A number that is nobody's yet.
+    /// A new number.
     pub fn number(&mut self) -> u32 {
         self.next += 1;
         self.next
     }
 
-    /// Makes memory that the program maps at the answered offset.
+    /// Creates memory that the program maps at the returned offset.
     ///
     /// # Errors
-    /// The error number.
+    /// The error number for the program.
     pub fn map(&mut self, len: usize) -> Result<(u64, Arc<Shared>), i32> {
         let shared = Arc::new(Shared::new(len).map_err(|_| libc::ENOMEM)?);
         Ok((self.name(&shared), shared))
     }
 
-    /// One more offset at which this memory is mapped.
+    /// Adds an offset at which this memory can be mapped.
     pub fn name(&mut self, shared: &Arc<Shared>) -> u64 {
         let key = u64::from(self.number()) << 12;
         self.maps.insert(key, Arc::clone(shared));
         key
     }
 
-    /// Where registered memory is in the process, if all of it is registered in that domain with that right.
+    /// The address of registered memory in the process, if the whole range is registered in that domain with that
+    /// right.
     pub fn find(&self, domain: u32, key: u32, addr: u64, len: u64, right: u32) -> Option<u64> {
         let region = self.regions.get(&key)?;
         let offset = addr.checked_sub(region.named)?;
@@ -249,17 +250,18 @@ impl Device {
         all.find(|handle| handle.domain == domain && handle.gid == *gid).map(|handle| handle.number)
     }
 
-    /// Puts an entry into a completion queue. The queue is as long as the program asked: it counts what is under way.
+    /// Puts an entry into a completion queue. The queue has the length that the program requested: the program counts
+    /// requests under way.
     pub fn complete(&mut self, queue: u32, completion: &Completion) {
         let Some(queue) = self.queues.get_mut(&queue) else { return };
-        // The first round has the bit set.
+        // The phase bit is set in the first round.
         let phase = (queue.written / queue.entries).is_multiple_of(2);
         let at = (queue.written % queue.entries) as usize * queue.entry;
         queue.ring.publish(at, &completion.encode(phase)[..queue.entry]);
         queue.written = queue.written.wrapping_add(1);
     }
 
-    /// Takes a receive: its number and its pieces. `None` if none is posted.
+    /// Takes a receive: its id and its pieces. `None` if none is posted.
     pub fn take_receive(&mut self, pair: u16) -> Option<(u16, Vec<Receive>)> {
         let ring = &mut self.pairs.get_mut(&pair)?.receives;
         let shared = Arc::clone(ring.shared.as_ref()?);
@@ -280,7 +282,7 @@ impl Device {
 }
 
 impl CompletionQueue {
-    /// Tells the channel if the program asked for that and there is something new.
+    /// Sends an event to the channel, if the program has armed the queue and there are new entries.
     pub fn notify(&mut self, channels: &HashMap<RawFd, Channel>) -> bool {
         let Some(channel) = self.channel.and_then(|channel| channels.get(&channel)) else { return false };
         let word = self.doorbell.load(0);
@@ -290,24 +292,24 @@ impl CompletionQueue {
         }
         self.told = word;
         let event = self.name.to_ne_bytes();
-        // SAFETY: eight bytes are there.
+        // SAFETY: the event has eight bytes.
         let sent = unsafe { libc::write(channel.write.as_raw_fd(), event.as_ptr().cast(), event.len()) };
         self.events += u32::from(sent == event.len() as isize);
         true
     }
 }
 
-/// The bit of a completion queue's doorbell that asks for an event.
+/// The bit of a completion queue's doorbell that requests an event.
 const ARMED: u32 = 1 << 31;
 
-/// The socket of the device that has this address.
+/// The socket of the device with this address.
 pub fn socket_path(dir: &Path, gid: &Gid) -> PathBuf {
     dir.join(format!("{:032x}", u128::from_be_bytes(*gid)))
 }
 
 fn bind(path: &Path) -> std::io::Result<UnixDatagram> {
     let bound = UnixDatagram::bind(path).or_else(|error| {
-        // Of a process that is gone: nobody answers there.
+        // The socket of a process that is gone refuses the connection.
         let probe = UnixDatagram::unbound()?;
         match probe.connect(path) {
             Err(gone) if gone.kind() == std::io::ErrorKind::ConnectionRefused => {

@@ -1,15 +1,14 @@
-//! What stands in the queues: requests (`efa_io_tx_wqe` of 64 bytes), receives (`efa_io_rx_desc`), completions
-//! (`efa_io_tx_cdesc`, `efa_io_rx_cdesc`, `efa_io_rx_cdesc_ex`), all little-endian, as `efa_io_defs.h` of rdma-core has
-//! them.
+//! The formats of queue entries: requests (`efa_io_tx_wqe` of 64 bytes), receives (`efa_io_rx_desc`), completions
+//! (`efa_io_tx_cdesc`, `efa_io_rx_cdesc`, `efa_io_rx_cdesc_ex`), all little-endian, as in `efa_io_defs.h` of rdma-core.
 
 use crate::settings::Gid;
 
-/// Bytes of a request.
+/// Size of a request in bytes.
 pub const REQUEST: usize = 64;
-/// Bytes of a piece of a receive.
+/// Size of a piece of a receive in bytes.
 pub const RECEIVE: usize = 16;
 
-/// How a request ends (`enum efa_io_comp_status`).
+/// The status of a completed request (`enum efa_io_comp_status`).
 #[allow(missing_docs, reason = "as the enumeration has them")]
 pub mod status {
     pub const OK: u8 = 0;
@@ -29,7 +28,7 @@ pub mod status {
     pub const FEATURE: u8 = 18;
 }
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     Send,
@@ -64,23 +63,23 @@ pub struct Request {
     pub qp: u16,
     pub ah: u16,
     pub qkey: u32,
-    /// Bytes in the request itself; `None` if `pieces` tells where they are.
+    /// The inline bytes of the request; `None` if `pieces` has their memory.
     pub inline: Option<Vec<u8>>,
     pub pieces: Vec<Piece>,
-    /// The peer's memory, of a read and a write.
+    /// The peer's memory, for a read or a write.
     pub remote: Piece,
 }
 
 impl Request {
-    /// Reads one. A request that is not understood has its number and a status.
+    /// Parses a request.
     ///
     /// # Errors
-    /// `(number, status)` to complete it with.
+    /// `(number, status)` of the completion for an unsupported request.
     pub fn parse(bytes: &[u8; REQUEST]) -> Result<Self, (u16, u8)> {
         let id = u16_at(bytes, 0);
         let (control, length) = (bytes[2], u16_at(bytes, 6));
         let unsupported = Err((id, status::UNSUPPORTED));
-        // Bit 7 says that this is the first part of a request, bit 6 that it is longer than is defined.
+        // Bit 7 marks the first part of a request, bit 6 an undefined extension.
         if control & 0xc0 != 0x80 {
             return unsupported;
         }
@@ -118,7 +117,7 @@ impl Request {
         })
     }
 
-    /// Bytes that it moves.
+    /// Number of bytes that the request moves.
     pub fn len(&self) -> u64 {
         self.inline.as_ref().map_or_else(
             || self.pieces.iter().map(|piece| u64::from(piece.len)).sum(),
@@ -137,7 +136,7 @@ pub struct Receive {
 }
 
 impl Receive {
-    /// Reads one.
+    /// Parses a piece of a receive.
     pub fn parse(bytes: &[u8; RECEIVE]) -> Self {
         let control = u32_at(bytes, 12);
         let addr = u64::from(u32_at(bytes, 0)) | u64::from(u32_at(bytes, 4)) << 32;
@@ -146,19 +145,19 @@ impl Receive {
     }
 }
 
-/// A completion, without the bit that says whose turn it is.
+/// A completion, without its phase bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
     Sent { id: u16, status: u8, qp: u16, operation: Operation },
     Received { id: u16, status: u8, qp: u16, arrival: Arrival },
 }
 
-/// What came.
+/// A received message, or a write with immediate data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     pub operation: Operation,
     pub len: u32,
-    /// The address handle of the sender, if there is one.
+    /// The address handle of the sender, if the domain has one.
     pub ah: Option<u16>,
     pub source_qp: u16,
     pub immediate: Option<u32>,
@@ -167,7 +166,7 @@ pub struct Arrival {
 }
 
 impl Completion {
-    /// Its bytes in a queue whose entries have 16 or 32.
+    /// Encodes the entry, for a queue with entries of 16 or 32 bytes.
     pub fn encode(&self, phase: bool) -> [u8; 32] {
         let mut bytes = [0; 32];
         let (id, status, qp, mut flags) = match *self {

@@ -1,18 +1,18 @@
 //! The kernel's side of an EFA device, for `LD_PRELOAD`.
 //!
-//! The unmodified libibverbs and libefa find a device and open it, make queues on it and write to them; a thread of the
-//! process reads the queues as the device would, and exchanges packets with the devices of other processes of this host
-//! over Unix sockets. Programs above them, such as libfabric's `efa` provider, run as they are.
-//! `cargo xtask efa -- COMMAND` runs one; README.md has the settings.
+//! The unmodified libibverbs and libefa find and open a device, create queues on it and write to them. A thread of the
+//! process reads the queues in the device's place, and exchanges packets with the devices of other processes of this
+//! host over Unix sockets. Programs on top, such as libfabric's `efa` provider, run unmodified. `cargo xtask efa --
+//! COMMAND` runs one; README.md has the settings.
 //!
-//! Nothing that it shows is EFA's performance.
+//! It says nothing about EFA's performance.
 //!
-//! - `preload`: the C library's functions that are answered here, and the thread.
-//! - `commands`: what libibverbs asks the kernel. `device`: the objects that come of it. `memory`: what is shared with
-//!   the program.
-//! - `send`, `receive`: the device at work. `formats`: what stands in its queues. `packet`: what devices say to each
-//!   other.
-//! - `settings`: what goes wrong, and when. `sysfs`: how the device is found.
+//! - `preload`: the replaced functions of the C library, and the device's thread.
+//! - `commands`: the kernel's commands. `device`: the objects that they create. `memory`: memory shared with the
+//!   program.
+//! - `send`, `receive`: the device's work. `formats`: the entries of its queues. `packet`: the protocol between
+//!   devices.
+//! - `settings`: which faults occur, and when. `sysfs`: the files by which libraries find the device.
 
 mod commands;
 mod device;
@@ -26,6 +26,6 @@ mod send;
 mod settings;
 mod sysfs;
 
-/// Amazon's number in PCI's list, and the one of the device that is shown: EFA's third generation.
+/// Amazon's PCI vendor id, and the device id of the emulated device: EFA's third generation.
 const VENDOR: u32 = 0x1d0f;
 const PART: u32 = 0xefa2;

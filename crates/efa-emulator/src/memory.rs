@@ -5,11 +5,11 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A page.
+/// Size of a page.
 pub const PAGE: usize = 4096;
 
-/// Memory that a program maps by the device's file. The device has a mapping of its own, so what the program unmaps is
-/// still there.
+/// Memory that a program maps through the device's file. The device has its own mapping, so the memory outlives the
+/// program's mapping.
 pub struct Shared {
     fd: OwnedFd,
     base: NonNull<u8>,
@@ -22,7 +22,7 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// Zeros, at least `len` bytes: whole pages.
+    /// Zeroed memory of at least `len` bytes, in whole pages.
     ///
     /// # Errors
     /// Those of memfd_create(2), ftruncate(2) and mmap(2).
@@ -33,14 +33,14 @@ impl Shared {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: made above, and nobody else's.
+        // SAFETY: made above, and owned by nothing else.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         // SAFETY: no memory is involved.
         if unsafe { libc::ftruncate(fd.as_raw_fd(), len as libc::off_t) } != 0 {
             return Err(io::Error::last_os_error());
         }
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-        // SAFETY: a new mapping, wherever there is room.
+        // SAFETY: a new mapping, at an address that the kernel chooses.
         let base = unsafe { libc::mmap(null_mut(), len, protection, flags, fd.as_raw_fd(), 0) };
         match NonNull::new(base.cast::<u8>()) {
             Some(at) if base != libc::MAP_FAILED => Ok(Self { fd, base: at, len }),
@@ -48,7 +48,7 @@ impl Shared {
         }
     }
 
-    /// What a program maps in place of the device's file.
+    /// The descriptor that a program maps in place of the device's file.
     pub fn fd(&self) -> i32 {
         self.fd.as_raw_fd()
     }
@@ -61,13 +61,13 @@ impl Shared {
     /// The word at a byte offset that is a multiple of 4; wraps at the end.
     fn word(&self, at: usize) -> &AtomicU32 {
         let at = (at & !3) % self.len;
-        // SAFETY: inside the mapping, as its length is a multiple of 4, and aligned to 4. The mapping lives as long as
-        // `self`, and is only accessed by atomic operations on words here; the program's plain accesses are those that
-        // a device bears.
+        // SAFETY: the word is inside the mapping, because its length is a multiple of 4, and aligned to 4. The mapping
+        // lives as long as `self`, and is only accessed by atomic operations on words here; the program's plain
+        // accesses are those that a device tolerates.
         unsafe { AtomicU32::from_ptr(self.base.as_ptr().wrapping_add(at).cast()) }
     }
 
-    /// Reads a word, and has what the program wrote before it seen.
+    /// Reads a word, so that everything that the program wrote before it is visible.
     pub fn load(&self, at: usize) -> u32 {
         self.word(at).load(Ordering::Acquire)
     }
@@ -82,7 +82,7 @@ impl Shared {
         bytes
     }
 
-    /// Writes whole words, the first one last: it has the bit that says that all are there.
+    /// Writes whole words, the first one last: its phase bit tells the program that all are written.
     pub fn publish(&self, at: usize, bytes: &[u8]) {
         let words =
             bytes.chunks_exact(4).map(|word| u32::from_ne_bytes([word[0], word[1], word[2], word[3]]));
@@ -94,12 +94,12 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: mapped above, and nothing refers to it any more.
+        // SAFETY: mapped above, and nothing refers to the mapping any more.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
-/// Copies from the program's memory. `false` if it is not there: a system call finds that out without a fault.
+/// Copies from the program's memory. `false` if that is unmapped, which the system call reports without a fault.
 pub fn peek(from: u64, to: &mut [u8]) -> bool {
     let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
     let remote = libc::iovec { iov_base: from as *mut libc::c_void, iov_len: to.len() };
@@ -108,12 +108,12 @@ pub fn peek(from: u64, to: &mut [u8]) -> bool {
     usize::try_from(copied) == Ok(to.len())
 }
 
-/// Copies to the program's memory. `false` if it is not there, or not writable.
+/// Copies to the program's memory. `false` if that is unmapped or read-only.
 pub fn poke(to: u64, from: &[u8]) -> bool {
     let local = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
     let remote = libc::iovec { iov_base: to as *mut libc::c_void, iov_len: from.len() };
-    // SAFETY: `local` is all of `from`, and is only read. What is written is what the program told the kernel's side to
-    // write: answers to its commands, and memory that it registered.
+    // SAFETY: `local` is all of `from`, and is only read. The destination is memory that the program gave to the
+    // kernel's side for writing: answers to its commands, and memory that it registered.
     let copied = unsafe { libc::process_vm_writev(process(), &local, 1, &remote, 1, 0) };
     usize::try_from(copied) == Ok(from.len())
 }

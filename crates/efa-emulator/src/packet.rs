@@ -1,26 +1,26 @@
-//! What emulated devices say to each other: datagrams of Unix sockets, one packet each. Not EFA's wire, which nobody
-//! outside knows.
+//! The protocol between emulated devices: datagrams of Unix sockets, one packet each. It is not EFA's wire protocol,
+//! which is not public.
 
 use crate::formats::Operation;
 use crate::settings::Gid;
 
-/// Bytes before the payload.
+/// Length of the header in bytes.
 pub const HEADER: usize = 80;
-/// Bytes of payload that a read or a write has in one packet. A send is one packet.
+/// Most payload bytes of a read or a write in one packet. A send is one packet.
 pub const CHUNK: usize = 32 << 10;
 /// The longest packet: a send of the largest MTU.
 pub const LONGEST: usize = HEADER + (64 << 10);
 
-/// What a packet is.
+/// The kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A send, a part of a write, or what is asked by a read.
+    /// A send, a part of a write, or a read request.
     Request(Operation),
-    /// A part of what a read asked for.
+    /// A part of a read's data.
     Data,
-    /// How a request ended at the peer.
+    /// The status of a request at the peer.
     Answer(u8),
-    /// Asks nothing: whether the peer's socket is there shows in the sending.
+    /// A probe without content: sending it shows whether the peer's socket exists.
     Probe,
 }
 
@@ -32,10 +32,10 @@ pub struct Packet {
     pub source_qp: u16,
     pub qp: u16,
     pub qkey: u32,
-    /// The request, as its device numbers them.
+    /// The number of the request at its device.
     pub token: u64,
     pub immediate: Option<u32>,
-    /// Where the payload begins in all that the request moves, and how much that is.
+    /// The offset of the payload in the request's data, and the total length of the data.
     pub offset: u64,
     pub total: u64,
     /// The peer's memory.
@@ -46,7 +46,7 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// Its bytes.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; HEADER] {
         let (kind, detail) = match self.kind {
             Kind::Request(Operation::Send) => (1, 0),
@@ -73,8 +73,7 @@ impl Packet {
         bytes
     }
 
-    /// A packet and its payload; `None` for bytes that are none, or a payload that is not inside what the request
-    /// moves.
+    /// Parses a packet and its payload; `None` if the bytes are invalid, or the payload exceeds the request's data.
     pub fn parse(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (header, payload) = bytes.split_first_chunk::<HEADER>()?;
         let two = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);

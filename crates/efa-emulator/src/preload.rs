@@ -1,8 +1,8 @@
-//! The C library's functions through which rdma-core reaches the kernel. Those that are about the device are answered
-//! here, and all others by the C library's own.
+//! The C library's functions through which rdma-core reaches the kernel. Calls for the device are handled here, and all
+//! others passed to the C library.
 //!
-//! The device's file is /dev/null, opened: it is a character device, as libibverbs wants, whose number the tree in the
-//! place of /sys has.
+//! The device's file is an open /dev/null: it is a character device, as libibverbs requires, and the tree in the place
+//! of /sys has its number.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_ulong, c_void};
 use std::os::fd::{AsRawFd, RawFd};
@@ -14,7 +14,7 @@ use crate::device::Device;
 use crate::settings::Settings;
 use crate::sysfs;
 
-/// The C library's function of this name, of that type.
+/// The C library's own function of this name and type.
 macro_rules! next {
     ($name:literal, $type:ty) => {{
         static FOUND: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
@@ -30,17 +30,17 @@ macro_rules! next {
     }};
 }
 
-/// The device and its tree in the place of /sys, if the environment asks for one.
+/// The device and its tree in the place of /sys, if the environment requests one.
 static DEVICE: OnceLock<Option<(Mutex<Device>, CString)>> = OnceLock::new();
-/// Commands that wait for the device, which is busy.
+/// Number of commands that wait for the device's lock.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
-/// Whether descriptors are the device's. Those beyond are not watched, and no file is opened as one.
+/// Marks the device's descriptors. Descriptors beyond are not tracked, and opening the device as one fails.
 static FILES: [AtomicBool; 65_536] = [const { AtomicBool::new(false) }; 65_536];
-/// Whether descriptors are ends of channels.
+/// Marks the descriptors of channels.
 static CHANNELS: [AtomicBool; 65_536] = [const { AtomicBool::new(false) }; 65_536];
 
-/// The device, which is made when something first asks for it: constructors of libraries may look for devices before
-/// this library's own would run.
+/// The device, which is created at first use: constructors of other libraries may look for devices before this
+/// library's own would run.
 fn found() -> Option<&'static (Mutex<Device>, CString)> {
     DEVICE
         .get_or_init(|| {
@@ -61,7 +61,7 @@ fn start() -> Result<Option<(Mutex<Device>, CString)>, String> {
     Ok(Some((Mutex::new(device), tree)))
 }
 
-/// Runs after the program: takes the device's files away.
+/// Runs at the end of the program: removes the device's files.
 extern "C" fn stop() {
     let Some(Some((device, _))) = DEVICE.get() else { return };
     let device = device.lock().unwrap_or_else(PoisonError::into_inner);
@@ -91,18 +91,18 @@ fn is(flags: &'static [AtomicBool], file: c_int) -> bool {
     flag(flags, file).is_some_and(|flag| flag.load(Ordering::Relaxed))
 }
 
-/// Whether a path is the device's file.
+/// Whether a path names the device's file.
 fn named(path: *const c_char) -> bool {
     if path.is_null() {
         return false;
     }
-    // SAFETY: the caller's path ends with a zero, as these functions ask.
+    // SAFETY: the caller's path ends with a zero, as these functions require.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
     path.strip_prefix(b"/dev/infiniband/") == Some(sysfs::FILE.as_bytes()) && found().is_some()
 }
 
 fn fail(errno: c_int) -> c_int {
-    // SAFETY: answers where this thread's error number is.
+    // SAFETY: returns the address of this thread's error number.
     let place = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     unsafe { *place = errno };
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn getenv(name: *const c_char) -> *mut c_char {
     // SAFETY: the caller's name ends with a zero.
     let wanted = !name.is_null() && unsafe { CStr::from_ptr(name) } == c"SYSFS_PATH";
     if wanted && let Some((_, tree)) = found() {
-        return tree.as_ptr().cast_mut(); // nobody may write to it, as to any other that is answered
+        return tree.as_ptr().cast_mut(); // no caller may write to it, as to any result of getenv
     }
     let real = next!(c"getenv", unsafe extern "C" fn(*const c_char) -> *mut c_char);
     // SAFETY: the caller's argument.
@@ -141,7 +141,7 @@ fn open_with(real: Open, path: *const c_char, flags: c_int, mode: libc::mode_t) 
     file
 }
 
-/// Starts the thread that is the device's processor, once.
+/// Starts the device's thread, once.
 fn run() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -168,7 +168,7 @@ fn run() {
     });
 }
 
-/// Rounds without anything to do after which the thread sleeps between two: programs ring doorbells without a call.
+/// Number of idle rounds after which the thread sleeps between rounds: programs ring doorbells without a system call.
 const SPINS: u32 = 20;
 const NAP: Duration = Duration::from_micros(50);
 
@@ -180,7 +180,7 @@ fn wait(socket: RawFd) {
 }
 
 impl Device {
-    /// Does what there is to do. Whether there was anything.
+    /// Does all pending work once. Whether there was any.
     fn round(&mut self) -> bool {
         let mut busy = self.take_requests();
         busy |= self.take_packets();
@@ -224,7 +224,7 @@ pub unsafe extern "C" fn stat(path: *const c_char, found: *mut libc::stat) -> c_
 pub unsafe extern "C" fn close(file: c_int) -> c_int {
     let mine = flag(&FILES, file).is_some_and(|flag| flag.swap(false, Ordering::Relaxed));
     let channel = flag(&CHANNELS, file).is_some_and(|flag| flag.swap(false, Ordering::Relaxed));
-    // Dropped after the lock is gone: dropping closes, which comes back here.
+    // Dropped after the lock is released: the drop closes descriptors, which calls this function again.
     let ended = if channel { device().and_then(|mut device| device.channels.remove(&file)) } else { None };
     drop(ended);
     if mine && let Some(mut device) = device() {
@@ -262,7 +262,7 @@ pub unsafe extern "C" fn write(file: c_int, bytes: *const c_void, len: usize) ->
     }
 }
 
-/// The longest command that is read.
+/// Length of the longest command that is read.
 const MOST: usize = 4096;
 
 /// # Safety
@@ -339,7 +339,7 @@ pub unsafe extern "C" fn mmap64(
 /// As socket(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    // The kernel's list of devices: without it libibverbs reads the tree in the place of /sys.
+    // The kernel's netlink list of devices: without it libibverbs reads the tree in the place of /sys.
     if domain == libc::AF_NETLINK && protocol == NETLINK_RDMA && found().is_some() {
         return fail(libc::EPROTONOSUPPORT);
     }

@@ -1,10 +1,10 @@
-//! Numbers that decide what goes wrong: the same ones for the same seed.
+//! Pseudo-random numbers that decide which faults occur: the same for the same seed.
 
 /// xorshift64* (Vigna 2016).
 pub struct Random(u64);
 
 impl Random {
-    /// From a seed.
+    /// A generator with a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
@@ -17,7 +17,7 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// `true` in so many of a hundred cases.
+    /// `true` in `percent` of a hundred cases.
     pub fn chance(&mut self, percent: u32) -> bool {
         percent > 0 && (self.fresh() >> 33) % 100 < u64::from(percent)
     }

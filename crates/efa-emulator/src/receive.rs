@@ -1,4 +1,4 @@
-//! The device as it receives: packets, what they do to memory and queues, and what is answered.
+//! The receiving side of the device: packets, their effects on memory and queues, and the answers.
 
 use std::time::{Duration, Instant};
 
@@ -11,9 +11,9 @@ use crate::send::LOCAL_WRITE;
 /// `IBV_ACCESS_REMOTE_WRITE`, `IBV_ACCESS_REMOTE_READ`.
 const REMOTE_WRITE: u32 = 2;
 const REMOTE_READ: u32 = 4;
-/// Packets that are taken in one round.
+/// Most packets that are taken in one round.
 const ROUND: usize = 64;
-/// A packet that comes late comes that much later at most.
+/// Longest delay of a late packet.
 const LATE: Duration = Duration::from_millis(1);
 
 impl Device {
@@ -46,7 +46,7 @@ impl Device {
     }
 
     fn arrived(&mut self, bytes: &[u8]) {
-        // Whatever else writes to the socket is no device.
+        // Ignores data from programs that are not devices.
         let Some((packet, payload)) = Packet::parse(bytes) else { return };
         self.routes.entry(packet.source).or_default().heard = true;
         match packet.kind {
@@ -61,7 +61,7 @@ impl Device {
         }
     }
 
-    /// A peer says how a request ended.
+    /// Takes the peer's status of a request.
     fn answered(&mut self, token: u64, status: u8) {
         let Some(pending) = self.requests.get_mut(&token) else { return };
         if status == status::RNR {
@@ -76,7 +76,7 @@ impl Device {
         self.end(token, status);
     }
 
-    /// A part of what a read asked for.
+    /// Takes a part of a read's data.
     fn data(&mut self, packet: &Packet, payload: &[u8]) {
         let Some(pending) = self.requests.get(&packet.token) else { return };
         let request = &pending.request;
@@ -101,8 +101,7 @@ impl Device {
         }
     }
 
-    /// Does what a peer asks. `None` if the answer comes later; the error is the status that the peer's request ends
-    /// with.
+    /// Executes a request of a peer. `None` if the answer follows later; the error is the status of the peer's request.
     fn asked(&mut self, operation: Operation, packet: &Packet, payload: &[u8]) -> Result<Option<()>, u8> {
         let pair = self.pairs.get(&packet.qp).ok_or(status::BAD_QPN)?;
         if !matches!(pair.state, State::Receiving | State::Sending) || pair.qkey != packet.qkey {
@@ -167,7 +166,7 @@ impl Device {
         Ok(Some(()))
     }
 
-    /// A receive, if there is one and no fault is wanted.
+    /// Takes a receive, if one is posted and no fault is injected.
     fn receive_for(&mut self, pair: u16) -> Result<(u16, Vec<Receive>), u8> {
         if self.random.chance(self.settings.rnr) {
             return Err(status::RNR);
@@ -204,7 +203,7 @@ impl Device {
         }
     }
 
-    /// Ends a receive into which nothing came.
+    /// Ends a receive without a message.
     pub fn received_nothing(&mut self, pair: u16, id: u16, status: u8) {
         let arrival = Arrival {
             operation: Operation::Send,

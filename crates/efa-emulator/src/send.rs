@@ -1,4 +1,4 @@
-//! The device as it sends: doorbells, requests, packets.
+//! The sending side of the device: doorbells, requests, packets.
 
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -9,13 +9,13 @@ use crate::memory::peek;
 use crate::packet::{CHUNK, HEADER, Kind, Packet};
 use crate::settings::{Gid, cap};
 
-/// Requests that a queue pair has taken from it in one round.
+/// Most requests that are taken from one queue pair in one round.
 const ROUND: usize = 32;
 /// `IBV_ACCESS_LOCAL_WRITE`.
 pub const LOCAL_WRITE: u32 = 1;
 
 impl Device {
-    /// Looks at every doorbell, and takes the requests that it tells of. Whether there were any.
+    /// Reads every doorbell, and takes the posted requests. Whether there were any.
     pub fn take_requests(&mut self) -> bool {
         let numbers: Vec<u16> = self.pairs.keys().copied().collect();
         let mut busy = false;
@@ -46,7 +46,7 @@ impl Device {
         busy
     }
 
-    /// Begins a request.
+    /// Starts a request.
     fn begin(&mut self, pair: u16, bytes: &[u8; REQUEST]) {
         let request = match Request::parse(bytes) {
             Ok(request) => request,
@@ -79,7 +79,7 @@ impl Device {
         }
     }
 
-    /// What can be said against a request without asking its peer; else to whom it goes.
+    /// Checks a request without its peer, and returns the peer's address.
     fn check(&self, pair: u16, request: &Request) -> Result<Gid, u8> {
         let domain = self.pairs.get(&pair).ok_or(status::FLUSHED)?.domain;
         let most = match request.operation {
@@ -103,21 +103,21 @@ impl Device {
         handle.map(|handle| handle.gid).ok_or(status::INVALID_AH)
     }
 
-    /// Ends a request.
+    /// Completes a request.
     pub fn sent(&mut self, pair: u16, id: u16, operation: Operation, status: u8) {
         if let Some(queue) = self.pairs.get(&pair).map(|pair| pair.send_queue) {
             self.complete(queue, &Completion::Sent { id, status, qp: pair, operation });
         }
     }
 
-    /// Ends a request whose peer answered, or does not any more.
+    /// Completes a request that the peer has answered, or will not answer.
     pub fn end(&mut self, token: u64, status: u8) {
         if let Some(Pending { pair, request, .. }) = self.requests.remove(&token) {
             self.sent(pair, request.id, request.operation, status);
         }
     }
 
-    /// Ends all that is under way and posted of a queue pair in error.
+    /// Flushes all requests and receives of a queue pair in error.
     pub fn flush(&mut self, number: u16) {
         let under_way = self.requests.iter().filter(|(_, pending)| pending.pair == number);
         let tokens: Vec<u64> = under_way.map(|(token, _)| *token).collect();
@@ -138,12 +138,12 @@ impl Device {
         }
     }
 
-    /// Puts something into the queue for a peer.
+    /// Queues an outgoing packet for a peer.
     pub fn route(&mut self, to: Gid, what: Outgoing) {
         self.routes.entry(to).or_default().queue.push_back(what);
     }
 
-    /// Sends what waits, as long as peers take it. Whether anything was sent.
+    /// Sends queued packets, as long as peers take them. Whether any was sent.
     pub fn send(&mut self) -> bool {
         let peers: Vec<Gid> =
             self.routes.iter().filter(|(_, route)| !route.queue.is_empty()).map(|(gid, _)| *gid).collect();
@@ -172,7 +172,7 @@ impl Device {
                         self.gone(&gid);
                         break;
                     }
-                    // Full: this packet is the next again.
+                    // The peer's queue is full: this packet is the next again.
                     Err(_) => {
                         self.routes.entry(gid).or_default().queue.push_front(rest.before);
                         break;
@@ -183,8 +183,8 @@ impl Device {
         busy
     }
 
-    /// The next packet of something, and what is left before and after it is sent. `None` if there is nothing to send
-    /// any more.
+    /// The next packet of a queue entry, and the entry before and after the packet. `None` if there is nothing more to
+    /// send.
     fn packet(&mut self, next: Outgoing) -> Option<(Vec<u8>, Rest)> {
         match next {
             Outgoing::Packet(packet) => {
@@ -195,7 +195,7 @@ impl Device {
                 let mut bytes = packet.encode().to_vec();
                 bytes.resize(HEADER + len, 0);
                 if !peek(from.wrapping_add(packet.offset), &mut bytes[HEADER..]) {
-                    return None; // unmapped since: the peer's patience ends
+                    return None; // unmapped meanwhile: the peer's request times out
                 }
                 let after = Packet { offset: packet.offset + len as u64, ..packet };
                 let after = (after.offset < after.total).then_some(Outgoing::Data { packet: after, from });
@@ -238,7 +238,7 @@ impl Device {
         }
     }
 
-    /// Appends a part of what a request sends. `false` if its memory is not there any more.
+    /// Appends a part of a request's data. `false` if its memory is unmapped.
     fn gather(&self, domain: u32, request: &Request, part: std::ops::Range<u64>, to: &mut Vec<u8>) -> bool {
         if let Some(inline) = &request.inline {
             to.extend(inline);
@@ -264,7 +264,7 @@ impl Device {
         true
     }
 
-    /// A peer's socket is not there: what it was asked ends.
+    /// A peer's socket does not exist: ends the requests to it.
     fn gone(&mut self, gid: &Gid) {
         let heard = self.routes.remove(gid).is_some_and(|route| route.heard);
         let asked = self.requests.iter().filter(|(_, pending)| pending.to == *gid);
@@ -273,12 +273,12 @@ impl Device {
         tokens.into_iter().for_each(|token| self.end(token, status));
     }
 
-    /// Whether the settings have this device fall silent by now.
+    /// Whether the settings silence this device by now.
     pub fn lost(&self) -> bool {
         self.settings.lose_after.is_some_and(|most| self.packets >= most)
     }
 
-    /// Repeats what a peer had no receive for, and gives up peers that are silent.
+    /// Resends requests that found no receive, and gives up silent peers.
     pub fn look_at_the_clock(&mut self) {
         let now = Instant::now();
         if now.duration_since(self.looked) < LOOK {
@@ -311,7 +311,7 @@ impl Device {
         }
     }
 
-    /// A packet that asks nothing.
+    /// A probe packet.
     fn probe(&self) -> Packet {
         Packet {
             kind: Kind::Probe,
@@ -330,13 +330,13 @@ impl Device {
     }
 }
 
-/// What is left of something: as it was before a packet of it was sent, and after.
+/// A queue entry, before and after a packet of it was sent.
 struct Rest {
     before: Outgoing,
     after: Option<Outgoing>,
 }
 
-/// How often requests are looked through.
+/// Interval between checks of requests.
 const LOOK: Duration = Duration::from_micros(100);
-/// How often a peer's socket is looked at while it owes an answer.
+/// Interval between probes of a peer that owes an answer.
 const PROBE: Duration = Duration::from_millis(200);

@@ -1,4 +1,4 @@
-//! What the environment says about the device and its network.
+//! The settings of the device and its network, from environment variables.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -7,11 +7,11 @@ use std::time::Duration;
 /// A device's global identifier.
 pub type Gid = [u8; 16];
 
-/// What the device can, as `enum` in `efa-abi.h` numbers it.
+/// Abilities of the device, with the numbers of an `enum` in `efa-abi.h`.
 pub mod cap {
     /// Reads of peers' memory.
     pub const READ: u32 = 1;
-    /// A limit of repetitions when the peer has no receive.
+    /// A limit of retries when the peer has no receive.
     pub const RNR_RETRY: u32 = 1 << 1;
     /// Completion channels.
     pub const NOTIFY: u32 = 1 << 2;
@@ -19,47 +19,45 @@ pub mod cap {
     pub const SGID: u32 = 1 << 3;
     /// Writes to peers' memory.
     pub const WRITE: u32 = 1 << 5;
-    /// Writes with immediate data that take no receive.
+    /// Writes with immediate data that consume no receive.
     pub const UNSOLICITED: u32 = 1 << 6;
 }
 
-/// How the device of this process behaves.
+/// The behaviour of the device of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Where processes find each other: `EFA_EMULATOR_DIR`. Without it there is no device.
+    /// The folder where processes find each other: `EFA_EMULATOR_DIR`. Without it there is no device.
     pub dir: PathBuf,
-    /// The device's address: `EFA_EMULATOR_GID`, 32 hexadecimal digits. By default each process has one of its own, so
-    /// peers are other hosts to each other.
+    /// The device's address: `EFA_EMULATOR_GID`, 32 hexadecimal digits. By default each process has its own, so peers
+    /// appear to be on other hosts.
     pub gid: Option<Gid>,
-    /// Of the numbers that decide what goes wrong: `EFA_EMULATOR_SEED`. Default: 1.
+    /// The seed for the random faults: `EFA_EMULATOR_SEED`. Default: 1.
     pub seed: u64,
-    /// Bytes of one send: `EFA_EMULATOR_MTU`. Default: 8,928, which devices have.
+    /// Most bytes of one send: `EFA_EMULATOR_MTU`. Default: 8,928, as on real devices.
     pub mtu: u32,
-    /// What the device can: `EFA_EMULATOR_CAPS`, some of `read,write,sgid,rnr,unsolicited`. Default: all.
+    /// The device's abilities: `EFA_EMULATOR_CAPS`, some of `read,write,sgid,rnr,unsolicited`. Default: all.
     pub caps: u32,
-    /// Of a hundred packets, so many come later than others that were sent after them: `EFA_EMULATOR_REORDER`. Default:
-    /// 0.
+    /// Percentage of packets that are overtaken by later ones: `EFA_EMULATOR_REORDER`. Default: 0.
     pub reorder: u32,
-    /// Of a hundred sends that come, so many find no receive although there is one: `EFA_EMULATOR_RNR`. Default: 0.
+    /// Percentage of sends that find no receive although one is posted: `EFA_EMULATOR_RNR`. Default: 0.
     pub rnr: u32,
-    /// Registrations at a time, after which the device refuses more (`ENOMEM`): `EFA_EMULATOR_REGIONS`. Default:
-    /// 262,144.
+    /// Most registrations at a time; the device refuses more (`ENOMEM`): `EFA_EMULATOR_REGIONS`. Default: 262,144.
     pub regions: usize,
-    /// The request of that number (from 1) ends with this status of the device: `EFA_EMULATOR_FAIL`, as
+    /// The request with this number (from 1) ends with this status of the device: `EFA_EMULATOR_FAIL`, as
     /// `STATUS@NUMBER`. Default: none.
     pub fail: Option<(u8, u64)>,
-    /// After so many packets in and out, the device neither sends nor takes any: `EFA_EMULATOR_LOSE_AFTER`. Default:
-    /// never.
+    /// Number of packets, in and out, after which the device sends and takes no more: `EFA_EMULATOR_LOSE_AFTER`.
+    /// Default: never.
     pub lose_after: Option<u64>,
-    /// A peer that does not answer that long is lost: `EFA_EMULATOR_TIMEOUT_MS`. Default: 10,000.
+    /// Time after which a silent peer is lost: `EFA_EMULATOR_TIMEOUT_MS`. Default: 10,000.
     pub timeout: Duration,
 }
 
 impl Settings {
-    /// From the environment; `None` without `EFA_EMULATOR_DIR`.
+    /// Reads the environment; `None` without `EFA_EMULATOR_DIR`.
     ///
     /// # Errors
-    /// Which variable is wrong, what it may be, and what it is.
+    /// A text that names the invalid variable, its valid values, and its value.
     pub fn read(get: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, String> {
         let Some(dir) = get("EFA_EMULATOR_DIR").filter(|dir| !dir.is_empty()) else { return Ok(None) };
         let number = |name: &str, default: u64, most: u64| {
@@ -87,7 +85,7 @@ impl Settings {
     }
 }
 
-/// Registrations that a device has room for.
+/// Most registrations of a device.
 const REGIONS: u32 = 262_144;
 const ALL: u32 = cap::READ | cap::RNR_RETRY | cap::NOTIFY | cap::SGID | cap::WRITE | cap::UNSOLICITED;
 

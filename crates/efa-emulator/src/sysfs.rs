@@ -11,13 +11,13 @@ pub const NAME: &str = "efa_emu0";
 /// Its file in /dev/infiniband.
 pub const FILE: &str = "uverbs0";
 
-/// Writes the tree for a device with this address. Where it is.
+/// Writes the tree for a device with this address. Returns its path.
 ///
 /// # Errors
-/// Those of making files.
+/// Those of creating files.
 pub fn write(dir: &Path, gid: &Gid) -> Result<PathBuf> {
     let root = dir.join(format!("sysfs.{}", std::process::id()));
-    let _ = fs::remove_dir_all(&root); // of an earlier program of this process
+    let _ = fs::remove_dir_all(&root); // left by an earlier program of this process
     let (verbs, device) = (root.join("class/infiniband_verbs"), root.join("class/infiniband").join(NAME));
     let [driver, function] = [root.join("bus/pci/drivers/efa"), root.join("devices/pci0000:00/0000:00:1f.0")];
     for folder in [
@@ -35,7 +35,7 @@ pub fn write(dir: &Path, gid: &Gid) -> Result<PathBuf> {
     for (at, text) in [
         (verbs.join("abi_version"), "6".into()),
         (verbs.join(FILE).join("ibdev"), NAME.into()),
-        // /dev/null's number: that is what stands in for the device's file.
+        // The number of /dev/null, which stands in for the device's file.
         (verbs.join(FILE).join("dev"), "1:3".into()),
         (verbs.join(FILE).join("abi_version"), "1".into()),
         (device.join("node_type"), "7: <unknown>".into()),

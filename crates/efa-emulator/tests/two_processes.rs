@@ -1,7 +1,7 @@
-//! Two processes that talk over emulated devices, through the libibverbs and libefa of this host: `ibv` asks, the
-//! emulator answers.
+//! Two processes that communicate over emulated devices, through the libibverbs and libefa of this host: the emulator
+//! serves the calls of `ibv`.
 //!
-//! A test starts this program twice more with `LD_PRELOAD`, and hands each the other's address.
+//! A test starts this program twice more with `LD_PRELOAD`, and gives each process the other's address.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -22,7 +22,7 @@ const MEMORY: usize = 2 << 20;
 const SLOT: usize = 9000;
 const RECEIVES: u64 = 64;
 
-/// This program. Its own link in /proc is the loader's where a loader was started to load it.
+/// The path of this program. /proc/self/exe is the loader if the program was started through one.
 fn program() -> PathBuf {
     std::env::args_os().next().map(PathBuf::from).unwrap()
 }
@@ -35,7 +35,7 @@ fn emulator() -> PathBuf {
     found.into_iter().find(|path| path.exists()).expect("libefa_emulator.so is beside this program")
 }
 
-/// A folder that is gone with it.
+/// A folder that is removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -62,7 +62,7 @@ fn libraries() -> bool {
 }
 
 fn start(scenario: &str, role: &str, dir: &Path, set: &[(&str, &str)]) -> Child {
-    // `cargo xtask efa --test` runs this with other libraries, and the C library that they need.
+    // `cargo xtask efa --test` runs this with other libraries, and with the C library that these need.
     let mut command = match std::env::var_os("EFA_TEST_LOADER") {
         Some(loader) => {
             let mut command = Command::new(loader);
@@ -84,7 +84,7 @@ fn start(scenario: &str, role: &str, dir: &Path, set: &[(&str, &str)]) -> Child 
         .unwrap()
 }
 
-/// Runs a scenario in two processes, with these settings at both. What they say in the end.
+/// Runs a scenario in two processes, with these settings in both. Returns their results.
 fn pair(scenario: &str, set: &[(&str, &str)]) -> Vec<String> {
     if !libraries() {
         return Vec::new();
@@ -95,7 +95,7 @@ fn pair(scenario: &str, set: &[(&str, &str)]) -> Vec<String> {
     let next = |output: &mut BufReader<_>, word: &str| loop {
         let mut line = String::new();
         assert!(output.read_line(&mut line).unwrap() > 0, "{scenario}: ended before it said {word}");
-        // The harness prints in front of the first line.
+        // The test harness prints before the first line.
         if let Some((_, rest)) = line.trim().split_once(word) {
             return rest.trim().to_string();
         }
@@ -112,7 +112,7 @@ fn pair(scenario: &str, set: &[(&str, &str)]) -> Vec<String> {
     said
 }
 
-/// What a process has of the device, and of its peer.
+/// A process's objects of the device, and its peer.
 struct Setup {
     cq: Arc<EfaCompletionQueue>,
     qp: Arc<SrdQueuePair>,
@@ -127,7 +127,7 @@ struct Setup {
 const QKEY: u32 = 0x1234_5678;
 
 impl Setup {
-    /// Never dropped: the peer may want something after this end has all that it wants.
+    /// Never dropped: the peer may still need this end after it has finished.
     fn new(unsolicited: bool) -> &'static mut Self {
         let context: Context = ibv::efa_contexts().unwrap()[0];
         let pd = ProtectionDomain::new(context).unwrap();
@@ -146,9 +146,9 @@ impl Setup {
         };
         let qp = SrdQueuePair::new(attr).unwrap();
         qp.activate(QKEY, Some(if std::env::var(SCENARIO).unwrap() == "refused" { 1 } else { 7 })).unwrap();
-        // Never freed: it is the device's as long as the process lives.
+        // Never freed: the device may use it as long as the process lives.
         let memory = Box::leak(vec![0u8; MEMORY].into_boxed_slice()).as_mut_ptr();
-        // SAFETY: leaked memory, which only raw pointers lead to.
+        // SAFETY: leaked memory, which is only accessed by raw pointers.
         let region = unsafe { MemoryRegion::new(&pd, memory, MEMORY, Access::RemoteReadWrite) }.unwrap();
         let gid = context.gids(1).unwrap()[0];
         let mine = u128::from_be_bytes(gid.0);
@@ -172,17 +172,17 @@ impl Setup {
         Segment { addr: self.memory.wrapping_add(at), len: len as u32, lkey: self.region.lkey() }
     }
 
-    /// Receives lie in the first slots, each with the number of its slot.
+    /// Posts a receive into the next of the first slots, with the slot's number as its id.
     fn post_receive(&mut self) {
         let slot = self.receives % RECEIVES;
-        // SAFETY: the slot is registered, and read only when the receive has ended.
+        // SAFETY: the slot is registered, and read only after the receive has ended.
         unsafe { self.qp.receive(slot, &[self.segment(slot as usize * SLOT, SLOT)]) }.unwrap();
         self.receives += 1;
     }
 
     fn bytes(&self, at: usize, len: usize) -> &[u8] {
         assert!(at + len <= MEMORY);
-        // SAFETY: the memory is never freed, and what is read here has arrived.
+        // SAFETY: the memory is never freed, and the bytes read here have arrived.
         unsafe { std::slice::from_raw_parts(self.memory.wrapping_add(at), len) }
     }
 
@@ -205,7 +205,7 @@ impl Setup {
         }
     }
 
-    /// Makes one request and waits for its end: the device's status.
+    /// Posts one request and waits for its end. Returns the device's status.
     fn one(&self, ask: impl FnOnce(&mut ibv::SrdRequests<'_>)) -> u32 {
         let mut batch = self.qp.requests();
         ask(&mut batch);
@@ -222,16 +222,16 @@ impl Setup {
     }
 }
 
-/// The number of a request that is alone.
+/// The id of a request that is alone.
 const ONE: u64 = 1 << 40;
-/// Numbers of sends are beyond those of receives.
+/// Ids of sends are above those of receives.
 const SENDS: u64 = 1 << 20;
 
 fn pattern(with: u64, index: usize) -> u8 {
     (with.wrapping_mul(167) as usize + index * 13 + index / 251) as u8
 }
 
-/// One of the two processes. Started as a test by `cargo test`, it has no part to play.
+/// One of the two processes. When `cargo test` runs it as a test, it does nothing.
 #[test]
 fn role() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -246,12 +246,12 @@ fn role() {
         other => panic!("no scenario {other}"),
     };
     println!("@done {said}");
-    // The peer may still want answers.
+    // The peer may still need answers.
     let mut rest = String::new();
     let _ = std::io::stdin().lock().read_line(&mut rest);
 }
 
-/// Both send and receive: everything comes once, whole, with its number.
+/// Both send and receive: each message arrives once, whole, with its number.
 fn messages() -> String {
     const COUNT: u64 = 600;
     let setup = Setup::new(false);
@@ -275,7 +275,7 @@ fn messages() -> String {
             let pieces = [setup.segment(slot, half), setup.segment(slot + half, len - half)];
             let what =
                 if inline { Payload::Inline(setup.bytes(slot, len)) } else { Payload::Segments(&pieces) };
-            // SAFETY: a slot is used again when the request that had it has ended.
+            // SAFETY: a slot is reused only when its request has ended.
             unsafe { batch.send(SENDS + place, setup.peer(), what, Some(number as u32)) }.unwrap();
             batch.submit().unwrap();
             sent += 1;
@@ -310,7 +310,7 @@ fn messages() -> String {
             assert_eq!(seen.insert(number, ()), None, "{number} came twice");
             in_order &= number >= last;
             last = number;
-            // The slot that this receive had.
+            // Reposts the slot of this receive.
             setup.receives = completion.id;
             setup.post_receive();
         }
@@ -318,7 +318,7 @@ fn messages() -> String {
     if in_order { "in order".into() } else { "out of order".into() }
 }
 
-/// The first reads and writes the second's memory.
+/// The first process reads and writes the second's memory.
 fn remote(first: bool) -> String {
     let unsolicited = ibv::efa_contexts().unwrap()[0].efa().unwrap().unsolicited;
     let setup = Setup::new(unsolicited);
@@ -328,7 +328,7 @@ fn remote(first: bool) -> String {
     setup.post_receive();
     let hello = || {
         let status = setup.one(|batch| {
-            // SAFETY: inline.
+            // SAFETY: the data is inline.
             unsafe { batch.send(ONE, setup.peer(), Payload::Inline(b"go"), None) }.unwrap();
         });
         assert_eq!(status, 0);
@@ -336,7 +336,7 @@ fn remote(first: bool) -> String {
     if !first {
         hello();
         if write {
-            // The write below says so by its immediate data, without a receive where libefa can do without.
+            // The write below announces itself by immediate data, without a receive if libefa supports that.
             setup.wait(|completion| {
                 let came = completion.opcode == EfaOpcode::WriteArrived;
                 if came {
@@ -355,7 +355,7 @@ fn remote(first: bool) -> String {
     let at = |offset: u64| Remote { addr: setup.peer.2.addr + offset, rkey: setup.peer.2.rkey };
     let read = |to: &[Segment], from: Remote| {
         setup.one(|batch| {
-            // SAFETY: registered memory, which is looked at when the request has ended.
+            // SAFETY: registered memory, which is read only after the request has ended.
             unsafe { batch.read(ONE, setup.peer(), to, from) }.unwrap();
         })
     };
@@ -369,24 +369,24 @@ fn remote(first: bool) -> String {
     if write {
         let status = setup.one(|batch| {
             let from = [setup.segment(from, 300_001)];
-            // SAFETY: registered memory that nobody changes meanwhile.
+            // SAFETY: registered memory that nothing changes meanwhile.
             unsafe { batch.write(ONE, setup.peer(), &from, at(0x1000), Some(0xfeed)) }.unwrap();
         });
         assert_eq!(status, 0);
     } else {
         let mut batch = setup.qp.requests();
-        // SAFETY: registered memory that nobody changes meanwhile.
+        // SAFETY: registered memory that nothing changes meanwhile.
         let refused = unsafe { batch.write(ONE, setup.peer(), &piece, at(0), None) }.unwrap_err();
         assert_eq!(refused.errno, libc::EOPNOTSUPP);
     }
     format!("write {write}, unsolicited {unsolicited}")
 }
 
-/// What the first asks for is refused, by the status that says why.
+/// The requests of the first process are refused, each with the status for its reason.
 fn refused(first: bool) -> String {
     let setup = Setup::new(false);
     if !first {
-        // One short receive, which the second send needs; the first one's peer has to wait for it.
+        // One short receive: a send of the first process finds it too short, and the next one finds none.
         let slot = [setup.segment(0, 16)];
         // SAFETY: registered memory, which is not read.
         unsafe { setup.qp.receive(0, &slot) }.unwrap();
@@ -395,7 +395,7 @@ fn refused(first: bool) -> String {
     }
     let send = |peer: SrdPeer<'_>, from: &[Segment]| {
         setup.one(|batch| {
-            // SAFETY: registered memory that nobody changes meanwhile.
+            // SAFETY: registered memory that nothing changes meanwhile.
             unsafe { batch.send(ONE, peer, Payload::Segments(from), None) }.unwrap();
         })
     };
@@ -407,7 +407,7 @@ fn refused(first: bool) -> String {
     assert_eq!(send(setup.peer(), &[setup.segment(0, 8929)]), 6, "longer than the MTU");
     let end = setup.one(|batch| {
         let peer = SrdPeer { ah: &setup.handle, ..setup.peer() };
-        // SAFETY: registered memory, into which nothing comes.
+        // SAFETY: registered memory, which the failing read does not write.
         unsafe { batch.read(ONE, peer, &[setup.segment(0, 8)], Remote { addr: 0, rkey: 0 }) }.unwrap();
     });
     assert!(end == 7 || end == 14, "memory that is not there, or a peer without our address: {end}");
@@ -420,7 +420,7 @@ fn refused(first: bool) -> String {
     };
     assert_eq!(status, 11, "a receive that is too short");
     assert_eq!(send(setup.peer(), &good), 10, "no receive");
-    // A queue pair in error ends all, and takes no more.
+    // A queue pair in error flushes all requests, and takes no more.
     setup.post_receive();
     setup.qp.stop().unwrap();
     setup.wait(|completion| completion.opcode == EfaOpcode::Receive && completion.vendor == 1);
@@ -429,48 +429,48 @@ fn refused(first: bool) -> String {
     "refused".into()
 }
 
-/// The second leaves at once; the first learns that.
+/// The second process exits at once; the first learns that.
 fn gone(first: bool) -> String {
     let setup = Setup::new(false);
     if !first {
         std::process::abort();
     }
     let status = setup.one(|batch| {
-        // SAFETY: inline.
+        // SAFETY: the data is inline.
         unsafe { batch.send(ONE, setup.peer(), Payload::Inline(b"?"), None) }.unwrap();
     });
     assert!([13, 15].contains(&status), "{status}");
     status.to_string()
 }
 
-/// A device that cannot do all.
+/// A device with few abilities.
 fn restricted() -> String {
     let setup = Setup::new(false);
     let info = setup.cq.context().efa().unwrap();
     assert!(!info.read && !info.write && !info.unsolicited && info.source_gid);
     let mut batch = setup.qp.requests();
-    // SAFETY: refused before anything is asked.
+    // SAFETY: refused before a request is posted.
     let read = unsafe { batch.read(ONE, setup.peer(), &[setup.segment(0, 8)], setup.peer.2) };
     assert_eq!(read.unwrap_err().errno, libc::EOPNOTSUPP);
     drop(batch);
-    // The third request fails because the settings say so.
+    // The third request fails because of the settings.
     let mut found = Vec::new();
     for _ in 0..2 {
         found.push(setup.one(|batch| {
             let nowhere = SrdPeer { qp: setup.peer.0 ^ 1, ..setup.peer() };
-            // SAFETY: inline.
+            // SAFETY: the data is inline.
             unsafe { batch.send(ONE, nowhere, Payload::Inline(b"?"), None) }.unwrap();
         }));
     }
     format!("{found:?}")
 }
 
-/// Devices that take and send nothing.
+/// Devices that neither take nor send packets.
 fn silent() -> String {
     let setup = Setup::new(false);
     let begin = Instant::now();
     let status = setup.one(|batch| {
-        // SAFETY: inline.
+        // SAFETY: the data is inline.
         unsafe { batch.send(ONE, setup.peer(), Payload::Inline(b"?"), None) }.unwrap();
     });
     assert!(begin.elapsed() >= Duration::from_millis(300));
