@@ -45,9 +45,9 @@ pub struct Device {
     pub writes: HashMap<(Gid, u64), u64>,
     /// Packets that are delivered late, to reorder them.
     pub late: Vec<(Instant, Vec<u8>)>,
-    /// Packets in and out.
+    /// Number of packets in and out.
     pub packets: u64,
-    /// Requests so far.
+    /// Number of requests so far.
     pub count: u64,
     /// When requests were last checked for timeouts.
     pub looked: Instant,

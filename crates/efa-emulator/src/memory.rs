@@ -25,7 +25,7 @@ impl Shared {
     /// Zeroed memory of at least `len` bytes, in whole pages.
     ///
     /// # Errors
-    /// Those of memfd_create(2), ftruncate(2) and mmap(2).
+    /// The errors of memfd_create(2), ftruncate(2) and mmap(2).
     pub fn new(len: usize) -> io::Result<Self> {
         let len = len.max(1).next_multiple_of(PAGE);
         // SAFETY: a name that ends with a zero.

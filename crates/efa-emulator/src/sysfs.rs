@@ -14,7 +14,7 @@ pub const FILE: &str = "uverbs0";
 /// Writes the tree for a device with this address. Returns its path.
 ///
 /// # Errors
-/// Those of creating files.
+/// The errors of creating files.
 pub fn write(dir: &Path, gid: &Gid) -> Result<PathBuf> {
     let root = dir.join(format!("sysfs.{}", std::process::id()));
     let _ = fs::remove_dir_all(&root); // left by an earlier program of this process

@@ -40,7 +40,7 @@ impl AddressHandle {
     /// Creates a route from port 1 to the port with this GID.
     ///
     /// # Errors
-    /// Those of ibv_create_ah(3).
+    /// The errors of ibv_create_ah(3).
     pub fn new(pd: &Arc<ProtectionDomain>, to: Gid) -> Result<Arc<Self>> {
         Self::along(pd, Way { gid: Some(to), gid_index: 0, hops: 0, lid: 0, port: 1 })
     }
@@ -48,7 +48,7 @@ impl AddressHandle {
     /// Creates a route.
     ///
     /// # Errors
-    /// Those of ibv_create_ah(3).
+    /// The errors of ibv_create_ah(3).
     pub fn along(pd: &Arc<ProtectionDomain>, way: Way) -> Result<Arc<Self>> {
         let mut attr = ibv_ah_attr { dlid: way.lid, port_num: way.port, ..Default::default() };
         if let Some(to) = way.gid {

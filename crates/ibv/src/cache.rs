@@ -123,7 +123,7 @@ impl<R> Cache<R> {
     /// that it is given.
     ///
     /// # Errors
-    /// Those of `make`.
+    /// The errors of `make`.
     pub fn get<E>(
         &self,
         start: usize,
@@ -140,7 +140,7 @@ impl<R> Cache<R> {
     /// `None` if there is no such range, or it is too long to be kept, or `make` has failed for it before.
     ///
     /// # Errors
-    /// Those of `make`, which is given the whole range.
+    /// The errors of `make`, which is given the whole range.
     pub fn get_range<E>(
         &self,
         start: usize,

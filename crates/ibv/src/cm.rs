@@ -71,7 +71,7 @@ impl EventChannel {
     /// Opens a channel, whose descriptor does not block.
     ///
     /// # Errors
-    /// Those of rdma_create_event_channel(3).
+    /// The errors of rdma_create_event_channel(3).
     pub fn new() -> Result<Arc<Self>> {
         let cm = cm()?;
         // SAFETY: no memory is involved.
@@ -91,7 +91,7 @@ impl EventChannel {
     /// The next event, if there is one.
     ///
     /// # Errors
-    /// Those of rdma_get_cm_event(3).
+    /// The errors of rdma_get_cm_event(3).
     pub fn next(self: &Arc<Self>) -> Result<Option<CmEvent>> {
         let mut event: *mut rdma_cm_event = null_mut();
         // SAFETY: the channel exists, and does not block.
@@ -199,7 +199,7 @@ impl CmId {
     /// Creates an identifier for reliable connections.
     ///
     /// # Errors
-    /// Those of rdma_create_id(3).
+    /// The errors of rdma_create_id(3).
     pub fn new(channel: &Arc<EventChannel>) -> Result<Self> {
         let mut id: *mut rdma_cm_id = null_mut();
         // SAFETY: the channel exists.
@@ -222,7 +222,7 @@ impl CmId {
     /// Binds it to an address of this host.
     ///
     /// # Errors
-    /// Those of rdma_bind_addr(3).
+    /// The errors of rdma_bind_addr(3).
     pub fn bind(&self, address: SocketAddr) -> Result<()> {
         let mut storage = to_storage(address);
         let name = from_mut(&mut storage).cast();
@@ -234,7 +234,7 @@ impl CmId {
     /// Lets another identifier be bound to the same address while connections of an earlier one linger.
     ///
     /// # Errors
-    /// Those of rdma_set_option(3).
+    /// The errors of rdma_set_option(3).
     pub fn reuse_address(&self) -> Result<()> {
         let mut one: c_int = 1;
         let (value, len) = (from_mut(&mut one).cast::<c_void>(), size_of::<c_int>());
@@ -247,7 +247,7 @@ impl CmId {
     /// Listens.
     ///
     /// # Errors
-    /// Those of rdma_listen(3).
+    /// The errors of rdma_listen(3).
     pub fn listen(&self, backlog: usize) -> Result<()> {
         let backlog = c_int::try_from(backlog).unwrap_or(c_int::MAX);
         // SAFETY: the identifier exists.
@@ -270,7 +270,7 @@ impl CmId {
     /// Moves its events, including queued ones, to another channel.
     ///
     /// # Errors
-    /// Those of rdma_migrate_id(3).
+    /// The errors of rdma_migrate_id(3).
     pub fn migrate(&mut self, channel: &Arc<EventChannel>) -> Result<()> {
         // SAFETY: the identifier and the channel exist; no event of the identifier is unacknowledged, so this does not
         // wait.
@@ -289,7 +289,7 @@ impl CmId {
     /// Resolves an address to a device: [`CmEventKind::AddressResolved`] follows.
     ///
     /// # Errors
-    /// Those of rdma_resolve_addr(3).
+    /// The errors of rdma_resolve_addr(3).
     pub fn resolve_address(&self, from: Option<SocketAddr>, to: SocketAddr, limit: Duration) -> Result<()> {
         let (mut own, mut other) = (from.map(to_storage), to_storage(to));
         let own = own.as_mut().map_or(null_mut(), |own| from_mut(own).cast());
@@ -303,7 +303,7 @@ impl CmId {
     /// Resolves the route: [`CmEventKind::RouteResolved`] follows.
     ///
     /// # Errors
-    /// Those of rdma_resolve_route(3).
+    /// The errors of rdma_resolve_route(3).
     pub fn resolve_route(&self, limit: Duration) -> Result<()> {
         // SAFETY: the identifier exists.
         let failed = unsafe { (self.channel.cm.rdma_resolve_route)(self.id.as_ptr(), milliseconds(limit)) };
@@ -313,7 +313,7 @@ impl CmId {
     /// Creates its queue pair. If the device refuses it, the inline size is halved until the device accepts.
     ///
     /// # Errors
-    /// Those of rdma_create_qp(3).
+    /// The errors of rdma_create_qp(3).
     pub fn create_qp(&mut self, attr: &QueuePairAttr) -> Result<()> {
         if self.context() != Some(attr.pd.context()) {
             let advice = "this address is not of the device that the domain was opened on";
@@ -357,7 +357,7 @@ impl CmId {
     /// Sends the request to connect: [`CmEventKind::Established`] follows, or an event of the failure.
     ///
     /// # Errors
-    /// Those of rdma_connect(3).
+    /// The errors of rdma_connect(3).
     pub fn connect(&self, param: ConnParam<'_>) -> Result<()> {
         let mut raw = param.to_raw();
         // SAFETY: the identifier exists; the data is copied.
@@ -368,7 +368,7 @@ impl CmId {
     /// Accepts a request: [`CmEventKind::Established`] follows.
     ///
     /// # Errors
-    /// Those of rdma_accept(3).
+    /// The errors of rdma_accept(3).
     pub fn accept(&self, param: ConnParam<'_>) -> Result<()> {
         let mut raw = param.to_raw();
         // SAFETY: the identifier exists; the data is copied.
@@ -379,7 +379,7 @@ impl CmId {
     /// Rejects a request, with at most 148 bytes of data.
     ///
     /// # Errors
-    /// Those of rdma_reject(3).
+    /// The errors of rdma_reject(3).
     pub fn reject(&self, private_data: &[u8]) -> Result<()> {
         let len = private_data.len().min(148);
         let data = if len == 0 { null() } else { private_data.as_ptr().cast() };
@@ -391,7 +391,7 @@ impl CmId {
     /// Disconnects: posted requests end with [`crate::Status::FLUSHED`].
     ///
     /// # Errors
-    /// Those of rdma_disconnect(3).
+    /// The errors of rdma_disconnect(3).
     pub fn disconnect(&self) -> Result<()> {
         // SAFETY: the identifier exists.
         let failed = unsafe { (self.channel.cm.rdma_disconnect)(self.id.as_ptr()) };

@@ -27,7 +27,7 @@ impl CompletionChannel {
     /// Creates a channel, whose descriptor does not block.
     ///
     /// # Errors
-    /// Those of ibv_create_comp_channel(3).
+    /// The errors of ibv_create_comp_channel(3).
     pub fn new(context: Context) -> Result<Arc<Self>> {
         // SAFETY: an open context.
         let channel = unsafe { (verbs()?.ibv_create_comp_channel)(context.as_ptr()) };
@@ -183,7 +183,7 @@ impl CompletionQueue {
     /// Creates a queue of at least `size` entries.
     ///
     /// # Errors
-    /// Those of ibv_create_cq(3).
+    /// The errors of ibv_create_cq(3).
     pub fn new(channel: &Arc<CompletionChannel>, size: usize) -> Result<Arc<Self>> {
         let verbs = verbs()?;
         let size = c_int::try_from(size).unwrap_or(c_int::MAX);

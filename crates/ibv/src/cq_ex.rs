@@ -84,7 +84,7 @@ impl EfaCompletionQueue {
     /// events.
     ///
     /// # Errors
-    /// `EINVAL` if the channel belongs to another device; else those of efadv_create_cq(3).
+    /// `EINVAL` if the channel belongs to another device; else the errors of efadv_create_cq(3).
     pub fn new(context: Context, size: u32, channel: Option<&Arc<CompletionChannel>>) -> Result<Arc<Self>> {
         let info = context.efa()?;
         if channel.is_some_and(|channel| channel.context() != context) {

@@ -153,7 +153,7 @@ impl Context {
     /// Queries its attributes and limits.
     ///
     /// # Errors
-    /// Those of ibv_query_device(3).
+    /// The errors of ibv_query_device(3).
     pub fn query(self) -> Result<DeviceInfo> {
         // SAFETY: all zeros are valid numbers.
         let mut attr: ibv_device_attr = unsafe { zeroed() };
@@ -182,7 +182,7 @@ impl Context {
     /// Queries the attributes of a port.
     ///
     /// # Errors
-    /// Those of ibv_query_port(3).
+    /// The errors of ibv_query_port(3).
     pub fn port(self, port: u8) -> Result<PortInfo> {
         // SAFETY: all zeros are valid numbers.
         let mut attr: ibv_port_attr = unsafe { zeroed() };
@@ -206,7 +206,7 @@ impl Context {
     /// The GIDs of a port, each once: on RoCE the table has one entry for each RoCE version.
     ///
     /// # Errors
-    /// Those of ibv_query_port(3) and ibv_query_gid_table(3).
+    /// The errors of ibv_query_port(3) and ibv_query_gid_table(3).
     pub fn gids(self, port: u8) -> Result<Vec<Gid>> {
         let mut gids: Vec<Gid> = Vec::new();
         for entry in self.gid_table(port)? {
@@ -247,7 +247,7 @@ impl Context {
     /// The GID at an index of a port's table, if the entry is in use.
     ///
     /// # Errors
-    /// Those of ibv_query_gid_table(3).
+    /// The errors of ibv_query_gid_table(3).
     pub fn gid_at(self, port: u8, index: u8) -> Result<Option<Gid>> {
         let table = self.gid_table(port)?;
         Ok(table.iter().find(|entry| entry.gid_index == u32::from(index)).map(|entry| Gid(entry.gid)))

@@ -93,7 +93,7 @@ impl Context {
     /// Queries its limits as an EFA device.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` if it is not an EFA device; else those of efadv_query_device(3).
+    /// `EOPNOTSUPP` if it is not an EFA device; else the errors of efadv_query_device(3).
     pub fn efa(self) -> Result<EfaInfo> {
         let mut attr = efadv_device_attr::default();
         let len = size_of::<efadv_device_attr>() as u32;
@@ -123,7 +123,7 @@ impl AddressHandle {
     /// Its number on an EFA device, by which completions identify the sender.
     ///
     /// # Errors
-    /// Those of efadv_query_ah(3).
+    /// The errors of efadv_query_ah(3).
     pub fn efa_number(&self) -> Result<u16> {
         let mut attr = efadv_ah_attr::default();
         let len = size_of::<efadv_ah_attr>() as u32;

@@ -23,7 +23,7 @@ impl ProtectionDomain {
     /// Allocates a domain.
     ///
     /// # Errors
-    /// Those of ibv_alloc_pd(3).
+    /// The errors of ibv_alloc_pd(3).
     pub fn new(context: Context) -> Result<Arc<Self>> {
         // SAFETY: an open context.
         let pd = unsafe { (verbs()?.ibv_alloc_pd)(context.as_ptr()) };
@@ -82,7 +82,7 @@ impl MemoryRegion {
     /// Registers memory.
     ///
     /// # Errors
-    /// Those of ibv_reg_mr(3).
+    /// The errors of ibv_reg_mr(3).
     ///
     /// # Safety
     /// The memory stays mapped until this is dropped, and meanwhile no Rust reference is used to memory that a peer or

@@ -277,7 +277,7 @@ impl QueuePair {
     /// ibv_modify_qp(3), 12 for 640 microseconds. 0, the initial value of connections, means 655 milliseconds.
     ///
     /// # Errors
-    /// Those of ibv_modify_qp(3).
+    /// The errors of ibv_modify_qp(3).
     pub fn set_rnr_timer(&self, code: u8) -> Result<()> {
         let mut attr = ibv_qp_attr { min_rnr_timer: code, ..Default::default() };
         // SAFETY: the queue pair exists, and the structure is that of the interface.

@@ -35,7 +35,7 @@ pub struct SrdAttr {
     pub inline: u32,
     /// Whether peers' writes with immediate data consume no receive. Both ends must agree.
     pub unsolicited: bool,
-    /// The service level: 8 requests low latency, 0 is the default.
+    /// The service level: 8 requests low latency, 0 none.
     pub service_level: u8,
 }
 
@@ -194,7 +194,7 @@ impl SrdQueuePair {
     /// `rnr_retry` times, where 7 means without limit; `None` leaves that to the device.
     ///
     /// # Errors
-    /// Those of ibv_modify_qp(3).
+    /// The errors of ibv_modify_qp(3).
     pub fn activate(&self, qkey: u32, rnr_retry: Option<u8>) -> Result<()> {
         let mut attr = ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: 1, qkey, ..Default::default() };
         self.modify(&mut attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY)?;
@@ -209,7 +209,7 @@ impl SrdQueuePair {
     /// Stops the queue pair: all requests and receives end as flushed, and it takes no more.
     ///
     /// # Errors
-    /// Those of ibv_modify_qp(3).
+    /// The errors of ibv_modify_qp(3).
     pub fn stop(&self) -> Result<()> {
         let mut attr = ibv_qp_attr { qp_state: IBV_QPS_ERR, ..Default::default() };
         self.modify(&mut attr, IBV_QP_STATE)

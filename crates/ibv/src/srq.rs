@@ -24,7 +24,7 @@ impl SharedReceiveQueue {
     /// Creates a queue of `size` receives of up to `pieces` pieces.
     ///
     /// # Errors
-    /// Those of ibv_create_srq(3).
+    /// The errors of ibv_create_srq(3).
     pub fn new(pd: &Arc<ProtectionDomain>, size: usize, pieces: u32) -> Result<Arc<Self>> {
         let max_wr = u32::try_from(size).unwrap_or(u32::MAX);
         let mut attr = ibv_srq_init_attr { srq_context: null_mut(), max_wr, max_sge: pieces, srq_limit: 0 };

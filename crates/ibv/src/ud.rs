@@ -59,7 +59,7 @@ impl UdQueuePair {
     /// Creates a queue pair that sends and receives.
     ///
     /// # Errors
-    /// Those of ibv_create_qp(3) and ibv_modify_qp(3).
+    /// The errors of ibv_create_qp(3) and ibv_modify_qp(3).
     pub fn new(attr: UdAttr) -> Result<Self> {
         let mut init = ibv_qp_init_attr {
             qp_context: null_mut(),

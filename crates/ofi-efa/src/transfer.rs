@@ -13,7 +13,7 @@ use crate::moving::{Incoming, Target};
 use crate::op::Work;
 use crate::wire::{Abandoned, Control, Features, Form};
 
-/// Bytes that one credit clears.
+/// Most bytes that one CTS clears.
 pub fn grant(common: &Common) -> usize {
     common.settings.min_credits * (common.adapter.mtu - 64)
 }

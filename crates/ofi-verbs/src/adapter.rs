@@ -130,7 +130,7 @@ pub struct Adapter {
     pub posted: Slots<Posted>,
     /// Most requests under way on one lane.
     pub requests: usize,
-    /// Number of idle lanes whose connections are kept.
+    /// Number of connections above which idle ones are closed.
     pub connections: usize,
     /// Limit of requests under way whose ends are reported, and, separately, of quiet ones, of which only failures are
     /// reported.

@@ -227,7 +227,7 @@ impl Domain {
     /// A registration of `len` bytes from `addr` on, which operations of this end read or write.
     ///
     /// # Errors
-    /// Those of ibv_reg_mr(3).
+    /// The errors of ibv_reg_mr(3).
     ///
     /// # Safety
     /// The memory is lent until the operation that uses the registration has ended.

@@ -1,4 +1,4 @@
-//! One peer of an endpoint: its connection, its credits, and what is under way with it.
+//! One peer of an endpoint: its connection, its credits, and the work under way with it.
 //!
 //! Invariants:
 //! - A lane has at most as many records under way as the peer gave it credits. A quarter of the credits is reserved for

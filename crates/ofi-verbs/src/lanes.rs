@@ -20,30 +20,30 @@ use crate::rc::{Status, WorkCompletion};
 use crate::wire::{HEAD, PAYLOAD, kind, unpack};
 use crate::{Verbs, address, probe, settings};
 
-/// Payload bytes that one endpoint keeps for receivers that are out of room.
+/// Limit of payload bytes that one endpoint keeps for receivers without room.
 const KEPT_LIMIT: usize = 64 << 20;
-/// Entries of the completion queue that one poll takes.
+/// Most entries of the completion queue that one poll takes.
 const MOST: usize = 256;
-/// Polls after which events of connections are looked for, if none is expected.
+/// Number of polls between checks for connection events, if none is expected.
 const LOOK: u64 = 64;
 
 /// The lanes of one endpoint.
 pub struct VerbsLanes {
     pub(crate) lanes: Vec<Lane>,
     peers: FxHashMap<SocketAddr, Peer>,
-    /// Lanes by the identifiers and the queue pairs of their connections.
+    /// Lanes by the identifiers and by the queue pairs of their connections.
     pub(crate) ids: FxHashMap<usize, Peer>,
     pub(crate) qps: FxHashMap<u32, Peer>,
-    /// Lanes with a connection, or one that is coming about; and some that have lost theirs since the last look.
+    /// Lanes with a connection, established or in progress, and some that have lost theirs since the last check.
     pub(crate) live: Vec<Peer>,
-    /// Connections that are coming about.
+    /// Number of connections in progress.
     pub(crate) meetings: usize,
     pub(crate) next_deadline: Option<Instant>,
     /// Entries that were taken out of the completion queue when it was armed.
     ready: VecDeque<WorkCompletion>,
-    /// Withdrawn registrations that were looked at.
+    /// Number of withdrawn registrations that were processed.
     withdrawals: u64,
-    // The last: queue pairs go before the memory that they use.
+    // Declared last: queue pairs are dropped before the memory that they use.
     pub(crate) common: Common,
 }
 
@@ -97,7 +97,7 @@ impl VerbsLanes {
         })
     }
 
-    /// The peer with this address, introduced to the core at first sight.
+    /// The peer with this address, which is introduced to the core when first seen.
     pub(crate) fn peer_at<H: Host<Verbs>>(&mut self, host: &mut H, address: SocketAddr) -> Peer {
         if let Some(&peer) = self.peers.get(&address) {
             return peer;
@@ -109,7 +109,7 @@ impl VerbsLanes {
         peer
     }
 
-    /// The lane to post to, which connects at first use.
+    /// Prepares a lane for a post. The lane connects at first use.
     pub(crate) fn lane(&mut self, peer: Peer) -> Result<()> {
         let lane = &self.lanes[peer as usize];
         if lane.ending.is_some() {
@@ -117,7 +117,7 @@ impl VerbsLanes {
         }
         if matches!(lane.link, Link::Closed) {
             self.connect(peer);
-            // Nothing waits for the lane yet: who posts is told, and does not try again for ever.
+            // Nothing is queued on the lane yet: the caller gets the error, and does not retry forever.
             if let Some(errno) = self.lanes[peer as usize].ending.take() {
                 return Err(Error::with(
                     errno,
@@ -170,7 +170,7 @@ impl VerbsLanes {
         })
     }
 
-    /// Takes what has come before a connection ended, whether or not the core wants more.
+    /// Takes records that arrived before a connection ended, whether or not the core wants more.
     pub(crate) fn take_rest<H: Host<Verbs>>(&mut self, host: &mut H) {
         loop {
             while let Some(entry) = self.ready.pop_front() {
@@ -210,7 +210,7 @@ impl VerbsLanes {
                     Request::Step { transfer, reads, is_access, .. } => {
                         common.adapter.reads -= usize::from(reads);
                         lane.reads_out -= usize::from(reads && is_access);
-                        // The first of the connection's failures: what is posted behind it was not executed.
+                        // The first failure of the connection: requests posted after it were not executed.
                         if is_access && result == Err(Errno::EKEYREJECTED) && lane.ending.is_none() {
                             lane.refused = Some(Vec::new());
                         }
@@ -219,7 +219,7 @@ impl VerbsLanes {
                 }
                 if let Err(errno) = result {
                     tracing::debug!(target: "ofi::verbs::ep_data", ?status, to = %lane.address, "a request failed");
-                    // Only the access that was refused was to be.
+                    // Only the refused access itself ends with `EKEYREJECTED`.
                     lane.ending.get_or_insert(match errno {
                         Errno::EKEYREJECTED => Errno::ECONNRESET,
                         errno => errno,
@@ -233,7 +233,7 @@ impl VerbsLanes {
         }
     }
 
-    /// Takes a record, or keeps it until it can be.
+    /// Takes a record, or holds it until it can be taken.
     fn take_record<H: Host<Verbs>>(&mut self, host: &mut H, peer: Peer, slot: u32, len: usize) {
         let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
         common.counts.received += 1;
@@ -276,7 +276,7 @@ impl VerbsLanes {
         }
     }
 
-    /// Has a record taken, or keeps it behind others.
+    /// Takes a record, or holds it after earlier ones.
     fn take_part<H: Host<Verbs>>(&mut self, host: &mut H, peer: Peer, part: Part) -> Result<(), Broken> {
         let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
         let what = common.adapter.record(part.slot, part.at, part.len)[0];
@@ -295,13 +295,13 @@ impl VerbsLanes {
         Ok(())
     }
 
-    /// The peer does not keep to the protocol: nothing more of it is taken. `slot` is one that is not among the
+    /// The peer has violated the protocol: no more of its records are taken. `slot` is a slot that is not among the
     /// stalled.
     fn broken(&mut self, peer: Peer, slot: Option<u32>) {
         let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
         common.counts.malformed += 1;
         let stalled = std::mem::take(&mut lane.stalled);
-        // Of a pack in the middle of which it broke, the stalled ones are of the slot that is given, and none is the
+        // If a pack broke in the middle, its stalled records are in the given slot, and none of them is marked as the
         // last.
         for part in stalled.iter().filter(|part| part.last) {
             common.adapter.receive(part.slot);
@@ -313,12 +313,12 @@ impl VerbsLanes {
         common.hold(&mut lane.is_dirty, peer);
     }
 
-    /// Offers again what could not be taken.
+    /// Offers held records to the core again.
     pub(crate) fn resume<H: Host<Verbs>>(&mut self, host: &mut H, peer: Peer) {
         loop {
             let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
             if lane.is_read() {
-                return; // goes on when these are served
+                return; // continues when these reads are served
             }
             let Some(part) = lane.stalled.pop_front() else { return };
             let taken = if host.hungry() { dispatch(lane, common, host, peer, part) } else { Ok(Flow::Stop) };
@@ -331,13 +331,13 @@ impl VerbsLanes {
                     lane.stalled.push_front(part);
                     return common.stalled.push(peer);
                 }
-                // The slot of a pack is given back with the last of it, which is among the stalled.
+                // A pack's slot is given back with its last record, which is among the stalled.
                 Err(Broken) => return self.broken(peer, part.last.then_some(part.slot)),
             }
         }
     }
 
-    /// Posts what waits on a lane, and ends it if its connection is over.
+    /// Posts queued work of a lane, and ends the lane if its connection is over.
     fn tend<H: Host<Verbs>>(&mut self, host: &mut H, peer: Peer) {
         let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
         lane.is_dirty = false;
@@ -346,7 +346,7 @@ impl VerbsLanes {
         }
         let reading = lane.is_read();
         if lane.ending.is_some() {
-            lane.reads.clear(); // nobody hears the answers, and what waits behind them does not wait any more
+            lane.reads.clear(); // no peer expects the answers any more, and records after the reads need not wait
         }
         if !lane.flush(common, host, peer) || lane.is_read() {
             common.hold(&mut lane.is_dirty, peer);
@@ -356,14 +356,14 @@ impl VerbsLanes {
         }
         let lane = &mut self.lanes[peer as usize];
         let Some(errno) = lane.ending else {
-            // Its connection was ended elsewhere, and accesses that were refused are to be asked for; or it was put
-            // away, and a payload is to be fetched.
+            // The connection was ended elsewhere, and refused accesses must go to their owner; or the connection was
+            // put away, and a payload must be fetched.
             if matches!(lane.link, Link::Closed) && lane.wants_connection() {
                 self.connect(peer);
             }
             return;
         };
-        // What has come before the end is taken before it.
+        // Records that arrived before the end are taken first.
         if self.ready.is_empty() && self.refill() == 0 && self.lanes[peer as usize].stalled.is_empty() {
             self.hang_up(host, peer);
             let lane = &mut self.lanes[peer as usize];
@@ -372,7 +372,7 @@ impl VerbsLanes {
             }
             lane.lose(&mut self.common, host, peer, errno);
             if lane.has_commands() {
-                self.connect(peer); // for accesses that were refused
+                self.connect(peer); // for the refused accesses
             }
         } else {
             let lane = &mut self.lanes[peer as usize];
@@ -380,8 +380,8 @@ impl VerbsLanes {
         }
     }
 
-    /// Tells peers of keys that they were given and that are no more. Until they know, an access by the device ends the
-    /// connection.
+    /// Tells peers which of the keys that they were given are withdrawn. Until a peer knows, an access with such a key
+    /// by its device ends the connection.
     #[cold]
     fn tell_withdrawn(&mut self) {
         self.withdrawals = self.common.domain.transport.withdrawals();
@@ -390,7 +390,7 @@ impl VerbsLanes {
         }
     }
 
-    /// Tells peers that payloads may come again.
+    /// Tells peers that they may send payloads again.
     #[cold]
     fn lift_wishes<H: Host<Verbs>>(&mut self, host: &mut H) {
         for peer in std::mem::take(&mut self.common.wishing) {
@@ -408,31 +408,31 @@ impl VerbsLanes {
         if !self.common.dirty.is_empty() || !self.common.stalled.is_empty() || !self.ready.is_empty() {
             return Arm::Ready;
         }
-        // What came before the queue was armed makes nothing readable.
+        // Completions from before the queue was armed make nothing readable.
         if self.common.adapter.queues.arm().is_err() || self.refill() > 0 {
             return Arm::Ready;
         }
         if is_readable(self.common.adapter.queues.event_fd()) {
-            self.meetings += 1; // have the next poll look
+            self.meetings += 1; // makes the next poll check
             return Arm::Ready;
         }
         let now = self.common.adapter.queues.now();
         let mut wait = self.next_deadline.filter(|_| self.meetings > 0);
         if self.may_retire() {
-            self.meetings += 1; // have the next poll do it
+            self.meetings += 1; // makes the next poll do that
             return Arm::Ready;
         }
         if self.live.iter().any(|&peer| self.lanes[peer as usize].awaits_word(self.common.turn)) {
             let probe = now + probe::interval();
             wait = Some(wait.map_or(probe, |at| at.min(probe)));
-            self.meetings += 1; // have the next poll look
+            self.meetings += 1; // makes the next poll check
         }
         self.common.adapter.waiter.wake_after(wait.map(|at| at.saturating_duration_since(now)));
         Arm::Armed
     }
 
-    /// Waits a little for what was reported as sent to arrive, and for answers to what was executed here. Frames that
-    /// wait for credits are sent as these come.
+    /// Waits briefly for detached messages to arrive, and for answers to operations that were executed here. Queued
+    /// frames are sent as credits arrive.
     fn close(&mut self) {
         let end = self.common.adapter.queues.now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
         self.common.closing = true;
@@ -442,7 +442,7 @@ impl VerbsLanes {
         }
         while self.lanes.iter().any(Lane::is_awaited) && self.common.adapter.queues.now() < end {
             if self.ready.is_empty() && self.refill() == 0 {
-                // There may have been no slot before: other lanes' requests had them.
+                // Perhaps no slot was free before, because requests of other lanes used them.
                 for peer in 0..self.lanes.len() {
                     self.lanes[peer].flush_frames(&mut self.common, peer as Peer);
                     self.lanes[peer].await_quiet(&mut self.common, peer as Peer);
@@ -460,7 +460,7 @@ impl VerbsLanes {
         }
     }
 
-    /// Takes an entry when nobody wants to know of it any more, for what was reported as sent.
+    /// Takes a completion while the endpoint closes, for the sake of detached messages.
     fn take_last(&mut self, entry: &WorkCompletion) {
         match self.common.adapter.sort(entry) {
             Ended::Returned { .. } => {}
@@ -478,7 +478,7 @@ impl VerbsLanes {
                 {
                     self.common.kept -= len;
                 }
-                // What waits here, or at the peer, goes on if this connection is not put away.
+                // Queued work, here or at the peer, continues if this connection is not put away.
                 if let [kind::RETIRE, ..] = record
                     && let Some(body) = record.get(HEAD..).map(<[u8]>::to_vec)
                 {
@@ -509,7 +509,7 @@ impl VerbsLanes {
     }
 }
 
-/// The error that a request's end means.
+/// The error for a request's status.
 fn outcome(status: Status) -> Result<(), Errno> {
     match status {
         Status::SUCCESS => Ok(()),
@@ -528,10 +528,11 @@ fn dispatch<H: Host<Verbs>>(
     peer: Peer,
     part: Part,
 ) -> Result<Flow, Broken> {
-    // A copy: those that take it change the lanes. The device has written it, and does not any more.
+    // A copy of the slice, because the handlers change the lane. The device has written the slot and no longer writes
+    // to it.
     let record = common.adapter.record(part.slot, part.at, part.len);
     let (from, len) = (record.as_ptr(), record.len());
-    // SAFETY: the slot stays as it is until it is posted again, which is after this.
+    // SAFETY: the slot does not change until it is posted again, which happens after this.
     let record = unsafe { std::slice::from_raw_parts(from, len) };
     let (head, body) = record.split_first_chunk::<HEAD>().ok_or(Broken)?;
     let [what, flags, ..] = *head;

@@ -62,7 +62,7 @@ const RETRIES: u8 = 6;
 pub struct Verbs;
 
 // SAFETY: allocations are pages of this process, and the device holds a registration from `ibv_reg_mr` to
-// `ibv_dereg_mr`, which is what a region lives for.
+// `ibv_dereg_mr`, which is the lifetime of a region.
 unsafe impl Transport for Verbs {
     type Domain = domain::Domain;
     type Region = region::Region;
@@ -90,7 +90,7 @@ unsafe impl Transport for Verbs {
     }
 
     fn deregister(domain: &Self::Domain, region: &Self::Region) -> Result<()> {
-        region.withdraw(domain); // what the owner executes is checked when its bytes are copied
+        region.withdraw(domain); // accesses that the owner executes are checked when bytes are copied
         Ok(())
     }
 
@@ -123,7 +123,7 @@ unsafe impl Transport for Verbs {
         attr: &RxAttr,
     ) -> Result<Option<Arc<dyn SharedReceives>>> {
         if !domain.transport.keyed {
-            return Ok(None); // of endpoints that match messages themselves
+            return Ok(None); // endpoints of this domain match messages themselves
         }
         Ok(Some(Arc::new(connected::SharedReceives::new(domain, attr)?)))
     }
@@ -157,7 +157,7 @@ unsafe impl Transport for Verbs {
     }
 }
 
-/// Remote CQ data of an operation with these flags, as the 4 bytes that travel with it.
+/// Remote CQ data of an operation with these flags, as the 4 bytes of immediate data.
 fn immediate(flags: OpFlags, data: u64) -> Result<Option<u32>> {
     let data = flags.contains(OpFlags::REMOTE_CQ_DATA).then_some(data);
     data.map(u32::try_from).transpose().map_err(|_| {
@@ -171,16 +171,16 @@ fn immediate(flags: OpFlags, data: u64) -> Result<Option<u32>> {
     })
 }
 
-/// An error of rdma-core as one of ours.
+/// Converts an error of rdma-core.
 fn failed(error: &ibv::Error) -> Error {
     Error::with(Errno::from_raw(error.errno), error.to_string())
 }
 
-/// Explains a `prov_errno` of a connected endpoint: the status of a request, as C's provider has it, or an error
-/// number. 0 is what an error has that no request failed with.
+/// The text for a `prov_errno` of a connected endpoint: the status of a request, as in C's provider, or an error
+/// number. 0 belongs to an error without a failed request.
 ///
-/// In a domain of connected endpoints, endpoints of other types have error numbers, which this takes for statuses where
-/// they are small: `err` says what an error is.
+/// In a domain of connected endpoints, endpoints of other types report error numbers, and this function takes small
+/// ones for statuses: `err` has the real error.
 fn request_text(number: i32) -> String {
     match u32::try_from(number).map(ibv::Status::from_raw) {
         Ok(status) if number != 0 && status.is_known() => format!("{status:?}"),

@@ -31,7 +31,7 @@ impl Region {
     /// Registers memory with the device, whose key becomes the registration's key.
     ///
     /// # Errors
-    /// `FI_EINVAL` for several pieces, or none; `FI_ENOSYS` for other than system memory; those of ibv_reg_mr(3).
+    /// `FI_EINVAL` for several pieces, or none; `FI_ENOSYS` for other than system memory; the errors of ibv_reg_mr(3).
     pub fn keyed(domain: &Domain, attr: &MrAttr<'_>) -> Result<Self> {
         let refused = |errno, wanted, found, advice| {
             let what = "memory to register for connected endpoints";

@@ -3,7 +3,7 @@
 use ofi_api::{Errno, Error, Result};
 use ofi_core::config::{AnySetting, Problem, Setting};
 
-/// Which devices to use.
+/// The devices to use.
 pub static DEVICE_NAME: Setting<&'static str> = Setting::new(
     "verbs",
     "device_name",
@@ -11,7 +11,7 @@ pub static DEVICE_NAME: Setting<&'static str> = Setting::new(
     "Use only devices whose names begin with one of these, separated by commas: mlx5_0,mlx5_1 (`rdma link` lists the names; empty: all)",
 );
 
-/// Which interfaces to use.
+/// The interfaces to use.
 pub static IFACE: Setting<&'static str> = Setting::new(
     "verbs",
     "iface",
@@ -158,7 +158,7 @@ pub static PEER_CREDITS: Setting<usize> =
     Setting::new("verbs", "peer_credits", 32, "Records that one peer may have in flight to an endpoint")
         .range(8, 1024);
 
-/// Number of idle connections that an endpoint keeps.
+/// Number of connections above which an endpoint closes idle ones.
 pub static MAX_CONNECTIONS: Setting<usize> = Setting::new(
     "verbs",
     "max_connections",

@@ -100,7 +100,7 @@ pub struct WorkRequest {
     pub id: u64,
     /// The destination.
     pub to: To,
-    /// What it does.
+    /// Its action.
     pub action: Action,
 }
 

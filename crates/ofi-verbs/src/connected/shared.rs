@@ -38,7 +38,7 @@ impl SharedReceives {
     /// Opens the queue of a context.
     ///
     /// # Errors
-    /// Those of ibv_create_srq(3).
+    /// The errors of ibv_create_srq(3).
     pub fn new(domain: &Arc<DomainPart<Verbs>>, attr: &RxAttr) -> Result<Self> {
         let device = domain.transport.connects()?;
         let limits = device.abilities().map_err(|error| failed(&error))?;

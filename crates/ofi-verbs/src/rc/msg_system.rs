@@ -22,7 +22,7 @@ const SOFT_ROCE: u32 = 0xFF_FFFF;
 /// A channel for connections of any device of this host.
 ///
 /// # Errors
-/// Those of rdma_create_event_channel(3).
+/// The errors of rdma_create_event_channel(3).
 pub fn channel() -> Result<Arc<dyn Channel>> {
     Ok(EventChannel::new()?)
 }
@@ -30,7 +30,7 @@ pub fn channel() -> Result<Arc<dyn Channel>> {
 /// A device's limits for connected endpoints.
 ///
 /// # Errors
-/// Those of ibv_query_device(3) and ibv_query_port(3).
+/// The errors of ibv_query_device(3) and ibv_query_port(3).
 pub fn abilities(context: ibv::Context, port: u8) -> Result<Abilities> {
     let (info, port) = (context.query()?, context.port(port)?);
     Ok(Abilities {

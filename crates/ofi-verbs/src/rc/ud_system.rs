@@ -17,7 +17,7 @@ use super::{Error, Result, Segment, WorkCompletion};
 /// A port's attributes for datagrams.
 ///
 /// # Errors
-/// Those of ibv_query_device(3) and ibv_query_port(3).
+/// The errors of ibv_query_device(3) and ibv_query_port(3).
 pub fn port(context: ibv::Context, number: u8, gid: Gid) -> Result<UdPort> {
     let (info, port) = (context.query()?, context.port(number)?);
     let (queue, completions) = (info.max_queue, info.max_completions);
