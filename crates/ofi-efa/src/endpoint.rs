@@ -57,7 +57,7 @@ impl State {
 }
 
 // SAFETY: an operation ends by the completion of the request that has its memory; receives and reads that end early
-// wait for the device in `settle_receives`, and the queue pair is stopped before the rest goes.
+// wait for the device in `settle_receives`, and the queue pair is stopped before the other state is dropped.
 unsafe impl Lanes<Efa> for State {
     fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
         let Self::Closed { domain, info, options } = self else {

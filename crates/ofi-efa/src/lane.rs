@@ -609,7 +609,8 @@ impl Lane {
         }
     }
 
-    /// Greets a peer that was given up before its handshake arrived. Its answer says whether it understands the notice.
+    /// Greets a peer that was given up before its handshake arrived. Its answer shows whether it understands the
+    /// notice.
     fn introduce(&mut self, common: &mut Common, peer: Peer) {
         let greeting = greeting(common);
         self.greeted = self.last_word(common, peer, &greeting);
@@ -626,7 +627,7 @@ impl Lane {
         true
     }
 
-    /// Takes the end of a packet of a lane that is given up.
+    /// Takes the end of a packet while the endpoint closes.
     pub fn sent_last(&mut self, common: &mut Common, packet: Packet, status: Status) {
         self.inflight = self.inflight.saturating_sub(1);
         if status == Status::NotReady {

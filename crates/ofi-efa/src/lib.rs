@@ -99,7 +99,7 @@ unsafe impl Transport for Efa {
 
     fn deregister(_domain: &Self::Domain, region: &Self::Region) -> Result<()> {
         region.withdraw();
-        Ok(()) // what comes to this end is checked when its bytes are copied
+        Ok(()) // accesses that this end executes are checked when bytes are copied
     }
 
     fn alloc(

@@ -122,7 +122,7 @@ impl Lane {
             if is_short { short.bytes().len() } else { message.encode(self.origin(common)).bytes().len() };
         let room = common.adapter.mtu - head;
         // A message that completes when matched is sent once its receiver has a receive for it, even if it is short.
-        // C's endpoints send a receipt for that.
+        // With C's endpoints, a receipt reports that.
         let matched = out.flags.contains(OpFlags::MATCH_COMPLETE) && self.is_own() != Some(false);
         if out.len > room || matched {
             return self.send_long(common, host, out, message);

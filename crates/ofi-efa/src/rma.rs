@@ -42,7 +42,7 @@ impl Lane {
         out: &OutRma<'_>,
         remote: Iovs,
     ) -> Result<Posted> {
-        // SAFETY: the core lends the pieces of what it posts.
+        // SAFETY: the core lends the pieces of the operations that it posts.
         let payload = unsafe { Payload::new(out.pieces, out.len, out.flags) };
         let op = Op { work: Work::Packed, unacked: 0, making: true, awaits: true, id: 0 };
         self.outstanding += 1;

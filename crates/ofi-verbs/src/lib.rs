@@ -53,9 +53,9 @@ pub use near::VerbsOrShm;
 pub use provider::VerbsProvider;
 pub use settings::SETTINGS;
 
-/// How often a packet is sent again that nobody acknowledges, before the connection is given up: after some 15 s on
-/// RoCE, as rdma_cm sets the time between. C's provider has the most that there is, 7, which soft-RoCE takes for ever:
-/// an operation over a cut wire would never end. Connected endpoints have 7 on other devices.
+/// How often an unacknowledged packet is resent before the connection is given up: after some 15 s on RoCE, at the
+/// interval that rdma_cm sets. C's provider uses the maximum, 7, which soft-RoCE takes as unlimited: an operation over
+/// a cut wire would never end. Connected endpoints use 7 on other devices.
 const RETRIES: u8 = 6;
 
 /// The transport.

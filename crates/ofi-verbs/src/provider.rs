@@ -112,7 +112,7 @@ fn prefixed_datagrams(info: Info) -> Info {
     info
 }
 
-/// Whether the hints offer that room, on both sides. A mode of one side does not count for the whole.
+/// Whether the hints offer that room, on both sides. A side without a mode has the mode of the whole info.
 fn spares_a_prefix(request: &Request<'_>) -> bool {
     request.hints.is_some_and(|Hints { info, .. }| {
         let sides = [info.tx_attr.mode, info.rx_attr.mode];
