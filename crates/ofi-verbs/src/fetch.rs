@@ -23,8 +23,7 @@ pub enum End {
     Receive { into: SlotId, token: Token },
     /// An access to the peer's memory.
     Access(SlotId),
-    /// An access about which the peer gets a record besides. It ends when the peer has answered, too. The answer may
-    /// arrive first.
+    /// An access with a record for the peer. It ends when the peer has also answered; the answer may arrive first.
     Told(SlotId, Option<Result<(), Errno>>),
 }
 

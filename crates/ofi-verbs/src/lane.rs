@@ -265,7 +265,7 @@ impl Lane {
         }
     }
 
-    /// Returns a record of the peer that has been taken.
+    /// Accounts for a record of the peer that has been taken.
     pub fn taken(&mut self, common: &mut Common, part: Part) {
         if part.last {
             // For a record of an earlier connection, the peer may have used no credit of this one.
