@@ -2,8 +2,8 @@
 //!
 //! | packet | here |
 //! |---|---|
-//! | Request | resolve the address and the way, `rdma_connect` |
-//! | Accept | `rdma_accept` on the identifier that came with the request; at the other end: the connection is established |
+//! | Request | resolve the address and the route, `rdma_connect` |
+//! | Accept | `rdma_accept` on the identifier of the request; at the other end: the connection is established |
 //! | Confirm | the accepted connection is established |
 //! | Reject | `rdma_reject`; at the other end: the event |
 //! | Shutdown | `rdma_disconnect`, by [`Connected::part`]; at the other end: the event |
