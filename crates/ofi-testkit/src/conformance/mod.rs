@@ -1,6 +1,6 @@
 //! The suite: requirements on every transport, as cases that know none of the transports.
 //!
-//! A case is a function over a [`Kit`] that fails by panicking. [`conformance!`](crate::conformance) makes a `#[test]`
+//! A case is a function over a [`Kit`] that fails by panicking. [`conformance!`](crate::conformance!) makes a `#[test]`
 //! of each for one transport and endpoint type, and lists the cases that do not apply with the reason.
 //! `docs/conformance.toml` maps cases to rules.
 //!
