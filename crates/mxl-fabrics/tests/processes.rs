@@ -8,6 +8,15 @@ use std::time::{Duration, Instant};
 use common::{Folder, LONG, Running, byte_of, camera, demo, demo_until};
 use mxl::{BatchHints, FlowDefinition, GrainReader, GrainWriter, Wait};
 
+/// Writes a grain, and waits for a moment.
+fn write_one(writer: &GrainWriter, index: u64) {
+    let mut grain = writer.open(index).unwrap();
+    let bytes = vec![byte_of(index); grain.len()];
+    grain.write(0, &bytes).unwrap();
+    grain.commit().unwrap();
+    std::thread::sleep(Duration::from_millis(5));
+}
+
 /// Writes grains until the far reader has `count` correct ones. Returns the next index.
 fn until_arrived(
     writer: &GrainWriter,
@@ -20,12 +29,8 @@ fn until_arrived(
     let (mut right, mut last) = (0, 0);
     while right < count {
         assert!(begin.elapsed() < LONG, "{right} of {count} arrived");
-        let mut grain = writer.open(index).unwrap();
-        let bytes = vec![byte_of(index); grain.len()];
-        grain.write(0, &bytes).unwrap();
-        grain.commit().unwrap();
+        write_one(writer, index);
         index += 1;
-        std::thread::sleep(Duration::from_millis(5));
         let there: &Option<GrainReader> = &open;
         if there.as_ref().is_none_or(|there| !there.is_current()) {
             open = reader();
@@ -52,12 +57,8 @@ fn until_dead(writer: &GrainWriter, mut index: u64, process: &mut Running) -> u6
     let begin = Instant::now();
     while !process.is_dead() {
         assert!(begin.elapsed() < LONG, "it lives");
-        let mut grain = writer.open(index).unwrap();
-        let bytes = vec![byte_of(index); grain.len()];
-        grain.write(0, &bytes).unwrap();
-        grain.commit().unwrap();
+        write_one(writer, index);
         index += 1;
-        std::thread::sleep(Duration::from_millis(5));
     }
     index
 }
