@@ -6,7 +6,7 @@ use std::fs;
 use clap::ValueEnum;
 
 use crate::step::{Outcome, Report, Row, command, output, root};
-use crate::{StepResult, checks, nightly, nixl};
+use crate::{StepResult, checks, nightly, nixl, vm};
 
 /// The parts and their amounts.
 #[derive(Clone, Debug, clap::Args)]
@@ -55,6 +55,7 @@ enum Part {
     Deaths,
     Peers,
     Storms,
+    SoftRoce,
     Soak,
     Nixl,
     Fuzz,
@@ -72,6 +73,7 @@ impl Part {
             Self::Simulate => format!("`--seeds {seeds} --hours {hours}`"),
             Self::Kills => format!("`--kills {kills}`"),
             Self::Deaths => "every step".to_string(),
+            Self::SoftRoce => "modules of the suite".to_string(),
             Self::Peers => format!("`--peers {peers}`"),
             Self::Storms => format!("`--storms {storms}`"),
             Self::Soak => format!("`--soak {soak}`"),
@@ -88,6 +90,7 @@ impl Part {
             Self::Deaths => report.add("deaths at every step, of two transports", checks::deaths),
             Self::Peers => report.add("peers of one endpoint, over sockets", || checks::peers(peers)),
             Self::Storms => report.add("storms over rails", || checks::storms(storms)),
+            Self::SoftRoce => vm::suite::nightly(report),
             Self::Soak => report.add("minutes of soak", || checks::soak(soak)),
             Self::Nixl => nixl::test(report, Some(nixl)),
             Self::Fuzz => {
