@@ -49,12 +49,14 @@ impl Reader {
         }
     }
 
-    fn runtime(&self) -> RuntimeInfo {
-        let Runtime { head, last_write, last_read } = match self {
-            Self::Grains(reader) => reader.runtime(),
-            Self::Samples(reader) => reader.runtime(),
+    fn runtime(&self) -> Result<RuntimeInfo, Error> {
+        let (runtime, intact) = match self {
+            Self::Grains(reader) => (reader.runtime(), reader.intact()),
+            Self::Samples(reader) => (reader.runtime(), reader.intact()),
         };
-        RuntimeInfo { head, last_write, last_read, reserved: [0; 40] }
+        intact?;
+        let Runtime { head, last_write, last_read } = runtime;
+        Ok(RuntimeInfo { head, last_write, last_read, reserved: [0; 40] })
     }
 }
 
@@ -89,7 +91,8 @@ pub unsafe extern "C" fn mxlFlowReaderGetInfo(handle: *const Object<Reader>, inf
         let config = reader.info().config;
         let size = size_of::<Info>() as u32;
         let version = mxl::layout::DATA_VERSION;
-        place.set(Info { version, size, config, runtime: reader.runtime(), reserved: [0; 1784] });
+        let runtime = reader.runtime()?;
+        place.set(Info { version, size, config, runtime, reserved: [0; 1784] });
         Ok(())
     })
 }
@@ -115,7 +118,7 @@ pub unsafe extern "C" fn mxlFlowReaderGetRuntimeInfo(
 ) -> c_int {
     status(|| {
         let place = out(info)?;
-        place.set(reader(handle)?.runtime());
+        place.set(reader(handle)?.runtime()?);
         Ok(())
     })
 }
@@ -134,10 +137,12 @@ fn get_grain(
     places: &GrainPlaces,
 ) -> Outcome {
     let (info, payload) = (out(places.info)?, out(places.payload)?);
-    let grain = grains(handle)?.read_slices(index, slices, wait)?;
+    let reader = grains(handle)?;
+    let grain = reader.read_slices(index, slices, wait)?;
     info.fill(|info| grain.header_into(info));
     payload.set(grain.as_ptr().cast_mut());
-    Ok(())
+    // The header was copied after the read.
+    Ok(reader.intact()?)
 }
 
 /// `mxlFlowReaderGetGrain`.

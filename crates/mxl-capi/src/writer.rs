@@ -89,8 +89,9 @@ pub unsafe extern "C" fn mxlFlowWriterGetGrainInfo(
 ) -> c_int {
     status(|| {
         let place = out(info)?;
-        place.set(grains(handle)?.1.slot_header(index));
-        Ok(())
+        let writer = grains(handle)?.1;
+        place.set(writer.slot_header(index));
+        Ok(writer.intact()?)
     })
 }
 
@@ -106,7 +107,7 @@ pub unsafe extern "C" fn mxlFlowWriterOpenGrain(
         let (info, payload) = (out(info)?, out(payload)?);
         let (writer, grains) = grains(handle)?;
         let mut open = writer.open();
-        let (_, at) = grains.begin(index);
+        let (_, at) = grains.begin(index)?;
         info.fill(|info| grains.slot_header_into(index, info));
         payload.set(at);
         *open = Some(index);
@@ -138,7 +139,7 @@ pub unsafe extern "C" fn mxlFlowWriterCommitGrain(
             return Err(Status::InvalidArg.into());
         }
         grains.set_reserved(info.index, &info.reserved);
-        grains.publish(GrainInfo {
+        let published = grains.publish(GrainInfo {
             index: info.index,
             flags: info.flags,
             size: info.grain_size,
@@ -148,7 +149,7 @@ pub unsafe extern "C" fn mxlFlowWriterCommitGrain(
         if info.valid_slices == info.total_slices {
             *open = None;
         }
-        Ok(())
+        Ok(published?)
     })
 }
 
@@ -205,7 +206,6 @@ pub unsafe extern "C" fn mxlFlowWriterCommitSamples(handle: *const Object<Writer
     status(|| {
         let (writer, samples) = samples(handle)?;
         let index = writer.open().take().ok_or(Status::InvalidArg)?;
-        samples.publish(index);
-        Ok(())
+        Ok(samples.publish(index)?)
     })
 }

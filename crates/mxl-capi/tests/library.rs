@@ -17,10 +17,19 @@ fn the_library_has_the_sdks_functions_and_hides_the_rest() {
 
 #[test]
 fn a_c_program_calls_every_function() {
+    run("flows.c");
+}
+
+#[test]
+fn a_c_program_survives_files_that_are_truncated() {
+    run("truncated.c");
+}
+
+fn run(source: &str) {
     let domain = Folder::new();
     let here = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = Program {
-        source: here.join("tests/programs/flows.c"),
+        source: here.join("tests/programs").join(source),
         include: vec![here.join("include")],
         libraries: &[("libmxl_capi.so", "libmxl.so.1")],
     };

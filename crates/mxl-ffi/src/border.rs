@@ -36,6 +36,10 @@ impl From<Status> for Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
+        if let Error::Truncated { .. } = error {
+            // Its status is that of a deleted flow, which is no reason for a line in the log.
+            tracing::error!("{error}");
+        }
         Self::new(error.status() as c_int, error)
     }
 }

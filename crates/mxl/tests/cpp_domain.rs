@@ -99,7 +99,7 @@ fn write_the_same(domain: &Domain) {
             grain.write(0, &bytes_of(index, info.size as usize)).unwrap();
             drop(grain);
             let valid_slices = if index == 1002 { info.total_slices / 2 } else { info.total_slices };
-            writer.publish(GrainInfo { flags: u32::from(index == 1001), valid_slices, ..info });
+            writer.publish(GrainInfo { flags: u32::from(index == 1001), valid_slices, ..info }).unwrap();
         }
         // Dropping it would delete the flow.
         std::mem::forget(writer);

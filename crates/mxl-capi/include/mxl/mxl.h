@@ -30,6 +30,7 @@ typedef enum mxlStatus {
 	MXL_ERR_CONFLICT = 9,
 	MXL_ERR_PERMISSION_DENIED = 10,
 	/* The flow was deleted or created again: open it again. */
+	/* The flow was deleted, replaced, or a file of it was truncated: open it again. */
 	MXL_ERR_FLOW_INVALID = 11,
 
 	/* Statuses of mxl/fabrics.h. */

@@ -36,7 +36,7 @@ impl Samples {
                 let half = self.writer.max_write();
                 silence(&mut self.writer, part.start, half)?;
                 silence(&mut self.writer, part.start.saturating_sub(half), half)?;
-                self.writer.publish(part.start);
+                self.writer.publish(part.start)?;
                 if gap.start < gap.end {
                     told.lost(gap.start, gap.end - gap.start);
                 }
@@ -68,7 +68,7 @@ impl Samples {
                 Step::Lost(Part { start, end }) => {
                     let count = end - start;
                     silence(&mut self.writer, end, count.min(most))?;
-                    self.writer.publish(end);
+                    self.writer.publish(end)?;
                     self.line.done(end);
                     told.lost(start, count);
                 }

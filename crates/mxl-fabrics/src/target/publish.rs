@@ -118,13 +118,13 @@ impl Target {
             self.stats.published += 1;
             match &mut self.ring {
                 Ring::Grains(writer) => {
-                    let (info, _) = writer.begin(index);
+                    let (info, _) = writer.begin(index)?;
                     let slices = (amount as u16).min(info.total_slices);
                     let is_whole = slices == info.total_slices;
                     let Geometry::Grains { payload, .. } = self.geometry else { return Ok(()) };
                     let flags = u32::from(invalid);
                     crash_point!("target.begun");
-                    writer.publish(GrainInfo { flags, size: payload, valid_slices: slices, ..info });
+                    writer.publish(GrainInfo { flags, size: payload, valid_slices: slices, ..info })?;
                     crash_point!("target.published");
                     self.times.published(seen, &mut peer.published);
                     if is_whole {
@@ -147,7 +147,7 @@ impl Target {
                     if invalid {
                         silence(writer, index, amount)?;
                     }
-                    writer.publish(index);
+                    writer.publish(index)?;
                     self.times.published(seen, &mut peer.published);
                     let (word, stride) = writer.strides();
                     let length = (stride / word) as u64;

@@ -34,7 +34,7 @@ impl Target {
                     let half = writer.max_write();
                     silence(writer, index, half)?;
                     silence(writer, index.saturating_sub(half), half)?;
-                    writer.publish(index);
+                    writer.publish(index)?;
                 }
                 self.expected = Some(index);
                 let (word, stride) = writer.strides();
@@ -66,7 +66,7 @@ pub(super) fn grant(
     if is_taken || peer.granted.len() >= most {
         return Ok(());
     }
-    let (_, addr) = writer.begin(index);
+    let (_, addr) = writer.begin(index)?;
     let payload = match peer.windows.entry(slot) {
         _ if peer.by_messages => Remote::default(),
         Entry::Occupied(there) => there.get().remote(),

@@ -135,10 +135,12 @@ impl Domain {
     /// A flow's description and state, without mapping its payload.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::File`] for a broken flow.
+    /// [`Error::NotFound`]; [`Error::File`] and [`Error::Truncated`] for a broken flow.
     pub fn info(&self, id: Uuid) -> Result<(FlowInfo, Runtime), Error> {
         let flow = Flow::read(&self.dir(id), id)?;
-        Ok((flow.info, flow.runtime()))
+        let runtime = flow.runtime();
+        flow.intact()?;
+        Ok((flow.info, runtime))
     }
 
     /// Whether a process has the flow open for writing.

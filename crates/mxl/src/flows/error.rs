@@ -35,6 +35,13 @@ pub enum Error {
     /// The flow was deleted, or replaced by another of the same name: open it again.
     #[error("the flow was deleted or replaced: open it again")]
     FlowInvalid,
+    /// A process truncated a file of the flow while it was in use here. What was read from the flow may be zeros, and
+    /// what is written to it reaches nobody: open it again.
+    #[error("{path} was truncated while it was in use: open the flow again")]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+    },
     /// An argument is invalid.
     #[error("{0}")]
     Argument(String),
@@ -103,7 +110,7 @@ pub enum Status {
     Conflict = 9,
     /// The system denies permission.
     PermissionDenied = 10,
-    /// The flow was deleted or replaced.
+    /// The flow was deleted, replaced or truncated.
     FlowInvalid = 11,
 }
 
@@ -114,7 +121,7 @@ impl Error {
             Self::NotFound(_) => Status::FlowNotFound,
             Self::TooEarly { .. } => Status::TooEarly,
             Self::TooLate { .. } | Self::Skipped { .. } => Status::TooLate,
-            Self::FlowInvalid => Status::FlowInvalid,
+            Self::FlowInvalid | Self::Truncated { .. } => Status::FlowInvalid,
             Self::Argument(_) => Status::InvalidArg,
             Self::Conflict { .. } | Self::AlreadyOpen(_) => Status::Conflict,
             Self::Definition(_) | Self::File { .. } => Status::Unknown,

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::Error;
 use super::copy::Shared;
+use super::sigbus::{Listed, Note};
 
 /// A mapped file. Its bytes may change at any time, so they are accessed as atomic words and by copies, never through
 /// references to bytes.
@@ -21,6 +23,8 @@ use super::copy::Shared;
 pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
+    /// What to do if the file is truncated; `None` only while this is dropped.
+    listed: Option<Listed>,
 }
 
 // SAFETY: it is a range of addresses that stays mapped; every access through it is atomic or a copy that tolerates
@@ -30,16 +34,25 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `len` bytes of a file that is at least that long.
-    pub fn new(file: BorrowedFd<'_>, path: &Path, len: usize, write: bool) -> Result<Self, Error> {
+    /// Maps the first `len` bytes of a file that is at least that long. If the file is truncated later, an access leaves
+    /// the mapping's number in the note of the flow.
+    pub fn new(
+        file: BorrowedFd<'_>,
+        path: &Path,
+        len: usize,
+        write: bool,
+        (note, number): (&Arc<Note>, u32),
+    ) -> Result<Self, Error> {
         let mut protection = ProtFlags::READ;
         protection.set(ProtFlags::WRITE, write);
         // SAFETY: a new mapping at an address that the kernel chooses; nothing else knows the address.
         let base =
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, file, 0) };
         let base = base.map_err(|error| Error::os("mmap", path, error))?;
-        let base = NonNull::new(base.cast()).ok_or_else(|| Error::os("mmap", path, Errno::FAULT))?;
-        Ok(Self { base, len })
+        let base: NonNull<u8> =
+            NonNull::new(base.cast()).ok_or_else(|| Error::os("mmap", path, Errno::FAULT))?;
+        let listed = Listed::new(base.as_ptr().addr(), len, write, note.clone(), number);
+        Ok(Self { base, len, listed: Some(listed) })
     }
 
     fn word(&self, offset: usize, size: usize) -> *mut u8 {
@@ -74,6 +87,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // First: another mapping may get the address.
+        self.listed = None;
         // SAFETY: mapped by `new` with this length, and nothing that points into it outlives `self`.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }

@@ -3,12 +3,14 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use uuid::Uuid;
 
 use super::file::{self, Mapping};
 use super::layout::{self, Config, Data, at};
+use super::sigbus::Note;
 use super::time::{self, Rational};
 use super::{Error, futex, scaffold};
 use crate::protocol::FlowWords;
@@ -48,6 +50,10 @@ pub struct Runtime {
     pub last_read: u64,
 }
 
+/// Numbers of mappings in a flow's [`Note`]: the data file, and the first file of the ring.
+const DATA: u32 = 1;
+const RING: u32 = 2;
+
 /// How often a waiting reader asks the file system whether the flow still exists, in nanoseconds.
 const CHECK_EVERY: u64 = 1_000_000;
 
@@ -58,6 +64,8 @@ pub struct Flow {
     dir: PathBuf,
     path: PathBuf,
     words: Mapping,
+    /// Whether one of its files was truncated.
+    note: Arc<Note>,
     /// The writer's descriptor, which carries the lock.
     file: Option<OwnedFd>,
     inode: u64,
@@ -88,12 +96,14 @@ impl Flow {
         let file = file::open(&path, false).map_err(|error| not_found(error, id))?;
         let info = check(&file, &path, id)?;
         let (_, inode) = file::size(&file, &path)?;
-        let words = Mapping::new(file.as_fd(), &path, size_of::<Data>(), false)?;
+        let note = Arc::new(Note::default());
+        let words = Mapping::new(file.as_fd(), &path, size_of::<Data>(), false, (&note, DATA))?;
         Ok(Self {
             info,
             dir: dir.to_path_buf(),
             path,
             words,
+            note,
             file: None,
             inode,
             checked: AtomicU64::new(0),
@@ -116,13 +126,15 @@ impl Flow {
         let path = dir.join("data");
         let info = check(&file, &path, id)?;
         let (_, inode) = file::size(&file, &path)?;
-        let words = Mapping::new(file.as_fd(), &path, size_of::<Data>(), true)?;
+        let note = Arc::new(Note::default());
+        let words = Mapping::new(file.as_fd(), &path, size_of::<Data>(), true, (&note, DATA))?;
         let dir = dir.to_path_buf();
         Ok(Self {
             info,
             dir,
             path,
             words,
+            note,
             file: Some(file),
             inode,
             checked: AtomicU64::new(0),
@@ -179,14 +191,55 @@ impl Flow {
         self.inode
     }
 
-    /// Whether it still is the flow with its name.
+    /// The note in which mappings of this flow say that their file was truncated, and a mapping's number in it: the
+    /// slots of grains in their order, or the channels as 0.
+    pub fn note(&self, ring: u32) -> (&Arc<Note>, u32) {
+        (&self.note, ring.saturating_add(RING))
+    }
+
+    /// An error if a file of the flow was found truncated. Call it after the accesses that must not have seen zeros.
+    ///
+    /// # Errors
+    /// [`Error::Truncated`].
+    #[inline]
+    pub fn intact(&self) -> Result<(), Error> {
+        match self.note.broken() {
+            None => Ok(()),
+            Some(number) => Err(self.truncated(number)),
+        }
+    }
+
+    /// The reason why the flow is not the one that was opened.
+    pub fn invalid(&self) -> Error {
+        self.intact().err().unwrap_or(Error::FlowInvalid)
+    }
+
+    #[cold]
+    fn truncated(&self, number: u32) -> Error {
+        let path = match number.checked_sub(RING) {
+            None => self.path.clone(),
+            Some(slot) if self.info.is_discrete() => scaffold::grain_path(&self.dir, slot),
+            Some(_) => self.dir.join("channels"),
+        };
+        Error::Truncated { path }
+    }
+
+    /// The size of the data file, if that is still the file with its name.
+    fn named(&self) -> Option<u64> {
+        let stat = rustix::fs::stat(&self.path).ok().filter(|stat| stat.st_ino == self.inode)?;
+        u64::try_from(stat.st_size).ok()
+    }
+
+    /// Whether it still is the flow with its name, and whole.
     pub fn is_current(&self) -> bool {
-        !self.is_deleted() && rustix::fs::stat(&self.path).is_ok_and(|stat| stat.st_ino == self.inode)
+        // A truncation within the last page raises no signal, but here the size is at hand.
+        let is_whole = |size| size >= size_of::<Data>() as u64;
+        !self.is_deleted() && self.named().is_some_and(is_whole) && self.note.broken().is_none()
     }
 
     /// Like [`is_current`](Self::is_current), but asks the file system at most once in a millisecond.
     pub fn seems_current(&self) -> bool {
-        if self.is_deleted() {
+        if self.is_deleted() || self.note.broken().is_some() {
             return false;
         }
         let now = time::coarse();
@@ -212,7 +265,8 @@ impl Flow {
         if !file::lock_alone(file) {
             return;
         }
-        if self.is_current() {
+        // Not by its words, which a truncation may have wiped: no other flow has this inode while the file is open.
+        if self.named().is_some() {
             self.delete();
         }
     }
@@ -310,6 +364,16 @@ macro_rules! describes_flow {
             /// Whether the flow still is the one with its name.
             pub fn is_current(&self) -> bool {
                 self.flow.is_current()
+            }
+
+            /// An error if a file of the flow was found truncated while it was in use here. Reads and commits say so
+            /// themselves; a program that uses the memory by its address asks afterwards.
+            ///
+            /// # Errors
+            /// [`Error::Truncated`](crate::Error::Truncated).
+            #[inline]
+            pub fn intact(&self) -> Result<(), $crate::Error> {
+                self.flow.intact()
             }
 
             /// For [`wait_any`](crate::wait_any).

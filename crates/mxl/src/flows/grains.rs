@@ -110,7 +110,8 @@ fn slots(flow: &Flow, write: bool) -> Result<Vec<Slot>, Error> {
         // The sizes in a header may describe a single grain; the slot's capacity follows from the file.
         let payload = u32::try_from(bytes - PAYLOAD_OFFSET as u64).unwrap_or(u32::MAX);
         let slices = payload.checked_div(line).unwrap_or(u32::from(header.total_slices));
-        let file = Mapping::new(file.as_fd(), &path, PAYLOAD_OFFSET + payload as usize, write)?;
+        let len = PAYLOAD_OFFSET + payload as usize;
+        let file = Mapping::new(file.as_fd(), &path, len, write, flow.note(index))?;
         Ok(Slot { file, payload, slices: u16::try_from(slices).unwrap_or(u16::MAX) })
     };
     let slots = (0..discrete.grain_count).map(open).collect::<Result<Vec<_>, _>>()?;
@@ -153,7 +154,8 @@ impl GrainReader {
     /// A whole grain.
     ///
     /// # Errors
-    /// [`Error::TooEarly`] at the end of the wait, [`Error::TooLate`], [`Error::Skipped`], [`Error::FlowInvalid`].
+    /// [`Error::TooEarly`] at the end of the wait, [`Error::TooLate`], [`Error::Skipped`], [`Error::FlowInvalid`],
+    /// [`Error::Truncated`].
     pub fn read(&self, index: u64, wait: Wait) -> Result<ReadGrain<'_>, Error> {
         self.read_slices(index, u16::MAX, wait)
     }
@@ -176,12 +178,12 @@ impl GrainReader {
             self.touch();
         }
         let slot = slot(&self.slots, index);
-        Ok(ReadGrain { slot, info: GrainInfo::new(index, grain, slot) })
+        Ok(ReadGrain { flow: &self.flow, slot, info: GrainInfo::new(index, grain, slot) })
     }
 
     /// Whether the slot still holds the grain: then everything that was read from it so far belongs to this grain.
     pub fn holds(&self, index: u64) -> bool {
-        protocol::unchanged(slot(&self.slots, index).words(), index)
+        protocol::unchanged(slot(&self.slots, index).words(), index) && self.intact().is_ok()
     }
 
     /// Waits for a grain without reading it.
@@ -200,18 +202,20 @@ impl GrainReader {
         let (words, slot) = (self.flow.words(), slot(&self.slots, index).words());
         let grains = self.grains();
         let attempt = || protocol::snapshot(words, slot, index, slices, grains);
-        wait::until(&self.flow, wait, attempt, idle).map_err(|ended| self.error(index, ended))
+        let grain = wait::until(&self.flow, wait, attempt, idle).map_err(|ended| self.error(index, ended))?;
+        self.intact().map(|()| grain)
     }
 
     #[cold]
     fn error(&self, index: u64, ended: Ended) -> Error {
+        let oldest = ring::oldest_grain(self.head(), self.grains());
         match ended {
+            // What is missing may have been wiped.
+            _ if self.intact().is_err() => self.flow.invalid(),
             Ended::Invalid => Error::FlowInvalid,
             Ended::Missed(Miss::Early) => Error::TooEarly { index },
             Ended::Missed(Miss::Skipped) => Error::Skipped { index },
-            Ended::Missed(Miss::Late) => {
-                Error::TooLate { index, oldest: ring::oldest_grain(self.head(), self.grains()) }
-            }
+            Ended::Missed(Miss::Late) => Error::TooLate { index, oldest },
         }
     }
 
@@ -236,6 +240,7 @@ impl GrainReader {
 /// [`still_valid`](Self::still_valid).
 #[derive(Clone, Copy)]
 pub struct ReadGrain<'a> {
+    flow: &'a Flow,
     slot: &'a Slot,
     info: GrainInfo,
 }
@@ -265,11 +270,11 @@ impl ReadGrain<'_> {
     /// Copies a part of the payload. Call [`still_valid`](Self::still_valid) afterwards.
     ///
     /// # Errors
-    /// [`Error::Argument`] for a range that is not inside the payload.
+    /// [`Error::Argument`] for a range that is not inside the payload; [`Error::Truncated`].
     pub fn read_into(&self, offset: usize, to: &mut [u8]) -> Result<(), Error> {
         let inside = offset.checked_add(to.len()).is_some_and(|end| end <= self.len());
         if inside && self.slot.payload().read(offset, to) {
-            return Ok(());
+            return self.flow.intact();
         }
         Err(outside(offset, to.len(), self.len()))
     }
@@ -277,7 +282,7 @@ impl ReadGrain<'_> {
     /// The whole payload, if it was not overwritten while it was copied.
     ///
     /// # Errors
-    /// [`Error::TooLate`] if it was.
+    /// [`Error::TooLate`] if it was; [`Error::Truncated`].
     pub fn to_vec(&self) -> Result<Vec<u8>, Error> {
         let mut bytes = vec![0; self.len()];
         self.read_into(0, &mut bytes)?;
@@ -287,11 +292,12 @@ impl ReadGrain<'_> {
         Err(Error::TooLate { index: self.info.index, oldest: self.info.index.saturating_add(1) })
     }
 
-    /// Whether everything that was read from the payload so far belongs to this grain.
+    /// Whether everything that was read from the payload so far belongs to this grain, and is from the flow's files
+    /// ([`Error::Truncated`]).
     ///
     /// The check does not detect a writer that opens the *same* grain again and rewrites it.
     pub fn still_valid(&self) -> bool {
-        protocol::unchanged(self.slot.words(), self.info.index)
+        protocol::unchanged(self.slot.words(), self.info.index) && self.flow.intact().is_ok()
     }
 
     /// Address of the payload: [`len`](Self::len) bytes, mapped as long as the reader exists. Another process may write
@@ -360,41 +366,51 @@ impl GrainWriter {
     /// valid.
     ///
     /// # Errors
-    /// [`Error::AlreadyOpen`].
+    /// [`Error::AlreadyOpen`]; [`Error::Truncated`].
     pub fn open(&self, index: u64) -> Result<OpenGrain<'_>, Error> {
         let at = ring::slot(index, self.grains()) as usize;
         if self.open[at].swap(true, Ordering::Acquire) {
             return Err(Error::AlreadyOpen(index));
         }
-        let (info, _) = self.begin(index);
-        Ok(OpenGrain { writer: self, info })
+        let opened = self.begin(index);
+        if opened.is_err() {
+            self.open[at].store(false, Ordering::Release);
+        }
+        opened.map(|(info, _)| OpenGrain { writer: self, info })
     }
 
     /// Assigns a slot to grain `index`, and returns its current state and the address of its payload: the raw layer,
     /// for callers that keep track of open grains themselves.
-    pub fn begin(&self, index: u64) -> (GrainInfo, *mut u8) {
+    ///
+    /// # Errors
+    /// [`Error::Truncated`].
+    pub fn begin(&self, index: u64) -> Result<(GrainInfo, *mut u8), Error> {
         let slot = slot(&self.slots, index);
         let grain = protocol::open(slot.words(), index, slot.slices);
-        (GrainInfo::new(index, grain, slot), slot.payload().as_ptr())
+        self.intact()?;
+        Ok((GrainInfo::new(index, grain, slot), slot.payload().as_ptr()))
     }
 
     /// Writes bytes of a grain's payload: the raw layer, like [`begin`](Self::begin).
     ///
     /// # Errors
-    /// [`Error::Argument`] if they do not fit into the payload.
+    /// [`Error::Argument`] if they do not fit into the payload; [`Error::Truncated`].
     pub fn write_slot(&self, index: u64, offset: usize, from: &[u8]) -> Result<(), Error> {
         let slot = slot(&self.slots, index);
         let size = slot.payload as usize;
         let inside = offset.checked_add(from.len()).is_some_and(|end| end <= size);
         if inside && slot.payload().write(offset, from) {
-            return Ok(());
+            return self.intact();
         }
         Err(outside(offset, from.len(), size))
     }
 
     /// Publishes the content of a grain's slot and makes it the head: the raw layer, like [`begin`](Self::begin).
-    pub fn publish(&self, info: GrainInfo) {
-        self.commit(info, Head::Set);
+    ///
+    /// # Errors
+    /// [`Error::Truncated`]: no reader sees the grain.
+    pub fn publish(&self, info: GrainInfo) -> Result<(), Error> {
+        self.commit(info, Head::Set)
     }
 
     /// The header of a grain's slot, as stored in the file.
@@ -428,12 +444,13 @@ impl GrainWriter {
         let _ = slot(&self.slots, index).header().write_changes(28, reserved);
     }
 
-    fn commit(&self, info: GrainInfo, head: Head) {
+    fn commit(&self, info: GrainInfo, head: Head) -> Result<(), Error> {
         let grain =
             Grain { flags: info.flags, size: info.size, total: info.total_slices, valid: info.valid_slices };
         let slot = slot(&self.slots, info.index).words();
         protocol::publish(self.flow.words(), slot, info.index, grain, head, time::now());
         self.flow.wake();
+        self.intact()
     }
 }
 
@@ -504,11 +521,11 @@ impl OpenGrain<'_> {
     /// Copies into the payload.
     ///
     /// # Errors
-    /// [`Error::Argument`] for a range that is not inside the payload.
+    /// [`Error::Argument`] for a range that is not inside the payload; [`Error::Truncated`].
     pub fn write(&mut self, offset: usize, from: &[u8]) -> Result<(), Error> {
         let inside = offset.checked_add(from.len()).is_some_and(|end| end <= self.len());
         if inside && self.slot().payload().write(offset, from) {
-            return Ok(());
+            return self.writer.intact();
         }
         Err(outside(offset, from.len(), self.len()))
     }
@@ -522,40 +539,37 @@ impl OpenGrain<'_> {
     /// Publishes the first `valid` slices, and keeps the grain open.
     ///
     /// # Errors
-    /// [`Error::Argument`] for more slices than the grain has.
+    /// [`Error::Argument`] for more slices than the grain has; [`Error::Truncated`].
     pub fn commit_slices(&mut self, valid: u16) -> Result<(), Error> {
         if valid > self.info.total_slices {
             return Err(Error::argument(format!("{valid} slices of {}", self.info.total_slices)));
         }
         self.info.valid_slices = valid;
-        self.commit_now();
-        Ok(())
+        self.commit_now()
     }
 
     /// Publishes the whole grain.
     ///
     /// # Errors
-    /// None today; a `Result` for future errors.
+    /// [`Error::Truncated`]: no reader sees it.
     pub fn commit(mut self) -> Result<(), Error> {
         self.info.flags &= !INVALID;
         self.info.valid_slices = self.info.total_slices;
-        self.commit_now();
-        Ok(())
+        self.commit_now()
     }
 
     /// Publishes that the grain does not exist, so that readers need not wait for it.
     ///
     /// # Errors
-    /// None today; a `Result` for future errors.
+    /// [`Error::Truncated`]: no reader sees it.
     pub fn commit_invalid(mut self) -> Result<(), Error> {
         self.info.flags |= INVALID;
         self.info.valid_slices = self.info.total_slices;
-        self.commit_now();
-        Ok(())
+        self.commit_now()
     }
 
-    fn commit_now(&self) {
-        self.writer.commit(self.info, Head::Keep { grains: self.writer.grains() });
+    fn commit_now(&self) -> Result<(), Error> {
+        self.writer.commit(self.info, Head::Keep { grains: self.writer.grains() })
     }
 }
 

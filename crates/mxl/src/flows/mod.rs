@@ -13,6 +13,7 @@ mod grains;
 pub mod layout;
 mod samples;
 mod scaffold;
+pub mod sigbus;
 #[cfg(feature = "stream")]
 mod stream;
 mod sync_group;

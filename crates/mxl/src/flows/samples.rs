@@ -54,7 +54,7 @@ impl Channels {
             ));
         }
         let len = usize::try_from(bytes).map_err(|_| Error::file(&path, "too long for this processor"))?;
-        let file = Mapping::new(opened.as_fd(), &path, len, write)?;
+        let file = Mapping::new(opened.as_fd(), &path, len, write, flow.note(0))?;
         Ok(Self { file, channels, length, word })
     }
 
@@ -129,8 +129,8 @@ impl SampleReader {
     /// The `count` samples before `index`, of every channel.
     ///
     /// # Errors
-    /// [`Error::TooEarly`] at the end of the wait, [`Error::TooLate`], [`Error::FlowInvalid`], and [`Error::Argument`]
-    /// for more than [`max_read`](Self::max_read).
+    /// [`Error::TooEarly`] at the end of the wait, [`Error::TooLate`], [`Error::FlowInvalid`], [`Error::Truncated`], and
+    /// [`Error::Argument`] for more than [`max_read`](Self::max_read).
     pub fn read(&self, index: u64, count: u64, wait: Wait) -> Result<ReadSamples<'_>, Error> {
         let window = ring::window(index, count, self.ring.length).filter(|_| count <= self.max_read());
         let window = window
@@ -141,7 +141,7 @@ impl SampleReader {
 
     /// Whether none of the samples read from `start` on has been overwritten so far.
     pub fn holds(&self, start: u64) -> bool {
-        protocol::samples_unchanged(self.flow.words(), start, self.ring.length)
+        protocol::samples_unchanged(self.flow.words(), start, self.ring.length) && self.intact().is_ok()
     }
 
     /// Start of the first channel's ring: mapped as long as the reader exists; the channels' rings follow each other.
@@ -161,11 +161,14 @@ impl SampleReader {
         let attempt = || protocol::snapshot_samples(words, index, count, length);
         let mut looks = Looks::new();
         let idle = || self.look_after(&mut looks, index);
-        wait::until(&self.flow, wait, attempt, idle).map_err(|ended| match ended {
+        let there = wait::until(&self.flow, wait, attempt, idle).map_err(|ended| match ended {
+            // What is missing may have been wiped.
+            _ if self.intact().is_err() => self.flow.invalid(),
             Ended::Invalid => Error::FlowInvalid,
             Ended::Missed(Miss::Early) => Error::TooEarly { index },
             Ended::Missed(_) => Error::TooLate { index, oldest: ring::oldest_sample(self.head(), length) },
-        })
+        });
+        there.and_then(|()| self.intact())
     }
 }
 
@@ -199,7 +202,7 @@ impl ReadSamples<'_> {
     ///
     /// # Errors
     /// [`Error::Argument`] for a channel that does not exist, another number of samples, or another type than the
-    /// flow's.
+    /// flow's; [`Error::Truncated`].
     pub fn read_channel<T: Sample>(&self, channel: u32, to: &mut [T]) -> Result<(), Error> {
         let ring = &self.reader.ring;
         ring.check::<T>()?;
@@ -212,7 +215,7 @@ impl ReadSamples<'_> {
             }
             rest = tail;
         }
-        Ok(())
+        self.reader.intact()
     }
 
     /// The location of a channel's samples: two pieces, each with its length in bytes, mapped as long as the reader
@@ -229,7 +232,7 @@ impl ReadSamples<'_> {
         (self.reader.ring.length * self.reader.ring.word) as usize
     }
 
-    /// Whether all samples that were read so far are valid.
+    /// Whether all samples that were read so far are valid, and from the flow's files ([`Error::Truncated`]).
     pub fn still_valid(&self) -> bool {
         self.reader.holds(self.first)
     }
@@ -280,10 +283,10 @@ impl SampleWriter {
     /// Writes bytes of the channels' rings, which follow each other: the raw layer, like [`begin`](Self::begin).
     ///
     /// # Errors
-    /// [`Error::Argument`] if they do not fit into the rings.
+    /// [`Error::Argument`] if they do not fit into the rings; [`Error::Truncated`].
     pub fn write_rings(&self, offset: usize, from: &[u8]) -> Result<(), Error> {
         if self.ring.bytes().write(offset, from) {
-            return Ok(());
+            return self.intact();
         }
         Err(Error::argument(format!("{} bytes at {offset} are not inside the rings", from.len())))
     }
@@ -294,13 +297,17 @@ impl SampleWriter {
     }
 
     /// Publishes samples up to `index`: the raw layer, like [`begin`](Self::begin).
-    pub fn publish(&self, index: u64) {
+    ///
+    /// # Errors
+    /// [`Error::Truncated`]: no reader sees them.
+    pub fn publish(&self, index: u64) -> Result<(), Error> {
         let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
         let signal = batches.completes(index);
         protocol::publish_samples(self.flow.words(), index, signal, time::now());
         if signal {
             self.flow.wake();
         }
+        self.intact()
     }
 }
 
@@ -358,7 +365,7 @@ impl OpenSamples<'_> {
     ///
     /// # Errors
     /// [`Error::Argument`] for a channel that does not exist, another number of samples, or another type than the
-    /// flow's.
+    /// flow's; [`Error::Truncated`].
     pub fn write_channel<T: Sample>(&mut self, channel: u32, from: &[T]) -> Result<(), Error> {
         let ring = &self.writer.ring;
         ring.check::<T>()?;
@@ -371,15 +378,14 @@ impl OpenSamples<'_> {
             }
             rest = tail;
         }
-        Ok(())
+        self.writer.intact()
     }
 
     /// Publishes the samples. Sleeping readers are woken when a batch is complete, according to the flow's hints.
     ///
     /// # Errors
-    /// None today; a `Result` for future errors.
+    /// [`Error::Truncated`]: no reader sees them.
     pub fn commit(self) -> Result<(), Error> {
-        self.writer.publish(self.index);
-        Ok(())
+        self.writer.publish(self.index)
     }
 }

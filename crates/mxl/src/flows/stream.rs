@@ -17,8 +17,8 @@ use sleeper::Place;
 /// The whole grains of a flow, each index once. [`GrainReader::stream`] creates it.
 ///
 /// An item announces a grain; [`GrainReader::read`] with its index returns the payload. A missed grain is an error,
-/// after which the stream continues with the oldest available grain. The stream ends after [`Error::FlowInvalid`] or an
-/// error of the system.
+/// after which the stream continues with the oldest available grain. The stream ends after [`Error::FlowInvalid`],
+/// [`Error::Truncated`] or an error of the system.
 #[derive(Debug)]
 pub struct Grains {
     reader: Arc<GrainReader>,
@@ -96,7 +96,8 @@ pub struct Batch {
 ///
 /// An item announces a batch; [`SampleReader::read`] with its index and count returns the samples. Missed samples are
 /// an error, after which the stream continues with the oldest available batch; its batches begin at multiples of their
-/// size from the first one on. The stream ends after [`Error::FlowInvalid`] or an error of the system.
+/// size from the first one on. The stream ends after [`Error::FlowInvalid`], [`Error::Truncated`]
+/// or an error of the system.
 ///
 /// A writer signals batches of its own size (`BatchHints`, 10 ms by default). The stream polls for smaller ones when
 /// they are due by the flow's rate: it announces them half a millisecond late, or, if the writer is later than that,

@@ -85,7 +85,7 @@ impl SyncGroup {
     ///
     /// # Errors
     /// The error of the first flow without the data: [`Error::TooEarly`] at the end of the wait, [`Error::TooLate`],
-    /// [`Error::Skipped`], [`Error::FlowInvalid`].
+    /// [`Error::Skipped`], [`Error::FlowInvalid`], [`Error::Truncated`].
     pub fn wait_for_data_at(&mut self, timestamp: u64, wait: Wait) -> Result<(), Error> {
         let begin = Instant::now();
         let wait = match wait {

@@ -28,14 +28,17 @@ pub fn role() -> Option<(String, PathBuf)> {
     Some((std::env::var("MXL_TEST_ROLE").ok()?, std::env::var_os("MXL_TEST_DOMAIN")?.into()))
 }
 
+/// The command that runs the test of that name in another process.
+pub fn other_command(test: &str, role: &str, domain: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([test, "--exact", "--nocapture"]);
+    command.env("MXL_TEST_ROLE", role).env("MXL_TEST_DOMAIN", domain);
+    command
+}
+
 /// Runs the test of that name in another process.
 pub fn other_process(test: &str, role: &str, domain: &Path) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args([test, "--exact", "--nocapture"])
-        .env("MXL_TEST_ROLE", role)
-        .env("MXL_TEST_DOMAIN", domain)
-        .spawn()
-        .unwrap()
+    other_command(test, role, domain).spawn().unwrap()
 }
 
 /// The path of a flow's file.

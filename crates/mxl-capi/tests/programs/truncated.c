@@ -1,0 +1,188 @@
+/* Another process truncates files of flows that this one reads and writes, also through the addresses that it was given:
+ * the calls then return MXL_ERR_FLOW_INVALID, and no signal ends it. A SIGBUS elsewhere does end it. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <mxl/flow.h>
+#include <mxl/mxl.h>
+#include <mxl/time.h>
+
+#define CHECK(condition)                                                                \
+	do {                                                                            \
+		if (!(condition)) {                                                     \
+			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
+			exit(1);                                                        \
+		}                                                                       \
+	} while (0)
+#define OK(call) CHECK((call) == MXL_STATUS_OK)
+
+#define VIDEO "5fbec3b1-1b0f-417d-9059-8b94a47197ee"
+#define AUDIO "b3bb5be7-9fe9-4324-a5bb-4c70e108444a"
+#define TAGS "\"label\": \"test\", \"tags\": {\"urn:x-nmos:tag:grouphint/v1.0\": [\"test:role\"]}"
+
+static const char video[] =
+	"{\"id\": \"" VIDEO "\", \"format\": \"urn:x-nmos:format:video\", \"media_type\": \"video/v210\", " TAGS ","
+	"\"grain_rate\": {\"numerator\": 50}, \"frame_width\": 96, \"frame_height\": 8}";
+static const char audio[] =
+	"{\"id\": \"" AUDIO "\", \"format\": \"urn:x-nmos:format:audio\", \"media_type\": \"audio/float32\", " TAGS ","
+	"\"sample_rate\": {\"numerator\": 48000}, \"channel_count\": 3, \"bit_depth\": 32}";
+
+static const char *domain;
+
+/* Another process truncates a file of a flow, in a moment. */
+static pid_t truncates(const char *id, const char *name)
+{
+	char path[512];
+	pid_t child;
+
+	snprintf(path, sizeof(path), "%s/%s.mxl-flow/%s", domain, id, name);
+	child = fork();
+	CHECK(child >= 0);
+	if (child == 0) {
+		usleep(20000);
+		_exit(truncate(path, 0) == 0 ? 0 : 1);
+	}
+	return child;
+}
+
+static void ended(pid_t child)
+{
+	int status;
+
+	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static unsigned sum(const volatile uint8_t *bytes, size_t size)
+{
+	unsigned sum = 0;
+
+	for (size_t i = 0; i < size; i++)
+		sum += bytes[i];
+	return sum;
+}
+
+/* Reads (or writes) until a call fails, for 20 s at most; the status. */
+static mxlStatus grains(mxlInstance instance, bool writes, const char *file)
+{
+	mxlFlowWriter writer = NULL;
+	mxlFlowReader reader = NULL;
+	mxlGrainInfo grain;
+	uint8_t *payload = NULL;
+	mxlStatus status = MXL_STATUS_OK;
+	uint64_t index = 100, end = mxlGetTime() + 20000000000;
+	mxlFlowRuntimeInfo runtime;
+
+	OK(mxlCreateFlowWriter(instance, video, NULL, &writer, NULL, NULL));
+	OK(mxlCreateFlowReader(instance, VIDEO, NULL, &reader));
+	OK(mxlFlowWriterOpenGrain(writer, index, &grain, &payload));
+	memset(payload, 1, grain.grainSize);
+	grain.validSlices = grain.totalSlices;
+	OK(mxlFlowWriterCommitGrain(writer, &grain));
+	pid_t child = truncates(VIDEO, file);
+	while (status == MXL_STATUS_OK && mxlGetTime() < end) {
+		if (writes) {
+			status = mxlFlowWriterOpenGrain(writer, ++index, &grain, &payload);
+			if (status != MXL_STATUS_OK)
+				break;
+			memset(payload, 2, grain.grainSize);
+			grain.validSlices = grain.totalSlices;
+			status = mxlFlowWriterCommitGrain(writer, &grain);
+		} else {
+			status = mxlFlowReaderGetGrain(reader, index, 1000000, &grain, &payload);
+			if (status != MXL_STATUS_OK)
+				break;
+			unsigned found = sum(payload, grain.grainSize);
+			/* What was read by its address is sure after another call. */
+			status = mxlFlowReaderGetGrain(reader, index, 0, &grain, &payload);
+			CHECK(status != MXL_STATUS_OK || found == grain.grainSize);
+		}
+	}
+	ended(child);
+	if (!writes)
+		CHECK(mxlFlowReaderGetRuntimeInfo(reader, &runtime) == MXL_ERR_FLOW_INVALID);
+	OK(mxlReleaseFlowReader(instance, reader));
+	OK(mxlReleaseFlowWriter(instance, writer));
+	return status;
+}
+
+static mxlStatus samples(mxlInstance instance, bool writes, const char *file)
+{
+	mxlFlowWriter writer = NULL;
+	mxlFlowReader reader = NULL;
+	mxlMutableWrappedMultiBufferSlice to;
+	mxlWrappedMultiBufferSlice from;
+	mxlStatus status = MXL_STATUS_OK;
+	uint64_t index = 480, end = mxlGetTime() + 20000000000;
+
+	OK(mxlCreateFlowWriter(instance, audio, NULL, &writer, NULL, NULL));
+	OK(mxlCreateFlowReader(instance, AUDIO, NULL, &reader));
+	OK(mxlFlowWriterOpenSamples(writer, index, 480, &to));
+	memset(to.base.fragments[0].pointer, 1, to.base.fragments[0].size);
+	OK(mxlFlowWriterCommitSamples(writer));
+	pid_t child = truncates(AUDIO, file);
+	while (status == MXL_STATUS_OK && mxlGetTime() < end) {
+		if (writes) {
+			index += 480;
+			status = mxlFlowWriterOpenSamples(writer, index, 480, &to);
+			if (status != MXL_STATUS_OK)
+				break;
+			memset(to.base.fragments[0].pointer, 1, to.base.fragments[0].size);
+			status = mxlFlowWriterCommitSamples(writer);
+		} else {
+			status = mxlFlowReaderGetSamples(reader, index, 480, 1000000, &from);
+			if (status != MXL_STATUS_OK)
+				break;
+			unsigned found = sum(from.base.fragments[0].pointer, from.base.fragments[0].size);
+			status = mxlFlowReaderGetSamples(reader, index, 480, 0, &from);
+			CHECK(status != MXL_STATUS_OK || found == from.base.fragments[0].size);
+		}
+	}
+	ended(child);
+	OK(mxlReleaseFlowReader(instance, reader));
+	OK(mxlReleaseFlowWriter(instance, writer));
+	return status;
+}
+
+/* The library has its handler by now. */
+static void elsewhere(void)
+{
+	char path[512];
+	int status;
+	pid_t child = fork();
+
+	CHECK(child >= 0);
+	if (child == 0) {
+		snprintf(path, sizeof(path), "%s/foreign", domain);
+		int file = open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
+		CHECK(file >= 0 && unlink(path) == 0);
+		const volatile char *map = mmap(NULL, 4096, PROT_READ, MAP_SHARED, file, 0);
+		CHECK(map != MAP_FAILED);
+		_exit(map[0]);
+	}
+	CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
+}
+
+int main(int argc, char **argv)
+{
+	CHECK(argc == 2);
+	domain = argv[1];
+	mxlInstance instance = mxlCreateInstance(domain, "{}");
+	CHECK(instance != NULL);
+	for (int writes = 0; writes < 2; writes++) {
+		CHECK(grains(instance, writes, "data") == MXL_ERR_FLOW_INVALID);
+		/* Of ten slots, the one of grain 100. */
+		CHECK(grains(instance, writes, "grains/data.0") == MXL_ERR_FLOW_INVALID);
+		CHECK(samples(instance, writes, "data") == MXL_ERR_FLOW_INVALID);
+		CHECK(samples(instance, writes, "channels") == MXL_ERR_FLOW_INVALID);
+	}
+	elsewhere();
+	OK(mxlDestroyInstance(instance));
+	return 0;
+}

@@ -1,0 +1,254 @@
+//! Truncated files: an access to a mapped page that its file no longer has raises `SIGBUS`, which would end the process.
+//!
+//! A process that may write a domain can truncate its files at any time, and no check before an access could prevent
+//! the signal. So the first mapping of a flow's file installs a signal handler. It looks the address up among the
+//! mappings of this crate, notes that the flow is broken, and puts memory of zeros in place of the whole mapping; the
+//! access then goes on. Readers and writers look at the note after they used the memory, and return
+//! [`Error::Truncated`](super::Error::Truncated). While no mapping is broken, that look is one load of a word that
+//! nobody writes.
+//!
+//! Any other `SIGBUS` goes to the handler that was there before, or has the system's default effect.
+//!
+//! The handler is on by default, for Rust programs as for those of `libmxl.so.1`: otherwise any process with write
+//! access to a domain could end all its readers, and no safe code could prevent that. It changes nothing for other
+//! memory, as Rust's own runtime does with its handler for this signal. Programs that want none call [`leave_alone`] or
+//! set `MXL_SIGBUS` to `off`; those with a handler of their own that replaces this one can call [`repair`] in it.
+//!
+//! # What it does not cover
+//!
+//! * The rest of the last page after a truncation reads as zeros, without a signal: like any bytes that a process with
+//!   write access may write.
+//! * A handler that is installed later and does not pass signals on; a thread that blocks `SIGBUS`, which the kernel
+//!   then ends; a library with this crate that is unloaded while its handler is installed.
+//!
+//! # Invariants
+//!
+//! I1. The table only grows, and its entries are reused: the handler takes no lock, and no memory that it reads is
+//!     freed.
+//! I2. An entry names a range only while that is mapped: it is filled after `mmap` and emptied before `munmap`. A thread
+//!     that faults inside a range is using it, so the entry that the handler finds for its address stays as it is.
+//! I3. The note is written before the zeros appear: whoever reads such a zero, in any thread, sees the note afterwards.
+
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, compiler_fence, fence};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
+
+/// Whether any mapping was ever repaired. Nobody writes it before that.
+static ANY: AtomicBool = AtomicBool::new(false);
+/// Whether a handler may be installed.
+static WANTED: AtomicBool = AtomicBool::new(true);
+static FIRST: AtomicPtr<Chunk> = AtomicPtr::new(ptr::null_mut());
+static FREE: Mutex<Vec<&'static Entry>> = Mutex::new(Vec::new());
+/// The handler that was there before ours.
+static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// Entries of a chunk: two flows of video at the default settings fit.
+const CHUNK: usize = 32;
+/// The smallest page of any processor.
+const PAGE: usize = 4096;
+
+/// What became of the files of a flow: 0, or the number of the first mapping that lost its file.
+#[derive(Debug, Default)]
+pub struct Note(AtomicU32);
+
+impl Note {
+    /// The number of the mapping that lost its file, if one did. Call it after the accesses in question.
+    #[inline]
+    pub fn broken(&self) -> Option<u32> {
+        // A store before this may have raised the signal in this thread: the compiler must not look earlier. A load may
+        // have seen another thread's zeros (I3).
+        compiler_fence(Ordering::SeqCst);
+        fence(Ordering::Acquire);
+        if !ANY.load(Ordering::Relaxed) {
+            return None;
+        }
+        Some(self.0.load(Ordering::Relaxed)).filter(|number| *number != 0)
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// 0 for an unused entry.
+    base: AtomicUsize,
+    end: AtomicUsize,
+    /// The note and this mapping's number in it. The mapping keeps the note.
+    note: AtomicPtr<Note>,
+    number: AtomicU32,
+    write: AtomicBool,
+}
+
+struct Chunk {
+    entries: [Entry; CHUNK],
+    next: *mut Chunk,
+}
+
+/// A mapping in the table, until this is dropped: before the memory is unmapped.
+#[derive(Debug)]
+pub struct Listed {
+    entry: &'static Entry,
+    _note: Arc<Note>,
+}
+
+impl Listed {
+    /// Lists `len` mapped bytes at `base`. If they lose their file, `number` is left in the note; it is not 0.
+    pub fn new(base: usize, len: usize, write: bool, note: Arc<Note>, number: u32) -> Self {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(install);
+        let entry = take();
+        entry.note.store(Arc::as_ptr(&note).cast_mut(), Ordering::Relaxed);
+        entry.number.store(number, Ordering::Relaxed);
+        entry.write.store(write, Ordering::Relaxed);
+        // The rest of the last page is mapped as well.
+        entry.end.store(base.saturating_add(len).next_multiple_of(PAGE), Ordering::Relaxed);
+        entry.base.store(base, Ordering::Release); // I2
+        Self { entry, _note: note }
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        self.entry.base.store(0, Ordering::Release);
+        FREE.lock().unwrap_or_else(PoisonError::into_inner).push(self.entry);
+    }
+}
+
+/// An unused entry, of a new chunk if there is none.
+fn take() -> &'static Entry {
+    let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(entry) = free.pop() {
+        return entry;
+    }
+    let entries = std::array::from_fn(|_| Entry {
+        base: AtomicUsize::new(0),
+        end: AtomicUsize::new(0),
+        note: AtomicPtr::new(ptr::null_mut()),
+        number: AtomicU32::new(0),
+        write: AtomicBool::new(false),
+    });
+    // Under the lock, so nobody else adds one meanwhile.
+    let chunk = Box::leak(Box::new(Chunk { entries, next: FIRST.load(Ordering::Relaxed) }));
+    FIRST.store(chunk, Ordering::Release);
+    let (first, rest) = chunk.entries.split_first().expect("a chunk has entries");
+    free.extend(rest);
+    first
+}
+
+fn entries() -> impl Iterator<Item = &'static Entry> {
+    // SAFETY: null, or a chunk that is never freed (I1) and, but for its atomics, never changes.
+    let mut at = unsafe { FIRST.load(Ordering::Acquire).as_ref() };
+    std::iter::from_fn(move || {
+        let chunk: &'static Chunk = at?;
+        // SAFETY: as above.
+        at = unsafe { chunk.next.as_ref() };
+        Some(&chunk.entries)
+    })
+    .flatten()
+}
+
+/// Keeps this crate from handling `SIGBUS`, if it has not begun yet: call it before the first flow is opened. A
+/// truncated file then ends the process, unless the program's own handler calls [`repair`].
+pub fn leave_alone() {
+    WANTED.store(false, Ordering::Relaxed);
+}
+
+/// Repairs the mapping at a faulting address (`si_addr`), for handlers of programs that replace the one of this crate.
+/// Returns false for an address that belongs to no flow: then it is not this crate's fault. It may be called in a signal
+/// handler.
+pub fn repair(address: usize) -> bool {
+    let found = entries().find(|entry| {
+        let base = entry.base.load(Ordering::Acquire);
+        base != 0 && base <= address && address < entry.end.load(Ordering::Relaxed)
+    });
+    let Some(entry) = found else { return false };
+    let (base, end) = (entry.base.load(Ordering::Relaxed), entry.end.load(Ordering::Relaxed));
+    // SAFETY: by I2 the mapping, and with it its note, stays while the faulting thread uses it.
+    let Some(note) = (unsafe { entry.note.load(Ordering::Relaxed).as_ref() }) else { return false };
+    note.0.store(entry.number.load(Ordering::Relaxed), Ordering::Relaxed);
+    ANY.store(true, Ordering::Relaxed);
+    fence(Ordering::SeqCst); // I3; the kernel orders the change of a mapping for all threads
+    let write = if entry.write.load(Ordering::Relaxed) { libc::PROT_WRITE } else { 0 };
+    let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: it replaces exactly this mapping, which is only accessed as memory that may change at any time.
+    let there = unsafe { libc::mmap(base as *mut _, end - base, libc::PROT_READ | write, flags, -1, 0) };
+    there != libc::MAP_FAILED
+}
+
+fn install() {
+    if !WANTED.load(Ordering::Relaxed) || std::env::var_os("MXL_SIGBUS").is_some_and(|value| value == "off") {
+        return;
+    }
+    // SAFETY: all zeros are a valid value of this C structure.
+    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: it only asks, and the place is valid for a write.
+    if unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut before) } != 0 {
+        return;
+    }
+    let mut ours = before;
+    // What the handler before blocks is blocked for it as well. Programs with small stacks have another for signals.
+    ours.sa_flags =
+        libc::SA_SIGINFO | libc::SA_ONSTACK | (before.sa_flags & (libc::SA_RESTART | libc::SA_NODEFER));
+    ours.sa_sigaction = handle as *const () as usize;
+    // Before the handler can run.
+    let _ = BEFORE.set(before);
+    // SAFETY: the handler only does what a handler may do, and stays as long as this library is loaded.
+    if unsafe { libc::sigaction(libc::SIGBUS, &raw const ours, ptr::null_mut()) } != 0 {
+        let error = std::io::Error::last_os_error();
+        tracing::warn!(%error, "no handler for SIGBUS: a truncated file of a flow would end the process");
+    }
+}
+
+extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the C library's function returns the place of this thread's error number.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above. The interrupted code may be about to read it.
+    let kept = unsafe { errno.read() };
+    // SAFETY: the kernel's information about this signal, which lives as long as this call.
+    let cause = unsafe { &*info };
+    // `si_addr` is only there if the processor raised the signal. A broken memory chip has another code.
+    // SAFETY: by its code, the signal has an address.
+    let is_ours = cause.si_code == libc::BUS_ADRERR && repair(unsafe { cause.si_addr() } as usize);
+    if !is_ours {
+        pass_on(signal, info, context, cause.si_code > 0);
+    }
+    // SAFETY: as above.
+    unsafe { errno.write(kept) };
+}
+
+/// Lets the handler before ours have a signal.
+fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void, is_fault: bool) {
+    let Some(before) = BEFORE.get() else { return };
+    match before.sa_sigaction {
+        // As without a handler, the kernel ends the process even if it ignores this signal: at the access, which is
+        // about to be tried again.
+        libc::SIG_DFL | libc::SIG_IGN if is_fault => set_default(signal),
+        libc::SIG_IGN => {}
+        libc::SIG_DFL => {
+            set_default(signal);
+            // Sent by a process. It arrives again when this handler returns.
+            // SAFETY: it has no requirements.
+            unsafe { libc::raise(signal) };
+        }
+        handler => {
+            if before.sa_flags & libc::SA_RESETHAND != 0 {
+                set_default(signal);
+            }
+            if before.sa_flags & libc::SA_SIGINFO != 0 {
+                type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+                // SAFETY: by its flag, the handler has this signature.
+                let handler = unsafe { std::mem::transmute::<usize, Handler>(handler) };
+                handler(signal, info, context);
+            } else {
+                // SAFETY: without the flag, the handler has this signature.
+                let handler = unsafe { std::mem::transmute::<usize, extern "C" fn(libc::c_int)>(handler) };
+                handler(signal);
+            }
+        }
+    }
+}
+
+fn set_default(signal: libc::c_int) {
+    // SAFETY: zeros are the default action, with no flags and an empty mask.
+    let default: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: the structure is valid for a read.
+    unsafe { libc::sigaction(signal, &raw const default, ptr::null_mut()) };
+}
