@@ -141,7 +141,9 @@ impl Simulated {
         if let Some(segment) = from {
             self.device.check(&inner, segment);
         }
-        inner.flying.push(Flight { from: self.qpn, life, id, to, what });
+        let number = inner.sent;
+        inner.sent += 1;
+        inner.flying.push(Flight { from: self.qpn, life, id, to, what, number });
         drop(inner);
         self.device.work.notify_one();
         Ok(())

@@ -52,6 +52,8 @@ struct Flight {
     id: u64,
     to: To,
     what: What,
+    /// Its place in the order of all messages.
+    number: u64,
 }
 
 /// The effect of a message at its receiver.
@@ -109,6 +111,11 @@ struct Inner {
     steps: u64,
     clock: Duration,
     flying: Vec<Flight>,
+    /// Messages that were ever sent.
+    sent: u64,
+    /// The newest message that was delivered from one queue pair to another, and how many came after a newer one.
+    newest: HashMap<(u16, u16), u64>,
+    overtaken: u64,
     /// Late completions: time, number and life of the queue pair, and result.
     late: Vec<(u64, u16, u64, Completion)>,
     /// Messages that will be reported as failed: source, destination, and whether they arrive nevertheless.
@@ -217,6 +224,9 @@ impl SimulatedDevice {
             steps: 0,
             clock: Duration::ZERO,
             flying: Vec::new(),
+            sent: 0,
+            newest: HashMap::new(),
+            overtaken: 0,
             late: Vec::new(),
             cuts: Vec::new(),
             last_qpn: 0,
@@ -287,6 +297,11 @@ impl SimulatedDevice {
         inner.flying.len() + inner.late.len()
     }
 
+    /// Number of messages and accesses that were delivered after a later one of the same two queue pairs.
+    pub fn overtaken(&self) -> u64 {
+        self.lock().overtaken
+    }
+
     /// Checks that used memory is registered, if whole endpoints are driven.
     fn check(&self, inner: &Inner, segment: Segment) {
         assert!(self.began.is_none() || inner.owns(segment), "not registered: {segment:?}");
@@ -345,6 +360,10 @@ impl SimulatedDevice {
         for _ in 0..most {
             let at = inner.draw() as usize % inner.flying.len();
             let flight = inner.flying.swap_remove(at);
+            let newest = inner.newest.entry((flight.from, flight.to.qpn)).or_default();
+            let is_late = flight.number < *newest;
+            *newest = flight.number.max(*newest);
+            inner.overtaken += u64::from(is_late);
             let unready = inner.draw() % 100 < inner.plan.not_ready;
             let status = self.deliver(inner, &flight, unready);
             let completion = Completion::Sent { id: flight.id, status };
