@@ -94,9 +94,18 @@ mod tests {
         }
         install_from(&folder, &prefix).unwrap();
         install_from(&folder, &prefix).unwrap();
-        for header in
-            ["dataformat", "fabrics", "flow", "flowinfo", "mxl", "platform", "rational", "time", "version"]
-        {
+        for header in [
+            "dataformat",
+            "fabrics",
+            "flow",
+            "flowinfo",
+            "mxl",
+            "ofi_merge",
+            "platform",
+            "rational",
+            "time",
+            "version",
+        ] {
             assert!(prefix.join(format!("include/mxl/{header}.h")).exists(), "{header}");
         }
         assert!(TOOLS.iter().all(|tool| prefix.join("bin").join(tool).exists()));

@@ -1,5 +1,6 @@
 //! The C interface of MXL between hosts over crate `mxl-fabrics`: the 25 functions of `libmxl-fabrics.so.1`, with the
-//! structures and numbers of the C++ SDK's header.
+//! structures and numbers of the C++ SDK's header, and an extension with a prefix and a header of its own: a hitless
+//! merge (`mxl/ofi_merge.h`).
 //!
 //! Readers and writers come from `libmxl.so.1`, which must be ours too: their objects contain the name of their flow
 //! ([`mxl_ffi::object::Place`]). This library opens the flow once more, by its domain.
@@ -22,6 +23,7 @@ mod info;
 mod initiator;
 mod instance;
 mod interfaces;
+mod merge;
 mod status;
 mod target;
 mod types;

@@ -1,11 +1,11 @@
 //! Targets: flows that initiators write.
 
 use std::ffi::{c_char, c_int};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use mxl::{Domain, Geometry, Status};
-use mxl_fabrics::{Driven, Received};
+use mxl_fabrics::{Driven, Merge, Received};
 use mxl_ffi::border::{Failure, Outcome, out, status};
 use mxl_ffi::object::{Kind, Object, magics, place_of};
 
@@ -19,18 +19,27 @@ pub struct Target {
     ready: Mutex<Option<Ready>>,
 }
 
-/// A target after its setup.
-struct Ready {
-    target: End,
-    is_discrete: bool,
+impl Target {
+    /// The target after its setup, if it had one.
+    pub(crate) fn ready(&self) -> MutexGuard<'_, Option<Ready>> {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-/// How a target is driven.
-enum End {
-    /// By the program's calls.
+/// A target after its setup.
+pub(crate) struct Ready {
+    pub target: End,
+    pub is_discrete: bool,
+}
+
+/// What receives, and how it is driven: by the program's calls, or by its own thread.
+pub(crate) enum End {
+    /// One path.
     Polled(Box<mxl_fabrics::Target>),
-    /// By its own thread.
     Driven(Driven<mxl_fabrics::Target>),
+    /// Several paths.
+    Merge(Box<Merge>),
+    DrivenMerge(Driven<Merge>),
 }
 
 impl End {
@@ -38,6 +47,8 @@ impl End {
         match self {
             Self::Polled(target) => target.read(timeout),
             Self::Driven(target) => target.wait(timeout),
+            Self::Merge(merge) => merge.read(timeout),
+            Self::DrivenMerge(merge) => merge.wait(timeout),
         }
     }
 }
@@ -46,22 +57,30 @@ impl Kind for Target {
     const MAGIC: u64 = 0x6d78_6c66_5f74_6172;
 }
 
-fn target<'a>(handle: *const Object<Target>) -> Outcome<&'a Target> {
+pub(crate) fn target<'a>(handle: *const Object<Target>) -> Outcome<&'a Target> {
     Object::get(handle).ok_or_else(|| Status::InvalidArg.into())
 }
 
 /// A program's wishes beyond the interface.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Wishes {
+pub(crate) struct Wishes {
     /// A thread of the library drives the target.
-    is_driven: bool,
+    pub is_driven: bool,
     /// The identity that a restarted target keeps.
-    id: Option<u64>,
+    pub id: Option<u64>,
+    /// The same for each path of a merge.
+    pub ids: Option<Vec<u64>>,
+}
+
+/// A 64-bit number in a string, as numbers of JSON have 53 bits.
+fn id_of(given: &serde_json::Value) -> Outcome<u64> {
+    let id = given.as_str().and_then(|text| text.parse().ok());
+    id.ok_or_else(|| refused(format!("options: id is {given}, no 64-bit number in a string")))
 }
 
 /// Reads the options. The C++ SDK's option `cqDepth` is checked and not used: queues here are as long as they need to
 /// be.
-fn check_options(options: Option<&str>) -> Outcome<Wishes> {
+pub(crate) fn check_options(options: Option<&str>) -> Outcome<Wishes> {
     let Some(options) = options else { return Ok(Wishes::default()) };
     let value: serde_json::Value = serde_json::from_str(options)
         .map_err(|error| refused(format!("options: malformed JSON: {error}")))?;
@@ -71,14 +90,13 @@ fn check_options(options: Option<&str>) -> Outcome<Wishes> {
     {
         return Err(refused(format!("options: cqDepth is {depth}, no number from 1 on")));
     }
-    let id = match object.get("id") {
+    let id = object.get("id").map(id_of).transpose()?;
+    let ids = match object.get("ids") {
         None => None,
-        Some(given) => {
-            let id = given.as_str().and_then(|text| text.parse().ok());
-            Some(id.ok_or_else(|| refused(format!("options: id is {given}, no 64-bit number in a string")))?)
-        }
+        Some(serde_json::Value::Array(ids)) => Some(ids.iter().map(id_of).collect::<Outcome<_>>()?),
+        Some(given) => return Err(refused(format!("options: ids is {given}, no list"))),
     };
-    Ok(Wishes { is_driven: wants_thread(object)?, id })
+    Ok(Wishes { is_driven: wants_thread(object)?, id, ids })
 }
 
 /// The option `progressThread` of both ends.
@@ -97,13 +115,13 @@ pub unsafe extern "C" fn mxlFabricsTargetSetup(
 ) -> c_int {
     status(|| {
         let (target, place, config) = (target(handle)?, out(info)?, given(config)?);
-        let Wishes { is_driven, id } = check_options(optional(options)?)?;
+        let Wishes { is_driven, id, .. } = check_options(optional(options)?)?;
         let Setup { provider, place: at, options } = config.check()?;
         let (domain, flow) = place_of(config.flow, magics::WRITER).ok_or(Status::InvalidWriter)?;
         let domain = Domain::open(domain)?;
         let definition = domain.definition(flow)?;
         let is_discrete = matches!(definition.geometry(), Geometry::Grains { .. });
-        let mut ready = target.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ready = target.ready();
         // The old one is closed first: it may have the same address.
         *ready = None;
         let made = mxl_fabrics::Target::open_with(&domain, &definition, provider, at, id, &options)
@@ -126,7 +144,7 @@ fn read<T>(
     wants_grains: bool,
     take: impl Fn(Received) -> Option<T>,
 ) -> Outcome<T> {
-    let mut ready = target(handle)?.ready.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut ready = target(handle)?.ready();
     let Some(Ready { target, is_discrete }) = ready.as_mut() else {
         return Err(Failure::silent(INVALID_STATE));
     };
@@ -219,8 +237,9 @@ mod tests {
             assert!(matches!(check_options(Some(good)), Ok(wishes) if wishes == undemanding), "{good}");
         }
         assert!(matches!(check_options(None), Ok(wishes) if wishes == undemanding));
-        let all = r#"{"cqDepth": 1, "progressThread": true, "id": "18446744073709551615"}"#;
-        let wanted = Wishes { is_driven: true, id: Some(u64::MAX) };
+        let all =
+            r#"{"cqDepth": 1, "progressThread": true, "id": "18446744073709551615", "ids": ["1", "2"]}"#;
+        let wanted = Wishes { is_driven: true, id: Some(u64::MAX), ids: Some(vec![1, 2]) };
         assert!(matches!(check_options(Some(all)), Ok(wishes) if wishes == wanted));
         for bad in [
             r#"{"cqDepth": 0}"#,
@@ -229,6 +248,8 @@ mod tests {
             r#"{"progressThread": 1}"#,
             r#"{"id": 4711}"#,
             r#"{"id": "18446744073709551616"}"#,
+            r#"{"ids": "1"}"#,
+            r#"{"ids": [1]}"#,
             "[]",
             "{",
         ] {

@@ -12,10 +12,33 @@ use folder::Folder;
 use program::program;
 
 #[test]
-fn the_library_has_the_sdks_functions_and_hides_the_rest() {
+fn the_library_has_the_sdks_functions_and_the_extension_s_and_hides_the_rest() {
     let Some(names) = exported("libmxl_fabrics_capi.so") else { return };
-    let wanted: Vec<&str> = include_str!("functions.txt").lines().collect();
-    assert_eq!(names, wanted);
+    let sdks: Vec<&str> = include_str!("functions.txt").lines().collect();
+    let merge: Vec<&str> = include_str!("merge_functions.txt").lines().collect();
+    assert_eq!((sdks.len(), merge.len()), (25, 3));
+    // The extension has a prefix that the SDK does not use, and its header declares all of it.
+    let header = include_str!("../include/mxl/ofi_merge.h");
+    assert!(merge.iter().all(|name| name.starts_with("ofiMxl") && header.contains(&format!("{name}("))));
+    assert_eq!(names, [sdks, merge].concat());
+}
+
+#[test]
+fn a_c_program_merges_two_paths_of_which_either_dies() {
+    merges_two_paths("polled");
+}
+
+#[test]
+fn a_c_program_merges_two_paths_in_a_thread_of_the_library() {
+    merges_two_paths("driven");
+}
+
+fn merges_two_paths(how: &str) {
+    let (near, far) = (Folder::new(), Folder::new());
+    if program("merge.c").run(&[near.path(), far.path(), how.as_ref()]) {
+        // The flows of the paths and the merged one were deleted.
+        assert_eq!(std::fs::read_dir(far.path()).unwrap().count(), 0);
+    }
 }
 
 #[test]

@@ -42,6 +42,8 @@ pub struct MergePath<'a> {
     pub service: Option<&'a str>,
     /// [`TargetInfo::id`](crate::TargetInfo::id), for a path that must be found again after a restart.
     pub id: Option<u64>,
+    /// Options of this path alone, in place of the merge's.
+    pub options: Option<&'a Options>,
 }
 
 /// Statistics of a merge. For a flow of samples, `published`, `lost` and `invalid` count samples, and the others count
@@ -136,6 +138,7 @@ impl Merge {
                 ..definition.clone()
             };
             let place = (path.node, path.service);
+            let options = path.options.unwrap_or(options);
             let target = Target::open_with(domain, &own, path.provider, place, path.id, options)?;
             match &mut ring {
                 Ring::Grains(ring) => ring.paths.push(domain.read_grains(own.id)?),

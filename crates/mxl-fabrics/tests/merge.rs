@@ -9,7 +9,7 @@ use mxl::{BatchHints, FlowDefinition, GrainWriter, Wait};
 use mxl_fabrics::{Error, Initiator, Merge, MergePath, PeerState, Provider, Received};
 
 fn path(provider: Provider) -> MergePath<'static> {
-    MergePath { provider, node: None, service: None, id: None }
+    MergePath { provider, node: None, service: None, id: None, options: None }
 }
 
 fn write(writer: &GrainWriter, index: u64) {

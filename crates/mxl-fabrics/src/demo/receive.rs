@@ -78,7 +78,7 @@ fn further_path(given: &str, id: Option<u64>) -> Result<MergePath<'_>> {
     let mut parts = given.splitn(3, ',');
     let provider = parts.next().unwrap_or_default();
     let provider = provider.parse().map_err(|error| Error::Argument(format!("--path {given}: {error}")))?;
-    Ok(MergePath { provider, node: parts.next(), service: parts.next(), id })
+    Ok(MergePath { provider, node: parts.next(), service: parts.next(), id, options: None })
 }
 
 /// Receives until enough has arrived.
@@ -92,7 +92,8 @@ pub(super) fn receive(options: &Options) -> Result<()> {
         let target = Target::open_with(&domain, &definition, options.provider, place, id, &ways(options))?;
         return receive_by(options, target);
     }
-    let mut paths = vec![MergePath { provider: options.provider, node, service, id: options.target_id }];
+    let first = MergePath { provider: options.provider, node, service, id: options.target_id, options: None };
+    let mut paths = vec![first];
     for (given, after) in options.path.iter().zip(1..) {
         paths.push(further_path(given, options.target_id.map(|id| id.wrapping_add(after)))?);
     }
