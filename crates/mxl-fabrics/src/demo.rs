@@ -11,6 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use clap::Parser;
 use mxl::{Domain, Geometry, GrainReader, SampleReader, Uuid, Wait};
 
+use crate::progress::Progress;
 use crate::{Driven, Error, Initiator, PeerState, Provider, Result, TargetInfo, Transfer};
 
 /// Carries a flow from one host to another: a target creates the flow and receives it, an initiator sends it.
@@ -69,6 +70,9 @@ struct Options {
     /// Grains, or batches of 10 ms, after which it ends; for ever unless given.
     #[arg(short = 'c', long, value_name = "COUNT")]
     count: Option<u64>,
+    /// Show no progress on standard error, where it is a terminal
+    #[arg(short, long)]
+    quiet: bool,
 }
 
 /// Runs the program.
@@ -144,12 +148,13 @@ fn send(options: &Options) -> Result<()> {
     } else {
         Sender::Polled(Box::new(initiator))
     };
-    let count = options.count.unwrap_or(u64::MAX);
+    let progress = Progress::new(options.quiet, options.count);
+    progress.begin("sent");
     match geometry {
-        Geometry::Grains { .. } => send_grains(options, &domain.read_grains(id)?, &mut sender, count)?,
+        Geometry::Grains { .. } => send_grains(options, &domain.read_grains(id)?, &mut sender, &progress)?,
         Geometry::Samples { rate, .. } => {
             let batch = (rate.numerator / (rate.denominator * 100)).max(1) as u64;
-            send_samples(options, &domain.read_samples(id)?, &mut sender, (batch, count))?;
+            send_samples(options, &domain.read_samples(id)?, &mut sender, batch, &progress)?;
         }
     }
     let mut initiator = match sender {
@@ -157,7 +162,8 @@ fn send(options: &Options) -> Result<()> {
         Sender::Driven(driven) => driven.stop(),
     };
     initiator.flush(Duration::from_secs(5))?;
-    say(&mut initiator);
+    say(&mut initiator, &progress);
+    drop(progress);
     export(options, || initiator.metrics())?;
     for target in targets {
         if let Some((state, stats)) = initiator.target(target.id) {
@@ -182,15 +188,15 @@ impl Sender {
     }
 
     /// Drives an initiator without a thread, reports events, and exports the metrics when they are due.
-    fn turn(&mut self, options: &Options, said: &mut Instant) -> Result<()> {
+    fn turn(&mut self, options: &Options, said: &mut Instant, progress: &Progress) -> Result<()> {
         match self {
             Self::Polled(initiator) => {
                 initiator.poll()?;
-                say(initiator);
+                say(initiator, progress);
             }
             Self::Driven(initiator) => {
                 while let Some(event) = initiator.wait(Duration::ZERO)? {
-                    say_one(&event);
+                    say_one(&event, progress);
                 }
             }
         }
@@ -203,16 +209,25 @@ impl Sender {
 }
 
 /// Reports unusual events.
-fn say(initiator: &mut Initiator) {
+fn say(initiator: &mut Initiator, progress: &Progress) {
     while let Some(event) = initiator.event() {
-        say_one(&event);
+        say_one(&event, progress);
     }
 }
 
-fn say_one(event: &Transfer) {
+fn say_one(event: &Transfer, progress: &Progress) {
     if !matches!(event, Transfer::Done { .. }) {
-        println!("{event:?}");
+        progress.aside(|| println!("{event:?}"));
     }
+}
+
+/// Counts a transfer, if there was a target for it. Returns what is left of `left`.
+fn counted(left: u64, sender: &mut Sender, progress: &Progress) -> u64 {
+    if !sender.with(|initiator| is_connected(initiator)) {
+        return left;
+    }
+    progress.done();
+    left - 1
 }
 
 /// How often the metrics are exported.
@@ -247,16 +262,21 @@ impl Asked {
     }
 }
 
-fn send_grains(options: &Options, reader: &GrainReader, sender: &mut Sender, count: u64) -> Result<()> {
+fn send_grains(
+    options: &Options,
+    reader: &GrainReader,
+    sender: &mut Sender,
+    progress: &Progress,
+) -> Result<()> {
     let mut said = Instant::now();
     let mut next = reader.head().max(1);
-    let mut left = count;
+    let mut left = options.count.unwrap_or(u64::MAX);
     while left > 0 {
-        sender.turn(options, &mut said)?;
+        sender.turn(options, &mut said, progress)?;
         let read = reader.read(next, Wait::For(TURN)).map(drop);
         match Asked::of(read, || sender.with(|initiator| initiator.send(next)))? {
             Asked::Sent => {
-                left -= u64::from(sender.with(|initiator| is_connected(initiator)));
+                left = counted(left, sender, progress);
                 next += 1;
             }
             Asked::Early => {}
@@ -270,18 +290,19 @@ fn send_samples(
     options: &Options,
     reader: &SampleReader,
     sender: &mut Sender,
-    (batch, count): (u64, u64),
+    batch: u64,
+    progress: &Progress,
 ) -> Result<()> {
     let mut said = Instant::now();
     let whole = |index: u64| index / batch * batch;
     let mut next = whole(reader.head()).max(batch);
-    let mut left = count;
+    let mut left = options.count.unwrap_or(u64::MAX);
     while left > 0 {
-        sender.turn(options, &mut said)?;
+        sender.turn(options, &mut said, progress)?;
         let read = reader.read(next, batch, Wait::For(TURN)).map(drop);
         match Asked::of(read, || sender.with(|initiator| initiator.send_samples(next, batch)))? {
             Asked::Sent => {
-                left -= u64::from(sender.with(|initiator| is_connected(initiator)));
+                left = counted(left, sender, progress);
                 next += batch;
             }
             Asked::Early => {}

@@ -48,6 +48,7 @@ mod merge;
 pub mod message;
 mod metrics;
 mod options;
+mod progress;
 mod provider;
 mod shape;
 mod target;

@@ -9,6 +9,7 @@ use mxl::{BatchHints, Domain, FlowDefinition, Format, GroupHint, Rational, Uuid,
 use crate::failure::{self, Failure, Result};
 use crate::output::print;
 use crate::pattern::{Pattern, tone};
+use crate::progress::Progress;
 
 /// Writes a test pattern with the index burnt in, or a tone, into a flow of the Media eXchange Layer.
 #[derive(Debug, clap::Parser)]
@@ -32,6 +33,9 @@ struct Options {
     /// Write this many grains or batches late, as a slow device would.
     #[arg(long, default_value_t = 0)]
     behind: u64,
+    /// Show no progress on standard error, where it is a terminal.
+    #[arg(short, long)]
+    quiet: bool,
     #[command(subcommand)]
     what: What,
 }
@@ -150,6 +154,8 @@ fn video(domain: &Domain, definition: &FlowDefinition, slices: Option<u16>, opti
     print(&format!("{}\n", definition.id))?;
     let pattern = Pattern::new(video.width, video.lines(), video.alpha);
     let mut picture = vec![0; pattern.len()];
+    let progress = Progress::new(options.quiet, options.count);
+    progress.begin("grains");
     for index in indices(writer.rate(), 1, options) {
         pattern.draw(index, &mut picture);
         let mut grain = writer.open(index)?;
@@ -161,6 +167,7 @@ fn video(domain: &Domain, definition: &FlowDefinition, slices: Option<u16>, opti
             }
         }
         grain.commit()?;
+        progress.done();
     }
     Ok(())
 }
@@ -178,6 +185,8 @@ fn audio(
     let mut writer = domain.create_samples(definition, &BatchHints::new(batch, batch))?.writer;
     print(&format!("{}\n", definition.id))?;
     let mut samples = vec![0.0; batch as usize];
+    let progress = Progress::new(options.quiet, options.count);
+    progress.begin("batches");
     for index in indices(rate, batch.into(), options) {
         let mut open = writer.open(index, batch.into())?;
         for channel in 0..channels {
@@ -188,6 +197,7 @@ fn audio(
             open.write_channel(channel, &samples)?;
         }
         open.commit()?;
+        progress.done();
     }
     Ok(())
 }

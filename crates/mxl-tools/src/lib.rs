@@ -11,4 +11,5 @@ mod levels;
 mod output;
 mod pattern;
 mod picture;
+mod progress;
 pub mod view;

@@ -155,3 +155,38 @@ fn a_mistyped_directory_is_not_created() {
     text(&generate(&["--create", "video", "--width", "48", "--height", "8"]));
     assert!(wrong.is_dir());
 }
+
+/// Runs a program with a terminal for its standard error. Returns its standard output, and what was drawn.
+fn on_a_terminal(mut command: Command) -> (String, String) {
+    use std::io::Read;
+    let flags = rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY;
+    let master = rustix::pty::openpt(flags).unwrap();
+    rustix::pty::unlockpt(&master).unwrap();
+    let name = rustix::pty::ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+    let terminal = std::fs::OpenOptions::new().read(true).write(true).open(name).unwrap();
+    let output = command.env("TERM", "xterm").stderr(terminal).output().unwrap();
+    drop(command); // with it goes the last descriptor of the terminal, so reading ends
+    let mut drawn = Vec::new();
+    // Linux ends such a read with EIO.
+    let _ = std::fs::File::from(master).read_to_end(&mut drawn);
+    (text(&output), String::from_utf8_lossy(&drawn).into_owned())
+}
+
+#[test]
+fn what_was_written_is_shown_on_a_terminal_unless_it_shall_be_quiet() {
+    let folder = Folder::new("progress");
+    let generate = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mxl-generate"));
+        command.arg("-d").arg(&folder.0).args(["-n", "12"]).args(arguments);
+        command
+    };
+    let small = ["video", "--width", "96", "--height", "8", "--rate", "50"];
+    let (said, drawn) = on_a_terminal(generate(&small));
+    assert!(drawn.contains("0/12 grains") && said.lines().count() == 1, "{said} {drawn:?}");
+    let (_, drawn) = on_a_terminal(generate(&["audio"]));
+    assert!(drawn.contains("/12 batches"), "{drawn:?}");
+    let (said, drawn) = on_a_terminal(generate(&[&["--quiet"], &small[..]].concat()));
+    assert!(drawn.is_empty() && said.lines().count() == 1, "{said} {drawn:?}");
+    let piped = generate(&small).output().unwrap();
+    assert!(piped.stderr.is_empty() && piped.status.success(), "{piped:?}");
+}

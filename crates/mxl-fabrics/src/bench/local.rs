@@ -11,9 +11,12 @@ use super::cores::pin;
 use super::figures::Figures;
 use super::readers::{Readers, Task, Way, Word};
 use crate::Result;
+use crate::progress::Progress;
 
 /// How often futex, flow and polling alternate.
 const ROUNDS: u64 = 10;
+/// Steps of progress: three in each round, and the calls.
+pub const STEPS: u64 = ROUNDS * 3 + 1;
 
 /// The parameters of the measurement.
 pub struct Plan {
@@ -60,19 +63,26 @@ impl Plan {
     ///
     /// # Errors
     /// A core that does not exist, a flow that cannot be created, a reader that sees no commit for ten seconds.
-    pub fn run(&self) -> Result<Local> {
+    pub fn run(&self, progress: &Progress) -> Result<Local> {
         let writer = self.domain.create_grains(&self.definition, &BatchHints::default())?.writer;
         let mut next = 1000;
         let mut heard: [Heard; 3] = Default::default();
         for _ in 0..ROUNDS {
             for (way, heard) in [Way::Futex, Way::Blocked, Way::Polling].into_iter().zip(&mut heard) {
+                progress.begin(match way {
+                    Way::Futex => "a bare futex",
+                    Way::Blocked => "blocked readers",
+                    Way::Polling => "polling readers",
+                });
                 let count = self.count.div_ceil(ROUNDS);
                 heard.add(self.wakes(&writer, way, next, count)?);
                 next += count;
+                progress.done();
             }
         }
         let missed = heard.iter().map(|heard| heard.missed).sum();
         let [futex, blocked, polling] = heard.map(|heard| Figures::new(heard.times));
+        progress.begin("the calls");
         pin(self.cores.0)?;
         let commit = self.commits(&writer, next, None)?;
         next += self.count;
@@ -87,6 +97,7 @@ impl Plan {
             Ok(nanoseconds(begin.elapsed()))
         });
         let read = Figures::new(read.collect::<Result<_>>()?);
+        progress.done();
         Ok(Local { futex, blocked, polling, commit, commit_filled, read, missed })
     }
 

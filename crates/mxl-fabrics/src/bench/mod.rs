@@ -20,6 +20,7 @@ use mxl::{Domain, FlowDefinition, Rational};
 
 use self::pair::{Places, Role};
 use self::readers::{Task, Way};
+use crate::progress::Progress;
 use crate::{Error, Provider, Result};
 
 /// Measures flows: the time from a commit to a reader's return, beside a bare futex between the same cores; the cost
@@ -56,6 +57,9 @@ struct Options {
     /// Print JSON.
     #[arg(long, global = true)]
     json: bool,
+    /// Show no progress on standard error, where it is a terminal.
+    #[arg(short, long, global = true)]
+    quiet: bool,
     #[arg(long, hide = true, global = true)]
     role: Option<Role>,
     #[arg(long, hide = true, default_value = "shm", global = true)]
@@ -145,14 +149,20 @@ fn run(options: &Options) -> Result<()> {
     }
     let near = Folder::new(&options.domain, "near")?;
     if let Some(What::Flows(flows)) = &options.what {
+        let progress = Progress::new(options.quiet, Some(1));
+        progress.begin("flows read by one thread");
         let report = flows.measure(&Domain::open(&near.0)?, &definition, cores)?;
+        drop(progress);
         report.print(options.json);
         return Ok(());
     }
     let far = Folder::new(&options.domain, "far")?;
     let places = Places { near: &near.0, far: &far.0, cores };
     match &options.what {
-        Some(What::Stream(stream)) => stream.measure(&definition, places, options.json),
+        Some(What::Stream(stream)) => {
+            let progress = Progress::new(options.quiet, Some(stream.runs()));
+            stream.measure(&definition, places, options.json, &progress)
+        }
         _ => overview::measure(options, &definition, places),
     }
 }

@@ -7,9 +7,10 @@ use mxl::{Domain, FlowDefinition, Geometry};
 use serde_json::json;
 
 use super::figures::Figures;
-use super::local::{Local, Plan, nanoseconds};
+use super::local::{self, Local, Plan, nanoseconds};
 use super::pair::Places;
 use super::{Options, copies};
+use crate::progress::Progress;
 use crate::{Provider, Result};
 
 /// The results between processes for one provider.
@@ -27,13 +28,19 @@ pub fn measure(options: &Options, definition: &FlowDefinition, places: Places<'_
         count: options.count,
         interval: Duration::from_micros(options.interval),
     };
-    let local = plan.run()?;
+    // Copies over two providers, and those of memory.
+    let progress = Progress::new(options.quiet, Some(local::STEPS + 3));
+    let local = plan.run(&progress)?;
     let Geometry::Grains { payload, .. } = definition.geometry() else { return Ok(()) };
     let mut copied = Vec::new();
     for provider in [Provider::Shm, Provider::Udp] {
+        progress.begin(format!("grains to another process over {provider}"));
         copied.push(Copied { provider, grains: copies::measure(provider, places)? });
+        progress.done();
     }
+    progress.begin("copies of memory");
     let memcpy = [1, RING].map(|pictures| memcpy(payload, pictures));
+    drop(progress);
     let cores = places.cores;
     let report = Report { cores, payload, readers: options.readers, memcpy, local, copied };
     if options.json {

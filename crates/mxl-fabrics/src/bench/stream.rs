@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::beat::Beat;
 use super::figures::Figures;
 use super::pair::{self, Places, Role, Said};
+use crate::progress::Progress;
 use crate::{Error, Provider, Result};
 
 #[derive(Clone, Debug, Args)]
@@ -93,11 +94,22 @@ impl Options {
         ends::send(self, domain, &definition, provider, core)
     }
 
+    /// Number of providers, one after the other.
+    pub fn runs(&self) -> u64 {
+        self.over.len() as u64
+    }
+
     /// Measures over one provider after the other.
     ///
     /// # Errors
     /// The errors of either process; also a payload that differs from the sent one, after everything was printed.
-    pub fn measure(&self, video: &FlowDefinition, places: Places<'_>, as_json: bool) -> Result<()> {
+    pub fn measure(
+        &self,
+        video: &FlowDefinition,
+        places: Places<'_>,
+        as_json: bool,
+        progress: &Progress,
+    ) -> Result<()> {
         let definition = self.definition(video)?;
         let beat = self.beat(&definition)?;
         let bytes = match definition.geometry() {
@@ -108,10 +120,12 @@ impl Options {
         };
         let mut reports = Vec::new();
         for &provider in &self.over {
+            progress.begin(format!("{} s over {provider}", self.seconds));
             let said = pair::run(provider, places)?;
+            progress.done();
             let report = Report::new(provider, &said, bytes, beat.period())?;
             if !as_json {
-                report.print(bytes);
+                progress.aside(|| report.print(bytes));
             }
             reports.push(report);
         }

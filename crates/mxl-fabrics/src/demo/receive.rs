@@ -9,6 +9,7 @@ use mxl::{Domain, FlowDefinition};
 
 use super::{EXPORT_EVERY, Options, export, file, place, ways};
 use crate::driven::sealed::Polled;
+use crate::progress::Progress;
 use crate::{Drive, Driven, Error, Merge, MergePath, Received, Result, Target, TargetInfo};
 
 /// The common interface of a target and of several merged ones.
@@ -121,19 +122,27 @@ fn receive_from(options: &Options, mut receiver: impl Receiver) -> Result<()> {
     }
     let mut left = options.count.unwrap_or(u64::MAX);
     let mut said = Instant::now();
+    let progress = Progress::new(options.quiet, options.count);
+    progress.begin("received");
     while left > 0 {
         match receiver.read(Duration::from_secs(1))? {
-            Some(Received::Grain { .. } | Received::Samples { .. }) => left -= 1,
-            Some(Received::Lost { first, count }) => println!("lost {count} from {first}"),
-            Some(other) => println!("{other:?}"),
+            Some(Received::Grain { .. } | Received::Samples { .. }) => {
+                left -= 1;
+                progress.done();
+            }
+            Some(Received::Lost { first, count }) => {
+                progress.aside(|| println!("lost {count} from {first}"));
+            }
+            Some(other) => progress.aside(|| println!("{other:?}")),
             None => {}
         }
         if said.elapsed() > EXPORT_EVERY {
             said = Instant::now();
-            println!("{}", receiver.statistics());
+            progress.aside(|| println!("{}", receiver.statistics()));
             export(options, || receiver.metrics())?;
         }
     }
+    drop(progress);
     println!("{}", receiver.statistics());
     export(options, || receiver.metrics())?;
     Ok(())
