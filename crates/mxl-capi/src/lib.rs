@@ -10,6 +10,8 @@
 //!
 //! # What differs from the C++ SDK
 //!
+//! * A file of a flow that another process truncates is `MXL_ERR_FLOW_INVALID`, where that library's programs die by
+//!   SIGBUS ([`mxl::sigbus`]).
 //! * A cached reader or writer whose flow was deleted is not handed out again: the caller gets a new one.
 //! * A flow that exists and differs from the definition is `MXL_ERR_CONFLICT`.
 //! * `mxlFlowWriterCommitSamples` without open samples is `MXL_ERR_INVALID_ARG`; C++ moves the head to the end of time.

@@ -279,6 +279,8 @@ fn other_bus_errors_are_passed_on() {
                         && !mxl::sigbus::repair(path.as_os_str().as_encoded_bytes().as_ptr().addr())
                 );
                 assert!(is_truncation(&grain.read_into(0, &mut [0; 1]).unwrap_err(), "grains/data.1"));
+                drop(reader);
+                assert!(!mxl::sigbus::repair(address), "it is unmapped");
                 return;
             }
             _ => drop(reader),
