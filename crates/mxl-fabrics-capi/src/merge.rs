@@ -1,7 +1,7 @@
 //! The extension `mxl/ofi_merge.h`: a target that receives one flow by several paths.
 //!
-//! It adds to C++'s functions and changes none: the target is created, read and destroyed by those, and each path's info
-//! is one that any initiator takes.
+//! It adds to C++'s functions and changes none: the target is created, read and destroyed by those, and each path's
+//! info is one that any initiator takes.
 
 use std::ffi::{c_char, c_int};
 

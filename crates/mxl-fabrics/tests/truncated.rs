@@ -20,7 +20,8 @@ fn payload(index: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| (index * 31 + at * 7 + 1) as u8).collect()
 }
 
-/// Sends grain 1, truncates a file of the source or of the target, and sends until an end says so. Returns what it said.
+/// Sends grain 1, truncates a file of the source or of the target, and sends until an end says so. Returns what it
+/// said.
 fn until_said(provider: Provider, options: &Options, at_source: bool, name: &str) -> String {
     let (near, far) = (Folder::new(), Folder::new());
     let definition = camera();

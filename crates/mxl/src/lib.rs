@@ -32,9 +32,9 @@
 //! * Files are checked when they are opened and again at use: no value in them leads outside a mapping.
 //! * The files are those of the C++ SDK, byte for byte; [`protocol`] describes where our ordering is stricter.
 //!
-//! If a process *truncates* a mapped file, an access to the missing part raises `SIGBUS`. The crate handles that signal for
-//! its own mappings: the read or write returns [`Error::Truncated`]. See [`sigbus`] for what that covers, and for how to
-//! switch it off.
+//! If a process *truncates* a mapped file, an access to the missing part raises `SIGBUS`. The crate handles that signal
+//! for its own mappings: the read or write returns [`Error::Truncated`]. See [`sigbus`] for what that covers, and for
+//! how to switch it off.
 
 #[cfg(target_endian = "big")]
 compile_error!("the files are little-endian");

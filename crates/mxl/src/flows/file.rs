@@ -34,8 +34,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `len` bytes of a file that is at least that long. If the file is truncated later, an access leaves
-    /// the mapping's number in the note of the flow.
+    /// Maps the first `len` bytes of a file that is at least that long. If the file is truncated later, an access
+    /// leaves the mapping's number in the note of the flow.
     pub fn new(
         file: BorrowedFd<'_>,
         path: &Path,

@@ -129,8 +129,8 @@ impl SampleReader {
     /// The `count` samples before `index`, of every channel.
     ///
     /// # Errors
-    /// [`Error::TooEarly`] at the end of the wait, [`Error::TooLate`], [`Error::FlowInvalid`], [`Error::Truncated`], and
-    /// [`Error::Argument`] for more than [`max_read`](Self::max_read).
+    /// [`Error::TooEarly`] at the end of the wait, [`Error::TooLate`], [`Error::FlowInvalid`], [`Error::Truncated`],
+    /// and [`Error::Argument`] for more than [`max_read`](Self::max_read).
     pub fn read(&self, index: u64, count: u64, wait: Wait) -> Result<ReadSamples<'_>, Error> {
         let window = ring::window(index, count, self.ring.length).filter(|_| count <= self.max_read());
         let window = window

@@ -1,4 +1,4 @@
-//! Truncated files: an access to a mapped page that its file no longer has raises `SIGBUS`, which would end the process.
+//! Truncated files: an access to a mapped page that its file no longer has raises `SIGBUS`, which ends the process.
 //!
 //! A process that may write a domain can truncate its files at any time, and no check before an access could prevent
 //! the signal. So the first mapping of a flow's file installs a signal handler. It looks the address up among the
@@ -25,8 +25,9 @@
 //!
 //! I1. The table only grows, and its entries are reused: the handler takes no lock, and no memory that it reads is
 //!     freed.
-//! I2. An entry names a range only while that is mapped: it is filled after `mmap` and emptied before `munmap`. A thread
-//!     that faults inside a range is using it, so the entry that the handler finds for its address stays as it is.
+//! I2. An entry names a range only while that is mapped: it is filled after `mmap` and emptied before `munmap`. A
+//!     thread that faults inside a range is using it, so the entry that the handler finds for its address stays as it
+//!     is.
 //! I3. The note is written before the zeros appear: whoever reads such a zero, in any thread, sees the note afterwards.
 
 use std::ptr;
@@ -152,8 +153,8 @@ pub fn leave_alone() {
 }
 
 /// Repairs the mapping at a faulting address (`si_addr`), for handlers of programs that replace the one of this crate.
-/// Returns false for an address that belongs to no flow: then it is not this crate's fault. It may be called in a signal
-/// handler.
+/// Returns false for an address that belongs to no flow: then it is not this crate's fault. It may be called in a
+/// signal handler.
 pub fn repair(address: usize) -> bool {
     let found = entries().find(|entry| {
         let base = entry.base.load(Ordering::Acquire);
