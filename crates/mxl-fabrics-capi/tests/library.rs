@@ -50,3 +50,11 @@ fn a_c_program_carries_flows_between_two_domains() {
         assert_eq!(std::fs::read_dir(far.path()).unwrap().count(), 0);
     }
 }
+
+#[test]
+fn a_truncated_file_is_told_by_whichever_library_uses_it() {
+    let domain = Folder::new();
+    if program("truncated.c").run(&[domain.path()]) {
+        assert_eq!(std::fs::read_dir(domain.path()).unwrap().count(), 0);
+    }
+}
