@@ -16,7 +16,7 @@ use crate::command::kind;
 use crate::config::{config, secret, secure};
 use crate::liveness::Alive;
 use crate::settings::Choice;
-use crate::socket::{Sent, Socket};
+use crate::socket::{Report, Sent, Socket};
 use crate::time::now;
 use crate::{address, settings};
 
@@ -125,8 +125,8 @@ impl Inner {
                 break;
             }
         }
-        for address in std::mem::take(&mut self.socket.refused) {
-            self.endpoint.unreachable(now(), address);
+        for Report { to, is_port } in std::mem::take(&mut self.socket.refused) {
+            if is_port { self.endpoint.refused(now(), to) } else { self.endpoint.unreachable(now(), to) }
         }
         // A peer that does not answer pings is forgotten: strangers occupy a slot no longer than the bound.
         for peer in std::mem::take(&mut self.desk.fresh) {

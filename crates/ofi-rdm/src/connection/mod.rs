@@ -371,6 +371,7 @@ impl Connection {
     pub fn on_wait(&mut self, now: Instant) {
         if let Some(question) = &mut self.question {
             self.silent = Duration::ZERO;
+            question.hear();
             question.put_off(now + WAITED_RETRY);
         }
     }

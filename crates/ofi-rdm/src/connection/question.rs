@@ -22,6 +22,11 @@ const LAST_RETRY: Duration = Duration::from_millis(125);
 /// A refusal is unauthenticated and need not come from the server: the server's own answer may still arrive within this
 /// time.
 const REFUSAL_GRACE: Duration = Duration::from_millis(250);
+/// Reports that nobody has the server's port end a question once there were this many, and they have come for this many
+/// parts of the patience (2 s of 5). Hosts report rarely (Linux: once in a second to each destination, six at first).
+/// They may be forged or stale, and the server may be about to start.
+const REPORTS: (u32, u32) = (3, 2);
+const PARTS: u32 = 5;
 /// The least interval between replacements of a cookie, since each new one costs a new key.
 const LEAST_COOKIE_TIME: Duration = Duration::from_millis(500);
 /// How long this end's question yields to the peer's, which is older or takes precedence.
@@ -43,12 +48,24 @@ pub struct Question {
     tries: u32,
     handshake: Option<(Box<Initiator>, [u8; FIRST_LEN])>,
     refused: Option<(Instant, Lost)>,
+    absent: Absent,
+}
+
+/// Reports that nobody has the server's port, since the question began or somebody there was heard.
+#[derive(Debug, Default)]
+struct Absent {
+    count: u32,
+    /// The number of tries at the last report: each try counts once.
+    tries: u32,
+    /// The silence at the first report.
+    since: Duration,
 }
 
 impl Question {
     fn new(now: Instant, name: u64, attempt: u64, is_check: bool) -> Self {
         let (cookie, tries) = (0, 0);
-        Self { name, is_check, attempt, cookie, since: now, next: now, tries, handshake: None, refused: None }
+        let (handshake, refused, absent) = (None, None, Absent::default());
+        Self { name, is_check, attempt, cookie, since: now, next: now, tries, handshake, refused, absent }
     }
 
     fn init(&self, epoch: u64, suites: u8, server: SocketAddr, params: Params) -> Init {
@@ -60,6 +77,12 @@ impl Question {
     /// The initiator that waits for the handshake's second message, if there is one.
     pub fn initiator(&self) -> Option<&Initiator> {
         self.handshake.as_ref().map(|(initiator, _)| &**initiator)
+    }
+
+    /// A packet from the server's address belongs to this question: somebody has the port.
+    pub fn hear(&mut self) {
+        self.absent = Absent { tries: self.tries, ..Absent::default() };
+        self.refused = self.refused.filter(|(_, reason)| *reason != Lost::Refused);
     }
 
     /// Postpones the next attempt until `time`.
@@ -131,6 +154,7 @@ impl Connection {
     /// The server asks for its cookie.
     pub fn retry(&mut self, now: Instant, retry: Retry, identity: &mut Identity, params: Params) {
         let Some(question) = &mut self.question else { return };
+        question.hear();
         if question.cookie == retry.cookie
             || (question.cookie != 0 && now < question.since + LEAST_COOKIE_TIME)
         {
@@ -149,6 +173,28 @@ impl Connection {
             Some(question) if question.is_check => self.question = None,
             Some(question) => _ = question.refused.get_or_insert((now, reason)),
             None => {}
+        }
+    }
+
+    /// The network reports that nobody has the server's port. Silence measures the time, as it does not grow while
+    /// this end is not polled: a report may then be as old as the last poll.
+    pub fn on_refused(&mut self, now: Instant, patience: Duration) {
+        let silent = self.silent;
+        let Some(question) = self.question.as_deref_mut().filter(|question| !question.is_check) else {
+            return;
+        };
+        let absent = &mut question.absent;
+        if absent.tries == question.tries {
+            return;
+        }
+        absent.tries = question.tries;
+        if absent.count == 0 {
+            absent.since = silent;
+        }
+        absent.count += 1;
+        let (count, parts) = REPORTS;
+        if absent.count >= count && silent.saturating_sub(absent.since) >= patience * parts / PARTS {
+            question.refused.get_or_insert((now, Lost::Refused));
         }
     }
 

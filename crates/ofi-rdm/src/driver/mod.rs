@@ -63,6 +63,8 @@ pub trait Driver {
 pub enum Lost {
     /// The peer was silent for the configured time.
     Silent,
+    /// The peer's host reported for some time that nobody has the peer's port, before there was a session.
+    Refused,
     /// The peer closed it.
     Closed,
     /// The peer does not know the session, or has begun another one.

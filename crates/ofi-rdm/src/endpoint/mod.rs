@@ -283,6 +283,15 @@ impl Endpoint {
         }
     }
 
+    /// The network reports that nobody has the port at `address`. A request for a session ends when such reports have
+    /// gone on for some time.
+    pub fn refused(&mut self, now: Instant, address: SocketAddr) {
+        if let Some(peer) = self.find(address) {
+            self.peers[peer as usize].on_refused(now, self.config.patience);
+        }
+        self.unreachable(now, address);
+    }
+
     /// The network reports that `address` is unreachable. The report may be forged, so this end only asks.
     pub fn unreachable(&mut self, now: Instant, address: SocketAddr) {
         if let Some(peer) = self.find(address) {

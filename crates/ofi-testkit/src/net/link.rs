@@ -60,6 +60,8 @@ pub struct Link {
     pub redirect: u32,
     /// Datagrams followed by a replay of any earlier one, per 1,000.
     pub replay: u32,
+    /// Whether hosts report datagrams to ports that nobody has (ICMP), and whether as few as Linux does.
+    pub reports: Option<bool>,
     /// A function that damages the bytes of each datagram.
     pub damage: Option<fn(&mut [u8])>,
 }
@@ -82,6 +84,7 @@ impl Default for Link {
             reflect: 0,
             redirect: 0,
             replay: 0,
+            reports: None,
             damage: None,
         }
     }

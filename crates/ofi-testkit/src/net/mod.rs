@@ -3,6 +3,7 @@
 
 mod application;
 mod clock;
+mod icmp;
 mod link;
 mod rival;
 
@@ -14,6 +15,7 @@ use std::time::Duration;
 pub use self::application::{Application, Model, Sent, all_acked, all_arrived};
 use self::application::{PART, RECORD, fill, way};
 use self::clock::Clock;
+use self::icmp::Reports;
 pub use self::link::{Link, Random};
 use self::rival::{Rival, SEGMENT};
 use ofi_rdm::congestion::Congestion;
@@ -36,6 +38,7 @@ pub struct Host {
     link_free: Instant,
     wakes_at: Option<Instant>,
     clock: Clock,
+    reports: Reports,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,6 +48,11 @@ enum What {
         to: SocketAddr,
         bytes: Vec<u8>,
         marked: bool,
+    },
+    /// A report to a host: nobody has the port at this address.
+    Refusal {
+        host: usize,
+        address: SocketAddr,
     },
     Wake(usize),
     /// For the cross traffic: a packet's acknowledgement, whether it was marked, and a timer.
@@ -162,6 +170,7 @@ impl Net {
                 link_free: Instant::default(),
                 wakes_at: None,
                 clock: Clock::new(&mut clocks),
+                reports: Reports::default(),
             });
             net.start(number);
         }
@@ -577,6 +586,8 @@ impl Net {
             steps += 1;
             assert!(steps < 20_000_000, "a network that never comes to rest");
             match what {
+                What::Datagram { from, to, .. } if self.is_refused(to) => self.report(from, to),
+                What::Refusal { host, address } => self.refuse(host, address),
                 What::Datagram { from, to, bytes, .. } if to.port() == LIVENESS => {
                     self.answer_liveness(from, to, &bytes);
                 }

@@ -43,6 +43,7 @@ pub struct Long {
 pub fn errno_of(reason: Lost) -> Errno {
     match reason {
         Lost::Silent => Errno::ETIMEDOUT,
+        Lost::Refused => Errno::ECONNREFUSED,
         Lost::Closed | Lost::Reset => Errno::ECONNRESET,
         Lost::Broken | Lost::Forged => Errno::EIO,
         Lost::Address => Errno::EADDRNOTAVAIL,

@@ -148,7 +148,7 @@ impl UdpLanes {
         }
         for (from, reason) in others {
             let errno = match reason {
-                Lost::Closed | Lost::Reset => Errno::ECONNREFUSED,
+                Lost::Refused | Lost::Closed | Lost::Reset => Errno::ECONNREFUSED,
                 other => errno_of(other),
             };
             host.packet_lost(&from, errno);

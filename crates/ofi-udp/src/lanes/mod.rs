@@ -27,7 +27,7 @@ use crate::lane::common::{Common, Counts};
 use crate::lane::loose::Loose;
 use crate::liveness::Alive;
 use crate::message::ask_to_keep;
-use crate::socket::{LONGEST_ROW, Sent, Socket};
+use crate::socket::{LONGEST_ROW, Report, Sent, Socket};
 use crate::time::now;
 use crate::{Udp, address, settings};
 
@@ -260,8 +260,8 @@ impl UdpLanes {
         if self.endpoint.wants_addresses() {
             self.endpoint.set_addresses(self.socket.names());
         }
-        for address in std::mem::take(&mut self.socket.refused) {
-            self.endpoint.unreachable(time, address);
+        for Report { to, is_port } in std::mem::take(&mut self.socket.refused) {
+            if is_port { self.endpoint.refused(time, to) } else { self.endpoint.unreachable(time, to) }
         }
         if self.endpoint.turned_away() > self.turned_away * 2 {
             self.turned_away = self.endpoint.turned_away();

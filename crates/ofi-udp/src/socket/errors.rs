@@ -9,9 +9,19 @@ use crate::sockaddr::{empty_storage, from_storage};
 /// Errors that one call takes from the socket's queue.
 const MOST: usize = 64;
 
-/// Takes errors off the socket's queue, and passes to `refused` the addresses that ICMP reported as unreachable.
-/// Too-long datagrams are not among them: probing finds those.
-pub fn drain(socket: &UdpSocket, mut refused: impl FnMut(SocketAddr)) {
+/// A report that an address is unreachable. Who sent it is not kept: a router's or a firewall's report is as good as the
+/// host's, and a forger names whom he likes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The address that a datagram was sent to, in canonical form.
+    pub to: SocketAddr,
+    /// Nobody has the port there. Otherwise the host, its network or a way to it is missing.
+    pub is_port: bool,
+}
+
+/// Takes errors off the socket's queue, and passes on which addresses ICMP reported as unreachable. Too-long datagrams
+/// are not among them: probing finds those.
+pub fn drain(socket: &UdpSocket, mut refused: impl FnMut(Report)) {
     let mut name = empty_storage();
     let mut control = [0u64; 64];
     let mut byte = [0u8; 1];
@@ -31,16 +41,18 @@ pub fn drain(socket: &UdpSocket, mut refused: impl FnMut(SocketAddr)) {
         }
         let len = header.msg_controllen.min(size_of_val(&control));
         let bytes: Vec<u8> = control.iter().flat_map(|word| word.to_ne_bytes()).take(len).collect();
-        if is_unreachable(&bytes)
+        if let Some(errno) = unreachable(&bytes)
             && let Some(to) = from_storage(&name)
         {
-            refused(to);
+            let to = crate::address::canonical(to);
+            refused(Report { to, is_port: errno == libc::ECONNREFUSED });
         }
     }
 }
 
-/// Whether one of these control messages is an ICMP error (sock_extended_err of ip(7)) that is not about length.
-fn is_unreachable(mut bytes: &[u8]) -> bool {
+/// The error number of an ICMP error (sock_extended_err of ip(7)) among these control messages that is not about
+/// length.
+fn unreachable(mut bytes: &[u8]) -> Option<i32> {
     const HEADER: usize = size_of::<libc::cmsghdr>();
     let word = |bytes: &[u8], at: usize| {
         bytes.get(at..at + 4).and_then(|four| four.try_into().ok()).map(i32::from_ne_bytes)
@@ -51,7 +63,7 @@ fn is_unreachable(mut bytes: &[u8]) -> bool {
         word(bytes, 12),
     ) {
         if len < HEADER || len > bytes.len() {
-            return false;
+            return None;
         }
         let is_error = [(libc::IPPROTO_IP, libc::IP_RECVERR), (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)]
             .contains(&(level, kind));
@@ -62,11 +74,11 @@ fn is_unreachable(mut bytes: &[u8]) -> bool {
             && [libc::SO_EE_ORIGIN_ICMP, libc::SO_EE_ORIGIN_ICMP6].contains(&origin)
             && errno != libc::EMSGSIZE
         {
-            return true;
+            return Some(errno);
         }
         bytes = bytes.get(len.next_multiple_of(8)..).unwrap_or_default();
     }
-    false
+    None
 }
 
 #[cfg(test)]
@@ -83,16 +95,16 @@ mod tests {
         while told.is_empty() && Instant::now() < end {
             drain(&socket, |to| told.push(to));
         }
-        assert_eq!(told, [nobody]);
+        assert_eq!(told, [Report { to: nobody, is_port: true }]);
         let mut error = [0u8; 24];
         error[..8].copy_from_slice(&24usize.to_ne_bytes());
         error[8..12].copy_from_slice(&libc::IPPROTO_IP.to_ne_bytes());
         error[12..16].copy_from_slice(&libc::IP_RECVERR.to_ne_bytes());
         error[16..20].copy_from_slice(&libc::ECONNREFUSED.to_ne_bytes());
         error[20] = libc::SO_EE_ORIGIN_ICMP;
-        assert!(is_unreachable(&error));
-        assert!((0..24).all(|cut| !is_unreachable(&error[..cut])));
+        assert_eq!(unreachable(&error), Some(libc::ECONNREFUSED));
+        assert!((0..24).all(|cut| unreachable(&error[..cut]).is_none()));
         error[..8].copy_from_slice(&usize::MAX.to_ne_bytes());
-        assert!(!is_unreachable(&error));
+        assert_eq!(unreachable(&error), None);
     }
 }

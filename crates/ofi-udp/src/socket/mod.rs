@@ -34,6 +34,7 @@ use vacancy::Vacancy;
 
 use crate::settings::Choice;
 
+pub use errors::Report;
 pub use outgoing::{Gaps, LEAST_GAP};
 pub use placed::{Expected, Place};
 pub use segments::MOST_BYTES as LONGEST_ROW;
@@ -61,7 +62,7 @@ pub struct Socket {
     /// For a socket that is bound to all addresses of the host.
     locals: Option<Locals>,
     /// Addresses that ICMP reported as unreachable.
-    pub refused: Vec<SocketAddr>,
+    pub refused: Vec<Report>,
     set: WaitSet,
     /// The socket is in the poll set. A socket there makes each datagram more expensive for its sender, so it is added
     /// only when a thread may sleep.
@@ -226,9 +227,9 @@ impl Socket {
     #[cold]
     fn take_errors(&mut self) {
         let refused = &mut self.refused;
-        errors::drain(&self.socket, |to| {
-            if !refused.contains(&to) {
-                refused.push(to);
+        errors::drain(&self.socket, |report| {
+            if !refused.contains(&report) {
+                refused.push(report);
             }
         });
     }
@@ -334,7 +335,7 @@ impl Socket {
     }
 
     /// Takes ICMP errors off the socket.
-    pub fn take_refused(&mut self) -> Vec<SocketAddr> {
+    pub fn take_refused(&mut self) -> Vec<Report> {
         self.take_errors();
         std::mem::take(&mut self.refused)
     }

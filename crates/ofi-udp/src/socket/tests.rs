@@ -56,7 +56,7 @@ fn what_icmp_says_is_taken_and_the_socket_is_quiet_again() {
         while socket.refused.is_empty() && std::time::Instant::now() < end {
             socket.is_readable();
         }
-        assert_eq!(socket.refused, [nobody]);
+        assert_eq!(socket.refused, [Report { to: nobody, is_port: true }]);
         socket.refused.clear();
         while socket.is_readable() && std::time::Instant::now() < end {
             socket.receive();
