@@ -16,6 +16,7 @@ const OUT_OF_MEMORY: c_int = 2;
 const NO_DEVICE: c_int = 100;
 const INVALID_DEVICE: c_int = 101;
 const INVALID_CONTEXT: c_int = 201;
+const PEER_ACCESS_UNSUPPORTED: c_int = 217;
 const NOT_READY: c_int = 600;
 const NOT_SUPPORTED: c_int = 801;
 
@@ -67,6 +68,7 @@ unsafe extern "C" fn cuGetErrorName(error: c_int, name: *mut *const c_char) -> c
         NO_DEVICE => c"CUDA_ERROR_NO_DEVICE",
         INVALID_DEVICE => c"CUDA_ERROR_INVALID_DEVICE",
         INVALID_CONTEXT => c"CUDA_ERROR_INVALID_CONTEXT",
+        PEER_ACCESS_UNSUPPORTED => c"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
         NOT_READY => c"CUDA_ERROR_NOT_READY",
         NOT_SUPPORTED => c"CUDA_ERROR_NOT_SUPPORTED",
         _ => return INVALID_VALUE,
@@ -220,6 +222,10 @@ unsafe extern "C" fn cuIpcGetMemHandle(handle: *mut [u8; HANDLE], at: u64) -> c_
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuIpcOpenMemHandle_v2(at: *mut u64, handle: Handle, _flags: c_uint) -> c_int {
     may_fail!("cuIpcOpenMemHandle_v2");
+    let Some(device) = current() else { return INVALID_CONTEXT };
+    if memory::device_of(&handle.0) != Some(device) && !settings::are_peers() {
+        return PEER_ACCESS_UNSUPPORTED;
+    }
     match memory::import(&handle.0) {
         // SAFETY: the caller's place.
         Some(address) => unsafe { put(at, address as u64) },

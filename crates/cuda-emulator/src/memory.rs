@@ -95,6 +95,12 @@ pub(crate) fn export(at: usize) -> Option<[u8; HANDLE]> {
     Some(handle)
 }
 
+/// The device of an exported allocation.
+pub(crate) fn device_of(handle: &[u8; HANDLE]) -> Option<i32> {
+    let bytes = handle[24..28].try_into().ok()?;
+    Some(i32::from_le_bytes(bytes)).filter(|_| handle[..8] == MAGIC)
+}
+
 /// Maps another process's exported allocation. As with the driver, the exporter itself cannot.
 pub(crate) fn import(handle: &[u8; HANDLE]) -> Option<usize> {
     let word = |at: usize| u32::from_le_bytes([handle[at], handle[at + 1], handle[at + 2], handle[at + 3]]);

@@ -8,6 +8,11 @@ pub(crate) fn devices() -> i32 {
     number("CUDA_EMULATOR_DEVICES").unwrap_or(1) as i32
 }
 
+/// Whether devices have access to each other's memory.
+pub(crate) fn are_peers() -> bool {
+    number("CUDA_EMULATOR_PEERS") != Some(0)
+}
+
 /// Number of queries before an event is ready.
 pub(crate) fn polls() -> u64 {
     static POLLS: OnceLock<u64> = OnceLock::new();

@@ -1,49 +1,19 @@
 //! Device memory over the emulator: each test runs in a process whose `libcuda.so.1` is the emulator.
 
+mod support;
+
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use multirail::memory::cuda::{self, Cuda};
 use multirail::{Agent, Kind, Local, Remote, Way};
 use ofi::{Errno, Hints};
+use support::{INSIDE, again, is_inside, without_driver};
 
 const LONG: Duration = Duration::from_secs(30);
-/// Set in processes that run on the emulator.
-const INSIDE: &str = "CUDA_EMULATOR_TEST";
 /// Set in the peer's process of [`processes_of_a_host_map_and_bear_a_kill`].
 const SERVES: &str = "CUDA_EMULATOR_SERVES";
-
-fn emulator() -> PathBuf {
-    let program = std::env::current_exe().unwrap();
-    let folder = program.parent().and_then(Path::parent).unwrap();
-    let found = [folder.join("libcuda_emulator.so"), folder.join("deps/libcuda_emulator.so")];
-    found.into_iter().find(|path| path.exists()).expect("libcuda_emulator.so is beside this program")
-}
-
-/// A command that runs this program again on the emulator, for one test.
-fn again(test: &str) -> Command {
-    let folder = std::env::temp_dir().join(format!("cuda-emulator-{}-{test}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let link = folder.join("libcuda.so.1");
-    let _ = std::fs::remove_file(&link);
-    std::os::unix::fs::symlink(emulator(), &link).unwrap();
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", test, "--nocapture"]).env(INSIDE, "1").env("LD_LIBRARY_PATH", folder);
-    command
-}
-
-/// Whether this process runs on the emulator; otherwise runs one with these settings, which must pass.
-fn is_inside(test: &str, settings: &[(&str, &str)]) -> bool {
-    if std::env::var_os(INSIDE).is_some() {
-        return true;
-    }
-    let output = again(test).envs(settings.iter().copied()).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}\n{text}", output.status);
-    false
-}
 
 fn agent(name: &str, rails: &[&str]) -> Agent {
     let builder = Agent::builder(name).progress_thread(true).shared_memory(false);
@@ -81,8 +51,9 @@ fn memory(agent: &Agent, kind: &str, len: usize) -> Memory {
     match kind {
         "dram" => of(agent.register(vec![0_u8; len]).unwrap()),
         _ => {
-            let region = agent.register_device(Cuda::open(0).unwrap().alloc(len).unwrap()).unwrap();
-            assert_eq!(region.kind(), Kind::Cuda(0));
+            let ordinal = kind.strip_prefix("cuda:").map_or(0, |ordinal| ordinal.parse().unwrap());
+            let region = agent.register_device(Cuda::open(ordinal).unwrap().alloc(len).unwrap()).unwrap();
+            assert_eq!(region.kind(), Kind::Cuda(ordinal));
             of(region)
         }
     }
@@ -341,15 +312,7 @@ fn borrowed_memory_is_kept_until_copies_have_ended() {
 fn a_host_without_the_driver_says_so() {
     let test = "a_host_without_the_driver_says_so";
     if std::env::var_os(INSIDE).is_none() {
-        // The loader takes this file for the driver, whatever the host has, and refuses it.
-        let mut command = again(test);
-        let folder = std::env::temp_dir().join(format!("no-driver-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("libcuda.so.1"), "no library").unwrap();
-        let output = command.env("LD_LIBRARY_PATH", &folder).output().unwrap();
-        let _ = std::fs::remove_dir_all(folder);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        return;
+        return without_driver(test);
     }
     let error = cuda::count().unwrap_err();
     assert_eq!(error.errno(), Errno::ENODEV);
@@ -389,8 +352,8 @@ impl Drop for Peer {
 }
 
 impl Peer {
-    fn start() -> (Self, String) {
-        let mut command = again("processes_of_a_host_map_and_bear_a_kill");
+    fn start(test: &str) -> (Self, String) {
+        let mut command = again(test);
         command.env(SERVES, "1").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
@@ -413,8 +376,8 @@ fn serve_a_region() {
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
-/// Two processes: transfers between devices use one mapping and no rails; transfers between host and device use the
-/// rails; killing a peer fails the transfers in progress.
+/// Two processes: transfers between devices use one mapping and no rails, and so do those between host and device once
+/// the process has a device; killing a peer fails the transfers in progress.
 #[test]
 fn processes_of_a_host_map_and_bear_a_kill() {
     if std::env::var_os(SERVES).is_some() {
@@ -423,9 +386,9 @@ fn processes_of_a_host_map_and_bear_a_kill() {
     if !is_inside("processes_of_a_host_map_and_bear_a_kill", &[]) {
         return;
     }
-    let (peer, address) = Peer::start();
+    let (peer, address) = Peer::start("processes_of_a_host_map_and_bear_a_kill");
     let alice = agent("alice", &["shm"]);
-    let (device, host) = (memory(&alice, "cuda", SERVED), memory(&alice, "dram", SERVED));
+    let host = memory(&alice, "dram", SERVED);
     alice.visit(&*address, LONG).unwrap();
     let (id, len) = alice.regions("bob").unwrap()[0];
     let remote = [Remote { region: id, offset: 0, len }];
@@ -434,16 +397,28 @@ fn processes_of_a_host_map_and_bear_a_kill() {
         let plan = alice.prepare("bob", way, std::slice::from_ref(&memory.whole), &remote).unwrap();
         plan.post(LONG).unwrap().wait()
     };
+    run(Way::Read, &host).unwrap();
+    assert_eq!((host.contents)(), pattern(SERVED, 7));
+    assert_eq!(moved(), len, "staged: this process has no device open, and opens none by itself");
+    let device = memory(&alice, "cuda", SERVED);
     run(Way::Read, &device).unwrap();
     assert_eq!((device.contents)(), pattern(SERVED, 7));
-    assert_eq!(moved(), 0, "mapped");
     (device.fill)(&pattern(SERVED, 8));
     run(Way::Write, &device).unwrap();
-    assert_eq!(moved(), 0, "mapped");
     run(Way::Read, &host).unwrap();
     assert_eq!((host.contents)(), pattern(SERVED, 8));
-    assert_eq!(moved(), len, "staged");
-    let plan = alice.prepare("bob", Way::Write, std::slice::from_ref(&host.whole), &remote).unwrap();
+    (host.fill)(&pattern(SERVED, 9));
+    run(Way::Write, &host).unwrap();
+    run(Way::Read, &device).unwrap();
+    assert_eq!((device.contents)(), pattern(SERVED, 9));
+    assert_eq!(moved(), len, "mapped");
+    // Copies into a mapping need no peer, so these go over the rails.
+    let carol = Agent::builder("carol").progress_thread(true).shared_memory(false).map_devices(false);
+    let carol = carol.rail(Hints::new().provider("shm")).open().unwrap();
+    let host = memory(&carol, "dram", SERVED);
+    carol.visit(&*address, LONG).unwrap();
+    let plan = carol.prepare("bob", Way::Write, std::slice::from_ref(&host.whole), &remote).unwrap();
+    plan.post(LONG).unwrap().wait().unwrap();
     let transfers: Vec<_> = (0..8).map(|_| plan.post(LONG).unwrap()).collect();
     drop(peer);
     let failed = transfers.iter().filter(|transfer| transfer.wait().is_err()).count();
@@ -451,4 +426,55 @@ fn processes_of_a_host_map_and_bear_a_kill() {
     for transfer in &transfers {
         assert!(transfer.wait_quiet(LONG).unwrap());
     }
+}
+
+/// A device maps another's memory if the driver gives it access; otherwise the rails carry the bytes.
+#[test]
+fn two_devices_of_a_host_map_where_they_may() {
+    let test = "two_devices_of_a_host_map_where_they_may";
+    if std::env::var_os(SERVES).is_some() {
+        return serve_a_region();
+    }
+    if std::env::var_os(INSIDE).is_none() {
+        for peers in ["1", "0"] {
+            is_inside(test, &[("CUDA_EMULATOR_DEVICES", "2"), ("CUDA_EMULATOR_PEERS", peers)]);
+        }
+        return;
+    }
+    let (_peer, address) = Peer::start(test);
+    let alice = agent("alice", &["shm"]);
+    let other = memory(&alice, "cuda:1", SERVED);
+    alice.visit(&*address, LONG).unwrap();
+    let (id, len) = alice.regions("bob").unwrap()[0];
+    let remote = [Remote { region: id, offset: 0, len }];
+    let run = |way| {
+        let plan = alice.prepare("bob", way, std::slice::from_ref(&other.whole), &remote).unwrap();
+        plan.post(LONG).unwrap().wait().unwrap();
+    };
+    run(Way::Read);
+    assert_eq!((other.contents)(), pattern(SERVED, 7));
+    (other.fill)(&pattern(SERVED, 3));
+    run(Way::Write);
+    (other.fill)(&[0; SERVED]);
+    run(Way::Read);
+    assert_eq!((other.contents)(), pattern(SERVED, 3));
+    let moved = alice.rails().iter().map(|(_, counts)| counts.bytes).sum::<u64>();
+    let may = std::env::var("CUDA_EMULATOR_PEERS").unwrap() == "1";
+    assert_eq!(moved, if may { 0 } else { 3 * len });
+}
+
+/// Within one process no memory is mapped, as the driver does not map what the process itself exports.
+#[test]
+fn two_devices_of_a_process_exchange() {
+    if !is_inside("two_devices_of_a_process_exchange", &[("CUDA_EMULATOR_DEVICES", "2")]) {
+        return;
+    }
+    let (alice, bob) = (agent("alice", &["shm"]), agent("bob", &["shm"]));
+    let (source, target) = (memory(&alice, "cuda:1", SERVED), memory(&bob, "cuda:0", SERVED));
+    (source.fill)(&pattern(SERVED, 1));
+    alice.load(&bob.metadata().unwrap()).unwrap();
+    let remote = [Remote { region: target.id, offset: 0, len: SERVED as u64 }];
+    let plan = alice.prepare("bob", Way::Write, std::slice::from_ref(&source.whole), &remote).unwrap();
+    plan.post(LONG).unwrap().wait().unwrap();
+    assert_eq!((target.contents)(), pattern(SERVED, 1));
 }

@@ -80,6 +80,9 @@ pub(crate) trait Copying: Send + fmt::Debug {
 pub(crate) trait Mapping: Send + Sync + fmt::Debug {
     /// Its address in this process.
     fn at(&self) -> u64;
+
+    /// The device through which it is mapped, which copies from and to it.
+    fn device(&self) -> &dyn Device;
 }
 
 /// Host memory that a device has pinned.
@@ -88,6 +91,19 @@ pub(crate) struct Pinned {
     pub(crate) len: usize,
     /// Frees the memory when dropped.
     pub(crate) owner: Box<dyn Send + Sync>,
+}
+
+/// The device behind a peer's export, if this process has it open: host memory is copied by that. Opening it here would
+/// give a program that uses no device a context on one.
+#[cfg(feature = "cuda")]
+pub(crate) fn opened(export: &Export) -> Option<Arc<dyn Device>> {
+    cuda::Cuda::opened(&export.device).map(|device| Arc::new(device) as Arc<dyn Device>)
+}
+
+/// As above: without the feature no device is open.
+#[cfg(not(feature = "cuda"))]
+pub(crate) fn opened(_: &Export) -> Option<Arc<dyn Device>> {
+    None
 }
 
 /// How long [`copy_out`] and [`copy_in`] wait for a device.

@@ -211,7 +211,11 @@ impl Staging {
             Way::Write => (theirs, ours),
             Way::Read => (ours, theirs),
         };
-        let Some(device) = piece.local.device() else {
+        let device = match &chunk.mapped {
+            Some(mapped) => Some(mapped.device()),
+            None => piece.local.device().map(|device| &**device),
+        };
+        let Some(device) = device else {
             return Turn::Ends(Err(Errno::ENODEV));
         };
         // SAFETY: the plan keeps our memory and the chunk its place and mapping until the copy has ended; both ranges

@@ -8,7 +8,8 @@
 //!   behind the data; the peer copies from the window, and answers `Done`.
 //! - read: with `Fetch` the peer copies to its window, and answers `Done`; move from the window, or from the peer's
 //!   memory, to our memory or to the pool; copy from the pool.
-//! - if the peer's memory can be mapped (`Export`), one copy is enough.
+//! - if the peer's memory can be mapped (`Export`), one copy is enough: by our device, or, if our memory is the host's,
+//!   by the peer's device if this process has it open.
 //!
 //! Orders travel as notifications with an audience of their own ([`Order`]), so they arrive after their data. If the
 //! use of a window's place did not end with the peer's answer, the place is not used again: late data must not
@@ -441,16 +442,15 @@ impl Staging {
 
     /// The peer's memory, mapped here, if that is possible.
     fn map(&mut self, peer: PeerId, piece: &Piece) -> Option<Arc<dyn Mapping>> {
-        let (export, device) = (piece.remote.export.as_ref()?, piece.local.device()?);
-        if !self.may_map {
-            return None;
-        }
+        let export = piece.remote.export.as_ref().filter(|_| self.may_map)?;
         if let Some(known) = self.mappings.get(&(peer, piece.remote.id)) {
             return known.clone();
         }
         if self.mappings.len() >= MAPPINGS {
             return None;
         }
+        // A process may open the device later, so that its absence is not kept.
+        let device = piece.local.device().cloned().or_else(|| crate::memory::opened(export))?;
         let mapped = device.import(export, piece.remote.len);
         let mapped = mapped.inspect_err(|error| {
             tracing::debug!(target: "multirail", %error, "memory of a peer is not mapped, and goes over the rails");

@@ -71,13 +71,25 @@ table! {
     cuEventDestroy_v2(Event);
 }
 
-/// The driver, loaded and initialised by the first call.
+/// The driver, loaded by the first call. It is not initialised: a process that forks afterwards keeps the use of it.
+pub(super) fn installed() -> std::result::Result<&'static Driver, &'static str> {
+    static DRIVER: OnceLock<std::result::Result<Driver, String>> = OnceLock::new();
+    DRIVER.get_or_init(load).as_ref().map_err(String::as_str)
+}
+
+/// The driver, initialised by the first call.
 pub(super) fn driver() -> Result<&'static Driver> {
-    static DRIVER: OnceLock<std::result::Result<Driver, (Errno, String)>> = OnceLock::new();
-    let loaded = DRIVER.get_or_init(|| load().map_err(|why| (Errno::ENODEV, why)));
-    loaded.as_ref().map_err(|(errno, why)| {
+    static READY: OnceLock<std::result::Result<&'static Driver, String>> = OnceLock::new();
+    let ready = READY.get_or_init(|| installed().map_err(str::to_string).and_then(start));
+    ready.as_ref().copied().map_err(|why| {
         let todo = "install NVIDIA's driver, or use memory of the host";
-        Error::wanted(*errno, "memory of a CUDA device", "the driver's libcuda.so.1", why.clone(), todo)
+        Error::wanted(
+            Errno::ENODEV,
+            "memory of a CUDA device",
+            "the driver's libcuda.so.1",
+            why.clone(),
+            todo,
+        )
     })
 }
 
@@ -86,7 +98,10 @@ fn load() -> std::result::Result<Driver, String> {
     let library = unsafe { libloading::Library::new("libcuda.so.1") }.map_err(|error| error.to_string())?;
     // Its threads live as long as the process.
     let library: &'static libloading::Library = Box::leak(Box::new(library));
-    let driver = Driver::of(library).map_err(|name| format!("a libcuda.so.1 without {name}"))?;
+    Driver::of(library).map_err(|name| format!("a libcuda.so.1 without {name}"))
+}
+
+fn start(driver: &'static Driver) -> std::result::Result<&'static Driver, String> {
     // SAFETY: the first call, as cuda.h requires.
     let result = unsafe { (driver.cuInit)(0) };
     if result == 0 { Ok(driver) } else { Err(format!("cuInit answered {}", driver.name(result))) }
@@ -116,7 +131,7 @@ impl Driver {
                 (Errno::ENODEV, "choose a device that nvidia-smi lists, and look at CUDA_VISIBLE_DEVICES")
             }
             201 => (Errno::EINVAL, "a context was destroyed under this process: open the device again"),
-            801 => (Errno::ENOSYS, "the device or its driver lacks it: use memory of the host there"),
+            217 | 801 => (Errno::ENOSYS, "the device or its driver lacks it: use memory of the host there"),
             _ => (Errno::EIO, "look for errors of the device (nvidia-smi, dmesg)"),
         };
         Err(Error::wanted(errno, call, "CUDA_SUCCESS", self.name(result), todo))

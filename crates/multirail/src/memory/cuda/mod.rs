@@ -9,9 +9,9 @@ mod driver;
 use std::ffi::c_int;
 use std::fmt;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use driver::{Context, Driver, Event, Handle, NOT_READY, Stream, driver};
+use driver::{Context, Driver, Event, Handle, NOT_READY, Stream, driver, installed};
 use ofi::{Errno, Error, Result};
 
 use super::{Copying, Device, Export, Kind, Mapping, Pinned};
@@ -39,9 +39,17 @@ pub fn count() -> Result<u32> {
     Ok(count.unsigned_abs())
 }
 
+/// Whether NVIDIA's driver is installed. The answer initialises nothing; [`count`] says whether there is a device.
+pub fn is_installed() -> bool {
+    installed().is_ok()
+}
+
 /// A CUDA device. Clones are the same device.
 #[derive(Clone)]
 pub struct Cuda(Arc<Opened>);
+
+/// The devices that this process has open.
+static OPEN: Mutex<Vec<Weak<Opened>>> = Mutex::new(Vec::new());
 
 struct Opened {
     driver: &'static Driver,
@@ -90,11 +98,29 @@ impl Drop for Opened {
 }
 
 impl Cuda {
-    /// Opens the device with this ordinal.
+    /// Opens the device with this ordinal. A device that is open already is the same one again.
     ///
     /// # Errors
     /// `FI_ENODEV` without NVIDIA's driver, or without such a device; the driver's errors.
     pub fn open(ordinal: u32) -> Result<Self> {
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = open.iter().filter_map(Weak::upgrade).find(|opened| opened.ordinal == ordinal);
+        if let Some(opened) = known {
+            return Ok(Self(opened));
+        }
+        let opened = Arc::new(Self::open_anew(ordinal)?);
+        open.retain(|opened| opened.strong_count() > 0);
+        open.push(Arc::downgrade(&opened));
+        Ok(Self(opened))
+    }
+
+    /// The device with this UUID, if the process has it open.
+    pub(crate) fn opened(uuid: &[u8; 16]) -> Option<Self> {
+        let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.iter().filter_map(Weak::upgrade).find(|opened| opened.uuid == *uuid).map(Self)
+    }
+
+    fn open_anew(ordinal: u32) -> Result<Opened> {
         let driver = driver()?;
         let (mut device, mut uuid, mut context) = (0, [0; 16], ptr::null_mut());
         let number = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
@@ -114,7 +140,7 @@ impl Cuda {
             })?;
             opened.streams[at] = stream;
         }
-        Ok(Self(Arc::new(opened)))
+        Ok(opened)
     }
 
     /// Allocates memory of the device, for [`Agent::register_device`](crate::Agent::register_device).
@@ -267,6 +293,10 @@ impl Mapping for Opening {
     fn at(&self) -> u64 {
         self.at
     }
+
+    fn device(&self) -> &dyn Device {
+        &self.device
+    }
 }
 
 impl Drop for Opening {
@@ -332,12 +362,13 @@ impl Device for Cuda {
     }
 
     fn import(&self, export: &Export, len: u64) -> Result<Arc<dyn Mapping>> {
-        if export.host != host()? || export.device != self.0.uuid {
+        if export.host != host()? {
             return Err(Error::with(
                 Errno::EHOSTUNREACH,
-                "the memory is on another host or another device and cannot be mapped",
+                "the memory is on another host and cannot be mapped",
             ));
         }
+        // Another device's memory is mapped if the driver can give this one access to it.
         let mut base = 0;
         self.0.call("cuIpcOpenMemHandle", |driver| unsafe {
             // SAFETY: any 64 bytes are permitted: the driver checks them.
