@@ -21,6 +21,15 @@ nixl_status_t status(int number) {
     return static_cast<nixl_status_t>(number);
 }
 
+// Memory of the host, and of CUDA devices if there may be any.
+nixl_mem_list_t memories(bool has_devices) {
+    return has_devices ? nixl_mem_list_t{DRAM_SEG, VRAM_SEG} : nixl_mem_list_t{DRAM_SEG};
+}
+
+bool is_known(nixl_mem_t kind) {
+    return kind == DRAM_SEG || kind == VRAM_SEG;
+}
+
 void assign(void *to, ofi_bytes, ofi_bytes bytes) {
     *static_cast<std::string *>(to) = text(bytes);
 }
@@ -78,15 +87,16 @@ public:
     }
 
     nixl_mem_list_t getSupportedMems() const override {
-        return {DRAM_SEG};
+        return memories(ofi_nixl_has_devices());
     }
 
     nixl_status_t registerMem(const nixlBlobDesc &mem, const nixl_mem_t &kind, nixlBackendMD *&out) override {
-        if (kind != DRAM_SEG) {
+        if (!is_known(kind)) {
             return NIXL_ERR_NOT_SUPPORTED;
         }
         ofi_region *region = nullptr;
-        int done = ofi_nixl_register(engine, reinterpret_cast<void *>(mem.addr), mem.len, &region);
+        int done = kind == VRAM_SEG ? ofi_nixl_register_device(engine, mem.devId, mem.addr, mem.len, &region)
+                                    : ofi_nixl_register(engine, reinterpret_cast<void *>(mem.addr), mem.len, &region);
         out = done == 0 ? new Memory(region, nullptr) : nullptr;
         return status(done);
     }
@@ -127,7 +137,7 @@ public:
 
     nixl_status_t loadRemoteMD(const nixlBlobDesc &mem, const nixl_mem_t &kind, const std::string &peer,
                                nixlBackendMD *&out) override {
-        if (kind != DRAM_SEG) {
+        if (!is_known(kind)) {
             return NIXL_ERR_NOT_SUPPORTED;
         }
         ofi_target *target = nullptr;
@@ -224,7 +234,8 @@ nixl_b_params_t options() {
 } // namespace
 
 extern "C" nixlBackendPlugin *nixl_plugin_init() {
-    return nixlBackendPluginCreator<Engine>::create(NIXL_PLUGIN_API_VERSION, "OFI", OFI_VERSION, options(), {DRAM_SEG});
+    return nixlBackendPluginCreator<Engine>::create(NIXL_PLUGIN_API_VERSION, "OFI", OFI_VERSION, options(),
+                                                         memories(ofi_nixl_may_have_devices()));
 }
 
 extern "C" void nixl_plugin_fini() {}

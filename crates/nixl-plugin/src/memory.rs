@@ -4,10 +4,11 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::Duration;
 
-use multirail::Region;
+use multirail::memory::cuda::{self, Cuda, DeviceMemory};
+use multirail::{Agent, Local, Region};
 use ofi::{Buffer, BufferMut, Errno, Error, RawBuffer, Result};
 
-use crate::border::{Bytes, Sink, call, put, status};
+use crate::border::{Bytes, Sink, call, put, say, status};
 use crate::engine::Engine;
 
 /// How long deregistration waits for transfers that use the region.
@@ -32,8 +33,14 @@ unsafe impl BufferMut for Foreign {}
 
 /// A registration.
 pub struct Registered {
-    pub(crate) region: Region<Foreign>,
-    pub(crate) addr: u64,
+    region: Kind,
+    addr: u64,
+}
+
+/// A region of host memory or of a CUDA device's.
+enum Kind {
+    Host(Region<Foreign>),
+    Device(Region<DeviceMemory>),
 }
 
 /// A region of a peer, or of the agent itself, as the target of transfers.
@@ -62,8 +69,58 @@ pub unsafe extern "C" fn ofi_nixl_register(
             return Err(Error::with(Errno::EINVAL, "the memory's address is 0"));
         }
         let region = engine.agent.register(Foreign(RawBuffer::new(addr, len, std::ptr::null_mut())))?;
+        let registered = Registered { region: Kind::Host(region), addr: addr.addr() as u64 };
         // SAFETY: the caller's promise.
-        unsafe { put(out, Registered { region, addr: addr.addr() as u64 }) };
+        unsafe { put(out, registered) };
+        Ok(status::SUCCESS)
+    })
+}
+
+/// Whether the system has a driver for CUDA devices. The answer initialises nothing, so it can be given for a program
+/// that only lists its plug-ins.
+#[unsafe(no_mangle)]
+pub extern "C" fn ofi_nixl_may_have_devices() -> bool {
+    cuda::is_installed()
+}
+
+/// Whether there is a CUDA device.
+#[unsafe(no_mangle)]
+pub extern "C" fn ofi_nixl_has_devices() -> bool {
+    cuda::count().is_ok_and(|count| count > 0)
+}
+
+/// Registers memory of the CUDA device with this ordinal. `NIXL_ERR_NOT_SUPPORTED` without a device.
+///
+/// # Safety
+/// `engine` is open; the memory is allocated until `ofi_nixl_deregister` releases the region; `out` is valid for a
+/// write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ofi_nixl_register_device(
+    engine: *const Engine,
+    ordinal: u64,
+    addr: u64,
+    len: usize,
+    out: *mut *mut Registered,
+) -> c_int {
+    call("registering memory of a device", || {
+        // SAFETY: the caller's promise.
+        let engine = unsafe { &*engine };
+        if let Err(error) = cuda::count() {
+            say("registering memory of a device", &error.to_string());
+            return Ok(status::NOT_SUPPORTED);
+        }
+        let ordinal = u32::try_from(ordinal).map_err(|_| {
+            Error::with(
+                Errno::EINVAL,
+                format!("{ordinal} is no number of a CUDA device; nvidia-smi lists them"),
+            )
+        })?;
+        let device = Cuda::open(ordinal)?;
+        // SAFETY: the caller's promise: deregistration waits until no copy uses the memory.
+        let memory = unsafe { device.borrow(addr, len) }?;
+        let region = engine.agent.register_device(memory)?;
+        // SAFETY: the caller's promise.
+        unsafe { put(out, Registered { region: Kind::Device(region), addr }) };
         Ok(status::SUCCESS)
     })
 }
@@ -78,7 +135,7 @@ pub unsafe extern "C" fn ofi_nixl_deregister(engine: *const Engine, region: *mut
     call("deregistering memory", || {
         // SAFETY: the caller's promise.
         let (engine, registered) = unsafe { (&*engine, &*region) };
-        engine.agent.revoke(&registered.region, PATIENCE)?;
+        registered.revoke(&engine.agent)?;
         // SAFETY: from a box in `put`, and released once.
         drop(unsafe { Box::from_raw(region) });
         Ok(status::SUCCESS)
@@ -99,7 +156,7 @@ pub unsafe extern "C" fn ofi_nixl_region_info(
     call("describing memory to peers", || {
         // SAFETY: the caller's promise.
         let (engine, registered) = unsafe { (&*engine, &*region) };
-        let bytes = engine.agent.metadata_of(&registered.region)?;
+        let bytes = registered.metadata(&engine.agent)?;
         // SAFETY: the caller's promise.
         unsafe { sink(to, Bytes::of(&[]), Bytes::of(&bytes)) };
         Ok(status::SUCCESS)
@@ -119,9 +176,9 @@ pub unsafe extern "C" fn ofi_nixl_load_own(
     call("preparing local transfers", || {
         // SAFETY: the caller's promise.
         let (engine, registered) = unsafe { (&*engine, &*region) };
-        let peer = engine.agent.load(&engine.agent.metadata_of(&registered.region)?)?;
+        let peer = engine.agent.load(&registered.metadata(&engine.agent)?)?;
         // SAFETY: the caller's promise.
-        unsafe { put(out, Target { peer, region: registered.region.id(), addr: registered.addr }) };
+        unsafe { put(out, Target { peer, region: registered.id(), addr: registered.addr }) };
         Ok(status::SUCCESS)
     })
 }
@@ -174,9 +231,37 @@ pub unsafe extern "C" fn ofi_nixl_unload(target: *mut Target) -> c_int {
 }
 
 impl Registered {
-    /// The offset of an address in the region.
-    pub(crate) fn offset(&self, addr: u64) -> Result<u64> {
-        offset(self.addr, addr)
+    /// The range of `len` bytes at an address.
+    pub(crate) fn slice(&self, addr: u64, len: u64) -> Result<Local> {
+        let start = offset(self.addr, addr)?;
+        let end = start.checked_add(len);
+        let end = end.ok_or_else(|| Error::with(Errno::EINVAL, "address plus length exceeds 64 bits"))?;
+        match &self.region {
+            Kind::Host(region) => region.slice(start..end),
+            Kind::Device(region) => region.slice(start..end),
+        }
+    }
+
+    fn id(&self) -> u64 {
+        match &self.region {
+            Kind::Host(region) => region.id(),
+            Kind::Device(region) => region.id(),
+        }
+    }
+
+    fn metadata(&self, agent: &Agent) -> Result<Vec<u8>> {
+        match &self.region {
+            Kind::Host(region) => agent.metadata_of(region),
+            Kind::Device(region) => agent.metadata_of(region),
+        }
+    }
+
+    /// Returns when neither transfers nor peers use the memory any more.
+    fn revoke(&self, agent: &Agent) -> Result<()> {
+        match &self.region {
+            Kind::Host(region) => agent.revoke(region, PATIENCE),
+            Kind::Device(region) => agent.revoke(region, PATIENCE),
+        }
     }
 }
 

@@ -76,12 +76,7 @@ pub unsafe extern "C" fn ofi_nixl_prepare(
                 let text = format!("descriptor {nth} is memory of {:?}, not of {peer:?}", target.peer);
                 return Err(Error::with(Errno::EINVAL, text));
             }
-            let offset = region.offset(descriptor.local)?;
-            let end = offset.checked_add(descriptor.local_len);
-            let end = end.ok_or_else(|| {
-                Error::with(Errno::EINVAL, format!("descriptor {nth}: address plus length exceeds 64 bits"))
-            })?;
-            local.push(region.region.slice(offset..end)?);
+            local.push(region.slice(descriptor.local, descriptor.local_len)?);
             let offset = target.offset(descriptor.remote)?;
             remote.push(Remote { region: target.region, offset, len: descriptor.remote_len });
         }
