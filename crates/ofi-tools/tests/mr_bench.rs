@@ -1,7 +1,9 @@
 //! `mr-bench` with a target of its own, in all ways, with every byte compared.
 
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use cuda_emulator as _; // built as the library that stands for the driver
 use ofi_testkit::etcd::Server;
 
 fn mr_bench(arguments: &[&str]) -> Output {
@@ -17,7 +19,7 @@ fn rows(arguments: &[&str]) -> serde_json::Value {
 
 #[test]
 fn every_byte_is_right_over_shared_memory_and_two_rails_of_sockets() {
-    for (rails, memory) in [("shm", "--library-memory"), ("shm", "--threads=2"), ("udp,udp", "--threads=1")] {
+    for (rails, memory) in [("shm", "--memory=library"), ("shm", "--threads=2"), ("udp,udp", "--threads=1")] {
         let json = rows(&["--rails", rails, "--sizes", "100,64K,1M", "--batches", "1,3", memory]);
         let rows = json["rows"].as_array().unwrap();
         assert_eq!(rows.len(), 2 * 3 * 2);
@@ -37,6 +39,48 @@ fn every_byte_is_right_over_shared_memory_and_two_rails_of_sockets() {
         assert_eq!(accesses(4096), 2 * (1 + 3) * (5 + 1) * threads, "{latencies:?}");
         assert!(latencies.iter().all(|row| row["p50_us_at_most"].as_u64() <= row["p99_us_at_most"].as_u64()));
     }
+}
+
+/// A folder with a `libcuda.so.1` that is the emulator.
+fn emulator() -> std::path::PathBuf {
+    let beside = Path::new(env!("CARGO_BIN_EXE_mr-bench")).parent().unwrap();
+    let found = ["libcuda_emulator.so", "deps/libcuda_emulator.so"].map(|name| beside.join(name));
+    let found =
+        found.into_iter().find(|path| path.exists()).expect("libcuda_emulator.so is beside this program");
+    let folder = std::env::temp_dir().join(format!("mr-bench-cuda-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let link = folder.join("libcuda.so.1");
+    let _ = std::fs::remove_file(&link);
+    std::os::unix::fs::symlink(found, link).unwrap();
+    folder
+}
+
+/// Each kind of memory at either end, with memory of devices on the emulator.
+#[test]
+fn memory_of_each_kind_at_either_end_is_moved() {
+    let folder = emulator();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mr-bench"));
+        let command = command.env("LD_LIBRARY_PATH", &folder).env("CUDA_EMULATOR_DEVICES", "2");
+        let common = ["--check", "--json", "--iterations", "3", "--warmup", "1", "--sizes", "100,3M"];
+        command.args(common).args(arguments).args(["--batches", "2"]).output().expect("mr-bench runs")
+    };
+    for (ours, theirs) in [("cuda", "host"), ("library", "cuda"), ("cuda", "cuda:1"), ("cuda:0", "library")] {
+        let output = run(&["--memory", ours, "--target-memory", theirs]);
+        assert!(output.status.success(), "{ours} {theirs}: {}", String::from_utf8_lossy(&output.stderr));
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let full = |kind: &str| if kind == "cuda" { "cuda:0".to_string() } else { kind.to_string() };
+        assert_eq!((&json["memory"], &json["target_memory"]), (&full(ours).into(), &full(theirs).into()));
+        assert_eq!(json["rows"].as_array().unwrap().len(), 2 * 2, "{ours} {theirs}");
+    }
+    // One kind is that of both ends.
+    let json: serde_json::Value = serde_json::from_slice(&run(&["--memory", "cuda:1"]).stdout).expect("JSON");
+    assert_eq!(json["target_memory"], "cuda:1");
+    // A device that there is not.
+    let output = run(&["--memory", "cuda:7"]);
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("CUDA"), "{output:?}");
+    let _ = std::fs::remove_dir_all(folder);
 }
 
 #[test]

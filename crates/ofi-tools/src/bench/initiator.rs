@@ -73,7 +73,8 @@ pub(super) fn run(options: &Options, pairs: usize, addresses: &[String]) -> Resu
     }
     if options.json {
         output::print_json(&json!({
-            "rails": options.rails, "threads": options.threads, "pairs": pairs, "rows": rows, "paths": paths(&all)?,
+            "rails": options.rails, "memory": options.memory,
+            "target_memory": options.target_memory.unwrap_or(options.memory), "threads": options.threads, "pairs": pairs, "rows": rows, "paths": paths(&all)?,
             "latencies": latencies(&all),
         }))?;
     }
@@ -89,7 +90,7 @@ fn open(options: &Options, pairs: usize, addresses: &[String], len: u64) -> Resu
             Some(first) if options.scheme == Scheme::OneToMany => Arc::clone(&first.agent),
             _ => Arc::new(agent(&format!("mr-bench-initiator-{nth}"), &options.rails)?),
         };
-        let memory = Memory::new(&agent, len, options.library_memory)?;
+        let memory = Memory::new(&agent, len, options.memory)?;
         let address =
             addresses.get(nth).or(addresses.last()).ok_or_else(|| Failure::Usage("no target".into()))?;
         let mut meeting = Meeting::join(address)?;
@@ -100,7 +101,7 @@ fn open(options: &Options, pairs: usize, addresses: &[String], len: u64) -> Resu
             name,
             rails,
             len,
-            library: options.library_memory,
+            memory: options.target_memory.unwrap_or(options.memory),
             initiators,
         }))?;
         let target = agent.load(&meeting.hear_bytes()?).map_err(stack("the target's metadata"))?;

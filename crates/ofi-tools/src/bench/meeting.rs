@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::memory::Kind;
 use crate::failure::{Failure, Result};
 
 /// The longest frame.
@@ -36,8 +37,8 @@ pub(super) struct Opening {
     pub rails: Vec<String>,
     /// Bytes of memory for this initiator.
     pub len: u64,
-    /// Whether the library allocates the memory.
-    pub library: bool,
+    /// The kind of memory.
+    pub memory: Kind,
     /// Total number of initiators.
     pub initiators: usize,
 }

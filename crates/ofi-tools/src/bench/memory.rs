@@ -1,48 +1,113 @@
 //! The memory that is read and written, and its expected bytes.
 
+use std::fmt;
+use std::str::FromStr;
+
+use multirail::memory::cuda::{Cuda, DeviceMemory};
 use multirail::{Agent, Local, Region};
+use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, Result};
 
-/// Memory of either kind.
+/// A kind of memory, as its option says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(super) enum Kind {
+    /// Of the program.
+    Host,
+    /// Of the library.
+    Library,
+    /// Of the CUDA device with this ordinal.
+    Cuda(u32),
+}
+
+impl FromStr for Kind {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text.split_once(':').unwrap_or((text, "0")) {
+            _ if text == "host" => Ok(Self::Host),
+            _ if text == "library" => Ok(Self::Library),
+            ("cuda", ordinal) => ordinal.parse().map(Self::Cuda).map_err(|_| WANTED.to_string()),
+            _ => Err(WANTED.to_string()),
+        }
+    }
+}
+
+const WANTED: &str = "wanted host, library, cuda or cuda:N";
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host => f.write_str("host"),
+            Self::Library => f.write_str("library"),
+            Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+        }
+    }
+}
+
+impl TryFrom<String> for Kind {
+    type Error = String;
+
+    fn try_from(text: String) -> std::result::Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Kind> for String {
+    fn from(kind: Kind) -> Self {
+        kind.to_string()
+    }
+}
+
+/// Memory of one of these kinds.
 pub(super) enum Memory {
-    Application(Region<Vec<u8>>),
+    Host(Region<Vec<u8>>),
     Library(Region),
+    Cuda(Region<DeviceMemory>),
+}
+
+/// Evaluates an expression for the region, whatever its kind.
+macro_rules! of_region {
+    ($memory:expr, $region:ident => $body:expr) => {
+        match $memory {
+            Memory::Host($region) => $body,
+            Memory::Library($region) => $body,
+            Memory::Cuda($region) => $body,
+        }
+    };
 }
 
 impl Memory {
-    pub(super) fn new(agent: &Agent, len: u64, library: bool) -> Result<Self> {
-        let stack = Failure::stack("registering memory");
-        let memory = match library {
-            true => Self::Library(agent.alloc(len as usize).map_err(stack)?),
+    pub(super) fn new(agent: &Agent, len: u64, kind: Kind) -> Result<Self> {
+        let stack = Failure::stack;
+        let memory = match kind {
             // Not zeroes: pages that were never written all map the kernel's zero page, which is read from the cache.
-            false => Self::Application(agent.register(vec![1_u8; len as usize]).map_err(stack)?),
+            Kind::Host => {
+                let region = agent.register(vec![1_u8; len as usize]);
+                return region.map(Self::Host).map_err(stack("registering memory"));
+            }
+            Kind::Library => Self::Library(agent.alloc(len as usize).map_err(stack("allocating memory"))?),
+            Kind::Cuda(ordinal) => {
+                let memory = Cuda::open(ordinal).and_then(|device| device.alloc(len as usize));
+                let memory = memory.map_err(stack("memory of a CUDA device"))?;
+                Self::Cuda(agent.register_device(memory).map_err(stack("registering memory"))?)
+            }
         };
-        if library {
-            fill(&memory, len, 0).map_err(Failure::stack("filling memory"))?;
-        }
+        fill(&memory, len, 0).map_err(stack("filling memory"))?;
         Ok(memory)
     }
 
     pub(super) fn slice(&self, start: u64, len: u64) -> ofi::Result<Local> {
-        match self {
-            Self::Application(region) => region.slice(start..start + len),
-            Self::Library(region) => region.slice(start..start + len),
-        }
+        of_region!(self, region => region.slice(start..start + len))
     }
 
     fn fill_piece(&self, at: u64, bytes: &[u8]) -> ofi::Result<()> {
-        match self {
-            Self::Application(region) => region.write_from(at as usize, bytes),
-            Self::Library(region) => region.write_from(at as usize, bytes),
-        }
+        of_region!(self, region => region.write_from(at as usize, bytes))
     }
 
     fn read_piece(&self, at: u64, bytes: &mut [u8]) -> ofi::Result<()> {
-        match self {
-            Self::Application(region) => region.read_into(at as usize, bytes),
-            Self::Library(region) => region.read_into(at as usize, bytes),
-        }
+        of_region!(self, region => region.read_into(at as usize, bytes))
     }
 }
 
@@ -74,4 +139,20 @@ pub(super) fn wrong(memory: &Memory, len: u64, seed: u64) -> ofi::Result<Option<
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_read_as_they_are_written() {
+        for kind in [Kind::Host, Kind::Library, Kind::Cuda(0), Kind::Cuda(7)] {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+        }
+        assert_eq!("cuda".parse(), Ok(Kind::Cuda(0)));
+        for wrong in ["", "gpu", "host:0", "library:1", "cuda:", "cuda:-1", "cuda:x", "Host"] {
+            assert!(wrong.parse::<Kind>().is_err(), "{wrong}");
+        }
+    }
 }

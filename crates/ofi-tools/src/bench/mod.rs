@@ -22,6 +22,7 @@ use clap::Parser;
 use multirail::{Agent, Members, rail_hints};
 
 use self::listed::List;
+use self::memory::Kind;
 use crate::exit;
 use crate::failure::{Failure, Result};
 use crate::pingpong::sizes;
@@ -74,9 +75,13 @@ pub(crate) struct Options {
     /// Transfers before each measurement.
     #[arg(long, default_value_t = 20)]
     warmup: u64,
-    /// Use memory that the library allocated, which peers of one host can share.
-    #[arg(long)]
-    library_memory: bool,
+    /// The initiators' memory: host, library (allocated by the library; peers of one host can share it), or cuda or
+    /// cuda:N (of that CUDA device).
+    #[arg(long, value_name = "KIND", default_value = "host")]
+    memory: Kind,
+    /// The targets' memory. Without this option: as the initiators'.
+    #[arg(long, value_name = "KIND", conflicts_with = "listen")]
+    target_memory: Option<Kind>,
     /// Compare every byte after each row.
     #[arg(long)]
     check: bool,

@@ -86,7 +86,7 @@ fn next(listener: &TcpListener) -> std::io::Result<TcpStream> {
 
 /// Gives an initiator its memory.
 fn admit(agent: &Agent, mut meeting: Meeting, opened: &Opening) -> Result<Guest> {
-    let memory = Memory::new(agent, opened.len, opened.library)?;
+    let memory = Memory::new(agent, opened.len, opened.memory)?;
     meeting.say_bytes(&agent.metadata().map_err(Failure::stack("metadata"))?)?;
     agent.load(&meeting.hear_bytes()?).map_err(Failure::stack("the initiator's metadata"))?;
     Ok(Guest { meeting, memory, len: opened.len })
