@@ -16,13 +16,16 @@ macro_rules! with_each_driver {
             if std::env::var_os("FI_UDP_DRIVER").is_some() {
                 return $case();
             }
-            for driver in DRIVERS {
+            let begin = |driver: &str| {
                 let program = std::env::current_exe().expect("this program");
                 let mut command = std::process::Command::new(program);
-                let command = command.args([stringify!($name), "--exact", "--nocapture"]);
-                // Through sockets alone: those of one host would be told by shared memory.
-                let command = command.env("FI_UDP_DRIVER", driver).env("FI_UDP_SHARED_MEMORY", "0");
-                let output = command.output().expect("this program again");
+                command.args([stringify!($name), "--exact", "--nocapture"]).stderr(std::process::Stdio::piped());
+                // Through sockets alone: shared memory would tell of peers of this host.
+                command.env("FI_UDP_DRIVER", driver).env("FI_UDP_SHARED_MEMORY", "0");
+                command.spawn().expect("this program again")
+            };
+            for (driver, child) in DRIVERS.map(|driver| (driver, begin(driver))) {
+                let output = child.wait_with_output().expect("its end");
                 let said = String::from_utf8_lossy(&output.stderr);
                 assert!(output.status.success(), "{driver}: {said}");
             }
@@ -44,41 +47,58 @@ fn places() -> Vec<(IpAddr, IpAddr)> {
     there.flat_map(|ip| [(ip, ip), (ip, any(ip))]).collect()
 }
 
-fn refused() {
-    let memory = Memory::patterned(100, 1);
-    for (ip, bound) in places() {
+/// An endpoint that sends one message to a port that nobody has.
+struct Caller {
+    side: Side,
+    address: SocketAddr,
+    to: FiAddr,
+}
+
+/// A caller from and to each of the places.
+fn callers() -> Vec<Caller> {
+    let caller = |(ip, bound): (IpAddr, IpAddr)| {
         let side = open(SocketAddr::new(bound, 0));
-        let nobody =
-            SocketAddr::from(UdpSocket::bind((ip, 0)).expect("a port").local_addr().expect("its address"));
-        let to = side.insert_address(&nobody.into());
-        // The second time it is asked anew.
-        for context in 1..=2 {
-            let begin = Instant::now();
-            side.out(to, &memory).context(context).tag(1).send().expect("a send");
-            let error = wait::drive(&[&side], "its end", || side.next_of(context)).failed();
+        let address = UdpSocket::bind((ip, 0)).expect("a port").local_addr().expect("its address");
+        let to = side.insert_address(&address.into());
+        Caller { side, address, to }
+    };
+    places().into_iter().map(caller).collect()
+}
+
+fn refused() {
+    let (memory, all) = (Memory::patterned(100, 1), callers());
+    let sides: Vec<&Side> = all.iter().map(|caller| &caller.side).collect();
+    // The second time it is asked anew.
+    for context in 1..=2 {
+        let begin = Instant::now();
+        for Caller { side, to, .. } in &all {
+            side.out(*to, &memory).context(context).tag(1).send().expect("a send");
+        }
+        for Caller { side, address, .. } in &all {
+            let error = wait::drive(&sides, "its end", || side.next_of(context)).failed();
             let took = begin.elapsed();
-            assert_eq!(error.err, Errno::ECONNREFUSED, "{bound} to {ip} after {took:?}");
+            assert_eq!(error.err, Errno::ECONNREFUSED, "{address} after {took:?}");
             assert!((Duration::from_millis(1900)..Duration::from_secs(5)).contains(&took), "{took:?}");
         }
     }
 }
 
 fn starts() {
-    let (memory, got) = (Memory::patterned(100, 1), Memory::new(100));
-    for (ip, bound) in places() {
-        let side = open(SocketAddr::new(bound, 0));
-        let address = UdpSocket::bind((ip, 0)).expect("a port").local_addr().expect("its address");
-        let to = side.insert_address(&address.into());
-        side.out(to, &memory).context(1).tag(1).send().expect("a send");
-        let begin = Instant::now();
-        while begin.elapsed() < Duration::from_millis(1500) {
-            side.poll();
-            std::thread::yield_now();
-        }
-        let late = open(address);
+    let (memory, all) = (Memory::patterned(100, 1), callers());
+    for Caller { side, to, .. } in &all {
+        side.out(*to, &memory).context(1).tag(1).send().expect("a send");
+    }
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_millis(1500) {
+        all.iter().for_each(|caller| caller.side.poll());
+        std::thread::yield_now();
+    }
+    for Caller { side, address, .. } in &all {
+        let (late, got) = (open(*address), Memory::new(100));
         late.receive(&got).context(2).tag(1).post().expect("a receive");
-        wait::drive(&[&side, &late], "the message", || late.next_of(2)).done();
-        assert_eq!(got.bytes(), memory.bytes(), "{bound} to {ip}");
-        wait::drive(&[&side, &late], "its end", || side.next_of(1)).done();
+        let sides: Vec<&Side> = all.iter().map(|caller| &caller.side).chain([&late]).collect();
+        wait::drive(&sides, "the message", || late.next_of(2)).done();
+        assert_eq!(got.bytes(), memory.bytes(), "{address}");
+        wait::drive(&sides, "its end", || side.next_of(1)).done();
     }
 }
