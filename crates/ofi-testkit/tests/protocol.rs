@@ -27,9 +27,22 @@ fn links() -> impl Strategy<Value = Link> {
         prop_oneof![Just(usize::MAX), 1232..9500usize],
         prop_oneof![Just(usize::MAX), 1400..70_000usize],
         prop_oneof![Just(0u64), 1..80u64],
+        prop_oneof![Just(None), any::<bool>().prop_map(Some)],
     )
         .prop_map(
-            |(loss, burst, duplicate, reorder, corrupt, delay, jitter, longest, refused, byte_time)| Link {
+            |(
+                loss,
+                burst,
+                duplicate,
+                reorder,
+                corrupt,
+                delay,
+                jitter,
+                longest,
+                refused,
+                byte_time,
+                reports,
+            )| Link {
                 loss,
                 burst,
                 duplicate,
@@ -41,6 +54,7 @@ fn links() -> impl Strategy<Value = Link> {
                 refused,
                 byte_time,
                 queue: 300_000,
+                reports,
                 ..Link::default()
             },
         )

@@ -73,6 +73,7 @@ fn a_day_leaves_memory_as_it_was_and_every_operation_ends() {
         jitter: Duration::from_micros(40),
         byte_time: 1,
         queue: 300_000,
+        reports: Some(true),
         ..Link::default()
     };
     let mut random = Random(11);
