@@ -9,8 +9,8 @@ use crate::sockaddr::{empty_storage, from_storage};
 /// Errors that one call takes from the socket's queue.
 const MOST: usize = 64;
 
-/// A report that an address is unreachable. Who sent it is not kept: a router's or a firewall's report is as good as the
-/// host's, and a forger names whom he likes.
+/// A report that an address is unreachable. Who sent it is not kept: a router's or a firewall's report is as good as
+/// the host's, and a forger names whom he likes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     /// The address that a datagram was sent to, in canonical form.
