@@ -15,6 +15,8 @@ mod awaited;
 mod connected;
 #[path = "../verbs/costs.rs"]
 mod costs;
+#[path = "../verbs/device_events.rs"]
+mod device_events;
 #[path = "../verbs/native.rs"]
 mod native;
 #[path = "../near.rs"]

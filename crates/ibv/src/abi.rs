@@ -162,6 +162,30 @@ pub struct ibv_srq {
     pub context: *mut ibv_context,
 }
 
+/// The object or the port that an asynchronous event is about.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union ibv_async_element {
+    pub cq: *mut ibv_cq,
+    pub qp: *mut ibv_qp,
+    pub srq: *mut ibv_srq,
+    pub port_num: c_int,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_async_event {
+    pub element: ibv_async_element,
+    pub event_type: c_int,
+}
+
+#[repr(C)]
+pub struct ibv_srq_attr {
+    pub max_wr: u32,
+    pub max_sge: u32,
+    pub srq_limit: u32,
+}
+
 #[repr(C)]
 pub struct ibv_qp {
     pub context: *mut ibv_context,
@@ -352,6 +376,26 @@ pub const IBV_WC_GRH: c_uint = 1;
 pub const IBV_PORT_ACTIVE: c_int = 4;
 pub const IBV_LINK_LAYER_ETHERNET: u8 = 2;
 pub const IBV_WC_RECV: c_uint = 128;
+pub const IBV_SRQ_LIMIT: c_int = 2;
+pub const IBV_EVENT_CQ_ERR: c_int = 0;
+pub const IBV_EVENT_QP_FATAL: c_int = 1;
+pub const IBV_EVENT_QP_REQ_ERR: c_int = 2;
+pub const IBV_EVENT_QP_ACCESS_ERR: c_int = 3;
+pub const IBV_EVENT_COMM_EST: c_int = 4;
+pub const IBV_EVENT_SQ_DRAINED: c_int = 5;
+pub const IBV_EVENT_PATH_MIG: c_int = 6;
+pub const IBV_EVENT_PATH_MIG_ERR: c_int = 7;
+pub const IBV_EVENT_DEVICE_FATAL: c_int = 8;
+pub const IBV_EVENT_PORT_ACTIVE: c_int = 9;
+pub const IBV_EVENT_PORT_ERR: c_int = 10;
+pub const IBV_EVENT_LID_CHANGE: c_int = 11;
+pub const IBV_EVENT_PKEY_CHANGE: c_int = 12;
+pub const IBV_EVENT_SM_CHANGE: c_int = 13;
+pub const IBV_EVENT_SRQ_ERR: c_int = 14;
+pub const IBV_EVENT_SRQ_LIMIT_REACHED: c_int = 15;
+pub const IBV_EVENT_QP_LAST_WQE_REACHED: c_int = 16;
+pub const IBV_EVENT_CLIENT_REREGISTER: c_int = 17;
+pub const IBV_EVENT_GID_CHANGE: c_int = 18;
 pub const RDMA_PS_TCP: c_int = 0x0106;
 pub const RDMA_OPTION_ID: c_int = 0;
 pub const RDMA_OPTION_ID_REUSEADDR: c_int = 1;
@@ -382,6 +426,8 @@ const _: () = {
     assert!(size_of::<ibv_wc>() == 48 && size_of::<ibv_send_wr>() == 128 && size_of::<ibv_recv_wr>() == 32);
     assert!(offset_of!(ibv_send_wr, wr) == 40 && size_of::<ibv_wr_target>() == 32);
     assert!(offset_of!(ibv_wr_atomic, rkey) == 24);
+    assert!(size_of::<ibv_async_event>() == 16 && offset_of!(ibv_async_event, event_type) == 8);
+    assert!(size_of::<ibv_srq_attr>() == 12 && offset_of!(ibv_context, async_fd) == 268);
     assert!(size_of::<ibv_qp_init_attr>() == 64 && size_of::<ibv_srq_init_attr>() == 24);
     assert!(size_of::<rdma_cm_id>() == 416 && offset_of!(rdma_cm_id, ps) == 344);
     assert!(offset_of!(rdma_cm_id, event) == 352 && size_of::<rdma_conn_param>() == 24);

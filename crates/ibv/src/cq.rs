@@ -199,6 +199,11 @@ impl CompletionQueue {
         self.cq.as_ptr()
     }
 
+    /// Distinguishes the queue from others while it exists ([`crate::AsyncEvent::QueueError`]).
+    pub fn number(&self) -> usize {
+        self.cq.as_ptr() as usize
+    }
+
     /// Takes up to 32 entries, and passes each to `take`. Returns their number.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::mem::zeroed;
 use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
@@ -125,6 +126,12 @@ impl Context {
     /// A context that librdmacm has opened.
     pub(crate) fn from_ptr(context: *mut ibv_context) -> Option<Self> {
         NonNull::new(context).map(Self)
+    }
+
+    /// The descriptor of its asynchronous events.
+    pub(crate) fn async_fd(self) -> RawFd {
+        // SAFETY: the context stays open, and this field does not change.
+        unsafe { (*self.0.as_ptr()).async_fd }
     }
 
     /// The driver's own functions.

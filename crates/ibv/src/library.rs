@@ -47,6 +47,9 @@ functions!(Verbs: c"libibverbs.so.1" {
     ibv_ack_cq_events: fn(*mut ibv_cq, c_uint);
     ibv_create_srq: fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
     ibv_destroy_srq: fn(*mut ibv_srq) -> c_int;
+    ibv_modify_srq: fn(*mut ibv_srq, *mut ibv_srq_attr, c_int) -> c_int;
+    ibv_get_async_event: fn(*mut ibv_context, *mut ibv_async_event) -> c_int;
+    ibv_ack_async_event: fn(*mut ibv_async_event);
     ibv_wc_status_str: fn(c_uint) -> *const c_char;
     ibv_get_device_list: fn(*mut c_int) -> *mut *mut ibv_device;
     ibv_free_device_list: fn(*mut *mut ibv_device);

@@ -38,6 +38,24 @@ impl SharedReceiveQueue {
         self.srq.as_ptr()
     }
 
+    /// Distinguishes the queue from others while it exists ([`crate::AsyncEvent::SharedLimit`]).
+    pub fn number(&self) -> usize {
+        self.srq.as_ptr() as usize
+    }
+
+    /// Asks for one [`crate::AsyncEvent::SharedLimit`] when fewer than `limit` receives are left.
+    ///
+    /// # Errors
+    /// The errors of ibv_modify_srq(3): `EINVAL` for more than the queue holds.
+    pub fn alert_below(&self, limit: u32) -> Result<()> {
+        let mut attr = ibv_srq_attr { max_wr: 0, max_sge: 0, srq_limit: limit };
+        // SAFETY: the queue exists, and the structure is that of the interface.
+        match unsafe { (verbs()?.ibv_modify_srq)(self.srq.as_ptr(), &mut attr, IBV_SRQ_LIMIT) } {
+            0 => Ok(()),
+            errno => Err(Error::of("ibv_modify_srq", errno)),
+        }
+    }
+
     /// Posts a receive.
     ///
     /// # Errors

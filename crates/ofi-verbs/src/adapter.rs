@@ -8,6 +8,7 @@ use ofi_core::pages::Pages;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::Peer;
 
+use crate::events::Watch;
 use crate::rc::{Access, Device, Limits, Queues, Region, Segment, Sizes, Status, WorkCompletion};
 use crate::waiter::Waiter;
 use crate::wire::SLOT;
@@ -141,6 +142,8 @@ pub struct Adapter {
     /// Remote reads under way.
     pub reads: usize,
     pub waiter: Waiter,
+    /// The device's events. Its descriptor is also readable for events of connections.
+    pub watch: Watch,
     /// A word that peers read after their writes: when the read ends, the writes are in memory.
     witness: Witness,
     /// Number of slots of [`Adapter::receiving`].
@@ -161,7 +164,8 @@ impl Adapter {
         let receives = sizes.receives;
         let mut queues = device.open(sizes).map_err(failed)?;
         let address = queues.listen(wanted).map_err(failed)?;
-        let waiter = Waiter::new(&[queues.fd(), queues.event_fd()])?;
+        let watch = Watch::new(device, &[queues.event_fd()])?;
+        let waiter = Waiter::new(&[queues.fd(), watch.fd()])?;
         let (sending, receiving) =
             (Slab::new(device, SEND_SLOTS + 1, SLOT)?, Slab::new(device, receives, SLOT)?);
         let free = (0..SEND_SLOTS as u32).collect();
@@ -175,6 +179,7 @@ impl Adapter {
             address,
             reads: 0,
             waiter,
+            watch,
             witness: Witness::new(device)?,
             receives,
             free,

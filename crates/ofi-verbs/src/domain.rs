@@ -133,7 +133,14 @@ fn of_the_system() -> Result<Vec<Own>> {
         if !settings::takes(&name, &context.name()) {
             continue;
         }
-        let ports = context.query().map_err(|error| failed(&error))?.ports;
+        let ports = match context.query() {
+            Ok(info) => info.ports,
+            // A device that went away: the others are there all the same.
+            Err(error) => {
+                down.push(format!("{}, which does not answer ({error})", context.name()));
+                continue;
+            }
+        };
         for port in 1..=ports {
             let active = context.port(port).is_ok_and(|port| port.active);
             for gid in context.gids(port).unwrap_or_default() {

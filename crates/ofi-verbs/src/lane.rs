@@ -54,6 +54,8 @@ pub struct Common {
     pub orders_messages: bool,
     /// Credits that each peer gets.
     pub grant: usize,
+    /// Set when the device, or a queue of the whole endpoint, is lost: nothing goes over it any more.
+    pub gone: Option<Errno>,
     /// Whether the endpoint is closing: from then on every request's end is reported.
     pub closing: bool,
     /// Distinguishes this endpoint from an earlier one with the same address.

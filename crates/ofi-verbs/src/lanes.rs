@@ -14,6 +14,7 @@ use ofi_core::transport::{Arm, Host, Peer};
 use rustc_hash::FxHashMap;
 
 use crate::adapter::{Adapter, Ended, Posted as Request};
+use crate::events::Failed;
 use crate::lane::{Common, Counts, Flow, Lane, Part};
 use crate::meeting::{Link, named};
 use crate::rc::{Status, WorkCompletion};
@@ -77,6 +78,7 @@ impl VerbsLanes {
             dirty: Vec::new(),
             stalled: Vec::new(),
             grant: settings::PEER_CREDITS.get(),
+            gone: None,
             closing: false,
             incarnation,
             attempts: 0,
@@ -121,7 +123,10 @@ impl VerbsLanes {
             if let Some(errno) = self.lanes[peer as usize].ending.take() {
                 return Err(Error::with(
                     errno,
-                    "the device cannot start a connection to this peer; check its address and the route",
+                    match self.common.gone {
+                        Some(_) => "the device is lost; close the endpoint and its domain, and ask getinfo again",
+                        None => "the device cannot start a connection to this peer; check its address and the route",
+                    },
                 ));
             }
         }
@@ -165,9 +170,54 @@ impl VerbsLanes {
     pub(crate) fn refill(&mut self) -> usize {
         let polled = self.common.adapter.queues.poll(&mut self.ready);
         polled.unwrap_or_else(|error| {
-            tracing::error!(target: "ofi::verbs::cq", %error, "the device is lost");
+            if self.common.gone.is_none() {
+                tracing::error!(target: "ofi::verbs::cq", %error, "the completion queue is lost");
+                self.lost(Errno::EIO);
+            }
             0
         })
+    }
+
+    /// Takes the device's events. What the device reports as failed ends here.
+    pub(crate) fn take_device_events(&mut self) {
+        while let Some(failed) = self.common.adapter.watch.next() {
+            match failed {
+                Failed::Device => {
+                    tracing::error!(target: "ofi::verbs::domain", "the device is lost");
+                    self.lost(Errno::ENODEV);
+                }
+                Failed::Queue(queue) if self.common.adapter.queues.has_queue(queue) => {
+                    tracing::error!(target: "ofi::verbs::cq", "a queue of the endpoint has failed");
+                    self.lost(Errno::EIO);
+                }
+                Failed::Pair(qp) => {
+                    let Some(&peer) = self.qps.get(&qp) else { continue };
+                    let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
+                    tracing::warn!(target: "ofi::verbs::ep_data", qp, to = %lane.address, "the device reports that a queue pair has failed");
+                    common.adapter.watch.failures += 1;
+                    lane.ending.get_or_insert(Errno::EIO);
+                    common.hold(&mut lane.is_dirty, peer);
+                }
+                Failed::Queue(_) => {} // another endpoint's
+            }
+        }
+    }
+
+    /// Nothing goes over the device any more: ends all connections, for good.
+    #[cold]
+    fn lost(&mut self, errno: Errno) {
+        let common = &mut self.common;
+        common.adapter.watch.failures += 1;
+        if common.gone.is_some() {
+            return;
+        }
+        common.gone = Some(errno);
+        for (peer, lane) in self.lanes.iter_mut().enumerate() {
+            if !matches!(lane.link, Link::Closed) {
+                lane.ending.get_or_insert(errno);
+                common.hold(&mut lane.is_dirty, peer as Peer);
+            }
+        }
     }
 
     /// Takes records that arrived before a connection ended, whether or not the core wants more.
@@ -412,7 +462,7 @@ impl VerbsLanes {
         if self.common.adapter.queues.arm().is_err() || self.refill() > 0 {
             return Arm::Ready;
         }
-        if is_readable(self.common.adapter.queues.event_fd()) {
+        if is_readable(self.common.adapter.watch.fd()) {
             self.meetings += 1; // makes the next poll check
             return Arm::Ready;
         }

@@ -18,6 +18,7 @@ mod atomic;
 mod connected;
 mod datagram;
 mod domain;
+mod events;
 mod fetch;
 mod lane;
 mod lanes;

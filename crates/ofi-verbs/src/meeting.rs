@@ -165,6 +165,10 @@ impl VerbsLanes {
     pub fn connect(&mut self, peer: Peer) {
         let lane = &mut self.lanes[peer as usize];
         let common = &mut self.common;
+        if let Some(errno) = common.gone {
+            lane.ending.get_or_insert(errno);
+            return common.hold(&mut lane.is_dirty, peer);
+        }
         let from = SocketAddr::new(common.adapter.address.ip(), 0);
         let queues = &common.adapter.queues;
         match queues.call(from, lane.address, limit()) {
@@ -182,8 +186,9 @@ impl VerbsLanes {
         }
     }
 
-    /// Handles events of connections.
+    /// Handles events of the device and of connections.
     pub fn meet<H: Host<Verbs>>(&mut self, host: &mut H) {
+        self.take_device_events();
         loop {
             match self.common.adapter.queues.event() {
                 Ok(Some(event)) => self.take_event(host, event),
@@ -315,6 +320,9 @@ impl VerbsLanes {
 
     fn take_request<H: Host<Verbs>>(&mut self, host: &mut H, event: Event) {
         let Some(mut id) = event.request else { return };
+        if self.common.gone.is_some() {
+            return; // the request is refused as it is dropped
+        }
         let Some(greeting) = Greeting::parse(&event.private_data) else {
             self.common.counts.malformed += 1;
             let _ = id.reject(b"not an endpoint of provider verbs");

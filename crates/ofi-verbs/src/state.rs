@@ -278,6 +278,7 @@ unsafe impl Lanes<Verbs> for State {
             Self::Closed { .. } | Self::Open(_) => {}
         }
         let Self::Open(lanes) = self else { return };
+        lanes.common.adapter.watch.statistics(into);
         let counts = &lanes.common.counts;
         let open = lanes.lanes.iter().filter(|lane| lane.link.id().is_some_and(|id| id.qp().is_some()));
         let mut add = |name, value, help| into.push(Statistic { name, value, help });

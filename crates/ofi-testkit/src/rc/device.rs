@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use ofi_core::sys;
 use ofi_verbs::rc::{
-    Access, CmEventKind, ConnParam, Connection, Device, Error, Event, Limits, Post, Queues, Region, Remote,
+    Access, CmEventKind, ConnParam, Connection, Device, Error, Event, Events, Limits, Post, Queues, Region, Remote,
     Result, Segment, Sizes, WorkCompletion, msg, ud,
 };
 
 use super::SimulatedDevice;
+use super::events::Watching;
 use super::fabric::{Bytes, Endpoint, Fabric, What};
 use super::meeting::{Message, Stage};
 
@@ -98,6 +99,10 @@ unsafe impl Device for Handle {
         let number = fabric.last.endpoint;
         fabric.endpoints.insert(number, Endpoint::new(sizes, done, told));
         Ok(Box::new(Opened { device: Arc::clone(&self.0), number, inline, fds }))
+    }
+
+    fn events(&self) -> Result<Box<dyn Events>> {
+        Ok(Box::new(Watching::new(&self.0)?))
     }
 
     fn connects(&self) -> Option<&dyn msg::Connects> {
@@ -202,6 +207,10 @@ unsafe impl Queues for Opened {
 
     fn event_fd(&self) -> RawFd {
         self.fds[1]
+    }
+
+    fn has_queue(&self, number: usize) -> bool {
+        number as u64 == self.number
     }
 
     fn now(&self) -> Instant {

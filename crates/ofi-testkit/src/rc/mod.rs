@@ -9,6 +9,7 @@
 
 mod claim;
 mod device;
+mod events;
 mod fabric;
 mod meeting;
 mod msg;
@@ -170,7 +171,8 @@ impl SimulatedDevice {
         self.lock().vanish(of);
     }
 
-    /// Removes the device until the next [`SimulatedDevice::begin`].
+    /// Removes the device until the next [`SimulatedDevice::begin`]: what is under way is flushed, and connections are
+    /// told. [`SimulatedDevice::die`] does without either.
     pub fn remove(&self) {
         self.lock().remove();
         self.work.notify_one();

@@ -294,6 +294,10 @@ fn pieces(call: &'static str, segments: &[Segment], most: usize) -> Result<Vec<S
 
 // SAFETY: memory of a request is touched before its end is reported, and only what reads, and receives, are written to.
 unsafe impl Pair for Posting {
+    fn number(&self) -> u32 {
+        self.qp
+    }
+
     fn inline_size(&self) -> usize {
         self.inline
     }
@@ -369,6 +373,10 @@ unsafe impl Completions for Ends {
     fn fd(&self) -> RawFd {
         self.0.fds[0]
     }
+
+    fn number(&self) -> usize {
+        self.0.number as usize
+    }
 }
 
 /// See [`SharedQueue`].
@@ -376,6 +384,10 @@ struct Queue(Part);
 
 // SAFETY: a receive is taken off the queue when its message is written, and its end reported once.
 unsafe impl SharedQueue for Queue {
+    fn number(&self) -> usize {
+        self.0.number as usize
+    }
+
     unsafe fn post(&self, id: u64, to: &[Segment]) -> Result<()> {
         const CALL: &str = "ibv_post_srq_recv";
         let to = pieces(CALL, to, PIECES)?;

@@ -343,6 +343,10 @@ unsafe impl UdQueues for Opened {
     fn fd(&self) -> RawFd {
         self.fd
     }
+
+    fn has_queue(&self, number: usize) -> bool {
+        number as u64 == self.endpoint
+    }
 }
 
 impl SimulatedDevice {

@@ -55,6 +55,13 @@ pub struct Call {
     data: Vec<u8>,
 }
 
+impl Call {
+    /// The other end's address.
+    pub fn to(&self) -> &Address {
+        &self.to
+    }
+}
+
 impl Link {
     fn id(&self) -> Option<&dyn Identifier> {
         match self {
@@ -181,8 +188,9 @@ impl Connected {
         }
     }
 
-    /// Handles the connection's events.
+    /// Handles the device's and the connection's events.
     pub fn meet<H: Host<Verbs>>(&mut self, host: &mut H) {
+        self.take_device_events(host);
         if let Link::Failed(to, errno) = &self.link {
             let (to, errno) = (to.clone(), *errno);
             return self.give_up(host, &to, errno);
@@ -200,7 +208,7 @@ impl Connected {
     }
 
     /// An attempt to connect has failed: its initiator gets the error, and posted operations end.
-    fn give_up<H: Host<Verbs>>(&mut self, host: &mut H, to: &Address, errno: Errno) {
+    pub(super) fn give_up<H: Host<Verbs>>(&mut self, host: &mut H, to: &Address, errno: Errno) {
         host.packet_lost(to, errno);
         self.lose(host);
     }
@@ -331,6 +339,6 @@ impl Connected {
         // From here on the device no longer uses the memory of posted requests.
         self.flush(host);
         self.link = gone.map_or(Link::Over, Link::Parting);
-        host.fail_peer(PEER, Errno::ECANCELED);
+        host.fail_peer(PEER, self.end());
     }
 }

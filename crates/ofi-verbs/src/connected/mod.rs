@@ -34,6 +34,7 @@ use ofi_core::transport::{
 };
 
 use crate::adapter::{RECEIVE, Slab};
+use crate::events::{Failed, Watch};
 use crate::message::Op;
 use crate::rc::msg::{Abilities, Channel, PairAttr, Receives};
 use crate::rc::{Opcode, Post, Remote, Segment, Status, Work, WorkCompletion};
@@ -120,6 +121,10 @@ pub struct Connected {
     name: Address,
     /// Whether the peer may access memory here, and so consume receives.
     is_target: bool,
+    /// The device's events. Its descriptor is also readable for events of the connection.
+    watch: Watch,
+    /// Set when the device is lost.
+    gone: Option<Errno>,
     /// Whether the connection must be ended.
     broken: bool,
     /// Set when the peer has disconnected: until when its acknowledgements may arrive.
@@ -166,7 +171,8 @@ impl Connected {
         let most_received =
             if info.ep_attr.rx_ctx_cnt == SHARED_CONTEXT { most.min(SHARED) } else { receives };
         let completions = device.completions(sends + most_received).map_err(failed)?;
-        let waiter = Waiter::new(&[completions.fd(), channel.fd()])?;
+        let watch = Watch::new(&*domain.transport.device, &[channel.fd()])?;
+        let waiter = Waiter::new(&[completions.fd(), watch.fd()])?;
         let attr = PairAttr {
             completions,
             receives: Receives::Own(receives),
@@ -201,6 +207,8 @@ impl Connected {
             domain: Arc::clone(domain),
             name: address::canonical(name).into(),
             is_target,
+            watch,
+            gone: None,
             broken: false,
             going: None,
             look: false,
@@ -287,7 +295,10 @@ impl Connected {
         ticket: Ticket,
         work: Work,
     ) -> Result<()> {
-        let Some(pair) = self.link.open() else { return Err(Error::AGAIN) }; // the next poll reports the end
+        let Some(pair) = self.link.open() else {
+            // The next poll reports the end.
+            return Err(self.gone.map_or(Error::AGAIN, Error::new));
+        };
         let injected = flags.contains(OpFlags::INJECT);
         let reads = !matches!(work, Work::Send(_) | Work::Write(..));
         let changes = matches!(work, Work::FetchAdd(..) | Work::CompareSwap { .. });
@@ -462,7 +473,7 @@ impl Connected {
 
     /// Ends the requests of a queue pair that is gone, as if the device had flushed them.
     fn flush<H: Host<Verbs>>(&mut self, host: &mut H) {
-        let fault = Fault { errno: Errno::ECANCELED, number: Status::FLUSHED.raw() as i32 };
+        let fault = Fault { errno: self.end(), number: Status::FLUSHED.raw() as i32 };
         for id in self.claimed.ids(|_| true) {
             if let Some(claimed) = self.claimed.remove(id) {
                 host.receive_failed(claimed.into, fault);
@@ -476,6 +487,41 @@ impl Connected {
         self.free = (0..SLOTS as u32).collect();
         self.ready.clear();
         (self.broken, self.going) = (false, None);
+    }
+
+    /// The error of what ends with the connection.
+    fn end(&self) -> Errno {
+        self.gone.unwrap_or(Errno::ECANCELED)
+    }
+
+    /// Takes the device's events. What the device reports as failed ends the connection.
+    fn take_device_events<H: Host<Verbs>>(&mut self, host: &mut H) {
+        while let Some(failed) = self.watch.next() {
+            let is_own = match failed {
+                Failed::Device => {
+                    self.gone = Some(Errno::ENODEV);
+                    true
+                }
+                Failed::Pair(qp) => self.link.pair().is_some_and(|pair| pair.number() == qp),
+                Failed::Queue(queue) => {
+                    let shared = self.shared.as_ref().map(|shared| shared.queue().number());
+                    self.attr.completions.number() == queue || shared == Some(queue)
+                }
+            };
+            if !is_own {
+                continue; // another endpoint's
+            }
+            self.watch.failures += 1;
+            tracing::error!(target: "ofi::verbs::ep_ctrl", ?failed, "the device reports a failure, which ends the connection");
+            match &self.link {
+                Link::Open(_) => self.lose(host),
+                Link::Calling(call) | Link::Answering(call) => {
+                    let (to, errno) = (call.to().clone(), self.gone.unwrap_or(Errno::EIO));
+                    self.give_up(host, &to, errno);
+                }
+                Link::Idle(_) | Link::Failed(..) | Link::Parting(_) | Link::Over => {}
+            }
+        }
     }
 
     /// See [`ofi_core::transport::Lanes::arm`].
@@ -493,7 +539,7 @@ impl Connected {
         if self.link.open().is_some() && (completions.arm().is_err() || self.refill() > 0) {
             return Arm::Ready;
         }
-        if is_readable(self.channel.fd()) {
+        if is_readable(self.watch.fd()) {
             self.look = true; // at the next poll
             return Arm::Ready;
         }
@@ -507,6 +553,7 @@ impl Connected {
 
     /// See [`ofi_core::transport::Lanes::statistics`].
     pub fn statistics(&self, into: &mut Vec<Statistic>) {
+        self.watch.statistics(into);
         let counts = &self.counts;
         let mut add = |name, value, help| into.push(Statistic { name, value, help });
         add("verbs_sent", counts.sent, "messages posted");

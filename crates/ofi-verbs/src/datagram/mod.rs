@@ -18,12 +18,14 @@ use ibv::GRH;
 use ofi_api::{Address, Caps, EpType, Errno, Error, Info, Mode, Result, Statistic};
 use ofi_core::copy;
 use ofi_core::domain::DomainPart;
+use ofi_core::sys::is_readable;
 use ofi_core::transport::{Arm, Arrived, Host, OutMessage, Peer, Posted, RxName};
 
 pub use self::name::Name;
 use self::name::source;
 use self::peers::{Met, Peers};
 use crate::adapter::Slab;
+use crate::events::{Failed, Watch};
 use crate::rc::ud::{Route, UdQueues, UdSizes, UdTarget};
 use crate::rc::{Status, WorkCompletion};
 use crate::{Verbs, failed, immediate};
@@ -35,6 +37,8 @@ const SENDS: usize = 128;
 const RECEIVES: usize = 512;
 /// Most entries of the completion queue that one poll takes.
 const MOST: usize = 256;
+/// Number of polls between checks for events of the device.
+const LOOK: u32 = 64;
 /// Marks the ids of receives.
 const RECEIVE: u64 = 1 << 63;
 
@@ -73,6 +77,13 @@ pub struct Datagrams {
     /// Bytes in front of an outgoing message that are not sent, and bytes of the route header that are delivered.
     prefixes: [usize; 2],
     name: Name,
+    /// The device's events. Its descriptor is also readable for datagrams.
+    watch: Watch,
+    /// Set when the device, or the queue pair, is lost.
+    gone: Option<Errno>,
+    /// Whether events of the device wait.
+    look: bool,
+    polls: u32,
     counts: Counts,
     // The domain of the device, which must outlive the fields above.
     _domain: Arc<DomainPart<Verbs>>,
@@ -106,7 +117,12 @@ impl Datagrams {
         let receiving = Slab::new(device, receives, GRH + port.mtu)?;
         let name = Name { gid: port.gid, qp: queues.number(), lid: port.lid };
         let of_source = Caps::SOURCE | Caps::SOURCE_ERR | Caps::DIRECTED_RECV;
+        let watch = Watch::new(device, &[queues.fd()])?;
         let made = Self {
+            watch,
+            gone: None,
+            look: false,
+            polls: 0,
             queues,
             sending,
             receiving,
@@ -172,6 +188,10 @@ impl Datagrams {
                 format!("{len} bytes, where a datagram has {}", self.longest),
             ));
         }
+        if let Some(errno) = self.gone {
+            let advice = "the device is lost; close the endpoint and its domain, and ask getinfo again";
+            return Err(Error::with(errno, advice));
+        }
         let qp = self.peers.qp(out.peer)?;
         let route = match self.peers.route(out.peer, &*self.queues) {
             // The device has no room for another route, and sends under way keep theirs.
@@ -228,8 +248,27 @@ impl Datagrams {
         self.give_slot(entry.id as u32);
     }
 
+    /// Takes the device's events. Without its queue pair the endpoint sends nothing any more.
+    fn take_device_events(&mut self) {
+        while let Some(failed) = self.watch.next() {
+            let errno = match failed {
+                Failed::Device => Errno::ENODEV,
+                Failed::Pair(qp) if qp == self.queues.number() => Errno::EIO,
+                Failed::Queue(queue) if self.queues.has_queue(queue) => Errno::EIO,
+                Failed::Pair(_) | Failed::Queue(_) => continue, // another endpoint's
+            };
+            tracing::error!(target: "ofi::verbs::ep_data", ?failed, "the device reports a failure: no datagram is sent any more");
+            self.watch.failures += 1;
+            self.gone.get_or_insert(errno);
+        }
+    }
+
     /// See [`ofi_core::transport::Lanes::poll`].
     pub fn poll<H: Host<Verbs>>(&mut self, host: &mut H) {
+        self.polls = self.polls.wrapping_add(1);
+        if std::mem::take(&mut self.look) || self.polls.is_multiple_of(LOOK) {
+            self.take_device_events();
+        }
         let mut taken = 0;
         while taken < MOST && host.hungry() {
             let Some(entry) = self.next() else { return };
@@ -311,19 +350,25 @@ impl Datagrams {
         // Completions from before the queue was armed make nothing readable.
         let armed = self.queues.arm().is_ok();
         let came = self.queues.poll(&mut self.ready);
-        match armed && came.is_ok_and(|count| count == 0) {
-            true => Arm::Armed,
-            false => Arm::Ready,
+        if !armed || !came.is_ok_and(|count| count == 0) {
+            // A queue that is lost wakes nobody any more, and nobody needs to be kept awake for it.
+            return if self.gone.is_some() { Arm::Armed } else { Arm::Ready };
         }
+        if is_readable(self.watch.fd()) {
+            self.look = true; // at the next poll
+            return Arm::Ready;
+        }
+        Arm::Armed
     }
 
     /// The descriptor that becomes readable when datagrams are queued.
     pub fn wait_fd(&self) -> RawFd {
-        self.queues.fd()
+        self.watch.fd()
     }
 
     /// See [`ofi_core::transport::Lanes::statistics`].
     pub fn statistics(&self, into: &mut Vec<Statistic>) {
+        self.watch.statistics(into);
         let counts = &self.counts;
         let mut add = |name, value, help| into.push(Statistic { name, value, help });
         add("verbs_tx_datagrams", counts.sent, "datagrams sent");

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use ibv::{
-    Access, CmEventKind, ConnParam, Error, Opcode, Post, Remote, Result, Segment, Status, Work,
+    Access, AsyncEvent, CmEventKind, ConnParam, Error, Opcode, Post, Remote, Result, Segment, Status, Work,
     WorkCompletion,
 };
 
@@ -94,6 +94,12 @@ pub unsafe trait Device: Send + Sync {
     /// The device's error.
     fn open(&self, sizes: Sizes) -> Result<Box<dyn Queues>>;
 
+    /// Its asynchronous events from now on. The loss of the device is also told if it was before.
+    ///
+    /// # Errors
+    /// The device's error.
+    fn events(&self) -> Result<Box<dyn Events>>;
+
     /// The interface for connected endpoints, if the device has them.
     fn connects(&self) -> Option<&dyn msg::Connects> {
         None
@@ -102,6 +108,24 @@ pub unsafe trait Device: Send + Sync {
     /// The interface for unreliable datagrams, if the device has them.
     fn datagrams(&self) -> Option<&dyn ud::Datagrams> {
         None
+    }
+}
+
+/// The asynchronous events of a device. Those of one port are of the port that the domain is at.
+pub trait Events: Send + Sync {
+    /// The next event, if there is one.
+    ///
+    /// # Errors
+    /// The device's error.
+    fn next(&self) -> Result<Option<AsyncEvent>>;
+
+    /// The descriptors of which one is readable while an event waits. They may stay readable after
+    /// [`AsyncEvent::DeviceFatal`].
+    fn fds(&self) -> Vec<RawFd>;
+
+    /// Number of events that were dropped because too many were waiting.
+    fn lost(&self) -> u64 {
+        0
     }
 }
 
@@ -157,6 +181,9 @@ pub unsafe trait Queues: Send {
 
     /// The descriptor that is readable while events of connections are queued.
     fn event_fd(&self) -> RawFd;
+
+    /// Whether events name one of its queues by this number ([`AsyncEvent::failed_queue`]).
+    fn has_queue(&self, number: usize) -> bool;
 
     /// The clock for waits for peers. A simulated fabric has its own.
     fn now(&self) -> Instant {

@@ -198,6 +198,9 @@ pub unsafe trait Identifier: Any + Send + Sync {
 /// The memory of a request or a receive is accessed only until its end was taken ([`Completions::poll`]) or the queue
 /// pair is gone. Only receives and requests that read write to it.
 pub unsafe trait Pair: Send + Sync {
+    /// Its number on its device.
+    fn number(&self) -> u32;
+
     /// Most inline bytes of a request.
     fn inline_size(&self) -> usize;
 
@@ -250,6 +253,9 @@ pub unsafe trait Completions: Any + Send + Sync {
 
     /// The descriptor that [`Completions::arm`] arms.
     fn fd(&self) -> RawFd;
+
+    /// The number by which events name it ([`super::AsyncEvent::QueueError`]).
+    fn number(&self) -> usize;
 }
 
 /// A receive queue of several queue pairs.
@@ -257,6 +263,9 @@ pub unsafe trait Completions: Any + Send + Sync {
 /// # Safety
 /// As [`Pair`], for its receives.
 pub unsafe trait SharedQueue: Any + Send + Sync {
+    /// The number by which events name it ([`super::AsyncEvent::SharedError`]).
+    fn number(&self) -> usize;
+
     /// Posts a receive.
     ///
     /// # Errors

@@ -175,6 +175,10 @@ unsafe impl Identifier for CmId {
 
 // SAFETY: the verbs interface promises this of requests and receives.
 unsafe impl Pair for QueuePair {
+    fn number(&self) -> u32 {
+        self.number()
+    }
+
     fn inline_size(&self) -> usize {
         self.inline_size()
     }
@@ -217,10 +221,18 @@ unsafe impl Completions for Queue {
     fn fd(&self) -> RawFd {
         self.channel.fd()
     }
+
+    fn number(&self) -> usize {
+        self.queue.number()
+    }
 }
 
 // SAFETY: the verbs interface promises this of receives.
 unsafe impl SharedQueue for SharedReceiveQueue {
+    fn number(&self) -> usize {
+        self.number()
+    }
+
     unsafe fn post(&self, id: u64, to: &[Segment]) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.post(id, to) }

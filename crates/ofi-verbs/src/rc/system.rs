@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ibv::{
-    CmId, CompletionChannel, CompletionQueue, EventChannel, Gid, MemoryRegion, ProtectionDomain, QueuePair,
+    AsyncEvent, AsyncEvents, CmId, CompletionChannel, CompletionQueue, EventChannel, Gid, MemoryRegion, ProtectionDomain, QueuePair,
     QueuePairAttr, Receives, SharedReceiveQueue,
 };
 
 use super::msg::Connects;
 use super::ud::Datagrams;
 use super::{
-    Access, ConnParam, Connection, Device, Error, Event, Limits, Post, Queues, Region, Remote, Result,
+    Access, ConnParam, Connection, Device, Error, Event, Events, Limits, Post, Queues, Region, Remote, Result,
     Segment, Sizes, WorkCompletion,
 };
 
@@ -96,12 +96,42 @@ unsafe impl Device for System {
         Ok(Box::new(Opened { events, completions, srq, attr: Arc::new(attr), listener: None }))
     }
 
+    fn events(&self) -> Result<Box<dyn Events>> {
+        let events = AsyncEvents::new(self.pd.context())?;
+        Ok(Box::new(OfPort { events, port: self.port.number }))
+    }
+
     fn connects(&self) -> Option<&dyn Connects> {
         Some(self)
     }
 
     fn datagrams(&self) -> Option<&dyn Datagrams> {
         Some(self)
+    }
+}
+
+/// The events of a device, without those of its other ports.
+struct OfPort {
+    events: AsyncEvents,
+    port: u8,
+}
+
+impl Events for OfPort {
+    fn next(&self) -> Result<Option<AsyncEvent>> {
+        loop {
+            match self.events.next()? {
+                Some(event) if event.port().is_some_and(|port| port != self.port) => {}
+                next => return Ok(next),
+            }
+        }
+    }
+
+    fn fds(&self) -> Vec<RawFd> {
+        self.events.fds().to_vec()
+    }
+
+    fn lost(&self) -> u64 {
+        self.events.lost()
     }
 }
 
@@ -177,6 +207,10 @@ unsafe impl Queues for Opened {
 
     fn event_fd(&self) -> RawFd {
         self.events.fd()
+    }
+
+    fn has_queue(&self, number: usize) -> bool {
+        number == self.attr.cq.number() || number == self.srq.number()
     }
 }
 

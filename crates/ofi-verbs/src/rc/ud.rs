@@ -111,4 +111,7 @@ pub unsafe trait UdQueues: Send {
 
     /// The descriptor that [`UdQueues::arm`] arms.
     fn fd(&self) -> RawFd;
+
+    /// Whether events name its completion queue by this number ([`super::AsyncEvent::QueueError`]).
+    fn has_queue(&self, number: usize) -> bool;
 }

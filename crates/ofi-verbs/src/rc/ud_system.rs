@@ -93,4 +93,8 @@ unsafe impl UdQueues for Opened {
     fn fd(&self) -> RawFd {
         self.channel.fd()
     }
+
+    fn has_queue(&self, number: usize) -> bool {
+        number == self.cq.number()
+    }
 }

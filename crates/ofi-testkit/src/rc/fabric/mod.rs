@@ -8,10 +8,11 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use ofi_core::sys;
-use ofi_verbs::rc::{Access, Opcode, Post, Remote, Segment, Sizes, Status, Work, WorkCompletion};
+use ofi_verbs::rc::{Access, AsyncEvent, Opcode, Post, Remote, Segment, Sizes, Status, Work, WorkCompletion};
 
 use self::execute::{flush, place, pop_receive};
 pub use self::execute::{put, total};
+use super::events::Watcher;
 use super::meeting::{Id, Message, Told};
 use super::ud::Ud;
 use super::{Did, Logged, Plan};
@@ -87,6 +88,8 @@ impl Got {
 enum Stage {
     Made,
     Ready,
+    /// It has failed without a word: nothing that was posted ends.
+    Stuck,
     Failed,
 }
 
@@ -153,6 +156,8 @@ pub struct Endpoint {
     done: VecDeque<(WorkCompletion, Option<u64>)>,
     /// The completion queue has overflowed.
     overrun: bool,
+    /// The completion queue has failed: nothing more is reported.
+    deaf: bool,
     armed: bool,
     done_fd: OwnedFd,
     log: Vec<Logged>,
@@ -170,6 +175,7 @@ impl Endpoint {
             receives: VecDeque::new(),
             done: VecDeque::new(),
             overrun: false,
+            deaf: false,
             armed: false,
             done_fd,
             log: Vec::new(),
@@ -189,6 +195,9 @@ impl Endpoint {
     }
 
     fn put(&mut self, entry: WorkCompletion, request: Option<u64>) {
+        if self.deaf {
+            return;
+        }
         self.overrun |= self.done.len() >= self.sizes.completions;
         self.reported += usize::from(request.is_some());
         self.done.push_back((entry, request));
@@ -251,6 +260,10 @@ pub struct Fabric {
     pub clock: Duration,
     /// The device has been removed.
     pub removed: bool,
+    /// And without a word: it executes and reports nothing any more.
+    pub dead: bool,
+    /// Those that want to know the device's events.
+    pub watchers: BTreeMap<u64, Watcher>,
     /// The last number assigned of each kind.
     pub last: Last,
     pub steps: u64,
@@ -266,6 +279,7 @@ pub struct Fabric {
 /// See [`Fabric::last`].
 #[derive(Default)]
 pub struct Last {
+    pub watcher: u64,
     pub endpoint: u64,
     pub id: usize,
     pub pair: u32,
@@ -288,6 +302,8 @@ impl Fabric {
             plan,
             clock: Duration::ZERO,
             removed: false,
+            dead: false,
+            watchers: BTreeMap::new(),
             last: Last::default(),
             steps: 0,
             ud: Ud::default(),
@@ -300,6 +316,7 @@ impl Fabric {
 
     pub fn begin(&mut self, plan: Plan) {
         assert!(self.ud.pairs.is_empty(), "queue pairs for datagrams of before");
+        assert!(self.watchers.is_empty(), "watchers of before");
         let left = (self.endpoints.len(), self.ids.len(), self.pairs.len(), self.registered.len());
         assert_eq!(left, (0, 0, 0, 0), "endpoints, connections, queue pairs and registrations of before");
         let clock = self.clock;
@@ -321,7 +338,7 @@ impl Fabric {
     }
 
     pub fn is_still(&self) -> bool {
-        self.busy.is_empty() && self.messages.is_empty() && !self.has_datagrams()
+        self.dead || self.busy.is_empty() && self.messages.is_empty() && !self.has_datagrams()
     }
 
     /// Whether only polls drive the fabric.
@@ -541,8 +558,47 @@ impl Fabric {
         self.listening.remove(&of);
     }
 
+    /// The queue pairs of the endpoint, or the connected endpoint, of this name; with `to`, only those that are connected
+    /// to that one.
+    fn pairs_of(&self, of: SocketAddr, to: Option<SocketAddr>) -> Vec<u32> {
+        let endpoint = self.endpoint_at(of).or_else(|| self.connected_at(of));
+        let other = to.and_then(|to| self.endpoint_at(to).or_else(|| self.connected_at(to)));
+        let is_between = |pair: &Pair| {
+            let peer = pair.other.and_then(|qp| self.pairs.get(&qp)).map(|peer| peer.endpoint);
+            Some(pair.endpoint) == endpoint && (to.is_none() || peer == other)
+        };
+        self.pairs.iter().filter(|(_, pair)| is_between(pair)).map(|(&qp, _)| qp).collect()
+    }
+
+    /// Makes queue pairs fail without a word but an event.
+    pub fn break_pairs(&mut self, of: SocketAddr, to: Option<SocketAddr>) {
+        for qp in self.pairs_of(of, to) {
+            if let Some(pair) = self.pairs.get_mut(&qp) {
+                pair.stage = Stage::Stuck;
+                (pair.posted, pair.executed, pair.unplaced) = (VecDeque::new(), VecDeque::new(), None);
+            }
+            self.raise(AsyncEvent::PairFatal(qp));
+        }
+    }
+
+    /// Makes the completion queue of the endpoint, or the connected endpoint, of this name fail.
+    pub fn break_queue(&mut self, of: SocketAddr) {
+        let Some(number) = self.endpoint_at(of).or_else(|| self.connected_at(of)) else { return };
+        if let Some(it) = self.endpoints.get_mut(&number) {
+            it.deaf = true;
+            it.done.clear();
+        }
+        self.raise(AsyncEvent::QueueError(number as usize));
+    }
+
+    pub fn die(&mut self) {
+        (self.removed, self.dead) = (true, true);
+        self.raise(AsyncEvent::DeviceFatal);
+    }
+
     pub fn remove(&mut self) {
         self.removed = true;
+        self.raise(AsyncEvent::DeviceFatal);
         let pairs: Vec<u32> = self.pairs.keys().copied().collect();
         pairs.into_iter().for_each(|qp| self.fail(qp));
         self.tell_removed();
@@ -578,6 +634,10 @@ impl Fabric {
     /// Executes some pending work on randomly chosen connections.
     pub fn step(&mut self) {
         self.steps += 1;
+        if self.dead {
+            self.clock += Duration::from_micros(200);
+            return;
+        }
         self.clock += Duration::from_micros(if self.is_still() { 200 } else { 10 });
         self.deliver_messages();
         self.move_datagrams();

@@ -1,0 +1,378 @@
+//! Asynchronous events of devices: what happens to a device, its ports and its queues outside of any request.
+//!
+//! A process has one queue of events for each device, in the kernel, and an event is read once. Every part of the process
+//! that wants events has an [`AsyncEvents`] of its own: whoever looks first reads what is there for all of them.
+//!
+//! Invariants:
+//! - An event is acknowledged as soon as it was read and copied. Destroying an object waits for the acknowledgement of
+//!   its events, so an object whose event was read exists until then.
+//! - The loss of a device is remembered, and told also to those that ask later.
+
+use std::collections::VecDeque;
+use std::mem::zeroed;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::abi::*;
+use crate::cq::set_nonblocking;
+use crate::device::Context;
+use crate::error::{Error, Result};
+use crate::library::verbs;
+
+/// Most events that wait for one [`AsyncEvents`].
+const MOST: usize = 256;
+/// Most events that are read at once.
+const BATCH: usize = 64;
+
+/// An event, with the object that it is about: a queue pair by its number on the device ([`crate::QueuePair::number`]), a
+/// completion queue and a shared receive queue by theirs ([`crate::CompletionQueue::number`],
+/// [`crate::SharedReceiveQueue::number`]), a port by its number from 1 on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AsyncEvent {
+    /// The device is lost. Nothing that is under way on it ends any more.
+    DeviceFatal,
+    /// The port is up.
+    PortActive(u8),
+    /// The port is down.
+    PortError(u8),
+    /// The port has another LID.
+    LidChanged(u8),
+    /// The port has other partition keys.
+    KeysChanged(u8),
+    /// The port has other GIDs.
+    GidsChanged(u8),
+    /// The port has another subnet manager.
+    ManagerChanged(u8),
+    /// The subnet manager has forgotten what was registered with it: multicast groups among others.
+    ClientReregister(u8),
+    /// The queue pair has failed, and executes nothing any more.
+    PairFatal(u32),
+    /// The queue pair has failed because of a peer's invalid request.
+    PairRequest(u32),
+    /// The queue pair has failed because of a peer's access that is not allowed.
+    PairAccess(u32),
+    /// The queue pair uses its alternate path.
+    PathMigrated(u32),
+    /// The queue pair could not use its alternate path.
+    PathFailed(u32),
+    /// A completion queue has overflowed or failed. No more ends are reported there.
+    QueueError(usize),
+    /// A shared receive queue has failed.
+    SharedError(usize),
+    /// A shared receive queue has fewer receives than [`crate::SharedReceiveQueue::alert_below`] said.
+    SharedLimit(usize),
+    /// Any other event, by its number in `enum ibv_event_type`.
+    Other(i32),
+}
+
+impl AsyncEvent {
+    /// The port that the event is about.
+    pub const fn port(self) -> Option<u8> {
+        match self {
+            Self::PortActive(port)
+            | Self::PortError(port)
+            | Self::LidChanged(port)
+            | Self::KeysChanged(port)
+            | Self::GidsChanged(port)
+            | Self::ManagerChanged(port)
+            | Self::ClientReregister(port) => Some(port),
+            _ => None,
+        }
+    }
+
+    /// The queue pair that has failed.
+    pub const fn failed_pair(self) -> Option<u32> {
+        match self {
+            Self::PairFatal(qp) | Self::PairRequest(qp) | Self::PairAccess(qp) => Some(qp),
+            _ => None,
+        }
+    }
+
+    /// The queue, of completions or of shared receives, that has failed.
+    pub const fn failed_queue(self) -> Option<usize> {
+        match self {
+            Self::QueueError(queue) | Self::SharedError(queue) => Some(queue),
+            _ => None,
+        }
+    }
+
+    /// # Safety
+    /// The event was read, and is not acknowledged yet.
+    unsafe fn new(event: &ibv_async_event) -> Self {
+        let kind = event.event_type;
+        let port = || {
+            // SAFETY: the member for events of ports; ports have numbers of one byte.
+            (unsafe { event.element.port_num }) as u8
+        };
+        let qp = || {
+            // SAFETY: the member for events of queue pairs.
+            let qp = unsafe { event.element.qp };
+            // SAFETY: the queue pair exists as long as the event is not acknowledged.
+            unsafe { (*qp).qp_num }
+        };
+        // SAFETY: the members for queues are pointers, too.
+        let queue = || (unsafe { event.element.cq }) as usize;
+        match kind {
+            IBV_EVENT_DEVICE_FATAL => Self::DeviceFatal,
+            IBV_EVENT_PORT_ACTIVE => Self::PortActive(port()),
+            IBV_EVENT_PORT_ERR => Self::PortError(port()),
+            IBV_EVENT_LID_CHANGE => Self::LidChanged(port()),
+            IBV_EVENT_PKEY_CHANGE => Self::KeysChanged(port()),
+            IBV_EVENT_GID_CHANGE => Self::GidsChanged(port()),
+            IBV_EVENT_SM_CHANGE => Self::ManagerChanged(port()),
+            IBV_EVENT_CLIENT_REREGISTER => Self::ClientReregister(port()),
+            IBV_EVENT_QP_FATAL => Self::PairFatal(qp()),
+            IBV_EVENT_QP_REQ_ERR => Self::PairRequest(qp()),
+            IBV_EVENT_QP_ACCESS_ERR => Self::PairAccess(qp()),
+            IBV_EVENT_PATH_MIG => Self::PathMigrated(qp()),
+            IBV_EVENT_PATH_MIG_ERR => Self::PathFailed(qp()),
+            IBV_EVENT_CQ_ERR => Self::QueueError(queue()),
+            IBV_EVENT_SRQ_ERR => Self::SharedError(queue()),
+            IBV_EVENT_SRQ_LIMIT_REACHED => Self::SharedLimit(queue()),
+            // Among them events of queue pairs that say nothing new: `COMM_EST`, `SQ_DRAINED`, `QP_LAST_WQE_REACHED`.
+            other => Self::Other(other),
+        }
+    }
+}
+
+/// The events that wait for one [`AsyncEvents`].
+struct Waiting {
+    events: VecDeque<AsyncEvent>,
+    lost: u64,
+}
+
+/// One [`AsyncEvents`], as the hub knows it.
+struct Watcher {
+    waiting: Mutex<Waiting>,
+    /// Readable while events wait.
+    fd: OwnedFd,
+}
+
+impl Watcher {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put(&self, event: AsyncEvent) {
+        let mut waiting = self.waiting();
+        waiting.put(event);
+        // SAFETY: a word to write; an eventfd that does not block.
+        unsafe { libc::write(self.fd.as_raw_fd(), (&raw const ONE).cast(), size_of::<u64>()) };
+    }
+}
+
+static ONE: u64 = 1;
+
+impl Waiting {
+    /// Adds an event. If there are too many, the oldest goes, but never the device's end.
+    fn put(&mut self, event: AsyncEvent) {
+        if self.events.len() >= MOST {
+            let goes = self.events.iter().position(|&event| event != AsyncEvent::DeviceFatal);
+            self.events.remove(goes.unwrap_or(0));
+            self.lost += 1;
+        }
+        self.events.push_back(event);
+    }
+}
+
+/// The events of one device, for all that watch it.
+struct Hub {
+    context: Context,
+    watchers: Mutex<Watchers>,
+}
+
+#[derive(Default)]
+struct Watchers {
+    all: Vec<Weak<Watcher>>,
+    /// The device is lost.
+    gone: bool,
+}
+
+/// The hubs of all devices: there are few, and their contexts stay open.
+static HUBS: Mutex<Vec<Arc<Hub>>> = Mutex::new(Vec::new());
+
+impl Hub {
+    fn of(context: Context) -> Result<Arc<Self>> {
+        let mut hubs = HUBS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(hub) = hubs.iter().find(|hub| hub.context == context) {
+            return Ok(Arc::clone(hub));
+        }
+        set_nonblocking(context.async_fd())?;
+        let hub = Arc::new(Self { context, watchers: Mutex::default() });
+        hubs.push(Arc::clone(&hub));
+        Ok(hub)
+    }
+
+    fn watchers(&self) -> MutexGuard<'_, Watchers> {
+        self.watchers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads what is there, for all watchers.
+    fn read(&self) -> Result<()> {
+        let verbs = verbs()?;
+        let mut watchers = self.watchers();
+        for _ in 0..BATCH {
+            if watchers.gone {
+                return Ok(()); // the descriptor of a device that was removed stays readable
+            }
+            // SAFETY: all zeros are null pointers and numbers.
+            let mut event: ibv_async_event = unsafe { zeroed() };
+            // SAFETY: an open context, whose descriptor does not block; the structure is that of the interface.
+            if unsafe { (verbs.ibv_get_async_event)(self.context.as_ptr(), &mut event) } != 0 {
+                let error = Error::last("ibv_get_async_event");
+                match error.errno {
+                    libc::EAGAIN | libc::EINTR => return Ok(()),
+                    // The kernel's answer for a device that was removed.
+                    libc::EIO | libc::ENODEV => watchers.tell(AsyncEvent::DeviceFatal),
+                    _ => return Err(error),
+                }
+                return Ok(());
+            }
+            // SAFETY: it was read above, and is acknowledged below.
+            let seen = unsafe { AsyncEvent::new(&event) };
+            // SAFETY: it was read above; nothing refers to its object any more.
+            unsafe { (verbs.ibv_ack_async_event)(&mut event) };
+            watchers.tell(seen);
+        }
+        Ok(())
+    }
+}
+
+impl Watchers {
+    fn tell(&mut self, event: AsyncEvent) {
+        self.gone |= event == AsyncEvent::DeviceFatal;
+        self.all.retain(|watcher| {
+            let watcher = watcher.upgrade();
+            if let Some(watcher) = &watcher {
+                watcher.put(event);
+            }
+            watcher.is_some()
+        });
+    }
+}
+
+/// The events of a device from now on. Each `AsyncEvents` of a process gets all of them; only the loss of the device is
+/// also told to those that are made later.
+pub struct AsyncEvents {
+    hub: Arc<Hub>,
+    watcher: Arc<Watcher>,
+}
+
+impl AsyncEvents {
+    /// Watches a device.
+    ///
+    /// # Errors
+    /// The errors of eventfd(2) and fcntl(2).
+    pub fn new(context: Context) -> Result<Self> {
+        let hub = Hub::of(context)?;
+        // SAFETY: no memory is involved.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(Error::last("eventfd"));
+        }
+        // SAFETY: a descriptor that was just made, and that nothing else owns.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let waiting = Mutex::new(Waiting { events: VecDeque::new(), lost: 0 });
+        let watcher = Arc::new(Watcher { waiting, fd });
+        let _ = hub.read(); // what was before is for those that were there
+        let mut watchers = hub.watchers();
+        if watchers.gone {
+            watcher.put(AsyncEvent::DeviceFatal);
+        }
+        watchers.all.push(Arc::downgrade(&watcher));
+        drop(watchers);
+        Ok(Self { hub, watcher })
+    }
+
+    /// The descriptors of which one is readable while an event waits.
+    ///
+    /// The first is the device's: another `AsyncEvents` may empty it, and then the second becomes readable. Once the
+    /// device is lost, the first stays readable: take it out of what you wait for.
+    pub fn fds(&self) -> [RawFd; 2] {
+        [self.hub.context.async_fd(), self.watcher.fd.as_raw_fd()]
+    }
+
+    /// The next event, if there is one.
+    ///
+    /// # Errors
+    /// The errors of ibv_get_async_event(3).
+    pub fn next(&self) -> Result<Option<AsyncEvent>> {
+        self.hub.read()?;
+        let mut waiting = self.watcher.waiting();
+        let event = waiting.events.pop_front();
+        if event.is_some() && waiting.events.is_empty() {
+            let mut count = 0u64;
+            // SAFETY: room for a word; an eventfd that does not block.
+            unsafe { libc::read(self.watcher.fd.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
+        }
+        Ok(event)
+    }
+
+    /// Number of events that were dropped because too many were waiting.
+    pub fn lost(&self) -> u64 {
+        self.watcher.waiting().lost
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::c_int;
+
+    use super::*;
+
+    fn event(kind: c_int, element: ibv_async_element) -> AsyncEvent {
+        // SAFETY: the element is the one of the event's kind.
+        unsafe { AsyncEvent::new(&ibv_async_event { element, event_type: kind }) }
+    }
+
+    #[test]
+    fn events_are_told_apart_and_name_their_objects() {
+        // SAFETY: all zeros are null pointers and numbers.
+        let mut qp: ibv_qp = unsafe { zeroed() };
+        qp.qp_num = 17;
+        let of_pair = ibv_async_element { qp: &mut qp };
+        let cq = std::ptr::without_provenance_mut(0x40);
+        let (of_queue, of_port) = (ibv_async_element { cq }, ibv_async_element { port_num: 2 });
+        let made = [
+            (0, of_queue, AsyncEvent::QueueError(0x40)),
+            (1, of_pair, AsyncEvent::PairFatal(17)),
+            (2, of_pair, AsyncEvent::PairRequest(17)),
+            (3, of_pair, AsyncEvent::PairAccess(17)),
+            (4, of_pair, AsyncEvent::Other(4)),
+            (5, of_pair, AsyncEvent::Other(5)),
+            (6, of_pair, AsyncEvent::PathMigrated(17)),
+            (7, of_pair, AsyncEvent::PathFailed(17)),
+            (8, of_port, AsyncEvent::DeviceFatal),
+            (9, of_port, AsyncEvent::PortActive(2)),
+            (10, of_port, AsyncEvent::PortError(2)),
+            (11, of_port, AsyncEvent::LidChanged(2)),
+            (12, of_port, AsyncEvent::KeysChanged(2)),
+            (13, of_port, AsyncEvent::ManagerChanged(2)),
+            (14, of_queue, AsyncEvent::SharedError(0x40)),
+            (15, of_queue, AsyncEvent::SharedLimit(0x40)),
+            (16, of_pair, AsyncEvent::Other(16)),
+            (17, of_port, AsyncEvent::ClientReregister(2)),
+            (18, of_port, AsyncEvent::GidsChanged(2)),
+            (99, of_port, AsyncEvent::Other(99)),
+        ];
+        for (kind, element, expected) in made {
+            assert_eq!(event(kind, element), expected, "{kind}");
+        }
+        assert_eq!(AsyncEvent::PairAccess(3).failed_pair(), Some(3));
+        assert_eq!(AsyncEvent::PathFailed(3).failed_pair(), None);
+        assert_eq!(AsyncEvent::SharedLimit(3).failed_queue(), None);
+        assert_eq!(AsyncEvent::GidsChanged(3).port(), Some(3));
+    }
+
+    #[test]
+    fn of_too_many_events_the_oldest_goes_and_the_device_s_end_never() {
+        let mut waiting = Waiting { events: VecDeque::new(), lost: 0 };
+        waiting.put(AsyncEvent::DeviceFatal);
+        for port in 0..=MOST {
+            waiting.put(AsyncEvent::PortError(port as u8));
+        }
+        assert_eq!((waiting.events.len(), waiting.lost), (MOST, 2));
+        assert_eq!([0, 1].map(|at| waiting.events[at]), [AsyncEvent::DeviceFatal, AsyncEvent::PortError(2)]);
+    }
+}

@@ -1,0 +1,107 @@
+//! Asynchronous events of the simulated device: what a test makes happen to it.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+use ofi_core::sys;
+use ofi_verbs::rc::{AsyncEvent, Events, Result};
+
+use super::SimulatedDevice;
+use super::device::error;
+use super::fabric::Fabric;
+
+/// The events that wait for one [`Watching`].
+pub struct Watcher {
+    waiting: VecDeque<AsyncEvent>,
+    /// Readable while there are any.
+    fd: OwnedFd,
+}
+
+impl Watcher {
+    fn put(&mut self, event: AsyncEvent) {
+        self.waiting.push_back(event);
+        sys::signal_eventfd(&self.fd);
+    }
+}
+
+impl Fabric {
+    /// Tells an event to everyone.
+    pub fn raise(&mut self, event: AsyncEvent) {
+        self.watchers.values_mut().for_each(|watcher| watcher.put(event));
+    }
+}
+
+/// See [`Events`].
+pub struct Watching {
+    device: Arc<SimulatedDevice>,
+    number: u64,
+    fd: RawFd,
+}
+
+impl Watching {
+    pub fn new(device: &Arc<SimulatedDevice>) -> Result<Self> {
+        let fd = sys::eventfd().map_err(|_| error("eventfd", libc::EMFILE))?;
+        let raw = fd.as_raw_fd();
+        let mut fabric = device.lock();
+        let mut watcher = Watcher { waiting: VecDeque::new(), fd };
+        if fabric.removed {
+            watcher.put(AsyncEvent::DeviceFatal);
+        }
+        fabric.last.watcher += 1;
+        let number = fabric.last.watcher;
+        fabric.watchers.insert(number, watcher);
+        Ok(Self { device: Arc::clone(device), number, fd: raw })
+    }
+}
+
+impl Events for Watching {
+    fn next(&self) -> Result<Option<AsyncEvent>> {
+        let mut fabric = self.device.lock();
+        let Some(watcher) = fabric.watchers.get_mut(&self.number) else { return Ok(None) };
+        let event = watcher.waiting.pop_front();
+        if watcher.waiting.is_empty() {
+            sys::drain_eventfd(&watcher.fd);
+        }
+        Ok(event)
+    }
+
+    fn fds(&self) -> Vec<RawFd> {
+        vec![self.fd]
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.device.lock().watchers.remove(&self.number);
+    }
+}
+
+impl SimulatedDevice {
+    /// Raises an event, and does nothing else.
+    pub fn raise(&self, event: AsyncEvent) {
+        self.lock().raise(event);
+    }
+
+    /// The device stops: nothing that is under way ends, and calls are refused. Only the event tells.
+    pub fn die(&self) {
+        self.lock().die();
+    }
+
+    /// The queue pairs of the endpoint at `of`, or those that are connected to `to`, stop: nothing on them ends. Only an
+    /// event tells.
+    pub fn break_pairs(&self, of: SocketAddr, to: Option<SocketAddr>) {
+        self.lock().break_pairs(of, to);
+    }
+
+    /// The completion queue of the endpoint at `of` fails: it reports nothing any more. Only an event tells.
+    pub fn break_queue(&self, of: SocketAddr) {
+        self.lock().break_queue(of);
+    }
+
+    /// As the last two, for the queue pair of a datagram endpoint.
+    pub fn break_datagrams(&self, qp: u32) {
+        self.lock().raise(AsyncEvent::PairFatal(qp));
+    }
+}

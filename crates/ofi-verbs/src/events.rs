@@ -1,0 +1,113 @@
+//! What happens to the device of an endpoint outside of its requests: its port goes down, a queue fails, the device goes
+//! away.
+//!
+//! A port that is down ends nothing: requests decide by themselves how long they try. It is counted, and logged. What
+//! the device reports as failed is ended by its endpoint ([`Failed`]), because nothing on it ends by itself any more.
+
+use std::os::fd::RawFd;
+
+use ofi_api::{Result, Statistic};
+use ofi_core::sys::WaitSet;
+
+use crate::failed;
+use crate::rc::{AsyncEvent, Device, Events};
+
+/// What has failed. A queue pair or a queue may be another endpoint's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failed {
+    /// The device is lost.
+    Device,
+    /// A queue pair, by its number.
+    Pair(u32),
+    /// A queue of completions or of receives, by its number.
+    Queue(usize),
+}
+
+/// See the module.
+pub struct Watch {
+    events: Box<dyn Events>,
+    /// The descriptors of the events, and others that a poll with [`Watch::next`] looks at.
+    set: WaitSet,
+    port_errors: u64,
+    port_active: u64,
+    others: u64,
+    /// Failures of this endpoint's queue pairs and queues, and of the device.
+    pub failures: u64,
+}
+
+impl Watch {
+    /// Watches the device. Its descriptor is also readable when one of `others` is, which must stay open as long as
+    /// this exists.
+    ///
+    /// # Errors
+    /// The device's error; `FI_EMFILE`.
+    pub fn new(device: &dyn Device, others: &[RawFd]) -> Result<Self> {
+        let events = device.events().map_err(|error| failed(&error))?;
+        let set = WaitSet::new()?;
+        for &fd in events.fds().iter().chain(others) {
+            set.add(fd)?;
+        }
+        Ok(Self { events, set, port_errors: 0, port_active: 0, others: 0, failures: 0 })
+    }
+
+    /// The descriptor that is readable while events wait.
+    pub fn fd(&self) -> RawFd {
+        self.set.fd()
+    }
+
+    /// Takes the events that wait, up to the next one of a failure.
+    pub fn next(&mut self) -> Option<Failed> {
+        loop {
+            let event = match self.events.next() {
+                Ok(event) => event?,
+                Err(error) => {
+                    tracing::warn!(target: "ofi::verbs::domain", %error, "events of the device");
+                    return None;
+                }
+            };
+            match event {
+                AsyncEvent::PortError(port) => {
+                    self.port_errors += 1;
+                    tracing::warn!(target: "ofi::verbs::domain", port, "the port is down; requests are tried again for a while");
+                }
+                AsyncEvent::PortActive(port) => {
+                    self.port_active += 1;
+                    tracing::info!(target: "ofi::verbs::domain", port, "the port is up");
+                }
+                AsyncEvent::DeviceFatal => {
+                    for fd in self.events.fds() {
+                        self.set.remove(fd); // it may stay readable
+                    }
+                    return Some(Failed::Device);
+                }
+                event => {
+                    if let Some(qp) = event.failed_pair() {
+                        return Some(Failed::Pair(qp));
+                    }
+                    if let Some(queue) = event.failed_queue() {
+                        return Some(Failed::Queue(queue));
+                    }
+                    // Events of queue pairs and queues that have not failed are everyone's, and say nothing new.
+                    if event.port().is_some() {
+                        self.others += 1;
+                        tracing::info!(target: "ofi::verbs::domain", ?event, "the port has changed");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Appends the counts.
+    pub fn statistics(&self, into: &mut Vec<Statistic>) {
+        let mut add = |name, value, help| into.push(Statistic { name, value, help });
+        add("verbs_port_errors", self.port_errors, "times that the device's port went down");
+        add("verbs_port_active", self.port_active, "times that it came up");
+        add("verbs_port_changes", self.others, "times that its addresses, keys or manager changed");
+        add(
+            "verbs_device_failures",
+            self.failures,
+            "failures of the device, or of queues of this endpoint, that the device reported",
+        );
+        add("verbs_events_lost", self.events.lost(), "events of the device that too many others pushed out");
+    }
+}
