@@ -20,7 +20,7 @@ macro_rules! opaque {
     };
 }
 
-opaque!(ibv_pd, ibv_ah, ibv_mw);
+opaque!(ibv_pd, ibv_ah);
 
 #[repr(C)]
 pub struct ibv_device {
@@ -36,7 +36,11 @@ pub struct ibv_device {
 /// The driver's own functions, which inline functions of the header call.
 #[repr(C)]
 pub struct ibv_context_ops {
-    pub before_poll: [*mut c_void; 11],
+    pub before_windows: [*mut c_void; 7],
+    pub alloc_mw: Option<unsafe extern "C" fn(*mut ibv_pd, c_int) -> *mut ibv_mw>,
+    pub bind_mw: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> c_int>,
+    pub dealloc_mw: Option<unsafe extern "C" fn(*mut ibv_mw) -> c_int>,
+    pub before_poll: [*mut c_void; 1],
     pub poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
     pub req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,
     pub before_srq: [*mut c_void; 7],
@@ -139,6 +143,50 @@ pub struct ibv_mr {
     pub handle: u32,
     pub lkey: u32,
     pub rkey: u32,
+}
+
+#[repr(C)]
+pub struct ibv_mw {
+    pub context: *mut ibv_context,
+    pub pd: *mut ibv_pd,
+    pub rkey: u32,
+    pub handle: u32,
+    pub kind: c_int,
+}
+
+/// What a memory window is bound to.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_mw_bind_info {
+    pub mr: *mut ibv_mr,
+    pub addr: u64,
+    pub length: u64,
+    pub mw_access_flags: c_uint,
+}
+
+#[repr(C)]
+pub struct ibv_mw_bind {
+    pub wr_id: u64,
+    pub send_flags: c_uint,
+    pub bind_info: ibv_mw_bind_info,
+}
+
+/// The fields of requests that bind a memory window.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ibv_wr_bind {
+    pub mw: *mut ibv_mw,
+    pub rkey: u32,
+    pub bind_info: ibv_mw_bind_info,
+}
+
+impl ibv_wr_bind {
+    /// Those of other requests.
+    pub const NONE: Self = Self {
+        mw: std::ptr::null_mut(),
+        rkey: 0,
+        bind_info: ibv_mw_bind_info { mr: std::ptr::null_mut(), addr: 0, length: 0, mw_access_flags: 0 },
+    };
 }
 
 #[repr(C)]
@@ -276,9 +324,11 @@ pub struct ibv_send_wr {
     pub num_sge: c_int,
     pub opcode: c_uint,
     pub send_flags: c_uint,
+    /// Immediate data in network order, or the key that becomes invalid.
     pub imm_data: u32,
     pub wr: ibv_wr_target,
-    pub rest: [u64; 7],
+    pub xrc: u64,
+    pub bind_mw: ibv_wr_bind,
 }
 
 #[repr(C)]
@@ -359,6 +409,7 @@ pub const IBV_ACCESS_LOCAL_WRITE: c_int = 1;
 pub const IBV_ACCESS_REMOTE_WRITE: c_int = 2;
 pub const IBV_ACCESS_REMOTE_READ: c_int = 4;
 pub const IBV_ACCESS_REMOTE_ATOMIC: c_int = 8;
+pub const IBV_ACCESS_MW_BIND: c_int = 16;
 pub const IBV_ATOMIC_NONE: c_int = 0;
 pub const IBV_WR_RDMA_WRITE: c_uint = 0;
 pub const IBV_WR_RDMA_WRITE_WITH_IMM: c_uint = 1;
@@ -367,6 +418,10 @@ pub const IBV_WR_SEND_WITH_IMM: c_uint = 3;
 pub const IBV_WR_RDMA_READ: c_uint = 4;
 pub const IBV_WR_ATOMIC_CMP_AND_SWP: c_uint = 5;
 pub const IBV_WR_ATOMIC_FETCH_AND_ADD: c_uint = 6;
+pub const IBV_WR_LOCAL_INV: c_uint = 7;
+pub const IBV_WR_BIND_MW: c_uint = 8;
+pub const IBV_MW_TYPE_1: c_int = 1;
+pub const IBV_MW_TYPE_2: c_int = 2;
 pub const IBV_SEND_FENCE: c_uint = 1;
 pub const IBV_SEND_SIGNALED: c_uint = 2;
 pub const IBV_SEND_INLINE: c_uint = 8;
@@ -425,6 +480,9 @@ const _: () = {
     assert!(offset_of!(ibv_mr, lkey) == 36 && offset_of!(ibv_qp, qp_num) == 52);
     assert!(size_of::<ibv_wc>() == 48 && size_of::<ibv_send_wr>() == 128 && size_of::<ibv_recv_wr>() == 32);
     assert!(offset_of!(ibv_send_wr, wr) == 40 && size_of::<ibv_wr_target>() == 32);
+    assert!(offset_of!(ibv_send_wr, bind_mw) == 80 && size_of::<ibv_mw>() == 32);
+    assert!(offset_of!(ibv_context_ops, alloc_mw) == 56 && size_of::<ibv_mw_bind>() == 48);
+    assert!(offset_of!(ibv_wr_bind, bind_info) == 16 && offset_of!(ibv_mw_bind_info, mw_access_flags) == 24);
     assert!(offset_of!(ibv_wr_atomic, rkey) == 24);
     assert!(size_of::<ibv_async_event>() == 16 && offset_of!(ibv_async_event, event_type) == 8);
     assert!(size_of::<ibv_srq_attr>() == 12 && offset_of!(ibv_context, async_fd) == 268);

@@ -38,6 +38,16 @@ fn advice(call: &str, errno: i32) -> &'static str {
         libc::ENOMEM if call == "ibv_reg_mr" => {
             "too little memory may be locked: raise `ulimit -l`, or memlock in /etc/security/limits.conf"
         }
+        libc::EOPNOTSUPP | libc::ENOSYS if call == "ibv_reg_dmabuf_mr" => {
+            "this device, or its driver in rdma-core, takes no dma-buf (soft-RoCE takes none): register host memory, or \
+             load the module that lets the device address the GPU's memory directly (nvidia-peermem)"
+        }
+        libc::EINVAL | libc::EBADF if call == "ibv_reg_dmabuf_mr" => {
+            "the descriptor must be a dma-buf's, and the range inside of it"
+        }
+        libc::EOPNOTSUPP if call == "ibv_alloc_mw" => {
+            "this device, or its driver in rdma-core, has no memory windows: give peers the keys of registrations"
+        }
         libc::ENOMEM => "too little memory, or the device has no more of these",
         libc::EACCES | libc::EPERM => "the user needs access to /dev/infiniband/uverbs* and rdma_cm",
         libc::ENODEV if call.starts_with("rdma_") => {

@@ -31,6 +31,7 @@ mod srd;
 mod srq;
 pub mod transfer;
 mod ud;
+mod window;
 
 pub use ah::{AddressHandle, Way};
 pub use cm::{CmEvent, CmEventKind, CmId, ConnParam, EventChannel};
@@ -46,3 +47,4 @@ pub use qp::{Post, QueuePair, QueuePairAttr, Receives, Remote, Segment, Work};
 pub use srd::{Payload, SrdAttr, SrdPeer, SrdQueuePair, SrdRequests};
 pub use srq::SharedReceiveQueue;
 pub use ud::{GRH, UdAttr, UdPeer, UdQueuePair};
+pub use window::{MemoryWindow, Part, WindowKind};

@@ -134,6 +134,27 @@ pub fn verbs() -> Result<&'static Verbs> {
     VERBS.get_or_init(Verbs::open).as_ref().map_err(Clone::clone)
 }
 
+/// `ibv_reg_dmabuf_mr`, which libibverbs has since version 34.
+type RegDmabufMr = unsafe extern "C" fn(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> *mut ibv_mr;
+
+/// That function.
+///
+/// # Errors
+/// `ENOSYS` if the library has none.
+pub fn reg_dmabuf_mr() -> Result<RegDmabufMr> {
+    static FUNCTION: OnceLock<Result<RegDmabufMr>> = OnceLock::new();
+    let look = || {
+        const LIBRARY: &CStr = c"libibverbs.so.1";
+        let symbol = find(open(LIBRARY)?, "ibv_reg_dmabuf_mr\0", LIBRARY).map_err(|error| Error {
+            advice: "libibverbs.so.1 has no ibv_reg_dmabuf_mr: install rdma-core 34 or newer".into(),
+            ..error
+        })?;
+        // SAFETY: the library's interface declares this function with this type.
+        Ok(unsafe { std::mem::transmute::<*mut c_void, RegDmabufMr>(symbol) })
+    };
+    FUNCTION.get_or_init(look).clone()
+}
+
 /// The functions of librdmacm.
 pub fn cm() -> Result<&'static Cm> {
     static CM: OnceLock<Result<Cm>> = OnceLock::new();

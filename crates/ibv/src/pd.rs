@@ -1,12 +1,14 @@
 //! Protection domains, and registered memory.
 
+use std::ffi::c_int;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::abi::*;
 use crate::device::Context;
 use crate::error::{Error, Result};
-use crate::library::verbs;
+use crate::library::{reg_dmabuf_mr, verbs};
 
 /// A protection domain: queue pairs use only memory of their domain.
 pub struct ProtectionDomain {
@@ -65,10 +67,27 @@ pub enum Access {
     RemoteAtomic,
 }
 
+impl Access {
+    pub(crate) fn flags(self) -> c_int {
+        match self {
+            Self::Local => IBV_ACCESS_LOCAL_WRITE,
+            Self::RemoteRead => IBV_ACCESS_REMOTE_READ,
+            Self::RemoteWrite => IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE,
+            Self::RemoteReadWrite => {
+                IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE
+            }
+            Self::RemoteAtomic => {
+                let accesses = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+                IBV_ACCESS_LOCAL_WRITE | accesses
+            }
+        }
+    }
+}
+
 /// Memory that is registered with a device. Its pages stay pinned until this is dropped.
 pub struct MemoryRegion {
     mr: NonNull<ibv_mr>,
-    _pd: Arc<ProtectionDomain>,
+    pd: Arc<ProtectionDomain>,
     lkey: u32,
     rkey: u32,
 }
@@ -88,25 +107,65 @@ impl MemoryRegion {
     /// The memory stays mapped until this is dropped, and meanwhile no Rust reference is used to memory that a peer or
     /// a work request changes.
     pub unsafe fn new(pd: &Arc<ProtectionDomain>, addr: *mut u8, len: usize, access: Access) -> Result<Self> {
-        let flags = match access {
-            Access::Local => IBV_ACCESS_LOCAL_WRITE,
-            Access::RemoteRead => IBV_ACCESS_REMOTE_READ,
-            Access::RemoteWrite => IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE,
-            Access::RemoteReadWrite => {
-                IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE
-            }
-            Access::RemoteAtomic => {
-                let accesses = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
-                IBV_ACCESS_LOCAL_WRITE | accesses
-            }
-        };
+        // SAFETY: the caller's promise.
+        unsafe { Self::register(pd, addr, len, access.flags()) }
+    }
+
+    /// Registers memory whose parts peers access through memory windows alone ([`crate::MemoryWindow`]): the region's own
+    /// key gives them no access.
+    ///
+    /// # Errors
+    /// As [`MemoryRegion::new`].
+    ///
+    /// # Safety
+    /// As [`MemoryRegion::new`].
+    pub unsafe fn for_windows(pd: &Arc<ProtectionDomain>, addr: *mut u8, len: usize) -> Result<Self> {
+        // SAFETY: the caller's promise.
+        unsafe { Self::register(pd, addr, len, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND) }
+    }
+
+    /// Registers `len` bytes at `offset` of a dma-buf, such as a GPU's memory. Requests address its first byte by `iova`.
+    ///
+    /// # Errors
+    /// `ENOSYS` if libibverbs is older than 34; `EOPNOTSUPP` if the device cannot do that; otherwise the errors of
+    /// ibv_reg_dmabuf_mr(3).
+    pub fn of_dmabuf(
+        pd: &Arc<ProtectionDomain>,
+        (fd, offset): (BorrowedFd<'_>, u64),
+        len: usize,
+        iova: u64,
+        access: Access,
+    ) -> Result<Self> {
+        const CALL: &str = "ibv_reg_dmabuf_mr";
+        let register = reg_dmabuf_mr()?;
+        // SAFETY: the domain exists. The device holds the dma-buf, which keeps its memory, and which no Rust reference
+        // leads to.
+        let mr = unsafe { register(pd.as_ptr(), offset, len, iova, fd.as_raw_fd(), access.flags()) };
+        let mr = NonNull::new(mr).ok_or_else(|| Error::last(CALL))?;
+        Ok(Self::made(pd, mr))
+    }
+
+    /// # Safety
+    /// As [`MemoryRegion::new`].
+    unsafe fn register(pd: &Arc<ProtectionDomain>, addr: *mut u8, len: usize, flags: c_int) -> Result<Self> {
         // SAFETY: the domain exists; the caller promises the memory.
         let mr = unsafe { (verbs()?.ibv_reg_mr)(pd.as_ptr(), addr.cast(), len, flags) };
         let mr = NonNull::new(mr).ok_or_else(|| Error::last("ibv_reg_mr"))?;
+        Ok(Self::made(pd, mr))
+    }
+
+    fn made(pd: &Arc<ProtectionDomain>, mr: NonNull<ibv_mr>) -> Self {
         // SAFETY: the registration exists, and its fields do not change.
         let made = unsafe { mr.as_ref() };
-        let (lkey, rkey) = (made.lkey, made.rkey);
-        Ok(Self { mr, _pd: Arc::clone(pd), lkey, rkey })
+        Self { mr, pd: Arc::clone(pd), lkey: made.lkey, rkey: made.rkey }
+    }
+
+    pub(crate) fn pd(&self) -> &Arc<ProtectionDomain> {
+        &self.pd
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut ibv_mr {
+        self.mr.as_ptr()
     }
 
     /// Its key in this end's work requests.

@@ -52,7 +52,7 @@ pub struct Post {
 }
 
 impl Post {
-    fn flags(self) -> u32 {
+    pub(crate) fn flags(self) -> u32 {
         let set = |on: bool, flag| if on { flag } else { 0 };
         set(!self.quiet, IBV_SEND_SIGNALED)
             | set(self.fence, IBV_SEND_FENCE)
@@ -139,6 +139,16 @@ pub(crate) const MAX_PIECES: usize = 16;
 /// The remote memory of sends, which have none.
 const NOWHERE: Remote = Remote { addr: 0, rkey: 0 };
 
+/// What a request has besides memory.
+pub(crate) enum Extra {
+    /// Immediate data, if there is any.
+    Data(Option<u32>),
+    /// A memory window and its part.
+    Bind(ibv_wr_bind),
+    /// A memory window's key, which becomes invalid.
+    Invalid(u32),
+}
+
 impl Remote {
     const fn target(self) -> ibv_wr_target {
         ibv_wr_target { rdma: ibv_wr_rdma { remote_addr: self.addr, rkey: self.rkey } }
@@ -199,7 +209,7 @@ impl QueuePair {
     /// during the call.
     pub unsafe fn send(&self, id: u64, from: &[Segment], how: Post) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.post(id, IBV_WR_SEND, from, NOWHERE.target(), (how, None)) }
+        unsafe { self.post(id, IBV_WR_SEND, from, NOWHERE.target(), (how, Extra::Data(None))) }
     }
 
     /// Posts an operation.
@@ -222,7 +232,7 @@ impl QueuePair {
             }
         };
         // SAFETY: the caller's promise.
-        unsafe { self.post(id, opcode, local, target, (how, data)) }
+        unsafe { self.post(id, opcode, local, target, (how, Extra::Data(data))) }
     }
 
     /// Posts a read of the peer's memory.
@@ -234,7 +244,7 @@ impl QueuePair {
     /// As [`QueuePair::send`]; the read writes to the memory.
     pub unsafe fn read(&self, id: u64, to: &[Segment], from: Remote) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.post(id, IBV_WR_RDMA_READ, to, from.target(), (Post::default(), None)) }
+        unsafe { self.post(id, IBV_WR_RDMA_READ, to, from.target(), (Post::default(), Extra::Data(None))) }
     }
 
     /// Posts a write to the peer's memory.
@@ -246,7 +256,7 @@ impl QueuePair {
     /// As [`QueuePair::send`].
     pub unsafe fn write(&self, id: u64, from: &[Segment], to: Remote, how: Post) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.post(id, IBV_WR_RDMA_WRITE, from, to.target(), (how, None)) }
+        unsafe { self.post(id, IBV_WR_RDMA_WRITE, from, to.target(), (how, Extra::Data(None))) }
     }
 
     /// Posts a receive, if the queue pair has receives of its own. A receive that ends with an error ends after all
@@ -287,16 +297,27 @@ impl QueuePair {
         }
     }
 
+    /// Posts a request that has no memory of this end: a memory window's.
+    pub(crate) fn post_bare(&self, id: u64, opcode: u32, how: Post, extra: Extra) -> Result<()> {
+        // SAFETY: the request has no pieces of memory.
+        unsafe { self.post(id, opcode, &[], NOWHERE.target(), (how, extra)) }
+    }
+
     unsafe fn post(
         &self,
         id: u64,
         opcode: u32,
         local: &[Segment],
         target: ibv_wr_target,
-        (how, data): (Post, Option<u32>),
+        (how, extra): (Post, Extra),
     ) -> Result<()> {
         let Some(post) = self.attr.pd.context().ops().post_send else {
             return Err(Error::of("ibv_post_send", libc::ENOSYS));
+        };
+        let (imm_data, bind_mw) = match extra {
+            Extra::Data(data) => (data.unwrap_or(0).to_be(), ibv_wr_bind::NONE),
+            Extra::Bind(bind) => (0, bind),
+            Extra::Invalid(rkey) => (rkey, ibv_wr_bind::NONE),
         };
         let mut pieces = [ibv_sge::default(); MAX_PIECES];
         let num_sge = gather("ibv_post_send", &mut pieces, local)?;
@@ -307,9 +328,10 @@ impl QueuePair {
             num_sge,
             opcode,
             send_flags: how.flags(),
-            imm_data: data.unwrap_or(0).to_be(),
+            imm_data,
             wr: target,
-            rest: [0; 7],
+            xrc: 0,
+            bind_mw,
         };
         let mut bad = null_mut();
         // SAFETY: a queue pair of this driver, and a request that the driver copies; the caller promises the memory.

@@ -126,7 +126,8 @@ impl UdQueuePair {
             send_flags: IBV_SEND_SIGNALED,
             imm_data: data.unwrap_or(0).to_be(),
             wr: ibv_wr_target { ud: target },
-            rest: [0; 7],
+            xrc: 0,
+            bind_mw: ibv_wr_bind::NONE,
         };
         let mut bad = null_mut();
         // SAFETY: a queue pair of this driver, and a request that the driver copies; the caller promises the memory.

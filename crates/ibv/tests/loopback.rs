@@ -3,13 +3,14 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ibv::{
-    Access, CmEvent, CmEventKind, CmId, CompletionChannel, CompletionQueue, ConnParam, Context, EventChannel,
-    MemoryRegion, Opcode, Post, ProtectionDomain, QueuePairAttr, Receives, Remote, Segment,
-    SharedReceiveQueue, Status, Work, WorkCompletion,
+    Access, AsyncEvent, AsyncEvents, CmEvent, CmEventKind, CmId, CompletionChannel, CompletionQueue,
+    ConnParam, Context, EventChannel, MemoryRegion, MemoryWindow, Opcode, Part, Post, ProtectionDomain,
+    QueuePairAttr, Receives, Remote, Segment, SharedReceiveQueue, Status, WindowKind, Work, WorkCompletion,
 };
 
 const LONG: Duration = Duration::from_secs(20);
@@ -247,6 +248,137 @@ fn an_armed_queue_makes_its_channel_readable() {
     let both = [setup.completion(), setup.completion()];
     assert!(both.iter().all(|entry| entry.status == Status::SUCCESS));
     setup.attr.cq.quiet();
+}
+
+/// A window gives a peer its part of a region, as far as it says, until it is bound to nothing any more. A region without
+/// windows gives no key to bind.
+#[test]
+fn a_window_gives_access_to_its_part_until_it_is_withdrawn() {
+    for kind in [WindowKind::Call, WindowKind::Request] {
+        let Some(setup) = Setup::new() else { return };
+        let (_listener, client, server) = setup.connect();
+        let (owner, peer) = (server.qp().unwrap(), client.qp().unwrap());
+        // SAFETY: leaked memory, which is only accessed by raw pointers.
+        let region = unsafe { MemoryRegion::for_windows(&setup.attr.pd, setup.memory, 4 * SLOT) };
+        let region = Arc::new(region.unwrap());
+        let mut window = MemoryWindow::new(&setup.attr.pd, kind).unwrap();
+        let addr = setup.memory.wrapping_add(2 * SLOT);
+        let part = Part { region: &region, addr, len: 64, access: Access::RemoteReadWrite };
+        let rkey = window.bind(owner, 1, part, Post::default()).unwrap();
+        assert_eq!((setup.completion().status, rkey), (Status::SUCCESS, window.rkey()));
+        setup.fill(0, 7);
+        let at = |offset: u64, rkey| Remote { addr: addr as u64 + offset, rkey };
+        // SAFETY: slot 0 does not change until the write has ended.
+        unsafe { peer.write(2, &[setup.slot(0, 32)], at(32, rkey), Post::default()) }.unwrap();
+        assert_eq!(setup.completion().status, Status::SUCCESS, "{kind:?}");
+        assert_eq!((setup.byte(2, 31), setup.byte(2, 32), setup.byte(2, 63)), (0, 7, 7));
+        // The window holds the region, which is still there when nobody else holds it.
+        drop(region);
+        // SAFETY: nothing else uses slot 1 until the read has ended.
+        unsafe { peer.read(3, &[setup.slot(1, 64)], at(0, rkey)) }.unwrap();
+        assert_eq!((setup.completion().status, setup.byte(1, 63)), (Status::SUCCESS, 7));
+        match kind {
+            WindowKind::Request => {
+                owner.invalidate(4, rkey, Post::default()).unwrap();
+                assert_eq!(setup.completion().status, Status::SUCCESS);
+            }
+            WindowKind::Call => drop(window),
+        }
+        // SAFETY: nothing else uses slot 1 until the read has ended.
+        unsafe { peer.read(5, &[setup.slot(1, 64)], at(0, rkey)) }.unwrap();
+        assert_eq!(setup.completion().status, Status::REMOTE_ACCESS, "{kind:?}: a key that was withdrawn");
+    }
+}
+
+/// Soft-RoCE of Linux 6.1 compares an access with the window's rights, and with the bounds of the whole region instead of
+/// those of the window.
+#[test]
+fn a_window_gives_no_other_rights_and_does_not_bind_what_it_may_not() {
+    let Some(setup) = Setup::new() else { return };
+    let (_listener, client, server) = setup.connect();
+    // SAFETY: leaked memory, which is only accessed by raw pointers.
+    let region = unsafe { MemoryRegion::for_windows(&setup.attr.pd, setup.memory, 4 * SLOT) };
+    let region = Arc::new(region.unwrap());
+    let mut window = MemoryWindow::new(&setup.attr.pd, WindowKind::Request).unwrap();
+    let part = Part { region: &region, addr: setup.memory, len: 64, access: Access::RemoteRead };
+    let rkey = window.bind(server.qp().unwrap(), 1, part, Post::default()).unwrap();
+    assert_eq!(setup.completion().status, Status::SUCCESS);
+    let to = Remote { addr: setup.memory as u64, rkey };
+    // SAFETY: nothing else uses slot 1 until the write has ended.
+    unsafe { client.qp().unwrap().write(2, &[setup.slot(1, 8)], to, Post::default()) }.unwrap();
+    assert_eq!(setup.completion().status, Status::REMOTE_ACCESS, "a window for reads");
+    drop((window, client, server));
+
+    let (_listener, _client, server) = setup.connect();
+    let mut window = MemoryWindow::new(&setup.attr.pd, WindowKind::Request).unwrap();
+    let outside = Part { len: 5 * SLOT, ..part };
+    window.bind(server.qp().unwrap(), 3, outside, Post::default()).unwrap();
+    assert_eq!(setup.completion().status, Status::BIND, "more than the region has");
+    let other = ProtectionDomain::new(setup.attr.pd.context()).unwrap();
+    let mut stranger = MemoryWindow::new(&other, WindowKind::Request).unwrap();
+    let error = stranger.bind(server.qp().unwrap(), 4, part, Post::default()).unwrap_err();
+    assert_eq!((error.call, error.errno), ("ibv_bind_mw", libc::EXDEV));
+    drop((window, stranger));
+}
+
+/// Soft-RoCE takes no dma-buf: the error says so, and what to do. On a device that takes them this descriptor is none.
+#[test]
+fn a_device_without_dma_buf_says_what_to_do() {
+    let Some(setup) = Setup::new() else { return };
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let made = MemoryRegion::of_dmabuf(&setup.attr.pd, (file.as_fd(), 0), 4096, 0, Access::RemoteReadWrite);
+    let error = made.err().expect("no dma-buf");
+    let text = error.to_string();
+    match error.errno {
+        libc::EOPNOTSUPP => assert!(text.contains("register host memory"), "{text}"),
+        libc::ENOSYS => assert!(text.contains("rdma-core 34"), "{text}"),
+        _ => assert!(text.contains("must be a dma-buf's"), "{text}"),
+    }
+}
+
+/// The next event that is about one of these queues.
+fn next_of(events: &AsyncEvents, queues: &[usize]) -> AsyncEvent {
+    let end = Instant::now() + LONG;
+    while Instant::now() < end {
+        match events.next().unwrap() {
+            Some(event @ (AsyncEvent::SharedLimit(queue) | AsyncEvent::QueueError(queue)))
+                if queues.contains(&queue) =>
+            {
+                return event;
+            }
+            Some(_) => {}
+            None => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    panic!("no event");
+}
+
+#[test]
+fn everyone_who_watches_a_device_hears_of_its_queues() {
+    let Some(mut setup) = Setup::new() else { return };
+    let context = setup.attr.pd.context();
+    let small = CompletionQueue::new(&CompletionChannel::new(context).unwrap(), 1).unwrap();
+    setup.attr.cq = Arc::clone(&small);
+    let (_listener, client, _server) = setup.connect();
+    let watchers = [(); 2].map(|()| AsyncEvents::new(context).unwrap());
+    for slot in [1, 2] {
+        // SAFETY: nothing else uses the slot until the receive has ended.
+        unsafe { setup.srq.post(slot as u64, &[setup.slot(slot, SLOT)]) }.unwrap();
+    }
+    setup.srq.alert_below(2).unwrap();
+    // Two sends and their receives, of whose ends the queue holds one.
+    for id in [8, 9] {
+        // SAFETY: slot 0 does not change until the sends have ended.
+        unsafe { client.qp().unwrap().send(id, &[setup.slot(0, 8)], Post::default()) }.unwrap();
+    }
+    let queues = [setup.srq.number(), small.number()];
+    for events in &watchers {
+        let mut both = [next_of(events, &queues), next_of(events, &queues)];
+        both.sort_by_key(|event| matches!(event, AsyncEvent::QueueError(_)));
+        assert_eq!(both, [AsyncEvent::SharedLimit(queues[0]), AsyncEvent::QueueError(queues[1])]);
+        assert_eq!(events.lost(), 0);
+    }
+    assert!(setup.srq.alert_below(1 << 20).is_err(), "more than the queue holds");
 }
 
 #[test]
