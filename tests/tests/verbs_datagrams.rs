@@ -9,6 +9,8 @@ use ofi_testkit::{Kit, Side};
 
 #[path = "../verbs/datagram_costs.rs"]
 mod datagram_costs;
+#[path = "../verbs/datagram_events.rs"]
+mod datagram_events;
 #[path = "../verbs/datagram_hostile.rs"]
 mod datagram_hostile;
 #[path = "../verbs/datagram_model.rs"]

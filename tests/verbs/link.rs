@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use ofi::raw::LinkState;
 use ofi_testkit::connect::{connect, event_of};
 use ofi_testkit::prelude::*;
 
@@ -120,6 +121,37 @@ fn nothing_is_lost_on_a_wire_that_is_down_for_a_moment() {
     wire.mend();
     traffic.arrives(&sides);
     assert_eq!(sides.map(|side| side.statistic("verbs_connections")), [1, 1]);
+}
+
+/// The device tells that its port has lost the carrier. Until it has one again, getinfo leaves the port out.
+#[test]
+fn a_port_that_goes_down_and_comes_up_is_counted_and_offered_again() {
+    let (wire, pair) = (Wire::take(), pair());
+    let (a, b) = connected();
+    let sides = [&pair.a, &pair.b, &a, &b];
+    let offered = || {
+        let hints = VerbsPair.hints().src_addr(SocketAddr::from((HERE, 0)).into());
+        let kit: &dyn Kit = &VerbsPair;
+        let infos = kit.getinfo(&hints).ok()?;
+        infos.first().map(|info| info.nic.as_ref().expect("a device has a description").link_attr.state)
+    };
+    let counts = |name| sides.map(|side| side.statistic(name));
+    assert_eq!((offered(), counts("verbs_port_errors")), (Some(LinkState::Up), [0; 4]));
+    wire.cut();
+    for side in sides {
+        wait::drive(&sides, "a port error", || (side.statistic("verbs_port_errors") > 0).then_some(()));
+    }
+    assert_eq!(offered(), None);
+    let active = counts("verbs_port_active");
+    wire.mend();
+    for (side, before) in sides.into_iter().zip(active) {
+        let is_active = || (side.statistic("verbs_port_active") > before).then_some(());
+        wait::drive(&sides, "an active port", is_active);
+    }
+    assert_eq!(offered(), Some(LinkState::Up));
+    assert_eq!(counts("verbs_device_failures"), [0; 4]);
+    pair.warm_up();
+    assert_eq!([&pair.a, &pair.b].map(|side| side.statistic("verbs_connections")), [1, 1]);
 }
 
 #[test]

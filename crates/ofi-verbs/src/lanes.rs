@@ -124,8 +124,12 @@ impl VerbsLanes {
                 return Err(Error::with(
                     errno,
                     match self.common.gone {
-                        Some(_) => "the device is lost; close the endpoint and its domain, and ask getinfo again",
-                        None => "the device cannot start a connection to this peer; check its address and the route",
+                        Some(_) => {
+                            "the device is lost; close the endpoint and its domain, and ask getinfo again"
+                        }
+                        None => {
+                            "the device cannot start a connection to this peer; check its address and the route"
+                        }
                     },
                 ));
             }

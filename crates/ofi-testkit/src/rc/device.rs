@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use ofi_core::sys;
 use ofi_verbs::rc::{
-    Access, CmEventKind, ConnParam, Connection, Device, Error, Event, Events, Limits, Post, Queues, Region, Remote,
-    Result, Segment, Sizes, WorkCompletion, msg, ud,
+    Access, CmEventKind, ConnParam, Connection, Device, Error, Event, Events, Limits, Post, Queues, Region,
+    Remote, Result, Segment, Sizes, WorkCompletion, msg, ud,
 };
 
 use super::SimulatedDevice;

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ibv::{
-    AsyncEvent, AsyncEvents, CmId, CompletionChannel, CompletionQueue, EventChannel, Gid, MemoryRegion, ProtectionDomain, QueuePair,
-    QueuePairAttr, Receives, SharedReceiveQueue,
+    AsyncEvent, AsyncEvents, CmId, CompletionChannel, CompletionQueue, EventChannel, Gid, MemoryRegion,
+    ProtectionDomain, QueuePair, QueuePairAttr, Receives, SharedReceiveQueue,
 };
 
 use super::msg::Connects;
 use super::ud::Datagrams;
 use super::{
-    Access, ConnParam, Connection, Device, Error, Event, Events, Limits, Post, Queues, Region, Remote, Result,
-    Segment, Sizes, WorkCompletion,
+    Access, ConnParam, Connection, Device, Error, Event, Events, Limits, Post, Queues, Region, Remote,
+    Result, Segment, Sizes, WorkCompletion,
 };
 
 /// Most connection requests that are queued.
