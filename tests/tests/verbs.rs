@@ -1,6 +1,6 @@
 //! The conformance suite over an RDMA device, which `cargo xtask rdma` has.
 
-use ofi::raw::{AddrFormat, Caps, EpType, Hints, Mode};
+use ofi::raw::{AddrFormat, Address, Caps, EpType, Hints, Mode};
 use ofi_testkit::Kit;
 
 #[path = "../verbs/atomics.rs"]
@@ -9,6 +9,8 @@ mod atomics;
 mod connected;
 #[path = "../verbs/datagram.rs"]
 mod datagram;
+#[path = "../verbs/groups.rs"]
+mod groups;
 #[path = "../verbs/hostile.rs"]
 mod hostile;
 #[path = "../verbs/limits.rs"]
@@ -77,6 +79,15 @@ impl Kit for ConnectedPair {
     fn moves_by_itself(&self) -> bool {
         true
     }
+}
+
+/// Where the members of multicast groups are: at the two ends of the machine's wire.
+fn group_hints(device: usize) -> Hints {
+    let mut name = [0; 32];
+    name[10..16].copy_from_slice(&[0xFF, 0xFF, 10, 78, 0, 1 + device as u8]);
+    name[22..24].fill(0xFF);
+    let hints = Hints::new().provider("verbs").ep_type(EpType::Dgram).addr_format(AddrFormat::IbUd);
+    hints.src_addr(Address::new(AddrFormat::IbUd, &name))
 }
 
 /// The same as the first, with shared memory between the endpoints: as they are by default.

@@ -19,6 +19,8 @@ mod datagram_model;
 mod datagram_peers;
 #[path = "../verbs/datagram_prefix.rs"]
 mod datagram_prefix;
+#[path = "../verbs/groups.rs"]
+mod groups;
 
 /// A device that the provider has from now on.
 fn add(device: &Arc<SimulatedDevice>) {
@@ -61,6 +63,11 @@ impl Kit for Driven {
 /// The number of an endpoint's queue pair.
 fn qp(side: &Side) -> u32 {
     u32::from_ne_bytes(side.name().bytes()[16..20].try_into().unwrap())
+}
+
+/// Where the members of multicast groups are: on one device, as two simulated ones do not reach each other.
+fn group_hints(_device: usize) -> Hints {
+    Quick.hints()
 }
 
 static DEVICE: LazyLock<Arc<SimulatedDevice>> = LazyLock::new(|| {

@@ -1,7 +1,10 @@
 //! Asynchronous events of a device, as datagram endpoints take them.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
+use ofi::raw::BindFlags;
+use ofi_testkit::connect::open_eq;
 use ofi_testkit::prelude::*;
 use ofi_testkit::rc::{Plan, SimulatedDevice};
 use ofi_verbs::rc::AsyncEvent;
@@ -66,6 +69,27 @@ fn nothing_is_sent_after_the_queue_pair_or_the_device_was_reported_as_failed() {
             wait::drive(&[&pair.b], "the send of another", || pair.b.next_of(1)).done();
         }
     }
+}
+
+#[test]
+fn an_endpoint_joins_a_bounded_number_of_groups_and_none_of_a_device_that_is_gone() {
+    const MOST: u8 = 64;
+    let own = Own::new("dies5");
+    let hints = own.hints().caps(Caps::MSG | Caps::MULTICAST);
+    let side = Opening::new(hints).open_disabled().unwrap();
+    let eq = open_eq(&side.fabric).unwrap();
+    side.ep.bind_eq(&eq).unwrap();
+    side.ep.enable().unwrap();
+    let group = |number| Address::from(SocketAddr::from(([239, 192, 79, number], 0)));
+    let join = |number| side.ep.join_multicast(&group(number), BindFlags::empty(), Context(1));
+    let mut all: Vec<_> = (0..MOST).map(|number| join(number).unwrap()).collect();
+    assert_eq!(join(MOST).err().map(|error| error.errno()), Some(Errno::ENOSPC));
+    all.pop();
+    own.1.die();
+    wait::drive(&[&side], "the event", || (side.statistic("verbs_device_failures") == 1).then_some(()));
+    assert_eq!(join(MOST).err().map(|error| error.errno()), Some(Errno::ENODEV));
+    all.clear();
+    assert_eq!(side.statistic("verbs_groups"), 0);
 }
 
 /// What sleeps for datagrams is woken by an event, and sleeps again when it was taken.

@@ -405,6 +405,16 @@ pub struct rdma_cm_event {
     pub rest: [u64; 4],
 }
 
+/// The member of [`rdma_cm_event`]'s union for datagrams, up to the address of a multicast group.
+#[repr(C)]
+pub struct rdma_ud_param {
+    pub private_data: *const c_void,
+    pub private_data_len: u8,
+    pub ah_attr: crate::abi_ex::ibv_ah_attr,
+    pub qp_num: u32,
+    pub qkey: u32,
+}
+
 pub const IBV_ACCESS_LOCAL_WRITE: c_int = 1;
 pub const IBV_ACCESS_REMOTE_WRITE: c_int = 2;
 pub const IBV_ACCESS_REMOTE_READ: c_int = 4;
@@ -452,6 +462,7 @@ pub const IBV_EVENT_QP_LAST_WQE_REACHED: c_int = 16;
 pub const IBV_EVENT_CLIENT_REREGISTER: c_int = 17;
 pub const IBV_EVENT_GID_CHANGE: c_int = 18;
 pub const RDMA_PS_TCP: c_int = 0x0106;
+pub const RDMA_PS_UDP: c_int = 0x0111;
 pub const RDMA_OPTION_ID: c_int = 0;
 pub const RDMA_OPTION_ID_REUSEADDR: c_int = 1;
 
@@ -466,6 +477,8 @@ pub const RDMA_CM_EVENT_REJECTED: c_int = 8;
 pub const RDMA_CM_EVENT_ESTABLISHED: c_int = 9;
 pub const RDMA_CM_EVENT_DISCONNECTED: c_int = 10;
 pub const RDMA_CM_EVENT_DEVICE_REMOVAL: c_int = 11;
+pub const RDMA_CM_EVENT_MULTICAST_JOIN: c_int = 12;
+pub const RDMA_CM_EVENT_MULTICAST_ERROR: c_int = 13;
 pub const RDMA_CM_EVENT_TIMEWAIT_EXIT: c_int = 15;
 
 #[cfg(target_pointer_width = "64")]
@@ -489,5 +502,6 @@ const _: () = {
     assert!(size_of::<ibv_qp_init_attr>() == 64 && size_of::<ibv_srq_init_attr>() == 24);
     assert!(size_of::<rdma_cm_id>() == 416 && offset_of!(rdma_cm_id, ps) == 344);
     assert!(offset_of!(rdma_cm_id, event) == 352 && size_of::<rdma_conn_param>() == 24);
+    assert!(size_of::<rdma_ud_param>() == 56 && offset_of!(rdma_ud_param, ah_attr) == 16);
     assert!(size_of::<rdma_cm_event>() == 80 && offset_of!(rdma_cm_event, conn) == 24);
 };

@@ -17,8 +17,8 @@ use crate::qp::{QueuePair, QueuePairAttr};
 
 /// The channel on which events of identifiers arrive.
 pub struct EventChannel {
-    channel: NonNull<rdma_event_channel>,
-    cm: &'static Cm,
+    pub(crate) channel: NonNull<rdma_event_channel>,
+    pub(crate) cm: &'static Cm,
 }
 
 // SAFETY: functions of librdmacm may be called from any thread.
@@ -185,7 +185,7 @@ impl ConnParam<'_> {
 
 /// An identifier: the counterpart of a TCP socket. Its queue pair is destroyed with it.
 pub struct CmId {
-    id: NonNull<rdma_cm_id>,
+    pub(crate) id: NonNull<rdma_cm_id>,
     channel: Arc<EventChannel>,
     qp: Option<QueuePair>,
 }
@@ -201,13 +201,21 @@ impl CmId {
     /// # Errors
     /// The errors of rdma_create_id(3).
     pub fn new(channel: &Arc<EventChannel>) -> Result<Self> {
+        Self::with(channel, RDMA_PS_TCP)
+    }
+
+    /// Creates an identifier in a port space.
+    pub(crate) fn with(channel: &Arc<EventChannel>, space: c_int) -> Result<Self> {
         let mut id: *mut rdma_cm_id = null_mut();
         // SAFETY: the channel exists.
-        let failed = unsafe {
-            (channel.cm.rdma_create_id)(channel.channel.as_ptr(), &mut id, null_mut(), RDMA_PS_TCP)
-        };
+        let failed =
+            unsafe { (channel.cm.rdma_create_id)(channel.channel.as_ptr(), &mut id, null_mut(), space) };
         let id = NonNull::new(id).filter(|_| failed == 0).ok_or_else(|| Error::last("rdma_create_id"))?;
         Ok(Self { id, channel: Arc::clone(channel), qp: None })
+    }
+
+    pub(crate) fn channel(&self) -> &Arc<EventChannel> {
+        &self.channel
     }
 
     fn check(&self, call: &'static str, failed: c_int) -> Result<()> {

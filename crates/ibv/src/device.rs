@@ -53,6 +53,8 @@ pub struct DeviceInfo {
     pub max_pieces: usize,
     /// Whether it executes atomics on remote memory, atomic at least with respect to its other atomics.
     pub atomics: bool,
+    /// Most multicast groups.
+    pub max_groups: usize,
     /// Most remote reads that a queue pair may have outstanding, or serve, at a time.
     pub max_reads: u8,
 }
@@ -182,6 +184,7 @@ impl Context {
             max_shared: count(attr.max_srq_wr),
             max_pieces: count(attr.max_sge.min(attr.max_sge_rd.max(1))),
             atomics: attr.atomic_cap != IBV_ATOMIC_NONE,
+            max_groups: count(attr.counts[5]),
             max_reads: attr.max_qp_rd_atom.min(attr.max_qp_init_rd_atom).clamp(0, 255) as u8,
         })
     }

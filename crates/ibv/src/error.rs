@@ -45,6 +45,10 @@ fn advice(call: &str, errno: i32) -> &'static str {
         libc::EINVAL | libc::EBADF if call == "ibv_reg_dmabuf_mr" => {
             "the descriptor must be a dma-buf's, and the range inside of it"
         }
+        libc::ETIMEDOUT if call == "rdma_join_multicast" => {
+            "nobody granted the multicast group in time: see whether the subnet manager runs (InfiniBand), and whether \
+             the interface is up"
+        }
         libc::EOPNOTSUPP if call == "ibv_alloc_mw" => {
             "this device, or its driver in rdma-core, has no memory windows: give peers the keys of registrations"
         }

@@ -47,6 +47,8 @@ functions!(Verbs: c"libibverbs.so.1" {
     ibv_ack_cq_events: fn(*mut ibv_cq, c_uint);
     ibv_create_srq: fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
     ibv_destroy_srq: fn(*mut ibv_srq) -> c_int;
+    ibv_attach_mcast: fn(*mut ibv_qp, *const [u8; 16], u16) -> c_int;
+    ibv_detach_mcast: fn(*mut ibv_qp, *const [u8; 16], u16) -> c_int;
     ibv_modify_srq: fn(*mut ibv_srq, *mut ibv_srq_attr, c_int) -> c_int;
     ibv_get_async_event: fn(*mut ibv_context, *mut ibv_async_event) -> c_int;
     ibv_ack_async_event: fn(*mut ibv_async_event);
@@ -88,6 +90,8 @@ functions!(Cm: c"librdmacm.so.1" {
     rdma_disconnect: fn(*mut rdma_cm_id) -> c_int;
     rdma_get_cm_event: fn(*mut rdma_event_channel, *mut *mut rdma_cm_event) -> c_int;
     rdma_ack_cm_event: fn(*mut rdma_cm_event) -> c_int;
+    rdma_join_multicast: fn(*mut rdma_cm_id, *mut libc::sockaddr, *mut c_void) -> c_int;
+    rdma_leave_multicast: fn(*mut rdma_cm_id, *mut libc::sockaddr) -> c_int;
     rdma_get_devices: fn(*mut c_int) -> *mut *mut ibv_context;
     rdma_set_option: fn(*mut rdma_cm_id, c_int, c_int, *mut c_void, usize) -> c_int;
 });

@@ -8,8 +8,10 @@ use crate::abi::*;
 use crate::abi_ex::*;
 use crate::ah::AddressHandle;
 use crate::cq::CompletionQueue;
+use crate::device::Gid;
 use crate::error::{Error, Result};
 use crate::library::verbs;
+use crate::multicast::Multicast;
 use crate::pd::ProtectionDomain;
 use crate::qp::Segment;
 
@@ -48,6 +50,7 @@ pub struct UdPeer<'a> {
 pub struct UdQueuePair {
     qp: NonNull<ibv_qp>,
     attr: UdAttr,
+    groups: Vec<Multicast>,
 }
 
 // SAFETY: functions of libibverbs may be called from any thread.
@@ -79,7 +82,7 @@ impl UdQueuePair {
         // SAFETY: the domain and the queue exist, and outlive the queue pair.
         let qp = unsafe { (verbs()?.ibv_create_qp)(attr.pd.as_ptr(), &mut init) };
         let qp = NonNull::new(qp).ok_or_else(|| Error::last("ibv_create_qp"))?;
-        let made = Self { qp, attr };
+        let made = Self { qp, attr, groups: Vec::new() };
         let (port_num, qkey) = (made.attr.port, made.attr.qkey);
         let mut attr = ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num, qkey, ..Default::default() };
         made.modify(&mut attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY)?;
@@ -102,6 +105,34 @@ impl UdQueuePair {
     pub fn number(&self) -> u32 {
         // SAFETY: the queue pair exists, and the field is set when it is created.
         unsafe { (*self.qp.as_ptr()).qp_num }
+    }
+
+    /// Receives what is sent to a group from now on.
+    ///
+    /// # Errors
+    /// The errors of ibv_attach_mcast(3).
+    pub fn attach(&mut self, group: Multicast) -> Result<()> {
+        // SAFETY: the queue pair exists, and the GID is read during the call.
+        match unsafe { (verbs()?.ibv_attach_mcast)(self.qp.as_ptr(), &group.gid().0, group.lid()) } {
+            0 => self.groups.push(group),
+            errno => return Err(Error::of("ibv_attach_mcast", errno)),
+        }
+        Ok(())
+    }
+
+    /// Receives what is sent to a group no longer, and leaves it.
+    pub fn detach(&mut self, gid: Gid) {
+        if let Some(at) = self.groups.iter().position(|group| group.gid() == gid) {
+            let group = self.groups.swap_remove(at);
+            self.detached(&group);
+        }
+    }
+
+    fn detached(&self, group: &Multicast) {
+        if let Ok(verbs) = verbs() {
+            // SAFETY: the queue pair exists, and was attached to the group.
+            unsafe { (verbs.ibv_detach_mcast)(self.qp.as_ptr(), &group.gid().0, group.lid()) };
+        }
     }
 
     /// Posts a datagram, with `data` as immediate data if there is any.
@@ -162,6 +193,10 @@ impl UdQueuePair {
 
 impl Drop for UdQueuePair {
     fn drop(&mut self) {
+        // A queue pair that is attached cannot be destroyed.
+        for group in std::mem::take(&mut self.groups) {
+            self.detached(&group);
+        }
         if let Ok(verbs) = verbs() {
             // SAFETY: made above; its queue and its domain still exist.
             unsafe { (verbs.ibv_destroy_qp)(self.qp.as_ptr()) };

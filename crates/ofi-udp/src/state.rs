@@ -245,7 +245,10 @@ unsafe impl Lanes<Udp> for State {
         }
     }
 
-    fn join_group(&mut self, group: &Address) -> Result<Address> {
+    fn join_group(&mut self, group: &Address, receives: bool) -> Result<Address> {
+        if !receives {
+            return Ok(group.clone()); // who only sends to a group does not join it
+        }
         match self {
             Self::Datagrams(lanes) => lanes.join_group(group),
             Self::Open(lanes) => match &mut lanes.messages {
@@ -256,7 +259,10 @@ unsafe impl Lanes<Udp> for State {
         }
     }
 
-    fn leave_group(&mut self, group: &Address) {
+    fn leave_group(&mut self, group: &Address, receives: bool) {
+        if !receives {
+            return;
+        }
         match self {
             Self::Datagrams(lanes) => lanes.leave_group(group),
             Self::Open(lanes) => {

@@ -92,7 +92,7 @@ fn datagrams(info: Info) -> Info {
     (info.ep_attr.protocol, info.ep_attr.protocol_version) = (Protocol::IB_UD, 0);
     let messages = Caps::MSG | Caps::MSG_DIRECTIONS | Caps::MULTI_RECV;
     let sources = Caps::SOURCE | Caps::SOURCE_ERR | Caps::DIRECTED_RECV;
-    info.caps &= messages | sources | Caps::LOCAL_COMM | Caps::REMOTE_COMM;
+    info.caps &= messages | sources | Caps::MULTICAST | Caps::LOCAL_COMM | Caps::REMOTE_COMM;
     let mtu = info.nic.as_ref().map_or(0, |nic| nic.link_attr.mtu);
     info.ep_attr.max_msg_size = mtu;
     info.tx_attr.inject_size = mtu;
@@ -376,6 +376,7 @@ impl VerbsProvider {
                 None => !seen.contains(&device_name),
             };
             for info in &mut variants {
+                info.caps.set(Caps::MULTICAST, port.groups > 0);
                 offer::name_ends(info, request, None);
                 match &info.src_addr {
                     Some(source) => {

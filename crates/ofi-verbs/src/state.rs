@@ -253,6 +253,19 @@ unsafe impl Lanes<Verbs> for State {
         }
     }
 
+    fn join_group(&mut self, group: &Address, receives: bool) -> Result<Address> {
+        match self {
+            Self::Datagrams(datagrams) => datagrams.join_group(group, receives),
+            _ => Err(Error::with(Errno::ENOSYS, "only endpoints of FI_EP_DGRAM join multicast groups")),
+        }
+    }
+
+    fn leave_group(&mut self, group: &Address, receives: bool) {
+        if let Self::Datagrams(datagrams) = self {
+            datagrams.leave_group(group, receives);
+        }
+    }
+
     fn arm(&mut self) -> Arm {
         match self {
             Self::Open(lanes) => lanes.arm(),

@@ -58,6 +58,7 @@ const PROGRAMS: [Program; 3] = [
             "datagram::a_sender",
             "datagram::a_blocked",
             "datagram::addresses",
+            "groups::",
             "loss::",
             "link::",
             "limits::",

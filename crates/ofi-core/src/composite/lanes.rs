@@ -551,12 +551,12 @@ unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
         self.far.is_settled()
     }
 
-    fn join_group(&mut self, group: &Address) -> Result<Address> {
-        self.far.join_group(group)
+    fn join_group(&mut self, group: &Address, receives: bool) -> Result<Address> {
+        self.far.join_group(group, receives)
     }
 
-    fn leave_group(&mut self, group: &Address) {
-        self.far.leave_group(group);
+    fn leave_group(&mut self, group: &Address, receives: bool) {
+        self.far.leave_group(group, receives);
     }
 
     fn peer_statistics(&self, peer: Peer, into: &mut Vec<Statistic>) {

@@ -56,12 +56,12 @@ impl<T: Transport> MulticastGroup for Handle<T> {
 
 impl<T: Transport> Drop for Handle<T> {
     fn drop(&mut self) {
-        let Some(core) = self.core.upgrade().filter(|core| self.receives && core.born.is_here()) else {
+        let Some(core) = self.core.upgrade().filter(|core| core.born.is_here()) else {
             return;
         };
         let mut guard = core.state.lock();
         if let Some(lanes) = &mut guard.lanes {
-            lanes.leave_group(&self.group);
+            lanes.leave_group(&self.group, self.receives);
         }
     }
 }
@@ -74,7 +74,7 @@ impl<T: Transport> EpCore<T> {
         flags: BindFlags,
         context: Context,
     ) -> Result<Multicast> {
-        let mut group = T::normalize(group)?;
+        let group = T::normalize(group)?;
         let mut guard = self.state.lock();
         let state = &mut *guard;
         let Some(side) = &state.ends.multicast else {
@@ -103,18 +103,12 @@ impl<T: Transport> EpCore<T> {
         let receives = may_receive && (flags.is_empty() || flags.contains(BindFlags::RECV));
         let av = state.ends.peers.av().cloned().ok_or_else(|| Error::new(Errno::ENOAV))?;
         let lanes = state.lanes.as_mut().ok_or_else(not_enabled)?;
-        if receives {
-            group = lanes.join_group(&group)?;
-        }
+        let group = lanes.join_group(&group, receives)?;
         let addr = match av.number(&group) {
             Some(addr) => Ok(addr),
             None => av.insert(std::slice::from_ref(&group)).pop().unwrap_or(Err(Error::new(Errno::ENOMEM))),
         };
-        let addr = addr.inspect_err(|_| {
-            if receives {
-                lanes.leave_group(&group);
-            }
-        })?;
+        let addr = addr.inspect_err(|_| lanes.leave_group(&group, receives))?;
         let fid = Fid::next();
         let handle = Handle { core: Arc::downgrade(self), fid, addr, group, receives };
         drop(guard);

@@ -234,17 +234,17 @@ pub unsafe trait Lanes<T: Transport>: Send {
         true
     }
 
-    /// Joins a multicast group: messages to it arrive here from now on. Returns the address to send to.
+    /// Joins a multicast group: with `receives`, messages to it arrive here from now on. Returns the address to send to.
     ///
     /// # Errors
     /// `FI_ENOSYS` for a transport without multicast; `FI_EINVAL` for an address that is not a group; the system's
     /// errors.
-    fn join_group(&mut self, _group: &Address) -> Result<Address> {
+    fn join_group(&mut self, _group: &Address, _receives: bool) -> Result<Address> {
         Err(Error::new(Errno::ENOSYS))
     }
 
-    /// Leaves a group.
-    fn leave_group(&mut self, _group: &Address) {}
+    /// Leaves a group, by the address that joining it has returned.
+    fn leave_group(&mut self, _group: &Address, _receives: bool) {}
 
     /// Appends the transport's counters.
     fn statistics(&self, into: &mut Vec<Statistic>);

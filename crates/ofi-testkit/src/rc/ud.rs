@@ -1,13 +1,14 @@
 //! Unreliable datagrams on the simulated fabric: any sender that knows a queue pair's number and key may send to it. A
 //! datagram arrives whole, once, and in its sender's order, or not at all.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ofi_core::sys;
-use ofi_verbs::rc::ud::{Datagrams, Route, UdPort, UdQueues, UdSizes, UdTarget};
+use ofi_verbs::rc::ud::{Datagrams, MULTICAST, Route, UdPort, UdQueues, UdSizes, UdTarget};
 use ofi_verbs::rc::{Opcode, Result, Segment, Sizes, Status, WorkCompletion};
 
 use super::device::{Handle, error};
@@ -16,6 +17,8 @@ use super::{Did, Logged, SimulatedDevice};
 
 /// The longest datagram.
 const MTU: usize = 1024;
+/// Most groups.
+const GROUPS: usize = 128;
 /// Bytes before each datagram: a route header.
 const GRH: usize = 40;
 
@@ -80,6 +83,8 @@ pub struct Forged {
 #[derive(Default)]
 pub struct Ud {
     pub pairs: BTreeMap<u32, UdPair>,
+    /// Queue pairs that receive what is sent to a group, by its GID.
+    members: BTreeSet<([u8; 16], u32)>,
     fates: Fates,
 }
 
@@ -135,13 +140,23 @@ impl Fabric {
             bytes.resize(GRH + len, 0);
             // SAFETY: registered memory that is lent until the send has ended.
             unsafe { ofi_core::copy::bytes(from, bytes[GRH..].as_mut_ptr(), len) };
-            if self.removed || self.chance(self.plan.lost) {
-                self.ud.fates.lost += 1;
-            } else {
-                let len = bytes.len();
-                let (data, has_route) = (posted.data, true);
-                let forged = Forged { bytes, len, source_qp: qp, has_route, data, ..Forged::default() };
-                self.arrive_at(posted.to, posted.qp, Some(posted.qkey), forged);
+            let len = bytes.len();
+            let (data, has_route) = (posted.data, true);
+            let forged = Forged { bytes, len, source_qp: qp, has_route, data, ..Forged::default() };
+            // The network makes a copy for each member of a group, and may lose any.
+            let to: Vec<(u32, [u8; 16])> = match posted.qp {
+                MULTICAST => {
+                    let members = self.ud.members.iter().filter(|(gid, _)| *gid == posted.to);
+                    members.filter_map(|&(_, qp)| Some((qp, self.ud.pairs.get(&qp)?.gid))).collect()
+                }
+                qp => vec![(qp, posted.to)],
+            };
+            for (qp, gid) in to {
+                if self.removed || self.chance(self.plan.lost) {
+                    self.ud.fates.lost += 1;
+                } else {
+                    self.arrive_at(gid, qp, Some(posted.qkey), forged.clone());
+                }
             }
         }
         if let Some(it) = self.endpoints.get_mut(&endpoint) {
@@ -199,7 +214,7 @@ impl Datagrams for Handle {
     fn port(&self, ip: IpAddr) -> Result<UdPort> {
         let plan = self.0.lock().plan;
         let (queue, completions) = (plan.requests, plan.completions);
-        Ok(UdPort { gid: gid(ip), lid: 0, mtu: MTU, queue, completions })
+        Ok(UdPort { gid: gid(ip), lid: 0, mtu: MTU, queue, completions, groups: GROUPS })
     }
 
     fn open(&self, ip: IpAddr, sizes: UdSizes) -> Result<Box<dyn UdQueues>> {
@@ -274,6 +289,7 @@ impl Drop for Opened {
     fn drop(&mut self) {
         let mut fabric = self.device.lock();
         fabric.ud.pairs.remove(&self.qp);
+        fabric.ud.members.retain(|&(_, qp)| qp != self.qp);
         fabric.close(self.endpoint);
     }
 }
@@ -295,6 +311,29 @@ unsafe impl UdQueues for Opened {
         pair.ok_or_else(|| error("ibv_create_ah", libc::ENOMEM))?.routes += 1;
         let (device, gid) = (Arc::clone(&self.device), gid.unwrap_or_default());
         Ok(Arc::new(Along { device, gid, of: self.qp }))
+    }
+
+    fn join(&mut self, group: IpAddr, receives: bool, _limit: Duration) -> Result<([u8; 16], u16)> {
+        const CALL: &str = "rdma_join_multicast";
+        let mut fabric = self.device.lock();
+        let gid = gid(group);
+        let groups: BTreeSet<_> = fabric.ud.members.iter().map(|(gid, _)| gid).collect();
+        match () {
+            () if fabric.removed => return Err(error(CALL, libc::ENODEV)),
+            () if !group.is_multicast() => return Err(error(CALL, libc::EINVAL)),
+            () if groups.len() >= GROUPS && !groups.contains(&gid) => return Err(error(CALL, libc::ENOMEM)),
+            () => {}
+        }
+        if receives {
+            fabric.ud.members.insert((gid, self.qp));
+        }
+        Ok((gid, 0))
+    }
+
+    fn leave(&mut self, gid: [u8; 16], receives: bool) {
+        if receives {
+            self.device.lock().ud.members.remove(&(gid, self.qp));
+        }
     }
 
     unsafe fn send(&self, id: u64, from: Segment, to: UdTarget<'_>, data: Option<u32>) -> Result<()> {

@@ -7,6 +7,7 @@
 //! front of an outgoing message are left out. Nothing is resent, and no call waits: a datagram that finds no room is
 //! dropped and counted.
 
+mod groups;
 mod name;
 mod peers;
 
@@ -21,6 +22,7 @@ use ofi_core::domain::DomainPart;
 use ofi_core::sys::is_readable;
 use ofi_core::transport::{Arm, Arrived, Host, OutMessage, Peer, Posted, RxName};
 
+use self::groups::Joined;
 pub use self::name::Name;
 use self::name::source;
 use self::peers::{Met, Peers};
@@ -71,6 +73,7 @@ pub struct Datagrams {
     /// Entries that were taken out of the completion queue early.
     ready: VecDeque<WorkCompletion>,
     peers: Peers,
+    groups: Vec<Joined>,
     /// Whether the application wants the senders of messages.
     sources: bool,
     longest: usize,
@@ -130,6 +133,7 @@ impl Datagrams {
             along: vec![None; sends],
             ready: VecDeque::new(),
             peers: Peers::new(peers::MOST),
+            groups: Vec::new(),
             sources: info.caps.intersects(of_source),
             longest: info.ep_attr.max_msg_size.min(port.mtu),
             prefixes: [info.tx_attr.mode, info.rx_attr.mode].map(|mode| prefix(info, mode)),
@@ -377,6 +381,7 @@ impl Datagrams {
         add("verbs_unsendable", counts.unsendable, "datagrams that the device did not send");
         add("verbs_malformed", counts.malformed, "datagrams dropped: shorter than their own header");
         add("verbs_nameless", counts.nameless, "datagrams of senders that could not be remembered");
+        add("verbs_groups", self.groups.len() as u64, "multicast groups joined");
         add("verbs_peers_now", self.peers.count() as u64, "peers that are remembered");
         add(
             "verbs_forgotten",

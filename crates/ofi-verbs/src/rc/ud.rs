@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Result, Segment, WorkCompletion};
 
@@ -21,7 +22,12 @@ pub struct UdPort {
     pub queue: usize,
     /// Most entries of a completion queue.
     pub completions: usize,
+    /// Most multicast groups; 0 if the device has none.
+    pub groups: usize,
 }
+
+/// The queue pair to which datagrams for a multicast group are sent.
+pub const MULTICAST: u32 = 0xFF_FFFF;
 
 /// The attributes of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +84,16 @@ pub unsafe trait UdQueues: Send {
     /// # Errors
     /// The device's error; `ENOMEM` if the device holds no more routes.
     fn route(&self, gid: Option<[u8; 16]>, lid: u16) -> Result<Route>;
+
+    /// Joins a multicast group, and with `receives` receives what is sent to it from now on. Returns the GID and the LID
+    /// to send to, under queue pair [`MULTICAST`]. Waits for the network, at most as long as `limit`.
+    ///
+    /// # Errors
+    /// The device's error; `ETIMEDOUT`.
+    fn join(&mut self, group: IpAddr, receives: bool, limit: Duration) -> Result<([u8; 16], u16)>;
+
+    /// Leaves a group that was joined in this way. Datagrams that have arrived are still reported.
+    fn leave(&mut self, gid: [u8; 16], receives: bool);
 
     /// Posts a datagram, with `data` as immediate data if there is any.
     ///

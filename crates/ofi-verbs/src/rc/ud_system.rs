@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ibv::{
-    AddressHandle, CompletionChannel, CompletionQueue, Gid, ProtectionDomain, UdAttr, UdPeer, UdQueuePair,
-    Way,
+    AddressHandle, CompletionChannel, CompletionQueue, Gid, Multicast, ProtectionDomain, UdAttr, UdPeer,
+    UdQueuePair, Way,
 };
 
 use super::system::{Port, System};
@@ -21,7 +22,7 @@ use super::{Error, Result, Segment, WorkCompletion};
 pub fn port(context: ibv::Context, number: u8, gid: Gid) -> Result<UdPort> {
     let (info, port) = (context.query()?, context.port(number)?);
     let (queue, completions) = (info.max_queue, info.max_completions);
-    Ok(UdPort { gid: gid.0, lid: port.lid, mtu: port.mtu, queue, completions })
+    Ok(UdPort { gid: gid.0, lid: port.lid, mtu: port.mtu, queue, completions, groups: info.max_groups })
 }
 
 impl Datagrams for System {
@@ -41,7 +42,8 @@ impl Datagrams for System {
             port: self.port().number,
             qkey: sizes.qkey,
         })?;
-        Ok(Box::new(Opened { qp, cq, channel, pd: Arc::clone(self.pd()), port: self.port() }))
+        let (pd, port) = (Arc::clone(self.pd()), self.port());
+        Ok(Box::new(Opened { qp, cq, channel, pd, port, sends_to: Vec::new() }))
     }
 }
 
@@ -52,6 +54,8 @@ struct Opened {
     channel: Arc<CompletionChannel>,
     pd: Arc<ProtectionDomain>,
     port: Port,
+    /// Groups that were joined for sending.
+    sends_to: Vec<Multicast>,
 }
 
 // SAFETY: the verbs interface promises this of requests and receives; a destroyed queue pair accesses no memory.
@@ -65,6 +69,23 @@ unsafe impl UdQueues for Opened {
         let handle =
             AddressHandle::along(&self.pd, Way { gid: gid.map(Gid), gid_index, hops: 64, lid, port })?;
         Ok(handle)
+    }
+
+    fn join(&mut self, group: IpAddr, receives: bool, limit: Duration) -> Result<([u8; 16], u16)> {
+        let joined = Multicast::join(self.pd.context(), self.port.gid.ip(), group, limit)?;
+        let name = (joined.gid().0, joined.lid());
+        match receives {
+            true => self.qp.attach(joined)?,
+            false => self.sends_to.push(joined),
+        }
+        Ok(name)
+    }
+
+    fn leave(&mut self, gid: [u8; 16], receives: bool) {
+        match receives {
+            true => self.qp.detach(Gid(gid)),
+            false => self.sends_to.retain(|group| group.gid().0 != gid),
+        }
     }
 
     unsafe fn send(&self, id: u64, from: Segment, to: UdTarget<'_>, data: Option<u32>) -> Result<()> {
