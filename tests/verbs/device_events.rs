@@ -248,3 +248,17 @@ fn a_call_ends_with_its_device() {
     assert_eq!(error.err, Errno::ENODEV, "{error:?}");
     drop(request);
 }
+
+/// The event comes before the call.
+#[test]
+fn a_call_over_a_device_that_is_gone_fails_at_once() {
+    let own = Own::new("dies6");
+    let kit: &dyn Kit = &OwnConnected(&own);
+    let a = kit.opening().open_disabled().unwrap();
+    a.ep.enable().unwrap();
+    own.1.die();
+    wait::drive(&[&a], "the event", || (a.statistic("verbs_device_failures") == 1).then_some(()));
+    a.ep.connect(&a.name(), b"hello").unwrap();
+    let error = outcome(a.eq(), &[&a]).expect_err("the call cannot succeed");
+    assert_eq!(error.err, Errno::ENODEV, "{error:?}");
+}

@@ -252,7 +252,8 @@ impl Watchers {
     }
 }
 
-/// The events of a device from now on. Each `AsyncEvents` of a process gets all of them; only the loss of the device is
+/// The events of a device from now on. They are taken from the context of librdmacm, whose events another part of the
+/// process must not read by itself: it would take them from here, and its read does not wait any more. Each `AsyncEvents` of a process gets all of them; only the loss of the device is
 /// also told to those that are made later.
 pub struct AsyncEvents {
     hub: Arc<Hub>,

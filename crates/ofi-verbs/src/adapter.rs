@@ -142,7 +142,7 @@ pub struct Adapter {
     /// Remote reads under way.
     pub reads: usize,
     pub waiter: Waiter,
-    /// The device's events. Its descriptor is also readable for events of connections.
+    /// The device's events. Its descriptors are also those for events of connections.
     pub watch: Watch,
     /// A word that peers read after their writes: when the read ends, the writes are in memory.
     witness: Witness,
@@ -165,7 +165,7 @@ impl Adapter {
         let mut queues = device.open(sizes).map_err(failed)?;
         let address = queues.listen(wanted).map_err(failed)?;
         let watch = Watch::new(device, &[queues.event_fd()])?;
-        let waiter = Waiter::new(&[queues.fd(), watch.fd()])?;
+        let waiter = Waiter::new(&[&[queues.fd()], watch.fds()].concat())?;
         let (sending, receiving) =
             (Slab::new(device, SEND_SLOTS + 1, SLOT)?, Slab::new(device, receives, SLOT)?);
         let free = (0..SEND_SLOTS as u32).collect();

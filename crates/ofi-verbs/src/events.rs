@@ -5,12 +5,14 @@
 //! the device reports as failed is ended by its endpoint ([`Failed`]), because nothing on it ends by itself any more.
 
 use std::os::fd::RawFd;
+use std::time::Instant;
 
 use ofi_api::{Result, Statistic};
-use ofi_core::sys::WaitSet;
+use ofi_core::sys::wait_readable;
 
 use crate::failed;
 use crate::rc::{AsyncEvent, Device, Events};
+use crate::waiter::Waiter;
 
 /// What has failed. A queue pair or a queue may be another endpoint's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +28,9 @@ pub enum Failed {
 /// See the module.
 pub struct Watch {
     events: Box<dyn Events>,
-    /// The descriptors of the events, and others that a poll with [`Watch::next`] looks at.
-    set: WaitSet,
+    /// The descriptors of the events, and others that a poll with [`Watch::next`] looks at. They are not behind one of
+    /// their own: Linux nests epoll sets five deep, and applications have theirs around the endpoint's.
+    fds: Vec<RawFd>,
     port_errors: u64,
     port_active: u64,
     others: u64,
@@ -36,23 +39,31 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Watches the device. Its descriptor is also readable when one of `others` is, which must stay open as long as
-    /// this exists.
+    /// Watches the device, beside `others`.
     ///
     /// # Errors
-    /// The device's error; `FI_EMFILE`.
+    /// The device's error.
     pub fn new(device: &dyn Device, others: &[RawFd]) -> Result<Self> {
         let events = device.events().map_err(|error| failed(&error))?;
-        let set = WaitSet::new()?;
-        for &fd in events.fds().iter().chain(others) {
-            set.add(fd)?;
-        }
-        Ok(Self { events, set, port_errors: 0, port_active: 0, others: 0, failures: 0 })
+        let fds = [&events.fds()[..], others].concat();
+        Ok(Self { events, fds, port_errors: 0, port_active: 0, others: 0, failures: 0 })
     }
 
-    /// The descriptor that is readable while events wait.
-    pub fn fd(&self) -> RawFd {
-        self.set.fd()
+    /// The descriptors of which one is readable while events wait.
+    pub fn fds(&self) -> &[RawFd] {
+        &self.fds
+    }
+
+    /// Whether one of them is readable.
+    pub fn is_ready(&self) -> bool {
+        wait_readable(&self.fds, Some(Instant::now()))
+    }
+
+    /// The device is lost, and `queue` with it: their descriptors may stay readable, and must keep nobody awake.
+    pub fn mute(&mut self, waiter: &Waiter, queue: RawFd) {
+        let gone = self.events.fds();
+        self.fds.retain(|fd| !gone.contains(fd));
+        gone.into_iter().chain([queue]).for_each(|fd| waiter.forget(fd));
     }
 
     /// Takes the events that wait, up to the next one of a failure.
@@ -74,12 +85,7 @@ impl Watch {
                     self.port_active += 1;
                     tracing::info!(target: "ofi::verbs::domain", port, "the port is up");
                 }
-                AsyncEvent::DeviceFatal => {
-                    for fd in self.events.fds() {
-                        self.set.remove(fd); // it may stay readable
-                    }
-                    return Some(Failed::Device);
-                }
+                AsyncEvent::DeviceFatal => return Some(Failed::Device),
                 event => {
                     if let Some(qp) = event.failed_pair() {
                         return Some(Failed::Pair(qp));

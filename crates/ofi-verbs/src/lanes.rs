@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use ofi_api::{AddrFormat, Address, Errno, Error, Info, MsgOrder, Result};
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::SlotId;
-use ofi_core::sys::is_readable;
 use ofi_core::transport::record::{Broken, Words, flag};
 use ofi_core::transport::{Arm, Host, Peer};
 use rustc_hash::FxHashMap;
@@ -216,6 +215,8 @@ impl VerbsLanes {
             return;
         }
         common.gone = Some(errno);
+        let Adapter { watch, waiter, queues, .. } = &mut common.adapter;
+        watch.mute(waiter, queues.fd());
         for (peer, lane) in self.lanes.iter_mut().enumerate() {
             if !matches!(lane.link, Link::Closed) {
                 lane.ending.get_or_insert(errno);
@@ -463,10 +464,11 @@ impl VerbsLanes {
             return Arm::Ready;
         }
         // Completions from before the queue was armed make nothing readable.
-        if self.common.adapter.queues.arm().is_err() || self.refill() > 0 {
+        let armed = self.common.adapter.queues.arm().is_ok() || self.common.gone.is_some();
+        if !armed || self.refill() > 0 {
             return Arm::Ready;
         }
-        if is_readable(self.common.adapter.watch.fd()) {
+        if self.common.adapter.watch.is_ready() {
             self.meetings += 1; // makes the next poll check
             return Arm::Ready;
         }

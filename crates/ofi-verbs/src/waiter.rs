@@ -30,6 +30,11 @@ impl Waiter {
         self.set.fd()
     }
 
+    /// Waits for one of the descriptors no longer: that of a queue which is lost may be readable for ever.
+    pub fn forget(&self, fd: RawFd) {
+        self.set.remove(fd);
+    }
+
     /// Makes the descriptor readable after this time; `None` cancels that.
     pub fn wake_after(&self, time: Option<Duration>) {
         self.timer.set(time);

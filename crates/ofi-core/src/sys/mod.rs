@@ -130,10 +130,10 @@ impl WaitSet {
     }
 }
 
-/// Blocks until one of `fds` (two at most) is readable or `deadline` is past. Whether one is; a signal counts as not.
+/// Blocks until one of `fds` (three at most) is readable or `deadline` is past. Whether one is; a signal counts as not.
 pub fn wait_readable(fds: &[RawFd], deadline: Option<Instant>) -> bool {
     let readable = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let mut polls = [readable(-1), readable(-1)];
+    let mut polls = [readable(-1), readable(-1), readable(-1)];
     for (poll, &fd) in polls.iter_mut().zip(fds) {
         poll.fd = fd;
     }
@@ -143,8 +143,8 @@ pub fn wait_readable(fds: &[RawFd], deadline: Option<Instant>) -> bool {
         tv_nsec: libc::c_long::from(left.subsec_nanos() as i32),
     });
     let time_ptr = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: two pollfds, of which negative ones are passed over; the time is null or valid; no signal mask.
-    let ready = unsafe { libc::ppoll(polls.as_mut_ptr(), 2, time_ptr, std::ptr::null()) };
+    // SAFETY: three pollfds, of which negative ones are passed over; the time is null or valid; no signal mask.
+    let ready = unsafe { libc::ppoll(polls.as_mut_ptr(), 3, time_ptr, std::ptr::null()) };
     ready > 0
 }
 

@@ -123,6 +123,9 @@ impl Connected {
     pub fn packet(&mut self, to: &Address, packet: &[u8]) -> Result<()> {
         let Some(packet) = Packet::parse(packet) else { return Ok(()) };
         match (packet.kind, std::mem::replace(&mut self.link, Link::Over)) {
+            (Kind::Request, Link::Idle(_)) if self.gone.is_some() => {
+                self.link = Link::Failed(to.clone(), self.end());
+            }
             (Kind::Request, Link::Idle(Some(id))) => {
                 let resolved = address::socket(to)
                     .and_then(|socket| id.resolve_address(socket, limit()).map_err(|error| failed(&error)));

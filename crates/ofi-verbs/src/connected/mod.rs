@@ -28,7 +28,6 @@ use ofi_api::{
 use ofi_core::copy;
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::{SlotId, Slots};
-use ofi_core::sys::is_readable;
 use ofi_core::transport::{
     Arm, Arrived, Fault, Host, OutAtomic, OutMessage, OutRma, Peer, Posted, RxName, Ticket,
 };
@@ -121,7 +120,7 @@ pub struct Connected {
     name: Address,
     /// Whether the peer may access memory here, and so consume receives.
     is_target: bool,
-    /// The device's events. Its descriptor is also readable for events of the connection.
+    /// The device's events. Its descriptors are also those for events of the connection.
     watch: Watch,
     /// Set when the device is lost.
     gone: Option<Errno>,
@@ -172,7 +171,7 @@ impl Connected {
             if info.ep_attr.rx_ctx_cnt == SHARED_CONTEXT { most.min(SHARED) } else { receives };
         let completions = device.completions(sends + most_received).map_err(failed)?;
         let watch = Watch::new(&*domain.transport.device, &[channel.fd()])?;
-        let waiter = Waiter::new(&[completions.fd(), watch.fd()])?;
+        let waiter = Waiter::new(&[&[completions.fd()], watch.fds()].concat())?;
         let attr = PairAttr {
             completions,
             receives: Receives::Own(receives),
@@ -500,6 +499,7 @@ impl Connected {
             let is_own = match failed {
                 Failed::Device => {
                     self.gone = Some(Errno::ENODEV);
+                    self.watch.mute(&self.waiter, self.attr.completions.fd());
                     true
                 }
                 Failed::Pair(qp) => self.link.pair().is_some_and(|pair| pair.number() == qp),
@@ -539,7 +539,7 @@ impl Connected {
         if self.link.open().is_some() && (completions.arm().is_err() || self.refill() > 0) {
             return Arm::Ready;
         }
-        if is_readable(self.watch.fd()) {
+        if self.watch.is_ready() {
             self.look = true; // at the next poll
             return Arm::Ready;
         }

@@ -19,7 +19,6 @@ use ibv::GRH;
 use ofi_api::{Address, Caps, EpType, Errno, Error, Info, Mode, Result, Statistic};
 use ofi_core::copy;
 use ofi_core::domain::DomainPart;
-use ofi_core::sys::is_readable;
 use ofi_core::transport::{Arm, Arrived, Host, OutMessage, Peer, Posted, RxName};
 
 use self::groups::Joined;
@@ -30,6 +29,7 @@ use crate::adapter::Slab;
 use crate::events::{Failed, Watch};
 use crate::rc::ud::{Route, UdQueues, UdSizes, UdTarget};
 use crate::rc::{Status, WorkCompletion};
+use crate::waiter::Waiter;
 use crate::{Verbs, failed, immediate};
 
 /// The Q-Key of all endpoints, including C's.
@@ -80,7 +80,8 @@ pub struct Datagrams {
     /// Bytes in front of an outgoing message that are not sent, and bytes of the route header that are delivered.
     prefixes: [usize; 2],
     name: Name,
-    /// The device's events. Its descriptor is also readable for datagrams.
+    waiter: Waiter,
+    /// The device's events.
     watch: Watch,
     /// Set when the device, or the queue pair, is lost.
     gone: Option<Errno>,
@@ -120,8 +121,10 @@ impl Datagrams {
         let receiving = Slab::new(device, receives, GRH + port.mtu)?;
         let name = Name { gid: port.gid, qp: queues.number(), lid: port.lid };
         let of_source = Caps::SOURCE | Caps::SOURCE_ERR | Caps::DIRECTED_RECV;
-        let watch = Watch::new(device, &[queues.fd()])?;
+        let watch = Watch::new(device, &[])?;
+        let waiter = Waiter::new(&[&[queues.fd()], watch.fds()].concat())?;
         let made = Self {
+            waiter,
             watch,
             gone: None,
             look: false,
@@ -264,6 +267,7 @@ impl Datagrams {
             tracing::error!(target: "ofi::verbs::ep_data", ?failed, "the device reports a failure: no datagram is sent any more");
             self.watch.failures += 1;
             self.gone.get_or_insert(errno);
+            self.watch.mute(&self.waiter, self.queues.fd());
         }
     }
 
@@ -358,7 +362,7 @@ impl Datagrams {
             // A queue that is lost wakes nobody any more, and nobody needs to be kept awake for it.
             return if self.gone.is_some() { Arm::Armed } else { Arm::Ready };
         }
-        if is_readable(self.watch.fd()) {
+        if self.watch.is_ready() {
             self.look = true; // at the next poll
             return Arm::Ready;
         }
@@ -367,7 +371,7 @@ impl Datagrams {
 
     /// The descriptor that becomes readable when datagrams are queued.
     pub fn wait_fd(&self) -> RawFd {
-        self.watch.fd()
+        self.waiter.fd()
     }
 
     /// See [`ofi_core::transport::Lanes::statistics`].
