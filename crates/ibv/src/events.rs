@@ -1,7 +1,8 @@
 //! Asynchronous events of devices: what happens to a device, its ports and its queues outside of any request.
 //!
-//! A process has one queue of events for each device, in the kernel, and an event is read once. Every part of the process
-//! that wants events has an [`AsyncEvents`] of its own: whoever looks first reads what is there for all of them.
+//! A process has one queue of events for each device, in the kernel, and an event is read once. Every part of the
+//! process that wants events has an [`AsyncEvents`] of its own: whoever looks first reads what is there for all of
+//! them.
 //!
 //! Invariants:
 //! - An event is acknowledged as soon as it was read and copied. Destroying an object waits for the acknowledgement of
@@ -24,8 +25,8 @@ const MOST: usize = 256;
 /// Most events that are read at once.
 const BATCH: usize = 64;
 
-/// An event, with the object that it is about: a queue pair by its number on the device ([`crate::QueuePair::number`]), a
-/// completion queue and a shared receive queue by theirs ([`crate::CompletionQueue::number`],
+/// An event, with the object that it is about: a queue pair by its number on the device ([`crate::QueuePair::number`]),
+/// a completion queue and a shared receive queue by theirs ([`crate::CompletionQueue::number`],
 /// [`crate::SharedReceiveQueue::number`]), a port by its number from 1 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -253,8 +254,8 @@ impl Watchers {
 }
 
 /// The events of a device from now on. They are taken from the context of librdmacm, whose events another part of the
-/// process must not read by itself: it would take them from here, and its read does not wait any more. Each `AsyncEvents` of a process gets all of them; only the loss of the device is
-/// also told to those that are made later.
+/// process must not read by itself: it would take them from here, and its read does not wait any more. Each
+/// `AsyncEvents` of a process gets all of them; only the loss of the device is also told to those that are made later.
 pub struct AsyncEvents {
     hub: Arc<Hub>,
     watcher: Arc<Watcher>,

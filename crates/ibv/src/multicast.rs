@@ -10,8 +10,8 @@ use crate::device::{Context, Gid};
 use crate::error::{Error, Result};
 use crate::name::to_storage;
 
-/// A membership of a group, as long as this exists. Queue pairs that are attached to the group receive what is sent to it
-/// ([`crate::UdQueuePair::attach`]); a sender needs the membership on InfiniBand.
+/// A membership of a group, as long as this exists. Queue pairs that are attached to the group receive what is sent to
+/// it ([`crate::UdQueuePair::attach`]); a sender needs the membership on InfiniBand.
 pub struct Multicast {
     id: CmId,
     address: libc::sockaddr_storage,

@@ -111,8 +111,8 @@ impl MemoryRegion {
         unsafe { Self::register(pd, addr, len, access.flags()) }
     }
 
-    /// Registers memory whose parts peers access through memory windows alone ([`crate::MemoryWindow`]): the region's own
-    /// key gives them no access.
+    /// Registers memory whose parts peers access through memory windows alone ([`crate::MemoryWindow`]): the region's
+    /// own key gives them no access.
     ///
     /// # Errors
     /// As [`MemoryRegion::new`].
@@ -124,7 +124,8 @@ impl MemoryRegion {
         unsafe { Self::register(pd, addr, len, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND) }
     }
 
-    /// Registers `len` bytes at `offset` of a dma-buf, such as a GPU's memory. Requests address its first byte by `iova`.
+    /// Registers `len` bytes at `offset` of a dma-buf, such as a GPU's memory. Requests address its first byte by
+    /// `iova`.
     ///
     /// # Errors
     /// `ENOSYS` if libibverbs is older than 34; `EOPNOTSUPP` if the device cannot do that; otherwise the errors of

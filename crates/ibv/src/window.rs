@@ -1,5 +1,5 @@
-//! Memory windows: keys for parts of registered memory, given and withdrawn by requests instead of calls into the kernel
-//! that pin and unpin pages.
+//! Memory windows: keys for parts of registered memory, given and withdrawn by requests instead of calls into the
+//! kernel that pin and unpin pages.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::qp::{Extra, Post, QueuePair};
 pub enum WindowKind {
     /// By a call. Any peer of the protection domain that knows its key uses it (type 1).
     Call,
-    /// By a request. Only the peer of the queue pair that it was bound on uses it, and a request of that queue pair ends
-    /// it (type 2).
+    /// By a request. Only the peer of the queue pair that it was bound on uses it, and a request of that queue pair
+    /// ends it (type 2).
     Request,
 }
 
@@ -73,9 +73,9 @@ impl MemoryWindow {
         unsafe { (*self.mw.as_ptr()).rkey }
     }
 
-    /// Posts a binding on a queue pair, instead of an earlier one: returns the new key. Requests that are posted later on
-    /// the queue pair follow it. A part that the region does not allow ends with [`crate::Status::BIND`], and the queue
-    /// pair fails.
+    /// Posts a binding on a queue pair, instead of an earlier one: returns the new key. Requests that are posted later
+    /// on the queue pair follow it. A part that the region does not allow ends with [`crate::Status::BIND`], and the
+    /// queue pair fails.
     ///
     /// # Errors
     /// `ENOMEM` if the queue is full; `EXDEV` if region or queue pair are of another domain; the driver's errors.
@@ -117,8 +117,8 @@ impl MemoryWindow {
 }
 
 impl QueuePair {
-    /// Posts the end of a window's binding by a request ([`WindowKind::Request`]): `rkey` gives no access any more when the
-    /// request has ended.
+    /// Posts the end of a window's binding by a request ([`WindowKind::Request`]): `rkey` gives no access any more when
+    /// the request has ended.
     ///
     /// # Errors
     /// `ENOMEM` if the queue is full; the driver's errors.

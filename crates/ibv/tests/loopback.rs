@@ -250,8 +250,8 @@ fn an_armed_queue_makes_its_channel_readable() {
     setup.attr.cq.quiet();
 }
 
-/// A window gives a peer its part of a region, as far as it says, until it is bound to nothing any more. A region without
-/// windows gives no key to bind.
+/// A window gives a peer its part of a region, as far as it says, until it is bound to nothing any more. A region
+/// without windows gives no key to bind.
 #[test]
 fn a_window_gives_access_to_its_part_until_it_is_withdrawn() {
     for kind in [WindowKind::Call, WindowKind::Request] {
@@ -290,8 +290,8 @@ fn a_window_gives_access_to_its_part_until_it_is_withdrawn() {
     }
 }
 
-/// Soft-RoCE of Linux 6.1 compares an access with the window's rights, and with the bounds of the whole region instead of
-/// those of the window.
+/// Soft-RoCE of Linux 6.1 compares an access with the window's rights, and with the bounds of the whole region instead
+/// of those of the window.
 #[test]
 fn a_window_gives_no_other_rights_and_does_not_bind_what_it_may_not() {
     let Some(setup) = Setup::new() else { return };

@@ -1,5 +1,5 @@
-//! What happens to the device of an endpoint outside of its requests: its port goes down, a queue fails, the device goes
-//! away.
+//! What happens to the device of an endpoint outside of its requests: its port goes down, a queue fails, the device
+//! goes away.
 //!
 //! A port that is down ends nothing: requests decide by themselves how long they try. It is counted, and logged. What
 //! the device reports as failed is ended by its endpoint ([`Failed`]), because nothing on it ends by itself any more.

@@ -234,7 +234,8 @@ pub unsafe trait Lanes<T: Transport>: Send {
         true
     }
 
-    /// Joins a multicast group: with `receives`, messages to it arrive here from now on. Returns the address to send to.
+    /// Joins a multicast group: with `receives`, messages to it arrive here from now on. Returns the address to send
+    /// to.
     ///
     /// # Errors
     /// `FI_ENOSYS` for a transport without multicast; `FI_EINVAL` for an address that is not a group; the system's

@@ -89,8 +89,8 @@ impl SimulatedDevice {
         self.lock().die();
     }
 
-    /// The queue pairs of the endpoint at `of`, or those that are connected to `to`, stop: nothing on them ends. Only an
-    /// event tells.
+    /// The queue pairs of the endpoint at `of`, or those that are connected to `to`, stop: nothing on them ends. Only
+    /// an event tells.
     pub fn break_pairs(&self, of: SocketAddr, to: Option<SocketAddr>) {
         self.lock().break_pairs(of, to);
     }

@@ -1,8 +1,9 @@
-//! Multicast groups of a datagram endpoint. The application names a group by an IP multicast address. The device's name for
-//! it is a GID, to which datagrams are sent as to a peer, under a queue pair number that all groups share. So joining
-//! returns an address like a peer's, and sends to a group take the way of other sends.
+//! Multicast groups of a datagram endpoint. The application names a group by an IP multicast address. The device's name
+//! for it is a GID, to which datagrams are sent as to a peer, under a queue pair number that all groups share. So
+//! joining returns an address like a peer's, and sends to a group take the way of other sends.
 //!
-//! The key of the group is not used: members have the key of all datagram endpoints, which the receiving device compares.
+//! The key of the group is not used: members have the key of all datagram endpoints, which the receiving device
+//! compares.
 
 use std::net::IpAddr;
 

@@ -85,8 +85,8 @@ pub unsafe trait UdQueues: Send {
     /// The device's error; `ENOMEM` if the device holds no more routes.
     fn route(&self, gid: Option<[u8; 16]>, lid: u16) -> Result<Route>;
 
-    /// Joins a multicast group, and with `receives` receives what is sent to it from now on. Returns the GID and the LID
-    /// to send to, under queue pair [`MULTICAST`]. Waits for the network, at most as long as `limit`.
+    /// Joins a multicast group, and with `receives` receives what is sent to it from now on. Returns the GID and the
+    /// LID to send to, under queue pair [`MULTICAST`]. Waits for the network, at most as long as `limit`.
     ///
     /// # Errors
     /// The device's error; `ETIMEDOUT`.

@@ -558,8 +558,8 @@ impl Fabric {
         self.listening.remove(&of);
     }
 
-    /// The queue pairs of the endpoint, or the connected endpoint, of this name; with `to`, only those that are connected
-    /// to that one.
+    /// The queue pairs of the endpoint, or the connected endpoint, of this name; with `to`, only those that are
+    /// connected to that one.
     fn pairs_of(&self, of: SocketAddr, to: Option<SocketAddr>) -> Vec<u32> {
         let endpoint = self.endpoint_at(of).or_else(|| self.connected_at(of));
         let other = to.and_then(|to| self.endpoint_at(to).or_else(|| self.connected_at(to)));
