@@ -326,6 +326,9 @@ impl Model {
                     (0..2).for_each(|at| self.poll(at, false));
                 }
             }
+            // A message whose end is reported tells of the ends before it, of which nobody would hear otherwise.
+            self.post(1 - at, Kind::Receive, LONGEST, false);
+            self.post(at, Kind::Send, 1, false);
             self.drain();
             (0..BOUND).take_while(|_| self.post(at, Kind::Send, INJECTED, true)).count()
         });

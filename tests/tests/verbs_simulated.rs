@@ -29,6 +29,8 @@ mod room;
 mod settings;
 #[path = "../verbs/shared_receive.rs"]
 mod shared_receive;
+#[path = "../verbs/unreported.rs"]
+mod unreported;
 #[path = "suites/connected.rs"]
 #[macro_use]
 mod suite;

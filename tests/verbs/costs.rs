@@ -24,9 +24,19 @@ fn costs(pair: &Pair, mut run: impl FnMut()) -> [Cost; 2] {
     [&pair.a, &pair.b].map(take)
 }
 
-/// Sends messages of `len` bytes, injected or not, each into a receive that waits for it.
-fn messages(pair: &Pair, len: usize, injected: bool, tagged: bool) -> [Cost; 2] {
-    let cost = exchange(pair, &Memory::patterned(len, 5), injected, tagged);
+/// How a message is sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// Its sender waits for its end.
+    Awaited,
+    /// Its sender has bound its queue with `FI_SELECTIVE_COMPLETION`, and asks for no completion.
+    Unasked,
+    Injected,
+}
+
+/// Sends messages of `len` bytes, each into a receive that waits for it.
+fn messages(pair: &Pair, len: usize, how: How, tagged: bool) -> [Cost; 2] {
+    let cost = exchange(pair, &Memory::patterned(len, 5), how, tagged);
     if len > 8192 {
         assert!(cost[0].0.iter().all(|request| request.len < 256), "the payload is in no record");
     }
@@ -36,14 +46,14 @@ fn messages(pair: &Pair, len: usize, injected: bool, tagged: bool) -> [Cost; 2] 
 /// The same of connected endpoints, whose requests have long payloads too: from the application's memory.
 fn whole_messages(pair: &Pair, len: usize) -> [Cost; 2] {
     let from = Memory::patterned(len, 5);
-    let cost = exchange(pair, &from, false, false);
+    let cost = exchange(pair, &from, How::Awaited, false);
     for request in &cost[0].0 {
         assert_eq!((request.addr, request.len), (from.as_ptr().addr(), len), "straight from where it is");
     }
     cost
 }
 
-fn exchange(pair: &Pair, from: &Memory, injected: bool, tagged: bool) -> [Cost; 2] {
+fn exchange(pair: &Pair, from: &Memory, how: How, tagged: bool) -> [Cost; 2] {
     let (len, into) = (from.len(), Memory::new(from.len()));
     let cost = costs(pair, || {
         let receive = pair.b.receive(&into).context(1);
@@ -51,10 +61,10 @@ fn exchange(pair: &Pair, from: &Memory, injected: bool, tagged: bool) -> [Cost; 
         pair.post(|| {
             let out = pair.a.out(pair.to_b, from).context(2);
             let out = if tagged { out.tag(7) } else { out };
-            if injected { out.inject() } else { out }.send()
+            if how == How::Injected { out.inject() } else { out }.send()
         });
         pair.drive("a message", || pair.b.next_of(1)).done();
-        if !injected {
+        if how == How::Awaited {
             pair.drive("its end", || pair.a.next_of(2)).done();
         }
     });
@@ -94,6 +104,18 @@ fn accesses(pair: &Pair, len: usize, write: bool, flags: OpFlags) -> [Cost; 2] {
     cost
 }
 
+/// Injected writes of `len` bytes, whose ends nobody hears of.
+fn injected_writes(pair: &Pair, len: usize) -> [Cost; 2] {
+    let (there, here) = (Memory::new(len), Memory::patterned(len, 7));
+    let region = pair.b.register(&there, RIGHTS).unwrap();
+    let cost = costs(pair, || {
+        pair.post(|| pair.a.out(pair.to_b, &here).inject().write(&[remote(&region)]));
+        pair.poll();
+    });
+    there.check(len, 7);
+    cost
+}
+
 /// Rows, as the tables have them.
 fn counted<'a>(measured: &[(&'a str, [Cost; 2])]) -> Vec<(&'a str, Counted)> {
     let row = |(name, [here, there]): &(&'a str, [Cost; 2])| {
@@ -109,11 +131,11 @@ fn operations_cost_no_more_than_the_table_says() {
     pair.warm_up();
     let none = OpFlags::empty();
     let measured = [
-        ("send 64 B, injected", messages(&pair, 64, true, false)),
-        ("send 64 B tagged, injected", messages(&pair, 64, true, true)),
-        ("send 64 B", messages(&pair, 64, false, false)),
-        ("send 4 KiB", messages(&pair, 4096, false, false)),
-        ("send 1 MiB", messages(&pair, 1 << 20, false, false)),
+        ("send 64 B, injected", messages(&pair, 64, How::Injected, false)),
+        ("send 64 B tagged, injected", messages(&pair, 64, How::Injected, true)),
+        ("send 64 B", messages(&pair, 64, How::Awaited, false)),
+        ("send 4 KiB", messages(&pair, 4096, How::Awaited, false)),
+        ("send 1 MiB", messages(&pair, 1 << 20, How::Awaited, false)),
         ("write 64 B", accesses(&pair, 64, true, none)),
         ("write 64 KiB", accesses(&pair, 65_536, true, none)),
         ("write 64 KiB, delivered", accesses(&pair, 65_536, true, OpFlags::DELIVERY_COMPLETE)),
@@ -130,13 +152,20 @@ fn operations_cost_no_more_than_the_table_says() {
 fn operations_of_connected_endpoints_cost_no_more_than_the_table_says() {
     let kit: &dyn Kit = &ConnectedPair;
     let pair = kit.pair();
-    pair.warm_up();
+    let unasked = kit.pair_with(|opening| opening.selective(BindFlags::TRANSMIT));
+    let counting = kit.pair_with(|opening| opening.counter(CntrAttr::default(), BindFlags::SEND));
+    [&pair, &unasked, &counting].into_iter().for_each(Pair::warm_up);
     let none = OpFlags::empty();
     let measured = [
-        ("send 64 B, injected", messages(&pair, 64, true, false)),
-        ("send 64 B", messages(&pair, 64, false, false)),
-        ("send 1 KiB", messages(&pair, 1024, false, false)),
-        ("send 4 KiB", messages(&pair, 4096, false, false)),
+        ("send 64 B, injected", messages(&pair, 64, How::Injected, false)),
+        ("send 64 B", messages(&pair, 64, How::Awaited, false)),
+        ("send 64 B, unasked", messages(&unasked, 64, How::Unasked, false)),
+        ("send 64 B, injected, counted", messages(&counting, 64, How::Injected, false)),
+        ("send 1 KiB, injected", messages(&pair, 1024, How::Injected, false)),
+        ("send 4 KiB, unasked", messages(&unasked, 4096, How::Unasked, false)),
+        ("write 64 B, injected", injected_writes(&pair, 64)),
+        ("send 1 KiB", messages(&pair, 1024, How::Awaited, false)),
+        ("send 4 KiB", messages(&pair, 4096, How::Awaited, false)),
         ("send 1 MiB", whole_messages(&pair, 1 << 20)),
         ("write 64 B", accesses(&pair, 64, true, none)),
         ("write 64 KiB", accesses(&pair, 65_536, true, none)),

@@ -1,5 +1,5 @@
-//! Requests whose success the device does not report: no operation waits for their end, and a report costs the device a
-//! write and this end a poll.
+//! Requests whose success the device does not report: nobody waits for their end, and a report costs the device a write
+//! and this end a poll.
 //!
 //! A queue pair executes its requests in order, so a quiet one has ended when a later one is reported. A failed one is
 //! always reported, and ends the connection.
@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use ofi_core::slots::SlotId;
 
-/// The quiet requests of a lane, oldest first, by their numbers among all requests of the lane.
+/// The quiet requests of a queue pair, oldest first, by their numbers among all of its requests.
 #[derive(Default)]
 pub struct Quiet {
     posted: VecDeque<(u64, SlotId)>,
@@ -36,6 +36,11 @@ impl Quiet {
     /// Number of quiet requests.
     pub fn len(&self) -> usize {
         self.posted.len()
+    }
+
+    /// The number of the newest one.
+    pub fn newest(&self) -> Option<u64> {
+        self.posted.back().map(|&(number, _)| number)
     }
 
     /// Notes a posted quiet request.

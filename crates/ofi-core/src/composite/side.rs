@@ -263,6 +263,11 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
         self.host.open_with(self.routes.peer(S::INDEX, peer), ticket, || S::op(make()))
     }
 
+    #[inline]
+    fn awaits(&mut self, ticket: &Ticket) -> bool {
+        self.host.awaits(ticket)
+    }
+
     fn abandon(&mut self, id: SlotId) {
         self.host.abandon(id);
     }

@@ -26,8 +26,8 @@ use crate::eq::EqCore;
 use crate::sleepers::Sleepers;
 use crate::slots::SlotId;
 use crate::transport::{
-    Announced, Arrived, Delivery, Fault, Host, Origin, Peer, Reaction, Receiving, RemoteData, RxName, Ticket,
-    Transport,
+    Announced, Arrived, Delivery, Fault, Host, Origin, Peer, Reaction, Receiving, RemoteData, Route, RxName,
+    Ticket, Transport,
 };
 
 /// The parts of an endpoint that its lanes may reach while they run: where operations begin and end.
@@ -302,6 +302,14 @@ impl<T: Transport> Host<T> for Ends<T> {
     fn open_with(&mut self, peer: Peer, ticket: Ticket, make: impl FnOnce() -> T::Op) -> SlotId {
         self.sender(ticket.at).1.credits[Credit::Transmit as usize] -= 1;
         self.tx.ops.insert_with(|| TxOp { peer, ticket, op: make() })
+    }
+
+    #[inline]
+    fn awaits(&mut self, ticket: &Ticket) -> bool {
+        // The room of a shared context is for others as soon as the operation has ended.
+        let is_lent = self.tx.loan.is_some();
+        let mut is_counted = || self.sender(ticket.at).1.counters.has(Kind::of(ticket.flags));
+        ticket.signal || ticket.route != Route::ENDPOINT || is_lent || is_counted()
     }
 
     fn abandon(&mut self, id: SlotId) {

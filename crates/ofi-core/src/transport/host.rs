@@ -204,6 +204,12 @@ pub trait Host<T: Transport> {
         self.open(peer, ticket, make())
     }
 
+    /// Whether the application, or the core, waits for the success of this operation: for an entry of a queue, or for a
+    /// counter. If not, a transport may learn of it late, and must still tell of a failure.
+    fn awaits(&mut self, _ticket: &Ticket) -> bool {
+        true
+    }
+
     /// Reverts [`Host::open`]: the operation is not posted after all.
     fn abandon(&mut self, id: SlotId);
 

@@ -263,7 +263,7 @@ impl Connected {
                 self.give_up(host, &to, reason(kind));
             }
             // Messages that the peer received before it disconnected may still be acknowledged.
-            (link @ Link::Open(_), CmEventKind::Disconnected) if !self.posted.is_empty() => {
+            (link @ Link::Open(_), CmEventKind::Disconnected) if !self.requests.is_empty() => {
                 self.link = link;
                 self.going.get_or_insert_with(|| self.channel.now() + ACKNOWLEDGED);
             }
@@ -329,6 +329,9 @@ impl Connected {
         let gone = match std::mem::replace(&mut self.link, Link::Over) {
             Link::Open(mut id) => {
                 let _ = id.disconnect(); // fails if the peer was faster
+                if let Some(pair) = id.pair() {
+                    self.settle(host, pair);
+                }
                 if self.shared.is_some() {
                     while self.take_all(host) > 0 {} // receives that the queue pair took from the shared queue
                 }

@@ -9,11 +9,14 @@
 //!
 //! Short payloads are copied to registered slots. Others are sent from the application's memory; the registration is
 //! cached if the application has registered that memory (`ibv::cache`).
+//!
+//! The device reports the ends of requests that somebody waits for: `requests.rs` says which.
 
 pub mod atomic;
 mod link;
 mod port;
 mod private;
+mod requests;
 mod shared;
 
 use std::collections::VecDeque;
@@ -32,10 +35,11 @@ use ofi_core::transport::{
     Arm, Arrived, Fault, Host, OutAtomic, OutMessage, OutRma, Peer, Posted, RxName, Ticket,
 };
 
+use self::requests::{Request, Requests};
 use crate::adapter::{RECEIVE, Slab};
 use crate::events::{Failed, Watch};
 use crate::message::Op;
-use crate::rc::msg::{Abilities, Channel, PairAttr, Receives};
+use crate::rc::msg::{Abilities, Channel, Pair, PairAttr, Receives};
 use crate::rc::{Opcode, Post, Remote, Segment, Status, Work, WorkCompletion};
 use crate::region::Local;
 use crate::waiter::Waiter;
@@ -59,6 +63,10 @@ const SLOTS: usize = 128;
 const PEER: Peer = 0;
 /// Most entries of the completion queue that one poll takes.
 const MOST: usize = 256;
+/// How long to wait for the device's report of what it did not execute, on a queue pair that is in error.
+const SETTLED: Duration = Duration::from_millis(100);
+/// Between two looks, of an end that waits for the device.
+const PAUSE: Duration = Duration::from_micros(50);
 /// Number of polls between checks for connection events, if none is expected.
 const LOOK: u32 = 64;
 
@@ -70,6 +78,7 @@ struct Counts {
     writes: u64,
     reads: u64,
     atomics: u64,
+    quiet: u64,
     written: u64,
     full: u64,
     connections: u64,
@@ -79,20 +88,6 @@ struct Counts {
 /// A receive that is posted to the device.
 struct Claimed {
     into: SlotId,
-    /// The registrations of its memory.
-    _regions: Vec<Local>,
-}
-
-/// A request under way.
-struct Request {
-    op: SlotId,
-    slot: Option<u32>,
-    /// Whether the operation was already reported to the application: closing waits for the request.
-    injected: bool,
-    /// Whether it reads the peer's memory: a fence waits for it.
-    reads: bool,
-    /// Destination of the data that is read into the slot.
-    read: Box<[Piece]>,
     /// The registrations of its memory.
     _regions: Vec<Local>,
 }
@@ -110,9 +105,7 @@ pub struct Connected {
     claimed: Slots<Claimed>,
     /// The shared receives of all endpoints of a shared context.
     shared: Option<Arc<SharedReceives>>,
-    posted: Slots<Request>,
-    slots: Slab,
-    free: Vec<u32>,
+    requests: Requests,
     /// Entries that were taken out of the completion queue early.
     ready: VecDeque<WorkCompletion>,
     waiter: Waiter,
@@ -198,9 +191,7 @@ impl Connected {
             receives,
             claimed: Slots::default(),
             shared: None,
-            posted: Slots::default(),
-            slots: Slab::new(&*domain.transport.device, SLOTS, INJECT)?,
-            free: (0..SLOTS as u32).collect(),
+            requests: Requests::new(Slab::new(&*domain.transport.device, SLOTS, INJECT)?, sends),
             ready: VecDeque::new(),
             waiter,
             domain: Arc::clone(domain),
@@ -302,15 +293,15 @@ impl Connected {
         let reads = !matches!(work, Work::Send(_) | Work::Write(..));
         let changes = matches!(work, Work::FetchAdd(..) | Work::CompareSwap { .. });
         // A queue pair executes in order, but data that was read may not have arrived, or not be in place.
-        if flags.contains(OpFlags::FENCE) && self.is_reading() {
+        if flags.contains(OpFlags::FENCE) && self.requests.is_reading() {
             return Err(Error::AGAIN);
         }
         let inline = !reads && len <= pair.inline_size();
-        let slot = if len > 0 && len <= INJECT && !inline { self.free.pop() } else { None };
+        let slot = if len > 0 && len <= INJECT && !inline { self.requests.take_slot() } else { None };
         // The old value of a number arrives in one piece.
         let needs_slot = changes || (injected && !inline && len > 0);
-        if self.posted.len() >= self.attr.size || (needs_slot && slot.is_none()) {
-            self.free.extend(slot);
+        if !self.requests.has_room() || (needs_slot && slot.is_none()) {
+            self.requests.give_slot(slot);
             self.counts.full += 1;
             return Err(Error::AGAIN);
         }
@@ -319,25 +310,31 @@ impl Connected {
             Some(slot) => {
                 if !reads {
                     // SAFETY: the pieces are lent during the call, and a slot has room for `len` bytes.
-                    unsafe { copy::gather(pieces, 0, self.slots.at(slot), len) };
+                    unsafe { copy::gather(pieces, 0, self.requests.slots.at(slot), len) };
                 }
-                (vec![self.slots.segment(slot, len)], Vec::new())
+                (vec![self.requests.slots.segment(slot, len)], Vec::new())
             }
             None => registered(&self.domain, pieces, len).map_err(|error| failed(&error))?,
         };
         let read = if reads && slot.is_some() { pieces.into() } else { Box::default() };
+        // Nothing but the request itself has to learn of its end.
+        let is_own = !reads && (inline || slot.is_some()) && !host.awaits(&ticket);
+        let quiet = is_own && self.requests.may_be_quiet(slot);
         let op = host.open(PEER, ticket, Op::Request);
-        let id = self.posted.insert(Request { op, slot, injected, reads, read, _regions: regions });
-        let how = Post { inline, ..Post::default() };
+        let request = Request { op: Some(op), slot, quiet, injected, reads, read, _regions: regions };
+        let id = self.requests.insert(request);
+        let how = Post { inline, quiet, ..Post::default() };
         // SAFETY: the memory is a slot, or lent and registered until the operation ends, which is when the request has
         // ended or the queue pair is gone; or it is lent during the call and goes inline.
         let posted = unsafe { pair.work(id.to_wire(), &segments, work, how) };
-        posted.map_err(|error| {
+        if let Err(error) = posted {
             host.abandon(op);
-            self.posted.remove(id);
-            self.free.extend(slot);
-            if error.errno == libc::ENOMEM { Error::AGAIN } else { failed(&error) }
-        })
+            self.requests.withdraw(id);
+            return Err(if error.errno == libc::ENOMEM { Error::AGAIN } else { failed(&error) });
+        }
+        self.requests.posted(id);
+        self.counts.quiet += u64::from(quiet);
+        Ok(())
     }
 
     /// See [`ofi_core::transport::Lanes::poll`].
@@ -353,7 +350,7 @@ impl Connected {
             self.claim(host);
         }
         if self.broken
-            || self.going.is_some_and(|until| self.posted.is_empty() || until <= self.channel.now())
+            || self.going.is_some_and(|until| self.requests.is_empty() || until <= self.channel.now())
         {
             self.lose(host);
         }
@@ -426,30 +423,48 @@ impl Connected {
             }
             return;
         }
-        let Some(request) = self.posted.remove(id) else { return };
-        if let Some(slot) = request.slot {
-            if result.is_ok() {
-                let len = request.read.iter().map(|piece| piece.len).sum();
-                // SAFETY: the pieces are lent until the operation ends, which is below; the slot has `len` bytes.
-                unsafe { copy::scatter(self.slots.at(slot), len, &request.read, 0) };
-            }
-            self.free.push(slot);
+        while let Some(op) = self.requests.end_before(id) {
+            host.finish(PEER, op, Ok(()));
         }
+        let Some(request) = self.requests.remove(id) else { return };
+        if let (Some(slot), Ok(())) = (request.slot, result) {
+            let len = request.read.iter().map(|piece| piece.len).sum();
+            // SAFETY: the pieces are lent until the operation ends, which is below; the slot has `len` bytes, and no
+            // other request has it before the next is posted.
+            unsafe { copy::scatter(self.requests.slots.at(slot), len, &request.read, 0) };
+        }
+        let Some(op) = request.op else { return };
         match result {
-            Ok(()) => host.finish(PEER, request.op, Ok(())),
-            Err(errno) => host.finish_failed(PEER, request.op, fault(errno)),
+            Ok(()) => host.finish(PEER, op, Ok(())),
+            Err(errno) => host.finish_failed(PEER, op, fault(errno)),
         };
     }
 
     /// See [`ofi_core::transport::Lanes::part`].
     pub fn part<H: Host<Verbs>>(&mut self, host: &mut H) {
         let end = linger();
-        while self.link.open().is_some() && self.owes() && !self.broken && Instant::now() < end {
+        while let Some(pair) = self.link.open()
+            && self.requests.owes()
+            && !self.broken
+            && Instant::now() < end
+        {
+            self.requests.ask(pair);
             if self.take_all(host) == 0 {
-                std::thread::sleep(Duration::from_micros(50));
+                std::thread::sleep(PAUSE);
             }
         }
         self.lose(host);
+    }
+
+    /// Has the device of a queue pair that is in error name the quiet requests that it did not execute. The others have
+    /// succeeded.
+    fn settle<H: Host<Verbs>>(&mut self, host: &mut H, pair: &dyn Pair) {
+        let end = Instant::now() + SETTLED;
+        while self.requests.has_quiet() && Instant::now() < end && self.requests.ask(pair) {
+            if self.take_all(host) == 0 {
+                std::thread::sleep(PAUSE);
+            }
+        }
     }
 
     /// A message has arrived after the application closed the endpoint. It is dropped, but its receive may serve
@@ -460,16 +475,6 @@ impl Connected {
         }
     }
 
-    /// Whether a read is under way.
-    fn is_reading(&self) -> bool {
-        !self.posted.ids(|request| request.reads).is_empty()
-    }
-
-    /// Whether an injected operation has not arrived yet.
-    fn owes(&self) -> bool {
-        !self.posted.ids(|request| request.injected).is_empty()
-    }
-
     /// Ends the requests of a queue pair that is gone, as if the device had flushed them.
     fn flush<H: Host<Verbs>>(&mut self, host: &mut H) {
         let fault = Fault { errno: self.end(), number: Status::FLUSHED.raw() as i32 };
@@ -478,12 +483,9 @@ impl Connected {
                 host.receive_failed(claimed.into, fault);
             }
         }
-        for id in self.posted.ids(|_| true) {
-            if let Some(request) = self.posted.remove(id) {
-                host.finish_failed(PEER, request.op, fault);
-            }
+        for op in self.requests.clear() {
+            host.finish_failed(PEER, op, fault);
         }
-        self.free = (0..SLOTS as u32).collect();
         self.ready.clear();
         (self.broken, self.going) = (false, None);
     }
@@ -565,6 +567,7 @@ impl Connected {
             counts.atomics,
             "requests that change or look at numbers in the peer's memory",
         );
+        add("verbs_quiet", counts.quiet, "requests with no report of their end");
         add("verbs_written", counts.written, "receives used up by the peer's writes with remote CQ data");
         add("verbs_claimed", self.claimed.len() as u64, "receives that the device has now");
         add("verbs_send_full", counts.full, "operations that found no room");
@@ -580,14 +583,21 @@ impl Connected {
 impl Drop for Connected {
     fn drop(&mut self) {
         let end = linger();
-        while self.link.open().is_some() && self.owes() && !self.broken && Instant::now() < end {
+        while let Some(pair) = self.link.open()
+            && self.requests.owes()
+            && !self.broken
+            && Instant::now() < end
+        {
+            self.requests.ask(pair);
             match self.next() {
                 Some(entry) if entry.id & RECEIVE == 0 => {
-                    self.posted.remove(SlotId::from_wire(entry.id));
+                    let id = SlotId::from_wire(entry.id);
+                    while self.requests.end_before(id).is_some() {}
+                    self.requests.remove(id);
                     self.broken |= entry.status != Status::SUCCESS;
                 }
                 Some(entry) => self.unread(&entry),
-                None => std::thread::sleep(Duration::from_micros(50)),
+                None => std::thread::sleep(PAUSE),
             }
         }
         if let Link::Open(id) = &self.link {

@@ -1,0 +1,201 @@
+//! The requests of a connected endpoint that are under way, and which of them the device reports.
+//!
+//! A request is *quiet*, and its success not reported, if nobody waits for it ([`Host::awaits`]) and it holds nothing of
+//! the application's: its bytes are inside it, or in a slot. A queue pair executes its requests in order, so a quiet one
+//! has ended when a later one is reported. At most a quarter of the queue, and of the slots, is quiet: the others are
+//! reported, and give back the room of all. What is left when the endpoint closes ends with a request of no bytes that
+//! is reported ([`Requests::ask`]).
+//!
+//! A failed request is always reported, with all that follow it. So a quiet one that no report names has succeeded if a
+//! later one is reported, however that one ended.
+//!
+//! [`Host::awaits`]: ofi_core::transport::Host::awaits
+
+use ofi_api::Piece;
+use ofi_core::slots::{SlotId, Slots};
+
+use super::SLOTS;
+use crate::adapter::Slab;
+use crate::quiet::Quiet;
+use crate::rc::msg::Pair;
+use crate::rc::{Post, Remote, Work};
+use crate::region::Local;
+
+/// A request under way.
+pub struct Request {
+    /// `None`: it was posted to learn of the ends of others.
+    pub op: Option<SlotId>,
+    pub slot: Option<u32>,
+    pub quiet: bool,
+    /// Whether the operation was already reported to the application: closing waits for the request.
+    pub injected: bool,
+    /// Whether it reads the peer's memory: a fence waits for it.
+    pub reads: bool,
+    /// Destination of the data that is read into the slot.
+    pub read: Box<[Piece]>,
+    /// The registrations of its memory.
+    pub _regions: Vec<Local>,
+}
+
+impl Request {
+    /// Has the ends of earlier ones reported.
+    fn question() -> Self {
+        Self {
+            op: None,
+            slot: None,
+            quiet: false,
+            injected: false,
+            reads: false,
+            read: Box::default(),
+            _regions: Vec::new(),
+        }
+    }
+}
+
+/// See the module.
+pub struct Requests {
+    /// With their numbers among all requests of the queue pair.
+    posted: Slots<(u64, Request)>,
+    size: usize,
+    quiet: Quiet,
+    /// Quiet requests under way, and those with a slot.
+    silent: [usize; 2],
+    /// The number of the last reported request.
+    last_reported: u64,
+    pub slots: Slab,
+    free: Vec<u32>,
+}
+
+impl Requests {
+    /// On a queue of `size` requests. Each of `slots` holds a payload.
+    pub fn new(slots: Slab, size: usize) -> Self {
+        Self {
+            posted: Slots::default(),
+            size,
+            quiet: Quiet::default(),
+            silent: [0; 2],
+            last_reported: 0,
+            slots,
+            free: (0..SLOTS as u32).collect(),
+        }
+    }
+
+    /// Whether none is under way.
+    pub fn is_empty(&self) -> bool {
+        self.posted.is_empty()
+    }
+
+    /// Whether the queue has room for one more.
+    pub fn has_room(&self) -> bool {
+        self.posted.len() < self.size
+    }
+
+    /// A slot for a payload.
+    pub fn take_slot(&mut self) -> Option<u32> {
+        self.free.pop()
+    }
+
+    /// Gives a slot back that no request has.
+    pub fn give_slot(&mut self, slot: Option<u32>) {
+        self.free.extend(slot);
+    }
+
+    /// Whether the next request may be quiet, as far as the room is concerned.
+    pub fn may_be_quiet(&self, slot: Option<u32>) -> bool {
+        self.quiet.has_room(self.size) && (slot.is_none() || self.silent[1] < SLOTS / 4)
+    }
+
+    /// Adds the next request, which has to be posted now: [`Requests::posted`] or [`Requests::withdraw`] follows.
+    pub fn insert(&mut self, request: Request) -> SlotId {
+        let number = self.quiet.number();
+        self.posted.insert((number, request))
+    }
+
+    /// The device has taken it.
+    pub fn posted(&mut self, id: SlotId) {
+        let Some((number, request)) = self.posted.get(id) else { return };
+        if request.quiet {
+            self.quiet.push(*number, id);
+            self.silent[0] += 1;
+            self.silent[1] += usize::from(request.slot.is_some());
+        } else {
+            self.last_reported = *number;
+        }
+    }
+
+    /// The device has not taken it.
+    pub fn withdraw(&mut self, id: SlotId) {
+        if let Some((_, request)) = self.posted.remove(id) {
+            self.give_slot(request.slot);
+        }
+    }
+
+    /// A request has ended. Its slot is free.
+    pub fn remove(&mut self, id: SlotId) -> Option<Request> {
+        let (_, request) = self.posted.remove(id)?;
+        if request.quiet {
+            self.silent[0] -= 1;
+            self.silent[1] -= usize::from(request.slot.is_some());
+        }
+        self.give_slot(request.slot);
+        Some(request)
+    }
+
+    /// The oldest quiet request before this one, which is reported, has succeeded: returns its operation.
+    pub fn end_before(&mut self, id: SlotId) -> Option<SlotId> {
+        let &(number, _) = self.posted.get(id)?;
+        while let Some(earlier) = self.quiet.pop_before(number) {
+            // One that has failed is there no longer.
+            if let Some(request) = self.remove(earlier) {
+                return request.op;
+            }
+        }
+        None
+    }
+
+    /// Whether quiet requests are under way.
+    pub fn has_quiet(&self) -> bool {
+        self.silent[0] > 0
+    }
+
+    /// Whether a read is under way.
+    pub fn is_reading(&self) -> bool {
+        self.posted.values().any(|(_, request)| request.reads)
+    }
+
+    /// Whether an injected operation has not arrived yet.
+    pub fn owes(&self) -> bool {
+        self.posted.values().any(|(_, request)| request.injected)
+    }
+
+    /// Posts a request whose report tells of the ends of quiet ones, if no other will: a write of no bytes, which the
+    /// peer does not notice. On a full queue, reports are due, and the next call finds room. `false` if the device
+    /// takes none any more.
+    pub fn ask(&mut self, pair: &dyn Pair) -> bool {
+        if self.quiet.newest().is_none_or(|newest| newest < self.last_reported) || !self.has_room() {
+            return true;
+        }
+        let id = self.insert(Request::question());
+        let nothing = Work::Write(Remote { addr: 0, rkey: 0 }, None);
+        // SAFETY: it has no memory, and accesses none.
+        match unsafe { pair.work(id.to_wire(), &[], nothing, Post::default()) } {
+            Ok(()) => {
+                self.posted(id);
+                true
+            }
+            Err(error) => {
+                self.withdraw(id);
+                error.errno == libc::ENOMEM
+            }
+        }
+    }
+
+    /// The queue pair is gone, and no request is under way. Returns the operations of those that were.
+    pub fn clear(&mut self) -> Vec<SlotId> {
+        let ids = self.posted.ids(|_| true);
+        let ops = ids.into_iter().filter_map(|id| self.remove(id)?.op).collect();
+        self.quiet = Quiet::default();
+        self.last_reported = 0;
+        ops
+    }
+}

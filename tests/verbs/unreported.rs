@@ -1,0 +1,88 @@
+//! Requests of connected endpoints whose success the device does not report (`ofi-verbs/connected/requests.rs`): their
+//! failure is told, and they hold up nothing. What they cost is in `costs.rs`.
+
+use std::time::Instant;
+
+use ofi_testkit::connect::{connect, event_of};
+use ofi_testkit::prelude::*;
+
+use super::ConnectedPair;
+
+const ANY: FiAddr = FiAddr::UNSPEC;
+
+fn pair() -> (Side, Side) {
+    let kit: &dyn Kit = &ConnectedPair;
+    let a = kit.opening().open_disabled().unwrap();
+    let b = connect(&a, kit.opening()).unwrap();
+    (a, b)
+}
+
+/// Injects messages of `len` bytes that arrive, and returns how many of their requests are not reported.
+fn inject(a: &Side, b: &Side, len: usize, count: usize) -> u64 {
+    let (from, into) = (Memory::patterned(len, 5), Memory::new(len));
+    let before = a.statistic("verbs_quiet");
+    for _ in 0..count {
+        b.receive(&into).context(1).post().unwrap();
+        a.out(ANY, &from).inject().send().unwrap();
+        wait::drive(&[a, b], "a message", || b.next_of(1)).done();
+    }
+    into.check(len, 5);
+    a.statistic("verbs_quiet") - before
+}
+
+#[test]
+fn a_failure_is_told_though_no_success_is() {
+    for len in [64, 1024] {
+        let (a, b) = pair();
+        assert_eq!(inject(&a, &b, len, 3), 3);
+        b.receive(&Memory::new(8)).context(1).post().unwrap();
+        a.out(ANY, &Memory::patterned(len, 5)).context(2).inject().send().unwrap();
+        assert_eq!(a.statistic("verbs_quiet"), 4);
+        let error = wait::drive(&[&a, &b], "the failure", || a.next()).failed();
+        assert!(error.err == Errno::EIO && matches!(error.prov_errno, 9 | 11), "{error:?}");
+        wait::drive(&[&a, &b], "its end", || b.next_of(1)).failed();
+        event_of(&a, EventKind::Shutdown, &[&a, &b]);
+        assert_eq!(a.pending(), 0, "what came before it has succeeded");
+    }
+}
+
+/// The peer goes before any report: its device has acknowledged what it took.
+#[test]
+fn what_the_peer_took_is_no_failure_when_it_goes() {
+    let (a, b) = pair();
+    assert_eq!(inject(&a, &b, 1024, 3), 3);
+    drop(b);
+    event_of(&a, EventKind::Shutdown, &[&a]);
+    assert_eq!(a.pending(), 0);
+}
+
+/// Nor when this end goes, which waits for no report that does not come.
+#[test]
+fn nothing_waits_for_requests_that_have_ended() {
+    for shutdown in [true, false] {
+        let (a, b) = pair();
+        assert_eq!(inject(&a, &b, 64, 3) + inject(&a, &b, 1024, 3), 6);
+        let begin = Instant::now();
+        if shutdown {
+            a.ep.shutdown().unwrap();
+            assert_eq!(a.next().map(|event| event.context()), None);
+        }
+        drop(a);
+        let took = begin.elapsed();
+        assert!(took < Duration::from_millis(500), "FI_VERBS_LINGER_MS is 1000, and it took {took:?}");
+        event_of(&b, EventKind::Shutdown, &[&b]);
+    }
+}
+
+/// However many there were, most of the queue, and of the slots, remains for others.
+#[test]
+fn an_idle_end_keeps_most_of_its_room() {
+    let (a, b) = pair();
+    for len in [64, 1024] {
+        let quiet = inject(&a, &b, len, 1000);
+        assert!((500..1000).contains(&quiet), "{quiet} of 1000 messages of {len} bytes are not reported");
+    }
+    let memory = Memory::patterned(1024, 5);
+    let room = (0..200).take_while(|_| a.out(ANY, &memory).inject().send().is_ok()).count();
+    assert!(room >= 96, "{room} of 128 slots are free, without a receive of the peer");
+}
