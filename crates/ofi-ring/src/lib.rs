@@ -9,6 +9,7 @@
 //!   [`membarrier`] is the barrier under it.
 //! - [`biased`]: the lock of endpoints and queues, which needs no locked instruction while one thread uses it.
 //! - [`alarm`]: whether a thread that waits at a descriptor must be woken.
+//! - [`notice`]: how a thread goes to sleep at a device's completion queue.
 //! - [`overdue`]: what a thread checks later, if it is still due then.
 //! - [`slumber`]: how a helper thread sleeps beside an application that polls.
 //! - [`errand`]: work that any thread may submit and one at a time executes.
@@ -31,6 +32,7 @@ pub mod lease;
 pub mod membarrier;
 pub mod memory;
 pub mod mpsc;
+pub mod notice;
 pub mod overdue;
 pub mod record;
 pub mod slumber;

@@ -10,6 +10,7 @@ use ofi_core::domain::DomainPart;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::record::{Broken, Words, flag};
 use ofi_core::transport::{Arm, Host, Peer};
+use ofi_ring::notice::{Notices, may_sleep};
 use rustc_hash::FxHashMap;
 
 use crate::adapter::{Adapter, Ended, Posted as Request};
@@ -463,9 +464,7 @@ impl VerbsLanes {
         if !self.common.dirty.is_empty() || !self.common.stalled.is_empty() || !self.ready.is_empty() {
             return Arm::Ready;
         }
-        // Completions from before the queue was armed make nothing readable.
-        let armed = self.common.adapter.queues.arm().is_ok() || self.common.gone.is_some();
-        if !armed || self.refill() > 0 {
+        if !may_sleep(self) {
             return Arm::Ready;
         }
         if self.common.adapter.watch.is_ready() {
@@ -622,6 +621,21 @@ fn dispatch<H: Host<Verbs>>(
             Ok(Flow::Next)
         }
         _ => Err(Broken),
+    }
+}
+
+impl Notices for VerbsLanes {
+    fn quiet(&mut self) {
+        self.common.adapter.queues.quiet();
+    }
+
+    fn arm(&mut self) -> bool {
+        // A queue that is lost wakes nobody any more, and nobody needs to be kept awake for it.
+        self.common.adapter.queues.arm().is_ok() || self.common.gone.is_some()
+    }
+
+    fn look(&mut self) -> bool {
+        self.refill() > 0
     }
 }
 

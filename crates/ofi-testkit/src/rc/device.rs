@@ -201,6 +201,12 @@ unsafe impl Queues for Opened {
         Ok(())
     }
 
+    fn quiet(&self) {
+        if let Some(it) = self.device.lock().endpoints.get(&self.number) {
+            it.quiet();
+        }
+    }
+
     fn fd(&self) -> RawFd {
         self.fds[0]
     }

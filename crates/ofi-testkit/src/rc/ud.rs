@@ -379,6 +379,12 @@ unsafe impl UdQueues for Opened {
         Ok(())
     }
 
+    fn quiet(&self) {
+        if let Some(it) = self.device.lock().endpoints.get(&self.endpoint) {
+            it.quiet();
+        }
+    }
+
     fn fd(&self) -> RawFd {
         self.fd
     }

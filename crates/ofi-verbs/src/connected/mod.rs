@@ -34,6 +34,7 @@ use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::{
     Arm, Arrived, Fault, Host, OutAtomic, OutMessage, OutRma, Peer, Posted, RxName, Ticket,
 };
+use ofi_ring::notice::{Notices, may_sleep};
 
 use self::requests::{Request, Requests};
 use crate::adapter::{RECEIVE, Slab};
@@ -535,10 +536,9 @@ impl Connected {
         {
             return Arm::Ready;
         }
-        let completions = Arc::clone(&self.attr.completions);
-        completions.quiet();
-        // Completions from before the queue was armed make nothing readable.
-        if self.link.open().is_some() && (completions.arm().is_err() || self.refill() > 0) {
+        if self.link.open().is_none() {
+            self.quiet(); // what comes before the connection is taken with it
+        } else if !may_sleep(self) {
             return Arm::Ready;
         }
         if self.watch.is_ready() {
@@ -577,6 +577,20 @@ impl Connected {
             counts.malformed,
             "private data of other programs, and writes that nobody allowed",
         );
+    }
+}
+
+impl Notices for Connected {
+    fn quiet(&mut self) {
+        self.attr.completions.quiet();
+    }
+
+    fn arm(&mut self) -> bool {
+        self.attr.completions.arm().is_ok()
+    }
+
+    fn look(&mut self) -> bool {
+        self.refill() > 0 || self.broken
     }
 }
 

@@ -20,6 +20,7 @@ use ofi_api::{Address, Caps, EpType, Errno, Error, Info, Mode, Result, Statistic
 use ofi_core::copy;
 use ofi_core::domain::DomainPart;
 use ofi_core::transport::{Arm, Arrived, Host, OutMessage, Peer, Posted, RxName};
+use ofi_ring::notice::{Notices, may_sleep};
 
 use self::groups::Joined;
 pub use self::name::Name;
@@ -352,15 +353,8 @@ impl Datagrams {
 
     /// See [`ofi_core::transport::Lanes::arm`].
     pub fn arm(&mut self) -> Arm {
-        if !self.ready.is_empty() {
+        if !self.ready.is_empty() || !may_sleep(self) {
             return Arm::Ready;
-        }
-        // Completions from before the queue was armed make nothing readable.
-        let armed = self.queues.arm().is_ok();
-        let came = self.queues.poll(&mut self.ready);
-        if !armed || !came.is_ok_and(|count| count == 0) {
-            // A queue that is lost wakes nobody any more, and nobody needs to be kept awake for it.
-            return if self.gone.is_some() { Arm::Armed } else { Arm::Ready };
         }
         if self.watch.is_ready() {
             self.look = true; // at the next poll
@@ -392,5 +386,20 @@ impl Datagrams {
             self.peers.forgotten,
             "peers that were forgotten for others, used least recently",
         );
+    }
+}
+
+impl Notices for Datagrams {
+    fn quiet(&mut self) {
+        self.queues.quiet();
+    }
+
+    fn arm(&mut self) -> bool {
+        // A queue that is lost wakes nobody any more, and nobody needs to be kept awake for it.
+        self.queues.arm().is_ok() || self.gone.is_some()
+    }
+
+    fn look(&mut self) -> bool {
+        self.queues.poll(&mut self.ready).map_or(self.gone.is_none(), |count| count > 0)
     }
 }

@@ -176,6 +176,9 @@ pub unsafe trait Queues: Send {
     /// The device's error.
     fn arm(&self) -> Result<()>;
 
+    /// Consumes the notification that made the descriptor readable.
+    fn quiet(&self);
+
     /// The descriptor that [`Queues::arm`] arms.
     fn fd(&self) -> RawFd;
 

@@ -197,8 +197,11 @@ unsafe impl Queues for Opened {
     }
 
     fn arm(&self) -> Result<()> {
-        self.attr.cq.quiet();
         self.attr.cq.arm()
+    }
+
+    fn quiet(&self) {
+        self.attr.cq.quiet();
     }
 
     fn fd(&self) -> RawFd {

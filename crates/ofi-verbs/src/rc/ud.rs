@@ -125,6 +125,9 @@ pub unsafe trait UdQueues: Send {
     /// The device's error.
     fn arm(&self) -> Result<()>;
 
+    /// Consumes the notification that made the descriptor readable.
+    fn quiet(&self);
+
     /// The descriptor that [`UdQueues::arm`] arms.
     fn fd(&self) -> RawFd;
 

@@ -107,8 +107,11 @@ unsafe impl UdQueues for Opened {
     }
 
     fn arm(&self) -> Result<()> {
-        self.cq.quiet();
         self.cq.arm()
+    }
+
+    fn quiet(&self) {
+        self.cq.quiet();
     }
 
     fn fd(&self) -> RawFd {

@@ -227,7 +227,6 @@ impl Endpoint {
     }
 
     pub fn arm(&mut self) {
-        self.quiet();
         self.armed = true;
     }
 

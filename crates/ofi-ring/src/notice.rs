@@ -1,0 +1,203 @@
+//! How a thread goes to sleep at a completion queue of a device, which tells of its next entry only when it was armed.
+//!
+//! A device looks whether the queue is armed when it adds an entry, and makes the descriptor readable if so; that
+//! disarms the queue. An entry from before the arming tells nothing. So three steps, in this order:
+//!
+//! 1. Notifications of before are consumed. After step 3, this could consume that of an entry which nobody has seen.
+//! 2. The queue is armed.
+//! 3. The queue is looked at once more: for an entry that was added after the last look and before step 2.
+//!
+//! Invariant: if [`may_sleep`] returned true, an entry that nobody has taken makes the descriptor readable, or will as
+//! soon as the device has added it. Steps and looks of several threads need a lock: one that looks while another
+//! arms would take what the other has to see.
+
+/// A completion queue with a descriptor.
+pub trait Notices {
+    /// Consumes notifications: the descriptor is no longer readable.
+    fn quiet(&mut self);
+
+    /// Makes the descriptor readable at the next entry, not at earlier ones. Whether the device does.
+    fn arm(&mut self) -> bool;
+
+    /// Looks for entries. Whether there are any, or another reason to poll.
+    fn look(&mut self) -> bool;
+}
+
+/// Arms a queue that was found empty. Whether a thread may sleep at the descriptor; if not, the queue is to be polled.
+#[inline]
+pub fn may_sleep(queue: &mut impl Notices) -> bool {
+    queue.quiet();
+    queue.arm() && !queue.look()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A queue, and the steps that it was taken through.
+    #[derive(Default)]
+    struct Queue {
+        steps: String,
+        is_lost: bool,
+        has_entries: bool,
+    }
+
+    impl Notices for Queue {
+        fn quiet(&mut self) {
+            self.steps += "quiet ";
+        }
+
+        fn arm(&mut self) -> bool {
+            self.steps += "arm ";
+            !self.is_lost
+        }
+
+        fn look(&mut self) -> bool {
+            self.steps += "look ";
+            self.has_entries
+        }
+    }
+
+    #[test]
+    fn nobody_sleeps_at_a_queue_that_has_entries_or_is_lost() {
+        let mut queue = Queue::default();
+        assert!(may_sleep(&mut queue));
+        assert_eq!(queue.steps, "quiet arm look ");
+        assert!(!may_sleep(&mut Queue { has_entries: true, ..Queue::default() }));
+        assert!(!may_sleep(&mut Queue { is_lost: true, ..Queue::default() }));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use loom::sync::Mutex;
+
+    use super::*;
+    use crate::sync::{Arc, AtomicBool, AtomicU32, Ordering, fence};
+
+    /// A device's queue. The device adds an entry before it looks whether the queue is armed, and who arms it does so
+    /// before looking for entries; fences, because loom takes `SeqCst` accesses as `AcqRel`.
+    #[derive(Default)]
+    struct Device {
+        added: AtomicU32,
+        is_armed: AtomicBool,
+        /// Whether the descriptor is readable. Swapped, as the kernel's has one order of all changes.
+        event: AtomicBool,
+    }
+
+    impl Device {
+        fn add(&self) {
+            self.added.fetch_add(1, Ordering::AcqRel);
+            fence(Ordering::SeqCst);
+            if self.is_armed.swap(false, Ordering::AcqRel) {
+                self.event.swap(true, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// An endpoint: how many entries it has taken.
+    struct Endpoint {
+        device: Arc<Device>,
+        taken: u32,
+    }
+
+    impl Endpoint {
+        /// Takes all that there is.
+        fn poll(&mut self) -> bool {
+            let added = self.device.added.load(Ordering::Acquire);
+            std::mem::replace(&mut self.taken, added) != added
+        }
+    }
+
+    impl Notices for Endpoint {
+        fn quiet(&mut self) {
+            self.device.event.swap(false, Ordering::AcqRel);
+        }
+
+        fn arm(&mut self) -> bool {
+            self.device.is_armed.store(true, Ordering::Release);
+            fence(Ordering::SeqCst);
+            true
+        }
+
+        fn look(&mut self) -> bool {
+            self.poll()
+        }
+    }
+
+    /// A device adds so many entries, each by a thread, while one looks, and goes to sleep if there is nothing. It is
+    /// woken in the end unless it has all of them, or did not sleep.
+    fn sleeps_and_is_woken(entries: u32) {
+        loom::model(move || {
+            let device = Arc::new(Device::default());
+            let adding: Vec<_> = (0..entries)
+                .map(|_| {
+                    let device = Arc::clone(&device);
+                    loom::thread::spawn(move || device.add())
+                })
+                .collect();
+            let mut endpoint = Endpoint { device: Arc::clone(&device), taken: 0 };
+            let sleeps = !endpoint.poll() && may_sleep(&mut endpoint);
+            adding.into_iter().for_each(|thread| thread.join().unwrap());
+            let is_woken = device.event.load(Ordering::Acquire);
+            assert!(!sleeps || is_woken || endpoint.taken == entries, "asleep, with an entry in the queue");
+        });
+    }
+
+    #[test]
+    fn an_entry_is_seen_or_wakes() {
+        sleeps_and_is_woken(1);
+    }
+
+    #[test]
+    fn of_two_entries_none_is_left_to_a_sleeper() {
+        sleeps_and_is_woken(2);
+    }
+
+    /// One that was woken finds the descriptor readable when it goes to sleep again, and an entry comes meanwhile.
+    #[test]
+    fn one_that_sleeps_again_is_woken_again() {
+        loom::model(|| {
+            let device = Arc::new(Device::default());
+            let mut endpoint = Endpoint { device: Arc::clone(&device), taken: 0 };
+            assert!(may_sleep(&mut endpoint));
+            device.add();
+            let adding = {
+                let device = Arc::clone(&device);
+                loom::thread::spawn(move || device.add())
+            };
+            assert!(device.event.load(Ordering::Acquire), "woken by the first");
+            endpoint.poll();
+            let sleeps = may_sleep(&mut endpoint);
+            adding.join().unwrap();
+            let is_woken = device.event.load(Ordering::Acquire);
+            assert!(!sleeps || is_woken || endpoint.taken == 2, "asleep, with an entry in the queue");
+        });
+    }
+
+    /// A helper goes to sleep at the queue beside an application that polls: the lock of the endpoint is between them.
+    #[test]
+    fn what_another_thread_has_not_taken_wakes() {
+        loom::model(|| {
+            let device = Arc::new(Device::default());
+            let endpoint = Arc::new(Mutex::new(Endpoint { device: Arc::clone(&device), taken: 0 }));
+            let adding = {
+                let device = Arc::clone(&device);
+                loom::thread::spawn(move || device.add())
+            };
+            let polling = {
+                let endpoint = Arc::clone(&endpoint);
+                loom::thread::spawn(move || endpoint.lock().unwrap().poll())
+            };
+            let sleeps = {
+                let mut endpoint = endpoint.lock().unwrap();
+                !endpoint.poll() && may_sleep(&mut *endpoint)
+            };
+            adding.join().unwrap();
+            polling.join().unwrap();
+            let is_woken = device.event.load(Ordering::Acquire);
+            let taken = endpoint.lock().unwrap().taken;
+            assert!(!sleeps || is_woken || taken == 1, "asleep, with an entry in the queue");
+        });
+    }
+}
