@@ -1,17 +1,47 @@
 //! Requests of connected endpoints whose success the device does not report (`ofi-verbs/connected/requests.rs`): their
 //! failure is told, and they hold up nothing. What they cost is in `costs.rs`.
 
+use std::sync::LazyLock;
 use std::time::Instant;
 
 use ofi_testkit::connect::{connect, event_of};
 use ofi_testkit::prelude::*;
+use ofi_testkit::rc::Plan;
 
-use super::ConnectedPair;
+use super::{CONNECTED, ConnectedPair, device, hints};
 
 const ANY: FiAddr = FiAddr::UNSPEC;
 
+/// A device that sends for ever what is not acknowledged, as far as these tests can tell.
+struct Patient;
+
+impl Kit for Patient {
+    fn hints(&self) -> Hints {
+        static ADDED: LazyLock<()> = LazyLock::new(|| {
+            device("patient0", Plan { patience: u64::MAX, ..Plan::default() });
+        });
+        LazyLock::force(&ADDED);
+        hints("patient0").ep_type(EpType::Msg).mode(Mode::RX_CQ_DATA)
+    }
+
+    fn usual_caps(&self) -> Caps {
+        CONNECTED
+    }
+
+    fn connected_caps(&self) -> Caps {
+        CONNECTED
+    }
+
+    fn moves_by_itself(&self) -> bool {
+        true
+    }
+}
+
 fn pair() -> (Side, Side) {
-    let kit: &dyn Kit = &ConnectedPair;
+    pair_of(&ConnectedPair)
+}
+
+fn pair_of(kit: &dyn Kit) -> (Side, Side) {
     let a = kit.opening().open_disabled().unwrap();
     let b = connect(&a, kit.opening()).unwrap();
     (a, b)
@@ -71,6 +101,24 @@ fn nothing_waits_for_requests_that_have_ended() {
         let took = begin.elapsed();
         assert!(took < Duration::from_millis(500), "FI_VERBS_LINGER_MS is 1000, and it took {took:?}");
         event_of(&b, EventKind::Shutdown, &[&b]);
+    }
+}
+
+/// Nor does anything wait for a peer that has gone, and acknowledges nothing more.
+#[test]
+fn nothing_waits_for_a_peer_that_has_gone() {
+    for shutdown in [true, false] {
+        let (a, b) = pair_of(&Patient);
+        assert_eq!(inject(&a, &b, 64, 3), 3);
+        drop(b);
+        let begin = Instant::now();
+        if shutdown {
+            a.ep.shutdown().unwrap();
+            assert_eq!(a.next().map(|event| event.context()), None, "the peer took all of them");
+        }
+        drop(a);
+        let took = begin.elapsed();
+        assert!(took < Duration::from_millis(600), "FI_VERBS_LINGER_MS is 1000, and it took {took:?}");
     }
 }
 

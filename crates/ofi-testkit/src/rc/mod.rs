@@ -40,6 +40,8 @@ pub struct Plan {
     pub slow: u64,
     /// Departing ends per 100 that are noticed before their acknowledgements are reported.
     pub overtaken: u64,
+    /// Steps for which a device retransmits an unanswered request.
+    pub patience: u64,
     /// Unreliable datagrams per 100 that are lost.
     pub lost: u64,
     /// Address handles that the device holds for a queue pair.
@@ -67,6 +69,7 @@ impl Default for Plan {
             unplaced: 0,
             slow: 0,
             overtaken: 0,
+            patience: 40,
             lost: 0,
             routes: 1 << 16,
             inline: 256,

@@ -24,7 +24,7 @@ use crate::rc::{self, CmEventKind, ConnParam};
 use crate::{Verbs, address, failed, settings};
 
 /// How long to wait for acknowledgements of a peer that has disconnected: it sent them before that.
-const ACKNOWLEDGED: Duration = Duration::from_millis(200);
+pub const ACKNOWLEDGED: Duration = Duration::from_millis(200);
 /// Requests the device's maximum of concurrent remote reads.
 const READS: u8 = u8::MAX;
 

@@ -443,18 +443,26 @@ impl Connected {
 
     /// See [`ofi_core::transport::Lanes::part`].
     pub fn part<H: Host<Verbs>>(&mut self, host: &mut H) {
-        let end = linger();
+        let mut end = linger();
         while let Some(pair) = self.link.open()
             && self.requests.owes()
             && !self.broken
             && Instant::now() < end
         {
+            end = self.patience(end);
             self.requests.ask(pair);
             if self.take_all(host) == 0 {
                 std::thread::sleep(PAUSE);
             }
         }
         self.lose(host);
+    }
+
+    /// Until when a closing end waits, at most until `end`: a peer that has gone takes nothing more, and what it took is
+    /// acknowledged soon.
+    fn patience(&self, end: Instant) -> Instant {
+        let is_over = self.going.is_some() || is_readable(self.channel.fd());
+        if is_over { end.min(Instant::now() + link::ACKNOWLEDGED) } else { end }
     }
 
     /// Has the device of a queue pair that is in error name the quiet requests that it did not execute. The others have
@@ -596,12 +604,13 @@ impl Notices for Connected {
 
 impl Drop for Connected {
     fn drop(&mut self) {
-        let end = linger();
+        let mut end = linger();
         while let Some(pair) = self.link.open()
             && self.requests.owes()
             && !self.broken
             && Instant::now() < end
         {
+            end = self.patience(end);
             self.requests.ask(pair);
             match self.next() {
                 Some(entry) if entry.id & RECEIVE == 0 => {

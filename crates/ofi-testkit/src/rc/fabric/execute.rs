@@ -11,8 +11,6 @@ use super::{
 
 /// The receive at the other end is too short.
 const REMOTE_INVALID: Status = Status::from_raw(9);
-/// Steps for which a device retransmits an unanswered request.
-const RETRIES: u64 = 40;
 
 impl Fabric {
     /// Reads the bytes at a registered place.
@@ -167,7 +165,7 @@ impl Fabric {
 
     /// The other end does not answer: the request is retried for a while.
     fn unanswered(&mut self, pair: &mut Pair) -> Option<Status> {
-        let limit = *pair.given_up.get_or_insert(self.steps + RETRIES);
+        let limit = *pair.given_up.get_or_insert(self.steps.saturating_add(self.plan.patience));
         (self.steps >= limit).then_some(Status::RETRY_EXCEEDED)
     }
 }
