@@ -69,12 +69,12 @@ static int run_sender(char **argv)
 
 		if (status == MXL_ERR_FLOW_INVALID)
 			return 0;
-		if (status == MXL_STATUS_OK) {
-			OK(mxlFabricsInitiatorTransferGrain(initiator, index, 0, grain.totalSlices));
-			index++;
-		}
-		if (status == MXL_ERR_OUT_OF_RANGE_TOO_LATE)
-			index++;
+		/* It may be overwritten between the two calls. */
+		if (status == MXL_STATUS_OK)
+			status = mxlFabricsInitiatorTransferGrain(initiator, index, 0, grain.totalSlices);
+		CHECK(status == MXL_STATUS_OK || status == MXL_ERR_OUT_OF_RANGE_TOO_LATE ||
+		      status == MXL_ERR_OUT_OF_RANGE_TOO_EARLY);
+		index += status != MXL_ERR_OUT_OF_RANGE_TOO_EARLY;
 		status = mxlFabricsInitiatorMakeProgressBlocking(initiator, 1);
 		CHECK(status == MXL_STATUS_OK || status == MXL_ERR_NOT_READY);
 	}
