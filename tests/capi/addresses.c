@@ -1,4 +1,5 @@
-/* An endpoint to which no address was given is reached at every address of the host, and answers from where it was asked. */
+/* An endpoint without an address of its own accepts traffic at every address of the host, and answers from the address
+ * that the peer used. */
 #include "check.h"
 
 #include <arpa/inet.h>
@@ -102,7 +103,7 @@ static void hand(struct fid_ep *from, int at, struct fid_ep *to, fi_addr_t addre
 	ANSWERS(found, source);
 }
 
-/* A server named by its port alone, and clients that know it by different addresses. */
+/* A server bound to a port only, and clients that reach it at different addresses. */
 static void datagrams(enum fi_ep_type type, const char *const *hosts, const char *own)
 {
 	struct fi_info *here = NULL, *hints = fi_allocinfo();
@@ -123,7 +124,7 @@ static void datagrams(enum fi_ep_type type, const char *const *hosts, const char
 	for (; *hosts; hosts++) {
 		struct fi_info *there = info_of(type, FI_MSG | FI_SOURCE, *hosts, port, 0);
 		fi_addr_t to, back;
-		/* Its own domain may have another name: that of the interface that leads there. */
+		/* The domain of `there` may have another name: that of the interface that routes to the host. */
 		struct fid_ep *client = open_ep(there, 1);
 		ANSWERS(fi_av_insert(av, there->dest_addr, 1, &to, 0, NULL), 1);
 		len = sizeof place;
@@ -182,7 +183,7 @@ static void connections(const char *const *hosts)
 		struct fid_ep *client = open_ep(there, 1);
 		OK(fi_connect(client, there->dest_addr, NULL, 0));
 		event(0, FI_CONNREQ, &entry);
-		/* Named as the client knows it. */
+		/* The request carries the address that the client used. */
 		source = entry.info->src_addr;
 		memcpy(&asked, there->dest_addr, sizeof asked);
 		CHECK(source->sin_addr.s_addr == asked.sin_addr.s_addr && source->sin_port == asked.sin_port);
@@ -205,7 +206,7 @@ static void connections(const char *const *hosts)
 
 int main(int argc, char **argv)
 {
-	/* 127.0.0.5 is an address of this host like any other. Further ones may be given. */
+	/* 127.0.0.5 is an address of this host like any other. The command line may add more. */
 	const char *hosts[16] = {"127.0.0.1", "127.0.0.5"};
 	const char *const six[] = {"::1", NULL};
 	for (int at = 1; at < argc && at < 13; at++)

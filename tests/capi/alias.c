@@ -1,4 +1,4 @@
-/* A provider under another name (FI_PROVIDER_ALIAS) is what programs expect of that name. */
+/* A provider under another name (FI_PROVIDER_ALIAS) offers what programs expect from that name. */
 #include "check.h"
 
 static struct fi_info *find(struct fi_info *all, const char *name, enum fi_ep_type type)
@@ -28,7 +28,7 @@ int main(void)
 	struct fi_info *all = NULL, *info, *hints = fi_allocinfo();
 	setenv("FI_PROVIDER_ALIAS", "tcp=udp", 1);
 
-	/* Listed for whoever asks for nothing, as C's tcp is. */
+	/* Without hints the alias is listed, as C's tcp is. */
 	OK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, NULL, &all));
 	CHECK(find(all, "udp", FI_EP_RDM) && find(all, "shm", FI_EP_RDM));
 	CHECK((info = find(all, "tcp", FI_EP_MSG)));
@@ -41,7 +41,7 @@ int main(void)
 	CHECK(!find(all, "tcp", FI_EP_DGRAM));
 	fi_freeinfo(all);
 
-	/* With the name and the protocol in the hints, and what C's has not. */
+	/* Hints select it by name and protocol, with a capability that C's tcp lacks. */
 	hints->fabric_attr->prov_name = strdup("tcp");
 	hints->ep_attr->type = FI_EP_MSG;
 	hints->ep_attr->protocol = FI_PROTO_SOCK_TCP;
@@ -55,7 +55,7 @@ int main(void)
 	ANSWERS(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &all), -FI_ENODATA);
 	fi_freeinfo(hints);
 
-	/* Off unless set. */
+	/* Without the setting there is no alias. */
 	unsetenv("FI_PROVIDER_ALIAS");
 	OK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, NULL, &all));
 	CHECK(!find(all, "tcp", FI_EP_MSG) && !find(all, "tcp", FI_EP_RDM));

@@ -1,5 +1,5 @@
-/* Null for each pointer of each call, flags that are none, numbers that no header has, absurd sizes and counts: each is an
- * error, and nothing is undefined. Then every call on closed objects. */
+/* Each pointer of each call as null, undefined flags and enum values, absurd sizes and counts: each call returns an error,
+ * without undefined behaviour. Then every call on closed objects. */
 #include "check.h"
 
 #include <limits.h>
@@ -8,9 +8,9 @@
 #include <rdma/fi_ext.h>
 #include <rdma/fi_trigger.h>
 
-/* A bit that no call has. */
+/* A flag that no call accepts. */
 #define NO_FLAG (1ULL << 63)
-/* A count or a size that nothing has, and one that overflows when it is multiplied. */
+/* A count or size that is too large for anything, and one that overflows in a multiplication. */
 #define HUGE_SIZE ((size_t)-1)
 #define OVERFLOWING (((size_t)1 << 61) + 1)
 
@@ -44,7 +44,7 @@ static void entries(void)
 	ANSWERS(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, FI_SOURCE, NULL, &info), -FI_ENODATA);
 	BAD(fi_getinfo(FI_VERSION(255, 255), NULL, NULL, 0, NULL, &info));
 	CHECK(!info);
-	/* Hints: one thing after the other. */
+	/* Hints: one bad field at a time. */
 	static char garbage[] = "\xff\xfe\x80; ^ , ;; \x01";
 	static char longer[70000];
 	memset(longer, 'x', sizeof longer - 1);
@@ -86,7 +86,7 @@ static void entries(void)
 		BAD(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &info));
 		*bits[at] = 0;
 	}
-	/* Lengths without what they measure, and lengths of nothing that exists. */
+	/* Lengths without a pointer, and lengths beyond any object. */
 	hints->src_addr = memory;
 	hints->src_addrlen = HUGE_SIZE;
 	BAD(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &info));
@@ -107,7 +107,7 @@ static void entries(void)
 	CHECK(!fi_dupinfo(hints));
 	hints->domain_attr->auth_key = NULL;
 	hints->domain_attr->auth_key_size = 0;
-	/* Parts that are missing. */
+	/* Missing parts. */
 	struct fi_info empty = {0};
 	BAD(fi_fabric(NULL, &fabric, NULL));
 	BAD(fi_fabric(hints->fabric_attr, NULL, NULL));
@@ -191,7 +191,7 @@ static void opening(void)
 	BAD(od->av_open(domain, &av_attr, &av, NULL));
 	av_attr = (struct fi_av_attr){.rx_ctx_bits = -1};
 	BAD(od->av_open(domain, &av_attr, &av, NULL));
-	/* A count is what is expected, and takes no memory before it comes. */
+	/* The count is a hint: it allocates nothing in advance. */
 	av_attr = (struct fi_av_attr){.type = FI_AV_TABLE, .count = HUGE_SIZE};
 	if (!od->av_open(domain, &av_attr, &av, NULL))
 		OK(fi_close(&av->fid));
@@ -235,7 +235,7 @@ static void opening(void)
 	BAD(od->stx_ctx(domain, NULL, NULL, NULL));
 	BAD(od->srx_ctx(NULL, NULL, &ep, NULL));
 	BAD(od->srx_ctx(domain, NULL, NULL, NULL));
-	/* Infos of endpoints, one absurd thing each. */
+	/* Infos for endpoints, each with one absurd field. */
 	struct fi_info *info = fi_dupinfo(pair.info);
 	struct fi_info kept = *info;
 	size_t *sizes[] = {&info->tx_attr->size, &info->rx_attr->size, &info->tx_attr->iov_limit, &info->rx_attr->iov_limit,
@@ -272,7 +272,7 @@ static void opening(void)
 	BAD(of->domain(fabric, info, &other, NULL));
 	fi_freeinfo(info);
 
-	/* Questions. */
+	/* Queries. */
 	struct fi_atomic_attr atomic_attr;
 	struct fi_collective_attr collective_attr = {.op = FI_SUM, .datatype = FI_INT32};
 	BAD(od->query_atomic(NULL, FI_INT32, FI_SUM, &atomic_attr, 0));
@@ -313,7 +313,7 @@ static void registering(void)
 	BAD(ops->regattr(domain, NULL, 0, &mr));
 	BAD(ops->regattr(domain, &attr, 0, NULL));
 	BAD(ops->regattr(domain, &attr, NO_FLAG, &mr));
-	/* A dma-buf is refused, and what is in its place not read. */
+	/* FI_MR_DMABUF is refused, and the pointer of its description is not read. */
 	BAD(ops->regattr(domain, &attr, 1ULL << 40, &mr));
 	attr.mr_iov = (struct iovec *)1;
 	BAD(ops->regattr(domain, &attr, 1ULL << 40, &mr));
@@ -405,7 +405,7 @@ static void vectors(void)
 	BAD(ops->av_set(av, &attr, NULL, NULL));
 	attr.flags = NO_FLAG;
 	BAD(ops->av_set(av, &attr, &set, NULL));
-	/* A range is of what is in the vector. */
+	/* A range covers only addresses that the vector holds. */
 	attr = (struct fi_av_set_attr){.start_addr = 0, .end_addr = HUGE_SIZE - 2, .stride = 1};
 	OK(ops->av_set(av, &attr, &set, NULL));
 	OK(fi_close(&set->fid));
@@ -440,7 +440,7 @@ static void queues(void)
 	BAD(ops->read(cq, NULL, 1));
 	BAD(ops->readfrom(NULL, &entry, 1, &source));
 	BAD(ops->readfrom(cq, NULL, 1, &source));
-	BAD(ops->readfrom(cq, &entry, 1, NULL)); /* nothing is there */
+	BAD(ops->readfrom(cq, &entry, 1, NULL)); /* the queue is empty */
 	BAD(ops->readerr(NULL, &error, 0));
 	BAD(ops->readerr(cq, NULL, 0));
 	BAD(ops->readerr(cq, &error, NO_FLAG));
@@ -776,7 +776,7 @@ static void atomics(void)
 	BAD(fi_control(domain, INT_MIN, NULL));
 }
 
-/* Every call on what is closed, through the tables that it had and through those that it has now. */
+/* Every call on closed objects, through their tables from before the close and from after it. */
 static void closed(void)
 {
 	struct fid_ep *ep = pair.ep[0];
@@ -850,7 +850,7 @@ int main(void)
 	endpoints();
 	messages();
 	atomics();
-	/* Nothing of it was posted, and the pair still works. */
+	/* None of these calls posted anything, and the pair still works. */
 	struct fi_cq_tagged_entry entry;
 	char in[8];
 	POST(&pair, fi_recv(pair.ep[1], in, sizeof in, NULL, FI_ADDR_UNSPEC, in));

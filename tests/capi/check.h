@@ -1,4 +1,4 @@
-/* What the C programs share: checks that say what went wrong, and a pair of endpoints of one process. */
+/* Shared by the C programs: checks that report failures, and a pair of endpoints in one process. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -21,7 +21,7 @@
 #include <rdma/fi_rma.h>
 #include <rdma/fi_tagged.h>
 
-/* Headers of 2.x warn of these names, which older programs use: here they are meant. */
+/* Headers of 2.x deprecate these names. The programs use them on purpose, as older programs do. */
 #ifdef FI_MR_BASIC
 #undef FI_MR_UNSPEC
 #undef FI_MR_BASIC
@@ -43,7 +43,7 @@
 		}                                                                         \
 	} while (0)
 
-/* Checks an answer, and says which it was instead. */
+/* Checks a result, and prints the actual one if it differs. */
 #define ANSWERS(call, wanted)                                                                            \
 	do {                                                                                             \
 		long long answer_ = (long long)(call);                                                   \
@@ -64,7 +64,7 @@ static inline double now(void)
 	return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-/* Everything of one process: a domain, a queue, a vector, and two endpoints that know each other. */
+/* The objects of one process: a domain, queues, an address vector, and two endpoints that know each other. */
 struct pair {
 	struct fi_info *info;
 	struct fid_fabric *fabric;
@@ -130,13 +130,13 @@ static inline void pair_close(struct pair *pair)
 	fi_freeinfo(pair->info);
 }
 
-/* What a peer gives as the address of `memory`, the first byte of a registration. */
+/* The address that a peer passes for `memory`, the first byte of a registration. */
 static inline uint64_t far_address(const struct pair *pair, const void *memory)
 {
 	return pair->info->domain_attr->mr_mode & FI_MR_VIRT_ADDR ? (uintptr_t)memory : 0;
 }
 
-/* Reads one completion of an endpoint, driving the other too. The answer of the queue. */
+/* Reads one completion of an endpoint while it drives the other too. Returns the result of fi_cq_read. */
 static inline ssize_t completion(struct pair *pair, int at, struct fi_cq_tagged_entry *entry)
 {
 	double end = now() + 20;

@@ -36,7 +36,7 @@ static void open_pair(void)
 	}
 }
 
-/* Sets: by range, by number, and out of each other. */
+/* Sets: by range, by single addresses, and by operations on other sets. */
 static struct fid_av_set *sets(void)
 {
 	struct fi_av_set_attr none = {.start_addr = FI_ADDR_NOTAVAIL, .end_addr = FI_ADDR_NOTAVAIL};
@@ -71,7 +71,7 @@ static void joins(struct fid_av_set *set)
 	OK(fi_av_set_addr(set, &addr));
 	for (int at = 0; at < 2; at++)
 		OK(fi_join_collective(pair.ep[at], addr, set, 0, &mc[at], &context[at]));
-	/* Without the flag it is a multicast group, by its address; shared memory has none. */
+	/* Without FI_COLLECTIVE, fi_join joins a multicast group by its address; shared memory has none. */
 	ANSWERS(fi_join(pair.ep[0], "somewhere", 0, &mc[0], NULL), -FI_EINVAL);
 	ANSWERS(fi_join(pair.ep[0], "fi_shm://somewhere", 0, &mc[0], NULL), -FI_EOPNOTSUPP);
 	for (double end = now() + 20; seen != 3 && now() < end; drive()) {
@@ -120,7 +120,7 @@ int main(void)
 	for (int at = 0; at < 2; at++)
 		group[at] = fi_mc_addr(mc[at]);
 
-	/* What each rank gives, and what it gets; `at` is the rank. */
+	/* The input and the expected result of each rank; `at` is the rank. */
 #define BOTH(call)                                  \
 	do {                                        \
 		memset(out, 0, sizeof out);         \
@@ -153,7 +153,7 @@ int main(void)
 			  &context[at]));
 	CHECK(out[0][0] == 10 && out[0][1] == 20);
 
-	/* By a structure. */
+	/* Through struct fi_msg_collective. */
 	struct fi_ioc from[2] = {{in[0], 2}, {in[1], 2}}, to[2] = {{out[0], 2}, {out[1], 2}};
 	struct fi_msg_collective msg = {.iov_count = 1, .coll = FI_ALLREDUCE, .datatype = FI_UINT64, .op = FI_PROD};
 	memset(out, 0, sizeof out);
@@ -166,7 +166,7 @@ int main(void)
 	complete(context);
 	CHECK(out[0][0] == 10 && out[1][1] == 40);
 
-	/* No group, no such type, no buffer. */
+	/* A null group, an unknown type, a null buffer. */
 	ANSWERS(fi_barrier(pair.ep[0], 12345, NULL), -FI_EINVAL);
 	CHECK(fi_allgather(pair.ep[0], in[0], 2, NULL, out[0], NULL, group[0], 99, 0, NULL) < 0);
 	CHECK(fi_allgather(pair.ep[0], NULL, 2, NULL, out[0], NULL, group[0], FI_UINT64, 0, NULL) < 0);

@@ -7,7 +7,7 @@ static struct fid_domain *domain;
 static struct fid_eq *eq;
 static struct fid_cq *cq[2];
 
-/* The next event, or an error's number negated. */
+/* The next event, or the negated number of an error. */
 static int event(void *entry, size_t size)
 {
 	uint32_t number = 0;
@@ -96,7 +96,7 @@ int main(void)
 	len = sizeof name;
 	OK(fi_getpeer(server, name, &len));
 
-	/* Who asked, who accepted, and how many connections that makes: of each, and of their domain. */
+	/* Counters of requests, acceptances and connections: those of each endpoint, and of their domain. */
 	const struct {
 		struct fid *fid;
 		uint64_t requests, accepts, connections;

@@ -1,9 +1,9 @@
-/* Contexts that endpoints share, and the contexts of scalable endpoints. */
+/* Shared contexts, and the contexts of scalable endpoints. */
 #include "check.h"
 
 static struct pair far, near;
 
-/* Reads one completion of a queue, driving another. */
+/* Reads one completion of a queue while it drives another. */
 static void next_of(struct fid_cq *cq, struct fid_cq *other, struct fi_cq_tagged_entry *entry)
 {
 	double end = now() + 20;
@@ -63,7 +63,7 @@ static void shared(void)
 	ANSWERS(fi_send(srx, got[0], 16, NULL, 0, NULL), -FI_EOPNOTSUPP);
 	CHECK(fi_connect(srx, name, NULL, 0) < 0);
 
-	/* Whichever endpoint is sent to takes the next receive, and its queue says so. */
+	/* The endpoint that a message arrives at takes the next shared receive, and reports it to its own queue. */
 	for (long number = 0; number < 4; number++)
 		if (number % 2)
 			OK(fi_recv(srx, got[number], 16, NULL, FI_ADDR_UNSPEC, (void *)(number + 1)));
@@ -81,14 +81,14 @@ static void shared(void)
 		CHECK(entry.op_context == (void *)(number + 1) && entry.len == 16);
 		CHECK(!memcmp(got[number], text, 16));
 	}
-	/* Both send, and end on their own queues. */
+	/* Both send, and their completions arrive at their own queues. */
 	for (long at = 0; at < 2; at++) {
 		OK(fi_recv(far.ep[0], got[at], 16, NULL, FI_ADDR_UNSPEC, NULL));
 		OK(fi_send(ep[at], "from an endpoint", 16, NULL, from, (void *)(at + 10)));
 		next_of(cq[at], far.cq[0], &entry);
 		CHECK(entry.op_context == (void *)(at + 10) && entry.flags & FI_SEND);
 	}
-	/* A search is told by the endpoint of its message, and by the first one if there is none. */
+	/* The endpoint that holds the message reports the result of a peek; without a message, the first endpoint does. */
 	struct fi_cq_err_entry error = {0};
 	struct fi_context2 claim;
 	struct iovec iov = {.iov_base = got[0], .iov_len = 16};
@@ -213,7 +213,7 @@ static void scalable(void)
 	pair_close(&far);
 }
 
-/* Null has no room: a message without bytes fits, one with bytes is cut off. */
+/* A null buffer has no room: an empty message fits, any other is truncated. */
 static void no_room(void)
 {
 	struct fi_cq_tagged_entry entry;

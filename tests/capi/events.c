@@ -1,5 +1,5 @@
-/* Event queues of domains: registrations that are reported, endpoints without a queue of their own; and groups that are
- * joined by their address. */
+/* Event queues of domains: registrations that report events, and endpoints without an event queue of their own. Also
+ * multicast groups, joined by address. */
 #include "check.h"
 
 #include <arpa/inet.h>
@@ -39,7 +39,7 @@ static void registrations(void)
 	ANSWERS(fi_close(&eq->fid), -FI_EBUSY);
 	for (int at = 0; at < 2; at++)
 		OK(fi_mr_reg(pair.domain, memory, sizeof memory, FI_REMOTE_READ, 0, 1 + at, 0, &mr[at], at ? &tag : NULL));
-	/* What fails is no event. */
+	/* A failed call reports no event. */
 	ANSWERS(fi_mr_reg(pair.domain, NULL, 16, FI_SEND, 0, 0, 0, &mr[0], NULL), -FI_EINVAL);
 	for (int at = 0; at < 2; at++) {
 		entry = next(eq, FI_MR_COMPLETE);
@@ -55,7 +55,7 @@ static void registrations(void)
 	fi_freeinfo(pair.info);
 }
 
-/* An endpoint of FI_EP_MSG needs a queue; its domain's does. */
+/* An endpoint of FI_EP_MSG needs an event queue; that of its domain suffices. */
 static void endpoints_without_a_queue(void)
 {
 	struct fi_info *hints = fi_allocinfo(), *info;
@@ -131,7 +131,7 @@ static void multicast(void)
 		OK(fi_enable(ep[at]));
 	}
 	OK(fi_getname(&ep[0]->fid, &group, &len));
-	/* Of this host's organisation (RFC 2365), under a port that is the program's own. */
+	/* An address of organisation-local scope (RFC 2365), with a port that only this program uses. */
 	CHECK(inet_pton(AF_INET, "239.192.77.2", &group.sin_addr) == 1);
 	ANSWERS(fi_join(ep[0], NULL, 0, &mc[0], NULL), -FI_EINVAL);
 	ANSWERS(fi_join(ep[0], &group, FI_READ, &mc[0], NULL), -FI_EBADFLAGS);

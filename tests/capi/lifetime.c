@@ -1,4 +1,4 @@
-/* Loading and unloading, two libraries in one process, fork, many threads, and handles that are not what they should be. */
+/* Loading and unloading, two libraries in one process, fork, many threads, and wrong handles. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
@@ -8,7 +8,7 @@
 
 #include "check.h"
 
-/* Where the library lies that this program runs on. */
+/* The path of the library that this program runs on. */
 static const char *here(void)
 {
 	static Dl_info info;
@@ -30,7 +30,7 @@ static void use(void)
 	pair_close(&pair);
 }
 
-/* Loaded again and again, once into a namespace of its own: two copies of the library that know nothing of each other. */
+/* Loads the library again and again, once into another linker namespace: two copies that do not know of each other. */
 static void loading(void)
 {
 	for (int round = 0; round < 20; round++) {
@@ -55,7 +55,7 @@ static void loading(void)
 	use();
 }
 
-/* A library that is closed while its own threads run: what was opened from it still works, and its threads end with it. */
+/* Closes the library while its threads run: objects opened from it still work, and its threads end with it. */
 static void closing_under_threads(void)
 {
 	void *copy = dlmopen(LM_ID_NEWLM, here(), RTLD_NOW | RTLD_LOCAL);
@@ -93,7 +93,7 @@ static void closing_under_threads(void)
 		struct fi_cq_tagged_entry entry;
 		ANSWERS(fi_cq_read(cq, &entry, 1), -FI_EAGAIN);
 		if (at)
-			break; /* left open, as by a program that forgets */
+			break; /* left open, as by a program that forgets to close it */
 		OK(fi_close(&ep->fid));
 		OK(fi_close(&cq->fid));
 		OK(fi_close(&av->fid));
@@ -103,7 +103,7 @@ static void closing_under_threads(void)
 	use();
 }
 
-/* The system's own library beside ours: by its path, for the name alone would find the library that is there. */
+/* The system's library beside ours, loaded by its path: the bare name would find the one that is already loaded. */
 static void both(void)
 {
 	static const char *places[] = {"/usr/lib/x86_64-linux-gnu/libfabric.so.1", "/usr/lib/aarch64-linux-gnu/libfabric.so.1"};
@@ -114,7 +114,7 @@ static void both(void)
 		void *theirs = at % 2 ? dlmopen(LM_ID_NEWLM, place, RTLD_NOW | RTLD_LOCAL)
 				      : dlopen(place, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
 		if (!theirs)
-			continue; /* what it needs is not installed */
+			continue; /* its dependencies are not installed */
 		uint32_t (*version)(void) = (uint32_t(*)(void))dlsym(theirs, "fi_version");
 		int (*getinfo)(uint32_t, const char *, const char *, uint64_t, const struct fi_info *, struct fi_info **) =
 			dlsym(theirs, "fi_getinfo");
@@ -135,7 +135,7 @@ static void *thread(void *arg)
 	return arg;
 }
 
-/* Every other thread asks what there is, again and again, and loads the library once more meanwhile. */
+/* Every other thread calls fi_getinfo in a loop, and loads the library once more meanwhile. */
 static void *asking(void *arg)
 {
 	for (int round = 0; round < 20; round++) {
@@ -161,7 +161,7 @@ static void threads(void)
 		OK(pthread_join(all[at], NULL));
 }
 
-/* A child uses what it opens itself; what it has of its parent answers errors, and the parent does not notice. */
+/* A child uses objects that it opens itself. Inherited objects return errors, and the parent is not affected. */
 static void forking(void)
 {
 	struct pair pair;
@@ -188,7 +188,7 @@ static void forking(void)
 	pair_close(&pair);
 }
 
-/* What is closed, what is another thing, what is nothing. */
+/* Closed handles, handles of another class, and null. */
 static void wrong_handles(void)
 {
 	struct pair pair;
@@ -204,7 +204,7 @@ static void wrong_handles(void)
 	struct fi_ops_msg *msg = ep->msg;
 	struct fi_ops_cq *reads = cq->ops;
 
-	/* Through the table of an object, on none and on another. */
+	/* Calls through the table of an object, with null and with a handle of another class. */
 	ANSWERS(msg->send(NULL, "x", 1, NULL, 0, NULL), -FI_EINVAL);
 	ANSWERS(msg->send((struct fid_ep *)cq, "x", 1, NULL, 0, NULL), -FI_EINVAL);
 	ANSWERS(msg->send(ep, NULL, 8, NULL, pair.addr[1], NULL), -FI_EINVAL);
@@ -232,12 +232,12 @@ static void wrong_handles(void)
 	ANSWERS(fi_fabric(NULL, &pair.fabric, NULL), -FI_EINVAL);
 	ANSWERS(fi_fabric(pair.info->fabric_attr, NULL, NULL), -FI_EINVAL);
 
-	/* Flags that are none. */
+	/* Undefined flags. */
 	struct fi_msg message = {.addr = pair.addr[1]};
 	CHECK(fi_sendmsg(ep, &message, 1ULL << 63) < 0);
 	CHECK(fi_recvmsg(ep, &message, 1ULL << 63) < 0);
 
-	/* Numbers that no header has. */
+	/* Undefined enum values. */
 	info = fi_dupinfo(pair.info);
 	info->ep_attr->type = 4711;
 	CHECK(fi_endpoint(pair.domain, info, &ep, NULL) < 0);
@@ -247,7 +247,7 @@ static void wrong_handles(void)
 	struct fi_av_attr av_attr = {.type = 77};
 	CHECK(fi_av_open(pair.domain, &av_attr, &av, NULL) < 0);
 
-	/* After the end. */
+	/* After the close. */
 	ep = pair.ep[0];
 	cq = pair.cq[0];
 	av = pair.av;

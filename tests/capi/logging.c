@@ -8,7 +8,7 @@ static int asked, wanted = 1, logged, filtered, ready_answer = 1;
 static char provider_name[64], function_name[64], text[512];
 static enum fi_log_level level_seen;
 
-/* A call that is refused, of which the library says why in its log. */
+/* A call that is refused; the library logs the reason. */
 static void refused(void)
 {
 	void *ops;
@@ -38,7 +38,7 @@ static void my_log(const struct fi_provider *provider, enum fi_log_level level, 
 	snprintf(function_name, sizeof function_name, "%s", function);
 	snprintf(text, sizeof text, "%s", message);
 	level_seen = level;
-	/* What the library says now is not for this log: there would be no end. */
+	/* Messages that the log function itself causes do not reach it: that would recurse without end. */
 	if (logged < 100)
 		refused();
 }
@@ -89,7 +89,7 @@ static void taken(void)
 	CHECK(fi_close(&mine.fid) < 0);
 }
 
-/* What the program leaves out is as without it. */
+/* Null members fall back to the library's own functions. */
 static void parts(void)
 {
 	struct fi_provider provider = {.name = "mine"};

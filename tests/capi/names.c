@@ -1,4 +1,5 @@
-/* Names of shared memory: any node and service make one, and a second endpoint under a name of fi_getinfo gets its own. */
+/* Names of shared memory: any node and service form one, and a second endpoint of the same fi_getinfo name gets
+ * a name of its own. */
 #include "check.h"
 
 #include <unistd.h>
@@ -20,7 +21,7 @@ static struct fid_domain *domain;
 static struct fid_av *av;
 static struct fid_cq *cq;
 
-/* An enabled endpoint, or what fi_enable answers. */
+/* Opens and enables an endpoint. Returns the result of fi_enable. */
 static int open_ep(struct fi_info *info, const char *name, struct fid_ep **ep)
 {
 	OK(fi_endpoint(domain, info, ep, NULL));
@@ -49,7 +50,7 @@ int main(void)
 
 	snprintf(node, sizeof node, "target-%d", (int)getpid());
 	snprintf(wanted, sizeof wanted, "fi_ns://%s:activation", node);
-	/* Named by FI_ADDR_STR, or by a service that is no port. */
+	/* FI_ADDR_STR, or a service that is not a port number, selects names. */
 	struct fi_info *info = info_of(node, "activation", 0, FI_SOURCE);
 	CHECK(info->addr_format == FI_ADDR_STR && !strcmp(info->src_addr, wanted));
 	fi_freeinfo(info);
@@ -75,7 +76,7 @@ int main(void)
 	OK(open_ep(info, NULL, &second));
 	name_of(second, other);
 	CHECK(strcmp(other, wanted) && !strncmp(other, wanted, strlen(wanted)) && other[strlen(wanted)] == ':');
-	/* A name that the program gives is that name, or none. */
+	/* The endpoint gets the name that the program sets, or none. */
 	ANSWERS(open_ep(info, wanted, &third), -FI_EADDRINUSE);
 	OK(fi_close(&third->fid));
 

@@ -75,7 +75,7 @@ static void keys(void)
 	attr.auth_key = longer;
 	ANSWERS(fi_mr_regattr(domain, &attr, 0, &mr), -FI_EINVAL);
 	OK(fi_close(&ep->fid));
-	info->ep_attr->auth_key_size = 3; /* not longer than what is there */
+	info->ep_attr->auth_key_size = 3; /* not longer than the key */
 	OK(fi_endpoint(domain, info, &ep, NULL));
 	OK(fi_close(&ep->fid));
 	OK(fi_close(&domain->fid));
@@ -116,7 +116,7 @@ static void order_of_closing(void)
 	ANSWERS(fi_close(&pair.av->fid), -FI_EBUSY);
 	stale = pair.ep[0];
 	pair_close(&pair);
-	/* What was closed answers errors, where that can be known. */
+	/* Closed objects return errors where the library can detect them. */
 	CHECK(fi_close(&stale->fid) < 0);
 	CHECK(fi_send(stale, "x", 1, NULL, 0, NULL) < 0);
 }
@@ -132,7 +132,7 @@ static void what_is_not_supported(void)
 	uint64_t value;
 	ANSWERS(fi_open_ops(&pair.domain->fid, "nothing", 0, &ops, NULL), -FI_ENOSYS);
 	ANSWERS(fi_control(&pair.domain->fid, 4711, NULL), -FI_ENOSYS);
-	/* Nothing has values by name, and nothing is exported. */
+	/* No object has named values, and none can be exported. */
 	struct fid *all[] = {&pair.fabric->fid, &pair.domain->fid, &pair.ep[0]->fid, &pair.cq[0]->fid, &pair.av->fid};
 	for (size_t at = 0; at < sizeof all / sizeof *all; at++) {
 		ANSWERS(fi_get_val(all[at], 1, &value), -FI_ENOSYS);
@@ -176,8 +176,8 @@ static void addresses(void)
 	const char *bad[] = {"nonsense without scheme", name};
 	ANSWERS(fi_av_insert(pair.av, bad, 2, found, FI_SYNC_ERR, errors), 1);
 	CHECK(found[0] == FI_ADDR_NOTAVAIL && errors[0] == FI_EINVAL && errors[1] == 0);
-	/* A string that is too short is none, and nothing behind it is looked at: neither the page that follows, nor what the zeroes
-	 * behind it would make it point to. */
+	/* A string that is too short for an address is refused. The library reads neither the page after it, nor the
+	 * address that its bytes and zeroes would form. */
 	char *pages = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	CHECK(pages != MAP_FAILED && !mprotect(pages + 4096, 4096, PROT_NONE));
 	for (int at = 1; at <= 16; at++) {

@@ -1,4 +1,4 @@
-/* fi_profile.h, which headers before 1.20 do not have: its structures are declared here as it has them. */
+/* The structures of fi_profile.h, which headers before 1.20 lack. */
 #ifndef PROFILE_H
 #define PROFILE_H
 #include "check.h"
@@ -45,7 +45,7 @@ struct profile {
 	struct profile_ops *ops;
 };
 
-/* What fi_profile_open does. */
+/* As fi_profile_open does. */
 static inline int profile_open(struct fid *fid, uint64_t flags, struct profile **profile, void *context)
 {
 	void *ops;

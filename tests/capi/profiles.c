@@ -1,4 +1,4 @@
-/* Profiles of endpoints and domains: variables are listed and read, alone and as of one moment; events of endpoints. */
+/* Profiles of endpoints and domains: variables are listed and read, singly and as a snapshot; events of endpoints. */
 #include "profile.h"
 
 static struct pair pair;
@@ -18,7 +18,7 @@ static uint32_t id_of(struct profile *profile, const char *name)
 	exit(1);
 }
 
-/* Sends a message, and drives both ends until so many wait at the second for their receive. */
+/* Sends a message, and drives both ends until `wanted` unexpected messages wait at the second. */
 static void send_unexpected(struct profile *profile, uint64_t wanted)
 {
 	struct fi_cq_tagged_entry entry;
@@ -53,7 +53,7 @@ static void variables(void)
 			CHECK(all[before].id != all[at].id && strcmp(all[before].name, all[at].name));
 		value(profile, all[at].id);
 	}
-	/* One name has one id, whichever endpoint. */
+	/* A name has the same id at every endpoint. */
 	OK(profile_open(&pair.ep[0]->fid, 0, &other, &context));
 	CHECK(id_of(other, "rx_messages") == id_of(profile, "rx_messages"));
 	OK(fi_close(&other->fid));
@@ -74,7 +74,7 @@ static void values(void)
 	send_unexpected(profile, 2);
 	ANSWERS(value(sender, sent), sent_before + 2);
 
-	/* Between start and end of reads the values are those of one moment. */
+	/* Between start_reads and end_reads the values are a snapshot. */
 	profile->ops->start_reads(profile, 0);
 	for (int at = 0; at < 2; at++) {
 		POST(&pair, fi_recv(pair.ep[1], received, sizeof received, NULL, FI_ADDR_UNSPEC, NULL));
@@ -86,7 +86,7 @@ static void values(void)
 	ANSWERS(value(profile, VAR_UNEXP_MSG_CNT), 0);
 	ANSWERS(value(profile, messages), before + 2);
 
-	/* A reset ends that too, and the counters go on. */
+	/* A reset also ends the snapshot, and the counters continue. */
 	profile->ops->start_reads(profile, 0);
 	POST(&pair, fi_send(pair.ep[0], "hello", 5, NULL, pair.addr[1], NULL));
 	ANSWERS(completion(&pair, 0, &entry), 1);
@@ -98,7 +98,7 @@ static void values(void)
 	OK(fi_close(&profile->fid));
 }
 
-/* What was heard of. */
+/* The events that a callback has received. */
 struct heard {
 	int count;
 	uint32_t last;
@@ -112,7 +112,7 @@ static int callback(struct profile *profile, struct profile_desc *event, void *p
 	CHECK(!param && !size && strlen(event->name) && strlen(event->desc));
 	heard->count++;
 	heard->last = event->id;
-	/* Variables may be read here, and are as they are after the fact. Nothing else may be called. */
+	/* A callback may read variables, which include the event. All other calls are refused. */
 	heard->waiting = value(profile, VAR_UNEXP_MSG_CNT);
 	ANSWERS(profile->ops->query_vars(profile, NULL, &count), -FI_EBUSY);
 	ANSWERS(profile->ops->query_events(profile, NULL, &count), -FI_EBUSY);
@@ -144,7 +144,7 @@ static void events(void)
 	OK(fi_control(&pair.ep[1]->fid, FI_ALIAS, &alias));
 	OK(profile_open(other, 0, &second, &context));
 	OK(second->ops->reg_callback(second, EVENT_UNEXP_MSG_MATCHED, callback, &also));
-	/* Who sends hears nothing. */
+	/* The sender gets no events. */
 	struct heard nothing = {0};
 	OK(profile_open(&pair.ep[0]->fid, 0, &sender, &context));
 	OK(sender->ops->reg_callback(sender, EVENT_UNEXP_MSG_RECVD, callback, &nothing));
@@ -158,7 +158,7 @@ static void events(void)
 	CHECK(matched.count == 1 && matched.last == EVENT_UNEXP_MSG_MATCHED && matched.waiting == 1);
 	CHECK(also.count == 1);
 
-	/* What was closed or taken back is not called any more, and the others are. */
+	/* Callbacks of closed profiles, and removed ones, are not called any more; the others are. */
 	OK(fi_close(&second->fid));
 	OK(fi_close(other));
 	OK(profile->ops->reg_callback(profile, EVENT_UNEXP_MSG_RECVD, NULL, NULL));
@@ -173,7 +173,7 @@ static void events(void)
 	OK(fi_close(&sender->fid));
 }
 
-/* A domain has what its endpoints have together. */
+/* A domain's values are the sums of its endpoints'. */
 static void domains(void)
 {
 	struct profile *domain, *sides[2];
@@ -204,7 +204,7 @@ static void domains(void)
 	OK(fi_close(&mr->fid));
 	ANSWERS(value(domain, regions), registered);
 
-	/* Events are of endpoints. */
+	/* Only endpoints have events. */
 	ANSWERS(domain->ops->query_events(domain, &event, &count), 0);
 	ANSWERS(count, 0);
 	ANSWERS(domain->ops->reg_callback(domain, EVENT_UNEXP_MSG_RECVD, callback, NULL), -FI_EINVAL);
@@ -234,19 +234,19 @@ static void refusals(void)
 	ANSWERS(fi_open_ops(&pair.ep[1]->fid, "fi_profile_ops", 0, NULL, NULL), -FI_EINVAL);
 	ANSWERS(profile_open(&pair.ep[1]->fid, 1, &profile, &context), -FI_EBADFLAGS);
 	ANSWERS(profile_open(&pair.domain->fid, 1, &profile, &context), -FI_EBADFLAGS);
-	/* fi_profile(3) knows profiles of endpoints and domains. */
+	/* fi_profile(3) has profiles of endpoints and domains only. */
 	ANSWERS(profile_open(&pair.fabric->fid, 0, &profile, &context), -FI_ENOSYS);
 	ANSWERS(profile_open(&pair.av->fid, 0, &profile, &context), -FI_ENOSYS);
 	ANSWERS(profile_open(&pair.cq[0]->fid, 0, &profile, &context), -FI_ENOSYS);
 
-	/* What was closed answers errors. */
+	/* A closed profile returns errors. */
 	OK(fi_close(&profile->fid));
 	CHECK(fi_close(&profile->fid) < 0);
 	CHECK(profile->ops->query_vars(profile, NULL, &count) < 0);
 	profile->ops->start_reads(profile, 0);
 }
 
-/* An endpoint over two transports, which count the same things, lists each once. */
+/* An endpoint over two transports with the same counters lists each counter once. */
 static void two_transports(void)
 {
 	struct fi_info *hints = fi_allocinfo(), *info;
@@ -283,7 +283,7 @@ static void two_transports(void)
 			CHECK(all[before].id != all[at].id && strcmp(all[before].name, all[at].name));
 	}
 	ANSWERS(near, 1);
-	/* An endpoint closes under its profile, which then answers errors but for what was frozen. */
+	/* An endpoint may close before its profile, which then returns errors for all but snapshot values. */
 	uint64_t number;
 	size_t size = sizeof number;
 	profile->ops->start_reads(profile, 0);

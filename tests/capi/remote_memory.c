@@ -1,4 +1,4 @@
-/* Remote reads and writes in every shape of call, registrations in every shape, raw keys, and what is refused. */
+/* Remote reads and writes in every shape of call, registrations in every shape, raw keys, and refusals. */
 #include "check.h"
 
 static struct pair pair;
@@ -72,7 +72,7 @@ static void every_call(void)
 	ended(0, FI_RMA | FI_READ, &context);
 	CHECK(!memcmp(back, "abcdABCDEFGHIJKL", 16));
 
-	/* Over the end, and after the end. */
+	/* Across the end of the region, and beyond it. */
 	POST(&pair, fi_write(pair.ep[0], local, 16, NULL, pair.addr[1], addr + 60, key, &context));
 	failed(FI_EACCES, &context);
 	OK(fi_close(&mr->fid));

@@ -1,11 +1,11 @@
-/* The operation tables of every object, of each provider and type of endpoint: all there, as long as they say, and without
- * a null pointer; and so they are when the object is closed. */
+/* The operation tables of every object, for each provider and endpoint type: all exist, have the size that they state,
+ * and hold no null pointer. The same holds after the object is closed. */
 #include "check.h"
 
 #include <rdma/fi_collective.h>
 #include <rdma/fi_ext.h>
 
-/* fi_profile_open and fi_import_log give objects too, which Debian's headers do not all have. */
+/* fi_profile_open and fi_import_log also create objects. Debian's headers do not have all of them. */
 struct profile {
 	struct fid fid;
 	void *ops;
@@ -222,7 +222,7 @@ static void objects(struct fi_info *info)
 	CLOSE(fabric);
 }
 
-/* The request of a connection, which is a bare object. */
+/* The handle of a connection request, which is a bare fid. */
 static void request(void)
 {
 	struct fi_info *hints = fi_allocinfo(), *info, *far;
@@ -283,7 +283,7 @@ int main(void)
 			hints->domain_attr->mr_mode = FI_MR_VIRT_ADDR | FI_MR_PROV_KEY | FI_MR_COLLECTIVE;
 			OK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &info));
 			fi_freeinfo(hints);
-			/* A device is told of, or there is none. */
+			/* A NIC is described, or the pointer is null. */
 			for (struct fi_info *at = info; at; at = at->next)
 				if (at->nic) {
 					fid(&at->nic->fid, FI_CLASS_NIC);

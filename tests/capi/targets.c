@@ -1,5 +1,5 @@
-/* What targets of remote writes do (MXL's among them): only a receive queue, a passive endpoint closed right after
- * fi_accept, registrations of memory that is not there yet. */
+/* Habits of programs that are targets of remote writes, such as MXL: only a receive queue, a passive endpoint that is
+ * closed right after fi_accept, registrations of unmapped memory. */
 #include "check.h"
 
 static const char *provider;
@@ -45,7 +45,7 @@ static void close_domain(void)
 	fi_freeinfo(info);
 }
 
-/* An endpoint that peers write to and that sends nothing needs no transmit queue, and one that writes needs one. */
+/* An endpoint that is only a target of writes needs no transmit queue; one that writes needs one. */
 static void queues(void)
 {
 	struct fi_av_attr av_attr = {.type = FI_AV_TABLE};
@@ -76,13 +76,13 @@ static void queues(void)
 	}
 }
 
-/* An event, and room for the data that came along. */
+/* An event, and room for its connection data. */
 struct entry {
 	struct fi_eq_cm_entry cm;
 	uint8_t data[256];
 };
 
-/* The next event of one side, or an error's number negated. Drives both. */
+/* The next event of one side, or the negated number of an error. Drives both sides. */
 static int event(int at, struct entry *entry)
 {
 	struct fi_eq_err_entry error = {0};
@@ -113,7 +113,7 @@ static struct fid_ep *connected_ep(struct fi_info *with, int at, uint64_t bound)
 	return ep;
 }
 
-/* A program that serves one client closes its passive endpoint with fi_accept: the acceptance is not undone. */
+/* A program that serves one client closes its passive endpoint right after fi_accept. The connection still opens. */
 static void closed_after_accept(void)
 {
 	struct entry entry;
@@ -146,7 +146,7 @@ static void closed_after_accept(void)
 	close_domain();
 }
 
-/* Nothing is touched before somebody accesses it: what is not mapped yet may be registered, as with C's providers. */
+/* Registration does not touch the memory: unmapped addresses may be registered, as with C's providers. */
 static void not_mapped(enum fi_ep_type type)
 {
 	struct iovec place = {(void *)0x1000, 4096};

@@ -1,4 +1,4 @@
-/* fi_tostr: what C libfabric says of each value, ours says too; where it has no word for one, ours may have. */
+/* fi_tostr: ours names each value as C libfabric does, and may name values for which C has no name. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <unistd.h>
@@ -23,7 +23,7 @@ static void same(const void *data, int type, unsigned long long value)
 	compared++;
 }
 
-/* The system's own library, by its path and into a namespace of its own: the name alone would find ours. */
+/* The system's own library, by its path and into a linker namespace of its own: the bare name would find ours. */
 static void open_theirs(void)
 {
 	static const char *places[] = {"/usr/lib/x86_64-linux-gnu/libfabric.so.1", "/usr/lib/aarch64-linux-gnu/libfabric.so.1"};
@@ -36,7 +36,7 @@ static void open_theirs(void)
 		}
 }
 
-/* The numbers of types that headers have had since 1.0. */
+/* The FI_TYPE_ numbers, which headers have had since 1.0. */
 enum { CAPS = 2, OP_FLAGS = 3, MSG_ORDER = 13, MODE = 14, CQ_EVENT_FLAGS = 20, MR_MODE = 21 };
 
 static void against_theirs(void)
@@ -46,8 +46,8 @@ static void against_theirs(void)
 	for (size_t type = 0; type < sizeof flags / sizeof *flags; type++)
 		for (int bit = 0; bit < 64; bit++) {
 			uint64_t value = 1ULL << bit;
-			/* C's caps name FI_REMOTE_CQ_DATA, which is no capability; and 2.0 took some bits of 1.x away, of which one
-			 * has another meaning now. */
+			/* C's capabilities include FI_REMOTE_CQ_DATA, which is not one. 2.0 removed some bits of 1.x,
+			 * and gave one of them another meaning. */
 			int other = flags[type] == CAPS ? value == FI_REMOTE_CQ_DATA || bit == 48
 							: flags[type] == MODE && bit > 50 && bit < 55 && bit != 52;
 			if (!other)
@@ -55,7 +55,7 @@ static void against_theirs(void)
 		}
 	for (size_t type = 0; type < sizeof enums / sizeof *enums; type++)
 		for (uint32_t value = 0; value < 64; value++)
-			if (enums[type] != FI_TYPE_EP_TYPE || value < 4) /* stream sockets went with 2.0 */
+			if (enums[type] != FI_TYPE_EP_TYPE || value < 4) /* 2.0 removed stream sockets */
 				same(&value, enums[type], value);
 	for (int bit = 0; bit < 32; bit++) {
 		uint32_t value = 1U << bit;
@@ -67,7 +67,7 @@ static void against_theirs(void)
 	CHECK(compared > 150);
 }
 
-/* What an info of this interface has is told, and what only newer ones have is not. */
+/* The text has the fields of the requested interface version, and no newer ones. */
 static void versions(void)
 {
 	static const struct {

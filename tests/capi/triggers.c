@@ -20,7 +20,7 @@ static void drive(void)
 	}
 }
 
-/* The receiver gets what the sender sent, and only now. */
+/* The message arrives, and had not arrived before. */
 static void arrives(char *in, const char *text)
 {
 	struct fi_cq_tagged_entry entry;
@@ -55,7 +55,7 @@ static void by_flag(void)
 	ANSWERS(completion(&pair, 0, &entry), 1);
 	CHECK(entry.op_context == &when);
 
-	/* What cannot be: no context, another event. */
+	/* Refused: no context, another event type. */
 	msg.context = NULL;
 	ANSWERS(fi_sendmsg(pair.ep[0], &msg, FI_TRIGGER), -FI_EINVAL);
 	msg.context = &when;
@@ -105,19 +105,19 @@ static void by_work(void)
 	arrives(in, "by work");
 	for (double end = now() + 20; fi_cntr_read(done) == 0 && now() < end;)
 		drive();
-	/* There is nothing to wait on, and yet it waits. */
+	/* The counter has no wait object, and fi_cntr_wait works nevertheless. */
 	OK(fi_cntr_wait(done, 1, 10000));
 	ANSWERS(fi_cntr_wait(done, 2, 20), -FI_ETIMEDOUT);
 	ANSWERS(fi_control(&pair.domain->fid, FI_CANCEL_WORK, &work), -FI_ENOENT);
 
-	/* A counter raised by another. */
+	/* A counter that triggers an addition to another. */
 	chain.op.cntr = &add;
 	OK(fi_control(&pair.domain->fid, FI_QUEUE_WORK, &chain));
 	OK(fi_cntr_add(done, 2));
 	drive();
 	ANSWERS(fi_cntr_read(cntr), 2);
 
-	/* Taken back: one, then all of a counter, then all. */
+	/* Cancelled: one, then all of a counter, then all. */
 	work.threshold = 100;
 	OK(fi_control(&pair.domain->fid, FI_QUEUE_WORK, &work));
 	OK(fi_control(&pair.domain->fid, FI_CANCEL_WORK, &work));

@@ -1,4 +1,4 @@
-/* Address vectors beyond a table: shared by name, with ids of the program's, and with insertions that are reported. */
+/* Address vectors beyond a plain table: shared by name, with the program's ids, and with insertion events. */
 #include "check.h"
 
 static struct pair pair;
@@ -72,7 +72,7 @@ static void keys(void)
 	OK(fi_mr_regattr(domain, &region, FI_AUTH_KEY, &mr));
 	OK(fi_close(&mr->fid));
 	ANSWERS(fi_mr_regattr(domain, &region, 0, &mr), -FI_EINVAL);
-	/* For one peer only, which takes a domain that knows from whom something comes. */
+	/* For one peer only; this needs a domain that identifies the source of an access. */
 	named.src_addr = addr;
 	OK(fi_mr_regattr(domain, &region, 0, &mr));
 	OK(fi_close(&mr->fid));
@@ -102,7 +102,7 @@ static void ids(void)
 
 	pair_open(&pair, FI_MSG);
 	OK(fi_getname(&pair.ep[0]->fid, name, &len));
-	/* An id goes in where the number comes out. */
+	/* fi_av_insert reads the id from where it returns the fi_addr_t. */
 	ANSWERS(fi_av_insert(pair.av, name, 1, &addr, FI_AV_USER_ID, NULL), 1);
 	CHECK(addr == pair.addr[0]);
 	ANSWERS(fi_av_insert(pair.av, name, 1, NULL, FI_AV_USER_ID, NULL), -FI_EINVAL);

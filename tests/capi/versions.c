@@ -1,5 +1,5 @@
-/* Every exported symbol with its versions; and of each version, structures that end where the page ends: nothing behind
- * them is read or written. */
+/* Every exported symbol with its versions; and for each version, structures that end at the end of a page: the library
+ * neither reads nor writes beyond them. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -7,7 +7,7 @@
 
 #include "check.h"
 
-/* What C libfabric exports, as its 2.6 does (and its main branch, which adds 1.10). */
+/* The exports of C libfabric 2.6, and of its main branch, which adds 1.10. */
 static const struct {
 	const char *name, *versions[9];
 } symbols[] = {
@@ -44,7 +44,7 @@ static void *symbol(const char *name, const char *version)
 	return found;
 }
 
-/* A page that nothing can be read behind. What is put there ends with it. */
+/* Memory that ends with its page. The next page is not accessible. */
 static void *at_the_end(size_t size)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -62,7 +62,7 @@ struct abi {
 	int older_headers; /* than the library that it was linked against: fi_dupinfo cannot know that */
 };
 
-/* What a program of this version fills in and gets. */
+/* A program of this version: the structures that it passes and receives. */
 static void program(const struct abi *abi)
 {
 	int (*getinfo)(uint32_t, const char *, const char *, uint64_t, const struct fi_info *, struct fi_info **) =
@@ -77,7 +77,7 @@ static void program(const struct abi *abi)
 	hints->rx_attr = at_the_end(abi->rx);
 	hints->ep_attr = at_the_end(abi->ep);
 	hints->domain_attr = at_the_end(abi->domain);
-	hints->fabric_attr = at_the_end(32); /* of 28 bytes before 1.5, and four to align it */
+	hints->fabric_attr = at_the_end(32); /* 28 bytes before 1.5, and four of padding */
 	hints->fabric_attr->prov_name = (char *)"shm";
 	hints->ep_attr->type = FI_EP_RDM;
 	hints->caps = FI_MSG | FI_TAGGED;
@@ -101,7 +101,7 @@ static void program(const struct abi *abi)
 	CHECK(copy && copy->ep_attr && copy->fabric_attr);
 	freeinfo(copy);
 
-	/* An object is opened from the same. */
+	/* Objects are opened from the same structures. */
 	struct fi_fabric_attr *attr = at_the_end(32);
 	memcpy(attr, info->fabric_attr, 32);
 	struct fid_fabric *opened = NULL;
@@ -120,7 +120,7 @@ static void program(const struct abi *abi)
 	OK(fi_endpoint(domain, hints, &ep, NULL));
 	OK(fi_close(&ep->fid));
 
-	/* Attributes of contexts are read and told. */
+	/* Attributes of contexts are read and returned. */
 	size_t granted = info->ep_attr->tx_ctx_cnt;
 	hints->ep_attr->tx_ctx_cnt = hints->ep_attr->rx_ctx_cnt = 1;
 	if (!fi_scalable_ep(domain, hints, &ep, NULL)) {
@@ -144,7 +144,7 @@ static void program(const struct abi *abi)
 	OK(fi_close(&stx->fid));
 	CHECK(strlen(fi_tostr(hints, FI_TYPE_INFO)) > 100 || abi->domain < 188);
 
-	/* A registration, as much of its structure as there is. */
+	/* A registration whose structure has the size of this version. */
 	static char memory[4096];
 	struct iovec iov = {memory, sizeof memory};
 	size_t mr_size = abi->version < FI_VERSION(1, 5) ? 48 : abi->version < FI_VERSION(1, 10) ? 64
@@ -157,7 +157,7 @@ static void program(const struct abi *abi)
 	OK(fi_mr_regattr(domain, mr_attr, 0, &mr));
 	OK(fi_close(&mr->fid));
 
-	/* The entry of an error: as much of it as there is, whatever lies in what it was before. */
+	/* An error entry of this version's size, with arbitrary contents before the call where the version allows them. */
 	struct fid_cq *cq = NULL;
 	struct fid_av *av = NULL;
 	struct fi_cq_attr cq_attr = {.format = FI_CQ_FORMAT_TAGGED};
@@ -188,8 +188,8 @@ static void program(const struct abi *abi)
 	freeinfo(info);
 }
 
-/* The old names of both whole modes of registration, and before 1.5 neither of them, which is either: opened, and a peer's
- * memory written by the key and the address that the mode wants. */
+/* FI_MR_BASIC and FI_MR_SCALABLE, and FI_MR_UNSPEC before 1.5, which accepts either: opens objects, and writes a peer's
+ * memory by the key and the address that the mode requires. */
 static void registration(const char *provider, uint32_t version, int mode)
 {
 	struct fi_info *hints = fi_allocinfo(), *info = NULL;
@@ -240,7 +240,7 @@ static void registration(const char *provider, uint32_t version, int mode)
 	OK(fi_close(&domain->fid));
 	OK(fi_close(&fabric->fid));
 	fi_freeinfo(info);
-	/* Neither goes with other bits. */
+	/* Neither can be combined with other bits. */
 	hints->domain_attr->mr_mode = FI_MR_BASIC | FI_MR_LOCAL;
 	ANSWERS(fi_getinfo(version, NULL, NULL, 0, hints, &info), -FI_ENODATA);
 	fi_freeinfo(hints);

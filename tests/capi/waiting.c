@@ -1,4 +1,5 @@
-/* Blocking: the wait descriptor with epoll, fi_cq_sread, fi_cq_signal, and event queues that a program writes to. */
+/* Blocking: the wait descriptor with epoll, fi_cq_sread, fi_cq_signal, and event queues that the program itself
+ * writes to. */
 #include "check.h"
 
 #include <pthread.h>
@@ -92,7 +93,7 @@ static void event_queues(void)
 	close(set);
 }
 
-/* An event queue that wakes by a condition variable, and one that belongs to a wait set. */
+/* An event queue with FI_WAIT_MUTEX_COND, and one that belongs to a wait set. */
 static void event_queues_of_older_programs(void)
 {
 	struct fi_eq_attr attr = {.flags = FI_WRITE, .wait_obj = FI_WAIT_MUTEX_COND};

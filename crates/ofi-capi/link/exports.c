@@ -1,16 +1,16 @@
 /*
- * C's names and versions for the functions of ofi-capi. This is C because one name has several versions, which the
- * assembler's .symver gives, and because fi_log and fi_param_define take variable arguments, which Rust cannot define.
- * Nothing is decided here. No header of libfabric is needed: structures are passed on as pointers.
+ * C's names and versions for the functions of ofi-capi. This file is C for two reasons: a name has several versions,
+ * which the assembler's .symver defines, and fi_log and fi_param_define take variable arguments, which Rust cannot
+ * define. It only forwards. It needs no header of libfabric, because it passes structures on as pointers.
  *
- * Structures grow only at their end; the number passed on says which version's structures the caller has.
+ * Structures grow only at their end. The number `abi` tells which version's structures the caller has.
  */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
-/* What fi_provider of C begins with; only its name is read. */
+/* The beginning of C's struct fi_provider; only the name is read. */
 struct provider {
 	uint32_t version, fi_version;
 	void *context[4];

@@ -1,6 +1,7 @@
 /*
- * One of our providers, for a stock libfabric to load: `lib<NAME>-fi.so` in FI_PROVIDER_PATH. PROVIDER is its name
- * here, NAME its name there, which must not be one of the host's and must not begin with "ofi_".
+ * One of our providers as a plug-in, `lib<NAME>-fi.so`, that a stock libfabric loads from FI_PROVIDER_PATH. PROVIDER is
+ * its name in this library. NAME is its name in libfabric, which must not be a name of libfabric's own provider, and
+ * must not begin with "ofi_".
  */
 #include <stdint.h>
 
@@ -31,7 +32,7 @@ static int fabric(const void *attr, void **place, void *context)
 	return ofi_capi_plugin_fabric(PROVIDER, attr, place, context);
 }
 
-/* What is open when the host ends stays: the library is never unloaded. */
+/* Open objects stay open when libfabric ends: the plug-in is never unloaded. */
 static void cleanup(void) {}
 
 __attribute__((visibility("default"))) struct provider *fi_prov_ini(void)

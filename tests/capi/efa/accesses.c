@@ -1,16 +1,16 @@
-/* Accesses between two processes over efa, each on the library that it is started with.
+/* Accesses between two processes over efa, each on the library that it was started with.
  *
  *	accesses own|access SOCKET
  *
- * One owns a region, the other writes to it, with data and without, reads it and changes it. They meet at a Unix socket,
- * over which the accessing process says what the owner must find.
+ * One process owns a region. The other writes to it (with and without remote CQ data), reads it, and changes it by
+ * atomics. They meet at a Unix socket, over which the accessing process tells the owner what to expect.
  */
 #include "two.h"
 
 enum { LONGEST = 1 << 20, WORD_AT = LONGEST, REGION = LONGEST + 64 };
 static const size_t LENGTHS[] = {8, 4000, 65536, LONGEST};
 
-/* What the owner is told. */
+/* The message to the owner. */
 enum kind { HOLDS, DATA, MESSAGE, END };
 struct order {
 	enum kind kind;
@@ -99,7 +99,7 @@ int main(int count, char **args)
 	int socket = meet(args[2], owner);
 
 	struct side side = side_open(FI_VERSION(1, 17), FI_MSG | FI_RMA | FI_ATOMIC);
-	/* Otherwise no device would find the region. */
+	/* Otherwise no device could find the region. */
 	CHECK(side.info->domain_attr->mr_mode & FI_MR_VIRT_ADDR && side.info->domain_attr->mr_mode & FI_MR_PROV_KEY);
 	side_enable(&side);
 	ep = side.ep;

@@ -2,9 +2,9 @@
  *
  *	in_place receive|send PATH [in-place]
  *
- * Both are opened for untagged messages of one packet alone. Endpoints of libfabric 1.22 to 2.5 then take messages at a
- * queue pair of their own, without headers, and fail of others. With `in-place` the program checks that its library
- * does that: fi_cancel is not supported then. The ends exchange their names in files beside PATH.
+ * Both are opened for untagged messages of one packet only. Endpoints of libfabric 1.22 to 2.5 then receive messages
+ * at a queue pair of their own, without headers, and fail if another kind arrives. With `in-place` the program checks
+ * that its library does so: fi_cancel is not supported then. The ends exchange their names in files beside PATH.
  */
 #include <stdbool.h>
 #include <unistd.h>
@@ -72,7 +72,7 @@ static void take(size_t wanted)
 	post(slot);
 }
 
-/* A name of 32 bytes, in a file that is there when it is whole. */
+/* Reads a name of 32 bytes from a file that appears when it is complete. */
 static void tell(const char *path, const char *role, const void *name)
 {
 	char file[256], unfinished[sizeof file + 1];
@@ -118,7 +118,7 @@ int main(int argc, char **argv)
 	OK(fi_getname(&ep->fid, name, &len));
 	ANSWERS(len, 32);
 	fi_addr_t peer;
-	/* The last slot is where the sender takes its answer. */
+	/* The sender receives the reply in the last slot. */
 	for (size_t slot = receives ? 0 : POSTED - 1; slot < POSTED; slot++)
 		post(slot);
 	if (in_place)
@@ -127,7 +127,7 @@ int main(int argc, char **argv)
 	hear(argv[2], receives ? "send" : "receive", name);
 	ANSWERS(fi_av_insert(side.av, name, 1, &peer, 0, NULL), 1);
 	for (size_t number = 0; number < COUNT; number++) {
-		/* One at a time, as the device keeps no order. */
+		/* One at a time: the device does not keep packets in order. */
 		if (receives)
 			take(number);
 		else

@@ -1,5 +1,5 @@
-/* Endpoint options of provider efa (fi_efa(7)), on the library that it is started with: what can be read and set before
- * an endpoint is enabled, and what is refused after.
+/* Endpoint options of provider efa (fi_efa(7)), on the library that it was started with: which of them can be read and
+ * set before an endpoint is enabled, and which are refused afterwards.
  */
 #include <stdbool.h>
 

@@ -1,5 +1,5 @@
-/* Two processes, each with one endpoint of provider efa. They meet at a Unix socket, by which one says what the other
- * must find, and poll their queues meanwhile.
+/* Two processes, each with one endpoint of provider efa. They meet at a Unix socket, over which one tells the other what to
+ * expect, and poll their queues meanwhile.
  */
 #ifndef TWO_H
 #define TWO_H
@@ -10,7 +10,7 @@
 
 #include "side.h"
 
-/* What each tells the other at first. */
+/* The first message of each. */
 struct greeting {
 	size_t len;
 	char name[256];
@@ -20,7 +20,7 @@ struct greeting {
 static struct fid_cq *cq;
 static struct fid_ep *ep;
 static fi_addr_t peer;
-static struct fi_cq_data_entry arrived[16]; /* not asked for yet */
+static struct fi_cq_data_entry arrived[16]; /* completions that nobody has waited for yet */
 static int arrivals, sent;
 
 static inline uint8_t byte_of(uint64_t seed, size_t at) { return (uint8_t)((seed + at) * 0x9e3779b97f4a7c15ULL >> 56); }
@@ -79,7 +79,7 @@ static inline void poll_queue(void)
 		ANSWERS(posted_, 0);             \
 	} while (0)
 
-/* Posts, and waits for the end. */
+/* Posts an operation, and waits for its completion. */
 #define DONE(call)                               \
 	do {                                     \
 		int before_ = sent;              \
@@ -89,7 +89,7 @@ static inline void poll_queue(void)
 
 static inline void tell(int socket, const void *bytes, size_t len) { ANSWERS(write(socket, bytes, len), len); }
 
-/* Hears from the other process, and polls meanwhile. */
+/* Receives from the other process, and polls meanwhile. */
 static inline void hear(int socket, void *bytes, size_t len)
 {
 	ssize_t got = -1;
@@ -117,7 +117,7 @@ static inline int meet(const char *path, int first)
 	return fd;
 }
 
-/* Tells the other process this endpoint's name with an address and a key, and hears the same of it. */
+/* Exchanges names with the other process, each with an address and a key. */
 static inline struct greeting greet(const struct side *side, int socket, uint64_t address, uint64_t key)
 {
 	struct greeting mine = {sizeof mine.name, {0}, address, key}, theirs;

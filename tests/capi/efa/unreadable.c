@@ -1,26 +1,26 @@
-/* Long messages and writes to an endpoint whose device takes no more registrations, each end on the library that it is
+/* Long messages and writes to an endpoint whose device takes no more registrations, each end on the library that it was
  * started with.
  *
  *	unreadable receive|send SOCKET
  *
- * The receiver of a long message reads it, into registered memory. One that can register nothing refuses to read
- * (READ_NACK), and the sender sends the message in packets. The device is to have room for few registrations
- * (EFA_EMULATOR_REGIONS): the receiver takes all of them, and later gives them back.
+ * The receiver of a long message reads it into registered memory. If it cannot register memory, it declines to read
+ * (READ_NACK), and the sender sends the message in packets. The device must have room for few registrations
+ * (EFA_EMULATOR_REGIONS): the receiver takes all of them, and releases them later.
  */
 #include <sys/mman.h>
 
 #include "two.h"
 
 enum { PAGE = 4096, LONGEST = 3 << 20, TAG = 7 };
-/* Pages that are registered at most, to use the device up. */
+/* Most pages to register until the device has no room left. */
 enum { MOST = 4096 };
-/* Some of which the device reads by one request, some by several, and one that is sent in packets always. */
+/* The device reads some by one request and some by several; one is always sent in packets. */
 static const size_t LENGTHS[] = {2 << 20, 100, LONGEST, (1 << 20) + 1};
 enum { LENGTHS_COUNT = sizeof LENGTHS / sizeof *LENGTHS };
 
-/* Of the sender's buffer: C's endpoints have only registered memory read. */
+/* Descriptor of the sender's buffer: peers of C's endpoints read registered memory only. */
 static void *desc;
-/* Where writes go, of which each exchange has one of its own: what was registered for one is not for the next. */
+/* The targets of writes. Each exchange has its own, so that no registration of one serves the next. */
 static struct target {
 	uint8_t *memory;
 	uint64_t address, key;
@@ -28,7 +28,7 @@ static struct target {
 
 static uint64_t seed_of(size_t number, int kind) { return number * 3 + kind + 1; }
 
-/* Every other one is confirmed by its receiver, which has its own packets. */
+/* Every other message asks for delivery-complete, which uses other packets. */
 static uint64_t flags_of(size_t number) { return FI_COMPLETION | (number % 2 ? FI_DELIVERY_COMPLETE : 0); }
 
 static int holds(const uint8_t *bytes, size_t len, uint64_t seed)
@@ -78,7 +78,8 @@ static void put(const struct target *target, const uint8_t *buffer, size_t numbe
 	DONE(fi_writemsg(ep, &write, flags_of(number)));
 }
 
-/* Every message in both kinds, and a write. Both ends are at the same one: the receiver says when it waits for the next. */
+/* Every length as both kinds of message, and as a write. The ends stay in step: the receiver says when it is ready for
+ * the next. */
 static void exchange(int socket, int receives, const struct target *target, uint8_t *buffer)
 {
 	char ready = 0;
@@ -93,7 +94,7 @@ static void exchange(int socket, int receives, const struct target *target, uint
 			}
 		if (receives) {
 			hear(socket, &ready, 1);
-			/* Its writer may have ended it before all of it is here. */
+			/* The write may complete at its initiator before all of it has arrived. */
 			UNTIL(holds(target->memory, LENGTHS[number], seed_of(number, 2)));
 		} else {
 			put(target, buffer, number);
@@ -134,14 +135,14 @@ int main(int count, char **args)
 
 	exchange(socket, receives, &targets[0], buffer);
 	if (receives) {
-		/* A new buffer: the old one may still be registered, in a cache. */
+		/* A new buffer: a cache may still hold the registration of the old one. */
 		uint8_t *other = mmap(NULL, LONGEST, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		/* Two pages for each, so that none lies beside another and is taken for a part of it. */
+		/* Every other page, so that no two regions are adjacent and can be merged. */
 		uint8_t *pages = mmap(NULL, 2 * MOST * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		struct fid_mr *regions[MOST];
 		size_t taken = 0;
 		CHECK(other != MAP_FAILED && pages != MAP_FAILED);
-		/* What C's library registered for the last message it gives back some time after it. */
+		/* C's library releases the registration of the last message some time after its completion. */
 		for (double end = now() + 0.3; now() < end; poll_queue())
 			while (taken < MOST && !fi_mr_reg(side.domain, pages + 2 * taken * PAGE, PAGE, FI_REMOTE_READ, 0,
 							  taken + 1, 0, &regions[taken], NULL))

@@ -1,6 +1,5 @@
-/* A process to be killed, on C's library over efa: it says its endpoint's name, takes packets, and posts no receive.
- * So it owes what is sent to it a receipt, word to send more, or word that it has been read. It ends with its standard
- * input, too. */
+/* A process to be killed, on C's library over efa: it prints its endpoint's name, polls, and posts no receive. So it
+ * never sends the RECEIPT, CTS or EOR packet that its peers wait for. It also ends when its standard input ends. */
 #include <fcntl.h>
 #include <unistd.h>
 

@@ -17,7 +17,7 @@ static int rank, ranks;
 static int before(void) { return (rank + ranks - 1) % ranks; }
 static int after(void) { return (rank + 1) % ranks; }
 
-/* Around the ring, from nothing (null buffers) to a mebibyte. */
+/* Around the ring, from no bytes (null buffers) to a mebibyte. */
 static void lengths(void)
 {
 	for (int len = 0; len <= 1 << 20; len = len ? len * 4 : 1) {
@@ -32,7 +32,7 @@ static void lengths(void)
 	}
 }
 
-/* Nothing at all, from and to null, in every way of sending and receiving. */
+/* Empty messages from and to null buffers, in every way of sending and receiving. */
 static void nothing(void)
 {
 	MPI_Request requests[4];
@@ -96,7 +96,7 @@ static void one_sided(void)
 	CHECK(rank != 0 || memory[1] == ranks);
 	MPI_Win_free(&window);
 
-	/* Memory of the program's own, read, added to and swapped. */
+	/* A window of the program's own memory: reads, additions and swaps. */
 	static int own[1024];
 	int got[1024], expected = 0, swapped = -1, mine = rank + 1;
 	memset(own, 0, sizeof own);
@@ -120,7 +120,7 @@ static void one_sided(void)
 	MPI_Win_free(&window);
 }
 
-/* A hundred each way at once, received from anybody by tag, twenty times. */
+/* A hundred messages each way at once, received from any source by tag, twenty times. */
 static void many(void)
 {
 	static char buffers[200][3000];

@@ -1,4 +1,4 @@
-/* A plug-in's provider beside ours: listed, chosen by name, used, and kept apart from our objects. */
+/* A plug-in's provider beside ours: it is listed, selected by name, used, and kept apart from our objects. */
 #include "check.h"
 
 static int listed(const struct fi_info *info, const char *name)
@@ -21,7 +21,7 @@ int main(void)
 	struct pair pair;
 	char in[64] = {0};
 
-	/* All of them, with names and versions. */
+	/* All providers, with names and versions. */
 	OK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, NULL, &all));
 	ANSWERS(listed(all, "toy"), 1);
 	CHECK(listed(all, "shm") > 0);
@@ -30,7 +30,7 @@ int main(void)
 	ANSWERS(listed(all, "toy"), 1);
 	fi_freeinfo(all);
 
-	/* By name, and not for what it does not have. */
+	/* Selected by name, and refused for capabilities that it lacks. */
 	hints->fabric_attr->prov_name = strdup("toy");
 	OK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &toy));
 	CHECK(!toy->next && !strcmp(toy->domain_attr->name, "toybox"));
@@ -53,7 +53,7 @@ int main(void)
 	ANSWERS(fi_cq_read(cq, &entry, 1), 1);
 	CHECK(entry.op_context == &in && !strcmp(in, "to myself"));
 
-	/* Ours beside it; what is the other's does not fit. */
+	/* Ours beside it; neither accepts the other's objects. */
 	pair_open(&pair, FI_MSG);
 	struct fid_ep *ours;
 	OK(fi_endpoint(pair.domain, pair.info, &ours, NULL));

@@ -51,7 +51,7 @@ int main(int argc, char **argv)
 		ANSWERS(completion(&pair, 0, &entry), 1);
 		CHECK(entry.flags & FI_SEND);
 	}
-	/* Accesses. */
+	/* Remote memory accesses. */
 	OK(fi_mr_reg(pair.domain, target, sizeof target, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 7, 0, &mr, NULL));
 	uint64_t addr = far_address(&pair, target), key = fi_mr_key(mr);
 	POST(&pair, fi_write(pair.ep[0], "written", 8, NULL, pair.addr[1], addr, key, &context));
@@ -60,7 +60,7 @@ int main(int argc, char **argv)
 	POST(&pair, fi_read(pair.ep[0], in, 8, NULL, pair.addr[1], addr, key, &context));
 	ANSWERS(completion(&pair, 0, &entry), 1);
 	CHECK(entry.flags & FI_READ && !strcmp(in, "written"));
-	/* Errors: a key that is none, a message that is too long for its receive, a peer that is none. */
+	/* Errors: an invalid key, a message longer than its receive, an unknown peer. */
 	POST(&pair, fi_write(pair.ep[0], "x", 1, NULL, pair.addr[1], addr, key + 1, &context));
 	ANSWERS(completion(&pair, 0, &entry), -FI_EAVAIL);
 	ANSWERS(fi_cq_readerr(pair.cq[0], &error, 0), 1);

@@ -1,6 +1,6 @@
 /*
- * A provider that is no use for anything: one endpoint that sends to itself. It stands for a vendor's plug-in beside ours.
- * BAD makes it one that cannot work; see the names below.
+ * A toy provider: one endpoint that sends to itself. It stands for a vendor's plug-in beside ours. BAD makes it
+ * defective; see the names below.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +36,7 @@ static int controlled(struct fid *fid, int command, void *arg) { return 0; }
 static struct fi_ops fid_ops = {
 	.size = sizeof(struct fi_ops), .close = closed, .bind = bound, .control = controlled};
 
-/* What was sent last, and the receive that waits: there is one endpoint. */
+/* The last message, and the posted receive. There is one endpoint. */
 static struct {
 	char bytes[64];
 	size_t len;

@@ -1,5 +1,5 @@
 /* One end of provider udp's datagrams to a multicast group: `send ADDRESS` until it is killed, or `receive ADDRESS`
- * until it has got enough. ADDRESS is the endpoint's own. */
+ * until enough have arrived. ADDRESS is the endpoint's own. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <unistd.h>
@@ -69,7 +69,7 @@ static struct fi_cq_msg_entry next(void)
 	return entry;
 }
 
-/* Datagrams of a number, and bytes that follow from it. */
+/* Each datagram is a number, and bytes derived from it. */
 static void fill(unsigned char *buffer, unsigned char number)
 {
 	for (int at = 0; at < SIZE; at++)
@@ -99,7 +99,7 @@ static void receive_all(void)
 		ANSWERS(entry.len, SIZE);
 		fill(wanted, buffer[0]);
 		CHECK(memcmp(buffer, wanted, SIZE) == 0);
-		/* Each once: the group is not delivered twice. */
+		/* Each arrives once: the group does not deliver twice. */
 		CHECK(buffer[0] != last);
 		last = buffer[0];
 	}

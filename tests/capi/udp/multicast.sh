@@ -1,7 +1,7 @@
 #!/bin/sh
-# One process sends to a multicast group and another receives, on a loopback of their own:
+# One process sends to a multicast group and another receives, over the loopback of this network namespace:
 #     multicast.sh SENDER RECEIVER ADDRESS PROGRAM...
-# SENDER and RECEIVER are folders of libraries, ADDRESS is the one of the receiver's endpoint.
+# SENDER and RECEIVER are library folders; ADDRESS is the address of the receiver's endpoint.
 set -eu
 sender=$1 receiver=$2 address=$3
 shift 3

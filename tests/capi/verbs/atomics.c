@@ -1,9 +1,9 @@
-/* Atomics between connected endpoints of two processes over verbs, each on the library that it is started with.
+/* Atomics between connected endpoints of two processes over verbs, each on the library that it was started with.
  *
  *	atomics own|access ADDRESS
  *
- * One owns a number at ADDRESS and says where when it accepts, the other changes it and reads what it was, and sends
- * what it must be at the end.
+ * One owns a number, listens at ADDRESS, and passes the number's address and key when it accepts. The other changes it,
+ * checks the old values, and sends the value that it must have at the end.
  */
 #include "../check.h"
 
@@ -17,7 +17,7 @@ static struct fid_eq *eq;
 static struct fid_cq *cq;
 static struct fid_ep *ep;
 
-/* The next event, which must be this one. */
+/* Reads the next event, which must be this one. */
 static void event(uint32_t wanted, void *entry, size_t len)
 {
 	uint32_t kind = 0;
@@ -54,7 +54,7 @@ static void done(void)
 		done();                           \
 	} while (0)
 
-/* C's verbs provider of libfabric 1.17 and 2.1 takes the addresses of operands for their values (2.6 does not). */
+/* C's verbs provider of libfabric 1.17 and 2.1 uses the addresses of operands as their values (2.6 does not). */
 static uint64_t meant(const uint64_t *operand, int by_address) { return by_address ? (uintptr_t)operand : *operand; }
 
 static void access_all(const struct place *place, uint64_t *words, void *desc)
@@ -77,12 +77,12 @@ static void access_all(const struct place *place, uint64_t *words, void *desc)
 	}
 	if (by_address)
 		printf("this library adds the addresses of operands\n");
-	/* A number that either kind of library can compare with. */
+	/* A compare operand that works for either kind of library. */
 	*operand = (uintptr_t)compare;
 	DONE(fi_atomic(ep, operand, 1, desc, 0, at, key, FI_UINT64, FI_ATOMIC_WRITE, NULL));
 	holds = *operand;
 	for (int hits = 0; hits < 2; hits++) {
-		/* The address of what does not fit, and of what does. */
+		/* The address of an operand that does not match, and of one that does. */
 		uint64_t *expected = hits ? compare : compare + 1;
 		*expected = (uintptr_t)expected;
 		*operand = 0x0102030405060708;
@@ -94,7 +94,7 @@ static void access_all(const struct place *place, uint64_t *words, void *desc)
 	DONE(fi_send(ep, operand, sizeof *operand, desc, 0, NULL));
 }
 
-/* What both libraries say of an operation. */
+/* Checks whether the library offers an operation, and the attributes that it returns. */
 static void query(struct fid_domain *domain, enum fi_datatype type, enum fi_op op, uint64_t flags, int wanted)
 {
 	struct fi_atomic_attr attr = {0};
@@ -151,7 +151,7 @@ int main(int count, char **args)
 	OK(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV));
 	OK(fi_enable(ep));
 
-	/* The number, and what comes by message. */
+	/* The number, and the final value that arrives by message. */
 	uint64_t *words = aligned_alloc(ROOM, ROOM);
 	CHECK(words);
 	memset(words, 0, ROOM);
