@@ -3,7 +3,6 @@
 pub mod costs;
 pub mod denied;
 pub mod mesh;
-pub mod network;
 pub mod two;
 pub mod udp;
 

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use multirail::{Agent, Remote, Way};
 use ofi::Hints;
+use ofi_testkit::network::{Far, shell};
 use ofi_testkit::process::{Child, Line};
 use ofi_testkit::wait;
-use ofi_tests::network::{Far, shell};
 
 ofi_testkit::roles!(far_end, near_end);
 

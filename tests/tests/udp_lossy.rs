@@ -4,9 +4,9 @@
 use ofi_testkit::connect;
 use ofi_testkit::kit::Opening;
 use ofi_testkit::net::Random;
+use ofi_testkit::network::shell;
 use ofi_testkit::prelude::*;
 use ofi_testkit::process::{Child, Line};
-use ofi_tests::network::shell;
 use ofi_tests::udp::{Relay, Weather, socket};
 use ofi_tests::{Naming, hints, opening};
 

@@ -4,9 +4,9 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use ofi_testkit::network::{Far, shell};
 use ofi_testkit::prelude::*;
 use ofi_testkit::process::{Child, Line};
-use ofi_tests::network::{Far, shell};
 use ofi_tests::udp::{Echo, echo, open};
 
 ofi_testkit::roles!(echo, near_end);

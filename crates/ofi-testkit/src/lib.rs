@@ -13,6 +13,7 @@ pub mod kit;
 pub mod leftovers;
 pub mod memory;
 pub mod net;
+pub mod network;
 pub mod pair;
 pub mod post;
 pub mod process;

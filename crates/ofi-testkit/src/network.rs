@@ -3,7 +3,7 @@
 
 use std::process::{Child, Command, Stdio};
 
-use ofi_testkit::wait;
+use crate::wait;
 
 /// Runs a script and returns its output.
 ///
