@@ -1,87 +1,17 @@
 //! `ofi cp` in two processes: copies, cuts at either end, keys, and clients that are not ours.
 
+#[path = "common/copies.rs"]
+mod copies;
+
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use ofi::{Connection, Hints, Listener};
 
-const OFI: &str = env!("CARGO_BIN_EXE_ofi");
-const MIB: usize = 1 << 20;
-const LIMIT: Duration = Duration::from_secs(20);
-
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("ofi-cp-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(folder.join("served/sub")).unwrap();
-        fs::create_dir_all(folder.join("got")).unwrap();
-        Self(folder)
-    }
-
-    fn at(&self, path: &str) -> PathBuf {
-        self.0.join(path)
-    }
-
-    /// A file to copy: no two blocks are the same.
-    fn fill(&self, path: &str, len: usize) -> Vec<u8> {
-        let mut content = vec![0; len];
-        let mut state = 88_172_645_463_325_252_u64;
-        for part in content.chunks_mut(8) {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            part.copy_from_slice(&state.to_le_bytes()[..part.len()]);
-        }
-        fs::write(self.at(path), &content).unwrap();
-        content
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A process that ends with the test.
-struct Running(Child);
-
-impl Running {
-    fn kill(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn ofi(arguments: &[&str]) -> Command {
-    let mut command = Command::new(OFI);
-    // The sockets and not the memory that udp has within a host.
-    command.env_remove("FI_PROVIDER").env("FI_UDP_SHARED_MEMORY", "0").arg("cp").args(arguments);
-    command
-}
-
-/// A server, and the address that it prints.
-fn serve(folder: &Folder, arguments: &[&str]) -> (Running, String) {
-    let mut command = ofi(&["serve", folder.at("served").to_str().unwrap()]);
-    let mut child = command.args(arguments).stdout(Stdio::piped()).spawn().expect("the server starts");
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    let address = line.trim().strip_prefix("listening at ").unwrap_or_else(|| panic!("{line:?}")).to_string();
-    (Running(child), address)
-}
+use copies::{Folder, LIMIT, MIB, OFI, Running, below, errors, len, ofi, serve, wait_for};
 
 fn local(folder: &Folder) -> (Running, String) {
     serve(folder, &["--listen", "127.0.0.1:0"])
@@ -91,22 +21,6 @@ fn get(folder: &Folder, address: &str, file: &str, arguments: &[&str]) -> Output
     let destination = folder.at("got");
     let mut command = ofi(&["get", address, file, destination.to_str().unwrap()]);
     command.args(arguments).output().expect("the client runs")
-}
-
-fn errors(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn wait_for(what: &str, mut there: impl FnMut() -> bool) {
-    let end = Instant::now() + LIMIT;
-    while !there() {
-        assert!(Instant::now() < end, "{what} in time");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-fn len(path: &Path) -> u64 {
-    fs::metadata(path).map_or(0, |found| found.len())
 }
 
 #[test]
@@ -270,25 +184,6 @@ fn a_file_that_changes_meanwhile_is_not_mixed() {
 fn get_all(folder: &Folder, address: &str, dir: &str, arguments: &[&str]) -> Output {
     let mut command = ofi(&["get", "-r", address, dir, folder.at("got").to_str().unwrap()]);
     command.args(arguments).output().expect("the client runs")
-}
-
-/// Every regular file below a folder, with its content, and every folder; links are not followed.
-fn below(folder: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
-    let mut all = Vec::new();
-    let mut todo = vec![folder.to_path_buf()];
-    while let Some(next) = todo.pop() {
-        for entry in fs::read_dir(next).unwrap().flatten() {
-            let path = entry.path().strip_prefix(folder).unwrap().to_path_buf();
-            if entry.file_type().unwrap().is_dir() {
-                all.push((path, None));
-                todo.push(entry.path());
-            } else if entry.file_type().unwrap().is_file() {
-                all.push((path, Some(fs::read(entry.path()).unwrap())));
-            }
-        }
-    }
-    all.sort();
-    all
 }
 
 #[test]
