@@ -11,7 +11,7 @@ use crate::{StepResult, checks, nightly, nixl, vm};
 /// The parts and their amounts.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// Only these parts; the table keeps its rows of the others.
+    /// Run only these parts; the table keeps the rows of the others.
     #[arg(value_enum)]
     parts: Vec<Part>,
     #[command(flatten)]
@@ -33,7 +33,7 @@ pub struct Amount {
     /// Peers of one endpoint, over sockets.
     #[arg(long, default_value_t = 10_000)]
     peers: u64,
-    /// Runs of transfers over rails, with processes that are killed and rails that are cut at random.
+    /// Runs of transfers over rails, with processes killed and rails cut at random.
     #[arg(long, default_value_t = 200)]
     storms: u64,
     /// Minutes of mixed operations.

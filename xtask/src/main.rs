@@ -51,15 +51,15 @@ enum Command {
     Test,
     /// Writes the generated documents.
     Docs {
-        /// Fail instead if one of them is not what would be written.
+        /// Write nothing; fail if one of them is out of date.
         #[arg(long)]
         check: bool,
     },
-    /// Builds the book of docs/ under target/book (mdBook).
+    /// Builds the book from docs/ into target/book (mdBook).
     Book,
-    /// Writes docs/conformance.md: which test shows which rule of libfabric.
+    /// Writes docs/conformance.md: libfabric's rules, each with the tests that check it.
     Conformance {
-        /// Fail instead if it is not what would be written, or if a test that it names is not there.
+        /// Write nothing; fail if it is out of date, or names a test that does not exist.
         #[arg(long)]
         check: bool,
     },
@@ -72,13 +72,13 @@ enum Command {
     Report(report::Options),
     /// Counts the instructions of the hot paths against docs/hot-path.md.
     Budgets {
-        /// Write what was measured into the table.
+        /// Write the measured counts into the table.
         #[arg(long)]
         write: bool,
     },
     /// Checks the rings with loom: every interleaving of small cases.
     Loom,
-    /// Runs the tests of what is unsafe under AddressSanitizer.
+    /// Runs the tests of unsafe code under AddressSanitizer.
     Asan {
         /// Only build them.
         #[arg(long)]
@@ -86,13 +86,13 @@ enum Command {
     },
     /// Runs every fuzz target for a short time.
     Fuzz(nightly::Fuzz),
-    /// Mixed operations by eight processes, every byte checked, memory flat.
+    /// Runs mixed operations in eight processes; checks every byte, and that memory use stays flat.
     Soak {
         /// For how long.
         #[arg(long, default_value_t = 60)]
         minutes: u64,
     },
-    /// The wire protocol in the simulated network: every property on many seeds, and a day of virtual time.
+    /// Runs the wire protocol in the simulated network: every property on many seeds, and a day of virtual time.
     Simulate {
         /// Cases of each property.
         #[arg(long, default_value_t = 10_000)]
@@ -101,13 +101,13 @@ enum Command {
         #[arg(long, default_value_t = 24)]
         hours: u64,
     },
-    /// `kill -9` of peers under load, at random.
+    /// Kills peers under load at random times (`kill -9`).
     Kills {
         /// How many.
         #[arg(long, default_value_t = 1_000)]
         count: u64,
     },
-    /// Links libfabric.so.1, and says where it is.
+    /// Links libfabric.so.1, and prints its path.
     Capi {
         /// A debug build, which takes less time.
         #[arg(long)]
@@ -124,34 +124,35 @@ enum Command {
     },
     /// Installs libfabric.so.1, its pkg-config file, the tools, their man pages and completions.
     Install {
-        /// Where to: libraries go to `lib`, tools to `bin`, pages to `share`.
+        /// Destination: libraries go to `lib`, tools to `bin`, man pages to `share`.
         #[arg(long)]
         prefix: std::path::PathBuf,
-        /// The media exchange layer instead: libmxl.so.1, libmxl-fabrics.so.1, their headers, their pkg-config files
-        /// and programs.
+        /// Install the media exchange layer instead: libmxl.so.1, libmxl-fabrics.so.1, their headers, pkg-config
+        /// files and programs.
         #[arg(long)]
         mxl: bool,
-        /// Also libplugin_OFI.so, our backend for NVIDIA's NIXL, to `lib/nixl`. Its headers are found by NIXL_INCLUDE.
+        /// Also libplugin_OFI.so, our backend for NVIDIA's NIXL, to `lib/nixl`. NIXL_INCLUDE names a checkout or an
+        /// installation that has NIXL's headers.
         #[arg(long)]
         nixl: bool,
     },
     /// Runs NVIDIA's NIXL, from its wheel, on libfabric.so.1: two processes that break their threading level; and on
     /// libplugin_OFI.so.
     Nixl {
-        /// Only the processes that break their threading level, with blocks of 4 KiB, 64 KiB, 1 MiB and 4 MiB, so often
-        /// each.
+        /// Only the processes that break their threading level, with blocks of 4 KiB, 64 KiB, 1 MiB and 4 MiB: this
+        /// many runs each.
         #[arg(long)]
         runs: Option<usize>,
     },
-    /// What takes longer than CI may: many seeds, kills, a soak and long fuzzing. Writes docs/nightly.md.
+    /// Runs what is too long for CI: many seeds, kills, a soak and long fuzzing. Writes docs/nightly.md.
     Nightly(long::Options),
     /// Compiles for aarch64.
     Aarch64,
     /// Runs a command as root on a kernel with soft-RoCE, in a virtual machine over this host's files.
     Vm(vm::Options),
-    /// What needs an RDMA device: tests in that machine.
+    /// Runs the tests that need an RDMA device, in that machine.
     Rdma,
-    /// Runs a command on an emulated EFA device; commands that are run so reach each other.
+    /// Runs a command on an emulated EFA device; such commands reach each other.
     Efa(efa::Options),
     /// Measures on two EFA instances, beside C's libfabric, and writes a page to send back: run it on one, then on the
     /// other with the first one's address. No figure of it has been taken yet.

@@ -19,10 +19,10 @@ pub(crate) struct Options {
     /// Write the picture (SVG) to this file instead of a tree to standard output.
     #[arg(long, value_name = "FILE", conflicts_with = "json")]
     svg: Option<PathBuf>,
-    /// Print everything that is known, for programs.
+    /// Print all data as JSON.
     #[arg(long)]
     json: bool,
-    /// Read this directory instead of /sys, and ask no provider.
+    /// Read this directory instead of /sys, and query no provider.
     #[arg(long, value_name = "DIR")]
     sys: Option<PathBuf>,
 }

@@ -28,12 +28,12 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// What to run, and with whom.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// The instance that waits. Without it, this one does.
+    /// The waiting instance. Without it, this instance waits.
     host: Option<String>,
     /// The first of three ports, open between the two (the security group must let TCP through).
     #[arg(long, default_value_t = PORT)]
     port: u16,
-    /// A few messages of two sizes with a debug build, to see whether everything runs.
+    /// A few messages of two sizes with a debug build, to check that everything runs.
     #[arg(long)]
     quick: bool,
 }

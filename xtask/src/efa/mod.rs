@@ -16,7 +16,7 @@ use crate::{capi, trixie, vm};
 /// What runs on it.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Programs that are started with the same folder reach each other.
+    /// Folder of the device; programs with the same folder reach each other.
     #[arg(long)]
     dir: Option<PathBuf>,
     /// Run the emulator's tests, and C programs on it.

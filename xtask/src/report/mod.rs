@@ -25,17 +25,17 @@ pub struct Options {
     /// Pairs of runs for each line.
     #[arg(long, default_value_t = 5)]
     pairs: u32,
-    /// One pair of each, and a tenth of the time by size: to see the page, not to believe it.
+    /// One pair of runs for each line, and a tenth of the time by size: shows the layout, not reliable figures.
     #[arg(long, conflicts_with = "write")]
     quick: bool,
-    /// What `ofi-benches --json` has written, instead of measuring. Given several times, the runs become one report: a
+    /// Read this output of `ofi-benches --json` instead of measuring. Several files become one report: a
     /// later run's lines take the place of an earlier one's.
     #[arg(long, value_name = "FILE", requires = "sizes")]
     from: Vec<PathBuf>,
-    /// What `fi_pingpong --json` has printed, with --from.
+    /// With --from: the output of `fi_pingpong --json`.
     #[arg(long, value_name = "FILE", requires = "from")]
     sizes: Option<PathBuf>,
-    /// What `ofi-benches veth --json` has written, with --from.
+    /// With --from: the output of `ofi-benches veth --json`.
     #[arg(long, value_name = "FILE", requires = "from")]
     veth: Option<PathBuf>,
     /// Write docs/performance.md and its plots, instead of target/report.

@@ -24,7 +24,7 @@ pub const SHARE: &str = "OFI_VM_SHARE";
 /// What a run of the machine is.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// The longest that it may take, the boot included, in seconds.
+    /// Time limit in seconds, including the boot.
     #[arg(long, default_value_t = 600)]
     seconds: u64,
     /// Memory of the machine, in MiB.

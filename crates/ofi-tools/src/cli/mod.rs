@@ -20,7 +20,7 @@ pub struct Options {
 enum Command {
     /// Checks this host's settings for speed, and prints what to change, largest effect first
     Doctor(doctor::Options),
-    /// Copies a file from another host: parallel streams, resumes after an interruption, verifies the content
+    /// Copies files and directories from another host: parallel streams, resumes after a cut, verifies the content
     Cp(copy::Options),
     /// Prints the statistics of the endpoints of this host's processes
     Stats(stats::Options),

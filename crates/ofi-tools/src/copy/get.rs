@@ -21,7 +21,7 @@ use crate::output;
 pub struct Options {
     /// The server's address: HOST:PORT, or the address that it printed
     address: String,
-    /// The file's path at the server; with --recursive that of a directory, `.` for all that is served
+    /// The file's path at the server; with --recursive a directory's path, `.` for everything that is served
     file: String,
     /// Destination: a file, or a directory; with --recursive the directory that the contents go into
     #[arg(default_value = ".")]
@@ -35,7 +35,7 @@ pub struct Options {
     /// Replace existing files
     #[arg(short, long)]
     force: bool,
-    /// Keep permission bits exactly, and times of modification; otherwise the umask takes bits away, as with cp
+    /// Keep all permission bits and the times of modification; without it the umask clears bits, as with cp
     #[arg(long)]
     preserve: bool,
     /// Show no progress

@@ -43,7 +43,7 @@ enum Command {
 /// The provider, and access control.
 #[derive(Debug, clap::Args)]
 struct Net {
-    /// Provider
+    /// Provider of the connections
     #[arg(short, long, value_name = "PROV", default_value = "udp")]
     provider: String,
     /// File with a secret (at least 16 bytes) that both ends share: encrypts the traffic and rejects everyone else

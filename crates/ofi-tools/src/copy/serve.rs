@@ -17,12 +17,12 @@ use crate::output;
 /// The command line.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// The directory
+    /// The directory to serve
     dir: PathBuf,
     /// Address to listen at, as HOST:PORT [default: chosen by the provider]
     #[arg(short, long, value_name = "HOST:PORT")]
     listen: Option<String>,
-    /// Most simultaneous connections
+    /// Maximum number of simultaneous connections
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
     connections: u32,
     #[command(flatten)]

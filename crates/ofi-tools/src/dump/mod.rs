@@ -13,7 +13,7 @@ use crate::output;
 
 /// Show the packets of provider udp in a capture
 ///
-/// Reads what `tcpdump -w FILE udp` writes: Ethernet, Linux cooked, loopback or raw IP.
+/// Reads captures of `tcpdump -w FILE udp`: Ethernet, Linux cooked, loopback or raw IP.
 #[derive(Debug, Parser)]
 #[command(name = "fi_dump", version)]
 pub(crate) struct Options {

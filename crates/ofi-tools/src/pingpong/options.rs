@@ -23,7 +23,7 @@ pub struct Options {
     /// Address of the server; starts a client
     #[arg(value_name = "SERVER")]
     pub address: Option<String>,
-    /// Start a server; options that are not given have their defaults
+    /// Start a server; missing options take their defaults
     #[arg(long, conflicts_with_all = ["address", "both"])]
     pub server: bool,
     /// Run both sides here, even with options that would start a server
@@ -126,9 +126,9 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
-    /// FI_THREAD_DOMAIN: the program promises one thread at a time
+    /// FI_THREAD_DOMAIN: the program calls from one thread at a time
     Domain,
-    /// FI_THREAD_SAFE: the program promises nothing
+    /// FI_THREAD_SAFE: the program may call from any thread at any time
     Safe,
 }
 
@@ -138,7 +138,7 @@ pub enum Level {
 pub enum Memory {
     /// From the program's own allocator
     Application,
-    /// From the library, which can share it with peers
+    /// From the library, in memory that it can share with peers
     Library,
 }
 

@@ -68,7 +68,7 @@ pub struct Statistic {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Programs export their statistics if FI_EXPORT_STATISTICS=1 is in their environment.")]
 pub struct Options {
-    /// Only this process
+    /// Show only this process
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
     /// Print JSON

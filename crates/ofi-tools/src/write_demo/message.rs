@@ -29,7 +29,7 @@ const REGION: usize = 24;
 pub enum Arrival {
     /// The last write carries data, and is posted when all others are complete at the writer.
     Last,
-    /// Every write carries data, and the reader counts them. Right on networks that reorder, without a wait.
+    /// Every write carries data, and the reader counts them. Correct on networks that reorder, and needs no wait.
     Counted,
 }
 

@@ -11,20 +11,20 @@ use crate::pingpong::sizes;
 /// Writes random pages into another process's memory, and checks them there.
 ///
 /// Without an address: the writer, which prints its address and serves requests. With an address: the reader, which
-/// offers two regions, asks for pages and compares every byte. Speaks with the C++ demo 16_write_cpu over provider efa.
+/// offers two regions, requests pages and compares every byte. Works with the C++ demo 16_write_cpu over provider efa.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "fi_write_demo", version)]
 pub struct Options {
     /// The writer's address, as it printed it; several NICs are separated by commas
     pub address: Option<String>,
-    /// As --page-size, where the C++ demo has it
+    /// As --page-size; the C++ demo has it in this place
     #[arg(value_name = "PAGE_SIZE", value_parser = size, conflicts_with = "page_size")]
     second: Option<u64>,
-    /// As --pages, where the C++ demo has it
+    /// As --pages; the C++ demo has it in this place
     #[arg(value_name = "PAGES", value_parser = pages(), conflicts_with = "pages")]
     third: Option<u64>,
 
-    /// Bytes of a page, a multiple of 8; K and M are understood
+    /// Bytes of a page, a multiple of 8, with suffix K or M
     #[arg(long, default_value = "1M", value_parser = size)]
     pub page_size: u64,
     /// Pages to write in each region
@@ -36,7 +36,7 @@ pub struct Options {
     /// NICs to use at once: the provider's domains in turn, an endpoint on each
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
     pub nics: u64,
-    /// Threads that drive the NICs; each has its own ones
+    /// Threads that drive the NICs; each NIC belongs to one of them
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
     pub threads: u64,
     /// Keep each thread on a core of its own
@@ -54,7 +54,7 @@ pub struct Options {
     #[command(flatten)]
     pub writing: Writing,
 
-    /// Run both processes here, switch one thing after the other on, and print what each brings
+    /// Run both processes here, enable one optimization after the other, and print the gain of each
     #[arg(long, conflicts_with = "address")]
     pub ladder: bool,
     /// Write the ladder's plot (SVG) to this file
@@ -66,13 +66,13 @@ pub struct Options {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Reader")]
 pub struct Reading {
-    /// How the reader learns that all pages are there
+    /// How the reader detects that all pages have arrived
     #[arg(long, value_enum, default_value_t = Arrival::Last)]
     pub arrival: Arrival,
-    /// How often the writer writes all pages before the reader checks them
+    /// Times that the writer writes all pages before the reader checks them
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub rounds: u64,
-    /// How many requests to make, one after the other
+    /// Number of requests, one after the other
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub repeat: u64,
     /// Bytes of each of the two regions
@@ -93,13 +93,13 @@ pub struct Writing {
     /// What to do when the endpoint has no room for a write
     #[arg(long, value_enum, default_value_t = OnFull::Queue)]
     pub on_full: OnFull,
-    /// Where threads count their progress
+    /// Where the threads keep their progress counters
     #[arg(long, value_enum, default_value_t = Counters::Own)]
     pub counters: Counters,
-    /// Post only where the queue is polled, as many as there is room for
+    /// Post only after a poll of the queue, as many writes as there is room for
     #[arg(long)]
     pub lazy: bool,
-    /// Write every page once before time is taken
+    /// Write every page once before the measurement
     #[arg(long)]
     pub warm_up: bool,
 }
@@ -116,9 +116,9 @@ pub enum OnFull {
 /// The counters of threads' writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Counters {
-    /// In one word, which all of them write.
+    /// In one word that all threads write.
     Shared,
-    /// In a cache line of their own; the display adds them up.
+    /// In a cache line for each thread; the display adds them up.
     Own,
 }
 
