@@ -15,14 +15,14 @@ use super::native::{DEVICE, alone, on_own_device};
 use super::raw_peer::{C, Raw};
 
 /// Receives of a peer.
-const RECEIVES: usize = 64;
+pub const RECEIVES: usize = 64;
 
-fn side() -> Side {
+pub fn side() -> Side {
     let kit: &dyn Kit = &EfaPair;
     kit.opening().hints(on_own_device).open()
 }
 
-fn message(msg_id: u32, send_id: u32, form: Form<'_>) -> Packet<'_> {
+pub fn message(msg_id: u32, send_id: u32, form: Form<'_>) -> Packet<'_> {
     let own = Own::default();
     Packet::Message(Message { msg_id, tag: None, data: None, confirm: false, send_id, own, form })
 }

@@ -10,6 +10,8 @@ use ofi_testkit::srd::{Handle, Plan, SimulatedDevice};
 mod batches;
 #[path = "../efa/contexts.rs"]
 mod contexts;
+#[path = "../efa/counted_anew.rs"]
+mod counted_anew;
 #[path = "../efa/direct.rs"]
 mod direct;
 #[path = "../efa/native.rs"]

@@ -14,7 +14,7 @@ use crate::common::{Common, Entry};
 use crate::moving::Incoming;
 use crate::op::{Op, Work};
 use crate::srd::{Action, Status, To};
-use crate::window::Window;
+use crate::window::{HELD, Window};
 use crate::wire::{
     self, Control, Features, Handshake, Header, Iovs, Message, Origin, Own, RawAddress, Write, WriteForm,
 };
@@ -93,6 +93,10 @@ pub struct Lane {
     /// The peer's address was inserted again before its library was known. Until that is known, the start of the
     /// message ids to it is uncertain.
     is_unsure: bool,
+    /// [`Host::insertions`] when `counted` was last looked up for messages from the peer.
+    looked: u32,
+    /// The peer's address was inserted again. Its next message shows whether the peer has started its ids again.
+    may_restart: bool,
     queue: VecDeque<Frame>,
     pub streams: VecDeque<Stream>,
     /// Packets that found no receive at the peer.
@@ -159,6 +163,8 @@ impl Lane {
             next_msg: 0,
             counted: [None; 2],
             is_unsure: false,
+            looked: 0,
+            may_restart: false,
             queue: VecDeque::new(),
             streams: VecDeque::new(),
             again: VecDeque::new(),
@@ -199,8 +205,12 @@ impl Lane {
     /// C's endpoints send it.
     pub fn ask(&mut self, common: &mut Common, peer: Peer) {
         if self.next_msg == 0 && !std::mem::replace(&mut self.asked, true) {
-            self.packet(common, peer, &nothing().encode(self.origin(common)), 0, Mark::Nothing, |_| {});
+            self.ask_again(common, peer);
         }
+    }
+
+    fn ask_again(&mut self, common: &mut Common, peer: Peer) {
+        self.packet(common, peer, &nothing().encode(self.origin(common)), 0, Mark::Nothing, |_| {});
     }
 
     /// How requests identify their sender.
@@ -308,7 +318,7 @@ impl Lane {
             // C's endpoints, having forgotten this one, repeat their handshake at the next packet.
             None => {
                 self.is_unsure = true;
-                self.packet(common, peer, &nothing().encode(self.origin(common)), 0, Mark::Nothing, |_| {});
+                self.ask_again(common, peer);
             }
         }
     }
@@ -324,22 +334,58 @@ impl Lane {
         (self.next_msg, self.greeted) = (0, false);
     }
 
-    /// Notes the insertion from which the peer's message ids are counted, at its first message.
-    pub fn heard<H: Host<Efa>>(&mut self, host: &H, peer: Peer) {
-        self.counted[1] = host.insertion(peer);
+    /// Looks at the id of a packet from the peer before the packet is taken, and restarts the ids if the peer has. C's
+    /// endpoints do so when the address was inserted again, those of this library do not. `true`: the packet is
+    /// deferred, as the peer's library is not known yet and the id may be of the old count or of a new one.
+    pub fn defers<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &H,
+        peer: Peer,
+        packet: &wire::Packet<'_>,
+        bytes: &[u8],
+    ) -> std::result::Result<bool, Broken> {
+        let Some(msg_id) = packet.msg_id() else { return Ok(false) };
+        // What is in the vector is looked up only when it may have changed.
+        let insertions = host.insertions();
+        if std::mem::replace(&mut self.looked, insertions) != insertions {
+            self.may_restart |= self.is_inserted_again(host, peer, 1);
+        }
+        // A message may be given up after its turn, but it is not sent again.
+        let is_reused = !self.window.admits(msg_id, common.settings.recvwin_size)
+            && !matches!(packet, wire::Packet::Control(_));
+        if is_reused && self.counted[1].is_some() && host.insertion(peer).is_none() {
+            // The peer has inserted this end again, and this end has only removed the peer until now.
+            (self.counted[1], self.may_restart) = (None, true);
+        }
+        if !self.may_restart {
+            return Ok(false);
+        }
+        match self.is_own() {
+            Some(true) => self.may_restart = false,
+            None if !is_reused && !self.window.is_new() => {
+                if self.window.bytes() + bytes.len() > HELD.1 {
+                    return Err(Broken);
+                }
+                if !self.window.has_deferred() {
+                    self.ask_again(common, peer);
+                }
+                self.window.defer(bytes.into());
+                return Ok(true);
+            }
+            _ => {
+                self.may_restart = false;
+                common.counts.stale += self.window.restart() as u64;
+                self.greeted = false;
+                self.greet(common, peer);
+            }
+        }
+        Ok(false)
     }
 
-    /// A message with a used id has arrived. Whether the peer has started its ids again, so that the message is valid.
-    #[cold]
-    pub fn counts_anew<H: Host<Efa>>(&mut self, common: &mut Common, host: &H, peer: Peer) -> bool {
-        // A peer whose library is unknown counts as C's: its handshake may be on its way.
-        let is_new = self.is_inserted_again(host, peer, 1) && self.is_own() != Some(true);
-        if is_new {
-            self.window.restart();
-            self.greeted = false;
-            self.greet(common, peer);
-        }
-        is_new
+    /// Takes out the deferred packets, once they need not wait any more.
+    pub fn take_deferred(&mut self) -> Vec<Box<[u8]>> {
+        if self.may_restart && self.features.is_none() { Vec::new() } else { self.window.take_deferred() }
     }
 
     /// Whether packets can be posted.

@@ -354,6 +354,14 @@ impl EfaLanes {
         }
         lane.probed = None;
         lane.greet(common, peer);
+        match lane.defers(common, host, peer, packet, bytes) {
+            Ok(false) => {}
+            Ok(true) => return,
+            Err(Broken) => {
+                broken(lane, common, peer);
+                return;
+            }
+        }
         let taken = match packet {
             Packet::Control(control) => lane.take_control(common, host, peer, control),
             Packet::Handshake(shake) => {
@@ -396,6 +404,11 @@ impl EfaLanes {
         }
         if !lane.late.is_empty() || !lane.finishing.is_empty() {
             common.hold(&mut lane.is_dirty, peer);
+        }
+        for bytes in lane.take_deferred() {
+            if let Ok((_, packet)) = parse(&bytes) {
+                self.take_packet(host, peer, &packet, &bytes);
+            }
         }
     }
 

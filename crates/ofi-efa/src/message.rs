@@ -13,12 +13,9 @@ use crate::common::Common;
 use crate::lane::{Broken, Flow, Lane, Stream};
 use crate::moving::{Incoming, Target, Token};
 use crate::op::{Lent, Op, Work};
-use crate::window::Held;
+use crate::window::{HELD, Held};
 use crate::wire::{Control, Form, Header, Message, Own, Packet, Short, parse};
 use crate::{Efa, atomic};
-
-/// Limits of held bytes of a peer's messages: beyond the first it is asked to pause, beyond the second it is given up.
-const HELD: (usize, usize) = (1 << 20, 256 << 20);
 
 impl Lane {
     /// The part of a header that only endpoints of this library understand.
@@ -264,13 +261,7 @@ impl Lane {
             }
             return Ok(());
         }
-        if self.window.is_new() {
-            self.heard(host, peer);
-        }
-        let size = common.settings.recvwin_size;
-        let admitted = self.window.admits(msg_id, size)
-            || self.counts_anew(common, host, peer) && self.window.admits(msg_id, size);
-        if !admitted {
+        if !self.window.admits(msg_id, common.settings.recvwin_size) {
             common.counts.stale += 1;
             return Ok(());
         }

@@ -2,6 +2,9 @@
 
 use rustc_hash::FxHashMap;
 
+/// Limits of held bytes of a peer's messages: beyond the first it is asked to pause, beyond the second it is given up.
+pub const HELD: (usize, usize) = (1 << 20, 256 << 20);
+
 /// The received part of a message.
 pub enum Held {
     /// A whole packet.
@@ -43,6 +46,9 @@ pub struct Window {
     /// The id of the message whose turn it is.
     expected: u32,
     held: FxHashMap<u32, Held>,
+    /// Packets that wait until it is known which count their ids belong to.
+    deferred: Vec<Box<[u8]>>,
+    /// Bytes of all that is held and deferred.
     bytes: usize,
 }
 
@@ -57,14 +63,36 @@ impl Window {
         (msg_id.wrapping_sub(self.expected) as usize) < size
     }
 
-    /// Whether no message has been taken yet.
+    /// Whether no message has been taken or held yet.
     pub fn is_new(&self) -> bool {
-        self.expected == 0
+        self.expected == 0 && self.held.is_empty()
     }
 
-    /// The peer restarts its ids at 0. Held messages belong to the new sequence.
-    pub fn restart(&mut self) {
+    /// The peer starts its ids again at 0. Held messages belong to the old count and are dropped, as one of the new
+    /// count may have the same id. Returns how many there were.
+    pub fn restart(&mut self) -> usize {
         self.expected = 0;
+        let dropped = std::mem::take(&mut self.held);
+        self.bytes -= dropped.values().map(Held::size).sum::<usize>();
+        dropped.len()
+    }
+
+    /// Keeps a packet until it is known which count its id belongs to.
+    pub fn defer(&mut self, packet: Box<[u8]>) {
+        self.bytes += packet.len();
+        self.deferred.push(packet);
+    }
+
+    /// Whether packets are deferred.
+    pub fn has_deferred(&self) -> bool {
+        !self.deferred.is_empty()
+    }
+
+    /// Takes out the deferred packets.
+    pub fn take_deferred(&mut self) -> Vec<Box<[u8]>> {
+        let packets = std::mem::take(&mut self.deferred);
+        self.bytes -= packets.iter().map(|packet| packet.len()).sum::<usize>();
+        packets
     }
 
     /// The message whose turn it was has been taken.
@@ -72,7 +100,7 @@ impl Window {
         self.expected = self.expected.wrapping_add(1);
     }
 
-    /// Number of bytes held.
+    /// Number of bytes held and deferred.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -183,5 +211,23 @@ mod tests {
         assert_eq!(window.hold_part(0, b"head", (5, 0), b"hel"), Ok(()));
         let Some(Held::Parts { bytes, .. }) = window.take() else { panic!("it is whole") };
         assert_eq!((&*bytes, window.bytes()), (&b"hello"[..], 0));
+    }
+
+    #[test]
+    fn what_is_held_ends_with_its_count_and_what_is_deferred_does_not() {
+        let mut window = Window::default();
+        assert!(window.is_new());
+        window.step();
+        assert!(window.hold(3, packet(1)));
+        assert_eq!(window.hold_part(2, b"head", (5, 3), b"lo"), Ok(()));
+        window.defer(b"packet"[..].into());
+        assert_eq!(window.bytes(), 1 + 9 + 6);
+        assert_eq!(window.restart(), 2);
+        assert_eq!(window.bytes(), 6);
+        assert!(window.is_new() && window.admits(0, 64));
+        assert!(window.hold(3, packet(2)), "the new count's message has its id for itself");
+        assert_eq!(window.take_deferred(), [b"packet"[..].into()]);
+        assert!(!window.has_deferred());
+        assert_eq!(window.bytes(), 1);
     }
 }

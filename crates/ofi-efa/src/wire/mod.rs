@@ -176,6 +176,22 @@ pub enum Packet<'a> {
 }
 
 impl Packet<'_> {
+    /// The id by which the packet has its turn among the peer's messages.
+    pub fn msg_id(&self) -> Option<u32> {
+        match *self {
+            // A message that could not be read, sent after its turn.
+            Self::Message(Message { form: Form::LongCts { nacked: true, .. }, .. }) => None,
+            Self::Message(Message { msg_id, .. })
+            | Self::Atomic(Atomic { msg_id, .. })
+            | Self::Note { msg_id, .. } => Some(msg_id),
+            Self::Control(Control::PeerError {
+                what: Abandoned::Message(id) | Abandoned::Skipped(id),
+                ..
+            }) => Some(id),
+            _ => None,
+        }
+    }
+
     /// Encodes the whole packet.
     pub fn to_vec(&self, origin: Origin) -> Vec<u8> {
         let connid = match origin {
