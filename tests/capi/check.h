@@ -150,7 +150,7 @@ static inline ssize_t completion(struct pair *pair, int at, struct fi_cq_tagged_
 	return -FI_ETIMEDOUT;
 }
 
-/* Repeats a transfer for as long as resources are short. */
+/* Repeats a transfer while it returns -FI_EAGAIN. */
 #define POST(pair, call)                                                                  \
 	do {                                                                              \
 		ssize_t posted_;                                                          \

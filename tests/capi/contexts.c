@@ -207,7 +207,7 @@ static void scalable(void)
 	fi_freeinfo(info);
 	OK(fi_close(&far.ep[0]->fid));
 	OK(fi_close(&av->fid));
-	/* What `pair_close` closes. */
+	/* `pair_close` closes these. */
 	OK(fi_endpoint(far.domain, far.info, &far.ep[0], NULL));
 	pair_close(&near);
 	pair_close(&far);

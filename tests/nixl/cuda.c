@@ -1,4 +1,4 @@
-/* libcuda.so.1 of a host without a GPU: what NIXL's plug-in needs to be loaded. Every call answers that there is no device. */
+/* libcuda.so.1 for a host without a GPU, so that NIXL's plug-in can be loaded. Every call reports that there is no device. */
 
 enum { CUDA_ERROR_INVALID_VALUE = 1, CUDA_ERROR_NO_DEVICE = 100 };
 
@@ -18,7 +18,7 @@ int cuDeviceGetPCIBusId(char *name, int len, int device) {
     return CUDA_ERROR_NO_DEVICE;
 }
 
-/* An address that no device knows is the host's. */
+/* Every address is host memory. */
 int cuPointerGetAttributes(unsigned count, void *attributes, void **data, unsigned long long address) {
     (void)count, (void)attributes, (void)data, (void)address;
     return CUDA_ERROR_INVALID_VALUE;

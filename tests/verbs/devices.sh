@@ -1,5 +1,5 @@
 #!/bin/sh
-# In the machine of `cargo xtask vm`: its soft-RoCE devices work, by the programs of rdma-core. What fails here is not ours.
+# In the guest of `cargo xtask vm`: tests its soft-RoCE devices with rdma-core's programs. A failure here is not ours.
 set -eu
 
 for program in ibv_rc_pingpong rping; do
@@ -9,7 +9,7 @@ for program in ibv_rc_pingpong rping; do
     }
 done
 
-# pair SERVER CLIENT: both end well.
+# pair SERVER CLIENT: both must succeed.
 pair() {
     timeout 60 sh -c "$1" &
     server=$!

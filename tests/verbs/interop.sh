@@ -1,11 +1,11 @@
 #!/bin/sh
-# In the machine of `cargo xtask vm`: C libfabric's verbs provider and ours, through the same program, both ways round.
-# interop.sh FOLDER ATOMICS: where our libfabric.so.1 is, and tests/capi/verbs/atomics.c as a program.
+# In the guest of `cargo xtask vm`: the same program on C libfabric's verbs provider and on ours, in both roles.
+# interop.sh FOLDER ATOMICS: the folder of our libfabric.so.1, and the program built from tests/capi/verbs/atomics.c.
 set -u
 ours="env LD_LIBRARY_PATH=$1"
 c=""
 program="$2"
-# C takes the first GID unless it is told: a link-local one, which leads from one device to itself only by chance.
+# By default C uses the first GID, a link-local one, which routes from a device to itself only by chance.
 export FI_VERBS_GID_IDX=1
 
 command -v fi_pingpong >/dev/null || {
@@ -18,7 +18,7 @@ fi_info -p verbs -t FI_EP_DGRAM >/dev/null 2>&1 || {
 }
 
 failed=0
-# both WHAT SERVER-NAME CLIENT-NAME SERVER CLIENT: two commands that talk to each other, and check what they got.
+# both WHAT SERVER-NAME CLIENT-NAME SERVER CLIENT: runs a server and its client, which check their data.
 both() {
     timeout 60 $4 >/tmp/server.out 2>&1 &
     server=$!
@@ -42,7 +42,7 @@ pair() {
     arguments="-p verbs -e $1 -c -I 20 -S $2"
     both "$1, $2 bytes" "$3" "$5" "$4 fi_pingpong $arguments" "$6 fi_pingpong $arguments 10.77.0.1"
 }
-# atomics OWNER-NAME OWNER ACCESSING-NAME ACCESSING: numbers that the owner's device changes.
+# atomics OWNER-NAME OWNER ACCESSING-NAME ACCESSING: atomic operations by the owner's device.
 atomics() {
     both atomics "$1" "$3" "$2 $program own 10.77.0.1" "$4 $program access 10.77.0.1"
 }
@@ -70,7 +70,7 @@ offered() {
         failed=1
     fi
 }
-# FI_VERBS_GID_IDX=1 is the device's IPv4 address, and there is nothing at the last place.
+# FI_VERBS_GID_IDX=1 is the device's IPv4 address; the last entry of the table is empty.
 $ours fi_info -p verbs -t FI_EP_DGRAM >/tmp/info.out 2>&1 || { echo "nothing is offered at place 1"; failed=1; }
 FI_VERBS_GID_IDX=250 $ours fi_info -p verbs -t FI_EP_DGRAM >/tmp/info.out 2>&1 && { echo "something is offered at place 250"; failed=1; }
 # prefix MODE WANTED: the bytes that ours wants in front of datagrams, of a program with this mode.

@@ -1,6 +1,6 @@
 #!/bin/sh
-# In the machine of `cargo xtask vm`: Open MPI's ranks over our verbs, through the device and as it is by default.
-# mpi.sh FOLDER PROGRAM: where our libfabric.so.1 is, and the program of the ranks.
+# In the guest of `cargo xtask vm`: ranks of Open MPI over our verbs, through the device and with the default settings.
+# mpi.sh FOLDER PROGRAM: the folder of our libfabric.so.1, and the ranks' program.
 set -u
 folder=$1
 program=$2
@@ -9,7 +9,7 @@ export LD_LIBRARY_PATH="$folder" FI_PROVIDER=verbs FI_VERBS_IFACE=roce0
 counter=/sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts
 
 failed=0
-# ranks COUNT SHARED-MEMORY FEWEST MOST: all end well, and the device has sent so many packets.
+# ranks COUNT SHARED-MEMORY FEWEST MOST: all ranks succeed, and the device sends FEWEST to MOST packets.
 ranks() {
     before=$(cat $counter)
     # One-sided accesses by messages: the ranks of one host would take memory of their own for them.

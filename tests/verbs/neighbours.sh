@@ -1,6 +1,6 @@
 #!/bin/sh
-# In the machine of `cargo xtask vm`: programs of others use the device while ours does. Neither disturbs the other.
-# neighbours.sh FOLDER: where our libfabric.so.1 is.
+# In the guest of `cargo xtask vm`: other programs share the device with ours. Neither disturbs the other.
+# neighbours.sh FOLDER: the folder of our libfabric.so.1.
 set -u
 library=$1
 export FI_VERBS_SHARED_MEMORY=0
@@ -14,7 +14,7 @@ for program in ibv_rc_pingpong:ibverbs-utils rping:rdmacm-utils ib_write_bw:perf
     }
 done
 
-# pair SERVER CLIENT: both end well. The client is tried again until the server listens.
+# pair SERVER CLIENT: both must succeed. The client is retried until the server listens.
 pair() {
     name=$(echo "$1" | tr -c 'a-z0-9\n' _)
     timeout 90 sh -c "$1" >"/tmp/$name.server" 2>&1 &
@@ -35,7 +35,8 @@ pair() {
     return 1
 }
 
-# ours TYPE SIZE PORT: our traffic, round after round, data checked, until it is told to stop. What it leaves is how many rounds ended well, or "failed".
+# ours TYPE SIZE PORT: repeats rounds of our traffic with checked data until $stop exists. Writes the number of successful rounds, or "failed", to
+# /tmp/ours.TYPE.
 ours() {
     rounds=0
     program="LD_LIBRARY_PATH=$library fi_pingpong -p verbs -e $1 -c -I 50 -S $2"
@@ -53,7 +54,7 @@ reliable=$!
 ours msg 65536 47701 &
 connected=$!
 
-# beside NAME SERVER CLIENT: the same program alone works, as devices.sh has it.
+# beside NAME SERVER CLIENT: runs a program beside our traffic. devices.sh runs the same ones alone.
 beside() {
     pair "$2" "$3" && echo "$1: ended well, our rounds so far: $(rounds rdm) of rdm, $(rounds msg) of msg" || failed=1
 }

@@ -1,5 +1,5 @@
 #!/bin/sh
-# In the machine of `cargo xtask vm`: what a host lacks for our verbs is said by name.
+# In the guest of `cargo xtask vm`: error messages name what a host lacks for provider verbs.
 # refusals.sh INFO PINGPONG: our fi_info and fi_pingpong.
 set -u
 info=$1
@@ -7,7 +7,7 @@ pingpong=$2
 export FI_PROVIDER=verbs FI_VERBS_SHARED_MEMORY=0
 failed=0
 
-# says WHAT PATTERN COMMAND: it does not succeed, and its output has the words.
+# says WHAT PATTERN COMMAND: the command fails, and its output matches the pattern.
 says() {
     what=$1
     pattern=$2
@@ -22,7 +22,7 @@ says() {
         echo "$what: $(grep -o -e "$pattern.*" /tmp/says.out | head -n 1)"
     fi
 }
-# As a user without privileges.
+# Runs a command as a user without privileges.
 nobody="setpriv --reuid 65534 --regid 65534 --clear-groups --bounding-set -all --inh-caps -all"
 
 says 'a GID index without a GID' 'wanted: 250' env FI_VERBS_GID_IDX=250 "$info" --explain -p verbs -t FI_EP_DGRAM
@@ -32,7 +32,7 @@ chmod 600 /dev/infiniband/*
 says 'no permission' 'may not open /dev/infiniband' $nobody "$info" --explain -p verbs
 chmod 666 /dev/infiniband/*
 cd /
-# The client opens its endpoint once the server is there.
+# The client opens its endpoint after it has connected to the server.
 timeout 60 "$pingpong" -p verbs >/tmp/server.out 2>&1 &
 server=$!
 sleep 2

@@ -1,4 +1,4 @@
-# The first process in the host's files: makes the devices, runs the command, and tells how it ended.
+# The first process on the host's file system: creates the devices, runs the command, and reports its exit status.
 share=$1
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 : >"$share/up"
@@ -8,7 +8,7 @@ mount -t tmpfs tmpfs /run
 mount -t tmpfs tmpfs /dev/shm 2>/dev/null || { mkdir -p /dev/shm && mount -t tmpfs tmpfs /dev/shm; }
 mkdir -p /dev/pts && mount -t devpts devpts /dev/pts
 ulimit -l unlimited
-# Tests are threads of one process here, and library memory is a descriptor each.
+# All tests run as threads of one process here, and each shared-memory segment takes a descriptor.
 ulimit -n 65536
 
 fail() {
@@ -18,22 +18,21 @@ fail() {
 }
 
 ip link set lo up
-# Programs that find each other by the host's name (mpirun) find themselves.
+# Programs that use the host's name (mpirun) reach this host.
 hostname guest
 echo "127.0.0.1 guest" >>/etc/hosts
-# One device, on an interface that leads nowhere else.
+# One device, on an interface without a peer.
 ip link add roce0 type dummy || fail "no interface"
 ip addr add 10.77.0.1/24 dev roce0
 ip -6 addr add fd77::1/64 dev roce0 nodad
 ip link set roce0 up
 rdma link add rxe0 type rxe netdev roce0 || fail "no soft-RoCE device"
 
-# Two more devices, whose packets do go over a wire: link down, loss and delay (netem) are for both alone. Namespaces of their own they cannot
-# have: until Linux 6.1 at least, soft-RoCE routes in the first one only. So the rules send what is for the other end out, before they
-# find that it is local. A switch is between the two: who pulls its plugs takes the carrier from both ends, as a cut cable does, and leaves
-# them their routes.
+# Two more devices, joined by a wire, for link down, loss and delay (netem). They cannot have network namespaces: up to Linux 6.1 at least,
+# soft-RoCE routes in the initial one only. So rules route packets for the other end to the wire before the local table applies. A bridge
+# joins the two ends: taking down its ports removes the carrier at both ends, as a cut cable does, and keeps their routes.
 ip link add switch type bridge || fail "no switch"
-# Nobody answers for an address of another interface.
+# No interface answers ARP for an address of another.
 echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore
 ip link set switch up
 for end in 0 1; do
@@ -45,7 +44,7 @@ for end in 0 1; do
     echo 0 >/proc/sys/net/ipv4/conf/wire$end/rp_filter
 done
 echo 0 >/proc/sys/net/ipv4/conf/all/rp_filter
-# Over this wire an answer is there before rdma_cm waits for it, so that it would wait for its whole time: the ends know each other.
+# Over this wire the ARP reply arrives before rdma_cm waits for it, and rdma_cm would then wait until its time limit. So the entries are permanent.
 for end in 0 1; do
     address=$(cat /sys/class/net/wire$((1 - end))/address)
     ip neigh add 10.78.0.$((2 - end)) lladdr "$address" dev wire$end nud permanent
@@ -54,8 +53,8 @@ ip rule add pref 100 lookup local
 ip rule del pref 0
 ip rule add pref 10 iif lo to 10.78.0.2 lookup 202
 ip rule add pref 10 iif lo to 10.78.0.1 lookup 201
-# rdma_cm asks, of a request that has come, whether its sender is reached over the interface that it came in by: for the interface, not for
-# this host as "iif lo" has it.
+# For an incoming request rdma_cm checks that the route to its sender uses the interface that received it. It looks up the route with that
+# interface as output (oif), which "iif lo" does not match.
 ip rule add pref 11 oif wire0 to 10.78.0.2 lookup 202
 ip rule add pref 11 oif wire1 to 10.78.0.1 lookup 201
 ip route add 10.78.0.2 dev wire0 src 10.78.0.1 table 202
@@ -64,7 +63,7 @@ for device in "wire0 rxe1" "wire1 rxe2"; do
     rdma link add ${device#* } type rxe netdev ${device% *} || fail "no second soft-RoCE device"
 done
 
-# What the command prints, as it is, to the port that the host reads.
+# The command's raw output goes to the port that the host reads.
 port=$(ls /dev/vport*p1 | head -n 1)
 [ -n "$port" ] || fail "no port to the host"
 exec 3>"$port"

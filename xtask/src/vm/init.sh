@@ -1,5 +1,5 @@
 #!/bin/busybox sh
-# The first process of the machine. It has busybox and the modules, and goes over into the host's files.
+# The first process of the guest. It has busybox and the modules, and then switches to the host's file system.
 export PATH=/bin
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
@@ -13,7 +13,7 @@ mkdir /upper/new /upper/work
 mount -t overlay -o lowerdir=/lower,upperdir=/upper/new,workdir=/upper/work overlay /root || echo "no overlay"
 share=$(sed 's/.*ofi_share=\([^ ]*\).*/\1/' /proc/cmdline)
 mkdir -p "/root$share" /root/proc /root/dev /root/sys /root/run /root/tmp
-# Both sides write here: nothing of it may be kept back.
+# Both sides write here, so nothing may be cached.
 mount -t 9p -o trans=virtio,version=9p2000.L,cache=none,msize=512000 share "/root$share" || echo "no share"
 mount --move /dev /root/dev
 mkdir -p /root/tmp/ofi-vm
