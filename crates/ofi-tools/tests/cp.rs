@@ -293,6 +293,68 @@ fn a_short_file_takes_one_round_trip() {
     assert_eq!(fs::read(folder.at("got/file")).unwrap(), b"hello");
 }
 
+/// Long and short files in turn: a long message may be complete after the short ones behind it, and all have block 0.
+#[test]
+fn short_files_are_requested_ahead_and_not_mixed() {
+    const FILES: usize = 64;
+    let content = |number: usize| vec![number as u8; if number % 2 == 0 { 900_000 } else { 5 }];
+    let folder = Folder::new("ahead");
+    let listener = Listener::open_at(&Hints::new().provider("udp"), "127.0.0.1", "0").unwrap();
+    let address = listener.name().unwrap().to_string();
+    let mut command = ofi(&["get", "-r", &address, ".", folder.at("got").to_str().unwrap(), "-n", "1"]);
+    let client = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let entries: Vec<_> =
+        (0..FILES).map(|number| format!("{{\"name\":\"{number:02}\",\"dir\":false}}")).collect();
+    let listed =
+        format!("{{\"listed\":{{\"entries\":[{}],\"more\":false,\"skipped\":0}}}}", entries.join(","));
+    let (mut held, mut fetched) = (Vec::new(), 0);
+    // The first connection is for the list.
+    for _ in 0..2 {
+        let incoming = listener.wait(LIMIT).unwrap().expect("a request");
+        let connection = incoming.accept(b"ofi-cp 2", LIMIT).expect("it connects");
+        for _ in 0..8 {
+            connection.recv(vec![0; 16 << 10]).unwrap();
+        }
+        while let Ok(Some(done)) = connection.wait(LIMIT) {
+            if done.result.is_err() {
+                break;
+            }
+            if !done.flags.contains(ofi::CompletionFlags::RECV) {
+                continue;
+            }
+            let request = String::from_utf8(done.bytes().to_vec()).unwrap();
+            let _ = connection.recv(vec![0; 16 << 10]);
+            if request.starts_with("{\"list\"") {
+                connection.send(listed.clone().into_bytes()).unwrap();
+                continue;
+            }
+            let name = request.strip_prefix("{\"fetch\":\"").and_then(|rest| rest.strip_suffix("\"}"));
+            held.push(name.unwrap_or_else(|| panic!("{request}")).parse::<usize>().unwrap());
+            fetched += 1;
+            // No answer before four files are requested.
+            if fetched < 4 {
+                continue;
+            }
+            for number in held.drain(..) {
+                let content = content(number);
+                let kept = "{\"mode\":384,\"modified\":0,\"nanos\":0}";
+                let len = content.len();
+                let opened = format!("{{\"opened\":{{\"len\":{len},\"version\":\"1\",\"kept\":{kept}}}}}");
+                let hash = blake3::hash(&content);
+                let head = [&[0xb1][..], &0_u64.to_le_bytes(), hash.as_bytes()].concat();
+                connection.send(opened.into_bytes()).unwrap();
+                connection.send([head, content].concat()).unwrap();
+            }
+        }
+    }
+    let output = client.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", errors(&output));
+    assert_eq!(fetched, FILES);
+    for number in 0..FILES {
+        assert!(fs::read(folder.at(&format!("got/{number:02}"))).unwrap() == content(number), "{number}");
+    }
+}
+
 #[test]
 fn a_directory_that_was_cut_goes_on_with_each_file() {
     let folder = Folder::new("tree-cut");

@@ -1,8 +1,10 @@
 //! The streams of `ofi cp get`: connections that share the files and their blocks.
 //!
 //! A stream takes a file that has unrequested blocks, or begins the next one. So several streams share a long file, and
-//! short files get a stream each. If a stream loses its connection, its requested blocks become unrequested again.
+//! a stream requests several short files at a time, so that it does not wait a round trip for each. If a stream loses
+//! its connection, its requested files and blocks become unrequested again.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -128,9 +130,21 @@ pub struct Job {
 /// The outstanding requests of a stream.
 #[derive(Default)]
 struct Asked {
+    /// Requested files whose answers are outstanding, oldest first.
+    files: VecDeque<Asking>,
+    /// The file of the requested blocks.
     item: Option<usize>,
-    begun: bool,
     blocks: Vec<u64>,
+}
+
+/// A requested file.
+#[derive(Clone, Copy)]
+struct Asking {
+    item: usize,
+    /// Whether another stream has begun it.
+    begun: bool,
+    /// Whether its only block follows the answer.
+    fetches: bool,
 }
 
 impl Job {
@@ -200,10 +214,10 @@ impl Job {
     }
 
     fn give_back(&self, asked: Asked) {
+        let unbegun = asked.files.iter().filter(|file| !file.begun).map(|file| file.item);
+        lock(&self.returned).extend(unbegun);
         let Some(item) = asked.item else { return };
-        if !asked.begun {
-            lock(&self.returned).push(item);
-        } else if !asked.blocks.is_empty() {
+        if !asked.blocks.is_empty() {
             lock(&self.items[item].state).todo.extend(asked.blocks);
             let mut open = lock(&self.open);
             if !open.contains(&item) {
@@ -255,16 +269,44 @@ impl Job {
                 std::thread::sleep(Duration::from_millis(5));
                 continue;
             };
-            *asked = Asked { item: Some(item), begun, blocks: Vec::new() };
-            self.fetch_of(item, &mut link, asked)?;
+            *asked = Asked::default();
+            self.ask_file(item, begun, &mut link, asked)?;
+            // Several at a time, except for the last ones, which the streams share.
+            let left = self.items.len().saturating_sub(self.next.load(Ordering::Relaxed));
+            for _ in 1..WINDOW.min(left / 8) {
+                if begun || !lock(&self.open).is_empty() {
+                    break;
+                }
+                let Some((item, begun)) = self.pick() else { break };
+                self.ask_file(item, begun, &mut link, asked)?;
+                if begun {
+                    break;
+                }
+            }
+            while !asked.files.is_empty() {
+                self.take_file(&mut link, asked)?;
+            }
         }
     }
 
-    /// Fetches blocks of one file until none is unrequested.
-    fn fetch_of(&self, item: usize, link: &mut Link, asked: &mut Asked) -> std::result::Result<(), End> {
+    /// Requests a file.
+    fn ask_file(
+        &self,
+        item: usize,
+        begun: bool,
+        link: &mut Link,
+        asked: &mut Asked,
+    ) -> std::result::Result<(), End> {
         let name = self.items[item].remote.clone();
-        let fetches = !asked.begun && !self.is_known(item);
-        self.ask(link, &if fetches { Request::Fetch(name) } else { Request::Open(name) })?;
+        let fetches = !begun && !self.is_known(item);
+        asked.files.push_back(Asking { item, begun, fetches });
+        Ok(self.ask(link, &if fetches { Request::Fetch(name) } else { Request::Open(name) })?)
+    }
+
+    /// Takes the answer to the oldest requested file. If that was the only one, also fetches its blocks until none is
+    /// unrequested: the server reads from the file that was requested last.
+    fn take_file(&self, link: &mut Link, asked: &mut Asked) -> std::result::Result<(), End> {
+        let Some(&Asking { item, fetches, .. }) = asked.files.front() else { return Ok(()) };
         let (buffer, len) = link.next("opening the file", LIMIT)?;
         let id = match parse(&buffer[..len.min(buffer.len())]) {
             Ok(Message::Answer(Answer::Opened(id))) => id,
@@ -279,7 +321,8 @@ impl Job {
         };
         link.receive(buffer, LIMIT)?;
         let partial = self.begin(item, &id).map_err(End::Final)?;
-        asked.begun = true;
+        asked.files.pop_front();
+        asked.item = Some(item);
         if fetches && id.blocks() == 1 {
             match self.next_block(item) {
                 Some(block) => asked.blocks.push(block), // the block is on its way
@@ -290,7 +333,8 @@ impl Job {
         // `None`: the file is already in place.
         let Some(partial) = partial else { return Ok(()) };
         loop {
-            while asked.blocks.len() < WINDOW
+            while asked.files.is_empty()
+                && asked.blocks.len() < WINDOW
                 && let Some(block) = self.next_block(item)
             {
                 asked.blocks.push(block);

@@ -4,9 +4,14 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use ofi::raw::CompletionFlags;
-use ofi::{Completion, Connection};
+use ofi::{Completion, Connection, Op};
 
 use crate::failure::{Failure, Result};
+
+/// Pause before another attempt to post.
+const RETRY: Duration = Duration::from_millis(1);
+/// Pause between checks whether the peer is there.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// The reason why work over a connection ends early.
 pub enum End {
@@ -22,10 +27,15 @@ impl From<Failure> for End {
     }
 }
 
-/// A connection and its received messages.
+/// A buffer, and the length of the message in it.
+type Received = (Vec<u8>, usize);
+
+/// A connection and its messages, in the order in which the peer sent them.
 pub struct Link {
     connection: Connection,
-    arrived: VecDeque<(Vec<u8>, usize)>,
+    /// The posted receives, oldest first, with their messages. A short message may be complete before a long one that
+    /// was sent earlier.
+    receives: VecDeque<(Op, Option<Received>)>,
     /// Sends in flight.
     sending: usize,
     /// Buffers of completed sends.
@@ -35,7 +45,7 @@ pub struct Link {
 impl Link {
     /// Wraps a connection.
     pub fn new(connection: Connection) -> Self {
-        Self { connection, arrived: VecDeque::new(), sending: 0, spare: Vec::new() }
+        Self { connection, receives: VecDeque::new(), sending: 0, spare: Vec::new() }
     }
 
     /// Receives into `buffer`.
@@ -44,10 +54,13 @@ impl Link {
     /// The connection is lost, or accepts no receive within `limit`.
     pub fn receive(&mut self, buffer: Vec<u8>, limit: Duration) -> Result<()> {
         let mut buffer = Some(buffer);
-        self.until("posting a receive", limit, |link| {
+        self.until("posting a receive", limit, RETRY, |link| {
             let Some(posted) = buffer.take() else { return Ok(true) };
             match link.connection.recv(posted) {
-                Ok(_) => Ok(true),
+                Ok(op) => {
+                    link.receives.push_back((op, None));
+                    Ok(true)
+                }
                 Err(rejected) if rejected.is_again() => {
                     buffer = Some(rejected.buffer);
                     Ok(false)
@@ -63,7 +76,7 @@ impl Link {
     /// The connection is lost, or accepts no message within `limit`.
     pub fn send(&mut self, message: Vec<u8>, most: usize, limit: Duration) -> Result<()> {
         let mut message = Some(message);
-        self.until("sending", limit, |link| {
+        self.until("sending", limit, RETRY, |link| {
             if link.sending >= most {
                 return Ok(false);
             }
@@ -86,9 +99,12 @@ impl Link {
     ///
     /// # Errors
     /// The connection is lost, or nothing arrives within `limit`.
-    pub fn next(&mut self, doing: &str, limit: Duration) -> Result<(Vec<u8>, usize)> {
-        self.until(doing, limit, |link| Ok(!link.arrived.is_empty()))?;
-        self.arrived.pop_front().ok_or_else(|| Failure::Peer("nothing arrived".into()))
+    pub fn next(&mut self, doing: &str, limit: Duration) -> Result<Received> {
+        self.until(doing, limit, LOOK, |link| {
+            Ok(link.receives.front().is_some_and(|(_, found)| found.is_some()))
+        })?;
+        let first = self.receives.pop_front().and_then(|(_, found)| found);
+        first.ok_or_else(|| Failure::Peer("nothing arrived".into()))
     }
 
     /// A buffer to send from; it may have old contents.
@@ -99,31 +115,23 @@ impl Link {
     /// Waits up to `limit` until all sends have completed.
     pub fn finish(mut self, limit: Duration) {
         // A lost peer needs nothing more.
-        let _ = self.until("ending", limit, |link| Ok(link.sending == 0));
+        let _ = self.until("ending", limit, LOOK, |link| Ok(link.sending == 0));
         let _ = self.connection.shutdown();
     }
 
-    /// Polls until `done`.
+    /// Takes completions until `done`, which is called again after each, and every `pause` at least.
     fn until(
         &mut self,
         doing: &str,
         limit: Duration,
+        pause: Duration,
         mut done: impl FnMut(&mut Self) -> Result<bool>,
     ) -> Result<()> {
         let begin = Instant::now();
-        let mut idle = 0_u32;
         while !done(self)? {
-            match self.connection.poll().map_err(|error| lost(&error))? {
-                Some(completion) => {
-                    self.take(completion)?;
-                    idle = 0;
-                    continue;
-                }
-                None => idle += 1,
-            }
-            // Answers arrive within microseconds, or take a while.
-            if idle < 256 {
-                std::thread::yield_now();
+            // Blocks: a thread that yields instead loses its turn to every other program on a busy host.
+            if let Some(completion) = self.connection.wait(pause).map_err(|error| lost(&error))? {
+                self.take(completion)?;
                 continue;
             }
             if self.connection.wait_shutdown(Duration::ZERO).map_err(|error| lost(&error))? {
@@ -132,7 +140,6 @@ impl Link {
             if begin.elapsed() > limit {
                 return Err(Failure::Silent { doing: doing.into(), limit });
             }
-            std::thread::sleep(Duration::from_micros(if idle < 4096 { 50 } else { 1000 }));
         }
         Ok(())
     }
@@ -143,7 +150,11 @@ impl Link {
         }
         let buffer = completion.take_buffer::<Vec<u8>>().unwrap_or_default();
         if completion.flags.contains(CompletionFlags::RECV) {
-            self.arrived.push_back((buffer, completion.len));
+            let posted = self.receives.iter_mut().find(|(op, _)| completion.op == Some(*op));
+            let Some((_, found)) = posted else {
+                return Err(Failure::Peer("a message without a receive".into()));
+            };
+            *found = Some((buffer, completion.len));
         } else {
             self.sending = self.sending.saturating_sub(1);
             self.spare.push(buffer);

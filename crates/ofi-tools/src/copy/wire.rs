@@ -1,4 +1,4 @@
-//! The messages. A client sends requests as JSON; a server answers each, in any order: a block begins with
+//! The messages. A client sends requests as JSON; a server answers them in their order: a block begins with
 //! [`BLOCK_MARK`], anything else is an [`Answer`] as JSON.
 
 use serde::{Deserialize, Serialize};
