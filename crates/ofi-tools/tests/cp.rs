@@ -297,7 +297,7 @@ fn a_short_file_takes_one_round_trip() {
 #[test]
 fn short_files_are_requested_ahead_and_not_mixed() {
     const FILES: usize = 64;
-    let content = |number: usize| vec![number as u8; if number % 2 == 0 { 900_000 } else { 5 }];
+    let content = |number: usize| vec![number as u8; if number.is_multiple_of(2) { 900_000 } else { 5 }];
     let folder = Folder::new("ahead");
     let listener = Listener::open_at(&Hints::new().provider("udp"), "127.0.0.1", "0").unwrap();
     let address = listener.name().unwrap().to_string();

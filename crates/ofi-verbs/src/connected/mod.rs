@@ -31,6 +31,7 @@ use ofi_api::{
 use ofi_core::copy;
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::{SlotId, Slots};
+use ofi_core::sys::is_readable;
 use ofi_core::transport::{
     Arm, Arrived, Fault, Host, OutAtomic, OutMessage, OutRma, Peer, Posted, RxName, Ticket,
 };
