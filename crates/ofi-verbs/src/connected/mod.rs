@@ -459,8 +459,8 @@ impl Connected {
         self.lose(host);
     }
 
-    /// Until when a closing end waits, at most until `end`: a peer that has gone takes nothing more, and what it took is
-    /// acknowledged soon.
+    /// Until when a closing end waits, at most until `end`: a peer that has gone takes nothing more, and what it took
+    /// is acknowledged soon.
     fn patience(&self, end: Instant) -> Instant {
         let is_over = self.going.is_some() || is_readable(self.channel.fd());
         if is_over { end.min(Instant::now() + link::ACKNOWLEDGED) } else { end }

@@ -1,10 +1,10 @@
 //! The requests of a connected endpoint that are under way, and which of them the device reports.
 //!
-//! A request is *quiet*, and its success not reported, if nobody waits for it ([`Host::awaits`]) and it holds nothing of
-//! the application's: its bytes are inside it, or in a slot. A queue pair executes its requests in order, so a quiet one
-//! has ended when a later one is reported. At most a quarter of the queue, and of the slots, is quiet: the others are
-//! reported, and give back the room of all. What is left when the endpoint closes ends with a request of no bytes that
-//! is reported ([`Requests::ask`]).
+//! A request is *quiet*, and its success not reported, if nobody waits for it ([`Host::awaits`]) and it holds nothing
+//! of the application's: its bytes are inside it, or in a slot. A queue pair executes its requests in order, so a quiet
+//! one has ended when a later one is reported. At most a quarter of the queue, and of the slots, is quiet: the others
+//! are reported, and give back the room of all. What is left when the endpoint closes ends with a request of no bytes
+//! that is reported ([`Requests::ask`]).
 //!
 //! A failed request is always reported, with all that follow it. So a quiet one that no report names has succeeded if a
 //! later one is reported, however that one ended.
