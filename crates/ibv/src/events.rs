@@ -63,7 +63,7 @@ pub enum AsyncEvent {
     SharedError(usize),
     /// A shared receive queue has fewer receives than [`crate::SharedReceiveQueue::alert_below`] said.
     SharedLimit(usize),
-    /// Any other event, by its number in `enum ibv_event_type`.
+    /// Any other event, by its number in `enum ibv_event_type`. Those of queue pairs that have not failed are not told.
     Other(i32),
 }
 
@@ -131,9 +131,20 @@ impl AsyncEvent {
             IBV_EVENT_CQ_ERR => Self::QueueError(queue()),
             IBV_EVENT_SRQ_ERR => Self::SharedError(queue()),
             IBV_EVENT_SRQ_LIMIT_REACHED => Self::SharedLimit(queue()),
-            // Among them events of queue pairs that say nothing new: `COMM_EST`, `SQ_DRAINED`, `QP_LAST_WQE_REACHED`.
             other => Self::Other(other),
         }
+    }
+
+    /// Whether it is told. Each connection that begins or ends raises these, and its own events say the same.
+    const fn is_news(self) -> bool {
+        !matches!(
+            self,
+            Self::Other(IBV_EVENT_COMM_EST | IBV_EVENT_SQ_DRAINED | IBV_EVENT_QP_LAST_WQE_REACHED)
+        )
+    }
+
+    const fn is_failure(self) -> bool {
+        self.failed_pair().is_some() || self.failed_queue().is_some()
     }
 }
 
@@ -166,10 +177,13 @@ impl Watcher {
 static ONE: u64 = 1;
 
 impl Waiting {
-    /// Adds an event. If there are too many, the oldest goes, but never the device's end.
+    /// Adds an event. If there are too many, the oldest goes that is no failure, else the oldest failure, but never the
+    /// device's end.
     fn put(&mut self, event: AsyncEvent) {
         if self.events.len() >= MOST {
-            let goes = self.events.iter().position(|&event| event != AsyncEvent::DeviceFatal);
+            let oldest = |may_go: fn(AsyncEvent) -> bool| self.events.iter().position(|&event| may_go(event));
+            let goes = oldest(|event| event != AsyncEvent::DeviceFatal && !event.is_failure())
+                .or_else(|| oldest(|event| event != AsyncEvent::DeviceFatal));
             self.events.remove(goes.unwrap_or(0));
             self.lost += 1;
         }
@@ -234,7 +248,9 @@ impl Hub {
             let seen = unsafe { AsyncEvent::new(&event) };
             // SAFETY: it was read above; nothing refers to its object any more.
             unsafe { (verbs.ibv_ack_async_event)(&mut event) };
-            watchers.tell(seen);
+            if seen.is_news() {
+                watchers.tell(seen);
+            }
         }
         Ok(())
     }
@@ -300,8 +316,12 @@ impl AsyncEvents {
     /// # Errors
     /// The errors of ibv_get_async_event(3).
     pub fn next(&self) -> Result<Option<AsyncEvent>> {
-        self.hub.read()?;
         let mut waiting = self.watcher.waiting();
+        if waiting.events.is_empty() {
+            drop(waiting); // the hub's lock comes first
+            self.hub.read()?;
+            waiting = self.watcher.waiting();
+        }
         let event = waiting.events.pop_front();
         if event.is_some() && waiting.events.is_empty() {
             let mut count = 0u64;
@@ -368,13 +388,24 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_events_the_oldest_goes_and_the_device_s_end_never() {
+    fn of_too_many_events_failures_stay_longest_and_the_device_s_end_for_ever() {
         let mut waiting = Waiting { events: VecDeque::new(), lost: 0 };
         waiting.put(AsyncEvent::DeviceFatal);
-        for port in 0..=MOST {
+        waiting.put(AsyncEvent::QueueError(1));
+        for port in 0..MOST {
             waiting.put(AsyncEvent::PortError(port as u8));
         }
         assert_eq!((waiting.events.len(), waiting.lost), (MOST, 2));
-        assert_eq!([0, 1].map(|at| waiting.events[at]), [AsyncEvent::DeviceFatal, AsyncEvent::PortError(2)]);
+        let kept = [AsyncEvent::DeviceFatal, AsyncEvent::QueueError(1), AsyncEvent::PortError(2)];
+        assert_eq!([0, 1, 2].map(|at| waiting.events[at]), kept);
+        for qp in 0..=MOST as u32 {
+            waiting.put(AsyncEvent::PairFatal(qp));
+        }
+        let failures = MOST as u32 - 1;
+        assert_eq!(waiting.events.len(), MOST);
+        assert_eq!(waiting.events[0], AsyncEvent::DeviceFatal);
+        assert_eq!(waiting.events[1], AsyncEvent::PairFatal(MOST as u32 + 1 - failures));
+        let news = [4, 5, 16, 99].map(|kind| AsyncEvent::Other(kind).is_news());
+        assert_eq!(news, [false, false, false, true]);
     }
 }
