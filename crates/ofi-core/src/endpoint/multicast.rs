@@ -100,6 +100,12 @@ impl<T: Transport> EpCore<T> {
             ));
         }
         let may_receive = state.ends.rx.may_receive.contains(&true);
+        if flags.contains(BindFlags::RECV) && !may_receive {
+            return Err(not_opened_for("fi_join with FI_RECV", "FI_MSG and FI_RECV"));
+        }
+        if flags.contains(BindFlags::SEND) && !state.ends.tx.may_send.contains(&true) {
+            return Err(not_opened_for("fi_join with FI_SEND", "FI_MSG and FI_SEND"));
+        }
         let receives = may_receive && (flags.is_empty() || flags.contains(BindFlags::RECV));
         let av = state.ends.peers.av().cloned().ok_or_else(|| Error::new(Errno::ENOAV))?;
         let lanes = state.lanes.as_mut().ok_or_else(not_enabled)?;
