@@ -635,7 +635,8 @@ impl Notices for VerbsLanes {
     }
 
     fn look(&mut self) -> bool {
-        self.refill() > 0
+        // If the queue is found lost here, there are lanes to end.
+        self.refill() > 0 || !self.common.dirty.is_empty()
     }
 }
 

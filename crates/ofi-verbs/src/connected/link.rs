@@ -24,7 +24,9 @@ use crate::rc::{self, CmEventKind, ConnParam};
 use crate::{Verbs, address, failed, settings};
 
 /// How long to wait for acknowledgements of a peer that has disconnected: it sent them before that.
-pub const ACKNOWLEDGED: Duration = Duration::from_millis(200);
+const ACKNOWLEDGED: Duration = Duration::from_millis(200);
+/// The same if no report would tell of them, so that the whole time is waited.
+pub const UNSEEN: Duration = Duration::from_millis(50);
 /// Requests the device's maximum of concurrent remote reads.
 const READS: u8 = u8::MAX;
 
@@ -181,6 +183,7 @@ impl Connected {
 
     /// See [`ofi_core::transport::Lanes::join`]. An accepting endpoint calls it before it accepts.
     pub fn join<H: Host<Verbs>>(&mut self, host: &mut H, to: &Address) {
+        self.take_device_events(host); // those of earlier queue pairs, which may have had the new one's number
         let Link::Answering(call) = &mut self.link else { return };
         match create_pair(&self.domain, &mut *call.id, &self.attr) {
             Ok(()) => {
@@ -265,7 +268,8 @@ impl Connected {
             // Messages that the peer received before it disconnected may still be acknowledged.
             (link @ Link::Open(_), CmEventKind::Disconnected) if !self.requests.is_empty() => {
                 self.link = link;
-                self.going.get_or_insert_with(|| self.channel.now() + ACKNOWLEDGED);
+                let time = if self.requests.are_quiet() { UNSEEN } else { ACKNOWLEDGED };
+                self.going.get_or_insert_with(|| self.channel.now() + time);
             }
             // If a peer disconnects before it learns that the connection is established, the kernel reports a
             // rejection.

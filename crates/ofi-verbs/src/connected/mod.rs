@@ -13,7 +13,9 @@
 //! The device reports the ends of requests that somebody waits for: `requests.rs` says which.
 
 pub mod atomic;
+mod closing;
 mod link;
+mod memory;
 mod port;
 mod private;
 mod requests;
@@ -23,26 +25,24 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use ofi_api::{
-    Address, Caps, Errno, Error, Info, OpFlags, Piece, RemotePiece, Result, SHARED_CONTEXT, Statistic,
-};
+use ofi_api::{Address, Caps, Errno, Error, Info, OpFlags, Piece, Result, SHARED_CONTEXT, Statistic};
 use ofi_core::copy;
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::{SlotId, Slots};
-use ofi_core::sys::is_readable;
 use ofi_core::transport::{
     Arm, Arrived, Fault, Host, OutAtomic, OutMessage, OutRma, Peer, Posted, RxName, Ticket,
 };
 use ofi_ring::notice::{Notices, may_sleep};
 
+use self::memory::{registered, remote, unregistered};
 use self::requests::{Request, Requests};
 use crate::adapter::{RECEIVE, Slab};
 use crate::events::{Failed, Watch};
 use crate::message::Op;
-use crate::rc::msg::{Abilities, Channel, Pair, PairAttr, Receives};
-use crate::rc::{Opcode, Post, Remote, Segment, Status, Work, WorkCompletion};
+use crate::rc::msg::{Abilities, Channel, PairAttr, Receives};
+use crate::rc::{Opcode, Post, Status, Work, WorkCompletion};
 use crate::region::Local;
 use crate::waiter::Waiter;
 use crate::{Verbs, address, failed, immediate, settings};
@@ -65,10 +65,6 @@ const SLOTS: usize = 128;
 const PEER: Peer = 0;
 /// Most entries of the completion queue that one poll takes.
 const MOST: usize = 256;
-/// How long to wait for the device's report of what it did not execute, on a queue pair that is in error.
-const SETTLED: Duration = Duration::from_millis(100);
-/// Between two looks, of an end that waits for the device.
-const PAUSE: Duration = Duration::from_micros(50);
 /// Number of polls between checks for connection events, if none is expected.
 const LOOK: u32 = 64;
 
@@ -119,6 +115,8 @@ pub struct Connected {
     watch: Watch,
     /// Set when the device is lost.
     gone: Option<Errno>,
+    /// Whether the completion queue is lost: no end is reported any more.
+    is_deaf: bool,
     /// Whether the connection must be ended.
     broken: bool,
     /// Set when the peer has disconnected: until when its acknowledgements may arrive.
@@ -201,6 +199,7 @@ impl Connected {
             is_target,
             watch,
             gone: None,
+            is_deaf: false,
             broken: false,
             going: None,
             look: false,
@@ -373,8 +372,10 @@ impl Connected {
     fn refill(&mut self) -> usize {
         let ready = &mut self.ready;
         self.attr.completions.poll(&mut |entry| ready.push_back(entry)).unwrap_or_else(|error| {
-            tracing::error!(target: "ofi::verbs::cq", %error, "the device is lost");
-            self.broken = true;
+            if !self.is_deaf {
+                tracing::error!(target: "ofi::verbs::cq", %error, "the completion queue is lost");
+                (self.is_deaf, self.broken) = (true, true);
+            }
             0
         })
     }
@@ -442,82 +443,21 @@ impl Connected {
         };
     }
 
-    /// See [`ofi_core::transport::Lanes::part`].
-    pub fn part<H: Host<Verbs>>(&mut self, host: &mut H) {
-        let mut end = linger();
-        while let Some(pair) = self.link.open()
-            && self.requests.owes()
-            && !self.broken
-            && Instant::now() < end
-        {
-            end = self.patience(end);
-            self.requests.ask(pair);
-            if self.take_all(host) == 0 {
-                std::thread::sleep(PAUSE);
-            }
-        }
-        self.lose(host);
-    }
-
-    /// Until when a closing end waits, at most until `end`: a peer that has gone takes nothing more, and what it took
-    /// is acknowledged soon.
-    fn patience(&self, end: Instant) -> Instant {
-        let is_over = self.going.is_some() || is_readable(self.channel.fd());
-        if is_over { end.min(Instant::now() + link::ACKNOWLEDGED) } else { end }
-    }
-
-    /// Has the device of a queue pair that is in error name the quiet requests that it did not execute. The others have
-    /// succeeded.
-    fn settle<H: Host<Verbs>>(&mut self, host: &mut H, pair: &dyn Pair) {
-        let end = Instant::now() + SETTLED;
-        while self.requests.has_quiet() && Instant::now() < end && self.requests.ask(pair) {
-            if self.take_all(host) == 0 {
-                std::thread::sleep(PAUSE);
-            }
-        }
-    }
-
-    /// A message has arrived after the application closed the endpoint. It is dropped, but its receive may serve
-    /// another endpoint.
-    fn unread(&self, entry: &WorkCompletion) {
-        if let Some(shared) = self.shared.as_ref().filter(|_| entry.id & RECEIVE != 0) {
-            shared.put_back(SlotId::from_wire(entry.id & !RECEIVE)); // the log tells if the receive is lost
-        }
-    }
-
-    /// Ends the requests of a queue pair that is gone, as if the device had flushed them.
-    fn flush<H: Host<Verbs>>(&mut self, host: &mut H) {
-        let fault = Fault { errno: self.end(), number: Status::FLUSHED.raw() as i32 };
-        for id in self.claimed.ids(|_| true) {
-            if let Some(claimed) = self.claimed.remove(id) {
-                host.receive_failed(claimed.into, fault);
-            }
-        }
-        for op in self.requests.clear() {
-            host.finish_failed(PEER, op, fault);
-        }
-        self.ready.clear();
-        (self.broken, self.going) = (false, None);
-    }
-
-    /// The error of what ends with the connection.
-    fn end(&self) -> Errno {
-        self.gone.unwrap_or(Errno::ECANCELED)
-    }
-
     /// Takes the device's events. What the device reports as failed ends the connection.
     fn take_device_events<H: Host<Verbs>>(&mut self, host: &mut H) {
         while let Some(failed) = self.watch.next() {
             let is_own = match failed {
                 Failed::Device => {
-                    self.gone = Some(Errno::ENODEV);
+                    (self.gone, self.is_deaf) = (Some(Errno::ENODEV), true);
                     self.watch.mute(&self.waiter, self.attr.completions.fd());
                     true
                 }
                 Failed::Pair(qp) => self.link.pair().is_some_and(|pair| pair.number() == qp),
                 Failed::Queue(queue) => {
                     let shared = self.shared.as_ref().map(|shared| shared.queue().number());
-                    self.attr.completions.number() == queue || shared == Some(queue)
+                    let is_own = self.attr.completions.number() == queue;
+                    self.is_deaf |= is_own;
+                    is_own || shared == Some(queue)
                 }
             };
             if !is_own {
@@ -538,12 +478,11 @@ impl Connected {
 
     /// See [`ofi_core::transport::Lanes::arm`].
     pub fn arm(&mut self) -> Arm {
-        if !self.ready.is_empty()
-            || self.broken
-            || self.going.is_some()
-            || matches!(self.link, Link::Failed(..))
-        {
+        if !self.ready.is_empty() || self.broken || matches!(self.link, Link::Failed(..)) {
             return Arm::Ready;
+        }
+        if let Some(until) = self.going {
+            self.waiter.wake_after(Some(until.saturating_duration_since(self.channel.now())));
         }
         if self.link.open().is_none() {
             self.quiet(); // what comes before the connection is taken with it
@@ -603,42 +542,6 @@ impl Notices for Connected {
     }
 }
 
-impl Drop for Connected {
-    fn drop(&mut self) {
-        let mut end = linger();
-        while let Some(pair) = self.link.open()
-            && self.requests.owes()
-            && !self.broken
-            && Instant::now() < end
-        {
-            end = self.patience(end);
-            self.requests.ask(pair);
-            match self.next() {
-                Some(entry) if entry.id & RECEIVE == 0 => {
-                    let id = SlotId::from_wire(entry.id);
-                    while self.requests.end_before(id).is_some() {}
-                    self.requests.remove(id);
-                    self.broken |= entry.status != Status::SUCCESS;
-                }
-                Some(entry) => self.unread(&entry),
-                None => std::thread::sleep(PAUSE),
-            }
-        }
-        if let Link::Open(id) = &self.link {
-            let _ = id.disconnect();
-        }
-        while self.shared.is_some()
-            && let Some(entry) = self.next()
-        {
-            self.unread(&entry);
-        }
-    }
-}
-
-fn linger() -> Instant {
-    Instant::now() + Duration::from_millis(settings::LINGER_MS.get() as u64)
-}
-
 /// The error for a request's status, as in C's provider.
 fn outcome(status: Status) -> Result<(), Errno> {
     match status {
@@ -661,48 +564,6 @@ fn message(entry: &WorkCompletion) -> Arrived {
     }
 }
 
-/// The memory of an inline request.
-fn unregistered(pieces: &[Piece], len: usize) -> Vec<Segment> {
-    copy::runs(pieces, 0, len).map(|(addr, len)| Segment { addr, len: len as u32, lkey: 0 }).collect()
-}
-
-/// The memory of a request that is not copied. It stays registered as long as the returned registrations exist.
-fn registered(
-    domain: &DomainPart<Verbs>,
-    pieces: &[Piece],
-    len: usize,
-) -> ibv::Result<(Vec<Segment>, Vec<Local>)> {
-    let (mut segments, mut regions) = (Vec::new(), Vec::new());
-    for (addr, len) in copy::runs(pieces, 0, len) {
-        let len = len.min(LONGEST); // neither direction moves more
-        // SAFETY: the memory is lent until the operation ends; the callers keep the registration as long.
-        let region = unsafe { domain.transport.local(addr, len) }?;
-        segments.push(Segment { addr, len: len as u32, lkey: region.lkey() });
-        regions.push(region);
-    }
-    Ok((segments, regions))
-}
-
-/// The peer's memory, in its device's terms.
-fn remote(pieces: &[RemotePiece]) -> Result<Remote> {
-    let [RemotePiece { addr, key, .. }] = pieces else {
-        return Err(Error::with(
-            Errno::EINVAL,
-            "an access takes one remote piece (tx_attr.rma_iov_limit); split it",
-        ));
-    };
-    let rkey = u32::try_from(*key).map_err(|_| {
-        Error::wanted(
-            Errno::EKEYREJECTED,
-            "the key of a remote access",
-            "4 bytes (domain_attr.mr_key_size)",
-            format!("{key:#x}"),
-            "give the key that the peer's fi_mr_key answered",
-        )
-    })?;
-    Ok(Remote { addr: *addr, rkey })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -715,14 +576,5 @@ mod tests {
         {
             assert_eq!(outcome(status), Err(Errno::EIO));
         }
-    }
-
-    #[test]
-    fn accesses_name_one_piece_by_a_key_of_the_device() {
-        let piece = |key| RemotePiece { addr: 7, len: 1, key };
-        assert_eq!(remote(&[piece(u32::MAX.into())]).unwrap(), Remote { addr: 7, rkey: u32::MAX });
-        assert_eq!(remote(&[piece(1 << 32)]).unwrap_err().errno(), Errno::EKEYREJECTED);
-        assert_eq!(remote(&[]).unwrap_err().errno(), Errno::EINVAL);
-        assert_eq!(remote(&[piece(1), piece(2)]).unwrap_err().errno(), Errno::EINVAL);
     }
 }

@@ -153,6 +153,11 @@ impl Requests {
         None
     }
 
+    /// Whether only quiet requests are under way.
+    pub fn are_quiet(&self) -> bool {
+        self.posted.len() == self.silent[0]
+    }
+
     /// Whether quiet requests are under way.
     pub fn has_quiet(&self) -> bool {
         self.silent[0] > 0

@@ -8,7 +8,8 @@ use ofi_api::{Error, Piece, Result, RxAttr};
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::{SlotId, Slots};
 
-use super::{RECEIVE, SHARED, registered};
+use super::memory::registered;
+use super::{RECEIVE, SHARED};
 use crate::rc::Segment;
 use crate::rc::msg::SharedQueue;
 use crate::region::Local;

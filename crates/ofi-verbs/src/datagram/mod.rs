@@ -241,14 +241,33 @@ impl Datagrams {
 
     /// Takes only the completions of sends.
     fn drain(&mut self) {
-        let mut came = VecDeque::new();
-        let _ = self.queues.poll(&mut came);
-        for entry in came {
+        let before = self.ready.len();
+        self.refill();
+        for entry in self.ready.split_off(before) {
             match entry.id & RECEIVE {
                 0 => self.sent(&entry),
                 _ => self.ready.push_back(entry),
             }
         }
+    }
+
+    /// Takes entries out of the completion queue. Returns their number.
+    fn refill(&mut self) -> usize {
+        self.queues.poll(&mut self.ready).unwrap_or_else(|error| {
+            if self.gone.is_none() {
+                tracing::error!(target: "ofi::verbs::cq", %error, "the completion queue is lost");
+                self.lost(Errno::EIO);
+            }
+            0
+        })
+    }
+
+    /// Nothing is sent any more.
+    #[cold]
+    fn lost(&mut self, errno: Errno) {
+        self.watch.failures += 1;
+        self.gone.get_or_insert(errno);
+        self.watch.mute(&self.waiter, self.queues.fd());
     }
 
     fn sent(&mut self, entry: &WorkCompletion) {
@@ -266,9 +285,7 @@ impl Datagrams {
                 Failed::Pair(_) | Failed::Queue(_) => continue, // another endpoint's
             };
             tracing::error!(target: "ofi::verbs::ep_data", ?failed, "the device reports a failure: no datagram is sent any more");
-            self.watch.failures += 1;
-            self.gone.get_or_insert(errno);
-            self.watch.mute(&self.waiter, self.queues.fd());
+            self.lost(errno);
         }
     }
 
@@ -297,7 +314,7 @@ impl Datagrams {
     /// The next completion, if there is one.
     fn next(&mut self) -> Option<WorkCompletion> {
         if self.ready.is_empty() {
-            let _ = self.queues.poll(&mut self.ready);
+            self.refill();
         }
         self.ready.pop_front()
     }
@@ -400,6 +417,6 @@ impl Notices for Datagrams {
     }
 
     fn look(&mut self) -> bool {
-        self.queues.poll(&mut self.ready).map_or(self.gone.is_none(), |count| count > 0)
+        self.refill() > 0
     }
 }

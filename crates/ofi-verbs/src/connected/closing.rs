@@ -1,0 +1,122 @@
+//! The end of a connected endpoint's connection: what is waited for, and what becomes of the rest.
+
+use std::time::{Duration, Instant};
+
+use ofi_api::Errno;
+use ofi_core::slots::SlotId;
+use ofi_core::sys::is_readable;
+use ofi_core::transport::{Fault, Host};
+
+use super::{Connected, Link, PEER, link};
+use crate::adapter::RECEIVE;
+use crate::rc::msg::Pair;
+use crate::rc::{Status, WorkCompletion};
+use crate::{Verbs, settings};
+
+/// How long to wait for the device's report of what it did not execute, on a queue pair that is in error.
+const SETTLED: Duration = Duration::from_millis(100);
+/// Between two looks, of an end that waits for the device.
+const PAUSE: Duration = Duration::from_micros(50);
+
+impl Connected {
+    /// See [`ofi_core::transport::Lanes::part`].
+    pub fn part<H: Host<Verbs>>(&mut self, host: &mut H) {
+        self.await_injected(|this| this.take_all(host) > 0);
+        self.lose(host);
+    }
+
+    /// Waits until injected messages have arrived, or will not. `take` takes what has ended, and says whether anything
+    /// had.
+    fn await_injected(&mut self, mut take: impl FnMut(&mut Self) -> bool) {
+        let mut end = Instant::now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
+        while let Some(pair) = self.link.open()
+            && self.requests.owes()
+            && !self.broken
+            && Instant::now() < end
+            && self.requests.ask(pair)
+        {
+            end = self.patience(end);
+            if !take(self) {
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    /// Until when a closing end waits, at most until `end`: a peer that has gone takes nothing more, and what it took
+    /// is acknowledged soon.
+    fn patience(&self, end: Instant) -> Instant {
+        let is_over = self.going.is_some() || is_readable(self.channel.fd());
+        if is_over { end.min(Instant::now() + link::UNSEEN) } else { end }
+    }
+
+    /// Has the device of a queue pair that is in error name the quiet requests that it did not execute. The others have
+    /// succeeded.
+    pub(super) fn settle<H: Host<Verbs>>(&mut self, host: &mut H, pair: &dyn Pair) {
+        if self.is_deaf {
+            return;
+        }
+        let end = Instant::now() + SETTLED;
+        while self.requests.has_quiet() && Instant::now() < end && self.requests.ask(pair) {
+            if self.take_all(host) == 0 {
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    /// A message has arrived after the application closed the endpoint. It is dropped, but its receive may serve
+    /// another endpoint.
+    fn unread(&self, entry: &WorkCompletion) {
+        if let Some(shared) = self.shared.as_ref().filter(|_| entry.id & RECEIVE != 0) {
+            shared.put_back(SlotId::from_wire(entry.id & !RECEIVE)); // the log tells if the receive is lost
+        }
+    }
+
+    /// Ends the requests of a queue pair that is gone, as if the device had flushed them.
+    pub(super) fn flush<H: Host<Verbs>>(&mut self, host: &mut H) {
+        let fault = Fault { errno: self.end(), number: Status::FLUSHED.raw() as i32 };
+        for id in self.claimed.ids(|_| true) {
+            if let Some(claimed) = self.claimed.remove(id) {
+                host.receive_failed(claimed.into, fault);
+            }
+        }
+        for op in self.requests.clear() {
+            host.finish_failed(PEER, op, fault);
+        }
+        self.ready.clear();
+        self.broken = false;
+        if self.going.take().is_some() {
+            self.waiter.wake_after(None);
+        }
+    }
+
+    /// The error of what ends with the connection.
+    pub(super) fn end(&self) -> Errno {
+        self.gone.unwrap_or(Errno::ECANCELED)
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.await_injected(|this| {
+            match this.next() {
+                Some(entry) if entry.id & RECEIVE == 0 => {
+                    let id = SlotId::from_wire(entry.id);
+                    while this.requests.end_before(id).is_some() {}
+                    this.requests.remove(id);
+                    this.broken |= entry.status != Status::SUCCESS;
+                }
+                Some(entry) => this.unread(&entry),
+                None => return false,
+            }
+            true
+        });
+        if let Link::Open(id) = &self.link {
+            let _ = id.disconnect();
+        }
+        while self.shared.is_some()
+            && let Some(entry) = self.next()
+        {
+            self.unread(&entry);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The memory of requests, local and remote, in the device's terms.
+
+use ofi_api::{Errno, Error, Piece, RemotePiece, Result};
+use ofi_core::copy;
+use ofi_core::domain::DomainPart;
+
+use super::LONGEST;
+use crate::Verbs;
+use crate::rc::{Remote, Segment};
+use crate::region::Local;
+
+/// The memory of an inline request.
+pub fn unregistered(pieces: &[Piece], len: usize) -> Vec<Segment> {
+    copy::runs(pieces, 0, len).map(|(addr, len)| Segment { addr, len: len as u32, lkey: 0 }).collect()
+}
+
+/// The memory of a request that is not copied. It stays registered as long as the returned registrations exist.
+pub fn registered(
+    domain: &DomainPart<Verbs>,
+    pieces: &[Piece],
+    len: usize,
+) -> ibv::Result<(Vec<Segment>, Vec<Local>)> {
+    let (mut segments, mut regions) = (Vec::new(), Vec::new());
+    for (addr, len) in copy::runs(pieces, 0, len) {
+        let len = len.min(LONGEST); // neither direction moves more
+        // SAFETY: the memory is lent until the operation ends; the callers keep the registration as long.
+        let region = unsafe { domain.transport.local(addr, len) }?;
+        segments.push(Segment { addr, len: len as u32, lkey: region.lkey() });
+        regions.push(region);
+    }
+    Ok((segments, regions))
+}
+
+/// The peer's memory, in its device's terms.
+pub fn remote(pieces: &[RemotePiece]) -> Result<Remote> {
+    let [RemotePiece { addr, key, .. }] = pieces else {
+        return Err(Error::with(
+            Errno::EINVAL,
+            "an access takes one remote piece (tx_attr.rma_iov_limit); split it",
+        ));
+    };
+    let rkey = u32::try_from(*key).map_err(|_| {
+        Error::wanted(
+            Errno::EKEYREJECTED,
+            "the key of a remote access",
+            "4 bytes (domain_attr.mr_key_size)",
+            format!("{key:#x}"),
+            "give the key that the peer's fi_mr_key answered",
+        )
+    })?;
+    Ok(Remote { addr: *addr, rkey })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accesses_name_one_piece_by_a_key_of_the_device() {
+        let piece = |key| RemotePiece { addr: 7, len: 1, key };
+        assert_eq!(remote(&[piece(u32::MAX.into())]).unwrap(), Remote { addr: 7, rkey: u32::MAX });
+        assert_eq!(remote(&[piece(1 << 32)]).unwrap_err().errno(), Errno::EKEYREJECTED);
+        assert_eq!(remote(&[]).unwrap_err().errno(), Errno::EINVAL);
+        assert_eq!(remote(&[piece(1), piece(2)]).unwrap_err().errno(), Errno::EINVAL);
+    }
+}
