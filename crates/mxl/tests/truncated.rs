@@ -206,6 +206,31 @@ fn a_broken_flow_is_broken_as_a_whole_and_can_be_made_again() {
     assert!(reader.read(1, Wait::Not).is_err());
 }
 
+/// A writer's samples that went to a file which is gone are not announced to those who have other pages of it.
+#[test]
+fn what_went_to_a_truncated_file_is_not_published() {
+    let folder = Folder::new();
+    let (sound, camera) = (known(microphone(2), 35), known(camera(), 36));
+    let mut writer = folder.domain().create_samples(&sound, &hints()).unwrap().writer;
+    writer.open(480, 480).unwrap().commit().unwrap();
+    let reader = folder.domain().read_samples(sound.id).unwrap();
+    let mut open = writer.open(960, 480).unwrap();
+    truncate(&file(&folder, &sound, "channels"), 0);
+    assert!(is_truncation(&open.write_channel(1, &[0.5_f32; 480]).unwrap_err(), "channels"));
+    assert!(is_truncation(&open.commit().unwrap_err(), "channels"));
+    assert!(is_truncation(&writer.publish(960).unwrap_err(), "channels"));
+    assert_eq!(reader.head(), 480);
+
+    let writer = folder.domain().create_grains(&camera, &hints()).unwrap().writer;
+    writer.open(1).unwrap().commit().unwrap();
+    let reader = folder.domain().read_grains(camera.id).unwrap();
+    let mut open = writer.open(2).unwrap();
+    truncate(&file(&folder, &camera, "grains/data.2"), 0);
+    assert!(is_truncation(&open.write(0, &[1; 16]).unwrap_err(), "grains/data.2"));
+    assert!(is_truncation(&open.commit().unwrap_err(), "grains/data.2"));
+    assert_eq!(reader.head(), 1);
+}
+
 /// A data file whose words are gone, although its page is there, is no flow for a reader that waits.
 #[test]
 fn a_data_file_that_is_cut_within_its_page_is_noticed_by_a_wait() {

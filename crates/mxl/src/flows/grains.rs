@@ -408,7 +408,8 @@ impl GrainWriter {
     /// Publishes the content of a grain's slot and makes it the head: the raw layer, like [`begin`](Self::begin).
     ///
     /// # Errors
-    /// [`Error::Truncated`]: no reader sees the grain.
+    /// [`Error::Truncated`]: what went to a file that is gone is not published. If a file is truncated during this call,
+    /// readers may have seen the head move.
     pub fn publish(&self, info: GrainInfo) -> Result<(), Error> {
         self.commit(info, Head::Set)
     }
@@ -445,6 +446,7 @@ impl GrainWriter {
     }
 
     fn commit(&self, info: GrainInfo, head: Head) -> Result<(), Error> {
+        self.intact()?;
         let grain =
             Grain { flags: info.flags, size: info.size, total: info.total_slices, valid: info.valid_slices };
         let slot = slot(&self.slots, info.index).words();
@@ -551,7 +553,7 @@ impl OpenGrain<'_> {
     /// Publishes the whole grain.
     ///
     /// # Errors
-    /// [`Error::Truncated`]: no reader sees it.
+    /// [`Error::Truncated`], as of [`GrainWriter::publish`].
     pub fn commit(mut self) -> Result<(), Error> {
         self.info.flags &= !INVALID;
         self.info.valid_slices = self.info.total_slices;
@@ -561,7 +563,7 @@ impl OpenGrain<'_> {
     /// Publishes that the grain does not exist, so that readers need not wait for it.
     ///
     /// # Errors
-    /// [`Error::Truncated`]: no reader sees it.
+    /// [`Error::Truncated`], as of [`GrainWriter::publish`].
     pub fn commit_invalid(mut self) -> Result<(), Error> {
         self.info.flags |= INVALID;
         self.info.valid_slices = self.info.total_slices;

@@ -299,8 +299,10 @@ impl SampleWriter {
     /// Publishes samples up to `index`: the raw layer, like [`begin`](Self::begin).
     ///
     /// # Errors
-    /// [`Error::Truncated`]: no reader sees them.
+    /// [`Error::Truncated`]: what went to a file that is gone is not published. If a file is truncated during this call,
+    /// readers may have seen the head move.
     pub fn publish(&self, index: u64) -> Result<(), Error> {
+        self.intact()?;
         let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
         let signal = batches.completes(index);
         protocol::publish_samples(self.flow.words(), index, signal, time::now());
@@ -384,7 +386,7 @@ impl OpenSamples<'_> {
     /// Publishes the samples. Sleeping readers are woken when a batch is complete, according to the flow's hints.
     ///
     /// # Errors
-    /// [`Error::Truncated`]: no reader sees them.
+    /// [`Error::Truncated`], as of [`SampleWriter::publish`].
     pub fn commit(self) -> Result<(), Error> {
         self.writer.publish(self.index)
     }

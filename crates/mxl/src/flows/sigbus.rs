@@ -26,8 +26,8 @@
 //! I1. The table only grows, and its entries are reused: the handler takes no lock, and no memory that it reads is
 //!     freed.
 //! I2. An entry names a range only while that is mapped: it is filled after `mmap` and emptied before `munmap`. A
-//!     thread that faults inside a range is using it, so the entry that the handler finds for its address stays as it
-//!     is.
+//!     thread that faults inside a range is using it, so the entry of its address stays as it is. Other entries may
+//!     change while the handler looks at them: it takes an entry as a whole or not at all (a sequence lock).
 //! I3. The note is written before the zeros appear: whoever reads such a zero, in any thread, sees the note afterwards.
 
 use std::ptr;
@@ -69,13 +69,46 @@ impl Note {
 
 #[derive(Debug)]
 struct Entry {
-    /// 0 for an unused entry.
+    /// Odd while the entry is unused or being filled.
+    version: AtomicU32,
     base: AtomicUsize,
     end: AtomicUsize,
     /// The note and this mapping's number in it. The mapping keeps the note.
     note: AtomicPtr<Note>,
     number: AtomicU32,
     write: AtomicBool,
+}
+
+/// What an entry says.
+struct Mapping {
+    base: usize,
+    end: usize,
+    note: *mut Note,
+    number: u32,
+    write: bool,
+}
+
+impl Entry {
+    /// The mapping, if the entry has one that contains the address.
+    fn of(&self, address: usize) -> Option<Mapping> {
+        let version = self.version.load(Ordering::Acquire);
+        let mapping = Mapping {
+            base: self.base.load(Ordering::Relaxed),
+            end: self.end.load(Ordering::Relaxed),
+            note: self.note.load(Ordering::Relaxed),
+            number: self.number.load(Ordering::Relaxed),
+            write: self.write.load(Ordering::Relaxed),
+        };
+        fence(Ordering::Acquire); // with the fence of `Listed::new`
+        let is_whole = version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version;
+        (is_whole && (mapping.base..mapping.end).contains(&address)).then_some(mapping)
+    }
+
+    /// From unused to used, and back.
+    fn turn(&self) {
+        let version = self.version.load(Ordering::Relaxed); // its owner alone changes it
+        self.version.store(version.wrapping_add(1), Ordering::Release);
+    }
 }
 
 struct Chunk {
@@ -96,19 +129,21 @@ impl Listed {
         static ONCE: Once = Once::new();
         ONCE.call_once(install);
         let entry = take();
+        fence(Ordering::Release); // who sees one of these stores sees that the entry was unused
         entry.note.store(Arc::as_ptr(&note).cast_mut(), Ordering::Relaxed);
         entry.number.store(number, Ordering::Relaxed);
         entry.write.store(write, Ordering::Relaxed);
         // The rest of the last page is mapped as well.
         entry.end.store(base.saturating_add(len).next_multiple_of(PAGE), Ordering::Relaxed);
-        entry.base.store(base, Ordering::Release); // I2
+        entry.base.store(base, Ordering::Relaxed);
+        entry.turn(); // I2
         Self { entry, _note: note }
     }
 }
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        self.entry.base.store(0, Ordering::Release);
+        self.entry.turn();
         FREE.lock().unwrap_or_else(PoisonError::into_inner).push(self.entry);
     }
 }
@@ -120,6 +155,7 @@ fn take() -> &'static Entry {
         return entry;
     }
     let entries = std::array::from_fn(|_| Entry {
+        version: AtomicU32::new(1),
         base: AtomicUsize::new(0),
         end: AtomicUsize::new(0),
         note: AtomicPtr::new(ptr::null_mut()),
@@ -156,18 +192,14 @@ pub fn leave_alone() {
 /// Returns false for an address that belongs to no flow: then it is not this crate's fault. It may be called in a
 /// signal handler.
 pub fn repair(address: usize) -> bool {
-    let found = entries().find(|entry| {
-        let base = entry.base.load(Ordering::Acquire);
-        base != 0 && base <= address && address < entry.end.load(Ordering::Relaxed)
-    });
-    let Some(entry) = found else { return false };
-    let (base, end) = (entry.base.load(Ordering::Relaxed), entry.end.load(Ordering::Relaxed));
+    let Some(mapping) = entries().find_map(|entry| entry.of(address)) else { return false };
+    let Mapping { base, end, note, number, write } = mapping;
     // SAFETY: by I2 the mapping, and with it its note, stays while the faulting thread uses it.
-    let Some(note) = (unsafe { entry.note.load(Ordering::Relaxed).as_ref() }) else { return false };
-    note.0.store(entry.number.load(Ordering::Relaxed), Ordering::Relaxed);
+    let Some(note) = (unsafe { note.as_ref() }) else { return false };
+    note.0.store(number, Ordering::Relaxed);
     ANY.store(true, Ordering::Relaxed);
     fence(Ordering::SeqCst); // I3; the kernel orders the change of a mapping for all threads
-    let write = if entry.write.load(Ordering::Relaxed) { libc::PROT_WRITE } else { 0 };
+    let write = if write { libc::PROT_WRITE } else { 0 };
     let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: it replaces exactly this mapping, which is only accessed as memory that may change at any time.
     let there = unsafe { libc::mmap(base as *mut _, end - base, libc::PROT_READ | write, flags, -1, 0) };
