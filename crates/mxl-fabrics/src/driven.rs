@@ -116,7 +116,11 @@ impl<T: Drive> Driven<T> {
         let state = Mutex::new(state);
         let shared = Arc::new(Shared { state, news: Condvar::new(), queues, callers: AtomicUsize::new(0) });
         let driven = Arc::clone(&shared);
-        let thread = std::thread::Builder::new().name("mxl-fabrics".into()).spawn(move || driven.run());
+        let thread = std::thread::Builder::new().name("mxl-fabrics".into()).spawn(move || {
+            let over = Over(&driven);
+            driven.run();
+            drop(over);
+        });
         let thread = thread.map_err(|error| Error::Argument(format!("no progress thread: {error}")))?;
         Ok(Self { shared, thread: Some(thread) })
     }
@@ -210,6 +214,17 @@ impl<T: Drive> State<T> {
             None if self.is_over => Err(Error::Argument("the progress thread has ended: it broke".into())),
             None => Ok(None),
         }
+    }
+}
+
+/// Tells those that wait for the thread that it has ended, also by a panic.
+struct Over<'a, T: Drive>(&'a Shared<T>);
+
+impl<T: Drive> Drop for Over<'_, T> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.is_over = true;
+        self.0.changed(state);
     }
 }
 

@@ -402,8 +402,12 @@ impl Initiator {
         if self.peers[at].state == PeerState::Connected || now < self.peers[at].greet {
             return;
         }
-        self.nonce = self.nonce.wrapping_add(1);
-        let (nonce, geometry) = (self.nonce, shape::numbers(&self.geometry));
+        // One for each attempt: the answer to a greeting counts, however often that was repeated meanwhile.
+        if self.peers[at].nonce == 0 {
+            self.nonce = self.nonce.wrapping_add(1).max(1);
+            self.peers[at].nonce = self.nonce;
+        }
+        let (nonce, geometry) = (self.peers[at].nonce, shape::numbers(&self.geometry));
         let (format, address) = self.link.name.clone();
         let messages = u8::from(!self.link.writes);
         let Self { link, peers, .. } = self;
@@ -424,7 +428,6 @@ impl Initiator {
         };
         match link.send(addr, &hello) {
             Ok(Some(op)) => {
-                peer.nonce = nonce;
                 peer.flights.insert(op, None);
             }
             Ok(None) => {}

@@ -203,6 +203,9 @@ impl Merge {
                         if self.paths.iter().all(Option::is_none) {
                             return Err(error);
                         }
+                        // What waits for it goes on.
+                        was_busy = true;
+                        self.arrived(at, Received::Disconnected)?;
                     }
                 }
             }

@@ -28,6 +28,33 @@ fn a_target_lists_what_its_ring_holds() {
     }
 }
 
+/// As over a path whose round trip takes longer than a greeting waits: each repetition would begin anew.
+#[test]
+fn a_target_that_answers_late_is_connected_to_once() {
+    for provider in PROVIDERS {
+        let (near, far) = (Folder::new(), Folder::new());
+        let definition = camera();
+        let _writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap();
+        let mut target = Target::open(&far.domain(), &definition, provider, ANY, None).unwrap();
+        let mut initiator = Initiator::open(&near.domain(), definition.id, provider, ANY).unwrap();
+        initiator.add(target.info()).unwrap();
+        both(&mut initiator, &mut target, |_, received| received == Some(Received::Connected));
+        let id = target.info().id;
+        initiator.remove(id).unwrap();
+        initiator.add(target.info()).unwrap();
+        // Several greetings.
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_millis(900) {
+            initiator.poll().unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        both(&mut initiator, &mut target, |initiator, _| {
+            initiator.target(id).unwrap().0 == PeerState::Connected
+        });
+        assert_eq!(target.stats().taken, 2, "{provider}");
+    }
+}
+
 #[test]
 fn grains_arrive_and_are_published() {
     for provider in PROVIDERS {

@@ -262,8 +262,28 @@ fn a_path_from_the_far_future_does_not_stop_the_others() {
     assert_eq!((merge.stats().published, merge.stats().lost), (60, 0), "{:?}", merge.stats());
 }
 
-/// Batches of 10 ms from two programs; either may be killed.
-fn sound_goes_on_when_one_is_killed(killed: usize) {
+/// What becomes of one path.
+#[derive(Clone, Copy)]
+enum End {
+    /// The program that sends by it is killed.
+    Killed(usize),
+    /// The flow that it is received into loses its samples.
+    Truncated(usize),
+}
+
+/// Truncates the samples of a path's own flow.
+fn truncate(far: &Folder, path: usize) {
+    let name = format!("(path {path})");
+    let flows = std::fs::read_dir(far.path()).unwrap().map(|entry| entry.unwrap().path());
+    let is_path = |flow: &std::path::PathBuf| {
+        std::fs::read_to_string(flow.join("flow_def.json")).is_ok_and(|text| text.contains(&name))
+    };
+    let flow = flows.into_iter().find(is_path).expect("the flow of the path");
+    std::fs::OpenOptions::new().write(true).open(flow.join("channels")).unwrap().set_len(0).unwrap();
+}
+
+/// Batches of 10 ms from two programs, until something happens to one path.
+fn sound_goes_on(ends: End) {
     const BATCH: u64 = 480;
     let (near, far) = (Folder::new(), Folder::new());
     let definition = microphone(3);
@@ -293,7 +313,10 @@ fn sound_goes_on_when_one_is_killed(killed: usize) {
     for batch in 0..150 {
         write(end);
         if batch == 50 {
-            sending.remove(killed).kill();
+            match ends {
+                End::Killed(path) => sending.remove(path).kill(),
+                End::Truncated(path) => truncate(&far, path),
+            }
         }
         let begin = Instant::now();
         while reader.head() < end {
@@ -323,12 +346,17 @@ fn sound_goes_on_when_one_is_killed(killed: usize) {
 
 #[test]
 fn sound_goes_on_when_the_first_path_is_killed() {
-    sound_goes_on_when_one_is_killed(0);
+    sound_goes_on(End::Killed(0));
 }
 
 #[test]
 fn sound_goes_on_when_the_second_path_is_killed() {
-    sound_goes_on_when_one_is_killed(1);
+    sound_goes_on(End::Killed(1));
+}
+
+#[test]
+fn sound_goes_on_when_a_path_s_file_is_truncated() {
+    sound_goes_on(End::Truncated(0));
 }
 
 /// The program merges: two initiators send, one is killed, and the metrics of both paths are exported.

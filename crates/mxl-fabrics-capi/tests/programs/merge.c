@@ -11,6 +11,7 @@
  */
 #define _GNU_SOURCE
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -161,10 +162,13 @@ static void all_arrive(struct merge *merge, int count)
 
 static pid_t start(char **argv, const char *provider, const char *file)
 {
-	pid_t child = fork();
+	pid_t parent = getpid(), child = fork();
 
 	CHECK(child >= 0);
 	if (child == 0) {
+		/* It ends with this process, whose failure would not be seen while it holds the pipe of the output. */
+		if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)
+			_exit(1);
 		execl("/proc/self/exe", argv[0], "send", argv[1], provider, file, (char *)NULL);
 		_exit(1);
 	}

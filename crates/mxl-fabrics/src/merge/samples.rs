@@ -83,21 +83,20 @@ impl Samples {
             (4, _) => copy_as::<f32>(&paths[path], writer, part),
             _ => copy_as::<f64>(&paths[path], writer, part),
         };
-        match copied {
-            Ok(is_there) => Ok(is_there),
-            Err(Error::TooLate { .. } | Error::TooEarly { .. }) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        Ok(copied?)
     }
 }
 
+/// The errors are those of the merged flow: a path's flow that cannot be read is the path's matter.
 fn copy_as<T: Sample>(from: &SampleReader, to: &mut SampleWriter, part: Part) -> Result<bool, Error> {
     let (channels, count) = (to.channels(), part.end - part.start);
     let mut buffer = vec![T::default(); count as usize];
-    let there = from.read(part.end, count, Wait::Not)?;
+    let Ok(there) = from.read(part.end, count, Wait::Not) else { return Ok(false) };
     let mut open = to.open(part.end, count)?;
     for channel in 0..channels {
-        there.read_channel(channel, &mut buffer)?;
+        if there.read_channel(channel, &mut buffer).is_err() {
+            return Ok(false);
+        }
         open.write_channel(channel, &buffer)?;
     }
     // Uncommitted samples are written again before they are committed.
