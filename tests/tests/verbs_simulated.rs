@@ -154,6 +154,27 @@ impl Kit for ConnectedPair {
     }
 }
 
+/// Connected endpoints over a device of one test; the function adds the device, and answers hints for it.
+struct ConnectedOver(fn() -> Hints);
+
+impl Kit for ConnectedOver {
+    fn hints(&self) -> Hints {
+        (self.0)().ep_type(EpType::Msg).mode(Mode::RX_CQ_DATA)
+    }
+
+    fn usual_caps(&self) -> Caps {
+        CONNECTED
+    }
+
+    fn connected_caps(&self) -> Caps {
+        CONNECTED
+    }
+
+    fn moves_by_itself(&self) -> bool {
+        true
+    }
+}
+
 /// Connected endpoints over the unruly one.
 struct UnrulyConnected;
 

@@ -8,7 +8,7 @@ use ofi_testkit::prelude::*;
 use ofi_testkit::process::{Child, Line};
 use ofi_testkit::rc::{Plan, SimulatedDevice};
 
-use super::{CONNECTED, device, hints};
+use super::{ConnectedOver, device, hints};
 
 /// What the device has: queues of so many, and bytes that a request carries itself.
 const QUEUE: usize = 600;
@@ -17,30 +17,14 @@ const INLINE: usize = 400;
 static DEVICE: LazyLock<Arc<SimulatedDevice>> =
     LazyLock::new(|| device("settings0", Plan { requests: QUEUE, inline: INLINE, ..Plan::default() }));
 
-struct Set;
-
-impl Kit for Set {
-    fn hints(&self) -> Hints {
-        LazyLock::force(&DEVICE);
-        hints("settings0").ep_type(EpType::Msg).mode(Mode::RX_CQ_DATA)
-    }
-
-    fn usual_caps(&self) -> Caps {
-        CONNECTED
-    }
-
-    fn connected_caps(&self) -> Caps {
-        CONNECTED
-    }
-
-    fn moves_by_itself(&self) -> bool {
-        true
-    }
-}
+const SET: ConnectedOver = ConnectedOver(|| {
+    LazyLock::force(&DEVICE);
+    hints("settings0")
+});
 
 /// Sizes and pieces of both directions, as they are answered to hints that ask for so much (0: for nothing).
 fn answered(size: usize, pieces: usize) -> Result<[usize; 4]> {
-    let kit: &dyn Kit = &Set;
+    let kit: &dyn Kit = &SET;
     let mut hints = kit.usual();
     let of = &mut hints.info;
     (of.tx_attr.size, of.rx_attr.size) = (size, size);
@@ -52,7 +36,7 @@ fn answered(size: usize, pieces: usize) -> Result<[usize; 4]> {
 
 /// How many messages an endpoint takes whose peer has no receive, and which lengths its requests carry themselves.
 fn taken() -> (usize, Vec<usize>) {
-    let kit: &dyn Kit = &Set;
+    let kit: &dyn Kit = &SET;
     let a = kit.opening().open_disabled().unwrap();
     let b = connect(&a, kit.opening()).unwrap();
     let from = Memory::patterned(1024, 1);
@@ -77,7 +61,7 @@ pub fn sized(line: &mut Line, _: &[String]) {
 
 /// Says why nothing is offered.
 pub fn refused(line: &mut Line, _: &[String]) {
-    let kit: &dyn Kit = &Set;
+    let kit: &dyn Kit = &SET;
     let error = answered(0, 0).unwrap_err();
     let refusal = error.refusals().iter().find(|refusal| refusal.field == "settings").expect("a refusal");
     // Endpoints of other types have nothing to do with it.

@@ -8,33 +8,17 @@ use ofi_testkit::connect::{connect, event_of};
 use ofi_testkit::prelude::*;
 use ofi_testkit::rc::Plan;
 
-use super::{CONNECTED, ConnectedPair, device, hints};
+use super::{ConnectedOver, ConnectedPair, device, hints};
 
 const ANY: FiAddr = FiAddr::UNSPEC;
 
 /// A device that sends for ever what is not acknowledged, as far as these tests can tell.
-struct Patient;
-
-impl Kit for Patient {
-    fn hints(&self) -> Hints {
-        static ADDED: LazyLock<()> = LazyLock::new(|| {
-            device("patient0", Plan { patience: u64::MAX, ..Plan::default() });
-        });
-        LazyLock::force(&ADDED);
-        hints("patient0").ep_type(EpType::Msg).mode(Mode::RX_CQ_DATA)
-    }
-
-    fn usual_caps(&self) -> Caps {
-        CONNECTED
-    }
-
-    fn connected_caps(&self) -> Caps {
-        CONNECTED
-    }
-
-    fn moves_by_itself(&self) -> bool {
-        true
-    }
+fn patient() -> Hints {
+    static ADDED: LazyLock<()> = LazyLock::new(|| {
+        device("patient0", Plan { patience: u64::MAX, ..Plan::default() });
+    });
+    LazyLock::force(&ADDED);
+    hints("patient0")
 }
 
 fn pair() -> (Side, Side) {
@@ -108,7 +92,7 @@ fn nothing_waits_for_requests_that_have_ended() {
 #[test]
 fn nothing_waits_for_a_peer_that_has_gone() {
     for shutdown in [true, false] {
-        let (a, b) = pair_of(&Patient);
+        let (a, b) = pair_of(&ConnectedOver(patient));
         assert_eq!(inject(&a, &b, 64, 3), 3);
         drop(b);
         let begin = Instant::now();

@@ -1,21 +1,8 @@
 /* Calls every function of libmxl.so.1, also with wrong arguments, in the given domain. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <mxl/flow.h>
-#include <mxl/mxl.h>
 #include <mxl/time.h>
 #include <mxl/version.h>
 
-#define CHECK(condition)                                                                \
-	do {                                                                            \
-		if (!(condition)) {                                                     \
-			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-			exit(1);                                                        \
-		}                                                                       \
-	} while (0)
-#define OK(call) CHECK((call) == MXL_STATUS_OK)
+#include "common.h"
 
 #define AT(type, field, offset) _Static_assert(offsetof(type, field) == (offset), #type "." #field)
 _Static_assert(sizeof(mxlFlowInfo) == 2048, "mxlFlowInfo");
@@ -33,19 +20,6 @@ AT(mxlFlowInfo, runtime.headIndex, 200);
 AT(mxlGrainInfo, index, 8);
 AT(mxlGrainInfo, grainSize, 20);
 AT(mxlGrainInfo, validSlices, 26);
-
-#define VIDEO "5fbec3b1-1b0f-417d-9059-8b94a47197ed"
-#define AUDIO "b3bb5be7-9fe9-4324-a5bb-4c70e1084449"
-#define TAGS "\"label\": \"test\", \"tags\": {\"urn:x-nmos:tag:grouphint/v1.0\": [\"test:role\"]}"
-
-static const char video_definition[] =
-	"{\"id\": \"" VIDEO "\", \"format\": \"urn:x-nmos:format:video\", \"media_type\": \"video/v210\", " TAGS ","
-	"\"grain_rate\": {\"numerator\": 50}, \"frame_width\": 96, \"frame_height\": 8}";
-static const char audio_definition[] =
-	"{\"id\": \"" AUDIO "\", \"format\": \"urn:x-nmos:format:audio\", \"media_type\": \"audio/float32\", " TAGS ","
-	"\"sample_rate\": {\"numerator\": 48000}, \"channel_count\": 3, \"bit_depth\": 32}";
-
-static const uint64_t second = 1000000000;
 
 static void versions_and_time(void)
 {

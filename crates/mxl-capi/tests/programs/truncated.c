@@ -3,36 +3,13 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <mxl/flow.h>
-#include <mxl/mxl.h>
 #include <mxl/time.h>
 
-#define CHECK(condition)                                                                \
-	do {                                                                            \
-		if (!(condition)) {                                                     \
-			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition); \
-			exit(1);                                                        \
-		}                                                                       \
-	} while (0)
-#define OK(call) CHECK((call) == MXL_STATUS_OK)
-
-#define VIDEO "5fbec3b1-1b0f-417d-9059-8b94a47197ee"
-#define AUDIO "b3bb5be7-9fe9-4324-a5bb-4c70e108444a"
-#define TAGS "\"label\": \"test\", \"tags\": {\"urn:x-nmos:tag:grouphint/v1.0\": [\"test:role\"]}"
-
-static const char video[] =
-	"{\"id\": \"" VIDEO "\", \"format\": \"urn:x-nmos:format:video\", \"media_type\": \"video/v210\", " TAGS ","
-	"\"grain_rate\": {\"numerator\": 50}, \"frame_width\": 96, \"frame_height\": 8}";
-static const char audio[] =
-	"{\"id\": \"" AUDIO "\", \"format\": \"urn:x-nmos:format:audio\", \"media_type\": \"audio/float32\", " TAGS ","
-	"\"sample_rate\": {\"numerator\": 48000}, \"channel_count\": 3, \"bit_depth\": 32}";
+#include "common.h"
 
 static const char *domain;
 
@@ -79,7 +56,7 @@ static mxlStatus grains(mxlInstance instance, bool writes, const char *file)
 	uint64_t index = 100, end = mxlGetTime() + 20000000000;
 	mxlFlowRuntimeInfo runtime;
 
-	OK(mxlCreateFlowWriter(instance, video, NULL, &writer, NULL, NULL));
+	OK(mxlCreateFlowWriter(instance, video_definition, NULL, &writer, NULL, NULL));
 	OK(mxlCreateFlowReader(instance, VIDEO, NULL, &reader));
 	OK(mxlFlowWriterOpenGrain(writer, index, &grain, &payload));
 	memset(payload, 1, grain.grainSize);
@@ -121,7 +98,7 @@ static mxlStatus samples(mxlInstance instance, bool writes, const char *file)
 	mxlStatus status = MXL_STATUS_OK;
 	uint64_t index = 480, end = mxlGetTime() + 20000000000;
 
-	OK(mxlCreateFlowWriter(instance, audio, NULL, &writer, NULL, NULL));
+	OK(mxlCreateFlowWriter(instance, audio_definition, NULL, &writer, NULL, NULL));
 	OK(mxlCreateFlowReader(instance, AUDIO, NULL, &reader));
 	OK(mxlFlowWriterOpenSamples(writer, index, 480, &to));
 	memset(to.base.fragments[0].pointer, 1, to.base.fragments[0].size);
