@@ -134,7 +134,7 @@ fn messages_that_nobody_receives_yet_are_kept_and_none_is_lost() {
 }
 
 #[test]
-fn a_device_is_named_by_its_gid_for_this_end_alone() {
+fn a_device_is_named_by_its_gid_and_a_peer_by_its_queue_pair_too() {
     let _alone = alone();
     let hints = hints(Caps::MSG);
     let ask = |node: &str, flags| ofi::getinfo(Version::API, Some(node), Some("9228"), flags, Some(&hints));
@@ -145,9 +145,18 @@ fn a_device_is_named_by_its_gid_for_this_end_alone() {
     for node in [&node, &own.to_string()] {
         let infos = ask(node, GetinfoFlags::SOURCE).unwrap();
         assert!(infos.iter().all(|info| info.src_addr.as_ref() == Some(&own)), "{infos:?}");
-        assert_eq!(ask(node, GetinfoFlags::empty()).unwrap_err().errno(), Errno::ENODATA);
     }
     for node in ["fe80::dead", "10.1.2.3"] {
         assert_eq!(ask(node, GetinfoFlags::SOURCE).unwrap_err().errno(), Errno::ENODATA);
+    }
+    // Another host's device: every info has this end's address and the peer's.
+    let infos = ask("fe80::dead", GetinfoFlags::empty()).unwrap();
+    for info in infos {
+        let peer = info.dest_addr.unwrap();
+        assert_eq!(peer.to_string(), "fi_addr_efa://[fe80::dead]:9228:0");
+        assert_eq!(info.src_addr.as_ref(), Some(&own));
+    }
+    for node in ["10.1.2.3", "host"] {
+        assert_eq!(ask(node, GetinfoFlags::empty()).unwrap_err().errno(), Errno::ENODATA);
     }
 }

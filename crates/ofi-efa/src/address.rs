@@ -64,12 +64,43 @@ pub fn device_named(node: &str) -> Result<Gid> {
     })
 }
 
-/// Fails: a fabric of EFA devices does not resolve names.
+/// The endpoint that node and service name, as in C's provider: the node is its GID in the notation of an IPv6 address,
+/// and the service the number of its queue pair, 0 without one. Its connection id is 0. The text of an address, which
+/// names all three, is a node as well.
 ///
 /// # Errors
-/// Always `FI_EINVAL`.
-pub fn resolve(node: Option<&str>) -> Result<Address> {
-    Err(invalid(format!("the name {:?}", node.unwrap_or(""))))
+/// `FI_EINVAL` for other text.
+pub fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address> {
+    let found = || format!("node {:?} and service {:?}", node.unwrap_or(""), service.unwrap_or(""));
+    let wanted = || {
+        Error::wanted(
+            Errno::EINVAL,
+            "an endpoint of provider efa",
+            "a node that is a GID such as fe80::1, and a service that is a queue pair's number, 65535 at most",
+            found(),
+            "exchange addresses that fi_getname answers",
+        )
+    };
+    let node = node.ok_or_else(wanted)?;
+    let raw = match node.strip_prefix("fi_addr_efa://") {
+        Some(text) => from_text(text),
+        None => node.parse::<Ipv6Addr>().ok().and_then(|gid| {
+            let qpn = service.map_or(Some(0), |service| service.parse().ok())?;
+            Some(RawAddress { gid: gid.octets(), qpn, connid: 0 })
+        }),
+    };
+    raw.map(|raw| named(&raw)).ok_or_else(wanted)
+}
+
+/// `[GID]:QPN:CONNID`, the text of an address behind its scheme.
+fn from_text(text: &str) -> Option<RawAddress> {
+    let (gid, rest) = text.strip_prefix('[')?.split_once("]:")?;
+    let (qpn, connid) = rest.split_once(':')?;
+    Some(RawAddress {
+        gid: gid.parse::<Ipv6Addr>().ok()?.octets(),
+        qpn: qpn.parse().ok()?,
+        connid: connid.parse().ok()?,
+    })
 }
 
 #[cfg(test)]
@@ -89,5 +120,27 @@ mod tests {
         let made = named(&RawAddress { gid, qpn: 1, connid: 7 });
         assert_eq!(device(&made).unwrap_err().errno(), Errno::EINVAL);
         assert_eq!(raw(&unmade(&gid)).unwrap_err().errno(), Errno::EINVAL, "nobody sends there");
+    }
+
+    #[test]
+    fn peers_are_named_by_gid_and_queue_pair() {
+        let gid: Gid = "fe80::1:2".parse::<Ipv6Addr>().unwrap().octets();
+        let peer = |qpn, connid| named(&RawAddress { gid, qpn, connid });
+        assert_eq!(resolve(Some("fe80::1:2"), Some("9228")).unwrap(), peer(9228, 0));
+        assert_eq!(resolve(Some("fe80::1:2"), None).unwrap(), peer(0, 0));
+        let whole = peer(3, u32::MAX);
+        assert_eq!(resolve(Some(&whole.to_string()), Some("9228")).unwrap(), whole);
+        for (node, service) in [
+            (None, Some("9228")),
+            (Some(""), None),
+            (Some("10.1.2.3"), Some("1")),
+            (Some("host"), Some("1")),
+            (Some("fe80::1:2"), Some("65536")),
+            (Some("fe80::1:2"), Some("")),
+            (Some("fi_addr_efa://[fe80::1:2]:1"), None),
+            (Some("fi_addr_efa://fe80::1:2"), None),
+        ] {
+            assert_eq!(resolve(node, service).unwrap_err().errno(), Errno::EINVAL, "{node:?} {service:?}");
+        }
     }
 }

@@ -118,8 +118,8 @@ unsafe impl Transport for Efa {
         NOTE
     }
 
-    fn resolve(node: Option<&str>, _service: Option<&str>) -> Result<Address> {
-        address::resolve(node)
+    fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address> {
+        address::resolve(node, service)
     }
 
     fn normalize(address: &Address) -> Result<Address> {

@@ -4,8 +4,8 @@ use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use ofi_api::{
-    AddrFormat, Caps, EpType, Fabric, GetinfoFlags, Info, Mode, MrMode, MsgOrder, Offers, OpFlags, Protocol,
-    Provider, Refusal, Request, Result, Version,
+    AddrFormat, Address, Caps, EpType, Fabric, GetinfoFlags, Info, Mode, MrMode, MsgOrder, Offers, OpFlags,
+    Protocol, Provider, Refusal, Request, Result, Version,
 };
 use ofi_core::composite::Both;
 use ofi_core::fabric::FabricCore;
@@ -129,7 +129,7 @@ fn try_offers(request: &Request<'_>) -> Result<Offers, Refusal> {
         return Err(refusal("addr_format", hinted.to_string(), "FI_ADDR_EFA"));
     }
     offer::check_formats(NAME, request, AddrFormat::Efa)?;
-    let wanted = wanted_device(request)?;
+    let (wanted, peer) = (wanted_device(request)?, named_peer(request)?);
     let (mut offers, mut direct) = (Offers::default(), Vec::new());
     // libfabric 1.x lacks fabric `efa-direct`: programs for it find each other over fabric `efa`.
     let named = request.hints.is_some_and(|hints| hints.info.fabric_attr.name == DIRECT);
@@ -140,7 +140,7 @@ fn try_offers(request: &Request<'_>) -> Result<Offers, Refusal> {
         let base = Base { name: NAME, protocol: Protocol::EFA, reach, format, rma_iov_limit: IOV_LIMIT };
         let mut variants = base.variants();
         for info in &mut variants {
-            offer::name_ends(info, request, None);
+            offer::name_ends(info, request, peer.as_ref());
             info.src_addr = Some(address::unmade(&device.gid()));
             info.domain_attr.name = domain_name(device.name());
             info.nic = Some(device.nic());
@@ -171,14 +171,23 @@ fn try_offers(request: &Request<'_>) -> Result<Offers, Refusal> {
     Ok(offers)
 }
 
+/// The peer that node and service name without `FI_SOURCE`.
+fn named_peer(request: &Request<'_>) -> Result<Option<Address>, Refusal> {
+    let (node, service) = (request.node, request.service);
+    if request.flags.contains(GetinfoFlags::SOURCE) || (node, service) == (None, None) {
+        return Ok(None);
+    }
+    let named = node.or(service).unwrap_or_default();
+    address::resolve(node, service)
+        .map(Some)
+        .map_err(|error| refusal("node and service", named, error.to_string()))
+}
+
 /// The requested local device: from a node with `FI_SOURCE`, or from an address of the hints. A service does not affect
 /// this end, as in C's provider: the device chooses the queue pair.
 fn wanted_device(request: &Request<'_>) -> Result<Option<Gid>, Refusal> {
-    let source = request.flags.contains(GetinfoFlags::SOURCE);
-    if !source && let Some(named) = request.node.or(request.service) {
-        return Err(refusal("node and service", named, "addresses that fi_getname answers"));
-    }
-    if let Some(node) = request.node.filter(|node| !node.is_empty()) {
+    let node = request.node.filter(|_| request.flags.contains(GetinfoFlags::SOURCE));
+    if let Some(node) = node.filter(|node| !node.is_empty()) {
         let gid = address::device_named(node);
         return gid.map(Some).map_err(|error| refusal("node (FI_SOURCE)", node, error.to_string()));
     }
