@@ -1,5 +1,8 @@
 //! A lane: an endpoint's path to one peer, with its queues and the peer's state.
 
+mod insertion;
+mod parting;
+
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -14,9 +17,9 @@ use crate::common::{Common, Entry};
 use crate::moving::Incoming;
 use crate::op::{Op, Work};
 use crate::srd::{Action, Status, To};
-use crate::window::{HELD, Window};
+use crate::window::Window;
 use crate::wire::{
-    self, Control, Features, Handshake, Header, Iovs, Message, Origin, Own, RawAddress, Write, WriteForm,
+    Control, Features, Handshake, Header, Iovs, Message, Origin, Own, RawAddress, Write, WriteForm,
 };
 
 /// A packet that waits for a slot.
@@ -299,95 +302,6 @@ impl Lane {
         self.packet(common, peer, &greeting(common), 0, Mark::Nothing, |_| {});
     }
 
-    /// Whether the application has removed the peer's address and inserted it again since the message ids of a
-    /// direction (0: to the peer, 1: from it) were last started. C's endpoints forget a peer with its address, and both
-    /// sides start again; endpoints of this library do not.
-    fn is_inserted_again<H: Host<Efa>>(&mut self, host: &H, peer: Peer, direction: usize) -> bool {
-        let Some(now) = host.insertion(peer) else { return false };
-        self.counted[direction].replace(now).is_some_and(|before| before != now)
-    }
-
-    /// The application's address vector contains the peer.
-    pub fn named<H: Host<Efa>>(&mut self, common: &mut Common, host: &H, peer: Peer) {
-        if !self.is_inserted_again(host, peer, 0) || self.next_msg == 0 {
-            return;
-        }
-        match self.is_own() {
-            Some(true) => {}
-            Some(false) => self.count_anew(),
-            // C's endpoints, having forgotten this one, repeat their handshake at the next packet.
-            None => {
-                self.is_unsure = true;
-                self.ask_again(common, peer);
-            }
-        }
-    }
-
-    /// Resolves the doubt about message ids, as the peer's handshake has arrived.
-    pub fn resolve(&mut self) {
-        if std::mem::take(&mut self.is_unsure) && self.is_own() == Some(false) {
-            self.count_anew();
-        }
-    }
-
-    fn count_anew(&mut self) {
-        (self.next_msg, self.greeted) = (0, false);
-    }
-
-    /// Looks at the id of a packet from the peer before the packet is taken, and restarts the ids if the peer has. C's
-    /// endpoints do so when the address was inserted again, those of this library do not. `true`: the packet is
-    /// deferred, as the peer's library is not known yet and the id may be of the old count or of a new one.
-    pub fn defers<H: Host<Efa>>(
-        &mut self,
-        common: &mut Common,
-        host: &H,
-        peer: Peer,
-        packet: &wire::Packet<'_>,
-        bytes: &[u8],
-    ) -> std::result::Result<bool, Broken> {
-        let Some(msg_id) = packet.msg_id() else { return Ok(false) };
-        // What is in the vector is looked up only when it may have changed.
-        let insertions = host.insertions();
-        if std::mem::replace(&mut self.looked, insertions) != insertions {
-            self.may_restart |= self.is_inserted_again(host, peer, 1);
-        }
-        // A message may be given up after its turn, but it is not sent again.
-        let is_reused = !self.window.admits(msg_id, common.settings.recvwin_size)
-            && !matches!(packet, wire::Packet::Control(_));
-        if is_reused && self.counted[1].is_some() && host.insertion(peer).is_none() {
-            // The peer has inserted this end again, and this end has only removed the peer until now.
-            (self.counted[1], self.may_restart) = (None, true);
-        }
-        if !self.may_restart {
-            return Ok(false);
-        }
-        match self.is_own() {
-            Some(true) => self.may_restart = false,
-            None if !is_reused && !self.window.is_new() => {
-                if self.window.bytes() + bytes.len() > HELD.1 {
-                    return Err(Broken);
-                }
-                if !self.window.has_deferred() {
-                    self.ask_again(common, peer);
-                }
-                self.window.defer(bytes.into());
-                return Ok(true);
-            }
-            _ => {
-                self.may_restart = false;
-                common.counts.stale += self.window.restart() as u64;
-                self.greeted = false;
-                self.greet(common, peer);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Takes out the deferred packets, once they need not wait any more.
-    pub fn take_deferred(&mut self) -> Vec<Box<[u8]>> {
-        if self.may_restart && self.features.is_none() { Vec::new() } else { self.window.take_deferred() }
-    }
-
     /// Whether packets can be posted.
     pub fn is_free(&self) -> bool {
         self.again.is_empty() && self.may_flush()
@@ -615,104 +529,6 @@ impl Lane {
             let len = frame.bytes.len();
             put(common.adapter.outgoing(slot), &frame.bytes);
             self.post(common, Packet { peer, slot, len, data: None, mark: frame.mark, bare: false });
-        }
-    }
-
-    /// Tells a peer of this library that this end closes, after everything else has arrived.
-    pub fn part(&mut self, common: &mut Common, peer: Peer) {
-        if self.is_own() == Some(true) && self.dead.is_none() && self.ending.is_none() {
-            let bye = Header::of_bye(common.adapter.address.connid);
-            self.packet(common, peer, &bye, 0, Mark::Nothing, |_| {});
-        }
-    }
-
-    /// Tells a peer that was given up that nothing more will arrive, if its packet shows that it does not know.
-    pub fn dismiss(&mut self, common: &mut Common, peer: Peer, packet: &wire::Packet<'_>) {
-        match packet {
-            wire::Packet::Bye => return,
-            wire::Packet::Handshake(shake) => _ = self.learn(common, shake),
-            _ => {}
-        }
-        if self.dead.is_none() {
-            return;
-        }
-        match self.is_own() {
-            Some(true) => {
-                self.dismissals = DISMISSALS;
-                self.say_bye(common, peer);
-            }
-            None if !self.greeted => self.introduce(common, peer),
-            _ => {}
-        }
-    }
-
-    /// Tells a peer that it was given up, once earlier packets have ended.
-    fn say_bye(&mut self, common: &mut Common, peer: Peer) {
-        if self.dismissals > 0 && self.inflight == 0 {
-            self.dismissals -= 1;
-            let bye = Header::of_bye(common.adapter.address.connid);
-            self.last_word(common, peer, &bye);
-        }
-    }
-
-    /// Greets a peer that was given up before its handshake arrived. Its answer shows whether it understands the
-    /// notice.
-    fn introduce(&mut self, common: &mut Common, peer: Peer) {
-        let greeting = greeting(common);
-        self.greeted = self.last_word(common, peer, &greeting);
-    }
-
-    /// Posts a packet ahead of the queue, if a slot is free. Its completion has no effect. Whether it was posted.
-    fn last_word(&mut self, common: &mut Common, peer: Peer, header: &Header) -> bool {
-        let Some(slot) = common.adapter.take_slot() else { return false };
-        put(common.adapter.outgoing(slot), header.bytes());
-        self.post(
-            common,
-            Packet { peer, slot, len: header.bytes().len(), data: None, mark: Mark::Nothing, bare: false },
-        );
-        true
-    }
-
-    /// Takes the end of a packet while the endpoint closes.
-    pub fn sent_last(&mut self, common: &mut Common, packet: Packet, status: Status) {
-        self.inflight = self.inflight.saturating_sub(1);
-        if status == Status::NotReady {
-            self.again.push_back(packet);
-            self.rest = Some(common.adapter.now() + REST.0);
-            return;
-        }
-        common.adapter.give_slot(packet.slot);
-        if packet.mark == Mark::Detached {
-            self.detached = self.detached.saturating_sub(1);
-        }
-        if status != Status::Done {
-            self.ending.get_or_insert(Errno::ECONNRESET);
-        }
-    }
-
-    /// The peer is lost: clears all its state.
-    pub fn lose<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: Peer, errno: Errno) {
-        let inflight = self.inflight;
-        let old = std::mem::replace(self, Self::new(self.address, self.to.handle));
-        (self.dead, self.features, self.greeted) = (Some(errno), old.features, old.greeted);
-        (self.native, self.bare) = (old.native, old.bare);
-        self.dismissals = old.dismissals;
-        // Their slots return with their completions.
-        (self.inflight, self.is_dirty, self.is_stalled) = (inflight, old.is_dirty, old.is_stalled);
-        self.is_met = old.is_met;
-        for packet in old.again {
-            common.adapter.give_slot(packet.slot);
-        }
-        for entry in common.ids.take(|entry| entry.peer() == peer) {
-            if let Entry::Incoming(incoming) = entry
-                && let Some(into) = incoming.receive()
-            {
-                host.received(into, Err(errno));
-            }
-        }
-        host.fail_peer(peer, errno);
-        if old.dead.is_none() && old.greeted && self.features.is_none() {
-            self.introduce(common, peer);
         }
     }
 }

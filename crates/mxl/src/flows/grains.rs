@@ -408,8 +408,8 @@ impl GrainWriter {
     /// Publishes the content of a grain's slot and makes it the head: the raw layer, like [`begin`](Self::begin).
     ///
     /// # Errors
-    /// [`Error::Truncated`]: what went to a file that is gone is not published. If a file is truncated during this call,
-    /// readers may have seen the head move.
+    /// [`Error::Truncated`]: what went to a file that is gone is not published. If a file is truncated during this
+    /// call, readers may have seen the head move.
     pub fn publish(&self, info: GrainInfo) -> Result<(), Error> {
         self.commit(info, Head::Set)
     }

@@ -299,8 +299,8 @@ impl SampleWriter {
     /// Publishes samples up to `index`: the raw layer, like [`begin`](Self::begin).
     ///
     /// # Errors
-    /// [`Error::Truncated`]: what went to a file that is gone is not published. If a file is truncated during this call,
-    /// readers may have seen the head move.
+    /// [`Error::Truncated`]: what went to a file that is gone is not published. If a file is truncated during this
+    /// call, readers may have seen the head move.
     pub fn publish(&self, index: u64) -> Result<(), Error> {
         self.intact()?;
         let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,8 @@
-//! The objects on the fabric and their scheduling; `execute.rs` has the effects of requests.
+//! The objects on the fabric and their scheduling; `execute.rs` has the effects of requests, `faults.rs` the failures
+//! that tests ask for.
 
 mod execute;
+mod faults;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -8,9 +10,9 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use ofi_core::sys;
-use ofi_verbs::rc::{Access, AsyncEvent, Opcode, Post, Remote, Segment, Sizes, Status, Work, WorkCompletion};
+use ofi_verbs::rc::{Access, Opcode, Post, Remote, Segment, Sizes, Status, Work, WorkCompletion};
 
-use self::execute::{flush, place, pop_receive};
+use self::execute::place;
 pub use self::execute::{put, total};
 use super::events::Watcher;
 use super::meeting::{Id, Message, Told};
@@ -508,99 +510,6 @@ impl Fabric {
         {
             (pair.stage, pair.other) = (Stage::Ready, Some(other));
         }
-    }
-
-    /// Makes a queue pair fail: some executed requests are still reported as executed, and the others are flushed.
-    pub fn fail(&mut self, qp: u32) {
-        let Some(mut pair) = self.pairs.remove(&qp) else { return };
-        if pair.stage != Stage::Failed {
-            place(&mut pair);
-            let well = self.draw() as usize % (pair.executed.len() + 1);
-            for executed in pair.executed.iter_mut().skip(well) {
-                (executed.status, executed.read) = (Status::FLUSHED, None);
-            }
-            flush(&mut pair);
-            // A message in flight has taken a receive.
-            let takes = self.chance(10);
-            let is_own = matches!(pair.receives, Receives::Own(..));
-            // All of its own are flushed.
-            while (is_own || takes)
-                && let Some((id, _)) = pop_receive(&mut self.endpoints, &mut pair)
-                && let Some(it) = self.endpoints.get_mut(&pair.endpoint)
-            {
-                it.push(qp, id, Status::FLUSHED, Ok(Got::NOTHING));
-                if !is_own {
-                    break;
-                }
-            }
-        }
-        self.pairs.insert(qp, pair);
-        self.wake(qp);
-    }
-
-    pub fn fail_between(&mut self, of: SocketAddr, to: SocketAddr) {
-        let (Some(one), Some(other)) = (self.endpoint_at(of), self.endpoint_at(to)) else { return };
-        let is_between = |pair: &Pair| {
-            let peer = pair.other.and_then(|qp| self.pairs.get(&qp));
-            pair.endpoint == one && peer.is_some_and(|peer| peer.endpoint == other)
-        };
-        let found: Vec<u32> =
-            self.pairs.iter().filter(|(_, pair)| is_between(pair)).map(|(&qp, _)| qp).collect();
-        found.into_iter().for_each(|qp| self.fail(qp));
-    }
-
-    pub fn vanish(&mut self, of: SocketAddr) {
-        let found = self.endpoint_at(of).and_then(|number| self.endpoints.get_mut(&number));
-        if let Some(it) = found {
-            it.vanished = true;
-        }
-        self.listening.remove(&of);
-    }
-
-    /// The queue pairs of the endpoint, or the connected endpoint, of this name; with `to`, only those that are
-    /// connected to that one.
-    fn pairs_of(&self, of: SocketAddr, to: Option<SocketAddr>) -> Vec<u32> {
-        let endpoint = self.endpoint_at(of).or_else(|| self.connected_at(of));
-        let other = to.and_then(|to| self.endpoint_at(to).or_else(|| self.connected_at(to)));
-        let is_between = |pair: &Pair| {
-            let peer = pair.other.and_then(|qp| self.pairs.get(&qp)).map(|peer| peer.endpoint);
-            Some(pair.endpoint) == endpoint && (to.is_none() || peer == other)
-        };
-        self.pairs.iter().filter(|(_, pair)| is_between(pair)).map(|(&qp, _)| qp).collect()
-    }
-
-    /// Makes queue pairs fail without a word but an event.
-    pub fn break_pairs(&mut self, of: SocketAddr, to: Option<SocketAddr>) {
-        for qp in self.pairs_of(of, to) {
-            if let Some(pair) = self.pairs.get_mut(&qp) {
-                pair.stage = Stage::Stuck;
-                (pair.posted, pair.executed, pair.unplaced) = (VecDeque::new(), VecDeque::new(), None);
-            }
-            self.raise(AsyncEvent::PairFatal(qp));
-        }
-    }
-
-    /// Makes the completion queue of the endpoint, or the connected endpoint, of this name fail.
-    pub fn break_queue(&mut self, of: SocketAddr) {
-        let Some(number) = self.endpoint_at(of).or_else(|| self.connected_at(of)) else { return };
-        if let Some(it) = self.endpoints.get_mut(&number) {
-            it.deaf = true;
-            it.done.clear();
-        }
-        self.raise(AsyncEvent::QueueError(number as usize));
-    }
-
-    pub fn die(&mut self) {
-        (self.removed, self.dead) = (true, true);
-        self.raise(AsyncEvent::DeviceFatal);
-    }
-
-    pub fn remove(&mut self) {
-        self.removed = true;
-        self.raise(AsyncEvent::DeviceFatal);
-        let pairs: Vec<u32> = self.pairs.keys().copied().collect();
-        pairs.into_iter().for_each(|qp| self.fail(qp));
-        self.tell_removed();
     }
 
     /// Reports everything that the other end has acknowledged: acknowledgements were faster than the next event.

@@ -1,0 +1,100 @@
+//! Message ids of a peer whose address the application removes and inserts again.
+
+use ofi_core::transport::{Host, Peer};
+
+use super::{Broken, Lane};
+use crate::Efa;
+use crate::common::Common;
+use crate::window::HELD;
+use crate::wire;
+
+impl Lane {
+    /// Whether the application has removed the peer's address and inserted it again since the message ids of a
+    /// direction (0: to the peer, 1: from it) were last started. C's endpoints forget a peer with its address, and both
+    /// sides start again; endpoints of this library do not.
+    fn is_inserted_again<H: Host<Efa>>(&mut self, host: &H, peer: Peer, direction: usize) -> bool {
+        let Some(now) = host.insertion(peer) else { return false };
+        self.counted[direction].replace(now).is_some_and(|before| before != now)
+    }
+
+    /// The application's address vector contains the peer.
+    pub fn named<H: Host<Efa>>(&mut self, common: &mut Common, host: &H, peer: Peer) {
+        if !self.is_inserted_again(host, peer, 0) || self.next_msg == 0 {
+            return;
+        }
+        match self.is_own() {
+            Some(true) => {}
+            Some(false) => self.count_anew(),
+            // C's endpoints, having forgotten this one, repeat their handshake at the next packet.
+            None => {
+                self.is_unsure = true;
+                self.ask_again(common, peer);
+            }
+        }
+    }
+
+    /// Resolves the doubt about message ids, as the peer's handshake has arrived.
+    pub fn resolve(&mut self) {
+        if std::mem::take(&mut self.is_unsure) && self.is_own() == Some(false) {
+            self.count_anew();
+        }
+    }
+
+    fn count_anew(&mut self) {
+        (self.next_msg, self.greeted) = (0, false);
+    }
+
+    /// Looks at the id of a packet from the peer before the packet is taken, and restarts the ids if the peer has. C's
+    /// endpoints do so when the address was inserted again, those of this library do not. `true`: the packet is
+    /// deferred, as the peer's library is not known yet and the id may be of the old count or of a new one.
+    pub fn defers<H: Host<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &H,
+        peer: Peer,
+        packet: &wire::Packet<'_>,
+        bytes: &[u8],
+    ) -> Result<bool, Broken> {
+        let Some(msg_id) = packet.msg_id() else { return Ok(false) };
+        // What is in the vector is looked up only when it may have changed.
+        let insertions = host.insertions();
+        if std::mem::replace(&mut self.looked, insertions) != insertions {
+            self.may_restart |= self.is_inserted_again(host, peer, 1);
+        }
+        // A message may be given up after its turn, but it is not sent again.
+        let is_reused = !self.window.admits(msg_id, common.settings.recvwin_size)
+            && !matches!(packet, wire::Packet::Control(_));
+        if is_reused && self.counted[1].is_some() && host.insertion(peer).is_none() {
+            // The peer has inserted this end again, and this end has only removed the peer until now.
+            (self.counted[1], self.may_restart) = (None, true);
+        }
+        if !self.may_restart {
+            return Ok(false);
+        }
+        match self.is_own() {
+            Some(true) => self.may_restart = false,
+            None if !is_reused && !self.window.is_new() => {
+                if self.window.bytes() + bytes.len() > HELD.1 {
+                    return Err(Broken);
+                }
+                if !self.window.has_deferred() {
+                    self.ask_again(common, peer);
+                }
+                self.window.defer(bytes.into());
+                return Ok(true);
+            }
+            _ => {
+                self.may_restart = false;
+                common.counts.stale += self.window.restart() as u64;
+                self.greeted = false;
+                self.greet(common, peer);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Takes out the deferred packets, once they need not wait any more.
+    pub fn take_deferred(&mut self) -> Vec<Box<[u8]>> {
+        if self.may_restart && self.features.is_none() { Vec::new() } else { self.window.take_deferred() }
+    }
+}
