@@ -19,9 +19,14 @@
 //! bulk      parts     id offset (to 56 bytes) payload     id: `into`, or `op` of a read
 //! ```
 //!
+//! The payload of a `Message` or `Write` of [`ALIGNED`] bytes or more begins on the next cache line: its copies then cross
+//! no line that they need not cross.
+//!
 //! `Message`, `Announce`, `Notice` and writes with data carry from bit 16 on which receive context they are for.
 
 use ofi_core::transport::RxName;
+
+use ofi_ring::record::HEADER;
 
 use crate::layout::{LINE, pair};
 
@@ -30,6 +35,23 @@ pub const RMA_IOV_LIMIT: usize = 8;
 
 /// Longest read that travels inside a reply.
 pub const SHORT_READ: usize = pair::REPLY_LINES / 4 * LINE - 16;
+
+/// From this length on a payload begins on a cache line (`docs/hot-path.md`). Shorter ones may not: they would take one
+/// line more.
+pub const ALIGNED: usize = 192;
+
+/// Bytes of a body that stand before a payload of `len` bytes behind `words` words.
+#[inline]
+pub const fn before(words: usize, len: usize) -> usize {
+    let used = words * 8;
+    if len < ALIGNED { used } else { (HEADER + used).next_multiple_of(LINE) - HEADER }
+}
+
+/// From an address to the next cache line, in bytes.
+#[inline]
+fn to_line(at: usize) -> usize {
+    at.wrapping_neg() % LINE
+}
 
 /// Kinds of record.
 pub mod kind {
@@ -130,7 +152,19 @@ impl Words {
         self.left -= bytes;
     }
 
-    /// The rest: the payload.
+    /// Skips to the payload of a `Message` or `Write`, and returns it. A body without padding has less than [`ALIGNED`]
+    /// bytes left.
+    #[inline]
+    pub fn payload(&mut self) -> (*const u8, usize) {
+        if self.left >= ALIGNED {
+            let padding = to_line(self.at.addr());
+            self.at = self.at.wrapping_add(padding);
+            self.left -= padding;
+        }
+        self.rest()
+    }
+
+    /// The rest, as it stands.
     #[inline]
     pub const fn rest(&self) -> (*const u8, usize) {
         (self.at, self.left)
@@ -160,9 +194,61 @@ impl Writer {
         self.at = self.at.wrapping_add(8);
     }
 
-    /// The destination of the payload.
+    /// The destination of the payload of a `Message` or `Write` with `len` bytes.
+    #[inline]
+    pub fn payload(&self, len: usize) -> *mut u8 {
+        if len < ALIGNED { self.at } else { self.at.wrapping_add(to_line(self.at.addr())) }
+    }
+
+    /// The place after the words.
     #[inline]
     pub const fn rest(&self) -> *mut u8 {
         self.at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A body as a ring has it: behind the header word of a record.
+    #[repr(align(64))]
+    struct Lines([u8; 1024]);
+
+    #[test]
+    fn a_payload_is_found_where_it_was_written_and_a_long_one_on_a_line() {
+        for words in 0..=3 {
+            for len in 0..=400 {
+                let mut lines = Lines([0; 1024]);
+                let body_len = before(words, len) + len;
+                let body = lines.0[HEADER..].as_mut_ptr();
+                // SAFETY: a body of `body_len` bytes fits behind the header word, and is aligned to 8.
+                let mut writer = unsafe { Writer::new(body) };
+                for word in 0..words {
+                    writer.word(word as u64);
+                }
+                let written = writer.payload(len);
+                // SAFETY: as above; nothing writes to it meanwhile.
+                let mut read = unsafe { Words::new(body, body_len) };
+                for word in 0..words {
+                    assert_eq!(read.next(), Some(word as u64));
+                }
+                assert_eq!(read.payload(), (written.cast_const(), len), "{words} words");
+                assert!(len < ALIGNED || written.addr().is_multiple_of(LINE), "{words} words, {len} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn a_forged_body_has_no_payload_beyond_its_end() {
+        let lines = Lines([0; 1024]);
+        for at in (HEADER..256).step_by(8) {
+            for len in 0..=256 {
+                let body = lines.0[at..].as_ptr();
+                // SAFETY: so many bytes lie there.
+                let (payload, left) = unsafe { Words::new(body, len) }.payload();
+                assert!(payload.addr() >= body.addr() && payload.addr() + left == body.addr() + len);
+            }
+        }
     }
 }

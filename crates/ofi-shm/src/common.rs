@@ -8,6 +8,7 @@ use ofi_core::transport::{Host, Peer};
 use ofi_ring::record::ReserveError;
 
 use crate::Shm;
+use crate::command::before;
 use crate::helper::Helper;
 use crate::settings::SingleCopy;
 use crate::shared::Shared;
@@ -29,9 +30,10 @@ pub struct Common {
     pub counts: Counts,
 }
 
-/// Longest payload that travels inside a command.
+/// Longest payload that travels inside a command, behind up to three words.
 pub fn eager() -> usize {
-    ofi_ring::record::max_body(crate::settings::COMMAND_LINES.get().next_power_of_two()) - 24
+    let longest = ofi_ring::record::max_body(crate::settings::COMMAND_LINES.get().next_power_of_two());
+    longest - before(3, longest)
 }
 
 /// Statistics of the lanes.

@@ -17,7 +17,7 @@ pub fn deliver<const TAGGED: bool, H: Host<Shm>>(
     mut words: Words,
 ) -> Result<Delivery, Broken> {
     let tag = if TAGGED { words.next().ok_or(Broken)? } else { 0 };
-    let (body, len) = words.rest();
+    let (body, len) = words.payload();
     let arrived = Arrived { peer, rx: RxName::ANY, tagged: TAGGED, has_data: false, tag, data: 0, len };
     // SAFETY: the payload is readable for `len` bytes until the record is advanced past.
     Ok(unsafe { host.deliver(&arrived, body) })
@@ -34,7 +34,7 @@ impl Lane {
     ) -> Result<Flow, Broken> {
         let confirm = if high & flag::CONFIRM != 0 { Some(words.next().ok_or(Broken)?) } else { None };
         let mut arrived = self.arrived(high, &mut words)?;
-        let (body, len) = words.rest();
+        let (body, len) = words.payload();
         arrived.len = len;
         // SAFETY: the payload is readable for `len` bytes until the record is advanced past.
         let delivery = unsafe { host.deliver(&arrived, body) };

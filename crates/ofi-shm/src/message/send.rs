@@ -7,7 +7,7 @@ use ofi_core::transport::{Host, OutMessage, Payload, Posted};
 use ofi_ring::crash_point;
 use ofi_ring::doorbell::Wake;
 
-use crate::command::{Writer, flag, kind, rx_bits};
+use crate::command::{Writer, before, flag, kind, rx_bits};
 use crate::common::{Common, full};
 use crate::lane::Lane;
 use crate::lane::link::Link;
@@ -32,14 +32,14 @@ impl Lane {
         if len > common.eager || self.parked.accesses > 0 || self.end.gone || up.wish() != wish::NONE {
             return false;
         }
-        let Ok(mut slot) = commands.reserve(if TAGGED { 8 + len } else { len }) else { return false };
+        let Ok(mut slot) = commands.reserve(before(usize::from(TAGGED), len) + len) else { return false };
         // SAFETY: a word for the tag, if there is one, and the payload were reserved.
         let mut body = unsafe { Writer::new(slot.body()) };
         if TAGGED {
             body.word(tag);
         }
         // SAFETY: the caller's promise, and as much was reserved.
-        unsafe { copy::bytes(from, body.rest(), len) };
+        unsafe { copy::bytes(from, body.payload(len), len) };
         slot.publish(if TAGGED { kind::TAGGED_MESSAGE } else { kind::MESSAGE });
         common.counts.eager += 1;
         if up.bell.ring() == Wake::Needed {
@@ -80,10 +80,11 @@ impl Lane {
         let Some(link) = &mut self.link else { return Err(Error::AGAIN) };
         let has_data = out.flags.contains(OpFlags::REMOTE_CQ_DATA);
         let words = usize::from(op.is_some()) + usize::from(out.tagged) + usize::from(has_data);
-        let mut slot = match link.commands.reserve(words * 8 + out.len) {
+        let body_len = before(words, out.len) + out.len;
+        let mut slot = match link.commands.reserve(body_len) {
             Ok(slot) => slot,
             Err(error) => {
-                self.starve(words * 8 + out.len);
+                self.starve(body_len);
                 return Err(full(common, error));
             }
         };
@@ -103,9 +104,9 @@ impl Lane {
         }
         match out.pieces {
             // SAFETY: the piece is lent, `len` is its length, and as much was reserved.
-            [one] => unsafe { copy::bytes(one.addr, body.rest(), out.len) },
+            [one] => unsafe { copy::bytes(one.addr, body.payload(out.len), out.len) },
             // SAFETY: as above, for their sum.
-            many => drop(unsafe { copy::gather(many, 0, body.rest(), out.len) }),
+            many => drop(unsafe { copy::gather(many, 0, body.payload(out.len), out.len) }),
         }
         slot.publish(high);
         crash_point!("message.sent");

@@ -13,7 +13,7 @@ use ofi_core::transport::{Host, OutRma, Payload, Posted, RemoteData};
 use ofi_ring::crash_point;
 
 use crate::Shm;
-use crate::command::{RMA_IOV_LIMIT, Words, Writer, flag, kind, rx_bits};
+use crate::command::{RMA_IOV_LIMIT, Words, Writer, before, flag, kind, rx_bits};
 use crate::common::{Common, full};
 use crate::lane::grants::KeyState;
 use crate::lane::parked::{Access, Parked};
@@ -238,16 +238,16 @@ impl Lane {
     fn send_access(&mut self, common: &mut Common, access: &Command<'_>, id: SlotId) -> Result<Sent> {
         let &Command { write, pieces, remote, len, data, stays } = access;
         let mut words = 2 + 3 * remote.len() + usize::from(data.is_some());
-        let inside = write && words * 8 + len <= common.eager;
+        let inside = write && before(words, len) + len <= common.eager;
         let lent = if write && !inside && stays { self.lend(common, pieces, len) } else { None };
         let (flags, source, lend) = lent.unwrap_or_default();
         words += if lend.is_some() { 2 } else { 0 };
         let Some(link) = self.link_mut() else { return Err(Error::AGAIN) };
-        let payload = if inside { len } else { 0 };
-        let mut slot = match link.commands.reserve(words * 8 + payload) {
+        let body_len = if inside { before(words, len) + len } else { words * 8 };
+        let mut slot = match link.commands.reserve(body_len) {
             Ok(slot) => slot,
             Err(error) => {
-                self.starve(words * 8 + payload);
+                self.starve(body_len);
                 return Err(full(common, error));
             }
         };
@@ -274,7 +274,7 @@ impl Lane {
         }
         if inside {
             // SAFETY: the pieces are lent, and `len` bytes were reserved behind the words.
-            unsafe { copy::gather(pieces, 0, body.rest(), len) };
+            unsafe { copy::gather(pieces, 0, body.payload(len), len) };
         }
         slot.publish(high);
         crash_point!("access.sent");

@@ -134,7 +134,7 @@ impl Lane {
         let op = words.next().ok_or(Broken)?;
         let remote = Targets::parse(&mut words)?;
         let data = remote_data(high, &mut words)?;
-        let (_, len) = words.rest();
+        let (_, len) = words.payload();
         if remote.len() != Some(len) {
             return Err(Broken);
         }
