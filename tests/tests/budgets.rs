@@ -6,20 +6,21 @@ use ofi_tests::{Naming, open, parse};
 
 ofi_testkit::roles!(reverse, sleepy);
 
-/// For steps of 100,000 round trips between processes, each of which may wait for its turn on a busy machine.
+/// For steps of 100,000 round trips between processes, each of which may have to wait for a core on a busy
+/// machine.
 const LONG: Duration = Duration::from_secs(110);
 
-/// What one receiver may hold is small; the sender's settings are the usual ones.
+/// The receiver's budget is small; the sender has the default settings.
 const BYTES: (&str, &str) = ("FI_UNEXPECTED_BYTES", "1M");
 
-/// Receives tags in reverse, once all have been sent (as far as the sender can).
+/// Receives tags in reverse, once the sender has posted all of its sends.
 fn reverse(line: &mut Line, arguments: &[String]) {
     let count: u64 = arguments[0].parse().unwrap();
     let len: usize = arguments[1].parse().unwrap();
     let side = open(Naming::Names);
     line.say(side.name());
     let into = Memory::new(len);
-    // Nothing is posted until everything is at least announced: the last message is wanted first.
+    // No receive is posted until all messages are at least announced, since the last one is received first.
     wait::drive_for(LONG, &[&side], "all messages", || line.has_news().then_some(()));
     line.expect("sent");
     let held = side.statistic("rx_unexpected_bytes");
@@ -70,7 +71,7 @@ fn in_reverse(count: u64, len: usize) {
     println!(
         "{count} messages of {len} bytes received in reverse; {held} bytes were held in a budget of 1 MiB"
     );
-    // The budget, and at most a ring's worth that was on its way.
+    // The budget, and at most a ring's worth that was in flight.
     assert!(held <= (1 << 20) + (64 << 10), "{held} bytes held");
     child.finish();
 }
@@ -85,7 +86,7 @@ fn large_messages_in_reverse_under_one_mebibyte() {
     in_reverse(1_000, 20_000);
 }
 
-/// Posts no receive until told to, with room for few envelopes.
+/// Posts no receives until told to. Its envelope budget is small.
 fn sleepy(line: &mut Line, arguments: &[String]) {
     let count: usize = arguments[0].parse().unwrap();
     let side = open(Naming::Names);

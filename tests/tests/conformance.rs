@@ -9,7 +9,7 @@ mod connected;
 
 include!("suites/udp.rs");
 
-/// Shared memory, reliable datagram endpoints, named by text.
+/// Shared memory, reliable datagram endpoints with text addresses.
 struct ShmPair;
 
 impl Kit for ShmPair {
@@ -18,7 +18,7 @@ impl Kit for ShmPair {
     }
 }
 
-/// The same, named by ports of this host.
+/// The same, addressed by ports of this host.
 struct ShmPorts;
 
 impl Kit for ShmPorts {
@@ -53,7 +53,7 @@ impl Kit for ShmDirect {
     }
 }
 
-/// UDP sockets on loopback, with packets that are encrypted, and a key.
+/// UDP sockets on loopback, with a key and encrypted packets.
 struct UdpSealed;
 
 impl Kit for UdpSealed {

@@ -1,4 +1,5 @@
-//! The conformance suite over provider `efa`, on a simulated fabric that reorders and is not always ready.
+//! The conformance suite over provider `efa`, on a simulated fabric that reorders packets and is not always
+//! ready.
 
 use std::sync::{Arc, Once};
 
@@ -27,7 +28,7 @@ mod raw_peer;
 #[path = "../efa/troubles.rs"]
 mod troubles;
 
-/// Reliable datagram endpoints, every byte over the device.
+/// Reliable datagram endpoints; every byte goes over the device.
 struct EfaPair;
 
 impl Kit for EfaPair {
@@ -36,7 +37,7 @@ impl Kit for EfaPair {
         ADDED.call_once(|| {
             let device = SimulatedDevice::new("simulated0", Plan::default());
             ofi_efa::srd::add(Arc::new(Handle(device)));
-            // Where the library has it already, this is refused.
+            // Refused if the provider is already registered.
             let _ = ofi::register_provider(Arc::new(ofi_efa::EfaProvider));
         });
         Hints::new().provider("efa").ep_type(EpType::Rdm)
@@ -47,7 +48,7 @@ impl Kit for EfaPair {
     }
 }
 
-/// The same, with shared memory between the endpoints: as they are by default.
+/// The same, with shared memory between the endpoints, which is the default.
 struct EfaNear;
 
 impl Kit for EfaNear {
@@ -56,7 +57,7 @@ impl Kit for EfaNear {
     }
 }
 
-/// The suite without what endpoints of this provider do not have.
+/// The suite without the features that endpoints of this provider lack.
 macro_rules! on_efa {
     ($name:ident: $kit:expr, skip = []) => {
 ofi_testkit::conformance!($name: $kit, skip = [

@@ -1,5 +1,5 @@
-//! A peer on another host's device dies by `kill -9`: what was for it ends with an error within a bound, and the
-//! process that comes in its place is reached. On the emulated device, with the peer's library ours or C's:
+//! A peer on another host's device dies by `kill -9`: operations with it end with an error within a bound,
+//! and its successor is reached. Runs on the emulated device; the peer uses this library or C's libfabric:
 //! `cargo xtask efa --test`.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,37 +11,38 @@ use ofi_tests::{parse_region, region_text};
 
 ofi_testkit::roles!(victim);
 
-/// How long an operation with a dead peer may take to end: a peer that owes something is asked after half a second to
-/// one. The rest is the emulated device's, whose thread waits for a processor on a busy machine.
+/// How long an operation with a dead peer may take to end. A peer that owes an answer is probed after half a
+/// second to one second. The rest is for the emulated device, whose thread waits for a core on a busy
+/// machine.
 const BOUND: Duration = Duration::from_secs(10);
-/// Bytes: of messages that their receivers clear, and that they read.
+/// Bytes of a message that its receiver clears to send, and of one that its receiver reads.
 const CLEARED: usize = 600_000;
 const READ: usize = 32 << 20;
 const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
 
 /// An endpoint over the device. With `keys`, devices access registered memory by themselves.
 fn open(keys: bool) -> Side {
-    // Where the library has it already, this is refused.
+    // Refused if the provider is already registered.
     let _ = ofi::register_provider(std::sync::Arc::new(ofi_efa::EfaProvider));
     let modes = if keys { MrMode::VIRT_ADDR | MrMode::PROV_KEY } else { MrMode::VIRT_ADDR };
     let hints = Hints::new().provider("efa").ep_type(EpType::Rdm).caps(Caps::MSG | Caps::RMA).mr_mode(modes);
     Opening::new(hints).without_shared_memory().open()
 }
 
-/// An endpoint's name as text: its bytes, hexadecimal.
+/// An endpoint's name as text: its bytes in hexadecimal.
 fn name_of(side: &Side) -> String {
     side.name().bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Inserts an endpoint of such a name.
+/// Inserts the endpoint with this name.
 fn insert(side: &Side, name: &str) -> FiAddr {
     let digits = name.as_bytes().chunks(2).map(|two| std::str::from_utf8(two).expect("text"));
     let bytes: Vec<u8> = digits.map(|two| u8::from_str_radix(two, 16).expect("digits")).collect();
     side.insert_address(&Address::new(side.name().format(), &bytes))
 }
 
-/// Does what it is told on the line, and never ends by itself: `receive` and `send LEN` post; `until COUNTER NUMBER`
-/// polls until the counter has that; `nothing` does not even poll.
+/// Executes commands from the line, and never ends by itself: `receive` and `send LEN` post; `until COUNTER
+/// NUMBER` polls until the counter has that value; `nothing` does not even poll.
 fn victim(line: &mut Line, arguments: &[String]) {
     let side = open(arguments[0] == "keys");
     line.say(name_of(&side));
@@ -99,7 +100,7 @@ impl Scene {
         (victim, to, region)
     }
 
-    /// Tells the victim to do something, and polls until it has.
+    /// Sends the victim a command, and polls until it is done.
     fn tell(&mut self, text: &str) {
         self.victim.line.say(text);
         let (side, line) = (&self.side, &mut self.victim.line);
@@ -114,7 +115,7 @@ impl Scene {
         wait::drive(&[&self.side], name, || (self.side.statistic(name) >= before + count).then_some(()));
     }
 
-    /// Kills the victim, waits for the error of operation 5, and meets another one in its place.
+    /// Kills the victim, waits for the error of operation 5, and connects to a successor.
     fn end(mut self, step: &str, keys: &str) {
         self.victim.kill();
         let error = fails(&self.side, step);
@@ -134,10 +135,10 @@ fn ended(side: &Side, step: &str) -> Event {
     loop {
         side.poll();
         if let Some(event) = side.next() {
-            assert_eq!(event.context(), 5, "{step}: unasked");
+            assert_eq!(event.context(), 5, "{step}: unexpected event");
             return event;
         }
-        assert!(since.elapsed() < BOUND, "{step}: no end\n{}", side.report());
+        assert!(since.elapsed() < BOUND, "{step}: operation 5 did not end\n{}", side.report());
         std::thread::yield_now();
     }
 }
@@ -154,7 +155,7 @@ fn what_was_for_a_peer_that_dies_fails_and_who_comes_in_its_place_is_reached() {
         [("one packet", 64), ("a few packets", 60_000), ("to be cleared", CLEARED), ("to be read", READ)]
     {
         let scene = Scene::new("keys");
-        // The victim does not look, but its device takes packets.
+        // The victim does not poll, but its device accepts packets.
         scene.until("efa_sent", 1, || send(&scene, len));
         scene.end(step, "keys");
     }
@@ -176,8 +177,8 @@ fn what_was_for_a_peer_that_dies_fails_and_who_comes_in_its_place_is_reached() {
     let mut scene = Scene::new("keys");
     scene.side.receive(&memory).context(5).post().unwrap();
     scene.tell(&format!("send {CLEARED}"));
-    // More than its words: some of what was cleared first, and not all of the message, for which it would have to be
-    // cleared again.
+    // More packets than its control messages: part of the payload that was cleared first. It cannot be the
+    // whole message, which would have to be cleared again.
     scene.tell("until efa_sent 20");
     scene.end(step, "keys");
 
@@ -187,7 +188,7 @@ fn what_was_for_a_peer_that_dies_fails_and_who_comes_in_its_place_is_reached() {
     scene.victim.line.say(format!("send {READ}"));
     let reads = || (scene.side.statistic("efa_native_reads") > 0).then_some(());
     wait::drive(&[&scene.side], "a read", reads);
-    // The device may have been faster.
+    // The device may have finished the read before.
     scene.victim.kill();
     if let Event::Failed(error) = ended(&scene.side, step) {
         assert_eq!(error.err, Errno::ECONNRESET, "{step}: {error:?}");
@@ -208,7 +209,7 @@ fn what_was_for_a_peer_that_dies_fails_and_who_comes_in_its_place_is_reached() {
     }
 }
 
-/// A process on C's library (`tests/capi/efa/victim.c`), which takes packets and posts no receive.
+/// A process on C's libfabric (`tests/capi/efa/victim.c`), which accepts packets and does not post receives.
 struct CVictim(std::process::Child);
 
 impl CVictim {
@@ -248,7 +249,7 @@ fn what_a_dead_peer_of_c_s_owes_fails_and_who_comes_in_its_place_is_reached() {
         wait::drive(&[&side], step, || side.next_of(4)).done();
         wait::drive(&[&side], "a handshake", || (side.statistic("efa_received") > known).then_some(()));
         wait::drive(&[&side], "room", || side.out(to, memory.slice(..len)).context(5).msg(flags).send().ok());
-        // It is there, and asked more than once: nothing ends.
+        // The peer lives, and is probed more than once: no operation ends.
         wait::drive_through(Duration::from_millis(1500), &[&side]);
         assert_eq!(side.pending(), 0, "{step}");
         drop(victim);

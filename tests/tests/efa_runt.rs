@@ -1,4 +1,4 @@
-//! Messages that their receivers read, and whose first bytes are sent ahead (`FI_EFA_RUNT_SIZE`).
+//! Messages that are read by their receivers, and whose first bytes are sent ahead (`FI_EFA_RUNT_SIZE`).
 
 use std::sync::{Arc, LazyLock};
 
@@ -12,17 +12,17 @@ mod raw_peer;
 use raw_peer::{C, Raw};
 
 const LEN: usize = 2 << 20;
-/// Bytes that are sent ahead: of more packets than there are slots.
+/// Bytes that are sent ahead: more packets than there are slots.
 const RUNT: usize = 300_000;
 
 static DEVICE: LazyLock<Arc<SimulatedDevice>> = LazyLock::new(|| {
     for (name, value) in [("RUNT_SIZE", RUNT.to_string()), ("TX_SIZE", "16".to_string())] {
-        // SAFETY: each test of this binary begins with it, before it starts anything.
+        // SAFETY: each test of this binary calls this first, before it starts threads.
         unsafe { std::env::set_var(format!("FI_EFA_{name}"), value) };
     }
     let device = SimulatedDevice::new("runt0", Plan::default());
     ofi_efa::srd::add(Arc::new(Handle(Arc::clone(&device))));
-    // Where the library has it already, this is refused.
+    // Refused if the provider is already registered.
     let _ = ofi::register_provider(Arc::new(ofi_efa::EfaProvider));
     device
 });
@@ -54,10 +54,10 @@ fn first_bytes_are_sent_ahead_and_the_rest_is_read_or_sent() {
         assert_eq!(pair.done(&pair.b).len, LEN);
         pair.done(&pair.a);
         into.check(LEN, 3 + round as u8);
-        assert_eq!(runts(), [round as u64 + 1; 2], "each had its share sent ahead");
+        assert_eq!(runts(), [round as u64 + 1; 2], "the first bytes of each were sent ahead");
     }
     assert_eq!((pair.b.statistic("efa_fetched"), pair.b.statistic("efa_nacks")), (2, 1));
-    // Two at a time: the second is read from its first byte on, as the peer has not ended the first.
+    // Two at a time: the second is read from its first byte, as the peer has not finished the first.
     let (from, into) = (Memory::patterned(LEN, 8), [Memory::new(LEN), Memory::new(LEN)]);
     for _ in 0..2 {
         pair.post(|| pair.a.out(pair.to_b, &from).context(2).send());
@@ -71,7 +71,7 @@ fn first_bytes_are_sent_ahead_and_the_rest_is_read_or_sent() {
         pair.done(&pair.a);
         into.check(LEN, 8);
     }
-    // A shorter receive takes what it has room for.
+    // A shorter receive truncates the message.
     let short = Memory::new(5000);
     pair.post(|| pair.b.receive(&short).context(1).post());
     pair.post(|| pair.a.out(pair.to_b, &from).context(2).send());
@@ -80,7 +80,7 @@ fn first_bytes_are_sent_ahead_and_the_rest_is_read_or_sent() {
     short.check(5000, 8);
 }
 
-/// The next part of a message that comes in packets ahead of its being read, and the message's number.
+/// The next part of a message that is sent ahead in packets: the message's number, the offset, and the bytes.
 fn part(raw: &mut Raw, side: &Side) -> (u32, usize, Vec<u8>) {
     let bytes = raw.next(side, "a message", |packet| matches!(packet, Packet::Message(_)));
     let Ok((_, Packet::Message(Message { send_id, form, .. }))) = parse(&bytes) else { unreachable!() };
@@ -93,7 +93,7 @@ fn what_is_sent_ahead_is_sent_though_c_has_read_the_rest_and_nothing_is_that_is_
     let device = &*DEVICE;
     let kit: &dyn Kit = &Efa;
     let side = kit.side();
-    // With one receive, so that packets wait until it looks.
+    // With one receive, so that packets wait until it polls.
     let mut raw = Raw::to(device, &side, C, 1);
     raw.next(&side, "a greeting", |packet| matches!(packet, Packet::Handshake(_)));
     let to = side.insert_address(&Address::new(side.name().format(), &raw.address.to_bytes()));
@@ -116,7 +116,7 @@ fn what_is_sent_ahead_is_sent_though_c_has_read_the_rest_and_nothing_is_that_is_
     }
     assert_eq!(came, from.bytes()[..RUNT]);
     wait::drive(&[&side], "its end", || side.next_of(2)).done();
-    // A confirmation would come too early.
+    // With a delivery confirmation nothing is sent ahead, as the confirmation would come too early.
     let flags = OpFlags::COMPLETION | OpFlags::DELIVERY_COMPLETE;
     wait::drive(&[&side], "room", || side.out(to, &from).context(3).msg(flags).send().ok());
     let bytes = raw.next(&side, "a message", |packet| matches!(packet, Packet::Message(_)));

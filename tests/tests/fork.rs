@@ -1,15 +1,16 @@
-//! fork(2) in a program with live endpoints and threads: the child's old objects refuse, closing them harms nobody, new
-//! ones work, and the parent does not notice.
+//! fork(2) in a program with live endpoints and threads: in the child, calls on inherited objects fail,
+//! closing them does no harm, and new objects work. The parent is not affected.
 
 use ofi_testkit::prelude::*;
 use ofi_tests::{Naming, opening};
 
-/// Whether `result` is what a child gets from an object of its parent.
+/// Whether `result` is the error that a child gets from an inherited object.
 fn is_refused<T>(result: Result<T>) -> bool {
     result.is_err_and(|error| error.errno() == Errno::EINVAL && error.to_string().contains("fork"))
 }
 
-/// What is wrong in the child, 0 for nothing. It prints nothing: locks of the output may be held for ever.
+/// The number of the first check that fails in the child, or 0. It does not print: the inherited lock of the
+/// output may never be released.
 fn in_the_child(
     naming: Naming,
     pair: Pair,
@@ -43,7 +44,7 @@ fn in_the_child(
         return at as i32 + 1;
     }
     drop((pair, counter, region));
-    // The child has a life of its own.
+    // New objects of the child work.
     let pair = Pair::of(opening(naming).open(), opening(naming).open());
     let (from, into) = (Memory::patterned(100_000, 3), Memory::new(100_000));
     pair.b.receive(&into).context(2).post().unwrap();
@@ -72,17 +73,18 @@ fn a_child_is_kept_apart(naming: Naming, progress: Progress) {
     let counter = pair.a.domain.open_counter(&attr).unwrap();
     let memory = Memory::library(&pair.b.domain, 4096);
     let region = pair.b.register(&memory, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE).unwrap();
-    // SAFETY: the child calls the library and ends by `_exit`; what it needs of the runtime (memory) survives a fork.
+    // SAFETY: the child calls the library and ends by `_exit`; the part of the runtime that it needs (memory)
+    // survives a fork.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork");
     if child == 0 {
         let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             in_the_child(naming, pair, counter, region)
         }));
-        // SAFETY: ends the child without running what belongs to the parent.
+        // SAFETY: ends the child without running the parent's exit handlers.
         unsafe { libc::_exit(code.unwrap_or(99)) };
     }
-    // The parent goes on meanwhile, and afterwards.
+    // The parent goes on while the child runs, and afterwards.
     let start = Instant::now();
     let mut status = 0;
     loop {
@@ -109,7 +111,7 @@ fn a_child_is_kept_apart(naming: Naming, progress: Progress) {
     counter.wait(1, Some(Duration::from_secs(5))).unwrap();
 }
 
-/// What is not of one endpoint: event queues, passive endpoints, sets, shared vectors.
+/// Objects that do not belong to one endpoint: event queues, passive endpoints, sets, shared vectors.
 struct Others {
     eq: std::sync::Arc<dyn EventQueue>,
     passive: std::sync::Arc<dyn PassiveEndpoint>,
@@ -142,18 +144,18 @@ fn others_in_the_child(side: &Side, others: Others) -> i32 {
     if let Some(at) = refused.iter().position(|refused| !refused) {
         return at as i32 + 1;
     }
-    drop(others); // joins no thread that is not there, and takes nothing from the parent
+    drop(others); // must not join threads of the parent, nor release its resources
     0
 }
 
-/// Ends a child with what `checks` answers.
+/// Ends a child with the code that `checks` returns.
 fn end(checks: impl FnOnce() -> i32) -> ! {
     let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(checks));
-    // SAFETY: ends the child without running what belongs to the parent.
+    // SAFETY: ends the child without running the parent's exit handlers.
     unsafe { libc::_exit(code.unwrap_or(99)) }
 }
 
-/// Waits half a minute for a child's code.
+/// Waits for a child's exit code, at most half a minute.
 fn code_of(child: libc::pid_t) -> i32 {
     let (start, mut status) = (Instant::now(), 0);
     // SAFETY: `status` is writable, and `child` is ours.
@@ -188,7 +190,8 @@ fn queues_of_events_passive_endpoints_and_sets_are_kept_apart_too() {
     let shared = side.domain.open_av(&attr).unwrap();
     shared.insert(&[side.name()]);
     let others = Others { eq, passive, polls, waits, shared };
-    // SAFETY: the child calls the library and ends by `_exit`; what it needs of the runtime (memory) survives a fork.
+    // SAFETY: the child calls the library and ends by `_exit`; the part of the runtime that it needs (memory)
+    // survives a fork.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork");
     if child == 0 {
@@ -197,7 +200,7 @@ fn queues_of_events_passive_endpoints_and_sets_are_kept_apart_too() {
     let code = code_of(child);
     let Others { eq, passive, polls: _, waits, shared: _open } = others;
     assert_eq!(code, 0, "the first check that failed in the child");
-    // The parent's go on.
+    // The parent's objects still work.
     eq.write(ofi::raw::Event { data: 7, ..ofi::raw::Event::new(EventKind::Notify, Fid(1)) }).unwrap();
     assert_eq!(eq.read_wait(Some(Duration::from_secs(5))).unwrap().data, 7);
     assert!(passive.name().is_ok());

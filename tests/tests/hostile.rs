@@ -1,4 +1,5 @@
-//! A process that greets as it should and then writes what it likes wherever it may, while its victims work.
+//! A process performs a valid handshake and then writes random bytes to all memory that it may write, while
+//! its victims work.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ impl Random {
         (self.0 >> 16) as usize % below
     }
 
-    /// Words of a kind that protocols are made of: small ones, all ones, and anything.
+    /// Words that are typical of protocols: small ones, nearly all ones, and random ones.
     fn words(&mut self, count: usize) -> Vec<u8> {
         let word = |random: &mut Self| match random.below(5) {
             0 => 0,
@@ -33,7 +34,7 @@ impl Random {
     }
 }
 
-/// One thing that no peer should do.
+/// Performs one random protocol violation.
 fn vandalise(hostile: &mut Hostile, random: &mut Random) {
     match random.below(8) {
         0..3 => {
@@ -49,7 +50,7 @@ fn vandalise(hostile: &mut Hostile, random: &mut Random) {
         }
         _ => {
             let place = Place::ALL[random.below(Place::ALL.len())];
-            // Most of what matters lies in front.
+            // The important fields are near the beginning.
             let offset = if random.below(2) == 0 { random.below(160) * 4 } else { random.below(1 << 16) };
             let count = 1 + random.below(9);
             let bytes = random.words(count);
@@ -58,7 +59,8 @@ fn vandalise(hostile: &mut Hostile, random: &mut Random) {
     }
 }
 
-/// Vandalises everybody whose address it is given until it is told to end. With a key, the memory behind it too.
+/// Attacks the given addresses until it is told to end. If the key is valid, also the memory of that
+/// registration.
 fn vandal(line: &mut Line, arguments: &[String]) {
     let mut random = Random(0x1234_5678_9ABC_DEF1 ^ u64::from(std::process::id()) << 32);
     let key: u64 = arguments[0].parse().unwrap();
@@ -69,7 +71,7 @@ fn vandal(line: &mut Line, arguments: &[String]) {
             let Ok(mut hostile) = Hostile::new(address) else { continue };
             hostile.tempt();
             if hostile.greet().is_err() {
-                continue; // the victim did not get a core for a second
+                continue; // the victim was not scheduled for a second
             }
             let _ = hostile.seize(key);
             for _ in 0..3_000 {
@@ -95,7 +97,7 @@ fn processes_work_on_while_another_scribbles_over_all_that_it_may_write() {
     }
     vandal.line.say("end");
     let visits: u64 = vandal.line.hear().parse().unwrap();
-    assert!(visits > 0, "nobody was vandalised");
+    assert!(visits > 0, "the vandal attacked no victim");
     vandal.finish();
     mesh.expect_progress();
     mesh.end();
@@ -113,7 +115,7 @@ fn a_registration_stays_busy_until_the_last_copy_has_ended() {
     assert!(hostile.seize(key).unwrap());
     hostile.claim(Some(key));
     for attempt in 0..2 {
-        let error = region.close().expect_err("somebody copies");
+        let error = region.close().expect_err("a copy is in progress");
         assert_eq!(error.errno(), Errno::EBUSY, "attempt {attempt}: {error}");
     }
     assert!(!hostile.seize(key).unwrap_or(false), "the key is gone");
@@ -126,7 +128,7 @@ fn a_registration_stays_busy_until_the_last_copy_has_ended() {
 fn memory_granted_to_a_vandal_is_all_that_it_changes() {
     let pair = Pair::of(open(Naming::Names), open(Naming::Names));
     pair.warm_up();
-    // Granted, with memory of the same kind beside it that is not.
+    // Granted memory, between two blocks of the same kind that are not granted.
     let [left, granted, right] = [0; 3].map(|_| Memory::library(&pair.b.domain, 65_536));
     let rights = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
     let region = pair.b.register(&granted, rights).unwrap();
@@ -146,7 +148,7 @@ fn memory_granted_to_a_vandal_is_all_that_it_changes() {
         into.fill(0);
         rounds += 1;
     }
-    assert!(granted.bytes().iter().any(|&byte| byte != 0), "the vandal never came to it");
+    assert!(granted.bytes().iter().any(|&byte| byte != 0), "the vandal never wrote to the granted memory");
     vandal.line.say("end");
     assert!(vandal.line.hear().parse::<u64>().unwrap() > 0);
     vandal.finish();

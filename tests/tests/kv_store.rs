@@ -18,7 +18,7 @@ use table::{Found, PROBES, SLOT, search, slot};
 
 ofi_testkit::roles!(serve, put_and_leave);
 
-/// Serves a table of so many slots until so many clients have left.
+/// Serves a table until clients have left. Arguments: the number of slots, and of clients.
 fn serve(line: &mut Line, arguments: &[String]) {
     let server = Server::open(arguments[0].parse().unwrap(), None).unwrap();
     line.say(server.name().unwrap());
@@ -31,7 +31,7 @@ fn start(slots: usize, clients: usize) -> (Child, ofi::Address) {
     (child, server)
 }
 
-/// A client that stores keys of its own, and changes them often.
+/// A client that stores its own keys, and changes a shared one often.
 fn put_and_leave(_: &mut Line, arguments: &[String]) {
     let client = Client::open().unwrap();
     client.block_on(async {
@@ -91,7 +91,7 @@ fn a_reader_never_sees_half_a_value() {
 
 #[test]
 fn a_full_table_says_so() {
-    let (server, address) = start(1, 1); // one slot and the searches behind it
+    let (server, address) = start(1, 1); // one slot, and those that a search probes behind it
     let client = Client::open().unwrap();
     client.block_on(async {
         let store = client.connect(&address).await.unwrap();

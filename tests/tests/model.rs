@@ -1,8 +1,8 @@
 //! The whole stack, three endpoints in one process, against a model that is only vectors searched from the front.
 //!
-//! Between two endpoints everything is ordered, so the model predicts which receive gets which message and what memory
-//! holds. Where the order is open (two senders to one receiver, a search beside messages on their way) the test first
-//! lets everything arrive.
+//! Between two endpoints everything is ordered, so the model predicts which receive gets which message, and
+//! the contents of memory. Where the order is undefined (two senders to one receiver, a search while messages
+//! are in flight), the test first lets everything arrive.
 
 use std::collections::HashMap;
 
@@ -15,10 +15,10 @@ use proptest::prelude::*;
 const ENDPOINTS: usize = 3;
 /// Bytes of remote memory at each endpoint, of each kind.
 const MEMORY: usize = 20_000;
-/// Lengths of messages: around what travels inside a command, and well above.
+/// Lengths of messages: around the limit of a payload inside a command, and well above.
 const LENGTHS: [usize; 6] = [0, 5, 64, 4_000, 9_000, 70_000];
 
-/// What a receive or a search looks for.
+/// The messages that a receive or a search matches.
 #[derive(Clone, Copy, Debug)]
 struct Want {
     tag: Option<(u64, u64)>,
@@ -66,7 +66,7 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A message, as the model knows it. Its number is its remote CQ data, and says its pattern.
+/// A message in the model. Its number is its remote CQ data, and determines its pattern.
 #[derive(Clone, Debug)]
 struct Message {
     number: usize,
@@ -93,7 +93,7 @@ struct Posted {
     room: usize,
 }
 
-/// What the model says must come out of an endpoint's queue, by context.
+/// The event that the model expects from an endpoint's queue, for one context.
 #[derive(Debug)]
 enum Expected {
     /// A message, received into a buffer.
@@ -102,7 +102,7 @@ enum Expected {
         room: usize,
         into: Option<Memory>,
     },
-    /// Told of, or dropped: a success with the message's length.
+    /// A peek or a discard: a success with the message's length.
     Found(Message),
     Nothing,
     Cancelled,
@@ -123,7 +123,7 @@ struct Node {
     claimed: Vec<(usize, Message)>,
     buffers: HashMap<usize, Memory>,
     expected: HashMap<usize, Expected>,
-    /// Who has something on its way to here.
+    /// The node that has messages or accesses in flight to this one.
     busy_with: Option<usize>,
 }
 
@@ -210,7 +210,7 @@ impl World {
         });
     }
 
-    /// Lets everything that is on its way arrive.
+    /// Lets everything in flight arrive.
     fn settle(&mut self) {
         self.drive("everything to arrive", |world| {
             world.nodes.iter().all(|node| {
@@ -226,7 +226,7 @@ impl World {
         self.nodes.iter_mut().for_each(|node| node.busy_with = None);
     }
 
-    /// Settles if somebody else has something on its way to `to`.
+    /// Settles if another node has something in flight to `to`.
     fn claim_way(&mut self, from: usize, to: usize) {
         if self.nodes[to].busy_with.is_some_and(|busy| busy != from) {
             self.settle();
@@ -382,7 +382,7 @@ impl World {
         self.nodes[from].expected.insert(context, Expected::Done { bytes: read });
     }
 
-    /// Receives what is left, and checks that nothing else comes.
+    /// Receives the remaining messages, and checks that no others arrive.
     fn finish(&mut self) {
         self.settle();
         for at in 0..ENDPOINTS {
@@ -426,10 +426,10 @@ impl Node {
         self.expected.insert(context, Expected::Received { message, room, into });
     }
 
-    /// Compares what a queue says with what the model says.
+    /// Compares an event of the queue with the model's expectation.
     fn take(&mut self, event: Event) {
         let context = event.context();
-        let expected = self.expected.remove(&context).unwrap_or_else(|| panic!("nobody expects {event:?}"));
+        let expected = self.expected.remove(&context).unwrap_or_else(|| panic!("unexpected {event:?}"));
         match (expected, event) {
             (Expected::Received { message, room, into }, Event::Done(entry, source))
                 if message.len <= room =>
@@ -459,7 +459,7 @@ impl Node {
             (Expected::Cancelled, Event::Failed(error)) => assert_eq!(error.err, Errno::ECANCELED),
             (Expected::Done { bytes }, Event::Done(..)) => {
                 if let Some((memory, wanted)) = bytes {
-                    assert!(memory.bytes() == wanted, "a read of {} bytes brought others", wanted.len());
+                    assert!(memory.bytes() == wanted, "a read of {} bytes returned wrong contents", wanted.len());
                 }
             }
             (expected, event) => panic!("expected {expected:?}, found {event:?}"),

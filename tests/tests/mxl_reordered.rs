@@ -1,8 +1,9 @@
-//! Media flows over a wire that delivers in any order: provider `efa` on a simulated fabric. What is published rests on
-//! counted parts alone, so no grain, slice or sample may be seen before all of its bytes are there.
+//! Media flows over a wire that delivers in any order: provider `efa` on a simulated fabric. Publishing
+//! relies on counted parts alone, so no grain, slice or sample may be visible before all of its bytes have
+//! arrived.
 //!
-//! `MXL_REORDER_SEEDS` says how many seeds, `MXL_REORDER_FIRST` with which one to begin: one that fails is found again
-//! by `MXL_REORDER_FIRST=SEED MXL_REORDER_SEEDS=1`.
+//! `MXL_REORDER_SEEDS` sets the number of seeds, `MXL_REORDER_FIRST` the first one. To repeat a seed that
+//! failed: `MXL_REORDER_FIRST=SEED MXL_REORDER_SEEDS=1`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -60,7 +61,7 @@ impl Ends {
         Self { initiator, target }
     }
 
-    /// Polls both ends until `is_done`, which sees each event of the target as soon as it is there.
+    /// Polls both ends until `is_done`, which gets each event of the target as soon as it arrives.
     fn until(&mut self, mut is_done: impl FnMut(&mut Initiator, Option<Received>) -> bool) {
         let begin = Instant::now();
         loop {
@@ -71,7 +72,7 @@ impl Ends {
             if is_done(&mut self.initiator, received) {
                 return;
             }
-            assert!(begin.elapsed() < LONG, "it does not happen: {:?}", self.target.stats());
+            assert!(begin.elapsed() < LONG, "timed out: {:?}", self.target.stats());
         }
     }
 
@@ -89,7 +90,7 @@ fn sample(channel: u32, index: u64) -> f32 {
     (index * 16 + u64::from(channel)) as f32
 }
 
-/// A picture in two planes (with a key), in whole grains and in slices, several of them under way at once.
+/// Pictures in two planes (with a key), in whole grains and in slices, several of them in flight at once.
 fn grains(near: &Folder, far: &Folder, random: &mut Random, options: &[Options; 2]) {
     let plain = FlowDefinition::video("camera", 192, 40, Rational::new(50, 1)).unwrap();
     let keyed = plain.to_json().replace("video/v210", "video/v210a");
@@ -101,7 +102,7 @@ fn grains(near: &Folder, far: &Folder, random: &mut Random, options: &[Options; 
     let first = 1000;
     let mut next = first;
     while next < first + 24 {
-        // More than a target's open slots, so that some wait.
+        // Up to more grains than the target has open slots, so that some wait.
         let count = random.below(5) + 1;
         let mut last = (0, 0);
         for index in next..next + count {
@@ -205,7 +206,7 @@ fn what_is_published_is_whole_in_whatever_order_it_arrives() {
     unsafe { std::env::set_var("FI_EFA_ENABLE_SHM_TRANSFER", "0") };
     let device = SimulatedDevice::driven("reordering0", Plan::default());
     ofi_efa::srd::add(Arc::new(Handle(Arc::clone(&device))));
-    // Where the library has it already, this is refused.
+    // Refused if the provider is already registered.
     let _ = ofi::register_provider(Arc::new(ofi_efa::EfaProvider));
     let begin = number("MXL_REORDER_FIRST", 1);
     for seed in begin..begin + number("MXL_REORDER_SEEDS", SEEDS) {

@@ -1,6 +1,7 @@
-//! Four udp rails over four veth links of 1 Gb/s each (`tc`, token buckets), between two network namespaces: one
-//! transfer has the bandwidth of all, and a link that is cut in the middle of one loses nothing. Made by the test
-//! itself in a user namespace, without privileges; what this host lacks is said by name.
+//! Four udp rails over four veth links of 1 Gb/s each (`tc`, token buckets), between two network namespaces:
+//! one transfer uses the bandwidth of all, and cutting a link during a transfer loses nothing. The test makes
+//! the namespaces in a user namespace, without privileges, and reports features that this host lacks as NOT
+//! RUN.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ const LINKS: usize = 4;
 const LEN: usize = 16 << 20;
 /// Transfers of one measurement.
 const ROUNDS: usize = 10;
-/// Transfers under way when a link is cut: half a second of four links.
+/// Transfers in flight when a link is cut: half a second at the rate of four links.
 const CUT: usize = 16;
 const LONG: Duration = Duration::from_secs(60);
 
@@ -34,7 +35,7 @@ fn join_namespaces() -> Result<Far, String> {
         shell(&shaped(1))?;
         far.shell(&shaped(2))?;
     }
-    // The kernel brings links up by and by, and `udp` offers those that are.
+    // The kernel brings links up asynchronously, and `udp` only offers links that are up.
     let are_up = (0..LINKS).map(|nth| format!("ip -br link show r{nth} | grep -qw UP; ")).collect::<String>();
     wait::until("links that are up", || shell(&are_up).is_ok() && far.shell(&are_up).is_ok());
     Ok(far)
@@ -51,7 +52,7 @@ fn pattern(seed: usize) -> Vec<u8> {
     (0..LEN).map(|at| (at * 7 + at / 251 + seed * 31) as u8).collect()
 }
 
-/// The target: it says its metadata, and of each seed that it hears whether its memory has that pattern.
+/// The target: prints its metadata, and for each seed that it reads whether its memory has that pattern.
 pub fn far_end(line: &mut Line, _: &[String]) {
     let bob = agent("bob");
     let region = bob.register(vec![1_u8; LEN]).unwrap();
@@ -63,7 +64,7 @@ pub fn far_end(line: &mut Line, _: &[String]) {
     }
 }
 
-/// Runs in the near namespace. Says what could not run, or the rates, a line each, and `over`.
+/// Runs in the near namespace. Prints what could not run, or the rates, one line each, and then `over`.
 pub fn near_end(line: &mut Line, _: &[String]) {
     let far = match join_namespaces() {
         Ok(far) => far,
@@ -84,7 +85,7 @@ pub fn near_end(line: &mut Line, _: &[String]) {
         let plan = alice.prepare("bob", way, &local, &[remote]).unwrap();
         source.write_from(0, &pattern(1)).unwrap();
         for _ in 0..ROUNDS {
-            plan.post(LONG).unwrap().wait().unwrap(); // the rails are measured
+            plan.post(LONG).unwrap().wait().unwrap(); // measures the rates of the rails
         }
         let began = Instant::now();
         for _ in 0..ROUNDS {
@@ -92,13 +93,13 @@ pub fn near_end(line: &mut Line, _: &[String]) {
         }
         let rate = (8 * ROUNDS * LEN) as f64 / began.elapsed().as_secs_f64() / 1e9;
         line.say(format!("{way:?}: {rate:.2} Gb/s over {LINKS} links of 1 Gb/s"));
-        // On a busy machine the processor is the bound; that it is more than three links is striping at work.
+        // On a busy machine the processor is the bottleneck. A rate above three links proves striping.
         assert!(rate > 3.0 || cfg!(debug_assertions), "{rate} Gb/s");
         child.line.say(1);
         assert_eq!(child.line.hear(), "true", "{way:?}");
     }
-    // A link is cut in the middle of transfers: its part of them goes by the others, when udp gives it up. There are as
-    // many as last longer than the cut takes to be made.
+    // A link is cut during transfers: its share moves to the other rails once udp gives up. There are enough
+    // transfers to outlast the command that cuts the link.
     source.write_from(0, &pattern(2)).unwrap();
     let plan = alice.prepare("bob", Way::Write, &local, &[remote]).unwrap();
     let transfers: Vec<_> = (0..CUT).map(|_| plan.post(LONG).unwrap()).collect();
@@ -108,11 +109,11 @@ pub fn near_end(line: &mut Line, _: &[String]) {
     for transfer in transfers {
         transfer.wait().unwrap();
     }
-    line.say(format!("what was under way at the cut took {:.1} s more", began.elapsed().as_secs_f64()));
+    line.say(format!("transfers in flight at the cut took {:.1} s more", began.elapsed().as_secs_f64()));
     child.line.say(2);
-    assert_eq!(child.line.hear(), "true", "nothing is lost");
+    assert_eq!(child.line.hear(), "true", "no bytes are lost");
     assert!(alice.counts().moved > 0, "{:?}", alice.counts());
-    // The rest goes on.
+    // Later transfers use the remaining rails.
     let began = Instant::now();
     for seed in 3..6 {
         source.write_from(0, &pattern(seed)).unwrap();

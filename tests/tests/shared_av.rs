@@ -1,5 +1,5 @@
-//! An address vector that several processes share: numbers that all agree on, processes that die while they change it,
-//! and nothing that is left behind.
+//! An address vector that several processes share: all agree on the numbers, processes die while they change
+//! it, and nothing is left behind.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ fn name_of(case: &str) -> String {
     format!("{case}-{}", std::process::id())
 }
 
-/// Inserts and removes for ever, addresses of its own and of others.
+/// Inserts and removes without end: addresses of its own, and one that all processes insert.
 fn changer(line: &mut Line, arguments: &[String]) {
     let side = open(Naming::Names);
     let av = side.domain.open_av(&shared(&arguments[0], false)).unwrap();
@@ -36,19 +36,19 @@ fn changer(line: &mut Line, arguments: &[String]) {
     }
 }
 
-/// Looks a vector up that its parent made, and tells what it found.
+/// Opens a vector that its parent created, and reports what it found.
 fn looker(line: &mut Line, arguments: &[String]) {
     let side = open(Naming::Names);
     let av = side.domain.open_av(&shared(&arguments[0], true)).unwrap();
     line.say(av.count());
     line.say(av.lookup(FiAddr(0)).unwrap());
-    // What is inserted from now on is here too.
+    // Later insertions of the parent are visible here too.
     line.expect("more");
     line.say(av.lookup(FiAddr(1)).unwrap());
     line.expect("end");
 }
 
-/// Sends to number 0 of a vector that it has inserted nothing into.
+/// Sends to number 0 of a vector into which it has not inserted anything.
 fn sender(line: &mut Line, arguments: &[String]) {
     let side = open(Naming::Names);
     let av: Arc<dyn AddressVector> = side.domain.open_av(&shared(&arguments[0], true)).unwrap();
@@ -74,7 +74,7 @@ fn numbers_are_the_same_in_another_process() {
     av.insert(std::slice::from_ref(&other));
     child.line.say("more");
     assert_eq!(parse(&child.line.hear()), other);
-    // The child has it, even if who made it closes it.
+    // The child keeps the vector open when its creator closes it.
     drop(av);
     let again = side.domain.open_av(&shared(&name, true)).unwrap();
     assert_eq!(again.lookup(FiAddr(0)).unwrap(), side.name());
@@ -110,7 +110,8 @@ fn processes_killed_in_the_middle_of_changes_leave_a_vector_that_works_and_nothi
     for round in 0..24_usize {
         std::thread::sleep(Duration::from_micros(700 * (round as u64 % 7) + 300));
         children[round % 3].kill();
-        // The dead were in the middle of anything: the others go on, and so does this one, at once.
+        // The victim may have died at any step. The other processes go on, and so does this one, without
+        // delay.
         let start_of_change = Instant::now();
         let mine = Address::from_text(&format!("fi_shm://mine-{round}"));
         let number = av.insert(std::slice::from_ref(&mine)).remove(0).expect("inserting beside the dead");
@@ -122,7 +123,7 @@ fn processes_killed_in_the_middle_of_changes_leave_a_vector_that_works_and_nothi
         children[round % 3] = start(round + 3);
         ids.push(children[round % 3].id().to_string());
     }
-    // Each kept number has one address, and the other way round.
+    // Every remaining number has one address, and every address one number.
     for child in &mut children {
         child.kill();
     }
@@ -133,8 +134,8 @@ fn processes_killed_in_the_middle_of_changes_leave_a_vector_that_works_and_nothi
         assert_eq!(av.reverse_lookup(&av.lookup(number).unwrap()), Some(number));
     }
     drop(av);
-    // The last who had it is gone: so is the name, and no process left a file.
-    let absent = side.domain.open_av(&shared(&name, true)).expect_err("nobody has it");
+    // The last user has closed the vector: the name is gone, and no process has left a file.
+    let absent = side.domain.open_av(&shared(&name, true)).expect_err("the vector is gone");
     assert_eq!(absent.errno(), Errno::ENOENT);
     assert_eq!(before.new_since(&ids), Vec::<std::path::PathBuf>::new());
     let mine = format!(
@@ -142,5 +143,5 @@ fn processes_killed_in_the_middle_of_changes_leave_a_vector_that_works_and_nothi
         std::fs::metadata("/proc/self").map_or(0, |of| std::os::unix::fs::MetadataExt::uid(&of))
     );
     let held = sockets_named(&mine).into_iter().filter(|line| line.contains("lock")).count();
-    assert!(held <= 1, "turns that dead processes kept");
+    assert!(held <= 1, "dead processes still hold turns");
 }

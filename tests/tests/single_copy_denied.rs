@@ -1,5 +1,5 @@
-//! The conformance suite in a process that may not copy between memories, though it is told to: everything comes
-//! through the bulk ring, and nothing else differs.
+//! The conformance suite in a process that is set to copy between memories, but is not permitted to:
+//! everything goes through the bulk ring, and nothing else differs.
 
 use ofi::raw::{EpType, Hints};
 use ofi_testkit::Kit;
@@ -31,7 +31,7 @@ ofi_testkit::conformance!(shm_denied: Denied);
 
 #[test]
 fn what_may_not_be_copied_comes_through_the_ring() {
-    assert!(!may_copy(), "the filter does not hold");
+    assert!(!may_copy(), "the filter does not work");
     let pair = Pair::of(open(Naming::Names), open(Naming::Names));
     pair.warm_up();
     for (round, len) in [(0, 9_000), (1, 1 << 20), (2, 3 << 20)] {
@@ -45,6 +45,6 @@ fn what_may_not_be_copied_comes_through_the_ring() {
     assert_eq!(pair.b.statistic("shm_single_messages"), 0);
     assert_eq!(pair.a.statistic("shm_single_written_bytes"), 0);
     assert!(pair.a.statistic("shm_bulk_bytes") >= 4 << 20);
-    // It was asked for once, not for each message.
+    // The copy was attempted once, not for each message.
     assert_eq!(pair.a.statistic("shm_single_denied"), 1, "{}", pair.a.report());
 }

@@ -12,8 +12,8 @@ use ofi_tests::{Naming, opening, parse, resident_kib};
 
 ofi_testkit::roles!(echo, sleeper, late, member);
 
-/// Within so much everything addressed to a dead peer has failed (`FI_UDP_PEER_TIMEOUT_MS`), and what a busy machine
-/// gets on top.
+/// Everything sent to a dead peer fails within this bound: `FI_UDP_PEER_TIMEOUT_MS`, plus 3 s for a busy
+/// machine.
 const BOUND: Duration = Duration::from_secs(5 + 3);
 
 fn number(variable: &str, usual: u64) -> u64 {
@@ -44,12 +44,12 @@ fn a_relay_that_loses_repeats_and_reorders_is_not_noticed() {
         let side = local();
         let peers = [socket(&side.name()), socket(&echo.address)];
         let relay = Relay::between(peers, Weather { loss, duplicate: 20, reorder: 20, longest, forge: 0 });
-        // Each knows the other by its side of the relay.
+        // Each end addresses its side of the relay.
         echo.meet(&relay.sides[1].into());
         let to = side.insert_address(&relay.sides[0].into());
         echo.converse(&side, to, 2);
         repaired += side.statistic("udp_lost") + side.statistic("udp_probes");
-        assert!(relay.lost() > 0, "it was to lose something");
+        assert!(relay.lost() > 0, "the relay lost no packets");
         echo.end(&side, to);
     }
     assert!(repaired > 0);
@@ -62,7 +62,7 @@ fn a_killed_peer_s_operations_fail_and_a_successor_under_its_address_is_met() {
     victim.meet(&side.name());
     let to = side.insert_address(&victim.address);
     victim.converse(&side, to, 1);
-    // Under load: messages that are under way, announced, and not looked at yet.
+    // Under load: with messages in flight, announced, and not yet polled for.
     let load: Vec<Memory> = (0..20).map(|number| Memory::patterned(number * 20_000, 1)).collect();
     for (number, memory) in load.iter().enumerate() {
         let out = side.out(to, memory).context(100 + number).tag(1);
@@ -71,7 +71,7 @@ fn a_killed_peer_s_operations_fail_and_a_successor_under_its_address_is_met() {
     victim.child.kill();
     let begin = Instant::now();
     let late = Memory::patterned(64, 1);
-    side.out(to, &late).context(120).tag(1).send().expect("a send to a peer that is not known to be dead");
+    side.out(to, &late).context(120).tag(1).send().expect("a send to a peer whose death is not yet known");
     for context in 100..=120 {
         let ended = wait::drive_for(BOUND, &[&side], "the end of a send", || side.next_of(context));
         if let Event::Failed(error) = ended {
@@ -80,7 +80,8 @@ fn a_killed_peer_s_operations_fail_and_a_successor_under_its_address_is_met() {
     }
     assert!(begin.elapsed() < BOUND, "{:?}", begin.elapsed());
     other.converse(&side, to_other, 1);
-    // Echoes of the load that were under way when the victim died are unexpected messages of no interest.
+    // Echoes of the load that were in flight when the victim died arrive as unexpected messages, and are
+    // ignored.
     let mut successor = Echo::start(&[], socket(&victim.address));
     successor.meet(&side.name());
     successor.converse(&side, to, 1);
@@ -88,7 +89,7 @@ fn a_killed_peer_s_operations_fail_and_a_successor_under_its_address_is_met() {
     other.end(&side, to_other);
 }
 
-/// Posts receives and then does not call the library for the seconds that it is told.
+/// Posts receives, and then makes no calls for the given number of seconds.
 pub(crate) fn sleeper(line: &mut Line, arguments: &[String]) {
     let side = local();
     line.say(side.name());
@@ -99,7 +100,7 @@ pub(crate) fn sleeper(line: &mut Line, arguments: &[String]) {
         side.receive(memory).context(number).tag(number as u64).post().expect("a receive");
     }
     side.receive(&long).context(SHORT).tag(SHORT as u64).post().expect("a receive");
-    // The first message, so that the session stands.
+    // The first message establishes the session.
     wait::drive(&[&side], "the first message", || side.next_of(0)).done();
     line.say("asleep");
     std::thread::sleep(Duration::from_secs(arguments[0].parse().expect("seconds")));
@@ -114,7 +115,7 @@ pub(crate) fn sleeper(line: &mut Line, arguments: &[String]) {
     wait::drive(&[&side], "the answer", || side.next_of(9_999)).done();
 }
 
-/// Opens an endpoint and does not call the library for the seconds that it is told; then takes a message and answers
+/// Opens an endpoint and makes no calls for the given number of seconds; then receives a message and answers
 /// it.
 pub(crate) fn late(line: &mut Line, arguments: &[String]) {
     let side = local();
@@ -129,7 +130,7 @@ pub(crate) fn late(line: &mut Line, arguments: &[String]) {
     wait::drive(&[&side], "the answer", || side.next_of(2)).done();
 }
 
-/// A process that lives is not dead, before there is a session neither.
+/// A live process does not count as dead, even before it has a session.
 #[test]
 fn a_first_message_to_a_process_that_does_not_look_for_eight_seconds_arrives() {
     let mut child = ofi_testkit::process::Child::start("late", &["8"]);
@@ -147,7 +148,7 @@ fn a_first_message_to_a_process_that_does_not_look_for_eight_seconds_arrives() {
 const SHORT: usize = 300;
 const LONG: usize = 1 << 20;
 
-/// Longer than a dead peer is waited for; `OFI_UDP_SLEEP` has another number of seconds.
+/// The sleep is longer than the timeout of a dead peer; `OFI_UDP_SLEEP` sets another number of seconds.
 #[test]
 fn a_peer_that_does_not_look_for_long_gets_everything() {
     let seconds = number("OFI_UDP_SLEEP", 7);
@@ -162,19 +163,19 @@ fn a_peer_that_does_not_look_for_long_gets_everything() {
         wait::drive(&[&side], "room", || out.send().ok());
     };
     send(0, &memory[0]);
-    wait::drive(&[&side], "word that it sleeps", || child.line.has_news().then_some(()));
+    wait::drive(&[&side], "the child to report that it sleeps", || child.line.has_news().then_some(()));
     child.line.expect("asleep");
     (1..SHORT).for_each(|number| send(number, &memory[number]));
     send(SHORT, &long);
     side.receive(()).context(5_000).tag(1).post().expect("a receive");
     let bound = Duration::from_secs(seconds + 40);
     for context in (0..=SHORT).chain([5_000]) {
-        wait::drive_for(bound, &[&side], "what it slept through", || side.next_of(context)).done();
+        wait::drive_for(bound, &[&side], "messages that the child slept through", || side.next_of(context)).done();
     }
     child.finish();
 }
 
-/// Lets this process have `wanted` descriptors. Whether it may: root may have more than its limit.
+/// Raises the descriptor limit to `wanted`. Returns whether it could: root may exceed its limit.
 fn descriptors(wanted: u64) -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: writes the structure that it is given.
@@ -185,7 +186,7 @@ fn descriptors(wanted: u64) -> bool {
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) == 0 }
 }
 
-/// As many as `OFI_UDP_PEERS` says (1,000 otherwise; `cargo xtask nightly` has 10,000).
+/// `OFI_UDP_PEERS` sets the number of peers (default: 1,000; `cargo xtask nightly` uses 10,000).
 #[test]
 fn a_thousand_peers_talk_to_one_endpoint() {
     let count = number("OFI_UDP_PEERS", 1_000) as usize;
@@ -200,7 +201,8 @@ fn a_thousand_peers_talk_to_one_endpoint() {
     let echoes: Vec<Memory> = (0..count).map(|_| Memory::new(64)).collect();
     let to: Vec<FiAddr> = peers.iter().map(|peer| hub.insert(peer)).collect();
     let back: Vec<FiAddr> = peers.iter().map(|peer| peer.insert(&hub)).collect();
-    // All look now and then: who answers no question for a session for five seconds counts as dead.
+    // All endpoints are polled now and then: one that does not answer a session request for five seconds
+    // counts as dead.
     let mut looked = Instant::now();
     let mut look = || {
         if looked.elapsed() > Duration::from_millis(200) {
@@ -238,7 +240,7 @@ fn a_thousand_peers_talk_to_one_endpoint() {
     );
 }
 
-/// Of the members of a mesh: UDP, and a death that is noticed as soon as the mesh expects it.
+/// The environment of mesh members: UDP, with a timeout as short as the mesh expects.
 const ENVIRONMENT: [(&str, &str); 2] = [(NAMING, "udp"), ("FI_UDP_PEER_TIMEOUT_MS", "900")];
 
 #[test]
@@ -252,7 +254,7 @@ fn processes_are_killed_at_random_under_load() {
     assert!(mesh.end().iter().all(|Report { done, .. }| *done > 0));
 }
 
-/// What resident memory may grow by, in KiB, as in `soak.rs`.
+/// The limit on growth of resident memory, in KiB, as in `soak.rs`.
 const GROWTH: u64 = 8 << 10;
 
 #[test]
@@ -265,14 +267,14 @@ fn memory_stays_flat_under_load() {
     std::thread::sleep(time / 3 * 2);
     let last = sample(&mut mesh);
     for (before, after) in first.iter().zip(&last) {
-        assert!(after.done > before.done, "a member stands still: {before:?}, {after:?}");
+        assert!(after.done > before.done, "a member made no progress: {before:?}, {after:?}");
         assert!(after.resident < before.resident + GROWTH, "{before:?}, {after:?}");
         assert!(after.files < before.files + 4, "{before:?}, {after:?}");
     }
     mesh.end();
 }
 
-/// Is true once this is dropped.
+/// Sets the flag when dropped.
 struct Raise<'a>(&'a AtomicBool);
 
 impl Drop for Raise<'_> {
@@ -281,8 +283,8 @@ impl Drop for Raise<'_> {
     }
 }
 
-/// Strangers send more than is read, nonsense and questions in other versions: who is known is served all the same, and
-/// no stranger is remembered.
+/// Strangers send datagrams faster than they are read: nonsense, and session requests of other versions.
+/// Known peers are still served, and no state is kept for strangers.
 #[test]
 fn a_flood_of_strangers_leaves_live_sessions_alone() {
     let (echo, side, to) = with_echo();
@@ -291,16 +293,18 @@ fn a_flood_of_strangers_leaves_live_sessions_alone() {
     let over = AtomicBool::new(false);
     let peers = side.statistic("udp_peers");
     std::thread::scope(|scope| {
-        // However this ends: a flood that goes on would keep the scope, and what failed would never be told.
+        // Also when an assertion fails: a flood that goes on would keep the scope open, and the failure would
+        // not be reported.
         let _end = Raise(&over);
         scope.spawn(|| {
             let stranger = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
             let mut datagram = [0x55_u8; 1_200];
             for count in 0_u64.. {
-                // Versions that there are not; every other one asks for a session.
+                // Versions that do not exist; every second datagram requests a session.
                 (datagram[0], datagram[1]) = (200 + (count % 7) as u8, (count % 2) as u8);
                 let _ = stranger.send_to(&datagram, target);
-                // In bursts: a queue that is always full drops what peers send too, whatever reads it.
+                // In bursts: a socket queue that is always full also drops datagrams of peers, however fast
+                // it is read.
                 if count % 128 == 127 {
                     std::thread::sleep(Duration::from_micros(200));
                 }

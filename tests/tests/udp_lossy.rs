@@ -1,5 +1,5 @@
-//! What a network that loses, repeats and reorders must not change: atomics are executed once each, messages go to the
-//! receives of their tags, in the clear and encrypted, and connections come about and carry everything.
+//! A network that loses, repeats and reorders packets: each atomic is executed once, messages match the
+//! receives of their tags, with and without encryption, and connections are established and lose no data.
 
 use ofi_testkit::connect;
 use ofi_testkit::kit::Opening;
@@ -12,22 +12,22 @@ use ofi_tests::{Naming, hints, opening};
 
 ofi_testkit::roles!(connections);
 
-/// Before `main`, so before there is a second thread. A relay is an address translator, and peers with a key insist on
-/// addresses.
+/// Runs before `main`, so before there is a second thread. A relay translates addresses, and peers with a key
+/// verify addresses unless this is set.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static CHOOSE: extern "C" fn() = choose;
 
 extern "C" fn choose() {
-    // SAFETY: one thread runs, and reads nothing of the environment now.
+    // SAFETY: the only thread is here, and does not read the environment now.
     unsafe { std::env::set_var("FI_UDP_ADDRESS_TRANSLATION", "1") };
 }
 
 const WEATHER: Weather = Weather { loss: 40, duplicate: 30, reorder: 30, longest: 1_472, forge: 0 };
-/// Atomic operations of each kind, and messages.
+/// The number of atomic operations of each kind, and of messages.
 const COUNT: usize = 200;
 
-/// Two endpoints that reach each other by a relay.
+/// Two endpoints that reach each other through a relay.
 fn apart(key: Option<&[u8]>) -> (Pair, Relay) {
     let own = || {
         let with = |hints: Hints| hints.caps(Caps::MSG | Caps::TAGGED | Caps::RMA | Caps::ATOMIC);
@@ -48,7 +48,7 @@ fn words(memory: &Memory) -> Vec<u64> {
     memory.bytes().as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
 }
 
-/// Sums that fetch, from both ends at once: each value was there before one of them.
+/// Fetching and plain sums, interleaved: each fetch returns a different value of the sum.
 fn atomics(pair: &Pair) {
     let memory = Memory::new(8);
     let region = pair.b.register(&memory, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE).unwrap();
@@ -64,14 +64,14 @@ fn atomics(pair: &Pair) {
     for _ in 0..2 * COUNT {
         pair.done(&pair.a);
     }
-    assert_eq!(words(&memory), [2 * COUNT as u64], "each once");
+    assert_eq!(words(&memory), [2 * COUNT as u64], "each is executed once");
     let mut seen: Vec<u64> = results.iter().flat_map(words).collect();
     seen.sort_unstable();
     let wanted: Vec<u64> = (0..COUNT as u64).map(|number| 2 * number).collect();
     assert_eq!(seen, wanted, "in the order in which they were posted");
 }
 
-/// Messages of all lengths, whose receives are posted in another order.
+/// Messages of different lengths, whose receives are posted in another order.
 fn tags(pair: &Pair) {
     let mut random = Random(7);
     let len = |tag: usize| [0, 1, 64, 5_000, 16_384, 16_385, 60_000][tag % 7];
@@ -102,7 +102,7 @@ fn everything(key: Option<&[u8]>) {
     let (pair, relay) = apart(key);
     atomics(&pair);
     tags(&pair);
-    assert!(relay.lost() > 0, "it was to lose something");
+    assert!(relay.lost() > 0, "no packets were lost");
     let repaired = pair.a.statistic("udp_lost") + pair.a.statistic("udp_probes");
     assert!(repaired > 0, "{}", pair.a.report());
     assert_eq!((pair.a.statistic("udp_forged"), pair.b.statistic("udp_forged")), (0, 0));
@@ -118,7 +118,7 @@ fn atomics_and_tags_are_served_once_encrypted() {
     everything(Some(b"a job"));
 }
 
-/// Runs in a network namespace of its own, whose loopback loses some of what it carries.
+/// Runs in its own network namespace, whose loopback loses some of the packets.
 fn connections(line: &mut Line, _: &[String]) {
     let lossy = "ip link set lo up mtu 1500
         nft add table ip lossy
@@ -154,7 +154,7 @@ fn connections(line: &mut Line, _: &[String]) {
             }
         }
     }
-    assert!(repaired > 0, "it was to lose something");
+    assert!(repaired > 0, "no packets were lost");
     line.say("");
 }
 

@@ -1,19 +1,20 @@
-//! Long payloads over sockets, which the kernel puts where they belong where the endpoint foresees them: every byte is
-//! right whatever a network does, and no byte beside them is touched.
+//! Long payloads over sockets: where the endpoint can predict the packets, the kernel copies the payload
+//! directly to its place. Every byte is right whatever the network does, and no byte beside the place is
+//! touched.
 
 use ofi_testkit::prelude::*;
 use ofi_tests::udp::{Relay, Weather, socket};
 use ofi_tests::{Naming, opening};
 
 const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
-/// A part, some parts and a rest, and many.
+/// One segment, a few with a remainder, and many.
 const LENGTHS: [usize; 4] = [20_000, 300_001, 1 << 20, 5 << 20];
 const NEW: u8 = 90;
 const OLD: u8 = 7;
 /// Bytes before and behind the payload's place.
 const BESIDE: usize = 4_096;
 
-/// Two endpoints over sockets, by a relay where there is weather.
+/// Two endpoints over sockets, through a relay if `weather` is given.
 fn apart(weather: Option<Weather>) -> (Pair, Option<Relay>) {
     let own = || {
         let caps = Caps::MSG | Caps::TAGGED | Caps::RMA;
@@ -29,12 +30,12 @@ fn apart(weather: Option<Weather>) -> (Pair, Option<Relay>) {
     (Pair { a, b, to_b, to_a }, relay)
 }
 
-/// Memory with a place of `len` bytes in its middle, all of it old.
+/// Memory with a place of `len` bytes in its middle, filled with the old pattern.
 fn around(len: usize) -> Memory {
     Memory::patterned(len + 2 * BESIDE, OLD)
 }
 
-/// The place has what was sent, and nothing beside it has changed.
+/// Checks that the place has the payload, and that nothing beside it has changed.
 fn check(memory: &Memory, len: usize) {
     memory.slice(BESIDE..BESIDE + len).check(NEW);
     let old = Memory::patterned(len + 2 * BESIDE, OLD);
@@ -93,11 +94,11 @@ fn what_was_foreseen_wrongly_harms_nothing() {
         for name in ["udp_placed", "udp_brought_back", "udp_strangers"] {
             assert!(pair.b.statistic(name) > 0, "{name}: {}", pair.b.report());
         }
-        assert!(weather.loss == 0 || relay.is_some_and(|relay| relay.lost() > 0), "it was to lose something");
+        assert!(weather.loss == 0 || relay.is_some_and(|relay| relay.lost() > 0), "the relay lost no packets");
     }
 }
 
-/// Both ends send at once, so packets say more than what is foreseen of them.
+/// Both ends send at once, so packets carry more than the predicted frames.
 #[test]
 fn payloads_of_both_directions_are_right() {
     let (pair, _) = apart(None);

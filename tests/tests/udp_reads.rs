@@ -1,21 +1,22 @@
-//! Reads of peers over sockets, whose answers leave from the memory itself: they show what was there when the peer's
-//! next command came, when a counter told of them, or when the registration closed, however often packets are repeated.
+//! Remote reads over sockets, answered directly from the memory read. The data must not be newer than the
+//! peer's next command, the update of a counter bound to the region, or the close of the registration,
+//! however often packets are resent.
 
 use ofi_testkit::prelude::*;
 use ofi_tests::udp::{Relay, Weather, socket};
 use ofi_tests::{Naming, opening};
 
-/// A tenth of the packets is lost: a whole row of them leaves more than once.
+/// A tenth of the packets is lost, so whole batches are resent.
 const WEATHER: Weather = Weather { loss: 100, duplicate: 20, reorder: 20, longest: 1_472, forge: 0 };
 const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
-/// Less than may be answered ahead, and more.
+/// Below and above the limit on answers that are sent ahead.
 const LENGTHS: [usize; 3] = [5_000, 1 << 20, 5 << 20];
 const OLD: u8 = 3;
 const NEW: u8 = 200;
 const READ: usize = 1;
 const OTHER: usize = 2;
 
-/// Two endpoints that reach each other by a relay; the second has what is read.
+/// Two endpoints that reach each other through a relay; the second owns the memory that is read.
 fn apart() -> (Pair, Relay) {
     let own =
         || opening(Naming::Udp).hints(|hints| hints.caps(Caps::MSG | Caps::RMA | Caps::RMA_EVENT)).open();
@@ -26,7 +27,7 @@ fn apart() -> (Pair, Relay) {
     (Pair { a, b, to_b, to_a }, relay)
 }
 
-/// The end of the read, whatever else ends meanwhile.
+/// Waits for the completion of the read, whatever else completes meanwhile.
 fn end_of_read(pair: &Pair) -> Event {
     pair.drive("the end of the read", || pair.a.next_of(READ))
 }
@@ -46,7 +47,7 @@ fn a_write_behind_a_read_does_not_change_what_is_read() {
         pair.drive("the end of the write", || pair.a.next_of(OTHER)).done();
         target.check(len, NEW);
     }
-    assert!(relay.lost() > 0, "it was to lose something");
+    assert!(relay.lost() > 0, "the relay lost no packets");
 }
 
 #[test]
@@ -65,7 +66,7 @@ fn the_owner_may_change_what_was_read_when_it_hears_a_later_message() {
         into.check(len, OLD);
         pair.drive("the end of the send", || pair.a.next_of(OTHER)).done();
     }
-    assert!(relay.lost() > 0, "it was to lose something");
+    assert!(relay.lost() > 0, "the relay lost no packets");
 }
 
 #[test]
@@ -83,7 +84,7 @@ fn the_owner_may_change_what_was_read_when_a_counter_tells_of_it() {
         end_of_read(&pair).done();
         into.check(len, OLD);
     }
-    assert!(relay.lost() > 0, "it was to lose something");
+    assert!(relay.lost() > 0, "the relay lost no packets");
 }
 
 #[test]
@@ -101,7 +102,7 @@ fn a_registration_closes_under_a_read_and_its_memory_is_looked_at_no_more() {
                 pair.poll();
             }
             let begin = Instant::now();
-            region.close().expect("nobody else is at it");
+            region.close().expect("no other use");
             assert!(begin.elapsed() < Duration::from_millis(900), "closing waited for the read");
             target.fill(NEW);
             match end_of_read(&pair) {
@@ -121,7 +122,7 @@ fn a_registration_closes_under_a_read_and_its_memory_is_looked_at_no_more() {
         }
     }
     assert!(read > 0 && refused > 0, "{read} ended, and {refused} were refused");
-    assert!(relay.lost() > 0, "it was to lose something");
+    assert!(relay.lost() > 0, "the relay lost no packets");
 }
 
 #[test]
@@ -137,7 +138,7 @@ fn an_endpoint_closes_under_a_read_and_the_registration_after_it() {
         wait::drive(&[&a, &b], "a poll", || Some(()));
     }
     drop(b);
-    region.close().expect("nobody is at it");
+    region.close().expect("no use");
     target.fill(NEW);
     match wait::drive(&[&a], "the end of the read", || a.next_of(READ)) {
         Event::Failed(_) => {}

@@ -1,6 +1,6 @@
-//! UDP received by io_uring (`FI_UDP_DRIVER=ring`): the conformance suite, and the tests of real sockets, of two
-//! namespaces and of fork once more; and what becomes of it where the kernel forbids it. Where that is this kernel, all
-//! of it runs over recvmmsg, which the output says.
+//! UDP received by io_uring (`FI_UDP_DRIVER=ring`): the conformance suite, and the tests of real sockets, of
+//! two namespaces and of fork again; and the fallback where the kernel forbids io_uring. If this kernel
+//! forbids it, everything here runs over recvmmsg, and the output says so.
 
 #[macro_use]
 #[path = "suites/connected.rs"]
@@ -22,19 +22,19 @@ use sockets::{late, sleeper};
 
 ofi_testkit::roles!(echo, sleeper, late, member, near_end, denied);
 
-/// Before `main`, so before there is a second thread. Children inherit it.
+/// Runs before `main`, so before there is a second thread. Children inherit the environment.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static CHOOSE: extern "C" fn() = choose;
 
 extern "C" fn choose() {
-    // SAFETY: one thread runs, and reads nothing of the environment now.
+    // SAFETY: the only thread is here, and does not read the environment now.
     unsafe { std::env::set_var("FI_UDP_DRIVER", "ring") };
 }
 
 include!("suites/udp.rs");
 
-/// Whether this kernel lets this process have io_uring as the driver needs it.
+/// Whether this process may use io_uring with all that the driver needs.
 fn is_allowed() -> bool {
     local().statistic("udp_io_uring") == 1
 }
@@ -54,11 +54,12 @@ fn the_statistics_say_which_driver_receives() {
     echo.end(&side, to);
 }
 
-/// Forbids this thread, and those that it starts, to make an io_uring, as containers do: io_uring_setup(2) answers
-/// `errno`.
+/// Forbids this thread and its child threads to create an io_uring, as containers do: io_uring_setup(2) fails
+/// with `errno`.
 fn deny_io_uring(errno: i32) {
     let statement = |code: u32, jt: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf: 0, k };
-    // The number of the call; of io_uring_setup, `errno`; of any other, yes (seccomp(2), bpf of linux/filter.h).
+    // Load the call's number; fail io_uring_setup with `errno`; allow any other call (seccomp(2), bpf of
+    // linux/filter.h).
     let mut filter = [
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
         libc::sock_filter { jf: 1, ..statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, SETUP) },
@@ -74,7 +75,7 @@ fn deny_io_uring(errno: i32) {
     assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Converses under a filter that denies io_uring with the error that is its argument.
+/// Converses under a filter that denies io_uring with the errno given as an argument.
 fn denied(line: &mut Line, arguments: &[String]) {
     deny_io_uring(arguments[0].parse().expect("an error number"));
     let mut echo = Echo::start(&[], any_port(Ipv4Addr::LOCALHOST));

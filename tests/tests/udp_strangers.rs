@@ -1,4 +1,4 @@
-//! More strangers than an endpoint of datagrams remembers.
+//! More unknown senders than a datagram endpoint remembers.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 
@@ -7,8 +7,8 @@ use ofi_testkit::prelude::*;
 /// More than an endpoint remembers (`STRANGERS` in `ofi-udp/datagram/messages.rs`).
 const STRANGERS: u32 = (1 << 16) + 500;
 
-/// Each has an address of its own, sends one message, and is not heard of again: those who came first are forgotten for
-/// those who come last, who are known then.
+/// Each sender has its own address and sends one message. The endpoint forgets the oldest senders to make
+/// room for new ones.
 #[test]
 fn strangers_that_are_gone_make_room_for_others() {
     let caps = Caps::MSG | Caps::SOURCE;

@@ -1,6 +1,6 @@
-//! A descriptor in an epoll set costs the sender of each datagram. Where nobody can sleep on an endpoint, its socket is
-//! in no set while datagrams come: the liveness thread takes it out at the first one. A test program of its own, as it
-//! looks at all descriptors of its process.
+//! A socket in an epoll set slows down the sender of each datagram. If no thread can sleep on an endpoint,
+//! its socket is in no set while datagrams arrive: the liveness thread removes it at the first one. This is a
+//! test program of its own, because it looks at all descriptors of its process.
 
 use std::fs;
 
@@ -8,9 +8,9 @@ use ofi_testkit::prelude::*;
 use ofi_tests::udp::socket;
 use ofi_tests::{Naming, opening};
 
-/// Descriptors of this process's sockets at a port.
+/// Descriptors of this process's sockets that are bound to a port.
 fn sockets(port: u16) -> Vec<String> {
-    let table = fs::read_to_string("/proc/self/net/udp").expect("Linux has it");
+    let table = fs::read_to_string("/proc/self/net/udp").expect("a file of Linux");
     let at = format!(":{port:04X}");
     let rows =
         table.lines().filter(|row| row.split_whitespace().nth(1).is_some_and(|own| own.ends_with(&at)));
@@ -25,7 +25,7 @@ fn sockets(port: u16) -> Vec<String> {
         .collect()
 }
 
-/// Whether some set has one of these.
+/// Whether an epoll set contains one of these descriptors.
 fn are_watched(sockets: &[String]) -> bool {
     let sets = fs::read_dir("/proc/self/fdinfo").expect("Linux has it").filter_map(Result::ok);
     let lines = sets.map(|set| fs::read_to_string(set.path()).unwrap_or_default());
@@ -43,7 +43,7 @@ fn a_socket_is_watched_where_somebody_may_sleep_and_nowhere_else() {
             let port = socket(&side.name()).port();
             // The kernel prints its table in parts, and may leave out a row when other sockets close in between.
             let mut sockets = Vec::new();
-            wait::until("the socket to stand in the kernel's table", || {
+            wait::until("the socket to be listed in the kernel's table", || {
                 sockets = self::sockets(port);
                 !sockets.is_empty()
             });
@@ -52,7 +52,7 @@ fn a_socket_is_watched_where_somebody_may_sleep_and_nowhere_else() {
             if watched {
                 assert!(are_watched(&sockets), "{naming:?}, {wait:?}");
             } else {
-                wait::until("the liveness thread to let go of it", || !are_watched(&sockets));
+                wait::until("the liveness thread to remove the socket", || !are_watched(&sockets));
             }
         }
     }

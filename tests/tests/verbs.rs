@@ -1,4 +1,4 @@
-//! The conformance suite over an RDMA device, which `cargo xtask rdma` has.
+//! The conformance suite over an RDMA device, which `cargo xtask rdma` provides.
 
 use ofi::raw::{AddrFormat, Address, Caps, EpType, Hints, Mode};
 use ofi_testkit::Kit;
@@ -41,7 +41,7 @@ mod verbs_suite;
 
 ofi_testkit::roles!(victim, caller, bounded, sized);
 
-/// Reliable datagram endpoints, by IPv4, every byte over the device.
+/// Reliable datagram endpoints with IPv4 addresses; every byte goes over the device.
 struct VerbsPair;
 
 impl Kit for VerbsPair {
@@ -59,7 +59,7 @@ impl Kit for VerbsPair {
     }
 }
 
-/// Connected endpoints, by IPv4.
+/// Connected endpoints with IPv4 addresses.
 struct ConnectedPair;
 
 impl Kit for ConnectedPair {
@@ -81,7 +81,7 @@ impl Kit for ConnectedPair {
     }
 }
 
-/// Where the members of multicast groups are: at the two ends of the machine's wire.
+/// Hints for the members of a multicast group, at the two ends of the machine's link.
 fn group_hints(device: usize) -> Hints {
     let mut name = [0; 32];
     name[10..16].copy_from_slice(&[0xFF, 0xFF, 10, 78, 0, 1 + device as u8]);
@@ -90,7 +90,7 @@ fn group_hints(device: usize) -> Hints {
     hints.src_addr(Address::new(AddrFormat::IbUd, &name))
 }
 
-/// The same as the first, with shared memory between the endpoints: as they are by default.
+/// The same as [`VerbsPair`], with shared memory between the endpoints, which is the default.
 struct VerbsNear;
 
 impl Kit for VerbsNear {

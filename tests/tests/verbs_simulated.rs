@@ -1,5 +1,5 @@
-//! The conformance suite over provider `verbs`' reliable datagrams, on a simulated fabric whose receivers are not
-//! always ready, and which reports late. What needs the real device is in `verbs.rs`.
+//! The conformance suite over provider `verbs`' reliable datagrams, on a simulated fabric whose receivers are
+//! not always ready, and which reports completions late. Tests that need a real device are in `verbs.rs`.
 
 use std::sync::{Arc, LazyLock, Once};
 
@@ -45,11 +45,11 @@ use settings::{refused, sized};
 
 ofi_testkit::roles!(room, refused, sized);
 
-/// A device that the provider has from now on.
+/// Adds a device to the provider.
 fn device(name: &str, plan: Plan) -> Arc<SimulatedDevice> {
     let device = SimulatedDevice::new(name, plan);
     ofi_verbs::rc::add(Arc::new(Handle(Arc::clone(&device))));
-    // Where the library has it already, this is refused.
+    // Refused if the provider is already registered.
     let _ = ofi::register_provider(Arc::new(ofi_verbs::VerbsProvider));
     device
 }
@@ -60,10 +60,10 @@ fn hints(device: &str) -> Hints {
 
 static DEVICE: LazyLock<Arc<SimulatedDevice>> = LazyLock::new(|| device("simulated0", Plan::default()));
 
-/// What connected endpoints have.
+/// The capabilities of connected endpoints.
 const CONNECTED: Caps = Caps::MSG.union(Caps::RMA);
 
-/// Reliable datagram endpoints, every byte over a device that does what it should at once.
+/// Reliable datagram endpoints; every byte goes over a device without faults or delays.
 struct VerbsPair;
 
 impl Kit for VerbsPair {
@@ -77,7 +77,7 @@ impl Kit for VerbsPair {
     }
 }
 
-/// The same over one that reports late, has late events, and receivers that are not always ready.
+/// The same over a device with late completions, late events, and receivers that are not always ready.
 struct Unruly;
 
 impl Kit for Unruly {
@@ -98,8 +98,8 @@ impl Kit for Unruly {
     }
 }
 
-/// A device that holds one connection: where an endpoint has several peers, each is put away as soon as it has nothing
-/// to do.
+/// A device that holds one connection: an endpoint with several peers closes each connection as soon as it is
+/// idle.
 struct Retiring;
 
 impl Kit for Retiring {
@@ -120,7 +120,7 @@ impl Kit for Retiring {
     }
 }
 
-/// The same, with shared memory between the endpoints: as they are by default.
+/// The same, with shared memory between the endpoints, which is the default.
 struct VerbsNear;
 
 impl Kit for VerbsNear {
@@ -133,7 +133,7 @@ impl Kit for VerbsNear {
     }
 }
 
-/// Connected endpoints over the device that does what it should at once.
+/// Connected endpoints over the device without faults or delays.
 struct ConnectedPair;
 
 impl Kit for ConnectedPair {
@@ -154,7 +154,7 @@ impl Kit for ConnectedPair {
     }
 }
 
-/// Connected endpoints over a device of one test; the function adds the device, and answers hints for it.
+/// Connected endpoints over a device of one test; the function adds the device and returns hints for it.
 struct ConnectedOver(fn() -> Hints);
 
 impl Kit for ConnectedOver {
@@ -175,7 +175,7 @@ impl Kit for ConnectedOver {
     }
 }
 
-/// Connected endpoints over the unruly one.
+/// Connected endpoints over the device of [`Unruly`].
 struct UnrulyConnected;
 
 impl Kit for UnrulyConnected {
@@ -196,7 +196,7 @@ impl Kit for UnrulyConnected {
     }
 }
 
-/// The suite without what endpoints of this provider do not have.
+/// The suite without the features that endpoints of this provider lack.
 macro_rules! on_verbs {
     ($name:ident: $kit:expr, skip = [$($more:tt)*]) => {
 ofi_testkit::conformance!($name: $kit, skip = [

@@ -1,5 +1,5 @@
-//! Connected endpoints of provider `udp` within one host: which connections go over shared memory as a whole, and which
-//! do not.
+//! Connected endpoints of provider `udp` within one host: which connections go entirely over shared memory,
+//! and which do not.
 
 use std::net::Ipv4Addr;
 
@@ -38,12 +38,13 @@ fn exchange(pair: &Pair) {
     }
 }
 
-/// Peers over shared memory, and sessions over sockets.
+/// The numbers of peers over shared memory, and of sessions over sockets.
 fn lanes(side: &Side) -> (u64, u64) {
     (side.statistic("lanes_near"), side.statistic("udp_sessions_begun"))
 }
 
-/// Listens, accepts a connection, and sends each message back. Arguments: where it lives.
+/// Listens, accepts a connection, and sends each message back. Argument: its place, as of
+/// [`super::nearby::echo`].
 pub fn accept(line: &mut Line, arguments: &[String]) {
     if arguments[0] == "other-user" {
         become_another_user();
@@ -65,7 +66,7 @@ pub fn accept(line: &mut Line, arguments: &[String]) {
     line.say("over");
 }
 
-/// Connects to another process and talks to it; answers how.
+/// Connects to another process and exchanges messages with it. Returns [`lanes`].
 fn talk_to(mut child: Child) -> (u64, u64) {
     let side = connected(Naming::Nearby).open_disabled().unwrap();
     side.ep.connect(&parse(&child.line.hear()), &[]).unwrap();
@@ -132,7 +133,7 @@ fn both_ends_know_each_other_by_their_addresses_on_the_network() {
     assert_eq!(side.ep.peer_name(), caller.ep.name());
 }
 
-/// Neither end says by which address of the host it is reached.
+/// Neither end is bound to one address of the host.
 #[test]
 fn ends_with_all_addresses_of_the_host_meet_over_shared_memory() {
     let hints = || Hints::new().provider("udp").ep_type(EpType::Msg).caps(Caps::MSG);
@@ -169,7 +170,7 @@ fn another_user_s_process_is_connected_to_over_sockets() {
     }
 }
 
-/// Its address has no passive endpoint, over either transport.
+/// No passive endpoint listens at its address, on either transport.
 #[test]
 fn an_endpoint_that_does_not_listen_refuses() {
     let other = opening(Naming::Nearby).open();

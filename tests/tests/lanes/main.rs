@@ -1,5 +1,5 @@
-//! Several transports in one endpoint (`ofi_core::composite`): the whole conformance suite over two instances of shared
-//! memory, between which peers are divided, and over UDP endpoints that meet over shared memory.
+//! Several transports in one endpoint (`ofi_core::composite`): the whole conformance suite over two instances
+//! of shared memory that share the peers, and over UDP endpoints that use shared memory within the host.
 
 #[macro_use]
 #[path = "../suites/connected.rs"]
@@ -18,7 +18,7 @@ use ofi_tests::two;
 
 ofi_testkit::roles!(accept, echo, squat, member);
 
-/// Peers by turns on either instance, so that most pairs use one for each direction.
+/// Peers alternate between the instances, so that most pairs use a different one for each direction.
 struct Crossed;
 
 impl Kit for Crossed {
@@ -28,7 +28,7 @@ impl Kit for Crossed {
     }
 }
 
-/// Half of all pairs on either instance.
+/// Each instance carries half of all pairs.
 struct Halved;
 
 impl Kit for Halved {
@@ -48,7 +48,7 @@ impl Kit for UdpNear {
     }
 }
 
-/// The same, connected endpoints.
+/// The same with connected endpoints.
 struct UdpNearConnected;
 
 impl Kit for UdpNearConnected {

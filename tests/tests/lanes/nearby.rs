@@ -1,4 +1,5 @@
-//! Provider `udp` within one host: who is met over shared memory, who is not, and what becomes of it when they go.
+//! Provider `udp` within one host: which peers are reached over shared memory, which are not, and what
+//! happens when they exit.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
@@ -8,12 +9,12 @@ use ofi_testkit::process::{Child, Line};
 use ofi_tests::mesh::{Mesh, NAMING};
 use ofi_tests::{Naming, open, opening, parse};
 
-/// A user who is neither root nor anybody's.
+/// An unused user id.
 const USER: libc::uid_t = 47_110;
 /// Messages of one exchange.
 const COUNT: u64 = 20;
 
-/// Moves to a network namespace of its own, with a loopback device that is up.
+/// Moves to a new network namespace, and brings its loopback device up.
 fn leave_the_network() {
     // SAFETY: takes no pointers.
     assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "{}", std::io::Error::last_os_error());
@@ -23,7 +24,7 @@ fn leave_the_network() {
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
     // SAFETY: takes no pointers.
     let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
-    // SAFETY: `request` is what the call takes.
+    // SAFETY: the call takes a pointer to an `ifreq`.
     let done = unsafe { libc::ioctl(socket, libc::SIOCSIFFLAGS, &raw mut request) };
     assert_eq!(done, 0, "the loopback device");
     // SAFETY: our own descriptor.
@@ -33,12 +34,12 @@ fn leave_the_network() {
 pub fn become_another_user() {
     // SAFETY: takes no pointers.
     assert_eq!(unsafe { libc::setresuid(USER, USER, USER) }, 0);
-    // A process that changed its user does not die with its parent unless it says so again.
-    // SAFETY: asks for a signal, touches no memory.
+    // A change of the user clears the parent-death signal, so it is set again. SAFETY: asks for a signal,
+    // touches no memory.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
 }
 
-/// Whether this process may do what the tests about users and networks need.
+/// Whether this process may change users and networks.
 pub fn is_root() -> bool {
     // SAFETY: takes no pointers.
     let root = unsafe { libc::geteuid() } == 0;
@@ -48,7 +49,7 @@ pub fn is_root() -> bool {
     root
 }
 
-/// Sends each message back. Arguments: which endpoints, where it lives, and its address, if that is given.
+/// Sends each message back. Arguments: its naming, its place (user or network), and optionally its address.
 pub fn echo(line: &mut Line, arguments: &[String]) {
     match arguments[1].as_str() {
         "other-user" => become_another_user(),
@@ -82,7 +83,7 @@ pub fn echo(line: &mut Line, arguments: &[String]) {
     }
 }
 
-/// Listens, as another user, at the name that says that an endpoint is to be met over shared memory.
+/// Listens, as another user, on the socket name that announces an endpoint reachable over shared memory.
 pub fn squat(line: &mut Line, arguments: &[String]) {
     become_another_user();
     let name = SocketAddr::from_abstract_name(format!("ofi-near/udp/{}", arguments[0])).unwrap();
@@ -99,7 +100,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// An endpoint here, and another process that sends back what comes.
+    /// An endpoint here, and another process that echoes messages.
     fn new(here: Naming, there: Naming, place: &str) -> Self {
         Self::with(here, Child::start("echo", &[there.as_str(), place]))
     }
@@ -112,7 +113,7 @@ impl Scene {
         Self { side, child, to, name }
     }
 
-    /// Starts the other process once more, under the same address.
+    /// Restarts the other process under the same address.
     fn restart(&mut self, there: Naming) {
         self.child.kill();
         self.child = Child::start("echo", &[there.as_str(), "here", &self.name]);
@@ -135,22 +136,22 @@ impl Scene {
         }
     }
 
-    /// Peers that this endpoint sends to over shared memory, and over sockets.
+    /// The numbers of peers that this endpoint sends to over shared memory, and over sockets.
     fn here(&self) -> (u64, u64) {
         (self.side.statistic("lanes_near"), self.side.statistic("lanes_far"))
     }
 
-    /// The same of the other process.
+    /// The same numbers in the other process.
     fn there(&mut self) -> String {
         self.child.line.say("lanes?");
-        // Its last answer ends when this end has acknowledged it, which takes a look.
+        // Its last answer completes when this end has acknowledged it, so this end has to poll.
         let line = &mut self.child.line;
-        wait::drive(&[&self.side], "the other process's word", || line.has_news().then_some(()));
+        wait::drive(&[&self.side], "the other process's report", || line.has_news().then_some(()));
         line.hear()
     }
 
-    /// Waits until the loss of the peer is noticed: by a neighbour without anything to do, by others when an operation
-    /// fails.
+    /// Waits until this end notices that the peer is gone: over shared memory by itself, over sockets when an
+    /// operation fails.
     fn notice(&self) {
         if self.here() == (0, 1) {
             let out = self.side.out(self.to, ()).tag(9).msg(OpFlags::DELIVERY_COMPLETE).context(3);
@@ -223,7 +224,7 @@ fn the_same_address_in_another_network_is_somebody_else() {
     }
     let scene = Scene::new(Naming::Nearby, Naming::Nearby, "other-network");
     wait::drive(&[&scene.side], "room", || scene.side.out(scene.to, ()).inject().send().ok());
-    assert_eq!(scene.here(), (0, 1), "nobody of this network has the address");
+    assert_eq!(scene.here(), (0, 1), "no process of this network has the address");
 }
 
 #[test]
@@ -244,7 +245,7 @@ fn a_peer_that_dies_and_comes_back_is_met_anew_as_it_is_then() {
 fn what_is_outstanding_with_a_dead_neighbour_ends_with_an_error() {
     let scene = &mut Scene::new(Naming::Nearby, Naming::Nearby, "here");
     scene.exchange(&LENGTHS);
-    scene.child.stop(); // so that it does not take the message first
+    scene.child.stop(); // so that it does not receive the message
     let large = Memory::patterned(16 << 20, 1);
     let out = scene.side.out(scene.to, &large).tag(1).context(7);
     wait::drive(&[&scene.side], "room", || out.send().ok());
@@ -256,7 +257,8 @@ fn what_is_outstanding_with_a_dead_neighbour_ends_with_an_error() {
     assert_eq!(scene.here(), (0, 0), "the next message decides anew");
 }
 
-/// One that was not there yet is sent to over a socket; it finds its peer there, and uses shared memory.
+/// The first end sends over a socket, as its peer does not exist yet. The peer, opened later, finds the first
+/// end on this host, and uses shared memory.
 #[test]
 fn ends_that_decide_differently_hear_each_other() {
     let b = open(Naming::Nearby);
@@ -304,7 +306,7 @@ fn whether_shared_memory_is_permitted_is_said_before_enable() {
 #[test]
 fn members_over_two_transports_are_killed_at_random_under_load() {
     for naming in [Naming::Nearby, Naming::Crossed] {
-        // Who is dead is sent to over a socket next, and that fails as soon as the mesh expects it.
+        // After a death the next messages go over a socket. These fail as soon as the mesh expects it.
         let environment = [(NAMING, naming.as_str()), ("FI_UDP_PEER_TIMEOUT_MS", "900")];
         let mut mesh = Mesh::start(4, &environment);
         for kill in 0..8 {

@@ -1,5 +1,5 @@
-//! Long reads and writes of application memory: what arrives, what is counted, and two processes of which one closes
-//! its registration, dies or is denied in the middle.
+//! Long reads and writes of application memory: contents and counters, and two processes, one of which closes
+//! its registration, dies or loses permission in the middle.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ fn check(pair: &Pair, local: &Memory, there: (&Memory, &Arc<dyn MemoryRegion>), 
     }
     let bytes = to.bytes();
     let end = to_at + shape.len;
-    assert!(bytes[..to_at].iter().chain(&bytes[end..]).all(|&byte| byte == 0), "beside it");
+    assert!(bytes[..to_at].iter().chain(&bytes[end..]).all(|&byte| byte == 0), "beside the target");
     assert!(bytes[to_at..end] == from.slice(from_at..from_at + shape.len).bytes()[..], "{shape:?}");
 }
 
@@ -122,8 +122,8 @@ fn an_access_in_several_remote_pieces_goes_through_the_ring() {
     assert_eq!(pair.a.statistic("shm_single_accesses") + pair.b.statistic("shm_single_accesses"), 0);
 }
 
-/// Accesses, again and again, what it is told of (`write` or `read`, address, length and key), until one fails; says
-/// how it did, and waits for more.
+/// Repeats the given access (`write` or `read`, address, length and key) until it fails, reports the error,
+/// and reads the next command.
 pub fn accessor(line: &mut Line, _arguments: &[String]) {
     let (side, to) = meet(line);
     let local = Memory::patterned(LARGE, 1);
@@ -159,7 +159,7 @@ fn access(what: &str, region: &Arc<dyn MemoryRegion>) -> String {
     format!("{what} {} {} {}", region.base(), region.len(), region.key())
 }
 
-/// Serves `what` of a child until it is under way, and then for another while.
+/// Polls until a child's access is in progress, and then for a while that grows with `round`.
 fn under_way(side: &Side, before: u64, round: u32) {
     let moved = || side.statistic("shm_single_read_bytes") + side.statistic("shm_single_written_bytes");
     let begin = wait::drive(&[side], "the first bytes", || (moved() > before).then(Instant::now));
@@ -266,7 +266,7 @@ fn an_owner_whose_peer_is_killed_in_the_middle_works_on_and_gets_no_more_bytes()
     }
 }
 
-/// Serves accesses to its memory until it is told to end; `deny` as above.
+/// Serves accesses to its memory until it is told to end. `deny` revokes its permission to copy.
 pub fn owner(line: &mut Line, _arguments: &[String]) {
     let (side, _) = meet(line);
     let memory = Memory::patterned(LARGE, 6);
@@ -298,7 +298,7 @@ fn an_access_whose_owner_is_killed_in_the_middle_fails() {
         let out = side.out(to, &local).context(1);
         let post = || if round % 2 == 0 { out.write(&part) } else { out.read(&part) }.ok();
         wait::drive(&[&side], "room", post);
-        // The owner may have copied all of it before this end had a turn.
+        // The owner may have copied everything before this end was scheduled.
         let mut early = None;
         let moved =
             || side.statistic("shm_single_read_bytes") + side.statistic("shm_single_written_bytes") > 0;
@@ -313,7 +313,7 @@ fn an_access_whose_owner_is_killed_in_the_middle_fails() {
         child.kill();
         let killed = Instant::now();
         match early.unwrap_or_else(|| wait::drive(&[&side], "its end", || side.next_of(1))) {
-            Event::Done(..) => {} // it was through before
+            Event::Done(..) => {} // it completed before the kill
             failed => assert_eq!(failed.failed().err, Errno::ECONNRESET),
         }
         assert!(killed.elapsed() < BOUND, "{:?}", killed.elapsed());
@@ -386,7 +386,7 @@ fn reads_of_all_lengths_behind_each_other_come_in_their_order() {
         let into: Vec<Memory> = lengths.iter().map(|&len| Memory::new(len)).collect();
         for (number, memory) in into.iter().enumerate() {
             let part = remote_at(&region, 0, memory.len());
-            // Some in two pieces: those go through the ring.
+            // Some have two pieces: those go through the ring.
             let (left, right) = (part.len / 2, part.len - part.len / 2);
             let two = [
                 RemotePiece { len: left, ..part },
@@ -395,7 +395,7 @@ fn reads_of_all_lengths_behind_each_other_come_in_their_order() {
             let remote = if (number + round) % 4 == 0 { &two[..] } else { std::slice::from_ref(&part) };
             pair.post(|| pair.a.out(pair.to_b, memory).context(number).read(remote));
         }
-        // And a write behind them all, which none of them may see.
+        // Then a write, whose data none of the reads may see.
         let other = Memory::patterned(2 << 20, 4 + round as u8);
         pair.post(|| pair.a.out(pair.to_b, &other).context(99).write(&[remote(&region)]));
         let order: Vec<usize> = (0..=lengths.len())

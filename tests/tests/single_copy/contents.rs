@@ -1,4 +1,4 @@
-//! What arrives is what was sent, and nothing beside it is touched.
+//! The bytes received are the bytes sent, and no byte beside them is touched.
 
 use ofi_testkit::prelude::*;
 use ofi_tests::{Naming, open};
@@ -6,10 +6,10 @@ use proptest::prelude::*;
 
 use super::missing;
 
-/// Memory on either side.
+/// The length of the memory at each end.
 const ROOM: usize = 3 << 20;
 
-/// Lengths that mean something: about a page, about a chunk, and anything.
+/// Lengths around a page and around a chunk, and random ones.
 pub fn length() -> impl Strategy<Value = usize> {
     prop_oneof![
         8_200..20_000_usize,
@@ -33,7 +33,7 @@ pub fn pieces(memory: &Memory, offset: usize, len: usize, cuts: &[f64]) -> Vec<S
 #[derive(Clone, Debug)]
 struct Shape {
     len: usize,
-    /// Of the receive, in relation to the message.
+    /// Room in the receive, relative to the message.
     room: f64,
     offsets: [usize; 2],
     cuts: [Vec<f64>; 2],
@@ -86,7 +86,7 @@ fn check(pair: &Pair, memory: &[[Memory; 2]; 2], shape: &Shape, seed: u8) {
     pair.drive("the send", || pair.a.next_of(1)).done();
     let bytes = into.bytes();
     let end = shape.offsets[1] + arrives;
-    assert!(bytes[..shape.offsets[1]].iter().chain(&bytes[end..]).all(|&byte| byte == 0), "beside it");
+    assert!(bytes[..shape.offsets[1]].iter().chain(&bytes[end..]).all(|&byte| byte == 0), "beside the message");
     if arrives > 0 {
         let sent = from.slice(shape.offsets[0]..shape.offsets[0] + arrives).bytes();
         assert!(bytes[shape.offsets[1]..end] == sent[..], "{shape:?}");
@@ -149,7 +149,7 @@ fn a_sender_that_does_not_look_holds_nothing_up() {
     let (from, into) = (Memory::patterned(len, 9), Memory::new(len));
     pair.post(|| pair.a.out(pair.to_b, &from).context(1).send());
     pair.b.receive(&into).context(2).post().unwrap();
-    // Only the receiver is polled: through a ring of 512 KiB it would wait for ever.
+    // Only the receiver is polled: through a ring of 512 KiB the message would never arrive.
     wait::drive(&[&pair.b], "a message", || pair.b.next_of(2)).done();
     into.check(len, 9);
     assert_eq!(pair.b.statistic("shm_single_read_bytes"), len as u64);

@@ -1,4 +1,4 @@
-//! Two processes of which one goes away, is denied, or does not want it, in the middle of copies.
+//! Two processes, one of which exits, loses permission, or refuses single copies in the middle of copies.
 
 use ofi_testkit::prelude::*;
 use ofi_testkit::process::{Child, Line};
@@ -9,7 +9,7 @@ use super::missing;
 
 /// Many chunks, and larger than any ring.
 const LARGE: usize = 24 << 20;
-/// How long an operation with a dead peer may take to end, and what a busy machine's scheduler is given on top.
+/// How long an operation with a dead peer may take to end, with a margin for the scheduler of a busy machine.
 pub const BOUND: Duration = Duration::from_secs(3);
 
 pub fn meet(line: &mut Line) -> (Side, FiAddr) {
@@ -29,7 +29,8 @@ pub fn start(role: &str, environment: &[(&str, &str)]) -> (Child, Side, FiAddr) 
     (child, side, to)
 }
 
-/// Sends an empty message and waits for an answer: what is announced before two have met is not lent.
+/// Sends an empty message and waits for an answer: memory is not lent for messages announced before the two
+/// ends have met.
 fn greet(side: &Side, to: FiAddr) {
     side.receive(()).context(90).post().unwrap();
     wait::drive(&[side], "room", || side.out(to, ()).context(91).send().ok());
@@ -45,7 +46,7 @@ fn be_greeted(side: &Side, to: FiAddr) {
     wait::drive(&[side], "the send", || side.next_of(91)).done();
 }
 
-/// Sends large messages until the peer is gone, and again to the next that it is told.
+/// Sends large messages until the peer is gone, and then to the next peer given on the line.
 pub fn pusher(line: &mut Line, _arguments: &[String]) {
     let from = Memory::patterned(LARGE, 1);
     loop {
@@ -77,7 +78,8 @@ pub fn pusher(line: &mut Line, _arguments: &[String]) {
     }
 }
 
-/// Receives what comes and says whether it was right, after doing what it is told: `deny` forbids itself the calls.
+/// Executes commands, receives a message and reports whether it was right. `deny` forbids this process to
+/// copy.
 pub fn sink(line: &mut Line, _arguments: &[String]) {
     let (side, _) = meet(line);
     let into = Memory::new(LARGE);
@@ -101,7 +103,7 @@ pub fn sink(line: &mut Line, _arguments: &[String]) {
     }
 }
 
-/// Sends a message of the length and seed that it is told; `deny` as above.
+/// Sends messages of the given length and seed; `deny` as above.
 pub fn source(line: &mut Line, _arguments: &[String]) {
     let (side, to) = meet(line);
     loop {
@@ -122,7 +124,7 @@ pub fn source(line: &mut Line, _arguments: &[String]) {
     }
 }
 
-/// A new endpoint for a `pusher` to push at.
+/// A new endpoint as the target of a `pusher`.
 fn push(child: &mut Child) -> (Side, FiAddr) {
     let side = open(Naming::Names);
     let to = side.insert_address(&parse(&child.line.hear()));
@@ -143,7 +145,7 @@ fn nobody_writes_into_memory_whose_endpoint_was_closed() {
         let (side, _) = push(&mut child);
         side.receive(&into).context(1).post().unwrap();
         side.receive(&into).context(1).post().unwrap();
-        // Until the sender has been at it for a while: another while in each round.
+        // Lets the sender copy for a while, which differs in each round.
         let begin = wait::drive(&[&side], "the first bytes", || {
             (side.statistic("shm_single_read_bytes") > 0).then(Instant::now)
         });
@@ -185,7 +187,7 @@ fn a_receiver_whose_sender_is_killed_in_the_middle_gets_an_error_and_no_more_byt
         let event = wait::drive(&[&side], "its end", || side.next_of(1));
         assert!(killed.elapsed() < BOUND, "{:?}", killed.elapsed());
         match event {
-            Event::Done(entry, _) => into.check(entry.len, 1), // it was through before
+            Event::Done(entry, _) => into.check(entry.len, 1), // it completed before the kill
             failed => assert_eq!(failed.failed().err, Errno::ECONNRESET),
         }
         let copy = into.bytes();
@@ -205,7 +207,7 @@ fn a_sender_whose_receiver_is_killed_in_the_middle_gets_an_error() {
         child.line.say(2);
         let out = side.out(to, &from).context(1);
         wait::drive(&[&side], "room", || out.send().ok());
-        // Where this process is not scheduled in time, the receiver reads all of it, and there is no middle.
+        // If this process is not scheduled in time, the receiver reads everything before the kill.
         let mut end = None;
         let begin = wait::drive(&[&side], "the first bytes, or the end", || {
             end = side.next_of(1);
@@ -217,14 +219,15 @@ fn a_sender_whose_receiver_is_killed_in_the_middle_gets_an_error() {
         child.kill();
         let killed = Instant::now();
         match wait::drive(&[&side], "its end", || end.take().or_else(|| side.next_of(1))) {
-            Event::Done(..) => {} // it was through before
+            Event::Done(..) => {} // it completed before the kill
             failed => assert_eq!(failed.failed().err, Errno::ECONNRESET),
         }
         assert!(killed.elapsed() < BOUND, "{:?}", killed.elapsed());
     }
 }
 
-/// Has `sink` receive one message; how many came straight so far, and what it read of them.
+/// Has `sink` receive one message. Returns its counts of single-copy messages and of the bytes it read for
+/// them.
 fn sent(child: &mut Child, side: &Side, to: FiAddr, len: usize, seed: u8) -> (u64, u64) {
     child.line.say(seed);
     let from = Memory::patterned(len, seed);
@@ -245,7 +248,7 @@ fn a_receiver_that_may_not_read_is_written_to() {
     child.line.say("deny");
     let (before, _) = sent(&mut child, &side, to, 20_000, 2);
     let (messages, read) = sent(&mut child, &side, to, LARGE, 3);
-    assert_eq!((messages, read), (before + 1, 0), "the sender may, and does all of it");
+    assert_eq!((messages, read), (before + 1, 0), "the sender may copy, and copies everything");
     assert!(side.statistic("shm_single_written_bytes") >= LARGE as u64);
     child.line.say("end");
     child.finish();
@@ -262,7 +265,7 @@ fn a_right_that_is_taken_away_is_done_without() {
     assert!(read > 0);
     child.line.say("deny");
     let (messages, after) = sent(&mut child, &side, to, LARGE, 3);
-    assert_eq!(after, read, "nothing was read after that");
+    assert_eq!(after, read, "bytes were read after the denial");
     let (again, _) = sent(&mut child, &side, to, LARGE, 4);
     assert_eq!(again, messages + 1);
     child.line.say("end");
@@ -281,7 +284,7 @@ fn a_sender_that_may_not_write_is_read_from() {
         child.line.say(format!("{len} {seed}"));
         wait::drive(&[&side], "a message", || side.next_of(1)).done();
         into.check(len, seed);
-        wait::drive(&[&side], "word of the send", || child.line.has_news().then(|| child.line.hear()))
+        wait::drive(&[&side], "the report of the send", || child.line.has_news().then(|| child.line.hear()))
             .parse()
             .unwrap()
     };
@@ -291,7 +294,7 @@ fn a_sender_that_may_not_write_is_read_from() {
     let before = side.statistic("shm_single_read_bytes");
     let first = receive(&mut child, LARGE, 3);
     let written = receive(&mut child, LARGE, 4);
-    assert_eq!(written, first, "nothing was written after that");
+    assert_eq!(written, first, "bytes were written after the denial");
     assert!(side.statistic("shm_single_read_bytes") - before >= 2 * LARGE as u64);
     child.line.say("end");
     child.finish();

@@ -1,5 +1,5 @@
-//! Single copies from memory to memory, forced: the conformance suite, contents of every shape, and two processes of
-//! which one closes, dies, is denied or does not want it in the middle.
+//! Single copies from memory to memory, forced: the conformance suite, contents of every shape, and two
+//! processes, one of which closes, dies, loses permission or refuses single copies in the middle.
 
 mod accesses;
 mod contents;
@@ -18,12 +18,13 @@ extern "C" fn first() {
     set_early(c"FI_SHM_SINGLE_COPY_SIZE", c"1");
 }
 
-/// Runs before `main`: the environment of all tests here, and of their children but where these are given another.
+/// Runs before `main`. Sets the environment of all tests here, and of children that are not given another
+/// one.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static FIRST: extern "C" fn() = first;
 
-/// Why single copies cannot be tested here.
+/// The reason why single copies cannot be tested here, if any.
 fn missing() -> Option<String> {
     (!may_copy()).then(|| "process_vm_readv is forbidden here".into())
 }

@@ -1,6 +1,7 @@
-//! What the suite leaves out over connected endpoints, whatever carries them.
+//! The cases that the suite skips over connected endpoints of every transport.
 
-/// The suite over connected endpoints: without the cases that need a peer chosen by address, and those that are named.
+/// The suite over connected endpoints, without the cases that need a peer chosen by address, and without the
+/// given ones.
 macro_rules! connected {
     ($name:ident: $kit:expr, skip = [$($case:ident: $reason:literal),* $(,)?]) => {
         ofi_testkit::conformance!($name: $kit, skip = [

@@ -1,4 +1,4 @@
-// The suite over UDP sockets: included by the test programs that run it, each with the driver that it chooses.
+// The suite over UDP sockets. Included by the test programs that run it, each with its own driver.
 
 /// UDP sockets on loopback, reliable datagram endpoints. With shared memory as well: `lanes/main.rs`.
 struct UdpPair;

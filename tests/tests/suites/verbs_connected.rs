@@ -1,5 +1,5 @@
-// What the suite leaves out over connected endpoints of devices, which match no messages: included by the test programs
-// that run it.
+// The cases that the suite skips over connected endpoints of devices, which do not match messages. Included
+// by the test programs that run it.
 
 /// The suite over connected endpoints of provider `verbs`.
 macro_rules! verbs_connected {
