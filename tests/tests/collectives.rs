@@ -52,7 +52,7 @@ impl Member {
         self.side.ep.collective(&op)
     }
 
-    /// Sums up over all members, and checks what comes out.
+    /// Sums over all members, and checks the result.
     fn sum(&self, round: u64, count: usize) {
         let number = |rank: usize, index: usize| round * 1_000 + (rank * 10 + index) as u64;
         let memory = [Memory::new(8 * count), Memory::new(8 * count)];
@@ -68,7 +68,7 @@ impl Member {
     }
 }
 
-/// Sums up as often as it is told, and then until the group fails.
+/// Computes the given number of sums, and then goes on until the group fails, if the test wants that.
 fn member(line: &mut Line, arguments: &[String]) {
     let (side, queue) = Member::open(Naming::from_argument(&arguments[2]));
     line.say(side.name());
@@ -81,14 +81,14 @@ fn member(line: &mut Line, arguments: &[String]) {
         fail(&member);
         line.say("failed");
     }
-    // Nobody leaves, or stops to look after its peers, before all are done.
+    // No member exits or stops polling before all are done.
     wait::drive(&[&member.side], "the end", || line.has_news().then_some(()));
     line.expect("end");
 }
 
 const SIZES: [usize; 4] = [1, 50, 3_000, 40_000];
 
-/// Goes on until the group fails. How that looks.
+/// Goes on until the group fails, and checks the errors.
 fn fail(member: &Member) {
     let memory = [Memory::new(8 * 3_000), Memory::new(8 * 3_000)];
     let start = Instant::now();
@@ -104,7 +104,7 @@ fn fail(member: &Member) {
         assert!(start.elapsed() < wait::BOUND);
     };
     assert_eq!(failed, Errno::ECONNRESET);
-    assert_eq!(member.post(&memory, 3_000).unwrap_err().errno(), Errno::ECONNRESET, "it stays failed");
+    assert_eq!(member.post(&memory, 3_000).unwrap_err().errno(), Errno::ECONNRESET, "the group works again");
 }
 
 fn start(rounds: u64, how: &str, namings: [Naming; RANKS]) -> (Vec<Child>, Member) {
@@ -128,7 +128,7 @@ fn processes_sum_up_together() {
 
 #[test]
 fn processes_sum_up_over_two_transports() {
-    // Each member has peers on both lanes of its endpoint, or on either.
+    // Each member has peers on one lane of its endpoint or on both.
     sum_up([Naming::Crossed; RANKS]);
     let member = sum_up([Naming::Nearby, Naming::Nearby, Naming::Udp, Naming::Nearby]);
     let lanes = (member.side.statistic("lanes_near"), member.side.statistic("lanes_far"));
@@ -159,7 +159,7 @@ fn survivors_of_a_killed_member_hear_within_a_second() {
             wait::drive(&[&member.side], "the others", || child.line.has_news().then_some(()));
             child.line.expect("summed");
         }
-        // Somewhere in the middle of a sum.
+        // The kill comes in the middle of a sum.
         let start = Instant::now();
         let memory = [Memory::new(8 * 3_000), Memory::new(8 * 3_000)];
         while start.elapsed() < Duration::from_millis(5) {

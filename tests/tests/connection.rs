@@ -14,11 +14,11 @@ use ofi_tests::parse;
 
 ofi_testkit::roles!(server, silent_server, caller, silent_caller, slow_hearer);
 
-/// How long it may take until a death is noticed, and the same again for a busy machine.
+/// How long the library may take to notice a death (1 s), and the same again for a busy machine.
 const BOUND: Duration = Duration::from_secs(2);
 const ANY: FiAddr = FiAddr::UNSPEC;
 
-/// Who connects over shared memory: `udp` does within one host.
+/// Providers that connect over shared memory; `udp` does so within one host.
 const PROVIDERS: [&str; 2] = ["shm", "udp"];
 
 fn opening_of(provider: &str) -> Opening {
@@ -40,7 +40,7 @@ fn listen() -> Listener {
     listen_of("shm")
 }
 
-/// Accepts one connection and echoes what comes, until its end.
+/// Accepts one connection and echoes messages until the connection ends.
 fn server(line: &mut Line, arguments: &[String]) {
     let provider = &arguments[0];
     let listener = listen_of(provider);
@@ -75,7 +75,7 @@ fn silent_server(line: &mut Line, arguments: &[String]) {
     line.hear();
 }
 
-/// Connects, says so, and waits.
+/// Connects, reports it, and waits.
 fn caller(line: &mut Line, arguments: &[String]) {
     let provider = &arguments[0];
     let side = opening_of(provider).open_disabled().unwrap();
@@ -90,7 +90,7 @@ fn caller(line: &mut Line, arguments: &[String]) {
     line.hear();
 }
 
-/// Asks for a connection, and never looks.
+/// Requests a connection, and never polls.
 fn silent_caller(line: &mut Line, arguments: &[String]) {
     let provider = &arguments[0];
     let side = opening_of(provider).open_disabled().unwrap();
@@ -165,12 +165,12 @@ fn a_peer_killed_right_after_its_shutdown_is_one_shutdown() {
     }
 }
 
-/// Connections of [`what_was_sent_before_an_end_comes_before_it`], and how often they are made.
+/// The connections of [`what_was_sent_before_an_end_comes_before_it`], and the rounds in which they are made.
 const FEW: usize = 8;
 const ROUNDS: usize = 40;
 
-/// Slows the helper thread of this process down: it runs on one processor with a thread that never rests, and the
-/// calling thread on another.
+/// Starves the helper thread of this process: it shares one processor with a spinning thread, while the
+/// calling thread runs on another.
 fn slow_helper() {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let helper = tasks
@@ -197,9 +197,9 @@ fn slow_helper() {
 
 /// The processors that this process may run on.
 fn processors() -> Vec<usize> {
-    // SAFETY: all zero is a value of the plain structure.
+    // SAFETY: all zero is a valid value of this plain structure.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the call fills the structure, which is as long as said.
+    // SAFETY: the call fills the structure, which is as long as stated.
     assert_eq!(unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) }, 0);
     // SAFETY: the numbers are below the set's size.
     (0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
@@ -207,15 +207,15 @@ fn processors() -> Vec<usize> {
 
 /// Binds a thread (0: the calling one) to a processor.
 fn pin(thread: libc::pid_t, processor: usize) {
-    // SAFETY: all zero is a value of the plain structure.
+    // SAFETY: all zero is a valid value of this plain structure.
     let mut one: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the processor is one of a set's.
+    // SAFETY: the processor came from a set of this size.
     unsafe { libc::CPU_SET(processor, &mut one) };
-    // SAFETY: the call only reads the structure, which is as long as said.
+    // SAFETY: the call only reads the structure, which is as long as stated.
     assert_eq!(unsafe { libc::sched_setaffinity(thread, size_of_val(&one), &raw const one) }, 0);
 }
 
-/// As [`wait::drive`], without leaving the processor to others in between.
+/// As [`wait::drive`], without yielding the processor in between.
 fn spin<T>(side: &Side, mut ready: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -227,8 +227,8 @@ fn spin<T>(side: &Side, mut ready: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Connects a few endpoints on one queue, sends something on each, and reads the answers, while its helper thread
-/// hardly runs.
+/// Connects a few endpoints on one queue, sends a message on each, and reads the answers, while its helper
+/// thread hardly runs.
 fn slow_hearer(line: &mut Line, _arguments: &[String]) {
     let listener = parse(&line.hear());
     for round in 0..ROUNDS {
@@ -247,7 +247,7 @@ fn slow_hearer(line: &mut Line, _arguments: &[String]) {
             side.receive(()).context(1).post().unwrap();
             sides.push(side);
         }
-        // One receive that no message comes for: it ends with its connection.
+        // One receive gets no message: it ends with its connection.
         sides[0].receive(()).context(2).post().unwrap();
         for side in &sides {
             wait::drive(&[&sides[0]], "room", || side.out(ANY, ()).inject().context(3).send().ok());
@@ -266,7 +266,7 @@ fn slow_hearer(line: &mut Line, _arguments: &[String]) {
     line.say("heard");
 }
 
-/// Endpoints that share a queue: a program that has read the last message of each does not look further.
+/// Endpoints share a queue: a program that has read the last message of each does not read further.
 #[test]
 fn what_was_sent_before_an_end_comes_before_it() {
     let listener = listen();
@@ -291,7 +291,7 @@ fn what_was_sent_before_an_end_comes_before_it() {
         for side in &sides {
             wait::drive(&[&sides[0]], "room", || side.out(ANY, ()).context(2).send().ok());
         }
-    } // here they are closed, the first one first
+    } // closes the endpoints, in the order of their opening
     child.line.expect("heard");
     child.finish();
 }
@@ -329,7 +329,7 @@ fn a_caller_killed_before_the_answer_fails_the_acceptance() {
                 side.ep.accept(&[]).unwrap();
             }
             match outcome(side.eq(), &[]) {
-                // Over udp a thread of the caller's library may have answered before the kill.
+                // Over udp a thread of the library in the caller may have answered before the kill.
                 Ok(event) if accepted_before => {
                     assert_eq!(event.kind, EventKind::Connected);
                     event_of(&side, EventKind::Shutdown, &[]);
@@ -341,7 +341,7 @@ fn a_caller_killed_before_the_answer_fails_the_acceptance() {
     }
 }
 
-/// Packets of every kind, right and wrong, with cookies that are guessed.
+/// Packets of every kind, valid and invalid, with guessed cookies.
 fn hostile_packets() -> impl Iterator<Item = Vec<u8>> {
     let kinds = [Kind::Request, Kind::Accept, Kind::Confirm, Kind::Reject, Kind::Shutdown];
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
@@ -367,8 +367,8 @@ fn hostile_packets() -> impl Iterator<Item = Vec<u8>> {
     })
 }
 
-/// Where an endpoint that accepts can be reached: its name is its listener's, and its own one is in /proc/net/unix for
-/// every stranger to see.
+/// The own address of an accepting endpoint. Its name is the listener's, but every stranger can read its own
+/// address in /proc/net/unix.
 fn lane_address(side: &Side) -> Address {
     let any: Arc<dyn Any + Send + Sync> = Arc::clone(&side.ep) as _;
     let ep: Arc<Ep<Shm>> = any.downcast().expect("an endpoint over shared memory");
@@ -392,26 +392,26 @@ fn packets_of_a_stranger_change_nothing() {
             });
         }
     };
-    // While it connects.
+    // While the caller connects.
     throw(&caller.name(), &|| assert!(try_outcome(caller.eq()).is_none()));
-    // What asks properly of a passive endpoint is a request, of which there are as many as its backlog lets be.
+    // A valid packet to a passive endpoint is a connection request. The backlog limits their number.
     let strangers = std::cell::RefCell::new(Vec::new());
     throw(&listener.pep.name().unwrap(), &|| {
         let Some(outcome) = try_outcome(&listener.eq) else { return };
         let event = outcome.expect("an event");
         assert_eq!(event.kind, EventKind::ConnReq);
         strangers.borrow_mut().push(event);
-        assert!(strangers.borrow().len() < 4, "one of four is the real one");
+        assert!(strangers.borrow().len() < 4, "the backlog is four, and one request is the real caller's");
     });
     strangers.borrow_mut().clear();
     let side = opening().info(*request.info.unwrap()).open_disabled().unwrap();
     side.ep.accept(&[]).unwrap();
     let own = lane_address(&side);
-    // While it waits for the confirmation.
+    // While the accepting end waits for the confirmation.
     throw(&own, &|| assert!(try_outcome(side.eq()).is_none()));
     event_of(&caller, EventKind::Connected, &[&side]);
     event_of(&side, EventKind::Connected, &[&caller]);
-    // While it is connected. A stranger's greeting is not answered either.
+    // While it is connected. A stranger's handshake is not answered either.
     throw(&own, &|| assert!(try_outcome(side.eq()).is_none()));
     assert!(Hostile::new(&own).unwrap().greet().is_err());
     let (sent, got) = (Memory::patterned(100, 1), Memory::new(100));
@@ -421,6 +421,6 @@ fn packets_of_a_stranger_change_nothing() {
     got.check(100, 1);
     assert!(
         side.statistic("cm_refused") > 0 && caller.statistic("cm_refused") > 0,
-        "what was refused is counted"
+        "refused packets are not counted"
     );
 }

@@ -1,7 +1,8 @@
-//! Death at every step, and at random: `crash_point!` and `kill -9` among processes that do everything to each other.
+//! Death at every step, and at random: `crash_point!` and `kill -9` among processes that use every operation
+//! with each other.
 //!
-//! Survivors work on, every operation with the dead ends within a second, and nothing is left behind: `Load::settle`
-//! and `Mesh::bury` look for it.
+//! Survivors go on, every operation with a dead process ends within a second, and nothing is left behind:
+//! `Load::settle` and `Mesh::bury` check this.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,13 +14,13 @@ use ofi_tests::mesh::{Mesh, NAMING, Report, Seat, member};
 
 ofi_testkit::roles!(member);
 
-/// A budget for unexpected messages that is used up now and then, so that payloads stay at their senders.
-/// And the longest messages and accesses straight from memory to memory, where that is allowed.
+/// A budget for unexpected messages that is sometimes exhausted, so that payloads stay at their senders; and
+/// single copies for the longest messages and accesses, where the system permits them.
 const ENVIRONMENT: [(&str, &str); 3] =
     [("FI_UNEXPECTED_BYTES", "4096"), ("FI_SHM_SINGLE_COPY", "always"), ("FI_SHM_SINGLE_COPY_SIZE", "50000")];
 /// How long a victim may take to reach its label.
 const REACHED: Duration = Duration::from_secs(30);
-/// The same of a victim after which others try.
+/// The same for a victim that others may replace.
 const SOON: Duration = Duration::from_secs(4);
 
 fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
@@ -33,7 +34,7 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// The labels of all crash points of shared memory and its rings, as the sources have them, but for examples.
+/// The labels of all crash points in the sources of shared memory and its rings, without those in comments.
 fn labels() -> Vec<String> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
     let mut files = Vec::new();
@@ -51,12 +52,12 @@ fn labels() -> Vec<String> {
             }
         }
     }
-    assert_eq!(twice, Vec::<String>::new(), "labels of two places");
+    assert_eq!(twice, Vec::<String>::new(), "labels used in two places");
     labels.into_iter().collect()
 }
 
-/// Waits until a member has done enough to have gone every way, however slow it is. Answers how long to wait for its
-/// end.
+/// Waits until a member has done enough operations to have used every path, however slow it is. Returns how
+/// long to wait for its end.
 fn work(member: &mut Seat) -> Duration {
     let until = Instant::now() + REACHED;
     while member.report().done < 200 && Instant::now() < until {
@@ -65,7 +66,7 @@ fn work(member: &mut Seat) -> Duration {
     Duration::ZERO
 }
 
-/// What members have to do more of, so that a victim comes to a step that is a rare one otherwise.
+/// The operations that members have to prefer, so that a victim reaches a step that is otherwise rare.
 fn favour(label: &str) -> Option<&'static str> {
     match label.split('.').next() {
         Some("withdraw") => Some("leases"),
@@ -74,7 +75,8 @@ fn favour(label: &str) -> Option<&'static str> {
     }
 }
 
-/// Lets a victim die at the `count`-th pass of `label` among the members. Whether it got there within `limit`.
+/// Lets a victim among the members die at the `count`-th pass of `label`. Returns whether it got there within
+/// `limit`.
 fn die_at(mesh: &mut Mesh, label: &str, count: u32, limit: Duration) -> bool {
     let at = format!("{label}:{count}");
     let mut victim = mesh.newcomer(&[("OFI_CRASH_AT", &at)]);
@@ -83,14 +85,14 @@ fn die_at(mesh: &mut Mesh, label: &str, count: u32, limit: Duration) -> bool {
         mesh.seats.iter_mut().chain([&mut victim]).for_each(|seat| seat.favour(what));
     }
     if label.starts_with("bye.") {
-        // Somebody has to say it: a visitor who comes to the victim alone, and goes.
+        // Some process has to say goodbye: a visitor that meets only the victim, and exits.
         let mut visitor = mesh.newcomer(&[]);
         visitor.meet(&victim);
         std::thread::sleep(Duration::from_millis(300));
         visitor.end();
         visitor.child.ended_within(REACHED).expect("the end of a visit");
     }
-    // Labels of the ordinary way are reached by working; those of the end by closing, after work of every kind.
+    // Most labels are reached by working; those of closing, by an end after work of every kind.
     let patience = if label.starts_with("close.") { work(&mut victim) } else { limit };
     let patience = if count > 1 { Duration::from_millis(300) } else { patience };
     let mut ended = victim.child.ended_within(patience);
@@ -108,17 +110,19 @@ fn die_at(mesh: &mut Mesh, label: &str, count: u32, limit: Duration) -> bool {
     }
 }
 
-/// Lets victims die at these labels, some of them also later, among members with this environment. Where one does not
-/// come to its label, others try, `tries` in all. Answers the labels that none came to.
+/// Lets victims die at these labels, at some of them also in a later pass, among members with this
+/// environment. If a victim does not reach its label, others try, `tries` in all. Returns the labels that no
+/// victim reached.
 fn die_everywhere(
     labels: &[String],
     environment: &[(&'static str, &'static str)],
     tries: u32,
 ) -> Vec<String> {
-    // The last labels first: those that take their time are not left for the end.
+    // The last labels come first, so that the slow ones do not remain for the end.
     let only = std::env::var("OFI_CRASH_ONLY").ok();
     let mut left: Vec<(String, u32)> = labels.iter().map(|label| (label.clone(), 1)).collect();
-    // And some later, in the middle of other things: not those that are passed once for each peer.
+    // Some labels also at a later pass, in the middle of other work; not those that are passed once for each
+    // peer.
     let once = ["attach.", "bulk.", "bye.", "close.", "greet.", "meet.", "welcome."];
     let often = labels.iter().filter(|label| !once.iter().any(|once| label.starts_with(once)));
     left.extend(often.step_by(3).map(|label| (label.clone(), 5)));
@@ -133,7 +137,8 @@ fn die_everywhere(
                 while let Some((label, count)) = next() {
                     let start = Instant::now();
                     let tries = if count == 1 { tries } else { 1 };
-                    // Whoever has not come there soon seldom does: the last one alone has all the time.
+                    // A victim that does not reach its label soon rarely does later. Only the last one has
+                    // the full time.
                     let limits = (1..=tries).map(|attempt| if attempt < tries { SOON } else { REACHED });
                     let reached = limits.into_iter().any(|limit| die_at(&mut mesh, &label, count, limit));
                     println!("{label}:{count}: {:?}, reached: {reached}", start.elapsed());
@@ -154,36 +159,37 @@ fn a_peer_dies_at_every_step_of_every_protocol() {
     let labels = labels();
     assert!(labels.len() > 60, "{labels:?}");
     let missed = die_everywhere(&labels, &ENVIRONMENT, 2);
-    assert_eq!(missed, Vec::<String>::new(), "steps that no victim came to: the load has to go there");
+    assert_eq!(missed, Vec::<String>::new(), "steps that no victim reached: add them to the load");
 }
 
-/// Two instances of shared memory in each endpoint: every second step, of whichever the pair has met over, and every
-/// step in `cargo xtask nightly`. A victim whom all others happen to reach over the second instance comes to no step
-/// that takes the library's memory: one of four, so another victim tries, who has another name.
+/// Two instances of shared memory in each endpoint: every second step of either instance, and every step in
+/// `cargo xtask nightly`. One victim in four is reached by all others over the second instance, and then
+/// never gets to the steps that need the library's memory. Another victim, with another name, tries then.
 #[test]
 fn a_peer_of_two_transports_dies_at_steps_of_every_protocol() {
     let environment = [&ENVIRONMENT[..], &[(NAMING, Naming::Crossed.as_str())]].concat();
     let step = number("OFI_CRASH_STRIDE", 2);
     let labels: Vec<String> = labels().into_iter().step_by(step as usize).collect();
     let missed = die_everywhere(&labels, &environment, 6);
-    assert_eq!(missed, Vec::<String>::new(), "steps that no victim came to");
+    assert_eq!(missed, Vec::<String>::new(), "steps that no victim reached");
 }
 
-/// Sockets and shared memory: every fourth step, as the end of the dead is only clear when their sockets were given up.
+/// Sockets and shared memory: every fourth step only, since a death is certain only after the timeout of the
+/// sockets.
 #[test]
 fn a_neighbour_dies_at_steps_of_shared_memory() {
     let more = [(NAMING, Naming::Nearby.as_str()), ("FI_UDP_PEER_TIMEOUT_MS", "900")];
     let environment = [&ENVIRONMENT[..], &more].concat();
     let labels: Vec<String> = labels().into_iter().step_by(4).collect();
     let missed = die_everywhere(&labels, &environment, 1);
-    assert!(missed.len() * 10 < labels.len(), "most steps have a victim, but not {missed:?}");
+    assert!(missed.len() * 10 < labels.len(), "too many steps that no victim reached: {missed:?}");
 }
 
 fn number(variable: &str, usual: u64) -> u64 {
     std::env::var(variable).ok().map_or(usual, |text| text.parse().expect("a number"))
 }
 
-/// As many deaths as `OFI_KILLS` says (100 otherwise; `cargo xtask kills` has a thousand).
+/// `OFI_KILLS` sets the number of deaths (default: 100; `cargo xtask kills` uses 1,000).
 #[test]
 fn peers_are_killed_at_random_under_load() {
     let kills = number("OFI_KILLS", 100);

@@ -1,5 +1,5 @@
-//! Agents of `multirail` over two rails of sockets, one of which runs through a relay that loses datagrams, or goes
-//! away.
+//! Agents of `multirail` over two rails of sockets, one of which runs through a relay that loses datagrams or
+//! stops.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -29,7 +29,7 @@ fn pattern(seed: usize) -> Vec<u8> {
     (0..LEN).map(|at| (at * 13 + at / 509 + seed) as u8).collect()
 }
 
-/// The second rail of each reaches the other by the relay: their metadata says so.
+/// The second rails reach each other through the relay, whose addresses replace theirs in the metadata.
 fn meet(alice: &Agent, bob: &Agent, weather: Weather) -> Relay {
     let [mut of_alice, mut of_bob] =
         [alice, bob].map(|agent| Metadata::parse(&agent.metadata().unwrap()).unwrap());
@@ -62,7 +62,7 @@ fn a_rail_that_loses_and_repeats_datagrams_delivers_all() {
             assert!(bytes == pattern(seed));
         }
     }
-    assert!(relay.lost() > 0, "the rail through the relay was used");
+    assert!(relay.lost() > 0, "the rail through the relay was not used");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! A peer dies by `kill -9`: its operations end with an error within a second, others go on, nothing is left behind.
+//! A peer dies by `kill -9`: operations with it end with an error within a second, others go on, and nothing
+//! is left behind.
 
 use std::sync::Arc;
 
@@ -9,16 +10,16 @@ use ofi_tests::{Naming, hints, open, parse, parse_region, region_text};
 
 ofi_testkit::roles!(victim, friend, same_name, pinger, survive);
 
-/// How long an operation with a dead peer may take to end. (The scheduler of a busy test machine is given as much
-/// again.)
+/// How long an operation with a dead peer may take to end. ([`GRACE`] is for the scheduler of a busy test
+/// machine.)
 const BOUND: Duration = Duration::from_secs(1);
 const GRACE: Duration = Duration::from_secs(1);
 /// Larger than any ring.
 const LARGE: usize = 16 << 20;
 
-/// Does what it is told on the line, word by word, and never ends by itself:
-/// `receive` posts one; `send LEN` posts one; `write`/`read REGION` posts one; `progress N` polls until at least `N`
-/// bytes have moved; `poll MS`; `die` waits to be killed.
+/// Executes commands from the line, and never ends by itself: `receive`, `send LEN`, `write REGION` and `read
+/// REGION` post one operation; `progress N` polls until at least `N` bytes have moved; `poll MS` polls for a
+/// time.
 fn victim(line: &mut Line, _arguments: &[String]) {
     let side = open(Naming::Names);
     line.say(side.name());
@@ -30,7 +31,7 @@ fn victim(line: &mut Line, _arguments: &[String]) {
     let library_region = side.register(&library, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE).unwrap();
     line.say(region_text(&region));
     line.say(region_text(&library_region));
-    // Connected before anything else.
+    // The two ends connect before any other operation.
     side.receive(()).context(1).post().unwrap();
     wait::drive(&[&side], "a greeting", || side.next_of(1)).done();
     wait::drive(&[&side], "room", || side.out(to, ()).inject().send().ok());
@@ -53,7 +54,7 @@ fn victim(line: &mut Line, _arguments: &[String]) {
             }
             ["progress", bytes] => {
                 let bytes = bytes.parse().unwrap();
-                // What has arrived is not zero any more; what has gone is counted.
+                // Received bytes are no longer zero; sent bytes are counted.
                 wait::drive(&[&side], "some bytes", || {
                     let moved = side.statistic("shm_bulk_bytes") as usize;
                     let placed = into.slice(bytes..bytes + 64).bytes().iter().any(|&byte| byte != 0);
@@ -67,7 +68,7 @@ fn victim(line: &mut Line, _arguments: &[String]) {
     }
 }
 
-/// A third process that stays: sends back an empty message for each that comes.
+/// A third process, which survives: answers each message with an empty one.
 fn friend(line: &mut Line, _arguments: &[String]) {
     let side = open(Naming::Names);
     line.say(side.name());
@@ -128,7 +129,7 @@ impl Scene {
         wait::drive(&[side], "the friend's answer", || side.next_of(9)).done();
     }
 
-    /// Tells the victim to do something, and polls until it has.
+    /// Sends the victim a command, and polls until it is done.
     fn tell(&mut self, text: &str) {
         self.victim.line.say(text);
         let (side, line) = (&self.side, &mut self.victim.line);
@@ -147,7 +148,7 @@ impl Scene {
             side.poll();
             while let Some(event) = side.next() {
                 let at = left.iter().position(|&context| context == event.context());
-                let at = at.unwrap_or_else(|| panic!("unasked: {event:?}"));
+                let at = at.unwrap_or_else(|| panic!("unexpected: {event:?}"));
                 left.swap_remove(at);
                 let error = event.failed();
                 assert_ne!(error.err, Errno::ETRUNC, "{error:?}");
@@ -158,7 +159,7 @@ impl Scene {
         self.aftermath(id);
     }
 
-    /// What holds after any death: new operations fail, others go on, nothing is left.
+    /// Checks after any death: new operations with the victim fail, others go on, and nothing is left behind.
     fn aftermath(&self, id: u32) {
         let side = &self.side;
         let start = Instant::now();
@@ -171,7 +172,7 @@ impl Scene {
             side.poll();
             match side.next() {
                 Some(Event::Failed(error)) => break error,
-                _ => assert!(start.elapsed() < BOUND + GRACE, "sends to the dead succeed\n{}", side.report()),
+                _ => assert!(start.elapsed() < BOUND + GRACE, "sends to the dead peer succeed\n{}", side.report()),
             }
             std::thread::yield_now();
         };
@@ -197,7 +198,7 @@ fn a_peer_dies_with_sends_to_it_outstanding() {
     let mut scene = Scene::new();
     let (small, large) = (Memory::new(64), Memory::new(LARGE));
     let side = &scene.side;
-    // The victim does not look at its queue: nothing of this is taken.
+    // The victim does not poll, so it receives nothing.
     let delivered = OpFlags::DELIVERY_COMPLETE;
     side.out(scene.to_victim, &small).context(11).msg(delivered).send().unwrap();
     side.out(scene.to_victim, &large).context(12).send().unwrap();
@@ -233,7 +234,7 @@ fn a_peer_dies_before_its_announced_message_is_received() {
     scene.tell("poll 20");
     wait::drive_through(Duration::from_millis(20), &[&scene.side]);
     scene.kill(&[]);
-    // The message was announced and is lost: its receive, posted now, fails; it does not wait for ever.
+    // The announced message is lost: a receive posted now fails, and does not wait for ever.
     let into = Memory::new(LARGE);
     let side = &scene.side;
     side.receive(&into).context(12).post().unwrap();
@@ -251,7 +252,7 @@ fn small_messages_of_a_dead_peer_that_have_arrived_are_received() {
     let (side, into) = (&scene.side, Memory::new(64));
     for _ in 0..10 {
         side.receive(&into).context(12).post().unwrap();
-        wait::drive(&[side], "a message of the dead", || side.next_of(12)).done();
+        wait::drive(&[side], "a message of the dead peer", || side.next_of(12)).done();
         into.check(64, 1);
     }
 }
@@ -262,13 +263,13 @@ fn in_the_middle_of_an_access(write: bool, library: bool) {
     let local = Memory::patterned(LARGE, 7);
     let side = &scene.side;
     let out = side.out(scene.to_victim, &local).context(11);
-    // Not asked for the memory yet, and not looking: direct access has to wait, too.
+    // The victim has not yet granted its memory, and does not poll: direct access has to wait, too.
     wait::drive(&[side], "room", || if write { out.write(&[there]) } else { out.read(&[there]) }.ok());
     if !library {
         scene.tell(if write { "progress 1000000" } else { "poll 2" });
     }
     if library || scene.side.statistic("tx_outstanding") == 0 {
-        // It went through at once: the mapping was there, or it is a fast machine.
+        // The access completed at once: the memory was already mapped, or the machine is fast.
         wait::drive(&[&scene.side], "the access", || scene.side.next_of(11)).done();
         scene.kill(&[]);
     } else {
@@ -299,7 +300,8 @@ fn in_the_middle_of_its_access(write: bool) {
     scene.tell(&format!("{} {}", if write { "write" } else { "read" }, region_text(&region)));
     scene.tell(if write { "progress 1000000" } else { "poll 5" });
     scene.kill(&[]);
-    // The memory is the application's: closing does not wait for the dead, and nobody writes it any more.
+    // The memory belongs to the application: closing does not wait for the dead peer, and the memory is not
+    // written any more.
     let start = Instant::now();
     region.close().unwrap();
     assert!(start.elapsed() < BOUND, "closing waited {:?}", start.elapsed());
@@ -359,13 +361,13 @@ fn a_stopped_peer_is_not_dead() {
     let flags = OpFlags::DELIVERY_COMPLETE;
     scene.side.out(scene.to_victim, &from).context(11).msg(flags).send().unwrap();
     wait::drive_through(Duration::from_millis(1_500), &[&scene.side]);
-    assert_eq!(scene.side.pending(), 0, "silence is not death");
+    assert_eq!(scene.side.pending(), 0, "a stopped peer counts as dead");
     scene.victim.go_on();
     scene.tell("poll 20");
-    wait::drive(&[&scene.side], "delivery after all", || scene.side.next_of(11)).done();
+    wait::drive(&[&scene.side], "the delivery", || scene.side.next_of(11)).done();
 }
 
-/// Opens an endpoint under the name that it is given; answers messages with its generation.
+/// Opens an endpoint under the given name, and answers messages with its generation.
 fn same_name(line: &mut Line, arguments: &[String]) {
     let side = Opening::new(hints(Naming::Names)).name(&parse(&arguments[0])).open();
     let to = side.insert_address(&parse(&arguments[1]));
@@ -391,13 +393,13 @@ fn a_peer_that_is_restarted_under_its_name_is_met_anew() {
         let arguments = [name.to_string(), side.name().to_string(), generation.to_string()];
         let mut child = Child::start("same_name", &arguments.each_ref().map(String::as_str));
         child.line.expect("ready");
-        // At most the operations that were posted before the death is known fail.
+        // Only operations posted before the death is known may fail.
         side.receive(()).context(2).post().unwrap();
         let start = Instant::now();
         let mut outstanding = false;
         let answer = loop {
             if !outstanding {
-                // Delivered to the living one, or an error: what went to the dead one is lost with it.
+                // Delivered to the live process, or an error: messages to the dead one are lost.
                 let flags = OpFlags::DELIVERY_COMPLETE;
                 outstanding = side.out(to, ()).context(1).msg(flags).send().is_ok();
             }
@@ -410,7 +412,7 @@ fn a_peer_that_is_restarted_under_its_name_is_met_anew() {
             assert!(start.elapsed() < wait::BOUND, "generation {generation}\n{}", side.report());
             std::thread::yield_now();
         };
-        assert_eq!(answer, generation, "an old incarnation's answer");
+        assert_eq!(answer, generation, "an answer of an old generation");
         child.kill();
     }
 }
@@ -469,8 +471,8 @@ fn a_domain_outlives_the_death_of_a_peer_of_one_endpoint() {
     drop(Arc::clone(&other.domain));
 }
 
-/// Sends numbered messages of all sizes to the hub, one after the other, and waits for the answer to each. Says how far
-/// it has come when asked.
+/// Sends numbered messages of all sizes to the hub, and waits for the answer to each. Reports its progress on
+/// request.
 fn pinger(line: &mut Line, arguments: &[String]) {
     let side = open(Naming::Names);
     line.say(side.name());
@@ -504,7 +506,7 @@ impl Hub {
     fn new() -> Self {
         let side = Opening::new(hints(Naming::Names)).open();
         let into = Memory::new(200_000);
-        // One receive at a time: what others send meanwhile is unexpected, or still at its sender.
+        // One receive at a time: other messages are unexpected meanwhile, or still at their senders.
         side.receive(&into).context(1).post().unwrap();
         Self { side, into }
     }
@@ -516,7 +518,7 @@ impl Hub {
         (child, address)
     }
 
-    /// Answers what comes. A message whose sender died in the middle of it is an error, and no harm.
+    /// Answers messages. If a sender dies in the middle of a message, the receive fails, which is expected.
     fn serve(&self) {
         self.side.poll();
         while let Some(event) = self.side.next() {
@@ -526,12 +528,12 @@ impl Hub {
                 && source != FiAddr::NOTAVAIL
             {
                 self.into.check(entry.len, 3);
-                // To somebody who is dead by now, perhaps: then it is an error entry, later. (Messages of the dead come
-                // from nobody once their address is removed.)
+                // If the sender is dead by now, the answer ends with an error entry later. (Messages of a
+                // dead peer have no source once its address is removed.)
                 let answer = self.side.out(source, ()).context(2).data(entry.data);
                 while let Err(error) = answer.send() {
                     if error.errno() == Errno::EINVAL {
-                        break; // the address was removed after its message had been completed
+                        break; // the address was removed after the message had completed
                     }
                     assert!(error.is_again(), "{error}");
                     self.side.poll();
@@ -543,19 +545,19 @@ impl Hub {
         }
     }
 
-    /// How far a pinger is.
+    /// The progress of a pinger.
     fn ask(&self, child: &mut Child) -> u64 {
         child.line.say("how far");
         let start = Instant::now();
         while !child.line.has_news() {
             self.serve();
-            assert!(start.elapsed() < wait::BOUND, "a pinger stands still\n{}", self.side.report());
+            assert!(start.elapsed() < wait::BOUND, "a pinger made no progress\n{}", self.side.report());
         }
         child.line.hear().parse().unwrap()
     }
 }
 
-/// Many deaths around one hub, in a process of its own, so that its descriptors can be counted.
+/// Many deaths around one hub. Runs in its own process, so that its descriptors can be counted.
 fn survive(line: &mut Line, _arguments: &[String]) {
     const PINGERS: usize = 4;
     const DEATHS: usize = 24;

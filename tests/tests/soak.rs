@@ -1,5 +1,5 @@
-//! Mixed operations by eight processes, every byte checked, memory flat: for 15 seconds here, for as long as one likes
-//! with `cargo xtask soak --minutes N`.
+//! Mixed operations by eight processes: every byte is checked, and memory stays flat. Takes 15 seconds here;
+//! `cargo xtask soak --minutes N` sets another time.
 
 use std::time::{Duration, Instant};
 
@@ -8,11 +8,11 @@ use ofi_tests::mesh::{Mesh, Report, Seat, member};
 ofi_testkit::roles!(member);
 
 const MEMBERS: usize = 8;
-/// What resident memory may grow by between the first third and the last, in KiB: allocators keep what they had, and
-/// buffers of all lengths come into use one by one.
+/// The limit on growth of resident memory from the first third of the run to the last, in KiB: allocators
+/// keep freed memory, and buffers of all lengths come into use gradually.
 const GROWTH: u64 = 8 << 10;
 
-/// Seconds, from `OFI_SOAK_SECONDS`.
+/// The duration of the test: `OFI_SOAK_SECONDS`, by default 15 s.
 fn time() -> Duration {
     let seconds = std::env::var("OFI_SOAK_SECONDS").ok();
     Duration::from_secs(seconds.map_or(15, |text| text.parse().expect("a number of seconds")))
@@ -31,7 +31,7 @@ fn eight_processes_do_everything_to_each_other_and_memory_stays_flat() {
             samples.last().map_or(vec![0; MEMBERS], |last| last.iter().map(|one| one.done).collect());
         let sample: Vec<Report> = mesh.seats.iter_mut().map(Seat::report).collect();
         for (report, before) in sample.iter().zip(before) {
-            assert!(report.done > before, "a member stands still: {sample:?}");
+            assert!(report.done > before, "a member made no progress: {sample:?}");
             assert_eq!(report.unexplained, 0, "an operation failed: {sample:?}");
         }
         if start.elapsed() - said > Duration::from_secs(60) {
@@ -42,7 +42,7 @@ fn eight_processes_do_everything_to_each_other_and_memory_stays_flat() {
     }
     let third = samples.len() / 3;
     assert!(third > 2, "too few samples: {}", samples.len());
-    // Half of the first third is for getting there.
+    // The first half of the first third is the warm-up.
     let (first, last) = (&samples[third / 2..third], &samples[samples.len() - third..]);
     for member in 0..MEMBERS {
         let most = |part: &[Vec<Report>], what: fn(&Report) -> u64| {

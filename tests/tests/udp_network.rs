@@ -1,6 +1,6 @@
-//! UDP between two network namespaces joined by a veth pair of 1,500 bytes, with losses by nftables: the nearest to two
-//! hosts that one host has. Made by the test itself in a user namespace, without privileges; what this host lacks is
-//! said by name.
+//! UDP between two network namespaces joined by a veth pair of 1,500 bytes, with losses by nftables: as close
+//! to two hosts as one host permits. The test makes the namespaces in a user namespace, without privileges,
+//! and reports features that this host lacks as NOT RUN.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -26,7 +26,7 @@ fn join_namespaces() -> Result<Far, String> {
     Ok(far)
 }
 
-/// Loses `loss` of 1,000 datagrams that arrive at this end, or none.
+/// Drops `loss` of 1,000 datagrams that arrive at this end; 0 removes the rule.
 fn lose(loss: u32) -> Result<(), String> {
     shell("nft list table ip lossy >/dev/null 2>&1 && nft delete table ip lossy || true")?;
     if loss > 0 {
@@ -39,7 +39,7 @@ fn lose(loss: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// Marks one in 50 packets that may be marked, of those that arrive here and of those that leave (ECN).
+/// Marks one in 50 ECN-capable packets as congested (CE), of those that arrive here and of those that leave.
 fn mark() -> Result<(), String> {
     shell(
         "nft add table ip marks
@@ -51,7 +51,7 @@ fn mark() -> Result<(), String> {
     .map(drop)
 }
 
-/// How many packets the rule of [`lose`] has lost since it was made. A packet may be a whole train of datagrams.
+/// Packets dropped so far by the rule of [`lose`]. A packet may be a whole train of datagrams (GSO).
 fn lost() -> u64 {
     let rule = shell("nft list table ip lossy").expect("the table of this test");
     let mut words = rule.split_whitespace().skip_while(|word| *word != "packets");
@@ -61,7 +61,7 @@ fn lost() -> u64 {
         .unwrap_or_else(|| panic!("a rule with a counter: {rule}"))
 }
 
-/// Runs in the near namespace. Says what could not run, a line each, and `over`.
+/// Runs in the near namespace. Prints what could not run, one line each, and then `over`.
 pub fn near_end(line: &mut Line, _: &[String]) {
     let far = match join_namespaces() {
         Ok(far) => far,
@@ -79,17 +79,17 @@ pub fn near_end(line: &mut Line, _: &[String]) {
     for loss in [1, 10, 50] {
         match lose(loss) {
             Ok(()) => {
-                // The far end repairs most of it: what is lost is on its way to this one.
+                // Only incoming packets are dropped, so the far end does most of the resending.
                 echo.converse(&side, to, 2);
                 assert!(loss < 50 || lost() > 0, "{}", side.report());
             }
             Err(why) => line.say(format!("NOT RUN: losses: {}", why.replace('\n', "; "))),
         }
     }
-    lose(0).expect("the rule can be taken away again");
+    lose(0).expect("removing the rule");
     match mark() {
         Ok(()) => {
-            // A packet may be a whole row of datagrams here, which are not many then.
+            // A packet may be a whole train of datagrams here, so there are few packets. Hence ten rounds.
             for _ in 0..10 {
                 echo.converse(&side, to, 2);
             }
@@ -103,21 +103,21 @@ pub fn near_end(line: &mut Line, _: &[String]) {
     shell("ip link set near mtu 1400").expect("an interface of this test");
     far.shell("ip link set far mtu 1400").expect("an interface of this test");
     echo.converse(&side, to, 1);
-    // A cut link, shorter than the bound: nobody gets an error.
+    // The link is down for less than the bound: no operation fails.
     shell("ip link set near down").expect("an interface of this test");
     let message = Memory::patterned(64, 9);
     let back = Memory::new(64);
     side.receive(&back).context(50).tag(50).post().expect("a receive");
-    side.out(to, &message).context(51).tag(50).send().expect("a send into a cut");
+    side.out(to, &message).context(51).tag(50).send().expect("a send while the link is down");
     wait::drive_through(Duration::from_secs(1), &[&side]);
     shell("ip link set near up").expect("an interface of this test");
     wait::drive(&[&side], "the message after the cut", || side.next_of(50)).done();
     wait::drive(&[&side], "its end", || side.next_of(51)).done();
     back.check(64, 9);
-    // And one that lasts: every operation fails within the bound.
+    // The link stays down: every operation fails within the bound.
     shell("ip link set near down").expect("an interface of this test");
     let begin = Instant::now();
-    side.out(to, &message).context(52).tag(50).send().expect("a send into a cut");
+    side.out(to, &message).context(52).tag(50).send().expect("a send while the link is down");
     wait::drive_for(Duration::from_secs(9), &[&side], "the end", || side.next_of(52)).failed();
     assert!(begin.elapsed() > Duration::from_secs(4), "{:?}", begin.elapsed());
     line.say("over");
