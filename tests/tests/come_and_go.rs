@@ -1,5 +1,5 @@
-//! Peers that come and go, by the thousand: what an endpoint keeps follows how many there are at one time, and nothing
-//! of one that went is taken for another's.
+//! Thousands of peers that come and go: the state of an endpoint grows only with the number of peers at one
+//! time, and state of a former peer is never attributed to another.
 
 use ofi_testkit::leftovers::open_files;
 use ofi_testkit::prelude::*;
@@ -10,16 +10,16 @@ fn mappings() -> usize {
     std::fs::read_to_string("/proc/self/maps").map_or(0, |text| text.lines().count())
 }
 
-/// Bytes of the heap that are in use. (Resident memory follows the allocator's ways, and thousands of short-lived
-/// endpoints of this very process.)
+/// Heap bytes in use. (Resident memory also depends on the allocator, and on the thousands of short-lived
+/// endpoints in this process.)
 fn heap() -> usize {
     // SAFETY: takes no pointers.
     let info = unsafe { libc::mallinfo2() };
     info.uordblks + info.hblkhd
 }
 
-/// A client asks, is answered, and goes; the server forgets its address. Messages have no bytes, as an endpoint of the
-/// test kit keeps all memory that was ever lent to it.
+/// A client sends a request, receives the answer, and exits; the server removes its address. Messages are
+/// empty, as an endpoint of the test kit keeps all memory that was ever lent to it.
 fn visit(server: &Side, naming: Naming, number: u64) {
     let client = open(naming);
     let (to_server, to_client) = (client.insert(server), server.insert(&client));
@@ -84,19 +84,19 @@ fn neighbours_of_an_endpoint_on_the_network_come_and_go() {
     serve(Naming::Nearby, 1_000);
 }
 
-/// What a client left behind when it went, each of which names it for as long as it is there.
+/// State left behind by a closed client, which refers to that client.
 enum Left {
-    /// A message with this tag that nobody has received, and the client's number in the vector.
+    /// An unexpected message with this tag, and the client's number in the vector.
     Message(u64, FiAddr),
-    /// A receive that is directed at it, by its context.
+    /// The context of a receive directed at it.
     Receive(usize),
     /// Its number in the vector.
     Number(FiAddr),
 }
 
-/// Numbers of peers are used again; what is left of one must not become another's.
+/// Peer numbers are reused: leftovers of one peer must not pass to another.
 fn nothing_passes_to_another(naming: Naming) {
-    /// How many clients later it is looked for.
+    /// The number of clients after which a leftover is checked.
     const LATER: usize = 7;
     let server = open(naming);
     let mut left = std::collections::VecDeque::new();
@@ -104,8 +104,8 @@ fn nothing_passes_to_another(naming: Naming) {
     let mut met = std::collections::HashSet::new();
     for number in 0..300_u64 {
         let client = open(naming);
-        // The system gives out ports again: what was meant for an address then comes to whoever has it now, as it
-        // should.
+        // The system reuses ports: messages to an address rightly go to its new owner then, so such a client
+        // is skipped.
         if !met.insert(client.name().to_string()) {
             continue;
         }
@@ -123,7 +123,7 @@ fn nothing_passes_to_another(naming: Naming) {
                 left.push_back(Left::Message(tag, to_client));
             }
             1 => {
-                // So that it is met, and then one that no other may match.
+                // The first message makes the peers meet. The receive must not match messages of others.
                 server.receive(()).tag(tag).context(1).post().unwrap();
                 send(tag);
                 wait::drive(&sides, "a message", || server.next_of(1)).done();
@@ -157,17 +157,17 @@ fn nothing_passes_to_another(naming: Naming) {
                 server.av.remove(&[from]).unwrap();
             }
             Left::Receive(context) => {
-                // Nobody's message came to it; it may have failed with its peer.
+                // The receive got no message; it may have failed together with its peer.
                 let _ = server.cancel(context);
                 wait::drive(&sides, "the end of a receive", || server.next_of(context)).failed();
             }
             Left::Number(to) => {
-                // Whoever has the number of the lane now does not get this.
+                // The peer that has the number in the lane now must not get this message.
                 client.receive(()).tag(77).context(3).post().unwrap();
                 let _ = server.out(to, ()).tag(77).inject().send();
                 wait::drive_through(Duration::from_millis(1), &sides);
                 let got = client.next_of(3);
-                assert!(got.is_none(), "{naming:?}: client {number} has what was meant for another: {got:?}");
+                assert!(got.is_none(), "{naming:?}: client {number} got a message for another: {got:?}");
                 server.av.remove(&[to]).unwrap();
             }
         }

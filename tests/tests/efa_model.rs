@@ -1,7 +1,7 @@
-//! Whole endpoints of provider `efa` on a simulated fabric, against a model (`tests/model`): seed by seed, in the time
-//! of the fabric.
+//! Whole endpoints of provider `efa` on a simulated fabric, against a model (`tests/model`): seed by seed, in
+//! simulated time.
 //!
-//! `OFI_EFA_SEEDS` says how many seeds, `OFI_EFA_FIRST` with which one to begin: one that fails is found again by
+//! `OFI_EFA_SEEDS` sets the number of seeds, `OFI_EFA_FIRST` the first one. To repeat a seed that failed:
 //! `OFI_EFA_FIRST=SEED OFI_EFA_SEEDS=1`.
 
 use std::sync::Arc;
@@ -19,12 +19,12 @@ mod model;
 /// Reliable datagram endpoints on a device.
 struct Driven {
     device: Arc<SimulatedDevice>,
-    /// Some message had its first bytes sent ahead.
+    /// Set once the first bytes of any message were sent ahead.
     had_runts: AtomicBool,
 }
 
 const DEVICE: &str = "driven0";
-/// Seeds that are run unless the environment says how many.
+/// The default number of seeds.
 const SEEDS: u64 = 200;
 
 impl Kit for Driven {
@@ -55,7 +55,7 @@ impl model::Fabric for Driven {
         });
     }
 
-    /// One that follows another has its number.
+    /// A successor gets the queue pair number of the endpoint before it.
     fn open(&self, after: Option<&Address>) -> Side {
         if let Some(name) = after {
             self.device.reuse(qpn(name));
@@ -67,12 +67,12 @@ impl model::Fabric for Driven {
         side
     }
 
-    /// Its queue pair fails.
+    /// Makes the endpoint's queue pair fail.
     fn stop(&self, _random: &mut Random, name: &Address) {
         self.device.stop(qpn(name));
     }
 
-    /// A message is reported as failed to its sender, and arrives or not.
+    /// Reports a message as failed to its sender, whether or not it arrives.
     fn cut(&self, random: &mut Random, from: &Address, to: &Address) {
         self.device.cut(qpn(from), qpn(to), random.chance(500));
     }
@@ -89,7 +89,7 @@ impl model::Fabric for Driven {
     }
 }
 
-/// Short messages of every kind: what is long by default is long here too.
+/// Lower limits, so that short messages use every protocol.
 fn settings() {
     let values = [
         ("RX_SIZE", "64"),
@@ -100,7 +100,7 @@ fn settings() {
         ("TX_MIN_CREDITS", "4"),
     ];
     for (name, value) in values {
-        // SAFETY: the one test of this binary, before it starts anything.
+        // SAFETY: called by the only test of this binary, before it starts threads.
         unsafe { std::env::set_var(format!("FI_EFA_{name}"), value) };
     }
 }
@@ -110,12 +110,12 @@ fn endpoints_keep_to_the_model_whatever_their_devices_do() {
     settings();
     let device = SimulatedDevice::driven(DEVICE, Plan::default());
     ofi_efa::srd::add(Arc::new(Handle(Arc::clone(&device))));
-    // Where the library has it already, this is refused.
+    // Refused if the provider is already registered.
     let _ = ofi::register_provider(Arc::new(ofi_efa::EfaProvider));
     let driven = Driven { device, had_runts: AtomicBool::new(false) };
     model::run(&driven, "OFI_EFA", SEEDS);
-    // One seed alone may do without.
+    // A few seeds alone may never send bytes ahead.
     if std::env::var_os("OFI_EFA_SEEDS").is_none() {
-        assert!(driven.had_runts.into_inner(), "no message had its first bytes sent ahead");
+        assert!(driven.had_runts.into_inner(), "no message was sent ahead in part");
     }
 }

@@ -1,4 +1,4 @@
-//! Many peers: 4,096 of one endpoint, in a process that may have 1,024 descriptors; and many one after the other.
+//! Many peers: 4,096 of one endpoint, in a process that may have 1,024 descriptors; and many in succession.
 
 use ofi_testkit::leftovers::open_files;
 use ofi_testkit::prelude::*;
@@ -10,12 +10,12 @@ ofi_testkit::roles!(hub, crowd, churn);
 const PEERS: usize = 4_096;
 /// Endpoints in each of the peers' processes.
 const EACH: usize = 256;
-/// Descriptors of the hub's process.
+/// The descriptor limit of the hub's process.
 const DESCRIPTORS: u64 = 1_024;
 /// Thousands of first contacts take their time in a debug build on two cores.
 const BOUND: Duration = Duration::from_secs(90);
 
-/// Sets how many descriptors this process may have; 0 for as many as it is allowed.
+/// Sets the descriptor limit of this process; 0 stands for the hard limit.
 fn limit_descriptors(limit: u64) {
     let mut current = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: fills the structure.
@@ -29,7 +29,7 @@ fn limit_descriptors(limit: u64) {
     assert_eq!(set, 0, "setrlimit to {limit}");
 }
 
-/// One endpoint that everybody talks to: takes a message of each, answers each, and says what it cost.
+/// One endpoint with all others as its peers: receives a message from each, answers it, and reports the cost.
 fn hub(line: &mut Line, _arguments: &[String]) {
     limit_descriptors(DESCRIPTORS);
     let side = open(Naming::Names);
@@ -70,7 +70,7 @@ fn hub(line: &mut Line, _arguments: &[String]) {
     line.say("answered");
     let elapsed = start.elapsed();
     let memory = resident_kib() - memory;
-    // Still there, until all answers are in.
+    // Stays alive until all answers have arrived.
     wait::drive_for(BOUND, &[&side], "the end", || line.has_news().then_some(()));
     line.expect("end");
     line.say(format!("{} descriptors, {memory} KiB, {} ms", open_files(), elapsed.as_millis()));
@@ -134,13 +134,13 @@ fn four_thousand_peers_with_a_thousand_descriptors() {
     println!("{PEERS} peers of one endpoint: {cost}");
     let words: Vec<u64> = cost.split(' ').filter_map(|word| word.parse().ok()).collect();
     assert!(words[0] < DESCRIPTORS, "{cost}");
-    assert!(words[1] < 1 << 20, "a gigabyte and more for {PEERS} idle peers: {cost}");
+    assert!(words[1] < 1 << 20, "more than a gigabyte for {PEERS} idle peers: {cost}");
     crowds.iter_mut().for_each(|crowd| crowd.line.say("end"));
     crowds.into_iter().for_each(Child::finish);
     hub.finish();
 }
 
-/// Pairs that come and go, in a process of its own, so that what they leave behind can be counted.
+/// Opens and closes pairs. Runs in its own process, so that leftovers can be counted.
 fn churn(line: &mut Line, _arguments: &[String]) {
     let keep = open(Naming::Names);
     let round = |large: bool| {
@@ -163,7 +163,7 @@ fn churn(line: &mut Line, _arguments: &[String]) {
             before = (open_files(), resident_kib());
         }
     }
-    // The helper thread may still be closing the last ones.
+    // The helper thread may still be closing the last descriptors.
     wait::drive(&[&keep], "descriptors to be closed", || (open_files() <= before.0).then_some(()));
     let grown = resident_kib().saturating_sub(before.1);
     assert!(grown < 16 << 10, "{grown} KiB more after 300 more pairs");

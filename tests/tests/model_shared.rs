@@ -1,5 +1,5 @@
-//! A shared receive context against a model that is two vectors searched from the front: which receive gets which
-//! message, and at which endpoint that is told.
+//! A shared receive context against a model of two vectors that are searched from the front: which receive
+//! gets which message, and which endpoint reports it.
 
 use std::sync::Arc;
 
@@ -10,11 +10,12 @@ use proptest::prelude::*;
 
 const MEMBERS: usize = 3;
 const SENDERS: usize = 2;
-/// Lengths of messages: around what travels inside a command, and well above.
+/// Lengths of messages: around the limit of a payload inside a command, and well above.
 const LENGTHS: [usize; 4] = [0, 64, 9_000, 70_000];
 const ROOM: usize = 70_000;
 
-/// What a receive takes: a tag with bits that do not matter, or untagged messages; of one sender, or of all.
+/// The messages that a receive matches: a tag with ignored bits, or untagged messages; of one sender, or of
+/// all.
 #[derive(Clone, Copy, Debug)]
 struct Want {
     tag: Option<(u64, u64)>,
@@ -93,9 +94,9 @@ struct World {
     srx: Side,
     members: Vec<Side>,
     senders: Vec<Side>,
-    /// The members, as each sender names them.
+    /// The members' addresses in each sender's vector.
     to: Vec<Vec<FiAddr>>,
-    /// The senders, as all members name them.
+    /// The senders' addresses in the members' shared vector.
     from: Vec<FiAddr>,
 }
 
@@ -126,7 +127,7 @@ impl World {
         if let Some(tag) = message.tag { out.tag(tag).send() } else { out.send() }
     }
 
-    /// Posts a receive of `want`, plain or a search.
+    /// Posts a receive for `want`: plain, or with the flags of a search.
     fn post(&self, want: &Want, got: &Memory, context: usize, flags: Option<OpFlags>) {
         let from = want.sender.map_or(FiAddr::UNSPEC, |sender| self.from[sender]);
         let post = self.srx.receive(got).from(from).context(context);
@@ -134,19 +135,19 @@ impl World {
         if let Some(flags) = flags { post.msg(flags) } else { post }.post().unwrap();
     }
 
-    /// The first member tells that there is no message.
+    /// The first member reports that there is no message.
     fn check_missing(&self, context: usize) {
         let error = self.drive("a result", || self.members[0].next_of(context)).failed();
         assert_eq!(error.err, Errno::ENOMSG);
     }
 
-    /// The member that the message was sent to tells of it, and nobody else.
+    /// Checks that the member to which the message was sent reports it.
     fn check(&self, receive: usize, message: &Message, got: &Memory) {
         self.told(receive, message);
         got.slice(0..message.len).check(message.number as u8);
     }
 
-    /// The same of a search, which moves no bytes.
+    /// The same for a search, which moves no bytes.
     fn told(&self, receive: usize, message: &Message) {
         let event = self.drive("a received message", || self.members[message.member].next_of(receive));
         let Event::Done(entry, source) = event else { panic!("{event:?}") };
@@ -162,7 +163,7 @@ fn play(steps: &[Step]) {
     let mut claimed: Vec<(usize, Message)> = Vec::new();
     let nothing = Memory::new(0);
     for (number, step) in steps.iter().enumerate() {
-        // Contexts are numbers from 1 on, so that no send has one.
+        // Contexts of receives count from 1; sends have none.
         let receive = number + 1;
         match *step {
             Step::Send { sender, member, tag, len } => {

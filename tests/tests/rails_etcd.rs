@@ -31,7 +31,7 @@ fn agents_find_each_other_by_name_and_a_name_has_one_agent() {
     let published = bob.publish(&etcd, LEASE).unwrap();
     alice.publish(&connect(&server, "/run-2/"), LEASE).unwrap();
     assert_eq!(etcd.names().unwrap(), ["bob"]);
-    // Published before it had memory: the entry follows.
+    // Published before the memory was registered: the update adds it.
     let target = bob.alloc(4096).unwrap();
     published.update(&bob).unwrap();
     assert_eq!(&*alice.find(&etcd, "bob", LONG).unwrap(), "bob");
@@ -43,7 +43,7 @@ fn agents_find_each_other_by_name_and_a_name_has_one_agent() {
     let mut found = [0; 4096];
     target.read_into(0, &mut found).unwrap();
     assert_eq!(found, [7; 4096]);
-    // The lease is kept alive, so the name stays taken for longer than it lasts.
+    // The lease is renewed, so the name stays taken for longer than one lease.
     assert_eq!(agent("bob").publish(&etcd, LEASE).unwrap_err(), Errno::EADDRINUSE);
     assert!(published.is_there());
     drop(published);
@@ -66,7 +66,7 @@ fn the_entry_of_a_dead_process_goes_and_its_successor_gets_the_name() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(etcd.names().unwrap(), ["mortal"], "its lease lasts a little longer");
-    // The name is waited for, as nobody keeps it alive.
+    // `publish` waits for the name, whose lease is not renewed any more.
     let successor = agent("mortal");
     let published = successor.publish(&etcd, LEASE).unwrap();
     here.find(&etcd, "mortal", LONG).unwrap();
@@ -74,7 +74,7 @@ fn the_entry_of_a_dead_process_goes_and_its_successor_gets_the_name() {
     assert!(etcd.names().unwrap().is_empty());
 }
 
-/// Ends all leases, as etcd does with those that nobody keeps alive.
+/// Ends all leases, as etcd does with those that are not renewed.
 fn revoke_all(server: &Server) {
     let leases = server.ask("lease/leases", "{}");
     let ids: Vec<&str> =
@@ -100,17 +100,17 @@ fn an_entry_whose_lease_ran_out_is_made_anew_unless_another_agent_has_its_name()
     let other = etcd.announce("bob", b"a value of another kind", LEASE).unwrap();
     let began = Instant::now();
     while published.is_there() {
-        assert!(began.elapsed() < LONG, "the loss is not noticed");
+        assert!(began.elapsed() < LONG, "the loss of the name was not noticed");
         std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(published.update(&bob).unwrap_err(), Errno::EADDRINUSE);
     drop(published);
-    assert_eq!(etcd.names().unwrap(), ["bob"], "the other one's stays");
+    assert_eq!(etcd.names().unwrap(), ["bob"], "the entry of the other agent stays");
     drop(other);
     assert!(etcd.names().unwrap().is_empty());
 }
 
-/// In the child: publishes, and waits for its end.
+/// Runs in the child: publishes, and waits to be killed.
 fn be_published() {
     let etcd = Etcd::connect(&std::env::var("MULTIRAIL_ETCD").unwrap(), "/agents/").unwrap();
     let agent = agent("mortal");
@@ -132,14 +132,14 @@ fn who_waits_for_a_name_is_told_and_does_not_ask_again_and_again() {
         let published = bob.publish(&connect(&server, "/run/"), LEASE).unwrap();
         let began = Instant::now();
         finder.join().unwrap();
-        // Without the watch's word, the name is asked for after five seconds.
-        assert!(began.elapsed() < Duration::from_secs(3), "told after {:?}", began.elapsed());
+        // Without an event of the watch, the name would be requested after five seconds.
+        assert!(began.elapsed() < Duration::from_secs(3), "notified after {:?}", began.elapsed());
         drop(published);
     });
-    // One before the watch, one after it, and as many again for a watch that had to be made anew.
+    // One request before the watch, one after it, and as many again if the watch had to be renewed.
     let asked = ranges(&server) - before;
-    assert!((2..=4).contains(&asked), "asked {asked} times");
-    // Nothing happens to a name: the time is up when it is up.
+    assert!((2..=4).contains(&asked), "{asked} requests");
+    // If nothing happens to the name, the call returns when the time is up.
     let began = Instant::now();
     let missing = bob.find(&etcd, "nobody", Duration::from_millis(300)).unwrap_err();
     assert_eq!(missing, Errno::ENOENT);
@@ -160,20 +160,20 @@ fn who_waits_for_names_is_told_and_does_not_ask_again_and_again() {
         let entries = ["b", "a"].map(|name| connect(&server, "/list/").announce(name, &[], LEASE).unwrap());
         let began = Instant::now();
         assert_eq!(finder.join().unwrap(), ["a", "b"]);
-        // Without the watch's word, the names are asked for after five seconds.
-        assert!(began.elapsed() < Duration::from_secs(3), "told after {:?}", began.elapsed());
+        // Without an event of the watch, the names would be requested after five seconds.
+        assert!(began.elapsed() < Duration::from_secs(3), "notified after {:?}", began.elapsed());
         drop((entries, beside));
     });
-    // One before the watch, one for each name, and as many again for watches that had to be made anew.
+    // One request before the watch, one for each name, and as many again if a watch had to be renewed.
     let asked = ranges(&server) - before;
-    assert!((2..=6).contains(&asked), "asked {asked} times");
+    assert!((2..=6).contains(&asked), "{asked} requests");
     let began = Instant::now();
     assert!(etcd.wait_for_names(1, Duration::from_millis(300)).unwrap().is_empty());
-    assert!(etcd.wait_for_names(0, Duration::MAX).unwrap().is_empty(), "the clock has no such time");
+    assert!(etcd.wait_for_names(0, Duration::MAX).unwrap().is_empty(), "a time beyond the clock's range");
     assert!((300..4_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
 }
 
-/// How often etcd was asked for keys.
+/// The number of range requests that etcd has served.
 fn ranges(server: &Server) -> u64 {
     let metrics = server.metrics();
     let of = |line: &str| {
@@ -192,19 +192,19 @@ fn an_etcd_that_is_killed_and_comes_back_has_the_entries_and_is_waited_for() {
     let (bob, carol) = (agent("bob"), agent("carol"));
     let published = bob.publish(&etcd, LEASE).unwrap();
     std::thread::scope(|scope| {
-        // It watches while etcd goes, and asks while there is none.
+        // The finder watches when etcd stops, and retries while it is down.
         let finder = scope.spawn(|| agent("alice").find(&etcd, "carol", LONG).unwrap());
         std::thread::sleep(Duration::from_millis(500));
         server.kill();
         let gone = bob.find(&etcd, "carol", Duration::from_millis(200)).unwrap_err();
         assert_eq!(gone, Errno::ECONNREFUSED);
-        // Longer than the lease: who keeps it meets an etcd that is not there.
+        // Longer than the lease: its renewal fails while etcd is down.
         std::thread::sleep(LEASE + Duration::from_secs(1));
         server.restart();
         let _other = carol.publish(&etcd, LEASE).unwrap();
         finder.join().unwrap();
     });
-    // Another round of the lease: it is kept alive again.
+    // Two more leases later the entry is still there: it is renewed again.
     std::thread::sleep(2 * LEASE);
     agent("dave").find(&etcd, "bob", LONG).unwrap();
     assert!(published.is_there());
@@ -214,13 +214,13 @@ fn an_etcd_that_is_killed_and_comes_back_has_the_entries_and_is_waited_for() {
 #[test]
 fn a_member_that_does_not_answer_is_replaced_by_the_next() {
     let Some(server) = Server::start("a_member_that_does_not_answer_is_replaced_by_the_next") else { return };
-    // One refuses connections; one takes them and says nothing.
+    // One member refuses connections; one accepts them and never answers.
     let mute = TcpListener::bind("127.0.0.1:0").unwrap();
     let urls = format!("http://127.0.0.1:1, http://{}/,{}", mute.local_addr().unwrap(), server.url());
     let began = Instant::now();
     let etcd = Etcd::connect(&urls, "/run/").unwrap();
     assert!(began.elapsed() < LONG, "{:?}", began.elapsed());
-    // From now on the one that answers is asked first.
+    // From now on the member that answered comes first.
     let began = Instant::now();
     let bob = agent("bob");
     let _published = bob.publish(&etcd, LEASE).unwrap();
@@ -249,7 +249,7 @@ fn a_user_is_known_by_a_password_and_a_token_that_is_lost_is_replaced() {
     let wrong = Etcd::open(&members.user("root", "guess"), "/run/").unwrap_err();
     assert_eq!(wrong, Errno::EREMOTEIO);
     assert!(!wrong.to_string().contains("guess"), "{wrong}");
-    // A restarted etcd knows no tokens of before.
+    // A restarted etcd does not know earlier tokens.
     server.restart();
     assert_eq!(etcd.names().unwrap(), ["bob"]);
     drop(published);
@@ -267,7 +267,7 @@ fn what_is_no_etcd_is_an_error_with_a_reason() {
     let address = listener.local_addr().unwrap();
     let answers =
         ["HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello", "nonsense\r\n\r\n"];
-    // Each is tried twice.
+    // Each request is tried twice.
     let server = std::thread::spawn(move || {
         use std::io::{Read, Write};
         for answer in answers.into_iter().flat_map(|answer| [answer; 2]) {

@@ -1,4 +1,4 @@
-//! What only shared memory does: when it offers itself, and what its addresses are.
+//! Features of shared memory alone: when the provider offers itself, and its addresses.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ fn it_claims_local_communication_only() {
     assert_eq!(error.unwrap_err().errno(), Errno::ENODATA);
 }
 
-/// A sleeper is told once that there is room again where a post found none, and may sleep then.
+/// After a post that found no room, a sleeper is woken once when there is room, and may sleep afterwards.
 #[test]
 fn a_ring_that_was_full_once_keeps_nobody_awake() {
     let pair = Pair::of(opening(Naming::Names).wait_obj(WaitObj::Fd).open(), open(Naming::Names));
@@ -36,7 +36,8 @@ fn a_ring_that_was_full_once_keeps_nobody_awake() {
     let (from, into) = (Memory::patterned(64, 3), Memory::new(64));
     let region = pair.b.register(&into, MrAccess::REMOTE_WRITE).unwrap();
     let there = [remote(&region)];
-    // Once the peer has answered that it does not grant this memory, writes go into the ring.
+    // Once the peer has answered that it does not grant direct access to this memory, writes go into the
+    // ring.
     pair.post(|| pair.a.out(pair.to_b, &from).context(1).write(&there));
     pair.done(&pair.a);
     let mut posted = 0;
@@ -50,10 +51,10 @@ fn a_ring_that_was_full_once_keeps_nobody_awake() {
         pair.poll();
         pair.a.tx.trywait().is_err()
     });
-    assert!(tries.take(10).count() < 10, "it never sleeps");
+    assert!(tries.take(10).count() < 10, "the queue never permits sleep");
 }
 
-/// A reader that blocks and the progress thread wait for the same things: neither wakes the other to wait anew.
+/// A blocked reader and the progress thread wait for the same events: neither wakes the other needlessly.
 #[test]
 fn a_blocked_reader_and_the_progress_thread_let_each_other_sleep() {
     let open = || {
@@ -86,12 +87,12 @@ fn it_keeps_out_of_the_way_of_network_programs() {
     };
     assert!(
         !served(&plain, Some("127.0.0.1"), Some("5000")),
-        "a program that names a host wants the network"
+        "a program that names a host needs the network"
     );
     assert!(served(&plain.clone().provider("shm"), Some("127.0.0.1"), Some("5000")));
     assert!(served(&plain.clone().caps(Caps::MSG | Caps::LOCAL_COMM), Some("127.0.0.1"), Some("5000")));
     assert!(served(&plain, Some("fi_shm://somebody"), None), "a name of its own");
-    assert!(!served(&plain.clone().provider("shm"), Some("203.0.113.7"), Some("5000")), "not on this host");
+    assert!(!served(&plain.clone().provider("shm"), Some("203.0.113.7"), Some("5000")), "an address of another host");
 }
 
 #[test]
@@ -110,7 +111,8 @@ fn node_and_service_become_the_source_or_the_destination() {
 
 #[test]
 fn a_server_and_a_client_as_in_the_manual() {
-    // The server names its side, the client the server's; the client's peer is its info's destination.
+    // The server gives its own address, the client that of the server. The client's peer is the destination
+    // of its info.
     let port = open(Naming::Ports).name().to_socket_addr().unwrap().port().to_string();
     let hints = hints(Naming::Ports);
     let server = getinfo(Some("127.0.0.1"), Some(&port), GetinfoFlags::SOURCE, &hints).unwrap().remove(0);
@@ -172,7 +174,8 @@ fn ipv6_ports_work_too() {
     pair.warm_up();
 }
 
-/// Two endpoints with next to no room for unexpected messages: short ones are announced, and kept by their sender.
+/// Two endpoints with hardly any room for unexpected messages: even short ones are announced, and kept by
+/// their sender.
 fn short_of_room(line: &mut Line, _arguments: &[String]) {
     const COUNT: usize = 64;
     let pair = Pair::of(open(Naming::Names), open(Naming::Names));

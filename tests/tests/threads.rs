@@ -1,4 +1,4 @@
-//! One endpoint, eight threads: everything is posted, cancelled and read by all of them, and the sums are right.
+//! One endpoint, eight threads: all threads post, cancel and read, and the sums are right.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -10,7 +10,7 @@ const EACH: usize = 150;
 const ALL: usize = THREADS * EACH;
 const LEN: usize = 64;
 
-/// Contexts: what it was, and which.
+/// The kind of operation, in the upper half of a context.
 const SENT: usize = 1;
 const TAGGED: usize = 2;
 const PLAIN: usize = 3;
@@ -52,7 +52,7 @@ fn eight_threads_post_cancel_and_read_on_one_endpoint() {
                     for entry in &entries[..read] {
                         let (kind, number) = (entry.op_context.0 >> 32, entry.op_context.0 as u32 as usize);
                         match kind {
-                            TAGGED => assert_eq!(entry.tag, number as u64, "each receive has its tag"),
+                            TAGGED => assert_eq!(entry.tag, number as u64, "the tag of each receive"),
                             PLAIN => drop(sum.fetch_add(entry.data, Ordering::Relaxed)),
                             WRITTEN => written[number].store(1, Ordering::Release),
                             SENT | READ => {}
@@ -62,7 +62,7 @@ fn eight_threads_post_cancel_and_read_on_one_endpoint() {
                     }
                 }
                 Err(error) if error.errno() == Errno::EAVAIL => {
-                    // Another thread may have taken it.
+                    // Another thread may have read the error.
                     if let Ok(error) = side.rx.read_error() {
                         assert_eq!(error.err, Errno::ECANCELED, "{error:?}");
                         count(error.op_context.0 >> 32);
@@ -95,7 +95,7 @@ fn eight_threads_post_cancel_and_read_on_one_endpoint() {
                         post(&|| into(PLAIN, plain).post());
                         post(&|| out().data(number as u64).send());
                         post(&|| out().context(context(WRITTEN, number)).write(&there));
-                        // A receive that nothing matches.
+                        // A receive that no message matches.
                         let never = context(CANCELLED, number);
                         post(&|| pair.b.receive(()).context(never).tag(1 << 60 | number as u64).post());
                         pair.b.ep.cancel(Context(never)).unwrap();

@@ -1,5 +1,5 @@
-//! Two processes on one host: messages and remote accesses over every way that shared memory has, found by name and by
-//! port.
+//! Two processes on one host: messages and remote accesses over every path of shared memory, with addresses
+//! by name and by port.
 
 use ofi_testkit::prelude::*;
 use ofi_testkit::process::{Child, Line};
@@ -12,7 +12,7 @@ const STOP: u64 = u64::MAX;
 /// The longest message.
 const LONGEST: usize = 8 << 20;
 
-/// Opens an endpoint, tells its address and hears the other's.
+/// Opens an endpoint, and exchanges addresses with the parent.
 fn meet(line: &mut Line, naming: Naming) -> (Side, FiAddr) {
     let side = open(naming);
     line.say(side.name());
@@ -29,7 +29,7 @@ fn start(role: &str, naming: Naming) -> (Child, Side, FiAddr) {
     (child, side, to)
 }
 
-/// Sends back what comes, until told to stop.
+/// Echoes messages until one has the tag [`STOP`].
 fn echo(line: &mut Line, arguments: &[String]) {
     let (side, to) = meet(line, Naming::from_argument(&arguments[0]));
     let buffer = Memory::new(LONGEST);
@@ -91,7 +91,7 @@ fn ping_pong_over_sockets() {
     ping_pong(Naming::Udp);
 }
 
-/// How long message `number` of a stream is: mostly short, now and then long.
+/// The length of message `number` of a stream: most are short, some are long.
 fn length(number: usize) -> usize {
     match number % 50 {
         7 => 9_000 + number % 1_000,
@@ -100,7 +100,8 @@ fn length(number: usize) -> usize {
     }
 }
 
-/// Receives a stream and checks each message. Says how many came when told the number to expect.
+/// Receives a stream and checks each message. The line gives the number of messages, which is reported at the
+/// end.
 fn check_stream(line: &mut Line, arguments: &[String]) {
     let (side, _) = meet(line, Naming::from_argument(&arguments[0]));
     let count: usize = line.hear().parse().unwrap();
@@ -166,7 +167,8 @@ fn a_stream_arrives_in_order_over_sockets() {
     stream(Naming::Udp);
 }
 
-/// Offers memory of both kinds, and answers what it finds there: `check LENGTH SEED`, `fill SEED`, `data`.
+/// Offers memory of the given kind for remote access, and executes commands: `check LENGTH SEED` and `fill
+/// SEED` check and fill the memory, `data` reports a remote write.
 fn target(line: &mut Line, arguments: &[String]) {
     let (side, _) = meet(line, Naming::from_argument(&arguments[0]));
     let library = arguments[1] == "library";
@@ -261,7 +263,7 @@ fn remote_access_by_udp_on_one_host() {
     }
 }
 
-/// Owns an address of its parent's choosing until the line ends.
+/// Owns the address given by its parent until the line ends.
 fn name_owner(line: &mut Line, arguments: &[String]) {
     let address = parse(&arguments[0]);
     let naming = if address.text().is_some() { Naming::Names } else { Naming::Ports };
@@ -284,7 +286,7 @@ fn an_address_in_use_by_another_process_is_refused() {
     let port = open(Naming::Ports).name();
     let name = Address::from_text(&format!("fi_shm://ofi-test-{}", std::process::id()));
     for (address, naming) in [(name, Naming::Names), (port, Naming::Ports)] {
-        // The port's first owner is closed a moment ago.
+        // The port's first owner has just closed.
         let mut owner = Child::start("name_owner", &[&address.to_string()]);
         owner.line.expect("ready");
         let error = Opening::new(hints(naming)).name(&address).try_open().err().expect("an address in use");
@@ -301,12 +303,12 @@ fn an_address_in_use_by_another_process_is_refused() {
     }
 }
 
-/// An endpoint whose queue can be slept on.
+/// An endpoint whose queue has a descriptor to wait on.
 fn open_sleeper() -> Side {
     Opening::new(hints(Naming::Names)).wait_obj(WaitObj::Fd).open()
 }
 
-/// Sleeps until the queue says something: by the descriptor or by a blocking read.
+/// Sleeps until the queue has an entry, by the descriptor or by a blocking read.
 fn sleep_for_next(side: &Side, by_descriptor: bool) -> CqTaggedEntry {
     let start = Instant::now();
     let mut entry = [CqTaggedEntry::EMPTY];
@@ -316,7 +318,7 @@ fn sleep_for_next(side: &Side, by_descriptor: bool) -> CqTaggedEntry {
             if read.as_ref().is_err_and(Error::is_again) && side.rx.trywait().is_ok() {
                 let fd = side.rx.wait_fd().expect("FI_WAIT_FD");
                 let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-                // SAFETY: one descriptor, as said.
+                // SAFETY: `poll` is an array of one descriptor, as stated.
                 let found = unsafe { libc::poll(&raw mut poll, 1, 5_000) };
                 assert_eq!(found, 1, "a lost wake-up\n{}", side.report());
             }
@@ -334,7 +336,8 @@ fn sleep_for_next(side: &Side, by_descriptor: bool) -> CqTaggedEntry {
     }
 }
 
-/// As [`echo`], but sleeps instead of polling. Waits now and then before it answers, so that the other end sleeps, too.
+/// As [`echo`], but sleeps instead of polling. Sometimes waits before it answers, so that the other end
+/// sleeps, too.
 fn sleeping_echo(line: &mut Line, arguments: &[String]) {
     let by_descriptor = arguments[0] == "descriptor";
     let side = open_sleeper();
@@ -403,7 +406,7 @@ fn sleeping_processes_wake_each_other_by_blocking_read() {
     sleeping_ping_pong("read");
 }
 
-/// Offers memory under automatic progress, and makes no call until the line ends.
+/// Offers memory under automatic progress, and makes no library calls until the parent asks for the check.
 fn idle_target(line: &mut Line, arguments: &[String]) {
     let side = Opening::new(hints(Naming::Names).progress(Progress::Auto)).open();
     let memory =
@@ -447,8 +450,8 @@ fn atomic_hints(naming: Naming) -> Hints {
     hints(naming).caps(Caps::MSG | Caps::RMA | Caps::ATOMIC)
 }
 
-/// What a counting process adds to: the type, and where it lies. The last two are done by the owner, whose lock they
-/// take: a double complex that is aligned like a double, and one too wide for any instruction.
+/// The numbers that counting processes add to: type and offset. The owner executes the last two under a lock:
+/// a double complex with the alignment of a double, and a type too wide for any atomic instruction.
 const COUNTED: [(Datatype, usize); 5] = [
     (Datatype::Uint64, 0),
     (Datatype::Int32, 8),
@@ -459,7 +462,7 @@ const COUNTED: [(Datatype, usize); 5] = [
 const COUNTERS: usize = 3;
 const EACH: usize = 2_000;
 
-/// The bytes of a small number.
+/// The representation of a small number.
 fn number(datatype: Datatype, value: u64) -> Vec<u8> {
     let extended = |value: u64| -> Vec<u8> {
         let zeroes = value.leading_zeros();

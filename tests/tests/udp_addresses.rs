@@ -1,6 +1,6 @@
-//! UDP on hosts with several addresses: an endpoint to which none was given is reached at each of them, at one too that
-//! comes after it, and answers from the one that was asked. Each interface has infos of its own besides. In network
-//! namespaces that the test makes, without privileges.
+//! UDP on hosts with several addresses: an endpoint opened without an address is reached at each of them,
+//! also at one added later, and answers from the address that the peer used. Besides, each interface has its
+//! own infos. The test makes its network namespaces itself, without privileges.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -13,14 +13,15 @@ ofi_testkit::roles!(echo, near_end);
 
 const NEAR: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 1);
 const FAR: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 2);
-/// Of the same interface, so that the routes alone would answer from [`FAR`].
+/// On the same interface as [`FAR`]: the routes alone would choose that as the source of answers.
 const LATER: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 3);
-/// Of the other interface.
+/// On the other interface.
 const OTHER: Ipv4Addr = Ipv4Addr::new(10, 97, 0, 2);
 
 /// Two links between this namespace and another one.
 fn join_namespaces() -> Result<Far, String> {
-    // Or /sys shows the interfaces of the namespace outside. What cannot be tested without is said by name.
+    // Without this mount /sys shows the interfaces of the outer namespace. Checks that need it are reported
+    // as NOT RUN.
     let _ = shell("mount -t sysfs sysfs /sys");
     let far = Far::open()?;
     let pid = far.pid();
@@ -39,7 +40,7 @@ fn join_namespaces() -> Result<Far, String> {
     Ok(far)
 }
 
-/// An endpoint there, to which no address was given, and one here that knows it by `address`.
+/// A far endpoint opened without an address, and a local one that reaches it at `address`.
 fn meet(far: &Far, address: Ipv4Addr) -> (Echo, Side, FiAddr) {
     let all = SocketAddr::from(([0, 0, 0, 0], 0));
     let mut echo = Echo::start(&far.under(), all);
@@ -47,7 +48,7 @@ fn meet(far: &Far, address: Ipv4Addr) -> (Echo, Side, FiAddr) {
     assert!(name.ip() == FAR || name.ip() == OTHER, "an address that a peer can use: {name}");
     let side = open(SocketAddr::from(([0, 0, 0, 0], 0)));
     let own = socket(&side.name());
-    // This end too is reached at any address: the other sends to the one that is on the way.
+    // This end too is reached at any address: the far end uses the one on the same link.
     echo.meet(
         &SocketAddr::new(if address == OTHER { [10, 97, 0, 1].into() } else { NEAR.into() }, own.port())
             .into(),
@@ -56,7 +57,7 @@ fn meet(far: &Far, address: Ipv4Addr) -> (Echo, Side, FiAddr) {
     (echo, side, to)
 }
 
-/// The infos of reliable datagrams for a peer at `node`, if one is named, on `domain`, if that is not empty.
+/// The infos of reliable datagrams for a peer at `node`, if given, and on `domain`, unless it is empty.
 fn listed(node: Option<Ipv4Addr>, domain: &str) -> Vec<Info> {
     let hints = Hints::new().provider("udp").ep_type(EpType::Rdm).caps(Caps::MSG).domain(domain);
     let node = node.map(|node| node.to_string());
@@ -65,7 +66,7 @@ fn listed(node: Option<Ipv4Addr>, domain: &str) -> Vec<Info> {
         .unwrap_or_default()
 }
 
-/// Where the endpoints of an info are: domain and source address.
+/// The domain and source address of an info.
 fn place(info: &Info) -> (String, Option<SocketAddr>) {
     (info.domain_attr.name.clone(), info.src_addr.as_ref().and_then(Address::to_socket_addr))
 }
@@ -74,7 +75,7 @@ fn at(domain: &str, ip: impl Into<std::net::IpAddr>) -> (String, Option<SocketAd
     (domain.into(), Some(SocketAddr::new(ip.into(), 0)))
 }
 
-/// `fi_getinfo` lists all addresses together, then each interface with its own.
+/// `fi_getinfo` first lists the whole host, then each interface with its own address.
 fn interfaces_are_listed(line: &mut Line) {
     let own: Vec<_> =
         listed(None, "").iter().map(place).filter(|(_, ip)| ip.is_none_or(|ip| ip.is_ipv4())).collect();
@@ -87,29 +88,29 @@ fn interfaces_are_listed(line: &mut Line) {
     assert_eq!(infos[0].fabric_attr.name, "10.98.0.0/24");
     assert_eq!(infos[0].nic.is_some(), std::path::Path::new("/sys/class/net/near0").exists());
     if let Some(nic) = &infos[0].nic {
-        // A veth says 10 Gb/s, and is on no bus.
+        // A veth reports 10 Gb/s, and is not on a bus.
         assert_eq!((&*nic.device_attr.name, nic.link_attr.speed), ("near0", 10_000_000_000));
         assert_eq!((&nic.bus_attr, nic.link_attr.mtu), (&ofi::raw::BusAttr::Unknown, 1500));
     } else {
         line.say(
-            "NOT RUN: the device of an interface: /sys shows another namespace's, and none can be mounted",
+            "NOT RUN: the device of an interface: /sys shows another namespace, and mounting a new one failed",
         );
     }
     let loopback = &listed(None, "lo")[0];
     assert!(loopback.nic.is_none() && !loopback.caps.contains(Caps::REMOTE_COMM));
     assert!(listed(None, "near2").is_empty());
-    // Towards a peer: the interface that leads there, or the one that the hints name.
+    // For a peer: the interface on its route, or the one that the hints name.
     assert_eq!(place(&listed(Some(OTHER), "")[0]), at("udp", [10, 97, 0, 1]));
     let named = &listed(Some(OTHER), "near1")[0];
     assert_eq!(place(named), other);
     assert_eq!(named.dest_addr.as_ref().map(socket), Some(SocketAddr::from((OTHER, 7))));
-    // An info is accepted as hints, and what it names is what is opened.
+    // An info is accepted as hints, and the endpoint is opened on the interface it names.
     let again = Hints::from(named.clone());
     let again = ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&again)).expect("itself");
     assert_eq!((again.len(), place(&again[0])), (1, other));
     let side = Opening::new(Hints::new()).info(again[0].clone()).open();
     assert_eq!(socket(&side.name()).ip(), Ipv4Addr::new(10, 97, 0, 1));
-    // An address that appears and goes.
+    // An address is added and removed.
     let extra = at("near0", [10, 98, 0, 9]);
     shell("ip address add 10.98.0.9/24 dev near0").expect("a link of this test");
     assert!(listed(None, "near0").iter().any(|info| place(info) == extra));
@@ -121,7 +122,7 @@ fn interfaces_are_listed(line: &mut Line) {
     wait::until("the link", || !listed(None, "near1").is_empty());
 }
 
-/// Runs in the near namespace. Says what could not run, and `over`.
+/// Runs in the near namespace. Prints what could not run, and then `over`.
 pub fn near_end(line: &mut Line, _: &[String]) {
     let far = match join_namespaces() {
         Ok(far) => far,
@@ -136,7 +137,7 @@ pub fn near_end(line: &mut Line, _: &[String]) {
         echo.converse(&side, to, 1);
         echo.end(&side, to);
     }
-    // An address that comes after the endpoint, goes, and comes back within the bound.
+    // An address is added after the endpoint opened, removed, and added again within the bound.
     let (echo, side, to) = meet(&far, LATER);
     let change = |what: &str| {
         far.shell(&format!("ip address {what} {LATER}/24 dev far0")).expect("a link of this test");
@@ -146,7 +147,7 @@ pub fn near_end(line: &mut Line, _: &[String]) {
     change("del");
     let (message, back) = (Memory::patterned(64, 9), Memory::new(64));
     side.receive(&back).context(50).tag(50).post().expect("a receive");
-    side.out(to, &message).context(51).tag(50).send().expect("a send to an address that is gone");
+    side.out(to, &message).context(51).tag(50).send().expect("a send to a removed address");
     wait::drive_through(Duration::from_secs(1), &[&side]);
     change("add");
     wait::drive(&[&side], "the message", || side.next_of(50)).done();

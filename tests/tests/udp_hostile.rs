@@ -1,4 +1,4 @@
-//! Peers over real sockets that have a session and mean harm, played by `ofi-rdm` with packets of our own making.
+//! Hostile peers with a session over real sockets, built on `ofi-rdm` with forged packets.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use ofi_rdm::{Config, Driver, Endpoint, Flow, Lost, Sender, Stream};
 use ofi_testkit::prelude::*;
 use ofi_tests::udp::{local, socket};
 
-/// What the hostile end heard.
+/// Records and events that the hostile end received.
 #[derive(Default)]
 struct Heard {
     records: Vec<(u8, Vec<u8>)>,
@@ -35,20 +35,20 @@ impl Driver for Heard {
     }
 }
 
-/// A peer that does as the protocol says only where it is told to.
+/// A peer that follows the protocol only in `behave`.
 struct Hostile {
     endpoint: Endpoint,
     heard: Heard,
     socket: UdpSocket,
     to: SocketAddr,
     start: Instant,
-    /// Where its streams go on, and how far the commands may.
+    /// The next offset of each stream, and the credit limit of the commands.
     at: [u64; 2],
     limit: u64,
 }
 
 impl Hostile {
-    /// One with a session with `side`.
+    /// Establishes a session with `side`.
     fn meet(side: &Side) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
         socket.set_nonblocking(true).expect("a socket that does not block");
@@ -69,7 +69,7 @@ impl Hostile {
         let (endpoint, heard) = (Endpoint::new(config, secret), Heard::default());
         let mut hostile = Self { endpoint, heard, socket, to, start, at: [0; 2], limit: window };
         let (peer, now) = (hostile.endpoint.peer(to).0, hostile.now());
-        // A record of a kind that nothing comes of: payloads need not be announced.
+        // A record of a kind without effects: payloads need not be announced.
         hostile.endpoint.sender(now, peer).expect("a peer").bulk.record(20, 0, &[0; 8], 0, None);
         wait::drive(&[side], "a session", || {
             hostile.behave();
@@ -84,11 +84,11 @@ impl Hostile {
         ofi_rdm::Instant::from_nanos(1 + self.start.elapsed().as_nanos() as u64)
     }
 
-    /// Takes what has come.
+    /// Receives all packets that have arrived.
     fn listen(&mut self) {
         let mut buf = vec![0u8; 65_536];
         while let Ok((len, from)) = self.socket.recv_from(&mut buf) {
-            // In the clear: what credit it has.
+            // Unencrypted frames give the credit.
             let mut frames = buf.get(24..len).unwrap_or_default();
             while buf[1] == 0
                 && let Ok(Some((frame, rest))) = Frame::parse(frames)
@@ -103,7 +103,7 @@ impl Hostile {
         }
     }
 
-    /// As a peer that means well: also acknowledges.
+    /// Acts as a well-behaved peer: also acknowledges.
     fn behave(&mut self) {
         self.listen();
         let (now, mut buf) = (self.now(), vec![0u8; 65_536]);
@@ -114,7 +114,7 @@ impl Hostile {
         }
     }
 
-    /// Sends records of a stream, whatever they say, in one packet. Whether its credit allows them.
+    /// Sends arbitrary records of a stream in one packet. Returns false if the credit is not enough.
     fn say(&mut self, stream: Stream, records: &[(u8, &[u8])]) -> bool {
         let mut bytes = Vec::new();
         for (kind, body) in records {
@@ -130,7 +130,7 @@ impl Hostile {
         Frame::Data { stream, offset, bytes: &bytes }.write(&mut frame).expect("room");
         let mut buf = vec![0u8; 65_536];
         if let Some(packet) = self.endpoint.forge(0, &frame, &mut buf) {
-            self.socket.send_to(&buf[..packet.len], self.to).expect("it leaves");
+            self.socket.send_to(&buf[..packet.len], self.to).expect("a send");
         }
         true
     }
@@ -140,7 +140,7 @@ fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
 
-/// Two that mean well talk.
+/// Two well-behaved endpoints exchange a message.
 fn others_are_served(side: &Side) {
     let other = local();
     let to = other.insert(side);
@@ -159,21 +159,21 @@ fn a_peer_that_takes_no_answers_is_asked_no_questions() {
     let read = words(&[7, 1, 4_096, 64, 99]);
     let reads: Vec<(u8, &[u8])> = (0..800).map(|_| (6, &read[..])).collect();
     let (mut said, mut quiet) = (0u64, 0);
-    // Its window full of commands, and those whose answers wait.
+    // A window full of commands, and those whose answers wait.
     let bound = hostile.limit / 48 + (1 << 20) / 24 + 10_000;
     while quiet < 200 {
-        hostile.listen(); // and acknowledges nothing
+        hostile.listen(); // sends no acknowledgements
         if hostile.say(Stream::Commands, &reads) {
             (said, quiet) = (said + reads.len() as u64, 0);
         } else {
             quiet += 1;
         }
         side.poll();
-        assert!(said < bound, "it is asked for ever, and keeps every answer");
+        assert!(said < bound, "requests are accepted without bound, and their answers kept");
     }
-    assert!(said > 20_000, "answers may wait for a while: {said}");
+    assert!(said > 20_000, "too few requests were accepted: {said}");
     others_are_served(&side);
-    // Once it acknowledges them, it may go on.
+    // Once it acknowledges the answers, it gets more credit.
     let before = hostile.limit;
     wait::drive(&[&side], "more credit", || {
         hostile.behave();

@@ -1,4 +1,4 @@
-//! Peers whose ports nobody has: real sockets, real reports of the system (ICMP).
+//! Peers at ports that no socket has: real sockets, real ICMP reports of the system.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
@@ -8,7 +8,7 @@ use ofi_tests::udp::open;
 const LOOPBACKS: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
 const DRIVERS: [&str; 2] = ["calls", "ring"];
 
-/// A test of each driver in a process of its own, as the driver is a setting of the process.
+/// Runs a test for each driver in its own process, as the driver is a setting of the process.
 macro_rules! with_each_driver {
     ($($name:ident: $case:path;)+) => {
         $(#[test]
@@ -20,7 +20,7 @@ macro_rules! with_each_driver {
                 let program = std::env::current_exe().expect("this program");
                 let mut command = std::process::Command::new(program);
                 command.args([stringify!($name), "--exact", "--nocapture"]).stderr(std::process::Stdio::piped());
-                // Through sockets alone: shared memory would tell of peers of this host.
+                // Over sockets alone: shared memory would detect peers of this host.
                 command.env("FI_UDP_DRIVER", driver).env("FI_UDP_SHARED_MEMORY", "0");
                 command.spawn().expect("this program again")
             };
@@ -38,7 +38,8 @@ with_each_driver! {
     a_peer_that_starts_in_time_is_reached: starts;
 }
 
-/// Loopback addresses of this host, and for each the addresses to bind: itself, and all of the host.
+/// Loopback addresses of this host, each paired with two addresses to bind: itself, and the unspecified
+/// address.
 fn places() -> Vec<(IpAddr, IpAddr)> {
     let there = LOOPBACKS.into_iter().filter(|&ip| UdpSocket::bind((ip, 0)).is_ok());
     let any = |ip: IpAddr| -> IpAddr {
@@ -47,14 +48,14 @@ fn places() -> Vec<(IpAddr, IpAddr)> {
     there.flat_map(|ip| [(ip, ip), (ip, any(ip))]).collect()
 }
 
-/// An endpoint that sends one message to a port that nobody has.
+/// An endpoint that sends a message to an unused port.
 struct Caller {
     side: Side,
     address: SocketAddr,
     to: FiAddr,
 }
 
-/// A caller from and to each of the places.
+/// A caller for each of the places.
 fn callers() -> Vec<Caller> {
     let caller = |(ip, bound): (IpAddr, IpAddr)| {
         let side = open(SocketAddr::new(bound, 0));
@@ -68,7 +69,7 @@ fn callers() -> Vec<Caller> {
 fn refused() {
     let (memory, all) = (Memory::patterned(100, 1), callers());
     let sides: Vec<&Side> = all.iter().map(|caller| &caller.side).collect();
-    // The second time it is asked anew.
+    // The second send probes the peer again.
     for context in 1..=2 {
         let begin = Instant::now();
         for Caller { side, to, .. } in &all {

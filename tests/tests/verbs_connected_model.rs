@@ -1,11 +1,12 @@
-//! Two connected endpoints of provider `verbs` on a simulated device, against a model: seed by seed, in the time of the
-//! fabric. Messages come whole, once and in order, into receives in the order in which they were posted; a read gives,
-//! and a write leaves, what it should; each operation ends once. Nothing fails unless the connection ends
-//! ([`Trouble`]). Then all that is open ends too, a failure says how its request ended at the device, what one end took
-//! ends well at the other, and what the end that ended the connection sent well has come. Whoever has no trouble has in
-//! the end as much room for injected messages as in the beginning.
+//! Two connected endpoints of provider `verbs` on a simulated device, against a model: seed by seed, in
+//! simulated time. Messages arrive whole, once and in order, in receives in posting order; reads and writes
+//! transfer the right bytes; each operation completes once. Nothing fails unless the connection ends
+//! ([`Trouble`]). In that case all open operations complete, a failure has the status of its request at the
+//! device, messages received by one end complete successfully at the other, and messages that completed
+//! successfully at the end that caused the trouble have arrived. Without trouble, there is as much room for
+//! injected messages at the end as at the beginning.
 //!
-//! `OFI_CONNECTED_SEEDS` says how many seeds, `OFI_CONNECTED_FIRST` with which one to begin.
+//! `OFI_CONNECTED_SEEDS` sets the number of seeds, `OFI_CONNECTED_FIRST` the first one.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,12 +23,12 @@ const REGION: usize = 1 << 16;
 const OPS: usize = 400;
 /// Polls after which everything must have ended.
 const BOUND: usize = 20_000;
-/// Messages that the first end has not looked at when the connection ends: more than it takes between two looks for
-/// events of the connection.
+/// Messages that the first end has not polled for when the connection ends: more than it takes between two
+/// checks for connection events.
 const UNREAD: usize = 100;
-/// Bytes of an injected message that no request carries itself.
+/// Bytes of an injected message that do not fit inline in a request.
 const INJECTED: usize = 700;
-/// How a request ends that the device did not execute (`IBV_WC_WR_FLUSH_ERR`).
+/// The status of a request that the device did not execute (`IBV_WC_WR_FLUSH_ERR`).
 const FLUSHED: i32 = 5;
 
 struct Connected;
@@ -58,7 +59,7 @@ enum Trouble {
     Close,
     /// The second end shuts the connection down, and stays.
     Shutdown,
-    /// The second end accesses memory that it has no key for.
+    /// The second end accesses memory for which it has no key.
     Refused,
 }
 
@@ -66,10 +67,10 @@ enum Trouble {
 enum Kind {
     Send,
     Receive,
-    /// From where in the peer's memory on.
+    /// The offset in the peer's memory.
     Write(usize),
     Read(usize),
-    /// By a key that nobody has given.
+    /// With a key that was never issued.
     Refused,
 }
 
@@ -79,11 +80,11 @@ struct Op {
     kind: Kind,
     memory: Memory,
     ended: bool,
-    /// It was reported as done when it was posted.
+    /// It counted as complete when it was posted.
     injected: bool,
-    /// It ended well.
+    /// It completed successfully.
     well: bool,
-    /// Of a message: it was received.
+    /// A message: it was received.
     came: bool,
 }
 
@@ -92,22 +93,22 @@ struct Model {
     sides: [Option<Side>; 2],
     to: [FiAddr; 2],
     regions: [Arc<dyn MemoryRegion>; 2],
-    /// What accesses of the other end are made to: the first half is written to, the second is read.
+    /// The target of the other end's accesses: the first half is written to, the second half is read.
     memory: [Memory; 2],
     ops: Vec<Op>,
-    /// Of each end, messages that it has sent and that have not come, and its receives that have nothing.
+    /// For each end, its messages that have not arrived, and its receives that have no message.
     sent: [VecDeque<usize>; 2],
     receives: [VecDeque<usize>; 2],
-    /// Operations of each end that are open and would change the memory that a later one is about.
+    /// The open writes of each end.
     writes: [usize; 2],
     troubled: Option<Trouble>,
-    /// Whether the device takes every receive at once.
+    /// Whether the device has room for every receive.
     takes_all: bool,
     done: usize,
 }
 
 impl Model {
-    /// Takes all that has ended, or one at a time: the rest stays with the device, as far as its reader is concerned.
+    /// Reads all completions, or only one: then the others stay with the device.
     fn poll(&mut self, at: usize, one: bool) {
         let Some(side) = &self.sides[at] else { return };
         let mut entries = [CqTaggedEntry::EMPTY; 1];
@@ -115,7 +116,7 @@ impl Model {
         match read {
             Ok(1) => return self.ended(at, &Event::Done(entries[0], FiAddr::NOTAVAIL)),
             Err(error) if error.is_again() => return,
-            // An error is taken as usual.
+            // `Side::poll` reads errors as usual.
             Ok(_) | Err(_) => side.poll(),
         }
         let events: Vec<Event> = std::iter::from_fn(|| side.next()).collect();
@@ -126,7 +127,7 @@ impl Model {
         let number = event.context();
         let op = &mut self.ops[number];
         assert_eq!(op.at, at, "operation {number}");
-        // What was reported as done when it was posted may fail, and says so then.
+        // An operation that counted as complete when it was posted may still fail, and then reports it.
         let open = !op.ended || (op.injected && matches!(event, Event::Failed(_)));
         assert!(open, "operation {number} ended twice");
         (op.ended, op.injected) = (true, false);
@@ -138,7 +139,7 @@ impl Model {
             Event::Failed(error) => {
                 assert!(self.troubled.is_some(), "operation {number}: {error:?}");
                 op.well = false;
-                // The device says why, of all that it has had.
+                // Every operation that reached the device has its status.
                 let says = match error.err {
                     Errno::ECANCELED => error.prov_errno == FLUSHED,
                     _ => error.prov_errno != 0 && error.prov_errno != FLUSHED,
@@ -163,13 +164,14 @@ impl Model {
                 assert_eq!(op.memory.bytes()[..entry.len], from.bytes(), "message {sent}");
                 self.ops[sent].came = true;
             }
-            // Acknowledged by the peer's device, it may be in memory a little later: a read behind it looks.
+            // The peer's device acknowledges a write before it is in memory. A read behind it checks the
+            // bytes.
             Kind::Write(_) => {}
             Kind::Read(offset) => {
                 let there = self.memory[1 - at].slice(offset..offset + op.memory.len()).bytes();
                 assert_eq!(op.memory.bytes(), there, "read {number}");
             }
-            Kind::Refused => panic!("access {number}, which nobody has allowed, ended well"),
+            Kind::Refused => panic!("access {number}, which was not allowed, succeeded"),
         }
     }
 
@@ -183,13 +185,13 @@ impl Model {
             0 | 1 => self.post(at, Kind::Send, len, false),
             2 | 3 => self.post(at, Kind::Receive, LONGEST, false),
             4 => self.post(at, Kind::Send, len.min(INJECTED), true),
-            // One write at a time, so that what is there in the end is known.
+            // One write at a time, so that the final contents are known.
             5 if self.writes[at] == 0 => self.post(at, Kind::Write(offset), len, false),
             _ => self.post(at, Kind::Read(half + offset), len, false),
         };
     }
 
-    /// Posts an operation. Whether there was room, and somebody to post it.
+    /// Posts an operation. Returns whether the end still exists and had room.
     fn post(&mut self, at: usize, kind: Kind, len: usize, injected: bool) -> bool {
         let Some(side) = &self.sides[at] else { return false };
         let number = self.ops.len();
@@ -201,7 +203,7 @@ impl Model {
         let out = || side.out(self.to[at], &memory).context(number);
         let posted = match kind {
             Kind::Send if injected => {
-                // The bytes are the application's again at once.
+                // The application may reuse the bytes at once.
                 let lent = Memory::patterned(len, (number * 31 + 7) as u8);
                 let out = side.out(self.to[at], &lent).context(number).data(number as u64);
                 let posted = out.inject().send();
@@ -232,8 +234,8 @@ impl Model {
         true
     }
 
-    /// The first end does not look while the second one sends: what has come is with the device when the connection
-    /// ends.
+    /// The first end does not poll while the second one sends: completions are still with the device when the
+    /// connection ends.
     fn send_unread(&mut self) {
         for _ in 0..UNREAD {
             self.post(0, Kind::Receive, LONGEST, false);
@@ -252,7 +254,8 @@ impl Model {
             Trouble::Close => self.sides[1] = None,
             Trouble::Shutdown => self.sides[1].as_ref().expect("an end").ep.shutdown().expect("a connection"),
             Trouble::Refused => {
-                // Without room, as all of its queue waits for receives of the peer, there is no trouble either.
+                // If the queue is full of messages that wait for receives of the peer, the access cannot be
+                // posted, and there is no trouble.
                 let posted = (0..64).any(|_| {
                     self.poll(1, false);
                     self.post(1, Kind::Refused, 8, false)
@@ -265,7 +268,7 @@ impl Model {
         }
     }
 
-    /// Operations of ends that are there and have not ended, beside receives that nothing was sent to.
+    /// Open operations of live ends, without receives that no message was sent to.
     fn open(&self) -> usize {
         let spare = |at: usize| self.sent[1 - at].is_empty() && self.troubled.is_none();
         let is_open = |op: &&Op| {
@@ -275,8 +278,8 @@ impl Model {
         self.ops.iter().filter(is_open).count()
     }
 
-    /// Messages that have not come, where they must, and whether the device has something to do yet: nobody hears of
-    /// the ends of injected messages.
+    /// Messages that must still arrive, plus one if the device is busy: the ends of injected messages are not
+    /// reported.
     fn missing(&self) -> usize {
         let missing =
             self.sent.iter().map(VecDeque::len).sum::<usize>() + usize::from(!self.device.is_still());
@@ -300,23 +303,24 @@ impl Model {
             if self.open() == 0 && self.missing() == 0 {
                 return (0..2).for_each(|at| self.poll(at, false));
             }
-            // Receives are posted once only, so that nothing but the ends of others brings them to the device. What is
-            // refused may wait behind messages.
+            // Receives are posted once only, so that only the completion of others brings them to the device.
+            // The refused access may wait behind messages.
             if turn == 0 && matches!(self.troubled, None | Some(Trouble::Refused)) {
                 self.make_room();
             }
-            // Read slowly, much is with the device when the end of the connection is heard of.
+            // Completions are read slowly, so that many are still with the device when the end of the
+            // connection is noticed.
             let one = self.troubled.is_some() && turn < 200;
             (0..2).for_each(|at| self.poll(at, one));
         }
         let left = (self.open(), self.missing());
-        panic!("operations that have not ended, messages that have not come: {left:?}, {:?}", self.troubled);
+        panic!("open operations, missing messages: {left:?}, {:?}", self.troubled);
     }
 
-    /// How many injected messages each end has room for, while the other one takes none.
+    /// The number of injected messages that each end has room for, while the other end receives none.
     fn room(&mut self) -> [usize; 2] {
         let room = [0, 1].map(|at| {
-            // The other end's receives would take them.
+            // Uses up receives of the other end, which would take the messages.
             for turn in 0.. {
                 if self.receives[1 - at].len() <= self.sent[at].len() {
                     break;
@@ -326,7 +330,8 @@ impl Model {
                     (0..2).for_each(|at| self.poll(at, false));
                 }
             }
-            // A message whose end is reported tells of the ends before it, of which nobody would hear otherwise.
+            // A message with a completion also completes the injected ones before it, which are not reported
+            // themselves.
             self.post(1 - at, Kind::Receive, LONGEST, false);
             self.post(at, Kind::Send, 1, false);
             self.drain();
@@ -336,18 +341,18 @@ impl Model {
         room
     }
 
-    /// What is sure though the connection has ended.
+    /// Checks the guarantees that hold after the end of a connection.
     fn check_ends(&self) {
         let Some(trouble) = self.troubled else { return };
         let sends = self.ops.iter().enumerate().filter(|(_, op)| matches!(op.kind, Kind::Send));
         for (number, op) in sends {
             match op.at {
-                // What the second end took before it went was acknowledged.
+                // Messages that the second end received before it left were acknowledged.
                 0 if op.came && !matches!(trouble, Trouble::Refused) => {
-                    assert!(op.ended && (op.well || op.injected), "message {number} came, {trouble:?}");
+                    assert!(op.ended && (op.well || op.injected), "message {number} arrived, {trouble:?}");
                 }
-                // What it sent well had a receive.
-                1 if op.well => assert!(op.came, "message {number} did not come, {trouble:?}"),
+                // Messages that it sent successfully had a receive.
+                1 if op.well => assert!(op.came, "message {number} did not arrive, {trouble:?}"),
                 _ => {}
             }
         }
@@ -357,7 +362,7 @@ impl Model {
 fn run(device: &Arc<SimulatedDevice>, seed: u64) -> usize {
     let mut random = Random(seed);
     let mut of = |choice: &[u64]| choice[random.below(choice.len() as u64) as usize];
-    // With few, receives and operations wait for the ends of others.
+    // With few requests, receives and operations wait for the completion of others.
     let requests = of(&[1024, 1024, 8]) as usize;
     device.begin(Plan {
         seed,
@@ -412,11 +417,11 @@ fn run(device: &Arc<SimulatedDevice>, seed: u64) -> usize {
         assert_eq!(model.room(), room, "injected messages that each end has room for");
         let ended = |op: &&Op| matches!(op.kind, Kind::Write(_)) && op.ended;
         for at in 0..2 {
-            // The last write of each end is in the other one's memory: a read by the device comes behind it.
+            // The last write of each end is in the other end's memory: a read by the device follows it.
             let last = model.ops.iter().rev().filter(ended).find(|op| op.at == at);
             let Some(Op { kind: Kind::Write(offset), memory, .. }) = last else { continue };
             let (offset, written) = (*offset, memory.bytes());
-            let side = model.sides[at].as_ref().expect("both are there");
+            let side = model.sides[at].as_ref().expect("both ends");
             let (back, sides) = (Memory::new(written.len()), [side]);
             let there = [remote_at(&model.regions[1 - at], offset, written.len())];
             wait::drive(&sides, "room", || {
@@ -435,7 +440,7 @@ fn connected_endpoints_keep_to_the_model_whatever_their_devices_do() {
     unsafe { std::env::set_var("FI_VERBS_LINGER_MS", "20") };
     let device = SimulatedDevice::driven(DEVICE, Plan::default());
     ofi_verbs::rc::add(Arc::new(Handle(Arc::clone(&device))));
-    // Where the library has it already, this is refused.
+    // Refused if the provider is already registered.
     let _ = ofi::register_provider(Arc::new(ofi_verbs::VerbsProvider));
     let number = |what: &str| {
         let value = std::env::var(format!("OFI_CONNECTED_{what}")).ok()?;

@@ -1,5 +1,5 @@
-//! Unreliable datagrams of provider `verbs` on a simulated device: the suite's cases of them, what the wire has, what
-//! it costs, and who is forgotten. What needs the real device is in `verbs.rs`.
+//! Unreliable datagrams of provider `verbs` on a simulated device: their cases of the suite, the wire format,
+//! the cost, and the eviction of peers. Tests that need a real device are in `verbs.rs`.
 
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once, PoisonError};
 
@@ -22,10 +22,10 @@ mod datagram_prefix;
 #[path = "../verbs/groups.rs"]
 mod groups;
 
-/// A device that the provider has from now on.
+/// Adds a device to the provider.
 fn add(device: &Arc<SimulatedDevice>) {
     ofi_verbs::rc::add(Arc::new(Handle(Arc::clone(device))));
-    // Where the library has it already, this is refused.
+    // Refused if the provider is already registered.
     let _ = ofi::register_provider(Arc::new(ofi_verbs::VerbsProvider));
 }
 
@@ -35,7 +35,7 @@ fn hints(device: &str) -> Hints {
 
 const CAPS: Caps = Caps::MSG.union(Caps::SOURCE);
 
-/// A device that moves by polls alone. A process has three devices at most.
+/// A device that makes progress only when polled. A process has at most three devices.
 fn driven() -> (Arc<SimulatedDevice>, MutexGuard<'static, ()>) {
     static ALONE: Mutex<()> = Mutex::new(());
     static DEVICE: LazyLock<Arc<SimulatedDevice>> = LazyLock::new(|| {
@@ -47,7 +47,7 @@ fn driven() -> (Arc<SimulatedDevice>, MutexGuard<'static, ()>) {
     (Arc::clone(&DEVICE), alone)
 }
 
-/// Endpoints on it.
+/// Endpoints on the device of [`driven`].
 struct Driven;
 
 impl Kit for Driven {
@@ -65,7 +65,8 @@ fn qp(side: &Side) -> u32 {
     u32::from_ne_bytes(side.name().bytes()[16..20].try_into().unwrap())
 }
 
-/// Where the members of multicast groups are: on one device, as two simulated ones do not reach each other.
+/// Hints for the members of a multicast group: all on one device, as two simulated devices cannot reach each
+/// other.
 fn group_hints(_device: usize) -> Hints {
     Quick.hints()
 }
@@ -76,7 +77,7 @@ static DEVICE: LazyLock<Arc<SimulatedDevice>> = LazyLock::new(|| {
     device
 });
 
-/// On a device that does what it should at once.
+/// Endpoints on a device without faults or delays.
 struct Quick;
 
 impl Kit for Quick {
@@ -90,7 +91,7 @@ impl Kit for Quick {
     }
 }
 
-/// On one with few requests, receives and ways to ports.
+/// Endpoints on a device with few requests, completions and routes.
 struct Small;
 
 impl Kit for Small {
@@ -108,7 +109,7 @@ impl Kit for Small {
     }
 }
 
-/// The suite's cases of datagrams that do not count what a device drops without a word.
+/// The suite's cases of datagrams, without those that count drops: a device drops datagrams silently.
 macro_rules! datagrams {
     ($name:ident: $kit:expr, [$($case:ident)*]) => {
         mod $name {

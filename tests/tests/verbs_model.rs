@@ -1,7 +1,7 @@
-//! Whole endpoints of provider `verbs` on a simulated fabric, against a model (`tests/model`): seed by seed, in the
-//! time of the fabric.
+//! Whole endpoints of provider `verbs` on a simulated fabric, against a model (`tests/model`): seed by seed,
+//! in simulated time.
 //!
-//! `OFI_VERBS_SEEDS` says how many seeds, `OFI_VERBS_FIRST` with which one to begin: one that fails is found again by
+//! `OFI_VERBS_SEEDS` sets the number of seeds, `OFI_VERBS_FIRST` the first one. To repeat a seed that failed:
 //! `OFI_VERBS_FIRST=SEED OFI_VERBS_SEEDS=1`.
 
 use std::net::SocketAddr;
@@ -19,11 +19,11 @@ mod model;
 /// Reliable datagram endpoints on a device.
 struct Driven(Arc<SimulatedDevice>);
 
-/// The most connections that an endpoint has put away.
+/// The most idle connections that one endpoint has closed.
 static RETIRED: AtomicU64 = AtomicU64::new(0);
 
 const DEVICE: &str = "driven0";
-/// Receives of an endpoint.
+/// The receives of an endpoint at its device.
 const RECEIVES: usize = 64;
 
 impl Kit for Driven {
@@ -44,7 +44,8 @@ fn at(name: &Address) -> SocketAddr {
 impl model::Fabric for Driven {
     fn begin(&self, random: &mut Random, seed: u64) {
         let of = |random: &mut Random, choice: &[u64]| choice[random.below(choice.len() as u64) as usize];
-        // Who has fewer than there are peers puts connections away, and with none each as soon as it is idle.
+        // An endpoint with fewer connections than peers closes idle ones; with 0 it closes each as soon as it
+        // is idle.
         set("MAX_CONNECTIONS", &of(random, &[0, 1, 1024]).to_string());
         self.0.begin(Plan {
             seed,
@@ -65,7 +66,7 @@ impl model::Fabric for Driven {
         kit.opening().hints(|hints| hints.caps(caps)).open()
     }
 
-    /// It does not answer any more, and nobody is told.
+    /// The endpoint stops answering, and its peers get no event.
     fn stop(&self, _random: &mut Random, name: &Address) {
         self.0.vanish(at(name));
     }
@@ -119,8 +120,8 @@ fn endpoints_keep_to_the_model_whatever_their_devices_do() {
     settings();
     let device = SimulatedDevice::driven(DEVICE, Plan::default());
     ofi_verbs::rc::add(Arc::new(Handle(Arc::clone(&device))));
-    // Where the library has it already, this is refused.
+    // Refused if the provider is already registered.
     let _ = ofi::register_provider(Arc::new(ofi_verbs::VerbsProvider));
     model::run(&Driven(device), "OFI_VERBS", 200);
-    assert!(RETIRED.load(Ordering::Relaxed) > 0, "no connection was put away, in none of the seeds");
+    assert!(RETIRED.load(Ordering::Relaxed) > 0, "no connection was closed for being idle in any seed");
 }
