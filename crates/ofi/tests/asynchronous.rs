@@ -1,4 +1,5 @@
-//! Async nodes: without a runtime, on threads, dropped and forgotten futures; with the feature `tokio`, on tokio.
+//! Async nodes: without a runtime, on threads, and with dropped and forgotten futures; on tokio with the
+//! feature `tokio`.
 #![forbid(unsafe_code)]
 
 mod asynchronous {

@@ -1,4 +1,4 @@
-//! The echo server and its clients, as processes.
+//! The example `echo`: a server and a client as processes.
 
 mod support;
 
@@ -9,7 +9,7 @@ fn example() -> Command {
     support::example("echo")
 }
 
-/// A server that does not outlive the test.
+/// A server that is killed when the test ends.
 struct Server(Child);
 
 impl Drop for Server {

@@ -1,5 +1,5 @@
-//! Keys and encryption of `udp`, in builds with the feature `encryption` and without it. Neither may send in the clear
-//! what a program wants to be protected.
+//! Keys and encryption of `udp`, in builds with the feature `encryption` and without it. Neither build may
+//! send data in the clear that a program wants to be protected.
 #![cfg(feature = "udp")]
 #![forbid(unsafe_code)]
 
@@ -33,10 +33,10 @@ fn a_key_is_granted_or_refused() {
             assert_names_the_feature(&error);
         }
     }
-    assert!(Node::open(&hints()).is_ok(), "nothing else needs the feature");
+    assert!(Node::open(&hints()).is_ok(), "a node without a key needs the feature");
 }
 
-/// A program may write the key into the info that getinfo answered.
+/// A program may write the key into an info from getinfo.
 #[test]
 fn a_key_that_getinfo_did_not_see_is_not_dropped() {
     let (none, hints) = (GetinfoFlags::empty(), hints());

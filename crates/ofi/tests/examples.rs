@@ -1,13 +1,13 @@
-//! Every example that needs no arguments, as a user starts it: it ends well, and says something. What they do together
-//! with others of their kind (`two_hosts`, `echo`) has tests of its own.
+//! Runs every example that needs no arguments, as a user does: it must succeed, and print something. Examples
+//! of several processes (`two_hosts`, `echo`) have their own tests.
 
 use std::process::Command;
 
-/// Runs an example, which `cargo test` builds beside the tests.
+/// Runs an example. `cargo test` builds examples beside the tests.
 fn runs(name: &str) {
     let tests = std::env::current_exe().expect("this program");
     let built = tests.ancestors().nth(2).expect("the build folder").join("examples").join(name);
-    assert!(built.exists(), "{}: not there (cargo build -p ofi --examples)", built.display());
+    assert!(built.exists(), "{} does not exist (build it: cargo build -p ofi --examples)", built.display());
     let output = Command::new(built).output().expect("the example");
     assert!(output.status.success(), "{output:?}");
     assert!(!output.stdout.is_empty(), "{output:?}");
@@ -55,6 +55,6 @@ fn no_example_is_left_out() {
             "{name} is not in the table of examples/README.md: add a row that says what it shows"
         );
         let apart = ["two_hosts", "echo", "tokio_server"].contains(&name.as_str());
-        assert!(apart || tested.contains(&format!("\n    {name}\n")), "{name} is run by no test");
+        assert!(apart || tested.contains(&format!("\n    {name}\n")), "no test runs {name}");
     }
 }

@@ -1,4 +1,5 @@
-//! The key-value store between processes that know only an address of the server, as those of other hosts do.
+//! The key-value store between processes that only know an address of the server, as clients on other hosts
+//! do.
 
 mod support;
 
@@ -7,7 +8,7 @@ use std::process::{Command, Stdio};
 
 fn example() -> Command {
     let mut command = support::example("kv_store");
-    // Hosts share no memory.
+    // Different hosts have no shared memory.
     command.env("FI_UDP_SHARED_MEMORY", "0");
     command
 }

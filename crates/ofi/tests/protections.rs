@@ -1,4 +1,5 @@
-//! Settings of `udp` that protect packets, and whose defaults protect less: a value that cannot be read opens nothing.
+//! Settings of `udp` that protect packets, and whose defaults protect less: with an invalid value nothing
+//! opens.
 #![cfg(feature = "udp")]
 
 use std::process::Command;
@@ -8,14 +9,14 @@ use ofi::{Errno, Error, GetinfoFlags, Hints, Info, Node, Version};
 
 const MISSPELLED: [(&str, &str); 2] = [("FI_UDP_ENCRYPTION", "requierd"), ("FI_UDP_CHECKSUM", "ture")];
 
-/// Says in a process that it has one test alone.
+/// Set in a process that runs one test alone.
 const ALONE: &str = "OFI_TEST_ALONE";
 
 fn hints() -> Hints {
     Hints::new().provider("udp")
 }
 
-/// Runs the test `name` again, in a process of its own with a variable set. Nothing to do in that process.
+/// Runs the test `name` again, in its own process with a variable set.
 #[track_caller]
 fn in_a_process(name: &str, variable: &str, value: &str) {
     let mut again = Command::new(std::env::current_exe().unwrap());
@@ -52,7 +53,7 @@ fn info(ep_type: EpType) -> Info {
     ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&hints)).unwrap().remove(0)
 }
 
-/// The info may be from before the setting, or not from getinfo at all.
+/// The info may be older than the setting, or not come from getinfo at all.
 #[test]
 fn with_a_misspelled_protection_no_endpoint_opens() {
     if std::env::var_os(ALONE).is_none() {
@@ -78,7 +79,7 @@ fn with_a_misspelled_protection_no_endpoint_opens() {
     }
 }
 
-/// An endpoint that was to be reachable by one interface is not reachable by all.
+/// An endpoint that should be reachable on one interface must not be reachable on all.
 #[test]
 fn an_interface_that_is_not_there_is_not_all_of_them() {
     const VARIABLE: &str = "FI_UDP_IFACE";
@@ -98,6 +99,6 @@ fn an_interface_that_is_not_there_is_not_all_of_them() {
     let infos = ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&hints())).unwrap();
     assert!(
         infos.iter().all(|info| info.domain_attr.name != "lo"),
-        "no other interface is offered by itself"
+        "another interface is offered by itself"
     );
 }

@@ -1,4 +1,4 @@
-//! Processes that meet: threads stand for them here, and `examples/allreduce.rs` has real ones.
+//! A rendezvous of processes. Threads take their place here; `examples/allreduce.rs` uses processes.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use ofi::rendezvous::{MOST_BYTES, MOST_PROCESSES, Meeting, Place, meet};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A folder that goes with this.
+/// A folder that is removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -27,7 +27,7 @@ impl Drop for Folder {
     }
 }
 
-/// An address of this host that nobody has at the moment.
+/// A free port of this host.
 fn free() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port")
 }
@@ -37,7 +37,7 @@ fn run(place: &Place, count: usize, own: &str) -> std::thread::JoinHandle<ofi::R
     std::thread::spawn(move || meet(&place, count, own.as_bytes(), LIMIT))
 }
 
-/// `count` of them meet: all hear the same, each has a rank, and what it said is there.
+/// Lets `count` threads meet: all get the same list, each has a rank, and its own bytes are in the list.
 fn all_meet(place: &Place, count: usize) {
     let running: Vec<_> = (0..count).map(|index| run(place, count, &format!("process {index}"))).collect();
     let meetings: Vec<Meeting> =
@@ -82,7 +82,7 @@ fn one_that_does_not_come_is_missed_in_time() {
 fn processes_that_disagree_are_told() {
     let place = Place::Tcp(free());
     let host = run(&place, 2, "host");
-    // Until the first holds the place, another may come to hold it and find nobody.
+    // Waits until the host listens. Before that, another could become the host.
     while TcpStream::connect(place.to_string()).is_err() {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -106,10 +106,10 @@ fn strangers_take_no_seat_and_a_guest_that_goes_gives_its_up() {
     };
     let mut nonsense = connect();
     nonsense.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("room");
-    assert_eq!(nonsense.read(&mut [0; 16]).unwrap_or(0), 0, "it is turned away");
+    assert_eq!(nonsense.read(&mut [0; 16]).unwrap_or(0), 0, "the stranger was accepted");
     let mut silent: Vec<TcpStream> = (0..200).map(|_| connect()).collect();
     silent.truncate(100);
-    // All that a guest says, but then it goes.
+    // Sends the whole request of a guest, and leaves.
     let mut request = b"ofi rendezvous 1".to_vec();
     request.extend([3, 0, 0, 0, 4, 0, 0, 0]);
     request.extend(b"gone");

@@ -1,4 +1,4 @@
-//! Every operation of the safe layer over shared memory, and what must hold when programs do the wrong thing.
+//! Every operation of the safe layer over shared memory, and its guarantees when programs misuse it.
 #![forbid(unsafe_code)]
 
 mod safe {

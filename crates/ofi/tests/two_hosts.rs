@@ -1,4 +1,4 @@
-//! The program of the README, as two processes.
+//! The README's example program, as two processes.
 
 mod support;
 

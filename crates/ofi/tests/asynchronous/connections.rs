@@ -1,4 +1,4 @@
-//! Connections as futures: on an executor that knows of no node, and cancelled at every point.
+//! Connections as futures: on an executor that is independent of nodes, and cancelled at every point.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use ofi::{AsyncConnection, Errno, Listener};
 
 use super::support::{LONG, all, both, hints, park_on, pattern, poll_once};
 
-/// Connects; answers the calling end and the accepting one.
+/// Connects, and returns the calling and the accepting end.
 async fn connect(listener: &Listener) -> (AsyncConnection, AsyncConnection) {
     let calling = AsyncConnection::open(&hints(), &listener.name().unwrap(), b"who").unwrap();
     let accepting = async {
@@ -35,7 +35,7 @@ fn a_connection_comes_about_carries_messages_and_ends() {
         assert!(poll_once(&mut end).is_pending());
         client.shutdown().unwrap();
         end.await.unwrap();
-        assert!(waits.await.is_err(), "what was outstanding ends");
+        assert!(waits.await.is_err(), "the outstanding operation ends with an error");
         client.ended().await.unwrap();
     });
 }
@@ -80,25 +80,25 @@ fn what_is_dropped_on_the_way_is_given_up_and_bothers_nobody() {
     let listener = Listener::open(&hints()).unwrap();
     let name = listener.name().unwrap();
     park_on(async {
-        // A future of a request, dropped before and after the request is there.
+        // A future of the next request is dropped before there is one.
         let mut next = listener.next_request();
         assert!(poll_once(&mut next).is_pending());
         drop(next);
-        // One that connects, dropped: its request can be accepted by nobody.
+        // A connecting future is dropped: accepting its request fails.
         let mut calling = AsyncConnection::open(&hints(), &name, b"gone").unwrap();
         assert!(poll_once(&mut calling).is_pending());
         drop(calling);
         let request = listener.next_request().await.unwrap();
         assert_eq!(request.data(), b"gone");
         assert!(request.accept_async(b"").await.is_err());
-        // One that accepts, dropped: the other end is told.
+        // An accepting future is dropped: the other end is notified.
         let calling = AsyncConnection::open(&hints(), &name, b"").unwrap();
         let accepting = listener.next_request().await.unwrap().accept_async(b"");
         drop(accepting);
         if let Ok(connection) = calling.await {
-            connection.ended().await.unwrap(); // it was there, and is over
+            connection.ended().await.unwrap(); // the connection was established, and has ended
         }
-        // All of that left the listener as it was.
+        // The listener still works.
         let (client, server) = connect(&listener).await;
         drop(server);
         client.ended().await.unwrap();

@@ -1,4 +1,4 @@
-//! Futures of scalable endpoints' contexts, and of nodes that share contexts.
+//! Futures of contexts of scalable endpoints, and of nodes that share contexts.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ fn what_a_shared_context_receives_is_an_event_of_its_node() {
     park_on(async {
         for round in 0..20_u8 {
             let at = usize::from(round % 2);
-            // Its number is the same as that of an operation of the node, which has nothing to do with it.
+            // Its number is the same as that of an unrelated operation of the node.
             let op = receives.recv(vec![0; 16]).unwrap();
             let (sent, event) = both(sender.send(vec![round; 7], to[at]), nodes[at].event()).await;
             let mut event = event.unwrap();

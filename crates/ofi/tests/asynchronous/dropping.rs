@@ -1,4 +1,4 @@
-//! Futures that are cancelled, dropped and forgotten, at every point at which they can be.
+//! Futures that are cancelled, dropped and forgotten at every possible point.
 
 use std::future::Future;
 use std::pin::pin;
@@ -10,7 +10,7 @@ use ofi::{AsyncNode, Errno, MrAccess};
 
 use super::support::{LONG, all, both, pair, park_on, pattern, poll_once};
 
-/// Bytes that take several polls of both sides.
+/// Bytes of a message that takes several polls of both sides.
 const LARGE: usize = 1_200_000;
 
 #[test]
@@ -24,7 +24,7 @@ fn a_cancelled_receive_ends_with_its_buffer_or_its_message() {
 
         let receive = pair.b.recv(vec![0; 9]);
         pair.a.send(pattern(9), pair.to_b).await.unwrap();
-        let _ = pair.b.peek(0, 0).await; // the message comes in
+        let _ = pair.b.peek(0, 0).await; // the message arrives
         receive.cancel(); // too late
         assert_eq!(receive.await.unwrap().buffer, pattern(9));
     });
@@ -42,7 +42,7 @@ fn what_waits_for_room_is_cancelled_with_its_buffer() {
     let failed = park_on(waits).unwrap_err();
     assert_eq!((failed.error.errno(), failed.buffer), (Errno::ECANCELED, Some(pattern(3))));
     drop(posted);
-    assert_eq!(pair.a.in_flight(), 0, "dropping a receive gives its buffer back to nobody, but at once");
+    assert_eq!(pair.a.in_flight(), 0, "dropping a receive frees its buffer at once");
 }
 
 #[test]
@@ -65,13 +65,13 @@ fn a_message_for_a_dropped_receive_is_counted() {
     let receive = pair.b.recv(vec![0; 4]);
     park_on(async {
         pair.a.send(pattern(4), pair.to_b).await.unwrap();
-        let _ = pair.b.peek(0, 0).await; // the message comes in, and belongs to the receive
+        let _ = pair.b.peek(0, 0).await; // the message arrives, and matches the receive
     });
     drop(receive);
     assert_eq!((pair.b.lost(), pair.b.in_flight()), (1, 0));
 }
 
-/// What two nodes do with each other: every kind of operation, one after the other.
+/// Two nodes run every kind of operation in turn.
 async fn session(pair: &super::support::Pair, shared: &Arc<[u8]>) -> ofi::Result<()> {
     let window = pair.b.domain().alloc_window(LARGE, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE)?;
     let remote = window.remote();
@@ -91,12 +91,12 @@ async fn session(pair: &super::support::Pair, shared: &Arc<[u8]>) -> ofi::Result
     Ok(())
 }
 
-/// Lets a node make progress that has nothing to wait for.
+/// Drives progress of a node on which no future waits.
 fn drive(node: &AsyncNode) {
     let _ = poll_once(&mut node.peek(u64::MAX, 0));
 }
 
-/// Polls `session` `steps` times, and drops it. Whether it was ready before.
+/// Polls `session` `steps` times, and drops it. Returns whether it became ready.
 fn dropped_after(steps: usize) -> bool {
     let pair = pair();
     let shared: Arc<[u8]> = pattern(LARGE).into();
@@ -109,16 +109,16 @@ fn dropped_after(steps: usize) -> bool {
             future.as_mut().poll(&mut context).is_ready()
         })
     };
-    // The nodes work on, with what is left of the operations in flight.
+    // The nodes still work, with the rest of the operations in flight.
     let mut sent = pair.a.send_tagged(pattern(50), pair.to_b, 99);
     let mut received = pair.b.recv_tagged(vec![0; 50], 99, 0);
     let late = Instant::now() + LONG;
     let message = loop {
-        drive(&pair.a); // its send may have ended, and what is before it not
+        drive(&pair.a); // its send may have completed before earlier operations have
         if let Poll::Ready(message) = poll_once(&mut received) {
             break message.unwrap();
         }
-        assert!(Instant::now() < late, "after {steps} steps, nothing comes");
+        assert!(Instant::now() < late, "after {steps} steps, no message arrives");
     };
     assert_eq!(message.buffer, pattern(50));
     while poll_once(&mut sent).is_pending() {
@@ -126,7 +126,7 @@ fn dropped_after(steps: usize) -> bool {
         assert!(Instant::now() < late, "after {steps} steps, the send does not end");
     }
     drop((sent, received));
-    // All that was in flight has ended, or ends with its node: then nobody has the buffers any more.
+    // All operations have ended, or end with their node, and release their buffers.
     drop(pair);
     assert_eq!(Arc::strong_count(&shared), 1);
     assert!(shared[..] == pattern(LARGE));
@@ -140,7 +140,7 @@ fn futures_dropped_at_every_await_point() {
         steps += 1;
         assert!(steps < 10_000, "the session never ends");
     }
-    assert!(steps > 10, "the session has points to be dropped at");
+    assert!(steps > 10, "the session has too few points at which to drop it");
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn forgotten_futures_free_nothing_before_the_node() {
     std::mem::forget(send);
     std::mem::forget(pair.b.recv(vec![0; LARGE]));
     park_on(async {
-        // The forgotten receive takes the forgotten message.
+        // The forgotten receive gets the forgotten message.
         let (sent, received) = both(pair.a.send(vec![1], pair.to_b), pair.b.recv(vec![0; LARGE])).await;
         assert_eq!((sent.unwrap().len, received.unwrap().len), (1, 1));
     });
@@ -183,7 +183,7 @@ fn many_receives_dropped_in_any_order() {
                 let message = message.unwrap();
                 assert_eq!(message.tag.unwrap().to_le_bytes(), message.bytes());
             }
-            // Messages whose receives were dropped before they came are still there.
+            // Messages whose receives were dropped before they arrived are still unexpected.
             while let Ok(found) = pair.b.peek(0, u64::MAX).await {
                 pair.b.recv_tagged(vec![0; 8], found.tag.unwrap(), 0).await.unwrap();
             }

@@ -1,4 +1,5 @@
-//! A hub's events as futures: any executor, dropped futures, and what wakes a task that sleeps.
+//! A hub's events as futures: on any executor, with dropped futures, and the events that wake a sleeping
+//! task.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use super::support::{LONG, hints, park_on, pattern, poll_once};
 pub const CLIENTS: usize = 8;
 pub const MESSAGES: usize = 20;
 
-/// A hub at an address of loopback for sockets, at any address for shared memory.
+/// A hub at a loopback address for sockets, at any address for shared memory.
 pub fn open(provider: &str) -> (Hub, Hints) {
     let hints = Hints::new().provider(provider);
     let hub = match provider {
@@ -21,7 +22,7 @@ pub fn open(provider: &str) -> (Hub, Hints) {
     (hub, hints)
 }
 
-/// What a server does with one event: echoes every message. Answers the connection that closed.
+/// Handles one event of a server that echoes every message. Returns the connection if it closed.
 pub fn serve(hub: &Hub, event: HubEvent) -> Option<HubConnection> {
     match event {
         HubEvent::Request(request) => {
@@ -115,7 +116,7 @@ fn each_kind_of_event_wakes_a_task_that_sleeps() {
         }
     });
     client.join().unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(9), "the events waited for the bound of the sleep");
+    assert!(begun.elapsed() < Duration::from_secs(9), "events waited for the end of the sleep");
 }
 
 #[test]
@@ -123,7 +124,7 @@ fn a_dropped_future_loses_no_event() {
     let (hub, _) = open("shm");
     let connecting = AsyncConnection::open(&hints(), &hub.name().unwrap(), b"first").unwrap();
     let mut given_up = hub.next_event();
-    // Either nothing has come yet, or the future is ready at once.
+    // The future is ready at once if the request has already arrived.
     let early = match poll_once(&mut given_up) {
         std::task::Poll::Ready(event) => Some(event.unwrap()),
         std::task::Poll::Pending => None,

@@ -19,7 +19,7 @@ fn messages_come_one_by_one_and_the_buffer_with_the_last() {
             assert_eq!((message.bytes(), message.released.is_none()), (&pattern(len)[..], true));
             ranges.extend(message.range.take());
         }
-        // A future of a message that is dropped loses none.
+        // Dropping a message's future loses no message.
         let mut next = messages.next_message();
         assert!(poll_once(&mut next).is_pending());
         drop(next);
@@ -27,9 +27,9 @@ fn messages_come_one_by_one_and_the_buffer_with_the_last() {
         assert!(sent.is_ok());
         let mut last = last.unwrap().unwrap();
         assert_eq!(last.bytes(), pattern(350));
-        let buffer = last.released.take().expect("50 bytes are too few for another message");
+        let buffer = last.released.take().expect("the buffer, as 50 bytes are too few for another message");
         assert!(messages.next_message().await.is_none() && messages.next_message().await.is_none());
-        // It can be posted again when its ranges are gone.
+        // The buffer can be posted again once its ranges are dropped.
         let mut refused = pair.b.recv_multi(buffer);
         let failed = refused.next_message().await.unwrap().unwrap_err();
         assert_eq!(failed.error.errno(), Errno::EBUSY);
@@ -65,7 +65,7 @@ fn a_cancelled_stream_gives_what_came_and_its_buffer() {
     assert_eq!(pair.b.in_flight(), 0);
 }
 
-/// A message is matched, and its bytes are still at the sender when the receive is cancelled.
+/// The receive is cancelled when a message has matched and its payload is still at the sender.
 #[test]
 fn a_stream_that_is_cancelled_in_the_middle_of_a_message_gives_that_too() {
     const LONG: usize = 300_000;
@@ -85,7 +85,7 @@ fn a_stream_that_is_cancelled_in_the_middle_of_a_message_gives_that_too() {
         assert!(last.bytes() == pattern(LONG) && last.released.is_some());
         assert!(messages.next_message().await.is_none());
         let mut event = pair.b.event();
-        assert!(poll_once(&mut event).is_pending(), "nothing of it is anybody's");
+        assert!(poll_once(&mut event).is_pending(), "a completion was left to event()");
     });
     assert_eq!((pair.b.in_flight(), pair.b.lost()), (0, 0));
 }
@@ -94,7 +94,7 @@ fn a_stream_that_is_cancelled_in_the_middle_of_a_message_gives_that_too() {
 fn a_stream_that_is_dropped_in_the_middle_of_a_message_gives_its_buffer_up() {
     let pair = pair();
     park_on(async {
-        // Once they have met, what is sent is there at the next look.
+        // Once the nodes have met, messages arrive at the next poll.
         let (met, _) = both(pair.a.send(pattern(1), pair.to_b), pair.b.recv(vec![0; 1])).await;
         met.unwrap();
         let messages = pair.b.recv_multi(MultiRecvBuffer::new(vec![0; 1_000_000]));
@@ -107,12 +107,12 @@ fn a_stream_that_is_dropped_in_the_middle_of_a_message_gives_its_buffer_up() {
         assert!(sent.is_ok() && behind.is_ok());
         assert_eq!(got.unwrap().buffer, pattern(9));
         let mut event = pair.b.event();
-        // The message behind it may have ended first.
+        // The later message may have completed first.
         let until = Instant::now() + LIMIT;
         while pair.b.in_flight() > 0 && Instant::now() < until {
             look_around(&pair.b).await;
         }
-        assert!(poll_once(&mut event).is_pending(), "nothing of it is anybody's");
+        assert!(poll_once(&mut event).is_pending(), "a completion was left to event()");
     });
     assert_eq!((pair.b.in_flight(), pair.b.lost()), (0, 1));
 }
@@ -135,7 +135,7 @@ fn a_dropped_stream_is_counted_and_takes_no_message_of_others() {
     assert_eq!((pair.b.in_flight(), pair.b.lost()), (0, 3));
 }
 
-/// Takes in what was sent: each turn finds something, or nothing more.
+/// Polls until all that was sent has arrived.
 async fn look_around(node: &AsyncNode) {
     for _ in 0..50 {
         let _ = node.peek(u64::MAX, 0).await;
@@ -157,7 +157,7 @@ fn a_claimed_message_is_received_or_dropped() {
         for (tag, len) in [(1, 100), (2, 50_000)] {
             let mut found = pair.b.peek_claim(tag, 0).await.unwrap();
             assert_eq!((found.len, found.tag), (len, Some(tag)));
-            assert_eq!(pair.b.peek(tag, 0).await.unwrap_err().errno(), Errno::ENOMSG, "nobody else has it");
+            assert_eq!(pair.b.peek(tag, 0).await.unwrap_err().errno(), Errno::ENOMSG, "the claimed message is found again");
             let claimed = pair.b.claim(found.claim.take().unwrap(), vec![0; len]);
             let moved = async { while pair.a.peek(9, 0).await.is_ok() {} };
             let (got, ()) = both(claimed, moved).await;
@@ -178,7 +178,7 @@ fn a_claim_for_a_future_that_is_gone_is_discarded() {
         let _ = pair.a.send_tagged(pattern(10), pair.to_b, 1).await;
         arrived(&pair.b, 1).await;
         drop(pair.b.peek_claim(1, 0));
-        // Another turn of the queue, and the message is gone with what kept it.
+        // After another poll of the queue the claim, and the message with it, are discarded.
         look_around(&pair.b).await;
         assert_eq!(pair.b.peek(1, 0).await.unwrap_err().errno(), Errno::ENOMSG);
     });

@@ -78,7 +78,7 @@ fn remote_memory_and_atomics() {
     let pair = pair();
     let window = pair.b.domain().alloc_window(1 << 16, RIGHTS).unwrap();
     let remote = window.remote();
-    let _driver = pair.b.drive_on_thread().unwrap(); // it may have nothing to wait for while peers need it
+    let _driver = pair.b.drive_on_thread().unwrap(); // drives progress for peers while no future waits
     park_on(both(
         async {
             let peer = pair.to_b;
@@ -126,7 +126,7 @@ fn a_thousand_operations_beyond_the_room_keep_their_order() {
     let pair = pair();
     let count = pair.a.info().tx_attr.size * 3 + 100;
     park_on(async {
-        // Begun at once: most of them wait for room.
+        // All begin at once: most of them wait for room.
         let sends: Vec<_> =
             (0..count).map(|number| pair.a.send((number as u64).to_le_bytes().to_vec(), pair.to_b)).collect();
         let receives: Vec<_> = (0..count).map(|_| pair.b.recv(vec![0; 8])).collect();
@@ -147,7 +147,7 @@ fn a_peer_that_does_not_answer_does_not_keep_others_waiting() {
     let (to_deaf, to_b) = (a.insert(&deaf.name().unwrap()).unwrap(), a.insert(&b.name().unwrap()).unwrap());
     let room = a.info().tx_attr.size;
     park_on(async {
-        // `deaf` takes messages into its ring only until that is full.
+        // `deaf` does not poll: messages only fit until its ring is full.
         let mut stuck: Vec<_> = (0..room / 2).map(|_| a.send(vec![0; 8192], to_deaf)).collect();
         for _ in 0..100 {
             let _ = poll_once(&mut stuck[room / 2 - 1]);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use ofi::{AsyncNode, FiAddr, Hints};
 
-/// Longer than anything takes, so that only a failure waits for it.
+/// Longer than any step takes: only a failure waits this long.
 pub const LONG: Duration = Duration::from_secs(20);
 
 pub fn hints() -> Hints {
@@ -33,7 +33,7 @@ pub fn pair() -> Pair {
     Pair { a, b, to_a, to_b }
 }
 
-/// Bytes that differ from place to place.
+/// Bytes that differ at every position.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
 }
@@ -50,7 +50,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs a future on this thread, which parks until it is woken: knows of no node.
+/// Runs a future on this thread, which parks until it is woken. Independent of nodes.
 #[track_caller]
 pub fn park_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
@@ -65,7 +65,7 @@ pub fn park_on<F: Future>(future: F) -> F::Output {
         assert!(Instant::now() < until, "the future does not end");
         while unpark.wakes.load(Ordering::SeqCst) == seen {
             std::thread::park_timeout(Duration::from_secs(1));
-            assert!(Instant::now() < until, "nobody woke the future");
+            assert!(Instant::now() < until, "the future was not woken");
         }
     }
 }
@@ -94,7 +94,7 @@ pub async fn all<F: Future + Unpin>(futures: Vec<F>) -> Vec<F::Output> {
     .await
 }
 
-/// Both at once.
+/// Awaits both futures at once.
 pub async fn both<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
     let (mut a, mut b) = (Box::pin(a), Box::pin(b));
     let (mut from_a, mut from_b) = (None, None);

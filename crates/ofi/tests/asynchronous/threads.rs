@@ -7,7 +7,7 @@ use ofi::AsyncNode;
 
 use super::support::{LONG, all, both, hints, pair, park_on, pattern};
 
-/// Processor time of this thread's process is not asked: a thread that sleeps is seen by how long it takes for nothing.
+/// A pause after which the receiver and its driver sleep.
 const PAUSE: Duration = Duration::from_millis(30);
 
 #[test]

@@ -1,4 +1,4 @@
-//! On tokio's runtimes: the reactor wakes, timeouts and selects cancel.
+//! On tokio's runtimes: the reactor wakes tasks, and timeouts and `select!` cancel.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn pair() -> Pair {
     Pair { a, b, to_a, to_b }
 }
 
-/// Tasks that send and tasks that receive, many at once, of several lengths; and echoes with pauses between.
+/// Many tasks send and receive messages of several lengths at once; then echoes with pauses in between.
 async fn traffic() {
     let pair = pair();
     let mut tasks = Vec::new();
@@ -88,7 +88,7 @@ async fn timeouts_and_selects_cancel_receives() {
     let receive = pair.b.recv(vec![0; 8]);
     let (sent, received) = tokio::join!(pair.a.send(pattern(8), pair.to_b), timeout(LONG, receive));
     assert!(sent.is_ok());
-    assert_eq!(received.unwrap().unwrap().buffer, pattern(8), "receives before it took nothing");
+    assert_eq!(received.unwrap().unwrap().buffer, pattern(8), "an earlier receive took the message");
 
     tokio::select! {
         biased;
@@ -109,10 +109,10 @@ async fn an_idle_node_does_not_spin() {
     let before = processor_time();
     timeout(Duration::from_millis(300), waiting).await.unwrap_err();
     let spent = processor_time() - before;
-    assert!(spent < Duration::from_millis(150), "{spent:?} of processor time in 300 ms of nothing");
+    assert!(spent < Duration::from_millis(150), "{spent:?} of processor time in 300 idle ms");
 }
 
-/// What this thread has spent.
+/// The processor time of this thread.
 fn processor_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(stat.split_whitespace().next().unwrap().parse().unwrap())
@@ -137,7 +137,7 @@ async fn connections() {
         let mut served = 0;
         while served < 8 {
             let request = timeout(LONG, listener.next_request()).await.expect("a wake-up was lost").unwrap();
-            // Whoever gave up has a request all the same.
+            // A caller that gave up may still have a pending request.
             let Ok(connection) = timeout(LONG, request.accept_async(b"")).await.expect("an end") else {
                 continue;
             };
@@ -148,7 +148,7 @@ async fn connections() {
                 continue;
             };
             if message.result.is_err() {
-                continue; // the caller had gone
+                continue; // the caller has given up
             }
             assert_eq!(message.bytes(), pattern(5000));
             driven.send(b"got it".to_vec(), connection.peer()).await.unwrap();

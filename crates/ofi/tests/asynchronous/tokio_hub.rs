@@ -1,4 +1,4 @@
-//! A hub's events by tokio's reactor.
+//! A hub's events on tokio's reactor.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use tokio::time::{sleep, timeout};
 use super::hub::{CLIENTS, MESSAGES, open, serve};
 use super::support::{LONG, pattern};
 
-/// One task serves clients that are tasks too, and pause: the reactor wakes everybody. A timeout that gives up on the
-/// hub's events over and over loses none.
+/// One task serves clients, which are tasks with pauses: the reactor wakes all of them. Repeated timeouts on
+/// the hub's events lose none.
 async fn clients_are_served(provider: &str) {
     let (hub, hints) = open(provider);
     let name = hub.name().unwrap();
@@ -60,7 +60,7 @@ async fn a_hub_serves_on_threads() {
     clients_are_served("udp").await;
 }
 
-/// Between two requests the task sleeps, and each wakes it well before the bound of its sleep, a second.
+/// The task sleeps between two requests, and each request wakes it well before its sleep ends after a second.
 #[tokio::test(flavor = "current_thread")]
 async fn the_reactor_wakes_a_hub_that_sleeps() {
     let (hub, hints) = open("shm");
@@ -81,5 +81,5 @@ async fn the_reactor_wakes_a_hub_that_sleeps() {
         }
     }
     callers.await.unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(10), "requests waited for the bound of the sleep");
+    assert!(begun.elapsed() < Duration::from_secs(10), "requests waited for the end of the sleep");
 }

@@ -4,7 +4,7 @@ use super::support::LONG;
 
 const BOTH: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
 
-/// A node, and one whose memory it changes under automatic progress.
+/// A node, and another with automatic progress, whose memory it changes.
 fn nodes() -> (Node, Node) {
     let hints = Hints::new().provider("shm").caps(Caps::MSG | Caps::RMA | Caps::ATOMIC);
     let served = hints.clone().progress(ofi::Progress::Auto);
@@ -29,7 +29,7 @@ fn numbers_of_windows_are_changed_and_fetched() {
         a.compare_swap(3u64, 100, peer, place(8)).unwrap();
         assert_eq!(done().value(), Some(3u64));
         a.compare_swap(3u64, 200, peer, place(8)).unwrap();
-        assert_eq!(done().value(), Some(100u64), "not swapped");
+        assert_eq!(done().value(), Some(100u64), "the compare failed");
         a.inject_atomic(FiOp::Max, &[7.5f32, -1.0], peer, place(16)).unwrap();
         let both = a.atomic(FiOp::Sum, &[0.25f32, 1.0], peer, place(16)).unwrap();
         let changed = done();

@@ -68,7 +68,7 @@ fn nobody_answers_in_time() {
     let refused = Connection::open(&hints(), &listener.name().unwrap(), &[], Duration::from_millis(50));
     assert_eq!(refused.unwrap_err().error.errno(), Errno::ETIMEDOUT);
     assert!(start.elapsed() >= Duration::from_millis(50));
-    // The request of one that has given up can be accepted by nobody.
+    // Accepting the request of a caller that has given up fails.
     let request = listener.wait(LONG).unwrap().expect("a request");
     assert!(request.accept(&[], LONG).is_err());
     assert!(listener.wait(Duration::from_millis(1)).unwrap().is_none());

@@ -9,7 +9,7 @@ use super::support::{LONG, hints};
 
 const BITS: u32 = 2;
 
-/// The contexts of one endpoint, and a client that names them.
+/// The contexts of one endpoint, and a client that addresses them.
 fn service(count: usize, hints: &Hints) -> (Vec<Node>, Node, FiAddr) {
     let nodes = Node::builder().hints(hints.clone()).open_contexts(count).unwrap();
     let client = Node::builder().hints(hints.clone()).rx_ctx_bits(BITS).open().unwrap();
@@ -17,7 +17,7 @@ fn service(count: usize, hints: &Hints) -> (Vec<Node>, Node, FiAddr) {
     (nodes, client, to)
 }
 
-/// The next completion of the first node, while all of the others move on.
+/// The next completion of the first node. Drives progress of the others.
 fn next<L: Level>(nodes: &[&Node<L>]) -> ofi::Completion {
     let until = Instant::now() + LONG;
     loop {
@@ -36,7 +36,7 @@ fn each_context_is_a_node_of_its_own_at_one_address() {
     let name = nodes[0].name().unwrap();
     assert!(nodes.iter().all(|node| node.name().unwrap() == name));
     let back = nodes[2].insert(&client.name().unwrap()).unwrap();
-    assert_eq!(nodes[0].reverse_lookup(&client.name().unwrap()), Some(back), "one vector");
+    assert_eq!(nodes[0].reverse_lookup(&client.name().unwrap()), Some(back), "the contexts share a vector");
     for (index, node) in nodes.iter().enumerate() {
         let text = format!("for context {index}").into_bytes();
         node.recv(vec![0; 64]).unwrap();
@@ -44,7 +44,7 @@ fn each_context_is_a_node_of_its_own_at_one_address() {
         let got = next(&[node, &client]);
         assert_eq!((got.bytes(), got.source), (&text[..], Some(back)));
         assert!(next(&[&client, node]).result.is_ok());
-        // And it answers from its own transmit context, with the endpoint's address.
+        // The answer comes from its own transmit context, with the endpoint's address.
         client.recv_tagged(vec![0; 64], index as u64, 0).unwrap();
         let sent = node.send_tagged(text.clone(), back, index as u64).unwrap();
         let answer = next(&[&client, node]);
@@ -119,7 +119,7 @@ fn contexts_in_a_domain_that_is_there_are_closed_one_by_one() {
     assert_eq!(next(&[&nodes[0], &client]).bytes(), b"still");
 }
 
-/// Each context on a thread of its own, without locks of their own: what they have in common the library locks.
+/// Each context runs on its own thread, and has no lock; the library locks the state that they share.
 fn threads<L: Level + Send>(nodes: Vec<Node<L>>, client: &Node, to: FiAddr) {
     const EACH: u64 = 500;
     let count = nodes.len();

@@ -23,10 +23,10 @@ fn cancelling_gives_the_buffer_back_and_only_once() {
     assert_eq!(pair.a.poll().unwrap().unwrap().op, Some(here));
     let again = pair.a.recv(vec![0; 1]).unwrap();
     assert_ne!(again, here);
-    assert_eq!(pair.a.cancel(here).unwrap_err(), Errno::ENOENT, "its slot has another operation now");
+    assert_eq!(pair.a.cancel(here).unwrap_err(), Errno::ENOENT, "the slot belongs to another operation now");
 }
 
-/// Buffers that say when they are freed.
+/// Buffers with a reference count that shows when they are freed.
 fn counted(count: usize) -> (Arc<[u8]>, Vec<Arc<[u8]>>) {
     let bytes: Arc<[u8]> = Arc::from(pattern(300_000));
     (Arc::clone(&bytes), vec![bytes; count])
@@ -50,7 +50,7 @@ fn dropping_a_node_frees_what_was_in_flight_after_closing() {
         if let Some(got) = pair.b.poll().unwrap()
             && got.result.is_ok()
         {
-            assert!(got.bytes() == pattern(300_000), "whole or not at all");
+            assert!(got.bytes() == pattern(300_000), "a message arrived in part");
         }
     }
     drop(pair.b);
@@ -78,7 +78,8 @@ fn forgetting_a_node_frees_nothing() {
     assert_eq!(Arc::strong_count(&watch), 2);
 }
 
-/// Whatever the receiver has seen of the sender by then: nothing, its greeting, its messages.
+/// The receiver closes at different times: before it has seen anything of the sender, after the handshake, or
+/// after messages.
 #[test]
 fn a_receiver_that_goes_away_fails_or_frees_every_send() {
     for polls in [0, 0, 0, 1, 1, 2, 3, 10, 100, 1000] {
@@ -94,8 +95,8 @@ fn a_receiver_that_goes_away_fails_or_frees_every_send() {
         }
         drop(pair.b);
         for _ in 0..5 {
-            let completion = pair.a.wait(LONG).unwrap().expect("an end for each");
-            // The one that was asked for may have been on its way to the last byte, and counts as sent.
+            let completion = pair.a.wait(LONG).unwrap().expect("a completion for each");
+            // The send with a matching receive may have moved its last byte, and counts as sent.
             sent += usize::from(completion.result.is_ok());
             assert!(completion.buffer.is_some());
         }

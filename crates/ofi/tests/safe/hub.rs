@@ -65,7 +65,7 @@ fn closed(hub: &Hub) -> HubConnection {
     }
 }
 
-/// Says hello, is told of the window, reads it, and says what it found.
+/// Sends a greeting, gets the window's address, reads the window, and reports what it read.
 fn client(hints: &Hints, hub: &Address, number: usize) -> Result<Connection> {
     let connection = Connection::open(hints, hub, b"", LONG)?;
     assert_eq!(connection.greeting(), b"welcome");
@@ -78,7 +78,7 @@ fn client(hints: &Hints, hub: &Address, number: usize) -> Result<Connection> {
             window = Some(RemoteWindow::from_bytes(done.bytes())?);
         }
     }
-    let window = window.expect("the loop ended");
+    let window = window.expect("a window");
     connection.read(vec![0; window.len as usize], connection.peer(), window)?;
     loop {
         let done = connection.wait(LONG)?.expect("in time").into_result()?;
@@ -136,11 +136,11 @@ fn one_window_serves_all_and_an_end_disturbs_nobody(provider: &str) {
             (met.len(), numbers.len(), ended, hub.connections().len()),
             (CLIENTS, CLIENTS, 0, CLIENTS)
         );
-        // One goes, without a word; the others are still served.
+        // One client is dropped without a shutdown; the others are still served.
         drop(clients.remove(1));
         let gone = closed(&hub);
         assert!(met.contains(&gone.id()) && !hub.connections().contains(&gone));
-        assert!(gone.send(vec![1]).is_err(), "it has ended");
+        assert!(gone.send(vec![1]).is_err(), "a send on a closed connection succeeded");
         for connection in hub.connections() {
             connection.recv(vec![0; 64]).unwrap();
         }
@@ -184,11 +184,11 @@ fn operations_of_a_connection_end_with_it_and_no_others() {
         }
         let kept = second.recv(vec![0; 64]).unwrap();
         assert_eq!(hub.in_flight(), 2 + 3 + 1);
-        assert!(second.cancel(first.recv(vec![0; 64]).unwrap()).is_err(), "another connection's");
+        assert!(second.cancel(first.recv(vec![0; 64]).unwrap()).is_err(), "cancelled an operation of another connection");
         let id = first.id();
         first_client.shutdown().unwrap();
         assert_eq!(closed(&hub).id(), id);
-        drop(first); // the last clone: what was not read is gone with it
+        drop(first); // the last clone: unread completions go with it
         assert_eq!(hub.in_flight(), 2);
         second_client.inject(b"one").unwrap();
         second_client.inject(b"two").unwrap();
@@ -198,7 +198,7 @@ fn operations_of_a_connection_end_with_it_and_no_others() {
                 if let Some(event) = hub.wait(Duration::from_millis(1)).unwrap() {
                     break event;
                 }
-                assert!(second_client.poll().unwrap().is_none(), "it only drives its sends");
+                assert!(second_client.poll().unwrap().is_none(), "sends are injected, so they have no completions");
                 assert!(Instant::now() < until, "{provider}: no message");
             };
             let HubEvent::Completed { connection: Some(connection), completion: done } = event else {
@@ -229,7 +229,7 @@ fn a_request_of_another_hub_is_refused_and_waiting_ends() {
     assert!(hub.connections().is_empty() && other.connections().is_empty());
 }
 
-/// Connections come and go on one thread while another takes the events.
+/// Connections come and go on one thread while another handles the events.
 #[test]
 fn connections_are_dropped_while_another_thread_reads() {
     const ROUNDS: usize = 40;

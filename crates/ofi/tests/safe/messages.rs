@@ -17,7 +17,7 @@ fn messages_of_all_sizes_come_with_their_buffers() {
         assert!(sent.flags.contains(CompletionFlags::SEND) && sent.source.is_none());
         assert_eq!(got.source, Some(pair.to_a));
         assert!(got.bytes() == pattern(len));
-        assert!(sent.take_buffer::<Box<[u8]>>().is_none(), "it is none");
+        assert!(sent.take_buffer::<Box<[u8]>>().is_none(), "the buffer has another type");
         assert!(sent.take_buffer::<Vec<u8>>().unwrap() == pattern(len));
         assert!(got.take_buffer::<Vec<u8>>().unwrap() == pattern(len));
         assert!(got.take_buffer::<Vec<u8>>().is_none() && got.bytes().is_empty());
@@ -25,7 +25,7 @@ fn messages_of_all_sizes_come_with_their_buffers() {
     assert_eq!((pair.a.in_flight(), pair.b.in_flight()), (0, 0));
 }
 
-/// Sends `from` to `b` into `into`; both come back.
+/// Sends `from` to `b`, received in `into`; returns both buffers.
 fn exchange<F: Buffer, I: BufferMut>(pair: &Pair, from: F, into: I) -> (F, I) {
     let (receive, send) = (pair.b.recv(into).unwrap(), pair.a.send(from, pair.to_b).unwrap());
     let (sent, got) = pair.both();

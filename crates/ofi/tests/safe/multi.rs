@@ -21,7 +21,7 @@ fn ranges_of_one_buffer_outlive_the_node() {
     }
     let used: Vec<_> = ranges.iter().map(MultiRecvRange::range).collect();
     assert_eq!(used, [0..300, 300..300, 300..500, 500..600, 600..950]);
-    let mut buffer = released.expect("50 bytes are too few for another message");
+    let mut buffer = released.expect("the buffer, as 50 bytes are too few for another message");
     assert!(!buffer.is_unused());
     let rejected = pair.b.recv_multi(buffer).unwrap_err();
     assert_eq!(rejected.error.errno(), Errno::EBUSY);
@@ -44,7 +44,7 @@ fn an_open_buffer_is_kept_by_its_ranges_and_freed_with_them() {
         .unwrap();
     pair.a.send(pattern(40_000), pair.to_b).unwrap();
     let range = pair.both().1.range.unwrap();
-    assert!(pair.b.close().is_empty(), "the memory is the range's");
+    assert!(pair.b.close().is_empty(), "the range still holds the memory");
     assert_eq!(&range[..], pattern(40_000));
 }
 

@@ -4,7 +4,7 @@ use super::support::{Pair, pair, pattern, well};
 
 const BOTH: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
 
-/// Writes and reads of `a` to a window of `b`, whose bytes `see` shows.
+/// Writes and reads of `a` to a window of `b`; `see` returns its bytes.
 fn write_and_read(pair: &Pair, remote: RemoteWindow, see: impl Fn(usize) -> Vec<u8>) {
     for len in [0, 1, 8, 5000, 1 << 20] {
         let part = remote.slice(..len as u64).unwrap();
@@ -49,7 +49,7 @@ fn windows_of_both_kinds_are_written_read_and_withdrawn() {
     let op = pair.a.read(vec![0; 1], pair.to_b, window.remote().slice(..1).unwrap()).unwrap();
     assert_eq!(well(pair.of_a(), op).bytes(), [1]);
     let address = window.as_ptr().cast_const();
-    assert_eq!(window.withdraw().unwrap().as_ptr(), address, "nobody could write it");
+    assert_eq!(window.withdraw().unwrap().as_ptr(), address, "read-only memory needs no copy");
 }
 
 /// A peer that breaks the protocol may keep its mapping of memory that it could write.
@@ -64,7 +64,7 @@ fn registered_memory_that_peers_could_write_comes_back_as_a_copy() {
     let back = window.withdraw().unwrap();
     assert_ne!(back.as_ptr(), before);
     assert_eq!(&back[10..14], b"kept");
-    pair.b.send(back, pair.b.insert(&pair.a.name().unwrap()).unwrap()).expect("it is registered again");
+    pair.b.send(back, pair.b.insert(&pair.a.name().unwrap()).unwrap()).expect("a send of registered memory");
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a_window_outlives_its_node_and_is_dropped_in_use() {
     let mut posted = 0;
     for window in windows {
         posted += usize::from(pair.a.write(pattern(200_000), pair.to_b, window.remote()).is_ok());
-        drop(window); // while the write is on its way
+        drop(window); // while the write is in flight
     }
     while posted > 0 {
         posted -= usize::from(pair.a.poll().unwrap().is_some());

@@ -1,4 +1,4 @@
-//! Answers to senders that nobody inserted.
+//! Answers to senders that the server did not insert.
 
 use ofi::{Caps, Completion, CompletionKind, Domain, Errno, Hints, MrAccess, MultiRecvBuffer, Node};
 
@@ -103,7 +103,7 @@ fn a_domain_without_the_addresses_of_strangers_is_told() {
     is_answered(&domain.node().insert_senders(1).open().unwrap(), &Node::open(&hints()).unwrap());
 }
 
-/// A stranger's message that does not fit fails, and its sender can be told so.
+/// The message of an unknown sender does not fit: the receive fails, and the server can answer its sender.
 #[test]
 fn the_sender_of_a_message_that_is_too_long_is_inserted() {
     for provider in ["shm", "udp"] {
@@ -121,12 +121,13 @@ fn the_sender_of_a_message_that_is_too_long_is_inserted() {
             client.recv(vec![0; 8]).unwrap();
             server.inject(b"shorter!", source).unwrap();
             assert_eq!(next(&client, &server).into_result().unwrap().bytes(), b"shorter!");
-            server.remove(source).unwrap(); // a stranger again
+            server.remove(source).unwrap(); // makes the sender unknown again
         }
     }
 }
 
-/// The last part of a multi-receive: the message that does not fit gives its buffer back, and its sender.
+/// A message that does not fit into the rest of a multi-receive: its error releases the buffer, and has its
+/// sender.
 #[test]
 fn the_sender_of_what_does_not_fit_a_multi_receive_is_inserted() {
     let (server, client) = (server(hints(), 1), Node::open(&hints()).unwrap());
@@ -138,7 +139,7 @@ fn the_sender_of_what_does_not_fit_a_multi_receive_is_inserted() {
     assert_eq!(server.lookup(failed.source.expect("inserted")).unwrap(), client.name().unwrap());
 }
 
-/// A write with remote CQ data of `client`, at the server's end.
+/// Lets `client` write with remote CQ data, and returns the server's completion.
 fn written(server: &Node, client: &Node, data: u64) -> Completion {
     let to_server = client.insert(&server.name().unwrap()).unwrap();
     let window = server.domain().window(vec![0; 16], MrAccess::REMOTE_WRITE).unwrap();
@@ -165,7 +166,7 @@ fn who_writes_with_data_is_inserted() {
             server.inject(b"seen", source).unwrap();
             assert_eq!(next(&client, &server).into_result().unwrap().bytes(), b"seen");
         }
-        // Beyond the limit the data arrives all the same, with the address of its sender.
+        // Beyond the limit the data still arrives, with the address of its sender.
         let second = Node::open(&hints).unwrap();
         let event = written(&server, &second, 3);
         let error = event.result.unwrap_err();

@@ -1,4 +1,4 @@
-//! Contexts that nodes share.
+//! Contexts shared by several nodes.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use ofi::{
 
 use super::support::{LONG, hints};
 
-/// Nodes that share receives, and a sender with its numbers for them.
+/// Nodes that share receives, and a sender with the addresses of the nodes in its vector.
 struct Group {
     receives: SharedReceive,
     nodes: Vec<Node>,
@@ -28,7 +28,7 @@ fn group(count: usize, hints: &Hints) -> Group {
 }
 
 impl Group {
-    /// The next completion of a node, while all others move on and have none.
+    /// The next completion of a node. Drives progress of all others, which must have none.
     fn next(&self, at: usize) -> Completion {
         let until = Instant::now() + LONG;
         loop {
@@ -71,7 +71,8 @@ fn messages_wait_are_searched_and_claimed() {
     group.sender.inject_tagged(b"one", group.to[1], 1).unwrap();
     group.sender.inject_tagged(b"two", group.to[0], 2).unwrap();
     let until = Instant::now() + LONG;
-    // Found through the second node, told there; until it has come, the first one tells.
+    // The second node reports the message when it is found; before it arrives, the first node reports that
+    // there is none.
     let claim = loop {
         assert!(Instant::now() < until, "the message is not found");
         group.receives.peek_claim(1, 0).unwrap();
@@ -79,11 +80,11 @@ fn messages_wait_are_searched_and_claimed() {
         match told {
             Some((1, done)) => break done.claim.expect("a claim"),
             Some((_, done)) => assert_eq!(done.result.unwrap_err(), Errno::ENOMSG),
-            None => panic!("a search is told at once"),
+            None => panic!("the result of a search, which is immediate"),
         }
     };
     group.receives.peek(1, 0).unwrap();
-    assert_eq!(group.next(0).result.unwrap_err(), Errno::ENOMSG, "it is claimed");
+    assert_eq!(group.next(0).result.unwrap_err(), Errno::ENOMSG, "the claimed message is found again");
     group.receives.claim(claim, vec![0; 8]).unwrap();
     assert_eq!(group.next(1).bytes(), b"one");
     let source = group.nodes[0].insert(&group.sender.name().unwrap()).unwrap();
@@ -93,7 +94,7 @@ fn messages_wait_are_searched_and_claimed() {
     assert_eq!(group.receives.in_flight(), 0);
 }
 
-/// Posts a message that ends when it lies where it is received, and has it got there though nobody reads that node's
+/// Sends a message with delivery confirmation, and waits for its end without reading the receiving node's
 /// queue.
 fn place(group: &Group, bytes: Vec<u8>, at: usize, tag: Option<u64>) {
     let message = SendMsg::new(bytes, group.to[at]).flags(OpFlags::DELIVERY_COMPLETE);
@@ -105,12 +106,12 @@ fn place(group: &Group, bytes: Vec<u8>, at: usize, tag: Option<u64>) {
     let until = Instant::now() + LONG;
     loop {
         assert!(Instant::now() < until, "the message does not arrive");
-        // A search moves all nodes on, and is told by the first, as it finds nothing.
+        // A search drives progress of all nodes. The first one reports it, as it finds nothing.
         group.receives.peek(u64::MAX, 0).unwrap();
         assert_eq!(group.nodes[0].poll().unwrap().unwrap().result.unwrap_err(), Errno::ENOMSG);
         if let Some(done) = group.sender.poll().unwrap() {
             assert!(done.result.is_ok(), "{:?}", done.result);
-            // An earlier message may end only now.
+            // An earlier message may complete only now.
             if done.op == Some(op) {
                 return;
             }
@@ -126,7 +127,7 @@ fn a_multi_receive_takes_messages_of_all_nodes() {
         group.receives.recv_multi(buffer).unwrap();
         place(&group, vec![round + 1; 3000], 1, None);
         group.sender.send(vec![round + 3; 4000], group.to[0]).unwrap();
-        // It releases the buffer, and is read before what the other node has in it.
+        // This message releases the buffer, and is read before the other node's message.
         let until = Instant::now() + LONG;
         let mut last = loop {
             assert!(Instant::now() < until, "the last message does not arrive");
@@ -136,16 +137,16 @@ fn a_multi_receive_takes_messages_of_all_nodes() {
             let _ = group.sender.poll().unwrap();
         };
         assert_eq!(last.bytes(), [round + 3; 4000]);
-        buffer = last.released.take().expect("less is left than a buffer must have");
+        buffer = last.released.take().expect("the buffer, as less than the minimum is left");
         assert_eq!(group.receives.in_flight(), 0);
         drop(last);
-        assert!(!buffer.is_unused(), "the other node has a message in it");
+        assert!(!buffer.is_unused(), "the other node has an unread message in the buffer");
         let refused = group.receives.recv_multi(buffer).unwrap_err();
         assert_eq!(refused.error.errno(), Errno::EBUSY);
         buffer = refused.buffer;
         assert_eq!(group.next(1).bytes(), [round + 1; 3000]);
         assert!(group.nodes[1].poll().unwrap().is_none());
-        assert!(buffer.is_unused(), "each node has read what it had");
+        assert!(buffer.is_unused(), "all messages in the buffer are read");
     }
 }
 
@@ -176,7 +177,7 @@ fn receives_and_searches_may_be_directed() {
     let found = |search: &dyn Fn() -> ofi::Result<ofi::Op>| {
         search().unwrap();
         let told = group.nodes.iter().find_map(|node| node.poll().unwrap());
-        told.expect("a search is told at once")
+        told.expect("the result of a search, which is immediate")
     };
     let claim = loop {
         assert!(Instant::now() < until, "the messages are not found");
@@ -191,10 +192,10 @@ fn receives_and_searches_may_be_directed() {
     assert_eq!(found(&|| receives.discard_from(there, 1, 0)).result.unwrap_err(), Errno::ENOMSG);
     receives.recv_tagged_from(vec![0; 8], there, 1, 0).unwrap();
     other.inject_tagged(b"theirs", to, 1).unwrap();
-    assert_eq!(group.next(1).bytes(), b"theirs", "though others came first");
+    assert_eq!(group.next(1).bytes(), b"theirs", "messages of another sender came first");
     receives.claim(claim, vec![0; 8]).unwrap();
     assert_eq!(group.next(1).bytes(), b"first");
-    // One behind the other: what is behind may still be on its way.
+    // The messages arrive in order: later ones may still be in flight.
     while found(&|| receives.peek_from(here, 2, 0)).result.is_err() {
         assert!(Instant::now() < until, "the last message is not found");
     }
@@ -210,13 +211,13 @@ fn receives_and_searches_may_be_directed() {
 fn a_cancelled_receive_comes_back_by_the_first_node() {
     let group = group(2, &hints());
     let op = group.receives.recv(vec![9; 4]).unwrap();
-    assert_eq!(group.nodes[0].cancel(op).unwrap_err(), Errno::ENOENT, "it is the context's");
+    assert_eq!(group.nodes[0].cancel(op).unwrap_err(), Errno::ENOENT, "the receive belongs to the shared context");
     group.receives.cancel(op).unwrap();
     let mut done = group.next(0);
     assert_eq!(done.result.as_ref().unwrap_err(), &Errno::ECANCELED);
     assert_eq!(done.take_buffer(), Some(vec![9_u8; 4]));
     assert_eq!(group.receives.cancel(op).unwrap_err(), Errno::ENOENT);
-    // A node has no receives of its own, and gives the buffer back.
+    // A node of a shared context has no receives of its own, and returns the buffer.
     let refused = group.nodes[1].recv(vec![8; 4]).unwrap_err();
     assert_eq!((refused.error.errno(), refused.buffer), (Errno::EOPNOTSUPP, vec![8; 4]));
 }
@@ -226,7 +227,7 @@ fn a_node_that_closes_leaves_the_receives_to_the_others() {
     let mut group = group(2, &hints());
     group.receives.recv(vec![0; 8]).unwrap();
     group.receives.recv(vec![0; 8]).unwrap();
-    // One is received and not read: it goes with the node.
+    // One message is received and not read: it goes with the node.
     place(&group, b"unread".to_vec(), 1, None);
     drop(group.nodes.remove(1));
     assert_eq!(group.receives.in_flight(), 1);
@@ -249,7 +250,7 @@ fn the_context_outlives_its_handle_while_it_has_nodes() {
     assert_eq!(done.bytes(), b"here");
 }
 
-/// Nodes on threads of their own, fed by one thread that posts for all.
+/// Each node runs on its own thread; one thread posts receives for all.
 fn fed<L: Level + Send>(receives: &SharedReceive<L>, nodes: Vec<Node<L>>, sender: &Node) {
     const EACH: usize = 500;
     let to: Vec<_> = nodes.iter().map(|node| sender.insert(&node.name().unwrap()).unwrap()).collect();
@@ -283,7 +284,7 @@ fn fed<L: Level + Send>(receives: &SharedReceive<L>, nodes: Vec<Node<L>>, sender
 fn one_thread_posts_for_nodes_that_others_read() {
     let Group { receives, nodes, sender, .. } = group(3, &hints());
     fed(&receives, nodes, &sender);
-    // Nodes that sleep, and nodes without locks of their own.
+    // Nodes that sleep, and nodes without locks.
     let open = || Node::builder().shared_receive(&receives).wait_obj(WaitObj::Unspec).open().unwrap();
     fed(&receives, (0..3).map(|_| open()).collect(), &sender);
     let hints = Hints::new().provider("shm").caps(Caps::MSG);
@@ -300,7 +301,7 @@ fn nodes_share_the_room_of_a_transmit_context() {
     let open = || Node::builder().shared_transmit(&room).open().unwrap();
     let (red, blue, receiver) = (open(), open(), Node::open(&hints()).unwrap());
     let [from_red, from_blue] = [&red, &blue].map(|node| node.insert(&receiver.name().unwrap()).unwrap());
-    // Long messages that nobody receives yet; the first of a node may have to wait for its connection.
+    // Long messages without receives; a node's first message may have to wait for the connection.
     let fill = |node: &Node, to, most| {
         let until = Instant::now() + LONG;
         let mut sent = 0;
@@ -326,7 +327,7 @@ fn nodes_share_the_room_of_a_transmit_context() {
         let _ = receiver.poll().unwrap();
         assert!(Instant::now() < until, "{ended} have ended");
     }
-    fill(&blue, from_blue, 1); // room comes back to whoever needs it
+    fill(&blue, from_blue, 1); // any node can use the room again
     assert_eq!(room.domain().info().tx_attr.size, SIZE);
 }
 
@@ -337,6 +338,6 @@ fn contexts_of_another_domain_and_of_scalable_endpoints_are_refused() {
     assert_eq!(other.node().shared_receive(&receives).open().unwrap_err(), Errno::EDOMAIN);
     assert_eq!(other.node().shared_transmit(&room).open().unwrap_err(), Errno::EDOMAIN);
     assert_eq!(one.node().shared_receive(&receives).open_contexts(2).unwrap_err(), Errno::EINVAL);
-    assert_eq!(receives.peek(1, 0).unwrap_err(), Errno::EOPBADSTATE, "no node to tell");
+    assert_eq!(receives.peek(1, 0).unwrap_err(), Errno::EOPBADSTATE, "no node to report a result");
     assert!(one.node().shared_receive(&receives).shared_transmit(&room).open().is_ok());
 }

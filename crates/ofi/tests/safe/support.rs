@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use ofi::threading::Level;
 use ofi::{Completion, FiAddr, Hints, Node, Op};
 
-/// Longer than anything takes, so that only a failure waits for it.
+/// Longer than any step takes: only a failure waits this long.
 pub const LONG: Duration = Duration::from_secs(20);
 
-/// All capabilities there are.
+/// Hints without capabilities, so that all of `shm` are granted.
 pub fn hints() -> Hints {
     Hints::new().provider("shm")
 }
@@ -49,7 +49,7 @@ impl Pair {
     }
 }
 
-/// The next completion of each, in whichever order they come.
+/// The next completion of each, in any order.
 pub fn both<L: Level>(first: &Node<L>, second: &Node<L>) -> (Completion, Completion) {
     let (mut a, mut b) = (None, None);
     let until = Instant::now() + LONG;
@@ -73,7 +73,7 @@ pub fn next<L: Level, M: Level>(node: &Node<L>, other: &Node<M>) -> Completion {
             return completion;
         }
         assert!(other.poll().unwrap().is_none(), "only one side completes");
-        assert!(Instant::now() < until, "nothing came");
+        assert!(Instant::now() < until, "no completion");
     }
 }
 
@@ -82,17 +82,17 @@ pub fn until(pair: &Pair, mut done: impl FnMut() -> bool) {
     let until = Instant::now() + LONG;
     while !done() {
         assert!(pair.a.poll().unwrap().is_none() && pair.b.poll().unwrap().is_none());
-        assert!(Instant::now() < until, "it never happened");
+        assert!(Instant::now() < until, "timed out");
     }
 }
 
-/// Checks that a completion is that of `op` and went well.
+/// Checks that a completion belongs to `op` and succeeded.
 pub fn well(completion: Completion, op: Op) -> Completion {
     assert_eq!(completion.op, Some(op));
     completion.into_result().unwrap()
 }
 
-/// Bytes that differ from place to place.
+/// Bytes that differ at every position.
 pub fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
 }

@@ -2,7 +2,7 @@ use ofi::{Completion, Errno, Node, Op, RecvMsg, SendMsg};
 
 use super::support::{Pair, hints, next, pair, pattern, until, well};
 
-/// Sends a tagged message and waits until it lies at `b`, unexpected.
+/// Sends a tagged message and waits until it is an unexpected message at `b`.
 fn unexpected(pair: &Pair, tag: u64, bytes: &[u8]) {
     let held = |node: &Node| {
         let all = node.statistics();

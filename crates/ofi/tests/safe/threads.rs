@@ -26,7 +26,7 @@ fn a_waiting_thread_sleeps_until_a_message_or_its_time() {
             assert_eq!(waiting.join().unwrap().bytes(), b"wake");
         });
         assert_eq!(b.wait_fd().is_some(), wait_obj == WaitObj::Fd);
-        // A failed operation wakes too.
+        // A failed operation also wakes.
         let op = b.recv(vec![0; 8]).unwrap();
         b.cancel(op).unwrap();
         assert_eq!(b.wait(LONG).unwrap().unwrap().result.unwrap_err(), Errno::ECANCELED);
@@ -50,7 +50,7 @@ fn waiting_costs_no_processor_unless_asked_to() {
     }
 }
 
-/// Before the sender knows the receiver's memory, it cannot see that the receiver sleeps.
+/// Before the sender has mapped the receiver's memory, it cannot see that the receiver sleeps.
 #[test]
 fn the_first_message_of_a_stranger_wakes_a_sleeper() {
     for _ in 0..30 {
