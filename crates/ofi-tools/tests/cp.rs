@@ -1,4 +1,4 @@
-//! `ofi cp` in two processes: copies, cuts at either end, keys, and clients that are not ours.
+//! `ofi cp` in two processes: copies, interruptions at either end, keys, and foreign clients and servers.
 
 #[path = "common/copies.rs"]
 mod copies;
@@ -37,7 +37,7 @@ fn files_of_every_length_arrive_whole_over_both_providers() {
         let again = get(&folder, &address, "sub/1", &["-p", provider]);
         assert!(!again.status.success() && errors(&again).contains("--force"), "{}", errors(&again));
         assert!(get(&folder, &address, "sub/1", &["-p", provider, "--force"]).status.success());
-        assert_eq!(fs::read_dir(folder.at("got")).unwrap().count(), 5, "nothing is left beside the files");
+        assert_eq!(fs::read_dir(folder.at("got")).unwrap().count(), 5, "temporary files are left beside the files");
     }
 }
 
@@ -51,7 +51,7 @@ fn a_killed_client_goes_on_where_it_was() {
     let journal = folder.at("got/large.ofi-journal");
     wait_for("some blocks", || len(&journal) > 600);
     client.kill();
-    assert!(!folder.at("got/large").exists(), "not whole");
+    assert!(!folder.at("got/large").exists(), "the file exists before it is complete");
     let output = get(&folder, &address, "large", &[]);
     assert!(output.status.success(), "{}", errors(&output));
     assert!(errors(&output).contains("ofi: resuming: "), "{}", errors(&output));
@@ -68,7 +68,7 @@ fn a_killed_server_comes_back_and_the_same_client_goes_on() {
     let mut client = Running(command.spawn().unwrap());
     wait_for("some blocks", || len(&folder.at("got/large.ofi-journal")) > 600);
     server.kill();
-    assert!(client.0.try_wait().unwrap().is_none(), "the client waits");
+    assert!(client.0.try_wait().unwrap().is_none(), "the client gave up");
     let place = address.rsplit("//").next().unwrap();
     let (_server, again) = serve(&folder, &["--listen", place]);
     assert_eq!(again, address);
@@ -77,7 +77,7 @@ fn a_killed_server_comes_back_and_the_same_client_goes_on() {
         if let Some(status) = client.0.try_wait().unwrap() {
             break status;
         }
-        assert!(Instant::now() < end, "the client ends");
+        assert!(Instant::now() < end, "the client did not end");
         std::thread::sleep(Duration::from_millis(10));
     };
     assert!(status.success());
@@ -132,7 +132,7 @@ fn clients_that_talk_nonsense_are_answered_or_dropped_and_others_are_served() {
             }
         }
     }
-    // Too long for any request; and one that asks and takes nothing.
+    // A message too long for any request, and a client that requests data and does not receive it.
     let connection = connect();
     connection.send(vec![b'x'; MIB]).unwrap();
     let greedy = connect();
@@ -173,14 +173,14 @@ fn a_file_that_changes_meanwhile_is_not_mixed() {
     let mut client = Running(command.stderr(Stdio::null()).spawn().unwrap());
     wait_for("some blocks", || len(&folder.at("got/large.ofi-journal")) > 600);
     let content = folder.fill("served/large", 3 * MIB);
-    assert!(!client.0.wait().unwrap().success(), "it changed");
+    assert!(!client.0.wait().unwrap().success(), "the file changed during the copy");
     assert!(!folder.at("got/large").exists());
     let output = get(&folder, &address, "large", &[]);
     assert!(output.status.success(), "{}", errors(&output));
     assert!(fs::read(folder.at("got/large")).unwrap() == content);
 }
 
-/// A directory into `got`, with everything below it.
+/// Copies a directory into `got`, with everything below it.
 fn get_all(folder: &Folder, address: &str, dir: &str, arguments: &[&str]) -> Output {
     let mut command = ofi(&["get", "-r", address, dir, folder.at("got").to_str().unwrap()]);
     command.args(arguments).output().expect("the client runs")
@@ -194,7 +194,7 @@ fn a_directory_arrives_with_everything_below_it() {
         for (path, size) in [("top", 3), ("a/none", 0), ("a/b/large", 6 * MIB + 1), ("a/b/one", MIB)] {
             folder.fill(&format!("served/tree/{path}"), size);
         }
-        // So many names that no answer has room for them.
+        // More names than fit into one answer.
         (0..200).for_each(|number| drop(folder.fill(&format!("served/tree/a/{number:0>80}"), number)));
         let expected = below(&folder.at("served/tree"));
         fs::write(folder.at("secret"), "secret").unwrap();
@@ -205,7 +205,7 @@ fn a_directory_arrives_with_everything_below_it() {
         assert!(output.status.success(), "{provider}: {}", errors(&output));
         assert!(errors(&output).contains("2 entries were not copied"), "{}", errors(&output));
         assert!(String::from_utf8_lossy(&output.stdout).contains("tree: 204 files, "), "{output:?}");
-        assert!(below(&folder.at("got")) == expected, "{provider}: and nothing is left beside the files");
+        assert!(below(&folder.at("got")) == expected, "{provider}: the copy differs, or temporary files are left");
         let again = get_all(&folder, &address, "tree", &["-p", provider]);
         assert!(!again.status.success() && errors(&again).contains("--force"), "{}", errors(&again));
         fs::write(folder.at("got/top"), "another").unwrap();
@@ -252,11 +252,11 @@ fn modes_are_copied_less_the_umask_and_with_preserve_all_of_them_and_times() {
         ["program", "shut/secret", "shut/open", "shut"].map(|path| properties(&to.join(path)))
     };
     let usual = copy("got/usual", false);
-    // The owner can always write into the folder.
+    // The copied folder is always writable by its owner.
     assert_eq!(usual.map(|(mode, _)| mode), [0o750, 0o600, 0o640, 0o750]);
     assert!(usual.iter().all(|(_, time)| *time > long_ago + Duration::from_secs(1)));
     let all = copy("got/all", true);
-    assert_eq!(all.map(|(mode, _)| mode), [0o775, 0o600, 0o666, 0o577], "but for what changes the user");
+    assert_eq!(all.map(|(mode, _)| mode), [0o775, 0o600, 0o666, 0o577], "all mode bits but set-user-ID");
     assert_eq!(all.map(|(_, time)| time), [long_ago; 4]);
     permit(&folder.at("got/all/shut"), 0o700);
 }
@@ -293,7 +293,8 @@ fn a_short_file_takes_one_round_trip() {
     assert_eq!(fs::read(folder.at("got/file")).unwrap(), b"hello");
 }
 
-/// Long and short files in turn: a long message may be complete after the short ones behind it, and all have block 0.
+/// Long and short files alternate: a long message may complete after the short ones behind it, and all have
+/// block 0.
 #[test]
 fn short_files_are_requested_ahead_and_not_mixed() {
     const FILES: usize = 64;
@@ -308,7 +309,7 @@ fn short_files_are_requested_ahead_and_not_mixed() {
     let listed =
         format!("{{\"listed\":{{\"entries\":[{}],\"more\":false,\"skipped\":0}}}}", entries.join(","));
     let (mut held, mut fetched) = (Vec::new(), 0);
-    // The first connection is for the list.
+    // The first connection is for the listing.
     for _ in 0..2 {
         let incoming = listener.wait(LIMIT).unwrap().expect("a request");
         let connection = incoming.accept(b"ofi-cp 2", LIMIT).expect("it connects");
@@ -331,7 +332,7 @@ fn short_files_are_requested_ahead_and_not_mixed() {
             let name = request.strip_prefix("{\"fetch\":\"").and_then(|rest| rest.strip_suffix("\"}"));
             held.push(name.unwrap_or_else(|| panic!("{request}")).parse::<usize>().unwrap());
             fetched += 1;
-            // No answer before four files are requested.
+            // The server answers only when four files are requested.
             if fetched < 4 {
                 continue;
             }
@@ -373,8 +374,8 @@ fn a_directory_that_was_cut_goes_on_with_each_file() {
         .into_iter()
         .map(|name| (name, fs::metadata(folder.at(&format!("got/{name}"))).unwrap().ino()))
         .collect();
-    assert!(!before.is_empty() && before.len() < 5, "it was cut in the middle: {before:?}");
-    // A file of the copy that changed at the server is fetched anew, though nobody forces it.
+    assert!(!before.is_empty() && before.len() < 5, "the client was not killed in the middle: {before:?}");
+    // A copied file that has changed at the server is fetched again, even without --force.
     let changed = before[0].0;
     folder.fill(&format!("served/{changed}"), 2 * MIB);
     let output = get_all(&folder, &address, ".", &[]);
@@ -384,7 +385,7 @@ fn a_directory_that_was_cut_goes_on_with_each_file() {
     assert!(below(&folder.at("got")) == below(&folder.at("served")));
     for (name, inode) in before {
         let now = fs::metadata(folder.at(&format!("got/{name}"))).unwrap().ino();
-        assert!((now == inode) == (name != changed), "{name} was fetched once");
+        assert!((now == inode) == (name != changed), "{name}: only the changed file is fetched again");
     }
 }
 
@@ -402,7 +403,7 @@ fn a_link_in_the_destination_is_not_followed() {
     assert_eq!(fs::read_dir(folder.at("outside")).unwrap().count(), 0);
 }
 
-/// A server that is not ours lists names that lead elsewhere, lists without order, and lists without end.
+/// A hostile server sends names that lead out of the folder, unsorted listings, and endless ones.
 #[test]
 fn names_and_lists_that_a_server_makes_up_are_refused() {
     let listed = |entries: &str, more: bool| {
@@ -416,7 +417,7 @@ fn names_and_lists_that_a_server_makes_up_are_refused() {
     answers.push(listed("", true));
     answers.push(listed(&[entry("b", false), entry("a", false)].join(","), false));
     answers.push(listed(&[entry("a", false), entry("a", true)].join(","), false));
-    answers.push(listed(&entry("a", true), false)); // for ever: a/a/a...
+    answers.push(listed(&entry("a", true), false)); // without end: a/a/a...
     answers.push("{\"opened\":{\"len\":1,\"version\":\"\"}}".into());
     answers.push("nonsense".into());
     let folder = Folder::new("tree-hostile");

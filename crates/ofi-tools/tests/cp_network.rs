@@ -1,5 +1,5 @@
-//! `ofi cp` between two network namespaces joined by a veth pair of 1,500 bytes, the nearest to two hosts that one host
-//! has: a long file, a directory of many short ones, and links that are cut.
+//! `ofi cp` between two network namespaces joined by a veth pair of 1,500 bytes, as close to two hosts as one
+//! host permits: a long file, a directory of many short ones, and links that go down.
 
 #[path = "common/copies.rs"]
 mod copies;
@@ -37,7 +37,8 @@ fn set(state: &str) {
     shell(&format!("ip link set near {state}")).expect("an interface of this test");
 }
 
-/// Cuts the link when `there`. The client stands still meanwhile, so that it is not done before.
+/// Takes the link down once `there` is true. The client is stopped meanwhile, so that it cannot finish
+/// before.
 fn cut(client: &Running, there: impl FnMut() -> bool) {
     wait_for("some blocks", there);
     let process = Pid::from_child(&client.0);
@@ -63,7 +64,7 @@ fn start(folder: &Folder, arguments: &[&str], to: &str) -> Running {
 fn end(mut client: Running) -> Output {
     let limit = Instant::now() + PATIENCE;
     while client.0.try_wait().unwrap().is_none() {
-        assert!(Instant::now() < limit, "the client ends");
+        assert!(Instant::now() < limit, "the client did not end");
         std::thread::sleep(Duration::from_millis(10));
     }
     let (status, mut stderr) = (client.0.wait().unwrap(), Vec::new());
@@ -90,7 +91,7 @@ fn near_end(line: &mut Line, _: &[String]) {
     let before = arrived();
     good(&end(start(&folder, &[SERVER, "large"], "got/whole")));
     assert!(fs::read(folder.at("got/whole")).unwrap() == large);
-    assert!(arrived() - before > LARGE as u64, "it came over the link");
+    assert!(arrived() - before > LARGE as u64, "the file did not come over the link");
     line.say("a long file");
 
     for number in 0..FILES {
@@ -100,21 +101,22 @@ fn near_end(line: &mut Line, _: &[String]) {
     assert!(below(&folder.at("got/tree")) == below(&folder.at("served/sub")));
     line.say("a directory");
 
-    // A short cut: the same client goes on.
+    // The link is down briefly: the same client resumes.
     let client = start(&folder, &[SERVER, "large"], "got/cut");
     cut(&client, || len(&folder.at("got/cut.ofi-journal")) > 600);
-    assert!(!folder.at("got/cut").exists(), "it was cut in the middle");
+    assert!(!folder.at("got/cut").exists(), "the link went down too late");
     std::thread::sleep(Duration::from_secs(2));
     set("up");
     good(&end(client));
     assert!(fs::read(folder.at("got/cut")).unwrap() == large);
     line.say("a short cut");
 
-    // A cut that outlasts the client: it says so, and the next one fetches what is missing.
+    // The link is down for longer than the client's patience: the client reports an error, and the next one
+    // fetches the missing blocks.
     let client = start(&folder, &[SERVER, "large", "--patience", "1"], "got/late");
     let journal = folder.at("got/late.ofi-journal");
     cut(&client, || len(&journal) > 1000);
-    assert!(!folder.at("got/late").exists(), "it was cut in the middle");
+    assert!(!folder.at("got/late").exists(), "the link went down too late");
     let output = end(client);
     assert!(!output.status.success() && errors(&output).starts_with("ofi: "), "{}", errors(&output));
     assert!(!folder.at("got/late").exists() && journal.exists());
@@ -128,8 +130,8 @@ fn near_end(line: &mut Line, _: &[String]) {
     let here = resumed.split("ofi: resuming: ").nth(1).and_then(|rest| rest.split(' ').next());
     let here: u64 = here.and_then(|here| here.parse().ok()).unwrap_or_else(|| panic!("{resumed}"));
     let came = arrived() - before;
-    // Headers, and packets that were sent again, take less than the blocks that were there.
-    assert!(here > 0 && came > LARGE as u64 - here, "{came} bytes came, {here} were here");
+    // Headers and resent packets are fewer bytes than the blocks that were already here.
+    assert!(here > 0 && came > LARGE as u64 - here, "{came} bytes arrived, {here} were already here");
     assert!(!journal.exists());
     line.say("over");
 }

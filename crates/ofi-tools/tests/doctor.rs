@@ -1,5 +1,5 @@
-//! `ofi doctor` as an administrator runs it: limits that are lowered are found by trying, and files below a made-up
-//! root.
+//! `ofi doctor` as an administrator runs it: it detects lowered limits by trying, and reads files below a
+//! test root.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 const OFI: &str = env!("CARGO_BIN_EXE_ofi");
 
-/// Runs it in a shell after `before`.
+/// Runs `ofi doctor` in a shell after `before`.
 fn after(before: &str, arguments: &str) -> Output {
     let line = format!("{before} exec {OFI} doctor {arguments}");
     Command::new("sh").args(["-c", &line]).output().expect("sh runs")
@@ -24,7 +24,7 @@ fn check<'a>(report: &'a Value, name: &str) -> &'a Value {
     checks.iter().find(|check| check["name"] == name).unwrap_or_else(|| panic!("no check {name}"))
 }
 
-/// A root without anything.
+/// An empty root.
 fn root(name: &str) -> PathBuf {
     let root = std::env::temp_dir().join(format!("ofi-doctor-{}-{name}", std::process::id()));
     fs::create_dir_all(&root).unwrap();
@@ -56,7 +56,7 @@ fn a_low_limit_of_descriptors_is_found_and_a_high_one_is_good() {
 
 #[test]
 fn memory_that_cannot_be_locked_is_found_by_locking() {
-    // A privileged process is not bound by the limit, so that the capability goes too.
+    // The limit does not apply to privileged processes, so the capability is dropped, too.
     let before =
         "ulimit -l 64; [ $(id -u) != 0 ] || exec setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock";
     let line = before.to_string() + &format!(" {OFI} doctor --json; exec {OFI} doctor --json");

@@ -1,4 +1,4 @@
-//! The command lines of the documents: each option of our programs is one that its program has.
+//! The command lines in the documents use only options that the programs have.
 
 #[path = "common/documents.rs"]
 mod documents;

@@ -1,4 +1,4 @@
-//! `fi_dump` on captures made here.
+//! `fi_dump` on generated captures.
 
 use std::process::{Command, Output};
 
@@ -6,7 +6,7 @@ use ofi_rdm::Stream;
 use ofi_rdm::wire::header::{self, flag};
 use ofi_rdm::wire::{Frame, Header, Init, Kind, Params};
 
-/// Whole captures of Ethernet: a file for each call.
+/// Writes an Ethernet capture of `datagrams` to a file, and dumps it.
 fn dump(name: &str, datagrams: &[Vec<u8>], options: &[&str]) -> Output {
     let mut file = Vec::new();
     for word in [0xa1b2_c3d4_u32, 0x0002_0004, 0, 0, 65_535, 1] {
@@ -29,7 +29,7 @@ fn dump(name: &str, datagrams: &[Vec<u8>], options: &[&str]) -> Output {
     let path = std::env::temp_dir().join(format!("fi_dump-{}-{name}", std::process::id()));
     std::fs::write(&path, file).expect("a file");
     let output = Command::new(env!("CARGO_BIN_EXE_fi_dump")).args(options).arg(&path).output();
-    std::fs::remove_file(&path).expect("removing it");
+    std::fs::remove_file(&path).expect("removing the capture");
     output.expect("fi_dump starts")
 }
 

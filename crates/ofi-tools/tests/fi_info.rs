@@ -1,4 +1,4 @@
-//! `fi_info` as scripts use it: output, exit codes, JSON.
+//! `fi_info` as used by scripts: output, exit codes, JSON.
 
 use std::process::{Command, Output};
 
@@ -91,7 +91,7 @@ fn contradictory_hints_are_explained() {
     );
 }
 
-/// The refusals of a provider, as `fi_info --explain -p NAME` prints them first.
+/// The output of `fi_info --explain -p NAME`, which begins with the refusals of the provider.
 fn explained(name: &str, environment: &[(&str, &str)]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fi_info"));
     command.env_remove("FI_PROVIDER").args(["--explain", "-p", name]);
@@ -114,7 +114,7 @@ fn a_provider_that_is_not_built_in_names_its_feature() {
     }
 }
 
-/// On a host without devices, as CI's, and with libraries that the loader cannot load.
+/// On a host without devices, such as in CI, and with libraries that the loader cannot load.
 #[test]
 #[cfg(any(feature = "verbs", feature = "efa"))]
 fn what_the_host_lacks_is_named() {

@@ -1,4 +1,4 @@
-//! `fi_pingpong` as people run it: both sides by itself, a server and a client, and sides that fail.
+//! `fi_pingpong` as users run it: both sides in one command, a server and a client, and sides that fail.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -22,13 +22,13 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Each run keeps two cores busy: one after the other.
+/// A run keeps two cores busy, so runs are serialized.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A server, and the port that it says it listens on.
+/// A server, and the port that it prints.
 struct Server {
     child: Child,
     port: String,
@@ -89,7 +89,7 @@ fn the_table_has_a_line_for_each_size() {
     for memory in ["application", "library"] {
         assert!(table.contains(&format!("   1 KiB  {memory}")), "{table}");
     }
-    assert_eq!(text(&output.stderr), "", "no progress bar where there is no terminal");
+    assert_eq!(text(&output.stderr), "", "a progress bar without a terminal");
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn sides_that_do_not_fit_say_so() {
     let output = run(&["-P", &server.port, "127.0.0.1"]);
     assert_eq!(output.status.code(), Some(104));
     assert!(text(&output.stderr).contains("give both the same -m"), "{}", text(&output.stderr));
-    assert_eq!(server.finish().0, Some(104), "the server was told");
+    assert_eq!(server.finish().0, Some(104), "the server's exit code");
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn a_peer_that_dies_is_told_within_moments() {
     let line = ["-p", "shm", "-I", "1000000000", "-S", "64", "-P", &server.port, "127.0.0.1"];
     let mut client = fi_pingpong(&line).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(500));
-    assert!(client.try_wait().unwrap().is_none(), "still measuring");
+    assert!(client.try_wait().unwrap().is_none(), "the client ended early");
     server.child.kill().unwrap();
     let since = Instant::now();
     let status = client.wait().unwrap();
@@ -217,7 +217,7 @@ fn counters_are_printed_on_request() {
     for counter in ["endpoint  tx_messages", "peer  udp_rtt_ns", "peer  udp_window"] {
         assert!(told.contains(counter), "{counter} in\n{told}");
     }
-    assert!(!told.contains("tx_failed"), "what is 0 is left out:\n{told}");
+    assert!(!told.contains("tx_failed"), "counters of 0 must be left out:\n{told}");
     let without = run(&["-p", "udp", "--self", "--sizes", "64", "--quick"]);
     assert!(!text(&without.stderr).contains("tx_messages"));
 }

@@ -13,7 +13,7 @@ fn demo(arguments: &[&str]) -> Output {
     command(arguments).output().expect("fi_write_demo runs")
 }
 
-/// A writer that ends with the test.
+/// A writer that is killed when the test ends.
 struct Writer(Child);
 
 impl Writer {
@@ -21,7 +21,7 @@ impl Writer {
         let mut child = command(arguments).stdout(Stdio::piped()).spawn().expect("the writer starts");
         let mut address = String::new();
         let out = child.stdout.as_mut().expect("a pipe");
-        // One byte at a time: what follows the address is read later.
+        // One byte at a time: the output after the address is read later.
         let mut byte = [0];
         while out.read_exact(&mut byte).is_ok() && byte != *b"\n" {
             address.push(char::from(byte[0]));

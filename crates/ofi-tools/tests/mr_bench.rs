@@ -1,9 +1,9 @@
-//! `mr-bench` with a target of its own, in all ways, with every byte compared.
+//! `mr-bench` with its own target, in both directions, with every byte compared.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use cuda_emulator as _; // built as the library that stands for the driver
+use cuda_emulator as _; // built as a library that takes the place of the driver
 use ofi_testkit::etcd::Server;
 
 fn mr_bench(arguments: &[&str]) -> Output {
@@ -30,7 +30,7 @@ fn every_byte_is_right_over_shared_memory_and_two_rails_of_sockets() {
             )
         );
         assert_eq!(json["paths"].as_array().unwrap().len(), rails.split(',').count());
-        // Whatever was cut, no access is missing: blocks of 100 bytes are whole, the warm-up is counted too.
+        // Every access is counted, those of the warm-up too. Blocks of 100 bytes are never split.
         let latencies = json["latencies"].as_array().unwrap();
         let accesses = |longest: u64| -> u64 {
             let of_class = latencies.iter().filter(|row| row["longest"] == longest);
@@ -41,7 +41,7 @@ fn every_byte_is_right_over_shared_memory_and_two_rails_of_sockets() {
     }
 }
 
-/// A folder with a `libcuda.so.1` that is the emulator.
+/// A folder with the emulator as `libcuda.so.1`.
 fn emulator() -> std::path::PathBuf {
     let beside = Path::new(env!("CARGO_BIN_EXE_mr-bench")).parent().unwrap();
     let found = ["libcuda_emulator.so", "deps/libcuda_emulator.so"].map(|name| beside.join(name));
@@ -55,7 +55,7 @@ fn emulator() -> std::path::PathBuf {
     folder
 }
 
-/// Each kind of memory at either end, with memory of devices on the emulator.
+/// Each kind of memory at either end; device memory is emulated.
 #[test]
 fn memory_of_each_kind_at_either_end_is_moved() {
     let folder = emulator();
@@ -73,10 +73,10 @@ fn memory_of_each_kind_at_either_end_is_moved() {
         assert_eq!((&json["memory"], &json["target_memory"]), (&full(ours).into(), &full(theirs).into()));
         assert_eq!(json["rows"].as_array().unwrap().len(), 2 * 2, "{ours} {theirs}");
     }
-    // One kind is that of both ends.
+    // A single kind applies to both ends.
     let json: serde_json::Value = serde_json::from_slice(&run(&["--memory", "cuda:1"]).stdout).expect("JSON");
     assert_eq!(json["target_memory"], "cuda:1");
-    // A device that there is not.
+    // A device that does not exist.
     let output = run(&["--memory", "cuda:7"]);
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains("CUDA"), "{output:?}");
@@ -85,7 +85,7 @@ fn memory_of_each_kind_at_either_end_is_moved() {
 
 #[test]
 fn several_initiators_and_several_targets_work_at_once() {
-    // The agents that initiate, of the three pairs.
+    // The number of initiating agents in three pairs.
     for (scheme, agents) in [("pairwise", 3), ("one-to-many", 1), ("many-to-one", 3)] {
         let json = rows(&[
             "--rails",
@@ -140,7 +140,7 @@ fn targets_and_initiators_meet_in_etcd() {
         let output = target.wait_with_output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
-    // Whoever works with an initiator, or has ended, is listed no more.
+    // Targets that work with an initiator or have ended are no longer listed.
     assert!(!server.ask("kv/range", r#"{"key":"Lw==","range_end":"MA=="}"#).contains("kvs"));
 }
 
@@ -197,11 +197,11 @@ fn a_bar_is_drawn_on_a_terminal() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mr-bench"));
     command.args(["--sizes", "4K", "--batches", "1", "--iterations", "3"]).env("TERM", "xterm");
     let output = command.stderr(terminal).output().unwrap();
-    drop(command); // with it goes the last descriptor of the terminal, so reading ends
+    drop(command); // closes the last descriptor of the terminal, so that reading ends
     assert!(output.status.success(), "{output:?}");
     assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 3);
     let mut drawn = Vec::new();
-    // Linux ends such a read with EIO.
+    // On Linux such a read ends with EIO.
     let _ = std::fs::File::from(master).read_to_end(&mut drawn);
     let drawn = String::from_utf8_lossy(&drawn);
     assert!(drawn.contains("0/2 Write, 1 x 4096 bytes") && drawn.contains("1/2 Read"), "{drawn:?}");

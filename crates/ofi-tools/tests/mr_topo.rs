@@ -1,4 +1,4 @@
-//! `mr-topo` on directories laid out as `/sys`, and on this host.
+//! `mr-topo` on directories with the layout of `/sys`, and on this host.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ fn mr_topo(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_mr-topo")).args(arguments).output().expect("mr-topo runs")
 }
 
-/// A machine with one interface on PCI, and a name that is markup.
+/// A machine with one PCI interface whose name contains markup.
 fn machine(name: &str) -> PathBuf {
     let root = std::env::temp_dir().join(format!("mr-topo-{}-{name}", std::process::id()));
     let device = root.join("devices/pci0000:00/0000:00:03.0");

@@ -1,5 +1,5 @@
-//! `ofi stats` and `ofi top` of a process that exports its statistics, of one that does not, and of one that was
-//! killed.
+//! `ofi stats` and `ofi top` on a process that exports its statistics, on one that does not, and on one that
+//! was killed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use ofi::{Hints, Node};
 use serde_json::Value;
 
-/// Set in the process that has endpoints.
+/// Names the provider, in the process that has endpoints.
 const CHILD: &str = "OFI_TEST_STATISTICS_CHILD";
 
-/// Not a test by itself: the process that has endpoints, until its standard input ends.
+/// Not a test of its own: runs as the process that has endpoints, until its standard input ends.
 #[test]
 fn child() {
     let Ok(provider) = std::env::var(CHILD) else { return };
@@ -34,7 +34,7 @@ fn child() {
             node.wait(Duration::from_secs(10)).unwrap().expect("in time").into_result().unwrap();
         }
     };
-    talk(); // whoever asks finds something
+    talk(); // so that the statistics are not zero
     println!("\nready");
     std::io::stdout().flush().unwrap();
     let ended = std::thread::spawn(|| std::io::stdin().read_line(&mut String::new()));
@@ -44,7 +44,7 @@ fn child() {
     }
 }
 
-/// In place of a provider: it has agents.
+/// Stands for a provider: the process has agents.
 const AGENTS: &str = "agents";
 
 /// Two agents of one process; 100 transfers, one of them with a notification.
@@ -86,7 +86,7 @@ fn agents_say_how_long_accesses_and_transfers_took() {
     let transfers = of("transfer_seconds");
     assert_eq!((accesses, transfers.len(), count(transfers[0])), (100, 1, 100), "{report}");
     assert!(transfers[0]["sum_us"].as_u64().unwrap() > 0);
-    assert!(agents[1].get("histograms").is_none(), "it has posted nothing: {report}");
+    assert!(agents[1].get("histograms").is_none(), "histograms of an agent that has not posted: {report}");
 
     let prometheus = String::from_utf8(running.ofi(&["stats", "--prometheus"]).stdout).unwrap();
     assert!(prometheus.contains("# TYPE ofi_transfer_seconds histogram\n"), "{prometheus}");
@@ -99,15 +99,15 @@ fn agents_say_how_long_accesses_and_transfers_took() {
             line.split_once('{').unwrap().1.split("\",").map(|label| label.split('=').next().unwrap());
         let labels: Vec<&str> = labels.collect();
         let once: std::collections::BTreeSet<&str> = labels.iter().copied().collect();
-        assert_eq!(once.len(), labels.len(), "a label twice: {line}");
+        assert_eq!(once.len(), labels.len(), "a label occurs twice: {line}");
     }
     let text = String::from_utf8(running.ofi(&["stats"]).stdout).unwrap();
     assert!(text.contains("bytes=4096: ") && text.contains("99 % <= "), "{text}");
     let rows = json(&running.ofi(&["top", "--once", "--json"]));
-    assert_eq!(rows["endpoints"].as_array().unwrap().len(), 4, "rails, and not agents: {rows}");
+    assert_eq!(rows["endpoints"].as_array().unwrap().len(), 4, "only rails are listed, not agents: {rows}");
 }
 
-/// Set where that process has a child, which opens an endpoint of its own.
+/// Set if that process has a child with its own endpoint.
 const FORKS: &str = "OFI_TEST_STATISTICS_FORKS";
 
 fn fork(hints: &Hints) {
@@ -121,7 +121,7 @@ fn fork(hints: &Hints) {
     while node.is_ok() && std::os::unix::process::parent_id() == parent && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(20));
     }
-    // SAFETY: ends the process, and runs nothing of it.
+    // SAFETY: ends the process without running its exit handlers.
     unsafe { libc::_exit(0) };
 }
 
@@ -146,7 +146,7 @@ impl Running {
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the child starts");
         let mut lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
-        assert!(lines.any(|line| line.unwrap() == "ready"), "the child is ready");
+        assert!(lines.any(|line| line.unwrap() == "ready"), "the child did not get ready");
         Self { child, runtime }
     }
 
@@ -198,7 +198,7 @@ fn endpoints_are_shown_in_every_form() {
         let text = String::from_utf8(running.ofi(&["top", "--once"]).stdout).unwrap();
         assert!(text.lines().count() == 3 && text.contains("resent/s"), "{text}");
 
-        assert_eq!(running.ofi(&["stats", "--pid", "1"]).status.code(), Some(61), "of no such process");
+        assert_eq!(running.ofi(&["stats", "--pid", "1"]).status.code(), Some(61), "no such process");
         let piped = running.ofi(&["top"]);
         assert_eq!(piped.status.code(), Some(1), "no terminal");
     }
@@ -218,7 +218,7 @@ fn the_socket_is_private_and_readers_that_stall_or_leave_disturb_nobody() {
     let running = Running::start("readers", "shm", "1");
     let mode = std::fs::metadata(running.runtime.join("ofi")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
-    let connect = || UnixStream::connect(running.socket()).expect("it listens");
+    let connect = || UnixStream::connect(running.socket()).expect("a connection");
     let idle: Vec<UnixStream> = (0..8).map(|_| connect()).collect();
     for _ in 0..32 {
         drop(connect());
@@ -236,7 +236,7 @@ fn a_killed_process_is_gone_and_its_socket_is_swept_by_the_next() {
     let socket = running.socket();
     running.child.kill().unwrap();
     running.child.wait().unwrap();
-    assert!(socket.exists(), "kill -9 leaves it behind");
+    assert!(socket.exists(), "kill -9 removed the socket");
     assert_eq!(running.ofi(&["stats"]).status.code(), Some(61));
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "child"]).env(CHILD, "shm").env("FI_EXPORT_STATISTICS", "1");
@@ -259,7 +259,7 @@ fn a_forked_process_exports_its_own_endpoints_and_not_its_parent_s() {
             assert_eq!(processes.len(), 2);
             return;
         }
-        assert!(Instant::now() < end, "two processes in time: {report}");
+        assert!(Instant::now() < end, "fewer than two processes: {report}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

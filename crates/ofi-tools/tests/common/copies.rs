@@ -1,4 +1,4 @@
-//! What the tests of `ofi cp` share: folders with contents, servers and clients.
+//! Shared by the tests of `ofi cp`: folders with contents, servers and clients.
 #![allow(dead_code, reason = "not every test program uses all of it")]
 
 use std::fs;
@@ -26,7 +26,7 @@ impl Folder {
         self.0.join(path)
     }
 
-    /// A file to copy: no two blocks are the same.
+    /// Writes a file to copy, in which no two blocks are the same.
     pub fn fill(&self, path: &str, len: usize) -> Vec<u8> {
         let mut content = vec![0; len];
         let mut state = 88_172_645_463_325_252_u64;
@@ -47,7 +47,7 @@ impl Drop for Folder {
     }
 }
 
-/// A process that ends with the test.
+/// A process that is killed when the test ends.
 pub struct Running(pub Child);
 
 impl Running {
@@ -73,17 +73,17 @@ pub fn ofi_under(wrapper: &[&str], arguments: &[&str]) -> Command {
     let words = [wrapper, &[OFI]].concat();
     let mut command = Command::new(words[0]);
     command.args(&words[1..]);
-    // The sockets and not the memory that udp has within a host.
+    // Forces sockets: within a host udp would use shared memory.
     command.env_remove("FI_PROVIDER").env("FI_UDP_SHARED_MEMORY", "0").arg("cp").args(arguments);
     command
 }
 
-/// A server, and the address that it prints.
+/// Starts a server for the folder, and returns the address that it prints.
 pub fn serve(folder: &Folder, arguments: &[&str]) -> (Running, String) {
     listening(ofi(&["serve", folder.at("served").to_str().unwrap()]), arguments)
 }
 
-/// Starts a server, and reads the address that it prints.
+/// Starts a server with this command, and returns the address that it prints.
 pub fn listening(mut command: Command, arguments: &[&str]) -> (Running, String) {
     let mut child = command.args(arguments).stdout(Stdio::piped()).spawn().expect("the server starts");
     let mut line = String::new();
@@ -99,7 +99,7 @@ pub fn errors(output: &Output) -> String {
 pub fn wait_for(what: &str, mut there: impl FnMut() -> bool) {
     let end = Instant::now() + LIMIT;
     while !there() {
-        assert!(Instant::now() < end, "{what} in time");
+        assert!(Instant::now() < end, "waited for {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -1,15 +1,15 @@
-//! The command lines of the documents: each option of a crate's programs is one that its program has. The tests of
-//! several crates take this file.
+//! Checks the command lines in the documents: a command may use only options that its program has. Shared by
+//! the tests of several crates.
 
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A program's name, and where it was built.
+/// A program's name and path.
 pub type Program = (&'static str, &'static str);
 
-/// The lines of shell blocks, and what stands between backquotes elsewhere.
+/// The lines of shell blocks, and the text between backquotes elsewhere.
 pub fn commands(text: &str) -> Vec<String> {
     let (mut found, mut language) = (Vec::new(), None);
     for line in text.lines() {
@@ -24,8 +24,8 @@ pub fn commands(text: &str) -> Vec<String> {
     found
 }
 
-/// The program of a command, and its words: `ofi cp get`, `target/release/ofi cp get` or `cargo run --bin ofi -- cp
-/// get`.
+/// The program and arguments of a command such as `ofi cp get`, `target/release/ofi cp get` or `cargo run
+/// --bin ofi -- cp get`.
 fn ours<'a>(programs: &[Program], command: &'a str) -> Option<(Program, Vec<&'a str>)> {
     let words: Vec<&str> = command.split_whitespace().collect();
     let named = |word: &str| {
@@ -37,13 +37,13 @@ fn ours<'a>(programs: &[Program], command: &'a str) -> Option<(Program, Vec<&'a 
         let arguments = words.iter().skip_while(|word| **word != "--").skip(1);
         return Some((program, arguments.copied().collect()));
     }
-    // After variables of the environment.
+    // Skips environment variables.
     let at = words.iter().position(|word| !word.contains('='))?;
     let arguments = words[at + 1..].iter().take_while(|word| !["|", "&&", ">", "||", "&"].contains(*word));
     Some((named(words[at])?, arguments.copied().collect()))
 }
 
-/// What programs and their subcommands print as help.
+/// The help texts of programs and their subcommands.
 #[derive(Default)]
 pub struct Helps(HashMap<Vec<String>, String>);
 
@@ -57,7 +57,8 @@ impl Helps {
         })
     }
 
-    /// The options of a command that its program does not have. `None` if it is none of the programs'.
+    /// The options of a command that its program does not have. `None` if the command runs none of the
+    /// programs.
     pub fn unknown(&mut self, programs: &[Program], command: &str) -> Option<Vec<String>> {
         let (program, words) = ours(programs, command)?;
         let (mut subcommands, mut unknown) = (Vec::new(), Vec::new());
@@ -89,7 +90,8 @@ fn documents() -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|is| is == "md")).collect()
 }
 
-/// Checks the documents: at least so many commands are of these programs, and all of their options exist.
+/// Checks that the documents have at least `at_least` commands of these programs, and that all of their
+/// options exist.
 pub fn check(programs: &[Program], at_least: usize) {
     let (mut helps, mut checked, mut wrong) = (Helps::default(), 0, Vec::new());
     for document in documents() {
@@ -99,6 +101,6 @@ pub fn check(programs: &[Program], at_least: usize) {
             wrong.extend(unknown.iter().map(|option| format!("{}: {command}: {option}", document.display())));
         }
     }
-    assert!(checked >= at_least, "{checked} commands");
+    assert!(checked >= at_least, "only {checked} commands found");
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
