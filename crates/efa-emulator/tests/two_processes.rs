@@ -53,7 +53,7 @@ impl Drop for Folder {
 }
 
 fn libraries() -> bool {
-    // SAFETY: a name that ends with a zero; the library's constructors are rdma-core's.
+    // SAFETY: the name ends with a zero; the library runs only rdma-core's constructors.
     let found = unsafe { libc::dlopen(c"libefa.so.1".as_ptr(), libc::RTLD_NOW) };
     if found.is_null() {
         println!("skipped: libefa.so.1 is not installed (Debian: ibverbs-providers)");
@@ -112,7 +112,7 @@ fn pair(scenario: &str, set: &[(&str, &str)]) -> Vec<String> {
     said
 }
 
-/// A process's objects of the device, and its peer.
+/// The device objects of a process, and its peer.
 struct Setup {
     cq: Arc<EfaCompletionQueue>,
     qp: Arc<SrdQueuePair>,
@@ -172,7 +172,7 @@ impl Setup {
         Segment { addr: self.memory.wrapping_add(at), len: len as u32, lkey: self.region.lkey() }
     }
 
-    /// Posts a receive into the next of the first slots, with the slot's number as its id.
+    /// Posts a receive into the next of the first slots. Its id is the slot's number.
     fn post_receive(&mut self) {
         let slot = self.receives % RECEIVES;
         // SAFETY: the slot is registered, and read only after the receive has ended.
@@ -205,7 +205,7 @@ impl Setup {
         }
     }
 
-    /// Posts one request and waits for its end. Returns the device's status.
+    /// Posts one request and waits for its completion. Returns the device's status.
     fn one(&self, ask: impl FnOnce(&mut ibv::SrdRequests<'_>)) -> u32 {
         let mut batch = self.qp.requests();
         ask(&mut batch);
@@ -222,7 +222,7 @@ impl Setup {
     }
 }
 
-/// The id of a request that is alone.
+/// The id of a single request.
 const ONE: u64 = 1 << 40;
 /// Ids of sends are above those of receives.
 const SENDS: u64 = 1 << 20;
@@ -263,7 +263,7 @@ fn messages() -> String {
     let area = RECEIVES as usize * SLOT;
     let begin = Instant::now();
     while ended < COUNT || seen.len() < COUNT as usize {
-        assert!(begin.elapsed() < LONG, "{sent} sent, {ended} ended, {} came", seen.len());
+        assert!(begin.elapsed() < LONG, "{sent} sent, {ended} ended, {} arrived", seen.len());
         if sent < COUNT
             && let Some(place) = free.pop()
         {
@@ -307,7 +307,7 @@ fn messages() -> String {
                 bytes.iter().enumerate().all(|(index, byte)| *byte == pattern(number, index)),
                 "{number}"
             );
-            assert_eq!(seen.insert(number, ()), None, "{number} came twice");
+            assert_eq!(seen.insert(number, ()), None, "{number} arrived twice");
             in_order &= number >= last;
             last = number;
             // Reposts the slot of this receive.
@@ -363,7 +363,7 @@ fn remote(first: bool) -> String {
     assert!(setup.bytes(0, len).iter().enumerate().all(|(at, byte)| *byte == pattern(2, at)));
     let piece = [setup.segment(0, 100)];
     let wrong = Remote { rkey: setup.peer.2.rkey ^ 1, ..setup.peer.2 };
-    assert_eq!(read(&piece, wrong), 7, "a key that is none");
+    assert_eq!(read(&piece, wrong), 7, "an invalid key");
     assert_eq!(read(&piece, at(MEMORY as u64 - 99)), 7, "one byte beyond");
     assert_eq!(read(&piece, Remote { addr: u64::MAX - 10, rkey: setup.peer.2.rkey }), 7);
     if write {
@@ -410,7 +410,7 @@ fn refused(first: bool) -> String {
         // SAFETY: registered memory, which the failing read does not write.
         unsafe { batch.read(ONE, peer, &[setup.segment(0, 8)], Remote { addr: 0, rkey: 0 }) }.unwrap();
     });
-    assert!(end == 7 || end == 14, "memory that is not there, or a peer without our address: {end}");
+    assert!(end == 7 || end == 14, "memory that does not exist, or a peer without our address: {end}");
     let begin = Instant::now();
     let status = loop {
         match send(setup.peer(), &good) {
@@ -420,7 +420,7 @@ fn refused(first: bool) -> String {
     };
     assert_eq!(status, 11, "a receive that is too short");
     assert_eq!(send(setup.peer(), &good), 10, "no receive");
-    // A queue pair in error flushes all requests, and takes no more.
+    // A queue pair in the error state flushes all requests, and accepts no more.
     setup.post_receive();
     setup.qp.stop().unwrap();
     setup.wait(|completion| completion.opcode == EfaOpcode::Receive && completion.vendor == 1);
@@ -481,7 +481,7 @@ fn silent() -> String {
 fn a_device_that_falls_silent_is_given_up() {
     let set = [("EFA_EMULATOR_LOSE_AFTER", "0"), ("EFA_EMULATOR_TIMEOUT_MS", "300")];
     for said in pair("silent", &set) {
-        assert_eq!(said, "15", "never heard of");
+        assert_eq!(said, "15", "an unreachable peer");
     }
 }
 

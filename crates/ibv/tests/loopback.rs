@@ -1,4 +1,4 @@
-//! Both ends of connections in one process, on a real device, such as that of `cargo xtask vm`.
+//! Both ends of connections in one process, on a real device, such as the one of `cargo xtask vm`.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -46,7 +46,7 @@ impl Setup {
         Self::with(Access::RemoteWrite)
     }
 
-    /// A setup whose memory peers may access in this way.
+    /// A setup whose memory has these access rights for peers.
     fn with(access: Access) -> Option<Self> {
         let (context, address) = device()?;
         let pd = ProtectionDomain::new(context).unwrap();
@@ -176,8 +176,8 @@ fn messages_and_remote_memory_go_over_a_connection() {
     setup.event(CmEventKind::Disconnected);
 }
 
-/// Inline data needs no registration and may change at once. A quiet request is not reported, but has ended when a
-/// later one has.
+/// Inline data does not need registration, and may change at once. An unsignaled request has no completion,
+/// but has ended when a later one completes.
 #[test]
 fn requests_carry_short_messages_and_may_be_quiet() {
     let Some(setup) = Setup::new() else { return };
@@ -221,7 +221,7 @@ fn a_device_changes_numbers_in_remote_memory_and_answers_what_they_were() {
     }
 }
 
-/// Soft-RoCE refuses reads of a region without remote reads, and tells the initiator.
+/// Soft-RoCE refuses reads of a region without the right to remote reads, and the initiator gets the error.
 #[test]
 fn a_read_that_is_not_allowed_fails_with_the_reason() {
     let Some(setup) = Setup::new() else { return };
@@ -250,8 +250,8 @@ fn an_armed_queue_makes_its_channel_readable() {
     setup.attr.cq.quiet();
 }
 
-/// A window gives a peer its part of a region, as far as it says, until it is bound to nothing any more. A region
-/// without windows gives no key to bind.
+/// A window gives a peer access to part of a region, with the window's rights, until it is invalidated or
+/// closed.
 #[test]
 fn a_window_gives_access_to_its_part_until_it_is_withdrawn() {
     for kind in [WindowKind::Call, WindowKind::Request] {
@@ -272,7 +272,7 @@ fn a_window_gives_access_to_its_part_until_it_is_withdrawn() {
         unsafe { peer.write(2, &[setup.slot(0, 32)], at(32, rkey), Post::default()) }.unwrap();
         assert_eq!(setup.completion().status, Status::SUCCESS, "{kind:?}");
         assert_eq!((setup.byte(2, 31), setup.byte(2, 32), setup.byte(2, 63)), (0, 7, 7));
-        // The window holds the region, which is still there when nobody else holds it.
+        // The window keeps the region alive after its last other reference is dropped.
         drop(region);
         // SAFETY: nothing else uses slot 1 until the read has ended.
         unsafe { peer.read(3, &[setup.slot(1, 64)], at(0, rkey)) }.unwrap();
@@ -286,7 +286,7 @@ fn a_window_gives_access_to_its_part_until_it_is_withdrawn() {
         }
         // SAFETY: nothing else uses slot 1 until the read has ended.
         unsafe { peer.read(5, &[setup.slot(1, 64)], at(0, rkey)) }.unwrap();
-        assert_eq!(setup.completion().status, Status::REMOTE_ACCESS, "{kind:?}: a key that was withdrawn");
+        assert_eq!(setup.completion().status, Status::REMOTE_ACCESS, "{kind:?}: the key is withdrawn");
     }
 }
 
@@ -306,14 +306,14 @@ fn a_window_gives_no_other_rights_and_does_not_bind_what_it_may_not() {
     let to = Remote { addr: setup.memory as u64, rkey };
     // SAFETY: nothing else uses slot 1 until the write has ended.
     unsafe { client.qp().unwrap().write(2, &[setup.slot(1, 8)], to, Post::default()) }.unwrap();
-    assert_eq!(setup.completion().status, Status::REMOTE_ACCESS, "a window for reads");
+    assert_eq!(setup.completion().status, Status::REMOTE_ACCESS, "a write through a window for reads");
     drop((window, client, server));
 
     let (_listener, _client, server) = setup.connect();
     let mut window = MemoryWindow::new(&setup.attr.pd, WindowKind::Request).unwrap();
     let outside = Part { len: 5 * SLOT, ..part };
     window.bind(server.qp().unwrap(), 3, outside, Post::default()).unwrap();
-    assert_eq!(setup.completion().status, Status::BIND, "more than the region has");
+    assert_eq!(setup.completion().status, Status::BIND, "a part larger than the region");
     let other = ProtectionDomain::new(setup.attr.pd.context()).unwrap();
     let mut stranger = MemoryWindow::new(&other, WindowKind::Request).unwrap();
     let error = stranger.bind(server.qp().unwrap(), 4, part, Post::default()).unwrap_err();
@@ -321,7 +321,8 @@ fn a_window_gives_no_other_rights_and_does_not_bind_what_it_may_not() {
     drop((window, stranger));
 }
 
-/// Soft-RoCE takes no dma-buf: the error says so, and what to do. On a device that takes them this descriptor is none.
+/// Soft-RoCE does not support dma-bufs: the error says so, with advice. On devices that do, the call fails
+/// because this descriptor is not a dma-buf.
 #[test]
 fn a_device_without_dma_buf_says_what_to_do() {
     let Some(setup) = Setup::new() else { return };
@@ -336,7 +337,7 @@ fn a_device_without_dma_buf_says_what_to_do() {
     }
 }
 
-/// The next event that is about one of these queues.
+/// The next event of one of these queues.
 fn next_of(events: &AsyncEvents, queues: &[usize]) -> AsyncEvent {
     let end = Instant::now() + LONG;
     while Instant::now() < end {
@@ -366,7 +367,7 @@ fn everyone_who_watches_a_device_hears_of_its_queues() {
         unsafe { setup.srq.post(slot as u64, &[setup.slot(slot, SLOT)]) }.unwrap();
     }
     setup.srq.alert_below(2).unwrap();
-    // Two sends and their receives, of whose ends the queue holds one.
+    // Two sends and their receives, but the queue holds only one completion.
     for id in [8, 9] {
         // SAFETY: slot 0 does not change until the sends have ended.
         unsafe { client.qp().unwrap().send(id, &[setup.slot(0, 8)], Post::default()) }.unwrap();

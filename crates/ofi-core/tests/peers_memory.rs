@@ -1,6 +1,6 @@
-//! What a million peers cost: at most 64 bytes each, growth included, and in a release build less than a
-//! second of processor time to insert. A program of its own, because it counts all memory that the process
-//! allocates.
+//! The cost of a million peers: at most 64 bytes each, even while the table grows, and in a release build
+//! less than a second of processor time to insert. A separate program, because it counts all memory that the
+//! process allocates.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -11,7 +11,7 @@ use ofi_core::peers::{AddressTable, UserIds};
 
 const PEERS: usize = 1_000_000;
 
-/// The system's allocator, with a count of what is in use and of the most that ever was.
+/// The system's allocator, with counts of the bytes in use and of their peak.
 struct Counting {
     used: AtomicUsize,
     peak: AtomicUsize,
@@ -27,7 +27,7 @@ impl Counting {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.grow(layout.size());
-        // SAFETY: the caller's promise is the one that is asked for.
+        // SAFETY: the caller's contract is the same as that of the system's allocator.
         unsafe { System.alloc(layout) }
     }
 
@@ -41,7 +41,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting { used: AtomicUsize::new(0), peak: AtomicUsize::new(0) };
 
-/// `sockaddr_in6` of the `n`th peer: one of 64 ports of one of many hosts, as they would be.
+/// `sockaddr_in6` of the `n`th peer: one of 64 ports on one of many hosts, as in practice.
 fn address(n: usize) -> [u8; 28] {
     let mut bytes = [0; 28];
     bytes[0..2].copy_from_slice(&10_u16.to_ne_bytes());
@@ -51,16 +51,16 @@ fn address(n: usize) -> [u8; 28] {
     bytes
 }
 
-/// Time that this thread ran, which other load on the machine hardly changes.
+/// Processor time of this thread, which hardly depends on other load on the machine.
 fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid place for the answer.
+    // SAFETY: `time` is writable.
     let status = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     assert_eq!(status, 0);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// A table of all peers, inserted in order, and how long that took.
+/// A table of all peers, inserted in order, and the time of the insertions.
 fn insert_all() -> (AddressTable, Duration) {
     let start = processor_time();
     let mut table = AddressTable::new(AddrFormat::SockaddrIn6, 0, UserIds::PerInsert);
@@ -93,9 +93,9 @@ fn a_million_peers_fit_64_megabytes_and_a_second() {
     assert!(peak <= 64 * PEERS, "{peak} bytes while growing to {PEERS} peers");
     if !cfg!(debug_assertions) {
         for _ in 0..4 {
-            inserting = inserting.min(insert_all().1); // the best, as others use the machine too
+            inserting = inserting.min(insert_all().1); // the minimum, as other processes use the machine too
         }
-        println!("{inserting:?} at best");
+        println!("{inserting:?} at the fastest");
         assert!(inserting < Duration::from_secs(1), "{inserting:?}");
     }
 }

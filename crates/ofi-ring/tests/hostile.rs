@@ -1,4 +1,5 @@
-//! Either side of a record ring may be hostile: whatever it writes, the other side stays inside the lines.
+//! Either side of a record ring may be hostile: whatever it writes, the other side accesses only the ring's
+//! lines.
 //!
 //! The lines lie between inaccessible pages, so a wild access ends the test. The consumer's mapping is read-only, and
 //! so is the producer's of the consumer's word.
@@ -41,13 +42,13 @@ fn word(mapping: &Mapping, offset: usize) -> &AtomicU64 {
 
 #[derive(Clone, Copy, Debug)]
 enum Attack {
-    /// Stores a header word in some line, or anywhere.
+    /// Stores a header word at the start of a line, or at any place.
     Word {
         at: usize,
         value: u64,
     },
     Peek,
-    /// Reads and leaves the record.
+    /// Reads the record, and does not advance.
     Take,
 }
 
@@ -106,7 +107,7 @@ proptest! {
                 consumer.flush();
             }
             let now = word(&head.ours, 0).load(Ordering::Relaxed);
-            prop_assert!(before <= now); // and it tells a producer the truth
+            prop_assert!(before <= now); // the published position never goes backwards
             before = now;
         }
     }
@@ -115,7 +116,7 @@ proptest! {
     fn a_producer_with_any_position_stays_inside(
         steps in vec((0..1_100_usize, prop_oneof![
             4 => Just(None),
-            2 => (0..200_u64).prop_map(Some), // near to the truth
+            2 => (0..200_u64).prop_map(Some), // near the real position
             1 => any::<u64>().prop_map(Some),
         ]), 0..300),
     ) {
@@ -179,9 +180,9 @@ fn impossible_header_words_are_corrupt() {
         (0, 1, false),                   // a skip of everything
         (COUNT - 16, 1, false),          // a skip where any record would fit
         (COUNT - 15, 1, true),           // the longest skip
-        (COUNT - 1, 1 << 32 | 1, false), // nearly a skip
+        (COUNT - 1, 1 << 32 | 1, false), // a skip with high bits
         (COUNT - 1, 64, true),
-        (COUNT - 1, 65, false), // over the end
+        (COUNT - 1, 65, false), // beyond the end
     ] {
         let (lines, head) = (page(), page());
         // SAFETY: the pages live to the end, and there is one consumer.
@@ -191,7 +192,7 @@ fn impossible_header_words_are_corrupt() {
             let record = consumer.peek().unwrap().unwrap();
             consumer.advance(&record);
         }
-        word(&lines.ours, 0).store(0, Ordering::Relaxed); // what a skip leads to
+        word(&lines.ours, 0).store(0, Ordering::Relaxed); // the line that a skip leads to
         word(&lines.ours, line * LINE).store(word_there, Ordering::Relaxed);
         assert_eq!(consumer.peek().is_ok(), ok, "{word_there:#x} in line {line}");
     }
@@ -211,6 +212,6 @@ fn a_skip_leads_to_a_record_and_never_to_another_skip() {
         word(&lines.ours, (COUNT - 1) * LINE).store(1, Ordering::Relaxed);
         word(&lines.ours, 0).store(at_line_0, Ordering::Relaxed);
         assert_eq!(consumer.peek().is_ok(), ok, "{at_line_0}");
-        assert_eq!(consumer.peek().is_ok(), ok, "{at_line_0}, asked again");
+        assert_eq!(consumer.peek().is_ok(), ok, "{at_line_0}, second peek");
     }
 }

@@ -24,12 +24,12 @@ use ofi_ring::{
 const RECORDS: u64 = 1_000_000;
 const LINES: usize = 256;
 
-/// Where the words lie in the receiver's page.
+/// The offsets of the words in the receiver's page.
 const HEAD: usize = 0;
 const ATTENTION: usize = 128;
 const SLEEPING: usize = 256;
 
-/// For the child: the descriptors of the lines, the receiver's page, the hint and the wake-up.
+/// Tells the child the descriptors of the lines, of the receiver's page, of the hint and of the event.
 const FDS: &str = "OFI_RING_TEST_FDS";
 
 #[test]
@@ -72,7 +72,7 @@ fn a_million_records_cross_processes_whole_and_in_order() {
         consumer.flush();
         idle += 1;
         if idle < 50 {
-            thread::yield_now(); // to the sender, on a busy machine
+            thread::yield_now(); // lets the sender run on a busy machine
             continue;
         }
         idle = 0;
@@ -104,7 +104,7 @@ fn sleep(event: BorrowedFd<'_>, child: impl FnOnce() -> Option<ExitStatus>) {
     assert_eq!(read, 8);
 }
 
-/// The other process: not a test of its own.
+/// Runs as the other process; not a test of its own.
 #[test]
 #[ignore = "run by the test above"]
 fn sender() {

@@ -118,7 +118,7 @@ struct Words {
     sleeping: Arc<AtomicU32>,
 }
 
-/// One ring with its sender's thread, which sends for a while with pauses, then a last record.
+/// One ring, whose sender's thread sends records with pauses for a while.
 struct Lane {
     ring: Ring,
     words: Arc<Words>,
@@ -126,7 +126,7 @@ struct Lane {
 }
 
 impl Lane {
-    /// Takes every record that is there.
+    /// Reads all available records.
     fn drain(&mut self) -> bool {
         let mut found = false;
         while let Some(record) = self.ring.consumer.peek().unwrap() {
@@ -139,8 +139,8 @@ impl Lane {
     }
 }
 
-/// Senders that pause now and then, and this thread as a receiver that sleeps when it finds nothing. `by_hint`: it
-/// checks only hints.
+/// Runs senders that sometimes pause, and a receiver on this thread that sleeps when its rings are empty.
+/// With `by_hint`, the receiver checks only hints.
 fn sleep_between_records(senders: u64, by_hint: bool) {
     const COUNT: usize = 16;
     let support = membarrier::register();

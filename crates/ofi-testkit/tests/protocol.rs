@@ -18,7 +18,7 @@ fn config() -> ProptestConfig {
 fn links() -> impl Strategy<Value = Link> {
     (
         prop_oneof![Just(0u32), 0..50u32, 0..150u32],
-        1..4u32, // up to a third is lost; with half, forty tries to begin a session would sometimes not suffice
+        1..4u32, // loses up to a third; with half, forty attempts to begin a session would sometimes not be enough
         prop_oneof![Just(0u32), 0..200u32],
         prop_oneof![Just(0u32), 0..300u32],
         prop_oneof![3 => Just(0u32), 1 => 0..100u32],

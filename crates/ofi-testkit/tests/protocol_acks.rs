@@ -17,7 +17,7 @@ fn a_payload_is_acknowledged_by_the_look_that_takes_its_end() {
                 return;
             }
         }
-        panic!("nothing came");
+        panic!("no message arrived");
     };
     net.record(0, 1, Stream::Commands, 10);
     net.run(Duration::from_secs(1)); // a session, packet sizes
@@ -31,7 +31,7 @@ fn a_payload_is_acknowledged_by_the_look_that_takes_its_end() {
         until(&mut net, &|net| net.model(1, 0).is_some_and(|model| model.payloads.get(&name) == Some(&len)));
         net.sleep(1, Duration::from_secs(1));
         net.run(Duration::from_millis(10));
-        assert!(all_acked(net.model(0, 1)), "{len} bytes are there, and their sender does not know");
+        assert!(all_acked(net.model(0, 1)), "{len} bytes have arrived, and are not acknowledged");
         net.run(Duration::from_secs(2));
     }
 }
@@ -47,7 +47,7 @@ fn a_message_does_not_gather_behind_packets_that_carry_none() {
     net.hosts[0].endpoint.as_mut().unwrap().unreachable(now, there);
     let before = net.datagrams;
     net.turn(0);
-    assert!(net.datagrams > before, "it asks");
+    assert!(net.datagrams > before, "no question was sent");
     let endpoint = net.hosts[0].endpoint.as_mut().unwrap();
     let peer = endpoint.find(there).unwrap();
     let gap = Duration::from_micros(20);
@@ -55,13 +55,13 @@ fn a_message_does_not_gather_behind_packets_that_carry_none() {
         endpoint.sender(now, peer).unwrap().commands.record(1, 0, &[], 0, None);
         endpoint.is_ready(now, peer, gap)
     };
-    assert!(post(endpoint), "a question is no company");
+    assert!(post(endpoint), "a question in flight delays a message");
     let mut buf = vec![0u8; 2000];
     let Net { hosts, .. } = &mut net;
     let host = &mut hosts[0];
     let endpoint = host.endpoint.as_mut().unwrap();
     assert!(endpoint.poll_transmit_to(now, peer, &mut buf, &mut host.application).is_some());
-    assert!(!post(endpoint), "a message that has just left is");
+    assert!(!post(endpoint), "a message in flight does not delay the next");
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn a_network_that_repeats_everything_comes_to_rest() {
     assert!(net.datagrams < 200, "{}", net.datagrams);
 }
 
-/// Gaps in the packet numbers are reported only as long as that is news.
+/// Gaps in the packet numbers are reported only while they are new to the peer.
 #[test]
 fn acknowledgements_become_short_again_after_losses() {
     let mut net = Net::new(0, 2, Link { loss: 30, longest: 1472, ..Link::default() }, Congestion::Reno);

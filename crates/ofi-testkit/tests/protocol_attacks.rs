@@ -82,8 +82,8 @@ fn arrived(net: &Net, from: usize, to: usize) -> usize {
     net.model(to, from).map_or(0, |model| model.received[0].len())
 }
 
-/// Holders of one key are distinguished by the address that was asked: the application fails if a record reaches a host
-/// other than its destination.
+/// Holders of the same key are distinguished by the address that the peer used: the application fails if a
+/// record reaches a host other than its destination.
 #[test]
 fn nobody_takes_what_somebody_on_the_way_turned_to_him() {
     for wish in [(suites::ENCRYPTED, &b"job 7"[..]), (suites::CLEAR, b"job 7")] {
@@ -139,7 +139,7 @@ fn a_session_stands_until_whoever_asked_for_another_has_shown_that_it_has_it() {
         net.link.damage = Some(no_data);
         net.record(0, 1, Stream::Commands, 10);
         net.run(Duration::from_secs(1));
-        assert_eq!(sessions(&net, 0), 1, "{wish:?}: it was granted");
+        assert_eq!(sessions(&net, 0), 1, "{wish:?}: the session was granted");
         assert_eq!((sessions(&net, 1), net.model(1, 0).unwrap().lost), (1, 0), "{wish:?}");
         net.link.damage = None;
         net.run(Duration::from_secs(2));
@@ -184,7 +184,7 @@ fn what_anybody_can_say_ends_no_sealed_session_and_what_is_true_is_found_out() {
             net.record(0, 1, Stream::Commands, 10);
             net.run(Duration::from_millis(30));
         }
-        // And while the library is not called.
+        // Then while the library is not called.
         net.sleep(1, Duration::from_secs(10));
         for _ in 0..100 {
             forge(&mut net, 1, 0);

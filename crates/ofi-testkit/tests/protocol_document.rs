@@ -74,5 +74,5 @@ fn the_document_s_packets_are_those_of_the_code() {
         ends[to].handle(now, addresses[from], &mut buf[..sent.len], &mut applications[to]);
     }
     assert_eq!(applications[1].0, 1, "the record has arrived");
-    assert!(document.contains(found.trim_end()), "docs/protocol.md is to show:\n\n{found}");
+    assert!(document.contains(found.trim_end()), "docs/protocol.md must contain:\n\n{found}");
 }

@@ -108,9 +108,9 @@ fn eight_flows_have_equal_shares() {
     check(Full::Dropped, 8, false, 0.9);
 }
 
-/// One flow against one, over a queue of a few packets: the flow whose packets come in rows loses them together and
-/// reduces its rate once, so it gets up to 2.7 times as much. With a halving for every loss it still got 2.2 times as
-/// much.
+/// One flow against one, over a queue of a few packets: the flow with bursts loses several packets at once
+/// and reduces its rate once, so it gets up to 2.7 times as much. With a halving for every loss it still got
+/// 2.2 times as much.
 #[test]
 fn one_flow_leaves_tcp_its_share() {
     check(Full::Dropped, 1, true, 0.8);
@@ -121,7 +121,7 @@ fn seven_flows_and_tcp_have_equal_shares() {
     check(Full::Dropped, 7, true, 0.9);
 }
 
-/// A queue that marks: a flow that is told in time loses nothing.
+/// A queue that marks packets: a flow that gets the marks in time loses nothing.
 #[test]
 fn marks_keep_queues_short_and_shares_equal() {
     for (flows, rival, least) in [(1, false, 1.0), (8, false, 0.9), (1, true, 0.8), (7, true, 0.9)] {

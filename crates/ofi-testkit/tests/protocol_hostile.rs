@@ -1,4 +1,4 @@
-//! Hostile peers that have a session: their cost is bounded, and other peers are not affected. In the clear and
+//! Hostile peers with a session: their cost is bounded, and other peers are not affected. In the clear and
 //! encrypted.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -51,7 +51,7 @@ fn a_stream_in_shreds_costs_little() {
         }
         let endpoint = net.hosts[1].endpoint.as_ref().expect("it lives");
         let crowded = endpoint.statistics().crowded;
-        assert!(crowded + 1 >= (places.len() / 4_900) as u64, "{crowded} packets turned away");
+        assert!(crowded + 1 >= (places.len() / 4_900) as u64, "only {crowded} packets were dropped");
         others_are_served(&mut net);
         // Its session continues: refused data counts as lost.
         net.record(0, 1, Stream::Bulk, 100);
@@ -115,7 +115,8 @@ impl Crowd {
         Self { server, now: Instant::from_nanos(1_000_000_000) }
     }
 
-    /// A stranger at `from` begins a session, sends something, and is never heard of again. Whether it got a session.
+    /// A stranger at `from` begins a session, sends a record, and then stays silent. Returns whether it got a
+    /// session.
     fn visit(&mut self, from: SocketAddr) -> bool {
         let mut client = (Endpoint::new(Self::config(), [from.port().into(), 7]), Application::default());
         let (peer, _) = client.0.peer(SERVER);
@@ -159,14 +160,14 @@ fn one_host_does_not_fill_an_endpoint_and_strangers_that_are_gone_are_forgotten(
     assert_eq!(crowd.server.0.turned_away(), 4);
     assert!(crowd.visit(of(2, 1)), "another host has room");
     crowd.wait(Duration::from_secs(500));
-    assert!(!crowd.visit(of(1, 20)), "they may yet come back");
-    // Much later: for each stranger that arrives, two others are probed, which are gone.
+    assert!(!crowd.visit(of(1, 20)), "silent peers are forgotten too early");
+    // Much later: for each new stranger two silent ones are probed, and do not answer.
     crowd.wait(Duration::from_secs(200));
     for port in 10..18 {
         assert!(crowd.visit(of(3, port)));
         crowd.wait(Duration::from_secs(20));
     }
-    assert!(crowd.visit(of(1, 21)), "of those that were there, some were found to be gone");
+    assert!(crowd.visit(of(1, 21)), "no silent peer was forgotten");
 }
 
 /// An acknowledgement of all numbers up to `largest`.
@@ -185,7 +186,7 @@ fn who_acknowledges_what_has_not_come_is_found_out() {
         let mut net = net(seed);
         let mut told = 0;
         while net.model(1, 0).map(|model| model.reason) == Some(None) {
-            assert!(told < 8192, "{told} packets were acknowledged unseen");
+            assert!(told < 8192, "{told} packets were acknowledged before they arrived");
             net.record(1, 0, Stream::Commands, 1000);
             net.run(Duration::from_millis(1));
             told += 1;

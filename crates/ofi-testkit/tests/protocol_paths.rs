@@ -37,7 +37,7 @@ fn lost_on(link: &Link, congestion: Congestion, bytes: u64) -> (u64, Duration) {
         net.payload(0, 1, Stream::Bulk, bytes);
         while !all_acked(net.model(0, 1)) {
             net.run(Duration::from_millis(5));
-            assert!(net.now.since(begin) < Duration::from_secs(60), "it takes too long");
+            assert!(net.now.since(begin) < Duration::from_secs(60), "the transfer takes too long");
         }
         time += net.now.since(begin);
         lost += net.hosts[0].endpoint.as_ref().unwrap().peer_statistics(0).unwrap().lost;
@@ -109,7 +109,7 @@ fn pacing_does_not_stand_in_the_way_on_a_short_path() {
     let link = Link { byte_time: 1, queue: 1_000_000, longest: 1472, ..Link::default() };
     let (_, paced) = lost_on(&link, Congestion::Reno, 1_000_000);
     let (_, bursts) = lost_on(&link, Congestion::Bursts, 1_000_000);
-    assert_eq!(paced, bursts, "nothing is paced, so nothing differs");
+    assert_eq!(paced, bursts, "pacing without effect must not change the losses");
 }
 
 #[test]
@@ -140,8 +140,8 @@ fn packets_grow_to_what_the_path_carries() {
     }
 }
 
-/// Both ways: a larger packet size is noticed after ten minutes, at the next message, and a smaller one by lost
-/// packets.
+/// Both directions: a larger packet size is noticed after ten minutes, at the next message, and a smaller one
+/// by lost packets.
 #[test]
 fn a_path_that_changes_is_followed() {
     let mut net = Net::new(5, 2, Link { longest: 1472, ..Link::default() }, Congestion::Reno);
@@ -155,7 +155,7 @@ fn a_path_that_changes_is_followed() {
     };
     assert_eq!(found(&mut net, 30), 1452);
     net.link.longest = 9000;
-    assert_eq!(found(&mut net, 300), 1452, "nothing says so");
+    assert_eq!(found(&mut net, 300), 1452, "the next search is not due yet");
     assert_eq!(found(&mut net, 600), 8952);
     net.link.longest = 1400;
     let begin = net.now;
@@ -164,7 +164,7 @@ fn a_path_that_changes_is_followed() {
         net.run(Duration::from_millis(1));
         assert!(
             net.now.since(begin) < Duration::from_secs(1),
-            "short packets arrive, and nothing tells of it"
+            "the smaller packet size is not noticed"
         );
     }
     assert_eq!(found(&mut net, 30), 1372);

@@ -1,4 +1,4 @@
-//! The cost of many peers of an `ofi-rdm` endpoint, and acknowledgements that a peer is owed. This is a separate test
+//! The cost of many peers of an `ofi-rdm` endpoint, and acknowledgements owed to a peer. A separate test
 //! program, because it measures its memory.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -79,7 +79,7 @@ fn converse(
     }
 }
 
-/// Carries all datagrams of `one`, which is at `from`, to `other`. Whether there were any.
+/// Carries all datagrams of `one`, which is at `from`, to `other`. Returns whether there were any.
 fn carry(
     now: Instant,
     one: &mut (Endpoint, Application),
@@ -152,7 +152,7 @@ fn an_acknowledgement_that_waits_for_company_is_let_out() {
                 assert!(carry(now, &mut peer, &mut hub, address(0), &mut buffer));
             }
         }
-        assert!(peer.0.poll_transmit(now, &mut buffer, &mut peer.1).is_none(), "it waits, round {round}");
+        assert!(peer.0.poll_transmit(now, &mut buffer, &mut peer.1).is_none(), "the acknowledgement did not wait, round {round}");
         assert!(peer.0.hasten(), "round {round}");
         assert!(carry(now, &mut peer, &mut hub, address(0), &mut buffer), "round {round}");
         assert!(!peer.0.hasten() && hub.1.acked == 3 + 2 * round, "round {round}");

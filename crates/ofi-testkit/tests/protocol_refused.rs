@@ -1,4 +1,4 @@
-//! Peers whose hosts report that nobody has their ports, under the simulated network.
+//! Peers whose hosts report that their ports are closed, under the simulated network.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use ofi_testkit::net::{Link, Net, all_acked, all_arrived};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// A network whose hosts report, all that they could or few, and whose host 1 has not started.
+/// A network whose hosts report closed ports, each time or at a limited rate, and whose host 1 has not
+/// started.
 fn net(seed: u64, limited: bool) -> Net {
     let mut net = Net::new(seed, 3, Link { reports: Some(limited), ..Link::default() }, Congestion::Reno);
     net.kill(1);
@@ -25,10 +26,10 @@ fn a_peer_that_nobody_has_is_refused_after_some_time() {
         let mut net = net(seed, limited);
         net.record(0, 1, Stream::Commands, 10);
         net.run(MILLISECOND * 1900);
-        assert_eq!(reason(&net), None, "seed {seed}: it may be about to start");
+        assert_eq!(reason(&net), None, "seed {seed}: a peer that may be about to start was given up");
         net.run(MILLISECOND * 1600);
         assert_eq!(reason(&net), Some(Lost::Refused), "seed {seed}, limited {limited}");
-        // The next message asks anew.
+        // The next message begins a new question.
         net.record(0, 1, Stream::Commands, 10);
         net.run(MILLISECOND * 1900);
         assert_eq!(net.model(0, 1).unwrap().lost, 1, "seed {seed}");
@@ -39,7 +40,7 @@ fn a_peer_that_nobody_has_is_refused_after_some_time() {
     }
 }
 
-/// Also with a handshake, which takes two round trips, and over a long path.
+/// Also over a long path: a handshake takes two round trips.
 #[test]
 fn a_peer_that_starts_within_that_time_is_reached() {
     for (seed, limited) in (0..8).flat_map(|seed| [(seed, false), (seed, true)]) {
@@ -56,7 +57,7 @@ fn a_peer_that_starts_within_that_time_is_reached() {
     }
 }
 
-/// Of a burst, all but one answer the same question.
+/// In a burst, all reports but one concern the same question.
 #[test]
 fn a_burst_of_forged_reports_ends_nothing() {
     let mut net = Net::new(1, 2, Link::default(), Congestion::Reno);
@@ -68,12 +69,12 @@ fn a_burst_of_forged_reports_ends_nothing() {
     net.run(MILLISECOND * 1500);
     (0..1000).for_each(|_| net.refuse(0, there));
     net.run(MILLISECOND * 900);
-    assert_eq!(reason(&net), None, "not before the patience ends");
+    assert_eq!(reason(&net), None, "given up before the patience ended");
     net.run(MILLISECOND * 500);
     assert_eq!(reason(&net), Some(Lost::Silent));
 }
 
-/// Its process answers for a peer that does not look: endless forged reports do not outweigh that.
+/// The process of a peer answers even if the peer is not polled: no number of forged reports outweighs that.
 #[test]
 fn forged_reports_do_not_end_a_question_that_its_peer_has_received() {
     let mut net = Net::new(1, 2, Link::default(), Congestion::Reno);
@@ -87,7 +88,7 @@ fn forged_reports_do_not_end_a_question_that_its_peer_has_received() {
     assert_eq!(net.model(0, 1).unwrap().lost, 0);
     net.run(Duration::from_secs(3));
     assert!(all_acked(net.model(0, 1)) && all_arrived(&net, 0, 1));
-    // And of an open session only questions follow.
+    // In an open session reports only cause probes.
     for _ in 0..1000 {
         net.record(0, 1, Stream::Commands, 10);
         net.refuse(0, there);
@@ -97,7 +98,7 @@ fn forged_reports_do_not_end_a_question_that_its_peer_has_received() {
     assert!(all_acked(net.model(0, 1)) && all_arrived(&net, 0, 1));
 }
 
-/// The last reports of a question that ended say nothing about the next one.
+/// Late reports about an ended question do not count for the next one.
 #[test]
 fn reports_for_an_earlier_question_do_not_count() {
     let mut net = net(2, false);
@@ -105,14 +106,14 @@ fn reports_for_an_earlier_question_do_not_count() {
     net.run(MILLISECOND * 1900);
     net.cut.push((0, 1));
     net.run(MILLISECOND * 3500);
-    assert_eq!(reason(&net), Some(Lost::Silent), "reports that ended do not end it sooner");
+    assert_eq!(reason(&net), Some(Lost::Silent), "reports that stopped must not end the question early");
     net.cut.clear();
     net.record(0, 1, Stream::Commands, 10);
     net.run(MILLISECOND * 1900);
     assert_eq!(net.model(0, 1).unwrap().lost, 1);
 }
 
-/// A report that lay in the socket while its host slept is as old as that sleep.
+/// A report may be as old as the sleep of the host in whose socket it waited.
 #[test]
 fn an_endpoint_that_is_rarely_polled_reaches_a_peer_that_started_meanwhile() {
     for seed in 0..6 {

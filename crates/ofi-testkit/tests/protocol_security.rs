@@ -90,7 +90,7 @@ fn ends_of_one_key_and_a_common_suite_talk_and_others_hear_why_not() {
                 Err(reason) => {
                     assert_eq!((model.reason, arrived(&net, 0, 1)), (Some(reason), 0), "{wishes:?}");
                     assert!(stats(&net, 1).rejected > 0);
-                    assert_eq!(net.hosts[1].endpoint.as_ref().unwrap().peers(), 0, "it keeps nothing of it");
+                    assert_eq!(net.hosts[1].endpoint.as_ref().unwrap().peers(), 0, "state is kept for a rejected peer");
                 }
             }
         }
@@ -128,8 +128,8 @@ fn no_changed_bit_of_a_packet_gets_through() {
         net.record(0, 1, Stream::Commands, 1000);
         net.payload(0, 1, Stream::Bulk, 20_000);
         net.run(Duration::from_secs(100));
-        assert_eq!(arrived(&net, 0, 1), 1, "only the one before");
-        assert_eq!(net.model(0, 1).unwrap().lost, 0, "its process lives");
+        assert_eq!(arrived(&net, 0, 1), 1, "only the first record");
+        assert_eq!(net.model(0, 1).unwrap().lost, 0, "the session must last while the peer's process lives");
         assert!(stats(&net, 1).forged > 50, "{:?}", stats(&net, 1));
         net.link.damage = None;
         net.run(Duration::from_secs(10));

@@ -64,7 +64,7 @@ fn an_answer_leaves_before_its_endpoint_closes() {
     net.close(1);
     net.run(Duration::from_millis(100));
     let peer = net.model(0, 1).unwrap();
-    assert_eq!(peer.received[Stream::Bulk as usize].len(), 1, "the answer");
+    assert_eq!(peer.received[Stream::Bulk as usize].len(), 1, "the answer did not arrive");
     assert_eq!((peer.lost, peer.reason), (1, Some(Lost::Closed)));
 }
 
@@ -95,7 +95,8 @@ fn a_restarted_peer_ends_the_session_at_once() {
     assert_eq!(net.model(0, 1).unwrap().reason, Some(Lost::Closed));
 }
 
-/// A server whose client has given up meanwhile grants a session that the client does not know. It does not begin.
+/// A server grants a session after its client has given up. The session does not begin, as the client does
+/// not know it.
 #[test]
 fn a_session_that_its_client_never_heard_of_does_not_begin() {
     // The path drops long packets, including those of the search.
@@ -103,14 +104,14 @@ fn a_session_that_its_client_never_heard_of_does_not_begin() {
     net.record(0, 1, Stream::Commands, 10);
     net.run(Duration::from_micros(120)); // a cookie, and the question that returns it, which is in flight
     net.sleep(1, Duration::from_millis(5500));
-    net.run(Duration::from_micros(40)); // it is in the socket
-    net.cut.push((0, 1)); // so that its process does not answer for it
+    net.run(Duration::from_micros(40)); // the question reaches the socket
+    net.cut.push((0, 1)); // so that the server's process does not answer
     net.run(Duration::from_millis(5400));
     net.cut.clear();
     net.run(Duration::from_millis(200));
-    assert_eq!(net.model(0, 1).unwrap().reason, Some(Lost::Silent), "no answer came");
+    assert_eq!(net.model(0, 1).unwrap().reason, Some(Lost::Silent), "no answer may arrive");
     let server = net.hosts[1].endpoint.as_ref().unwrap();
-    assert!(server.statistics().retries > 0, "it looked at last, and found the question");
+    assert!(server.statistics().retries > 0, "the server did not process the question");
     assert_eq!((server.statistics().sessions, server.peers()), (0, 0));
     net.run(Duration::from_secs(60));
     net.record(1, 0, Stream::Commands, 10);
@@ -155,7 +156,7 @@ fn a_question_damaged_into_another_version_is_asked_again() {
     let (server, to) = (net.address(1), net.address(0));
     net.inject(server, to, versions(name, &[VERSION + 1, VERSION + 2]));
     net.run(Duration::from_millis(200));
-    assert_eq!(net.model(0, 1).unwrap().reason, None, "anybody can say that: a better answer may come");
+    assert_eq!(net.model(0, 1).unwrap().reason, None, "given up at the first forgeable answer");
     net.run(Duration::from_millis(100));
     assert_eq!(net.model(0, 1).unwrap().reason, Some(Lost::Version));
 }
@@ -204,15 +205,15 @@ fn peers_that_are_forgotten_or_change_their_numbers_leave_nothing_wrong_behind()
     }
     let before = net.datagrams;
     net.run(Duration::from_secs(60));
-    assert_eq!(net.datagrams, before, "timers of other peers do not fire for it");
+    assert_eq!(net.datagrams, before, "timers of other peers fire");
     let endpoint = net.hosts[0].endpoint.as_mut().unwrap();
     endpoint.forget(2);
-    assert_eq!(endpoint.peer("10.0.0.77:5".parse().unwrap()), (2, true), "its number is free");
+    assert_eq!(endpoint.peer("10.0.0.77:5".parse().unwrap()), (2, true), "the number was not freed");
     endpoint.forget(2);
     endpoint.forget(2);
     assert_eq!(endpoint.peer("10.0.0.78:5".parse().unwrap()), (2, true));
     assert!(endpoint.peer("10.0.0.79:5".parse().unwrap()).1);
-    assert_eq!(endpoint.peers(), 6, "and is free once");
+    assert_eq!(endpoint.peers(), 6, "the number was freed twice");
 }
 
 #[test]
@@ -232,7 +233,7 @@ fn a_peer_that_was_forgotten_and_is_met_again_does_not_take_a_question_for_an_ec
     }
 }
 
-/// The process of a peer that is not polled answers for it also before there is a session.
+/// The process of a peer answers for it even if it is not polled and has no session yet.
 #[test]
 fn a_first_message_waits_for_a_peer_that_lives_and_does_not_look() {
     let mut net = Net::new(13, 2, Link::default(), Congestion::Reno);
@@ -240,10 +241,10 @@ fn a_first_message_waits_for_a_peer_that_lives_and_does_not_look() {
     net.record(0, 1, Stream::Commands, 10);
     net.run(Duration::from_secs(59));
     assert_eq!(net.model(0, 1).unwrap().lost, 0);
-    assert!(net.datagrams < 300, "{} datagrams to one who does not look", net.datagrams);
+    assert!(net.datagrams < 300, "{} datagrams to a peer that is not polled", net.datagrams);
     net.run(Duration::from_secs(3));
     assert!(all_acked(net.model(0, 1)) && all_arrived(&net, 0, 1));
-    // It is not waited for when its process is gone.
+    // The wait ends when the process is gone.
     net.sleep(0, Duration::from_secs(60));
     net.kill(1);
     net.start(1);
