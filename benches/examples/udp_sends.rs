@@ -1,5 +1,5 @@
-//! Whether io_uring would send a provider's datagrams faster than sendmsg(2) and sendmmsg(2) do, on this host's kernel
-//! and network.
+//! Compares io_uring with sendmsg(2) and sendmmsg(2) for sending a provider's datagrams, on this host's
+//! kernel and network.
 //!
 //! ```text
 //! cargo run --release -p ofi-benches --example udp_sends                     # over loopback, a thread receives
@@ -7,8 +7,9 @@
 //! cargo run --release -p ofi-benches --example udp_sends -- to ADDRESS       # and from another
 //! ```
 //!
-//! Each row is a shape of what an endpoint sends at once; each column a way to send it, as time for each message (the
-//! best of three rounds by turns). `docs/tuning.md`, "The driver", has a table that was made so.
+//! Each row is a batch that an endpoint typically sends at once, each column a way to send it. Figures are
+//! the time per message, the best of three interleaved rounds. `docs/tuning.md`, "The driver", has such a
+//! table.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -17,16 +18,17 @@ use std::time::{Duration, Instant};
 use io_uring::types::{Fd, Fixed};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
-/// How long one way is measured in one round.
+/// The duration of one measurement in a round.
 const TIME: Duration = Duration::from_millis(300);
 const ROUNDS: usize = 3;
-/// Bytes that either socket buffers.
+/// The buffer size of both sockets, in bytes.
 const BUFFER: libc::c_int = 8 << 20;
-/// Messages that the receiver takes at once.
+/// Messages that the receiver gets with one call.
 const TAKEN: usize = 8;
 const FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
-/// Messages sent at once, bytes of each, and bytes of the datagrams that the kernel cuts it into (UDP_SEGMENT).
+/// The number of messages sent at once, the bytes of each, and the bytes of the datagrams into which the
+/// kernel segments it (UDP_SEGMENT).
 struct Shape {
     label: &'static str,
     messages: usize,
@@ -60,7 +62,7 @@ const WAYS: [(Way, &str); 5] = [
     (Way::KernelThread, "SQPOLL"),
 ];
 
-/// Messages ready to be sent. What the headers point to lives on the heap, in the other fields.
+/// Messages ready to be sent. The headers point to heap memory of the other fields.
 struct Batch {
     headers: Vec<libc::mmsghdr>,
     _name: Box<libc::sockaddr_storage>,
@@ -69,7 +71,7 @@ struct Batch {
     _controls: Vec<SegmentControl>,
 }
 
-/// The control message that has the kernel cut a message (udp(7)).
+/// The control message that has the kernel segment a message (udp(7)).
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct SegmentControl {
@@ -94,7 +96,7 @@ fn zeroed_header() -> libc::mmsghdr {
 impl Batch {
     fn new(shape: &Shape, to: SocketAddr) -> Self {
         let SocketAddr::V4(to) = to else { panic!("wanted an IPv4 address, found {to}") };
-        // SAFETY: all zeros are a valid storage.
+        // SAFETY: all zeros are a valid `sockaddr_storage`.
         let mut name: Box<libc::sockaddr_storage> = Box::new(unsafe { std::mem::zeroed() });
         let v4 = libc::sockaddr_in {
             sin_family: libc::AF_INET as libc::sa_family_t,
@@ -102,7 +104,7 @@ impl Batch {
             sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(to.ip().octets()) },
             sin_zero: [0; 8],
         };
-        // SAFETY: a storage holds any socket address.
+        // SAFETY: a `sockaddr_storage` has room for any socket address.
         unsafe { (&raw mut *name).cast::<libc::sockaddr_in>().write(v4) };
         let mut bytes = vec![vec![0x5A_u8; shape.len]; shape.messages];
         let mut vectors: Vec<libc::iovec> = bytes
@@ -133,7 +135,7 @@ impl Batch {
     }
 }
 
-/// A ring as a way needs it; `None` where the kernel does not have it.
+/// A ring for this way to send; `None` if the kernel does not support it.
 fn ring(way: Way, socket: &UdpSocket) -> Option<IoUring> {
     let mut builder = IoUring::<squeue::Entry, cqueue::Entry>::builder();
     match way {
@@ -147,11 +149,11 @@ fn ring(way: Way, socket: &UdpSocket) -> Option<IoUring> {
     Some(ring)
 }
 
-/// Sends the batch by system calls: how many messages went.
+/// Sends the batch by system calls. Returns the number of messages sent.
 fn call(socket: &UdpSocket, batch: &mut Batch) -> usize {
     let fd = socket.as_raw_fd();
     let sent = match &mut batch.headers[..] {
-        // SAFETY: the header leads to memory of the batch.
+        // SAFETY: the header points to memory of the batch.
         [one] => isize::signum(unsafe { libc::sendmsg(fd, &one.msg_hdr, FLAGS) }),
         // SAFETY: as above.
         many => unsafe { libc::sendmmsg(fd, many.as_mut_ptr(), many.len() as u32, FLAGS) as isize },
@@ -159,7 +161,8 @@ fn call(socket: &UdpSocket, batch: &mut Batch) -> usize {
     sent.max(0) as usize
 }
 
-/// Sends the batch by the ring, and waits until the kernel needs its memory no more: how many messages went.
+/// Sends the batch by the ring, and waits until the kernel no longer needs its memory. Returns the number of
+/// messages sent.
 fn submit(way: Way, ring: &mut IoUring, socket: &UdpSocket, batch: &Batch) -> usize {
     let fd = Fd(socket.as_raw_fd());
     let messages = batch.headers.len();
@@ -177,12 +180,14 @@ fn submit(way: Way, ring: &mut IoUring, socket: &UdpSocket, batch: &Batch) -> us
             Way::ZeroCopy => opcode::SendMsgZc::new(fd, header).flags(flags).build(),
             Way::KernelThread => opcode::SendMsg::new(Fixed(0), header).flags(flags).build(),
         };
-        // SAFETY: the header and all that it leads to live until this function has seen the end of the operation.
+        // SAFETY: the header and the memory it points to live until this function has seen the end of the
+        // operation.
         unsafe { ring.submission().push(&entry) }.expect("room: a batch is shorter than the ring");
     }
     ring.submit().expect("io_uring_enter");
     let (mut failed, mut ended) = (0, 0);
-    // Who skips the completions of successes has none of others either once the call returns: nothing here waits.
+    // With SKIP_SUCCESS only failures have completions, and they are there when the call returns: no wait is
+    // needed.
     let awaited = match way {
         Way::ZeroCopy => 2 * messages,
         Way::KernelThread => messages,
@@ -192,7 +197,7 @@ fn submit(way: Way, ring: &mut IoUring, socket: &UdpSocket, batch: &Batch) -> us
         for done in ring.completion() {
             let notice = cqueue::notif(done.flags());
             failed += usize::from(!notice && done.result() < 0);
-            // A zero-copy send that has no notice to follow ends here.
+            // A zero-copy send without a later notification ends here.
             ended += if way == Way::ZeroCopy && !notice && !cqueue::more(done.flags()) { 2 } else { 1 };
         }
         if ended >= awaited {
@@ -204,7 +209,7 @@ fn submit(way: Way, ring: &mut IoUring, socket: &UdpSocket, batch: &Batch) -> us
     }
 }
 
-/// Nanoseconds for each message of the batch, sent again and again.
+/// Nanoseconds per message, with the batch sent repeatedly.
 fn measure(way: Way, socket: &UdpSocket, batch: &mut Batch) -> Option<f64> {
     let mut ring = if way == Way::Calls { None } else { Some(ring(way, socket)?) };
     let (start, mut sent) = (Instant::now(), 0);
@@ -221,11 +226,11 @@ fn measure(way: Way, socket: &UdpSocket, batch: &mut Batch) -> Option<f64> {
 
 fn set(socket: &UdpSocket, level: libc::c_int, option: libc::c_int, value: libc::c_int) {
     let len = size_of_val(&value) as libc::socklen_t;
-    // SAFETY: `value` is as long as said.
+    // SAFETY: `value` is as long as stated.
     unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), len) };
 }
 
-/// Takes whatever comes, for ever.
+/// Receives datagrams without end.
 fn receive(socket: &UdpSocket) -> ! {
     set(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, BUFFER);
     set(socket, libc::SOL_UDP, libc::UDP_GRO, 1);
@@ -240,7 +245,7 @@ fn receive(socket: &UdpSocket) -> ! {
     }
     loop {
         let (fd, count) = (socket.as_raw_fd(), TAKEN as u32);
-        // SAFETY: the headers lead to the vectors and buffers above.
+        // SAFETY: the headers point to the vectors and buffers above.
         unsafe { libc::recvmmsg(fd, headers.as_mut_ptr(), count, libc::MSG_DONTWAIT, std::ptr::null_mut()) };
     }
 }
@@ -277,6 +282,6 @@ fn main() -> std::io::Result<()> {
         }
         ["receive", own] => receive(&UdpSocket::bind(address(own)?)?),
         ["to", other] => send(address(other)?),
-        _ => Err(std::io::Error::other("wanted nothing, `receive ADDRESS` or `to ADDRESS`")),
+        _ => Err(std::io::Error::other("the arguments must be none, `receive ADDRESS` or `to ADDRESS`")),
     }
 }

@@ -1,9 +1,9 @@
-"""Backends of NIXL's by turns: speed.py on each, ROUNDS times, and the medians as a table.
+"""Compares NIXL backends: runs speed.py on each in turn, and prints the medians as a table.
 
     compare.py CONFIGURATIONS [polls|thread] [--turns N] [--only NAME,NAME]
 
-CONFIGURATIONS is a file of lines `name BACKEND VARIABLE=VALUE ...`: how each is called, what it is for NIXL, and its
-environment. Figures are in GB/s, WRITE and READ of each shape.
+CONFIGURATIONS is a file of lines `name BACKEND VARIABLE=VALUE ...`: a name for the table, NIXL's name of the backend,
+and its environment. Figures are in GB/s, WRITE and READ of each shape.
 """
 
 import argparse

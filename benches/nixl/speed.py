@@ -1,10 +1,10 @@
-"""Two processes move memory through a backend of NIXL's, and say how fast.
+"""Measures how fast two processes move memory through a NIXL backend.
 
     speed.py BACKEND thread|polls SIZE COUNT ROUNDS
 
-The process that is started writes COUNT blocks of SIZE bytes to the other, ROUNDS times, and reads them back as often,
-with a notification for each. Each process keeps to one core, the first two that it may use. Every byte is checked at
-the end. One line for each way: the median and the best round, in GB/s. compare.py runs it by turns on several backends;
+The started process writes COUNT blocks of SIZE bytes to the other, ROUNDS times, and reads them back as often, with a
+notification for each. The processes are pinned to the first two cores that they may use. Every byte is checked at the
+end. Prints a line for each direction: the median and the best round, in GB/s. compare.py runs it on several backends;
 the wheel and the libraries are set up as by `cargo xtask nixl`.
 """
 
@@ -92,4 +92,4 @@ def main():
 
 main()
 sys.stdout.flush()
-os._exit(0)  # what is loaded may crash when Python takes itself apart
+os._exit(0)  # loaded libraries may crash during Python's shutdown

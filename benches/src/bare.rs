@@ -28,7 +28,7 @@ const MESSAGE: usize = 1 << 20;
 /// The address in the environment is invalid.
 pub fn own_address(port: u16) -> Result<SocketAddr> {
     let ip = match env::var(ADDRESS) {
-        Ok(text) => text.parse().map_err(|_| Error::Link(format!("{ADDRESS}={text} is no address")))?,
+        Ok(text) => text.parse().map_err(|_| Error::Link(format!("{ADDRESS}={text} is not an address")))?,
         Err(_) => IpAddr::from(Ipv4Addr::LOCALHOST),
     };
     Ok(SocketAddr::new(ip, port))
@@ -57,7 +57,7 @@ pub fn main(role: Role, copies: bool) -> Result<()> {
     }
     let option = if role == Role::Client { (libc::UDP_SEGMENT, SEGMENT as i32) } else { (libc::UDP_GRO, 1) };
     if !set(&socket, libc::SOL_UDP, option.0, option.1) {
-        return Err(Error::Link("the kernel has no segmentation offload for UDP".into()));
+        return Err(Error::Link("the kernel does not support segmentation offload for UDP".into()));
     }
     let own = socket.local_addr().map_err(Error::io("naming a socket"))?;
     let other: SocketAddr = link.exchange(&own)?;

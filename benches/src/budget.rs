@@ -40,7 +40,7 @@ fn parse(text: &str) -> Result<Vec<Entry>, String> {
         let budget =
             budget.parse().map_err(|_| format!("the budget of {path:?} is not a number: {budget:?}"))?;
         if entries.iter().any(|entry| entry.path == path) {
-            return Err(format!("path {path:?} is twice in the table"));
+            return Err(format!("path {path:?} occurs twice in the table"));
         }
         entries.push(Entry { path: path.to_owned(), budget });
     }

@@ -23,7 +23,7 @@ pub enum Error {
         reason: String,
     },
     /// A child process failed.
-    #[error("{program} ended with {status}; its last words: {tail}")]
+    #[error("{program} ended with {status}; its last output: {tail}")]
     Failed {
         /// The command line.
         program: String,
@@ -33,7 +33,7 @@ pub enum Error {
         tail: String,
     },
     /// A child process was still running, or not yet listening, at its limit.
-    #[error("{program} did not {what} within {limit:?}; its last words: {tail}")]
+    #[error("{program} did not {what} within {limit:?}; its last output: {tail}")]
     Late {
         /// The command line.
         program: String,

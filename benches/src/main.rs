@@ -66,21 +66,22 @@ enum Command {
         /// The document with the table of budgets.
         #[arg(long, default_value = "docs/hot-path.md")]
         budget: PathBuf,
-        /// Write what was measured into the table.
+        /// Write the measured counts into the table.
         #[arg(long)]
         write: bool,
     },
     #[cfg(target_arch = "x86_64")]
-    /// Counts locked instructions, system calls, allocations and clock reads of the same paths, step by step.
+    /// Counts locked instructions, system calls, allocations and clock reads of the same paths, by
+    /// single-stepping.
     Counts {
         /// The document with the table.
         #[arg(long, default_value = "docs/hot-path.md")]
         budget: PathBuf,
-        /// Write what was found into the table.
+        /// Write the measured counts into the table.
         #[arg(long)]
         write: bool,
     },
-    /// One side of one of our measurements; started by the others.
+    /// One side of one of our measurements; started by other commands.
     #[command(hide = true)]
     Worker {
         /// Which side.
@@ -90,8 +91,8 @@ enum Command {
         #[arg(long)]
         job: String,
     },
-    /// Measures UDP over two network namespaces joined by a veth pair of 1,500 bytes, beside bare sockets and under
-    /// losses.
+    /// Measures UDP between two network namespaces joined by a veth pair of 1,500 bytes, beside bare sockets
+    /// and under losses.
     Veth {
         /// Rounds: each measures everything once.
         #[arg(long, default_value_t = 3)]
@@ -99,27 +100,27 @@ enum Command {
         /// Write the figures as JSON into this file.
         #[arg(long)]
         json: Option<PathBuf>,
-        /// Inside the near namespace already.
+        /// Set in the near namespace.
         #[arg(long, hide = true)]
         inside: bool,
     },
-    /// Measures what a row of packets costs each end over a path of 1,500 bytes, beside bare sockets, all in one
-    /// thread.
+    /// Measures the cost of a row of packets at each end over a path of 1,500 bytes, beside bare sockets, all
+    /// in one thread.
     Rows {
-        /// Samples of either way, of 8 MiB each.
+        /// Samples of each kind, of 8 MiB each.
         #[arg(long, default_value_t = 300)]
         samples: usize,
-        /// Inside the namespace already.
+        /// Set in the inner namespace.
         #[arg(long, hide = true)]
         inside: bool,
     },
-    /// One side of a measurement of bare sockets; started by the others.
+    /// One side of a measurement of bare sockets; started by other commands.
     #[command(hide = true)]
     Bare {
         /// Which side.
         #[arg(long)]
         role: Role,
-        /// The receiver copies what it gets once more.
+        /// The receiver copies the received data once more.
         #[arg(long)]
         copies: bool,
     },

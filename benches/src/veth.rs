@@ -82,7 +82,7 @@ fn join_namespaces() -> Result<Far> {
     let begin = Instant::now();
     while namespace(format!("/proc/{pid}/ns/net"))? == own {
         if begin.elapsed() > Duration::from_secs(5) {
-            return Err(Error::Stack("unshare makes no namespace".into()));
+            return Err(Error::Stack("unshare did not create a namespace".into()));
         }
         thread::sleep(Duration::from_millis(1));
     }

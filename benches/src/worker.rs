@@ -79,7 +79,7 @@ pub fn main(job: &str, role: Role) -> Result<()> {
             println!("{line}");
             Ok(())
         }
-        (Role::Client, None) => Err(Error::Stack(format!("{:?} gave no figures", job.test))),
+        (Role::Client, None) => Err(Error::Stack(format!("{:?} returned no figures", job.test))),
     }
 }
 

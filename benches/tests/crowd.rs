@@ -1,5 +1,5 @@
-//! What a peer costs an endpoint that has very many: the whole stack, as `--only udp-peers-memory` measures it, with
-//! fewer of them.
+//! The memory of a peer at an endpoint with very many, in the whole stack: as `--only udp-peers-memory`, with
+//! fewer peers.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -8,10 +8,10 @@ use std::process::{Command, Stdio};
 use ofi_benches::Figures;
 use ofi_benches::ours::{Job, Test};
 
-/// What an idle peer may take at most, in bytes.
+/// The limit for an idle peer, in bytes.
 const EACH: f64 = 1024.0;
 
-/// What one of 6,000 peers takes, in bytes.
+/// The memory of one of 6,000 peers, in bytes.
 fn measure() -> f64 {
     let job = serde_json::to_string(&Job::new(Test::Round { peers: 6_000 }, 64, 1).over_udp()).unwrap();
     let (server, client) = UnixStream::pair().unwrap();
@@ -24,10 +24,11 @@ fn measure() -> f64 {
     let output = worker("client", client).output().unwrap();
     assert!(server.wait().unwrap().success() && output.status.success(), "{output:?}");
     let figures: Figures = serde_json::from_slice(&output.stdout).unwrap();
-    figures.bytes_each.expect("it was measured")
+    figures.bytes_each.expect("a measured size")
 }
 
-/// On a busy machine more is under way at once, in buffers that count here too: the least of three runs is nearest.
+/// On a busy machine more is in flight at once, in buffers that count here too: so the minimum of three runs
+/// is used.
 #[test]
 fn an_idle_peer_takes_a_kibibyte_of_the_whole_stack_at_most() {
     let mut least = f64::INFINITY;

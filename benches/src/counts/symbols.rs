@@ -23,7 +23,7 @@ pub fn functions(program: &std::path::Path, pattern: &str) -> Result<Vec<u64>> {
     found.sort_unstable();
     found.dedup();
     if found.is_empty() {
-        return Err(unreadable("a function", format!("none fits {pattern}")));
+        return Err(unreadable("a function", format!("none matches {pattern}")));
     }
     Ok(found)
 }

@@ -171,7 +171,7 @@ impl Tracee {
                 let from = symbols::base(&ours, &library.name)?;
                 Some(here - from + symbols::base(&theirs, &library.name)?)
             });
-            let missing = || Error::Stack(format!("{name:?} is not where the C library is"));
+            let missing = || Error::Stack(format!("{name:?} is not in the mapping of the C library"));
             self.allocators.push(place.ok_or_else(missing)?);
         }
         self.clock = theirs.into_iter().find(|mapping| mapping.name == "[vdso]");
@@ -219,7 +219,7 @@ impl Tracee {
             let entry = registers.rip - 1;
             if self.entries.contains_key(&entry) {
                 registers.rip = entry;
-                return traced("moving it back", ptrace::setregs(self.pid, registers));
+                return traced("setting its registers", ptrace::setregs(self.pid, registers));
             }
             signal = None;
         }

@@ -27,7 +27,7 @@ pub const NAMES: &[&str] = &[
 /// Two endpoints in this thread, over the device.
 pub fn sides(direct: bool) -> Result<Sides> {
     bare_efa::add();
-    // Refused if the library has the provider already.
+    // Refused if the provider is already registered.
     let _ = ofi::register_provider(Arc::new(ofi_efa::EfaProvider));
     let modes = MrMode::VIRT_ADDR | MrMode::PROV_KEY | MrMode::ALLOCATED | MrMode::LOCAL;
     let hints = Hints::new().provider("efa").domain(bare_efa::DOMAIN).mr_mode(modes);

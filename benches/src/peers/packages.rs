@@ -58,7 +58,7 @@ pub fn ensure(install: bool) -> Result<()> {
     match missing.iter().find(|program| !on_path(program.name)) {
         Some(program) => Err(Error::Missing {
             program: program.name.to_owned(),
-            reason: format!("package {} was installed and does not have it", program.package),
+            reason: format!("package {} was installed, but does not contain the program", program.package),
         }),
         None => Ok(()),
     }

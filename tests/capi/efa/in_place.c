@@ -43,7 +43,7 @@ static struct fi_cq_data_entry next(void)
 		}
 		ANSWERS(answer, -FI_EAGAIN);
 	}
-	fprintf(stderr, "nothing came in time\n");
+	fprintf(stderr, "no completion in time\n");
 	exit(1);
 }
 
