@@ -61,7 +61,7 @@ impl Kit for EfaNear {
 macro_rules! on_efa {
     ($name:ident: $kit:expr, skip = []) => {
 ofi_testkit::conformance!($name: $kit, skip = [
-    what_a_closing_context_has_under_way_goes_on_without_its_memory: "such operations are withdrawn with their context, as their memory is the device's",
+    what_a_closing_context_has_under_way_goes_on_without_its_memory: "such operations are withdrawn with their context, as the device accesses their memory",
     a_connection_of_one_key_comes_about: "no authorization keys",
     a_domain_s_key_is_that_of_its_endpoints: "no authorization keys",
     a_key_stays_in_its_vector_while_anything_is_of_it: "no authorization keys",
@@ -110,7 +110,7 @@ ofi_testkit::conformance!($name: $kit, skip = [
     a_name_of_another_format_is_refused: "the device chooses names",
     a_peer_that_closes_and_comes_back_under_its_name_is_met_anew: "the device chooses names",
     the_source_address_of_the_hints_is_the_name: "the device chooses names",
-    services_are_inserted_by_name: "names lead to no address of this fabric",
+    services_are_inserted_by_name: "names do not resolve to addresses of this fabric",
 ]);
     };
 }

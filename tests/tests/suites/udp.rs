@@ -34,9 +34,9 @@ impl ofi_testkit::Kit for UdpConnected {
 }
 
 ofi_testkit::conformance!(udp: UdpPair, skip = [
-    each_level_completes_at_its_step: "FI_TRANSMIT_COMPLETE needs the peer to acknowledge, so to look",
+    each_level_completes_at_its_step: "FI_TRANSMIT_COMPLETE needs an acknowledgement, so the peer must poll",
 ]);
 
 connected!(udp_msg: UdpConnected, skip = [
-    each_level_completes_at_its_step: "FI_TRANSMIT_COMPLETE needs the peer to acknowledge, so to look",
+    each_level_completes_at_its_step: "FI_TRANSMIT_COMPLETE needs an acknowledgement, so the peer must poll",
 ]);
