@@ -91,7 +91,7 @@ fn sleepy(line: &mut Line, arguments: &[String]) {
     let count: usize = arguments[0].parse().unwrap();
     let side = open(Naming::Names);
     line.say(side.name());
-    wait::drive_for(LONG, &[&side], "the word to begin", || line.has_news().then_some(()));
+    wait::drive_for(LONG, &[&side], "the start command", || line.has_news().then_some(()));
     line.expect("receive");
     line.say(side.statistic("rx_unexpected_now"));
     let into = Memory::new(8);

@@ -102,7 +102,7 @@ fn what_is_sent_ahead_is_sent_though_c_has_read_the_rest_and_nothing_is_that_is_
     let (send_id, mut offset, mut payload) = part(&mut raw, &side);
     let received = side.statistic("efa_received");
     raw.send(&Packet::Control(Control::EndOfRead { send_id, recv_id: 0 }));
-    wait::drive(&[&side], "word of it", || (side.statistic("efa_received") > received).then_some(()));
+    wait::drive(&[&side], "the packet", || (side.statistic("efa_received") > received).then_some(()));
     let mut came = vec![0; RUNT];
     let mut got = 0;
     loop {
@@ -115,7 +115,7 @@ fn what_is_sent_ahead_is_sent_though_c_has_read_the_rest_and_nothing_is_that_is_
         (_, offset, payload) = part(&mut raw, &side);
     }
     assert_eq!(came, from.bytes()[..RUNT]);
-    wait::drive(&[&side], "its end", || side.next_of(2)).done();
+    wait::drive(&[&side], "the completion", || side.next_of(2)).done();
     // With a delivery confirmation nothing is sent ahead, as the confirmation would come too early.
     let flags = OpFlags::COMPLETION | OpFlags::DELIVERY_COMPLETE;
     wait::drive(&[&side], "room", || side.out(to, &from).context(3).msg(flags).send().ok());
@@ -123,6 +123,6 @@ fn what_is_sent_ahead_is_sent_though_c_has_read_the_rest_and_nothing_is_that_is_
     let Ok((_, Packet::Message(message))) = parse(&bytes) else { unreachable!() };
     assert!(matches!(message.form, Form::LongRead { len: LEN, .. }), "{:?}", message.form);
     raw.send(&Packet::Control(Control::EndOfRead { send_id: message.send_id, recv_id: 0 }));
-    wait::drive(&[&side], "its end", || side.next_of(3)).done();
+    wait::drive(&[&side], "the completion", || side.next_of(3)).done();
     assert_eq!(side.statistic("efa_runts"), 1);
 }

@@ -118,7 +118,7 @@ fn a_registration_stays_busy_until_the_last_copy_has_ended() {
         let error = region.close().expect_err("a copy is in progress");
         assert_eq!(error.errno(), Errno::EBUSY, "attempt {attempt}: {error}");
     }
-    assert!(!hostile.seize(key).unwrap_or(false), "the key is gone");
+    assert!(!hostile.seize(key).unwrap_or(false), "the key still works after the close");
     hostile.claim(None);
     region.close().unwrap();
     region.close().unwrap();

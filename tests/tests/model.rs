@@ -153,7 +153,7 @@ impl World {
             let regions = memories.map(|memory| {
                 let region = side.register(&memory, rights).unwrap();
                 let piece = remote(&region);
-                std::mem::forget(region); // stays registered until the domain goes
+                std::mem::forget(region); // stays registered until the domain closes
                 piece
             });
             Node {

@@ -102,7 +102,7 @@ fn grains(near: &Folder, far: &Folder, random: &mut Random, options: &[Options; 
     let first = 1000;
     let mut next = first;
     while next < first + 24 {
-        // Up to more grains than the target has open slots, so that some wait.
+        // Sometimes more grains than the target has open slots, so that some wait.
         let count = random.below(5) + 1;
         let mut last = (0, 0);
         for index in next..next + count {
@@ -202,7 +202,8 @@ fn number(name: &str, otherwise: u64) -> u64 {
 
 #[test]
 fn what_is_published_is_whole_in_whatever_order_it_arrives() {
-    // SAFETY: the one test of this binary, before it starts anything. Every byte goes over the wire.
+    // SAFETY: called by the only test of this binary, before it starts threads. Makes every byte go over the
+    // wire.
     unsafe { std::env::set_var("FI_EFA_ENABLE_SHM_TRANSFER", "0") };
     let device = SimulatedDevice::driven("reordering0", Plan::default());
     ofi_efa::srd::add(Arc::new(Handle(Arc::clone(&device))));

@@ -151,7 +151,7 @@ pub fn near_end(line: &mut Line, _: &[String]) {
     wait::drive_through(Duration::from_secs(1), &[&side]);
     change("add");
     wait::drive(&[&side], "the message", || side.next_of(50)).done();
-    wait::drive(&[&side], "its end", || side.next_of(51)).done();
+    wait::drive(&[&side], "the completion", || side.next_of(51)).done();
     back.check(64, 9);
     echo.converse(&side, to, 1);
     line.say("over");

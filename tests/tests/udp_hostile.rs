@@ -88,7 +88,7 @@ impl Hostile {
     fn listen(&mut self) {
         let mut buf = vec![0u8; 65_536];
         while let Ok((len, from)) = self.socket.recv_from(&mut buf) {
-            // Unencrypted frames give the credit.
+            // The session is in the clear, so its frames show the credit.
             let mut frames = buf.get(24..len).unwrap_or_default();
             while buf[1] == 0
                 && let Ok(Some((frame, rest))) = Frame::parse(frames)

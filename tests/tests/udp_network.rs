@@ -112,7 +112,7 @@ pub fn near_end(line: &mut Line, _: &[String]) {
     wait::drive_through(Duration::from_secs(1), &[&side]);
     shell("ip link set near up").expect("an interface of this test");
     wait::drive(&[&side], "the message after the cut", || side.next_of(50)).done();
-    wait::drive(&[&side], "its end", || side.next_of(51)).done();
+    wait::drive(&[&side], "the completion", || side.next_of(51)).done();
     back.check(64, 9);
     // The link stays down: every operation fails within the bound.
     shell("ip link set near down").expect("an interface of this test");

@@ -7,7 +7,7 @@ use ofi_tests::udp::{Relay, Weather, socket};
 use ofi_tests::{Naming, opening};
 
 const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
-/// One segment, a few with a remainder, and many.
+/// One packet, a few with a remainder, and many.
 const LENGTHS: [usize; 4] = [20_000, 300_001, 1 << 20, 5 << 20];
 const NEW: u8 = 90;
 const OLD: u8 = 7;

@@ -25,7 +25,7 @@ macro_rules! with_each_driver {
                 command.spawn().expect("this program again")
             };
             for (driver, child) in DRIVERS.map(|driver| (driver, begin(driver))) {
-                let output = child.wait_with_output().expect("its end");
+                let output = child.wait_with_output().expect("the completion");
                 let said = String::from_utf8_lossy(&output.stderr);
                 assert!(output.status.success(), "{driver}: {said}");
             }
@@ -76,7 +76,7 @@ fn refused() {
             side.out(*to, &memory).context(context).tag(1).send().expect("a send");
         }
         for Caller { side, address, .. } in &all {
-            let error = wait::drive(&sides, "its end", || side.next_of(context)).failed();
+            let error = wait::drive(&sides, "the completion", || side.next_of(context)).failed();
             let took = begin.elapsed();
             assert_eq!(error.err, Errno::ECONNREFUSED, "{address} after {took:?}");
             assert!((Duration::from_millis(1900)..Duration::from_secs(5)).contains(&took), "{took:?}");
@@ -100,6 +100,6 @@ fn starts() {
         let sides: Vec<&Side> = all.iter().map(|caller| &caller.side).chain([&late]).collect();
         wait::drive(&sides, "the message", || late.next_of(2)).done();
         assert_eq!(got.bytes(), memory.bytes(), "{address}");
-        wait::drive(&sides, "its end", || side.next_of(1)).done();
+        wait::drive(&sides, "the completion", || side.next_of(1)).done();
     }
 }

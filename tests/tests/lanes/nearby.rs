@@ -254,7 +254,7 @@ fn what_is_outstanding_with_a_dead_neighbour_ends_with_an_error() {
     let error = wait::drive(&[&scene.side], "the end", || scene.side.next_of(7)).failed();
     assert_eq!(error.err, Errno::ECONNRESET);
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
-    assert_eq!(scene.here(), (0, 0), "the next message decides anew");
+    assert_eq!(scene.here(), (0, 0), "the next message chooses its transport again");
 }
 
 /// The first end sends over a socket, as its peer does not exist yet. The peer, opened later, finds the first

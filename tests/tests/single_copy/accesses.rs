@@ -142,7 +142,7 @@ pub fn accessor(line: &mut Line, _arguments: &[String]) {
                     wait::drive(&[&side], "room", || {
                         if what.starts_with("write") { out.write(&part) } else { out.read(&part) }.ok()
                     });
-                    match wait::drive(&[&side], "its end", || side.next_of(1)) {
+                    match wait::drive(&[&side], "the completion", || side.next_of(1)) {
                         Event::Done(..) if once => break 0,
                         Event::Done(..) => {}
                         failed => break failed.failed().err.get(),
@@ -188,7 +188,7 @@ fn nobody_writes_into_a_registration_that_was_closed() {
         }
         std::thread::sleep(Duration::from_millis(3));
         assert!(into.bytes() == copy, "round {round}: written after the registration was closed");
-        let failed: i32 = wait::drive(&[&side], "word", || child.line.has_news().then(|| child.line.hear()))
+        let failed: i32 = wait::drive(&[&side], "the report", || child.line.has_news().then(|| child.line.hear()))
             .parse()
             .unwrap();
         assert_eq!(failed, Errno::EKEYREJECTED.get(), "round {round}");
@@ -210,7 +210,7 @@ fn a_read_of_a_registration_that_is_closed_fails() {
         child.line.say(access("read", &region));
         under_way(&side, moved, round);
         region.close().unwrap();
-        let failed: i32 = wait::drive(&[&side], "word", || child.line.has_news().then(|| child.line.hear()))
+        let failed: i32 = wait::drive(&[&side], "the report", || child.line.has_news().then(|| child.line.hear()))
             .parse()
             .unwrap();
         assert_eq!(failed, Errno::EKEYREJECTED.get(), "round {round}");
@@ -234,7 +234,7 @@ fn a_counter_bound_in_the_middle_of_a_write_does_not_end_it() {
         child.line.say(access("write-once", &region));
         under_way(&side, moved, round);
         region.bind_counter(&counter, BindFlags::REMOTE_WRITE).unwrap();
-        let failed: i32 = wait::drive(&[&side], "word", || child.line.has_news().then(|| child.line.hear()))
+        let failed: i32 = wait::drive(&[&side], "the report", || child.line.has_news().then(|| child.line.hear()))
             .parse()
             .unwrap();
         assert_eq!(failed, 0, "round {round}");
@@ -273,7 +273,7 @@ pub fn owner(line: &mut Line, _arguments: &[String]) {
     let region = side.register(&memory, RIGHTS).unwrap();
     line.say(format!("{} {}", region.base(), region.key()));
     loop {
-        match wait::drive(&[&side], "word", || line.has_news().then(|| line.hear())).as_str() {
+        match wait::drive(&[&side], "a command", || line.has_news().then(|| line.hear())).as_str() {
             "deny" => deny_process_vm(),
             "count" => line.say(side.statistic("shm_single_accesses")),
             _ => return,
@@ -312,7 +312,7 @@ fn an_access_whose_owner_is_killed_in_the_middle_fails() {
         }
         child.kill();
         let killed = Instant::now();
-        match early.unwrap_or_else(|| wait::drive(&[&side], "its end", || side.next_of(1))) {
+        match early.unwrap_or_else(|| wait::drive(&[&side], "the completion", || side.next_of(1))) {
             Event::Done(..) => {} // it completed before the kill
             failed => assert_eq!(failed.failed().err, Errno::ECONNRESET),
         }

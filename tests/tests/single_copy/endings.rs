@@ -66,7 +66,7 @@ pub fn pusher(line: &mut Line, _arguments: &[String]) {
                 Err(error) if error.is_again() => side.next_of(1).map(|_| false),
                 Err(_) => Some(false),
             }) {
-                let event = wait::drive(&[&side], "its end", || side.next_of(1));
+                let event = wait::drive(&[&side], "the completion", || side.next_of(1));
                 written = side.statistic("shm_single_written_bytes");
                 if matches!(event, Event::Done(..)) {
                     continue;
@@ -184,7 +184,7 @@ fn a_receiver_whose_sender_is_killed_in_the_middle_gets_an_error_and_no_more_byt
         }
         child.kill();
         let killed = Instant::now();
-        let event = wait::drive(&[&side], "its end", || side.next_of(1));
+        let event = wait::drive(&[&side], "the completion", || side.next_of(1));
         assert!(killed.elapsed() < BOUND, "{:?}", killed.elapsed());
         match event {
             Event::Done(entry, _) => into.check(entry.len, 1), // it completed before the kill
@@ -218,7 +218,7 @@ fn a_sender_whose_receiver_is_killed_in_the_middle_gets_an_error() {
         }
         child.kill();
         let killed = Instant::now();
-        match wait::drive(&[&side], "its end", || end.take().or_else(|| side.next_of(1))) {
+        match wait::drive(&[&side], "the completion", || end.take().or_else(|| side.next_of(1))) {
             Event::Done(..) => {} // it completed before the kill
             failed => assert_eq!(failed.failed().err, Errno::ECONNRESET),
         }
