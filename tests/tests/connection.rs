@@ -367,8 +367,8 @@ fn hostile_packets() -> impl Iterator<Item = Vec<u8>> {
     })
 }
 
-/// The own address of an accepting endpoint. Its name is the listener's, but every stranger can read its own
-/// address in /proc/net/unix.
+/// The lane address of an accepting endpoint. The endpoint's name is its listener's, but any process can read
+/// its lane address in /proc/net/unix.
 fn lane_address(side: &Side) -> Address {
     let any: Arc<dyn Any + Send + Sync> = Arc::clone(&side.ep) as _;
     let ep: Arc<Ep<Shm>> = any.downcast().expect("an endpoint over shared memory");

@@ -48,7 +48,7 @@ enum Attack {
         value: u64,
     },
     Peek,
-    /// Reads the record, and does not advance.
+    /// Reads the record, and advances past it.
     Take,
 }
 

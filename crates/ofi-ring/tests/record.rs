@@ -28,7 +28,7 @@ fn a_record_keeps_its_length_its_high_half_and_its_bytes() {
         slot.publish(high);
         let record = ring.consumer.peek().unwrap().unwrap();
         assert_eq!((record.high, record.body_len, record.body.addr() % 8), (high, len, 0));
-        // SAFETY: the producer is idle until the record is left.
+        // SAFETY: the producer is idle until `advance`.
         let bytes = unsafe { std::slice::from_raw_parts(record.body, len) };
         assert!(bytes.iter().all(|&byte| byte == len as u8));
         ring.consumer.advance(&record);

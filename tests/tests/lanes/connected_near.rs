@@ -43,7 +43,7 @@ fn lanes(side: &Side) -> (u64, u64) {
     (side.statistic("lanes_near"), side.statistic("udp_sessions_begun"))
 }
 
-/// Listens, accepts a connection, and sends each message back. Argument: its place, as of
+/// Listens, accepts a connection, and sends each message back. Argument: its place, as for
 /// [`super::nearby::echo`].
 pub fn accept(line: &mut Line, arguments: &[String]) {
     if arguments[0] == "other-user" {

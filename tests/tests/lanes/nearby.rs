@@ -34,8 +34,8 @@ fn leave_the_network() {
 pub fn become_another_user() {
     // SAFETY: takes no pointers.
     assert_eq!(unsafe { libc::setresuid(USER, USER, USER) }, 0);
-    // A change of the user clears the parent-death signal, so it is set again. SAFETY: asks for a signal,
-    // touches no memory.
+    // A change of the user clears the parent-death signal, so it is set again.
+    // SAFETY: asks for a signal, touches no memory.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
 }
 
