@@ -57,7 +57,8 @@ impl Batches {
         Self { sync, early: sync.saturating_sub(commit), signalled: 0, head: 0 }
     }
 
-    /// Whether a commit that moves the head to `head` wakes readers. A head that goes back does: it is a restart.
+    /// Whether a commit that moves the head to `head` wakes readers. A head that moves back always does: the
+    /// writer has restarted.
     pub fn completes(&mut self, head: u64) -> bool {
         let batch = head / self.sync;
         let back = head < self.head;

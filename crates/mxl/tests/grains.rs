@@ -116,7 +116,7 @@ fn nothing_of_the_last_lap_is_read_as_new() {
     let writer = writer(&folder, &camera);
     let reader = folder.domain().read_grains(camera.id).unwrap();
     (100..=110).for_each(|index| write(&writer, index));
-    // The tail's slot belongs to the next grain: before and after that is opened.
+    // The oldest slot belongs to the next grain, before and after that grain is opened.
     assert_eq!(reader.read(101, Wait::Not).unwrap_err().status(), Status::TooLate);
     let held = reader.read(102, Wait::Not).unwrap();
     let next = writer.open(111).unwrap();
@@ -230,7 +230,7 @@ fn a_read_is_noted_by_the_writer() {
     reader.read(1, Wait::Not).unwrap();
     let end = Instant::now() + Duration::from_secs(20);
     while writer.runtime().last_read <= before {
-        assert!(Instant::now() < end, "nobody noted the read");
+        assert!(Instant::now() < end, "the read was not recorded");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

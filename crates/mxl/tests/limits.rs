@@ -1,4 +1,4 @@
-//! Processes without rights, space or life: a disk that is full, a read-only domain, readers that are killed.
+//! A full disk, a read-only domain, and readers that are killed.
 
 mod common;
 
@@ -56,13 +56,13 @@ fn a_full_disk_is_told_and_leaves_nothing_behind() {
                 Ok(flow) => made.push(flow.writer),
                 Err(error) => break error,
             }
-            assert!(made.len() < 20, "the disk has no end");
+            assert!(made.len() < 20, "the disk does not fill up");
         };
         assert!(!made.is_empty());
         let Error::Os { path, source, .. } = &error else { panic!("{error}") };
         assert_eq!(source.kind(), ErrorKind::StorageFull, "{error}");
         assert!(path.starts_with(domain.path()), "{error}");
-        assert_eq!(std::fs::read_dir(domain.path()).unwrap().count(), made.len(), "a part of a flow");
+        assert_eq!(std::fs::read_dir(domain.path()).unwrap().count(), made.len(), "remains of a flow");
         // All memory of the other flows is allocated.
         for writer in &made {
             let reader = domain.read_grains(writer.id()).unwrap();
@@ -106,7 +106,7 @@ fn a_domain_that_may_only_be_read_is_read() {
         return;
     }
     if !geteuid().is_root() {
-        println!("NOT RUN: a_domain_that_may_only_be_read_is_read: only root can be somebody else");
+        println!("NOT RUN: a_domain_that_may_only_be_read_is_read: only root can change its user");
         return;
     }
     let folder = Folder::new();
@@ -148,7 +148,7 @@ fn a_killed_reader_disturbs_nobody() {
             assert!(reader.try_wait().unwrap().is_none(), "{step}: it has ended");
             std::thread::sleep(Duration::from_millis(1));
         }
-        // The reader is asleep a moment later; if not, it dies a step earlier.
+        // The reader should be asleep by now; if not, it dies a step earlier.
         std::thread::sleep(Duration::from_millis(20));
         reader.kill().unwrap();
         reader.wait().unwrap();

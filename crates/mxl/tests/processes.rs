@@ -24,7 +24,7 @@ fn soon<T>(open: impl Fn() -> Result<T, Error>) -> T {
             Err(error) => panic!("{error}"),
         }
     }
-    panic!("the flow did not come");
+    panic!("the flow did not appear");
 }
 
 #[test]
@@ -34,14 +34,13 @@ fn grains_cross_processes() {
         let domain = Domain::open(path).unwrap();
         let writer = domain.create_grains(&camera, &BatchHints::default()).unwrap().writer;
         for index in 1..=FRAMES {
-            // Not faster than the reader, whose flow shows its progress.
             let mut grain = writer.open(index).unwrap();
             let len = grain.len();
             grain.write(0, &picture(index, len)).unwrap();
             grain.commit().unwrap();
             std::thread::sleep(Duration::from_micros(500));
         }
-        // Until the reader has read the last one.
+        // Keeps the flow until the reader has finished.
         let done = known(common::microphone(1), 2);
         soon(|| domain.read_samples(done.id));
         return;
@@ -196,14 +195,14 @@ fn a_killed_deletion_leaves_nothing_in_the_way() {
         let made = folder.domain().create_grains(&camera, &BatchHints::default()).unwrap();
         made.writer.open(2).unwrap().commit().unwrap();
     }
-    // Another implementation deletes file by file.
+    // An implementation that deletes file by file may die with some files left.
     made_and_killed("stays", Duration::ZERO);
     let grains = folder.path().join(format!("{}.mxl-flow/grains", camera.id));
     std::fs::remove_file(grains.join("data.1")).unwrap();
     let made = folder.domain().create_grains(&camera, &BatchHints::default()).unwrap();
-    assert!(made.created, "what was left of it was no flow");
+    assert!(made.created, "the remains were opened as a flow");
     made.writer.open(2).unwrap().commit().unwrap();
-    // But never while a process has it open.
+    // The remains are not replaced while a process has the flow open.
     std::fs::remove_file(grains.join("data.1")).unwrap();
     assert!(matches!(folder.domain().create_grains(&camera, &BatchHints::default()), Err(Error::Os { .. })));
     assert!(folder.domain().is_active(camera.id).unwrap());

@@ -30,9 +30,9 @@ fn block_on<T>(mut future: impl Future<Output = T> + Unpin) -> (T, usize) {
             return (value, polls);
         }
         std::thread::park_timeout(Duration::from_secs(20));
-        assert!(begin.elapsed() < Duration::from_secs(20), "nobody woke the task");
+        assert!(begin.elapsed() < Duration::from_secs(20), "the task was not woken");
     }
-    unreachable!("a range without an end")
+    unreachable!("the loop has no end")
 }
 
 /// The next item of any of the streams.
@@ -97,7 +97,7 @@ fn a_stream_that_is_late_says_so_and_goes_on() {
     let mut items = std::iter::from_fn(|| next(&mut streams).0.1);
     assert!(matches!(items.next(), Some(Err(Error::TooLate { index: 5, .. }))));
     let first = items.next().unwrap().unwrap();
-    assert!(first > 5 && first <= 32 - writer.grains() + 2, "the oldest that is there: {first}");
+    assert!(first > 5 && first <= 32 - writer.grains() + 2, "the oldest available grain: {first}");
     for index in first + 1..=30 {
         assert_eq!(items.next().unwrap().unwrap(), index);
     }
@@ -269,7 +269,7 @@ fn samples_that_wake_nobody_are_not_late() {
     let begin = 480_000;
     commit(&mut sound, begin, BATCH);
     let mut batches = reader.stream(begin, BATCH).unwrap();
-    // How many samples have arrived since the announced ones.
+    // The number of samples that arrived after the announced ones.
     let (mut of_stream, mut of_read) = (Vec::new(), Vec::new());
     std::thread::scope(|scope| {
         scope.spawn(|| {

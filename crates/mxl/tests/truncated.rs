@@ -27,7 +27,7 @@ fn truncate(path: &Path, len: u64) {
     OpenOptions::new().write(true).open(path).unwrap().set_len(len).unwrap();
 }
 
-/// Waits for a child, not for ever.
+/// Waits for a child, for a limited time.
 fn ended(mut child: Child) -> ExitStatus {
     let begin = Instant::now();
     loop {
@@ -36,18 +36,18 @@ fn ended(mut child: Child) -> ExitStatus {
         }
         if begin.elapsed() > Duration::from_secs(30) {
             child.kill().unwrap();
-            panic!("it does not end");
+            panic!("the child does not end");
         }
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Until the other process has said that it is ready.
+/// Waits until the other process reports that it is ready.
 fn until_there(path: &Path, child: &mut Child) {
     let begin = Instant::now();
     while !path.exists() {
-        assert!(child.try_wait().unwrap().is_none(), "it ended too early");
-        assert!(begin.elapsed() < Duration::from_secs(30), "it does not begin");
+        assert!(child.try_wait().unwrap().is_none(), "the child ended too early");
+        assert!(begin.elapsed() < Duration::from_secs(30), "the child does not begin");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -76,7 +76,7 @@ fn loops(role: &str, path: &Path) -> Error {
             loop {
                 let read = reader.read(9, Wait::Not).and_then(|grain| {
                     grain.read_into(0, &mut bytes)?;
-                    // Whatever is not reported is right.
+                    // A read without an error returned the right bytes.
                     assert!(!grain.still_valid() || bytes == picture(9, 512));
                     Ok(())
                 });
@@ -171,7 +171,7 @@ fn a_truncated_file_is_an_error_in_whoever_uses_it() {
     }
 }
 
-/// A flow that lost a file stays broken in whoever noticed it, and a new one of the same name works.
+/// A reader or writer that noticed a lost file keeps reporting it, and a new flow of the same name works.
 #[test]
 fn a_broken_flow_is_broken_as_a_whole_and_can_be_made_again() {
     let folder = Folder::new();
@@ -185,7 +185,7 @@ fn a_broken_flow_is_broken_as_a_whole_and_can_be_made_again() {
     let held = reader.read(2, Wait::Not).unwrap();
     let open = writer.open(3).unwrap();
     truncate(&file(&folder, &camera, "grains/data.2"), 0);
-    // Nobody has touched it since.
+    // No access has reached the missing page yet.
     assert!(reader.read(3, Wait::Not).is_ok() && reader.intact().is_ok() && reader.is_current());
     assert!(!held.still_valid());
     assert!(is_truncation(&held.read_into(0, &mut [0; 16]).unwrap_err(), "grains/data.2"));
@@ -206,7 +206,7 @@ fn a_broken_flow_is_broken_as_a_whole_and_can_be_made_again() {
     assert!(reader.read(1, Wait::Not).is_err());
 }
 
-/// A writer's samples that went to a file which is gone are not announced to those who have other pages of it.
+/// A commit of data that was written to a truncated file fails, and does not move the head.
 #[test]
 fn what_went_to_a_truncated_file_is_not_published() {
     let folder = Folder::new();
@@ -231,7 +231,8 @@ fn what_went_to_a_truncated_file_is_not_published() {
     assert_eq!(reader.head(), 1);
 }
 
-/// A data file whose words are gone, although its page is there, is no flow for a reader that waits.
+/// A reader that waits notices a data file that was truncated within its page, where no access raises a
+/// signal.
 #[test]
 fn a_data_file_that_is_cut_within_its_page_is_noticed_by_a_wait() {
     let folder = Folder::new();
@@ -254,7 +255,7 @@ fn fault_elsewhere(folder: &Path) -> u8 {
     // SAFETY: a new mapping, which affects no other memory.
     let map = unsafe { rustix::mm::mmap(std::ptr::null_mut(), 4096, read, shared, &opened, 0) }.unwrap();
     truncate(&path, 0);
-    // SAFETY: mapped and never unmapped; the signal is what this is about.
+    // SAFETY: mapped and never unmapped; the test wants the signal.
     unsafe { map.cast::<u8>().read_volatile() }
 }
 
@@ -263,7 +264,8 @@ extern "C" fn says_goodbye(_: libc::c_int) {
     unsafe { libc::_exit(42) };
 }
 
-/// A `SIGBUS` that is none of ours does what it did before; so does every one if the handler is switched off.
+/// A `SIGBUS` outside our mappings has its previous effect, and so has every one if the handler is switched
+/// off.
 #[test]
 fn other_bus_errors_are_passed_on() {
     let test = "other_bus_errors_are_passed_on";
@@ -305,7 +307,7 @@ fn other_bus_errors_are_passed_on() {
                 );
                 assert!(is_truncation(&grain.read_into(0, &mut [0; 1]).unwrap_err(), "grains/data.1"));
                 drop(reader);
-                assert!(!mxl::sigbus::repair(address), "it is unmapped");
+                assert!(!mxl::sigbus::repair(address), "the address is unmapped");
                 return;
             }
             _ => drop(reader),

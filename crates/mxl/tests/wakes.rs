@@ -25,8 +25,8 @@ fn write(writer: &GrainWriter, index: u64) {
     writer.open(index).unwrap().commit().unwrap();
 }
 
-/// A traced reader process: its calls between the first `getppid` and the second are those of `read`, which returns
-/// whether all was as expected.
+/// A traced reader process: its calls between the first `getppid` and the second are those of `read`. `read`
+/// returns whether the result was the expected one.
 fn traced(read: impl FnOnce() -> bool) -> Pid {
     // SAFETY: the child allocates nothing and takes no lock: it reads existing maps, and ends.
     let child = match unsafe { fork() }.unwrap() {
@@ -55,7 +55,7 @@ fn step(child: Pid, meanwhile: impl FnOnce()) -> Option<i64> {
         match waitpid(child, None).unwrap() {
             WaitStatus::PtraceSyscall(_) => {}
             ended => {
-                assert_eq!(ended, WaitStatus::Exited(child, 0), "what was read is not what was asked for");
+                assert_eq!(ended, WaitStatus::Exited(child, 0), "the read returned the wrong grain");
                 return None;
             }
         }

@@ -36,9 +36,9 @@ impl BatchHints {
             None => Ok(None),
             Some(Value::Number(number)) => match number.as_f64() {
                 Some(value) if value >= 1.0 && value <= f64::from(u32::MAX) => Ok(Some(value as u32)),
-                _ => Err(Error::Definition(format!("{name} is {number}; it is 1 at least"))),
+                _ => Err(Error::Definition(format!("{name} is {number}, but must be at least 1"))),
             },
-            Some(other) => Err(Error::Definition(format!("{name} is {other}; it is a number"))),
+            Some(other) => Err(Error::Definition(format!("{name} is {other}, not a number"))),
         };
         let hints = Self {
             max_commit_batch_size_hint: hint("maxCommitBatchSizeHint")?,

@@ -184,7 +184,7 @@ impl FlowDefinition {
         Self::new(label, "Data", Format::Data(rate.reduced()))
     }
 
-    /// Parses JSON by the rules of the C++ SDK. As there, text after the object is ignored.
+    /// Parses JSON by the rules of the C++ SDK. Like the SDK, it ignores text after the object.
     ///
     /// # Errors
     /// [`Error::Definition`] names the invalid field.
@@ -247,7 +247,7 @@ impl FlowDefinition {
             Format::Data(rate) => *rate,
         };
         if !rate.is_positive() {
-            return Err(bad(format!("a rate of {rate}; it is above 0")));
+            return Err(bad(format!("rate {rate} is not above 0")));
         }
         Ok(())
     }
@@ -326,10 +326,10 @@ impl Video {
         }
         if self.interlace != Interlace::Progressive {
             if ![Rational::new(30000, 1001), Rational::new(25, 1)].contains(&rate) {
-                return Err(bad(format!("grain_rate {rate}; interlaced video has 30000/1001 or 25")));
+                return Err(bad(format!("grain_rate {rate}: interlaced video needs 30000/1001 or 25")));
             }
             if height % 2 != 0 {
-                return Err(bad(format!("frame_height {height}; interlaced video has an even one")));
+                return Err(bad(format!("frame_height {height}: interlaced video needs an even one")));
             }
         }
         Ok(())
@@ -394,7 +394,7 @@ pub(crate) fn json_object(text: &str) -> Result<Map<String, Value>, Error> {
     let mut reader = serde_json::Deserializer::from_str(text);
     match Value::deserialize(&mut reader).map_err(|error| bad(format!("malformed JSON: {error}")))? {
         Value::Object(object) => Ok(object),
-        _ => Err(bad("the JSON is no object")),
+        _ => Err(bad("the JSON is not an object")),
     }
 }
 
@@ -413,23 +413,23 @@ pub fn parse_id(text: &str) -> Option<Uuid> {
 }
 
 fn field<'a>(root: &'a Map<String, Value>, name: &str) -> Result<&'a Value, Error> {
-    root.get(name).ok_or_else(|| bad(format!("no {name}")))
+    root.get(name).ok_or_else(|| bad(format!("{name} is missing")))
 }
 
 fn string<'a>(root: &'a Map<String, Value>, name: &str) -> Result<&'a str, Error> {
     let value = field(root, name)?;
-    value.as_str().ok_or_else(|| bad(format!("{name} is {value}, no string")))
+    value.as_str().ok_or_else(|| bad(format!("{name} is {value}, not a string")))
 }
 
 fn number(root: &Map<String, Value>, name: &str) -> Result<f64, Error> {
     let value = field(root, name)?;
-    value.as_f64().ok_or_else(|| bad(format!("{name} is {value}, no number")))
+    value.as_f64().ok_or_else(|| bad(format!("{name} is {value}, not a number")))
 }
 
 /// A rate in lowest terms.
 fn rate(root: &Map<String, Value>, name: &str) -> Result<Rational, Error> {
     let value = field(root, name)?;
-    let object = value.as_object().ok_or_else(|| bad(format!("{name} is {value}, no object")))?;
+    let object = value.as_object().ok_or_else(|| bad(format!("{name} is {value}, not an object")))?;
     let denominator = if object.contains_key("denominator") { number(object, "denominator")? } else { 1.0 };
     // As in C++, digits after the decimal point are cut off.
     Ok(Rational::new(number(object, "numerator")? as i64, denominator as i64).reduced())
@@ -452,7 +452,7 @@ fn video(root: &Map<String, Value>) -> Result<Video, Error> {
         height: number(root, "frame_height")? as u32,
         rate: rate(root, "grain_rate")?,
         interlace: interlace
-            .ok_or_else(|| bad("interlace_mode is no mode of interlaced or progressive video"))?,
+            .ok_or_else(|| bad("interlace_mode is not an interlaced or progressive mode"))?,
         alpha,
     })
 }
@@ -460,7 +460,7 @@ fn video(root: &Map<String, Value>) -> Result<Video, Error> {
 fn audio(root: &Map<String, Value>) -> Result<Audio, Error> {
     let depth = number(root, "bit_depth")?;
     if depth != 32.0 && depth != 64.0 {
-        return Err(bad(format!("bit_depth {depth}; it is 32 or 64")));
+        return Err(bad(format!("bit_depth {depth} is neither 32 nor 64")));
     }
     let channels = match root.get("channel_count") {
         None => 1.0,

@@ -76,7 +76,7 @@ impl Domain {
             return Err(Error::file(&path, "is not a directory"));
         }
         if let Ok(false) = is_tmpfs(&path) {
-            tracing::warn!(domain = %path.display(), "the domain is no tmpfs: every picture may be written to a disk");
+            tracing::warn!(domain = %path.display(), "the domain is not on a tmpfs: pictures may go to a disk");
         }
         let history = history(&path);
         Ok(Self { inner: Arc::new(Inner { path, history, watcher: Mutex::new(Weak::new()) }) })
@@ -287,7 +287,7 @@ impl Domain {
             match Flow::write(&dir, id) {
                 Ok(flow) => return Ok((flow, false)),
                 Err(Refused::Error(error)) => return Err(error),
-                // The flow is being deleted, or is not one.
+                // The flow is being deleted, or the directory does not hold a flow.
                 Err(Refused::Gone) if dir.exists() => std::thread::sleep(Duration::from_millis(1)),
                 Err(Refused::Gone) => {
                     if let Some(flow) = scaffold::make(&self.inner.path, &dir, &plan)? {
@@ -323,7 +323,7 @@ impl Domain {
         if ring == u32::MAX || (grains && ring > MAX_GRAINS) {
             let history = self.history();
             return Err(Error::Definition(format!(
-                "a rate of {rate} in {history:?} is more than a ring holds"
+                "a history of {history:?} at rate {rate} exceeds the largest ring"
             )));
         }
         let format = match definition.format {
@@ -361,7 +361,7 @@ fn history(domain: &Path) -> u64 {
     let wanted = match definition::json_object(&text) {
         Ok(options) => options.get(HISTORY_OPTION).map(serde_json::Value::as_f64),
         Err(error) => {
-            tracing::error!(%error, path = %path.display(), "options of the domain are left out");
+            tracing::error!(%error, path = %path.display(), "options of the domain are ignored");
             return HISTORY;
         }
     };
@@ -369,7 +369,7 @@ fn history(domain: &Path) -> u64 {
         None => HISTORY,
         Some(Some(history)) if history >= 1.0 => history as u64,
         Some(_) => {
-            tracing::error!(path = %path.display(), "the history is a number of nanoseconds above 0");
+            tracing::error!(path = %path.display(), "the history must be a number of nanoseconds above 0");
             HISTORY
         }
     }

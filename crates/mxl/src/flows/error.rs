@@ -35,8 +35,8 @@ pub enum Error {
     /// The flow was deleted, or replaced by another of the same name: open it again.
     #[error("the flow was deleted or replaced: open it again")]
     FlowInvalid,
-    /// A process truncated a file of the flow while it was in use here. What was read from the flow may be zeros, and
-    /// what is written to it reaches nobody: open it again.
+    /// A process truncated a file of the flow while it was in use here. Data read from the flow may be zeros,
+    /// and writes reach no reader: open the flow again.
     #[error("{path} was truncated while it was in use: open the flow again")]
     Truncated {
         /// The file.
@@ -48,7 +48,7 @@ pub enum Error {
     /// The JSON of a flow definition, or of options, is refused.
     #[error("flow definition: {0}")]
     Definition(String),
-    /// The flow exists and contradicts the definition.
+    /// The flow exists and differs from the definition.
     #[error("flow {id} exists with {what} {there}, not {wanted}")]
     Conflict {
         /// The flow's id.

@@ -63,7 +63,8 @@ impl Mapping {
     /// The word at `offset`.
     ///
     /// # Panics
-    /// If it is not inside, or not aligned: the offsets are constants of this crate, and lengths were checked.
+    /// If the word is outside the mapping or not aligned. The offsets are constants of this crate, and
+    /// lengths were checked.
     pub fn u64_at(&self, offset: usize) -> &AtomicU64 {
         // SAFETY: aligned and inside, as just checked; mapped as long as `self`. This process uses it only atomically;
         // other processes use it too.
@@ -76,7 +77,7 @@ impl Mapping {
         unsafe { AtomicU32::from_ptr(self.word(offset, 4).cast()) }
     }
 
-    /// The bytes from `offset` on; empty if it lies behind the end.
+    /// The bytes from `offset` on; empty if it lies past the end.
     pub fn from(&self, offset: usize) -> Shared {
         let offset = offset.min(self.len);
         let base = NonNull::new(self.base.as_ptr().wrapping_add(offset)).unwrap_or(self.base);
@@ -156,7 +157,7 @@ pub fn header<T: FromBytes + IntoBytes>(file: impl AsFd, path: &Path) -> Result<
     Ok(header)
 }
 
-/// How often a lock is tried that a prober holds for a moment.
+/// Attempts to take a lock that a prober holds for a moment.
 const LOCK_TRIES: u32 = 100;
 
 /// Takes the writers' lock. A process that checks whether the flow is alive holds the exclusive lock for a moment; this

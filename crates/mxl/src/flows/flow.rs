@@ -1,4 +1,4 @@
-//! The file `data` of a flow: its description, its words, and whether it still is the flow with that name.
+//! The file `data` of a flow: its description, its words, and whether the flow was deleted or replaced.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -70,11 +70,11 @@ pub struct Flow {
     file: Option<OwnedFd>,
     inode: u64,
     checked: AtomicU64,
-    /// Set when the opener turned out not to be a writer: then it deletes nothing.
+    /// Set if the opener turned out not to be a writer: dropping this then deletes nothing.
     keep: AtomicBool,
 }
 
-/// Why a flow cannot be written. A temporary state is distinguished.
+/// Why a flow cannot be written. [`Gone`](Self::Gone) may be temporary.
 #[derive(Debug)]
 pub enum Refused {
     /// The flow does not exist, or no longer exists: create it.
@@ -142,7 +142,7 @@ impl Flow {
         })
     }
 
-    /// The flow has received its public name.
+    /// Records that the flow's directory was renamed to its public name.
     pub fn renamed(&mut self, dir: &Path) {
         self.dir = dir.to_path_buf();
         self.path = dir.join("data");
@@ -191,8 +191,8 @@ impl Flow {
         self.inode
     }
 
-    /// The note in which mappings of this flow say that their file was truncated, and a mapping's number in it: the
-    /// slots of grains in their order, or the channels as 0.
+    /// The note that records a truncated file of this flow, and the number of a mapping in that note: `ring`
+    /// is the slot of a grain, or 0 for the file of the channels.
     pub fn note(&self, ring: u32) -> (&Arc<Note>, u32) {
         (&self.note, ring.saturating_add(RING))
     }
@@ -209,7 +209,7 @@ impl Flow {
         }
     }
 
-    /// The reason why the flow is not the one that was opened.
+    /// Why the flow can no longer be used: [`Error::Truncated`] or [`Error::FlowInvalid`].
     pub fn invalid(&self) -> Error {
         self.intact().err().unwrap_or(Error::FlowInvalid)
     }
@@ -224,15 +224,15 @@ impl Flow {
         Error::Truncated { path }
     }
 
-    /// The size of the data file, if that is still the file with its name.
+    /// The size of the data file, if the path still names that file.
     fn named(&self) -> Option<u64> {
         let stat = rustix::fs::stat(&self.path).ok().filter(|stat| stat.st_ino == self.inode)?;
         u64::try_from(stat.st_size).ok()
     }
 
-    /// Whether it still is the flow with its name, and whole.
+    /// Whether the flow's name still refers to this flow, and no file of it was found truncated.
     pub fn is_current(&self) -> bool {
-        // A truncation within the last page raises no signal, but here the size is at hand.
+        // A truncation within the last page raises no signal, but shows in the size.
         let is_whole = |size| size >= size_of::<Data>() as u64;
         !self.is_deleted() && self.named().is_some_and(is_whole) && self.note.broken().is_none()
     }
@@ -265,7 +265,8 @@ impl Flow {
         if !file::lock_alone(file) {
             return;
         }
-        // Not by its words, which a truncation may have wiped: no other flow has this inode while the file is open.
+        // The inode identifies the flow, since no other file gets it while this one is open. A truncation may
+        // have wiped the flow's words.
         if self.named().is_some() {
             self.delete();
         }
@@ -303,18 +304,18 @@ fn check(file: &OwnedFd, path: &Path, id: Uuid) -> Result<FlowInfo, Error> {
     let Data { info, .. } = data;
     let broken = |what: String| Err(Error::file(path, what));
     if info.version != layout::DATA_VERSION {
-        return broken(format!("version {}; {} is supported", info.version, layout::DATA_VERSION));
+        return broken(format!("version {}, not {}", info.version, layout::DATA_VERSION));
     }
     let common = info.config.common;
     if common.id != *id.as_bytes() {
-        return broken(format!("is of flow {}", Uuid::from_bytes(common.id)));
+        return broken(format!("belongs to flow {}", Uuid::from_bytes(common.id)));
     }
     if common.payload_location != 0 {
         return broken(format!("its payload is in memory of device {}", common.device_index));
     }
     let found = FlowInfo { config: info.config };
     if !found.rate().is_positive() {
-        return broken(format!("a rate of {}", found.rate()));
+        return broken(format!("invalid rate {}", found.rate()));
     }
     match common.format {
         layout::format::VIDEO | layout::format::DATA if info.config.discrete().grain_count == 0 => {
@@ -361,13 +362,14 @@ macro_rules! describes_flow {
                 self.flow.words().head.load(std::sync::atomic::Ordering::Acquire)
             }
 
-            /// Whether the flow still is the one with its name.
+            /// Whether this is still the flow with its name: it was not deleted, replaced or truncated.
             pub fn is_current(&self) -> bool {
                 self.flow.is_current()
             }
 
-            /// An error if a file of the flow was found truncated while it was in use here. Reads and commits say so
-            /// themselves; a program that uses the memory by its address asks afterwards.
+            /// Checks that no file of the flow was found truncated while it was in use here. Reads and
+            /// commits check this themselves; a program that uses the memory by its address must call this
+            /// afterwards.
             ///
             /// # Errors
             /// [`Error::Truncated`](crate::Error::Truncated).
@@ -376,7 +378,7 @@ macro_rules! describes_flow {
                 self.flow.intact()
             }
 
-            /// For [`wait_any`](crate::wait_any).
+            /// The flow's current state, for [`wait_any`](crate::wait_any).
             pub fn watch(&self) -> $crate::Watch<'_> {
                 $crate::Watch::new(&self.flow)
             }

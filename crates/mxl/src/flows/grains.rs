@@ -100,7 +100,7 @@ fn slots(flow: &Flow, write: bool) -> Result<Vec<Slot>, Error> {
         let header: GrainHeader = file::header(&file, &path)?;
         if header.version != layout::GRAIN_VERSION {
             let wanted = layout::GRAIN_VERSION;
-            return Err(Error::file(&path, format!("version {}; {wanted} is supported", header.version)));
+            return Err(Error::file(&path, format!("version {}, not {wanted}", header.version)));
         }
         let (bytes, _) = file::size(&file, &path)?;
         let need = PAYLOAD_OFFSET as u64 + u64::from(header.grain_size);
@@ -165,8 +165,8 @@ impl GrainReader {
     /// # Errors
     /// The errors of [`read`](Self::read).
     pub fn read_slices(&self, index: u64, slices: u16, wait: Wait) -> Result<ReadGrain<'_>, Error> {
-        // Recording a read costs a system call that wakes a thread of the writer's process: a waiting reader records it
-        // before it sleeps, and not when there is data.
+        // Recording a read costs a system call that wakes a thread of the writer's process. A reader that has
+        // to wait records it before it sleeps rather than when the data has arrived.
         let said = Cell::new(false);
         let say = || {
             said.set(true);
@@ -181,7 +181,7 @@ impl GrainReader {
         Ok(ReadGrain { flow: &self.flow, slot, info: GrainInfo::new(index, grain, slot) })
     }
 
-    /// Whether the slot still holds the grain: then everything that was read from it so far belongs to this grain.
+    /// Whether the slot still holds the grain. If so, everything read from it so far belongs to this grain.
     pub fn holds(&self, index: u64) -> bool {
         protocol::unchanged(slot(&self.slots, index).words(), index) && self.intact().is_ok()
     }
@@ -210,7 +210,7 @@ impl GrainReader {
     fn error(&self, index: u64, ended: Ended) -> Error {
         let oldest = ring::oldest_grain(self.head(), self.grains());
         match ended {
-            // What is missing may have been wiped.
+            // The data may be missing because a truncation wiped it.
             _ if self.intact().is_err() => self.flow.invalid(),
             Ended::Invalid => Error::FlowInvalid,
             Ended::Missed(Miss::Early) => Error::TooEarly { index },
@@ -408,7 +408,8 @@ impl GrainWriter {
     /// Publishes the content of a grain's slot and makes it the head: the raw layer, like [`begin`](Self::begin).
     ///
     /// # Errors
-    /// [`Error::Truncated`]: what went to a file that is gone is not published. If a file is truncated during this
+    /// [`Error::Truncated`]: data written to a truncated file is not published. If a file is truncated during
+    /// this
     /// call, readers may have seen the head move.
     pub fn publish(&self, info: GrainInfo) -> Result<(), Error> {
         self.commit(info, Head::Set)
@@ -439,7 +440,8 @@ impl GrainWriter {
         (slot, GrainInfo::new(words.index.load(Ordering::Relaxed), grain, slot))
     }
 
-    /// Writes the changed bytes of the reserved part of a grain's header: readers have the header in their caches.
+    /// Writes the reserved part of a grain's header. It stores only changed bytes, because readers have the
+    /// header in their caches.
     pub fn set_reserved(&self, index: u64, reserved: &[u8; 4068]) {
         // Inside the header, whose length was checked.
         let _ = slot(&self.slots, index).header().write_changes(28, reserved);
@@ -553,7 +555,7 @@ impl OpenGrain<'_> {
     /// Publishes the whole grain.
     ///
     /// # Errors
-    /// [`Error::Truncated`], as of [`GrainWriter::publish`].
+    /// [`Error::Truncated`], as for [`GrainWriter::publish`].
     pub fn commit(mut self) -> Result<(), Error> {
         self.info.flags &= !INVALID;
         self.info.valid_slices = self.info.total_slices;
@@ -563,7 +565,7 @@ impl OpenGrain<'_> {
     /// Publishes that the grain does not exist, so that readers need not wait for it.
     ///
     /// # Errors
-    /// [`Error::Truncated`], as of [`GrainWriter::publish`].
+    /// [`Error::Truncated`], as for [`GrainWriter::publish`].
     pub fn commit_invalid(mut self) -> Result<(), Error> {
         self.info.flags |= INVALID;
         self.info.valid_slices = self.info.total_slices;

@@ -133,8 +133,9 @@ impl SampleReader {
     /// and [`Error::Argument`] for more than [`max_read`](Self::max_read).
     pub fn read(&self, index: u64, count: u64, wait: Wait) -> Result<ReadSamples<'_>, Error> {
         let window = ring::window(index, count, self.ring.length).filter(|_| count <= self.max_read());
-        let window = window
-            .ok_or_else(|| Error::argument(format!("{count} samples; one read takes {}", self.max_read())))?;
+        let window = window.ok_or_else(|| {
+            Error::argument(format!("{count} samples: one read takes at most {}", self.max_read()))
+        })?;
         self.wait_for(index, count, wait)?;
         Ok(ReadSamples { reader: self, window, first: index.saturating_sub(count) })
     }
@@ -162,7 +163,7 @@ impl SampleReader {
         let mut looks = Looks::new();
         let idle = || self.look_after(&mut looks, index);
         let there = wait::until(&self.flow, wait, attempt, idle).map_err(|ended| match ended {
-            // What is missing may have been wiped.
+            // The data may be missing because a truncation wiped it.
             _ if self.intact().is_err() => self.flow.invalid(),
             Ended::Invalid => Error::FlowInvalid,
             Ended::Missed(Miss::Early) => Error::TooEarly { index },
@@ -274,7 +275,7 @@ impl SampleWriter {
     pub fn begin(&self, index: u64, count: u64) -> Result<(Window, *mut u8), Error> {
         let window = ring::window(index, count, self.ring.length).filter(|_| count <= self.max_write());
         let window = window.ok_or_else(|| {
-            Error::argument(format!("{count} samples; one commit takes {}", self.max_write()))
+            Error::argument(format!("{count} samples: one commit takes at most {}", self.max_write()))
         })?;
         protocol::open_samples();
         Ok((window, self.ring.bytes().as_ptr()))
@@ -299,7 +300,8 @@ impl SampleWriter {
     /// Publishes samples up to `index`: the raw layer, like [`begin`](Self::begin).
     ///
     /// # Errors
-    /// [`Error::Truncated`]: what went to a file that is gone is not published. If a file is truncated during this
+    /// [`Error::Truncated`]: data written to a truncated file is not published. If a file is truncated during
+    /// this
     /// call, readers may have seen the head move.
     pub fn publish(&self, index: u64) -> Result<(), Error> {
         self.intact()?;
@@ -386,7 +388,7 @@ impl OpenSamples<'_> {
     /// Publishes the samples. Sleeping readers are woken when a batch is complete, according to the flow's hints.
     ///
     /// # Errors
-    /// [`Error::Truncated`], as of [`SampleWriter::publish`].
+    /// [`Error::Truncated`], as for [`SampleWriter::publish`].
     pub fn commit(self) -> Result<(), Error> {
         self.writer.publish(self.index)
     }

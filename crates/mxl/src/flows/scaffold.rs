@@ -1,4 +1,4 @@
-//! Creates a flow: first beside its place, under a hidden name, and then there by one rename.
+//! Creates a flow in a directory with a hidden name, and publishes it by one rename.
 
 use std::fs;
 use std::io;
@@ -85,7 +85,7 @@ impl Scaffold {
     }
 }
 
-/// Creates the flow, or returns `None` if another process has created one of that name first.
+/// Creates the flow, or returns `None` if another process created a flow of that name first.
 pub fn make(domain: &Path, to: &Path, plan: &Plan<'_>) -> Result<Option<Flow>, Error> {
     let scaffold = Scaffold::new(domain)?;
     let dir = &scaffold.0;

@@ -2,22 +2,23 @@
 //!
 //! A process that may write a domain can truncate its files at any time, and no check before an access could prevent
 //! the signal. So the first mapping of a flow's file installs a signal handler. It looks the address up among the
-//! mappings of this crate, notes that the flow is broken, and puts memory of zeros in place of the whole mapping; the
-//! access then goes on. Readers and writers look at the note after they used the memory, and return
-//! [`Error::Truncated`](super::Error::Truncated). While no mapping is broken, that look is one load of a word that
-//! nobody writes.
+//! mappings of this crate, notes that the flow is broken, and replaces the whole mapping by memory of zeros;
+//! the access then continues. Readers and writers check the note after they have used the memory, and return
+//! [`Error::Truncated`](super::Error::Truncated). While no mapping is broken, this check is one load of a
+//! word that never changes.
 //!
-//! Any other `SIGBUS` goes to the handler that was there before, or has the system's default effect.
+//! Any other `SIGBUS` goes to the handler that was installed before, or has the system's default effect.
 //!
 //! The handler is on by default, for Rust programs as for those of `libmxl.so.1`: otherwise any process with write
 //! access to a domain could end all its readers, and no safe code could prevent that. It changes nothing for other
-//! memory, as Rust's own runtime does with its handler for this signal. Programs that want none call [`leave_alone`] or
-//! set `MXL_SIGBUS` to `off`; those with a handler of their own that replaces this one can call [`repair`] in it.
+//! memory, like the handler that Rust's own runtime has for this signal. Programs that do not want it call
+//! [`leave_alone`] or set `MXL_SIGBUS` to `off`. Programs whose own handler replaces this one can call
+//! [`repair`] in theirs.
 //!
 //! # What it does not cover
 //!
-//! * The rest of the last page after a truncation reads as zeros, without a signal: like any bytes that a process with
-//!   write access may write.
+//! * The rest of the last page after a truncation, which reads as zeros without a signal. A process with
+//!   write access could write such zeros too.
 //! * A handler that is installed later and does not pass signals on; a thread that blocks `SIGBUS`, which the kernel
 //!   then ends; a library with this crate that is unloaded while its handler is installed.
 //!
@@ -28,13 +29,13 @@
 //! I2. An entry names a range only while that is mapped: it is filled after `mmap` and emptied before `munmap`. A
 //!     thread that faults inside a range is using it, so the entry of its address stays as it is. Other entries may
 //!     change while the handler looks at them: it takes an entry as a whole or not at all (a sequence lock).
-//! I3. The note is written before the zeros appear: whoever reads such a zero, in any thread, sees the note afterwards.
+//! I3. The note is written before the zeros appear: a thread that reads such a zero sees the note afterwards.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, compiler_fence, fence};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 
-/// Whether any mapping was ever repaired. Nobody writes it before that.
+/// Whether any mapping was ever repaired. Not written before that.
 static ANY: AtomicBool = AtomicBool::new(false);
 /// Whether a handler may be installed.
 static WANTED: AtomicBool = AtomicBool::new(true);
@@ -48,7 +49,7 @@ const CHUNK: usize = 32;
 /// The smallest page of any processor.
 const PAGE: usize = 4096;
 
-/// What became of the files of a flow: 0, or the number of the first mapping that lost its file.
+/// The state of a flow's files: 0, or the number of the first mapping that lost its file.
 #[derive(Debug, Default)]
 pub struct Note(AtomicU32);
 
@@ -79,7 +80,7 @@ struct Entry {
     write: AtomicBool,
 }
 
-/// What an entry says.
+/// The content of an entry.
 struct Mapping {
     base: usize,
     end: usize,
@@ -129,7 +130,7 @@ impl Listed {
         static ONCE: Once = Once::new();
         ONCE.call_once(install);
         let entry = take();
-        fence(Ordering::Release); // who sees one of these stores sees that the entry was unused
+        fence(Ordering::Release); // a thread that sees one of these stores sees the odd version
         entry.note.store(Arc::as_ptr(&note).cast_mut(), Ordering::Relaxed);
         entry.number.store(number, Ordering::Relaxed);
         entry.write.store(write, Ordering::Relaxed);
@@ -162,7 +163,7 @@ fn take() -> &'static Entry {
         number: AtomicU32::new(0),
         write: AtomicBool::new(false),
     });
-    // Under the lock, so nobody else adds one meanwhile.
+    // Under the lock, so no other thread adds one meanwhile.
     let chunk = Box::leak(Box::new(Chunk { entries, next: FIRST.load(Ordering::Relaxed) }));
     FIRST.store(chunk, Ordering::Release);
     let (first, rest) = chunk.entries.split_first().expect("a chunk has entries");
@@ -182,15 +183,15 @@ fn entries() -> impl Iterator<Item = &'static Entry> {
     .flatten()
 }
 
-/// Keeps this crate from handling `SIGBUS`, if it has not begun yet: call it before the first flow is opened. A
+/// Keeps this crate from installing its handler for `SIGBUS`: call it before the first flow is opened. An
+/// access to a
 /// truncated file then ends the process, unless the program's own handler calls [`repair`].
 pub fn leave_alone() {
     WANTED.store(false, Ordering::Relaxed);
 }
 
 /// Repairs the mapping at a faulting address (`si_addr`), for handlers of programs that replace the one of this crate.
-/// Returns false for an address that belongs to no flow: then it is not this crate's fault. It may be called in a
-/// signal handler.
+/// Returns false for an address that belongs to no flow. It is async-signal-safe.
 pub fn repair(address: usize) -> bool {
     let Some(mapping) = entries().find_map(|entry| entry.of(address)) else { return false };
     let Mapping { base, end, note, number, write } = mapping;
@@ -212,12 +213,13 @@ fn install() {
     }
     // SAFETY: all zeros are a valid value of this C structure.
     let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: it only asks, and the place is valid for a write.
+    // SAFETY: the call only queries, and `before` is valid for a write.
     if unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut before) } != 0 {
         return;
     }
     let mut ours = before;
-    // What the handler before blocks is blocked for it as well. Programs with small stacks have another for signals.
+    // Keeps the previous handler's mask, so that it finds the same signals blocked. `SA_ONSTACK`: programs
+    // with small stacks provide another stack for signals.
     ours.sa_flags =
         libc::SA_SIGINFO | libc::SA_ONSTACK | (before.sa_flags & (libc::SA_RESTART | libc::SA_NODEFER));
     ours.sa_sigaction = handle as *const () as usize;
@@ -237,7 +239,8 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
     let kept = unsafe { errno.read() };
     // SAFETY: the kernel's information about this signal, which lives as long as this call.
     let cause = unsafe { &*info };
-    // `si_addr` is only there if the processor raised the signal. A broken memory chip has another code.
+    // `si_addr` is valid only if the processor raised the signal. A memory error of the hardware has another
+    // code.
     // SAFETY: by its code, the signal has an address.
     let is_ours = cause.si_code == libc::BUS_ADRERR && repair(unsafe { cause.si_addr() } as usize);
     if !is_ours {
@@ -247,17 +250,17 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
     unsafe { errno.write(kept) };
 }
 
-/// Lets the handler before ours have a signal.
+/// Passes a signal on to the previous handler.
 fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void, is_fault: bool) {
     let Some(before) = BEFORE.get() else { return };
     match before.sa_sigaction {
-        // As without a handler, the kernel ends the process even if it ignores this signal: at the access, which is
-        // about to be tried again.
+        // The kernel ends the process even if the process ignored this signal, as it would without a handler:
+        // at the faulting access, which is repeated when this handler returns.
         libc::SIG_DFL | libc::SIG_IGN if is_fault => set_default(signal),
         libc::SIG_IGN => {}
         libc::SIG_DFL => {
             set_default(signal);
-            // Sent by a process. It arrives again when this handler returns.
+            // A process sent the signal. It arrives again when this handler returns.
             // SAFETY: it has no requirements.
             unsafe { libc::raise(signal) };
         }

@@ -97,8 +97,8 @@ fn later<T>(
             idle();
             continue;
         }
-        // The attempt comes first after a wake-up: a question to the file system takes microseconds, and data that is
-        // found belongs to the flow.
+        // After a wake-up the attempt comes first: a check in the file system takes microseconds, and is not
+        // needed if the attempt finds data.
         if woken && !flow.seems_current() {
             return Err(Ended::Invalid);
         }
@@ -117,7 +117,7 @@ fn later<T>(
 #[derive(Clone, Copy, Debug)]
 pub struct Looks {
     head: u64,
-    /// When the head was first seen there.
+    /// When the head was first seen at its current value.
     since: Instant,
 }
 
@@ -142,7 +142,7 @@ impl Looks {
     }
 }
 
-/// Longer than any wait, and short enough for addition to a point in time.
+/// Longer than any wait, and short enough to be added to an `Instant`.
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
 /// The state of a flow at some moment: [`wait_any`] sleeps until one of several flows has changed since.
@@ -217,7 +217,7 @@ mod tests {
         let ms = Duration::from_millis;
         let mut looks = Looks::new();
         assert_eq!(looks.next(1000, 1480, rate, begin), ms(10) + FALLBACK);
-        // Another flow's event, halfway.
+        // An event of another flow, halfway.
         assert_eq!(looks.next(1000, 1480, rate, begin + ms(4)), ms(6) + FALLBACK);
         assert_eq!(looks.next(1000, 1480, rate, begin + ms(10)), FALLBACK);
         assert_eq!(looks.next(1000, 1480, rate, begin + ms(13)), ms(3));

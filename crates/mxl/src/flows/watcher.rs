@@ -38,7 +38,7 @@ impl Shared {
                 [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(&self.stop, PollFlags::IN)];
             match rustix::event::poll(&mut sources, None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return tracing::error!(%error, "times of reads are not noted any more"),
+                Err(error) => return tracing::error!(%error, "times of reads are no longer recorded"),
             }
             if !sources[1].revents().is_empty() {
                 return;
@@ -96,7 +96,7 @@ impl Watcher {
                 Some(Watched { watcher: self.clone(), watch, flow })
             }
             Err(error) => {
-                tracing::warn!(%error, path = %path.display(), "times of reads are not noted");
+                tracing::warn!(%error, path = %path.display(), "times of reads are not recorded");
                 None
             }
         }

@@ -119,7 +119,7 @@ fn who_sees_the_counter_sees_the_grain() {
     });
 }
 
-/// Samples that a check finds in the readable half were not overwritten while they were copied.
+/// Samples that the check finds in the readable half were not overwritten while they were copied.
 #[cfg(loom)]
 #[test]
 fn samples_in_the_readable_half_are_whole() {

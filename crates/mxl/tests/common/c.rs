@@ -10,7 +10,7 @@ use crate::folder::Folder;
 fn library(file: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let beside = test.parent().unwrap().join(file);
-    assert!(beside.exists(), "{} is not there", beside.display());
+    assert!(beside.exists(), "{} does not exist", beside.display());
     beside
 }
 
