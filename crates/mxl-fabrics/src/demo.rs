@@ -24,7 +24,7 @@ struct Options {
     /// Initiator: the flow's id. Target: the file with the flow's definition.
     #[arg(short, long, value_name = "ID|FILE")]
     flow: String,
-    /// Be an initiator, which sends [default: a target, which receives].
+    /// Send the flow, as an initiator [default: receive it, as a target].
     #[arg(short, long)]
     initiator: bool,
     /// An address of this host, or `fi_shm://NAME`.
@@ -36,17 +36,17 @@ struct Options {
     /// tcp, udp or shm.
     #[arg(short, long, default_value = "tcp")]
     provider: Provider,
-    /// Of a target: the file for its info, as JSON. With --path, one for the path of --node and then one for each
-    /// further path. Of an initiator: a target's info in base64, or `@FILE`; repeat it for each target
+    /// Target: the file to write its info to, as JSON; with --path, one file for the path of --node and one
+    /// for each further path. Initiator: a target's info in base64, or `@FILE`; repeat it for each target
     #[arg(short, long, value_name = "INFO")]
     target_info: Vec<String>,
-    /// A further path of the same flow, for a target: PROVIDER, PROVIDER,NODE or PROVIDER,NODE,SERVICE. Start one
-    /// initiator for each path; what arrives first wins, and nothing is lost when one path fails. Repeat it for up to
-    /// 7 further paths
+    /// Target: a further path of the same flow, as PROVIDER, PROVIDER,NODE or PROVIDER,NODE,SERVICE. Start
+    /// one initiator for each path: the first copy to arrive wins, and no data is lost if one path fails.
+    /// Repeat it for up to 7 further paths
     #[arg(long, value_name = "PATH", conflicts_with = "initiator")]
     path: Vec<String>,
-    /// The id of a target that must be found again after a restart, at the same node and service. Further paths have
-    /// the numbers after it
+    /// The id of a target that must be found again after a restart, at the same node and service. Further
+    /// paths use the following numbers
     #[arg(long, value_name = "NUMBER")]
     target_id: Option<u64>,
     /// Write metrics to this file every two seconds, in Prometheus's text format; the file is replaced atomically
@@ -64,10 +64,10 @@ struct Options {
     /// With --pace: the phase of the period at which to begin, 0 to below 1 [default: chosen by the process].
     #[arg(long, value_name = "SHARE", requires = "pace")]
     phase: Option<f64>,
-    /// Publish or send by a thread of its own
+    /// Publish or send in a progress thread
     #[arg(long)]
     progress_thread: bool,
-    /// Grains, or batches of 10 ms, after which it ends; for ever unless given.
+    /// Grains, or batches of 10 ms, after which the program ends [default: no limit].
     #[arg(short = 'c', long, value_name = "COUNT")]
     count: Option<u64>,
     /// Show no progress on standard error, where it is a terminal
@@ -123,7 +123,7 @@ fn targets(options: &Options) -> Result<Vec<TargetInfo>> {
             Some(path) => file(Path::new(path))?,
             None => {
                 let bytes =
-                    STANDARD.decode(given).map_err(|error| Error::Info(format!("no base64: {error}")))?;
+                    STANDARD.decode(given).map_err(|error| Error::Info(format!("not base64: {error}")))?;
                 String::from_utf8_lossy(&bytes).into_owned()
             }
         };
@@ -232,7 +232,7 @@ fn counted(left: u64, sender: &mut Sender, progress: &Progress) -> u64 {
 
 /// How often the metrics are exported.
 const EXPORT_EVERY: Duration = Duration::from_secs(2);
-/// How long it waits for the source before it turns to its targets.
+/// How long a wait for the source may take before the program drives its targets.
 const TURN: Duration = Duration::from_millis(1);
 
 /// Whether a target receives the transfers: otherwise they are not counted.
@@ -244,14 +244,14 @@ fn is_connected(initiator: &Initiator) -> bool {
 #[derive(Debug, PartialEq, Eq)]
 enum Asked {
     Sent,
-    /// Its writer has not written it yet.
+    /// The source's writer has not written it yet.
     Early,
     /// The writer has gone on, or skipped it: the next index is the current one.
     Gone,
 }
 
 impl Asked {
-    /// Sends an index that was read. It may be overwritten between the two, as this process may be preempted there.
+    /// Sends an index that was read. Its data may be overwritten in between, if this process is preempted.
     fn of(read: Result<(), mxl::Error>, send: impl FnOnce() -> Result<()>) -> Result<Self> {
         match read.map_err(Error::from).and_then(|()| send()) {
             Ok(()) => Ok(Self::Sent),
@@ -320,7 +320,7 @@ mod tests {
     #[test]
     fn what_is_overwritten_is_gone_whether_it_was_read_or_not() {
         let late = || mxl::Error::TooLate { index: 7, oldest: 8 };
-        assert_eq!(Asked::of(Err(late()), || panic!("it was not read")).unwrap(), Asked::Gone);
+        assert_eq!(Asked::of(Err(late()), || panic!("sent without a read")).unwrap(), Asked::Gone);
         assert_eq!(Asked::of(Ok(()), || Err(late().into())).unwrap(), Asked::Gone);
         assert_eq!(Asked::of(Ok(()), || Ok(())).unwrap(), Asked::Sent);
         assert!(Asked::of(Ok(()), || Err(Error::Argument("closed".into()))).is_err());

@@ -46,7 +46,7 @@ pub(crate) mod sealed {
         /// Makes progress. Returns whether an event occurred.
         ///
         /// # Errors
-        /// The end is broken.
+        /// The error that broke the end.
         fn turn(&mut self) -> Result<bool>;
 
         /// The oldest unread event.
@@ -55,7 +55,7 @@ pub(crate) mod sealed {
         /// Whether work is pending that no descriptor announces, such as waiting for room.
         fn has_more(&self) -> bool;
 
-        /// The queues on which it waits.
+        /// The queues whose descriptors announce events.
         fn queues(&self) -> Vec<Arc<dyn CompletionQueue>>;
     }
 }
@@ -121,7 +121,7 @@ impl<T: Drive> Driven<T> {
             driven.run();
             drop(over);
         });
-        let thread = thread.map_err(|error| Error::Argument(format!("no progress thread: {error}")))?;
+        let thread = thread.map_err(|error| Error::Argument(format!("start the progress thread: {error}")))?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
@@ -183,7 +183,7 @@ impl<T: Drive> Driven<T> {
         self.end();
         let shared = Arc::clone(&self.shared);
         drop(self);
-        let shared = Arc::into_inner(shared).expect("the thread has ended, and nobody else has it");
+        let shared = Arc::into_inner(shared).expect("the thread held the only other reference");
         shared.state.into_inner().expect("the thread has not panicked").end
     }
 
@@ -211,13 +211,13 @@ impl<T: Drive> State<T> {
         }
         match self.failed.take() {
             Some(error) => Err(error),
-            None if self.is_over => Err(Error::Argument("the progress thread has ended: it broke".into())),
+            None if self.is_over => Err(Error::Argument("the progress thread ended after an error".into())),
             None => Ok(None),
         }
     }
 }
 
-/// Tells those that wait for the thread that it has ended, also by a panic.
+/// Wakes the waiting threads when the progress thread has ended, even by a panic.
 struct Over<'a, T: Drive>(&'a Shared<T>);
 
 impl<T: Drive> Drop for Over<'_, T> {
@@ -241,7 +241,7 @@ impl<T: Drive> Shared<T> {
         state
     }
 
-    /// The state has changed: wakes the waiting threads, and the driving thread if it sleeps.
+    /// Wakes the waiting threads after a change of the state, and the driving thread if it sleeps.
     fn changed(&self, mut state: MutexGuard<'_, State<T>>) {
         let wakers = std::mem::take(&mut state.wakers);
         if std::mem::take(&mut state.is_asleep) {

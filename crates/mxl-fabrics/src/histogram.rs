@@ -9,8 +9,8 @@ const BOUNDS: usize = 21;
 /// Times, counted by powers of two of a microsecond.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
-    /// For each bound the times that do not exceed it but exceed the previous one; the last counts those beyond all
-    /// bounds.
+    /// For each bound, the number of times that do not exceed it but exceed the previous one. The last entry
+    /// counts times beyond all bounds.
     counts: [u64; BOUNDS + 1],
     sum: Duration,
 }

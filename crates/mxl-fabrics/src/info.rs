@@ -15,11 +15,12 @@ pub(crate) const MOST_REGIONS: usize = 65_536;
 /// The address and identity of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetInfo {
-    /// Names the target. A target that is set up again under its old address keeps its id if the caller passes it.
+    /// Identifies the target. A target that is set up again at its old address keeps its id if the caller
+    /// passes it.
     pub id: u64,
     /// The provider that reaches it.
     pub provider: Provider,
-    /// libfabric's number of the address's format.
+    /// libfabric's number for the address format.
     pub format: u32,
     /// The address of its endpoint.
     pub address: Vec<u8>,
@@ -41,12 +42,13 @@ pub struct OwnKeys {
     /// The target's protocol version.
     pub version: u16,
     /// The properties that both flows must have ([`crate::message::geometry`]). An initiator refuses to add a target
-    /// with other properties. `None` in infos from before this key; then the target refuses the initiator.
+    /// with other properties. `None` in older infos, which lack this key: then only the target refuses.
     pub geometry: Option<[u64; 8]>,
     /// Whether its memory can be written remotely. If not, payloads come in messages, as they do when an initiator
     /// cannot write. The target's answer to a greeting is authoritative.
     pub has_writes: bool,
-    /// When the target was set up, in nanoseconds of TAI: of two infos with one id the newer is valid. 0 if unknown.
+    /// When the target was set up, in nanoseconds of TAI: of two infos with the same id, the newer is valid.
+    /// 0 if unknown.
     pub epoch: u64,
 }
 
@@ -55,14 +57,14 @@ const WRITES: &str = "writes";
 
 impl OwnKeys {
     fn parse(ours: &Value) -> Result<Self> {
-        let ours = ours.as_object().ok_or_else(|| bad("ofi is no object"))?;
+        let ours = ours.as_object().ok_or_else(|| bad("ofi is not an object"))?;
         let version = field(ours, "version")?.as_u64().and_then(|wide| u16::try_from(wide).ok());
         let geometry = match ours.get("geometry") {
             None => None,
             Some(list) => {
                 let numbers = list.as_array().map(|list| list.iter().map(Value::as_u64).collect());
                 let numbers: Vec<u64> =
-                    numbers.flatten().ok_or_else(|| bad("ofi.geometry is no list of numbers"))?;
+                    numbers.flatten().ok_or_else(|| bad("ofi.geometry is not a list of numbers"))?;
                 let count = numbers.len();
                 Some(
                     numbers
@@ -74,12 +76,12 @@ impl OwnKeys {
         let has_writes = match ours.get("capabilities") {
             None => true,
             Some(list) => {
-                let list = list.as_array().ok_or_else(|| bad("ofi.capabilities is no list"))?;
+                let list = list.as_array().ok_or_else(|| bad("ofi.capabilities is not a list"))?;
                 list.iter().any(|capability| capability == WRITES)
             }
         };
         let epoch = if ours.contains_key("epoch") { number(ours, "epoch")? } else { 0 };
-        let version = version.ok_or_else(|| bad("ofi.version is no number of a version"))?;
+        let version = version.ok_or_else(|| bad("ofi.version is not a version number"))?;
         Ok(Self { version, geometry, has_writes, epoch })
     }
 
@@ -113,7 +115,7 @@ fn bad(what: impl Into<String>) -> Error {
 }
 
 fn field<'a>(object: &'a Map<String, Value>, name: &str) -> Result<&'a Value> {
-    object.get(name).ok_or_else(|| bad(format!("no {name}")))
+    object.get(name).ok_or_else(|| bad(format!("{name} is missing")))
 }
 
 fn text<'a>(object: &'a Map<String, Value>, name: &str) -> Result<&'a str> {
@@ -135,7 +137,7 @@ impl TargetInfo {
     pub fn parse(text_of: &str) -> Result<Self> {
         let root: Value =
             serde_json::from_str(text_of).map_err(|error| bad(format!("malformed JSON: {error}")))?;
-        let root = root.as_object().ok_or_else(|| bad("the JSON is no object"))?;
+        let root = root.as_object().ok_or_else(|| bad("the JSON is not an object"))?;
         let format = field(root, "addressFormat")?.as_u64().and_then(|format| u32::try_from(format).ok());
         let address = STANDARD
             .decode(text(root, "fabricAddress")?)
@@ -143,12 +145,12 @@ impl TargetInfo {
         if address.is_empty() || address.len() > LONGEST_ADDRESS {
             return Err(bad(format!("an address of {} bytes", address.len())));
         }
-        let regions = field(root, "regions")?.as_array().ok_or_else(|| bad("regions is no list"))?;
+        let regions = field(root, "regions")?.as_array().ok_or_else(|| bad("regions is not a list"))?;
         if regions.len() > MOST_REGIONS {
-            return Err(bad(format!("{} regions", regions.len())));
+            return Err(bad(format!("{} regions, at most {MOST_REGIONS}", regions.len())));
         }
         let region = |value: &Value| {
-            let region = value.as_object().ok_or_else(|| bad(format!("a region is {value}")))?;
+            let region = value.as_object().ok_or_else(|| bad(format!("a region is {value}, not an object")))?;
             let (addr, len, rkey) =
                 (number(region, "addr")?, number(region, "len")?, number(region, "rkey")?);
             Ok(RegionInfo { addr, len, rkey })
@@ -157,7 +159,7 @@ impl TargetInfo {
         let bounce = match root.get("bounceBufferInfo") {
             None => None,
             Some(bounce) => {
-                let bounce = bounce.as_object().ok_or_else(|| bad("bounceBufferInfo is no object"))?;
+                let bounce = bounce.as_object().ok_or_else(|| bad("bounceBufferInfo is not an object"))?;
                 Some((number(bounce, "entryCount")?, number(bounce, "entrySize")?))
             }
         };
@@ -165,7 +167,7 @@ impl TargetInfo {
             bounce,
             id: number(root, "id")?,
             provider: text(root, "provider")?.parse().map_err(|error: Error| bad(error.to_string()))?,
-            format: format.ok_or_else(|| bad("addressFormat is no number of a format"))?,
+            format: format.ok_or_else(|| bad("addressFormat is not a format number"))?,
             address,
             regions: regions.iter().map(region).collect::<Result<_>>()?,
             ours,
@@ -199,21 +201,21 @@ impl TargetInfo {
     pub(crate) fn check(&self, flow: &Geometry) -> Result<()> {
         let Some(ours) = self.ours else {
             return Err(bad(format!(
-                "the target is one of the C++ SDK, whose {} protocol this library does not speak: run a target of this \
-                 library there",
+                "the target belongs to the C++ SDK, whose {} protocol this library does not support: run a \
+                 target of this library instead",
                 self.provider
             )));
         };
         if ours.version != VERSION {
-            return Err(bad(format!("the target speaks version {}, we speak {VERSION}", ours.version)));
+            return Err(bad(format!("the target has protocol version {}, not {VERSION}", ours.version)));
         }
         match ours.geometry.and_then(|theirs| shape::difference(&shape::numbers(flow), &theirs)) {
             None => Ok(()),
-            Some(difference) => Err(bad(format!("the target's flow is another: {difference}"))),
+            Some(difference) => Err(bad(format!("the target's flow differs: {difference}"))),
         }
     }
 
-    /// Whether this info is of the same target, set up after the other.
+    /// Whether this info is from a later setup of the same target than the other.
     pub(crate) fn is_newer_than(&self, other: &Self) -> bool {
         let epoch = |info: &Self| info.ours.map_or(0, |ours| ours.epoch);
         self.id == other.id && epoch(self) > epoch(other)
@@ -241,7 +243,7 @@ mod tests {
         assert_eq!((info.bounce, info.to_json()), (Some((41, 3856)), audio));
     }
 
-    /// Its JSON library escapes a slash of base64 like this.
+    /// The SDK's JSON library escapes a slash of base64 like this.
     #[test]
     fn an_escaped_slash_of_cpp_is_a_slash() {
         let text = OF_CPP.replacen("AgCZ+X8AAAEAAAAAAAAAAA==", r"Ag\/Z+X8AAAEAAAAAAAAAAA==", 1);
@@ -298,7 +300,7 @@ mod tests {
             (Geometry::Grains { rate, payload, slices: 40, slice_sizes }, "20 slices there, 40 here"),
             (
                 Geometry::Grains { rate, payload, slices, slice_sizes: [64, 64, 0, 0] },
-                "slices of other sizes",
+                "other slice sizes",
             ),
         ] {
             let error = of_ours().check(&flow).unwrap_err().to_string();
@@ -310,7 +312,7 @@ mod tests {
     fn what_is_no_info_is_refused_with_its_reason() {
         for (from, to, why) in [
             (r#""id":"10481740762860756472""#, r#""id":12"#, "id is 12"),
-            (r#""id":"10481740762860756472","#, "", "no id"),
+            (r#""id":"10481740762860756472","#, "", "id is missing"),
             ("AgCZ", "?", "base64"),
             ("AgCZ+X8AAAEAAAAAAAAAAA==", "", "address of 0 bytes"),
             (r#""tcp""#, r#""carrier pigeon""#, "provider"),
@@ -325,7 +327,7 @@ mod tests {
         let text = of_ours().to_json();
         for (from, to, why) in [
             (r#""version":3"#, r#""version":-3"#, "ofi.version"),
-            (r#""version":3"#, r#""versio":3"#, "no version"),
+            (r#""version":3"#, r#""versio":3"#, "version is missing"),
             (r#""epoch":"1"#, r#""epoch":"x"#, "epoch"),
             (r#"["messages","writes"]"#, "7", "ofi.capabilities"),
             (r#""geometry":[1,"#, r#""geometry":["#, "7 numbers"),

@@ -39,7 +39,7 @@ enum Source {
 
 /// Sends a flow to targets.
 pub struct Initiator {
-    // In this order: the endpoint is closed before the rings are unmapped that it reads from.
+    // Dropped in this order: the endpoint is closed before the rings that it reads from are unmapped.
     link: Link,
     source: Source,
     geometry: Geometry,
@@ -88,8 +88,8 @@ impl Initiator {
             if link.writes && parts > shape::GRAIN_PARTS {
                 let (bytes, most) = (limits.bytes, shape::GRAIN_PARTS);
                 return Err(Error::Argument(format!(
-                    "a grain of {payload} bytes takes up to {parts} writes of {bytes} bytes, where {most} can be counted: raise \
-                     max_message"
+                    "a grain of {payload} bytes takes up to {parts} writes of {bytes} bytes, more than {most}: \
+                     raise max_message"
                 )));
             }
         }
@@ -101,7 +101,7 @@ impl Initiator {
     }
 
     /// Adds a target. [`poll`](Self::poll) connects to it, and reconnects whenever the connection is lost. If a target
-    /// was set up again under its id, maybe at another address, its new info replaces the older one.
+    /// was set up again under its id, possibly at another address, its new info replaces the older one.
     ///
     /// # Errors
     /// [`Error::Info`] for a target that this library or provider cannot reach, or with another kind of flow;
@@ -189,15 +189,15 @@ impl Initiator {
 
     fn send_slices_from(&mut self, index: u64, start: u16, end: u16, published: bool) -> Result<()> {
         let Source::Grains(reader) = &self.source else {
-            return Err(Error::Argument("the flow has samples, no grains".into()));
+            return Err(Error::Argument("the flow has samples, not grains".into()));
         };
         if start > end || (start == end && end != 0) {
-            return Err(Error::Argument(format!("slices {start} to {end}")));
+            return Err(Error::Argument(format!("slices {start} to {end} are an invalid range")));
         }
         let grain = reader.read_slices(index, if published { end } else { 0 }, Wait::Not)?.info();
         let end = end.min(grain.total_slices);
         if start > 0 && start >= end {
-            return Err(Error::Argument(format!("slice {start}; a grain has {}", grain.total_slices)));
+            return Err(Error::Argument(format!("slice {start}: a grain has only {}", grain.total_slices)));
         }
         let payload = match grain.is_invalid() {
             _ if end == 0 => Payload::Left,
@@ -231,7 +231,7 @@ impl Initiator {
     pub fn send_samples(&mut self, index: u64, count: u64) -> Result<()> {
         let reader = self.check_samples(count)?;
         if count > index {
-            return Err(Error::Argument(format!("{count} samples before {index}")));
+            return Err(Error::Argument(format!("{count} samples before index {index}")));
         }
         reader.read(index, count, Wait::Not)?;
         self.queue(Job {
@@ -264,7 +264,7 @@ impl Initiator {
     /// The source, if a batch may have this many samples.
     fn check_samples(&self, count: u64) -> Result<&SampleReader> {
         let Source::Samples(reader) = &self.source else {
-            return Err(Error::Argument("the flow has grains, no samples".into()));
+            return Err(Error::Argument("the flow has grains, not samples".into()));
         };
         let most = reader.max_read().min(u16::MAX.into());
         if count == 0 || count > most {
@@ -277,8 +277,8 @@ impl Initiator {
         let parts = shape::most_parts(spans, bytes, limits);
         if self.link.writes && parts > shape::PARTS {
             return Err(Error::Argument(format!(
-                "{count} samples of {channels} channels take up to {parts} writes of {} bytes, where {} can be counted: send fewer at \
-                 once",
+                "{count} samples of {channels} channels take up to {parts} writes of {} bytes, more than {}: send \
+                 fewer at once",
                 limits.bytes,
                 shape::PARTS
             )));
@@ -345,7 +345,7 @@ impl Initiator {
         self.events.pop_front()
     }
 
-    /// Polls until every submitted transfer has arrived or is lost. Returns whether that was within the time.
+    /// Polls until every submitted transfer has arrived or is lost. Returns false if `timeout` expires first.
     ///
     /// # Errors
     /// The errors of [`poll`](Self::poll).
@@ -353,7 +353,7 @@ impl Initiator {
         self.wait(timeout, |this| this.peers.iter().all(Peer::is_idle))
     }
 
-    /// Polls until all targets are connected. Returns whether that was within the time.
+    /// Polls until all targets are connected. Returns false if `timeout` expires first.
     ///
     /// # Errors
     /// The errors of [`poll`](Self::poll).
@@ -361,7 +361,7 @@ impl Initiator {
         self.wait(timeout, |this| this.peers.iter().all(|peer| peer.state == PeerState::Connected))
     }
 
-    /// Polls until [`is_idle`](Self::is_idle). Returns whether that was within the time.
+    /// Polls until [`is_idle`](Self::is_idle). Returns false if `timeout` expires first.
     ///
     /// # Errors
     /// The errors of [`poll`](Self::poll).
@@ -402,7 +402,8 @@ impl Initiator {
         if self.peers[at].state == PeerState::Connected || now < self.peers[at].greet {
             return;
         }
-        // One for each attempt: the answer to a greeting counts, however often that was repeated meanwhile.
+        // One nonce for each attempt: the first answer counts, however often the greeting was repeated
+        // meanwhile.
         if self.peers[at].nonce == 0 {
             self.nonce = self.nonce.wrapping_add(1).max(1);
             self.peers[at].nonce = self.nonce;
@@ -440,7 +441,7 @@ impl Initiator {
         let peer = &mut self.peers[at];
         let was_connected = peer.state == PeerState::Connected;
         let gone: Vec<u64> = peer.jobs.drain(..).map(|job| job.index).collect();
-        // If a batch was posted in part, its rest is a job.
+        // The rest of a batch that was posted in part is still a job.
         let sent = std::mem::take(&mut peer.sent).into_values().filter(|sent| sent.is_posted);
         let gone: Vec<u64> = sent.map(|sent| sent.index).chain(gone).collect();
         peer.flights.clear();
@@ -523,7 +524,7 @@ impl Initiator {
                 let Some(limits) = limits else {
                     let target = peer.info.id;
                     tracing::warn!(
-                        target: "mxl::fabrics", target, receive, length, "a target that takes payloads in no way that is possible here"
+                        target: "mxl::fabrics", target, receive, length, "no way to send payloads to a target"
                     );
                     return;
                 };

@@ -27,8 +27,9 @@ pub struct Interface {
     pub attributes: BTreeMap<&'static str, Value>,
 }
 
-/// The addresses of this host, for one provider or for all, at one node or at all. `udp` is listed as `tcp`, its name
-/// in the C++ SDK, unless it is named. Providers without a device are left out, which is not an error.
+/// The addresses of this host, for one provider or all, at one node or all. `udp` is listed as `tcp`, its
+/// name in the C++ SDK, unless the caller asks for `udp`. Providers without a device are omitted without an
+/// error.
 pub fn interfaces(provider: Option<Provider>, node: Option<&str>) -> Vec<Interface> {
     let wanted = |candidate: &Provider| match provider {
         Some(provider) => *candidate == provider,
@@ -140,7 +141,7 @@ fn attributes(info: &Info, device: Option<String>) -> BTreeMap<&'static str, Val
 #[derive(Debug, Parser)]
 #[command(name = "mxl-fabrics-info", version)]
 struct Options {
-    /// Ignored: accepted for compatibility with the C++ SDK.
+    /// A domain's directory; not used, for compatibility with the C++ SDK.
     #[arg(short, long, value_name = "DIR")]
     domain: Option<std::path::PathBuf>,
     /// Provider: any, tcp, verbs, efa, shm or udp.
@@ -152,7 +153,7 @@ struct Options {
     /// Print every attribute.
     #[arg(short, long)]
     verbose: bool,
-    /// For programs: JSON.
+    /// Print JSON, for programs.
     #[arg(long)]
     json: bool,
 }
@@ -178,7 +179,7 @@ pub fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<()> {
     if let Some(domain) = options.domain.as_ref().filter(|domain| !domain.is_dir()) {
-        return Err(Error::Argument(format!("{}: no directory", domain.display())));
+        return Err(Error::Argument(format!("{}: not a directory", domain.display())));
     }
     let provider = match &*options.provider {
         "any" => None,

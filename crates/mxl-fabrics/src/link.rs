@@ -88,7 +88,7 @@ impl Drop for Window {
     fn drop(&mut self) {
         // Waits until no access of a peer is in flight.
         if let Err(error) = self.0.close() {
-            tracing::warn!(target: "mxl::fabrics", %error, "memory that peers may write could not be withdrawn");
+            tracing::warn!(target: "mxl::fabrics", %error, "a window that peers may write did not close");
         }
     }
 }
@@ -139,7 +139,7 @@ fn offer(
         (Ok(Some(info)), _) => Ok((info, false)),
         // The error about remote writes explains more.
         (_, Err(error)) | (Err(error), _) => Err(Error::stack("getinfo")(error)),
-        (Ok(None), _) => Err(Error::Argument(format!("provider {provider} offers nothing here"))),
+        (Ok(None), _) => Err(Error::Argument(format!("provider {provider} offers no endpoint here"))),
     }
 }
 
@@ -181,7 +181,7 @@ impl Link {
         let longest = info.ep_attr.max_msg_size.min(options.max_message.unwrap_or(usize::MAX));
         if longest < LONGEST {
             let what =
-                format!("messages of {longest} bytes at most, where {LONGEST} are needed: raise max_message");
+                format!("messages of at most {longest} bytes, but {LONGEST} are needed: raise max_message");
             return Err(Error::Argument(what));
         }
         // The stack then enforces the limit.
@@ -203,7 +203,7 @@ impl Link {
         let name = endpoint.name().map_err(Error::stack("name the endpoint"))?;
         if name.bytes().len() > LONGEST_ADDRESS {
             let len = name.bytes().len();
-            return Err(Error::Argument(format!("an address of {len} bytes; {LONGEST_ADDRESS} fit")));
+            return Err(Error::Argument(format!("an address of {len} bytes: at most {LONGEST_ADDRESS} fit")));
         }
         let mut link = Self {
             name: (name.format().as_c(), name.bytes().to_vec()),
@@ -274,7 +274,7 @@ impl Link {
     /// Removes a peer's address.
     pub fn remove(&self, peer: FiAddr) {
         if let Err(error) = self.av.remove(&[peer]) {
-            tracing::debug!(target: "mxl::fabrics", %error, "an address that cannot be removed");
+            tracing::debug!(target: "mxl::fabrics", %error, "an address could not be removed");
         }
     }
 
@@ -283,7 +283,8 @@ impl Link {
         Limits { pieces: self.pieces, bytes: self.longest as u64 }
     }
 
-    /// The limits of one message to a target whose receives have `receive` bytes. `None` for a target that takes no
+    /// The limits of one message to a target whose receives have `receive` bytes. `None` for a target that
+    /// accepts no
     /// payloads in messages.
     pub fn piece_limits(&self, receive: u64) -> Option<Limits> {
         let most = receive.min(self.longest as u64);
@@ -487,7 +488,7 @@ impl Drop for Link {
         drop(self.endpoint.take());
         let sends = self.sends.drain().map(|(_, raw)| raw);
         for raw in self.receives.take().into_iter().chain(sends) {
-            // SAFETY: of a vector, taken apart when it was posted; the endpoint is closed.
+            // SAFETY: the parts are those of a vector, from when it was posted; the endpoint is closed.
             drop(unsafe { Vec::<u8>::from_raw(raw) });
         }
     }

@@ -1,4 +1,4 @@
-//! Hitless merge: several initiators send one flow, each by a path of its own, and the first copy to arrive wins.
+//! Hitless merge: several initiators send one flow, each on its own path, and the first copy to arrive wins.
 //!
 //! Each path has a [`Target`] that receives into a flow of its own, and valid data is copied from there. So no
 //! initiator ever writes into the merged flow: an initiator that dies in the middle of a grain, is late, or sends a
@@ -203,7 +203,7 @@ impl Merge {
                         if self.paths.iter().all(Option::is_none) {
                             return Err(error);
                         }
-                        // What waits for it goes on.
+                        // Data that waited for this path can be published now.
                         was_busy = true;
                         self.arrived(at, Received::Disconnected)?;
                     }
@@ -239,7 +239,7 @@ impl Merge {
 
     /// Handles an event of a path.
     fn arrived(&mut self, path: usize, received: Received) -> Result<()> {
-        // An initiator that has disconnected since was live at its event.
+        // An initiator that has disconnected meanwhile was live when its data arrived.
         let spoken = u8::from(!matches!(received, Received::Disconnected)) << path;
         let live = self.live() | spoken;
         match (&mut self.ring, received) {

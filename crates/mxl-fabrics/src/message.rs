@@ -150,9 +150,9 @@ impl Why {
 impl std::fmt::Display for Why {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Version => "the target speaks another version",
+            Self::Version => "the target has another protocol version",
             Self::Target => "another target has this address",
-            Self::Geometry => "the target's flow is of another format, size or rate",
+            Self::Geometry => "the target's flow has another format, size or rate",
             Self::Replaced => "another initiator writes to the target",
             Self::Broken => "the target could not open its flow's ring: see its log",
         })

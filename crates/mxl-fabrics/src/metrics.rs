@@ -36,7 +36,7 @@ impl Initiator {
         let mut text = String::new();
         let connected = |state| u64::from(state == PeerState::Connected);
         let samples = all.iter().map(|(id, state, _)| (labels(*id), connected(*state)));
-        metric(&mut text, "mxl_initiator_connected", "gauge", "Whether the target takes transfers.", samples);
+        metric(&mut text, "mxl_initiator_connected", "gauge", "Whether the target is connected.", samples);
         type Count = fn(&crate::PeerStats) -> u64;
         let counters: [(&str, &str, Count); 6] = [
             ("done", "Transfers that arrived.", |stats| stats.done),
@@ -50,7 +50,7 @@ impl Initiator {
             let samples = all.iter().map(|(id, _, stats)| (labels(*id), count(stats)));
             metric(&mut text, &format!("mxl_initiator_{name}_total"), "counter", help, samples);
         }
-        let help = "From handing a transfer over to its being in the target's ring.";
+        let help = "From the submission of a transfer to its arrival in the target's ring.";
         let samples = all.iter().filter_map(|(id, ..)| Some((labels(*id), self.latency(*id)?)));
         histogram(&mut text, "mxl_initiator_transfer_seconds", help, samples);
         text
@@ -62,12 +62,12 @@ type TargetCount = fn(&TargetStats) -> u64;
 /// The counters of a target.
 const OF_TARGET: [(&str, &str, TargetCount); 7] = [
     ("published", "Commits that were published.", |stats| stats.published),
-    ("lost", "Grains or samples that did not come.", |stats| stats.lost),
+    ("lost", "Grains or samples that did not arrive.", |stats| stats.lost),
     ("invalid", "Grains without a valid payload.", |stats| stats.invalid),
-    ("taken", "Initiators that were taken.", |stats| stats.taken),
+    ("taken", "Initiators that were accepted.", |stats| stats.taken),
     ("refused", "Initiators that were refused.", |stats| stats.refused),
-    ("nonsense", "Messages and writes that made no sense.", |stats| stats.nonsense),
-    ("missed", "Events that nobody fetched.", |stats| stats.missed),
+    ("nonsense", "Messages and writes that were invalid.", |stats| stats.nonsense),
+    ("missed", "Events that the program did not read.", |stats| stats.missed),
 ];
 
 type TargetTime = fn(&TargetTimes) -> &Histogram;
@@ -104,13 +104,13 @@ impl Merge {
         let mut text = String::new();
         for (name, help, count) in [
             ("published", "Grains that were published whole, or samples.", stats.published),
-            ("duplicates", "Copies that brought nothing new.", stats.duplicates),
+            ("duplicates", "Copies without new data.", stats.duplicates),
             ("late", "Copies that came too late.", stats.late),
             ("strange", "Copies of indices far from all others.", stats.strange),
-            ("lost", "Grains or samples that came by no path.", stats.lost),
+            ("lost", "Grains or samples that arrived on no path.", stats.lost),
             ("invalid", "Grains that were published as invalid.", stats.invalid),
             ("mended", "Invalid grains that another path replaced.", stats.mended),
-            ("missed", "Events that nobody fetched.", stats.missed),
+            ("missed", "Events that the program did not read.", stats.missed),
         ] {
             let samples = std::iter::once((format!("flow=\"{flow}\""), count));
             metric(&mut text, &format!("mxl_merge_{name}_total"), "counter", help, samples);
@@ -124,7 +124,7 @@ impl Merge {
         let there: Vec<_> = there.collect();
         let connected =
             there.iter().map(|(labels, target)| (labels.clone(), u64::from(target.is_connected())));
-        let help = "Whether a path has an initiator. Not there if its endpoint broke.";
+        let help = "Whether a path has an initiator. Absent if its endpoint broke.";
         metric(&mut text, "mxl_merge_path_connected", "gauge", help, connected);
         for (name, help, count) in OF_TARGET {
             let samples = there.iter().map(|(labels, target)| (labels.clone(), count(&target.stats())));

@@ -58,7 +58,7 @@ impl FromStr for Provider {
 
     fn from_str(name: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|provider| provider.name() == name).ok_or_else(|| {
-            Error::Argument(format!("provider \"{name}\": there are tcp, udp, shm, verbs and efa"))
+            Error::Argument(format!("unknown provider \"{name}\": use tcp, udp, shm, verbs or efa"))
         })
     }
 }

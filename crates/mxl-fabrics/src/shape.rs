@@ -166,7 +166,7 @@ pub fn difference(here: &[u64; 8], there: &[u64; 8]) -> Option<String> {
         let what = if here[0] == 1 { "slices" } else { "bytes for a sample" };
         format!("{} {what} there, {} here", there[4], here[4])
     } else {
-        "slices of other sizes".to_string()
+        "other slice sizes".to_string()
     })
 }
 
@@ -239,7 +239,8 @@ mod tests {
             });
             let rings = Rings { length, word };
             let is_in = is_in_window(channels as u32, index, count, rings, to, len);
-            // A span across the seam of a full ring is two spans in the window's order: the strict check may refuse it.
+            // A span across the end of a full ring is two spans in the window's order: the strict check may
+            // refuse it.
             prop_assert!(!is_in || naive);
             prop_assert!(is_in || !naive || count == length);
         }

@@ -37,7 +37,7 @@ enum Ring {
 
 /// Receives a flow.
 pub struct Target {
-    // In this order: memory is withdrawn, the endpoint closed, the flow released.
+    // Dropped in this order: memory is withdrawn, the endpoint closed, the flow released.
     peer: Option<Peer>,
     link: Link,
     ring: Ring,
@@ -245,7 +245,7 @@ impl Target {
                     return Ok(());
                 };
                 if whole == 2 {
-                    // No more follows, and everything that was sent has arrived.
+                    // No further parts follow, and everything that was sent has arrived.
                     (pending.parts, pending.invalid) = (pending.arrived, true);
                 }
                 (pending.is_judged, pending.invalid) = (true, pending.invalid || whole == 0);

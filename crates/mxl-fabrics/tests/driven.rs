@@ -72,7 +72,8 @@ fn grain(event: Received) -> u64 {
     index
 }
 
-/// Line by line, by a thread that is faster than the target's: however far it is ahead, no commit is mistaken for
+/// Lines are committed by a thread that is faster than the target's. However far it is ahead, no commit is
+/// mistaken for
 /// another.
 #[test]
 fn every_line_of_a_hasty_initiator_arrives() {
@@ -151,7 +152,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
             Poll::Ready(output) => return output,
             Poll::Pending => std::thread::park_timeout(LONG),
         }
-        assert!(begin.elapsed() < LONG, "nobody woke it");
+        assert!(begin.elapsed() < LONG, "the task was not woken");
     }
 }
 

@@ -60,7 +60,7 @@ impl Hostile {
                     return Message::parse(completion.into_result().unwrap().bytes()).unwrap();
                 }
             }
-            assert!(begin.elapsed() < LONG, "the target says nothing");
+            assert!(begin.elapsed() < LONG, "no message from the target");
         }
     }
 
@@ -137,12 +137,12 @@ fn grains_that_make_no_sense_are_counted_and_the_right_one_is_published() {
             ("a grain whose slot is not open", Piece { index: 503, ..good.clone() }),
             ("a far number", Piece { number: 1000, ..good.clone() }),
             ("no slices", Piece { amount: 0, ..good.clone() }),
-            ("more slices than there are", Piece { amount: u32::from(slices) + 1, ..good.clone() }),
+            ("more slices than the grain has", Piece { amount: u32::from(slices) + 1, ..good.clone() }),
             ("slices beyond 16 bits", Piece { amount: 65_536 + 1, ..good.clone() }),
             ("bytes beyond the grain", Piece { spans: vec![span(whole - 1, 2)], ..good.clone() }),
             ("bytes far beyond", Piece { spans: vec![span(u64::MAX - 4, 2)], ..good.clone() }),
             (
-                "bytes of slices that it does not have",
+                "bytes beyond its slices",
                 Piece { spans: vec![span(u64::from(half) * line, 1)], ..good.clone() },
             ),
             (
@@ -154,9 +154,9 @@ fn grains_that_make_no_sense_are_counted_and_the_right_one_is_published() {
             hostile.is_nonsense(&mut target, bytes(&piece, 0xee), &format!("{name}: {what}"));
         }
         let cut = bytes(&good, 1);
-        hostile.is_nonsense(&mut target, cut[..cut.len() - 1].to_vec(), "a payload that is cut");
+        hostile.is_nonsense(&mut target, cut[..cut.len() - 1].to_vec(), "a truncated payload");
         hostile.is_nonsense(&mut target, [cut, vec![0]].concat(), "a payload with a byte too many");
-        hostile.is_nonsense(&mut target, vec![10], "a kind and nothing");
+        hostile.is_nonsense(&mut target, vec![10], "a kind without content");
         // The first of two parts; then parts that disagree with it.
         hostile.say(bytes(&good, 0x11));
         for (what, piece) in [
@@ -210,9 +210,9 @@ fn samples_that_make_no_sense_are_counted_and_the_right_ones_are_published() {
             ("the sample before", one(at(0, start - 1), word)),
             ("the sample after", one(at(0, start + count), word)),
             ("a span that leaves the window", one(at(1, start), all + word)),
-            ("a channel that is not", one(at(3, start), word)),
+            ("a channel that does not exist", one(at(3, start), word)),
             ("beyond", one(u64::MAX - word, word)),
-            ("samples that readers have", Piece { index: start + count - 1, ..good.clone() }),
+            ("published samples", Piece { index: start + count - 1, ..good.clone() }),
             (
                 "beyond the room",
                 Piece { index: until + 1, amount: 1, spans: vec![span(at(0, until), word)], ..good.clone() },
@@ -247,7 +247,7 @@ fn whoever_asks_and_does_not_listen_is_parted_from() {
     while target.poll().unwrap() != Some(Received::Disconnected) {
         // Back-pressure does not matter here.
         let _ = hostile.node.inject(&open, hostile.target);
-        assert!(begin.elapsed() < LONG, "it is listened to for ever");
+        assert!(begin.elapsed() < LONG, "the target never disconnects it");
     }
 }
 

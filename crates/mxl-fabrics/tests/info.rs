@@ -1,4 +1,4 @@
-//! `mxl-fabrics-info`, as a user runs it who looks for an address.
+//! `mxl-fabrics-info`, run by a user who looks for an address.
 
 use std::process::{Command, Output};
 
@@ -24,7 +24,7 @@ fn the_program_lists_chooses_and_says_what_is_wrong() {
     assert!(none.status.success() && none.stdout.is_empty());
     assert!(String::from_utf8_lossy(&none.stderr).contains("No matching interfaces"));
 
-    for (wrong, why) in [(["-p", "pigeon"], "pigeon"), (["-d", "/no/such/domain"], "no directory")] {
+    for (wrong, why) in [(["-p", "pigeon"], "pigeon"), (["-d", "/no/such/domain"], "not a directory")] {
         let refused = info(&wrong);
         assert_eq!(refused.status.code(), Some(1));
         assert!(String::from_utf8_lossy(&refused.stderr).contains(why), "{refused:?}");

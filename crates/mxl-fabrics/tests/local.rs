@@ -28,7 +28,8 @@ fn a_target_lists_what_its_ring_holds() {
     }
 }
 
-/// As over a path whose round trip takes longer than a greeting waits: each repetition would begin anew.
+/// Regression test: on a path with a round trip longer than the interval of greetings, each repetition would
+/// start a new connection.
 #[test]
 fn a_target_that_answers_late_is_connected_to_once() {
     for provider in PROVIDERS {
@@ -193,7 +194,7 @@ fn slices_are_visible_when_they_arrive_and_invalid_grains_too() {
         // Three commits with payload and one without.
         let times = target.times();
         assert_eq!((times.arrival.count(), times.interval.count()), (3, 3), "{provider}");
-        // And a jump: the target reports the skipped grains.
+        // After a jump the target reports the skipped grains.
         writer.open(90).unwrap().commit().unwrap();
         initiator.send(90).unwrap();
         both(&mut initiator, &mut target, |_, received| {
@@ -243,7 +244,7 @@ fn a_target_that_is_gone_stops_nobody_and_is_found_again() {
             both(&mut initiator, &mut second, |_, received| matches!(received, Some(Received::Grain { .. })));
             got += 1;
             std::thread::sleep(Duration::from_millis(20));
-            assert!(begin.elapsed() < LONG, "{provider}: the target that is gone was not noticed");
+            assert!(begin.elapsed() < LONG, "{provider}: the loss of a target was not noticed");
         }
         assert_eq!(second.stats().lost, 0, "{provider}");
         let mut again = open(Some(id)).unwrap();
@@ -316,7 +317,7 @@ fn a_target_that_has_moved_is_found_by_its_new_info() {
             let mut target = Target::open(&far.domain(), &definition, provider, ANY, Some(4711)).unwrap();
             assert!(
                 infos.iter().all(|info| info.address != target.info().address),
-                "{provider}: it is where it was"
+                "{provider}: its address is unchanged"
             );
             initiator.add(target.info()).unwrap();
             for info in infos.iter().chain([target.info()]) {

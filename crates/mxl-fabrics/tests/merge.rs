@@ -55,7 +55,7 @@ fn one_of_two_is_killed(killed: usize) {
         write(&writer, index);
         index += 1;
         merge.read(Duration::from_millis(5)).unwrap();
-        assert!(begin.elapsed() < LONG, "nothing by a path");
+        assert!(begin.elapsed() < LONG, "no data on a path");
     }
     let (first, count) = (index + 100, 150);
     let mut before = 0;
@@ -146,7 +146,7 @@ fn gaps_are_filled_invalid_grains_mended_and_the_first_wins() {
                 initiator.poll().unwrap();
             }
             seen.extend(merge.poll().unwrap());
-            assert!(begin.elapsed() < LONG, "it did not happen: {:?}", merge.stats());
+            assert!(begin.elapsed() < LONG, "timeout: {:?}", merge.stats());
         }
         seen.extend(std::iter::from_fn(|| merge.poll().unwrap()));
         seen
@@ -175,7 +175,7 @@ fn gaps_are_filled_invalid_grains_mended_and_the_first_wins() {
     sources[1].open(100).unwrap().commit().unwrap();
     (100..103).for_each(|index| initiators[1].send(index).unwrap());
     let seen = turns(&mut merge, &mut initiators, &|merge, _| merge.stats().mended == 1);
-    let slices = slices.expect("the invalid grain was told");
+    let slices = slices.expect("the invalid grain was reported");
     let grain = |index| Received::Grain { index, slices, invalid: false };
     assert_eq!(seen, [grain(101), grain(102)]);
     for index in 100..103 {
@@ -183,7 +183,7 @@ fn gaps_are_filled_invalid_grains_mended_and_the_first_wins() {
         assert!(!there.info().is_invalid());
         assert!(there.to_vec().unwrap().iter().all(|&byte| byte == byte_of(index)), "grain {index}");
     }
-    assert_eq!(reader.head(), 102, "what fills a gap is not the newest");
+    assert_eq!(reader.head(), 102, "a grain that fills a gap does not move the head");
     let stats = merge.stats();
     assert_eq!((stats.published, stats.duplicates, stats.late, stats.lost), (3, 1, 0, 0), "{stats:?}");
     // Readers see slices before their grain is whole, from whichever path has more of them.
@@ -262,10 +262,10 @@ fn a_path_from_the_far_future_does_not_stop_the_others() {
     assert_eq!((merge.stats().published, merge.stats().lost), (60, 0), "{:?}", merge.stats());
 }
 
-/// What becomes of one path.
+/// How one path fails.
 #[derive(Clone, Copy)]
 enum End {
-    /// The program that sends by it is killed.
+    /// The program that sends on it is killed.
     Killed(usize),
     /// The flow that it is received into loses its samples.
     Truncated(usize),
@@ -306,7 +306,7 @@ fn sound_goes_on(ends: End) {
         write(end);
         end += BATCH;
         merge.read(Duration::from_millis(5)).unwrap();
-        assert!(begin.elapsed() < LONG, "nothing by a path: {:?}", merge.stats());
+        assert!(begin.elapsed() < LONG, "no data on a path: {:?}", merge.stats());
     }
     let first = end;
     let (mut before, mut next) = (0, None);
@@ -434,9 +434,9 @@ fn what_cannot_be_merged_is_refused() {
     let far = Folder::new();
     let refused = |definition, paths: &[_]| match Merge::open(&far.domain(), &definition, paths) {
         Err(Error::Argument(why)) => why,
-        _ => panic!("it was taken"),
+        _ => panic!("the merge was opened"),
     };
     assert!(refused(camera(), &[path(Provider::Shm)]).contains("1 paths; a merge has 2 to 8"));
     assert!(refused(camera(), &[path(Provider::Shm); 9]).contains("9 paths"));
-    assert!(std::fs::read_dir(far.path()).unwrap().next().is_none(), "nothing was made");
+    assert!(std::fs::read_dir(far.path()).unwrap().next().is_none(), "remains of a flow");
 }

@@ -141,7 +141,7 @@ fn a_grain_that_is_overwritten_while_it_is_sent_in_parts_is_given_up() {
     {
         let what = format!("{provider}, messages: {messages}");
         let (near, far) = (Folder::new(), Folder::new());
-        // So long that no provider takes all of its parts at once.
+        // The grain is so long that no provider accepts all of its parts at once.
         let definition = FlowDefinition::video("camera", 1920, 1080, Rational::new(50, 1)).unwrap();
         let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
         let way = options(messages, Some(640));
@@ -160,7 +160,7 @@ fn a_grain_that_is_overwritten_while_it_is_sent_in_parts_is_given_up() {
             initiator.poll().unwrap();
             target.poll().unwrap();
             turns += u32::from(target.stats().taken > 0 && !initiator.is_idle());
-            assert!(begin.elapsed() < common::LONG, "{what}: nothing on its way");
+            assert!(begin.elapsed() < common::LONG, "{what}: no part in flight");
         }
         let later = 50 + writer.grains();
         writer.open(later).unwrap().commit().unwrap();
@@ -230,14 +230,14 @@ fn limits_that_are_too_low_are_refused_with_their_numbers() {
     let error = open(511).err().unwrap().to_string();
     assert!(error.contains("511") && error.contains("512"), "{error}");
     open(512).unwrap();
-    // Audio has fewer writes for each batch.
+    // A batch of audio may have fewer writes.
     let sound = microphone(64);
     let mut writer = near.domain().create_samples(&sound, &BatchHints::default()).unwrap().writer;
     let mut initiator =
         Initiator::open_with(&near.domain(), sound.id, Provider::Shm, ANY, &options(false, Some(512)))
             .unwrap();
     writer.open(2400, 2400).unwrap().commit().unwrap();
-    let Err(Error::Argument(why)) = initiator.send_samples(2400, 2400) else { panic!("it was taken") };
+    let Err(Error::Argument(why)) = initiator.send_samples(2400, 2400) else { panic!("it was accepted") };
     assert!(why.contains("2400 samples of 64 channels") && why.contains("256"), "{why}");
     initiator.send_samples(2400, 48).unwrap();
 }

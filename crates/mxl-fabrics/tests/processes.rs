@@ -56,7 +56,7 @@ fn until_arrived(
 fn until_dead(writer: &GrainWriter, mut index: u64, process: &mut Running) -> u64 {
     let begin = Instant::now();
     while !process.is_dead() {
-        assert!(begin.elapsed() < LONG, "it lives");
+        assert!(begin.elapsed() < LONG, "the process is alive");
         write_one(writer, index);
         index += 1;
     }
@@ -109,7 +109,7 @@ fn either_end_comes_back(Place { provider, node, service, lasts }: Place<'_>) {
     let index = until_arrived(&writer, index + 50, reader, 20);
 
     receiving.kill();
-    // Its flow stays: the next target continues it.
+    // The killed target's flow stays, and the next target continues it.
     std::fs::remove_file(&info).unwrap();
     let receiving = demo(&target, &far);
     if !lasts {
@@ -210,7 +210,7 @@ fn either_end_comes_back_over_verbs() {
     either_end_comes_back(Place { provider: "verbs", node: Some("10.77.0.1"), service, lasts: true });
 }
 
-/// Such an address belongs to a queue pair, and ends with its process.
+/// An address of EFA belongs to a queue pair, and ends with its process.
 #[cfg(feature = "efa")]
 #[test]
 #[ignore = "needs an EFA device: cargo xtask efa --test"]

@@ -1,4 +1,4 @@
-//! Progress of the programs: on a terminal, unless they shall be quiet.
+//! Progress of the programs: drawn on a terminal, unless `--quiet` is given.
 
 mod common;
 
@@ -78,7 +78,7 @@ fn what_was_carried_is_shown_at_both_ends() {
             if sending.is_finished() && receiving.is_finished() {
                 break;
             }
-            assert!(begin.elapsed() < common::LONG, "it does not end");
+            assert!(begin.elapsed() < common::LONG, "a program does not end");
         }
         for (running, shown) in [(sending, "/5 sent"), (receiving, "/5 received")] {
             let (_, drawn) = running.join().unwrap();

@@ -1,5 +1,5 @@
 //! Flows whose files are truncated while they are sent or received: errors or lost grains, never a signal or a hang,
-//! and nothing wrong is published.
+//! and no wrong data is published.
 
 mod common;
 
@@ -20,8 +20,8 @@ fn payload(index: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| (index * 31 + at * 7 + 1) as u8).collect()
 }
 
-/// Sends grain 1, truncates a file of the source or of the target, and sends until an end says so. Returns what it
-/// said.
+/// Sends grain 1, truncates a file of the source or of the target, and sends until an end reports an error.
+/// Returns its text.
 fn until_said(provider: Provider, options: &Options, at_source: bool, name: &str) -> String {
     let (near, far) = (Folder::new(), Folder::new());
     let definition = camera();
@@ -41,7 +41,7 @@ fn until_said(provider: Provider, options: &Options, at_source: bool, name: &str
             grain.write(0, &bytes)?;
             grain.commit()
         });
-        // The writer of the source may learn it first.
+        // The writer of the source may notice it first.
         let sent = written.map_err(mxl_fabrics::Error::Flow).and_then(|()| initiator.send(index));
         if let Err(error) = sent {
             return error.to_string();
@@ -69,7 +69,7 @@ fn until_said(provider: Provider, options: &Options, at_source: bool, name: &str
                 break;
             }
         }
-        assert!(begin.elapsed() < Duration::from_secs(30), "{provider} {name}: nobody says it");
+        assert!(begin.elapsed() < Duration::from_secs(30), "{provider} {name}: no end reports it");
     }
     unreachable!("the loop has no other end")
 }

@@ -24,7 +24,7 @@ impl Beat {
         let rounds = (seconds / period).ceil();
         if !(1.0..=1e7).contains(&rounds) {
             let found =
-                format!("{seconds} s are {rounds} grains or batches; 1 to 10 million can be measured");
+                format!("{seconds} s contain {rounds} grains or batches: 1 to 10 million can be measured");
             return Err(Error::Argument(found));
         }
         Ok(Self { period, rounds: rounds as u64 })
@@ -34,7 +34,7 @@ impl Beat {
         Duration::from_secs_f64(self.period)
     }
 
-    /// The number of rounds at the start that take this time.
+    /// The number of rounds in this time.
     pub fn rounds_in(&self, time: Duration) -> u64 {
         (time.as_secs_f64() / self.period).ceil() as u64
     }

@@ -11,7 +11,7 @@ use super::local::nanoseconds;
 use super::pair::{self, PATIENCE, Places, place};
 use crate::{Error, Initiator, Provider, Received, Result, Target};
 
-/// Grains before the measurement: rings are mapped and windows registered.
+/// Grains sent before the measurement, so that rings are mapped and windows registered.
 const WARM: u64 = 30;
 
 /// Latencies of grains over one provider, in nanoseconds from the call that sends a grain to its publication.
@@ -40,7 +40,7 @@ pub fn receive(domain: &Domain, definition: &FlowDefinition, provider: Provider,
             None => {}
         }
     }
-    Err(Error::Argument("no initiator came".into()))
+    Err(Error::Argument("no initiator connected".into()))
 }
 
 /// Sends `count` grains, and prints their times.
@@ -65,7 +65,7 @@ pub fn send(
         initiator.send(index)?;
         while !initiator.is_idle() {
             if begin.elapsed() > PATIENCE {
-                return Err(Error::Argument(format!("grain {index} does not arrive over {provider}")));
+                return Err(Error::Argument(format!("grain {index} did not arrive over {provider}")));
             }
             initiator.poll()?;
         }

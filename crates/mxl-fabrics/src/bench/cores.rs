@@ -14,7 +14,7 @@ pub fn chosen(chosen: &[usize]) -> Result<(usize, usize)> {
         return Err(Error::Argument(format!("--cores takes two cores, not {}", chosen.len())));
     }
     let allowed = sched_getaffinity(Pid::from_raw(0))
-        .map_err(|error| Error::Argument(format!("which cores there are: {error}")))?;
+        .map_err(|error| Error::Argument(format!("cannot read the allowed cores: {error}")))?;
     let mut allowed = (0..CpuSet::count()).filter(|core| allowed.is_set(*core).unwrap_or(false));
     let first = allowed.next().unwrap_or(0);
     Ok((first, allowed.next().unwrap_or(first)))
@@ -24,5 +24,5 @@ pub fn chosen(chosen: &[usize]) -> Result<(usize, usize)> {
 pub fn pin(core: usize) -> Result<()> {
     let mut cores = CpuSet::new();
     let pinned = cores.set(core).and_then(|()| sched_setaffinity(Pid::from_raw(0), &cores));
-    pinned.map_err(|error| Error::Argument(format!("core {core}: {error}; choose others by --cores")))
+    pinned.map_err(|error| Error::Argument(format!("core {core}: {error}; choose others with --cores")))
 }

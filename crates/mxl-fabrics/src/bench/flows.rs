@@ -1,4 +1,5 @@
-//! Many flows with one reading thread: a grain of each is written at the same moments, and the thread sleeps until the
+//! Many flows with one reading thread: a grain of each is written at the same moment, and the thread sleeps
+//! until the
 //! first of them arrives.
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -24,7 +24,8 @@ use crate::progress::Progress;
 use crate::{Error, Provider, Result};
 
 /// Measures flows: the time from a commit to a reader's return, beside a bare futex between the same cores; the cost
-/// of each call; and copies to another process over shm and udp, one grain at a time. Run nothing else meanwhile.
+/// of each call; and copies to another process over shm and udp, one grain at a time. Run no other load
+/// meanwhile.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "mxl-bench", version, args_override_self = true)]
 struct Options {

@@ -88,7 +88,7 @@ impl Report {
             ("polling", "commit to a polling reader's return", polling),
             ("commit", "open and commit", commit),
             ("commit_filled", "open, fill and commit", commit_filled),
-            ("read", "read of a grain that is there", read),
+            ("read", "read of an available grain", read),
         ]
     }
 
@@ -142,7 +142,7 @@ impl Report {
         if self.local.missed > 0 {
             let _ = writeln!(
                 text,
-                "{} grains were overwritten before a reader came to them: let nothing else run, or take fewer readers",
+                "{} grains were overwritten before a reader reached them: avoid other load, or use fewer readers",
                 self.local.missed
             );
         }

@@ -1,7 +1,7 @@
 //! Other processes of this program (readers, an initiator and a target) and the results of the latter two.
 //!
-//! Each is started with the arguments of the measurement and its role. A target prints its info first; all other output
-//! of both is results.
+//! Each is started with the arguments of the measurement and its role. A target prints its info first; the
+//! rest of the output of both is results.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -76,12 +76,12 @@ pub fn start(
         Role::Reader => "reader",
     };
     let cores = format!("{},{}", cores.0, cores.1);
-    // If an option is given twice, the last one counts.
+    // Of an option that is given twice, the last one counts.
     command.args(std::env::args_os().skip(1));
     command.args(["--role", name, "--cores", &cores]).args(arguments);
     command.args([OsString::from("--domain"), domain.into()]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    // The measurement is of sockets; two processes of one host would share memory.
+    // The measurement is of sockets. Without this, two processes of one host would use shared memory.
     command.env("FI_UDP_SHARED_MEMORY", "0");
     let mut running = command.spawn().map(Running).map_err(system("start this program again"))?;
     let out = running.0.stdout.take().ok_or_else(|| Error::Argument("no standard output".into()))?;
@@ -103,8 +103,8 @@ pub fn run(provider: Provider, places: Places<'_>) -> Result<Said> {
     }
     let result = |out: &mut BufReader<ChildStdout>| {
         let mut said = String::new();
-        out.read_to_string(&mut said).map_err(system("read what was measured"))?;
-        let unclear = |_| Error::Argument(format!("nothing measured over {provider}: see the lines above"));
+        out.read_to_string(&mut said).map_err(system("read the results"))?;
+        let unclear = |_| Error::Argument(format!("no results over {provider}: see the lines above"));
         serde_json::from_str(&said).map_err(unclear)
     };
     let initiator = result(&mut sent)?;

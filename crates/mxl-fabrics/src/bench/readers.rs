@@ -1,6 +1,7 @@
 //! Readers of a flow, each a separate process of this program.
 //!
-//! Each reports that it is ready, waits for one commit after the other, and prints the time at which it noticed each.
+//! Each reports that it is ready, waits for one commit after another, and prints the time at which it noticed
+//! each.
 //! The bare futex is a word of a file in the domain's directory.
 #![allow(unsafe_code)]
 
@@ -56,7 +57,7 @@ impl Word {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         let file = options.open(domain.join("word")).map_err(system("open the shared word"))?;
-        file.set_len(4096).map_err(system("make the shared word"))?;
+        file.set_len(4096).map_err(system("resize the shared word"))?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping, which affects no other memory.
         let map = unsafe { mmap(ptr::null_mut(), 4096, access, MapFlags::SHARED, &file, 0) };
@@ -72,7 +73,7 @@ impl Word {
     /// Sets the word, and wakes its waiters.
     pub fn set(&self, value: u32) {
         self.word().store(value, Ordering::Release);
-        // It cannot fail for our word; a reader that was not woken reports that itself.
+        // The call cannot fail for our word. A reader that was not woken reports that itself.
         let _ = futex::wake(self.word(), futex::Flags::empty(), i32::MAX as u32);
     }
 
@@ -122,7 +123,7 @@ impl Readers {
         let mut readers = (0..readers).map(start).collect::<Result<Vec<_>>>()?;
         for (_, out) in &mut readers {
             let mut line = String::new();
-            out.read_line(&mut line).map_err(system("hear whether a reader is ready"))?;
+            out.read_line(&mut line).map_err(system("wait for a reader to be ready"))?;
             if line != READY {
                 return Err(Error::Argument("a reader did not start: see the lines above".into()));
             }
@@ -137,7 +138,7 @@ impl Readers {
     pub fn end(self) -> Result<Vec<Vec<Option<u64>>>> {
         let heard = self.0.into_iter().map(|(_running, mut out)| {
             let mut said = String::new();
-            out.read_to_string(&mut said).map_err(system("read what a reader heard"))?;
+            out.read_to_string(&mut said).map_err(system("read a reader's results"))?;
             let said: Vec<Value> = serde_json::from_str(&said)
                 .map_err(|_| Error::Argument("a reader failed: see the lines above".into()))?;
             Ok(said.iter().map(Value::as_u64).collect())

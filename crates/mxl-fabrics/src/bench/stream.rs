@@ -1,4 +1,4 @@
-//! A flow at its own rate to another process: arrivals, delays, and the CPU time of both ends.
+//! Sends a flow at its own rate to another process: arrivals, delays, and the CPU time of both ends.
 
 mod content;
 mod ends;
@@ -137,7 +137,7 @@ impl Options {
         match reports.iter().find(|report| report.wrong > 0) {
             Some(report) => {
                 let (wrong, provider) = (report.wrong, report.provider);
-                Err(Error::Argument(format!("{wrong} payloads over {provider} differ from what was sent")))
+                Err(Error::Argument(format!("{wrong} payloads over {provider} differ from the sent ones")))
             }
             None => Ok(()),
         }
@@ -154,7 +154,7 @@ impl Report {
     fn new(provider: Provider, said: &Said, bytes: u64, period: Duration) -> Result<Self> {
         let Said { initiator, target } = said;
         let number = |value: &Value, key: &str| {
-            let missing = || Error::Argument(format!("a process over {provider} did not say \"{key}\""));
+            let missing = || Error::Argument(format!("a process over {provider} did not report \"{key}\""));
             value[key].as_f64().ok_or_else(missing)
         };
         let published: HashMap<u64, u64> = times(&target["published"]).collect();
@@ -208,6 +208,6 @@ impl Report {
         let [p50, p99, p999, max] = self.latency.shown().map(|time| time as f64 / 1e3);
         println!("  commit to publication, us: p50 {p50:.1}, p99 {p99:.1}, p99.9 {p999:.1}, max {max:.1}");
         let [near, far] = self.cores.map(|core| core * 100.0);
-        println!("  of a core: initiator {near:.1} %, target {far:.1} %");
+        println!("  CPU use: initiator {near:.1} % of a core, target {far:.1} %");
     }
 }

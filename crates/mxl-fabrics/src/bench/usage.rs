@@ -13,7 +13,7 @@ pub struct Usage {
 }
 
 fn used(who: UsageWho) -> f64 {
-    // It cannot fail for our argument.
+    // The call cannot fail for our argument.
     let Ok(usage) = getrusage(who) else { return 0.0 };
     let seconds = |time: TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
     seconds(usage.user_time()) + seconds(usage.system_time())

@@ -115,7 +115,7 @@ fn receive_from(options: &Options, mut receiver: impl Receiver) -> Result<()> {
     infos.iter().for_each(|json| println!("target-info {}", STANDARD.encode(json)));
     if !options.target_info.is_empty() && infos.len() > 1 && options.target_info.len() != infos.len() {
         let (given, paths) = (options.target_info.len(), infos.len());
-        return Err(Error::Argument(format!("{given} files for target infos; there are {paths} paths")));
+        return Err(Error::Argument(format!("{given} files for target infos, but {paths} paths")));
     }
     for (path, json) in options.target_info.iter().zip(infos.iter().chain(std::iter::repeat(&infos[0]))) {
         std::fs::write(path, json).map_err(|error| Error::Argument(format!("{path}: {error}")))?;

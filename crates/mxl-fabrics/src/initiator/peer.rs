@@ -238,7 +238,7 @@ impl Peer {
     pub fn extend_last(&mut self, job: &Job) -> bool {
         let is_longer = self.jobs.back_mut().is_some_and(|last| last.extend(job));
         if is_longer && self.jobs.len() == 1 {
-            // The cut of the shorter job, if there was no room for its first part.
+            // The parts were cut for the shorter job; there was no room for the first of them.
             self.parts.clear();
         }
         is_longer

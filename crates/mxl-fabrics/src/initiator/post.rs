@@ -49,7 +49,7 @@ impl Initiator {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {
-                    tracing::debug!(target: "mxl::fabrics", %error, "a target cannot be written");
+                    tracing::debug!(target: "mxl::fabrics", %error, "a transfer to a target failed");
                     self.peers[at].stats.failed += 1;
                     return self.part(at);
                 }
@@ -169,7 +169,8 @@ impl Initiator {
         Ok(true)
     }
 
-    /// The source does not have the data, or no longer has it. The part that was sent is abandoned.
+    /// Drops a job whose data the source does not have, or no longer has. The part that was sent is
+    /// abandoned.
     fn drop_job(&mut self, at: usize, job: Job) -> bool {
         let peer = &mut self.peers[at];
         peer.jobs.pop_front();

@@ -34,7 +34,7 @@ impl Grains {
         self.writer.id()
     }
 
-    /// A path has slices of a grain, or reports it as invalid.
+    /// Handles a path's copy of a grain: its slices, or the report that the grain is invalid.
     pub fn arrived(&mut self, copy: Copy, live: u8, told: &mut Told) -> Result<()> {
         let now = mxl::time::current_index(self.writer.rate());
         match self.window.judge(copy, now, live) {

@@ -27,7 +27,7 @@ pub(super) enum Worth {
     New,
     /// The source has jumped: the flow restarts with this batch. The part is the loss in between.
     Anew(Part),
-    /// All of it is there already.
+    /// All of it has arrived before.
     Duplicate,
     /// The batch is far from all others and lacks confirmation.
     Strange,
@@ -61,7 +61,7 @@ impl Line {
         Self { length, next: None, tracks: Default::default(), trust }
     }
 
-    /// A path has samples.
+    /// Judges and records samples that a path has received.
     pub fn arrived(&mut self, path: usize, part: Part, now: Option<u64>, live: u8) -> Worth {
         let mut worth = Worth::New;
         match self.next {
@@ -82,7 +82,7 @@ impl Line {
         }
         let track = &mut self.tracks[path];
         if track.end > part.start {
-            // The path went back: its earlier samples are elsewhere now, or overwritten.
+            // The path went back: its earlier samples have moved, or are overwritten.
             track.parts.retain(|other| other.end <= part.start);
         }
         track.end = part.end;
@@ -116,7 +116,7 @@ impl Line {
         Step::Wait
     }
 
-    /// Everything up to `end` is published.
+    /// Records that everything up to `end` is published.
     pub fn done(&mut self, end: u64) {
         self.next = Some(end);
         for track in &mut self.tracks {
@@ -124,7 +124,7 @@ impl Line {
         }
     }
 
-    /// A path no longer has these samples.
+    /// Records that a path no longer has the samples before `end`.
     pub fn gone(&mut self, path: usize, end: u64) {
         let parts = &mut self.tracks[path].parts;
         parts.retain(|part| part.end > end);

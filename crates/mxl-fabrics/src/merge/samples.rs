@@ -26,7 +26,7 @@ impl Samples {
         self.writer.id()
     }
 
-    /// A path has samples.
+    /// Handles samples that a path has received.
     pub fn arrived(&mut self, path: usize, part: Part, live: u8, told: &mut Told) -> Result<()> {
         let now = mxl::time::current_index(self.writer.rate());
         match self.line.arrived(path, part, now, live) {
@@ -87,7 +87,8 @@ impl Samples {
     }
 }
 
-/// The errors are those of the merged flow: a path's flow that cannot be read is the path's matter.
+/// Copies samples of each channel. Errors are those of the merged flow: a path's flow that cannot be read
+/// gives `false`.
 fn copy_as<T: Sample>(from: &SampleReader, to: &mut SampleWriter, part: Part) -> Result<bool, Error> {
     let (channels, count) = (to.channels(), part.end - part.start);
     let mut buffer = vec![T::default(); count as usize];

@@ -20,7 +20,7 @@ pub(super) enum Place {
 #[derive(Clone, Copy, Debug)]
 struct Stranger {
     index: u64,
-    /// The number of successive ones, each near the previous one.
+    /// The number of successive far indices, each near the previous one.
     count: u64,
 }
 
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(trust.place(0, 108, seen(100, 1)), Place::Near);
         assert_eq!(trust.place(0, 109, seen(100, 1)), Place::Far);
         assert_eq!(trust.place(0, u64::MAX, seen(100, 1)), Place::Far);
-        // The other path is at its old position: it confirms nothing.
+        // The other path is at its old position, and does not confirm the jump.
         assert_eq!(trust.place(1, 101, seen(100, 1)), Place::Near);
         assert_eq!(trust.place(0, 5000, seen(101, 1)), Place::Far);
         assert_eq!(trust.place(1, 5001, seen(101, 1)), Place::Jump);

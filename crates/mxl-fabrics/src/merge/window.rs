@@ -1,4 +1,4 @@
-//! Tracks the grains of a merged flow: how much of each is there, and which copies come too late.
+//! Tracks the grains of a merged flow: how much of each has arrived, and which copies come too late.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ pub(super) enum Verdict {
     Invalid,
     /// The copy is invalid, but another path may complete the grain.
     Held,
-    /// As much, or more, is there already.
+    /// The published grain has as many slices already, or more.
     Duplicate,
     /// The slot holds another grain.
     Late,

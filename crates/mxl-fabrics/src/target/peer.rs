@@ -77,7 +77,7 @@ impl Target {
         let addr = match self.link.insert(format, address) {
             Ok(addr) => addr,
             Err(error) => {
-                tracing::debug!(target: "mxl::fabrics", %error, "an initiator with an address of no use");
+                tracing::debug!(target: "mxl::fabrics", %error, "an initiator has an unusable address");
                 self.stats.nonsense += 1;
                 return Ok(());
             }
@@ -147,7 +147,7 @@ impl Target {
     pub(super) fn flush(&mut self) {
         let Some(peer) = &mut self.peer else { return };
         if peer.outbox.len() > UNHEARD {
-            tracing::debug!(target: "mxl::fabrics", "an initiator asks and does not listen");
+            tracing::debug!(target: "mxl::fabrics", "an initiator sends requests and reads no answers");
             return self.part();
         }
         while let Some(message) = peer.outbox.front() {
@@ -155,7 +155,7 @@ impl Target {
                 Ok(Some(_)) => drop(peer.outbox.pop_front()),
                 Ok(None) => return,
                 Err(error) => {
-                    tracing::debug!(target: "mxl::fabrics", %error, "an initiator cannot be told");
+                    tracing::debug!(target: "mxl::fabrics", %error, "a message to an initiator failed");
                     return self.part();
                 }
             }

@@ -55,7 +55,7 @@ impl Target {
         let pending = peer.admit(piece.number, Pending::new(index, amount.into(), piece.parts))?;
         let mut rest = payload;
         for span in &piece.spans {
-            // As long as the spans: `Piece::parse` has checked it.
+            // `Piece::parse` has checked that the payload is as long as the spans.
             let (bytes, after) = rest.split_at_checked(span.len as usize)?;
             rest = after;
             match &self.ring {

@@ -1,4 +1,5 @@
-//! Arriving data is counted by its commit, and published when the commit is complete, in the order of commits.
+//! Counts arriving parts by their commit, and publishes each commit when it is complete, in the order of
+//! commits.
 
 use std::time::Instant;
 

@@ -37,7 +37,7 @@ pub fn both(
         if is_done(initiator, received) {
             return;
         }
-        assert!(begin.elapsed() < LONG, "it did not happen: {:?}", target.stats());
+        assert!(begin.elapsed() < LONG, "timeout: {:?}", target.stats());
     }
 }
 

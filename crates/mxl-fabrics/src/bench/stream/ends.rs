@@ -19,7 +19,7 @@ use crate::{Drive, Driven, Error, Initiator, Provider, Received, Result, Target}
 /// The index of the first grain, and of the sample before the first.
 const FIRST: u64 = 1000;
 
-/// Before the measurement: every slot of the rings is touched for the first time.
+/// Time before the measurement, in which every slot of the rings is touched for the first time.
 const WARM: Duration = Duration::from_millis(500);
 
 /// An end that is driven by its own thread, or by this one.
@@ -137,10 +137,10 @@ pub fn send(
     let core = usage.share();
     let mut initiator = initiator.into_inner();
     if !initiator.flush(PATIENCE)? {
-        return Err(Error::Argument(format!("the last transfers do not end over {provider}")));
+        return Err(Error::Argument(format!("the last transfers did not end over {provider}")));
     }
     let (_, stats) =
-        initiator.target(info.id).ok_or_else(|| Error::Argument("the target is forgotten".into()))?;
+        initiator.target(info.id).ok_or_else(|| Error::Argument("the initiator lost its target".into()))?;
     initiator.remove(info.id)?;
     let said = json!({
         "committed": committed,
