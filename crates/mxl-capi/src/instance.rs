@@ -57,9 +57,10 @@ fn again<T>(list: &mut [Counted<T>], fits: impl Fn(&T) -> bool) -> Option<Handle
     Some(Arc::as_ptr(&found.object))
 }
 
-/// Takes an object back. The last time it is returned: it is destroyed when the caller drops it, outside the lock.
+/// Takes an object back. The last release returns the object, so that the caller can drop it outside the
+/// lock.
 fn give_back<T>(list: &mut Vec<Counted<T>>, handle: Handle<T>) -> Outcome<Option<Arc<Object<T>>>> {
-    // Compared only: an unknown handle may point anywhere.
+    // The handle is only compared: an unknown one may point anywhere.
     let found = list.iter().position(|counted| ptr::eq(Arc::as_ptr(&counted.object), handle));
     let at = found.ok_or(Status::InvalidArg)?;
     list[at].references -= 1;
@@ -84,7 +85,8 @@ impl Instance {
         let definition = FlowDefinition::parse(json)?;
         let hints = BatchHints::parse(options)?;
         let mut open = self.open();
-        // Created in any case: this detects another flow of the same name, and costs a program little, once.
+        // Opened even if a writer exists: this compares the existing flow with the definition, at little
+        // cost.
         let (writer, created) = match definition.format {
             Format::Audio(_) => {
                 let made = self.domain.create_samples_as(&definition, json.as_bytes(), &hints)?;
@@ -219,7 +221,8 @@ pub unsafe extern "C" fn mxlCreateFlowWriter(
 pub unsafe extern "C" fn mxlReleaseFlowWriter(handle: Handle<Instance>, writer: Handle<Writer>) -> c_int {
     status(|| {
         let mut open = instance(handle)?.open();
-        // Dropped under the lock: a request for a writer of this flow now gets a writer of a flow that stays.
+        // Dropped under the lock: a concurrent request for a writer must not open a flow that is about to be
+        // deleted.
         drop(give_back(&mut open.writers, writer)?);
         Ok(())
     })

@@ -10,11 +10,12 @@
 //!
 //! # What differs from the C++ SDK
 //!
-//! * A file of a flow that another process truncates is `MXL_ERR_FLOW_INVALID`, where that library's programs die by
-//!   SIGBUS ([`mxl::sigbus`]).
+//! * If another process truncates a file of a flow, calls return `MXL_ERR_FLOW_INVALID` ([`mxl::sigbus`]).
+//!   With the C++ SDK the program dies by SIGBUS.
 //! * A cached reader or writer whose flow was deleted is not handed out again: the caller gets a new one.
-//! * A flow that exists and differs from the definition is `MXL_ERR_CONFLICT`.
-//! * `mxlFlowWriterCommitSamples` without open samples is `MXL_ERR_INVALID_ARG`; C++ moves the head to the end of time.
+//! * Creating a writer of a flow that exists and differs from the definition returns `MXL_ERR_CONFLICT`.
+//! * `mxlFlowWriterCommitSamples` without open samples returns `MXL_ERR_INVALID_ARG`; the C++ SDK moves the
+//!   head to the highest index.
 #![allow(clippy::missing_safety_doc)] // every function here has the same contract, given above
 
 mod flow;

@@ -141,7 +141,7 @@ fn get_grain(
     let grain = reader.read_slices(index, slices, wait)?;
     info.fill(|info| grain.header_into(info));
     payload.set(grain.as_ptr().cast_mut());
-    // The header was copied after the read.
+    // The check comes last: the header was copied after the read.
     Ok(reader.intact()?)
 }
 

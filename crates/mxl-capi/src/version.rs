@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use crate::types::Version;
 use mxl_ffi::border::{out, status};
 
-/// The C++ SDK's version that this interface has, and the name of this library.
+/// The version of the C++ SDK with the same interface, and the name of this library.
 const FULL: &std::ffi::CStr = c"1.2.0 (ofi-rs)";
 
 /// `mxlGetVersion`.

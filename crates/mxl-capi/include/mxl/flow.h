@@ -1,8 +1,8 @@
 /*
  * Flows: rings of grains or of samples in shared memory.
  *
- * A reader or a writer may be used by one thread at a time. An instance hands out one object for each flow, and counts
- * references: each object is released as often as it was created.
+ * Only one thread may use a reader or a writer at a time. An instance hands out one object for each flow, and
+ * counts references: release each object as often as it was created.
  */
 #ifndef MXL_FLOW_H
 #define MXL_FLOW_H
@@ -41,7 +41,7 @@ typedef struct mxlMutableWrappedBufferSlice_t {
 	mxlMutableBufferSlice fragments[2];
 } mxlMutableWrappedBufferSlice;
 
-/* The same part of `count` rings: `base` is of the first, and the others follow at distances of `stride` bytes. */
+/* The same part of `count` rings: `base` is that of the first ring, and the others follow every `stride` bytes. */
 typedef struct mxlWrappedMultiBufferSlice_t {
 	mxlWrappedBufferSlice base;
 	size_t stride;
@@ -95,7 +95,7 @@ mxlStatus mxlReleaseFlowReader(mxlInstance instance, mxlFlowReader reader);
 MXL_EXPORT
 mxlStatus mxlIsFlowActive(mxlInstance instance, char const *flowId, bool *isActive);
 
-/* The flow's definition, as its creator gave it. `bufferSize` is the buffer's size, and becomes the needed size. */
+/* The flow's definition, as its creator gave it. `bufferSize` is the buffer's size, and returns the needed size. */
 MXL_EXPORT
 mxlStatus mxlGetFlowDef(mxlInstance instance, char const *flowId, char *buffer, size_t *bufferSize);
 

@@ -17,7 +17,7 @@ typedef enum mxlStatus {
 	MXL_STATUS_OK = 0,
 	MXL_ERR_UNKNOWN = 1,
 	MXL_ERR_FLOW_NOT_FOUND = 2,
-	/* The data is overwritten already. */
+	/* The data was overwritten. */
 	MXL_ERR_OUT_OF_RANGE_TOO_LATE = 3,
 	/* The data is not written yet. */
 	MXL_ERR_OUT_OF_RANGE_TOO_EARLY = 4,
@@ -29,8 +29,7 @@ typedef enum mxlStatus {
 	/* The flow exists and differs from the definition. */
 	MXL_ERR_CONFLICT = 9,
 	MXL_ERR_PERMISSION_DENIED = 10,
-	/* The flow was deleted or created again: open it again. */
-	/* The flow was deleted, replaced, or a file of it was truncated: open it again. */
+	/* The flow was deleted or replaced, or a file of it was truncated: open it again. */
 	MXL_ERR_FLOW_INVALID = 11,
 
 	/* Statuses of mxl/fabrics.h. */

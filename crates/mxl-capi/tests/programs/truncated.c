@@ -1,5 +1,5 @@
-/* Another process truncates files of flows that this one reads and writes, also through the addresses that it was given:
- * the calls then return MXL_ERR_FLOW_INVALID, and no signal ends it. A SIGBUS elsewhere does end it. */
+/* Another process truncates files of flows that this one reads and writes, by calls and by address: the calls then
+ * return MXL_ERR_FLOW_INVALID, and no signal ends this process. A SIGBUS elsewhere does end it. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <signal.h>
@@ -76,7 +76,7 @@ static mxlStatus grains(mxlInstance instance, bool writes, const char *file)
 			if (status != MXL_STATUS_OK)
 				break;
 			unsigned found = sum(payload, grain.grainSize);
-			/* What was read by its address is sure after another call. */
+			/* Data that was read by its address is valid only if a later call succeeds. */
 			status = mxlFlowReaderGetGrain(reader, index, 0, &grain, &payload);
 			CHECK(status != MXL_STATUS_OK || found == grain.grainSize);
 		}
@@ -127,7 +127,7 @@ static mxlStatus samples(mxlInstance instance, bool writes, const char *file)
 	return status;
 }
 
-/* The library has its handler by now. */
+/* A SIGBUS outside the library's mappings, after the library has installed its handler. */
 static void elsewhere(void)
 {
 	char path[512];
