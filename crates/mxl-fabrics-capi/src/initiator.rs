@@ -34,7 +34,7 @@ enum End {
     Driven(Driven<mxl_fabrics::Initiator>),
 }
 
-/// How long a wait for a progress thread sleeps between two looks.
+/// How long a wait for a progress thread sleeps between two checks.
 const NAP: Duration = Duration::from_micros(50);
 
 impl End {
@@ -45,8 +45,8 @@ impl End {
         }
     }
 
-    /// Whether everything is sent now, or was within the time. Events are dropped: this interface has no counters, and
-    /// the library's log records losses.
+    /// Waits until everything is sent. Returns false if `timeout` expires first. Events are dropped: this
+    /// interface has no counters, and the library's log records losses.
     fn settle(&mut self, timeout: Duration) -> mxl_fabrics::Result<bool> {
         let begin = Instant::now();
         loop {
@@ -179,7 +179,7 @@ fn progress(handle: *const Object<Initiator>, timeout: Duration) -> Outcome {
         let is_settled = initiator.settle(timeout).map_err(failed)?;
         let has_targets = initiator.with(|initiator| initiator.targets().next().is_some());
         if !has_targets && matches!(provider, Provider::Tcp | Provider::Verbs) {
-            // The C++ SDK's status while it connects.
+            // The C++ SDK returns this status while an initiator connects.
             return Err(Failure::silent(INTERRUPTED));
         }
         if is_settled { Ok(()) } else { Err(Failure::silent(NOT_READY)) }

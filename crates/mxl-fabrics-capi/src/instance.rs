@@ -42,7 +42,7 @@ impl<T: Kind + Default> List<T> {
     /// Takes an object out. It is destroyed when the caller drops it, outside the lock.
     fn take(&self, handle: *const Object<T>) -> Outcome<Arc<Object<T>>> {
         let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Compared only: an unknown handle may point anywhere.
+        // The handle is only compared: an unknown one may point anywhere.
         let found = list.iter().position(|object| std::ptr::eq(Arc::as_ptr(object), handle));
         Ok(list.swap_remove(found.ok_or(Status::InvalidArg)?))
     }

@@ -19,7 +19,7 @@ fn own(text: &str) -> *const c_char {
     CString::new(text).unwrap_or_default().into_raw().cast_const()
 }
 
-/// `mxlFabricsGetInterfaces`. Only the provider and the node of a query select.
+/// `mxlFabricsGetInterfaces`. A query selects only by its provider and its node.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mxlFabricsGetInterfaces(
     handle: *const Object<Instance>,

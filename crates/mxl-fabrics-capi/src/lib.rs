@@ -16,7 +16,7 @@
 //!   requires, does no harm.
 //! * A transfer is never refused for lack of room, and a target that fails does not stop the others.
 //! * `MXL_FABRICS_PROVIDER_TCP` is reliable transfer over UDP; `MXL_FABRICS_PROVIDER_UDP`, an addition, is the same.
-//! * A target can be added once: the second time is `MXL_ERR_EXISTS` over every provider.
+//! * A target can be added once: a second call returns `MXL_ERR_EXISTS` over every provider.
 #![allow(clippy::missing_safety_doc)] // every function here has the same contract, given above
 
 mod info;

@@ -1,7 +1,7 @@
-//! The extension `mxl/ofi_merge.h`: a target that receives one flow by several paths.
+//! The extension `mxl/ofi_merge.h`: a target that receives one flow on several paths.
 //!
-//! It adds to C++'s functions and changes none: the target is created, read and destroyed by those, and each path's
-//! info is one that any initiator takes.
+//! The C++ SDK's functions are unchanged: they create, read and destroy the target, and any initiator accepts
+//! the info of a path.
 
 use std::ffi::{c_char, c_int};
 
@@ -64,12 +64,12 @@ pub extern "C" fn ofiMxlMergeVersion() -> c_int {
 /// Reads the configurations of the caller.
 fn configs(first: *const Config, count: usize) -> Outcome<Vec<Config>> {
     if count > MOST {
-        return Err(refused(format!("{count} paths")));
+        return Err(refused(format!("{count} paths, more than {MOST}")));
     }
     (0..count).map(|at| given(first.wrapping_add(at))).collect()
 }
 
-/// The flow that all paths are of.
+/// The merged flow, which all paths must name.
 fn place(configs: &[Config]) -> Outcome<(Domain, mxl::Uuid)> {
     let of = |config: &Config| place_of(config.flow, magics::WRITER);
     let first = configs.first().and_then(of).ok_or(Status::InvalidWriter)?;
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn ofiMxlTargetSetupMerge(
         let configs = configs(first, count)?;
         let Wishes { is_driven, id, ids } = check_options(optional(options)?)?;
         if id.is_some() || ids.as_ref().is_some_and(|ids| ids.len() != count) {
-            return Err(refused(format!("options: {count} paths have {count} ids, and no id")));
+            return Err(refused(format!("options: a merge of {count} paths takes {count} ids, not id")));
         }
         let setups = configs.iter().map(Config::check).collect::<Outcome<Vec<Setup<'_>>>>()?;
         let paths: Vec<MergePath<'_>> = setups

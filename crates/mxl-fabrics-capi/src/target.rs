@@ -32,7 +32,7 @@ pub(crate) struct Ready {
     pub is_discrete: bool,
 }
 
-/// What receives, and how it is driven: by the program's calls, or by its own thread.
+/// A receiver, driven by the program's calls or by its own thread.
 pub(crate) enum End {
     /// One path.
     Polled(Box<mxl_fabrics::Target>),
@@ -61,7 +61,7 @@ pub(crate) fn target<'a>(handle: *const Object<Target>) -> Outcome<&'a Target> {
     Object::get(handle).ok_or_else(|| Status::InvalidArg.into())
 }
 
-/// A program's wishes beyond the interface.
+/// The options that a program requests.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wishes {
     /// A thread of the library drives the target.
@@ -75,26 +75,26 @@ pub(crate) struct Wishes {
 /// A 64-bit number in a string, as numbers of JSON have 53 bits.
 fn id_of(given: &serde_json::Value) -> Outcome<u64> {
     let id = given.as_str().and_then(|text| text.parse().ok());
-    id.ok_or_else(|| refused(format!("options: id is {given}, no 64-bit number in a string")))
+    id.ok_or_else(|| refused(format!("options: id is {given}, not a 64-bit number in a string")))
 }
 
-/// Reads the options. The C++ SDK's option `cqDepth` is checked and not used: queues here are as long as they need to
-/// be.
+/// Reads the options. The C++ SDK's option `cqDepth` is checked but not used: queues here are as long as
+/// needed.
 pub(crate) fn check_options(options: Option<&str>) -> Outcome<Wishes> {
     let Some(options) = options else { return Ok(Wishes::default()) };
     let value: serde_json::Value = serde_json::from_str(options)
         .map_err(|error| refused(format!("options: malformed JSON: {error}")))?;
-    let object = value.as_object().ok_or_else(|| refused("options: no object of JSON"))?;
+    let object = value.as_object().ok_or_else(|| refused("options: not a JSON object"))?;
     if let Some(depth) = object.get("cqDepth")
         && depth.as_f64().is_none_or(|depth| depth < 1.0)
     {
-        return Err(refused(format!("options: cqDepth is {depth}, no number from 1 on")));
+        return Err(refused(format!("options: cqDepth is {depth}, not a number of at least 1")));
     }
     let id = object.get("id").map(id_of).transpose()?;
     let ids = match object.get("ids") {
         None => None,
         Some(serde_json::Value::Array(ids)) => Some(ids.iter().map(id_of).collect::<Outcome<_>>()?),
-        Some(given) => return Err(refused(format!("options: ids is {given}, no list"))),
+        Some(given) => return Err(refused(format!("options: ids is {given}, not a list"))),
     };
     Ok(Wishes { is_driven: wants_thread(object)?, id, ids })
 }

@@ -93,7 +93,7 @@ pub(crate) fn provider(of: c_int) -> Outcome<Option<Provider>> {
         return Ok(None);
     }
     let found = Provider::ALL.into_iter().find(|provider| number(*provider) == of);
-    found.map(Some).ok_or_else(|| refused(format!("provider {of}: there are 0 to {}", Provider::ALL.len())))
+    found.map(Some).ok_or_else(|| refused(format!("provider {of} is not in 0 to {}", Provider::ALL.len())))
 }
 
 /// Reads a structure of the caller.
@@ -123,18 +123,18 @@ pub(crate) struct Setup<'a> {
 }
 
 impl Interface {
-    /// The provider, the address of the endpoint (a service of 0 is any), and the way of payloads: remote writes unless
-    /// only messages are requested, cut to the largest message unless that is 0.
+    /// Checks the interface. A service of "0" means any. Payloads travel by remote writes, unless the program
+    /// requests messages only, and are split to `max_message` bytes, unless that is 0.
     pub fn check(&self) -> Outcome<Setup<'_>> {
         for version in [self.version, self.caps.version] {
             if version != VERSION {
-                return Err(refused(format!("structures of version {version}; this is {VERSION}")));
+                return Err(refused(format!("structure of version {version}, not {VERSION}")));
             }
         }
-        let provider = provider(self.provider)?.ok_or_else(|| refused("no provider was chosen"))?;
+        let provider = provider(self.provider)?.ok_or_else(|| refused("set one provider, not any"))?;
         let ways = self.caps.flags & (REMOTE_WRITE | SEND_RECEIVE);
         if ways == 0 {
-            return Err(refused("neither remote writes nor messages are asked for: set caps.flags"));
+            return Err(refused("neither remote writes nor messages are requested: set caps.flags"));
         }
         let mut options = Options::default();
         options.messages_only = ways == SEND_RECEIVE;
@@ -148,7 +148,7 @@ impl Config {
     /// Checks the configuration as [`Interface::check`] does.
     pub fn check(&self) -> Outcome<Setup<'_>> {
         if self.version != VERSION {
-            return Err(refused(format!("a structure of version {}; this is {VERSION}", self.version)));
+            return Err(refused(format!("structure of version {}, not {VERSION}", self.version)));
         }
         self.interface.check()
     }

@@ -87,7 +87,7 @@ fn without_epoch(info: &str) -> String {
 fn twenty(arrived: &Receiver<u64>, mut last: u64) -> u64 {
     for _ in 0..20 {
         // A target that found an error has ended.
-        let index = arrived.recv_timeout(LONG).expect("nothing right arrives");
+        let index = arrived.recv_timeout(LONG).expect("no correct data arrives");
         assert!(index > last, "{index} after {last}");
         last = index;
     }
@@ -119,12 +119,12 @@ fn either_end_is_killed_and_comes_back(provider: &str, case: u32) {
         let mut initiator = route.initiator(&near);
         let last = twenty(&arrived, last);
 
-        // To an initiator that does not notice the death, the next target is the same one.
+        // An initiator that does not notice the death cannot tell the next target from the killed one.
         drop(target);
         let (target, arrived) = route.target(&far);
         let again = std::fs::read_to_string(route.info).unwrap();
-        assert_eq!(without_epoch(&again), without_epoch(&first), "{kind}: it has moved");
-        assert_ne!(again, first, "{kind}: its second life has the first one's epoch");
+        assert_eq!(without_epoch(&again), without_epoch(&first), "{kind}: the target's address has changed");
+        assert_ne!(again, first, "{kind}: the restarted target has the old epoch");
         let last = twenty(&arrived, last);
         assert!(initiator.0.try_wait().unwrap().is_none());
 

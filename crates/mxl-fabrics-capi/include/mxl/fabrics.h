@@ -1,7 +1,8 @@
 /*
  * Flows between hosts: an initiator writes a flow into the rings of targets.
  *
- * Both ends must be this library. Objects of one instance may be used by several threads; each call holds its object.
+ * Both ends must use this library. Several threads may use the objects of one instance; each call locks its
+ * object.
  */
 #ifndef MXL_FABRICS_H
 #define MXL_FABRICS_H
@@ -111,9 +112,9 @@ mxlStatus mxlFabricsDestroyTarget(mxlFabricsInstance in_fabricsInstance, mxlFabr
 
 /*
  * Returns the target's address in an info, which mxlFabricsFreeTargetInfo frees. Options, or null: {"cqDepth": N}, N
- * from 1 on. Not in the C++ SDK: {"progressThread": true}, a thread of the library publishes arriving data;
- * {"id": "N"}, the 64-bit id of the info. To its initiators, a target that is set up again at its old address with its
- * old id is the same one.
+ * at least 1. Not in the C++ SDK: {"progressThread": true}, a thread of the library publishes arriving data;
+ * {"id": "N"}, the 64-bit id of the info. Initiators reconnect to a target that is set up again at its old
+ * address with its old id.
  */
 MXL_EXPORT
 mxlStatus mxlFabricsTargetSetup(mxlFabricsTarget in_target, mxlFabricsTargetConfig const *in_config, char const *in_options,

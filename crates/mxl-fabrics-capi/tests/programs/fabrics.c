@@ -202,7 +202,7 @@ static void pictures(struct ends *ends, mxlFabricsProvider provider)
 		CHECK(grain.index == at && grain.validSlices == grain.totalSlices && grain.grainSize == size);
 		for (size_t byte = 0; byte < size; byte++)
 			CHECK(payload[byte] == (uint8_t)at);
-		/* As programs of the C++ SDK do; it changes nothing. */
+		/* Programs of the C++ SDK do this; here it changes nothing. */
 		OK(mxlFlowWriterOpenGrain(ends->sink, at, &grain, &payload));
 		CHECK(grain.validSlices == grain.totalSlices);
 		OK(mxlFlowWriterCommitGrain(ends->sink, &grain));
@@ -231,7 +231,7 @@ static void pictures(struct ends *ends, mxlFabricsProvider provider)
 	CHECK(grain_arrives(ends) == at);
 	OK(mxlFlowReaderGetGrainNonBlocking(ends->arrived, at, &grain, &payload));
 	CHECK((grain.flags & MXL_GRAIN_FLAG_INVALID) != 0);
-	/* A grain that is flagged invalid and sent all the same: its valid slices count, and the flag stays. */
+	/* A grain that is flagged invalid and sent anyway: its valid slices count, and the flag stays. */
 	at++;
 	OK(mxlFlowWriterOpenGrain(ends->source, at, &grain, &payload));
 	memset(payload, 9, grain.grainSize);

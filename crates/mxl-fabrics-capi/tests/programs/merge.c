@@ -26,7 +26,7 @@ static const char other_definition[] =
 	"{\"id\": \"" CLIP "\", \"format\": \"urn:x-nmos:format:video\", \"media_type\": \"video/v210\", " TAGS ","
 	"\"grain_rate\": {\"numerator\": 50}, \"frame_width\": 96, \"frame_height\": 8}";
 
-/* Longer than anything takes on a loaded machine. */
+/* Longer than any operation takes on a loaded machine. */
 static const uint64_t patience = 40000000000;
 
 static uint8_t byte_of(uint64_t index)
@@ -107,7 +107,7 @@ static void write_next(struct merge *merge)
 	OK(mxlFlowWriterCommitGrain(merge->source, &grain));
 }
 
-/* Whether the newest grain is there, whole and right. */
+/* Whether the newest grain has arrived whole. If its content is wrong, the program ends. */
 static int is_there(const struct merge *merge)
 {
 	mxlGrainInfo grain;
@@ -122,8 +122,9 @@ static int is_there(const struct merge *merge)
 }
 
 /*
- * Polls the target until its paths have these initiators and second copies come, with new grains meanwhile. On a loaded
- * machine a process may not run for as long as the ring lasts: the next grain waits for this one, but not for ever.
+ * Writes grains and polls the target until its paths have these initiators and second copies arrive. On a
+ * loaded machine a process may not run for as long as the ring lasts, so the next grain waits for this one,
+ * for a limited time.
  */
 static void until_connected(struct merge *merge, uint64_t wanted)
 {
@@ -166,7 +167,7 @@ static pid_t start(char **argv, const char *provider, const char *file)
 
 	CHECK(child >= 0);
 	if (child == 0) {
-		/* It ends with this process, whose failure would not be seen while it holds the pipe of the output. */
+		/* A sender that outlived this process would keep the output's pipe open, and the test would not end. */
 		if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)
 			_exit(1);
 		execl("/proc/self/exe", argv[0], "send", argv[1], provider, file, (char *)NULL);
@@ -180,7 +181,7 @@ static void stop(pid_t child)
 	int status;
 
 	CHECK(kill(child, SIGKILL) == 0 && waitpid(child, &status, 0) == child);
-	/* It had not ended by an error before. */
+	/* The sender had not ended by an error before. */
 	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
@@ -195,7 +196,7 @@ static void publish(mxlFabricsTargetInfo info, const char *file)
 	OK(mxlFabricsFreeTargetInfo(info));
 }
 
-/* What is refused, with a target that had no setup yet. */
+/* Calls that are refused, on a target without a setup. */
 static void refusals(mxlInstance domain, mxlFabricsTarget target, const mxlFabricsTargetConfig *good)
 {
 	mxlFabricsTargetInfo infos[9];
@@ -219,7 +220,7 @@ static void refusals(mxlInstance domain, mxlFabricsTarget target, const mxlFabri
 	bad[0].writer = NULL;
 	CHECK(ofiMxlTargetSetupMerge(target, bad, 2, NULL, infos) == MXL_ERR_INVALID_FLOW_WRITER);
 	CHECK(ofiMxlTargetGetMergeStats(target, &stats, sizeof(stats)) == MXL_ERR_INVALID_STATE);
-	/* A target of one path is no merge. */
+	/* A target of one path is not a merge. */
 	OK(mxlFabricsTargetSetup(target, good, NULL, infos));
 	OK(mxlFabricsFreeTargetInfo(infos[0]));
 	CHECK(ofiMxlTargetGetMergeStats(target, &stats, sizeof(stats)) == MXL_ERR_INVALID_STATE);
@@ -271,7 +272,7 @@ static void run_merge(char **argv)
 		stop(senders[path]);
 		all_arrive(&merge, 60);
 		CHECK(stats_of(&merge).lost == lost);
-		/* It comes back, at another address. */
+		/* The sender restarts, at another address. */
 		senders[path] = start(argv, providers[path], files[path]);
 		until_connected(&merge, 3);
 	}

@@ -1,6 +1,6 @@
 /*
- * A file of a flow is truncated that this program has mapped twice: by libmxl.so.1 and by libmxl-fabrics.so.1. Each
- * library handles SIGBUS for its own mappings, and passes on what belongs to the other.
+ * Truncates a file of a flow that this program has mapped twice: by libmxl.so.1 and by libmxl-fabrics.so.1.
+ * Each library handles SIGBUS for its own mappings, and passes other signals on.
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -44,7 +44,7 @@ int main(int argc, char **argv)
 	/* The writer has a mapping of its own. */
 	CHECK(mxlFlowWriterOpenGrain(writer, 110, &grain, &payload) == MXL_ERR_FLOW_INVALID);
 
-	/* What belongs to neither library ends the process. */
+	/* A SIGBUS that belongs to neither library ends the process. */
 	pid_t child = fork();
 	CHECK(child >= 0);
 	if (child == 0) {
