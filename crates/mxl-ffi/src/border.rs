@@ -37,7 +37,7 @@ impl From<Status> for Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         if let Error::Truncated { .. } = error {
-            // Its status is that of a deleted flow, which is no reason for a line in the log.
+            // The status is the same as for a deleted flow, so only the log shows the truncation.
             tracing::error!("{error}");
         }
         Self::new(error.status() as c_int, error)
@@ -72,7 +72,7 @@ pub fn value<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Logs the details that a status cannot express. Data that is not there yet, or no longer there, is normal.
+/// Logs the details that a status cannot express. Data that is not yet or no longer available is normal.
 #[cold]
 pub fn tell(status: c_int, error: &dyn std::error::Error) {
     const EVERYDAY: [c_int; 5] = [
@@ -106,7 +106,7 @@ pub fn text<'a>(pointer: *const c_char) -> Outcome<&'a str> {
     if pointer.is_null() {
         return Err(Status::InvalidArg.into());
     }
-    // SAFETY: the C caller's promise: it ends with a 0, and nobody changes it during the call.
+    // SAFETY: the C caller's promise: it ends with a 0, and does not change during the call.
     let text = unsafe { CStr::from_ptr(pointer) };
     text.to_str().map_err(|_| Status::InvalidArg.into())
 }
@@ -132,7 +132,7 @@ impl<T> Out<T> {
 
     /// The place itself, for a result that is built there.
     pub fn fill(&self, with: impl FnOnce(&mut MaybeUninit<T>)) {
-        // SAFETY: as for `set`; nobody else uses it during the call.
+        // SAFETY: as for `set`; there is no other access to it during the call.
         with(unsafe { &mut *self.0.cast() });
     }
 }

@@ -18,7 +18,7 @@ pub trait Kind {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Place {
-    /// [`VERSION`]; other versions are not understood.
+    /// [`VERSION`]; other versions are not supported.
     version: u64,
     /// The domain's directory, which the object owns; null for an object without a flow.
     domain: *mut c_char,
@@ -27,7 +27,7 @@ pub struct Place {
 
 const VERSION: u64 = 1;
 
-// SAFETY: the text is the object's alone, and nobody changes it.
+// SAFETY: the object alone owns the text, which never changes.
 unsafe impl Send for Place {}
 // SAFETY: as above.
 unsafe impl Sync for Place {}
@@ -50,7 +50,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if !self.domain.is_null() {
-            // SAFETY: of `CString::into_raw`, and nobody else's.
+            // SAFETY: from `CString::into_raw`, and owned by this object alone.
             drop(unsafe { CString::from_raw(self.domain) });
         }
     }
@@ -83,8 +83,8 @@ fn magic<T>(handle: *const T) -> u64 {
     unsafe { &(*head).magic }.load(Ordering::Relaxed)
 }
 
-/// The domain's directory and the flow of a reader or a writer whose kind has this magic word: of this library, or of
-/// the other. `None` if the handle is not one.
+/// The domain's directory and the flow of a reader or a writer whose kind has this magic word, made by this
+/// library or by the other. `None` for a handle of another kind.
 pub fn place_of<T>(handle: *const T, wanted: u64) -> Option<(PathBuf, Uuid)> {
     if magic(handle) != wanted {
         return None;
@@ -94,7 +94,7 @@ pub fn place_of<T>(handle: *const T, wanted: u64) -> Option<(PathBuf, Uuid)> {
     if place.version != VERSION || place.domain.is_null() {
         return None;
     }
-    // SAFETY: a text of `CString::into_raw`, which lives as long as the object.
+    // SAFETY: a text from `CString::into_raw`, which lives as long as the object.
     let domain = unsafe { CStr::from_ptr(place.domain) };
     Some((OsStr::from_bytes(domain.to_bytes()).into(), Uuid::from_bytes(place.flow)))
 }
@@ -171,7 +171,7 @@ mod tests {
         assert!(Object::<Cat>::get(&raw const cat).is_some());
         assert!(Object::<Dog>::get((&raw const cat).cast()).is_none());
         assert!(Object::<Cat>::get(std::ptr::null()).is_none());
-        assert!(place_of(&raw const cat, Cat::MAGIC).is_none(), "it is of no flow");
+        assert!(place_of(&raw const cat, Cat::MAGIC).is_none(), "it has no flow");
     }
 
     #[test]
