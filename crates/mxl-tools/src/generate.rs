@@ -87,7 +87,7 @@ fn rate(text: &str) -> std::result::Result<Rational, String> {
     let (numerator, denominator) = text.split_once('/').unwrap_or((text, "1"));
     let number = |part: &str| part.parse().map_err(|error| format!("{part}: {error}"));
     let rate = Rational::new(number(numerator)?, number(denominator)?);
-    if rate.is_positive() { Ok(rate.reduced()) } else { Err(String::from("a rate is above 0")) }
+    if rate.is_positive() { Ok(rate.reduced()) } else { Err(String::from("a rate must be above 0")) }
 }
 
 /// Runs the program.
@@ -101,7 +101,7 @@ fn run(options: &Options) -> Result<()> {
             .map_err(Failure::system(format!("create {}", options.domain.display())))?;
     } else if !options.domain.is_dir() {
         let missing = options.domain.display();
-        return Err(Failure::Usage(format!("--domain {missing}: no such directory; --create makes it")));
+        return Err(Failure::Usage(format!("--domain {missing}: no such directory; create it with --create")));
     }
     let domain = Domain::open(&options.domain)?;
     match options.what {
@@ -115,7 +115,7 @@ fn run(options: &Options) -> Result<()> {
         }
         What::Audio { channels, rate, hertz, below, batch } => {
             if !(hertz > 0.0 && hertz.is_finite()) {
-                return Err(Failure::Usage(format!("--hertz {hertz}: a tone is above 0")));
+                return Err(Failure::Usage(format!("--hertz {hertz}: must be above 0")));
             }
             let definition = FlowDefinition::audio(&options.label, channels, rate)?;
             let amplitude = 10_f32.powf(-below.abs() / 20.0);
@@ -190,7 +190,7 @@ fn audio(
     for index in indices(rate, batch.into(), options) {
         let mut open = writer.open(index, batch.into())?;
         for channel in 0..channels {
-            // Not above what the rate can represent.
+            // The limit below keeps the tone under half of the sampling rate.
             let octave = f64::from(channel % 4).exp2();
             let first = index.saturating_sub(batch.into());
             tone((hertz * octave).min(per_second / 2.5), per_second, amplitude, first, &mut samples);

@@ -113,7 +113,7 @@ struct Report {
 impl Report {
     fn new(domain: &Domain, id: Uuid) -> Result<Self> {
         let (info, runtime) = domain.info(id)?;
-        // The definition may be invalid: the flow is listed all the same.
+        // A flow with an invalid definition is listed too.
         let (label, format) = match domain.definition(id) {
             Ok(definition) => (definition.label.clone(), format(&definition.format)),
             Err(error) => (format!("({error})"), String::from("?")),
@@ -148,7 +148,7 @@ impl Report {
         line("label", self.label.clone());
         line("format", self.format.clone());
         line("rate", format!("{} {unit} a second", self.rate));
-        line("writers", if self.active { "there".into() } else { "none".into() });
+        line("writers", if self.active { "active".into() } else { "none".into() });
         line("ring", format!("{} {unit}", self.ring));
         let (commit, sync) = (self.max_commit_batch_size_hint, self.max_sync_batch_size_hint);
         line("batches", format!("{commit} committed, {sync} announced"));
@@ -187,7 +187,7 @@ fn table(reports: &[Report]) -> String {
     );
     for report in reports {
         let Report { id, label, format, rate, latency, .. } = report;
-        let writers = if report.active { "there" } else { "none" };
+        let writers = if report.active { "active" } else { "none" };
         // Writing to a `String` cannot fail.
         let _ = writeln!(
             text,

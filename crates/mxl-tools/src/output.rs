@@ -18,7 +18,7 @@ pub fn print(text: &str) -> Result<()> {
 /// # Errors
 /// [`Failure::Closed`] when standard output is closed.
 pub fn json(value: &impl serde::Serialize) -> Result<()> {
-    // Cannot fail: the keys are texts, and there are no numbers that JSON lacks.
+    // The call cannot fail: all keys are strings.
     print(&format!("{}\n", serde_json::to_string_pretty(value).unwrap_or_default()))
 }
 

@@ -45,7 +45,7 @@ impl Pattern {
     /// Creates a pattern of `width` pixels and `lines` lines; with a key plane if `alpha`.
     pub fn new(width: u32, lines: u32, alpha: bool) -> Self {
         let pixels = width as usize;
-        // To the end of the bytes of a line: it is black behind the picture.
+        // The line extends to the end of its bytes, and is black past the picture.
         let mut bars = Line::new(pixels.next_multiple_of(48));
         for at in 0..pixels {
             let [y, cb, cr] = BARS[at * BARS.len() / pixels];

@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 pub struct Progress(ProgressBar);
 
 impl Progress {
-    /// For this many steps; without a number, for as many as come.
+    /// Expects this many steps, or with `None` an unknown number.
     pub fn new(quiet: bool, steps: Option<u64>) -> Self {
         let bar = if quiet || !std::io::stderr().is_terminal() {
             ProgressBar::hidden()
@@ -22,13 +22,13 @@ impl Progress {
         Self(bar)
     }
 
-    /// What is going on now.
+    /// Names the current step.
     pub fn begin(&self, what: impl Into<String>) {
         self.0.set_message(what.into());
         self.0.tick();
     }
 
-    /// A step is done.
+    /// Counts a finished step.
     pub fn done(&self) {
         self.0.inc(1);
     }

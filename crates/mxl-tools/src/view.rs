@@ -24,7 +24,7 @@ struct Options {
     /// The flow's id.
     #[arg(short, long, value_name = "ID")]
     flow: Uuid,
-    /// The grain, or the end of the audio: the index of the sample behind it [default: the newest].
+    /// Index of the grain, or of the sample after the audio to show [default: the newest].
     #[arg(short, long)]
     index: Option<u64>,
     /// File for the picture [default: grain.png for video; the levels of audio are printed].
@@ -118,7 +118,7 @@ fn write_png(path: &Path, picture: &Picture) -> Result<()> {
     written.map_err(std::io::Error::other).and_then(|()| file.flush()).map_err(Failure::system(doing))
 }
 
-/// Lines of sixteen bytes; trailing zeros are left out.
+/// Lines of sixteen bytes; trailing zeros are omitted.
 fn hexadecimal(bytes: &[u8]) -> String {
     let len = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
     let mut text = String::new();
@@ -148,7 +148,7 @@ fn read_levels<T: mxl::Sample + Into<f64>>(reader: &SampleReader, options: &Opti
     }
     if !samples.still_valid() {
         return Err(Failure::Usage(
-            "the samples were overwritten while they were read: a shorter --span".into(),
+            "the samples were overwritten while they were read: use a shorter --span".into(),
         ));
     }
     Ok(levels)

@@ -1,4 +1,4 @@
-//! The programs, one after the other, as a user without a camera runs them.
+//! The programs, run in turn by a user without a camera.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -68,7 +68,7 @@ fn a_pattern_is_generated_listed_and_seen() {
     let writer = generate(&folder, PICTURE, &[&["video"][..], &size].concat());
     let listed = text(&tool("mxl-info", &folder, &["-l"]));
     assert!(
-        listed.contains(PICTURE) && listed.contains("video/v210a 192x108p") && listed.contains("there"),
+        listed.contains(PICTURE) && listed.contains("video/v210a 192x108p") && listed.contains("active"),
         "{listed}"
     );
 
@@ -95,7 +95,7 @@ fn a_pattern_is_generated_listed_and_seen() {
     let details = text(&tool("mxl-info", &folder, &["-f", PICTURE, "--watch", "1", "-n", "2"]));
     assert_eq!(details.matches("mxl-generate").count(), 2, "{details}");
 
-    // Killed, it leaves its flow, which is then removed.
+    // A killed writer leaves its flow, which garbage collection removes.
     drop(writer);
     let listed = text(&tool("mxl-info", &folder, &[]));
     assert!(listed.contains("none"), "{listed}");
@@ -110,7 +110,7 @@ fn a_pattern_is_generated_listed_and_seen() {
 fn a_tone_is_generated_and_its_level_shown() {
     let folder = Folder::new("sound");
     let _writer = generate(&folder, SOUND, &["audio", "--channels", "3", "--below", "6"]);
-    // A few batches, so that the span is filled.
+    // Time for enough batches to fill the span.
     std::thread::sleep(std::time::Duration::from_millis(100));
     let said = text(&tool("mxl-view", &folder, &["-f", SOUND, "--wait", "20000", "--span", "10", "--json"]));
     let levels: serde_json::Value = serde_json::from_str(&said).unwrap();
