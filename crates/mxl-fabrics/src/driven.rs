@@ -1,9 +1,9 @@
 //! Progress threads: a thread that drives one end of a flow while the program waits for its events, or awaits them.
 //!
-//! The thread polls as long as there is something to do, and a little longer. Then it sleeps on the descriptors of the
-//! end's queues. Incoming data makes them readable, and calls of the program wake the thread. Progress does not depend
-//! on a wake-up alone: no sleep is longer than [`SLEEP`], after which the thread polls again (for example to greet a
-//! target that does not answer).
+//! The thread polls while there is work, and for [`SPIN`] after it. Then it sleeps on the descriptors of the
+//! end's queues. Incoming data makes them readable, and calls of the program wake the thread. Progress does
+//! not depend on a wake-up alone: no sleep is longer than [`SLEEP`], after which the thread polls again, for
+//! example to greet a target that does not answer.
 #![allow(unsafe_code)] // borrows descriptors of queues that `Shared` keeps
 
 use std::os::fd::BorrowedFd;

@@ -114,7 +114,7 @@ fn a_domain_that_may_only_be_read_is_read() {
     write(&writer, 7);
     let mut child = other_process("a_domain_that_may_only_be_read_is_read", "reads", folder.path());
     assert!(child.wait().unwrap().success());
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "it left something behind");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "the reader left files");
 }
 
 /// A reader that dies, at any point, does not prevent writing, reading or removing the flow.

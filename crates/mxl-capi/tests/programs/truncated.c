@@ -13,7 +13,7 @@
 
 static const char *domain;
 
-/* Another process truncates a file of a flow, in a moment. */
+/* Starts a process that truncates a file of a flow after 20 ms. */
 static pid_t truncates(const char *id, const char *name)
 {
 	char path[512];

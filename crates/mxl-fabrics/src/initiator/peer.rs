@@ -28,7 +28,7 @@ pub enum Transfer {
         /// Grain, or the index after the last sample.
         index: u64,
     },
-    /// The source's writer overwrote the data while it was sent: the target was told that the grain is invalid.
+    /// The source's writer overwrote the data while it was sent. The target publishes it as invalid.
     Torn {
         /// [`TargetInfo::id`].
         target: u64,

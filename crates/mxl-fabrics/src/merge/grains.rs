@@ -25,7 +25,7 @@ impl Grains {
             Geometry::Grains { payload, slices, .. } => (payload as usize, slices),
             Geometry::Samples { .. } => (0, 0),
         };
-        // The oldest slots are left out: the next grains take them first.
+        // The oldest slots do not count: the next grains take them first.
         let window = Window::new(writer.grains().saturating_sub(2).max(1), slices);
         Ok(Self { paths: Vec::new(), writer, geometry, slices, payload: vec![0; payload], window })
     }
