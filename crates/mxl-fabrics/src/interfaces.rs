@@ -141,7 +141,7 @@ fn attributes(info: &Info, device: Option<String>) -> BTreeMap<&'static str, Val
 #[derive(Debug, Parser)]
 #[command(name = "mxl-fabrics-info", version)]
 struct Options {
-    /// A domain's directory; not used, for compatibility with the C++ SDK.
+    /// A domain's directory. It must exist, but is not used: for compatibility with the C++ SDK.
     #[arg(short, long, value_name = "DIR")]
     domain: Option<std::path::PathBuf>,
     /// Provider: any, tcp, verbs, efa, shm or udp.

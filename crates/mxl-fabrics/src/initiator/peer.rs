@@ -28,7 +28,8 @@ pub enum Transfer {
         /// Grain, or the index after the last sample.
         index: u64,
     },
-    /// The source's writer overwrote the data while it was sent. The target publishes it as invalid.
+    /// The source's writer overwrote the data while it was sent. The target publishes an invalid grain, or
+    /// silence.
     Torn {
         /// [`TargetInfo::id`].
         target: u64,
