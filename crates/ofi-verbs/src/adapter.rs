@@ -204,7 +204,7 @@ impl Adapter {
         }
     }
 
-    /// Whether there is room for another request. If not, the ends of others, which are reported, will make room.
+    /// Whether there is room for another request. If not, reported completions of other requests will make room.
     pub fn has_room(&self) -> bool {
         self.posted.len() - self.silent < self.most
     }

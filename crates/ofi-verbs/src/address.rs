@@ -64,7 +64,7 @@ pub fn resolve(node: Option<&str>, service: Option<&str>, format: Option<AddrFor
     found
         .find(|&address| fits(address, format))
         .map(|address| Address::from(canonical(address)))
-        .ok_or_else(|| invalid(format!("{host}, which has no address of the format asked for")))
+        .ok_or_else(|| invalid(format!("{host}, which has no address of the requested format")))
 }
 
 #[cfg(test)]

@@ -135,9 +135,9 @@ fn of_the_system() -> Result<Vec<Own>> {
         }
         let ports = match context.query() {
             Ok(info) => info.ports,
-            // A device that went away: the others are there all the same.
+            // This device was removed; the others still work.
             Err(error) => {
-                down.push(format!("{}, which does not answer ({error})", context.name()));
+                down.push(format!("{}, which does not respond ({error})", context.name()));
                 continue;
             }
         };
@@ -167,7 +167,7 @@ fn of_the_system() -> Result<Vec<Own>> {
             "RDMA devices",
             "one whose port is up",
             down.join("; "),
-            "bring the interface up (`ip link set`), or look for the cable (`rdma link`)",
+            "bring the interface up (`ip link set`), or check the cable (`rdma link`)",
         ));
     }
     if all.is_empty() {
@@ -176,7 +176,7 @@ fn of_the_system() -> Result<Vec<Own>> {
             "RDMA devices",
             "one whose interface has an IP address",
             format!(
-                "none, of names that FI_VERBS_DEVICE_NAME={name:?} and FI_VERBS_IFACE={iface:?} take (empty: all)"
+                "none that FI_VERBS_DEVICE_NAME={name:?} and FI_VERBS_IFACE={iface:?} allow (empty: all)"
             ),
             "give the interface an address (`ip addr add`), or set FI_VERBS_DEVICE_NAME or FI_VERBS_IFACE",
         ));
@@ -201,7 +201,7 @@ fn open_system(port: Port, ip: IpAddr, info: &Info) -> Result<System> {
         // An offer for datagrams has the GID at that index.
         Some(index) => {
             let (wanted, advice) =
-                ("the address whose GID is at FI_VERBS_GID_IDX", "use an info that getinfo answered");
+                ("the address whose GID is at FI_VERBS_GID_IDX", "use an info that getinfo returned");
             let found = format!("{ip}, whose GID is not at {index}");
             return Err(Error::wanted(Errno::ENODEV, "fi_info.src_addr", wanted, found, advice));
         }
@@ -290,7 +290,7 @@ impl Domain {
                 "fi_info.src_addr",
                 "an address of an RDMA device",
                 wanted.map_or_else(String::new, |ip| ip.to_string()),
-                "use an info that getinfo answered",
+                "use an info that getinfo returned",
             )
         })?;
         let device: Arc<dyn Device> = match &own.of {

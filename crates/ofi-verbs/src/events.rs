@@ -1,8 +1,8 @@
-//! What happens to the device of an endpoint outside of its requests: its port goes down, a queue fails, the device
-//! goes away.
+//! Asynchronous events of an endpoint's device: its port goes down, a queue fails, the device is removed.
 //!
-//! A port that is down ends nothing: requests decide by themselves how long they try. It is counted, and logged. What
-//! the device reports as failed is ended by its endpoint ([`Failed`]), because nothing on it ends by itself any more.
+//! A port that goes down ends nothing, because requests have their own retry limits. It is counted, and logged. If the
+//! device reports a failure ([`Failed`]), the endpoint ends the operations on the failed object, because the device no
+//! longer completes them.
 
 use std::os::fd::RawFd;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use crate::failed;
 use crate::rc::{AsyncEvent, Device, Events};
 use crate::waiter::Waiter;
 
-/// What has failed. A queue pair or a queue may be another endpoint's.
+/// The object that has failed. A queue pair or a queue may be another endpoint's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failed {
     /// The device is lost.
@@ -28,8 +28,8 @@ pub enum Failed {
 /// See the module.
 pub struct Watch {
     events: Box<dyn Events>,
-    /// The descriptors of the events, and others that a poll with [`Watch::next`] looks at. They are not behind one of
-    /// their own: Linux nests epoll sets five deep, and applications have theirs around the endpoint's.
+    /// The descriptors of the events, and others that are polled along with [`Watch::next`]. They have no epoll set of
+    /// their own: Linux nests at most five, and applications nest theirs around the endpoint's.
     fds: Vec<RawFd>,
     port_errors: u64,
     port_active: u64,
@@ -39,7 +39,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Watches the device, beside `others`.
+    /// Watches the device, and the descriptors `others`.
     ///
     /// # Errors
     /// The device's error.
@@ -49,7 +49,7 @@ impl Watch {
         Ok(Self { events, fds, port_errors: 0, port_active: 0, others: 0, failures: 0 })
     }
 
-    /// The descriptors of which one is readable while events wait.
+    /// The descriptors, of which at least one is readable while events are queued.
     pub fn fds(&self) -> &[RawFd] {
         &self.fds
     }
@@ -59,27 +59,27 @@ impl Watch {
         wait_readable(&self.fds, Some(Instant::now()))
     }
 
-    /// The device is lost, and `queue` with it: their descriptors may stay readable, and must keep nobody awake.
+    /// Stops watching a lost device and its `queue`: descriptors that stay readable would keep waking threads.
     pub fn mute(&mut self, waiter: &Waiter, queue: RawFd) {
         let gone = self.events.fds();
         self.fds.retain(|fd| !gone.contains(fd));
         gone.into_iter().chain([queue]).for_each(|fd| waiter.forget(fd));
     }
 
-    /// Takes the events that wait, up to the next one of a failure.
+    /// Takes queued events, up to the next failure.
     pub fn next(&mut self) -> Option<Failed> {
         loop {
             let event = match self.events.next() {
                 Ok(event) => event?,
                 Err(error) => {
-                    tracing::warn!(target: "ofi::verbs::domain", %error, "events of the device");
+                    tracing::warn!(target: "ofi::verbs::domain", %error, "cannot read events of the device");
                     return None;
                 }
             };
             match event {
                 AsyncEvent::PortError(port) => {
                     self.port_errors += 1;
-                    tracing::warn!(target: "ofi::verbs::domain", port, "the port is down; requests are tried again for a while");
+                    tracing::warn!(target: "ofi::verbs::domain", port, "the port is down; the device retries requests for a while");
                 }
                 AsyncEvent::PortActive(port) => {
                     self.port_active += 1;
@@ -93,7 +93,7 @@ impl Watch {
                     if let Some(queue) = event.failed_queue() {
                         return Some(Failed::Queue(queue));
                     }
-                    // Events of queue pairs and queues that have not failed are everyone's, and say nothing new.
+                    // Events of queue pairs and queues that have not failed need no action.
                     if event.port().is_some() {
                         self.others += 1;
                         tracing::info!(target: "ofi::verbs::domain", ?event, "the port has changed");
@@ -107,13 +107,13 @@ impl Watch {
     pub fn statistics(&self, into: &mut Vec<Statistic>) {
         let mut add = |name, value, help| into.push(Statistic { name, value, help });
         add("verbs_port_errors", self.port_errors, "times that the device's port went down");
-        add("verbs_port_active", self.port_active, "times that it came up");
-        add("verbs_port_changes", self.others, "times that its addresses, keys or manager changed");
+        add("verbs_port_active", self.port_active, "times that the device's port came up");
+        add("verbs_port_changes", self.others, "times that the port's addresses, keys or subnet manager changed");
         add(
             "verbs_device_failures",
             self.failures,
-            "failures of the device, or of queues of this endpoint, that the device reported",
+            "reported failures of the device, or of queues of this endpoint",
         );
-        add("verbs_events_lost", self.events.lost(), "events of the device that too many others pushed out");
+        add("verbs_events_lost", self.events.lost(), "events of the device dropped because the event queue was full");
     }
 }

@@ -93,7 +93,7 @@ impl Lane {
         common.hold(&mut self.is_dirty, peer);
     }
 
-    /// The payload of an announced message has moved: the rest is read from its new place.
+    /// The payload of an announced message has moved: reads the rest from its new place.
     pub fn move_transfers(&mut self, op: u64, to: &Source) {
         let is_of = |end: &End| match end {
             End::Receive { token, .. } => token.op == op && token.flags & flag::KEPT == 0,

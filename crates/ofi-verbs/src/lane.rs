@@ -54,7 +54,7 @@ pub struct Common {
     pub orders_messages: bool,
     /// Credits that each peer gets.
     pub grant: usize,
-    /// Set when the device, or a queue of the whole endpoint, is lost: nothing goes over it any more.
+    /// Set when the device, or a queue that all lanes share, is lost: nothing is posted any more.
     pub gone: Option<Errno>,
     /// Whether the endpoint is closing: from then on every request's end is reported.
     pub closing: bool,
@@ -113,7 +113,7 @@ impl Common {
 /// The mark of messages that were reported as sent before they arrived.
 pub const DETACHED: u64 = u64::MAX;
 
-/// What to do after a record was offered.
+/// How to continue after a record was offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     /// Take the next one.

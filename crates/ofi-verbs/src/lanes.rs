@@ -125,7 +125,7 @@ impl VerbsLanes {
                     errno,
                     match self.common.gone {
                         Some(_) => {
-                            "the device is lost; close the endpoint and its domain, and ask getinfo again"
+                            "the device is lost; close the endpoint and its domain, and call getinfo again"
                         }
                         None => {
                             "the device cannot start a connection to this peer; check its address and the route"
@@ -182,7 +182,7 @@ impl VerbsLanes {
         })
     }
 
-    /// Takes the device's events. What the device reports as failed ends here.
+    /// Takes the device's events, and ends the connections whose queue pair or queue has failed.
     pub(crate) fn take_device_events(&mut self) {
         while let Some(failed) = self.common.adapter.watch.next() {
             match failed {
@@ -207,7 +207,7 @@ impl VerbsLanes {
         }
     }
 
-    /// Nothing goes over the device any more: ends all connections, for good.
+    /// The device is lost: ends all connections for good.
     #[cold]
     fn lost(&mut self, errno: Errno) {
         let common = &mut self.common;
@@ -630,7 +630,7 @@ impl Notices for VerbsLanes {
     }
 
     fn arm(&mut self) -> bool {
-        // A queue that is lost wakes nobody any more, and nobody needs to be kept awake for it.
+        // A lost queue sends no more notifications, and no thread needs to stay awake for it.
         self.common.adapter.queues.arm().is_ok() || self.common.gone.is_some()
     }
 

@@ -4,12 +4,12 @@
 //! peers' records arrive in slots of one shared receive queue (`adapter.rs`); credits bound the slots that a peer may
 //! use (`lane.rs`). Short messages travel in records (`wire.rs`). Long ones are announced, and the receiver reads them
 //! from the sender's memory (`message.rs`, `fetch.rs`). The owner of memory executes the first access to it, and checks
-//! key, bounds and rights whenever bytes are copied (`rma.rs`, `atomic.rs`); later accesses are the device's
+//! key, bounds and rights whenever bytes are copied (`rma.rs`, `atomic.rs`); the device executes later accesses
 //! (`native.rs`).
 //!
 //! Peers on the same host use shared memory: `near.rs`.
 //!
-//! Datagram endpoints (`datagram.rs`) and connected ones (`connected/`) speak the wire protocol of C libfabric's
+//! Datagram endpoints (`datagram/`) and connected ones (`connected/`) speak the wire protocol of C libfabric's
 //! provider.
 
 mod adapter;
@@ -54,9 +54,9 @@ pub use near::VerbsOrShm;
 pub use provider::VerbsProvider;
 pub use settings::SETTINGS;
 
-/// How often an unacknowledged packet is resent before the connection is given up: after some 15 s on RoCE, at the
-/// interval that rdma_cm sets. C's provider uses the maximum, 7, which soft-RoCE takes as unlimited: an operation over
-/// a cut wire would never end. Connected endpoints use 7 on other devices.
+/// How often an unacknowledged packet is resent before the connection fails: after some 15 s on RoCE, at the interval
+/// that rdma_cm sets. C's provider uses the maximum, 7, which soft-RoCE takes as unlimited: an operation over a broken
+/// link would never end. Connected endpoints use 7 on other devices.
 const RETRIES: u8 = 6;
 
 /// The transport.

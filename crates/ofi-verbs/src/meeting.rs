@@ -194,7 +194,7 @@ impl VerbsLanes {
                 Ok(Some(event)) => self.take_event(host, event),
                 Ok(None) => break,
                 Err(error) => {
-                    tracing::warn!(target: "ofi::verbs::ep_ctrl", %error, "events of connections");
+                    tracing::warn!(target: "ofi::verbs::ep_ctrl", %error, "cannot read events of connections");
                     break;
                 }
             }
@@ -236,7 +236,7 @@ impl VerbsLanes {
         if !matches!(event.kind, CmEventKind::Established | CmEventKind::Other)
             && self.lanes[peer as usize].is_connected()
         {
-            // The device may already have reported why the connection ends, and what arrived over it.
+            // The device may already have reported the reason of the end, and records that arrived before it.
             self.take_rest(host);
         }
         let lane = &mut self.lanes[peer as usize];
@@ -332,7 +332,7 @@ impl VerbsLanes {
         // stranger could take the place of a connected peer.
         if id.peer_address().is_some_and(|from| address::canonical(from).ip() != greeting.address.ip()) {
             self.common.counts.malformed += 1;
-            let _ = id.reject(b"the greeting is of another address");
+            let _ = id.reject(b"the greeting has another address");
             return;
         }
         let peer = self.peer_at(host, greeting.address);

@@ -60,7 +60,7 @@ impl Exposed {
         let pieces = whole.as_ref().map_or(pieces, |whole| &whole[..]);
         let (mut regions, mut sources) = (Vec::new(), Vec::new());
         for (addr, len) in copy::runs(pieces, 0, len) {
-            // SAFETY: the memory is lent until the operation ends, or kept here; it is only read.
+            // SAFETY: the memory is lent until the operation ends, or kept here; the device only reads it.
             let region = unsafe { common.domain.transport.device.register(addr, len, Access::RemoteRead) };
             let region = region.map_err(|error| failed(&error))?;
             sources.push(Source { addr: addr as u64, len, rkey: region.rkey() });
@@ -158,7 +158,7 @@ impl Lane {
         out: &OutMessage<'_>,
     ) -> Result<Posted> {
         let confirm = out.flags.intersects(OpFlags::DELIVERY_COMPLETE | OpFlags::MATCH_COMPLETE);
-        // A short one is announced because the peer has no room: it counts as sent, and the library keeps a copy.
+        // A short message is announced because the peer has no room. It counts as sent, and the library keeps a copy.
         let keep = out.len <= PAYLOAD && !confirm && self.is_open();
         if keep && common.kept + out.len > common.kept_limit {
             return Err(Error::AGAIN);
@@ -204,7 +204,7 @@ impl Lane {
                     self.record(common, peer, (kind::MOVED, 0), fields.bytes(), 0, None, |_| {});
                 }
                 Err(error) => {
-                    tracing::warn!(target: "ofi::verbs::ep_data", %error, "a message goes with its context");
+                    tracing::warn!(target: "ofi::verbs::ep_data", %error, "a message was dropped with its context");
                     return false;
                 }
             },
@@ -310,7 +310,7 @@ impl Lane {
         moved.and_then(|(_, moved)| *moved)
     }
 
-    /// Tells the sender that this end does not want its payload, or no longer does.
+    /// Tells the sender that this end does not need its payload, or no longer does.
     pub fn discard(&mut self, common: &mut Common, peer: Peer, token: &Token) {
         if token.flags & flag::KEPT == 0 {
             self.announced.remove(&token.op);

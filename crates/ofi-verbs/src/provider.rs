@@ -31,7 +31,7 @@ const PROTOCOL: Protocol = Protocol::specific(0x7262_7672);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct VerbsProvider;
 
-/// Narrows the core's offer: without authorization keys, which no code here would check.
+/// Narrows the core's offer: no authorization keys, because this provider does not check them.
 fn plain(mut info: Info) -> Info {
     (info.ep_attr.auth_key_size, info.domain_attr.auth_key_size) = (0, 0);
     info.domain_attr.max_ep_auth_key = 0;
@@ -158,7 +158,7 @@ fn datagram_device(request: &Request<'_>) -> Result<Option<IpAddr>, Refusal> {
     }
     let named = || request.node.or(request.service).unwrap_or("").to_string();
     if !request.flags.contains(GetinfoFlags::SOURCE) {
-        let offered = "the addresses that fi_getname answers: a queue pair has no name";
+        let offered = "the addresses that fi_getname returns: a queue pair has no name";
         return Err(refusal("node and service", named(), offered));
     }
     let Some(node) = request.node.filter(|node| !node.is_empty()) else { return Ok(None) };
@@ -230,7 +230,7 @@ unsafe impl Provider for VerbsProvider {
 /// The refusal of a device that was added.
 fn not_the_systems(request: &Request<'_>) -> Refusal {
     let wanted = request.hints.map_or_else(String::new, |hints| hints.info.ep_attr.ep_type.to_string());
-    refusal("ep_attr.type", wanted, "FI_EP_RDM, as the device is not the system's")
+    refusal("ep_attr.type", wanted, "FI_EP_RDM: the device is not one of the system's")
 }
 
 /// The sizes and pieces of a connected endpoint: those of the settings, or the device's limits if the hints ask for
@@ -334,7 +334,7 @@ impl VerbsProvider {
         }
         if offers.infos.is_empty() && offers.refusals.is_empty() {
             let has: Vec<String> = all.iter().map(|own| own.ip.to_string()).collect();
-            return Err(refusal("src_addr", "the address that was asked for", has.join(", ")));
+            return Err(refusal("src_addr", "the requested address", has.join(", ")));
         }
         if !offers.infos.is_empty() {
             offers.refusals.clear();

@@ -1,8 +1,8 @@
-//! Requests whose success the device does not report: nobody waits for their end, and a report costs the device a write
+//! Requests whose success the device does not report: no operation waits for it, and a report costs the device a write
 //! and this end a poll.
 //!
-//! A queue pair executes its requests in order, so a quiet one has ended when a later one is reported. A failed one is
-//! always reported, and ends the connection.
+//! A queue pair executes its requests in order, so a quiet one has ended when a later one is reported. The device
+//! always reports a failed request, which ends the connection.
 
 use std::collections::VecDeque;
 
@@ -38,7 +38,7 @@ impl Quiet {
         self.posted.len()
     }
 
-    /// The number of the newest one.
+    /// The number of the newest quiet request.
     pub fn newest(&self) -> Option<u64> {
         self.posted.back().map(|&(number, _)| number)
     }
@@ -48,7 +48,7 @@ impl Quiet {
         self.posted.push_back((number, id));
     }
 
-    /// The oldest one, if it has ended because request `number` was reported as ended.
+    /// The oldest quiet request, if the report of request `number` shows that it has ended.
     pub fn pop_before(&mut self, number: u64) -> Option<SlotId> {
         let (_, id) = self.posted.pop_front_if(|&mut (own, _)| own < number)?;
         Some(id)

@@ -18,7 +18,7 @@ use crate::message::Op;
 use crate::rma::Asked;
 use crate::wire::PAYLOAD;
 
-/// The state of an access by the device: all that is needed to ask its owner.
+/// The state of an access by the device, which suffices to ask the memory's owner for it.
 pub struct Native {
     /// Memory of this end.
     pieces: Box<[Piece]>,
@@ -99,7 +99,7 @@ impl Lane {
                 native.spared = true;
                 numbered.push((native.number, one));
             } else if let Some(slot) = one.slot {
-                common.adapter.give_slot(slot); // the operation has ended otherwise
+                common.adapter.give_slot(slot); // the operation has ended for another reason
             }
         }
         numbered.sort_unstable_by_key(|(number, _)| *number);

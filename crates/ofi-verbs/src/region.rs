@@ -40,10 +40,10 @@ impl Region {
         let [piece] = attr.pieces() else {
             let found = format!("{} pieces", attr.pieces().len());
             let wanted = "one piece (domain_attr.mr_iov_limit)";
-            return refused(Errno::EINVAL, wanted, found, "register each piece by itself");
+            return refused(Errno::EINVAL, wanted, found, "register each piece separately");
         };
         if attr.iface != HmemIface::System {
-            let (wanted, advice) = ("the system's memory", "copy what a GPU has to memory of the system");
+            let (wanted, advice) = ("system memory", "copy the data from the GPU to system memory");
             return refused(Errno::ENOSYS, wanted, format!("that of {:?}", attr.iface), advice);
         }
         let access = match access(attr) {

@@ -53,11 +53,11 @@ impl State {
             Self::Closed { .. } => Err(Error::new(Errno::EOPBADSTATE)),
             Self::Datagrams(_) => Err(Error::with(
                 Errno::EOPNOTSUPP,
-                "endpoints of FI_EP_DGRAM have messages only; use FI_EP_RDM",
+                "endpoints of FI_EP_DGRAM support messages only; use FI_EP_RDM",
             )),
             Self::Connected(_) => Err(Error::with(
                 Errno::EOPNOTSUPP,
-                "endpoints of FI_EP_MSG have messages, reads, writes and the device's atomics; use FI_EP_RDM for the rest",
+                "endpoints of FI_EP_MSG support messages, reads, writes and the device's atomics; use FI_EP_RDM for the rest",
             )),
         }
     }
@@ -196,7 +196,7 @@ unsafe impl Lanes<Verbs> for State {
             if !is_gone {
                 continue;
             }
-            // The device may be writing to that memory: only the end of the connection stops it.
+            // The device may still write to that memory: only the end of the connection stops it.
             lanes.stop(peer as Peer);
             lanes.unlink(peer as Peer);
             lanes.lanes[peer].lose(&mut lanes.common, host, peer as Peer, Errno::ECONNABORTED);
@@ -301,48 +301,48 @@ unsafe impl Lanes<Verbs> for State {
         add(
             "verbs_native_writes",
             counts.native_writes,
-            "requests that write a peer's memory without its help",
+            "requests with which the device writes a peer's memory",
         );
-        add("verbs_native_reads", counts.native_reads, "requests that read a peer's memory without its help");
+        add("verbs_native_reads", counts.native_reads, "requests with which the device reads a peer's memory");
         add(
             "verbs_asked_again",
             counts.asked_again,
-            "accesses that a peer's device refused and its owner was asked for",
+            "accesses that a peer's device refused, sent to the memory's owner instead",
         );
-        add("verbs_keys_given", counts.given, "registrations whose device keys a peer was given");
+        add("verbs_keys_given", counts.given, "device keys of registrations sent to peers");
         let cache = lanes.common.domain.transport.cache.counts();
-        add("verbs_mr_cache_hits", cache.hits, "uses of a registration of local memory that was kept");
-        add("verbs_mr_cache_misses", cache.misses, "registrations of local memory that had to be made");
-        add("verbs_mr_cache_evictions", cache.evictions, "registrations that others had to make room for");
-        add("verbs_mr_cache_count", cache.kept as u64, "registrations that are kept now");
+        add("verbs_mr_cache_hits", cache.hits, "uses of a cached registration of local memory");
+        add("verbs_mr_cache_misses", cache.misses, "registrations of local memory made, cached or for one operation");
+        add("verbs_mr_cache_evictions", cache.evictions, "registrations evicted from the cache");
+        add("verbs_mr_cache_count", cache.kept as u64, "registrations in the cache now");
         add("verbs_mr_cache_size", cache.bytes as u64, "their bytes");
         add("verbs_regions", counts.regions, "registrations made for announced messages");
         add("verbs_sent", counts.sent, "records posted");
-        add("verbs_inline", counts.inline, "of those, carried by their requests");
-        add("verbs_quiet", counts.quiet, "of those, with no report of their end");
-        add("verbs_packs", counts.packs, "of them, those that carry several that had waited");
+        add("verbs_inline", counts.inline, "of those, sent inline");
+        add("verbs_quiet", counts.quiet, "of those, records whose success the device does not report");
+        add("verbs_packs", counts.packs, "of those, packs of several queued records");
         add("verbs_received", counts.received, "records received");
-        add("verbs_stalls", counts.stalls, "records that had to wait for room here");
+        add("verbs_stalls", counts.stalls, "received records that waited for room in this endpoint");
         add("verbs_connections", counts.connections, "connections made");
-        add("verbs_retired", counts.retired, "of those, put away as they had nothing to do");
-        add("verbs_probes", counts.probes, "requests that asked whether a peer is there");
+        add("verbs_retired", counts.retired, "of those, closed because they were idle");
+        add("verbs_probes", counts.probes, "requests that probed whether a peer is alive");
         add("verbs_lanes", open.count() as u64, "peers with a queue pair now");
         let now = |of: fn(&Lane) -> usize| lanes.lanes.iter().map(of).sum::<usize>() as u64;
         add(
             "verbs_requests_now",
             now(|lane| lane.requests.saturating_sub(lane.quiet.len()) + lane.transfers.len()),
-            "requests and transfers under way, beside records with no report of their end",
+            "requests and transfers under way, except quiet records (verbs_quiet)",
         );
-        add("verbs_waiting_now", now(|lane| lane.waiting), "bytes of records that wait for room or credits");
+        add("verbs_waiting_now", now(|lane| lane.waiting), "bytes of queued records that wait for room or credits");
         add(
             "verbs_slots_now",
             lanes.common.adapter.slots() as u64,
-            "slots of records under way, beside those",
+            "slots of records under way, except quiet ones",
         );
         add(
             "verbs_malformed",
             counts.malformed,
-            "records and requests that break the protocol, or are another program's",
+            "records and requests that violate the protocol, or come from another program",
         );
     }
 }

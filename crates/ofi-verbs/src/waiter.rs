@@ -30,7 +30,7 @@ impl Waiter {
         self.set.fd()
     }
 
-    /// Waits for one of the descriptors no longer: that of a queue which is lost may be readable for ever.
+    /// Stops waiting for one of the descriptors: that of a lost queue may stay readable forever.
     pub fn forget(&self, fd: RawFd) {
         self.set.remove(fd);
     }

@@ -30,13 +30,13 @@ pub mod kind {
     /// The payload of an announced message has moved, into one piece: op, address, the device's key.
     pub const MOVED: u8 = 11;
 
-    /// The first kind of answers, which are taken at once, whatever else waits.
+    /// The first kind of answers, which are taken at once, ahead of all that waits.
     pub const ANSWERS: u8 = 16;
     /// An operation of the receiver has ended: op, errno.
     pub const DONE: u8 = 16;
     /// The next part of a read: op, bytes.
     pub const READ_PART: u8 = 17;
-    /// 1: the sender of this record wants payloads announced. 0: no longer.
+    /// 1: the sender of this record wants payloads to be announced only. 0: it no longer does.
     pub const KEEP: u8 = 18;
     /// Only credits. The record itself needs none.
     pub const CREDIT: u8 = 19;

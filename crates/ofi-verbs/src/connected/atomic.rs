@@ -41,7 +41,7 @@ pub fn work<'a>(out: &OutAtomic<'a>, at: Remote) -> Result<(&'a [Piece], Work)> 
         return Err(Error::wanted(
             Errno::EINVAL,
             "the address of an atomic operation",
-            "a multiple of 8, as devices have it",
+            "a multiple of 8, which devices require",
             format!("{:#x}", at.addr),
             "align the number in the peer's memory",
         ));

@@ -1,4 +1,4 @@
-//! The end of a connected endpoint's connection: what is waited for, and what becomes of the rest.
+//! Closing a connected endpoint's connection: waits for injected messages, and ends all other requests.
 
 use std::time::{Duration, Instant};
 
@@ -13,9 +13,9 @@ use crate::rc::msg::Pair;
 use crate::rc::{Status, WorkCompletion};
 use crate::{Verbs, settings};
 
-/// How long to wait for the device's report of what it did not execute, on a queue pair that is in error.
+/// Time limit for the device to report the unexecuted requests of a queue pair in error.
 const SETTLED: Duration = Duration::from_millis(100);
-/// Between two looks, of an end that waits for the device.
+/// Interval between polls while this end waits for the device.
 const PAUSE: Duration = Duration::from_micros(50);
 
 impl Connected {
@@ -25,8 +25,8 @@ impl Connected {
         self.lose(host);
     }
 
-    /// Waits until injected messages have arrived, or will not. `take` takes what has ended, and says whether anything
-    /// had.
+    /// Waits until each injected message has arrived or failed. `take` takes completions, and returns whether there
+    /// were any.
     fn await_injected(&mut self, mut take: impl FnMut(&mut Self) -> bool) {
         let mut end = Instant::now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
         while let Some(pair) = self.link.open()
@@ -42,15 +42,15 @@ impl Connected {
         }
     }
 
-    /// Until when a closing end waits, at most until `end`: a peer that has gone takes nothing more, and what it took
-    /// is acknowledged soon.
+    /// The deadline of a closing end, `end` at the latest. A peer that has disconnected receives nothing more, and the
+    /// acknowledgements of what it has received arrive soon.
     fn patience(&self, end: Instant) -> Instant {
         let is_over = self.going.is_some() || is_readable(self.channel.fd());
         if is_over { end.min(Instant::now() + link::UNSEEN) } else { end }
     }
 
-    /// Has the device of a queue pair that is in error name the quiet requests that it did not execute. The others have
-    /// succeeded.
+    /// Makes the device report the quiet requests that a queue pair in error did not execute. The other quiet requests
+    /// have succeeded.
     pub(super) fn settle<H: Host<Verbs>>(&mut self, host: &mut H, pair: &dyn Pair) {
         if self.is_deaf {
             return;
@@ -67,7 +67,7 @@ impl Connected {
     /// another endpoint.
     fn unread(&self, entry: &WorkCompletion) {
         if let Some(shared) = self.shared.as_ref().filter(|_| entry.id & RECEIVE != 0) {
-            shared.put_back(SlotId::from_wire(entry.id & !RECEIVE)); // the log tells if the receive is lost
+            shared.put_back(SlotId::from_wire(entry.id & !RECEIVE)); // logs a receive that is lost
         }
     }
 
@@ -89,7 +89,7 @@ impl Connected {
         }
     }
 
-    /// The error of what ends with the connection.
+    /// The error of operations that end with the connection.
     pub(super) fn end(&self) -> Errno {
         self.gone.unwrap_or(Errno::ECANCELED)
     }

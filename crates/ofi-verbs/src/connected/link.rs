@@ -23,9 +23,9 @@ use crate::rc::msg::{IdEvent, Identifier, Pair, PairAttr};
 use crate::rc::{self, CmEventKind, ConnParam};
 use crate::{Verbs, address, failed, settings};
 
-/// How long to wait for acknowledgements of a peer that has disconnected: it sent them before that.
+/// How long to wait for acknowledgements from a peer that has disconnected. It sent them before it disconnected.
 const ACKNOWLEDGED: Duration = Duration::from_millis(200);
-/// The same if no report would tell of them, so that the whole time is waited.
+/// The same if no completion would report them: then the wait always takes the whole time.
 pub const UNSEEN: Duration = Duration::from_millis(50);
 /// Requests the device's maximum of concurrent remote reads.
 const READS: u8 = u8::MAX;
@@ -42,7 +42,7 @@ pub enum Link {
     Open(Box<dyn Identifier>),
     /// The attempt could not start. The next poll reports it.
     Failed(Address, Errno),
-    /// The connection is over, and the peer is being told.
+    /// The connection is over, and this end is notifying the peer.
     Parting(Box<dyn Identifier>),
     /// The connection is over.
     Over,
@@ -110,7 +110,7 @@ fn create_pair(domain: &DomainPart<Verbs>, id: &mut dyn Identifier, attr: &PairA
         None => Err(rc::Error {
             call: "rdma_create_qp",
             errno: libc::ENOSYS,
-            advice: "no connected endpoints".into(),
+            advice: "the device has no connected endpoints".into(),
         }),
     }
 }
@@ -183,7 +183,7 @@ impl Connected {
 
     /// See [`ofi_core::transport::Lanes::join`]. An accepting endpoint calls it before it accepts.
     pub fn join<H: Host<Verbs>>(&mut self, host: &mut H, to: &Address) {
-        self.take_device_events(host); // those of earlier queue pairs, which may have had the new one's number
+        self.take_device_events(host); // of earlier queue pairs, which may have had the new one's number
         let Link::Answering(call) = &mut self.link else { return };
         match create_pair(&self.domain, &mut *call.id, &self.attr) {
             Ok(()) => {
@@ -321,7 +321,7 @@ impl Connected {
     fn open(&mut self, id: Box<dyn Identifier>) {
         let timer = settings::MIN_RNR_TIMER.get() as u8; // the setting's range is that of the code
         if let Some(Err(error)) = id.pair().map(|pair| pair.set_rnr_timer(timer)) {
-            tracing::debug!(target: "ofi::verbs::ep_ctrl", %error, "peers that find no receive wait longer");
+            tracing::debug!(target: "ofi::verbs::ep_ctrl", %error, "cannot set the RNR timer: peers that find no receive wait longer");
         }
         self.counts.connections += 1;
         self.link = Link::Open(id);
@@ -332,7 +332,7 @@ impl Connected {
         while self.link.open().is_some() && self.take_all(host) > 0 {}
         let gone = match std::mem::replace(&mut self.link, Link::Over) {
             Link::Open(mut id) => {
-                let _ = id.disconnect(); // fails if the peer was faster
+                let _ = id.disconnect(); // fails if the peer has disconnected first
                 if let Some(pair) = id.pair() {
                     self.settle(host, pair);
                 }

@@ -45,7 +45,7 @@ pub fn remote(pieces: &[RemotePiece]) -> Result<Remote> {
             "the key of a remote access",
             "4 bytes (domain_attr.mr_key_size)",
             format!("{key:#x}"),
-            "give the key that the peer's fi_mr_key answered",
+            "pass the key that fi_mr_key returned at the peer",
         )
     })?;
     Ok(Remote { addr: *addr, rkey })

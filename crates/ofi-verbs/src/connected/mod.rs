@@ -10,7 +10,7 @@
 //! Short payloads are copied to registered slots. Others are sent from the application's memory; the registration is
 //! cached if the application has registered that memory (`ibv::cache`).
 //!
-//! The device reports the ends of requests that somebody waits for: `requests.rs` says which.
+//! The device reports the success of a request only if this end waits for it: see `requests.rs`.
 
 pub mod atomic;
 mod closing;
@@ -115,7 +115,7 @@ pub struct Connected {
     watch: Watch,
     /// Set when the device is lost.
     gone: Option<Errno>,
-    /// Whether the completion queue is lost: no end is reported any more.
+    /// Whether the completion queue is lost: it reports no completions any more.
     is_deaf: bool,
     /// Whether the connection must be ended.
     broken: bool,
@@ -153,7 +153,7 @@ impl Connected {
         let device = domain.transport.connects()?;
         let limits = device.abilities().map_err(failed)?;
         let usual = settings::Connected::read().map_err(|problem| {
-            let advice = "leave the variable out, or see docs/settings.md";
+            let advice = "unset the variable, or see docs/settings.md";
             Error::wanted(Errno::EINVAL, problem.env, problem.reason, problem.found, advice)
         })?;
         let most = most(&limits);
@@ -318,7 +318,7 @@ impl Connected {
             None => registered(&self.domain, pieces, len).map_err(|error| failed(&error))?,
         };
         let read = if reads && slot.is_some() { pieces.into() } else { Box::default() };
-        // Nothing but the request itself has to learn of its end.
+        // Only the request itself needs its completion.
         let is_own = !reads && (inline || slot.is_some()) && !host.awaits(&ticket);
         let quiet = is_own && self.requests.may_be_quiet(slot);
         let op = host.open(PEER, ticket, Op::Request);
@@ -485,7 +485,7 @@ impl Connected {
             self.waiter.wake_after(Some(until.saturating_duration_since(self.channel.now())));
         }
         if self.link.open().is_none() {
-            self.quiet(); // what comes before the connection is taken with it
+            self.quiet(); // drops earlier notifications: the queue is drained once the connection is established
         } else if !may_sleep(self) {
             return Arm::Ready;
         }
@@ -513,17 +513,17 @@ impl Connected {
         add(
             "verbs_native_atomics",
             counts.atomics,
-            "requests that change or look at numbers in the peer's memory",
+            "atomic requests on the peer's memory",
         );
-        add("verbs_quiet", counts.quiet, "requests with no report of their end");
-        add("verbs_written", counts.written, "receives used up by the peer's writes with remote CQ data");
-        add("verbs_claimed", self.claimed.len() as u64, "receives that the device has now");
-        add("verbs_send_full", counts.full, "operations that found no room");
+        add("verbs_quiet", counts.quiet, "requests whose success the device does not report");
+        add("verbs_written", counts.written, "receives consumed by the peer's writes with remote CQ data");
+        add("verbs_claimed", self.claimed.len() as u64, "receives posted to the device now");
+        add("verbs_send_full", counts.full, "operations refused for lack of room");
         add("verbs_connections", counts.connections, "connections made");
         add(
             "verbs_malformed",
             counts.malformed,
-            "private data of other programs, and writes that nobody allowed",
+            "private data of other programs, and writes that this end did not allow",
         );
     }
 }

@@ -70,7 +70,7 @@ impl MsgPort {
     fn take(&self, id: Box<dyn Identifier>, private_data: &[u8]) -> Option<(Address, Vec<u8>)> {
         let from: Address = address::canonical(id.peer_address()?).into();
         let Some(data) = private::parse(private_data) else {
-            tracing::warn!(target: "ofi::verbs::ep_ctrl", %from, "refused a request of another program: its private data is shorter than it says");
+            tracing::warn!(target: "ofi::verbs::ep_ctrl", %from, "refused a request of another program: its private data is shorter than its length field says");
             let _ = id.reject(&private::encode(b"private data of another program"));
             return None;
         };

@@ -1,13 +1,13 @@
 //! The requests of a connected endpoint that are under way, and which of them the device reports.
 //!
-//! A request is *quiet*, and its success not reported, if nobody waits for it ([`Host::awaits`]) and it holds nothing
-//! of the application's: its bytes are inside it, or in a slot. A queue pair executes its requests in order, so a quiet
-//! one has ended when a later one is reported. At most a quarter of the queue, and of the slots, is quiet: the others
-//! are reported, and give back the room of all. What is left when the endpoint closes ends with a request of no bytes
-//! that is reported ([`Requests::ask`]).
+//! The success of a *quiet* request is not reported. A request is quiet if the core does not wait for it
+//! ([`Host::awaits`]) and it uses no memory of the application: its payload is inline, or in a slot. A queue pair
+//! executes its requests in order, so a quiet one has ended when a later one is reported. At most a quarter of the
+//! queue and of the slots are quiet: the reports of the other requests also free the room of the quiet ones. When the
+//! endpoint closes, it posts a reported request of no bytes, which ends the remaining quiet ones ([`Requests::ask`]).
 //!
-//! A failed request is always reported, with all that follow it. So a quiet one that no report names has succeeded if a
-//! later one is reported, however that one ended.
+//! The device always reports a failed request, and all that follow it. So an unreported quiet request has succeeded
+//! once a later one is reported, whether that one succeeded or not.
 //!
 //! [`Host::awaits`]: ofi_core::transport::Host::awaits
 
@@ -23,7 +23,7 @@ use crate::region::Local;
 
 /// A request under way.
 pub struct Request {
-    /// `None`: it was posted to learn of the ends of others.
+    /// `None`: a request whose report shows that earlier ones have ended.
     pub op: Option<SlotId>,
     pub slot: Option<u32>,
     pub quiet: bool,
@@ -38,7 +38,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Has the ends of earlier ones reported.
+    /// A request whose report shows that earlier ones have ended.
     fn question() -> Self {
         Self {
             op: None,
@@ -54,7 +54,7 @@ impl Request {
 
 /// See the module.
 pub struct Requests {
-    /// With their numbers among all requests of the queue pair.
+    /// Each with its number among all requests of the queue pair.
     posted: Slots<(u64, Request)>,
     size: usize,
     quiet: Quiet,
@@ -67,7 +67,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// On a queue of `size` requests. Each of `slots` holds a payload.
+    /// For a queue of `size` requests. Each of `slots` holds a payload.
     pub fn new(slots: Slab, size: usize) -> Self {
         Self {
             posted: Slots::default(),
@@ -95,12 +95,12 @@ impl Requests {
         self.free.pop()
     }
 
-    /// Gives a slot back that no request has.
+    /// Frees a slot that no request uses.
     pub fn give_slot(&mut self, slot: Option<u32>) {
         self.free.extend(slot);
     }
 
-    /// Whether the next request may be quiet, as far as the room is concerned.
+    /// Whether there is room for the next request to be quiet.
     pub fn may_be_quiet(&self, slot: Option<u32>) -> bool {
         self.quiet.has_room(self.size) && (slot.is_none() || self.silent[1] < SLOTS / 4)
     }
@@ -145,7 +145,7 @@ impl Requests {
     pub fn end_before(&mut self, id: SlotId) -> Option<SlotId> {
         let &(number, _) = self.posted.get(id)?;
         while let Some(earlier) = self.quiet.pop_before(number) {
-            // One that has failed is there no longer.
+            // A failed request has already been removed.
             if let Some(request) = self.remove(earlier) {
                 return request.op;
             }
@@ -173,9 +173,9 @@ impl Requests {
         self.posted.values().any(|(_, request)| request.injected)
     }
 
-    /// Posts a request whose report tells of the ends of quiet ones, if no other will: a write of no bytes, which the
-    /// peer does not notice. On a full queue, reports are due, and the next call finds room. `false` if the device
-    /// takes none any more.
+    /// Unless another report is due, posts a request whose report shows that the quiet ones have ended: a write of no
+    /// bytes, which the peer does not notice. If the queue is full, reports are due, and a later call finds room.
+    /// `false` if the device takes no more requests.
     pub fn ask(&mut self, pair: &dyn Pair) -> bool {
         if self.quiet.newest().is_none_or(|newest| newest < self.last_reported) || !self.has_room() {
             return true;

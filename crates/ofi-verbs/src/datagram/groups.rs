@@ -1,6 +1,6 @@
 //! Multicast groups of a datagram endpoint. The application names a group by an IP multicast address. The device's name
 //! for it is a GID, to which datagrams are sent as to a peer, under a queue pair number that all groups share. So
-//! joining returns an address like a peer's, and sends to a group take the way of other sends.
+//! joining returns an address like a peer's, and the endpoint sends to a group as to a peer.
 //!
 //! The key of the group is not used: members have the key of all datagram endpoints, which the receiving device
 //! compares.

@@ -86,7 +86,7 @@ pub struct Datagrams {
     watch: Watch,
     /// Set when the device, or the queue pair, is lost.
     gone: Option<Errno>,
-    /// Whether events of the device wait.
+    /// Whether events of the device are queued.
     look: bool,
     polls: u32,
     counts: Counts,
@@ -111,7 +111,7 @@ impl Datagrams {
                 "the name of a datagram endpoint",
                 "the GID of its domain's port, and queue pair 0: the device chooses the number",
                 name.map_or_else(String::new, |name| name.encode().to_string()),
-                "take the name that fi_getname answers",
+                "use the name that fi_getname returns",
             ));
         }
         // Each request under way may need an entry in the completion queue.
@@ -187,17 +187,17 @@ impl Datagrams {
                 "the message's length in bytes",
                 format!("at least {skipped} (ep_attr.msg_prefix_size)"),
                 out.len.to_string(),
-                "leave room for the prefix in front of the message, or ask getinfo without FI_MSG_PREFIX",
+                "leave room for the prefix in front of the message, or call getinfo without FI_MSG_PREFIX",
             ));
         };
         if len > self.longest {
             return Err(Error::with(
                 Errno::EMSGSIZE,
-                format!("{len} bytes, where a datagram has {}", self.longest),
+                format!("{len} bytes; a datagram holds {}", self.longest),
             ));
         }
         if let Some(errno) = self.gone {
-            let advice = "the device is lost; close the endpoint and its domain, and ask getinfo again";
+            let advice = "the device is lost; close the endpoint and its domain, and call getinfo again";
             return Err(Error::with(errno, advice));
         }
         let qp = self.peers.qp(out.peer)?;
@@ -262,7 +262,7 @@ impl Datagrams {
         })
     }
 
-    /// Nothing is sent any more.
+    /// Marks the endpoint as lost: it sends nothing any more.
     #[cold]
     fn lost(&mut self, errno: Errno) {
         self.watch.failures += 1;
@@ -284,7 +284,7 @@ impl Datagrams {
                 Failed::Queue(queue) if self.queues.has_queue(queue) => Errno::EIO,
                 Failed::Pair(_) | Failed::Queue(_) => continue, // another endpoint's
             };
-            tracing::error!(target: "ofi::verbs::ep_data", ?failed, "the device reports a failure: no datagram is sent any more");
+            tracing::error!(target: "ofi::verbs::ep_data", ?failed, "the device reports a failure: the endpoint sends no more datagrams");
             self.lost(errno);
         }
     }
@@ -392,16 +392,16 @@ impl Datagrams {
         let mut add = |name, value, help| into.push(Statistic { name, value, help });
         add("verbs_tx_datagrams", counts.sent, "datagrams sent");
         add("verbs_rx_datagrams", counts.received, "datagrams received");
-        add("verbs_send_full", counts.full, "times that no datagram could be sent for want of room");
+        add("verbs_send_full", counts.full, "sends refused for lack of room");
         add("verbs_unsendable", counts.unsendable, "datagrams that the device did not send");
-        add("verbs_malformed", counts.malformed, "datagrams dropped: shorter than their own header");
-        add("verbs_nameless", counts.nameless, "datagrams of senders that could not be remembered");
+        add("verbs_malformed", counts.malformed, "datagrams dropped because they were shorter than their header");
+        add("verbs_nameless", counts.nameless, "datagrams delivered without a source: the table of peers was full");
         add("verbs_groups", self.groups.len() as u64, "multicast groups joined");
-        add("verbs_peers_now", self.peers.count() as u64, "peers that are remembered");
+        add("verbs_peers_now", self.peers.count() as u64, "peers in the table now");
         add(
             "verbs_forgotten",
             self.peers.forgotten,
-            "peers that were forgotten for others, used least recently",
+            "least recently used peers that were evicted from the table",
         );
     }
 }
@@ -412,7 +412,7 @@ impl Notices for Datagrams {
     }
 
     fn arm(&mut self) -> bool {
-        // A queue that is lost wakes nobody any more, and nobody needs to be kept awake for it.
+        // A lost queue sends no more notifications, and no thread needs to stay awake for it.
         self.queues.arm().is_ok() || self.gone.is_some()
     }
 

@@ -42,7 +42,7 @@ impl Name {
                 "an address of a datagram endpoint of provider verbs",
                 "32 bytes of FI_ADDR_IB_UD",
                 format!("{} bytes of {}", address.bytes().len(), address.format()),
-                "exchange the addresses that fi_getname answers",
+                "exchange the addresses that fi_getname returns",
             ));
         };
         let gid = std::array::from_fn(|index| bytes[index]);

@@ -160,7 +160,7 @@ impl Peers {
     }
 
     /// The route to a peer, which becomes the most recently used. If the device cannot hold more routes, another peer's
-    /// is given up.
+    /// is dropped.
     ///
     /// # Errors
     /// `FI_EINVAL` if the peer does not exist; the device's error.
@@ -186,7 +186,7 @@ impl Peers {
         Ok(route)
     }
 
-    /// Gives up the route of the least recently used peer that has one. Whether there was one.
+    /// Drops the route of the least recently used peer that has one. Returns whether there was one.
     fn give_up_route(&mut self) -> bool {
         let mut at = self.oldest;
         while let Some(known) = self.all.get_mut(at as usize) {

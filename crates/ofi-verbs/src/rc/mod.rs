@@ -94,7 +94,7 @@ pub unsafe trait Device: Send + Sync {
     /// The device's error.
     fn open(&self, sizes: Sizes) -> Result<Box<dyn Queues>>;
 
-    /// Its asynchronous events from now on. The loss of the device is also told if it was before.
+    /// Its asynchronous events from now on. An earlier loss of the device is reported, too.
     ///
     /// # Errors
     /// The device's error.
@@ -111,7 +111,7 @@ pub unsafe trait Device: Send + Sync {
     }
 }
 
-/// The asynchronous events of a device. Those of one port are of the port that the domain is at.
+/// The asynchronous events of a device. Of the events of ports, only those of the domain's port.
 pub trait Events: Send + Sync {
     /// The next event, if there is one.
     ///
@@ -119,11 +119,11 @@ pub trait Events: Send + Sync {
     /// The device's error.
     fn next(&self) -> Result<Option<AsyncEvent>>;
 
-    /// The descriptors of which one is readable while an event waits. They may stay readable after
+    /// The descriptors, of which at least one is readable while an event is queued. They may stay readable after
     /// [`AsyncEvent::DeviceFatal`].
     fn fds(&self) -> Vec<RawFd>;
 
-    /// Number of events that were dropped because too many were waiting.
+    /// Number of events that were dropped because too many were queued.
     fn lost(&self) -> u64 {
         0
     }
