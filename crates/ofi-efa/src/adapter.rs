@@ -398,7 +398,7 @@ impl Adapter {
     }
 }
 
-/// Handles a failed post: the requests end as if the device had refused each for the same reason.
+/// Handles a failed post: each request ends as if the device had refused it.
 #[cold]
 fn refused(ready: &mut VecDeque<Completion>, requests: &[WorkRequest], error: &Error) {
     tracing::warn!(target: "ofi::efa::ep_data", %error, "requests cannot be posted");

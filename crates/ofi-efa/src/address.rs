@@ -11,9 +11,9 @@ fn invalid(found: impl Into<String>) -> Error {
     Error::wanted(
         Errno::EINVAL,
         "an address of provider efa",
-        "the 32 bytes that an endpoint's name is (FI_ADDR_EFA)",
+        "the 32 bytes of an endpoint's name (FI_ADDR_EFA)",
         found,
-        "exchange addresses that fi_getname answers",
+        "exchange addresses that fi_getname returns",
     )
 }
 
@@ -59,14 +59,14 @@ pub fn device_named(node: &str) -> Result<Gid> {
             "a node of provider efa",
             "the GID of a device of this host, such as fe80::1 (fi_info, src_addr)",
             node,
-            "leave the node away, or ask with FI_SOURCE for one of the devices that fi_info lists",
+            "omit the node, or name with FI_SOURCE one of the devices that fi_info lists",
         )
     })
 }
 
 /// The endpoint that node and service name, as in C's provider: the node is its GID in the notation of an IPv6 address,
 /// and the service the number of its queue pair, 0 without one. Its connection id is 0. The text of an address, which
-/// names all three, is a node as well.
+/// contains all three, is also a valid node.
 ///
 /// # Errors
 /// `FI_EINVAL` for other text.
@@ -76,9 +76,9 @@ pub fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address> {
         Error::wanted(
             Errno::EINVAL,
             "an endpoint of provider efa",
-            "a node that is a GID such as fe80::1, and a service that is a queue pair's number, 65535 at most",
+            "as node a GID such as fe80::1, and as service a queue pair number, 65535 at most",
             found(),
-            "exchange addresses that fi_getname answers",
+            "exchange addresses that fi_getname returns",
         )
     };
     let node = node.ok_or_else(wanted)?;

@@ -50,7 +50,7 @@ impl Lane {
             match self.is_own() {
                 Some(true) => {}
                 Some(false) => return Err(beyond_c(executor.size())),
-                // The peer's answer to this tells.
+                // The peer's answer to this shows whether it is of this library.
                 None => {
                     self.ask(common, out.peer);
                     return Err(ofi_api::Error::AGAIN);

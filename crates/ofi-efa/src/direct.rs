@@ -25,7 +25,7 @@ pub fn refused(what: &str) -> Error {
     )
 }
 
-/// The reason why the device cannot do an access in one request.
+/// The error for an access that the device cannot do in one request.
 pub fn unfit(common: &Common, out: &OutRma<'_>) -> Error {
     let longest = common.rdma.longest;
     Error::wanted(

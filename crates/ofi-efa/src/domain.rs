@@ -57,7 +57,7 @@ impl Domain {
                 "fi_info.domain_attr.name",
                 format!("one of {}", names.join(", ")),
                 wanted.clone(),
-                "use an info that getinfo answered",
+                "use an info that getinfo returned",
             )
         })?;
         let mode = info.domain_attr.mr_mode.expanded();

@@ -70,7 +70,7 @@ unsafe impl Lanes<Efa> for State {
                 "the name of an endpoint of provider efa",
                 "none: the device chooses it",
                 name.to_string(),
-                "leave the name away, and tell others what fi_getname answers",
+                "omit the name, and pass what fi_getname returns to the peers",
             ));
         }
         let lanes = EfaLanes::new(domain, info, options)?;
@@ -220,46 +220,46 @@ unsafe impl Lanes<Efa> for State {
         add("efa_eager", counts.eager, "messages sent in one packet");
         add("efa_medium", counts.medium, "messages sent in a few packets at once");
         add("efa_long", counts.long, "messages sent as their receiver cleared them");
-        add("efa_lent", counts.lent, "messages that their receivers were to read");
+        add("efa_lent", counts.lent, "messages announced for their receivers to read");
         add("efa_runts", counts.runts, "of those, messages whose first bytes were sent ahead");
-        add("efa_fetched", counts.fetched, "payloads that were read from their senders");
-        add("efa_nacks", counts.nacks, "payloads that could not be read, and were to be sent");
+        add("efa_fetched", counts.fetched, "payloads that this end read from their senders");
+        add("efa_nacks", counts.nacks, "payloads that the receiver could not read, sent in packets instead");
         add("efa_native_reads", counts.native_reads, "requests that read a peer's memory");
-        add("efa_native_writes", counts.native_writes, "requests that wrote a peer's memory");
+        add("efa_native_writes", counts.native_writes, "requests that write a peer's memory");
         add(
             "efa_native_refused",
             counts.native_refused,
-            "accesses that the peer's device refused, and which its owner was asked for",
+            "accesses that the peer's device refused, sent to the memory's owner instead",
         );
         add("efa_sent", counts.sent, "packets posted");
-        add("efa_doorbells", common.adapter.doorbells, "times that the device was told of requests");
+        add("efa_doorbells", common.adapter.doorbells, "doorbells rung for requests");
         add("efa_received", counts.received, "packets received");
         add(
             "efa_not_ready",
             counts.not_ready,
-            "packets whose receiver had no receive posted, and which were sent again",
+            "packets resent because the receiver had no receive posted",
         );
-        add("efa_early", counts.early, "packets that came before their turn");
-        add("efa_stalls", counts.stalls, "messages and reports that had to wait for room here");
-        add("efa_refused", counts.refused, "accesses of peers that were refused");
-        add("efa_strangers", counts.strangers, "packets of nobody that is known");
-        add("efa_stale", counts.stale, "packets of endpoints that are gone, or about what has ended");
+        add("efa_early", counts.early, "packets that arrived out of order, ahead of their turn");
+        add("efa_stalls", counts.stalls, "messages and reports that waited for room in this endpoint");
+        add("efa_refused", counts.refused, "accesses by peers that this end refused");
+        add("efa_strangers", counts.strangers, "packets from unknown senders");
+        add("efa_stale", counts.stale, "packets from closed endpoints, or about operations that have ended");
         add("efa_version", counts.version, "packets of another protocol version");
         let lanes = &lanes.lanes;
         let held = lanes.iter().map(|lane| lane.window.bytes()).sum::<usize>();
         let open = lanes.iter().map(|lane| lane.outstanding + lane.detached + lane.transfers).sum::<usize>();
-        add("efa_packets_now", common.adapter.taken() as u64, "slots of packets that have not ended");
+        add("efa_packets_now", common.adapter.taken() as u64, "slots of packets in flight");
         add(
             "efa_numbers_now",
             common.ids.len() as u64,
-            "operations and transfers that peers name by numbers",
+            "operations and transfers with a number that peers refer to",
         );
         add(
             "efa_open_now",
             open as u64,
-            "operations of this end, and requests of its device, that have not ended",
+            "operations of this end and requests of its device under way",
         );
-        add("efa_held_now", held as u64, "bytes of messages that came before their turn");
-        add("efa_malformed", counts.malformed, "packets that break the protocol");
+        add("efa_held_now", held as u64, "bytes of messages held because they arrived out of order");
+        add("efa_malformed", counts.malformed, "packets that violate the protocol");
     }
 }

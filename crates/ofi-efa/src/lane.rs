@@ -66,10 +66,10 @@ pub fn nothing() -> Write<'static> {
 
 /// Limit of queued bytes for a peer. Beyond it no more are queued.
 const QUEUE_LIMIT: usize = 1 << 20;
-/// First and longest rest of a lane whose peer had no receive posted.
+/// First and longest back-off (rest) of a lane whose peer had no receive posted.
 const REST: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(20));
 
-/// How often a peer that was given up is told so, at most, per occasion.
+/// Most notices to a peer that was given up, each time that its packet shows that it does not know.
 const DISMISSALS: u8 = 8;
 
 /// See the module.
@@ -389,10 +389,10 @@ impl Lane {
             }
         }
         if self.dead.is_some() {
-            // If the packet was the greeting, this end greets again when the peer's next packet arrives.
+            // If the packet was the handshake, this end sends it again when the peer's next packet arrives.
             self.greeted &= status == Status::Done || self.features.is_some();
             if status != Status::NotReady && self.dismissals < DISMISSALS {
-                self.dismissals = 0; // the peer was told, or is gone
+                self.dismissals = 0; // the peer was notified, or is gone
             }
             self.say_bye(common, peer);
         }

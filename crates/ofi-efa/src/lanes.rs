@@ -175,8 +175,8 @@ impl EfaLanes {
         self.peer_at(host, told).ok()
     }
 
-    /// Introduces the peers that the application has inserted since: messages lack parts of their sender's address, and
-    /// a device lets only peers with an attached handle write and read.
+    /// Introduces the peers that the application has inserted since: a message lacks parts of its sender's address, and
+    /// a device lets only peers with an address handle write and read.
     fn meet<H: Host<Efa>>(&mut self, host: &mut H) {
         let insertions = host.insertions();
         if std::mem::replace(&mut self.met, insertions) == insertions {
@@ -186,7 +186,7 @@ impl EfaLanes {
             if let Ok(raw) = address::raw(&address)
                 && let Err(error) = self.peer_at(host, raw)
             {
-                tracing::warn!(target: "ofi::efa::av", %address, %error, "a peer cannot be met");
+                tracing::warn!(target: "ofi::efa::av", %address, %error, "cannot attach a peer's device");
             }
         }
     }
@@ -466,7 +466,7 @@ impl EfaLanes {
         for (peer, lane) in self.lanes.iter_mut().enumerate() {
             let peer = peer as Peer;
             let owes = lane.outstanding > 0 || owing.contains(&peer);
-            // The device reports the fate of packets under way, and a queued packet probes as well.
+            // The device reports whether packets under way arrive, and a queued packet serves as a probe.
             let asks = lane.inflight > 0 || !lane.may_send_now();
             if lane.dead.is_some() || !owes || asks {
                 continue;
@@ -519,7 +519,7 @@ impl EfaLanes {
             let common = &mut self.common;
             // The device reports every request in the end: after a peer's silence, or when its queue pair is stopped.
             if common.adapter.now() >= end && !std::mem::replace(&mut stopped, true) {
-                tracing::error!(target: "ofi::efa::ep_ctrl", "a device does not give memory back: its queue pair is stopped");
+                tracing::error!(target: "ofi::efa::ep_ctrl", "the device has not released memory in time: its queue pair is stopped");
                 common.adapter.stop();
             }
             std::thread::yield_now();

@@ -34,7 +34,7 @@ impl Lane {
             }
             Some(false) => Err(Error::with(
                 Errno::EOPNOTSUPP,
-                "C libfabric's efa has no scalable endpoints: send to the peer without naming a receive context",
+                "C libfabric's efa has no scalable endpoints: send to the peer itself, not to one of its receive contexts",
             )),
         }
     }

@@ -13,7 +13,7 @@ use crate::domain::Local;
 use crate::srd::Status;
 use crate::wire::{Iov, Iovs};
 
-/// Destination of data.
+/// The destination of incoming data.
 pub enum Target {
     /// Into a receive.
     Receive(SlotId),

@@ -45,7 +45,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Decides which accesses to the peer's memory this end's device does.
+    /// Decides which accesses to the peer's memory this end's device executes.
     pub fn decide(&mut self, common: &Common) {
         let (read, write) = (common.rdma.read, common.rdma.write);
         let lets = |bit| {
@@ -56,7 +56,7 @@ impl Lane {
         self.native = Accesses { read, write };
     }
 
-    /// Posts an access to the device, if the device can do it.
+    /// Posts an access to the device, if the device can execute it.
     pub fn native<H: Host<Efa>>(
         &mut self,
         common: &mut Common,

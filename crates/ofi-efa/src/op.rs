@@ -63,7 +63,7 @@ pub struct Lent {
     pub regions: Vec<Box<dyn Region>>,
 }
 
-/// An access of the device. It keeps all that is needed to ask the owner for the access.
+/// An access by the device. Its state suffices to ask the memory's owner for the access.
 pub struct Native {
     pub write: bool,
     pub pieces: Box<[Piece]>,

@@ -91,25 +91,25 @@ pub fn check(domain: &Domain, info: &Info, option: EpOption, value: usize) -> Re
     let (limits, on) = (domain.device.limits(), value == 1);
     let can_rdma = settings::USE_DEVICE_RDMA.get() && limits.rdma > 0;
     let (errno, wanted) = match option {
-        EpOption::EfaRnrRetry if value > NO_END => (Errno::EINVAL, "0 to 7, which is without end"),
+        EpOption::EfaRnrRetry if value > NO_END => (Errno::EINVAL, "0 to 7, where 7 means without limit"),
         EpOption::EfaRnrRetry if !domain.device.asks_again() => {
-            (Errno::ENOSYS, "a device that can be told how often it asks a receiver again")
+            (Errno::ENOSYS, "a device whose number of RNR retries can be set")
         }
         EpOption::EfaEmulatedRead | EpOption::EfaEmulatedWrite | EpOption::EfaEmulatedAtomics => {
-            (Errno::ENOPROTOOPT, "nothing: it is read-only")
+            (Errno::ENOPROTOOPT, "no value: the option is read-only")
         }
         EpOption::EfaUseDeviceRdma if on && !can_rdma => (
             Errno::EOPNOTSUPP,
             "false: the device does not access peers' memory, or FI_EFA_USE_DEVICE_RDMA forbids it",
         ),
         EpOption::EfaUseDeviceRdma if !on && is_direct(info) => {
-            (Errno::EOPNOTSUPP, "true: fabric efa-direct has no accesses but the device's")
+            (Errno::EOPNOTSUPP, "true: on fabric efa-direct only the device executes accesses")
         }
         EpOption::EfaSendrecvInOrder | EpOption::EfaWriteInOrder if on => {
-            (Errno::EOPNOTSUPP, "false: nobody promises an order within 128 bytes")
+            (Errno::EOPNOTSUPP, "false: the provider does not guarantee an order within 128 bytes")
         }
         EpOption::EfaUseUnsolicitedWriteRecv if on != limits.unsolicited => {
-            (Errno::EOPNOTSUPP, "what the device does: writes with data take receives as it says")
+            (Errno::EOPNOTSUPP, "the device's own value: the device decides whether writes with data consume receives")
         }
         _ => return Ok(()),
     };

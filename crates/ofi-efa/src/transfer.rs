@@ -47,7 +47,7 @@ impl Lane {
         let len = grant(common).min(incoming.len - incoming.got);
         incoming.cleared = incoming.got + len;
         let (peer, send_id) = (incoming.peer, incoming.send_id);
-        // A million transfers are under way: this one stays with its sender, whose lane is given up.
+        // A million transfers are under way: this end cannot clear another, and gives the sender's lane up.
         let Some(recv_id) = common.ids.insert(Entry::Incoming(incoming)) else {
             self.ending.get_or_insert(Errno::ENOMEM);
             return common.hold(&mut self.is_dirty, peer);

@@ -2,7 +2,8 @@
 
 use rustc_hash::FxHashMap;
 
-/// Limits of held bytes of a peer's messages: beyond the first it is asked to pause, beyond the second it is given up.
+/// Limits of held bytes of a peer's messages. Beyond the first, this end asks the peer to pause; beyond the second, it
+/// gives the peer up.
 pub const HELD: (usize, usize) = (1 << 20, 256 << 20);
 
 /// The received part of a message.

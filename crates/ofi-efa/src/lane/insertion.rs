@@ -33,7 +33,7 @@ impl Lane {
         }
     }
 
-    /// Resolves the doubt about message ids, as the peer's handshake has arrived.
+    /// Decides whether message ids start again, now that the peer's handshake has arrived.
     pub fn resolve(&mut self) {
         if std::mem::take(&mut self.is_unsure) && self.is_own() == Some(false) {
             self.count_anew();

@@ -48,14 +48,14 @@ impl Lane {
         }
     }
 
-    /// Greets a peer that was given up before its handshake arrived. Its answer shows whether it understands the
-    /// notice.
+    /// Sends the handshake to a peer that was given up before its own handshake arrived. Its answer shows whether it
+    /// understands the notice.
     fn introduce(&mut self, common: &mut Common, peer: Peer) {
         let greeting = greeting(common);
         self.greeted = self.last_word(common, peer, &greeting);
     }
 
-    /// Posts a packet ahead of the queue, if a slot is free. Its completion has no effect. Whether it was posted.
+    /// Posts a packet ahead of the queue, if a slot is free. Its completion has no effect. Returns whether it was posted.
     fn last_word(&mut self, common: &mut Common, peer: Peer, header: &Header) -> bool {
         let Some(slot) = common.adapter.take_slot() else { return false };
         put(common.adapter.outgoing(slot), header.bytes());
@@ -66,7 +66,7 @@ impl Lane {
         true
     }
 
-    /// Takes the end of a packet while the endpoint closes.
+    /// Handles the completion of a packet while the endpoint closes.
     pub fn sent_last(&mut self, common: &mut Common, packet: Packet, status: Status) {
         self.inflight = self.inflight.saturating_sub(1);
         if status == Status::NotReady {

@@ -16,8 +16,8 @@ use super::{
     WorkRequest,
 };
 
-/// The device's own retries to a receiver that is not ready, as many as C libfabric requests: after them, the endpoint
-/// rests and sends again.
+/// The device's own retries to a receiver that is not ready, as many as C libfabric requests. After them, the endpoint
+/// backs off and resends.
 const RNR_RETRY: u8 = 3;
 
 /// All EFA devices, or what is missing.
@@ -152,7 +152,7 @@ unsafe impl Device for System {
         let qpn = u16::try_from(qp.number()).map_err(|_| {
             Error::with(
                 Errno::EIO,
-                format!("the device chose queue pair {}, and an EFA address has 16 bits for it", qp.number()),
+                format!("the device chose queue pair {}, but an EFA address has only 16 bits for it", qp.number()),
             )
         })?;
         Ok(Box::new(Queue {

@@ -2,8 +2,8 @@
 //! encodes packets. All numbers are little-endian, as on every host that has the device.
 //!
 //! A packet is one message of an SRD queue pair: a base header (type, version, flags), the fields of its type, optional
-//! No field of a packet is trusted: [`parse`] returns only bytes inside the packet, and [`Malformed`] if the packet is
-//! invalid.
+//! headers, and a payload. No field of a packet is trusted: [`parse`] returns only bytes inside the packet, and
+//! [`Malformed`] if the packet is invalid.
 //!
 //! Other types are refused by number ([`Malformed::Type`]): 1 and 2 (retired), 6 (never sent), 131 and 142 to 144,
 //! which C libfabric's endpoints neither send nor take.
@@ -176,7 +176,7 @@ pub enum Packet<'a> {
 }
 
 impl Packet<'_> {
-    /// The id by which the packet has its turn among the peer's messages.
+    /// The id that gives the packet its place in the order of the peer's messages.
     pub fn msg_id(&self) -> Option<u32> {
         match *self {
             // A message that could not be read, sent after its turn.
