@@ -2,7 +2,7 @@
 //!
 //! A registration that outlives its use is only valid while the same pages stay behind its addresses, and no code here
 //! watches the process's mappings (design decision 14). So the cache keeps only registrations of *ranges*: memory that
-//! stays in place by promise, of the application by registering it (fi_mr_reg), or of the library by having allocated
+//! is promised to stay in place, because the application has registered it (fi_mr_reg) or the library has allocated
 //! it. Closing the registration, or freeing the memory, flushes the range. All other memory is registered for one
 //! operation.
 //!

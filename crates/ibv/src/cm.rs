@@ -324,11 +324,11 @@ impl CmId {
     /// The errors of rdma_create_qp(3).
     pub fn create_qp(&mut self, attr: &QueuePairAttr) -> Result<()> {
         if self.context() != Some(attr.pd.context()) {
-            let advice = "this address is not of the device that the domain was opened on";
+            let advice = "this address does not belong to the domain's device";
             return Err(Error::with("rdma_create_qp", libc::EXDEV, advice));
         }
         if self.qp.is_some() {
-            return Err(Error::with("rdma_create_qp", libc::EINVAL, "it has a queue pair"));
+            return Err(Error::with("rdma_create_qp", libc::EINVAL, "the identifier already has a queue pair"));
         }
         let mut inline = attr.inline;
         let create = |inline| {

@@ -106,7 +106,7 @@ impl Status {
     pub const TOO_LONG: Self = Self(1);
     /// The queue pair was in error, so the request was not executed.
     pub const FLUSHED: Self = Self(5);
-    /// A memory window cannot be bound like that.
+    /// A memory window cannot be bound with these attributes.
     pub const BIND: Self = Self(6);
     /// The peer does not allow the access.
     pub const REMOTE_ACCESS: Self = Self(10);

@@ -36,23 +36,23 @@ impl Error {
 fn advice(call: &str, errno: i32) -> &'static str {
     match errno {
         libc::ENOMEM if call == "ibv_reg_mr" => {
-            "too little memory may be locked: raise `ulimit -l`, or memlock in /etc/security/limits.conf"
+            "the limit of locked memory is too low: raise `ulimit -l`, or memlock in /etc/security/limits.conf"
         }
         libc::EOPNOTSUPP | libc::ENOSYS if call == "ibv_reg_dmabuf_mr" => {
             "this device, or its driver in rdma-core, takes no dma-buf (soft-RoCE takes none): register host memory, or \
              load the module that lets the device address the GPU's memory directly (nvidia-peermem)"
         }
         libc::EINVAL | libc::EBADF if call == "ibv_reg_dmabuf_mr" => {
-            "the descriptor must be a dma-buf's, and the range inside of it"
+            "the descriptor must be of a dma-buf, and the range must lie inside it"
         }
         libc::ETIMEDOUT if call == "rdma_join_multicast" => {
-            "nobody granted the multicast group in time: see whether the subnet manager runs (InfiniBand), and whether \
-             the interface is up"
+            "the network did not grant the multicast group in time: check that the subnet manager runs (InfiniBand), \
+             and that the interface is up"
         }
         libc::EOPNOTSUPP if call == "ibv_alloc_mw" => {
             "this device, or its driver in rdma-core, has no memory windows: give peers the keys of registrations"
         }
-        libc::ENOMEM => "too little memory, or the device has no more of these",
+        libc::ENOMEM => "out of memory, or the device holds no more of these objects",
         libc::EACCES | libc::EPERM => "the user needs access to /dev/infiniband/uverbs* and rdma_cm",
         libc::ENODEV if call.starts_with("rdma_") => {
             "no RDMA device has this address: `rdma link` shows which interfaces have one"
@@ -64,7 +64,7 @@ fn advice(call: &str, errno: i32) -> &'static str {
         libc::ENOENT if call == "rdma_create_event_channel" => "load the kernel module rdma_ucm",
         libc::EADDRINUSE => "choose another port, or 0 for any",
         libc::EADDRNOTAVAIL => "choose an address that an interface of this host has",
-        libc::EINVAL if call == "ibv_reg_mr" => "the memory must be there, and writable if peers write to it",
+        libc::EINVAL if call == "ibv_reg_mr" => "the memory must be mapped, and writable if peers write to it",
         _ => "see the kernel's log (dmesg)",
     }
 }

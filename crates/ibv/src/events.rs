@@ -1,13 +1,13 @@
-//! Asynchronous events of devices: what happens to a device, its ports and its queues outside of any request.
+//! Asynchronous events of devices: changes and failures of a device, its ports and its queues, apart from requests.
 //!
-//! A process has one queue of events for each device, in the kernel, and an event is read once. Every part of the
-//! process that wants events has an [`AsyncEvents`] of its own: whoever looks first reads what is there for all of
-//! them.
+//! A process has one queue of events for each device, in the kernel, and an event can be read only once. Every part of
+//! the process that needs events has its own [`AsyncEvents`]. The first to poll reads the kernel's queue, and passes
+//! the events to all.
 //!
 //! Invariants:
 //! - An event is acknowledged as soon as it was read and copied. Destroying an object waits for the acknowledgement of
 //!   its events, so an object whose event was read exists until then.
-//! - The loss of a device is remembered, and told also to those that ask later.
+//! - The loss of a device is remembered, and reported to each later [`AsyncEvents`], too.
 
 use std::collections::VecDeque;
 use std::mem::zeroed;
@@ -20,7 +20,7 @@ use crate::device::Context;
 use crate::error::{Error, Result};
 use crate::library::verbs;
 
-/// Most events that wait for one [`AsyncEvents`].
+/// Most events that are queued for one [`AsyncEvents`].
 const MOST: usize = 256;
 /// Most events that are read at once.
 const BATCH: usize = 64;
@@ -31,7 +31,7 @@ const BATCH: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncEvent {
-    /// The device is lost. Nothing that is under way on it ends any more.
+    /// The device is lost. It completes no operations any more.
     DeviceFatal,
     /// The port is up.
     PortActive(u8),
@@ -51,19 +51,19 @@ pub enum AsyncEvent {
     PairFatal(u32),
     /// The queue pair has failed because of a peer's invalid request.
     PairRequest(u32),
-    /// The queue pair has failed because of a peer's access that is not allowed.
+    /// The queue pair has failed because of a forbidden access by a peer.
     PairAccess(u32),
     /// The queue pair uses its alternate path.
     PathMigrated(u32),
     /// The queue pair could not use its alternate path.
     PathFailed(u32),
-    /// A completion queue has overflowed or failed. No more ends are reported there.
+    /// A completion queue has overflowed or failed. It reports no more completions.
     QueueError(usize),
     /// A shared receive queue has failed.
     SharedError(usize),
-    /// A shared receive queue has fewer receives than [`crate::SharedReceiveQueue::alert_below`] said.
+    /// A shared receive queue has fewer receives than the limit of [`crate::SharedReceiveQueue::alert_below`].
     SharedLimit(usize),
-    /// Any other event, by its number in `enum ibv_event_type`. Those of queue pairs that have not failed are not told.
+    /// Any other event, by its number in `enum ibv_event_type`. Routine events of connections are not reported.
     Other(i32),
 }
 
@@ -135,7 +135,8 @@ impl AsyncEvent {
         }
     }
 
-    /// Whether it is told. Each connection that begins or ends raises these, and its own events say the same.
+    /// Whether the event is reported. Each connection that begins or ends raises the excluded ones, and events of
+    /// rdma_cm report the same.
     const fn is_news(self) -> bool {
         !matches!(
             self,
@@ -148,16 +149,16 @@ impl AsyncEvent {
     }
 }
 
-/// The events that wait for one [`AsyncEvents`].
+/// The events that are queued for one [`AsyncEvents`].
 struct Waiting {
     events: VecDeque<AsyncEvent>,
     lost: u64,
 }
 
-/// One [`AsyncEvents`], as the hub knows it.
+/// The hub's part of an [`AsyncEvents`].
 struct Watcher {
     waiting: Mutex<Waiting>,
-    /// Readable while events wait.
+    /// Readable while events are queued.
     fd: OwnedFd,
 }
 
@@ -177,8 +178,8 @@ impl Watcher {
 static ONE: u64 = 1;
 
 impl Waiting {
-    /// Adds an event. If there are too many, the oldest goes that is no failure, else the oldest failure, but never the
-    /// device's end.
+    /// Adds an event. A full queue drops its oldest event that is not a failure, else its oldest failure, but never
+    /// the loss of the device.
     fn put(&mut self, event: AsyncEvent) {
         if self.events.len() >= MOST {
             let oldest = |may_go: fn(AsyncEvent) -> bool| self.events.iter().position(|&event| may_go(event));
@@ -191,7 +192,7 @@ impl Waiting {
     }
 }
 
-/// The events of one device, for all that watch it.
+/// The events of one device, for all of its watchers.
 struct Hub {
     context: Context,
     watchers: Mutex<Watchers>,
@@ -223,7 +224,7 @@ impl Hub {
         self.watchers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads what is there, for all watchers.
+    /// Reads the queued events, for all watchers.
     fn read(&self) -> Result<()> {
         let verbs = verbs()?;
         let mut watchers = self.watchers();
@@ -238,7 +239,7 @@ impl Hub {
                 let error = Error::last("ibv_get_async_event");
                 match error.errno {
                     libc::EAGAIN | libc::EINTR => return Ok(()),
-                    // The kernel's answer for a device that was removed.
+                    // The kernel's error for a device that was removed.
                     libc::EIO | libc::ENODEV => watchers.tell(AsyncEvent::DeviceFatal),
                     _ => return Err(error),
                 }
@@ -269,9 +270,10 @@ impl Watchers {
     }
 }
 
-/// The events of a device from now on. They are taken from the context of librdmacm, whose events another part of the
-/// process must not read by itself: it would take them from here, and its read does not wait any more. Each
-/// `AsyncEvents` of a process gets all of them; only the loss of the device is also told to those that are made later.
+/// The events of a device from now on. They are read from librdmacm's context of the device. Other code in the process
+/// must not read that context's events: it would take them away from here, and its reads no longer block, because the
+/// descriptor is non-blocking. Each `AsyncEvents` of a process gets all events from its creation on, and an earlier
+/// loss of the device.
 pub struct AsyncEvents {
     hub: Arc<Hub>,
     watcher: Arc<Watcher>,
@@ -293,7 +295,7 @@ impl AsyncEvents {
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let waiting = Mutex::new(Waiting { events: VecDeque::new(), lost: 0 });
         let watcher = Arc::new(Watcher { waiting, fd });
-        let _ = hub.read(); // what was before is for those that were there
+        let _ = hub.read(); // earlier events go to the existing watchers only
         let mut watchers = hub.watchers();
         if watchers.gone {
             watcher.put(AsyncEvent::DeviceFatal);
@@ -303,10 +305,10 @@ impl AsyncEvents {
         Ok(Self { hub, watcher })
     }
 
-    /// The descriptors of which one is readable while an event waits.
+    /// The descriptors, of which at least one is readable while an event is queued.
     ///
     /// The first is the device's: another `AsyncEvents` may empty it, and then the second becomes readable. Once the
-    /// device is lost, the first stays readable: take it out of what you wait for.
+    /// device is lost, the first stays readable: stop waiting for it.
     pub fn fds(&self) -> [RawFd; 2] {
         [self.hub.context.async_fd(), self.watcher.fd.as_raw_fd()]
     }
@@ -331,7 +333,7 @@ impl AsyncEvents {
         Ok(event)
     }
 
-    /// Number of events that were dropped because too many were waiting.
+    /// Number of events that were dropped because too many were queued.
     pub fn lost(&self) -> u64 {
         self.watcher.waiting().lost
     }

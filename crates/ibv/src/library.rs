@@ -138,7 +138,7 @@ pub fn verbs() -> Result<&'static Verbs> {
     VERBS.get_or_init(Verbs::open).as_ref().map_err(Clone::clone)
 }
 
-/// `ibv_reg_dmabuf_mr`, which libibverbs has since version 34.
+/// `ibv_reg_dmabuf_mr`, which libibverbs has since rdma-core 34.
 type RegDmabufMr = unsafe extern "C" fn(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> *mut ibv_mr;
 
 /// That function.

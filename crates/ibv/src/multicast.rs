@@ -1,4 +1,4 @@
-//! Multicast groups: memberships, which rdma_cm asks of the network.
+//! Multicast groups: memberships, which rdma_cm requests from the network.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ptr::{from_mut, null_mut};
@@ -34,7 +34,7 @@ impl Multicast {
         let id = CmId::with(&channel, RDMA_PS_UDP)?;
         id.bind(SocketAddr::new(own, 0))?;
         if id.context() != Some(context) {
-            return Err(Error::with(CALL, libc::EXDEV, "this address is another device's"));
+            return Err(Error::with(CALL, libc::EXDEV, "this address belongs to another device"));
         }
         let mut address = to_storage(SocketAddr::new(group, 0));
         // SAFETY: the identifier exists, and the address has the form of its family.

@@ -46,8 +46,8 @@ pub struct Post {
     /// The bytes are copied into the request ([`QueuePair::inline_size`]): the memory needs no registration, and the
     /// caller owns it again when the call returns.
     pub inline: bool,
-    /// Success is not reported. The request has ended when a later request of the queue pair has. A failure is reported
-    /// anyway.
+    /// The device does not report success. The request has ended once a later request of the queue pair has ended. A
+    /// failure is always reported.
     pub quiet: bool,
 }
 
@@ -139,7 +139,7 @@ pub(crate) const MAX_PIECES: usize = 16;
 /// The remote memory of sends, which have none.
 const NOWHERE: Remote = Remote { addr: 0, rkey: 0 };
 
-/// What a request has besides memory.
+/// The fields of a request besides its memory.
 pub(crate) enum Extra {
     /// Immediate data, if there is any.
     Data(Option<u32>),
@@ -166,7 +166,7 @@ pub(crate) fn gather(
     pieces: &[Segment],
 ) -> Result<c_int> {
     let Some(room) = room.get_mut(..pieces.len()) else {
-        return Err(Error::with(call, libc::EINVAL, "a request has 16 pieces at most"));
+        return Err(Error::with(call, libc::EINVAL, "a request takes at most 16 pieces"));
     };
     for (piece, segment) in room.iter_mut().zip(pieces) {
         *piece = segment.into_sge();
@@ -297,7 +297,7 @@ impl QueuePair {
         }
     }
 
-    /// Posts a request that has no memory of this end: a memory window's.
+    /// Posts a request of a memory window, which uses no memory of this end.
     pub(crate) fn post_bare(&self, id: u64, opcode: u32, how: Post, extra: Extra) -> Result<()> {
         // SAFETY: the request has no pieces of memory.
         unsafe { self.post(id, opcode, &[], NOWHERE.target(), (how, extra)) }

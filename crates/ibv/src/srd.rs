@@ -239,7 +239,7 @@ impl SrdQueuePair {
         let mut pieces = [ibv_sge::default(); PIECES];
         let most = PIECES.min(self.attr.receive_pieces as usize);
         if to.is_empty() || to.len() > most {
-            return Err(Error::with(call, libc::EINVAL, format!("a receive has 1 to {most} pieces")));
+            return Err(Error::with(call, libc::EINVAL, format!("a receive takes 1 to {most} pieces")));
         }
         for (piece, segment) in pieces.iter_mut().zip(to) {
             *piece = segment.into_sge();
@@ -271,7 +271,7 @@ impl SrdQueuePair {
             return Err(Error::of(call, libc::ENOSYS));
         };
         if receives.is_empty() || receives.len() > Self::RECEIVES {
-            let advice = format!("1 to {} receives are posted at once", Self::RECEIVES);
+            let advice = format!("1 to {} receives can be posted at once", Self::RECEIVES);
             return Err(Error::with(call, libc::EINVAL, advice));
         }
         let mut pieces = [ibv_sge::default(); Self::RECEIVES];
@@ -420,7 +420,7 @@ impl SrdRequests<'_> {
     /// Sets the id of the next request. Reports its errors before the driver has begun the request.
     fn begin(&mut self, id: u64, what: Payload<'_>) -> Result<*mut ibv_qp_ex> {
         if matches!(what, Payload::Segments(segments) if segments.len() > PIECES) {
-            let advice = format!("a request has {PIECES} pieces at most");
+            let advice = format!("a request takes at most {PIECES} pieces");
             return Err(Error::with("ibv_wr_set_sge_list", libc::EINVAL, advice));
         }
         let ex = self.qp.qp.as_ptr();

@@ -107,7 +107,7 @@ impl UdQueuePair {
         unsafe { (*self.qp.as_ptr()).qp_num }
     }
 
-    /// Receives what is sent to a group from now on.
+    /// Receives datagrams to a group from now on.
     ///
     /// # Errors
     /// The errors of ibv_attach_mcast(3).
@@ -120,7 +120,7 @@ impl UdQueuePair {
         Ok(())
     }
 
-    /// Receives what is sent to a group no longer, and leaves it.
+    /// Stops receiving datagrams to a group, and leaves it.
     pub fn detach(&mut self, gid: Gid) {
         if let Some(at) = self.groups.iter().position(|group| group.gid() == gid) {
             let group = self.groups.swap_remove(at);

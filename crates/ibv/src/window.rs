@@ -12,23 +12,23 @@ use crate::qp::{Extra, Post, QueuePair};
 /// How a window is bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowKind {
-    /// By a call. Any peer of the protection domain that knows its key uses it (type 1).
+    /// By a call. Any peer of the protection domain that knows its key can use it (type 1).
     Call,
-    /// By a request. Only the peer of the queue pair that it was bound on uses it, and a request of that queue pair
+    /// By a request. Only the peer of the queue pair that it was bound on can use it, and a request of that queue pair
     /// ends it (type 2).
     Request,
 }
 
-/// A part of registered memory, and what peers may do with it.
+/// A part of registered memory, and the rights of peers to it.
 #[derive(Clone, Copy)]
 pub struct Part<'a> {
     /// The region, which was registered for windows ([`MemoryRegion::for_windows`]).
     pub region: &'a Arc<MemoryRegion>,
     /// The first byte.
     pub addr: *mut u8,
-    /// Length in bytes. No bytes: a window that is bound by a call is bound to nothing any more.
+    /// Length in bytes. 0 unbinds a window that is bound by a call.
     pub len: usize,
-    /// What peers may do. Writes and atomics need a region with local writes, which those for windows have.
+    /// The rights of peers. Writes and atomics need a region with local writes, which regions for windows have.
     pub access: Access,
 }
 
@@ -38,8 +38,8 @@ pub struct Part<'a> {
 pub struct MemoryWindow {
     mw: NonNull<ibv_mw>,
     kind: WindowKind,
-    /// The regions that it was bound to. A region is not deregistered while a window is bound to it, and when a posted
-    /// binding ends, only its poster knows.
+    /// The regions that it was bound to. A region must not be deregistered while a window is bound to it, and only the
+    /// poster of a binding knows when the binding ends.
     regions: Vec<Arc<MemoryRegion>>,
     pd: Arc<ProtectionDomain>,
 }
@@ -67,22 +67,22 @@ impl MemoryWindow {
         Ok(Self { mw, kind, regions: Vec::new(), pd: Arc::clone(pd) })
     }
 
-    /// The key of the last binding, for peers. It counts when the binding has ended well.
+    /// The key of the last binding, for peers. It is valid once the binding has succeeded.
     pub fn rkey(&self) -> u32 {
         // SAFETY: the window exists; only calls with `&mut self` change it.
         unsafe { (*self.mw.as_ptr()).rkey }
     }
 
-    /// Posts a binding on a queue pair, instead of an earlier one: returns the new key. Requests that are posted later
-    /// on the queue pair follow it. A part that the region does not allow ends with [`crate::Status::BIND`], and the
-    /// queue pair fails.
+    /// Posts a binding on a queue pair, which replaces an earlier one, and returns the new key. Later requests on the
+    /// queue pair are executed after it. A binding to a part that the region does not allow ends with
+    /// [`crate::Status::BIND`], and the queue pair fails.
     ///
     /// # Errors
     /// `ENOMEM` if the queue is full; `EXDEV` if region or queue pair are of another domain; the driver's errors.
     pub fn bind(&mut self, qp: &QueuePair, id: u64, part: Part<'_>, how: Post) -> Result<u32> {
         const CALL: &str = "ibv_bind_mw";
         if !Arc::ptr_eq(&self.pd, part.region.pd()) || !Arc::ptr_eq(&self.pd, &qp.attr.pd) {
-            return Err(Error::with(CALL, libc::EXDEV, "window, region and queue pair are of one domain"));
+            return Err(Error::with(CALL, libc::EXDEV, "window, region and queue pair must belong to one domain"));
         }
         let bind_info = ibv_mw_bind_info {
             mr: part.region.as_ptr(),
@@ -117,8 +117,8 @@ impl MemoryWindow {
 }
 
 impl QueuePair {
-    /// Posts the end of a window's binding by a request ([`WindowKind::Request`]): `rkey` gives no access any more when
-    /// the request has ended.
+    /// Posts a request that ends a window's binding ([`WindowKind::Request`]). Once it has ended, `rkey` gives no
+    /// access any more.
     ///
     /// # Errors
     /// `ENOMEM` if the queue is full; the driver's errors.
@@ -127,7 +127,7 @@ impl QueuePair {
     }
 }
 
-/// The key of the next binding: the owner of a window counts in the lowest byte (`ibv_inc_rkey`).
+/// The key of the next binding: the owner of a window increments the lowest byte (`ibv_inc_rkey`).
 const fn next_key(rkey: u32) -> u32 {
     (rkey & !0xFF) | (rkey.wrapping_add(1) & 0xFF)
 }

@@ -333,7 +333,7 @@ fn a_device_without_dma_buf_says_what_to_do() {
     match error.errno {
         libc::EOPNOTSUPP => assert!(text.contains("register host memory"), "{text}"),
         libc::ENOSYS => assert!(text.contains("rdma-core 34"), "{text}"),
-        _ => assert!(text.contains("must be a dma-buf's"), "{text}"),
+        _ => assert!(text.contains("must be of a dma-buf"), "{text}"),
     }
 }
 
