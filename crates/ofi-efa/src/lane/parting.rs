@@ -55,7 +55,8 @@ impl Lane {
         self.greeted = self.last_word(common, peer, &greeting);
     }
 
-    /// Posts a packet ahead of the queue, if a slot is free. Its completion has no effect. Returns whether it was posted.
+    /// Posts a packet ahead of the queue, if a slot is free. Its completion has no effect. Returns whether it was
+    /// posted.
     fn last_word(&mut self, common: &mut Common, peer: Peer, header: &Header) -> bool {
         let Some(slot) = common.adapter.take_slot() else { return false };
         put(common.adapter.outgoing(slot), header.bytes());

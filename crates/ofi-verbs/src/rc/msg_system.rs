@@ -47,7 +47,7 @@ pub fn abilities(context: ibv::Context, port: u8) -> Result<Abilities> {
 
 /// The error for an object of another device.
 fn foreign(call: &'static str) -> Error {
-    Error { call, errno: libc::EXDEV, advice: "it is of another device".into() }
+    Error { call, errno: libc::EXDEV, advice: "the object belongs to another device".into() }
 }
 
 /// Converts an object to the system's type, if it has that type.

@@ -90,7 +90,7 @@ unsafe impl UdQueues for Opened {
 
     unsafe fn send(&self, id: u64, from: Segment, to: UdTarget<'_>, data: Option<u32>) -> Result<()> {
         let Some(handle) = to.route.downcast_ref::<AddressHandle>() else {
-            let advice = "the route is of another device".into();
+            let advice = "the route belongs to another device".into();
             return Err(Error { call: "ibv_post_send", errno: libc::EXDEV, advice });
         };
         // SAFETY: the caller's promise.
