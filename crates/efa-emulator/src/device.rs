@@ -79,7 +79,7 @@ pub struct CompletionQueue {
     pub entry: usize,
     pub written: u32,
     pub channel: Option<RawFd>,
-    /// The program's name for it in events.
+    /// The number by which events name it to the program.
     pub name: u64,
     pub events: u32,
     /// The doorbell's value for which the last event was sent.
@@ -209,7 +209,7 @@ impl Device {
                 Err(error) => return Err(format!("{}: {error}", path.display())),
             }
         }
-        Err(format!("{}: found no address that is free", settings.dir.display()))
+        Err(format!("{}: found no free address", settings.dir.display()))
     }
 
     /// A new number.

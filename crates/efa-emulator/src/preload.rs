@@ -56,7 +56,7 @@ fn start() -> Result<Option<(Mutex<Device>, CString)>, String> {
     let Some(settings) = Settings::read(|name| std::env::var(name).ok())? else { return Ok(None) };
     let device = Device::new(settings)?;
     let tree = sysfs::write(&device.settings.dir, &device.gid);
-    let tree = tree.map_err(|error| format!("a tree in the place of /sys: {error}"))?;
+    let tree = tree.map_err(|error| format!("cannot create the tree in the place of /sys: {error}"))?;
     let tree = CString::new(tree.into_os_string().into_encoded_bytes()).map_err(|error| error.to_string())?;
     Ok(Some((Mutex::new(device), tree)))
 }
@@ -180,7 +180,7 @@ fn wait(socket: RawFd) {
 }
 
 impl Device {
-    /// Does all pending work once. Whether there was any.
+    /// Does all pending work once. Returns whether there was any.
     fn round(&mut self) -> bool {
         let mut busy = self.take_requests();
         busy |= self.take_packets();

@@ -17,7 +17,7 @@ const ROUND: usize = 64;
 const LATE: Duration = Duration::from_millis(1);
 
 impl Device {
-    /// Takes packets. Whether there were any.
+    /// Takes packets. Returns whether there were any.
     pub fn take_packets(&mut self) -> bool {
         let mut busy = false;
         let mut room = vec![0; LONGEST];

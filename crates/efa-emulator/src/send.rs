@@ -15,7 +15,7 @@ const ROUND: usize = 32;
 pub const LOCAL_WRITE: u32 = 1;
 
 impl Device {
-    /// Reads every doorbell, and takes the posted requests. Whether there were any.
+    /// Reads every doorbell, and takes the posted requests. Returns whether there were any.
     pub fn take_requests(&mut self) -> bool {
         let numbers: Vec<u16> = self.pairs.keys().copied().collect();
         let mut busy = false;
@@ -79,7 +79,7 @@ impl Device {
         }
     }
 
-    /// Checks a request without its peer, and returns the peer's address.
+    /// Checks a request on this side, and returns the peer's address.
     fn check(&self, pair: u16, request: &Request) -> Result<Gid, u8> {
         let domain = self.pairs.get(&pair).ok_or(status::FLUSHED)?.domain;
         let most = match request.operation {
@@ -143,7 +143,7 @@ impl Device {
         self.routes.entry(to).or_default().queue.push_back(what);
     }
 
-    /// Sends queued packets, as long as peers take them. Whether any was sent.
+    /// Sends queued packets, as long as peers take them. Returns whether any was sent.
     pub fn send(&mut self) -> bool {
         let peers: Vec<Gid> =
             self.routes.iter().filter(|(_, route)| !route.queue.is_empty()).map(|(gid, _)| *gid).collect();
@@ -172,7 +172,7 @@ impl Device {
                         self.gone(&gid);
                         break;
                     }
-                    // The peer's queue is full: this packet is the next again.
+                    // The peer's queue is full: this packet is sent first next time.
                     Err(_) => {
                         self.routes.entry(gid).or_default().queue.push_front(rest.before);
                         break;

@@ -63,7 +63,7 @@ impl Settings {
         let number = |name: &str, default: u64, most: u64| {
             let Some(text) = get(name) else { return Ok(default) };
             let value = text.trim().parse().ok().filter(|value| *value <= most);
-            value.ok_or_else(|| format!("{name} is a number from 0 to {most}, not {text:?}"))
+            value.ok_or_else(|| format!("{name} must be a number from 0 to {most}, not {text:?}"))
         };
         let small = |name: &str, default: u32, most: u32| {
             number(name, u64::from(default), u64::from(most)).map(|value| value as u32)
@@ -108,7 +108,7 @@ fn caps(text: &str) -> Result<u32, String> {
             "unsolicited" => cap::UNSOLICITED,
             _ => {
                 return Err(format!(
-                    "EFA_EMULATOR_CAPS has some of read,write,sgid,rnr,unsolicited, not {name:?}"
+                    "EFA_EMULATOR_CAPS takes some of read,write,sgid,rnr,unsolicited, not {name:?}"
                 ));
             }
         };
