@@ -46,8 +46,8 @@ pub struct Post {
     /// The bytes are copied into the request ([`QueuePair::inline_size`]): the memory needs no registration, and the
     /// caller owns it again when the call returns.
     pub inline: bool,
-    /// The device does not report success. The request has ended once a later request of the queue pair has ended. A
-    /// failure is always reported.
+    /// Unsignaled: the device does not report success. The request has ended once a later request of the queue pair has
+    /// completed. A failure is always reported.
     pub quiet: bool,
 }
 

@@ -85,7 +85,7 @@ pub struct Answering {
     pub begun: bool,
 }
 
-/// What the end of a transfer completes.
+/// The operation that a transfer completes.
 pub enum End {
     /// An access of this end.
     Access(SlotId),

@@ -8,8 +8,8 @@
 //! An access that the device refuses goes to the owner too, if it is of this library: the owner knows the reason, or
 //! counts the access.
 //!
-//! The memory of an access belongs to the device until it has reported the end of each request, even if the peer is
-//! lost. So a lane waits for that before it ends its operations (`Lane::is_busy`).
+//! The memory of an access belongs to the device until it has completed each request, even if the peer is lost. So a
+//! lane waits for that before it ends its operations (`Lane::is_busy`).
 
 use ibv::transfer::{Source, plan};
 use ofi_api::{Errno, Error, OpFlags, Piece, Result};

@@ -90,9 +90,9 @@ pub enum Posted {
         number: u64,
         /// Whether its success is not reported.
         quiet: bool,
-        /// The operation that its end completes.
+        /// The operation that its completion ends.
         mark: Option<u64>,
-        /// Further operations that its end completes, if the record is a pack.
+        /// Further operations that its completion ends, if the record is a pack.
         marks: Vec<u64>,
     },
     /// A part of a transfer.
@@ -133,8 +133,7 @@ pub struct Adapter {
     pub requests: usize,
     /// Number of connections above which idle ones are closed.
     pub connections: usize,
-    /// Limit of requests under way whose ends are reported, and, separately, of quiet ones, of which only failures are
-    /// reported.
+    /// Limit of signaled requests under way, and, separately, of quiet ones, of which only failures are reported.
     most: usize,
     /// Number of quiet requests under way.
     silent: usize,
@@ -204,7 +203,7 @@ impl Adapter {
         }
     }
 
-    /// Whether there is room for another request. If not, reported completions of other requests will make room.
+    /// Whether there is room for another request. If not, the completions of signaled requests will make room.
     pub fn has_room(&self) -> bool {
         self.posted.len() - self.silent < self.most
     }
@@ -268,8 +267,8 @@ impl Adapter {
     /// A record that has arrived. It is not copied, to save time; the device no longer writes to it.
     pub fn record(&self, slot: u32, at: usize, len: usize) -> &[u8] {
         let at = at.min(SLOT);
-        // SAFETY: this process owns the slot from the receive's end until it is posted again, and no code writes to it
-        // meanwhile.
+        // SAFETY: this process owns the slot from the receive's completion until it is posted again, and no code writes
+        // to it meanwhile.
         unsafe { std::slice::from_raw_parts(self.receiving.at(slot).wrapping_add(at), len.min(SLOT - at)) }
     }
 
@@ -279,7 +278,7 @@ impl Adapter {
     }
 }
 
-/// The queue sizes of an endpoint that wants this many receives. Half of the completion queue is for ends of requests:
+/// The queue sizes of an endpoint that wants this many receives. Half of the completion queue is for requests:
 /// without room there, no request could ever be posted.
 fn sizes(limits: Limits, receives: usize) -> Sizes {
     let receives = receives.min(limits.receives).min(limits.completions / 2);

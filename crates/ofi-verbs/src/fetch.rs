@@ -17,7 +17,7 @@ use crate::rc::{Post, Remote};
 use crate::refused::Refused;
 use crate::region::Local;
 
-/// What the end of a transfer completes.
+/// The operation that a transfer completes.
 pub enum End {
     /// A receive, whose payload is in its sender's memory.
     Receive { into: SlotId, token: Token },
@@ -186,8 +186,8 @@ impl Lane {
         }
     }
 
-    /// The peer reports the end of an access. `true`: the device still has requests of it, and uses its memory until
-    /// they end.
+    /// The peer reports that an access has ended. `true`: the device still has requests of it, and uses its memory
+    /// until they end.
     ///
     /// # Errors
     /// If the peer never reports such an access.

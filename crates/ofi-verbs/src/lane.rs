@@ -6,7 +6,7 @@
 //!   answers get them.
 //! - The last of the other credits are for queued records, which are sent in packs: a burst to a peer that does not
 //!   poll may exceed the number of its credits.
-//! - A record's slot belongs to the device from the post to the end of the request, unless the record is inline.
+//! - A record's slot belongs to the device from the post to the completion of the request, unless the record is inline.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -56,7 +56,7 @@ pub struct Common {
     pub grant: usize,
     /// Set when the device, or a queue that all lanes share, is lost: nothing is posted any more.
     pub gone: Option<Errno>,
-    /// Whether the endpoint is closing: from then on every request's end is reported.
+    /// Whether the endpoint is closing: from then on every request is signaled.
     pub closing: bool,
     /// Distinguishes this endpoint from an earlier one with the same address.
     pub incarnation: u64,
@@ -162,7 +162,7 @@ pub struct Lane {
     pub waiting: usize,
     /// Number of requests under way.
     pub requests: usize,
-    /// Of them, those whose ends are not reported.
+    /// Of them, the quiet ones.
     pub quiet: Quiet,
     /// Records that were not taken yet.
     pub stalled: VecDeque<Part>,
@@ -379,8 +379,8 @@ impl Lane {
         self.record(common, peer, (kind::DONE, flags), fields.bytes(), 0, None, |_| {});
     }
 
-    /// A request of this lane was reported as ended, so the quiet ones before it have ended, too. Only detached
-    /// messages wait for the end of a quiet request.
+    /// A request of this lane has completed, so the quiet ones before it have ended, too. Only detached messages wait
+    /// for a quiet request.
     pub fn end_quiet(&mut self, common: &mut Common, number: u64) {
         while let Some(id) = self.quiet.pop_before(number) {
             let Some(Posted::Send { slot, mark, marks, quiet, .. }) = common.adapter.posted.remove(id) else {

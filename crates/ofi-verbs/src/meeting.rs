@@ -236,7 +236,7 @@ impl VerbsLanes {
         if !matches!(event.kind, CmEventKind::Established | CmEventKind::Other)
             && self.lanes[peer as usize].is_connected()
         {
-            // The device may already have reported the reason of the end, and records that arrived before it.
+            // The device may already have reported the reason for the end, and records that arrived before it.
             self.take_rest(host);
         }
         let lane = &mut self.lanes[peer as usize];

@@ -1,5 +1,5 @@
-//! Requests whose success the device does not report: no operation waits for it, and a report costs the device a write
-//! and this end a poll.
+//! Unsignaled requests, whose success the device does not report: no operation waits for it, and a completion costs the
+//! device a write and this end a poll.
 //!
 //! A queue pair executes its requests in order, so a quiet one has ended when a later one is reported. The device
 //! always reports a failed request, which ends the connection.

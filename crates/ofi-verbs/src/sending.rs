@@ -224,7 +224,7 @@ impl Lane {
             self.credits += 1; // this record needs no credit
             self.post(common, peer, slot, HEAD, None, Vec::new());
         }
-        // Perhaps no request of this lane is under way whose end would schedule it again.
+        // Perhaps no request of this lane is under way whose completion would schedule it again.
         common.adapter.has_room() || !(self.waits() || self.owes_credits(common))
     }
 
@@ -314,7 +314,7 @@ impl Lane {
         }
     }
 
-    /// Has the end of quiet requests reported, if no other report is due: posts an empty record for that.
+    /// If no completion is due, posts a signaled empty record, whose completion shows that quiet requests have ended.
     pub fn await_quiet(&mut self, common: &mut Common, peer: Peer) {
         if self.is_open()
             && self.quiet.is_all(self.requests)

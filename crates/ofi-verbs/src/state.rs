@@ -319,7 +319,7 @@ unsafe impl Lanes<Verbs> for State {
         add("verbs_regions", counts.regions, "registrations made for announced messages");
         add("verbs_sent", counts.sent, "records posted");
         add("verbs_inline", counts.inline, "of those, sent inline");
-        add("verbs_quiet", counts.quiet, "of those, records whose success the device does not report");
+        add("verbs_quiet", counts.quiet, "of those, unsignaled ones, whose success the device does not report");
         add("verbs_packs", counts.packs, "of those, packs of several queued records");
         add("verbs_received", counts.received, "records received");
         add("verbs_stalls", counts.stalls, "received records that waited for room in this endpoint");
@@ -331,13 +331,13 @@ unsafe impl Lanes<Verbs> for State {
         add(
             "verbs_requests_now",
             now(|lane| lane.requests.saturating_sub(lane.quiet.len()) + lane.transfers.len()),
-            "requests and transfers under way, except quiet records (verbs_quiet)",
+            "requests and transfers under way, except unsignaled records",
         );
         add("verbs_waiting_now", now(|lane| lane.waiting), "bytes of queued records that wait for room or credits");
         add(
             "verbs_slots_now",
             lanes.common.adapter.slots() as u64,
-            "slots of records under way, except quiet ones",
+            "slots of records under way, except unsignaled ones",
         );
         add(
             "verbs_malformed",

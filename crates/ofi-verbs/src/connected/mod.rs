@@ -485,7 +485,7 @@ impl Connected {
             self.waiter.wake_after(Some(until.saturating_duration_since(self.channel.now())));
         }
         if self.link.open().is_none() {
-            self.quiet(); // drops earlier notifications: the queue is drained once the connection is established
+            self.quiet(); // earlier completions are taken once the connection is established
         } else if !may_sleep(self) {
             return Arm::Ready;
         }
@@ -515,7 +515,7 @@ impl Connected {
             counts.atomics,
             "atomic requests on the peer's memory",
         );
-        add("verbs_quiet", counts.quiet, "requests whose success the device does not report");
+        add("verbs_quiet", counts.quiet, "unsignaled requests, whose success the device does not report");
         add("verbs_written", counts.written, "receives consumed by the peer's writes with remote CQ data");
         add("verbs_claimed", self.claimed.len() as u64, "receives posted to the device now");
         add("verbs_send_full", counts.full, "operations refused for lack of room");

@@ -1,10 +1,11 @@
 //! The requests of a connected endpoint that are under way, and which of them the device reports.
 //!
-//! The success of a *quiet* request is not reported. A request is quiet if the core does not wait for it
-//! ([`Host::awaits`]) and it uses no memory of the application: its payload is inline, or in a slot. A queue pair
-//! executes its requests in order, so a quiet one has ended when a later one is reported. At most a quarter of the
-//! queue and of the slots are quiet: the reports of the other requests also free the room of the quiet ones. When the
-//! endpoint closes, it posts a reported request of no bytes, which ends the remaining quiet ones ([`Requests::ask`]).
+//! A *quiet* request is unsignaled: the device does not report its success. A request is quiet if the core does not
+//! wait for it ([`Host::awaits`]) and it uses no memory of the application: its payload is inline, or in a slot. A
+//! queue pair executes its requests in order, so a quiet one has ended when a later one is reported. At most a quarter
+//! of the queue and of the slots are quiet: the completions of the other requests also free the room of the quiet ones.
+//! When the endpoint closes, it posts a signaled request of no bytes, whose completion shows that the remaining quiet
+//! ones have ended ([`Requests::ask`]).
 //!
 //! The device always reports a failed request, and all that follow it. So an unreported quiet request has succeeded
 //! once a later one is reported, whether that one succeeded or not.
@@ -23,7 +24,7 @@ use crate::region::Local;
 
 /// A request under way.
 pub struct Request {
-    /// `None`: a request whose report shows that earlier ones have ended.
+    /// `None`: a request whose completion shows that earlier ones have ended.
     pub op: Option<SlotId>,
     pub slot: Option<u32>,
     pub quiet: bool,
@@ -38,7 +39,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// A request whose report shows that earlier ones have ended.
+    /// A request whose completion shows that earlier ones have ended.
     fn question() -> Self {
         Self {
             op: None,
@@ -173,8 +174,8 @@ impl Requests {
         self.posted.values().any(|(_, request)| request.injected)
     }
 
-    /// Unless another report is due, posts a request whose report shows that the quiet ones have ended: a write of no
-    /// bytes, which the peer does not notice. If the queue is full, reports are due, and a later call finds room.
+    /// Unless another completion is due, posts a signaled request after the quiet ones: a write of no bytes, which the
+    /// peer does not notice. If the queue is full, completions are due, and a later call finds room.
     /// `false` if the device takes no more requests.
     pub fn ask(&mut self, pair: &dyn Pair) -> bool {
         if self.quiet.newest().is_none_or(|newest| newest < self.last_reported) || !self.has_room() {

@@ -88,7 +88,8 @@ impl ofi_core::transport::SharedReceives for SharedReceives {
         let (segments, regions) = registered(&self.domain, pieces, whole).map_err(|error| failed(&error))?;
         let mut guard = self.posted();
         let id = guard.insert(Claimed { into, segments: segments.clone(), _regions: regions });
-        // SAFETY: the memory was lent until the receive's end, by the caller's promise, and is registered for as long.
+        // SAFETY: the memory was lent until the receive has completed, by the caller's promise, and is registered for
+        // as long.
         let posted = unsafe { self.srq.post(RECEIVE | id.to_wire(), &segments) };
         posted.map_err(|error| {
             guard.remove(id);

@@ -133,9 +133,9 @@ pub trait Events: Send + Sync {
 /// Connections are dropped before it.
 ///
 /// # Safety
-/// A receive's memory is written only from [`Queues::receive`] until its end was taken ([`Queues::poll`]), and no
-/// longer once this is dropped. An end is reported once, under the id of its request or receive. The end of a
-/// successful receive has the number of bytes that were written, from the first on.
+/// A receive's memory is written only from [`Queues::receive`] until its completion was taken ([`Queues::poll`]), and
+/// no longer once this is dropped. A completion is reported once, under the id of its request or receive. The
+/// completion of a successful receive has the number of bytes that were written, from the first on.
 pub unsafe trait Queues: Send {
     /// Listens for connections at an address, as long as this exists. Port 0 is any. Returns the actual address.
     ///
@@ -210,8 +210,8 @@ pub struct Event {
 ///
 /// # Safety
 /// Once it is dropped, the device no longer accesses the memory of its requests. While it exists, the memory of a
-/// request is accessed only until the request's end was taken ([`Queues::poll`]), or that of a later one if it is
-/// quiet. Only reads write to their memory, and to all of it if they succeed.
+/// request is accessed only until the request's completion was taken ([`Queues::poll`]), or that of a later one if it
+/// is quiet. Only reads write to their memory, and to all of it if they succeed.
 pub unsafe trait Connection: Send {
     /// Distinguishes the connection from others while it exists.
     fn number(&self) -> usize;

@@ -195,8 +195,8 @@ pub unsafe trait Identifier: Any + Send + Sync {
 /// A queue pair.
 ///
 /// # Safety
-/// The memory of a request or a receive is accessed only until its end was taken ([`Completions::poll`]) or the queue
-/// pair is gone. Only receives and requests that read write to it.
+/// The memory of a request or a receive is accessed only until its completion was taken ([`Completions::poll`]) or the
+/// queue pair is gone. Only receives and requests that read write to it.
 pub unsafe trait Pair: Send + Sync {
     /// Its number on its device.
     fn number(&self) -> u32;
@@ -233,8 +233,8 @@ pub unsafe trait Pair: Send + Sync {
 /// A completion queue. Queue pairs are dropped before it.
 ///
 /// # Safety
-/// An end is reported once, under the id of its request or receive. The end of a successful receive has the number of
-/// bytes that were written, from the first on; or that a write with data has written to memory elsewhere.
+/// A completion is reported once, under the id of its request or receive. The completion of a successful receive has
+/// the number of bytes that were written, from the first on; or that a write with data has written to memory elsewhere.
 pub unsafe trait Completions: Any + Send + Sync {
     /// Takes some entries, and returns how many.
     ///

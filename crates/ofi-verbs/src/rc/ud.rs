@@ -72,9 +72,10 @@ pub struct UdTarget<'a> {
 /// A queue pair for datagrams, and its completion queue.
 ///
 /// # Safety
-/// The memory of a send or a receive is accessed only until its end was taken ([`UdQueues::poll`]) or this is dropped;
-/// only receives are written to. An end is reported once, under the id of its send or receive. The end of a successful
-/// receive has the number of bytes that were written, of which the first [`ibv::GRH`] are a route header or unused.
+/// The memory of a send or a receive is accessed only until its completion was taken ([`UdQueues::poll`]) or this is
+/// dropped; only receives are written to. A completion is reported once, under the id of its send or receive. The
+/// completion of a successful receive has the number of bytes that were written, of which the first [`ibv::GRH`] are a
+/// route header or unused.
 pub unsafe trait UdQueues: Send {
     /// The queue pair's number.
     fn number(&self) -> u32;
