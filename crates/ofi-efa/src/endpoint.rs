@@ -223,7 +223,7 @@ unsafe impl Lanes<Efa> for State {
         add("efa_lent", counts.lent, "messages announced for their receivers to read");
         add("efa_runts", counts.runts, "of those, messages whose first bytes were sent ahead");
         add("efa_fetched", counts.fetched, "payloads that this end read from their senders");
-        add("efa_nacks", counts.nacks, "payloads that the receiver could not read, sent in packets instead");
+        add("efa_nacks", counts.nacks, "payloads that this end could not read, and requested in packets");
         add("efa_native_reads", counts.native_reads, "requests that read a peer's memory");
         add("efa_native_writes", counts.native_writes, "requests that write a peer's memory");
         add(

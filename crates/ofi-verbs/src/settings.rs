@@ -56,7 +56,7 @@ pub static TX_SIZE: Setting<usize> = Setting::new(
     "verbs",
     "tx_size",
     384,
-    "Operations that a connected endpoint may have outstanding (tx_attr.size of FI_EP_MSG) unless more are asked for, where the device holds as many",
+    "Operations that a connected endpoint may have outstanding (tx_attr.size of FI_EP_MSG), up to the device's limit; hints that request more get that limit",
 )
 .range(1, MAX_SIZE);
 
@@ -65,7 +65,7 @@ pub static RX_SIZE: Setting<usize> = Setting::new(
     "verbs",
     "rx_size",
     384,
-    "Receives that a connected endpoint hands to its device (rx_attr.size of FI_EP_MSG) unless more are asked for, where the device holds as many",
+    "Receives that a connected endpoint posts to its device (rx_attr.size of FI_EP_MSG), up to the device's limit; hints that request more get that limit",
 )
 .range(1, MAX_SIZE);
 
@@ -74,7 +74,7 @@ pub static TX_IOV_LIMIT: Setting<usize> = Setting::new(
     "verbs",
     "tx_iov_limit",
     4,
-    "Pieces of memory in one operation of a connected endpoint (tx_attr.iov_limit of FI_EP_MSG) unless more are asked for, where the device has as many",
+    "Pieces of memory in one operation of a connected endpoint (tx_attr.iov_limit of FI_EP_MSG), up to the device's limit; hints that request more get that limit",
 )
 .range(1, MAX_PIECES);
 
@@ -83,7 +83,7 @@ pub static RX_IOV_LIMIT: Setting<usize> = Setting::new(
     "verbs",
     "rx_iov_limit",
     4,
-    "Pieces of memory in one receive of a connected endpoint (rx_attr.iov_limit of FI_EP_MSG) unless more are asked for, where the device has as many",
+    "Pieces of memory in one receive of a connected endpoint (rx_attr.iov_limit of FI_EP_MSG), up to the device's limit; hints that request more get that limit",
 )
 .range(1, MAX_PIECES);
 
@@ -92,7 +92,7 @@ pub static INLINE_SIZE: Setting<usize> = Setting::new(
     "verbs",
     "inline_size",
     256,
-    "Bytes that a request of a connected endpoint carries itself, or as many as the device can (FI_EP_MSG; 0: as many as the device can, up to 1024). Longer messages may be injected, too: they are copied",
+    "Inline bytes of a request of a connected endpoint, up to the device's limit (FI_EP_MSG; 0: the device's limit, up to 1024). Longer messages may be injected, too: they are copied",
 )
 .range(0, MAX_INLINE);
 
