@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(device(&unmade(&gid)).unwrap(), gid);
         let made = named(&RawAddress { gid, qpn: 1, connid: 7 });
         assert_eq!(device(&made).unwrap_err().errno(), Errno::EINVAL);
-        assert_eq!(raw(&unmade(&gid)).unwrap_err().errno(), Errno::EINVAL, "nobody sends there");
+        assert_eq!(raw(&unmade(&gid)).unwrap_err().errno(), Errno::EINVAL, "an address without a queue pair");
     }
 
     #[test]

@@ -238,7 +238,7 @@ mod tests {
         peers.touch(0);
         assert_eq!(peers.meet(name(1), |_| true), Met::New(1));
         assert_eq!(peers.meet(name(2), |_| true), Met::New(1));
-        assert_eq!(peers.meet(Name::NOBODY, |_| true), Met::New(1), "a name like another one");
+        assert_eq!(peers.meet(Name::NOBODY, |_| true), Met::New(1), "handled like any other name");
     }
 
     /// Compares the list of peers with a simple model.
