@@ -69,7 +69,7 @@ const QUEUE_LIMIT: usize = 1 << 20;
 /// First and longest back-off (rest) of a lane whose peer had no receive posted.
 const REST: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(20));
 
-/// Most notices to a peer that was given up, each time that its packet shows that it does not know.
+/// Most notices that one packet of a peer causes after the peer was given up.
 const DISMISSALS: u8 = 8;
 
 /// See the module.
