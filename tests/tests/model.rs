@@ -459,7 +459,11 @@ impl Node {
             (Expected::Cancelled, Event::Failed(error)) => assert_eq!(error.err, Errno::ECANCELED),
             (Expected::Done { bytes }, Event::Done(..)) => {
                 if let Some((memory, wanted)) = bytes {
-                    assert!(memory.bytes() == wanted, "a read of {} bytes returned wrong contents", wanted.len());
+                    assert!(
+                        memory.bytes() == wanted,
+                        "a read of {} bytes returned wrong contents",
+                        wanted.len()
+                    );
                 }
             }
             (expected, event) => panic!("expected {expected:?}, found {event:?}"),

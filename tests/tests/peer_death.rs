@@ -172,7 +172,11 @@ impl Scene {
             side.poll();
             match side.next() {
                 Some(Event::Failed(error)) => break error,
-                _ => assert!(start.elapsed() < BOUND + GRACE, "sends to the dead peer succeed\n{}", side.report()),
+                _ => assert!(
+                    start.elapsed() < BOUND + GRACE,
+                    "sends to the dead peer succeed\n{}",
+                    side.report()
+                ),
             }
             std::thread::yield_now();
         };

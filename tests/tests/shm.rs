@@ -92,7 +92,10 @@ fn it_keeps_out_of_the_way_of_network_programs() {
     assert!(served(&plain.clone().provider("shm"), Some("127.0.0.1"), Some("5000")));
     assert!(served(&plain.clone().caps(Caps::MSG | Caps::LOCAL_COMM), Some("127.0.0.1"), Some("5000")));
     assert!(served(&plain, Some("fi_shm://somebody"), None), "a name of its own");
-    assert!(!served(&plain.clone().provider("shm"), Some("203.0.113.7"), Some("5000")), "an address of another host");
+    assert!(
+        !served(&plain.clone().provider("shm"), Some("203.0.113.7"), Some("5000")),
+        "an address of another host"
+    );
 }
 
 #[test]

@@ -170,7 +170,8 @@ fn a_peer_that_does_not_look_for_long_gets_everything() {
     side.receive(()).context(5_000).tag(1).post().expect("a receive");
     let bound = Duration::from_secs(seconds + 40);
     for context in (0..=SHORT).chain([5_000]) {
-        wait::drive_for(bound, &[&side], "messages that the child slept through", || side.next_of(context)).done();
+        wait::drive_for(bound, &[&side], "messages that the child slept through", || side.next_of(context))
+            .done();
     }
     child.finish();
 }

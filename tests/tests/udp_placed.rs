@@ -94,7 +94,10 @@ fn what_was_foreseen_wrongly_harms_nothing() {
         for name in ["udp_placed", "udp_brought_back", "udp_strangers"] {
             assert!(pair.b.statistic(name) > 0, "{name}: {}", pair.b.report());
         }
-        assert!(weather.loss == 0 || relay.is_some_and(|relay| relay.lost() > 0), "the relay lost no packets");
+        assert!(
+            weather.loss == 0 || relay.is_some_and(|relay| relay.lost() > 0),
+            "the relay lost no packets"
+        );
     }
 }
 

@@ -328,7 +328,11 @@ impl CmId {
             return Err(Error::with("rdma_create_qp", libc::EXDEV, advice));
         }
         if self.qp.is_some() {
-            return Err(Error::with("rdma_create_qp", libc::EINVAL, "the identifier already has a queue pair"));
+            return Err(Error::with(
+                "rdma_create_qp",
+                libc::EINVAL,
+                "the identifier already has a queue pair",
+            ));
         }
         let mut inline = attr.inline;
         let create = |inline| {

@@ -64,7 +64,9 @@ fn advice(call: &str, errno: i32) -> &'static str {
         libc::ENOENT if call == "rdma_create_event_channel" => "load the kernel module rdma_ucm",
         libc::EADDRINUSE => "choose another port, or 0 for any",
         libc::EADDRNOTAVAIL => "choose an address that an interface of this host has",
-        libc::EINVAL if call == "ibv_reg_mr" => "the memory must be mapped, and writable if peers write to it",
+        libc::EINVAL if call == "ibv_reg_mr" => {
+            "the memory must be mapped, and writable if peers write to it"
+        }
         _ => "see the kernel's log (dmesg)",
     }
 }

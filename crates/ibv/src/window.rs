@@ -82,7 +82,11 @@ impl MemoryWindow {
     pub fn bind(&mut self, qp: &QueuePair, id: u64, part: Part<'_>, how: Post) -> Result<u32> {
         const CALL: &str = "ibv_bind_mw";
         if !Arc::ptr_eq(&self.pd, part.region.pd()) || !Arc::ptr_eq(&self.pd, &qp.attr.pd) {
-            return Err(Error::with(CALL, libc::EXDEV, "window, region and queue pair must belong to one domain"));
+            return Err(Error::with(
+                CALL,
+                libc::EXDEV,
+                "window, region and queue pair must belong to one domain",
+            ));
         }
         let bind_info = ibv_mw_bind_info {
             mr: part.region.as_ptr(),

@@ -121,7 +121,8 @@ impl<T: Drive> Driven<T> {
             driven.run();
             drop(over);
         });
-        let thread = thread.map_err(|error| Error::Argument(format!("start the progress thread: {error}")))?;
+        let thread =
+            thread.map_err(|error| Error::Argument(format!("start the progress thread: {error}")))?;
         Ok(Self { shared, thread: Some(thread) })
     }
 

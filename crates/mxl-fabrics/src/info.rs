@@ -150,7 +150,8 @@ impl TargetInfo {
             return Err(bad(format!("{} regions, at most {MOST_REGIONS}", regions.len())));
         }
         let region = |value: &Value| {
-            let region = value.as_object().ok_or_else(|| bad(format!("a region is {value}, not an object")))?;
+            let region =
+                value.as_object().ok_or_else(|| bad(format!("a region is {value}, not an object")))?;
             let (addr, len, rkey) =
                 (number(region, "addr")?, number(region, "len")?, number(region, "rkey")?);
             Ok(RegionInfo { addr, len, rkey })
@@ -298,10 +299,7 @@ mod tests {
             ),
             (Geometry::Grains { rate, payload: 5120, slices, slice_sizes }, "2560 bytes there, 5120 here"),
             (Geometry::Grains { rate, payload, slices: 40, slice_sizes }, "20 slices there, 40 here"),
-            (
-                Geometry::Grains { rate, payload, slices, slice_sizes: [64, 64, 0, 0] },
-                "other slice sizes",
-            ),
+            (Geometry::Grains { rate, payload, slices, slice_sizes: [64, 64, 0, 0] }, "other slice sizes"),
         ] {
             let error = of_ours().check(&flow).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");

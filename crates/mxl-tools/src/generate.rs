@@ -101,7 +101,9 @@ fn run(options: &Options) -> Result<()> {
             .map_err(Failure::system(format!("create {}", options.domain.display())))?;
     } else if !options.domain.is_dir() {
         let missing = options.domain.display();
-        return Err(Failure::Usage(format!("--domain {missing}: no such directory; create it with --create")));
+        return Err(Failure::Usage(format!(
+            "--domain {missing}: no such directory; create it with --create"
+        )));
     }
     let domain = Domain::open(&options.domain)?;
     match options.what {

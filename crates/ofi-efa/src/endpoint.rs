@@ -234,11 +234,7 @@ unsafe impl Lanes<Efa> for State {
         add("efa_sent", counts.sent, "packets posted");
         add("efa_doorbells", common.adapter.doorbells, "doorbells rung for requests");
         add("efa_received", counts.received, "packets received");
-        add(
-            "efa_not_ready",
-            counts.not_ready,
-            "packets resent because the receiver had no receive posted",
-        );
+        add("efa_not_ready", counts.not_ready, "packets resent because the receiver had no receive posted");
         add("efa_early", counts.early, "packets that arrived out of order, ahead of their turn");
         add("efa_stalls", counts.stalls, "messages and reports that waited for room in this endpoint");
         add("efa_refused", counts.refused, "accesses by peers that this end refused");
@@ -254,11 +250,7 @@ unsafe impl Lanes<Efa> for State {
             common.ids.len() as u64,
             "operations and transfers with a number that peers refer to",
         );
-        add(
-            "efa_open_now",
-            open as u64,
-            "operations of this end and requests of its device under way",
-        );
+        add("efa_open_now", open as u64, "operations of this end and requests of its device under way");
         add("efa_held_now", held as u64, "bytes of messages held because they arrived out of order");
         add("efa_malformed", counts.malformed, "packets that violate the protocol");
     }

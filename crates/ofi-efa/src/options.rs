@@ -108,9 +108,10 @@ pub fn check(domain: &Domain, info: &Info, option: EpOption, value: usize) -> Re
         EpOption::EfaSendrecvInOrder | EpOption::EfaWriteInOrder if on => {
             (Errno::EOPNOTSUPP, "false: the provider does not guarantee an order within 128 bytes")
         }
-        EpOption::EfaUseUnsolicitedWriteRecv if on != limits.unsolicited => {
-            (Errno::EOPNOTSUPP, "the device's own value: the device decides whether writes with data consume receives")
-        }
+        EpOption::EfaUseUnsolicitedWriteRecv if on != limits.unsolicited => (
+            Errno::EOPNOTSUPP,
+            "the device's own value: the device decides whether writes with data consume receives",
+        ),
         _ => return Ok(()),
     };
     let advice = "leave the option as it is";

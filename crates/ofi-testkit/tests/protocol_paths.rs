@@ -162,10 +162,7 @@ fn a_path_that_changes_is_followed() {
     net.record(0, 1, Stream::Commands, 5_000);
     while !all_acked(net.model(0, 1)) {
         net.run(Duration::from_millis(1));
-        assert!(
-            net.now.since(begin) < Duration::from_secs(1),
-            "the smaller packet size is not noticed"
-        );
+        assert!(net.now.since(begin) < Duration::from_secs(1), "the smaller packet size is not noticed");
     }
     assert_eq!(found(&mut net, 30), 1372);
 }

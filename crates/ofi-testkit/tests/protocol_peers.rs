@@ -152,7 +152,10 @@ fn an_acknowledgement_that_waits_for_company_is_let_out() {
                 assert!(carry(now, &mut peer, &mut hub, address(0), &mut buffer));
             }
         }
-        assert!(peer.0.poll_transmit(now, &mut buffer, &mut peer.1).is_none(), "the acknowledgement did not wait, round {round}");
+        assert!(
+            peer.0.poll_transmit(now, &mut buffer, &mut peer.1).is_none(),
+            "the acknowledgement did not wait, round {round}"
+        );
         assert!(peer.0.hasten(), "round {round}");
         assert!(carry(now, &mut peer, &mut hub, address(0), &mut buffer), "round {round}");
         assert!(!peer.0.hasten() && hub.1.acked == 3 + 2 * round, "round {round}");

@@ -90,7 +90,11 @@ fn ends_of_one_key_and_a_common_suite_talk_and_others_hear_why_not() {
                 Err(reason) => {
                     assert_eq!((model.reason, arrived(&net, 0, 1)), (Some(reason), 0), "{wishes:?}");
                     assert!(stats(&net, 1).rejected > 0);
-                    assert_eq!(net.hosts[1].endpoint.as_ref().unwrap().peers(), 0, "state is kept for a rejected peer");
+                    assert_eq!(
+                        net.hosts[1].endpoint.as_ref().unwrap().peers(),
+                        0,
+                        "state is kept for a rejected peer"
+                    );
                 }
             }
         }

@@ -37,7 +37,11 @@ fn files_of_every_length_arrive_whole_over_both_providers() {
         let again = get(&folder, &address, "sub/1", &["-p", provider]);
         assert!(!again.status.success() && errors(&again).contains("--force"), "{}", errors(&again));
         assert!(get(&folder, &address, "sub/1", &["-p", provider, "--force"]).status.success());
-        assert_eq!(fs::read_dir(folder.at("got")).unwrap().count(), 5, "temporary files are left beside the files");
+        assert_eq!(
+            fs::read_dir(folder.at("got")).unwrap().count(),
+            5,
+            "temporary files are left beside the files"
+        );
     }
 }
 
@@ -205,7 +209,10 @@ fn a_directory_arrives_with_everything_below_it() {
         assert!(output.status.success(), "{provider}: {}", errors(&output));
         assert!(errors(&output).contains("2 entries were not copied"), "{}", errors(&output));
         assert!(String::from_utf8_lossy(&output.stdout).contains("tree: 204 files, "), "{output:?}");
-        assert!(below(&folder.at("got")) == expected, "{provider}: the copy differs, or temporary files are left");
+        assert!(
+            below(&folder.at("got")) == expected,
+            "{provider}: the copy differs, or temporary files are left"
+        );
         let again = get_all(&folder, &address, "tree", &["-p", provider]);
         assert!(!again.status.success() && errors(&again).contains("--force"), "{}", errors(&again));
         fs::write(folder.at("got/top"), "another").unwrap();

@@ -108,12 +108,20 @@ impl Watch {
         let mut add = |name, value, help| into.push(Statistic { name, value, help });
         add("verbs_port_errors", self.port_errors, "times that the device's port went down");
         add("verbs_port_active", self.port_active, "times that the device's port came up");
-        add("verbs_port_changes", self.others, "times that the port's addresses, keys or subnet manager changed");
+        add(
+            "verbs_port_changes",
+            self.others,
+            "times that the port's addresses, keys or subnet manager changed",
+        );
         add(
             "verbs_device_failures",
             self.failures,
             "reported failures of the device, or of queues of this endpoint",
         );
-        add("verbs_events_lost", self.events.lost(), "events of the device dropped because the event queue was full");
+        add(
+            "verbs_events_lost",
+            self.events.lost(),
+            "events of the device dropped because the event queue was full",
+        );
     }
 }

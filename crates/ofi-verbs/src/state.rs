@@ -303,7 +303,11 @@ unsafe impl Lanes<Verbs> for State {
             counts.native_writes,
             "requests with which the device writes a peer's memory",
         );
-        add("verbs_native_reads", counts.native_reads, "requests with which the device reads a peer's memory");
+        add(
+            "verbs_native_reads",
+            counts.native_reads,
+            "requests with which the device reads a peer's memory",
+        );
         add(
             "verbs_asked_again",
             counts.asked_again,
@@ -312,14 +316,22 @@ unsafe impl Lanes<Verbs> for State {
         add("verbs_keys_given", counts.given, "device keys of registrations sent to peers");
         let cache = lanes.common.domain.transport.cache.counts();
         add("verbs_mr_cache_hits", cache.hits, "uses of a cached registration of local memory");
-        add("verbs_mr_cache_misses", cache.misses, "registrations of local memory made, cached or for one operation");
+        add(
+            "verbs_mr_cache_misses",
+            cache.misses,
+            "registrations of local memory made, cached or for one operation",
+        );
         add("verbs_mr_cache_evictions", cache.evictions, "registrations evicted from the cache");
         add("verbs_mr_cache_count", cache.kept as u64, "registrations in the cache now");
         add("verbs_mr_cache_size", cache.bytes as u64, "their bytes");
         add("verbs_regions", counts.regions, "registrations made for announced messages");
         add("verbs_sent", counts.sent, "records posted");
         add("verbs_inline", counts.inline, "of those, sent inline");
-        add("verbs_quiet", counts.quiet, "of those, unsignaled ones, whose success the device does not report");
+        add(
+            "verbs_quiet",
+            counts.quiet,
+            "of those, unsignaled ones, whose success the device does not report",
+        );
         add("verbs_packs", counts.packs, "of those, packs of several queued records");
         add("verbs_received", counts.received, "records received");
         add("verbs_stalls", counts.stalls, "received records that waited for room in this endpoint");
@@ -333,7 +345,11 @@ unsafe impl Lanes<Verbs> for State {
             now(|lane| lane.requests.saturating_sub(lane.quiet.len()) + lane.transfers.len()),
             "requests and transfers under way, except unsignaled records",
         );
-        add("verbs_waiting_now", now(|lane| lane.waiting), "bytes of queued records that wait for room or credits");
+        add(
+            "verbs_waiting_now",
+            now(|lane| lane.waiting),
+            "bytes of queued records that wait for room or credits",
+        );
         add(
             "verbs_slots_now",
             lanes.common.adapter.slots() as u64,

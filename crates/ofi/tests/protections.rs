@@ -97,8 +97,5 @@ fn an_interface_that_is_not_there_is_not_all_of_them() {
         assert!([VARIABLE, "no-such-interface"].iter().all(|part| text.contains(part)), "{text}");
     }
     let infos = ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&hints())).unwrap();
-    assert!(
-        infos.iter().all(|info| info.domain_attr.name != "lo"),
-        "another interface is offered by itself"
-    );
+    assert!(infos.iter().all(|info| info.domain_attr.name != "lo"), "another interface is offered by itself");
 }

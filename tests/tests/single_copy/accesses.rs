@@ -188,9 +188,10 @@ fn nobody_writes_into_a_registration_that_was_closed() {
         }
         std::thread::sleep(Duration::from_millis(3));
         assert!(into.bytes() == copy, "round {round}: written after the registration was closed");
-        let failed: i32 = wait::drive(&[&side], "the report", || child.line.has_news().then(|| child.line.hear()))
-            .parse()
-            .unwrap();
+        let failed: i32 =
+            wait::drive(&[&side], "the report", || child.line.has_news().then(|| child.line.hear()))
+                .parse()
+                .unwrap();
         assert_eq!(failed, Errno::EKEYREJECTED.get(), "round {round}");
     }
     child.line.say("end");
@@ -210,9 +211,10 @@ fn a_read_of_a_registration_that_is_closed_fails() {
         child.line.say(access("read", &region));
         under_way(&side, moved, round);
         region.close().unwrap();
-        let failed: i32 = wait::drive(&[&side], "the report", || child.line.has_news().then(|| child.line.hear()))
-            .parse()
-            .unwrap();
+        let failed: i32 =
+            wait::drive(&[&side], "the report", || child.line.has_news().then(|| child.line.hear()))
+                .parse()
+                .unwrap();
         assert_eq!(failed, Errno::EKEYREJECTED.get(), "round {round}");
     }
     child.line.say("end");
@@ -234,9 +236,10 @@ fn a_counter_bound_in_the_middle_of_a_write_does_not_end_it() {
         child.line.say(access("write-once", &region));
         under_way(&side, moved, round);
         region.bind_counter(&counter, BindFlags::REMOTE_WRITE).unwrap();
-        let failed: i32 = wait::drive(&[&side], "the report", || child.line.has_news().then(|| child.line.hear()))
-            .parse()
-            .unwrap();
+        let failed: i32 =
+            wait::drive(&[&side], "the report", || child.line.has_news().then(|| child.line.hear()))
+                .parse()
+                .unwrap();
         assert_eq!(failed, 0, "round {round}");
         into.check(LARGE, 1);
         region.close().unwrap();

@@ -86,7 +86,10 @@ fn check(pair: &Pair, memory: &[[Memory; 2]; 2], shape: &Shape, seed: u8) {
     pair.drive("the send", || pair.a.next_of(1)).done();
     let bytes = into.bytes();
     let end = shape.offsets[1] + arrives;
-    assert!(bytes[..shape.offsets[1]].iter().chain(&bytes[end..]).all(|&byte| byte == 0), "beside the message");
+    assert!(
+        bytes[..shape.offsets[1]].iter().chain(&bytes[end..]).all(|&byte| byte == 0),
+        "beside the message"
+    );
     if arrives > 0 {
         let sent = from.slice(shape.offsets[0]..shape.offsets[0] + arrives).bytes();
         assert!(bytes[shape.offsets[1]..end] == sent[..], "{shape:?}");

@@ -451,8 +451,7 @@ fn video(root: &Map<String, Value>) -> Result<Video, Error> {
         width: number(root, "frame_width")? as u32,
         height: number(root, "frame_height")? as u32,
         rate: rate(root, "grain_rate")?,
-        interlace: interlace
-            .ok_or_else(|| bad("interlace_mode is not an interlaced or progressive mode"))?,
+        interlace: interlace.ok_or_else(|| bad("interlace_mode is not an interlaced or progressive mode"))?,
         alpha,
     })
 }

@@ -152,7 +152,10 @@ unsafe impl Device for System {
         let qpn = u16::try_from(qp.number()).map_err(|_| {
             Error::with(
                 Errno::EIO,
-                format!("the device chose queue pair {}, but an EFA address has only 16 bits for it", qp.number()),
+                format!(
+                    "the device chose queue pair {}, but an EFA address has only 16 bits for it",
+                    qp.number()
+                ),
             )
         })?;
         Ok(Box::new(Queue {

@@ -510,11 +510,7 @@ impl Connected {
         add("verbs_received", counts.received, "messages received");
         add("verbs_native_writes", counts.writes, "requests that write the peer's memory");
         add("verbs_native_reads", counts.reads, "requests that read the peer's memory");
-        add(
-            "verbs_native_atomics",
-            counts.atomics,
-            "atomic requests on the peer's memory",
-        );
+        add("verbs_native_atomics", counts.atomics, "atomic requests on the peer's memory");
         add("verbs_quiet", counts.quiet, "unsignaled requests, whose success the device does not report");
         add("verbs_written", counts.written, "receives consumed by the peer's writes with remote CQ data");
         add("verbs_claimed", self.claimed.len() as u64, "receives posted to the device now");

@@ -394,8 +394,16 @@ impl Datagrams {
         add("verbs_rx_datagrams", counts.received, "datagrams received");
         add("verbs_send_full", counts.full, "sends refused for lack of room");
         add("verbs_unsendable", counts.unsendable, "datagrams that the device did not send");
-        add("verbs_malformed", counts.malformed, "datagrams dropped because they were shorter than their header");
-        add("verbs_nameless", counts.nameless, "datagrams delivered without a source: the table of peers was full");
+        add(
+            "verbs_malformed",
+            counts.malformed,
+            "datagrams dropped because they were shorter than their header",
+        );
+        add(
+            "verbs_nameless",
+            counts.nameless,
+            "datagrams delivered without a source: the table of peers was full",
+        );
         add("verbs_groups", self.groups.len() as u64, "multicast groups joined");
         add("verbs_peers_now", self.peers.count() as u64, "peers in the table now");
         add(

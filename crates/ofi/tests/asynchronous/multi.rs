@@ -157,7 +157,11 @@ fn a_claimed_message_is_received_or_dropped() {
         for (tag, len) in [(1, 100), (2, 50_000)] {
             let mut found = pair.b.peek_claim(tag, 0).await.unwrap();
             assert_eq!((found.len, found.tag), (len, Some(tag)));
-            assert_eq!(pair.b.peek(tag, 0).await.unwrap_err().errno(), Errno::ENOMSG, "the claimed message is found again");
+            assert_eq!(
+                pair.b.peek(tag, 0).await.unwrap_err().errno(),
+                Errno::ENOMSG,
+                "the claimed message is found again"
+            );
             let claimed = pair.b.claim(found.claim.take().unwrap(), vec![0; len]);
             let moved = async { while pair.a.peek(9, 0).await.is_ok() {} };
             let (got, ()) = both(claimed, moved).await;

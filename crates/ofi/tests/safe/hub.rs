@@ -184,7 +184,10 @@ fn operations_of_a_connection_end_with_it_and_no_others() {
         }
         let kept = second.recv(vec![0; 64]).unwrap();
         assert_eq!(hub.in_flight(), 2 + 3 + 1);
-        assert!(second.cancel(first.recv(vec![0; 64]).unwrap()).is_err(), "cancelled an operation of another connection");
+        assert!(
+            second.cancel(first.recv(vec![0; 64]).unwrap()).is_err(),
+            "cancelled an operation of another connection"
+        );
         let id = first.id();
         first_client.shutdown().unwrap();
         assert_eq!(closed(&hub).id(), id);
@@ -198,7 +201,10 @@ fn operations_of_a_connection_end_with_it_and_no_others() {
                 if let Some(event) = hub.wait(Duration::from_millis(1)).unwrap() {
                     break event;
                 }
-                assert!(second_client.poll().unwrap().is_none(), "sends are injected, so they have no completions");
+                assert!(
+                    second_client.poll().unwrap().is_none(),
+                    "sends are injected, so they have no completions"
+                );
                 assert!(Instant::now() < until, "{provider}: no message");
             };
             let HubEvent::Completed { connection: Some(connection), completion: done } = event else {

@@ -211,7 +211,11 @@ fn receives_and_searches_may_be_directed() {
 fn a_cancelled_receive_comes_back_by_the_first_node() {
     let group = group(2, &hints());
     let op = group.receives.recv(vec![9; 4]).unwrap();
-    assert_eq!(group.nodes[0].cancel(op).unwrap_err(), Errno::ENOENT, "the receive belongs to the shared context");
+    assert_eq!(
+        group.nodes[0].cancel(op).unwrap_err(),
+        Errno::ENOENT,
+        "the receive belongs to the shared context"
+    );
     group.receives.cancel(op).unwrap();
     let mut done = group.next(0);
     assert_eq!(done.result.as_ref().unwrap_err(), &Errno::ECANCELED);
