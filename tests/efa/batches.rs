@@ -1,4 +1,4 @@
-//! What the device is told of, and how often: batches, what a request carries itself, memory that is not copied.
+//! Doorbells and requests: batches, inline payloads, payloads that are not copied.
 
 use ofi_testkit::prelude::*;
 
@@ -15,7 +15,7 @@ fn pair() -> Pair {
     pair
 }
 
-/// How often `side`'s device is told of requests while something is posted.
+/// How often `side`'s doorbell rings during a post.
 fn doorbells(side: &Side, post: impl FnOnce()) -> u64 {
     let before = side.statistic("efa_doorbells");
     post();
@@ -37,7 +37,7 @@ fn messages_behind_fi_more_are_told_of_at_once() {
         assert_eq!(told, 1);
         pair.all_done(&pair.b, 1, 10);
         pair.all_done(&pair.a, 2, 10);
-        // Nobody waits for a message that does not follow.
+        // A request does not wait for a message that never follows.
         let word = OpFlags::COMPLETION | OpFlags::MORE;
         pair.a.out(pair.to_b, &from).context(2).msg(word).send().unwrap();
         pair.done(&pair.b);

@@ -63,7 +63,7 @@ fn memory_stays_registered_until_its_request_ends_though_its_context_has_closed(
     assert_eq!(DEVICE.registrations(), before + 1);
     std::thread::scope(|scope| {
         let closed = scope.spawn(|| drop(tx));
-        // The context waits a second for what it has posted.
+        // The context waits up to a second for its posted operations.
         std::thread::sleep(Duration::from_millis(1500));
         let (registered, flying) = (DEVICE.registrations(), DEVICE.flying());
         DEVICE.hold(false);

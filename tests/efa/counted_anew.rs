@@ -22,7 +22,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// With a peer that has said what it can do, and whose first message was received.
+    /// With a peer that has sent its handshake and a first message, which was received.
     fn new(features: &[usize]) -> Self {
         let mut scene = Self::unknown();
         scene.introduce(features);
@@ -72,7 +72,7 @@ impl Scene {
         self.raw.send(&message(msg_id, 0, Form::Medium { len, offset, payload }));
     }
 
-    /// Sends what is not to be given to the application yet, and waits until it has arrived.
+    /// Sends a message that must not be delivered yet, and waits until it has arrived.
     fn hold(&mut self, send: impl FnOnce(&mut Self)) {
         let before = self.side.statistic("efa_received");
         send(self);
@@ -130,7 +130,7 @@ fn messages_of_the_new_count_that_overtake_its_first_one_have_their_turn() {
     let mut scene = Scene::new(C);
     scene.hold(|scene| scene.send(3, b"ghost"));
     scene.insert_again();
-    // The old count would have gone on with 1, and 3 is what is held of it.
+    // The old count would have continued with 1; message 3 of it is held.
     for (msg_id, word) in [(1, b"new 1"), (3, b"new 3"), (2, b"new 2")] {
         scene.hold(|scene| scene.send(msg_id, word));
     }

@@ -188,7 +188,7 @@ fn what_cannot_be_read_is_sent() {
         into.check(2 << 20, 4);
         assert_eq!(pair.b.statistic("efa_nacks"), nacks + 1);
     }
-    // And what is behind it keeps its order.
+    // Later messages keep their order.
     pair.post(|| pair.a.out(pair.to_b, &from).context(2).send());
     let short = Memory::patterned(8, 1);
     pair.post(|| pair.a.out(pair.to_b, &short).context(3).send());

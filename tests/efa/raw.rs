@@ -1,5 +1,4 @@
-//! An endpoint and a peer that is written out packet by packet: what C libfabric sends and this library does not, and
-//! what nobody should send.
+//! An endpoint and a peer that the test writes packet by packet: packets that only C libfabric sends, and invalid ones.
 
 use std::sync::Arc;
 
@@ -142,7 +141,7 @@ fn what_breaks_the_protocol_is_counted_and_disturbs_nobody_else() {
         raw.send_bytes(&bytes);
         pair.poll();
     }
-    // Each kind of word about operations that are nobody's.
+    // Each kind of control packet, for operations that do not exist.
     for (send_id, recv_id) in [(0, 0), (1, 1), (u32::MAX, u32::MAX), (1 << 20, 1 << 20)] {
         for control in [
             Control::EndOfRead { send_id, recv_id },
@@ -173,7 +172,7 @@ fn a_peer_that_comes_back_with_its_queue_pair_s_number_is_another_one() {
     let _alone = alone();
     let side = side();
     let mut raw = Raw::silent(&DEVICE, &side, RECEIVES);
-    // The first has the number no more: what is sent to it under its key finds nobody.
+    // The first peer lost the number: a message with its key finds no peer.
     let second = raw.address;
     let first = RawAddress { connid: second.connid ^ 1, ..second };
     let into = Memory::new(16);
@@ -228,7 +227,7 @@ fn an_address_of_c_s_that_was_removed_and_inserted_again_is_a_new_peer_s() {
     assert_eq!(insert(&raw), to);
     side.av.remove(&[to]).unwrap();
     assert_eq!(send(to, &mut raw), 3);
-    // C's endpoints forget a peer with its address, and count from 0 again: whoever sends first.
+    // C's endpoints forget a removed peer and count from 0 again, whichever end sends first.
     for sends_first in [true, false] {
         side.av.remove(&[to]).unwrap();
         to = insert(&raw);
@@ -306,7 +305,7 @@ fn a_peer_that_was_given_up_is_greeted_until_it_has_a_receive() {
     raw.listen(RECEIVES);
     talk(&mut raw);
     raw.next(&side, "a greeting", |packet| matches!(packet, Packet::Handshake(_)));
-    // One of this library's is told that it was given up.
+    // A peer that runs this library is told that it was given up.
     let features = Features::of(&[C, &[Features::OWN]].concat());
     raw.send(&Packet::Handshake(Handshake { features, ..Handshake::default() }));
     raw.next(&side, "a farewell", |packet| matches!(packet, Packet::Bye));
@@ -435,7 +434,7 @@ impl Raw {
         }
     }
 
-    /// Says what it can do, and that it wants messages at the queue pair of `bare`.
+    /// Sends its handshake, with the request for messages at the queue pair of `bare`.
     pub fn wants_messages_at(&mut self, bare: (u32, u32)) {
         let features = Features::of(&[C, &[Features::USER_RECV_QP]].concat());
         self.send(&Packet::Handshake(Handshake {
@@ -510,7 +509,7 @@ fn tags_and_strange_places_are_refused_towards_and_of_a_peer_that_receives_in_pl
     let side = side();
     let (mut raw, mut bare, to) = in_place(&side);
     let from = Memory::patterned(64, 3);
-    // An endpoint with tags has no such peers in C's eyes: nobody is asked before.
+    // C expects no such peer of an endpoint with tags, so the endpoint does not ask first.
     side.out(to, &from).context(2).send().unwrap();
     raw.next(&side, "a message with a header", |packet| matches!(packet, Packet::Message(_)));
     raw.wants_messages_at((bare.address.qpn.into(), bare.address.connid));
@@ -522,7 +521,7 @@ fn tags_and_strange_places_are_refused_towards_and_of_a_peer_that_receives_in_pl
     assert_eq!(refused.errno(), Errno::EOPNOTSUPP, "{refused}");
     wait::drive(&[&side], "a message", || side.out(to, &from).context(4).send().ok());
     assert_eq!(bare.next_message(&side, "a message without a header").0, from.bytes());
-    // Queue pairs have 16 bits: whoever names another is given up.
+    // Numbers of queue pairs have 16 bits: a peer that names a larger one is given up.
     let (mut raw, _bare, to) = in_place(&side);
     raw.wants_messages_at((1 << 16, 1));
     let error = wait::drive(&[&side], "the end of such a peer", || {

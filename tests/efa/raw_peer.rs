@@ -19,7 +19,7 @@ pub const C: &[usize] = &[
 
 const MTU: usize = 8760;
 
-/// A peer on the device's own interface. What it lends the device stays to the end of the process.
+/// A peer on the device's own interface. Memory that it posts to the device is never freed.
 pub struct Raw {
     pub qp: Box<dyn QueuePair>,
     /// Its name.
@@ -31,7 +31,7 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// One with so many receives that has said what it can do.
+    /// A peer with `receives` posted receives that has sent its handshake.
     pub fn to(device: &Arc<SimulatedDevice>, side: &Side, features: &[usize], receives: usize) -> Self {
         let mut raw = Self::silent(device, side, receives);
         let features = Features::of(features);
@@ -82,7 +82,7 @@ impl Raw {
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         let bytes = Box::leak(bytes.to_vec().into_boxed_slice());
         let from = Segment { addr: bytes.as_mut_ptr(), len: bytes.len(), lkey: 0 };
-        // What was sent before gives its place back.
+        // Earlier sends return their slots.
         self.qp.poll(&mut self.came).unwrap();
         // SAFETY: the bytes stay.
         unsafe {
@@ -115,7 +115,7 @@ impl Raw {
         let slot = &mut self.slots[id as usize];
         let bytes = slot[..len].to_vec();
         let into = Segment { addr: slot.as_mut_ptr(), len: MTU, lkey: 0 };
-        // SAFETY: what came was copied.
+        // SAFETY: the received packet was copied.
         unsafe { self.qp.receive(&[(id, into)]) }.unwrap();
         bytes
     }

@@ -1,4 +1,4 @@
-//! What the model (`tests/model`) has found, each by itself.
+//! Regression tests of defects that the model (`tests/model`) found.
 
 use ofi_efa::wire::RawAddress;
 use ofi_testkit::prelude::*;

@@ -1,5 +1,5 @@
-//! Connected endpoints (`ofi-verbs/connected/`): what the suite cannot ask of them, as a device has no unexpected
-//! messages.
+//! Connected endpoints (`ofi-verbs/connected/`): rules that the suite cannot test on them, because a device has no
+//! unexpected messages.
 
 use ofi_testkit::connect::{connect, event_of};
 use ofi_testkit::prelude::*;
@@ -23,7 +23,7 @@ fn pair() -> (Side, Side) {
     (a, b)
 }
 
-/// What has become of the operation `context` of `side`.
+/// The outcome of the operation `context` of `side`.
 #[track_caller]
 pub fn end(sides: &[&Side], side: &Side, context: usize) -> Event {
     wait::drive(sides, "the end of an operation", || side.next_of(context))
@@ -51,7 +51,7 @@ fn messages_carry_4_bytes_of_data_and_any_pieces() {
     assert_eq!(error.errno(), Errno::EINVAL, "{error}");
 }
 
-/// What is sent behind a fence is what was read before it, through a slot or straight into its memory.
+/// A fenced send carries the bytes of the read before it, whether that went through a slot or straight into memory.
 #[test]
 fn a_fenced_message_follows_earlier_reads() {
     let (a, b) = pair();

@@ -104,7 +104,7 @@ fn accesses(pair: &Pair, len: usize, write: bool, flags: OpFlags) -> [Cost; 2] {
     cost
 }
 
-/// Injected writes of `len` bytes, whose ends nobody hears of.
+/// Injected writes of `len` bytes, which have no completions.
 fn injected_writes(pair: &Pair, len: usize) -> [Cost; 2] {
     let (there, here) = (Memory::new(len), Memory::patterned(len, 7));
     let region = pair.b.register(&there, RIGHTS).unwrap();
@@ -180,7 +180,7 @@ fn operations_of_connected_endpoints_cost_no_more_than_the_table_says() {
     assert_eq!(poll.map(|(requests, reported)| (requests.len(), reported)), [(0, 0); 2], "of who only looks");
 }
 
-/// Nobody who only looks posts anything.
+/// A poll without traffic posts no request.
 #[test]
 fn a_poll_that_finds_nothing_posts_nothing() {
     let kit: &dyn Kit = &VerbsPair;

@@ -45,7 +45,7 @@ fn datagrams_cost_no_more_than_the_table_says() {
     check("Over verbs, unreliable datagrams", &measured);
 }
 
-/// Nobody who only looks posts anything.
+/// A poll without traffic posts no request.
 #[test]
 fn a_poll_that_finds_no_datagram_posts_nothing() {
     let kit: &dyn Kit = &Quick;

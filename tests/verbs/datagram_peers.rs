@@ -1,4 +1,4 @@
-//! Who a datagram endpoint forgets: whoever was used least recently, when there are too many.
+//! A datagram endpoint with too many peers forgets the least recently used one.
 
 use ofi_testkit::prelude::*;
 use ofi_testkit::rc::{Fates, Forged, Plan, route_header};

@@ -1,5 +1,5 @@
-//! Datagrams of applications that leave room in front of messages (`FI_MSG_PREFIX`): it is not sent, what is received
-//! lies behind it, and lengths include it.
+//! Datagrams with room in front of messages (`FI_MSG_PREFIX`): the prefix is not sent, a received payload lies behind it,
+//! and lengths include it.
 
 use ofi_testkit::prelude::*;
 

@@ -1,4 +1,5 @@
-//! Asynchronous events of a device: what it reports as failed ends, though nothing else tells.
+//! Asynchronous events of a device: operations on an object that it reports as failed end, without any other sign of the
+//! failure.
 
 use std::sync::Arc;
 

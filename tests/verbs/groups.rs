@@ -85,7 +85,7 @@ fn members_of_a_group_receive_what_is_sent_to_it() {
     assert!(outsider.side.next_of(1).is_none());
     let counts = [&a, &b, &outsider].map(|member| member.side.statistic("verbs_groups"));
     assert_eq!(counts, [1, 1, 1]);
-    // What is for one alone goes to one alone.
+    // A message to a single member reaches only that member.
     a.reaches(to_b, &b, 4);
     assert!(outsider.side.next_of(1).is_none());
     drop((outsider, sends)); // the group after its endpoint
@@ -134,7 +134,7 @@ fn who_leaves_while_datagrams_arrive_receives_no_more_and_may_come_back() {
     a.reaches(to, &stays, 2); // what was before has arrived, or never will
     let all = [&a.side, &b.side, &stays.side];
     wait::drive_through(Duration::from_millis(20), &all);
-    // Takes what came before.
+    // Take earlier messages.
     loop {
         b.side.receive(&into).context(5).post().unwrap();
         wait::drive_through(Duration::from_millis(2), &[&b.side]);

@@ -1,4 +1,4 @@
-//! Peers that send what no endpoint does: each costs itself its connection, and nobody else anything.
+//! Peers that break the protocol: each loses its connection, and other peers lose nothing.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -110,14 +110,14 @@ impl Attacker {
         made
     }
 
-    /// All receives go to one place: nobody reads what comes.
+    /// All receives share one buffer, because their contents are not read.
     fn receive(&self) {
         let to = Segment { addr: self.memory.wrapping_add(SLOT), len: SLOT as u32, lkey: self.region.lkey() };
         // SAFETY: leaked memory.
         let _ = unsafe { self.srq.post(1, &[to]) };
     }
 
-    /// Takes what has ended, and answers whether a send has.
+    /// Takes completions. Returns whether one was of a send.
     fn poll(&self) -> bool {
         let mut sent = false;
         let mut received = 0;
@@ -161,7 +161,7 @@ impl Attacker {
             if unsafe { id.qp().unwrap().send(2, &[from], Post::default()) }.is_err() {
                 break;
             }
-            // A connection that the other end has ended is told of long before the device gives up.
+            // The event of a disconnect comes long before the device gives up retrying.
             let goes_on = wait::drive(&[side], "the end of a send", || {
                 let is_over = self.channel.next().unwrap().is_some();
                 if is_over { Some(false) } else { self.poll().then_some(true) }

@@ -1,5 +1,5 @@
-//! A wire between two devices that goes down under traffic, and comes up: for less time than a device tries, nothing is
-//! lost; for more, what was under way fails, and the next use connects anew.
+//! A wire between two devices goes down under traffic, and comes up. If that is sooner than the device gives up, nothing
+//! is lost; otherwise operations in flight fail, and the next one connects anew.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -68,7 +68,7 @@ fn connected() -> (Side, Side) {
     (a, b)
 }
 
-/// What is sent and received, by the contexts of both.
+/// Contexts of messages sent and received.
 struct Traffic {
     sent: Vec<Memory>,
     received: Vec<Memory>,

@@ -1,4 +1,4 @@
-//! Peers that are killed: what was for them fails within the bound, and the next use connects anew.
+//! Peers that are killed: operations to them fail within the bound, and the next use connects anew.
 
 use ofi_testkit::prelude::*;
 use ofi_testkit::process::{Child, Line};
@@ -70,8 +70,8 @@ fn what_is_for_a_killed_peer_fails_and_one_that_comes_in_its_place_is_reached() 
     let mut posted = Vec::new();
     wait::drive(&[&side], "room", || side.out(to, &from).context(2).write(&[there]).ok());
     posted.push(2);
-    // The connection may be known to be over by now; then this is the first operation of the next one, which nobody
-    // grants.
+    // The connection may already be known to have ended; then this is the first operation of the next one, which is
+    // never accepted.
     wait::drive(&[&side], "room", || side.out(to, &from).context(3).send().ok());
     posted.push(3);
     wait::drive(&[&side], "room", || side.out(to, &from).context(4).read(&[there]).ok());

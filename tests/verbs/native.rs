@@ -1,4 +1,4 @@
-//! What the device does alone, and how many requests that takes (`ofi-verbs/native.rs`).
+//! Accesses that the device executes by itself, and their numbers of requests (`ofi-verbs/native.rs`).
 
 use ofi_testkit::prelude::*;
 
@@ -58,7 +58,7 @@ fn one_request_writes_or_reads_and_the_owner_need_not_look() {
     assert_eq!(pair.b.pending(), 0);
 }
 
-/// A message of 64 bytes is one request that carries it, and the device reports the end of none that nobody waits for.
+/// A message of 64 bytes is one inline request. Injected ones have no completion from the device.
 #[test]
 fn a_short_message_is_one_request_that_carries_it() {
     const INJECTED: u64 = 20;

@@ -1,4 +1,5 @@
-//! A peer of reliable datagrams that is written out, record by record: it connects under an address that nobody has.
+//! A peer of reliable datagrams that the test writes record by record. It connects under an address that no endpoint
+//! has.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -17,7 +18,7 @@ use super::DEVICE;
 /// Where [`Raw`] says that it listens.
 pub const RAW: ([u8; 4], u16) = ([10, 9, 0, 1], 7);
 
-/// What names its memory, and what it may say that others may do there.
+/// The key of its memory, and the access rights that it may announce.
 pub const KEY: u64 = 77;
 pub const RIGHT_TO_READ: u64 = 1;
 pub const RIGHT_TO_WRITE: u64 = 2;
@@ -42,7 +43,7 @@ pub struct Raw {
     connection: Box<dyn Connection>,
     queues: Box<dyn Queues>,
     region: Box<dyn Region>,
-    /// What is sent and given away, and behind it a place for each receive.
+    /// Memory for sends and for remote access, followed by one slot for each receive.
     memory: Memory,
     /// Ends of requests that were not asked for yet.
     ended: RefCell<usize>,
@@ -102,7 +103,7 @@ impl Raw {
         Ok(Self { connection, queues, region, memory, ended, came })
     }
 
-    /// What it gives away.
+    /// The memory that it offers for remote access.
     pub fn memory(&self) -> Vec<u8> {
         self.memory.slice(..LONGEST).bytes()
     }
@@ -123,7 +124,7 @@ impl Raw {
     pub fn make_room(&self, count: usize) {
         for id in 0..count {
             let into = self.segment((1 + id) * LONGEST, LONGEST);
-            // SAFETY: registered, and nobody else's.
+            // SAFETY: registered, and used by nothing else.
             unsafe { self.queues.receive(id as u64, into) }.unwrap();
         }
     }

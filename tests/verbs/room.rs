@@ -92,7 +92,7 @@ fn a_payload_to_be_fetched_brings_about_the_connection_that_it_needs() {
     wait::drive(&[&side], "the end of the connection", || (side.statistic("verbs_lanes") == 0).then_some(()));
     let into = Memory::new(memory.len());
     side.receive(&into).context(3).post().unwrap();
-    // Nobody listens where the peer says that it does, which is found when somebody tries.
+    // No endpoint listens at the address that the peer named, which the first connect finds out.
     let error = wait::drive(&[&side], "the end of the receive", || side.next_of(3)).failed();
     assert_eq!(error.err, Errno::EHOSTUNREACH, "{error:?}");
 }
@@ -141,7 +141,7 @@ pub fn room(line: &mut Line, _: &[String]) {
     send(&mut raw, 1);
     received(8);
     raws.push(raw);
-    // What is held counts against the credits of the next connection: each has four.
+    // Held messages count against the credits of the next connection, which has four.
     for attempt in 2..4 {
         let mut raw = Raw::over(&full, &side, attempt, Access::RemoteRead);
         send(&mut raw, 4);

@@ -10,7 +10,7 @@ use ofi_testkit::rc::{Plan, SimulatedDevice};
 
 use super::{ConnectedOver, device, hints};
 
-/// What the device has: queues of so many, and bytes that a request carries itself.
+/// The device's limits: lengths of queues, and bytes of an inline request.
 const QUEUE: usize = 600;
 const INLINE: usize = 400;
 
@@ -98,7 +98,7 @@ fn a_device_bounds_what_is_set() {
     says("sized", &all, "[600, 600, 4, 4] (600, [31, 33, 255, 257, 399])");
 }
 
-/// What is set is what hints of 0 get: who asks for more gets it, where the device has as much.
+/// A setting is the default for hints of 0. Hints may ask for more, up to the device's limit.
 #[test]
 fn hints_may_ask_for_more_than_is_set() {
     assert_eq!(answered(500, 3).unwrap(), [500, 500, 3, 3]);

@@ -115,7 +115,7 @@ fn what_ends_one_connection_leaves_the_receives_of_the_others() {
     group.callers[0].out(ANY, &Memory::patterned(65, 1)).context(9).send().unwrap();
     assert_eq!(group.end(0, 1).failed().err, Errno::EIO);
     event_of(&group.members[0], EventKind::Shutdown, &group.sides());
-    // One that nobody reads before its endpoint closes gives its receive back.
+    // A message that is not read before its endpoint closes returns its receive.
     group.callers[1].out(ANY, &Memory::patterned(10, 2)).context(9).send().unwrap();
     wait::drive(&[&group.callers[1]], "the end of a send", || group.callers[1].next_of(9)).done();
     drop(group.members.remove(1));

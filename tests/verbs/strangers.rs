@@ -1,4 +1,4 @@
-//! Connected endpoints and other programs, on a real device: what comes from them, and processes that are killed.
+//! Connected endpoints on a real device meet other programs and processes that are killed.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -86,7 +86,7 @@ fn another_program_s_request_is_refused_by_name() {
     assert_eq!(refused.kind, CmEventKind::Rejected);
     let told = String::from_utf8_lossy(&refused.private_data).into_owned();
     assert!(told.contains("private data of another program"), "{told}");
-    // And whoever comes next is served.
+    // The next requester is served.
     side.ep.connect(&listener.pep.name().unwrap(), b"next").unwrap();
     assert_eq!(listener.request(&[&side]).conn_data, b"next");
 }
@@ -128,7 +128,7 @@ fn a_peer_that_goes_as_soon_as_it_has_accepted_ends_the_connection() {
         event_of(&side, EventKind::Connected, &[]);
         drop(id);
         event_of(&side, EventKind::Shutdown, &[&side]);
-        // What the stranger's end has heard of it meanwhile.
+        // Drain the stranger's events.
         while stranger.channel.next().unwrap().is_some() {}
     }
 }

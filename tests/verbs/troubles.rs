@@ -1,4 +1,4 @@
-//! What the simulated device has found, each by itself.
+//! Regression tests of defects that the model found on the simulated device.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock, Once};
@@ -10,7 +10,7 @@ use ofi_verbs::rc::Access;
 use super::raw::{KEY, RAW, RIGHT_TO_READ, RIGHT_TO_WRITE, Raw, record};
 use super::{DEVICE, VerbsPair, device, hints};
 
-/// A peer that goes while it is answered has what it sent behind its read taken all the same.
+/// A peer closes while its read is being answered: messages that it sent after the read are still received.
 #[test]
 fn what_a_reader_sent_before_it_went_is_received() {
     const LEN: usize = 1 << 20;
@@ -142,7 +142,7 @@ fn a_refused_write_whose_end_was_told_gives_its_slot_back() {
     assert_eq!(side.statistic("verbs_slots_now"), 0);
 }
 
-/// A device that reports what has ended late.
+/// A device with late completions.
 struct Late;
 
 static LATE: LazyLock<Arc<SimulatedDevice>> =
@@ -180,8 +180,8 @@ fn a_peer_does_not_end_a_write_that_the_device_does() {
     }
 }
 
-/// Records that came between the last look at a queue pair and its end have receives of all peers, which are not lost
-/// with it where the device forgets what is in its completion queue.
+/// Records that arrive between the last poll of a queue pair and its destruction occupy receives that all peers share.
+/// These receives are not lost, even if the device drops its completions.
 #[test]
 fn a_queue_pair_that_goes_takes_no_receives_with_it() {
     const RECEIVES: usize = 512;
@@ -212,7 +212,7 @@ fn a_queue_pair_that_goes_takes_no_receives_with_it() {
     assert_eq!(device.receives(side.name().to_socket_addr().unwrap()), RECEIVES);
 }
 
-/// A peer that has lost its connection without having heard so has what it sent before received all the same.
+/// A peer lost its connection and does not know it yet: messages that it sent before are still received.
 #[test]
 fn what_a_peer_sent_before_it_connects_anew_is_received() {
     const LEN: usize = 1 << 20;
@@ -235,7 +235,8 @@ fn what_a_peer_sent_before_it_connects_anew_is_received() {
     drop((raw, again));
 }
 
-/// Messages that count as sent wait for credits, and nothing is under way that would tell that nobody gives any.
+/// Messages that are reported as sent wait for credits of a dead peer. No request is in flight that could fail and show
+/// its death.
 #[test]
 fn a_peer_that_is_gone_while_messages_wait_for_its_credits_is_given_up() {
     let kit: &dyn Kit = &VerbsPair;
@@ -360,7 +361,7 @@ impl Kit for Few {
     }
 }
 
-/// Of many peers, those that have nothing to do have no connection, and get one again for what comes next. By hand with
+/// Of many peers, idle ones lose their connection, and get a new one with their next message. By hand with
 /// `OFI_VERBS_PEERS=10000`.
 #[test]
 fn an_endpoint_has_more_peers_than_its_device_holds_connections() {

@@ -1,5 +1,5 @@
 //! Requests of connected endpoints whose success the device does not report (`ofi-verbs/connected/requests.rs`): their
-//! failure is told, and they hold up nothing. What they cost is in `costs.rs`.
+//! failures are reported, and they delay nothing else. `costs.rs` has their costs.
 
 use std::sync::LazyLock;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use super::{ConnectedOver, ConnectedPair, device, hints};
 
 const ANY: FiAddr = FiAddr::UNSPEC;
 
-/// A device that sends for ever what is not acknowledged, as far as these tests can tell.
+/// A device that retries unacknowledged requests for longer than these tests run.
 fn patient() -> Hints {
     static ADDED: LazyLock<()> = LazyLock::new(|| {
         device("patient0", Plan { patience: u64::MAX, ..Plan::default() });
@@ -60,7 +60,7 @@ fn a_failure_is_told_though_no_success_is() {
     }
 }
 
-/// The peer goes before any report: its device has acknowledged what it took.
+/// The peer closes before any completion; its device has acknowledged what it received.
 #[test]
 fn what_the_peer_took_is_no_failure_when_it_goes() {
     let (a, b) = pair();
