@@ -205,6 +205,11 @@ pub fn peers(count: u64) -> StepResult {
     at_length("udp", "a_thousand_peers", "OFI_UDP_PEERS", count)
 }
 
+/// One endpoint of verbs with many connected peers, on the simulated device.
+pub fn connections(count: u64) -> StepResult {
+    at_length("verbs_many", "all_peers_stay_connected", "OFI_VERBS_PEERS", count)
+}
+
 /// Transfers over rails between processes that are killed, cut off and restarted. The seed comes from the clock unless
 /// `OFI_RAILS_SEED` sets one; the test prints it.
 pub fn storms(count: u64) -> StepResult {

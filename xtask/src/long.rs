@@ -33,6 +33,9 @@ pub struct Amount {
     /// Peers of one endpoint, over sockets.
     #[arg(long, default_value_t = 10_000)]
     peers: u64,
+    /// Connected peers of one endpoint of verbs, on the simulated device.
+    #[arg(long, default_value_t = 10_000)]
+    connections: u64,
     /// Runs of transfers over rails, with processes killed and rails cut at random.
     #[arg(long, default_value_t = 200)]
     storms: u64,
@@ -54,6 +57,7 @@ enum Part {
     Kills,
     Deaths,
     Peers,
+    Connections,
     Storms,
     SoftRoce,
     Soak,
@@ -68,13 +72,14 @@ impl Part {
 
     /// The amount of a part, as options of the command.
     fn amount(self, amount: &Amount) -> String {
-        let Amount { seeds, hours, kills, peers, storms, soak, fuzz, nixl } = amount;
+        let Amount { seeds, hours, kills, peers, connections, storms, soak, fuzz, nixl } = amount;
         match self {
             Self::Simulate => format!("`--seeds {seeds} --hours {hours}`"),
             Self::Kills => format!("`--kills {kills}`"),
             Self::Deaths => "every step".to_string(),
             Self::SoftRoce => "modules of the suite".to_string(),
             Self::Peers => format!("`--peers {peers}`"),
+            Self::Connections => format!("`--connections {connections}`"),
             Self::Storms => format!("`--storms {storms}`"),
             Self::Soak => format!("`--soak {soak}`"),
             Self::Nixl => format!("`--nixl {nixl}`"),
@@ -83,12 +88,15 @@ impl Part {
     }
 
     fn run(self, report: &mut Report, amount: &Amount) {
-        let Amount { seeds, hours, kills, peers, storms, soak, fuzz, nixl } = *amount;
+        let Amount { seeds, hours, kills, peers, connections, storms, soak, fuzz, nixl } = *amount;
         match self {
             Self::Simulate => checks::simulate(report, seeds, hours),
             Self::Kills => report.add("peers killed at random", || checks::kills(kills)),
             Self::Deaths => report.add("deaths at every step, of two transports", checks::deaths),
             Self::Peers => report.add("peers of one endpoint, over sockets", || checks::peers(peers)),
+            Self::Connections => {
+                report.add("connected peers of verbs, simulated", || checks::connections(connections));
+            }
             Self::Storms => report.add("storms over rails", || checks::storms(storms)),
             Self::SoftRoce => vm::suite::nightly(report),
             Self::Soak => report.add("minutes of soak", || checks::soak(soak)),
@@ -156,7 +164,7 @@ mod tests {
     use super::*;
 
     const AMOUNT: Amount =
-        Amount { seeds: 5, hours: 1, kills: 2, peers: 8, storms: 7, soak: 3, fuzz: 4, nixl: 6 };
+        Amount { seeds: 5, hours: 1, kills: 2, peers: 8, connections: 9, storms: 7, soak: 3, fuzz: 4, nixl: 6 };
 
     #[test]
     fn a_part_that_runs_again_replaces_its_rows_and_no_others() {
