@@ -62,7 +62,7 @@ fn decode(rails: &str) -> Outcome {
     let began = Instant::now();
     let mut page_bytes = vec![0; BLOCK];
     for _ in 0..LAYERS {
-        let notification = agent.wait_notification(LIMIT)?.ok_or("no layer came in time")?;
+        let notification = agent.wait_notification(LIMIT)?.ok_or("no layer arrived in time")?;
         let layer = usize::from(notification.bytes[0]);
         for nth in 0..BLOCKS {
             cache.read_into(page(layer, nth), &mut page_bytes)?;
@@ -70,7 +70,7 @@ fn decode(rails: &str) -> Outcome {
                 return Err(format!("layer {layer}, block {nth} is not what was computed").into());
             }
         }
-        println!("layer {layer:2} of {} is here and right after {:.1?}", notification.peer, began.elapsed());
+        println!("layer {layer:2} of {} arrived intact after {:.1?}", notification.peer, began.elapsed());
     }
     agent.notify("prefill-0", b"thank you", LIMIT)?.wait()?;
     let ended = other.wait()?;

@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let memory = agent.register(vec![0; LEN])?;
         let _server = agent.serve(address)?; // hands the agent's metadata to each visitor
         println!("waiting at {address}");
-        let notification = agent.wait_notification(LIMIT)?.ok_or("nobody came in time")?;
+        let notification = agent.wait_notification(LIMIT)?.ok_or("no notification arrived in time")?;
         let mut last = [0];
         memory.read_into(LEN - 1, &mut last)?;
         println!("{} wrote {LEN} bytes, the last is {}", notification.peer, last[0]);

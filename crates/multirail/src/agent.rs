@@ -1,7 +1,7 @@
 //! Agents: rails, memory and peers of one process, driven by the calling thread.
 //!
-//! An agent has one lock. The thread that holds it may drive everything ([`Agent::progress`]); [`Transfer::wait`] does,
-//! and so does the progress thread, if there is one. Nothing calls back into the program.
+//! An agent has one lock. The thread that holds it may drive everything ([`Agent::progress`]). [`Transfer::wait`]
+//! and the progress thread, if there is one, do so. Nothing calls back into the program.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -91,7 +91,7 @@ impl Agent {
         Ok(self.keep(Region::of_device(self.region_id(), memory, &self.shared.domains)?))
     }
 
-    /// Allocates a region of `len` bytes that peers on the same host can map, which is fastest there. It is zeroed.
+    /// Allocates a zeroed region of `len` bytes. Peers on the same host can map it, which is the fastest path there.
     ///
     /// # Errors
     /// `FI_ENOMEM`; `FI_EINVAL` for a length of zero.
@@ -117,8 +117,8 @@ impl Agent {
         Ok(self.shared.lock().core.metadata(infos).encode())
     }
 
-    /// Metadata without regions: enough to send notifications to this agent, and to read and write memory whose
-    /// metadata follows.
+    /// Metadata without regions. A peer that loads it can send notifications to this agent. Metadata of regions may
+    /// follow.
     pub fn address(&self) -> Vec<u8> {
         self.shared.lock().core.metadata(Vec::new()).encode()
     }
@@ -150,9 +150,9 @@ impl Agent {
         if quiet.is_none() {
             return Err(Error::wanted(
                 Errno::EBUSY,
-                "a region that is revoked",
-                "transfers that have let go of it",
-                format!("some under way after {timeout:?}"),
+                "revoking a region",
+                "no transfer that uses it",
+                format!("some in flight after {timeout:?}"),
                 "cancel them, wait until they are quiet, and call again",
             ));
         }
@@ -171,9 +171,9 @@ impl Agent {
             Error::wanted(
                 Errno::EINVAL,
                 "the metadata of an agent",
-                "what Agent::metadata gave",
+                "the bytes that Agent::metadata returned",
                 format!("{} bytes: {malformed}", metadata.len()),
-                "check how it was handed over, and that both programs are of one version",
+                "check that they arrive unchanged, and that both programs have the same version",
             )
         })?;
         let mut driver = self.shared.lock();
@@ -192,7 +192,7 @@ impl Agent {
                 "a peer",
                 "one whose metadata was loaded",
                 format!("{name:?}"),
-                "give its metadata to Agent::load",
+                "pass its metadata to Agent::load",
             )
         })
     }
@@ -276,8 +276,8 @@ impl Agent {
         self.shared.lock().core.transfer_latencies().clone()
     }
 
-    /// The number of operations that rails have not completed, and the number of transfers that are kept by the program
-    /// or are not quiet.
+    /// The number of operations that rails have not completed, and the number of transfers that the program still
+    /// holds or that are not quiet.
     pub fn under_way(&self) -> (usize, usize) {
         let driver = self.shared.lock();
         let (operations, transfers, _) = driver.core.kept();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// A hundred years. The clock may not represent later times, and no wait takes as long.
+/// A hundred years. The clock may be unable to represent later times, and no wait lasts that long.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// The end of a wait that begins now, for any `timeout`, including `Duration::MAX`.

@@ -63,7 +63,7 @@ impl Agent {
     /// metadata of visitors.
     ///
     /// # Errors
-    /// The error of listening.
+    /// The error of binding or listening.
     pub fn serve(&self, address: impl ToSocketAddrs) -> Result<Server> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;

@@ -12,13 +12,13 @@ impl Counted for Shared {
     fn counts(&self) -> Vec<Statistic> {
         let Counts { malformed, strays, refused, stale, moved, repeated, fenced } = self.lock().core.counts();
         let all = [
-            ("rails_malformed", malformed, "messages that were none, or of another version"),
-            ("rails_strays", strays, "messages and writes of no session"),
+            ("rails_malformed", malformed, "messages that could not be parsed, or have another version"),
+            ("rails_strays", strays, "messages and writes that belong to no session"),
             ("rails_refused", refused, "fragments of notifications that contradict others or the bounds"),
-            ("rails_stale", stale, "completions of no operation"),
+            ("rails_stale", stale, "completions that belong to no operation"),
             ("rails_moved", moved, "parts of transfers that moved to another path"),
             ("rails_repeated", repeated, "messages that were repeated on another path"),
-            ("rails_fenced", fenced, "paths that were left alone because nothing ended there"),
+            ("rails_fenced", fenced, "paths that were abandoned because no operation completed on them"),
         ];
         all.into_iter().map(|(name, value, help)| Statistic { name, value, help }).collect()
     }
@@ -30,12 +30,12 @@ impl Counted for Shared {
             let labels = vec![("rail", nth.to_string()), ("rail_provider", rail.spec.info.provider.clone())];
             named(
                 "rail_access_seconds",
-                "reads and writes of a rail, from posting to their end",
+                "reads and writes of a rail, from post to completion",
                 latencies,
                 &labels,
             )
         });
-        let help = "transfers that were done, from posting to their end";
+        let help = "successful transfers, from post to end";
         let of_transfers = named("transfer_seconds", help, driver.core.transfer_latencies(), &[]);
         of_rails.chain(of_transfers).collect()
     }

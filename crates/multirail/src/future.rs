@@ -49,7 +49,7 @@ impl Agent {
 
 impl Transfer {
     /// The end of the transfer as a future for any executor; see [`Transfer::wait`]. The progress thread of an agent
-    /// wakes the future when there is news. Without a progress thread, each poll of the future drives the agent and
+    /// wakes the future after each event. Without a progress thread, each poll of the future drives the agent and
     /// schedules the next poll at once.
     pub fn ended(&self) -> Ended<'_> {
         Ended(self)

@@ -19,13 +19,13 @@ impl Agent {
     /// lengths, empty ranges, and ranges beyond their region.
     pub fn prepare(&self, peer: &str, way: Way, local: &[Local], remote: &[Remote]) -> Result<Prepared> {
         if local.len() != remote.len() {
-            let found = format!("{} local and {} remote ones", local.len(), remote.len());
+            let found = format!("{} local and {} remote ranges", local.len(), remote.len());
             return Err(Error::wanted(
                 Errno::EINVAL,
                 "descriptors",
-                "as many local as remote ones",
+                "as many local as remote ranges",
                 found,
-                "pair them",
+                "give one remote range for each local range",
             ));
         }
         let driver = self.shared.lock();
@@ -62,9 +62,9 @@ impl Agent {
                 return Err(Error::wanted(
                     Errno::EINVAL,
                     format!("descriptor {nth}"),
-                    format!("one to {len} bytes, as many as the local range has ({})", local.len),
+                    format!("1 to {len} bytes inside the region, as many as the local range ({})", local.len),
                     format!("{} bytes at {} of region {}", remote.len, remote.offset, remote.region),
-                    "give ranges that lie inside, and are equally long",
+                    "give ranges of equal length that lie inside their regions",
                 ));
             }
             plan.total += local.len;
@@ -86,8 +86,8 @@ impl Agent {
         Ok(Prepared::new(plan, peer_id, self.clone()))
     }
 
-    /// Sends a notification that waits for no transfer. It is a transfer of its own: [`Transfer::wait`] returns when
-    /// the peer has it.
+    /// Sends a notification that does not wait for a transfer. It is a transfer itself: [`Transfer::wait`] returns
+    /// when the peer has it.
     ///
     /// # Errors
     /// `FI_ENOENT` for an unknown peer; `FI_EMSGSIZE`.

@@ -19,6 +19,6 @@ pub(crate) fn resolve(range: &impl RangeBounds<u64>, len: u64, what: &'static st
     if start < end && end <= len {
         return Ok(start..end);
     }
-    let wanted = format!("one byte or more inside {len}");
-    Err(Error::wanted(Errno::EINVAL, what, wanted, format!("{start}..{end}"), "give one that lies inside"))
+    let wanted = format!("at least one byte inside {len}");
+    Err(Error::wanted(Errno::EINVAL, what, wanted, format!("{start}..{end}"), "give a range that lies inside"))
 }

@@ -198,7 +198,7 @@ impl Inner {
         if let Some(device) = &self.device {
             let export = if exports { Some(device.export(self.address())) } else { None };
             let export = export.transpose().inspect_err(|error| {
-                tracing::debug!(target: "multirail", %error, "a region that other processes cannot map");
+                tracing::debug!(target: "multirail", %error, "a region cannot be exported to other processes");
             });
             return Ok(RegionInfo {
                 id: self.id,
@@ -214,7 +214,7 @@ impl Inner {
             match self.on(rail) {
                 Ok(mr) => keys.push(RegionKey { rail: rail as u8, key: mr.key(), base: mr.base() }),
                 Err(error) => {
-                    tracing::warn!(target: "multirail", %error, rail, "a region is not reached by this rail");
+                    tracing::warn!(target: "multirail", %error, rail, "a rail cannot register a region");
                     last = Some(error);
                 }
             }
@@ -273,7 +273,7 @@ impl<B> Region<B> {
         self.inner.kind()
     }
 
-    /// Whether the length is zero: never.
+    /// Always `false`: a region has at least one byte.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -294,9 +294,9 @@ impl<B> Region<B> {
         Err(Error::wanted(
             Errno::EINVAL,
             "a range of a region",
-            format!("one inside its {} bytes", self.inner.len),
+            format!("a range inside its {} bytes", self.inner.len),
             format!("{len} bytes at {offset}"),
-            "give one that lies inside",
+            "give a range that lies inside",
         ))
     }
 

@@ -13,13 +13,14 @@ fn a_peer_that_is_gone_is_given_up_at_once() {
     gone("shm", true, Duration::from_secs(20));
 }
 
-/// Of sockets the host says so, which is believed after two seconds: somebody may be about to start there.
+/// Over sockets the host reports that the port is closed. The report counts only after two seconds, because a process
+/// may be about to start there.
 #[test]
 fn a_peer_that_is_gone_is_given_up_over_udp() {
     gone("udp", true, Duration::from_secs(15));
 }
 
-/// Its endpoints were never reached through shared memory.
+/// As above, without shared memory between the agents.
 #[test]
 fn a_peer_that_is_gone_is_given_up_over_sockets_alone() {
     gone("udp", false, Duration::from_secs(15));

@@ -248,7 +248,7 @@ fn a_disconnected_peer_hears_of_it_and_the_next_transfer_connects_again() {
         let began = std::time::Instant::now();
         while !bob.events().contains(&multirail::Event::Down("alice".into(), Errno::ESHUTDOWN)) {
             bob.progress().unwrap();
-            assert!(began.elapsed() < LONG, "bob hears of it");
+            assert!(began.elapsed() < LONG, "bob learns of it");
         }
         bob.notify("alice", b"again", LONG).unwrap().wait().unwrap();
         assert_eq!(alice.wait_notification(LONG).unwrap().unwrap().bytes, b"again");

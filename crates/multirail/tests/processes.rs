@@ -137,7 +137,7 @@ fn kills(rails: &str) {
             }
             assert!(transfer.wait_quiet(LONG).unwrap());
         }
-        assert!(last.wait().is_err(), "nobody was there any more");
+        assert!(last.wait().is_err(), "the peer was gone");
     }
     let mut child = pair.start();
     pair.exchange(&mut child, 99);

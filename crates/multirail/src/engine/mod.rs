@@ -248,7 +248,7 @@ impl<G> Core<G> {
         }
     }
 
-    /// Looks at all sessions again, since a rail takes commands again.
+    /// Examines all sessions again, since a rail has room again.
     fn wake_all(&mut self) {
         for id in self.sessions.ids(|session| !session.queued) {
             self.wake(id);

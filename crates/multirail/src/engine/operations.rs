@@ -49,7 +49,7 @@ impl<G> Core<G> {
         match addr {
             Ok(addr) => path.addr = Some(addr),
             Err(errno) => {
-                tracing::warn!(target: "multirail", %errno, rail = path.rail, "a peer's address is none for this rail")
+                tracing::warn!(target: "multirail", %errno, rail = path.rail, "a peer's address is invalid for this rail")
             }
         }
         let is_lost = session.inserting == 0 && session.paths.iter().all(|path| path.addr.is_none());
@@ -61,7 +61,7 @@ impl<G> Core<G> {
         self.settle(id);
     }
 
-    /// An operation has ended. [`Core::tick`] or [`Core::perform`] handles the consequences at the latest.
+    /// An operation has ended. The next [`Core::tick`] or [`Core::perform`] handles the consequences at the latest.
     #[inline]
     pub fn ended(&mut self, op: OpId, result: Result<(), Errno>, now: Time) {
         match op.named() {

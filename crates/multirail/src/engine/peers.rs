@@ -47,7 +47,7 @@ impl<G> Core<G> {
         if path::pair(&self.rails, &metadata.rails).is_empty() {
             return Err((
                 Errno::EHOSTUNREACH,
-                "no rail of the peer has a provider and address format of a rail here",
+                "no rail of the peer has the provider and address format of a rail of this agent",
             ));
         }
         let id = self.peer(&metadata.name, metadata.incarnation, &metadata.rails)?;
@@ -79,7 +79,7 @@ impl<G> Core<G> {
             return Ok(id);
         }
         if self.peers.len() >= self.config.most_peers {
-            return Err((Errno::ENOSPC, "there are as many peers as there may be"));
+            return Err((Errno::ENOSPC, "the limit of known peers is reached (Config::most_peers)"));
         }
         let name: Arc<str> = name.into();
         let peer = Peer {
@@ -120,7 +120,7 @@ impl<G> Core<G> {
             }
         }
         if self.greeters.len() >= self.config.most_greeters {
-            return Err((Errno::ENOSPC, "as many peers as may be have greeted"));
+            return Err((Errno::ENOSPC, "the limit of greeting peers is reached (Config::most_greeters)"));
         }
         let id = self.peer(name, incarnation, rails)?;
         self.greeters.push_back(id);

@@ -57,7 +57,7 @@ impl<G> Core<G> {
             return Err((Errno::ECONNRESET, "the peer has restarted since the plan was prepared"));
         }
         if notice.is_some_and(|notice| notice.len() > self.config.longest_notification) {
-            return Err((Errno::EMSGSIZE, "the notification is longer than agents take"));
+            return Err((Errno::EMSGSIZE, "the notification is longer than Config::longest_notification"));
         }
         Ok(())
     }
@@ -97,7 +97,7 @@ impl<G> Core<G> {
         Ok(TransferId(id))
     }
 
-    /// The plan that keeps a transfer's memory while the transfer is not quiet.
+    /// The plan of a transfer. It keeps the memory while the transfer is not quiet.
     pub fn plan(&self, id: TransferId) -> Option<&Arc<Plan<G>>> {
         self.transfers.get(id.0).map(|transfer| &transfer.plan)
     }

@@ -24,9 +24,9 @@ const LONGEST_RUN: u32 = 256;
 /// The path for a chunk.
 enum Choice {
     Path(usize, RegionKey),
-    /// Not now: when a path has room, or at this time, when another path may be the better one.
+    /// Later: when a path has room, or at this time, because another path may be better then.
     Wait(Option<Time>),
-    /// Nowhere: every existing path has failed with it, or does not know the region.
+    /// No path: each one has failed with the chunk, or has no key for the region.
     Nowhere,
 }
 

@@ -296,9 +296,9 @@ impl<G> Core<G> {
     }
 
     /// Looks at a path when its timer expires. If no operation has ended on the path for long, but some have on
-    /// another, the peer lives and the path does not: it is fenced. Transfers with a part on it fail, since a part that
-    /// may still arrive cannot go elsewhere. If no path makes progress, the engine keeps waiting: the peer may not be
-    /// polling.
+    /// another, the peer is alive and the path is not: the path is fenced. Transfers with a part on it fail, since a part
+    /// that may still arrive cannot go elsewhere. If no path makes progress, the engine keeps waiting: the peer may not
+    /// be polling.
     pub(super) fn look_at(&mut self, id: SlotId, index: usize, now: Time) {
         let stall = self.config.stall_timeout;
         let Some(session) = self.sessions.get_mut(id).filter(|session| session.state == State::Up) else {
@@ -328,7 +328,7 @@ impl<G> Core<G> {
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.paths[index].fence(now);
         self.counts.fenced += 1;
-        tracing::warn!(target: "multirail", rail = session.paths[index].rail, "nothing ends on a rail: it is left alone");
+        tracing::warn!(target: "multirail", rail = session.paths[index].rail, "no operation completes on a rail: its path to a peer is fenced");
         let is_its = |transfer: SlotId| self.transfers.get(transfer).is_some_and(|found| found.session == id);
         let there = self.rows.values().filter(|row| row.path as usize == index && is_its(row.transfer));
         let lost: Vec<SlotId> = there.map(|row| row.transfer).collect();

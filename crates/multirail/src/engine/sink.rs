@@ -131,7 +131,7 @@ impl<G> Core<G> {
         done > 0 || was_freed
     }
 
-    /// Offers rails the work again for which they had no room. Returns whether a rail has taken any.
+    /// Offers the waiting work to the rails that had no room for it. Returns whether a rail has taken any.
     fn retry_stalled(&mut self, now: Time, sink: &mut impl Sink<G>) -> bool {
         self.stalled.blocked = 0;
         let mut was_freed = false;

@@ -31,7 +31,7 @@ pub struct Config {
     /// Time after which an unanswered message is repeated on another path. It doubles with each repetition. Default:
     /// 500 ms.
     pub repeat_after: Duration,
-    /// Time after which a path is abandoned on which no operation completes, while some complete on another path.
+    /// A path is abandoned if no operation completes on it for this time, while some complete on another path.
     /// Transfers with a part on it fail with `FI_ETIMEDOUT`: the part may still arrive, so it cannot use another path.
     /// The slowest rail must carry `largest_access` in this time. Default: 10 s.
     pub stall_timeout: Duration,
@@ -88,7 +88,7 @@ pub struct OpId(u64);
 
 impl OpId {
     const MESSAGE: u64 = 1 << 31;
-    /// Bits for the place in a row. They leave 25 for the index: that many rows have more operations in flight than a
+    /// Bits for the place in a row. They leave 25 for the index, which is enough for more operations in flight than a
     /// rail takes.
     const PLACE: u32 = LONGEST_ROW.trailing_zeros();
 

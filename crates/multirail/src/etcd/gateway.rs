@@ -198,8 +198,8 @@ impl Gateway {
     }
 
     /// Waits until `key`, or a key from it up to `end`, changes from `revision` on, or the time is up. Returns whether
-    /// one has changed. `false` also means that etcd is gone or the revision is too old: then the key must be looked
-    /// at.
+    /// one has changed. `false` also means that etcd is gone or the revision is too old: then the caller must read
+    /// the key.
     pub(super) fn watch(&self, key: &str, end: Option<&str>, revision: i64, patience: Duration) -> bool {
         let member = &self.members.urls[self.last.load(Ordering::Relaxed)];
         let mut request = json!({ "key": encoded(key), "start_revision": revision.to_string() });
@@ -236,7 +236,7 @@ fn sort(method: &str, status: StatusCode, bytes: &[u8]) -> Asked {
         Err(_) if status.is_server_error() => {
             return Asked::Silent(Error::with(Errno::EAGAIN, format!("asking etcd for {method}: {status}")));
         }
-        Err(error) => return Asked::Silent(strange(&format!("{status} that is no JSON: {error}"))),
+        Err(error) => return Asked::Silent(strange(&format!("{status} that is not JSON: {error}"))),
     };
     if status.is_success() && answer.get("error").is_none() {
         return Asked::Answer(answer);
@@ -272,7 +272,7 @@ fn not_a_url(found: &str) -> Error {
         "the members of etcd",
         "http://HOST:PORT, several separated by commas",
         found,
-        "give client URLs; TLS is not spoken here",
+        "give client URLs; TLS is not supported",
     )
 }
 
@@ -287,7 +287,7 @@ pub(super) fn text<'a>(answer: &'a Value, name: &str) -> Result<&'a str> {
 pub(super) fn field(entry: &Value, name: &str) -> Result<Vec<u8>> {
     BASE64_STANDARD
         .decode(text(entry, name)?)
-        .map_err(|error| strange(&format!("a {name} that is no base64: {error}")))
+        .map_err(|error| strange(&format!("a {name} that is not base64: {error}")))
 }
 
 pub(super) fn strange(found: &str) -> Error {

@@ -95,7 +95,7 @@ impl Etcd {
         let answer = self.ask("kv/range", &range)?;
         let keys = entries(&answer).map(|entry| field(entry, "key"));
         let names = keys.map(|key| {
-            let key = String::from_utf8(key?).map_err(|_| strange("a key that is no UTF-8"))?;
+            let key = String::from_utf8(key?).map_err(|_| strange("a key that is not UTF-8"))?;
             Ok(key.strip_prefix(&self.prefix).unwrap_or(&key).to_string())
         });
         let mut names = names.collect::<Result<Vec<String>>>()?;
@@ -131,8 +131,8 @@ impl Etcd {
         Err(Error::wanted(
             Errno::EADDRINUSE,
             format!("the name {name:?} in etcd"),
-            "one that no living agent has",
-            format!("another agent under {key:?}, for {ttl:?} and longer"),
+            "one that no other running agent has",
+            format!("another agent under {key:?}, still after {ttl:?}"),
             "choose another name or prefix",
         ))
     }
@@ -170,7 +170,7 @@ impl Etcd {
         Ok((found, revision(&answer)?))
     }
 
-    /// Waits until a key, or one of those from it to `end`, has changed since `revision`, or must be looked at for
+    /// Waits until a key, or one of those from it to `end`, has changed since `revision`, or must be read again for
     /// another reason; until `deadline` at the latest.
     fn wait_for_change(&self, key: &str, end: Option<&str>, revision: i64, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now()).min(WATCH);
@@ -255,7 +255,7 @@ impl Agent {
                         format!("the agent {name:?} in etcd"),
                         format!("its metadata under {key:?}"),
                         format!("nothing after {timeout:?}"),
-                        "see that it runs, and publishes with the same prefix",
+                        "check that it runs, and publishes with the same prefix",
                     )
                 }));
             }
@@ -267,7 +267,7 @@ impl Agent {
 fn revision(answer: &Value) -> Result<i64> {
     // In a stream's answers the header is one level lower.
     let header = answer.get("result").unwrap_or(answer).get("header").unwrap_or(&Value::Null);
-    text(header, "revision")?.parse().map_err(|_| strange("a revision that is no number"))
+    text(header, "revision")?.parse().map_err(|_| strange("a revision that is not a number"))
 }
 
 fn entries(answer: &Value) -> impl Iterator<Item = &Value> {

@@ -156,7 +156,7 @@ impl Drop for Published {
         }
         let revoke = json!({ "ID": self.entry.lock().lease });
         if let Err(error) = self.entry.etcd.gateway.ask("lease/revoke", &revoke, patience(self.entry.ttl)) {
-            tracing::debug!(target: "multirail", %error, "an entry in etcd stays until its lease is over");
+            tracing::debug!(target: "multirail", %error, "an entry in etcd stays until its lease expires");
         }
     }
 }

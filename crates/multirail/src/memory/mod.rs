@@ -93,14 +93,14 @@ pub(crate) struct Pinned {
     pub(crate) owner: Box<dyn Send + Sync>,
 }
 
-/// The device behind a peer's export, if this process has it open: host memory is copied by that. Opening it here would
-/// give a program that uses no device a context on one.
+/// The device behind a peer's export, if this process has it open. It copies host memory to and from that export. The
+/// device is not opened here, because a program that uses no device would then get a context on one.
 #[cfg(feature = "cuda")]
 pub(crate) fn opened(export: &Export) -> Option<Arc<dyn Device>> {
     cuda::Cuda::opened(&export.device).map(|device| Arc::new(device) as Arc<dyn Device>)
 }
 
-/// As above: without the feature no device is open.
+/// Always `None`: without the feature no device is open.
 #[cfg(not(feature = "cuda"))]
 pub(crate) fn opened(_: &Export) -> Option<Arc<dyn Device>> {
     None

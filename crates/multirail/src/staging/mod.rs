@@ -242,7 +242,7 @@ impl Staging {
             match Order::parse(&bytes) {
                 Ok(order) => self.take(core, peer, order, now),
                 Err(error) => {
-                    tracing::warn!(target: "multirail", %error, "an order that is none was dropped")
+                    tracing::warn!(target: "multirail", %error, "a malformed order was dropped")
                 }
             }
         }
@@ -449,11 +449,11 @@ impl Staging {
         if self.mappings.len() >= MAPPINGS {
             return None;
         }
-        // A process may open the device later, so that its absence is not kept.
+        // A process may open the device later, so its absence is not cached.
         let device = piece.local.device().cloned().or_else(|| crate::memory::opened(export))?;
         let mapped = device.import(export, piece.remote.len);
         let mapped = mapped.inspect_err(|error| {
-            tracing::debug!(target: "multirail", %error, "memory of a peer is not mapped, and goes over the rails");
+            tracing::debug!(target: "multirail", %error, "a peer's memory cannot be mapped: the rails carry the bytes");
         });
         let mapped = mapped.ok();
         self.mappings.insert((peer, piece.remote.id), mapped.clone());
@@ -463,7 +463,7 @@ impl Staging {
 
 #[cold]
 fn log(error: &Error) -> Errno {
-    tracing::warn!(target: "multirail", %error, "a device refuses");
+    tracing::warn!(target: "multirail", %error, "a device returned an error");
     error.errno()
 }
 

@@ -43,7 +43,7 @@ pub struct RailInfo {
 pub enum Malformed {
     /// The bytes end too early.
     Truncated,
-    /// There are bytes behind the end.
+    /// There are bytes after the end.
     Trailing,
     /// The bytes begin with another magic word.
     Magic,
@@ -59,11 +59,11 @@ impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Truncated => write!(f, "truncated"),
-            Self::Trailing => write!(f, "bytes behind the end"),
-            Self::Magic => write!(f, "not of multirail"),
-            Self::Version(other) => write!(f, "of version {other}, this program knows {VERSION}"),
+            Self::Trailing => write!(f, "bytes after the end"),
+            Self::Magic => write!(f, "not from multirail"),
+            Self::Version(other) => write!(f, "of version {other}; this program knows version {VERSION}"),
             Self::Kind(other) => write!(f, "of the unknown kind {other}"),
-            Self::Field(name) => write!(f, "field {name} has a value that it cannot have"),
+            Self::Field(name) => write!(f, "field {name} has an invalid value"),
         }
     }
 }

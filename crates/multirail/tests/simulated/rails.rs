@@ -9,7 +9,8 @@ use ofi_testkit::net::Random;
 pub struct Trouble {
     /// A step cuts a rail between two agents for a while.
     pub cut: u32,
-    /// A cut rail returns nothing before it works again, where it otherwise reports failures: the share of the cuts.
+    /// The share of the cuts in which the rail completes nothing until it works again; in the others it reports
+    /// failures.
     pub mute: u32,
     /// A step kills an agent, which restarts.
     pub kill: u32,

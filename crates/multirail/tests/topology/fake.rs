@@ -80,13 +80,13 @@ impl FakeSys {
                     write(&class, &[("speed", if mbps == "-" { "-1" } else { mbps })]);
                     symlink(device, class.join("device")).unwrap();
                 }
-                _ => panic!("no line of a description: {line}"),
+                _ => panic!("invalid line of a description: {line}"),
             }
         }
     }
 
     fn device(&self, above: &[PathBuf], pci: &str, id: &str, class: &str, link: &str, numa: &str) -> PathBuf {
-        let dir = above.last().expect("a device hangs below something").join(pci);
+        let dir = above.last().expect("a device has a parent").join(pci);
         let (vendor, device) = id.split_once(':').unwrap();
         let (speed, width) = link.split_once('x').unwrap_or(("", "0"));
         let speed = match speed {

@@ -118,7 +118,7 @@ impl Xml {
                     self.leaf("OSDev", &format!("name=\"{name}\" osdev_type=\"{number}\""));
                     self.close();
                 }
-                _ => panic!("no line of a description: {line}"),
+                _ => panic!("invalid line of a description: {line}"),
             }
         }
         for _ in 0..open {

@@ -71,7 +71,7 @@ table! {
     cuEventDestroy_v2(Event);
 }
 
-/// The driver, loaded by the first call. It is not initialised: a process that forks afterwards keeps the use of it.
+/// The driver, loaded by the first call. It is not initialised, so a process that forks afterwards can still use it.
 pub(super) fn installed() -> std::result::Result<&'static Driver, &'static str> {
     static DRIVER: OnceLock<std::result::Result<Driver, String>> = OnceLock::new();
     DRIVER.get_or_init(load).as_ref().map_err(String::as_str)
@@ -104,7 +104,7 @@ fn load() -> std::result::Result<Driver, String> {
 fn start(driver: &'static Driver) -> std::result::Result<&'static Driver, String> {
     // SAFETY: the first call, as cuda.h requires.
     let result = unsafe { (driver.cuInit)(0) };
-    if result == 0 { Ok(driver) } else { Err(format!("cuInit answered {}", driver.name(result))) }
+    if result == 0 { Ok(driver) } else { Err(format!("cuInit returned {}", driver.name(result))) }
 }
 
 impl Driver {

@@ -39,7 +39,7 @@ pub fn count() -> Result<u32> {
     Ok(count.unsigned_abs())
 }
 
-/// Whether NVIDIA's driver is installed. The answer initialises nothing; [`count`] says whether there is a device.
+/// Whether NVIDIA's driver is installed. The call does not initialise it; [`count`] says whether there is a device.
 pub fn is_installed() -> bool {
     installed().is_ok()
 }
