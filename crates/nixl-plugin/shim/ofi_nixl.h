@@ -36,7 +36,7 @@ int ofi_nixl_notifications(const ofi_engine *engine, ofi_sink sink, void *to); /
 int ofi_nixl_notify(const ofi_engine *engine, ofi_bytes peer, ofi_bytes message);
 
 int ofi_nixl_register(const ofi_engine *engine, void *addr, size_t len, ofi_region **out);
-bool ofi_nixl_may_have_devices(); // a driver is installed; initialises nothing
+bool ofi_nixl_may_have_devices(); // whether a driver is installed; does not initialise it
 bool ofi_nixl_has_devices();
 int ofi_nixl_register_device(const ofi_engine *engine, uint64_t ordinal, uint64_t addr, size_t len, ofi_region **out);
 int ofi_nixl_deregister(const ofi_engine *engine, ofi_region *region);

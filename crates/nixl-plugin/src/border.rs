@@ -81,7 +81,7 @@ pub(crate) fn call(what: &str, body: impl FnOnce() -> Result<c_int>) -> c_int {
             of(error.errno())
         }
         Err(panic) => {
-            say(what, "the library panicked: please report this");
+            say(what, "the library panicked; please report this");
             // A panic payload may panic when it is dropped.
             std::mem::forget(panic);
             status::BACKEND
@@ -89,7 +89,7 @@ pub(crate) fn call(what: &str, body: impl FnOnce() -> Result<c_int>) -> c_int {
     }
 }
 
-/// Logs to standard error, as NIXL's own log, which is private to its libraries, does.
+/// Logs to standard error, like NIXL's own log, which is private to its libraries.
 pub(crate) fn say(what: &str, why: &str) {
     tracing::warn!(target: "nixl", what, why);
     if std::env::var("NIXL_LOG_LEVEL").is_ok_and(|level| level == "FATAL") {

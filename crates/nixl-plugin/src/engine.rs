@@ -14,8 +14,8 @@ use crate::options::{ALL, Options};
 
 /// An agent as a NIXL backend.
 pub struct Engine {
-    /// Calls drive the agent even if a progress thread does: a polling program that only took the lock would keep the
-    /// thread from it.
+    /// Calls drive the agent even if it has a progress thread: a program that polls in a loop holds the lock most of
+    /// the time, and would starve the thread.
     pub(crate) agent: Agent,
     /// Time limit of a transfer.
     pub(crate) timeout: Duration,
@@ -25,7 +25,7 @@ pub struct Engine {
     notes: Mutex<Vec<Transfer>>,
 }
 
-/// How long sending a notification drives the agent to open the session.
+/// Longest time for which a new notification drives the agent to open the session.
 const GREETING: Duration = Duration::from_millis(10);
 
 impl Engine {
@@ -36,15 +36,15 @@ impl Engine {
         })?;
         if metadata.name != peer {
             let (wanted, found) = (format!("that of {peer:?}"), format!("that of {:?}", metadata.name));
-            return Err(Error::wanted(Errno::EINVAL, "metadata", wanted, found, "do not mix agents up"));
+            return Err(Error::wanted(Errno::EINVAL, "metadata", wanted, found, "pass that agent's metadata"));
         }
         self.agent.load(bytes)?;
         Ok(metadata)
     }
 
-    /// Sends a notification on its way. Without a progress thread no other call may drive the agent afterwards: NIXL's
-    /// tests notify a few times, and then poll the receiver only. The same thread may also drive the peer, so the time
-    /// is short.
+    /// Drives the agent so that a new notification leaves. Without a progress thread this also opens the session,
+    /// because no later call may drive the agent: NIXL's tests notify a few times, and then poll the receiver only. The
+    /// same thread may also drive the peer, so the time is short.
     fn push(&self, peer: &str) -> Result<()> {
         let began = Instant::now();
         while {

@@ -76,8 +76,8 @@ pub unsafe extern "C" fn ofi_nixl_register(
     })
 }
 
-/// Whether the system has a driver for CUDA devices. The answer initialises nothing, so it can be given for a program
-/// that only lists its plug-ins.
+/// Whether the system has a driver for CUDA devices. The call does not initialise the driver, since a program may call
+/// it only to list its plug-ins.
 #[unsafe(no_mangle)]
 pub extern "C" fn ofi_nixl_may_have_devices() -> bool {
     cuda::is_installed()
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn ofi_nixl_register_device(
         let ordinal = u32::try_from(ordinal).map_err(|_| {
             Error::with(
                 Errno::EINVAL,
-                format!("{ordinal} is no number of a CUDA device; nvidia-smi lists them"),
+                format!("{ordinal} is not the number of a CUDA device; nvidia-smi lists them"),
             )
         })?;
         let device = Cuda::open(ordinal)?;
@@ -278,7 +278,7 @@ fn offset(base: u64, addr: u64) -> Result<u64> {
             "a descriptor's address",
             format!("one from {base:#x} on, where its memory begins"),
             format!("{addr:#x}"),
-            "give descriptors inside what was registered",
+            "give descriptors inside the registered memory",
         )
     })
 }

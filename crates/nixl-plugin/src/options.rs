@@ -9,11 +9,11 @@ use ofi::{Errno, Error, Hints, Result};
 
 /// Name, default and description. An empty default leaves the choice to the engine.
 pub(crate) const ALL: [(&str, &str, &str); 5] = [
-    ("rails", "udp", "rails, by commas: PROVIDER or PROVIDER/DOMAIN; the same twice is two rails"),
+    ("rails", "udp", "rails, separated by commas: PROVIDER or PROVIDER/DOMAIN; udp,udp is two rails"),
     ("shared_memory", "1", "1 or 0: whether rails may reach peers of this host through shared memory"),
-    ("striping_threshold", "131072", "bytes from which on a descriptor is cut over the rails"),
-    ("timeout_s", "600", "seconds after which a transfer has failed in any case; 1 to 1000000"),
-    ("connect_timeout_s", "60", "seconds for which a peer is greeted; 1 to 1000000"),
+    ("striping_threshold", "131072", "shortest descriptor, in bytes, that is cut over the rails"),
+    ("timeout_s", "600", "seconds after which a transfer fails; 1 to 1000000"),
+    ("connect_timeout_s", "60", "seconds after which opening a session fails; 1 to 1000000"),
 ];
 
 /// The chosen options.
@@ -50,7 +50,7 @@ impl Options {
         let text = value("rails");
         let rails = text.split(',').map(|rail| {
             multirail::rail_hints(rail)
-                .map_err(|_| wrong("rails", "providers by commas, as in udp,udp".into(), &text))
+                .map_err(|_| wrong("rails", "providers separated by commas, as in udp,udp".into(), &text))
         });
         Ok(Self {
             rails: rails.collect::<Result<_>>()?,

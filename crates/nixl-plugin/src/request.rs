@@ -67,7 +67,7 @@ pub unsafe extern "C" fn ofi_nixl_prepare(
             if descriptor.region.is_null() || descriptor.target.is_null() {
                 return Err(Error::with(
                     Errno::EINVAL,
-                    format!("descriptor {nth} lies in no registered memory; register it first"),
+                    format!("descriptor {nth} is outside registered memory; register it first"),
                 ));
             }
             // SAFETY: the caller's promise.

@@ -321,7 +321,7 @@ fn misuse_is_answered_by_a_status_and_changes_nothing() {
         assert!(ofi_nixl_open(Bytes::of(b"\xff"), null(), 0, false, &raw mut engine) < 0);
         let request = here.prepare(true, &there, target, 0, 8).unwrap();
         assert_eq!(ofi_nixl_check(request), status::NOT_POSTED);
-        assert_eq!(ofi_nixl_post(request, false, Bytes::of(&[])), status::IN_PROGRESS, "nobody answers yet");
+        assert_eq!(ofi_nixl_post(request, false, Bytes::of(&[])), status::IN_PROGRESS, "no peer answers yet");
         assert_eq!(ofi_nixl_post(request, false, Bytes::of(&[])), status::REPOST_ACTIVE);
         assert_eq!(ofi_nixl_release(request), status::SUCCESS);
         assert_eq!(ofi_nixl_unload(target), status::SUCCESS);
