@@ -1,6 +1,6 @@
 //! The exported functions, with the names and numbers of `cuda.h`.
 #![allow(non_snake_case, reason = "CUDA's names")]
-#![allow(clippy::missing_safety_doc, reason = "each takes what cuda.h says")]
+#![allow(clippy::missing_safety_doc, reason = "the requirements are those of cuda.h")]
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
@@ -161,7 +161,7 @@ unsafe extern "C" fn cuMemAllocHost_v2(at: *mut *mut c_void, len: usize) -> c_in
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemFreeHost(at: *mut c_void) -> c_int {
-    // SAFETY: of `cuMemAllocHost_v2`, as cuda.h asks.
+    // SAFETY: of `cuMemAllocHost_v2`, as cuda.h requires.
     unsafe { libc::free(at) };
     SUCCESS
 }
@@ -238,13 +238,13 @@ extern "C" fn cuIpcCloseMemHandle(at: u64) -> c_int {
     if memory::free(at as usize, true) { SUCCESS } else { INVALID_VALUE }
 }
 
-/// A stream: the copies that were requested but not made yet.
+/// A stream: the copies that are queued but not executed.
 type Stream = Mutex<Vec<(usize, usize, usize)>>;
 
-/// Makes the pending copies of a stream.
+/// Executes the pending copies of a stream.
 fn run(stream: &Stream) -> c_int {
     let copies = std::mem::take(&mut *stream.lock().unwrap_or_else(PoisonError::into_inner));
-    // SAFETY: as cuda.h asks of whoever queued them: their memory stays until they are made.
+    // SAFETY: cuda.h requires of the caller that queued a copy that the memory stays until it is executed.
     let all = copies.into_iter().all(|(to, from, len)| unsafe { memory::copy(to, from, len) });
     if all { SUCCESS } else { INVALID_VALUE }
 }

@@ -35,7 +35,7 @@ fn map(file: &File, len: usize, rights: i32) -> Option<usize> {
 }
 
 fn unmap(at: usize, len: usize) {
-    // SAFETY: a whole mapping of `map`, which nobody uses any more: it has left the table, whose lock copies hold.
+    // SAFETY: a whole mapping of `map` that is no longer in use: it has left the table, and copies hold the table's lock.
     unsafe { libc::munmap(ptr::without_provenance_mut(at), len) };
 }
 
@@ -137,7 +137,8 @@ pub(crate) fn is_whole(at: usize, len: usize) -> bool {
 /// Copies; `false` if a range begins in device memory and ends outside.
 ///
 /// # Safety
-/// What is not device memory has to be memory of the program that `len` bytes may be copied from, or to.
+/// An address outside device memory belongs to the program, and is valid for reading (`from`) or writing (`to`) `len`
+/// bytes.
 pub(crate) unsafe fn copy(to: usize, from: usize, len: usize) -> bool {
     let ranges = ranges();
     let real = |at: usize| match find(&ranges, at) {

@@ -89,7 +89,7 @@ const NOT_SUPPORTED: c_int = -9;
 const LEN: usize = (3 << 20) + 7;
 const LONG: Duration = Duration::from_secs(30);
 
-/// What a sink has got: the bytes of its second argument.
+/// The bytes that a sink received as its second argument, call by call.
 type Heard = Vec<Vec<u8>>;
 
 /// `ofi_bytes` of the header.
@@ -204,7 +204,7 @@ impl Side {
         }
     }
 
-    /// Fills the memory, or reads it, by an engine of its own: the processor does not touch the device's.
+    /// Fills the memory, or reads it, through a separate engine, because the processor cannot access device memory.
     fn bytes(&mut self, put: Option<&[u8]>) -> Vec<u8> {
         match &mut self.memory {
             Memory::Host(bytes) => {
@@ -315,7 +315,7 @@ fn an_agent_s_own_device_is_its_target() {
     side.close();
 }
 
-/// Memory that is no device's, of no such device, or too long.
+/// Memory that is not on a device, on a device that does not exist, or too long.
 #[test]
 fn what_is_no_memory_of_the_device_is_refused() {
     if !is_inside("what_is_no_memory_of_the_device_is_refused", &[("CUDA_EMULATOR_DEVICES", "2")]) {
@@ -347,7 +347,7 @@ fn what_is_no_memory_of_the_device_is_refused() {
 fn without_a_driver_it_is_not_offered() {
     let test = "without_a_driver_it_is_not_offered";
     if std::env::var_os(INSIDE).is_none() {
-        // A driver without a device is installed, and has nothing.
+        // The driver is installed, but there is no device.
         is_inside(test, &[("CUDA_EMULATOR_DEVICES", "0")]);
         return without_driver(test);
     }

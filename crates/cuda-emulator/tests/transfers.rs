@@ -154,7 +154,7 @@ fn a_device_that_refuses_fails_the_transfer_alone() {
     assert_eq!((target.contents)(), pattern(5000, 1));
 }
 
-/// A transfer whose copies never end is cancelled: it ends by its deadline, and keeps its memory.
+/// A transfer whose copies never end does end, at its deadline or when it is cancelled, and keeps its memory.
 #[test]
 fn copies_that_never_end_hold_nobody_up() {
     let settings = [("CUDA_EMULATOR_POLLS", "1000000000000")];
@@ -204,7 +204,7 @@ fn a_cancel_while_chunks_move_leaves_nothing_behind() {
                     cancelled += 1;
                 }
             }
-            assert!(transfer.wait_quiet(LONG).unwrap(), "its memory comes back");
+            assert!(transfer.wait_quiet(LONG).unwrap(), "its memory is released");
             half += usize::from((1..LEN as u64).contains(&transfer.progress().moved));
             drop(transfer);
             let (from, to) = if way == Way::Write { (&source, &target) } else { (&target, &source) };
@@ -217,7 +217,7 @@ fn a_cancel_while_chunks_move_leaves_nothing_behind() {
     }
 }
 
-/// Each call of the driver fails once: the operation that needed it returns an error, nothing hangs, and a retry works.
+/// Each call of the driver fails once: the operation that made it returns an error, nothing hangs, and a retry works.
 #[test]
 fn a_driver_call_that_fails_is_one_error() {
     const CALLS: [&str; 6] = [
@@ -300,7 +300,7 @@ fn borrowed_memory_is_kept_until_copies_have_ended() {
     alice.notify("bob", b"", LONG).unwrap().wait().unwrap();
     let transfer = plan.post(LONG).unwrap();
     let kept = alice.revoke(&source, Duration::ZERO).map_err(|error| error.errno());
-    assert_eq!(kept, Err(Errno::EBUSY), "a copy under way keeps the memory");
+    assert_eq!(kept, Err(Errno::EBUSY), "a copy in flight keeps the memory");
     transfer.cancel();
     alice.revoke(&source, LONG).unwrap();
     assert!(transfer.progress().is_quiet);
@@ -422,7 +422,7 @@ fn processes_of_a_host_map_and_bear_a_kill() {
     let transfers: Vec<_> = (0..8).map(|_| plan.post(LONG).unwrap()).collect();
     drop(peer);
     let failed = transfers.iter().filter(|transfer| transfer.wait().is_err()).count();
-    assert!(failed > 0, "what was under way fails");
+    assert!(failed > 0, "transfers in flight fail");
     for transfer in &transfers {
         assert!(transfer.wait_quiet(LONG).unwrap());
     }

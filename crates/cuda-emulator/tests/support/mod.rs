@@ -36,8 +36,8 @@ pub fn is_inside(test: &str, settings: &[(&str, &str)]) -> bool {
     false
 }
 
-/// Runs a test in a process that finds no driver: the loader takes this file for it, whatever the host has, and refuses
-/// it.
+/// Runs a test in a process that finds no driver: the loader finds this file in place of a driver, even on a host with
+/// one, and refuses it.
 pub fn without_driver(test: &str) {
     let mut command = again(test);
     let folder = std::env::temp_dir().join(format!("no-driver-{}-{test}", std::process::id()));
