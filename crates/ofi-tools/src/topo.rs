@@ -44,7 +44,7 @@ fn run(options: &Options) -> Result<()> {
         }
         None => {
             let mut topology = Topology::of_host().map_err(|error| Failure::system("reading /sys", error))?;
-            // Without any provider the rest is still shown.
+            // If no provider is available, the devices in sysfs are still shown.
             let infos = ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), None);
             topology.add_infos(&infos.unwrap_or_default());
             topology

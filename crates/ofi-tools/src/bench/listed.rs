@@ -27,7 +27,7 @@ impl List {
     /// Lists a target that waits at this address, until the returned value is dropped.
     pub(super) fn enter(&self, address: SocketAddr) -> Result<Published> {
         if address.ip().is_unspecified() {
-            let wanted = "with --etcd, --listen wants an address that initiators reach";
+            let wanted = "with --etcd, --listen needs an address that initiators can reach";
             return Err(Failure::Usage(format!("{wanted}: {address} is none")));
         }
         self.etcd.announce(&address.to_string(), &[], LEASE).map_err(Failure::stack("listing in etcd"))
@@ -35,7 +35,7 @@ impl List {
 
     /// The addresses of `count` targets. Waits until they are listed.
     pub(super) fn targets(&self, count: usize) -> Result<Vec<String>> {
-        let looking = Failure::stack("looking in etcd");
+        let looking = Failure::stack("finding targets in etcd");
         let mut names = self.etcd.wait_for_names(count, PATIENCE).map_err(looking)?;
         if names.len() < count {
             let Self { group, .. } = self;

@@ -12,7 +12,7 @@ use crate::failure::{Failure, Result};
 
 /// The longest frame.
 const LONGEST: usize = 1 << 20;
-/// The longest silence.
+/// How long one end waits for the other.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A request of the initiator to the target.
@@ -106,12 +106,12 @@ impl Meeting {
 
     pub(super) fn hear(&mut self) -> Result<Request> {
         let bytes = self.hear_bytes()?;
-        serde_json::from_slice(&bytes).map_err(|error| Failure::Peer(format!("no request: {error}")))
+        serde_json::from_slice(&bytes).map_err(|error| Failure::Peer(format!("not a request: {error}")))
     }
 
     /// Whether data has arrived.
     pub(super) fn has_news(&self) -> Result<bool> {
-        let system = |error| Failure::system("looking at a connection", error);
+        let system = |error| Failure::system("polling a connection", error);
         self.stream.set_nonblocking(true).map_err(system)?;
         let peeked = self.stream.peek(&mut [0]);
         self.stream.set_nonblocking(false).map_err(system)?;

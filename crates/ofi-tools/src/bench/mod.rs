@@ -31,17 +31,17 @@ use crate::pingpong::sizes;
 #[derive(Debug, Parser)]
 #[command(name = "mr-bench", version)]
 pub(crate) struct Options {
-    /// The targets' addresses, as HOST:PORT. Without one, targets are started here.
+    /// The targets' addresses, as HOST:PORT. Without an address, this program starts the targets.
     #[arg(value_name = "ADDRESS")]
     addresses: Vec<String>,
-    /// Be a target: wait for the initiators of one run at this address (port 0 chooses one, which is printed).
+    /// Act as a target: wait at this address for the initiators of one run. Port 0 chooses a port, which is printed.
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "addresses")]
     listen: Option<String>,
-    /// Meet in etcd, at the client URL of a member (http://HOST:PORT), or of several, separated by commas: targets are
-    /// listed there, and initiators take those that wait.
+    /// List and find targets in etcd: client URLs of its members (http://HOST:PORT), separated by commas. Targets are
+    /// listed there while they wait, and initiators take them from the list.
     #[arg(long, value_name = "URLS", conflicts_with = "addresses")]
     etcd: Option<String>,
-    /// Ask etcd as this user; MR_BENCH_ETCD_PASSWORD in the environment is the password.
+    /// Log in to etcd as this user; the environment variable MR_BENCH_ETCD_PASSWORD has the password.
     #[arg(long, value_name = "NAME", requires = "etcd")]
     etcd_user: Option<String>,
     /// The list in etcd that targets and initiators of one measurement use.
@@ -50,8 +50,8 @@ pub(crate) struct Options {
     /// How initiators and targets are paired.
     #[arg(long, default_value = "pairwise")]
     scheme: Scheme,
-    /// How many initiators, targets, or pairs of one of each, by the scheme. As many as there are addresses, if there
-    /// are several.
+    /// Number of pairs (pairwise), targets (one-to-many) or initiators (many-to-one). Default: the number of addresses
+    /// if there are several.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=64))]
     pairs: Option<u64>,
     /// Rails, each PROVIDER or PROVIDER/DOMAIN: `udp,udp` are two rails, and so are `udp/eth0,udp/eth1`.
@@ -66,7 +66,7 @@ pub(crate) struct Options {
     /// Blocks of one transfer.
     #[arg(long, value_delimiter = ',', default_value = "1,16")]
     batches: Vec<u64>,
-    /// Threads that post, each to a part of the memory of its own.
+    /// Threads that post transfers. Each uses its own part of the memory.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
     threads: u64,
     /// Transfers of each measurement and thread; fewer for large ones, so that a row moves at most 2 GiB.
@@ -79,7 +79,7 @@ pub(crate) struct Options {
     /// cuda:N (of that CUDA device).
     #[arg(long, value_name = "KIND", default_value = "host")]
     memory: Kind,
-    /// The targets' memory. Without this option: as the initiators'.
+    /// The targets' memory. Default: the same kind as the initiators'.
     #[arg(long, value_name = "KIND", conflicts_with = "listen")]
     target_memory: Option<Kind>,
     /// Compare every byte after each row.
@@ -112,7 +112,7 @@ enum Scheme {
 
 fn size(text: &str) -> std::result::Result<u64, String> {
     let size = sizes::one(text)? as u64;
-    (size > 0).then_some(size).ok_or_else(|| "wanted at least a byte".to_string())
+    (size > 0).then_some(size).ok_or_else(|| "wanted at least 1 byte".to_string())
 }
 
 /// The program.
@@ -150,7 +150,7 @@ impl Options {
         let members = Members::at(urls);
         let Some(name) = &self.etcd_user else { return Ok(Some(members)) };
         let password = env::var("MR_BENCH_ETCD_PASSWORD")
-            .map_err(|_| Failure::Usage("--etcd-user wants a password in MR_BENCH_ETCD_PASSWORD".into()))?;
+            .map_err(|_| Failure::Usage("--etcd-user needs a password in MR_BENCH_ETCD_PASSWORD".into()))?;
         Ok(Some(members.user(name, &password)))
     }
 
@@ -165,7 +165,7 @@ impl Options {
             }
             (Scheme::ManyToOne, asked) => Ok(asked.unwrap_or(2)),
             (_, Some(asked)) if named > 0 && asked != named => {
-                wrong(format!("--pairs {asked} wants as many addresses; {named} are given"))
+                wrong(format!("--pairs {asked} needs as many addresses; {named} are given"))
             }
             (Scheme::OneToMany, None) if named == 0 => Ok(2),
             (_, asked) => Ok(asked.unwrap_or(named.max(1))),
@@ -210,7 +210,7 @@ impl Targets {
 impl Drop for Targets {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // It would otherwise wait for an initiator.
+            // A target would otherwise wait for an initiator.
             let _ = child.kill();
             let _ = child.wait();
         }

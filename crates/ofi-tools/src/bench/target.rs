@@ -54,11 +54,11 @@ pub(super) fn run(address: &str, list: Option<&List>) -> Result<()> {
 /// The initiator's first request, if it can be satisfied.
 fn opening(meeting: &mut Meeting) -> Result<Opening> {
     let Request::Open(opening) = meeting.hear()? else {
-        return Err(Failure::Peer("the initiator does not begin with Open".to_string()));
+        return Err(Failure::Peer("the first request of the initiator is not Open".to_string()));
     };
     let Opening { len, initiators, .. } = opening;
     if len == 0 || len > LONGEST {
-        return Err(Failure::Peer(format!("the initiator asks for {len} bytes; 1 to {LONGEST} are given")));
+        return Err(Failure::Peer(format!("the initiator asks for {len} bytes; the range is 1 to {LONGEST}")));
     }
     if !(1..=MOST).contains(&initiators) {
         return Err(Failure::Peer(format!("{initiators} initiators; 1 to {MOST} are served")));
@@ -66,7 +66,7 @@ fn opening(meeting: &mut Meeting) -> Result<Opening> {
     Ok(opening)
 }
 
-/// The next connection, which arrives soon.
+/// The next connection. The initiators of a run connect together, so the wait is bounded.
 fn next(listener: &TcpListener) -> std::io::Result<TcpStream> {
     let end = Instant::now() + PATIENCE;
     listener.set_nonblocking(true)?;
@@ -111,7 +111,7 @@ fn serve(agent: &Agent, mut guests: Vec<Guest>) -> Result<()> {
 }
 
 impl Guest {
-    /// Serves one request. Whether it was the last.
+    /// Serves one request. Returns whether it was the last.
     fn answer(&mut self) -> Result<bool> {
         let stack = Failure::stack("the memory");
         let Self { meeting, memory, len } = self;
@@ -124,7 +124,7 @@ impl Guest {
             Request::Check { len: used, seed } if used <= *len => {
                 match wrong(memory, used, seed).map_err(stack)? {
                     None => meeting.say_bytes(b"done")?,
-                    Some(at) => meeting.say_bytes(format!("byte {at} is not what was written").as_bytes())?,
+                    Some(at) => meeting.say_bytes(format!("byte {at} differs from the written one").as_bytes())?,
                 }
             }
             other => return Err(Failure::Peer(format!("unexpected request {other:?}"))),
