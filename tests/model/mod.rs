@@ -53,7 +53,8 @@ pub trait Fabric {
         false
     }
 
-    /// What an endpoint keeps that should be over; `None` if nothing. `is_good` if no trouble has occurred anywhere.
+    /// State that an endpoint should have released; `None` if it has released all. `is_good`: no trouble has occurred
+    /// anywhere.
     fn left(&self, side: &Side, is_good: bool) -> Option<String>;
 
     /// Whether nothing is in progress.
@@ -413,7 +414,7 @@ impl<'a> Model<'a> {
         }
         let id = context - 1;
         let (op, troubled) = (&self.ops[id], self.is_troubled(self.ops[id].from, self.ops[id].to));
-        // An injected operation, reported as done when posted, may fail later and then says so.
+        // An injected operation is reported as done when it is posted. If it fails later, that is reported too.
         let open = op.ended.is_none() || (op.injected && matches!(event, Event::Failed(_)));
         assert!(op.from == at && open, "one end: {op:?} {event:?}");
         let ended = match event {
@@ -432,7 +433,7 @@ impl<'a> Model<'a> {
                     Kind::Before { .. } => {
                         assert!(op.memory.bytes().iter().all(|&byte| byte == 0), "changed behind it: {op:?}");
                     }
-                    Kind::Beside(_) => panic!("nobody may do that: {op:?}"),
+                    Kind::Beside(_) => panic!("an access that must be refused: {op:?}"),
                     Kind::Send { .. } | Kind::Add { .. } | Kind::Count { .. } => {}
                 }
                 Ok(())
@@ -466,7 +467,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// What the model still misses; `None` after everything has ended.
+    /// An event that the model still waits for; `None` after everything has ended.
     fn lacks(&self) -> Option<String> {
         for (id, op) in self.ops.iter().enumerate() {
             let is_there = self.lives[op.from].side.is_some();
@@ -487,7 +488,7 @@ impl<'a> Model<'a> {
         for &life in &self.nodes {
             let side = self.lives[life].side();
             if let Some(left) = self.fabric.left(side, untroubled && !self.lives[life].stopped) {
-                return Some(format!("the end of what is under way at {life}: {left}"));
+                return Some(format!("the end of operations in flight at {life}: {left}"));
             }
         }
         (!self.fabric.is_still()).then(|| "the fabric".to_string())

@@ -1,4 +1,4 @@
-"""What the programs of two processes over NIXL share: a link beside NIXL, and an agent that shows its memory."""
+"""Shared by the programs of two processes over NIXL: a link outside NIXL, and an agent that exposes its memory."""
 
 import pickle
 import socket
@@ -6,12 +6,12 @@ import socket
 import numpy
 from nixl_cu12._api import nixl_agent, nixl_agent_config
 
-# As the first argument, a program is the target: the second one is its end of the link.
+# With this as its first argument, a program is the target; the second argument is its end of the link.
 TARGET = "--target"
 
 
 class Link:
-    """Python objects between the two processes, beside NIXL."""
+    """Sends Python objects between the two processes, outside NIXL."""
 
     def __init__(self, sock):
         self.file = sock.makefile("rwb")
@@ -25,7 +25,7 @@ class Link:
         return pickle.load(self.file)
 
     def heard(self):
-        """Whether the peer has said something that was not read yet."""
+        """Whether the peer has sent an object that was not read yet."""
         try:
             return bool(self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
         except BlockingIOError:
@@ -33,7 +33,7 @@ class Link:
 
 
 class End:
-    """One agent and the memory that it shows the other."""
+    """One agent and the memory that it exposes to the other."""
 
     def __init__(self, name, link, memory, backend, driven):
         config = nixl_agent_config(backends=[], enable_prog_thread=driven == "thread")
@@ -49,6 +49,6 @@ class End:
 
 
 def pattern(size, count):
-    """What the blocks hold: no two neighbours are the same, and no byte is where its block's neighbour has it."""
+    """The content of the blocks: neighbouring blocks differ at every offset."""
     at = numpy.arange(size * count, dtype=numpy.uint64)
     return ((at * 131 + at // size * 17 + 5) & 0xFF).astype(numpy.uint8)

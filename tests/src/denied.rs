@@ -44,6 +44,6 @@ pub fn may_copy() -> bool {
 /// Sets a variable of the environment, unless it is set, before anything in this process reads it. Call it from a
 /// function in `.init_array`, when there is one thread and no Rust code has run.
 pub fn set_early(name: &std::ffi::CStr, value: &std::ffi::CStr) {
-    // SAFETY: both are C strings, and nobody else is at the environment yet.
+    // SAFETY: both are C strings, and no other code accesses the environment yet.
     unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 0) };
 }

@@ -202,7 +202,7 @@ impl Mesh {
         for seat in &mut self.seats {
             seat.end();
             seat.child.line.expect("closed");
-            // The others hear of it, and have no operations with it.
+            // The others are told, and have no operations with it.
         }
         self.seats.into_iter().for_each(|seat| seat.child.finish());
         reports

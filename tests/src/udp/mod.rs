@@ -108,7 +108,7 @@ impl Echo {
     pub fn end(self, side: &Side, to: FiAddr) {
         wait::drive(&[side], "room", || side.out(to, ()).tag(STOP).inject().send().ok());
         let mut child = Some(self.child);
-        // It may need the message once more.
+        // The message may have been lost, so it is sent again.
         wait::drive(&[side], "the end of the echo", || {
             let ended = child.as_mut().is_some_and(|child| child.ended_within(Duration::ZERO).is_some());
             ended.then(|| child.take().map(Child::finish))

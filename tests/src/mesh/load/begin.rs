@@ -77,7 +77,7 @@ impl Load {
         memory.slice(..len).fill(seed);
         self.post(at, Kind::Send, (memory, library), |ep, dest, context, memory| {
             let pieces = [memory.slice(..len).piece()];
-            // SAFETY: the memory is kept with the operation, and nobody looks at it until that has ended.
+            // SAFETY: the memory is kept with the operation, and is not read before the operation has ended.
             let lent = unsafe { Lent::new(&pieces, &[]) };
             let mut op = SendOp::new(lent, dest, context);
             if data {

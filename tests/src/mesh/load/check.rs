@@ -18,7 +18,7 @@ impl Load {
     pub(super) fn check_patience(&self) {
         if let Some((at, what)) = &self.omen {
             let explained = self.mourning || at.elapsed() < PATIENCE / 4;
-            assert!(explained, "member {}, though nobody died: {what}", self.index);
+            assert!(explained, "member {}, though no member died: {what}", self.index);
         }
         for op in self.ops.values() {
             let report = || format!("{:?} to {} stands still\n{}", op.kind, op.peer, self.side.report());
@@ -85,7 +85,7 @@ impl Load {
         // SAFETY: `LONGEST` bytes of ours, and no receive is posted on them.
         unsafe { memory.as_ptr().write_bytes(0, LONGEST) };
         let pieces = [memory.slice(..).piece()];
-        // SAFETY: the memory goes after the endpoint, and is only looked at when the receive has ended.
+        // SAFETY: the memory is freed after the endpoint, and is only read when the receive has ended.
         let lent = unsafe { Lent::new(&pieces, &[]) };
         let posted = if number < RECEIVES {
             self.side.ep.receive(&ReceiveOp::new(lent, Context(number)))

@@ -7,7 +7,7 @@ use super::{GIVE_BACK, Kind, LEASE, LEASED, Lease, Load, OFFER, RETURN};
 
 impl Load {
     /// Lends memory to a peer, which reads it and reports when it is done. The registration is closed then, or after a
-    /// while whatever the peer does.
+    /// while in any case.
     pub(super) fn lend(&mut self, at: usize) {
         if self.leases.len() >= 2 {
             return;
@@ -32,7 +32,7 @@ impl Load {
 
     fn register_lease(&self) -> std::sync::Arc<dyn MemoryRegion> {
         let pieces = [self.leased.slice(..).piece()];
-        // SAFETY: the memory goes after the endpoint, and nobody ever writes it again.
+        // SAFETY: the memory is freed after the endpoint, and is never written again.
         let attr = unsafe { MrAttr::new(&pieces, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE) };
         self.side.domain.register(&attr).expect("a lease")
     }

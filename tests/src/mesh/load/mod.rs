@@ -112,7 +112,7 @@ struct Peer {
     outstanding: usize,
     done: u64,
     failed: u64,
-    /// The first failure that its death has to explain.
+    /// The first failure that only its death can explain.
     failure: Option<Instant>,
     /// The time of its death, if it is dead, and whether a send to it has failed.
     dead: Option<(Instant, bool)>,
@@ -150,7 +150,7 @@ pub struct Load {
     /// Whether strangers send arbitrary data: messages from unknown senders are ignored.
     wary: bool,
     favour: Option<Favour>,
-    /// The first failure that a death has to explain.
+    /// The first failure that only a death can explain.
     omen: Option<(Instant, String)>,
     _memory: [Memory; 2],
 }
