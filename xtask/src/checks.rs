@@ -35,7 +35,7 @@ fn tests() -> StepResult {
         return suite(|| workspace(&["nextest", "run"]), &junit);
     }
     run(&mut workspace(&["test", "--all-targets", "--no-fail-fast", "--quiet"]))?;
-    not_run("what tests say that they could not do", "cargo-nextest, which collects it, is not installed")
+    not_run("parts that tests could not run", "cargo-nextest, which collects it, is not installed")
 }
 
 fn has_nextest() -> bool {
@@ -49,7 +49,7 @@ fn ignored() -> StepResult {
     }
     let list = ["nextest", "list", "--run-ignored", "only", "--message-format", "oneline"];
     let list = output(&mut workspace(&list))?;
-    let ignored = |test| format!("{test}: ignored by its own word (cargo test -- --ignored)");
+    let ignored = |test| format!("{test}: marked #[ignore] (cargo test -- --ignored)");
     let all: Vec<String> = list.lines().map(ignored).collect();
     Ok(if all.is_empty() { Outcome::Passed } else { Outcome::NotRun(all) })
 }

@@ -251,7 +251,7 @@ fn problems(table: &Table, deviations: &Deviations, tests: &Tests) -> Vec<String
         }
         if rule.tests.is_empty() && rule.deviation.is_none() && rule.later.is_none() {
             all.push(format!(
-                "{TABLE}: rule {} has no test, no deviation, and nothing that it waits for",
+                "{TABLE}: rule {} has no test, no deviation, and no reason to wait",
                 rule.id
             ));
         }

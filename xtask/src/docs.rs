@@ -44,7 +44,7 @@ pub fn run(check: bool) -> StepResult {
     let documents = links::documents()?;
     let dead = links::broken(&documents)?;
     if !dead.is_empty() {
-        return Err(format!("links that lead nowhere: {}", dead.join(", ")));
+        return Err(format!("dead links: {}", dead.join(", ")));
     }
     let outside = links::outside_the_book(&documents)?;
     if !outside.is_empty() {

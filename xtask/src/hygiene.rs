@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(of_compiler(text), ["error: ofi needs Linux", "error[E0425]: no `ppoll`"]);
     }
 
-    /// What crates.io and docs.rs show of a crate, and what its licences require in the package.
+    /// A crate's metadata for crates.io and docs.rs, and the files that its licences require in the package.
     #[test]
     fn every_crate_that_is_published_tells_what_it_is_and_has_its_licences() {
         let mut published = 0;

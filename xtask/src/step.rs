@@ -15,7 +15,7 @@ pub const NOT_RUN: u8 = 77;
 pub enum Outcome {
     /// Everything ran and passed.
     Passed,
-    /// It passed, except for these parts, each `what: why`.
+    /// It passed, but these parts could not run, each `what: why`.
     NotRun(Vec<String>),
     /// These tests failed once and passed in two repetitions.
     Flaky {

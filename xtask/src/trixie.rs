@@ -132,7 +132,7 @@ fn mirror() -> Result<String, String> {
     let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let value = |key: &str| release.lines().find_map(|line| line.strip_prefix(key));
     let (Some("debian"), Some(codename)) = (value("ID="), value("VERSION_CODENAME=")) else {
-        return Err("this is no Debian".into());
+        return Err("this system is not Debian".into());
     };
     let targets = ["indextargets", "--format", "$(RELEASE) $(SITE)", "Created-By: Packages"];
     let targets = quietly(command("apt-get").args(targets))?;

@@ -67,14 +67,14 @@ pub fn main(options: &Options) -> StepResult {
         let well = told(&mut stream, result.is_ok())?;
         match result {
             Ok(found) if well => rows.add(&measurement.name, found),
-            Ok(_) => rows.failed(&measurement.name, "the other side failed: it says why"),
+            Ok(_) => rows.failed(&measurement.name, "the other side failed; see its output"),
             Err(why) => rows.failed(&measurement.name, &why),
         }
     }
     if address.is_some() {
         let file = target_dir("efa-bench").join("efa-bench.md");
         page::write(&file, &[("client", &facts), ("server", &theirs)], &rows, options.quick)?;
-        println!("{}\nSend it back with an issue: it would be the first.", file.display());
+        println!("{}\nAttach it to an issue: no figures from EFA devices exist yet.", file.display());
     }
     rows.outcome()
 }
@@ -292,7 +292,7 @@ pub fn on_emulator(start: impl Fn(&mut Command)) -> StepResult {
     let text = std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
     for wanted in ["our fi_pingpong, tagged", "| 65536 |", "mr-bench", "emulated device"] {
         if !text.contains(wanted) {
-            return Err(format!("the page says nothing of {wanted:?}:\n{text}"));
+            return Err(format!("the page does not mention {wanted:?}:\n{text}"));
         }
     }
     Ok(Outcome::Passed)

@@ -13,7 +13,7 @@ use crate::step::{NOT_RUN, Outcome, Report, cargo, not_run, output, root, run, t
 use crate::stock::{Stock, pingpong, pingpong_pair};
 use crate::{capi, trixie, vm};
 
-/// What runs on it.
+/// The program or the tests to run on the device.
 #[derive(Debug, clap::Args)]
 pub struct Options {
     /// Folder of the device; programs with the same folder reach each other.
@@ -133,7 +133,7 @@ fn lists(emulator: &Path, dir: &Path) -> StepResult {
     let wanted = ["efa_emu0", "0x1d0f", "PORT_ACTIVE"];
     match wanted.iter().find(|word| !text.contains(**word)) {
         None => Ok(Outcome::Passed),
-        Some(word) => Err(format!("ibv_devinfo says nothing of {word}:\n{text}")),
+        Some(word) => Err(format!("ibv_devinfo does not mention {word}:\n{text}")),
     }
 }
 
@@ -178,7 +178,7 @@ fn flows(emulator: &Path, dir: &Path) -> StepResult {
 }
 
 /// Our provider and C's, under the same program: messages of up to 1 MiB, which either end reads from the other, on a
-/// quiet network and on one without order. Untagged messages of 2.x's program use `efa-direct`, unless `efa` is
+/// network in order and on one without. Untagged messages of 2.x's program use `efa-direct`, unless `efa` is
 /// requested.
 fn meets_c(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepResult {
     if !stock.has_programs() {

@@ -19,9 +19,9 @@ const SIZES: [[usize; 3]; 3] = [[4_096, 256, 3], [131_072, 32, 3], [1 << 20, 8, 
 /// Runs the programs.
 pub fn test(report: &mut Report, emulator: &Path, dir: &Path) {
     for disorder in [false, true] {
-        let network = if disorder { "a network without order" } else { "a quiet network" };
+        let network = if disorder { "a network without order" } else { "a network in order" };
         let start = |command: &mut Command| {
-            // No other provider, in case they would do without `efa`.
+            // No other provider, so that the programs cannot fall back from `efa`.
             on(command, emulator, dir).env("FI_PROVIDER", "efa");
             command.envs(disorder.then_some(DISORDER).into_iter().flatten());
             capi::patient(command)
@@ -104,7 +104,7 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// How an end is called.
+/// The name of an end in reports.
 fn who(ours: bool) -> &'static str {
     if ours { "ours" } else { "C's" }
 }
@@ -116,7 +116,7 @@ pub fn accesses(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepR
     let ends = [(true, false), (false, true), (true, true)];
     for (disorder, (owns, accesses)) in orders.into_iter().flat_map(|order| ends.map(|ends| (order, ends))) {
         let network = if disorder.is_some() { ", on a network without order" } else { "" };
-        let case = format!("{} accesses what is of {}{network}", who(accesses), who(owns));
+        let case = format!("{} accesses memory of {}{network}", who(accesses), who(owns));
         let side = |role, ours| {
             let mut side = pair.side(role, ours);
             side.envs(disorder.into_iter().flatten());
@@ -127,11 +127,11 @@ pub fn accesses(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepR
     Ok(Outcome::Passed)
 }
 
-/// Long messages to receivers whose device takes no more registrations: they cannot read them, and say so.
+/// Long messages to receivers whose device takes no more registrations: they cannot read the messages, and report it.
 pub fn unreadable(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepResult {
-    /// For what endpoints need themselves, and some more.
+    /// Registrations of the device: those that endpoints need themselves, and some more.
     const REGIONS: &str = "64";
-    /// What ends of ours say of that in their logs.
+    /// Texts in the logs of our ends about such a message.
     const RECEIVER: &str = "a payload cannot be read";
     const SENDER: &str = "the peer cannot read a payload";
     let Some(pair) = Pair::new(stock, "unreadable", emulator, dir)? else { return not_run(name, NO_HEADERS) };

@@ -69,7 +69,7 @@ fn package() -> Result<String, String> {
     let named = text.lines().find_map(|line| line.trim().strip_prefix("Depends: "));
     let name = named.filter(|name| name.starts_with("linux-image-"));
     name.map(Into::into).ok_or_else(|| {
-        "apt knows no package linux-image-amd64 (a Debian is needed, and `apt-get update` before)".to_string()
+        "apt knows no package linux-image-amd64 (this needs Debian, after `apt-get update`)".to_string()
     })
 }
 

@@ -21,7 +21,7 @@ use crate::step::{NOT_RUN, target_dir};
 /// The variable that names a folder with one path in host and guest, where the command may leave files for the host.
 pub const SHARE: &str = "OFI_VM_SHARE";
 
-/// What a run of the machine is.
+/// Options of one run of the machine.
 #[derive(Debug, clap::Args)]
 pub struct Options {
     /// Time limit in seconds, including the boot.
@@ -72,7 +72,7 @@ struct Parts {
 fn prepare() -> Result<Parts, String> {
     if std::env::consts::ARCH != "x86_64" {
         return Err(
-            "the machine is an x86_64, which runs programs of this host only if that is one too".into()
+            "the machine is x86_64, and runs this host's programs only if the host is x86_64 too".into()
         );
     }
     let busybox = machine::find_tools()?;

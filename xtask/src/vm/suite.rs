@@ -39,7 +39,7 @@ const PROGRAMS: [Program; 3] = [
         threads: 1,
         cases: &["over_verbs"],
     },
-    // The cases of the conformance suite that meet what the device alone decides. The nightly runs more of them.
+    // The cases of the conformance suite whose results depend on the device. The nightly runs more of them.
     Program {
         package: "ofi-tests",
         test: "verbs",
@@ -182,7 +182,7 @@ fn inside(name: &str, arguments: &[String]) -> StepResult {
     match booted(name, arguments)? {
         Ok(Ended { status: 0, .. }) => Ok(Outcome::Passed),
         Ok(Ended { status, .. }) if status == i32::from(NOT_RUN) => {
-            not_run(name, "the machine's output says why")
+            not_run(name, "see the machine's output")
         }
         Ok(Ended { status, .. }) => Err(format!("{} ended with status {status}", arguments.join(" "))),
         Err(not_run) => Ok(not_run),

@@ -68,7 +68,7 @@ impl Facts {
     pub fn of_line(line: &str) -> Result<Self, String> {
         serde_json::from_str(line)
             .map(Self)
-            .map_err(|error| format!("the other end is no efa-bench: {error} in {line:.100?}"))
+            .map_err(|error| format!("the other end is not efa-bench: {error} in {line:.100?}"))
     }
 
     /// The commit from which its programs were built.

@@ -109,10 +109,10 @@ pub fn write(file: &Path, hosts: &[(&str, &Facts)], rows: &Rows, quick: bool) ->
     let mut page = String::from("# efa-bench\n\n");
     if hosts.iter().any(|(_, facts)| facts.is_emulated()) {
         page.push_str(
-            "**On an emulated device: this says that the programs run, and nothing of EFA's speed.**\n\n",
+            "**On an emulated device: this shows that the programs run, and says nothing about EFA's speed.**\n\n",
         );
     } else if quick {
-        page.push_str("**A debug build and a few messages: not figures to believe.**\n\n");
+        page.push_str("**A debug build and a few messages: the figures are not reliable.**\n\n");
     }
     for (role, facts) in hosts {
         let _ = writeln!(page, "## The {role}\n\n| | |\n|---|---|");
