@@ -43,9 +43,9 @@ def initiate(link, size, count, rounds):
         end.agent.release_xfer_handle(handle)
     link.tell("done")
     notes, same = link.hear()
-    problems = [] if same else ["what was written is not what arrived"]
+    problems = [] if same else ["the bytes that arrived differ from the written ones"]
     if not (end.memory == wanted).all():
-        problems.append("what was read is not what was there")
+        problems.append("the bytes that were read differ from the target's")
     if notes != {b"WRITE": rounds, b"READ": rounds}:
         problems.append(f"{rounds} notifications of each kind were sent, and these arrived: {notes}")
     if problems:

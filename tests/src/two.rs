@@ -114,7 +114,7 @@ unsafe impl<D: Division> Provider for TwoProvider<D> {
 pub fn register() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        ofi::register_provider(Arc::new(TwoProvider(PhantomData::<Turns>))).expect("a name nobody has");
-        ofi::register_provider(Arc::new(TwoProvider(PhantomData::<Halves>))).expect("a name nobody has");
+        ofi::register_provider(Arc::new(TwoProvider(PhantomData::<Turns>))).expect("an unused name");
+        ofi::register_provider(Arc::new(TwoProvider(PhantomData::<Halves>))).expect("an unused name");
     });
 }

@@ -250,10 +250,7 @@ fn problems(table: &Table, deviations: &Deviations, tests: &Tests) -> Vec<String
             all.push(format!("{TABLE}: two rules {}", rule.id));
         }
         if rule.tests.is_empty() && rule.deviation.is_none() && rule.later.is_none() {
-            all.push(format!(
-                "{TABLE}: rule {} has no test, no deviation, and no reason to wait",
-                rule.id
-            ));
+            all.push(format!("{TABLE}: rule {} has no test, no deviation, and no reason to wait", rule.id));
         }
         for test in rule.tests.iter().filter(|test| !tests.contains_key(*test)) {
             all.push(format!("{TABLE}: rule {}: no test {test} in the tree", rule.id));
@@ -269,7 +266,7 @@ fn problems(table: &Table, deviations: &Deviations, tests: &Tests) -> Vec<String
             .any(|text| text.is_empty())
         {
             all.push(format!(
-                "{DEVIATIONS}: {} needs a page, a quote, what is ours, and a reason",
+                "{DEVIATIONS}: {} needs a page, a quote, our behaviour, and a reason",
                 deviation.id
             ));
         }

@@ -144,7 +144,7 @@ enum Command {
         #[arg(long)]
         runs: Option<usize>,
     },
-    /// Runs what is too long for CI: many seeds, kills, a soak and long fuzzing. Writes docs/nightly.md.
+    /// Runs the checks that are too long for CI: many seeds, kills, a soak and long fuzzing. Writes docs/nightly.md.
     Nightly(long::Options),
     /// Compiles for aarch64.
     Aarch64,

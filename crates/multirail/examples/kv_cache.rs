@@ -67,7 +67,7 @@ fn decode(rails: &str) -> Outcome {
         for nth in 0..BLOCKS {
             cache.read_into(page(layer, nth), &mut page_bytes)?;
             if page_bytes != block(layer, nth) {
-                return Err(format!("layer {layer}, block {nth} is not what was computed").into());
+                return Err(format!("layer {layer}, block {nth} differs from the computed one").into());
             }
         }
         println!("layer {layer:2} of {} arrived intact after {:.1?}", notification.peer, began.elapsed());

@@ -20,5 +20,11 @@ pub(crate) fn resolve(range: &impl RangeBounds<u64>, len: u64, what: &'static st
         return Ok(start..end);
     }
     let wanted = format!("at least one byte inside {len}");
-    Err(Error::wanted(Errno::EINVAL, what, wanted, format!("{start}..{end}"), "give a range that lies inside"))
+    Err(Error::wanted(
+        Errno::EINVAL,
+        what,
+        wanted,
+        format!("{start}..{end}"),
+        "give a range that lies inside",
+    ))
 }

@@ -36,7 +36,13 @@ impl Engine {
         })?;
         if metadata.name != peer {
             let (wanted, found) = (format!("that of {peer:?}"), format!("that of {:?}", metadata.name));
-            return Err(Error::wanted(Errno::EINVAL, "metadata", wanted, found, "pass that agent's metadata"));
+            return Err(Error::wanted(
+                Errno::EINVAL,
+                "metadata",
+                wanted,
+                found,
+                "pass that agent's metadata",
+            ));
         }
         self.agent.load(bytes)?;
         Ok(metadata)

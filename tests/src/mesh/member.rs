@@ -6,7 +6,7 @@ use ofi_testkit::process::Line;
 use super::load::Load;
 use crate::{Naming, resident_kib};
 
-/// Shows its card, does what it is told line by line, and does every kind of operation with every known member: `join
+/// Prints its card, obeys the lines that it receives, and does every kind of operation with every known member: `join
 /// INDEX CARD` meets a member, and so does `greet INDEX CARD`, answered by `greeted`; `bury INDEX` says that one is
 /// dead, answered by `buried INDEX DONE FAILED` when nothing with it is left; `report` is answered by `report DONE
 /// RESIDENT_KIB FILES UNEXPLAINED`; `beware` announces hostile strangers; `favour WHAT` makes it do more of a rare

@@ -181,9 +181,7 @@ fn script(name: &str, path: &str, arguments: &[&Path]) -> StepResult {
 fn inside(name: &str, arguments: &[String]) -> StepResult {
     match booted(name, arguments)? {
         Ok(Ended { status: 0, .. }) => Ok(Outcome::Passed),
-        Ok(Ended { status, .. }) if status == i32::from(NOT_RUN) => {
-            not_run(name, "see the machine's output")
-        }
+        Ok(Ended { status, .. }) if status == i32::from(NOT_RUN) => not_run(name, "see the machine's output"),
         Ok(Ended { status, .. }) => Err(format!("{} ended with status {status}", arguments.join(" "))),
         Err(not_run) => Ok(not_run),
     }

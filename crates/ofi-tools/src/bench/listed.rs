@@ -28,7 +28,7 @@ impl List {
     pub(super) fn enter(&self, address: SocketAddr) -> Result<Published> {
         if address.ip().is_unspecified() {
             let wanted = "with --etcd, --listen needs an address that initiators can reach";
-            return Err(Failure::Usage(format!("{wanted}: {address} is none")));
+            return Err(Failure::Usage(format!("{wanted}; initiators cannot reach {address}")));
         }
         self.etcd.announce(&address.to_string(), &[], LEASE).map_err(Failure::stack("listing in etcd"))
     }

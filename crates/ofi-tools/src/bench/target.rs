@@ -58,7 +58,9 @@ fn opening(meeting: &mut Meeting) -> Result<Opening> {
     };
     let Opening { len, initiators, .. } = opening;
     if len == 0 || len > LONGEST {
-        return Err(Failure::Peer(format!("the initiator asks for {len} bytes; the range is 1 to {LONGEST}")));
+        return Err(Failure::Peer(format!(
+            "the initiator asks for {len} bytes; the range is 1 to {LONGEST}"
+        )));
     }
     if !(1..=MOST).contains(&initiators) {
         return Err(Failure::Peer(format!("{initiators} initiators; 1 to {MOST} are served")));
@@ -124,7 +126,9 @@ impl Guest {
             Request::Check { len: used, seed } if used <= *len => {
                 match wrong(memory, used, seed).map_err(stack)? {
                     None => meeting.say_bytes(b"done")?,
-                    Some(at) => meeting.say_bytes(format!("byte {at} differs from the written one").as_bytes())?,
+                    Some(at) => {
+                        meeting.say_bytes(format!("byte {at} differs from the written one").as_bytes())?
+                    }
                 }
             }
             other => return Err(Failure::Peer(format!("unexpected request {other:?}"))),

@@ -251,7 +251,7 @@ impl Copying for Behind {
 
 impl Drop for Behind {
     fn drop(&mut self) {
-        // SAFETY: created in `copy`; the driver keeps what it needs of the event.
+        // SAFETY: created in `copy`; the driver keeps the state of a pending event.
         let _ =
             self.device.0.call("cuEventDestroy", |driver| unsafe { (driver.cuEventDestroy_v2)(self.event) });
     }
