@@ -1,12 +1,13 @@
 //! Requests of connected endpoints whose success the device does not report (`ofi-verbs/connected/requests.rs`): their
 //! failures are reported, and they delay nothing else. `costs.rs` has their costs.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use ofi_testkit::connect::{connect, event_of};
 use ofi_testkit::prelude::*;
-use ofi_testkit::rc::Plan;
+use ofi_testkit::rc::{Plan, SimulatedDevice};
+use ofi_verbs::rc::CmEventKind;
 
 use super::{ConnectedOver, ConnectedPair, device, hints};
 
@@ -19,6 +20,15 @@ fn patient() -> Hints {
     });
     LazyLock::force(&ADDED);
     hints("patient0")
+}
+
+/// The same, for tests that tell its endpoints events.
+static UNBOUND: LazyLock<Arc<SimulatedDevice>> =
+    LazyLock::new(|| device("unbound0", Plan { patience: u64::MAX, ..Plan::default() }));
+
+fn unbound() -> Hints {
+    LazyLock::force(&UNBOUND);
+    hints("unbound0")
 }
 
 fn pair() -> (Side, Side) {
@@ -103,6 +113,46 @@ fn nothing_waits_for_a_peer_that_has_gone() {
         drop(a);
         let took = begin.elapsed();
         assert!(took < Duration::from_millis(600), "FI_VERBS_LINGER_MS is 1000, and it took {took:?}");
+    }
+}
+
+/// A bond's change of address is an event of the connection, and not its end: closing waits for the peer's receive.
+#[test]
+fn an_event_that_ends_nothing_does_not_shorten_the_wait() {
+    for shutdown in [true, false] {
+        let (a, b) = pair_of(&ConnectedOver(unbound));
+        let into = Memory::new(64);
+        a.out(ANY, &Memory::patterned(64, 5)).inject().send().unwrap();
+        UNBOUND.tell(a.name().to_socket_addr().unwrap(), CmEventKind::Other);
+        std::thread::scope(|scope| {
+            let late = scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(250)); // five times what an ended connection has
+                b.receive(&into).context(1).post().unwrap();
+                wait::drive(&[&b], "a message", || b.next_of(1)).done();
+            });
+            if shutdown {
+                a.ep.shutdown().unwrap();
+            }
+            drop(a);
+            late.join().unwrap();
+        });
+        into.check(64, 5);
+    }
+}
+
+/// However it ended.
+#[test]
+fn every_end_of_a_connection_shortens_the_wait() {
+    for kind in
+        [CmEventKind::Disconnected, CmEventKind::Rejected, CmEventKind::Failed, CmEventKind::DeviceRemoved]
+    {
+        let (a, _b) = pair_of(&ConnectedOver(unbound));
+        a.out(ANY, &Memory::patterned(64, 5)).inject().send().unwrap();
+        UNBOUND.tell(a.name().to_socket_addr().unwrap(), kind);
+        let begin = Instant::now();
+        drop(a);
+        let took = begin.elapsed();
+        assert!(took < Duration::from_millis(600), "{kind:?}: FI_VERBS_LINGER_MS is 1000, and it took {took:?}");
     }
 }
 

@@ -479,6 +479,7 @@ pub const RDMA_CM_EVENT_DISCONNECTED: c_int = 10;
 pub const RDMA_CM_EVENT_DEVICE_REMOVAL: c_int = 11;
 pub const RDMA_CM_EVENT_MULTICAST_JOIN: c_int = 12;
 pub const RDMA_CM_EVENT_MULTICAST_ERROR: c_int = 13;
+pub const RDMA_CM_EVENT_ADDR_CHANGE: c_int = 14;
 pub const RDMA_CM_EVENT_TIMEWAIT_EXIT: c_int = 15;
 
 #[cfg(target_pointer_width = "64")]

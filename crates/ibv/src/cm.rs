@@ -45,8 +45,32 @@ pub enum CmEventKind {
     Disconnected,
     /// The device is being removed.
     DeviceRemoved,
-    /// Any other event, which has no meaning here.
+    /// Any other event, such as a bond's change of address. It ends nothing.
     Other,
+}
+
+impl CmEventKind {
+    fn of(event: c_int) -> Self {
+        match event {
+            RDMA_CM_EVENT_ADDR_RESOLVED => Self::AddressResolved,
+            RDMA_CM_EVENT_ROUTE_RESOLVED => Self::RouteResolved,
+            RDMA_CM_EVENT_CONNECT_REQUEST => Self::Request,
+            RDMA_CM_EVENT_ESTABLISHED => Self::Established,
+            RDMA_CM_EVENT_REJECTED => Self::Rejected,
+            RDMA_CM_EVENT_ADDR_ERROR
+            | RDMA_CM_EVENT_ROUTE_ERROR
+            | RDMA_CM_EVENT_CONNECT_ERROR
+            | RDMA_CM_EVENT_UNREACHABLE => Self::Failed,
+            RDMA_CM_EVENT_DISCONNECTED | RDMA_CM_EVENT_TIMEWAIT_EXIT => Self::Disconnected,
+            RDMA_CM_EVENT_DEVICE_REMOVAL => Self::DeviceRemoved,
+            _ => Self::Other,
+        }
+    }
+
+    /// Whether it ends the connection, or the attempt to make one.
+    pub fn is_end(self) -> bool {
+        matches!(self, Self::Rejected | Self::Failed | Self::Disconnected | Self::DeviceRemoved)
+    }
 }
 
 /// An event.
@@ -101,20 +125,7 @@ impl EventChannel {
         }
         // SAFETY: the event was not acknowledged yet; events of connections use the union's member for connections.
         let seen = unsafe { &*event };
-        let kind = match seen.event {
-            RDMA_CM_EVENT_ADDR_RESOLVED => CmEventKind::AddressResolved,
-            RDMA_CM_EVENT_ROUTE_RESOLVED => CmEventKind::RouteResolved,
-            RDMA_CM_EVENT_CONNECT_REQUEST => CmEventKind::Request,
-            RDMA_CM_EVENT_ESTABLISHED => CmEventKind::Established,
-            RDMA_CM_EVENT_REJECTED => CmEventKind::Rejected,
-            RDMA_CM_EVENT_ADDR_ERROR
-            | RDMA_CM_EVENT_ROUTE_ERROR
-            | RDMA_CM_EVENT_CONNECT_ERROR
-            | RDMA_CM_EVENT_UNREACHABLE => CmEventKind::Failed,
-            RDMA_CM_EVENT_DISCONNECTED => CmEventKind::Disconnected,
-            RDMA_CM_EVENT_DEVICE_REMOVAL => CmEventKind::DeviceRemoved,
-            _ => CmEventKind::Other,
-        };
+        let kind = CmEventKind::of(seen.event);
         let is_request = kind == CmEventKind::Request;
         let carries = is_request || matches!(kind, CmEventKind::Established | CmEventKind::Rejected);
         let (mut private_data, mut resources) = (Vec::new(), (0, 0));
@@ -420,5 +431,28 @@ impl Drop for CmId {
         self.destroy_qp();
         // SAFETY: made above. All events of it that were taken have been acknowledged, so this does not wait.
         unsafe { (self.channel.cm.rdma_destroy_id)(self.id.as_ptr()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_of_address_ends_nothing() {
+        let ends = |event| CmEventKind::of(event).is_end();
+        for event in [
+            RDMA_CM_EVENT_DISCONNECTED,
+            RDMA_CM_EVENT_TIMEWAIT_EXIT,
+            RDMA_CM_EVENT_DEVICE_REMOVAL,
+            RDMA_CM_EVENT_REJECTED,
+            RDMA_CM_EVENT_UNREACHABLE,
+            RDMA_CM_EVENT_CONNECT_ERROR,
+        ] {
+            assert!(ends(event), "{event}");
+        }
+        for event in [RDMA_CM_EVENT_ADDR_CHANGE, RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_MULTICAST_JOIN, 99] {
+            assert!(!ends(event), "{event}");
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use ofi_core::sys;
-use ofi_verbs::rc::{AsyncEvent, Events, Result};
+use ofi_verbs::rc::{AsyncEvent, CmEventKind, Events, Result};
 
 use super::SimulatedDevice;
 use super::device::error;
@@ -82,6 +82,11 @@ impl SimulatedDevice {
     /// Raises an event, and does nothing else.
     pub fn raise(&self, event: AsyncEvent) {
         self.lock().raise(event);
+    }
+
+    /// Tells the connected endpoint at `of` an event of its connection, and does nothing else.
+    pub fn tell(&self, of: SocketAddr, kind: CmEventKind) {
+        self.lock().tell_at(of, kind);
     }
 
     /// The device stops: nothing that is under way ends, and calls are refused. Only the event tells.

@@ -263,6 +263,13 @@ impl Fabric {
         }
     }
 
+    /// Tells an event to the established ends of this address.
+    pub fn tell_at(&mut self, own: SocketAddr, kind: CmEventKind) {
+        let is_there = |end: &Id| end.own == own && end.stage == Stage::Open;
+        let found: Vec<usize> = self.ids.iter().filter(|(_, end)| is_there(end)).map(|(&id, _)| id).collect();
+        found.into_iter().for_each(|id| self.tell(id, kind, Vec::new()));
+    }
+
     /// Tells every end that the device is gone.
     pub fn tell_removed(&mut self) {
         let all: Vec<usize> = self.ids.keys().copied().collect();

@@ -1,5 +1,6 @@
 //! Closing a connected endpoint's connection: waits for injected messages, and ends all other requests.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ofi_api::Errno;
@@ -44,9 +45,26 @@ impl Connected {
 
     /// The deadline of a closing end, `end` at the latest. A peer that has disconnected receives nothing more, and the
     /// acknowledgements of what it has received arrive soon.
-    fn patience(&self, end: Instant) -> Instant {
-        let is_over = self.going.is_some() || is_readable(self.channel.fd());
-        if is_over { end.min(Instant::now() + link::UNSEEN) } else { end }
+    fn patience(&mut self, end: Instant) -> Instant {
+        self.take_end();
+        if self.going.is_some() { end.min(Instant::now() + link::UNSEEN) } else { end }
+    }
+
+    /// Takes the events of an established connection, up to its end. Others, such as a bond's change of address, change
+    /// nothing: the peer still receives.
+    fn take_end(&mut self) {
+        let Link::Open(id) = &self.link else { return };
+        while self.going.is_none() && is_readable(self.channel.fd()) {
+            let is_over = match Arc::clone(&self.channel).next() {
+                Ok(Some(event)) => event.id == id.number() && event.kind.is_end(),
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::error!(target: "ofi::verbs::ep_ctrl", %error, "the device is lost");
+                    true
+                }
+            };
+            self.going = is_over.then(|| self.channel.now());
+        }
     }
 
     /// Makes the device report the quiet requests that a queue pair in error did not execute. The other quiet requests

@@ -273,13 +273,7 @@ impl Connected {
             }
             // If a peer disconnects before it learns that the connection is established, the kernel reports a
             // rejection.
-            (
-                link @ Link::Open(_),
-                CmEventKind::Disconnected
-                | CmEventKind::Rejected
-                | CmEventKind::DeviceRemoved
-                | CmEventKind::Failed,
-            ) => {
+            (link @ Link::Open(_), kind) if kind.is_end() => {
                 self.link = link;
                 self.lose(host);
             }
