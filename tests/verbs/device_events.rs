@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ofi_testkit::connect::{connect, event_of, outcome};
+use ofi_testkit::connect::{Listener, connect, event_of, outcome, try_outcome};
 use ofi_testkit::prelude::*;
 use ofi_testkit::rc::{Plan, SimulatedDevice};
 use ofi_verbs::rc::AsyncEvent;
@@ -243,7 +243,7 @@ fn a_call_ends_with_its_device() {
     let own = Own::new("dies3");
     let kit: &dyn Kit = &OwnConnected(&own);
     let a = kit.opening().open_disabled().unwrap();
-    let listener = ofi_testkit::connect::Listener::open(&kit.opening().first_info().unwrap()).unwrap();
+    let listener = Listener::open(&kit.opening().first_info().unwrap()).unwrap();
     a.ep.connect(&listener.pep.name().unwrap(), b"hello").unwrap();
     let request = listener.request(&[&a]);
     own.1.die();
@@ -264,4 +264,30 @@ fn a_call_over_a_device_that_is_gone_fails_at_once() {
     a.ep.connect(&a.name(), b"hello").unwrap();
     let error = outcome(a.eq(), &[&a]).expect_err("the call cannot succeed");
     assert_eq!(error.err, Errno::ENODEV, "{error:?}");
+}
+
+/// Once: what listens sleeps on, and the application closes it.
+#[test]
+fn a_passive_endpoint_reports_the_end_of_its_device_once() {
+    let own = Own::new("dies8");
+    let kit: &dyn Kit = &OwnConnected(&own);
+    let listener = Listener::open(&kit.opening().first_info().unwrap()).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(50)); // most likely it sleeps
+            own.1.remove();
+        });
+        let error = listener.eq.read_wait(Some(wait::BOUND)).unwrap_err();
+        assert_eq!(error.errno(), Errno::EAVAIL, "{error}");
+    });
+    let error = listener.eq.read_error().unwrap();
+    assert_eq!((error.fid, error.err), (listener.pep.fid(), Errno::ENODEV), "{error:?}");
+    assert!(try_outcome(&listener.eq).is_none());
+    listener.eq.trywait().unwrap();
+    let fd = listener.eq.wait_fd().unwrap();
+    assert!(!wait::readable(fd, Duration::from_millis(20)), "nothing keeps its reader awake");
+    let refused = listener.pep.listen().unwrap_err();
+    assert_eq!(refused.errno(), Errno::ENODEV, "{refused}");
+    assert!(refused.to_string().contains("getinfo"), "{refused}");
+    assert!(try_outcome(&listener.eq).is_none());
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ofi_api::{
-    Address, EpType, Errno, Error, Event, EventKind, EventQueue, Fid, Handle, Info, PassiveEndpoint, Result,
+    Address, EpType, EqErrorEntry, Errno, Error, Event, EventKind, EventQueue, Fid, Handle, Info, PassiveEndpoint, Result,
 };
 
 use super::cut;
@@ -120,6 +120,8 @@ struct State {
     name: Option<Address>,
     eq: Option<Arc<EqCore>>,
     port: Option<Arc<dyn Port>>,
+    /// Set when the port's device is lost.
+    lost: Option<Errno>,
     /// Answers that found no room.
     late: VecDeque<(Address, Vec<u8>)>,
     /// Requests that may be unanswered.
@@ -166,6 +168,18 @@ impl Listener {
         state.late.push_back((to.clone(), packet.encode()));
         state.flush();
         true
+    }
+
+    /// Reports that the port's device is lost: the passive endpoint gets no more requests. C's provider reports the same.
+    fn lose(&self, port: &dyn Port, errno: Errno) {
+        let eq = {
+            let mut state = self.state();
+            state.lost = Some(errno);
+            state.eq.clone()
+        };
+        let Some(eq) = eq else { return };
+        port.wait_fd().into_iter().for_each(|fd| eq.mute(fd));
+        eq.push_error(EqErrorEntry { prov_errno: errno.get(), ..EqErrorEntry::new(self.fid, errno) });
     }
 
     /// Processes one packet. Events are reported without the lock.
@@ -237,11 +251,14 @@ impl Driven for Pump {
             if !state.late.is_empty() {
                 state.flush();
             }
-            state.port.clone()
+            state.port.clone().filter(|_| state.lost.is_none())
         };
         let Some(port) = port else { return };
         while let Some((from, packet)) = port.receive() {
             self.0.take(from, &packet);
+        }
+        if let Some(errno) = port.lost() {
+            self.0.lose(&*port, errno);
         }
     }
 
@@ -254,7 +271,8 @@ impl Driven for Pump {
     }
 
     fn is_pending(&self) -> bool {
-        self.0.state().port.is_some()
+        let state = self.0.state();
+        state.port.is_some() && state.lost.is_none()
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -288,7 +306,14 @@ pub fn open_passive<T: Transport>(info: &Info) -> Result<Arc<dyn PassiveEndpoint
         born: Born::here(),
         fid: Fid::next(),
         info: info.clone(),
-        state: Mutex::new(State { name, eq: None, port: None, late: VecDeque::new(), requests: Vec::new() }),
+        state: Mutex::new(State {
+            name,
+            eq: None,
+            port: None,
+            lost: None,
+            late: VecDeque::new(),
+            requests: Vec::new(),
+        }),
         driving: Mutex::new(()),
         open_port: T::open_port,
         unanswered: AtomicUsize::new(0),
@@ -370,6 +395,10 @@ impl<T: Transport> PassiveEndpoint for Passive<T> {
         self.listener.born.check()?;
         let eq = {
             let mut state = self.listener.state();
+            if let Some(errno) = state.lost {
+                let advice = "its device is lost; close the passive endpoint, and call getinfo again";
+                return Err(Error::with(errno, advice));
+            }
             if state.port.is_some() {
                 return Ok(());
             }

@@ -150,6 +150,10 @@ impl<P: Pairing> Port for BothPort<P> {
         near.or_else(|| self.far.held(cookie))
     }
 
+    fn lost(&self) -> Option<Errno> {
+        self.far.lost()
+    }
+
     fn wait_fd(&self) -> Option<RawFd> {
         self.near.as_ref().map_or_else(|| self.far.wait_fd(), |near| Some(near.set.fd()))
     }

@@ -197,6 +197,13 @@ impl EqCore {
         lock(&self.sources).retain(|source| source.as_ptr().cast::<()>() != gone);
     }
 
+    /// Stops waiting for the descriptor of a source that is lost: it may stay readable forever.
+    pub fn mute(&self, fd: RawFd) {
+        if let Some(waiting) = &self.waiting {
+            waiting.set.remove(fd);
+        }
+    }
+
     /// Drops unread events of a closed object, because its number is no longer valid.
     pub fn forget(&self, fid: Fid) {
         let mut events = lock(&self.events);

@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use ofi_api::{Address, Result};
+use ofi_api::{Address, Errno, Result};
 
 #[cfg(doc)]
 use super::Lanes;
@@ -31,6 +31,10 @@ pub trait Port: Send + Sync {
     /// What the request with this cookie, just received, needs to be accepted: it is kept with the request, and
     /// [`Lanes::adopt`] gets it.
     fn held(&self, _cookie: u64) -> Option<Held> {
+        None
+    }
+    /// Why nothing arrives any more: its device is lost.
+    fn lost(&self) -> Option<Errno> {
         None
     }
     /// Readable while packets wait.

@@ -4,7 +4,7 @@
 //! rejection uses it, and the kernel rejects the request if it is dropped.
 
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use ofi_api::{Address, Errno, Error, Info, Result};
 use ofi_core::cm::packet::{Kind, Packet};
@@ -35,10 +35,11 @@ type Requests = FxHashMap<u64, (Weak<Asked>, Option<Arc<Asked>>)>;
 /// See the module.
 pub struct MsgPort {
     // The listener is dropped first: its events arrive on the channel.
-    _listener: Box<dyn Identifier>,
+    listener: Box<dyn Identifier>,
     channel: Arc<dyn Channel>,
     address: Address,
     requests: Mutex<Requests>,
+    lost: OnceLock<Errno>,
 }
 
 impl MsgPort {
@@ -59,11 +60,17 @@ impl MsgPort {
         let listener = Arc::clone(&channel).bind(wanted).map_err(failed)?;
         listener.listen(BACKLOG).map_err(failed)?;
         let address = address::canonical(listener.local_address().unwrap_or(wanted)).into();
-        Ok(Self { _listener: listener, channel, address, requests: Mutex::default() })
+        Ok(Self { listener, channel, address, requests: Mutex::default(), lost: OnceLock::new() })
     }
 
     fn requests(&self) -> MutexGuard<'_, Requests> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The device is lost.
+    fn lose(&self, errno: Errno) {
+        tracing::error!(target: "ofi::verbs::ep_ctrl", address = %self.address, %errno, "a passive endpoint is lost with its device");
+        let _ = self.lost.set(errno);
     }
 
     /// Takes a request: returns the peer's address, and the packet for the core.
@@ -100,14 +107,18 @@ impl Port for MsgPort {
     }
 
     fn receive(&self) -> Option<(Address, Vec<u8>)> {
-        loop {
+        while self.lost.get().is_none() {
             let event = match Arc::clone(&self.channel).next() {
                 Ok(event) => event?,
                 Err(error) => {
-                    tracing::error!(target: "ofi::verbs::ep_ctrl", %error, "a passive endpoint is lost");
-                    return None;
+                    self.lose(Errno::from_raw(error.errno));
+                    break;
                 }
             };
+            if event.kind == CmEventKind::DeviceRemoved && event.id == self.listener.number() {
+                self.lose(Errno::ENODEV);
+                break;
+            }
             if event.kind != CmEventKind::Request {
                 continue; // the end of an unanswered request: accepting it will fail
             }
@@ -116,6 +127,11 @@ impl Port for MsgPort {
                 return request;
             }
         }
+        None
+    }
+
+    fn lost(&self) -> Option<Errno> {
+        self.lost.get().copied()
     }
 
     fn held(&self, cookie: u64) -> Option<Held> {
