@@ -1,5 +1,6 @@
-//! Many connected peers of one endpoint of provider `verbs`, on the simulated device: what an idle connection takes, and
-//! that each still carries a message when all stand. `OFI_VERBS_PEERS` says how many; `cargo xtask nightly` runs 10,000.
+//! Many connected peers of one endpoint of provider `verbs`, on the simulated device: what an idle connection takes,
+//! and that each still carries a message when all stand. `OFI_VERBS_PEERS` says how many; `cargo xtask nightly` runs
+//! 10,000.
 
 use std::sync::Arc;
 
@@ -20,7 +21,11 @@ struct Many;
 
 impl Kit for Many {
     fn hints(&self) -> Hints {
-        Hints::new().provider("verbs").ep_type(EpType::Rdm).addr_format(AddrFormat::SockaddrIn).domain("many0")
+        Hints::new()
+            .provider("verbs")
+            .ep_type(EpType::Rdm)
+            .addr_format(AddrFormat::SockaddrIn)
+            .domain("many0")
     }
 
     fn shared_memory(&self) -> bool {
@@ -36,7 +41,17 @@ fn hub(line: &mut Line, arguments: &[String]) {
     let _ = ofi::register_provider(Arc::new(ofi_verbs::VerbsProvider));
     let kit: &dyn Kit = &Many;
     let hub = kit.side();
-    let peers: Vec<Side> = (0..count).map(|_| kit.side()).collect();
+    // A parent that hears nothing for long gives up.
+    let heartbeat = |line: &mut Line, at: usize| {
+        if at.is_multiple_of(PEERS) {
+            line.say(at);
+        }
+    };
+    let mut peers = Vec::new();
+    for at in 0..count {
+        heartbeat(line, at);
+        peers.push(kit.side());
+    }
     let to: Vec<_> = peers.iter().map(|peer| (hub.insert(peer), peer.insert(&hub))).collect();
     let (sent, got) = (Memory::patterned(64, 1), Memory::new(64));
     let pass = |what: &str, sides: &[&Side; 2], from: &Side, to: FiAddr, into: &Side| {
@@ -50,9 +65,7 @@ fn hub(line: &mut Line, arguments: &[String]) {
     let mut connected = before;
     for round in ["a message over a new connection", "a message over an idle connection"] {
         for (at, (peer, &(there, back))) in peers.iter().zip(&to).enumerate() {
-            if at % PEERS == 0 {
-                line.say(at); // a parent that hears nothing gives up
-            }
+            heartbeat(line, at);
             let sides = [&hub, peer];
             pass(round, &sides, &hub, there, peer);
             pass(round, &sides, peer, back, &hub);
@@ -65,7 +78,8 @@ fn hub(line: &mut Line, arguments: &[String]) {
 
 #[test]
 fn all_peers_stay_connected_and_an_idle_connection_takes_little_memory() {
-    let peers = std::env::var("OFI_VERBS_PEERS").map_or(PEERS, |text| text.parse().expect("a number of peers"));
+    let peers =
+        std::env::var("OFI_VERBS_PEERS").map_or(PEERS, |text| text.parse().expect("a number of peers"));
     let text = peers.to_string();
     let mut child = Child::start_with("hub", &[&text], &[("FI_VERBS_MAX_CONNECTIONS", &text)]);
     let found = std::iter::from_fn(|| Some(child.line.hear())).find_map(|line| {

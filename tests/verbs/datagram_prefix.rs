@@ -1,5 +1,5 @@
-//! Datagrams with room in front of messages (`FI_MSG_PREFIX`): the prefix is not sent, a received payload lies behind it,
-//! and lengths include it.
+//! Datagrams with room in front of messages (`FI_MSG_PREFIX`): the prefix is not sent, a received payload lies behind
+//! it, and lengths include it.
 
 use ofi_testkit::prelude::*;
 

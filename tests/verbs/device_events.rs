@@ -1,5 +1,5 @@
-//! Asynchronous events of a device: operations on an object that it reports as failed end, without any other sign of the
-//! failure.
+//! Asynchronous events of a device: operations on an object that it reports as failed end, without any other sign of
+//! the failure.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! A wire between two devices goes down under traffic, and comes up. If that is sooner than the device gives up, nothing
-//! is lost; otherwise operations in flight fail, and the next one connects anew.
+//! A wire between two devices goes down under traffic, and comes up. If that is sooner than the device gives up,
+//! nothing is lost; otherwise operations in flight fail, and the next one connects anew.
 
 use std::net::SocketAddr;
 use std::process::Command;

@@ -152,7 +152,10 @@ fn every_end_of_a_connection_shortens_the_wait() {
         let begin = Instant::now();
         drop(a);
         let took = begin.elapsed();
-        assert!(took < Duration::from_millis(600), "{kind:?}: FI_VERBS_LINGER_MS is 1000, and it took {took:?}");
+        assert!(
+            took < Duration::from_millis(600),
+            "{kind:?}: FI_VERBS_LINGER_MS is 1000, and it took {took:?}"
+        );
     }
 }
 

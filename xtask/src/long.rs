@@ -163,8 +163,17 @@ fn page(old: &str, ran: Part, lines: &[String]) -> String {
 mod tests {
     use super::*;
 
-    const AMOUNT: Amount =
-        Amount { seeds: 5, hours: 1, kills: 2, peers: 8, connections: 9, storms: 7, soak: 3, fuzz: 4, nixl: 6 };
+    const AMOUNT: Amount = Amount {
+        seeds: 5,
+        hours: 1,
+        kills: 2,
+        peers: 8,
+        connections: 9,
+        storms: 7,
+        soak: 3,
+        fuzz: 4,
+        nixl: 6,
+    };
 
     #[test]
     fn a_part_that_runs_again_replaces_its_rows_and_no_others() {

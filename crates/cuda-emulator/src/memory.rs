@@ -35,7 +35,8 @@ fn map(file: &File, len: usize, rights: i32) -> Option<usize> {
 }
 
 fn unmap(at: usize, len: usize) {
-    // SAFETY: a whole mapping of `map` that is no longer in use: it has left the table, and copies hold the table's lock.
+    // SAFETY: a whole mapping of `map` that is no longer in use: it has left the table, and copies hold the table's
+    // lock.
     unsafe { libc::munmap(ptr::without_provenance_mut(at), len) };
 }
 

@@ -451,7 +451,8 @@ mod tests {
         ] {
             assert!(ends(event), "{event}");
         }
-        for event in [RDMA_CM_EVENT_ADDR_CHANGE, RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_MULTICAST_JOIN, 99] {
+        for event in [RDMA_CM_EVENT_ADDR_CHANGE, RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_MULTICAST_JOIN, 99]
+        {
             assert!(!ends(event), "{event}");
         }
     }

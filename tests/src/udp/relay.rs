@@ -49,7 +49,8 @@ impl Relay {
         let (over, lost) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let threads = (0..2)
             .map(|way| {
-                // Datagrams of the first peer arrive at side 0 and leave from side 1, whose address the second peer has.
+                // Datagrams of the first peer arrive at side 0 and leave from side 1, whose address the second peer
+                // has.
                 let (from, to) = (Arc::clone(&sockets[way]), Arc::clone(&sockets[1 - way]));
                 let (over, lost) = (Arc::clone(&over), Arc::clone(&lost));
                 let (sender, receiver) = (peers[way], peers[1 - way]);

@@ -204,13 +204,15 @@ fn picture(text: &mut String, name: &str, title: &str) -> std::fmt::Result {
 fn table(text: &mut String, rows: &[&Row]) -> std::fmt::Result {
     text.push_str(HEAD);
     for row in rows {
-        let times = match (row.advantage(), row.advantages()) {
+        let mut times = match (row.advantage(), row.advantages()) {
             (Some(times), Some((low, high))) => format!("{times:.2} ({low:.2} - {high:.2})"),
             _ => "-".into(),
         };
-        let unsteady = if row.verdict == "unsteady" { ", unsteady" } else { "" };
+        if row.verdict == "unsteady" {
+            times = if times == "-" { "unsteady".into() } else { times + ", unsteady" };
+        }
         let (ours, theirs) = (row.show(row.ours), row.show(row.theirs));
-        writeln!(text, "| {} | {ours} | {} | {theirs} | {times}{unsteady} |", row.title, row.against)?;
+        writeln!(text, "| {} | {ours} | {} | {theirs} | {times} |", row.title, row.against)?;
     }
     text.push('\n');
     Ok(())

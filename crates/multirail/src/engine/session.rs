@@ -296,9 +296,9 @@ impl<G> Core<G> {
     }
 
     /// Looks at a path when its timer expires. If no operation has ended on the path for long, but some have on
-    /// another, the peer is alive and the path is not: the path is fenced. Transfers with a part on it fail, since a part
-    /// that may still arrive cannot go elsewhere. If no path makes progress, the engine keeps waiting: the peer may not
-    /// be polling.
+    /// another, the peer is alive and the path is not: the path is fenced. Transfers with a part on it fail, since a
+    /// part that may still arrive cannot go elsewhere. If no path makes progress, the engine keeps waiting: the peer
+    /// may not be polling.
     pub(super) fn look_at(&mut self, id: SlotId, index: usize, now: Time) {
         let stall = self.config.stall_timeout;
         let Some(session) = self.sessions.get_mut(id).filter(|session| session.state == State::Up) else {

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ofi_api::{
-    Address, EpType, EqErrorEntry, Errno, Error, Event, EventKind, EventQueue, Fid, Handle, Info, PassiveEndpoint, Result,
+    Address, EpType, EqErrorEntry, Errno, Error, Event, EventKind, EventQueue, Fid, Handle, Info,
+    PassiveEndpoint, Result,
 };
 
 use super::cut;
@@ -170,7 +171,8 @@ impl Listener {
         true
     }
 
-    /// Reports that the port's device is lost: the passive endpoint gets no more requests. C's provider reports the same.
+    /// Reports that the port's device is lost: the passive endpoint gets no more requests. C's provider reports the
+    /// same.
     fn lose(&self, port: &dyn Port, errno: Errno) {
         let eq = {
             let mut state = self.state();
