@@ -1,5 +1,5 @@
 //! Two endpoints of provider `efa` on a simulated device that do what the input says, and a third queue pair whose
-//! packets are the input's. Whatever that one sends, all that the two do with each other ends, with its own bytes.
+//! packets are the input's. Whatever that one sends, all operations between the two end with the right bytes.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -98,11 +98,11 @@ impl Stranger {
     fn receive(&mut self, id: usize) {
         let into = self.segment(id, MTU);
         // Some plans have devices that take fewer.
-        // SAFETY: registered, and nobody else's.
+        // SAFETY: registered, and used by nothing else.
         let _ = unsafe { self.qp.receive(&[(id as u64, into)]) };
     }
 
-    /// Lets what came go, and takes back what was sent.
+    /// Drops received packets, and takes back sent ones.
     fn poll(&mut self) {
         self.qp.poll(&mut self.came).expect("a device that works");
         while let Some(completion) = self.came.pop_front() {

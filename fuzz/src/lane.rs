@@ -30,7 +30,7 @@ thread_local! {
     static VICTIM: RefCell<Option<Victim>> = const { RefCell::new(None) };
 }
 
-/// Memory that is never freed, so whoever writes to it late does no harm; a write beside it is found by the sanitizer.
+/// Memory that is never freed, so that a late write does no harm. The sanitizer finds writes outside of it.
 /// The first piece is registered, the second is lent to all operations.
 fn memory() -> &'static [Piece; 2] {
     static MEMORY: OnceLock<[Piece; 2]> = OnceLock::new();

@@ -1,13 +1,13 @@
-//! What the fuzz targets do with an input. A test of the workspace (`xtask/tests/corpus.rs`) includes this file too,
-//! and replays the committed corpus with it on the stable toolchain.
+//! The bodies of the fuzz targets. A test of the workspace (`xtask/tests/corpus.rs`) also includes this file, to replay
+//! the committed corpus on the stable toolchain.
 //!
 //! `control`: datagrams of other processes. `record`: rings of other processes. `lane`: an endpoint whose peer breaks
-//! the protocol. `hints`: what applications ask for. `protocol`: two ends of the wire protocol, and who sits between
-//! them. `session`: an endpoint over sockets whose peer has a session with it. `rails`: messages and metadata of
+//! the protocol. `hints`: hints of applications. `protocol`: two ends of the wire protocol, and an attacker between
+//! them. `session`: an endpoint over sockets, and a hostile peer inside a session. `rails`: messages and metadata of
 //! agents. `mxl`: definitions and files of media flows. `efa`: packets of Amazon's protocol. `efa_lane`: two of its
-//! endpoints, and somebody else's packets. `verbs_lane`: two endpoints over RDMA, and a stranger who connects to them.
-//! `verbs_datagrams`: two datagram endpoints over RDMA, and datagrams of anybody. `verbs_connected`: connected
-//! endpoints over RDMA, and a peer of theirs that does anything.
+//! endpoints, and packets of a third. `verbs_lane`: two endpoints over RDMA, and a stranger that connects to them.
+//! `verbs_datagrams`: two datagram endpoints over RDMA, and datagrams of strangers. `verbs_connected`: connected
+//! endpoints over RDMA, and their hostile peer.
 
 mod efa_lane;
 mod lane;
@@ -43,7 +43,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Input<'a>(pub &'a [u8]);
 
 impl<'a> Input<'a> {
-    /// The next `len` bytes, or what is left.
+    /// The next `len` bytes, or fewer at the end.
     pub fn bytes(&mut self, len: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(len.min(self.0.len()));
         self.0 = rest;
@@ -74,8 +74,8 @@ pub fn control(input: &[u8]) -> bool {
     ofi_shm::fuzz::control_datagram(input)
 }
 
-/// A packet of Amazon's protocol: what is taken is written again as something that is taken for the same. Whether it
-/// was a packet.
+/// A packet of Amazon's protocol: an accepted one is encoded again, and parses to the same value. Returns whether it
+/// was accepted.
 pub fn efa(input: &[u8]) -> bool {
     use ofi_efa::wire::{Origin, parse};
     let Ok((origin, packet)) = parse(input) else { return false };
@@ -130,7 +130,7 @@ pub fn record(input: &[u8]) {
     }
 }
 
-/// Hints of an application, and addresses from anywhere: an answer or a refusal, and what is granted is what was asked.
+/// Hints of an application, and arbitrary addresses: an answer or a refusal, and an answer grants everything requested.
 pub fn hints(input: &[u8]) {
     let mut input = Input(input);
     let caps = Caps::from_bits_retain(input.word());

@@ -1,6 +1,5 @@
-//! What a media flow's reader takes from a domain that anybody may write (definitions, and the files of a flow), and
-//! what a target or an initiator takes from anybody (messages, with payloads and without, target infos). The first byte
-//! says which.
+//! Untrusted input of media flows: definitions and files of a domain that other users may write, and messages (with and
+//! without payloads) and target infos of peers. The first byte chooses.
 
 use std::fs;
 use std::path::PathBuf;

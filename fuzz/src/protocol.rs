@@ -1,5 +1,5 @@
-//! Two endpoints of `ofi-rdm` that talk through the input: it says what is sent, which datagrams arrive, in which
-//! order, how often, with which bytes changed, and how much time passes. And datagrams that nobody sent.
+//! Two endpoints of `ofi-rdm` on a network that the input controls: operations, and which datagrams arrive, in which
+//! order, how often, with which bytes changed, and how much time passes. It also forges datagrams.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use ofi_rdm::{
 
 use super::Input;
 
-/// An application that takes what comes, and counts.
+/// An application that takes and counts records.
 #[derive(Default)]
 struct Application {
     records: u64,

@@ -1,5 +1,5 @@
-//! An endpoint over sockets whose peer has a session with it, in the clear or sealed, and says in it what the input
-//! says: frames of any kind, records of any kind, in any order, about operations and regions that there are.
+//! An endpoint over sockets, and a hostile peer inside a session with it, in the clear or sealed. The input chooses the
+//! peer's frames and records, of any kind and order, for operations and regions that exist.
 
 use std::cell::RefCell;
 use std::net::{SocketAddr, UdpSocket};
@@ -22,9 +22,9 @@ const BUFFER: usize = 40 << 10;
 /// Keys of the registered buffers, so that a hostile peer knows them: of one that it may write and read, and of one
 /// that it may read.
 const KEYS: [u64; 2] = [1, 2];
-/// What the one that it may only read holds.
+/// The contents of the one that it may only read.
 const UNCHANGED: u8 = 0xA5;
-/// What both ends of the sealed session know.
+/// The authorization key of the sealed session.
 const SHARED: &[u8] = b"fuzzing";
 /// Rounds of polls after which there is a session, on any machine.
 const MEETING: u32 = 10_000;
@@ -48,7 +48,7 @@ thread_local! {
     static VICTIMS: RefCell<[Option<Victim>; 2]> = const { RefCell::new([None, None]) };
 }
 
-/// Memory that is never freed, so whoever writes to it late does no harm; a write beside it is found by the sanitizer.
+/// Memory that is never freed, so that a late write does no harm. The sanitizer finds writes outside of it.
 /// The first and the second piece are registered, the third is lent to all operations.
 fn memory() -> &'static [Piece; 3] {
     static MEMORY: OnceLock<[Piece; 3]> = OnceLock::new();
@@ -140,7 +140,7 @@ impl Victim {
     }
 }
 
-/// What the hostile end heard: the first words of records, which name operations.
+/// What the hostile end received: the first words of records, which name operations.
 #[derive(Default)]
 struct Heard {
     words: Vec<u64>,
@@ -221,7 +221,7 @@ impl<'a> Hostile<'a> {
         ofi_rdm::Instant::from_nanos(1 + self.start.elapsed().as_nanos() as u64)
     }
 
-    /// As a peer that means well: takes what has come, acknowledges, and sends what waits.
+    /// Acts as an honest peer: takes packets, acknowledges, and sends what is queued.
     fn behave(&mut self) {
         while let Ok((len, from)) = self.victim.socket.recv_from(&mut self.buf) {
             let now = self.now();
@@ -283,7 +283,7 @@ pub fn session(input: &[u8]) -> bool {
         victim.poll();
         let kept = memory()[1];
         for at in 0..BUFFER {
-            // SAFETY: a byte of memory that is never freed, and that nobody may write.
+            // SAFETY: a byte of memory that is never freed and never written.
             let byte = unsafe { kept.addr.wrapping_add(at).read_volatile() };
             assert_eq!(byte, UNCHANGED, "byte {at} of a region that may only be read");
         }

@@ -1,5 +1,4 @@
-//! Two endpoints, and what they do with each other while somebody else does what the input says: all of it ends, with
-//! its own bytes.
+//! Operations between two endpoints while a third party follows the input: all of them end with the right bytes.
 
 use std::sync::{Arc, OnceLock};
 
@@ -16,7 +15,7 @@ pub const POLLS: usize = 50_000;
 /// Operations that may be open at a time.
 const OPEN: usize = 16;
 
-/// An endpoint of the kit's device. `info` is what the first one has found out.
+/// An endpoint of the kit's device. `info` keeps the answer to the first getinfo.
 pub fn open(kit: &dyn Kit, info: &OnceLock<Info>) -> Side {
     let opening = kit.opening().hints(|hints| hints.caps(kit.usual_caps() | Caps::DIRECTED_RECV));
     // To ask all providers takes longer than all the rest.
@@ -28,9 +27,9 @@ pub fn open(kit: &dyn Kit, info: &OnceLock<Info>) -> Side {
 pub enum Op {
     /// The message, and the receive.
     Message(Memory, Memory),
-    /// What is written, and from where in the peer's memory on.
+    /// The payload, and the offset in the peer's memory.
     Write(Memory, usize),
-    /// Where what is read goes, and from where in the peer's memory on.
+    /// The destination, and the offset in the peer's memory.
     Read(Memory, usize),
 }
 
@@ -40,10 +39,10 @@ pub struct Two {
     pub b: Side,
     to_b: FiAddr,
     to_a: FiAddr,
-    /// What has not ended: its number, how many ends it still has, and its bytes.
+    /// Operations in flight: number, outstanding completions, and memory.
     pub open: Vec<(usize, usize, Op)>,
     pub begun: usize,
-    /// What `a` writes to, and what it reads.
+    /// Targets of `a`'s writes, and of its reads.
     memory: [Memory; 2],
     pub regions: [Arc<dyn ofi::raw::MemoryRegion>; 2],
 }
@@ -63,7 +62,7 @@ impl Two {
         Self { a, b, to_b, to_a, open: Vec::new(), begun: 0, memory, regions }
     }
 
-    /// Has them move, and looks at what has ended.
+    /// Advances both, and takes completions.
     ///
     /// # Panics
     /// If it has not ended well, or not with its own bytes.

@@ -1,7 +1,7 @@
-//! Connected endpoints of provider `verbs` on a simulated device, and a stranger at their other ends that asks for
-//! connections, grants and refuses them with the input's private data, sends messages of any length, and accesses
-//! memory by keys that it was given and by others. Nothing is written beside what the endpoints lend, whatever they
-//! post ends, and two endpoints beside them go on.
+//! Connected endpoints of provider `verbs` on a simulated device. The hostile peer at their other ends requests,
+//! accepts and rejects connections with the input's private data, sends messages of any length, and accesses memory by
+//! known and invented keys. Nothing is written outside of lent memory, every posted operation ends, and two other
+//! endpoints keep working.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -31,9 +31,9 @@ const REQUESTS: usize = 64;
 const RECEIVES: usize = 16;
 /// Connections of the stranger, and endpoints that it may have to do with.
 const MOST: usize = 3;
-/// Bytes of what a peer may access: of each region the middle third.
+/// Bytes of the registered part of each buffer, its middle third.
 const SHARED: usize = 3 * 512;
-/// The seed of the bytes beside what is lent, and how many there are behind it.
+/// The seed of the guard bytes around lent memory, and their number behind it.
 const BESIDE: u8 = 0xCC;
 const AROUND: usize = 16;
 /// Bytes of private data.
@@ -68,10 +68,10 @@ fn opening() -> Opening {
 /// An endpoint whose peer is the stranger. Fields drop in order.
 struct Victim {
     side: Side,
-    /// What a peer may write to, and what it may read.
+    /// The region that a peer may write, and the one that it may read.
     regions: [Arc<dyn MemoryRegion>; 2],
     memory: [Memory; 2],
-    /// What has not ended: its memory, of which so many bytes are lent.
+    /// Operations in flight: memory, and the number of its bytes that are lent.
     open: BTreeMap<usize, (Memory, usize)>,
     begun: usize,
 }
@@ -115,12 +115,12 @@ impl Victim {
         while try_outcome(self.side.eq()).is_some() {}
     }
 
-    /// Nothing was written where nobody may.
+    /// Checks that nothing was written outside.
     fn check(&self) {
         let third = SHARED / 3;
         for (memory, seed) in self.memory.iter().zip([4, 5]) {
             let (now, before) = (memory.bytes(), Memory::patterned(SHARED, seed).bytes());
-            // All of the second; of the first, what is outside of its middle third.
+            // All of the second, and the outer thirds of the first.
             let kept = if seed == 5 { [0..SHARED, 0..0] } else { [0..third, 2 * third..SHARED] };
             kept.into_iter().for_each(|range| assert_eq!(now[range.clone()], before[range]));
         }
@@ -181,7 +181,7 @@ impl Stranger {
         let attr = PairAttr { completions, receives, size: REQUESTS, pieces, receive_pieces, inline: 0 };
         let into = self.segment(REQUESTS, RECORD);
         let made = self.device.create_pair(id, &attr).is_ok();
-        // SAFETY: registered, and nobody looks at it.
+        // SAFETY: registered, and not accessed otherwise.
         let post = |pair: &dyn ofi_verbs::rc::msg::Pair| unsafe { pair.receive(REQUESTS as u64, &[into]) };
         made && (0..RECEIVES).all(|_| id.pair().is_some_and(|pair| post(pair).is_ok()))
     }

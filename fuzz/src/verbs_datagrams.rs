@@ -1,6 +1,6 @@
-//! Two datagram endpoints of provider `verbs` on a simulated device, to one of which datagrams come as the input says:
-//! of any length, with any route header or none, of anybody. Each is delivered within its bounds, or counted; what the
-//! two say to each other comes whole, once, in order and with its source.
+//! Two datagram endpoints of provider `verbs` on a simulated device. One also receives the input's datagrams: of any
+//! length, with any route header or none, from any sender. Each is delivered within its bounds, or counted. Messages
+//! between the two arrive whole, once, in order and with their source.
 
 use std::collections::VecDeque;
 use std::sync::OnceLock;

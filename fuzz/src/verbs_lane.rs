@@ -1,6 +1,6 @@
 //! Two endpoints of provider `verbs` on a simulated device that do what the input says, and a stranger on another host
 //! that connects to them with the input's greetings, sends its records and accesses memory by its keys. Whatever the
-//! stranger does, all that the two do with each other ends, with its own bytes.
+//! stranger does, all operations between the two end with the right bytes.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -109,7 +109,7 @@ impl Stranger {
 
     fn receive(&mut self, id: usize) {
         let into = self.segment(id, RECORD);
-        // SAFETY: registered, and nobody else's.
+        // SAFETY: registered, and used by nothing else.
         unsafe { self.queues.receive(id as u64, into) }.expect("a receive");
     }
 
@@ -143,7 +143,7 @@ impl Stranger {
         self.calls.push_back(Call { connection, greeting, is_open: false });
     }
 
-    /// Lets what came go, takes back what was sent, and goes on connecting.
+    /// Drops received records, takes back sent ones, and advances connections.
     fn poll(&mut self) {
         while let Some(event) = self.queues.event().expect("a device that works") {
             let Some(at) = self.calls.iter().position(|call| call.connection.number() == event.id) else {

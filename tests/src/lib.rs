@@ -106,6 +106,23 @@ pub fn parse_region(text: &str) -> RemotePiece {
     RemotePiece { addr: next(), len: next() as usize, key: next() }
 }
 
+/// Sets the descriptor limit of this process; 0 stands for the hard limit.
+///
+/// # Panics
+/// If the system refuses.
+pub fn limit_descriptors(limit: u64) {
+    let mut current = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: fills the structure.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut current) };
+    current = match limit {
+        0 => libc::rlimit { rlim_cur: current.rlim_max, ..current },
+        limit => libc::rlimit { rlim_cur: limit, rlim_max: limit },
+    };
+    // SAFETY: reads the structure.
+    let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const current) };
+    assert_eq!(set, 0, "setrlimit to {limit}");
+}
+
 /// Resident memory of this process, in KiB.
 pub fn resident_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

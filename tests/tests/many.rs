@@ -3,7 +3,7 @@
 use ofi_testkit::leftovers::open_files;
 use ofi_testkit::prelude::*;
 use ofi_testkit::process::{Child, Line};
-use ofi_tests::{Naming, open, parse, resident_kib};
+use ofi_tests::{Naming, limit_descriptors, open, parse, resident_kib};
 
 ofi_testkit::roles!(hub, crowd, churn);
 
@@ -14,20 +14,6 @@ const EACH: usize = 256;
 const DESCRIPTORS: u64 = 1_024;
 /// Thousands of first contacts take their time in a debug build on two cores.
 const BOUND: Duration = Duration::from_secs(90);
-
-/// Sets the descriptor limit of this process; 0 stands for the hard limit.
-fn limit_descriptors(limit: u64) {
-    let mut current = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: fills the structure.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut current) };
-    current = match limit {
-        0 => libc::rlimit { rlim_cur: current.rlim_max, ..current },
-        limit => libc::rlimit { rlim_cur: limit, rlim_max: limit },
-    };
-    // SAFETY: reads the structure.
-    let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const current) };
-    assert_eq!(set, 0, "setrlimit to {limit}");
-}
 
 /// One endpoint with all others as its peers: receives a message from each, answers it, and reports the cost.
 fn hub(line: &mut Line, _arguments: &[String]) {

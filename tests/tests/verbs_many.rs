@@ -8,7 +8,7 @@ use ofi::raw::{AddrFormat, EpType, Hints};
 use ofi_testkit::prelude::*;
 use ofi_testkit::process::{Child, Line};
 use ofi_testkit::rc::{Handle, Plan, SimulatedDevice};
-use ofi_tests::resident_kib;
+use ofi_tests::{limit_descriptors, resident_kib};
 
 ofi_testkit::roles!(hub);
 
@@ -36,6 +36,8 @@ impl Kit for Many {
 /// An endpoint and its peers, which exchange a message each way one after the other, twice.
 fn hub(line: &mut Line, arguments: &[String]) {
     let count: usize = arguments[0].parse().expect("a number");
+    // Ten for each endpoint. Beyond the hard limit only root may go.
+    limit_descriptors(if count > PEERS { 10 * count as u64 } else { 0 });
     ofi_verbs::rc::add(Arc::new(Handle(SimulatedDevice::new("many0", Plan::default()))));
     // Refused if the provider is already registered.
     let _ = ofi::register_provider(Arc::new(ofi_verbs::VerbsProvider));

@@ -19,7 +19,7 @@ struct Reader {
     exported: BTreeMap<String, String>,
     /// The top-level module that is being read; empty in the root.
     module: String,
-    /// How many modules lie between the root and what is being read.
+    /// The depth of the current module below the root.
     depth: usize,
     /// Where the files of the current module's own modules are.
     folder: PathBuf,
@@ -61,7 +61,7 @@ impl Reader {
         first == "crate" || (supers > 0 && supers == self.depth)
     }
 
-    /// What is imported from the root by a tree.
+    /// Imports from the root by a tree.
     fn imported(&mut self, tree: &UseTree, supers: usize) {
         match tree {
             UseTree::Path(path) if path.ident == "super" => {

@@ -42,7 +42,7 @@ fn breaks(words: &str) -> bool {
     })
 }
 
-/// What a line that is a comment says.
+/// The text of a comment line.
 fn comment(line: &str) -> Option<&str> {
     let line = line.trim_start();
     ["///", "//!", "//"].iter().find_map(|mark| line.strip_prefix(mark))

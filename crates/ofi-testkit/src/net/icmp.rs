@@ -1,4 +1,4 @@
-//! Reports that nobody has a port (ICMP), as Linux sends them: few to each destination.
+//! Reports of closed ports (ICMP) with Linux's rate limit for each destination.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Reports that may follow each other at once after a pause.
 const BURST: u32 = 6;
 
-/// What a host may still report. It has one budget for all destinations, so it reports less than Linux does.
+/// The reports that a host may still send. It has one budget for all destinations, so it reports less than Linux does.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
     saved: Duration,
@@ -35,7 +35,7 @@ impl Net {
         self.link.reports.is_some() && self.index(to).is_some_and(|host| self.hosts[host].endpoint.is_none())
     }
 
-    /// The host of `to` reports that nobody has its port. The report crosses the same network.
+    /// The host of `to` reports that its port is closed. The report crosses the same network.
     pub(super) fn report(&mut self, from: SocketAddr, to: SocketAddr) {
         let (Some(source), Some(target)) = (self.index(from), self.index(to)) else { return };
         let limited = self.link.reports == Some(true);

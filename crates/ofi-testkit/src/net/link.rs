@@ -60,7 +60,7 @@ pub struct Link {
     pub redirect: u32,
     /// Datagrams followed by a replay of any earlier one, per 1,000.
     pub replay: u32,
-    /// Whether hosts report datagrams to ports that nobody has (ICMP), and whether as few as Linux does.
+    /// Whether hosts report datagrams to closed ports (ICMP), and whether with Linux's rate limit.
     pub reports: Option<bool>,
     /// A function that damages the bytes of each datagram.
     pub damage: Option<fn(&mut [u8])>,

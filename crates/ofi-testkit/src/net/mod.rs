@@ -49,7 +49,7 @@ enum What {
         bytes: Vec<u8>,
         marked: bool,
     },
-    /// A report to a host: nobody has the port at this address.
+    /// A report to a host: the port at this address is closed.
     Refusal {
         host: usize,
         address: SocketAddr,
@@ -227,7 +227,7 @@ impl Net {
         self.hosts[host].endpoint = None;
     }
 
-    /// Closes a host's endpoint in order, like a driver that first sends what it can. Its process lives on.
+    /// Closes a host's endpoint in order, like a driver that first sends its queued packets. The process lives on.
     pub fn close(&mut self, host: usize) {
         if let Some(endpoint) = &mut self.hosts[host].endpoint {
             endpoint.take_leave(&|_| false);

@@ -1,4 +1,4 @@
-//! Asynchronous events of the simulated device: what a test makes happen to it.
+//! Asynchronous events of the simulated device, which tests cause.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

@@ -60,7 +60,7 @@ pub enum Message {
     Grant(usize, usize, Vec<u8>),
     /// The first end knows of the grant, and confirms it to the second.
     Confirm(usize),
-    /// An end is told that the other one is gone.
+    /// Reports to one end that the other one is gone.
     Part(usize),
 }
 

@@ -83,7 +83,7 @@ pub struct Forged {
 #[derive(Default)]
 pub struct Ud {
     pub pairs: BTreeMap<u32, UdPair>,
-    /// Queue pairs that receive what is sent to a group, by its GID.
+    /// Queue pairs that receive messages to a group, by its GID.
     members: BTreeSet<([u8; 16], u32)>,
     fates: Fates,
 }
