@@ -33,8 +33,8 @@ pub struct Amount {
     /// Peers of one endpoint, over sockets.
     #[arg(long, default_value_t = 10_000)]
     peers: u64,
-    /// Connected peers of one endpoint of verbs, on the simulated device.
-    #[arg(long, default_value_t = 10_000)]
+    /// Connected peers of one endpoint of verbs, on the simulated device: five descriptors each.
+    #[arg(long, default_value_t = 3_900)]
     connections: u64,
     /// Runs of transfers over rails, with processes killed and rails cut at random.
     #[arg(long, default_value_t = 200)]
