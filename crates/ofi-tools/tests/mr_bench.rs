@@ -129,7 +129,7 @@ fn targets_and_initiators_meet_in_etcd() {
     let targets = [target("127.0.0.1:0"), target("127.0.0.1:0")];
     let of_another_run = mr_bench(&["--listen", "0.0.0.0:0", "--etcd", &url]);
     assert_eq!(of_another_run.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&of_another_run.stderr).contains("an address that initiators reach"));
+    assert!(String::from_utf8_lossy(&of_another_run.stderr).contains("an address that initiators can reach"));
     let nameless = mr_bench(&["--etcd", &url, "--etcd-user", "bench"]);
     assert_eq!(nameless.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&nameless.stderr).contains("MR_BENCH_ETCD_PASSWORD"));
@@ -152,7 +152,7 @@ fn targets_elsewhere_are_named_and_counted() {
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
     assert!(
-        refused(&["--pairs", "3", "a:1", "b:2"]).contains("--pairs 3 wants as many addresses; 2 are given")
+        refused(&["--pairs", "3", "a:1", "b:2"]).contains("--pairs 3 needs as many addresses; 2 are given")
     );
     assert!(refused(&["--scheme", "many-to-one", "a:1", "b:2"]).contains("many-to-one has one target"));
     refused(&["--pairs", "65"]);

@@ -85,7 +85,7 @@ fn write_page(
     writeln!(text, "# Performance report\n\n<!-- Written by `cargo xtask report --write`. -->\n")?;
     writeln!(
         text,
-        "{}. {}, {} cores, Linux {}; huge pages of private memory: {}. Server on core {server}, client on core {client}.\n",
+        "{}. {}, {} cores, Linux {}; huge pages of private memory: {}.\nServer on core {server}, client on core {client}.\n",
         about.date, machine.cpu, machine.cores, machine.kernel, machine.huge_pages
     )?;
     for (what, version) in about.versions.iter().chain(&benches.versions) {
@@ -93,8 +93,8 @@ fn write_page(
     }
     writeln!(
         text,
-        "\nEach line is the median of pairs of runs, ours and theirs by turns on the same cores. More than 1 is better than the peer, whatever the \
-         unit. The range is over the pairs.\n"
+        "\nEach line is the median of pairs of runs, ours and theirs by turns on the same cores. More than 1 is better than \
+         the\npeer, whatever the unit. The range is over the pairs.\n"
     )?;
     picture(text, "ratios", "How many times better than the peer, line by line")?;
     let losing: Vec<&Row> =
@@ -111,7 +111,7 @@ fn write_page(
         writeln!(
             text,
             "## Cold and hot memory\n\nOther lines use one buffer again and again, as the peers' programs do: it stays in \
-             the cache. These use 64 buffers, beside one.\n"
+             the cache. These use 64 buffers,\nbeside one.\n"
         )?;
         table(text, &cold)?;
     }
@@ -160,7 +160,7 @@ fn distribution(text: &mut String, benches: &Benches) -> std::fmt::Result {
     writeln!(
         text,
         "## Distribution of latency\n\nEach round of a ping-pong is timed; a time is half of a round, in microseconds. The \
-         programs of libfabric and UCX have no such figures.\n"
+         programs of libfabric and UCX\nhave no such figures.\n"
     )?;
     picture(text, "tails", "The time that one of so many rounds takes longer than")?;
     let heads = PERCENTILES.map(|share| if share < 100.0 { format!("{share} %") } else { "slowest".into() });

@@ -86,6 +86,7 @@ struct merge {
 	mxlFlowReader merged;
 	mxlFabricsTarget target;
 	uint64_t index;
+	pid_t senders[2];
 };
 
 static ofiMxlMergeStats stats_of(const struct merge *merge)
@@ -121,6 +122,22 @@ static int is_there(const struct merge *merge)
 	return 1;
 }
 
+/* Ends the program, and says which path is missing and whether its sender runs. */
+static void give_up(const struct merge *merge, const ofiMxlMergeStats *stats)
+{
+	fprintf(stderr, "grain %llu, paths connected %llx, published %llu, duplicates %llu, late %llu, lost %llu\n",
+		(unsigned long long)merge->index, (unsigned long long)stats->connected,
+		(unsigned long long)stats->published, (unsigned long long)stats->duplicates,
+		(unsigned long long)stats->late, (unsigned long long)stats->lost);
+	for (int path = 0; path < 2; path++) {
+		int status = 0;
+		pid_t ended = waitpid(merge->senders[path], &status, WNOHANG);
+
+		fprintf(stderr, "sender %d: %s, status %x\n", path, ended == 0 ? "runs" : "has ended", status);
+	}
+	exit(1);
+}
+
 /*
  * Writes grains and polls the target until its paths have these initiators and second copies arrive. On a
  * loaded machine a process may not run for as long as the ring lasts, so the next grain waits for this one,
@@ -137,7 +154,8 @@ static void until_connected(struct merge *merge, uint64_t wanted)
 			before = stats.duplicates + stats.late;
 		else if (stats.duplicates + stats.late > before + 3)
 			return;
-		CHECK(mxlGetTime() < end);
+		if (mxlGetTime() >= end)
+			give_up(merge, &stats);
 		write_next(merge);
 		for (int turn = 0; turn < 40 && !is_there(merge); turn++)
 			mxlFabricsTargetReadGrain(merge->target, 5, &index);
@@ -236,7 +254,6 @@ static void run_merge(char **argv)
 	mxlFabricsInstance fabrics;
 	mxlFlowWriter merged;
 	char files[2][512];
-	pid_t senders[2];
 	struct merge merge = {.index = 1000};
 	uint64_t word = 0, few = 0;
 	size_t count;
@@ -260,7 +277,7 @@ static void run_merge(char **argv)
 	for (int path = 0; path < 2; path++) {
 		CHECK(snprintf(files[path], sizeof(files[path]), "%s/path-%d.json", argv[1], path) > 0);
 		publish(infos[path], files[path]);
-		senders[path] = start(argv, providers[path], files[path]);
+		merge.senders[path] = start(argv, providers[path], files[path]);
 	}
 	until_connected(&merge, 3);
 	for (int path = 0; path < 2; path++) {
@@ -269,15 +286,15 @@ static void run_merge(char **argv)
 		all_arrive(&merge, 20);
 		write_next(&merge);
 		/* Its copy of this grain may be complete, partial, or missing. */
-		stop(senders[path]);
+		stop(merge.senders[path]);
 		all_arrive(&merge, 60);
 		CHECK(stats_of(&merge).lost == lost);
 		/* The sender restarts, at another address. */
-		senders[path] = start(argv, providers[path], files[path]);
+		merge.senders[path] = start(argv, providers[path], files[path]);
 		until_connected(&merge, 3);
 	}
-	stop(senders[0]);
-	stop(senders[1]);
+	stop(merge.senders[0]);
+	stop(merge.senders[1]);
 	CHECK(stats_of(&merge).published > 200 && stats_of(&merge).invalid == 0);
 	OK(mxlFabricsDestroyTarget(fabrics, merge.target));
 	OK(mxlFabricsDestroyInstance(fabrics));
