@@ -237,6 +237,11 @@ impl Link {
         self.endpoint.clone().ok_or_else(|| ofi::Error::new(Errno::EOPBADSTATE))
     }
 
+    /// Operations that begin from now on have higher numbers.
+    pub fn newest(&self) -> OpId {
+        self.next
+    }
+
     fn id(&mut self) -> OpId {
         // Contexts of receives are small numbers, and are distinguished by their flags; 0 stands for no operation.
         self.next += 1;

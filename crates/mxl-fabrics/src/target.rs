@@ -213,8 +213,9 @@ impl Target {
                 if let Some(at) = self.dismissed.iter().position(|(other, _)| *other == op) {
                     let (_, addr) = self.dismissed.swap_remove(at);
                     self.link.remove(addr);
-                } else if result.is_err() && self.peer.is_some() {
-                    // Only messages to the initiator end here.
+                } else if result.is_err() && self.peer.as_ref().is_some_and(|peer| op > peer.since) {
+                    // Only messages to initiators end here. One to an initiator that was killed may fail long after the
+                    // next one was accepted.
                     self.part();
                 }
             }

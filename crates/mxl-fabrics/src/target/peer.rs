@@ -10,7 +10,7 @@ use ofi_ring::crash_point;
 use super::publish::Pending;
 use super::{Received, Ring, Target, random};
 use crate::Result;
-use crate::link::{Happened, Memory, Window};
+use crate::link::{Happened, Memory, OpId, Window};
 use crate::message::{Message, Remote, Why};
 
 /// Most queue reads that fetch completions of an old initiator's writes: messages must not keep a target busy.
@@ -28,6 +28,8 @@ pub(super) struct Peer {
     pub(super) addr: FiAddr,
     pub(super) nonce: u64,
     pub(super) token: u64,
+    /// Operations up to this one began before it was accepted.
+    pub(super) since: OpId,
     /// Indices whose slots are open.
     pub(super) granted: VecDeque<u64>,
     /// The number of the next commit.
@@ -106,6 +108,7 @@ impl Target {
             addr,
             nonce,
             token,
+            since: self.link.newest(),
             granted: VecDeque::new(),
             next: 0,
             pending: BTreeMap::new(),
@@ -160,5 +163,51 @@ impl Target {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+#[path = "../../../mxl/tests/common/folder.rs"]
+mod folder;
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use mxl::{BatchHints, FlowDefinition, Rational};
+    use ofi::Errno;
+
+    use super::folder::Folder;
+    use super::*;
+    use crate::{Initiator, Provider};
+
+    #[test]
+    fn the_late_failure_of_a_message_to_an_old_initiator_does_not_part_the_new_one() {
+        let (near, far) = (Folder::new(), Folder::new());
+        let camera = FlowDefinition::video("camera", 192, 40, Rational::new(50, 1)).unwrap();
+        let _source = near.domain().create_grains(&camera, &BatchHints::default()).unwrap();
+        let any = (None, None);
+        let mut target = Target::open(&far.domain(), &camera, Provider::Shm, any, None).unwrap();
+        let begin = Instant::now();
+        let connect = |target: &mut Target| {
+            let mut initiator = Initiator::open(&near.domain(), camera.id, Provider::Shm, any).unwrap();
+            initiator.add(target.info()).unwrap();
+            while !initiator.is_idle() {
+                initiator.poll().unwrap();
+                target.poll().unwrap();
+                assert!(begin.elapsed() < Duration::from_secs(40));
+            }
+            initiator
+        };
+        let old = connect(&mut target);
+        let of_old = target.link.newest();
+        let new = connect(&mut target);
+        assert!(target.link.newest() > of_old, "the target has welcomed the new one");
+        target.handle(Happened::Ended(of_old, Err(Errno::ECONNABORTED))).unwrap();
+        assert!(target.is_connected());
+        // A failure of its own messages ends it.
+        target.handle(Happened::Ended(target.link.newest(), Err(Errno::ECONNABORTED))).unwrap();
+        assert!(!target.is_connected());
+        drop((old, new));
     }
 }
