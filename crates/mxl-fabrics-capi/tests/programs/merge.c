@@ -86,6 +86,7 @@ struct merge {
 	mxlFlowReader merged;
 	mxlFabricsTarget target;
 	uint64_t index;
+	/* 0: killed. */
 	pid_t senders[2];
 };
 
@@ -123,17 +124,24 @@ static int is_there(const struct merge *merge)
 }
 
 /* Ends the program, and says which path is missing and whether its sender runs. */
-static void give_up(const struct merge *merge, const ofiMxlMergeStats *stats)
+static void give_up(const struct merge *merge)
 {
-	fprintf(stderr, "grain %llu, paths connected %llx, published %llu, duplicates %llu, late %llu, lost %llu\n",
-		(unsigned long long)merge->index, (unsigned long long)stats->connected,
-		(unsigned long long)stats->published, (unsigned long long)stats->duplicates,
-		(unsigned long long)stats->late, (unsigned long long)stats->lost);
-	for (int path = 0; path < 2; path++) {
-		int status = 0;
-		pid_t ended = waitpid(merge->senders[path], &status, WNOHANG);
+	ofiMxlMergeStats stats = stats_of(merge);
 
-		fprintf(stderr, "sender %d: %s, status %x\n", path, ended == 0 ? "runs" : "has ended", status);
+	fprintf(stderr, "grain %llu, paths connected %llx, published %llu, duplicates %llu, late %llu, lost %llu\n",
+		(unsigned long long)merge->index, (unsigned long long)stats.connected,
+		(unsigned long long)stats.published, (unsigned long long)stats.duplicates,
+		(unsigned long long)stats.late, (unsigned long long)stats.lost);
+	for (int path = 0; path < 2; path++) {
+		pid_t sender = merge->senders[path];
+		int status = 0;
+
+		if (sender == 0)
+			fprintf(stderr, "sender %d was killed\n", path);
+		else if (waitpid(sender, &status, WNOHANG) == 0)
+			fprintf(stderr, "sender %d runs\n", path);
+		else
+			fprintf(stderr, "sender %d has ended, status %x\n", path, status);
 	}
 	exit(1);
 }
@@ -157,7 +165,7 @@ static void until_connected(struct merge *merge, uint64_t wanted)
 		else if (stats.duplicates + stats.late > before + 3)
 			return;
 		if (mxlGetTime() >= end)
-			give_up(merge, &stats);
+			give_up(merge);
 		write_next(merge);
 		for (int turn = 0; turn < 40 && !is_there(merge); turn++)
 			mxlFabricsTargetReadGrain(merge->target, 5, &index);
@@ -176,11 +184,8 @@ static void all_arrive(struct merge *merge, int count)
 			mxlStatus status = mxlFabricsTargetReadGrain(merge->target, 5, &index);
 
 			CHECK(status == MXL_STATUS_OK || status == MXL_ERR_NOT_READY);
-			if (mxlGetTime() >= end) {
-				ofiMxlMergeStats stats = stats_of(merge);
-
-				give_up(merge, &stats);
-			}
+			if (mxlGetTime() >= end)
+				give_up(merge);
 		}
 	}
 }
@@ -200,10 +205,12 @@ static pid_t start(char **argv, const char *provider, const char *file)
 	return child;
 }
 
-static void stop(pid_t child)
+static void stop(pid_t *sender)
 {
+	pid_t child = *sender;
 	int status;
 
+	*sender = 0;
 	CHECK(kill(child, SIGKILL) == 0 && waitpid(child, &status, 0) == child);
 	/* The sender had not ended by an error before. */
 	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
@@ -292,15 +299,15 @@ static void run_merge(char **argv)
 		all_arrive(&merge, 20);
 		write_next(&merge);
 		/* Its copy of this grain may be complete, partial, or missing. */
-		stop(merge.senders[path]);
+		stop(&merge.senders[path]);
 		all_arrive(&merge, 60);
 		CHECK(stats_of(&merge).lost == lost);
 		/* The sender restarts, at another address. */
 		merge.senders[path] = start(argv, providers[path], files[path]);
 		until_connected(&merge, 3);
 	}
-	stop(merge.senders[0]);
-	stop(merge.senders[1]);
+	stop(&merge.senders[0]);
+	stop(&merge.senders[1]);
 	CHECK(stats_of(&merge).published > 200 && stats_of(&merge).invalid == 0);
 	OK(mxlFabricsDestroyTarget(fabrics, merge.target));
 	OK(mxlFabricsDestroyInstance(fabrics));
