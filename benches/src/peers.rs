@@ -66,9 +66,13 @@ pub enum Wire {
     Udp,
 }
 
-/// The versions of both peers, as reported by their programs.
+/// The commit and the compiler of this library, which `cargo xtask report` knows.
+const TREE: &str = "OFI_BENCH_TREE";
+
+/// The versions of both peers, as reported by their programs, and this library's if it is known.
 pub fn versions() -> Vec<(&'static str, String)> {
-    vec![("libfabric", libfabric::version()), ("UCX", ucx::version())]
+    let own = std::env::var(TREE).ok().map(|tree| ("this library", tree));
+    own.into_iter().chain([("libfabric", libfabric::version()), ("UCX", ucx::version())]).collect()
 }
 
 impl PeerRun {

@@ -21,7 +21,7 @@ const ENOUGH: usize = 3;
 pub struct Report {
     /// The machine.
     pub machine: Machine,
-    /// The measured libraries with versions, as reported by their programs.
+    /// The measured libraries with versions.
     pub versions: Vec<(&'static str, String)>,
     /// Server's and client's core.
     pub cores: [usize; 2],

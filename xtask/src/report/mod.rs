@@ -67,7 +67,7 @@ pub fn main(options: &Options) -> StepResult {
     }
     let sizes = Sizes::parse(&read(&sizes)?)?;
     let veth = veth.map(|file| Veth::parse(&read(&file)?)).transpose()?;
-    let about = page::About { date, versions: versions(), commands };
+    let about = page::About { date, commands };
     let folder = if options.write { root().join("docs") } else { work };
     let written = write(&folder, &benches, &sizes, veth.as_ref(), &about)?;
     if options.write {
@@ -109,7 +109,8 @@ fn measure(
     let _ = (fs::remove_file(&benches), fs::remove_file(&veth));
     // For the rows that run libfabric's own programs on it.
     let library = capi::link(true)?;
-    let ended = run(cargo(&arguments).arg(&benches).env("OFI_BENCH_LIBRARY", library));
+    let mut program = cargo(&arguments);
+    let ended = run(program.arg(&benches).env("OFI_BENCH_LIBRARY", library).env("OFI_BENCH_TREE", tree()));
     // It also fails for a row outside its bound: its output counts nevertheless.
     if !benches.exists() {
         ended?;
@@ -203,11 +204,10 @@ fn read(path: &Path) -> Result<String, String> {
 }
 
 /// Versions that the figures do not contain; those of the peers are in the figures.
-fn versions() -> Vec<(String, String)> {
-    vec![
-        ("this library".into(), first_line("git", &["describe", "--always", "--dirty"])),
-        ("compiler".into(), first_line("rustc", &["--version"])),
-    ]
+/// The measured commit and its compiler. They go into the figures, which may become a page much later.
+fn tree() -> String {
+    let commit = first_line("git", &["describe", "--always", "--dirty"]);
+    format!("{commit}, {}", first_line("rustc", &["--version"]))
 }
 
 /// The first line of a program's output, or a note that the program is missing.
@@ -230,11 +230,7 @@ mod tests {
     }
 
     fn about() -> page::About {
-        page::About {
-            date: "2026-11-23 00:00 UTC".into(),
-            versions: vec![("UCX".into(), "not installed".into())],
-            commands: vec!["cargo run".into()],
-        }
+        page::About { date: "2026-11-23 00:00 UTC".into(), commands: vec!["cargo run".into()] }
     }
 
     #[test]

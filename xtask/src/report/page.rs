@@ -10,8 +10,6 @@ use super::plot::Over;
 pub struct About {
     /// The date.
     pub date: String,
-    /// The measured libraries, with versions.
-    pub versions: Vec<(String, String)>,
     /// The commands.
     pub commands: Vec<String>,
 }
@@ -88,7 +86,7 @@ fn write_page(
         "{}. {}, {} cores, Linux {}; huge pages of private memory: {}.\nServer on core {server}, client on core {client}.\n",
         about.date, machine.cpu, machine.cores, machine.kernel, machine.huge_pages
     )?;
-    for (what, version) in about.versions.iter().chain(&benches.versions) {
+    for (what, version) in &benches.versions {
         writeln!(text, "- {what}: {version}")?;
     }
     writeln!(
