@@ -288,8 +288,7 @@ impl Link {
         Limits { pieces: self.pieces, bytes: self.longest as u64 }
     }
 
-    /// The limits of one message to a target whose receives have `receive` bytes. `None` for a target that
-    /// accepts no
+    /// The limits of one message to a target whose receives have `receive` bytes. `None` for a target that accepts no
     /// payloads in messages.
     pub fn piece_limits(&self, receive: u64) -> Option<Limits> {
         let most = receive.min(self.longest as u64);
