@@ -21,6 +21,12 @@ mod datagram_peers;
 mod datagram_prefix;
 #[path = "../verbs/groups.rs"]
 mod groups;
+#[path = "../verbs/joins.rs"]
+mod joins;
+
+use joins::unanswered;
+
+ofi_testkit::roles!(unanswered);
 
 /// Adds a device to the provider.
 fn add(device: &Arc<SimulatedDevice>) {

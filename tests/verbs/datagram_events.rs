@@ -83,6 +83,7 @@ fn an_endpoint_joins_a_bounded_number_of_groups_and_none_of_a_device_that_is_gon
     let group = |number| Address::from(SocketAddr::from(([239, 192, 79, number], 0)));
     let join = |number| side.ep.join_multicast(&group(number), BindFlags::empty(), Context(1));
     let mut all: Vec<_> = (0..MOST).map(|number| join(number).unwrap()).collect();
+    wait::drive(&[&side], "joins", || (side.statistic("verbs_groups") == MOST.into()).then_some(()));
     assert_eq!(join(MOST).err().map(|error| error.errno()), Some(Errno::ENOSPC));
     all.pop();
     own.1.die();

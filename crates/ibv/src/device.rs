@@ -83,6 +83,14 @@ pub struct PortInfo {
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
+    /// The GID of an IP address: an IPv4 address is mapped.
+    pub fn of(ip: IpAddr) -> Self {
+        Self(match ip {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+            IpAddr::V6(ip) => ip.octets(),
+        })
+    }
+
     /// The IP address of the GID. On RoCE every address of the interface has a GID.
     pub fn ip(self) -> IpAddr {
         let ip = Ipv6Addr::from(self.0);

@@ -43,7 +43,7 @@ pub use efa::{EfaInfo, efa_contexts};
 pub use error::{Error, Result};
 pub use events::{AsyncEvent, AsyncEvents};
 pub use library::available;
-pub use multicast::Multicast;
+pub use multicast::{GroupAddress, Multicast};
 pub use pd::{Access, MemoryRegion, ProtectionDomain};
 pub use qp::{Post, QueuePair, QueuePairAttr, Receives, Remote, Segment, Work};
 pub use srd::{Payload, SrdAttr, SrdPeer, SrdQueuePair, SrdRequests};

@@ -1,8 +1,8 @@
 //! Multicast groups: memberships, which rdma_cm requests from the network.
 
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::RawFd;
 use std::ptr::{from_mut, null_mut};
-use std::time::{Duration, Instant};
 
 use crate::abi::*;
 use crate::cm::{CmId, EventChannel};
@@ -10,23 +10,32 @@ use crate::device::{Context, Gid};
 use crate::error::{Error, Result};
 use crate::name::to_storage;
 
-/// A membership of a group, as long as this exists. Queue pairs that are attached to the group receive what is sent to
-/// it ([`crate::UdQueuePair::attach`]); a sender needs the membership on InfiniBand.
+/// A membership of a group, or the request for one, as long as this exists. Queue pairs that are attached to the group
+/// receive what is sent to it ([`crate::UdQueuePair::attach`]); a sender needs the membership on InfiniBand.
 pub struct Multicast {
     id: CmId,
     address: libc::sockaddr_storage,
-    gid: Gid,
-    lid: u16,
+    grant: Option<GroupAddress>,
+}
+
+/// The address of a group, as the network has granted it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupAddress {
+    /// The GID that datagrams to the group are sent to.
+    pub gid: Gid,
+    /// The LID that they are sent to (InfiniBand).
+    pub lid: u16,
 }
 
 const CALL: &str = "rdma_join_multicast";
 
 impl Multicast {
-    /// Joins the group of an IP multicast address, on the device with the address `own`. Waits for the network.
+    /// Starts to join the group of an IP multicast address, on the device with the address `own`. Does not wait:
+    /// [`Multicast::grant`] returns the network's answer.
     ///
     /// # Errors
-    /// The errors of rdma_join_multicast(3); `EXDEV` if `own` is another device's; `ETIMEDOUT` after `limit`.
-    pub fn join(context: Context, own: IpAddr, group: IpAddr, limit: Duration) -> Result<Self> {
+    /// The errors of rdma_join_multicast(3); `EXDEV` if `own` is another device's.
+    pub fn join(context: Context, own: IpAddr, group: IpAddr) -> Result<Self> {
         if !group.is_multicast() {
             return Err(Error::with(CALL, libc::EINVAL, "give an address of 224.0.0.0/4 or ff00::/8"));
         }
@@ -45,28 +54,33 @@ impl Multicast {
             return Err(Error::last(CALL));
         }
         // From here on a drop leaves the group.
-        let mut made = Self { id, address, gid: Gid([0; 16]), lid: 0 };
-        let end = Instant::now() + limit;
-        while !made.is_granted(&channel)? {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(Error::of(CALL, libc::ETIMEDOUT));
-            }
-            let mut fd = libc::pollfd { fd: channel.fd(), events: libc::POLLIN, revents: 0 };
-            let left = i32::try_from(left.as_millis()).unwrap_or(i32::MAX).max(1);
-            // SAFETY: one structure.
-            unsafe { libc::poll(&mut fd, 1, left) };
-        }
-        Ok(made)
+        Ok(Self { id, address, grant: None })
     }
 
-    /// Whether the network has answered; takes the group's address from the answer.
-    fn is_granted(&mut self, channel: &EventChannel) -> Result<bool> {
+    /// The descriptor that is readable while an answer of the network is queued.
+    pub fn fd(&self) -> RawFd {
+        self.id.channel().fd()
+    }
+
+    /// The group's address, which the network's answer contains. `None` until that has come.
+    ///
+    /// # Errors
+    /// The error with which the network, or the kernel, refuses the membership; `ENODEV` if the device is removed.
+    pub fn grant(&mut self) -> Result<Option<GroupAddress>> {
+        if self.grant.is_none() {
+            self.grant = self.answer()?;
+        }
+        Ok(self.grant)
+    }
+
+    /// Takes an event.
+    fn answer(&self) -> Result<Option<GroupAddress>> {
+        let channel = self.id.channel();
         let mut event: *mut rdma_cm_event = null_mut();
         // SAFETY: the channel exists, and does not block.
         if unsafe { (channel.cm.rdma_get_cm_event)(channel.channel.as_ptr(), &mut event) } != 0 {
             let error = Error::last("rdma_get_cm_event");
-            return if matches!(error.errno, libc::EAGAIN | libc::EINTR) { Ok(false) } else { Err(error) };
+            return if matches!(error.errno, libc::EAGAIN | libc::EINTR) { Ok(None) } else { Err(error) };
         }
         // SAFETY: the event was not acknowledged yet.
         let seen = unsafe { &*event };
@@ -75,39 +89,29 @@ impl Multicast {
                 let param: *const rdma_ud_param = (&raw const seen.conn).cast();
                 // SAFETY: events of groups use the union's member for datagrams, which has the room that `conn` and
                 // `rest` have together.
-                let grant = unsafe { (*param).ah_attr };
-                let dgid = grant.grh.dgid.map(u64::to_ne_bytes);
-                self.gid = Gid(std::array::from_fn(|at| dgid[at / 8][at % 8]));
-                self.lid = grant.dlid;
-                Ok(true)
+                let way = unsafe { (*param).ah_attr };
+                let dgid = way.grh.dgid.map(u64::to_ne_bytes);
+                let gid = Gid(std::array::from_fn(|at| dgid[at / 8][at % 8]));
+                Ok(Some(GroupAddress { gid, lid: way.dlid }))
             }
             RDMA_CM_EVENT_MULTICAST_ERROR => match seen.status {
                 0 => Err(Error::of(CALL, libc::EIO)),
                 status => Err(Error::of(CALL, status.abs())),
             },
-            _ => Ok(false),
+            RDMA_CM_EVENT_DEVICE_REMOVAL => Err(Error::of(CALL, libc::ENODEV)),
+            _ => Ok(None),
         };
         // SAFETY: the event was taken above, and is no longer used.
         unsafe { (channel.cm.rdma_ack_cm_event)(event) };
         answer
-    }
-
-    /// The GID that datagrams to the group are sent to.
-    pub fn gid(&self) -> Gid {
-        self.gid
-    }
-
-    /// The LID that they are sent to (InfiniBand).
-    pub fn lid(&self) -> u16 {
-        self.lid
     }
 }
 
 impl Drop for Multicast {
     fn drop(&mut self) {
         let leave = self.id.channel().cm.rdma_leave_multicast;
-        // SAFETY: the identifier has joined this group; every event of it that was taken has been acknowledged, so this
-        // does not wait.
+        // SAFETY: the identifier has requested this membership, which may not be answered yet; every event of it that
+        // was taken has been acknowledged, so this does not wait.
         unsafe { leave(self.id.id.as_ptr(), from_mut(&mut self.address).cast()) };
     }
 }

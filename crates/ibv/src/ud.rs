@@ -8,10 +8,9 @@ use crate::abi::*;
 use crate::abi_ex::*;
 use crate::ah::AddressHandle;
 use crate::cq::CompletionQueue;
-use crate::device::Gid;
 use crate::error::{Error, Result};
 use crate::library::verbs;
-use crate::multicast::Multicast;
+use crate::multicast::GroupAddress;
 use crate::pd::ProtectionDomain;
 use crate::qp::Segment;
 
@@ -50,7 +49,7 @@ pub struct UdPeer<'a> {
 pub struct UdQueuePair {
     qp: NonNull<ibv_qp>,
     attr: UdAttr,
-    groups: Vec<Multicast>,
+    groups: Vec<GroupAddress>,
 }
 
 // SAFETY: functions of libibverbs may be called from any thread.
@@ -107,31 +106,33 @@ impl UdQueuePair {
         unsafe { (*self.qp.as_ptr()).qp_num }
     }
 
-    /// Receives datagrams to a group from now on.
+    /// Receives datagrams to a group from now on. The membership must last as long ([`Multicast`]).
     ///
     /// # Errors
     /// The errors of ibv_attach_mcast(3).
-    pub fn attach(&mut self, group: Multicast) -> Result<()> {
+    ///
+    /// [`Multicast`]: crate::Multicast
+    pub fn attach(&mut self, group: GroupAddress) -> Result<()> {
         // SAFETY: the queue pair exists, and the GID is read during the call.
-        match unsafe { (verbs()?.ibv_attach_mcast)(self.qp.as_ptr(), &group.gid().0, group.lid()) } {
+        match unsafe { (verbs()?.ibv_attach_mcast)(self.qp.as_ptr(), &group.gid.0, group.lid) } {
             0 => self.groups.push(group),
             errno => return Err(Error::of("ibv_attach_mcast", errno)),
         }
         Ok(())
     }
 
-    /// Stops receiving datagrams to a group, and leaves it.
-    pub fn detach(&mut self, gid: Gid) {
-        if let Some(at) = self.groups.iter().position(|group| group.gid() == gid) {
-            let group = self.groups.swap_remove(at);
-            self.detached(&group);
+    /// Stops receiving datagrams to a group.
+    pub fn detach(&mut self, group: GroupAddress) {
+        if let Some(at) = self.groups.iter().position(|other| *other == group) {
+            self.groups.swap_remove(at);
+            self.detached(group);
         }
     }
 
-    fn detached(&self, group: &Multicast) {
+    fn detached(&self, group: GroupAddress) {
         if let Ok(verbs) = verbs() {
             // SAFETY: the queue pair exists, and was attached to the group.
-            unsafe { (verbs.ibv_detach_mcast)(self.qp.as_ptr(), &group.gid().0, group.lid()) };
+            unsafe { (verbs.ibv_detach_mcast)(self.qp.as_ptr(), &group.gid.0, group.lid) };
         }
     }
 
@@ -195,7 +196,7 @@ impl Drop for UdQueuePair {
     fn drop(&mut self) {
         // A queue pair that is attached cannot be destroyed.
         for group in std::mem::take(&mut self.groups) {
-            self.detached(&group);
+            self.detached(group);
         }
         if let Ok(verbs) = verbs() {
             // SAFETY: made above; its queue and its domain still exist.

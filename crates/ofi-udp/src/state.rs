@@ -245,18 +245,17 @@ unsafe impl Lanes<Udp> for State {
         }
     }
 
-    fn join_group(&mut self, group: &Address, receives: bool) -> Result<Address> {
-        if !receives {
-            return Ok(group.clone()); // who only sends to a group does not join it
-        }
-        match self {
+    fn join_group(&mut self, group: &Address, receives: bool) -> Result<(Address, Posted)> {
+        let joined = match self {
+            _ if !receives => Ok(group.clone()), // who only sends to a group does not join it
             Self::Datagrams(lanes) => lanes.join_group(group),
             Self::Open(lanes) => match &mut lanes.messages {
                 Some(messages) => messages.join_group(&lanes.socket, group),
                 None => Err(Error::new(Errno::EOPNOTSUPP)),
             },
             Self::Closed { .. } => Err(Error::new(Errno::EOPBADSTATE)),
-        }
+        };
+        Ok((joined?, Posted::Done))
     }
 
     fn leave_group(&mut self, group: &Address, receives: bool) {

@@ -253,7 +253,7 @@ unsafe impl Lanes<Verbs> for State {
         }
     }
 
-    fn join_group(&mut self, group: &Address, receives: bool) -> Result<Address> {
+    fn join_group(&mut self, group: &Address, receives: bool) -> Result<(Address, Posted)> {
         match self {
             Self::Datagrams(datagrams) => datagrams.join_group(group, receives),
             _ => Err(Error::with(Errno::ENOSYS, "only endpoints of FI_EP_DGRAM join multicast groups")),

@@ -30,6 +30,14 @@ impl Waiter {
         self.set.fd()
     }
 
+    /// Also waits for this descriptor, until it is closed or [forgotten](Waiter::forget).
+    ///
+    /// # Errors
+    /// `FI_ENOSPC`, `FI_ENOMEM`.
+    pub fn watch(&self, fd: RawFd) -> Result<()> {
+        self.set.add(fd)
+    }
+
     /// Stops waiting for one of the descriptors: that of a lost queue may stay readable forever.
     pub fn forget(&self, fd: RawFd) {
         self.set.remove(fd);

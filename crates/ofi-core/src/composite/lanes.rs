@@ -551,7 +551,7 @@ unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
         self.far.is_settled()
     }
 
-    fn join_group(&mut self, group: &Address, receives: bool) -> Result<Address> {
+    fn join_group(&mut self, group: &Address, receives: bool) -> Result<(Address, Posted)> {
         self.far.join_group(group, receives)
     }
 

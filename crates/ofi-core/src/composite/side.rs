@@ -334,6 +334,11 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
         reaction
     }
 
+    fn joined_group(&mut self, group: &Address, receives: bool, result: Result<(), Errno>) {
+        *self.heard = true;
+        self.host.joined_group(group, receives, result);
+    }
+
     fn packet_lost(&mut self, to: &Address, errno: Errno) {
         *self.heard = true;
         let to = self.far_address(to, |_| false);

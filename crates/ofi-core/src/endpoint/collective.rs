@@ -68,6 +68,11 @@ impl CollectiveSide {
         eq.bind_once(&mut self.eq)
     }
 
+    /// Whether there is one, which drives the endpoint as long as it is enabled.
+    pub fn has_queue(&self) -> bool {
+        self.eq.is_some()
+    }
+
     /// Takes a note.
     ///
     /// # Errors
@@ -200,6 +205,7 @@ impl<T: Transport> EpCore<T> {
 
     /// Reverts [`EpCore::watch_joins`]. Call it before the lanes are closed.
     pub(super) fn forget_joins(self: &Arc<Self>) {
+        self.state.lock().forget_groups(&**self);
         let Some(eq) = self.eq_of_joins() else { return };
         let source: Arc<dyn Driven> = Arc::clone(self) as _;
         eq.remove(&source);

@@ -241,7 +241,9 @@ impl<T: Transport> Attendant for EpCore<T> {
 
 impl<T: Transport> Driven for EpCore<T> {
     fn drive(&self) {
-        self.state.lock().drive_connection();
+        let mut guard = self.state.lock();
+        guard.drive_connection();
+        guard.rest_from_joins(self);
     }
 
     fn drive_if_pending(&self) {

@@ -382,6 +382,13 @@ impl<T: Transport> Host<T> for Ends<T> {
         self.connection_packet(from, packet)
     }
 
+    #[cold]
+    fn joined_group(&mut self, group: &Address, receives: bool, result: Result<(), Errno>) {
+        if let Some(side) = &mut self.multicast {
+            side.ended(group, receives, result);
+        }
+    }
+
     fn packet_lost(&mut self, to: &Address, errno: Errno) {
         self.connection_packet_lost(to, errno);
     }

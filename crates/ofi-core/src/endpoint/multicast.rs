@@ -1,23 +1,39 @@
 //! Multicast groups that an endpoint joins. Sends to a group are sends to its address, which joining puts into the
 //! address vector.
+//!
+//! A transport may tell the end of a join later, from a poll. The event queue drives the endpoint while such joins are
+//! pending, and no longer: a thread that waits for events is not to be woken by every datagram.
 
 use std::sync::{Arc, Weak};
 
 use ofi_api::{
-    Address, AddressVector as _, BindFlags, Caps, Context, Errno, Error, Event, EventKind, FiAddr, Fid,
-    Multicast, MulticastGroup, Result,
+    Address, AddressVector as _, BindFlags, Caps, Context, EqErrorEntry, Errno, Error, Event, EventKind,
+    FiAddr, Fid, Multicast, MulticastGroup, Result,
 };
 
-use super::EpCore;
 use super::post::not_enabled;
 use super::transmit::not_opened_for;
-use crate::eq::EqCore;
-use crate::transport::{Lanes, Transport};
+use super::{EpCore, State};
+use crate::eq::{Driven, EqCore};
+use crate::transport::{Lanes, Posted, Transport};
 
 /// The state of an endpoint with `FI_MULTICAST`.
 #[derive(Default)]
 pub struct MulticastSide {
     eq: Option<Arc<EqCore>>,
+    members: Vec<Membership>,
+    /// Whether the event queue drives the endpoint because of pending joins.
+    is_driven: bool,
+}
+
+/// A group that the endpoint has joined, or is joining.
+struct Membership {
+    fid: Fid,
+    context: Context,
+    /// The address to send to.
+    group: Address,
+    receives: bool,
+    pending: bool,
 }
 
 impl MulticastSide {
@@ -33,6 +49,71 @@ impl MulticastSide {
     pub fn bind(&mut self, eq: Arc<EqCore>) -> Result<()> {
         eq.bind_once(&mut self.eq)
     }
+
+    /// See [`crate::transport::Host::joined_group`].
+    pub fn ended(&mut self, group: &Address, receives: bool, result: Result<(), Errno>) {
+        let is_it = |it: &Membership| it.pending && it.receives == receives && it.group == *group;
+        let Some(at) = self.members.iter().position(is_it) else { return };
+        let member = &mut self.members[at];
+        let (fid, context) = (member.fid, member.context);
+        member.pending = false;
+        if result.is_err() {
+            self.members.swap_remove(at);
+        }
+        let Some(eq) = &self.eq else { return };
+        match result {
+            Ok(()) => eq.push(Event { context, ..Event::new(EventKind::JoinComplete, fid) }),
+            Err(errno) => eq.push_error(EqErrorEntry { context, ..EqErrorEntry::new(fid, errno) }),
+        }
+    }
+}
+
+impl<T: Transport> State<T> {
+    /// Makes the event queue drive the endpoint, as a join is pending.
+    fn be_driven_for_joins(&mut self, core: &Arc<EpCore<T>>) -> Result<()> {
+        let always = self.ends.collectives.as_ref().is_some_and(|side| side.has_queue());
+        let (Some(side), Some(lanes)) = (&mut self.ends.multicast, &self.lanes) else { return Ok(()) };
+        if always || side.is_driven {
+            return Ok(());
+        }
+        if let Some(eq) = &side.eq {
+            let driven: Arc<dyn Driven> = Arc::clone(core) as _;
+            eq.add_locked(&driven, lanes.wait_fd())?;
+            side.is_driven = true;
+        }
+        Ok(())
+    }
+
+    /// Reverts [`State::be_driven_for_joins`] if no join is pending any more.
+    pub(super) fn rest_from_joins(&mut self, core: &dyn Driven) {
+        let Some(side) = &mut self.ends.multicast else { return };
+        if side.is_driven && !side.members.iter().any(|member| member.pending) {
+            side.is_driven = false;
+            if let Some(eq) = &side.eq {
+                eq.remove_locked(core, self.lanes.as_ref().and_then(Lanes::wait_fd));
+            }
+        }
+    }
+
+    /// The endpoint closes: its joins end without events. Call it before the lanes are closed.
+    pub(super) fn forget_groups(&mut self, core: &dyn Driven) {
+        if let Some(side) = &mut self.ends.multicast {
+            side.members.clear();
+        }
+        self.rest_from_joins(core);
+    }
+
+    /// Leaves a group, if the endpoint is in it or is joining it. Returns the queue that may have an event of it.
+    fn leave_group(&mut self, fid: Fid) -> Option<Arc<EqCore>> {
+        let side = self.ends.multicast.as_mut()?;
+        if let Some(at) = side.members.iter().position(|member| member.fid == fid) {
+            let member = side.members.swap_remove(at);
+            if let Some(lanes) = &mut self.lanes {
+                lanes.leave_group(&member.group, member.receives);
+            }
+        }
+        side.eq.clone()
+    }
 }
 
 /// A group, as the application holds it.
@@ -40,8 +121,6 @@ struct Handle<T: Transport> {
     core: Weak<EpCore<T>>,
     fid: Fid,
     addr: FiAddr,
-    group: Address,
-    receives: bool,
 }
 
 impl<T: Transport> MulticastGroup for Handle<T> {
@@ -59,9 +138,9 @@ impl<T: Transport> Drop for Handle<T> {
         let Some(core) = self.core.upgrade().filter(|core| core.born.is_here()) else {
             return;
         };
-        let mut guard = core.state.lock();
-        if let Some(lanes) = &mut guard.lanes {
-            lanes.leave_group(&self.group, self.receives);
+        let eq = core.state.lock().leave_group(self.fid);
+        if let Some(eq) = eq {
+            eq.forget(self.fid);
         }
     }
 }
@@ -109,16 +188,23 @@ impl<T: Transport> EpCore<T> {
         let receives = may_receive && (flags.is_empty() || flags.contains(BindFlags::RECV));
         let av = state.ends.peers.av().cloned().ok_or_else(|| Error::new(Errno::ENOAV))?;
         let lanes = state.lanes.as_mut().ok_or_else(not_enabled)?;
-        let group = lanes.join_group(&group, receives)?;
+        let (group, posted) = lanes.join_group(&group, receives)?;
+        let pending = posted == Posted::Pending;
         let addr = match av.number(&group) {
             Some(addr) => Ok(addr),
             None => av.insert(std::slice::from_ref(&group)).pop().unwrap_or(Err(Error::new(Errno::ENOMEM))),
         };
-        let addr = addr.inspect_err(|_| lanes.leave_group(&group, receives))?;
+        let ready = if pending { state.be_driven_for_joins(self) } else { Ok(()) };
+        let (Some(side), Some(lanes)) = (&mut state.ends.multicast, &mut state.lanes) else {
+            return Err(not_enabled());
+        };
+        let addr = ready.and(addr).inspect_err(|_| lanes.leave_group(&group, receives))?;
         let fid = Fid::next();
-        let handle = Handle { core: Arc::downgrade(self), fid, addr, group, receives };
+        side.members.push(Membership { fid, context, group, receives, pending });
         drop(guard);
-        eq.push(Event { context, ..Event::new(EventKind::JoinComplete, fid) });
-        Ok(Arc::new(handle))
+        if !pending {
+            eq.push(Event { context, ..Event::new(EventKind::JoinComplete, fid) });
+        }
+        Ok(Arc::new(Handle { core: Arc::downgrade(self), fid, addr }))
     }
 }

@@ -103,7 +103,11 @@ impl<T: Transport> State<T> {
             Ok(Outcome::Pending) => Ok(()),
             Err(error) => {
                 if error.is_again() {
-                    return if self.ends.drop_outgoing(ticket) { Ok(()) } else { Err(self.no_credit()) };
+                    // With a detail it is not for lack of room.
+                    if error.detail().is_none() && self.ends.drop_outgoing(ticket) {
+                        return Ok(());
+                    }
+                    self.no_credit();
                 }
                 Err(error)
             }

@@ -1,7 +1,7 @@
 //! Event queues. Objects push their events; a read first drives the objects that are bound to the queue.
 //!
-//! Locks: the sources' list and the events have a lock each, and neither is held while a source is driven. So a source
-//! may push from under its own lock.
+//! Locks: the sources' list and the events have a lock each, and neither is held while a source is called. So a source
+//! may push from under its own lock, and come and go.
 
 #[cfg(test)]
 mod tests;
@@ -170,9 +170,17 @@ impl EqCore {
     /// # Errors
     /// Errors of adding its descriptor to the wait set.
     pub fn add(&self, source: &Arc<dyn Driven>) -> Result<()> {
+        self.add_locked(source, source.wait_fd())
+    }
+
+    /// As [`EqCore::add`], of a source whose lock the caller holds, and whose descriptor is `fd`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn add_locked(&self, source: &Arc<dyn Driven>, fd: Option<RawFd>) -> Result<()> {
         self.born.check()?;
         if let Some(waiting) = &self.waiting
-            && let Some(fd) = source.wait_fd()
+            && let Some(fd) = fd
         {
             waiting.set.add(fd)?;
         }
@@ -185,15 +193,20 @@ impl EqCore {
 
     /// Stops driving `source`. Call it before its descriptor is closed.
     pub fn remove(&self, source: &Arc<dyn Driven>) {
+        self.remove_locked(&**source, source.wait_fd());
+    }
+
+    /// As [`EqCore::remove`], of a source whose lock the caller holds, and whose descriptor is `fd`.
+    pub fn remove_locked(&self, source: &dyn Driven, fd: Option<RawFd>) {
         if !self.born.is_here() {
             return; // the wait set is the parent's too
         }
         if let Some(waiting) = &self.waiting
-            && let Some(fd) = source.wait_fd()
+            && let Some(fd) = fd
         {
             waiting.set.remove(fd);
         }
-        let gone = Arc::as_ptr(source).cast::<()>();
+        let gone = std::ptr::from_ref(source).cast::<()>();
         lock(&self.sources).retain(|source| source.as_ptr().cast::<()>() != gone);
     }
 

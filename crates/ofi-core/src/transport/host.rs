@@ -262,6 +262,10 @@ pub trait Host<T: Transport> {
     /// A connection packet has arrived at a connected endpoint. Returns the reaction.
     fn packet(&mut self, from: &Address, packet: &[u8]) -> Reaction;
 
+    /// A pending join ([`Lanes::join_group`](super::Lanes::join_group)) has ended. `group` is the address that the call
+    /// has returned. After an error the lanes have left the group.
+    fn joined_group(&mut self, group: &Address, receives: bool, result: Result<(), Errno>);
+
     /// A packet of [`Lanes::packet`](super::Lanes::packet) was not delivered, or its destination has gone since.
     fn packet_lost(&mut self, to: &Address, errno: Errno);
 }

@@ -95,7 +95,8 @@ pub unsafe trait Lanes<T: Transport>: Send {
     /// Sends a message.
     ///
     /// # Errors
-    /// `FI_EAGAIN` for lack of room. An error means that nothing was sent and nothing will be reported.
+    /// `FI_EAGAIN` for lack of room: the core drops datagrams then, unless the error has a detail, as for a group that
+    /// is being joined. An error means that nothing was sent and nothing will be reported.
     fn send<H: Host<T>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted>;
 
     /// Starts a common read or write at once, if it can: then its operation is open ([`Host::open`]). `false` means
@@ -234,17 +235,18 @@ pub unsafe trait Lanes<T: Transport>: Send {
         true
     }
 
-    /// Joins a multicast group: with `receives`, messages to it arrive here from now on. Returns the address to send
-    /// to.
+    /// Joins a multicast group: with `receives`, messages to it arrive here once it is joined. Returns the address to
+    /// send to, and whether the join is over. A pending one ends with [`Host::joined_group`], in a poll; until then
+    /// sends to the address are refused with `FI_EAGAIN`.
     ///
     /// # Errors
     /// `FI_ENOSYS` for a transport without multicast; `FI_EINVAL` for an address that is not a group; the system's
     /// errors.
-    fn join_group(&mut self, _group: &Address, _receives: bool) -> Result<Address> {
+    fn join_group(&mut self, _group: &Address, _receives: bool) -> Result<(Address, Posted)> {
         Err(Error::new(Errno::ENOSYS))
     }
 
-    /// Leaves a group, by the address that joining it has returned.
+    /// Leaves a group, by the address that joining it has returned. A join that is pending ends without a report.
     fn leave_group(&mut self, _group: &Address, _receives: bool) {}
 
     /// Appends the transport's counters.

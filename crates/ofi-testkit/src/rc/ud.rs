@@ -3,12 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::time::Duration;
 
 use ofi_core::sys;
-use ofi_verbs::rc::ud::{Datagrams, MULTICAST, Route, UdPort, UdQueues, UdSizes, UdTarget};
+use ofi_verbs::rc::ud::{
+    Datagrams, Gid, GroupAddress, MULTICAST, Membership, Route, UdPort, UdQueues, UdSizes, UdTarget,
+};
 use ofi_verbs::rc::{Opcode, Result, Segment, Sizes, Status, WorkCompletion};
 
 use super::device::{Handle, error};
@@ -27,9 +28,28 @@ struct Posted {
     id: u64,
     from: Segment,
     to: [u8; 16],
+    lid: u16,
     qp: u32,
     qkey: u32,
     data: Option<u32>,
+}
+
+/// Granted, or the error number of a refusal.
+type Answer = std::result::Result<(), i32>;
+
+/// A join that was requested of the network, and not left.
+pub struct Join {
+    group: IpAddr,
+    answer: Option<Answer>,
+    /// Readable from the answer until it was taken.
+    told: OwnedFd,
+}
+
+impl Join {
+    fn answer(&mut self, answer: Answer) {
+        self.answer = Some(answer);
+        sys::signal_eventfd(&self.told);
+    }
 }
 
 /// A queue pair.
@@ -83,8 +103,12 @@ pub struct Forged {
 #[derive(Default)]
 pub struct Ud {
     pub pairs: BTreeMap<u32, UdPair>,
-    /// Queue pairs that receive messages to a group, by its GID.
-    members: BTreeSet<([u8; 16], u32)>,
+    /// Queue pairs that receive messages to a group, by its GID and LID.
+    members: BTreeSet<([u8; 16], u16, u32)>,
+    pub joins: BTreeMap<u64, Join>,
+    last_join: u64,
+    /// Joins are not answered by themselves.
+    holds_joins: bool,
     fates: Fates,
 }
 
@@ -146,8 +170,9 @@ impl Fabric {
             // The network makes a copy for each member of a group, and may lose any.
             let to: Vec<(u32, [u8; 16])> = match posted.qp {
                 MULTICAST => {
-                    let members = self.ud.members.iter().filter(|(gid, _)| *gid == posted.to);
-                    members.filter_map(|&(_, qp)| Some((qp, self.ud.pairs.get(&qp)?.gid))).collect()
+                    let to = (posted.to, posted.lid);
+                    let members = self.ud.members.iter().filter(|&&(gid, lid, _)| (gid, lid) == to);
+                    members.filter_map(|&(_, _, qp)| Some((qp, self.ud.pairs.get(&qp)?.gid))).collect()
                 }
                 qp => vec![(qp, posted.to)],
             };
@@ -208,6 +233,12 @@ impl Ud {
             pair.open -= 1;
         }
     }
+
+    /// The device is removed: the network answers no more.
+    pub fn refuse_joins(&mut self) {
+        let waiting = self.joins.values_mut().filter(|join| join.answer.is_none());
+        waiting.for_each(|join| join.answer(Err(libc::ENODEV)));
+    }
 }
 
 impl Datagrams for Handle {
@@ -261,10 +292,52 @@ fn gid(ip: IpAddr) -> [u8; 16] {
     }
 }
 
+/// The address that the network grants to a group: as on InfiniBand, it is not the group's IP address.
+fn granted(group: IpAddr) -> GroupAddress {
+    let mut name = [0; 16];
+    let (signature, from) = if group.is_ipv4() { (0x40, 12) } else { (0x60, 6) };
+    name[..6].copy_from_slice(&[0xFF, 0x12, signature, 0x1B, 0xFF, 0xFF]);
+    name[from..].copy_from_slice(&gid(group)[from..]);
+    GroupAddress { gid: Gid(name), lid: 0xC000 | u16::from(name[15]) }
+}
+
+/// A membership of a group, or the request for one.
+struct Member {
+    device: Arc<SimulatedDevice>,
+    number: u64,
+    fd: RawFd,
+}
+
+impl Membership for Member {
+    fn grant(&mut self) -> Result<Option<GroupAddress>> {
+        let mut fabric = self.device.lock();
+        let silent = fabric.dead;
+        let join = fabric.ud.joins.get_mut(&self.number).filter(|_| !silent);
+        let Some((join, answer)) = join.and_then(|join| join.answer.map(|answer| (join, answer))) else {
+            return Ok(None);
+        };
+        sys::drain_eventfd(&join.told);
+        answer.map(|()| Some(granted(join.group))).map_err(|errno| error(JOIN, errno))
+    }
+
+    fn fd(&self) -> RawFd {
+        self.fd
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.device.lock().ud.joins.remove(&self.number);
+    }
+}
+
+const JOIN: &str = "rdma_join_multicast";
+
 /// An address handle.
 struct Along {
     device: Arc<SimulatedDevice>,
     gid: [u8; 16],
+    lid: u16,
     /// The queue pair for which it was made.
     of: u32,
 }
@@ -289,7 +362,7 @@ impl Drop for Opened {
     fn drop(&mut self) {
         let mut fabric = self.device.lock();
         fabric.ud.pairs.remove(&self.qp);
-        fabric.ud.members.retain(|&(_, qp)| qp != self.qp);
+        fabric.ud.members.retain(|&(_, _, qp)| qp != self.qp);
         fabric.close(self.endpoint);
     }
 }
@@ -301,7 +374,7 @@ unsafe impl UdQueues for Opened {
         self.qp
     }
 
-    fn route(&self, gid: Option<[u8; 16]>, _lid: u16) -> Result<Route> {
+    fn route(&self, gid: Option<[u8; 16]>, lid: u16) -> Result<Route> {
         let mut fabric = self.device.lock();
         if fabric.removed {
             return Err(error("ibv_create_ah", libc::ENODEV));
@@ -310,30 +383,39 @@ unsafe impl UdQueues for Opened {
         let pair = fabric.ud.pairs.get_mut(&self.qp).filter(|pair| pair.routes < most);
         pair.ok_or_else(|| error("ibv_create_ah", libc::ENOMEM))?.routes += 1;
         let (device, gid) = (Arc::clone(&self.device), gid.unwrap_or_default());
-        Ok(Arc::new(Along { device, gid, of: self.qp }))
+        Ok(Arc::new(Along { device, gid, lid, of: self.qp }))
     }
 
-    fn join(&mut self, group: IpAddr, receives: bool, _limit: Duration) -> Result<([u8; 16], u16)> {
-        const CALL: &str = "rdma_join_multicast";
+    fn join(&self, group: IpAddr) -> Result<Box<dyn Membership>> {
+        let told = sys::eventfd().map_err(|_| error("eventfd", libc::EMFILE))?;
+        let fd = told.as_raw_fd();
         let mut fabric = self.device.lock();
-        let gid = gid(group);
-        let groups: BTreeSet<_> = fabric.ud.members.iter().map(|(gid, _)| gid).collect();
+        let groups: BTreeSet<IpAddr> = fabric.ud.joins.values().map(|join| join.group).collect();
         match () {
-            () if fabric.removed => return Err(error(CALL, libc::ENODEV)),
-            () if !group.is_multicast() => return Err(error(CALL, libc::EINVAL)),
-            () if groups.len() >= GROUPS && !groups.contains(&gid) => return Err(error(CALL, libc::ENOMEM)),
+            () if fabric.removed => return Err(error(JOIN, libc::ENODEV)),
+            () if !group.is_multicast() => return Err(error(JOIN, libc::EINVAL)),
+            () if groups.len() >= GROUPS && !groups.contains(&group) => {
+                return Err(error(JOIN, libc::ENOMEM));
+            }
             () => {}
         }
-        if receives {
-            fabric.ud.members.insert((gid, self.qp));
+        let mut join = Join { group, answer: None, told };
+        if !fabric.ud.holds_joins {
+            join.answer(Ok(()));
         }
-        Ok((gid, 0))
+        fabric.ud.last_join += 1;
+        let number = fabric.ud.last_join;
+        fabric.ud.joins.insert(number, join);
+        Ok(Box::new(Member { device: Arc::clone(&self.device), number, fd }))
     }
 
-    fn leave(&mut self, gid: [u8; 16], receives: bool) {
-        if receives {
-            self.device.lock().ud.members.remove(&(gid, self.qp));
-        }
+    fn attach(&mut self, group: GroupAddress) -> Result<()> {
+        self.device.lock().ud.members.insert((group.gid.0, group.lid, self.qp));
+        Ok(())
+    }
+
+    fn detach(&mut self, group: GroupAddress) {
+        self.device.lock().ud.members.remove(&(group.gid.0, group.lid, self.qp));
     }
 
     unsafe fn send(&self, id: u64, from: Segment, to: UdTarget<'_>, data: Option<u32>) -> Result<()> {
@@ -349,7 +431,8 @@ unsafe impl UdQueues for Opened {
             return Err(failed(libc::ENOMEM));
         }
         pair.open += 1;
-        pair.posted.push_back(Posted { id, from, to: along.gid, qp: to.qp, qkey: to.qkey, data });
+        let Along { gid, lid, .. } = *along;
+        pair.posted.push_back(Posted { id, from, to: gid, lid, qp: to.qp, qkey: to.qkey, data });
         let (addr, len) = (from.addr.addr(), from.len as usize);
         if let Some(it) = fabric.endpoints.get_mut(&self.endpoint) {
             it.note(Logged { did: Did::Sent, addr, len, inline: false, reported: true });
@@ -395,6 +478,26 @@ unsafe impl UdQueues for Opened {
 }
 
 impl SimulatedDevice {
+    /// Whether joins of groups that begin from now on wait for [`SimulatedDevice::answer_join`]. Otherwise the network
+    /// grants each at once.
+    pub fn hold_joins(&self, hold: bool) {
+        self.lock().ud.holds_joins = hold;
+    }
+
+    /// Answers the joins of a group that wait: they are granted, or refused with an error number. Returns how many
+    /// there were.
+    pub fn answer_join(&self, group: IpAddr, answer: Answer) -> usize {
+        let mut fabric = self.lock();
+        let all = fabric.ud.joins.values_mut();
+        let waiting = all.filter(|join| join.group == group && join.answer.is_none());
+        waiting.map(|join| join.answer(answer)).count()
+    }
+
+    /// Number of joins that were requested of the network, and not left.
+    pub fn joins(&self) -> usize {
+        self.lock().ud.joins.len()
+    }
+
     /// The fates of all datagrams.
     pub fn fates(&self) -> Fates {
         self.lock().ud.fates

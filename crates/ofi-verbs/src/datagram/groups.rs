@@ -1,28 +1,110 @@
-//! Multicast groups of a datagram endpoint. The application names a group by an IP multicast address. The device's name
-//! for it is a GID, to which datagrams are sent as to a peer, under a queue pair number that all groups share. So
-//! joining returns an address like a peer's, and the endpoint sends to a group as to a peer.
+//! Multicast groups of a datagram endpoint. The application names a group by an IP multicast address, and so does the
+//! address to send to: under a queue pair number that all groups share. The device's address of the group, a GID and a
+//! LID, comes with the network's answer to the join, which may take a while. Until then sends are refused with
+//! `FI_EAGAIN`, and everything else goes on.
 //!
 //! The key of the group is not used: members have the key of all datagram endpoints, which the receiving device
 //! compares.
 
 use std::net::IpAddr;
+use std::time::Instant;
 
 use ibv::Gid;
 use ofi_api::{AddrFormat, Address, Errno, Error, Result};
+use ofi_core::transport::{Host, Posted};
 
 use super::{Datagrams, Name};
 use crate::meeting::limit;
-use crate::rc::ud::MULTICAST;
-use crate::{address, failed};
+use crate::rc::ud::{GroupAddress, MULTICAST, Membership};
+use crate::{Verbs, address, failed};
 
 /// Most groups of an endpoint.
 const MOST: usize = 64;
 
-/// A group that was joined.
-pub struct Joined {
+/// A group that the endpoint has joined, or is joining.
+struct Group {
     ip: IpAddr,
-    name: Name,
     receives: bool,
+    membership: Box<dyn Membership>,
+    stage: Stage,
+}
+
+enum Stage {
+    /// The network must answer until then.
+    Joining(Instant),
+    Joined(GroupAddress),
+}
+
+impl Group {
+    /// The address to send to.
+    fn name(&self) -> Name {
+        Name { gid: Gid::of(self.ip).0, qp: MULTICAST, lid: 0 }
+    }
+
+    fn address(&self) -> Option<GroupAddress> {
+        match self.stage {
+            Stage::Joining(_) => None,
+            Stage::Joined(address) => Some(address),
+        }
+    }
+}
+
+/// The groups of an endpoint.
+#[derive(Default)]
+pub struct Groups {
+    all: Vec<Group>,
+    /// How many of them the network has not answered yet.
+    joining: usize,
+}
+
+impl Groups {
+    /// Number of groups that are joined.
+    pub fn joined(&self) -> usize {
+        self.all.len() - self.joining
+    }
+
+    /// Number of joins that the network has not answered.
+    pub fn joining(&self) -> usize {
+        self.joining
+    }
+
+    /// The GID, if there is one, and the LID to which datagrams to `name` go. Those of a group are the granted ones.
+    ///
+    /// # Errors
+    /// `FI_EAGAIN` while the group is being joined; `FI_EADDRNOTAVAIL` if it is not.
+    pub fn resolve(&self, name: Name) -> Result<(Option<[u8; 16]>, u16)> {
+        if name.qp != MULTICAST {
+            return Ok(((name.gid[8..] != [0; 8]).then_some(name.gid), name.lid));
+        }
+        let ip = Gid(name.gid).ip();
+        if let Some(GroupAddress { gid: Gid(gid), lid }) = self.address_of(ip) {
+            return Ok((Some(gid), lid));
+        }
+        if self.all.iter().any(|group| group.ip == ip) {
+            let advice = format!("{ip} is being joined: wait for FI_JOIN_COMPLETE");
+            return Err(Error::with(Errno::EAGAIN, advice));
+        }
+        Err(Error::wanted(
+            Errno::EADDRNOTAVAIL,
+            "a send to a multicast group",
+            "a group that the endpoint has joined",
+            ip.to_string(),
+            "call fi_join and wait for FI_JOIN_COMPLETE",
+        ))
+    }
+
+    fn address_of(&self, ip: IpAddr) -> Option<GroupAddress> {
+        self.all.iter().filter(|group| group.ip == ip).find_map(Group::address)
+    }
+
+    /// When the network must have answered the next join.
+    fn deadline(&self) -> Option<Instant> {
+        let each = self.all.iter().filter_map(|group| match group.stage {
+            Stage::Joining(deadline) => Some(deadline),
+            Stage::Joined(_) => None,
+        });
+        each.min()
+    }
 }
 
 /// The IP address of a group: given as such, or as an address that joining has returned.
@@ -35,8 +117,8 @@ fn ip(group: &Address) -> Result<Option<IpAddr>> {
 }
 
 impl Datagrams {
-    /// See [`ofi_core::transport::Lanes::join_group`]. Waits for the network as long as a connection may.
-    pub fn join_group(&mut self, group: &Address, receives: bool) -> Result<Address> {
+    /// See [`ofi_core::transport::Lanes::join_group`]. The network may take as long to answer as a connection may.
+    pub fn join_group(&mut self, group: &Address, receives: bool) -> Result<(Address, Posted)> {
         if let Some(errno) = self.gone {
             return Err(Error::new(errno));
         }
@@ -51,25 +133,101 @@ impl Datagrams {
                 "give a FI_SOCKADDR_IN of 224.0.0.0/4 or a FI_SOCKADDR_IN6 of ff00::/8",
             ));
         };
-        if self.groups.iter().any(|other| (other.ip, other.receives) == (ip, receives)) {
-            return Err(Error::with(Errno::EALREADY, format!("the endpoint has already joined {ip}")));
+        if self.groups.all.iter().any(|other| (other.ip, other.receives) == (ip, receives)) {
+            let advice = format!("the endpoint has already joined {ip}, or is joining it");
+            return Err(Error::with(Errno::EALREADY, advice));
         }
-        if self.groups.len() >= MOST {
+        if self.groups.all.len() >= MOST {
             return Err(Error::with(Errno::ENOSPC, format!("an endpoint can join at most {MOST} groups")));
         }
-        let (gid, lid) = self.queues.join(ip, receives, limit()).map_err(|error| failed(&error))?;
-        let name = Name { gid, qp: MULTICAST, lid };
-        self.groups.push(Joined { ip, name, receives });
-        Ok(name.encode())
+        let membership = self.queues.join(ip).map_err(|error| failed(&error))?;
+        self.waiter.watch(membership.fd())?;
+        let group = Group { ip, receives, membership, stage: Stage::Joining(Instant::now() + limit()) };
+        let name = group.name();
+        self.groups.all.push(group);
+        self.groups.joining += 1;
+        self.wake_for_joins();
+        Ok((name.encode(), Posted::Pending))
+    }
+
+    /// Takes the network's answers to joins, and gives up those that are overdue.
+    #[cold]
+    pub(super) fn move_joins<H: Host<Verbs>>(&mut self, host: &mut H) {
+        let (now, before) = (Instant::now(), self.groups.joining);
+        let mut at = 0;
+        while at < self.groups.all.len() {
+            let Some(result) = self.try_join(at, now) else {
+                at += 1;
+                continue;
+            };
+            let group = &mut self.groups.all[at];
+            let (ip, name, receives) = (group.ip, group.name().encode(), group.receives);
+            self.waiter.forget(group.membership.fd());
+            self.groups.joining -= 1;
+            match &result {
+                Ok(address) => {
+                    let GroupAddress { gid, lid } = *address;
+                    tracing::debug!(target: "ofi::verbs::ep_ctrl", %ip, gid = %gid.ip(), lid, "joined a group");
+                    group.stage = Stage::Joined(*address);
+                    at += 1;
+                }
+                Err(error) => {
+                    tracing::warn!(target: "ofi::verbs::ep_ctrl", %ip, %error, "a group was not joined");
+                    self.groups.all.remove(at);
+                }
+            }
+            host.joined_group(&name, receives, result.map(drop).map_err(|error| error.errno()));
+        }
+        if self.groups.joining != before {
+            self.wake_for_joins();
+        }
+    }
+
+    /// The end of a join, if it has come. Receives what is sent to the group from then on.
+    fn try_join(&mut self, at: usize, now: Instant) -> Option<Result<GroupAddress>> {
+        let group = &mut self.groups.all[at];
+        let Stage::Joining(deadline) = group.stage else { return None };
+        if let Some(errno) = self.gone {
+            return Some(Err(Error::new(errno)));
+        }
+        match group.membership.grant() {
+            Ok(Some(address)) => {
+                let attached = if group.receives { self.queues.attach(address) } else { Ok(()) };
+                Some(attached.map(|()| address).map_err(|error| failed(&error)))
+            }
+            Err(error) => Some(Err(failed(&error))),
+            Ok(None) if now < deadline => None,
+            Ok(None) => Some(Err(Error::with(
+                Errno::ETIMEDOUT,
+                "the network has not granted the group in time (FI_VERBS_CONNECT_TIMEOUT_MS): check that the subnet \
+                 manager runs (InfiniBand), and that the interface is up",
+            ))),
+        }
+    }
+
+    /// Sleeping threads wake when a join is overdue.
+    fn wake_for_joins(&self) {
+        let deadline = self.groups.deadline();
+        self.waiter.wake_after(deadline.map(|at| at.saturating_duration_since(Instant::now())));
     }
 
     /// See [`ofi_core::transport::Lanes::leave_group`].
     pub fn leave_group(&mut self, group: &Address, receives: bool) {
-        let Ok(name) = Name::parse(group) else { return };
-        let at = self.groups.iter().position(|other| (other.name, other.receives) == (name, receives));
-        if let Some(at) = at {
-            self.groups.swap_remove(at);
-            self.queues.leave(name.gid, receives);
+        let Ok(Some(ip)) = ip(group) else { return };
+        let at = self.groups.all.iter().position(|other| (other.ip, other.receives) == (ip, receives));
+        let Some(at) = at else { return };
+        let group = self.groups.all.swap_remove(at);
+        match group.address() {
+            Some(address) if receives => self.queues.detach(address),
+            Some(_) => {}
+            None => {
+                self.waiter.forget(group.membership.fd());
+                self.groups.joining -= 1;
+                self.wake_for_joins();
+            }
+        }
+        if self.groups.address_of(ip).is_none() {
+            self.peers.drop_routes(|name| name.qp == MULTICAST && Gid(name.gid).ip() == ip);
         }
     }
 }

@@ -22,7 +22,7 @@ use ofi_core::domain::DomainPart;
 use ofi_core::transport::{Arm, Arrived, Host, OutMessage, Peer, Posted, RxName};
 use ofi_ring::notice::{Notices, may_sleep};
 
-use self::groups::Joined;
+use self::groups::Groups;
 pub use self::name::Name;
 use self::name::source;
 use self::peers::{Met, Peers};
@@ -64,7 +64,7 @@ struct Counts {
 
 /// See the module.
 pub struct Datagrams {
-    // The queue pair is dropped first: it uses the slots' memory and the routes.
+    // The queue pair is dropped first: it uses the slots' memory and the routes, and is attached to the groups.
     queues: Box<dyn UdQueues>,
     sending: Slab,
     receiving: Slab,
@@ -74,7 +74,7 @@ pub struct Datagrams {
     /// Entries that were taken out of the completion queue early.
     ready: VecDeque<WorkCompletion>,
     peers: Peers,
-    groups: Vec<Joined>,
+    groups: Groups,
     /// Whether the application wants the senders of messages.
     sources: bool,
     longest: usize,
@@ -137,7 +137,7 @@ impl Datagrams {
             along: vec![None; sends],
             ready: VecDeque::new(),
             peers: Peers::new(peers::MOST),
-            groups: Vec::new(),
+            groups: Groups::default(),
             sources: info.caps.intersects(of_source),
             longest: info.ep_attr.max_msg_size.min(port.mtu),
             prefixes: [info.tx_attr.mode, info.rx_attr.mode].map(|mode| prefix(info, mode)),
@@ -201,7 +201,7 @@ impl Datagrams {
             return Err(Error::with(errno, advice));
         }
         let qp = self.peers.qp(out.peer)?;
-        let route = match self.peers.route(out.peer, &*self.queues) {
+        let route = match self.peers.route(out.peer, &*self.queues, |name| self.groups.resolve(name)) {
             // The device has no room for another route, and sends under way keep theirs.
             Err(error) if error.errno() == Errno::ENOMEM && self.along.iter().any(Option::is_some) => {
                 self.drain();
@@ -294,6 +294,9 @@ impl Datagrams {
         self.polls = self.polls.wrapping_add(1);
         if std::mem::take(&mut self.look) || self.polls.is_multiple_of(LOOK) {
             self.take_device_events();
+        }
+        if self.groups.joining() > 0 {
+            self.move_joins(host);
         }
         let mut taken = 0;
         while taken < MOST && host.hungry() {
@@ -404,7 +407,8 @@ impl Datagrams {
             counts.nameless,
             "datagrams delivered without a source: the table of peers was full",
         );
-        add("verbs_groups", self.groups.len() as u64, "multicast groups joined");
+        add("verbs_groups", self.groups.joined() as u64, "multicast groups joined");
+        add("verbs_joins_now", self.groups.joining() as u64, "joins that the network has not answered yet");
         add("verbs_peers_now", self.peers.count() as u64, "peers in the table now");
         add(
             "verbs_forgotten",

@@ -160,12 +160,17 @@ impl Peers {
     }
 
     /// The route to a peer, which becomes the most recently used. If the device cannot hold more routes, another peer's
-    /// is dropped.
+    /// is dropped. `resolve` returns the GID, if there is one, and the LID of a name.
     ///
     /// # Errors
-    /// `FI_EINVAL` if the peer does not exist; the device's error.
-    pub fn route(&mut self, peer: Peer, queues: &dyn UdQueues) -> Result<Route> {
-        let Name { gid, lid, .. } = match self.all.get(peer as usize) {
+    /// `FI_EINVAL` if the peer does not exist; the error of `resolve`; the device's error.
+    pub fn route(
+        &mut self,
+        peer: Peer,
+        queues: &dyn UdQueues,
+        resolve: impl Fn(Name) -> Result<(Option<[u8; 16]>, u16)>,
+    ) -> Result<Route> {
+        let name = match self.all.get(peer as usize) {
             Some(Known { route: Some(route), .. }) => {
                 let route = Route::clone(route);
                 self.touch(peer);
@@ -175,7 +180,7 @@ impl Peers {
             None => return Err(Error::new(Errno::EINVAL)),
         };
         self.touch(peer);
-        let gid = (gid[8..] != [0; 8]).then_some(gid);
+        let (gid, lid) = resolve(name)?;
         let route = loop {
             match queues.route(gid, lid) {
                 Err(error) if error.errno == libc::ENOMEM && self.give_up_route() => {}
@@ -184,6 +189,11 @@ impl Peers {
         };
         self.all[peer as usize].route = Some(Route::clone(&route));
         Ok(route)
+    }
+
+    /// Drops the routes of the peers whose names are `of`.
+    pub fn drop_routes(&mut self, of: impl Fn(&Name) -> bool) {
+        self.all.iter_mut().filter(|known| of(&known.name)).for_each(|known| known.route = None);
     }
 
     /// Drops the route of the least recently used peer that has one. Returns whether there was one.

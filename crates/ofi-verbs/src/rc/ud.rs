@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::Duration;
+
+pub use ibv::{Gid, GroupAddress};
 
 use super::{Result, Segment, WorkCompletion};
 
@@ -28,6 +29,18 @@ pub struct UdPort {
 
 /// The queue pair to which datagrams for a multicast group are sent.
 pub const MULTICAST: u32 = 0xFF_FFFF;
+
+/// A membership of a multicast group, or the request for one. Dropping it leaves the group, and does not wait.
+pub trait Membership: Send {
+    /// The network's answer; `None` until it has come.
+    ///
+    /// # Errors
+    /// The error with which the membership is refused.
+    fn grant(&mut self) -> Result<Option<GroupAddress>>;
+
+    /// The descriptor that is readable while an answer is queued.
+    fn fd(&self) -> RawFd;
+}
 
 /// The attributes of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,15 +99,20 @@ pub unsafe trait UdQueues: Send {
     /// The device's error; `ENOMEM` if the device holds no more routes.
     fn route(&self, gid: Option<[u8; 16]>, lid: u16) -> Result<Route>;
 
-    /// Joins a multicast group, and with `receives` receives what is sent to it from now on. Returns the GID and the
-    /// LID to send to, under queue pair [`MULTICAST`]. Waits for the network, at most as long as `limit`.
+    /// Starts to join a multicast group. The network answers later ([`Membership::grant`]).
     ///
     /// # Errors
-    /// The device's error; `ETIMEDOUT`.
-    fn join(&mut self, group: IpAddr, receives: bool, limit: Duration) -> Result<([u8; 16], u16)>;
+    /// The device's error.
+    fn join(&self, group: IpAddr) -> Result<Box<dyn Membership>>;
 
-    /// Leaves a group that was joined in this way. Datagrams that have arrived are still reported.
-    fn leave(&mut self, gid: [u8; 16], receives: bool);
+    /// Receives what is sent to a group, from now on.
+    ///
+    /// # Errors
+    /// The device's error.
+    fn attach(&mut self, group: GroupAddress) -> Result<()>;
+
+    /// Stops receiving what is sent to a group. Datagrams that have arrived are still reported.
+    fn detach(&mut self, group: GroupAddress);
 
     /// Posts a datagram, with `data` as immediate data if there is any.
     ///

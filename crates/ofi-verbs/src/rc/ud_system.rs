@@ -4,15 +4,14 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ibv::{
-    AddressHandle, CompletionChannel, CompletionQueue, Gid, Multicast, ProtectionDomain, UdAttr, UdPeer,
-    UdQueuePair, Way,
+    AddressHandle, CompletionChannel, CompletionQueue, Gid, GroupAddress, Multicast, ProtectionDomain,
+    UdAttr, UdPeer, UdQueuePair, Way,
 };
 
 use super::system::{Port, System};
-use super::ud::{Datagrams, Route, UdPort, UdQueues, UdSizes, UdTarget};
+use super::ud::{Datagrams, Membership, Route, UdPort, UdQueues, UdSizes, UdTarget};
 use super::{Error, Result, Segment, WorkCompletion};
 
 /// A port's attributes for datagrams.
@@ -43,7 +42,7 @@ impl Datagrams for System {
             qkey: sizes.qkey,
         })?;
         let (pd, port) = (Arc::clone(self.pd()), self.port());
-        Ok(Box::new(Opened { qp, cq, channel, pd, port, sends_to: Vec::new() }))
+        Ok(Box::new(Opened { qp, cq, channel, pd, port }))
     }
 }
 
@@ -54,8 +53,16 @@ struct Opened {
     channel: Arc<CompletionChannel>,
     pd: Arc<ProtectionDomain>,
     port: Port,
-    /// Groups that were joined for sending.
-    sends_to: Vec<Multicast>,
+}
+
+impl Membership for Multicast {
+    fn grant(&mut self) -> Result<Option<GroupAddress>> {
+        self.grant()
+    }
+
+    fn fd(&self) -> RawFd {
+        self.fd()
+    }
 }
 
 // SAFETY: the verbs interface promises this of requests and receives; a destroyed queue pair accesses no memory.
@@ -71,21 +78,16 @@ unsafe impl UdQueues for Opened {
         Ok(handle)
     }
 
-    fn join(&mut self, group: IpAddr, receives: bool, limit: Duration) -> Result<([u8; 16], u16)> {
-        let joined = Multicast::join(self.pd.context(), self.port.gid.ip(), group, limit)?;
-        let name = (joined.gid().0, joined.lid());
-        match receives {
-            true => self.qp.attach(joined)?,
-            false => self.sends_to.push(joined),
-        }
-        Ok(name)
+    fn join(&self, group: IpAddr) -> Result<Box<dyn Membership>> {
+        Ok(Box::new(Multicast::join(self.pd.context(), self.port.gid.ip(), group)?))
     }
 
-    fn leave(&mut self, gid: [u8; 16], receives: bool) {
-        match receives {
-            true => self.qp.detach(Gid(gid)),
-            false => self.sends_to.retain(|group| group.gid().0 != gid),
-        }
+    fn attach(&mut self, group: GroupAddress) -> Result<()> {
+        self.qp.attach(group)
+    }
+
+    fn detach(&mut self, group: GroupAddress) {
+        self.qp.detach(group);
     }
 
     unsafe fn send(&self, id: u64, from: Segment, to: UdTarget<'_>, data: Option<u32>) -> Result<()> {

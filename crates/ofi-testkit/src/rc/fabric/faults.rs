@@ -92,6 +92,7 @@ impl Fabric {
         self.raise(AsyncEvent::DeviceFatal);
         let pairs: Vec<u32> = self.pairs.keys().copied().collect();
         pairs.into_iter().for_each(|qp| self.fail(qp));
+        self.ud.refuse_joins();
         self.tell_removed();
     }
 }

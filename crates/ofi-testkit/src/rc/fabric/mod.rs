@@ -317,6 +317,7 @@ impl Fabric {
 
     pub fn begin(&mut self, plan: Plan) {
         assert!(self.ud.pairs.is_empty(), "queue pairs for datagrams of before");
+        assert!(self.ud.joins.is_empty(), "joins of before");
         assert!(self.watchers.is_empty(), "watchers of before");
         let left = (self.endpoints.len(), self.ids.len(), self.pairs.len(), self.registered.len());
         assert_eq!(left, (0, 0, 0, 0), "endpoints, connections, queue pairs and registrations of before");
