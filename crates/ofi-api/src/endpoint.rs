@@ -450,8 +450,12 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     fn join_collective(&self, coll_addr: FiAddr, set: &dyn AvSet, context: Context) -> Result<Group>;
 
     /// Joins a multicast group (`fi_join`): messages to the group arrive here, and sends to [`MulticastGroup::addr`] go
-    /// to all members. `flags` has `FI_SEND`, `FI_RECV`, or nothing for both. `FI_JOIN_COMPLETE` follows. A group
-    /// without a port uses the endpoint's.
+    /// to all members. `flags` has `FI_SEND`, `FI_RECV`, or nothing for both. A group without a port uses the
+    /// endpoint's.
+    ///
+    /// The call does not wait for the network. `FI_JOIN_COMPLETE` follows, or an error entry with the group's fid and
+    /// `context`; until then sends to the group may be refused with `FI_EAGAIN`. No event follows if the group is
+    /// dropped first.
     ///
     /// [`MulticastGroup::addr`]: crate::MulticastGroup::addr
     ///

@@ -1,5 +1,8 @@
 //! Groups and collectives: fi_collective(3).
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -172,7 +172,7 @@ pub static CONNECT_TIMEOUT_MS: Setting<usize> = Setting::new(
     "verbs",
     "connect_timeout_ms",
     5000,
-    "Milliseconds after which an unanswered connection request fails",
+    "Milliseconds after which an unanswered connection request, or join of a multicast group, fails",
 )
 .range(100, 600_000);
 
