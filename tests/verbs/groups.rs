@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use ofi::raw::{BindFlags, EventQueue, Multicast};
-use ofi_testkit::connect::{event, open_eq};
+use ofi_testkit::connect::{event, open_eq, try_outcome};
 use ofi_testkit::prelude::*;
 
 use super::group_hints;
@@ -156,4 +156,39 @@ fn who_leaves_while_datagrams_arrive_receives_no_more_and_may_come_back() {
     .done();
     drop(stays); // with its membership
     drop(sends);
+}
+
+/// No other call moves the join on.
+#[test]
+fn a_thread_that_sleeps_at_the_event_queue_is_woken_for_the_end_of_a_join() {
+    let member = Member::open(0);
+    let all = [4, 5, 6].map(|number| {
+        let joined =
+            member.side.ep.join_multicast(&group(number), BindFlags::empty(), Context(number.into()));
+        joined.expect("joining")
+    });
+    for _ in &all {
+        let event = member.eq.read_wait(Some(wait::BOUND)).expect("an event");
+        let at = all.iter().position(|joined| joined.fid() == event.fid).expect("of one of them");
+        assert_eq!((event.kind, event.context), (EventKind::JoinComplete, Context(4 + at)));
+    }
+    assert_eq!(member.side.statistic("verbs_groups"), 3);
+}
+
+/// The network may have answered, or not.
+#[test]
+fn groups_are_left_at_once_and_joined_again() {
+    let (a, b) = (Member::open(0), Member::open(1));
+    for _ in 0..20 {
+        let joined = a.side.ep.join_multicast(&group(7), BindFlags::empty(), Context(4)).expect("joining");
+        a.side.poll();
+        drop(joined);
+    }
+    assert_eq!(["verbs_groups", "verbs_joins_now"].map(|name| a.side.statistic(name)), [0, 0]);
+    assert!(try_outcome(&a.eq).is_none(), "an event of a group that was left");
+    let joined = [&a, &b].map(|member| member.join(&group(7)));
+    a.side.insert(&b.side);
+    b.side.insert(&a.side);
+    a.reaches(joined[0].addr(), &b, 1);
+    b.reaches(joined[1].addr(), &a, 2);
 }
