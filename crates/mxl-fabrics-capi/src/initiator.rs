@@ -55,7 +55,7 @@ impl End {
                 // `wait` returns an error of the thread, once.
                 Self::Driven(initiator) => {
                     while initiator.wait(Duration::ZERO)?.is_some() {}
-                    initiator.with(|initiator| initiator.is_idle())
+                    initiator.with(|initiator| initiator.check().map(|()| initiator.is_idle()))?
                 }
             };
             if is_settled || begin.elapsed() >= timeout {

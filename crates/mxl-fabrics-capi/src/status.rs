@@ -25,6 +25,7 @@ fn status(error: &Error) -> c_int {
         Error::Stack { error, .. } if *error == Errno::ENODATA => NO_FABRIC,
         Error::Info(_) | Error::Argument(_) => Status::InvalidArg as c_int,
         Error::Exists(_) => EXISTS,
+        Error::Replaced(_) => Status::Conflict as c_int,
         Error::NotFound(_) => NOT_FOUND,
         _ => Status::Unknown as c_int,
     }
@@ -51,6 +52,7 @@ mod tests {
             (Error::Flow(mxl::Error::FlowInvalid), 11),
             (Error::Exists(1), 1031),
             (Error::NotFound(1), 1030),
+            (Error::Replaced(1), 9),
             (Error::Info(String::new()), 8),
             (stack(Errno::EAGAIN), 1029),
             (stack(Errno::EINTR), 1025),

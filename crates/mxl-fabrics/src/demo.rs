@@ -200,6 +200,7 @@ impl Sender {
                 }
             }
         }
+        self.with(|initiator| initiator.check())?;
         if said.elapsed() > EXPORT_EVERY {
             *said = Instant::now();
             export(options, || self.with(|initiator| initiator.metrics()))?;

@@ -27,6 +27,10 @@ pub enum Error {
     /// A target with this id exists already.
     #[error("target {0} was added already")]
     Exists(u64),
+    /// Another initiator has replaced this one at the target with this id. The initiator does not compete for it, and
+    /// greets it again once it is added again ([`Initiator::add`](crate::Initiator::add)).
+    #[error("another initiator writes to target {0}: stop that one, or add the target again to replace it")]
+    Replaced(u64),
     /// No target has this id.
     #[error("no target {0}")]
     NotFound(u64),

@@ -46,7 +46,7 @@ pub struct Initiator {
     provider: Provider,
     peers: Vec<Peer>,
     events: VecDeque<Transfer>,
-    nonce: u64,
+    nonsense: u64,
     pace: Option<Pace>,
 }
 
@@ -93,15 +93,14 @@ impl Initiator {
                 )));
             }
         }
-        let nonce =
-            getrandom::u64().map_err(|error| Error::Argument(format!("no random numbers: {error}")))?;
         let pace = options.pacing.as_ref().map(Pace::new).transpose()?;
         let (peers, events) = (Vec::new(), VecDeque::new());
-        Ok(Self { link, source, geometry, provider, peers, events, nonce, pace })
+        Ok(Self { link, source, geometry, provider, peers, events, nonsense: 0, pace })
     }
 
     /// Adds a target. [`poll`](Self::poll) connects to it, and reconnects whenever the connection is lost. If a target
-    /// was set up again under its id, possibly at another address, its new info replaces the older one.
+    /// was set up again under its id, possibly at another address, its new info replaces the older one. A target where
+    /// another initiator has replaced this one ([`PeerState::Parted`]) is added again to replace that one.
     ///
     /// # Errors
     /// [`Error::Info`] for a target that this library or provider cannot reach, or with another kind of flow;
@@ -116,13 +115,15 @@ impl Initiator {
             self.peers.push(Peer::new(info.clone()));
             return Ok(());
         };
-        if !info.is_newer_than(&self.peers[at].info) {
+        let there = &self.peers[at];
+        let is_again = there.is_replaced() && !there.info.is_newer_than(info);
+        if !is_again && !info.is_newer_than(&there.info) {
             return Err(Error::Exists(info.id));
         }
-        // The previous target is gone.
+        // The previous target is gone, or has another initiator.
         self.part(at);
         let peer = &mut self.peers[at];
-        (peer.info, peer.greet) = (info.clone(), Instant::now());
+        (peer.info, peer.greet, peer.state) = (info.clone(), Instant::now(), PeerState::Connecting);
         Ok(())
     }
 
@@ -151,6 +152,22 @@ impl Initiator {
     /// A target's state and statistics.
     pub fn target(&self, id: u64) -> Option<(PeerState, PeerStats)> {
         self.targets().find(|(other, ..)| *other == id).map(|(_, state, stats)| (state, stats))
+    }
+
+    /// Whether a target is left to send to.
+    ///
+    /// # Errors
+    /// [`Error::Replaced`] if there are targets, and another initiator has replaced this one at all of them.
+    pub fn check(&self) -> Result<()> {
+        match self.peers.first() {
+            Some(first) if self.peers.iter().all(Peer::is_replaced) => Err(Error::Replaced(first.info.id)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Messages that were invalid, or from nobody that this initiator has as a target. They were dropped.
+    pub fn nonsense(&self) -> u64 {
+        self.nonsense
     }
 
     /// The flow that is sent.
@@ -324,8 +341,11 @@ impl Initiator {
                 Happened::Ended(op, result) => self.ended(op, result.is_ok()),
                 Happened::Message(message) => self.said(message),
                 // An initiator grants no memory, so no peer writes to it.
-                Happened::Piece(receive) => self.link.release(receive),
-                Happened::Arrived(_) | Happened::Nonsense => {}
+                Happened::Piece(receive) => {
+                    self.link.release(receive);
+                    self.nonsense += 1;
+                }
+                Happened::Arrived(_) | Happened::Nonsense => self.nonsense += 1,
             }
         }
         for at in 0..self.peers.len() {
@@ -335,9 +355,11 @@ impl Initiator {
         Ok(was_busy)
     }
 
-    /// Whether all targets are connected and nothing is queued or in flight.
+    /// Whether all targets are connected and nothing is queued or in flight. Targets where another initiator has
+    /// replaced this one do not count: see [`check`](Self::check).
     pub fn is_idle(&self) -> bool {
-        self.peers.iter().all(|peer| peer.state == PeerState::Connected && peer.is_idle())
+        let is_idle = |peer: &Peer| peer.state == PeerState::Connected && peer.is_idle();
+        self.peers.iter().all(|peer| peer.is_replaced() || is_idle(peer))
     }
 
     /// The oldest unread event.
@@ -356,17 +378,24 @@ impl Initiator {
     /// Polls until all targets are connected. Returns false if `timeout` expires first.
     ///
     /// # Errors
-    /// The errors of [`poll`](Self::poll).
+    /// The errors of [`poll`](Self::poll), and [`Error::Replaced`] once another initiator has replaced this one at a
+    /// target.
     pub fn connect(&mut self, timeout: Duration) -> Result<bool> {
-        self.wait(timeout, |this| this.peers.iter().all(|peer| peer.state == PeerState::Connected))
+        let replaced =
+            |this: &Self| this.peers.iter().find(|peer| peer.is_replaced()).map(|peer| peer.info.id);
+        let are_connected = |this: &Self| this.peers.iter().all(|peer| peer.state == PeerState::Connected);
+        self.wait(timeout, |this| are_connected(this) || replaced(this).is_some())?;
+        replaced(self).map_or_else(|| Ok(are_connected(self)), |id| Err(Error::Replaced(id)))
     }
 
     /// Polls until [`is_idle`](Self::is_idle). Returns false if `timeout` expires first.
     ///
     /// # Errors
-    /// The errors of [`poll`](Self::poll).
+    /// The errors of [`poll`](Self::poll) and [`check`](Self::check).
     pub fn settle(&mut self, timeout: Duration) -> Result<bool> {
-        self.wait(timeout, Self::is_idle)
+        let is_idle = self.wait(timeout, Self::is_idle)?;
+        self.check()?;
+        Ok(is_idle)
     }
 
     fn wait(&mut self, timeout: Duration, is_done: impl Fn(&Self) -> bool) -> Result<bool> {
@@ -398,22 +427,21 @@ impl Initiator {
 
     /// Greets a target that is not connected.
     fn greet(&mut self, at: usize) {
-        let now = Instant::now();
-        if self.peers[at].state == PeerState::Connected || now < self.peers[at].greet {
-            return;
-        }
-        // One nonce for each attempt: the first answer counts, however often the greeting was repeated
-        // meanwhile.
-        if self.peers[at].nonce == 0 {
-            self.nonce = self.nonce.wrapping_add(1).max(1);
-            self.peers[at].nonce = self.nonce;
-        }
-        let (nonce, geometry) = (self.peers[at].nonce, shape::numbers(&self.geometry));
-        let (format, address) = self.link.name.clone();
-        let messages = u8::from(!self.link.writes);
         let Self { link, peers, .. } = self;
         let peer = &mut peers[at];
-        peer.greet = now + GREET_EVERY;
+        if peer.state == PeerState::Connected || peer.is_replaced() || Instant::now() < peer.greet {
+            return;
+        }
+        peer.greet = Instant::now() + GREET_EVERY;
+        // One nonce for each attempt: the first answer counts, however often the greeting was repeated
+        // meanwhile. No other target can guess it.
+        if peer.nonce == 0 {
+            let Ok(nonce) = getrandom::u64() else { return };
+            peer.nonce = nonce.max(1);
+        }
+        let (nonce, geometry) = (peer.nonce, shape::numbers(&self.geometry));
+        let (format, address) = link.name.clone();
+        let messages = u8::from(!link.writes);
         if peer.addr.is_none() {
             peer.addr = link.insert(peer.info.format, &peer.info.address).ok();
         }
@@ -449,8 +477,13 @@ impl Initiator {
         peer.parts.clear();
         peer.verdicts.clear();
         (peer.asked, peer.position, peer.number, peer.published, peer.until) = (None, None, 0, 0, 0);
-        peer.state = PeerState::Connecting;
-        peer.nonce = 0;
+        // What the target said holds until it answers again.
+        if !matches!(peer.state, PeerState::Parted(_)) {
+            peer.state = PeerState::Connecting;
+        }
+        if peer.nonce != 0 {
+            (peer.former, peer.nonce) = ((peer.nonce, false), 0);
+        }
         peer.greet = Instant::now() + GREET_EVERY;
         if let Some(addr) = peer.addr.take() {
             self.link.remove(addr);
@@ -508,12 +541,64 @@ impl Initiator {
         }
     }
 
+    /// Counts a message that is not for a connection, unless it is a late one from a target.
+    fn drop_message(&mut self, is_late: impl Fn(&Peer) -> bool) {
+        self.nonsense += u64::from(!self.peers.iter().any(is_late));
+    }
+
+    /// The connection with this token. Without one, the message is dropped.
+    fn by_token(&mut self, of: u64) -> Option<&mut Peer> {
+        let is_there = |peer: &Peer| peer.state == PeerState::Connected && peer.token == of;
+        let at = self.peers.iter().position(is_there);
+        if at.is_none() {
+            self.drop_message(|peer| of != 0 && peer.token == of);
+        }
+        at.map(|at| &mut self.peers[at])
+    }
+
+    /// A target refuses the initiator, or ends its connection.
+    fn farewell(&mut self, nonce: u64, why: Why) {
+        let Some(at) = self.peers.iter().position(|peer| peer.is_named(nonce)) else {
+            self.nonsense += 1;
+            return;
+        };
+        let peer = &self.peers[at];
+        // The reason may come after the connection was lost, but not once the target was greeted again; and a greeting
+        // that was repeated may be refused several times.
+        if peer.nonce != nonce && (peer.nonce != 0 || peer.former.1) {
+            return;
+        }
+        let target = peer.info.id;
+        self.part(at);
+        let peer = &mut self.peers[at];
+        peer.former.1 = true;
+        let wait = match why {
+            Why::Closed | Why::Failed => GREET_EVERY,
+            _ => PATIENCE,
+        };
+        peer.greet = Instant::now() + wait;
+        if !why.is_farewell() {
+            peer.state = PeerState::Refused(why);
+            return;
+        }
+        peer.state = PeerState::Parted(why);
+        peer.stats.parted += 1;
+        if why == Why::Closed {
+            tracing::info!(target: "mxl::fabrics", target, "{why}");
+        } else {
+            tracing::warn!(target: "mxl::fabrics", target, "{why}");
+        }
+        self.tell(Transfer::Parted { target, why });
+    }
+
     fn said(&mut self, message: Message) {
-        let by_token = |of: u64| move |peer: &Peer| peer.state == PeerState::Connected && peer.token == of;
         match message {
             Message::Welcome { nonce, token, rings, length, receive } => {
-                let greeted = |peer: &Peer| peer.nonce == nonce && peer.state != PeerState::Connected;
-                let Some(at) = self.peers.iter().position(greeted) else { return };
+                let greeted =
+                    |peer: &Peer| nonce != 0 && peer.nonce == nonce && peer.state != PeerState::Connected;
+                let Some(at) = self.peers.iter().position(greeted) else {
+                    return self.drop_message(|peer| peer.is_named(nonce));
+                };
                 let (way, limits) = if receive == 0 {
                     (Way::Writes, Some(self.link.write_limits()).filter(|_| self.link.writes))
                 } else {
@@ -534,27 +619,20 @@ impl Initiator {
                 let target = peer.info.id;
                 self.tell(Transfer::Connected { target });
             }
-            Message::Refused { nonce, why } => {
-                let Some(at) = self.peers.iter().position(|peer| peer.nonce == nonce) else { return };
-                self.part(at);
-                self.peers[at].state = PeerState::Refused(why);
-                // A replaced initiator does not compete for the target.
-                let wait = if why == Why::Replaced { PATIENCE * 5 } else { PATIENCE };
-                self.peers[at].greet = Instant::now() + wait;
-            }
+            Message::Refused { nonce, why } => self.farewell(nonce, why),
             Message::Grant { token, index, payload } => {
-                let Some(peer) = self.peers.iter_mut().find(|peer| by_token(token)(peer)) else { return };
+                let Some(peer) = self.by_token(token) else { return };
                 if peer.grants.len() < QUEUED {
                     peer.grants.insert(index, payload);
                     peer.asked = None;
                 }
             }
             Message::Room { token, until } => {
-                let Some(peer) = self.peers.iter_mut().find(|peer| by_token(token)(peer)) else { return };
+                let Some(peer) = self.by_token(token) else { return };
                 (peer.until, peer.asked) = (peer.until.max(until), None);
             }
             Message::Published { token, number } => {
-                let Some(peer) = self.peers.iter_mut().find(|peer| by_token(token)(peer)) else { return };
+                let Some(peer) = self.by_token(token) else { return };
                 if number <= peer.number {
                     peer.published = peer.published.max(number);
                 }
@@ -564,7 +642,7 @@ impl Initiator {
             | Message::Open { .. }
             | Message::Invalid { .. }
             | Message::Bye { .. }
-            | Message::Verdict { .. } => {}
+            | Message::Verdict { .. } => self.nonsense += 1,
         }
     }
 }

@@ -257,6 +257,13 @@ impl Merge {
     }
 }
 
+impl Drop for Merge {
+    /// Tells all initiators before the first path closes, so that the paths wait for them at the same time.
+    fn drop(&mut self) {
+        self.paths.iter_mut().flatten().for_each(Target::leave);
+    }
+}
+
 impl Polled for Merge {
     type Event = Received;
 

@@ -53,9 +53,10 @@ pub enum Message {
         /// Longest message with a payload, in bytes; 0 if payloads are written remotely.
         receive: u64,
     },
-    /// The target refuses the initiator, or ends its connection.
+    /// The target refuses the initiator, or ends its connection (a farewell). A farewell may be lost: an initiator that
+    /// does not hear it finds out when its requests or writes fail.
     Refused {
-        /// The nonce of the `Hello`.
+        /// The nonce of the `Hello`, which only the initiator and this target know.
         nonce: u64,
         /// The reason.
         why: Why,
@@ -127,7 +128,10 @@ pub struct Remote {
     pub key: u64,
 }
 
-/// Why a target refuses an initiator.
+/// Why a target refuses an initiator, or ends its connection.
+///
+/// The code on the wire is the place in this list. New codes need no new [`VERSION`]: an initiator drops a message with
+/// a code that it does not know. [`Closed`](Self::Closed) and the codes after it were added that way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Why {
@@ -139,12 +143,32 @@ pub enum Why {
     Geometry,
     /// Another initiator has replaced it.
     Replaced,
-    /// The target lacks something: see its log.
+    /// The target's endpoint or flow failed: see its log.
     Broken,
+    /// The target closes. It may come back at its address.
+    Closed,
+    /// A message of the target to the initiator failed.
+    Failed,
+    /// The initiator left too many messages unread.
+    Unheard,
 }
 
 impl Why {
-    const ALL: [Self; 5] = [Self::Version, Self::Target, Self::Geometry, Self::Replaced, Self::Broken];
+    const ALL: [Self; 8] = [
+        Self::Version,
+        Self::Target,
+        Self::Geometry,
+        Self::Replaced,
+        Self::Broken,
+        Self::Closed,
+        Self::Failed,
+        Self::Unheard,
+    ];
+
+    /// Whether it ends a connection; the others refuse one.
+    pub fn is_farewell(self) -> bool {
+        !matches!(self, Self::Version | Self::Target | Self::Geometry)
+    }
 }
 
 impl std::fmt::Display for Why {
@@ -154,7 +178,10 @@ impl std::fmt::Display for Why {
             Self::Target => "another target has this address",
             Self::Geometry => "the target's flow has another format, size or rate",
             Self::Replaced => "another initiator writes to the target",
-            Self::Broken => "the target could not open its flow's ring: see its log",
+            Self::Broken => "the target's endpoint or flow failed: see its log",
+            Self::Closed => "the target closed",
+            Self::Failed => "a message of the target failed",
+            Self::Unheard => "the initiator left the target's messages unread",
         })
     }
 }
@@ -363,6 +390,19 @@ mod tests {
             }
         }
         assert_eq!(Message::parse(&[12; 40]), None);
+    }
+
+    /// Codes are appended: an older initiator drops what it does not know, and the old codes keep their meaning.
+    #[test]
+    fn reasons_have_the_codes_that_older_initiators_know_and_unknown_ones_are_refused() {
+        let code = |why| *Message::Refused { nonce: 1, why }.encode().last().unwrap();
+        assert_eq!(Why::ALL.map(code), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!((code(Why::Replaced), code(Why::Broken), code(Why::Closed)), (3, 4, 5));
+        let mut bytes = Message::Refused { nonce: 1, why: Why::Closed }.encode();
+        for unknown in 8..=u8::MAX {
+            *bytes.last_mut().unwrap() = unknown;
+            assert_eq!(Message::parse(&bytes), None, "{unknown}");
+        }
     }
 
     proptest! {

@@ -38,18 +38,22 @@ impl Initiator {
         let samples = all.iter().map(|(id, state, _)| (labels(*id), connected(*state)));
         metric(&mut text, "mxl_initiator_connected", "gauge", "Whether the target is connected.", samples);
         type Count = fn(&crate::PeerStats) -> u64;
-        let counters: [(&str, &str, Count); 6] = [
+        let counters: [(&str, &str, Count); 7] = [
             ("done", "Transfers that arrived.", |stats| stats.done),
             ("lost", "Transfers that did not arrive.", |stats| stats.lost),
             ("torn", "Transfers whose source was overwritten meanwhile.", |stats| stats.torn),
             ("bytes", "Bytes that arrived.", |stats| stats.bytes),
             ("connects", "Times that the target was connected.", |stats| stats.connected),
             ("failed", "Writes and messages that failed.", |stats| stats.failed),
+            ("parted", "Connections that the target ended with a reason.", |stats| stats.parted),
         ];
         for (name, help, count) in counters {
             let samples = all.iter().map(|(id, _, stats)| (labels(*id), count(stats)));
             metric(&mut text, &format!("mxl_initiator_{name}_total"), "counter", help, samples);
         }
+        let samples = std::iter::once((format!("flow=\"{flow}\""), self.nonsense()));
+        let help = "Messages that were invalid, or from nobody that is a target.";
+        metric(&mut text, "mxl_initiator_nonsense_total", "counter", help, samples);
         let help = "From the submission of a transfer to its arrival in the target's ring.";
         let samples = all.iter().filter_map(|(id, ..)| Some((labels(*id), self.latency(*id)?)));
         histogram(&mut text, "mxl_initiator_transfer_seconds", help, samples);
@@ -60,12 +64,13 @@ impl Initiator {
 type TargetCount = fn(&TargetStats) -> u64;
 
 /// The counters of a target.
-const OF_TARGET: [(&str, &str, TargetCount); 7] = [
+const OF_TARGET: [(&str, &str, TargetCount); 8] = [
     ("published", "Commits that were published.", |stats| stats.published),
     ("lost", "Grains or samples that did not arrive.", |stats| stats.lost),
     ("invalid", "Grains without a valid payload.", |stats| stats.invalid),
     ("taken", "Initiators that were accepted.", |stats| stats.taken),
     ("refused", "Initiators that were refused.", |stats| stats.refused),
+    ("parted", "Initiators whose connection the target ended.", |stats| stats.parted),
     ("nonsense", "Messages and writes that were invalid.", |stats| stats.nonsense),
     ("missed", "Events that the program did not read.", |stats| stats.missed),
 ];

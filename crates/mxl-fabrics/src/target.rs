@@ -12,16 +12,15 @@ use std::time::{Duration, Instant};
 
 use mxl::layout::PAYLOAD_OFFSET;
 use mxl::{BatchHints, Domain, FlowDefinition, Geometry, GrainWriter, SampleWriter, Uuid};
-use ofi::FiAddr;
 use ofi::raw::CompletionQueue;
 
 pub use events::{Received, TargetStats, TargetTimes};
-use peer::Peer;
+use peer::{Dismissed, Peer};
 pub(crate) use slots::silence;
 
 use crate::driven::sealed::Polled;
 use crate::info::MOST_REGIONS;
-use crate::link::{End, Happened, Link, OpId};
+use crate::link::{End, Happened, Link};
 use crate::message::{Message, VERSION, Why};
 use crate::{Error, Options, OwnKeys, Provider, RegionInfo, Result, TargetInfo, shape};
 
@@ -37,14 +36,21 @@ enum Ring {
 
 /// Receives a flow.
 pub struct Target {
-    // Dropped in this order: memory is withdrawn, the endpoint closed, the flow released.
+    // Dropped in this order, after the farewell: memory is withdrawn, the endpoint closed, the flow released.
     peer: Option<Peer>,
     link: Link,
     ring: Ring,
     geometry: Geometry,
     info: TargetInfo,
     events: VecDeque<Received>,
-    dismissed: Vec<(OpId, FiAddr)>,
+    /// Initiators that are told why they are refused or parted.
+    dismissed: Vec<Dismissed>,
+    /// The nonces of the last attempts that another one replaced.
+    replaced: VecDeque<u64>,
+    /// When the target began to close.
+    left: Option<Instant>,
+    /// The endpoint or the flow has failed.
+    is_broken: bool,
     /// The next index if nothing is lost.
     expected: Option<u64>,
     stats: TargetStats,
@@ -127,6 +133,9 @@ impl Target {
             info,
             events: VecDeque::new(),
             dismissed: Vec::new(),
+            replaced: VecDeque::new(),
+            left: None,
+            is_broken: false,
             expected: None,
             stats: TargetStats::default(),
             times: TargetTimes::default(),
@@ -186,6 +195,15 @@ impl Target {
     }
 
     fn turn(&mut self) -> Result<bool> {
+        let turned = self.advance();
+        self.is_broken = turned.is_err();
+        if self.is_broken {
+            self.part(Some(Why::Broken));
+        }
+        turned
+    }
+
+    fn advance(&mut self) -> Result<bool> {
         let mut happened = Vec::new();
         let was_busy = self.link.poll(&mut happened)?;
         for happened in happened {
@@ -210,13 +228,12 @@ impl Target {
             Happened::Piece(receive) => self.piece(receive)?,
             Happened::Message(message) => self.said(message)?,
             Happened::Ended(op, result) => {
-                if let Some(at) = self.dismissed.iter().position(|(other, _)| *other == op) {
-                    let (_, addr) = self.dismissed.swap_remove(at);
-                    self.link.remove(addr);
-                } else if result.is_err() && self.peer.as_ref().is_some_and(|peer| op > peer.since) {
+                let is_of_peer =
+                    !self.dismissed(op) && self.peer.as_ref().is_some_and(|peer| op > peer.since);
+                if result.is_err() && is_of_peer {
                     // Only messages to initiators end here. One to an initiator that was killed may fail long after the
                     // next one was accepted.
-                    self.part();
+                    self.part(Some(Why::Failed));
                 }
             }
         }
@@ -253,7 +270,7 @@ impl Target {
                 self.publish()
             }
             Message::Bye { token: of } if token == Some(of) => {
-                self.part();
+                self.part(None);
                 Ok(())
             }
             // From a replaced initiator, or from an unknown sender.
@@ -277,7 +294,7 @@ impl Polled for Target {
     }
 
     fn has_more(&self) -> bool {
-        self.peer.as_ref().is_some_and(|peer| !peer.outbox.is_empty())
+        self.has_dismissals() || self.peer.as_ref().is_some_and(|peer| !peer.outbox.is_empty())
     }
 
     fn queues(&self) -> Vec<Arc<dyn CompletionQueue>> {

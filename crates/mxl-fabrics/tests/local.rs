@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use common::{Folder, LONG, both, camera, microphone};
 use mxl::{BatchHints, GrainInfo, Wait};
+use mxl_fabrics::message::Why;
 use mxl_fabrics::{
     Error, Initiator, OwnKeys, PeerState, Provider, Received, RegionInfo, Target, TargetInfo, Transfer,
 };
@@ -289,7 +290,7 @@ fn strangers_are_refused_and_the_newest_initiator_writes() {
     let mut new = Initiator::open(&near.domain(), definition.id, Provider::Shm, ANY).unwrap();
     new.add(&info).unwrap();
     both(&mut new, &mut target, |new, _| new.target(info.id).unwrap().0 == PeerState::Connected);
-    both(&mut old, &mut target, |old, _| matches!(old.target(info.id).unwrap().0, PeerState::Refused(_)));
+    both(&mut old, &mut target, |old, _| old.target(info.id).unwrap().0 == PeerState::Parted(Why::Replaced));
     writer.open(9).unwrap().commit().unwrap();
     old.send(9).unwrap();
     assert!(std::iter::from_fn(|| old.event()).any(|event| matches!(event, Transfer::Lost { index: 9, .. })));

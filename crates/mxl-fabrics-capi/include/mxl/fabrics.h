@@ -168,7 +168,12 @@ mxlStatus mxlFabricsInitiatorTransferGrain(mxlFabricsInitiator in_initiator, uin
 MXL_EXPORT
 mxlStatus mxlFabricsInitiatorTransferSamples(mxlFabricsInitiator in_initiator, uint64_t in_headIndex, size_t in_count);
 
-/* MXL_STATUS_OK once all targets are connected and all transfers have arrived; otherwise MXL_ERR_NOT_READY. */
+/*
+ * MXL_STATUS_OK once all targets are connected and all transfers have arrived; otherwise MXL_ERR_NOT_READY. A target
+ * that says that it closes is greeted again until it is back. A target serves one initiator, the newest: the replaced
+ * one does not compete, and the target no longer counts for it. If no other target is left, these calls return
+ * MXL_ERR_CONFLICT until mxlFabricsInitiatorAddTarget adds the target again, which replaces the other initiator.
+ */
 MXL_EXPORT
 mxlStatus mxlFabricsInitiatorMakeProgressNonBlocking(mxlFabricsInitiator in_initiator);
 

@@ -46,6 +46,14 @@ pub enum Transfer {
         /// [`TargetInfo::id`].
         target: u64,
     },
+    /// The target said that it ended the connection. If the connection was not lost before, this follows
+    /// [`Disconnected`](Self::Disconnected).
+    Parted {
+        /// [`TargetInfo::id`].
+        target: u64,
+        /// The reason. After [`Why::Replaced`] the initiator does not greet the target until it is added again.
+        why: Why,
+    },
 }
 
 /// The state of a target.
@@ -58,6 +66,9 @@ pub enum PeerState {
     Connected,
     /// The target refused, with a reason; the initiator greets it again.
     Refused(Why),
+    /// The target ended the connection, with a reason. The initiator greets it until it answers, except after
+    /// [`Why::Replaced`]: two initiators of one target would replace each other for ever.
+    Parted(Why),
 }
 
 /// Statistics of a target.
@@ -76,6 +87,8 @@ pub struct PeerStats {
     pub connected: u64,
     /// Writes and messages that failed.
     pub failed: u64,
+    /// Connections that the target ended with a reason ([`PeerState::Parted`]).
+    pub parted: u64,
 }
 
 /// The payload's description in the source's header.
@@ -176,7 +189,10 @@ pub(super) struct Peer {
     pub info: TargetInfo,
     pub addr: Option<FiAddr>,
     pub state: PeerState,
+    /// Names the attempt to connect, or the connection that it led to; 0 if none was begun.
     pub nonce: u64,
+    /// The previous attempt, and whether the target has refused or ended it.
+    pub former: (u64, bool),
     pub token: u64,
     pub way: Way,
     /// The limits of one write or message.
@@ -213,6 +229,7 @@ impl Peer {
             addr: None,
             state: PeerState::Connecting,
             nonce: 0,
+            former: (0, true),
             token: 0,
             way: Way::Writes,
             limits: Limits { pieces: 1, bytes: 1 },
@@ -248,6 +265,16 @@ impl Peer {
     /// Whether the target can distinguish the next commit from its unpublished ones.
     pub fn may_begin(&self) -> bool {
         self.number - self.published < WINDOW
+    }
+
+    /// Whether another initiator has replaced this one, which then waits until the target is added again.
+    pub fn is_replaced(&self) -> bool {
+        self.state == PeerState::Parted(Why::Replaced)
+    }
+
+    /// Whether a nonce is that of its present or previous attempt.
+    pub fn is_named(&self, nonce: u64) -> bool {
+        nonce != 0 && (self.nonce == nonce || self.former.0 == nonce)
     }
 
     /// Whether no transfer waits for the target or is in flight.

@@ -51,6 +51,8 @@ pub struct TargetStats {
     pub taken: u64,
     /// Initiators that were refused.
     pub refused: u64,
+    /// Initiators whose connection the target ended: they were told the reason, if it reached them.
+    pub parted: u64,
     /// Messages and writes that were invalid.
     pub nonsense: u64,
     /// Events that were dropped because the program did not read them.

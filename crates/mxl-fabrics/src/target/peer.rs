@@ -2,13 +2,13 @@
 #![allow(unsafe_code)]
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ofi::FiAddr;
 use ofi_ring::crash_point;
 
 use super::publish::Pending;
-use super::{Received, Ring, Target, random};
+use super::{NAP, Received, Ring, Target, random};
 use crate::Result;
 use crate::link::{Happened, Memory, OpId, Window};
 use crate::message::{Message, Remote, Why};
@@ -18,8 +18,24 @@ const DRAINED: usize = 64;
 /// Most messages that an initiator may leave unread beyond those that its provider holds: the target sends a few for
 /// each grain.
 const UNHEARD: usize = 1024;
-/// Most refusals in flight.
+/// Most refusals and farewells in flight with which a target takes greetings.
 const DISMISSED: usize = 16;
+/// How long a refusal or a farewell waits for room.
+const ROOM_WITHIN: Duration = Duration::from_secs(1);
+/// How long a closing target waits for its farewell to arrive.
+const LINGER: Duration = Duration::from_millis(50);
+/// Most replaced attempts whose late greetings are known.
+const REPLACED: usize = 16;
+
+/// An initiator that is told why it is refused, or why its connection has ended.
+pub(super) struct Dismissed {
+    addr: FiAddr,
+    nonce: u64,
+    why: Why,
+    since: Instant,
+    /// The message, once there was room for it.
+    op: Option<OpId>,
+}
 
 /// The connected initiator.
 pub(super) struct Peer {
@@ -45,20 +61,85 @@ pub(super) struct Peer {
 }
 
 impl Target {
-    /// Disconnects the initiator, and withdraws its memory.
-    pub(super) fn part(&mut self) {
+    /// Disconnects the initiator, tells it the reason unless it has left itself, and withdraws its memory.
+    pub(super) fn part(&mut self, why: Option<Why>) {
         if let Some(peer) = self.peer.take() {
+            match why {
+                // Sent before its writes fail, so that it knows why they do.
+                Some(why) => {
+                    self.stats.parted += 1;
+                    self.dismiss(peer.addr, peer.nonce, why);
+                }
+                None => self.link.remove(peer.addr),
+            }
             drop(peer.windows);
-            self.link.remove(peer.addr);
             self.tell(Received::Disconnected);
         }
     }
 
-    pub(super) fn dismiss(&mut self, addr: FiAddr, nonce: u64, why: Why) {
-        self.stats.refused += 1;
-        match self.link.send(addr, &Message::Refused { nonce, why }) {
-            Ok(Some(op)) => self.dismissed.push((op, addr)),
-            _ => self.link.remove(addr),
+    /// Tells an initiator why it is refused or parted. Its address is removed afterwards. The message may be lost.
+    fn dismiss(&mut self, addr: FiAddr, nonce: u64, why: Why) {
+        self.dismissed.push(Dismissed { addr, nonce, why, since: Instant::now(), op: None });
+        self.send_dismissals();
+    }
+
+    /// Sends the refusals and farewells that had no room before.
+    fn send_dismissals(&mut self) {
+        let Self { dismissed, link, .. } = self;
+        dismissed.retain_mut(|Dismissed { addr, nonce, why, since, op }| {
+            if op.is_some() {
+                return true;
+            }
+            let sent = link.send(*addr, &Message::Refused { nonce: *nonce, why: *why });
+            match sent {
+                Ok(there) if there.is_some() || since.elapsed() < ROOM_WITHIN => *op = there,
+                Ok(_) | Err(_) => {
+                    link.remove(*addr);
+                    return false;
+                }
+            }
+            true
+        });
+    }
+
+    /// Whether an operation was a refusal or a farewell, which has ended.
+    pub(super) fn dismissed(&mut self, op: OpId) -> bool {
+        let at = self.dismissed.iter().position(|there| there.op == Some(op));
+        if let Some(at) = at {
+            let there = self.dismissed.swap_remove(at);
+            self.link.remove(there.addr);
+        }
+        at.is_some()
+    }
+
+    /// Whether a refusal or a farewell waits for room.
+    pub(super) fn has_dismissals(&self) -> bool {
+        self.dismissed.iter().any(|there| there.op.is_none())
+    }
+
+    /// Tells the initiator that the target closes. The target accepts nobody from then on.
+    pub(crate) fn leave(&mut self) {
+        self.part(Some(Why::Closed));
+        self.left.get_or_insert_with(Instant::now);
+    }
+
+    /// Waits for what was sent by [`leave`](Self::leave) to arrive, for a limited time.
+    fn linger(&mut self) {
+        let since = *self.left.get_or_insert_with(Instant::now);
+        let mut happened = Vec::new();
+        while !self.is_broken && !self.dismissed.is_empty() && since.elapsed() < LINGER {
+            let Ok(was_busy) = self.link.poll(&mut happened) else { return };
+            for happened in happened.drain(..) {
+                match happened {
+                    Happened::Ended(op, _) => drop(self.dismissed(op)),
+                    Happened::Piece(receive) => self.link.release(receive),
+                    Happened::Message(_) | Happened::Arrived(_) | Happened::Nonsense => {}
+                }
+            }
+            self.send_dismissals();
+            if !was_busy {
+                std::thread::sleep(NAP);
+            }
         }
     }
 
@@ -85,15 +166,23 @@ impl Target {
             }
         };
         if let Some(why) = why {
+            self.stats.refused += 1;
             self.dismiss(addr, nonce, why);
             return Ok(());
         }
-        if let Some(old) = self.peer.take() {
-            drop(old.windows);
-            if old.addr != addr {
-                self.dismiss(old.addr, old.nonce, Why::Replaced);
+        if self.replaced.contains(&nonce) {
+            // A repeated greeting that comes after the one that replaced it.
+            self.dismiss(addr, nonce, Why::Replaced);
+            return Ok(());
+        }
+        if let Some(old) = &self.peer {
+            if self.replaced.len() == REPLACED {
+                self.replaced.pop_front();
             }
-            self.tell(Received::Disconnected);
+            self.replaced.push_back(old.nonce);
+            // At the same address it is the same initiator, or the next one in its place.
+            let is_other = old.addr != addr;
+            self.part(is_other.then_some(Why::Replaced));
         }
         // Completions of the old initiator's writes from before its memory was withdrawn do not belong to the new one.
         let mut happened = Vec::new();
@@ -148,10 +237,11 @@ impl Target {
 
     /// Sends the pending messages, as far as there is room.
     pub(super) fn flush(&mut self) {
+        self.send_dismissals();
         let Some(peer) = &mut self.peer else { return };
         if peer.outbox.len() > UNHEARD {
             tracing::debug!(target: "mxl::fabrics", "an initiator sends requests and reads no answers");
-            return self.part();
+            return self.part(Some(Why::Unheard));
         }
         while let Some(message) = peer.outbox.front() {
             match self.link.send(peer.addr, message) {
@@ -159,10 +249,17 @@ impl Target {
                 Ok(None) => return,
                 Err(error) => {
                     tracing::debug!(target: "mxl::fabrics", %error, "a message to an initiator failed");
-                    return self.part();
+                    return self.part(Some(Why::Failed));
                 }
             }
         }
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        self.leave();
+        self.linger();
     }
 }
 
@@ -179,35 +276,83 @@ mod tests {
 
     use super::folder::Folder;
     use super::*;
-    use crate::{Initiator, Provider};
+    use crate::link::{End, Link};
+    use crate::{Initiator, Options, PeerState, Provider};
+
+    const ANY: (Option<&str>, Option<&str>) = (None, None);
+    /// Longer than any operation takes on a loaded machine.
+    const LONG: Duration = Duration::from_secs(40);
+
+    fn camera() -> FlowDefinition {
+        FlowDefinition::video("camera", 192, 40, Rational::new(50, 1)).unwrap()
+    }
+
+    fn until(initiator: &mut Initiator, target: &mut Target, is_done: impl Fn(&Initiator, &Target) -> bool) {
+        let begin = Instant::now();
+        while !is_done(initiator, target) {
+            initiator.poll().unwrap();
+            target.poll().unwrap();
+            assert!(begin.elapsed() < LONG, "timeout: {:?}", target.stats());
+        }
+    }
+
+    /// A new initiator, which is connected.
+    fn connect(near: &Folder, definition: &FlowDefinition, target: &mut Target) -> Initiator {
+        let mut initiator = Initiator::open(&near.domain(), definition.id, Provider::Shm, ANY).unwrap();
+        initiator.add(target.info()).unwrap();
+        until(&mut initiator, target, |initiator, _| initiator.is_idle());
+        initiator
+    }
 
     #[test]
     fn the_late_failure_of_a_message_to_an_old_initiator_does_not_part_the_new_one() {
         let (near, far) = (Folder::new(), Folder::new());
-        let camera = FlowDefinition::video("camera", 192, 40, Rational::new(50, 1)).unwrap();
+        let camera = camera();
         let _source = near.domain().create_grains(&camera, &BatchHints::default()).unwrap();
-        let any = (None, None);
-        let mut target = Target::open(&far.domain(), &camera, Provider::Shm, any, None).unwrap();
-        let begin = Instant::now();
-        let connect = |target: &mut Target| {
-            let mut initiator = Initiator::open(&near.domain(), camera.id, Provider::Shm, any).unwrap();
-            initiator.add(target.info()).unwrap();
-            while !initiator.is_idle() {
-                initiator.poll().unwrap();
-                target.poll().unwrap();
-                assert!(begin.elapsed() < Duration::from_secs(40));
-            }
-            initiator
-        };
-        let old = connect(&mut target);
+        let mut target = Target::open(&far.domain(), &camera, Provider::Shm, ANY, None).unwrap();
+        let id = target.info().id;
+        let old = connect(&near, &camera, &mut target);
         let of_old = target.link.newest();
-        let new = connect(&mut target);
+        let mut new = connect(&near, &camera, &mut target);
         assert!(target.link.newest() > of_old, "the target has welcomed the new one");
         target.handle(Happened::Ended(of_old, Err(Errno::ECONNABORTED))).unwrap();
         assert!(target.is_connected());
-        // A failure of its own messages ends it.
+        // A failure of its own messages ends it, and it is told: it sends nothing that could fail.
         target.handle(Happened::Ended(target.link.newest(), Err(Errno::ECONNABORTED))).unwrap();
         assert!(!target.is_connected());
-        drop((old, new));
+        assert_eq!(target.stats().parted, 2);
+        until(&mut new, &mut target, |new, _| new.target(id).unwrap().1.parted == 1);
+        assert_eq!(new.target(id).unwrap().0, PeerState::Parted(Why::Failed));
+        until(&mut new, &mut target, |new, target| new.is_idle() && target.is_connected());
+        let stats = new.target(id).unwrap().1;
+        assert_eq!((stats.connected, stats.failed, new.nonsense()), (2, 0, 0));
+        drop(old);
+    }
+
+    /// Repeated greetings may arrive after the one of the initiator that replaced theirs: each would replace the other
+    /// again, and neither would write.
+    #[test]
+    fn a_repeated_greeting_of_a_replaced_initiator_does_not_replace_the_new_one() {
+        let (near, far) = (Folder::new(), Folder::new());
+        let camera = camera();
+        let _source = near.domain().create_grains(&camera, &BatchHints::default()).unwrap();
+        let mut target = Target::open(&far.domain(), &camera, Provider::Shm, ANY, None).unwrap();
+        let stranger = Link::open(Provider::Shm, ANY, End::Initiator, &Options::default()).unwrap();
+        let (format, address) = stranger.name.clone();
+        target.hello(77, (format, &address), false, None).unwrap();
+        assert_eq!(target.stats().taken, 1);
+        let mut new = connect(&near, &camera, &mut target);
+        let nonce = target.peer.as_ref().unwrap().nonce;
+        for _ in 0..3 {
+            target.hello(77, (format, &address), false, None).unwrap();
+        }
+        assert_eq!((target.stats().taken, target.peer.as_ref().unwrap().nonce), (2, nonce));
+        for _ in 0..100 {
+            (new.poll().unwrap(), target.poll().unwrap());
+        }
+        assert!(new.check().is_ok() && new.is_idle());
+        // Another attempt of it counts.
+        target.hello(78, (format, &address), false, None).unwrap();
+        assert_eq!(target.stats().taken, 3);
     }
 }

@@ -42,7 +42,7 @@ pub fn both(
 }
 
 /// A program that is killed at the end of the test.
-pub struct Running(Child);
+pub struct Running(pub Child);
 
 impl Running {
     pub fn kill(mut self) {
@@ -77,7 +77,7 @@ pub fn demo_until(step: &str, arguments: &[&str], domain: &Folder) -> Running {
     Running(command(arguments, domain).env("OFI_CRASH_AT", step).spawn().unwrap())
 }
 
-fn command(arguments: &[&str], domain: &Folder) -> Command {
+pub fn command(arguments: &[&str], domain: &Folder) -> Command {
     let mut program = Command::new(env!("CARGO_BIN_EXE_mxl-fabrics-demo"));
     // The devices under test must carry the data, although both ends are on one host.
     program.env("FI_VERBS_SHARED_MEMORY", "0").env("FI_EFA_ENABLE_SHM_TRANSFER", "0");
