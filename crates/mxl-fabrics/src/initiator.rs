@@ -477,6 +477,7 @@ impl Initiator {
         peer.parts.clear();
         peer.verdicts.clear();
         (peer.asked, peer.position, peer.number, peer.published, peer.until) = (None, None, 0, 0, 0);
+        peer.full = None;
         // What the target said holds until it answers again.
         if !matches!(peer.state, PeerState::Parted(_)) {
             peer.state = PeerState::Connecting;
@@ -634,7 +635,7 @@ impl Initiator {
             Message::Published { token, number } => {
                 let Some(peer) = self.by_token(token) else { return };
                 if number <= peer.number {
-                    peer.published = peer.published.max(number);
+                    (peer.published, peer.full) = (peer.published.max(number), None);
                 }
             }
             // Only initiators send these.

@@ -205,6 +205,8 @@ pub(super) struct Peer {
     pub position: Option<u64>,
     /// The time of the first unanswered request, and of its last repetition.
     pub asked: Option<(Instant, Instant)>,
+    /// Since when the target has to publish a commit before the next one may begin.
+    pub full: Option<Instant>,
     pub jobs: VecDeque<Job>,
     /// The parts of the first job that are left to post, once it was begun.
     pub parts: VecDeque<Vec<Span>>,
@@ -239,6 +241,7 @@ impl Peer {
             until: 0,
             position: None,
             asked: None,
+            full: None,
             jobs: VecDeque::new(),
             parts: VecDeque::new(),
             verdicts: VecDeque::new(),

@@ -71,6 +71,12 @@ impl Initiator {
         }
         let Some(&job) = peer.jobs.front() else { return Ok(false) };
         if job.number.is_none() && !peer.may_begin() {
+            if !peer.sent.is_empty() {
+                peer.full = None;
+            } else if peer.full.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                // All of it has arrived, and a target that has given this initiator up publishes nothing.
+                self.part(at);
+            }
             return Ok(false);
         }
         match job.what {

@@ -355,4 +355,34 @@ mod tests {
         target.hello(78, (format, &address), false, None).unwrap();
         assert_eq!(target.stats().taken, 3);
     }
+
+    /// Regression test: when a target parted an initiator that sends payloads in messages, and its farewell was lost,
+    /// the initiator stood still for ever once the window of commits was full, since nothing of it failed.
+    #[test]
+    fn an_initiator_whose_window_stays_full_connects_again() {
+        let (near, far) = (Folder::new(), Folder::new());
+        let sound = FlowDefinition::audio("microphone", 2, Rational::new(48_000, 1)).unwrap();
+        let mut source = near.domain().create_samples(&sound, &BatchHints::default()).unwrap().writer;
+        let mut options = Options::default();
+        options.messages_only = true;
+        let mut target =
+            Target::open_with(&far.domain(), &sound, Provider::Shm, ANY, None, &options).unwrap();
+        let id = target.info().id;
+        let mut initiator = connect(&near, &sound, &mut target);
+        let mut index = 48_000;
+        let mut send = |initiator: &mut Initiator| {
+            index += 48;
+            source.open(index, 48).unwrap().commit().unwrap();
+            initiator.send_samples(index, 48).unwrap();
+        };
+        send(&mut initiator);
+        until(&mut initiator, &mut target, |_, target| target.stats().published == 1);
+        // The farewell is lost.
+        let peer = target.peer.take().unwrap();
+        target.link.remove(peer.addr);
+        for _ in 0..crate::message::WINDOW + 6 {
+            send(&mut initiator);
+        }
+        until(&mut initiator, &mut target, |initiator, _| initiator.target(id).unwrap().1.connected == 2);
+    }
 }
