@@ -5,7 +5,7 @@ mod common;
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -230,8 +230,9 @@ fn initiators_that_send_do_not_fight_for_their_target() {
                 }
             }
             is_over.store(true, Ordering::Relaxed);
+            // An initiator that a busy machine leaves no time may have connected anew, at its own place.
             let stats = target.with(|target| target.stats());
-            assert_eq!((stats.taken, stats.parted), (8, 7), "{provider}");
+            assert!((7..14).contains(&stats.parted) && stats.taken < 24, "{provider}: {stats:?}");
         });
     }
 }
@@ -396,6 +397,46 @@ fn farewells_that_make_no_sense_are_counted_and_dropped() {
     }
 }
 
+/// The writes of a parted initiator may fail before its farewell arrives. Then it has given up the connection already,
+/// and would greet the target again and take the place back.
+#[test]
+fn a_farewell_that_comes_after_the_connection_was_lost_counts_until_the_next_greeting() {
+    for provider in [(Provider::Shm, "shm"), (Provider::Tcp, "udp")] {
+        let near = Folder::new();
+        let definition = camera();
+        let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
+        let mut initiator = Initiator::open(&near.domain(), definition.id, provider.0, ANY).unwrap();
+        let mut target = Hostile::open(provider, &definition, 1);
+        initiator.add(&target.info).unwrap();
+        // A busy machine may leave the initiator no time before its next greeting.
+        for life in 1..=5 {
+            target.accept(&mut initiator);
+            write(&writer, 10 * life);
+            initiator.send(10 * life).unwrap();
+            let begin = Instant::now();
+            // Its request is not answered.
+            while state(&initiator, 1) == PeerState::Connected {
+                target.turn(&mut initiator);
+                assert!(begin.elapsed() < LONG, "{}: it waits for ever", provider.1);
+            }
+            target.say(Message::Refused { nonce: target.nonce, why: Why::Replaced }.encode());
+            let begin = Instant::now();
+            while begin.elapsed() < Duration::from_millis(600) {
+                target.turn(&mut initiator);
+            }
+            if state(&initiator, 1) == PeerState::Parted(Why::Replaced) {
+                break;
+            }
+        }
+        assert_eq!(state(&initiator, 1), PeerState::Parted(Why::Replaced), "{}", provider.1);
+        let told = events(&mut initiator);
+        let [.., lost, parted] = &told[..] else { panic!("{told:?}") };
+        assert_eq!(*lost, Transfer::Disconnected { target: 1 });
+        assert_eq!(*parted, Transfer::Parted { target: 1, why: Why::Replaced });
+        assert_eq!(initiator.nonsense(), 0, "{}", provider.1);
+    }
+}
+
 /// A flow of samples: the same for the other kind of ring.
 #[test]
 fn a_target_of_samples_that_closes_tells_it() {
@@ -434,6 +475,18 @@ fn wait_for(path: &Path) {
     }
 }
 
+/// Waits for a program to end.
+fn end(program: &mut Running) -> ExitStatus {
+    let begin = Instant::now();
+    loop {
+        if let Some(status) = program.0.try_wait().unwrap() {
+            return status;
+        }
+        assert!(begin.elapsed() < LONG, "the program goes on");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// A process with a target that ends, one with its successor, and two with initiators, the second of which takes the
 /// place of the first.
 fn processes_part(provider: &str, node: &str, service: Option<&str>) {
@@ -452,19 +505,22 @@ fn processes_part(provider: &str, node: &str, service: Option<&str>) {
     let mut index = 1000;
     let mut until_said = |said: &std::sync::mpsc::Receiver<String>, wanted: &str| {
         let begin = Instant::now();
-        let mut all = Vec::new();
-        while !all.iter().any(|line: &String| line.contains(wanted)) {
+        let mut all: Vec<String> = Vec::new();
+        while !all.iter().any(|line| line.contains(wanted)) {
             assert!(begin.elapsed() < LONG, "{provider}: {wanted} is missing in {all:?}");
             write(&writer, index);
             index += 1;
             std::thread::sleep(Duration::from_millis(5));
-            all.extend(said.try_iter());
+            // Without a target each grain is lost.
+            all.extend(said.try_iter().filter(|line| !line.contains("Lost")));
         }
     };
-    let (_receiving, _of_target) = reading(&ending, &far);
+    let (mut ending, _of_target) = reading(&ending, &far);
     wait_for(&info);
     let (mut sending, said) = reading(&initiator, &near);
     until_said(&said, "Parted { target: 4711, why: Closed }");
+    // It has its address until it has closed.
+    assert!(end(&mut ending).success());
     let (_receiving, arrived) = reading(&target, &far);
     until_said(&said, "Connected { target: 4711 }");
     until_said(&arrived, "Connected");
@@ -472,14 +528,7 @@ fn processes_part(provider: &str, node: &str, service: Option<&str>) {
     until_said(&of_next, "Connected { target: 4711 }");
     until_said(&said, "Parted { target: 4711, why: Replaced }");
     // The replaced one ends with an error, and the new one goes on.
-    let begin = Instant::now();
-    let status = loop {
-        if let Some(status) = sending.0.try_wait().unwrap() {
-            break status;
-        }
-        assert!(begin.elapsed() < LONG, "{provider}: the replaced initiator goes on");
-        std::thread::sleep(Duration::from_millis(5));
-    };
+    let status = end(&mut sending);
     let mut error = String::new();
     sending.0.stderr.take().unwrap().read_to_string(&mut error).unwrap();
     assert_eq!(status.code(), Some(1), "{provider}: {error}");

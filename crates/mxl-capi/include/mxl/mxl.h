@@ -26,7 +26,7 @@ typedef enum mxlStatus {
 	MXL_ERR_INVALID_FLOW_WRITER = 6,
 	MXL_ERR_TIMEOUT = 7,
 	MXL_ERR_INVALID_ARG = 8,
-	/* The flow exists and differs from the definition. */
+	/* The flow exists and differs from the definition; or another initiator writes to the targets (mxl/fabrics.h). */
 	MXL_ERR_CONFLICT = 9,
 	MXL_ERR_PERMISSION_DENIED = 10,
 	/* The flow was deleted or replaced, or a file of it was truncated: open it again. */

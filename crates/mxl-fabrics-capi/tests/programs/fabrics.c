@@ -297,6 +297,54 @@ static void sound(struct ends *ends, mxlFabricsProvider provider)
 	tear_down(ends);
 }
 
+/* Makes progress at both ends until the initiator's calls answer with this status. */
+static void until_status(struct ends *ends, mxlFabricsInitiator initiator, mxlStatus wanted)
+{
+	const time_t begin = time(NULL);
+	uint64_t index;
+
+	while (mxlFabricsInitiatorMakeProgressBlocking(initiator, 1) != wanted) {
+		mxlStatus status = mxlFabricsTargetReadGrainNonBlocking(ends->target, &index);
+
+		CHECK(status == MXL_ERR_NOT_READY && time(NULL) - begin < 30);
+	}
+}
+
+/* A second initiator takes the place of the first, which takes it back; then the target closes. */
+static void farewells(struct ends *ends, mxlFabricsProvider provider)
+{
+	mxlFabricsInitiatorConfig config = {0};
+	mxlFabricsInitiator second;
+	char name[64];
+
+	set_up(ends, provider, video_definition, VIDEO);
+	connects(ends);
+	OK(mxlFabricsCreateInitiator(ends->near, &second));
+	snprintf(name, sizeof(name), "second-%ld", (long)time(NULL));
+	config.interface = interface_of(provider, name);
+	config.reader = ends->reader;
+	OK(mxlFabricsInitiatorSetup(second, &config, driven ? "{\"progressThread\": true}" : NULL));
+	OK(mxlFabricsInitiatorAddTarget(second, ends->info));
+	until_status(ends, second, MXL_STATUS_OK);
+	until_status(ends, ends->initiator, MXL_ERR_CONFLICT);
+	CHECK(mxlFabricsInitiatorMakeProgressNonBlocking(ends->initiator) == MXL_ERR_CONFLICT);
+	OK(mxlFabricsInitiatorAddTarget(ends->initiator, ends->info));
+	until_status(ends, ends->initiator, MXL_STATUS_OK);
+	until_status(ends, second, MXL_ERR_CONFLICT);
+	OK(mxlFabricsDestroyInitiator(ends->near, second));
+	/* Nothing is sent: the initiator learns of it by the target's farewell alone. */
+	OK(mxlFabricsDestroyTarget(ends->far, ends->target));
+	OK(mxlFabricsCreateTarget(ends->far, &ends->target));
+	for (const time_t begin = time(NULL);;) {
+		mxlStatus status = mxlFabricsInitiatorMakeProgressBlocking(ends->initiator, 1);
+
+		if (status == MXL_ERR_NOT_READY)
+			break;
+		CHECK(status == MXL_STATUS_OK && time(NULL) - begin < 30);
+	}
+	tear_down(ends);
+}
+
 static void names(mxlInstance instance)
 {
 	static const char *const names[] = {"any", "tcp", "verbs", "efa", "shm", "udp"};
@@ -363,6 +411,7 @@ int main(int argc, char **argv)
 		way = which < 3 || driven ? MXL_FABRICS_IFACE_CAP_REMOTE_WRITE : MXL_FABRICS_IFACE_CAP_SEND_RECEIVE;
 		pictures(&ends, providers[which % 3]);
 		sound(&ends, providers[which % 3]);
+		farewells(&ends, providers[which % 3]);
 	}
 	OK(mxlDestroyInstance(ends.from));
 	OK(mxlDestroyInstance(ends.to));
