@@ -21,7 +21,8 @@ pub use peer::{PeerState, PeerStats, Transfer};
 
 /// Interval of greetings to a target that does not answer.
 const GREET_EVERY: Duration = Duration::from_millis(250);
-/// How long a target may leave a request unanswered before the initiator greets it again.
+/// How long a target may leave a request unanswered that has arrived, before the initiator greets it again. A target
+/// that does not run takes no request; if it has died, the request fails.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Most transfers that wait for one target; older ones are dropped.
 const QUEUED: usize = 1024;
@@ -504,7 +505,12 @@ impl Initiator {
             peer.stats.failed += 1;
             return self.part(at);
         }
-        let Some(number) = number else { return };
+        let Some(number) = number else {
+            if let Some(asked) = peer.asked.as_mut().filter(|asked| asked.op == op) {
+                asked.arrived = Some(Instant::now());
+            }
+            return;
+        };
         if let Some(sent) = peer.sent.get_mut(&number) {
             sent.left -= 1;
         }

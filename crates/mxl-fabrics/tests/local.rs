@@ -57,6 +57,36 @@ fn a_target_that_answers_late_is_connected_to_once() {
     }
 }
 
+/// Regression test: an initiator gave up a target that took longer than a second to answer, as on a busy machine, and
+/// lost what it was sending.
+#[test]
+fn a_target_that_is_slow_to_answer_is_waited_for_and_nothing_is_lost() {
+    for provider in PROVIDERS {
+        let (near, far) = (Folder::new(), Folder::new());
+        let definition = camera();
+        let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
+        let mut target = Target::open(&far.domain(), &definition, provider, ANY, None).unwrap();
+        let id = target.info().id;
+        let mut initiator = Initiator::open(&near.domain(), definition.id, provider, ANY).unwrap();
+        initiator.add(target.info()).unwrap();
+        both(&mut initiator, &mut target, |initiator, _| initiator.is_idle());
+        writer.open(100).unwrap().commit().unwrap();
+        initiator.send(100).unwrap();
+        // The target's process does not run.
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_millis(1_500) {
+            initiator.poll().unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        both(&mut initiator, &mut target, |initiator, _| {
+            let (_, stats) = initiator.target(id).unwrap();
+            assert_eq!((stats.lost, stats.connected), (0, 1), "{provider}");
+            stats.done == 1
+        });
+        assert_eq!(target.stats().taken, 1, "{provider}");
+    }
+}
+
 #[test]
 fn grains_arrive_and_are_published() {
     for provider in PROVIDERS {

@@ -185,6 +185,17 @@ impl Sent {
     }
 }
 
+/// A request for room.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    /// The message.
+    pub op: OpId,
+    /// The time of its last repetition.
+    pub last: Instant,
+    /// When it was known to have arrived.
+    pub arrived: Option<Instant>,
+}
+
 pub(super) struct Peer {
     pub info: TargetInfo,
     pub addr: Option<FiAddr>,
@@ -203,8 +214,8 @@ pub(super) struct Peer {
     pub until: u64,
     /// The end of the last batch that was posted, or for which room was requested.
     pub position: Option<u64>,
-    /// The time of the first unanswered request, and of its last repetition.
-    pub asked: Option<(Instant, Instant)>,
+    /// The request that the target has not answered.
+    pub asked: Option<Asked>,
     /// Since when the target has to publish a commit before the next one may begin.
     pub full: Option<Instant>,
     pub jobs: VecDeque<Job>,

@@ -8,7 +8,7 @@ use ofi::{Errno, FiAddr};
 use ofi_ring::crash_point;
 
 use super::pace::{self, Pace};
-use super::peer::{Job, Payload, Sent, Way, What};
+use super::peer::{Asked, Job, Payload, Sent, Way, What};
 use super::{Initiator, PATIENCE, PeerState, Source};
 use crate::link::Memory;
 use crate::message::{Commit, Message, Piece, Remote};
@@ -71,7 +71,7 @@ impl Initiator {
         }
         let Some(&job) = peer.jobs.front() else { return Ok(false) };
         if job.number.is_none() && !peer.may_begin() {
-            if !peer.sent.is_empty() {
+            if !peer.flights.is_empty() {
                 peer.full = None;
             } else if peer.full.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
                 // All of it has arrived, and a target that has given this initiator up publishes nothing.
@@ -261,22 +261,25 @@ impl Initiator {
         Ok(Some(is_last))
     }
 
-    /// Asks a target for room. If the target does not answer, it is disconnected.
+    /// Asks a target for room. If a request has arrived and the target does not answer, it is disconnected.
     fn ask(&mut self, at: usize, addr: FiAddr, index: u64, floor: u64) -> Result<bool, ofi::Error> {
         let now = Instant::now();
         let peer = &mut self.peers[at];
         let is_quiet = peer.sent.is_empty();
-        match peer.asked {
-            Some((since, _)) if is_quiet && now - since > PATIENCE => {
+        if let Some(Asked { last, arrived, .. }) = peer.asked {
+            if is_quiet && arrived.is_some_and(|arrived| now - arrived > PATIENCE) {
                 self.part(at);
                 return Ok(false);
             }
-            Some((_, last)) if now - last < ASK_EVERY => return Ok(false),
-            _ => {}
+            // The target may have had no room.
+            if arrived.is_none() || now - last < ASK_EVERY {
+                return Ok(false);
+            }
         }
         if let Some(op) = self.link.send(addr, &Message::Open { token: peer.token, index, floor })? {
             crash_point!("initiator.asked");
-            peer.asked = Some((peer.asked.map_or(now, |(since, _)| since), now));
+            let first = peer.asked.unwrap_or(Asked { op, last: now, arrived: None });
+            peer.asked = Some(Asked { last: now, ..first });
             peer.flights.insert(op, None);
         }
         Ok(false)
