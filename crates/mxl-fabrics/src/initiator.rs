@@ -21,6 +21,8 @@ pub use peer::{PeerState, PeerStats, Transfer};
 
 /// Interval of greetings to a target that does not answer.
 const GREET_EVERY: Duration = Duration::from_millis(250);
+/// Interval of attempts to send a greeting for which there is no room: transfers to a removed target are still ending.
+const ROOM_EVERY: Duration = Duration::from_millis(2);
 /// How long a target may leave a request unanswered that has arrived, before the initiator greets it again. A target
 /// that does not run takes no request; if it has died, the request fails.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -460,7 +462,7 @@ impl Initiator {
             Ok(Some(op)) => {
                 peer.flights.insert(op, None);
             }
-            Ok(None) => {}
+            Ok(None) => peer.greet = Instant::now() + ROOM_EVERY,
             Err(_) => self.part(at),
         }
     }
