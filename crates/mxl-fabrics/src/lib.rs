@@ -18,7 +18,7 @@
 //! travels in short messages ([`message::Message`]). If either end has no remote writes, payloads travel in messages
 //! ([`message::Piece`]), which the target copies into its ring. Writes and messages are split to the provider's limits.
 //! Peers never write headers of grains: the target checks a peer's statements about a grain, and then publishes the
-//! header itself.
+//! header itself. A target that ends a connection says why ([`message::Why`]); that message may be lost.
 //!
 //! # Invariants
 //!

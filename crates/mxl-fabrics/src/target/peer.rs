@@ -117,7 +117,7 @@ impl Target {
         self.dismissed.iter().any(|there| there.op.is_none())
     }
 
-    /// Tells the initiator that the target closes. The target accepts nobody from then on.
+    /// Tells the initiator that the target closes. Only its end may follow.
     pub(crate) fn leave(&mut self) {
         self.part(Some(Why::Closed));
         self.left.get_or_insert_with(Instant::now);
@@ -348,7 +348,8 @@ mod tests {
         }
         assert_eq!((target.stats().taken, target.peer.as_ref().unwrap().nonce), (2, nonce));
         for _ in 0..100 {
-            (new.poll().unwrap(), target.poll().unwrap());
+            new.poll().unwrap();
+            target.poll().unwrap();
         }
         assert!(new.check().is_ok() && new.is_idle());
         // Another attempt of it counts.
@@ -363,8 +364,7 @@ mod tests {
         let (near, far) = (Folder::new(), Folder::new());
         let sound = FlowDefinition::audio("microphone", 2, Rational::new(48_000, 1)).unwrap();
         let mut source = near.domain().create_samples(&sound, &BatchHints::default()).unwrap().writer;
-        let mut options = Options::default();
-        options.messages_only = true;
+        let options = Options { messages_only: true, ..Options::default() };
         let mut target =
             Target::open_with(&far.domain(), &sound, Provider::Shm, ANY, None, &options).unwrap();
         let id = target.info().id;
