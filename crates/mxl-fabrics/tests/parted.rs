@@ -58,7 +58,8 @@ fn a_target_that_closes_tells_it_and_is_waited_for() {
         let (near, far) = (Folder::new(), Folder::new());
         let definition = camera();
         let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
-        let service = (30_000 + std::process::id() % 10_000 * 2 + case as u32).to_string();
+        // Below the ports that the system assigns.
+        let service = (10_000 + std::process::id() % 5_000 * 2 + case as u32).to_string();
         let name = format!("fi_shm://mxl-parted-{service}");
         let place = if provider == Provider::Shm {
             (Some(&*name), None)
