@@ -77,21 +77,26 @@ pub enum Ring {
 /// Memory that a hostile peer may write.
 #[derive(Clone, Copy, Debug)]
 pub enum Place {
-    /// Its words and rings for the victim.
+    /// Its words and replies for the victim.
     Pair,
+    /// Its ring of commands.
+    Commands,
     /// Its ring for large payloads.
     Bulk,
     /// Its endpoint memory: whether it sleeps, which grants hold.
     Endpoint,
     /// The victim's doorbell memory.
     Doorbell,
+    /// The victim's ring of commands, which only this peer reads.
+    Theirs,
     /// Memory that the victim has granted.
     Granted,
 }
 
 impl Place {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Pair, Self::Bulk, Self::Endpoint, Self::Doorbell, Self::Granted];
+    pub const ALL: [Self; 7] =
+        [Self::Pair, Self::Commands, Self::Bulk, Self::Endpoint, Self::Doorbell, Self::Theirs, Self::Granted];
 }
 
 /// A peer that greets correctly and then writes anything into its own memory.
@@ -112,9 +117,11 @@ struct Rings {
     replies: Producer,
     bulk: Producer,
     pair: Mapping,
+    commands_memory: Mapping,
     bulk_memory: Mapping,
     endpoint: Mapping,
     doorbell: Option<Mapping>,
+    theirs: Option<Mapping>,
     granted: Option<Mapping>,
     incarnation: u64,
 }
@@ -154,7 +161,8 @@ impl Hostile {
     /// Errors of system calls; `FI_EAGAIN` if the victim is silent for a second.
     pub fn greet(&mut self) -> Result<()> {
         let incarnation = sys::random();
-        let (pair_fd, pair) = memory(pair::size(LINES), Writers::Present)?;
+        let (pair_fd, pair) = memory(pair::SIZE, Writers::Present)?;
+        let (commands_fd, commands_memory) = memory(LINES * LINE, Writers::Any)?;
         let (endpoint_fd, endpoint) = memory(endpoint::SIZE, Writers::Present)?;
         let (doorbell_fd, _doorbell) = memory(doorbell::SIZE, Writers::Any)?;
         let (bulk_fd, bulk_memory) = memory(LINES * 4 * LINE, Writers::Present)?;
@@ -166,18 +174,18 @@ impl Hostile {
             proof: Proof::default(),
             token: self.page.as_ref().map(TokenPage::token).unwrap_or_default(),
         };
-        let fds = [pair_fd.as_fd(), endpoint_fd.as_fd(), doorbell_fd.as_fd()];
+        let fds = [pair_fd.as_fd(), endpoint_fd.as_fd(), doorbell_fd.as_fd(), commands_fd.as_fd()];
         self.socket.send(&self.victim, &Message::Hello(who).encode(), &fds)?;
         let bulk = Message::Bulk { incarnation, lines: 4 * LINES as u32 };
         self.socket.send(&self.victim, &bulk.encode(), &[bulk_fd.as_fd()])?;
         // The answer to this comes after everything sent before has been processed.
         let last = Message::Request { incarnation, key: u64::MAX, write: false };
         self.socket.send(&self.victim, &last.encode(), &[])?;
-        let (_, doorbell) = self.await_grant()?;
+        let (_, [doorbell, theirs]) = self.await_grant()?;
         let head = pair.word(0); // a word that stays 0: these rings are filled once
         let lines = |memory: &Mapping, offset, count| crate::pair::lines(memory, offset, count);
         // SAFETY: the lines lie in mappings that stay beside the producers, and there is no other producer.
-        let commands = unsafe { Producer::new(lines(&pair, pair::COMMANDS, LINES)?, head) };
+        let commands = unsafe { Producer::new(lines(&commands_memory, 0, LINES)?, head) };
         // SAFETY: as above.
         let replies = unsafe { Producer::new(lines(&pair, pair::REPLIES, pair::REPLY_LINES)?, head) };
         // SAFETY: as above.
@@ -188,9 +196,11 @@ impl Hostile {
             replies,
             bulk,
             pair,
+            commands_memory,
             bulk_memory,
             endpoint,
             doorbell,
+            theirs,
             granted,
             incarnation,
         });
@@ -228,11 +238,12 @@ impl Hostile {
         self.deface(Place::Pair, pair::COPYING, &word.to_ne_bytes());
     }
 
-    /// Waits for the answer to a request: granted memory, and the victim's doorbell memory if it arrived meanwhile.
-    fn await_grant(&self) -> Result<(Option<Mapping>, Option<Mapping>)> {
+    /// Waits for the answer to a request: granted memory, and the victim's doorbell memory and ring of commands if they
+    /// arrived meanwhile.
+    fn await_grant(&self) -> Result<(Option<Mapping>, [Option<Mapping>; 2])> {
         let deadline = Instant::now() + Duration::from_secs(1);
         let mut buffer = [0; control::MAX_BYTES];
-        let mut doorbell = None;
+        let mut shown = [None, None];
         loop {
             match self.socket.receive(&mut buffer) {
                 Some(mut datagram) => {
@@ -242,10 +253,12 @@ impl Hostile {
                             let map =
                                 |fd: OwnedFd| Mapping::new(fd.as_fd(), grant.len as usize, grant.write).ok();
                             let granted = datagram.fds.pop().filter(|_| grant.write).and_then(map);
-                            return Ok((granted, doorbell));
+                            return Ok((granted, shown));
                         }
-                        Some(Message::Welcome(_)) if datagram.fds.len() > 2 => {
-                            doorbell = Mapping::new(datagram.fds[2].as_fd(), doorbell::SIZE, true).ok();
+                        Some(Message::Welcome(who)) if datagram.fds.len() > 3 => {
+                            let ring = who.command_lines as usize * LINE;
+                            shown = [(2, doorbell::SIZE), (3, ring)]
+                                .map(|(at, len)| Mapping::new(datagram.fds[at].as_fd(), len, true).ok());
                         }
                         _ => {}
                     }
@@ -278,7 +291,11 @@ impl Hostile {
 
     /// Writes any bytes at any place of the memory behind a ring.
     pub fn scribble(&mut self, ring: Ring, offset: usize, bytes: &[u8]) {
-        let place = if matches!(ring, Ring::Bulk) { Place::Bulk } else { Place::Pair };
+        let place = match ring {
+            Ring::Commands => Place::Commands,
+            Ring::Replies => Place::Pair,
+            Ring::Bulk => Place::Bulk,
+        };
         self.deface(place, offset, bytes);
     }
 
@@ -287,9 +304,11 @@ impl Hostile {
         let Some(rings) = &self.rings else { return };
         let memory = match place {
             Place::Pair => Some(&rings.pair),
+            Place::Commands => Some(&rings.commands_memory),
             Place::Bulk => Some(&rings.bulk_memory),
             Place::Endpoint => Some(&rings.endpoint),
             Place::Doorbell => rings.doorbell.as_ref(),
+            Place::Theirs => rings.theirs.as_ref(),
             Place::Granted => rings.granted.as_ref(),
         };
         let Some(memory) = memory else { return };

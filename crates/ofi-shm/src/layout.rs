@@ -63,13 +63,8 @@ pub mod pair {
     pub const REPLIES: usize = 4096;
     /// Lines of the ring of replies.
     pub const REPLY_LINES: usize = 64;
-    /// The ring of commands, to the end of the memory.
-    pub const COMMANDS: usize = REPLIES + REPLY_LINES * super::LINE;
-
-    /// Size of a pair memory with `lines` lines for commands.
-    pub const fn size(lines: usize) -> usize {
-        COMMANDS + lines * super::LINE
-    }
+    /// Size of the memory.
+    pub const SIZE: usize = REPLIES + REPLY_LINES * super::LINE;
 }
 
 /// A wish of the owner of a pair memory to the other end.

@@ -1,4 +1,6 @@
-//! The two memories of a pair of endpoints, as one end uses them.
+//! The memories of a pair of endpoints, as one end uses them: two of each end. The peer maps the pair memory read-only.
+//! It maps the ring of commands writable, because the owner's copies of 3 KiB and more into it take up to half of the time
+//! then (`docs/hot-path.md`). It gains nothing by writing there: the owner never reads that ring.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -21,9 +23,12 @@ fn descriptor_budget() -> usize {
     (sys::descriptor_limit() / 4).clamp(16, 4096)
 }
 
-/// Whether another pair memory may be created before others have been delivered.
+/// Descriptors of an undelivered pair: the pair memory and the ring of commands.
+const EACH: usize = 2;
+
+/// Whether another pair may be created before others have been delivered.
 pub fn may_introduce() -> bool {
-    UNDELIVERED.load(Ordering::Relaxed) < descriptor_budget()
+    UNDELIVERED.load(Ordering::Relaxed) + EACH <= descriptor_budget()
 }
 
 /// A peer's eventfd, counted.
@@ -46,43 +51,58 @@ impl Drop for EventFd {
     }
 }
 
-/// This end's memory for one peer.
+/// The descriptors that a peer receives.
+pub struct Descriptors {
+    /// [`OwnPair::memory`].
+    pub memory: OwnedFd,
+    /// The ring of commands.
+    pub commands: OwnedFd,
+}
+
+/// This end's memories for one peer.
 pub struct OwnPair {
     /// Writable here, read-only at the peer.
     pub memory: Mapping,
+    /// The ring of commands. Writable at both ends, never read here.
+    commands: Mapping,
     /// Lines of its ring of commands.
     pub command_lines: usize,
     /// The peer's hint byte in this endpoint's doorbell memory.
     pub hint: u32,
-    /// Dropped once the peer has received it, so that idle peers cost no descriptor.
-    fd: Mutex<Option<Arc<OwnedFd>>>,
+    /// Dropped once the peer has received them, so that idle peers cost no descriptor.
+    fds: Mutex<Option<Arc<Descriptors>>>,
 }
 
 impl OwnPair {
-    /// Makes one. `attention`: whether the peer must always ring.
+    /// Makes them. `attention`: whether the peer must always ring.
     ///
     /// # Errors
     /// `FI_ENOMEM`, `FI_EMFILE`.
     pub fn new(command_lines: usize, hint: u32, attention: bool) -> Result<Self> {
-        let size = pair::size(command_lines);
-        let fd = sys::memfd(c"ofi-shm pair", size)?;
-        let memory = Mapping::new(fd.as_fd(), size, true)?;
-        sys::seal(&fd, Writers::Present)?;
-        UNDELIVERED.fetch_add(1, Ordering::Relaxed);
-        let own = Self { memory, command_lines, hint, fd: Mutex::new(Some(Arc::new(fd))) };
+        let make = |name, size, writers| {
+            let fd = sys::memfd(name, size)?;
+            let memory = Mapping::new(fd.as_fd(), size, true)?;
+            sys::seal(&fd, writers)?;
+            Ok::<_, Error>((fd, memory))
+        };
+        let (fd, memory) = make(c"ofi-shm pair", pair::SIZE, Writers::Present)?;
+        let (ring, commands) = make(c"ofi-shm commands", command_lines * LINE, Writers::Any)?;
+        UNDELIVERED.fetch_add(EACH, Ordering::Relaxed);
+        let fds = Mutex::new(Some(Arc::new(Descriptors { memory: fd, commands: ring })));
+        let own = Self { memory, commands, command_lines, hint, fds };
         own.word32(pair::ATTENTION).store(attention.into(), Ordering::Relaxed);
         Ok(own)
     }
 
-    /// The descriptor, while it is kept.
-    pub fn fd(&self) -> Option<Arc<OwnedFd>> {
-        self.fd.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The descriptors, while they are kept.
+    pub fn fds(&self) -> Option<Arc<Descriptors>> {
+        self.fds.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The peer has it.
+    /// The peer has them.
     pub fn delivered(&self) {
-        if self.fd.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
-            UNDELIVERED.fetch_sub(1, Ordering::Relaxed);
+        if self.fds.lock().unwrap_or_else(PoisonError::into_inner).take().is_some() {
+            UNDELIVERED.fetch_sub(EACH, Ordering::Relaxed);
         }
     }
 
@@ -100,7 +120,7 @@ impl OwnPair {
 
     /// The ring of commands to the peer.
     pub fn commands(&self) -> Result<Lines> {
-        lines(&self.memory, pair::COMMANDS, self.command_lines)
+        lines(&self.commands, 0, self.command_lines)
     }
 
     /// The ring of replies to the peer.
@@ -140,7 +160,9 @@ pub struct PeerParts {
     pub incarnation: u64,
     /// Its memory for this endpoint.
     pub pair: Arc<Mapping>,
-    /// Lines of its ring of commands.
+    /// Its ring of commands, mapped writable and only read.
+    pub commands: Mapping,
+    /// Lines of that ring.
     pub command_lines: usize,
     /// Its endpoint memory.
     pub endpoint: Mapping,
@@ -160,7 +182,7 @@ impl PeerParts {
     /// # Errors
     /// `FI_EINVAL` for memory of the wrong kind or size.
     pub fn map(who: &crate::control::Introduction, fds: &mut Vec<OwnedFd>, pid: i32) -> Result<Self> {
-        let wanted = if who.wakes { 4 } else { 3 };
+        let wanted = if who.wakes { 5 } else { 4 };
         if fds.len() != wanted || !who.command_lines.is_power_of_two() || who.command_lines > 1 << 20 {
             return Err(Error::with(Errno::EINVAL, "an introduction with the wrong descriptors or sizes"));
         }
@@ -170,13 +192,14 @@ impl PeerParts {
                 "an introduction with a hint outside the doorbell memory",
             ));
         }
-        if let Some(event) = fds.get(3) {
+        if let Some(event) = fds.get(4) {
             sys::check_eventfd(event.as_fd())?;
         }
         let map = |fd: BorrowedFd<'_>, len, writable| sys::map_foreign(fd, len, writable);
         Ok(Self {
             incarnation: who.incarnation,
-            pair: Arc::new(map(fds[0].as_fd(), pair::size(who.command_lines as usize), false)?),
+            pair: Arc::new(map(fds[0].as_fd(), pair::SIZE, false)?),
+            commands: map(fds[3].as_fd(), who.command_lines as usize * LINE, true)?,
             command_lines: who.command_lines as usize,
             endpoint: map(fds[1].as_fd(), endpoint::SIZE, false)?,
             doorbell: map(fds[2].as_fd(), doorbell::SIZE, true)?,

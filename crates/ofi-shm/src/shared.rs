@@ -174,7 +174,7 @@ impl Shared {
     /// # Errors
     /// Those of [`ControlSocket::send`].
     pub fn introduce(&self, peer: &[u8], own: &OwnPair, welcome: bool) -> Result<()> {
-        let Some(fd) = own.fd() else { return Ok(()) };
+        let Some(fds) = own.fds() else { return Ok(()) };
         let who = Introduction {
             incarnation: self.incarnation,
             command_lines: own.command_lines as u32,
@@ -189,8 +189,13 @@ impl Shared {
             token: self.token_page.as_ref().map(TokenPage::token).unwrap_or_default(),
         };
         let message = if welcome { Message::Welcome(who) } else { Message::Hello(who) };
-        let fds: [BorrowedFd<'_>; 4] =
-            [fd.as_fd(), self.memory_fd.as_fd(), self.doorbell_fd.as_fd(), self.event.as_fd()];
+        let fds: [BorrowedFd<'_>; 5] = [
+            fds.memory.as_fd(),
+            self.memory_fd.as_fd(),
+            self.doorbell_fd.as_fd(),
+            fds.commands.as_fd(),
+            self.event.as_fd(),
+        ];
         if welcome {
             crash_point!("welcome.send");
         } else {

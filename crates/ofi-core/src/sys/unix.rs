@@ -17,7 +17,7 @@ use rustix::net::{
 use super::failed;
 
 /// Most descriptors in one datagram; of more that come the kernel drops those for which there is no room.
-pub const MAX_FDS: usize = 4;
+pub const MAX_FDS: usize = 5;
 
 /// The sender of a datagram, or the process at the other end, as reported by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -163,7 +163,7 @@ impl Lane {
         }
         let Some(link) = &mut self.link else { return Ok(()) };
         // Fallible steps come first; after them `up` keeps the memory that the producers read.
-        let commands = pairs::lines(&parts.pair, pair::COMMANDS, parts.command_lines)?;
+        let commands = pairs::lines(&parts.commands, 0, parts.command_lines)?;
         let replies = pairs::lines(&parts.pair, pair::REPLIES, pair::REPLY_LINES)?;
         // SAFETY: the word lies in `parts.pair`, which `up` keeps beside the producers; it is the word that the
         // peer stores its position in, 0 at first.
@@ -176,7 +176,7 @@ impl Lane {
         let missing = barrier == Support::Missing || fence.load(Ordering::Relaxed) != 0;
         link.up = Some(Up {
             fences: missing,
-            // SAFETY: the lines lie in `parts.pair` and the word in `own`, both kept by the link; this is the only
+            // SAFETY: the lines lie in `parts.commands` and the word in `own`, both kept by the link; this is the only
             // consumer, and only it stores the word.
             commands: unsafe { Consumer::new(commands, own.memory.word(pair::COMMANDS_READ)) },
             // SAFETY: as above.
@@ -354,9 +354,10 @@ mod tests {
             fd
         };
         let mut fds = vec![
-            memory(pair::size(command_lines as usize), Writers::Present),
+            memory(pair::SIZE, Writers::Present),
             memory(endpoint::SIZE, Writers::Present),
             memory(doorbell::SIZE, Writers::Any),
+            memory(command_lines as usize * crate::layout::LINE, Writers::Any),
         ];
         let who = Introduction {
             incarnation: 1,
