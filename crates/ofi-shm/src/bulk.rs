@@ -38,7 +38,7 @@ impl Lane {
         let count = BULK_LINES.get().next_power_of_two();
         let fd = sys::memfd(c"ofi-shm bulk", count * LINE)?;
         let memory = Mapping::new(fd.as_fd(), count * LINE, true)?;
-        sys::seal(&fd, sys::Writers::Present)?;
+        sys::seal(&fd, sys::Writers::Any)?; // as the ring of commands: see `pair.rs`
         // SAFETY: the lines lie in `memory` and the word in the peer's pair memory, both kept by the lane; this is the
         // only producer.
         let producer =

@@ -165,7 +165,7 @@ impl Hostile {
         let (commands_fd, commands_memory) = memory(LINES * LINE, Writers::Any)?;
         let (endpoint_fd, endpoint) = memory(endpoint::SIZE, Writers::Present)?;
         let (doorbell_fd, _doorbell) = memory(doorbell::SIZE, Writers::Any)?;
-        let (bulk_fd, bulk_memory) = memory(LINES * 4 * LINE, Writers::Present)?;
+        let (bulk_fd, bulk_memory) = memory(LINES * 4 * LINE, Writers::Any)?;
         let who = Introduction {
             incarnation,
             command_lines: LINES as u32,

@@ -489,7 +489,7 @@ impl Helper {
                 let len = (lines as usize).saturating_mul(crate::layout::LINE);
                 let fd = datagram.fds.pop()?;
                 crash_point!("bulk.taken");
-                match sys::map_foreign(fd.as_fd(), len, false) {
+                match sys::map_foreign(fd.as_fd(), len, true) {
                     Ok(memory) => endpoint.tell(Event::Bulk { peer, incarnation, lines, memory }),
                     Err(error) => {
                         endpoint.counts.dropped.fetch_add(1, Ordering::Relaxed);
