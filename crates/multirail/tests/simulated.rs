@@ -1,8 +1,9 @@
-//! The engine in a simulated network: writes and messages in any order, rails that are cut, operations that fail
-//! although they took place, agents that die and restart, transfers that are cancelled. Time is virtual; no test waits.
+//! The engine in a simulated network: writes and messages in any order, rails that are cut or mute and work again,
+//! operations that fail although they took place, agents that die and restart, transfers that are cancelled. Time is
+//! virtual; no test waits.
 //!
 //! Checked throughout: no notification comes before its data or twice; every transfer ends once, by its deadline;
-//! success means that the bytes are in place; at the end the tables are empty.
+//! success means that the bytes are in place, and that nothing comes later; at the end the tables are empty.
 
 #[path = "simulated/rails.rs"]
 mod rails;
@@ -13,12 +14,12 @@ mod world;
 
 use std::time::Duration;
 
-use multirail::Outcome;
+use multirail::{Outcome, Way};
 use ofi::Errno;
 use proptest::prelude::*;
 
 use rails::{NONE, Trouble};
-use world::{AGENTS, RAILS, SLOTS, World};
+use world::{AGENTS, Cut, RAILS, SLOTS, World};
 
 fn live(seed: u64, trouble: Trouble) -> World {
     let mut world = World::new(seed, trouble);
@@ -53,6 +54,74 @@ fn live(seed: u64, trouble: Trouble) -> World {
         assert!(sessions <= 2 * AGENTS, "{sessions} sessions");
     }
     world
+}
+
+const LONG: Duration = Duration::from_secs(1000);
+
+fn cuts() -> impl Strategy<Value = Cut> {
+    prop::sample::select(vec![Cut::Mute, Cut::Unanswered])
+}
+
+/// Agents whose sessions are open, and which have leased each other's regions.
+fn acquainted(seed: u64) -> World {
+    let mut world = World::new(seed, NONE);
+    world.scribbles = true;
+    get_acquainted(&mut world);
+    world
+}
+
+fn get_acquainted(world: &mut World) {
+    for _ in 0..2 {
+        for (from, to) in (0..AGENTS).flat_map(|from| (1..AGENTS).map(move |by| (from, (from + by) % AGENTS)))
+        {
+            world.post_between(from, to, Way::Write, LONG);
+            world.run(world.now + Duration::from_secs(1));
+        }
+    }
+}
+
+fn cut_all(world: &mut World, rail: usize, cut: Cut, seconds: u64) {
+    for (a, b) in [(0, 1), (0, 2), (1, 2)] {
+        world.cuts.insert((a, b, rail), (world.now + Duration::from_secs(seconds), cut));
+    }
+}
+
+fn burst_of_posts(world: &mut World, burst: usize) {
+    while world.posted.len() < SLOTS {
+        for _ in 0..burst.min(SLOTS - world.posted.len()) {
+            world.post_for(LONG);
+        }
+        world.run(world.now + Duration::from_millis(30));
+    }
+}
+
+/// Writes of several transfers at a time, which use all rails, over these ways by turns.
+fn burst_between(world: &mut World, ways: &[(usize, usize)]) {
+    while world.posted.len() < SLOTS {
+        for _ in 0..6.min(SLOTS - world.posted.len()) {
+            let (from, to) = ways[world.posted.len() % ways.len()];
+            world.post_between(from, to, Way::Write, LONG);
+        }
+        world.run(world.now + Duration::from_millis(100));
+    }
+}
+
+/// All rails work again: what they held has arrived, nothing was touched by it, and nothing is left.
+fn end_quietly(world: &mut World) {
+    world.run(world.now + Duration::from_secs(100));
+    world.assert_scribbles();
+    for posted in &world.posted {
+        let core = &mut world.agents[posted.from].core;
+        assert!(core.progress(posted.id).unwrap().is_quiet);
+        core.release(posted.id);
+    }
+    for agent in &world.agents {
+        let (operations, transfers, _) = agent.core.kept();
+        assert_eq!((operations, transfers), (0, 0), "nothing is left");
+        for (_, peer) in agent.core.peers() {
+            assert!(agent.core.paths(peer, world.now).iter().all(|path| path.up), "all paths work again");
+        }
+    }
 }
 
 /// Cases of each property, of 48 transfers each: `OFI_RAILS_CASES` changes the number.
@@ -104,7 +173,7 @@ proptest! {
             world.post();
             if round % 8 == 4 {
                 for (a, b) in [(0, 1), (0, 2), (1, 2)] {
-                    world.cuts.insert((a, b, rail), (world.now + Duration::from_millis(400), false));
+                    world.cuts.insert((a, b, rail), (world.now + Duration::from_millis(400), Cut::Broken));
                 }
             }
             world.run(world.now + Duration::from_millis(150));
@@ -126,7 +195,7 @@ proptest! {
             if world.posted.len() > SLOTS / 3 && cut == Duration::MAX {
                 cut = world.now;
                 for (a, b) in [(0, 1), (0, 2), (1, 2)] {
-                    world.cuts.insert((a, b, rail), (Duration::from_secs(100_000), true));
+                    world.cuts.insert((a, b, rail), (Duration::from_secs(100_000), Cut::Mute));
                 }
             }
             for _ in 0..burst.min(SLOTS - world.posted.len()) {
@@ -159,7 +228,96 @@ proptest! {
         ambiguous in 0..50_u32,
         full in prop::sample::select(vec![0, 50, 500_u32]),
         refused in prop::sample::select(vec![0, 20_u32]),
+        unwilling in prop::sample::select(vec![0, 300_u32]),
     ) {
-        live(seed, Trouble { cut, mute, kill, cancel, disconnect, ambiguous, full, refused });
+        live(seed, Trouble { cut, mute, kill, cancel, disconnect, ambiguous, full, refused, unwilling });
+    }
+
+    /// The work on a rail that goes mute moves to the others, and what the rail held arrives when it works again: after
+    /// the transfers have ended and their memory was written anew. With `Cut::Unanswered` everything arrives at once,
+    /// and only the answers are held: so notifications are handed out long before their transfers end.
+    #[test]
+    fn what_a_mute_rail_held_is_moved_and_comes_to_nothing_late(
+        seed in any::<u64>(),
+        rail in 0..RAILS,
+        burst in 1..8_usize,
+        cut in cuts(),
+        seconds in 12..60_u64,
+    ) {
+        let mut world = acquainted(seed);
+        cut_all(&mut world, rail, cut, seconds);
+        burst_of_posts(&mut world, burst);
+        world.run(world.now + Duration::from_secs(40));
+        for posted in &world.posted {
+            prop_assert_eq!(posted.ended, Some(Outcome::Done), "{:?} in slot {}", posted.way, posted.slot);
+            prop_assert_eq!(world.notified[posted.slot], u32::from(posted.notice));
+        }
+        end_quietly(&mut world);
+    }
+
+    /// What another session has in flight with the same region, over the same rail of the same agent, goes on.
+    #[test]
+    fn another_session_with_the_region_goes_on_beside_a_fence(seed in any::<u64>(), rail in 0..RAILS, cut in cuts()) {
+        let mut world = acquainted(seed);
+        world.cuts.insert((0, 1, rail), (world.now + Duration::from_secs(30), cut));
+        let before = world.agents[0].accesses[rail].len();
+        burst_between(&mut world, &[(0, 1), (2, 1)]);
+        prop_assume!(world.agents[0].accesses[rail].len() > before);
+        world.run(world.now + Duration::from_secs(40));
+        prop_assert!(world.agents[0].core.counts().fenced > 0);
+        prop_assert!(world.posted.iter().all(|posted| posted.ended == Some(Outcome::Done)));
+        let counts = world.agents[2].core.counts();
+        prop_assert_eq!((counts.fenced, counts.moved), (0, 0));
+        let peer = world.agents[2].core.find("agent-1").unwrap();
+        let failures: u64 = world.agents[2].core.paths(peer, world.now).iter().map(|path| path.failures).sum();
+        prop_assert_eq!(failures, 0);
+        end_quietly(&mut world);
+    }
+
+    /// Two agents write to each other over a rail that goes mute, and both fence it.
+    #[test]
+    fn both_ends_of_a_mute_path_fence_it_at_once(seed in any::<u64>(), rail in 0..RAILS, cut in cuts()) {
+        let mut world = acquainted(seed);
+        world.cuts.insert((0, 1, rail), (world.now + Duration::from_secs(30), cut));
+        let before = [0, 1].map(|agent: usize| world.agents[agent].accesses[rail].len());
+        burst_between(&mut world, &[(0, 1), (1, 0)]);
+        prop_assume!((0..2).all(|agent| world.agents[agent].accesses[rail].len() > before[agent]));
+        world.run(world.now + Duration::from_secs(40));
+        prop_assert!(world.posted.iter().all(|posted| posted.ended == Some(Outcome::Done)));
+        for agent in &world.agents[..2] {
+            prop_assert!(agent.core.counts().fenced > 0);
+        }
+        end_quietly(&mut world);
+    }
+
+    /// A peer of an older version answers no request, and one that cannot close its keys does not either: then the
+    /// transfers on a mute rail fail, and are not moved.
+    #[test]
+    fn without_an_answer_to_the_fence_transfers_fail(
+        seed in any::<u64>(),
+        rail in 0..RAILS,
+        cut in cuts(),
+        is_old in any::<bool>(),
+    ) {
+        let mut world = World::new(seed, NONE);
+        world.agents[1].is_old = is_old;
+        get_acquainted(&mut world);
+        if !is_old {
+            world.trouble.unwilling = 1000;
+        }
+        world.cuts.insert((0, 1, rail), (world.now + Duration::from_secs(60), cut));
+        let before = world.agents[0].accesses[rail].len();
+        burst_between(&mut world, &[(0, 1)]);
+        prop_assume!(world.agents[0].accesses[rail].len() > before);
+        world.run(world.now + Duration::from_secs(30));
+        let mut failed = 0;
+        for posted in &world.posted {
+            let is_late = posted.ended == Some(Outcome::Failed(Errno::ETIMEDOUT));
+            prop_assert!(is_late || posted.ended == Some(Outcome::Done), "{:?}", posted.ended);
+            failed += usize::from(is_late);
+        }
+        // What a peer has counted and acknowledged is in place.
+        prop_assert!(failed > 0 || cut == Cut::Unanswered);
+        prop_assert_eq!(world.agents[0].core.counts().moved, 0);
     }
 }

@@ -244,6 +244,7 @@ impl<G> Core<G> {
     pub(super) fn opened(&mut self, id: SlotId) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.state = State::Up;
+        session.introduce();
         if let Some(peer) = session.peer.and_then(|peer| self.peers.get(peer)) {
             let name = Arc::clone(&peer.name);
             self.tell(Event::Up(name));
@@ -255,6 +256,7 @@ impl<G> Core<G> {
     pub(super) fn confirmed(&mut self, id: SlotId) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.state = State::Up;
+        session.introduce();
         let (incarnation, rails) = (session.incarnation, session.rails.clone());
         let Some(peer) = session.peer.and_then(|peer| self.peers.get_mut(peer)) else { return };
         if incarnation == self.incarnation {

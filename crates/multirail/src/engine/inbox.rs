@@ -31,6 +31,8 @@ pub(super) struct Inbox {
     below: u64,
     /// Further ids that were handed out.
     above: BTreeSet<u64>,
+    /// Ids that the sender holds back: writes that are counted may be sent again.
+    held: BTreeSet<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -95,9 +97,11 @@ impl Inbox {
         }
         let count = arrivals.count;
         let Some(waiting) = self.waiting.get_mut(&transfer) else { return Some(Vec::new()) };
-        let partial = &self.partial;
+        let (partial, held) = (&self.partial, &self.held);
         let ready: Vec<u64> = waiting
-            .extract_if(.., |id| partial.get(id).is_some_and(|partial| partial.expected <= count))
+            .extract_if(.., |id| {
+                !held.contains(id) && partial.get(id).is_some_and(|partial| partial.expected <= count)
+            })
             .collect();
         if waiting.is_empty() {
             self.waiting.remove(&transfer);
@@ -140,7 +144,7 @@ impl Inbox {
             return Taken::Incomplete;
         }
         let arrived = self.arrivals.get(&transfer).map_or(0, |arrivals| arrivals.count);
-        if arrived < expected {
+        if arrived < expected || self.held.contains(&id) {
             self.waiting.entry(transfer).or_default().push(id);
             return Taken::Incomplete;
         }
@@ -160,15 +164,44 @@ impl Inbox {
         }
         if let Some(partial) = self.partial.remove(&id) {
             self.bytes -= partial.bytes.len();
-            if let Some(waiting) = self.waiting.get_mut(&partial.transfer) {
-                waiting.retain(|&other| other != id);
-                if waiting.is_empty() {
-                    self.waiting.remove(&partial.transfer);
-                }
-            }
+            self.unlist(partial.transfer, id);
         }
+        self.held.remove(&id);
         self.is_out(id);
         true
+    }
+
+    /// Holds a notification until it is released. Returns whether it is too late: it was handed out, or given up.
+    pub(super) fn hold(&mut self, id: u64) -> bool {
+        if id < self.below || self.above.contains(&id) || id - self.below >= WINDOW {
+            return true;
+        }
+        self.held.insert(id);
+        false
+    }
+
+    /// Releases a held notification. Returns it if it may be handed out now.
+    pub(super) fn release(&mut self, id: u64) -> Option<Vec<u8>> {
+        if !self.held.remove(&id) {
+            return None;
+        }
+        let partial = self.partial.get(&id)?;
+        let arrived = self.arrivals.get(&partial.transfer).map_or(0, |arrivals| arrivals.count);
+        if partial.missing > 0 || arrived < partial.expected {
+            return None;
+        }
+        self.unlist(partial.transfer, id);
+        self.finish(id)
+    }
+
+    /// Removes a notification from those that wait for writes.
+    fn unlist(&mut self, transfer: u16, id: u64) {
+        if let Some(waiting) = self.waiting.get_mut(&transfer) {
+            waiting.retain(|&other| other != id);
+            if waiting.is_empty() {
+                self.waiting.remove(&transfer);
+            }
+        }
     }
 
     fn is_out(&mut self, id: u64) {

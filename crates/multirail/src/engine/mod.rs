@@ -11,10 +11,11 @@
 //! - An id (a slot and its generation) never names a second operation, transfer or session: a late completion matches
 //!   nothing.
 //! - The engine does not wait forever for operations that do not end: it repeats messages on another path, and fences a
-//!   path on which no operation ends.
+//!   path on which no operation ends. Its accesses move only when their first copies can touch no memory any more.
 //! - An error of an operation that is not a rail's fault ends its transfer alone. A rail's fault moves its work to the
 //!   others; when no path is left, the session and its transfers end.
 
+mod fence;
 mod greet;
 mod inbox;
 mod latency;
@@ -34,6 +35,7 @@ use std::sync::Arc;
 
 use ofi_core::slots::{SlotId, Slots};
 
+use fence::Abandoned;
 pub use latency::{CLASSES, Histogram, Latencies};
 use operations::{InFlight, Landed};
 use peers::Peer;
@@ -69,6 +71,8 @@ pub struct Core<G> {
     rows: Slots<Row>,
     /// Accesses that have ended and are not accounted for yet.
     landed: Option<Landed>,
+    /// Accesses that were given up and have not ended, by their rows.
+    abandoned: HashMap<SlotId, Abandoned>,
     /// Messages in flight.
     messages: Slots<InFlight>,
     /// Sessions that may have work.
@@ -101,6 +105,8 @@ enum Timer {
     Transfer(SlotId),
     Control(SlotId),
     Path(SlotId, usize),
+    /// The peer must have answered this request to fence.
+    Fence(SlotId, u64),
     /// A session's best path was full, and another may be better now.
     Full(SlotId),
 }
@@ -132,6 +138,7 @@ impl<G> Core<G> {
             transfers: Slots::default(),
             rows: Slots::default(),
             landed: None,
+            abandoned: HashMap::new(),
             messages: Slots::default(),
             ready: VecDeque::new(),
             timers: BTreeMap::new(),
@@ -193,7 +200,8 @@ impl<G> Core<G> {
     /// The number of operations, transfers and sessions in the tables.
     pub fn kept(&self) -> (usize, usize, usize) {
         let accesses: usize = self.rows.values().map(|row| row.under_way() as usize).sum();
-        (accesses + self.messages.len(), self.transfers.len(), self.sessions.len())
+        let abandoned: usize = self.abandoned.values().map(|abandoned| abandoned.count()).sum();
+        (accesses + abandoned + self.messages.len(), self.transfers.len(), self.sessions.len())
     }
 
     fn tell(&mut self, event: Event) {
@@ -228,6 +236,7 @@ impl<G> Core<G> {
                 Timer::Transfer(id) => self.overdue(id),
                 Timer::Control(op) => self.repeat(op),
                 Timer::Path(id, index) => self.look_at(id, index, now),
+                Timer::Fence(id, serial) => self.fence_timer(id, serial, now),
                 Timer::Full(id) => {
                     if let Some(session) = self.sessions.get_mut(id) {
                         session.full = None;

@@ -7,7 +7,7 @@ use ofi_core::slots::SlotId;
 
 use super::latency::class;
 use super::session::{self, State};
-use super::transfer::Chunk;
+use super::transfer::{Chunk, Fate};
 use super::{Audience, Core, Named, Notification, OpId, PathId, PeerId, Row, Time};
 
 /// Accesses of one row that completed successfully at the same time. They are accounted for together: `len` is the
@@ -74,10 +74,9 @@ impl<G> Core<G> {
     fn access_ended(&mut self, id: SlotId, nth: u32, result: Result<(), Errno>, now: Time) {
         let ended = self.rows.get_mut(id).and_then(|row| row.end(nth).map(|is_last| (row, is_last)));
         let Some((row, is_last)) = ended else {
-            self.counts.stale += 1;
-            return;
+            return self.ended_late(id, nth, result, now);
         };
-        let Row { transfer, since, path, .. } = *row;
+        let Row { transfer, since, path, lease, .. } = *row;
         let chunk = || {
             let plan = self.transfers.get(transfer).map(|transfer| &transfer.plan);
             row.chunk(nth, plan.map_or(&[][..], |plan| &plan.pieces))
@@ -100,7 +99,7 @@ impl<G> Core<G> {
             }
             Err(errno) => {
                 let chunk = chunk();
-                self.access_failed(transfer, chunk, path as usize, errno, now);
+                self.access_failed(transfer, chunk, (path as usize, lease), errno, now);
             }
         }
         if is_last {
@@ -139,14 +138,28 @@ impl<G> Core<G> {
     }
 
     #[cold]
-    fn access_failed(&mut self, id: SlotId, chunk: Chunk, path: usize, errno: Errno, now: Time) {
+    fn access_failed(
+        &mut self,
+        id: SlotId,
+        chunk: Chunk,
+        (path, lease): (usize, Option<u64>),
+        errno: Errno,
+        now: Time,
+    ) {
         self.account();
         let Some(session_id) = self.transfers.get(id).map(|transfer| transfer.session) else { return };
         let Some(session) = self.sessions.get_mut(session_id) else { return };
         session.operations -= 1;
         let is_path = is_path_fault(errno);
         session.paths[path].failed(chunk.len, is_path, now);
-        self.chunk_failed(id, chunk, path, errno, is_path);
+        let fate = match lease {
+            _ if is_path => Fate::Path,
+            // The peer may have closed the key: for another path's sake, or since its end of the session is over. Then
+            // the region's own key is valid, and if it is not, its error counts.
+            Some(_) => Fate::Lease,
+            None => Fate::Access,
+        };
+        self.chunk_failed(id, chunk, path, errno, fate);
         self.check_paths(session_id, errno, now);
         self.wake(session_id);
         self.settle(session_id);
@@ -251,7 +264,7 @@ impl<G> Core<G> {
 }
 
 /// Whether an error means that the path does not work, rather than that the operation was wrong.
-fn is_path_fault(errno: Errno) -> bool {
+pub(super) fn is_path_fault(errno: Errno) -> bool {
     const FAULTS: [Errno; 13] = [
         Errno::ETIMEDOUT,
         Errno::ECONNRESET,

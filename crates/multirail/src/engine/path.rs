@@ -6,7 +6,10 @@
 
 use std::time::Duration;
 
+use ofi::Errno;
+
 use super::Time;
+use super::operations::is_path_fault;
 
 /// Bandwidth assumed before any measurement, in bytes per second, if the NIC reports none.
 const BANDWIDTH: f64 = 1e9;
@@ -54,6 +57,10 @@ pub(super) struct Path {
     pub(super) is_refused: bool,
     /// When an operation last ended successfully.
     last_ended: Time,
+    /// The peer is being asked to close the keys of writes on the path.
+    pub(super) is_fencing: bool,
+    /// Accesses that were given up and have not ended. The rail still has them, so nothing new is posted.
+    stuck: u32,
 }
 
 impl Path {
@@ -77,12 +84,19 @@ impl Path {
             probed: false,
             is_refused: false,
             last_ended: Time::ZERO,
+            is_fencing: false,
+            stuck: 0,
         }
     }
 
     /// Whether the path may be used at all.
     pub(super) fn is_up(&self, now: Time) -> bool {
-        self.addr.is_some() && self.failed_until <= now
+        self.addr.is_some() && self.failed_until <= now && !self.is_shut()
+    }
+
+    /// Whether the path is closed until an event that has no time.
+    pub(super) fn is_shut(&self) -> bool {
+        self.is_fencing || self.stuck > 0
     }
 
     /// Bytes per second.
@@ -185,6 +199,21 @@ impl Path {
         self.failures += 1;
         self.progress = now;
         self.rest(now);
+    }
+
+    /// Records that an access of `len` bytes was given up.
+    pub(super) fn abandoned(&mut self, len: u64) {
+        self.in_flight = self.in_flight.saturating_sub(len);
+        self.operations = self.operations.saturating_sub(1);
+        self.stuck += 1;
+    }
+
+    /// Records the end of an access that was given up. The path works again, unless this was an error of the path.
+    pub(super) fn abandoned_ended(&mut self, error: Option<Errno>, now: Time) {
+        self.stuck -= 1;
+        if error.is_some_and(is_path_fault) {
+            self.rest(now);
+        }
     }
 
     fn rest(&mut self, now: Time) {

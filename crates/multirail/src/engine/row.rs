@@ -19,6 +19,8 @@ pub(super) struct Row {
     /// When they were posted, in nanoseconds.
     pub(super) since: u64,
     pub(super) path: u32,
+    /// The key that they use, if it was leased to the session.
+    pub(super) lease: Option<u64>,
     /// Whether all accesses are as long as the first.
     is_even: bool,
     /// A bit for each access that has not ended; the lowest bit is the first access.
@@ -27,9 +29,16 @@ pub(super) struct Row {
 
 impl Row {
     /// Creates a row of the descriptors in `found`: one to [`LONGEST_ROW`] accesses.
-    pub(super) fn new(transfer: SlotId, first: Chunk, found: &Found, path: u32, since: u64) -> Self {
+    pub(super) fn new(
+        transfer: SlotId,
+        first: Chunk,
+        found: &Found,
+        path: u32,
+        lease: Option<u64>,
+        since: u64,
+    ) -> Self {
         let under_way = u64::MAX >> (LONGEST_ROW - found.count);
-        Self { transfer, first, since, path, is_even: found.is_even, under_way }
+        Self { transfer, first, since, path, lease, is_even: found.is_even, under_way }
     }
 
     /// The chunk that access `nth` moves, by the descriptors of its plan.
@@ -43,8 +52,19 @@ impl Row {
                 len: self.len(nth, pieces),
                 number: number + nth,
                 tried: 0,
+                is_unleased: false,
             },
         }
+    }
+
+    /// The chunk of the first access.
+    pub(super) fn first(&self) -> &Chunk {
+        &self.first
+    }
+
+    /// The accesses in flight.
+    pub(super) fn in_flight(self) -> impl Iterator<Item = u32> {
+        (0..LONGEST_ROW).filter(move |nth| self.under_way >> nth & 1 == 1)
     }
 
     /// The length of access `nth`.
@@ -126,11 +146,11 @@ mod tests {
 
     use super::*;
 
-    const FIRST: Chunk = Chunk { piece: 7, offset: 0, len: 100, number: 9, tried: 2 };
+    const FIRST: Chunk = Chunk { piece: 7, offset: 0, len: 100, number: 9, tried: 2, is_unleased: false };
 
     fn row(count: u32) -> Row {
         let found = Found { count, bytes: u64::from(count) * FIRST.len, is_even: true };
-        Row::new(SlotId::from_wire(0), FIRST, &found, 0, 0)
+        Row::new(SlotId::from_wire(0), FIRST, &found, 0, None, 0)
     }
 
     #[test]
@@ -160,7 +180,10 @@ mod tests {
         let pieces: Vec<Piece> = (0..10).map(|nth| piece(93 + nth, 0)).collect();
         let row = row(3);
         assert_eq!(row.chunk(0, &pieces), FIRST);
-        assert_eq!(row.chunk(2, &pieces), Chunk { piece: 9, offset: 0, len: 102, number: 11, tried: 0 });
+        assert_eq!(
+            row.chunk(2, &pieces),
+            Chunk { piece: 9, offset: 0, len: 102, number: 11, tried: 0, is_unleased: false }
+        );
     }
 
     fn piece(len: u64, remote_region: u32) -> Piece {
@@ -200,8 +223,8 @@ mod tests {
             let found = row_of(rest, most, room, longest);
             prop_assert_eq!((found.count as usize, found.bytes), (count, sum(count)));
 
-            let first = Chunk { piece: before, offset: 0, len: rest[0].len, number: 40, tried: 5 };
-            let mut row = Row::new(SlotId::from_wire(0), first, &found, 0, 0);
+            let first = Chunk { piece: before, offset: 0, len: rest[0].len, number: 40, tried: 5, is_unleased: true };
+            let mut row = Row::new(SlotId::from_wire(0), first, &found, 0, None, 0);
             let posted = posted.min(found.count);
             row.cut(posted);
             let mut chunks: Vec<Option<Chunk>> = (0..posted)
@@ -213,6 +236,7 @@ mod tests {
                         len: rest[nth as usize].len,
                         number: 40 + nth,
                         tried: 0,
+                        is_unleased: false,
                     },
                 })
                 .map(Some)
@@ -220,6 +244,7 @@ mod tests {
             for nth in order.into_iter().chain(0..LONGEST_ROW) {
                 let left = chunks.iter().flatten().count();
                 prop_assert_eq!(row.under_way() as usize, left);
+                prop_assert_eq!(row.in_flight().count(), left);
                 match chunks.get_mut(nth as usize).and_then(Option::take) {
                     Some(chunk) => {
                         prop_assert_eq!(row.chunk(nth, &pieces), chunk);

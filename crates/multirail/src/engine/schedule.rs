@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ofi_core::slots::SlotId;
 
+use super::fence::Keys;
 use super::operations::nanos;
 use super::path::Path;
 use super::row::{Found, LONGEST_ROW, Row, row_of};
@@ -23,7 +24,8 @@ const LONGEST_RUN: u32 = 256;
 
 /// The path for a chunk.
 enum Choice {
-    Path(usize, RegionKey),
+    /// A path, the key to use there, and whether it is a leased one.
+    Path(usize, RegionKey, bool),
     /// Later: when a path has room, or at this time, because another path may be better then.
     Wait(Option<Time>),
     /// No path: each one has failed with the chunk, or has no key for the region.
@@ -57,8 +59,28 @@ impl<G> Core<G> {
                 }
                 continue;
             };
-            match choose(transfer, &chunk, &session.paths, &self.config, self.stalled.blocked(), now) {
-                Choice::Path(path, key) => {
+            let choice = match session.keys_for(transfer, &chunk, now) {
+                Keys::Leased(leased) => choose(
+                    transfer,
+                    &chunk,
+                    &session.paths,
+                    leased,
+                    &self.config,
+                    self.stalled.blocked(),
+                    now,
+                ),
+                Keys::Awaited(until) => Choice::Wait(Some(until)),
+                Keys::Unasked => {
+                    session.transfers.rotate_left(1);
+                    turns -= 1;
+                    if let Some(until) = self.ask_for_keys(id, transfer_id, &chunk, now) {
+                        self.look_again(id, until);
+                    }
+                    continue;
+                }
+            };
+            match choice {
+                Choice::Path(path, key, is_leased) => {
                     if transfer.chunks == 0 && transfer.number.is_none() && self.config.count_writes {
                         let is_wide = session.paths.iter().all(|path| self.rails[path.rail].wide_data);
                         let is_counted = matches!(transfer.notice, Unfinished::Unsent(_))
@@ -67,7 +89,7 @@ impl<G> Core<G> {
                             && most_chunks(transfer, &self.config) <= u64::from(u16::MAX);
                         transfer.number = if is_counted { session.take_number() } else { None };
                     }
-                    return self.post_run(id, transfer_id, chunk, (path, key), now, sink);
+                    return self.post_run(id, transfer_id, chunk, (path, key, is_leased), now, sink);
                 }
                 Choice::Wait(until) => {
                     session.transfers.rotate_left(1);
@@ -108,7 +130,7 @@ impl<G> Core<G> {
         session_id: SlotId,
         transfer_id: SlotId,
         first: Chunk,
-        (index, key): (usize, RegionKey),
+        (index, key, is_leased): (usize, RegionKey, bool),
         now: Time,
         sink: &mut impl Sink<G>,
     ) -> Option<u64> {
@@ -117,6 +139,7 @@ impl<G> Core<G> {
         let is_only = session.paths.len() == 1;
         let path = &mut session.paths[index];
         let tag = session.theirs & 0xFFFF_FFFF_0000_0000;
+        let lease = is_leased.then_some(key.key);
         let number = transfer.number.map(|number| tag | u64::from(number as u16) << 16);
         let left = match transfer.last {
             // No other transfer waits for its turn.
@@ -167,7 +190,7 @@ impl<G> Core<G> {
                     && fits
                     && next.remote_region == remote_region
             });
-            let row = Row::new(transfer_id, chunk, &found, index as u32, nanos(now));
+            let row = Row::new(transfer_id, chunk, &found, index as u32, lease, nanos(now));
             let id = self.rows.insert(row);
             access.op = OpId::access(id);
             (access.region, access.len) = (piece.region, chunk.len);
@@ -191,7 +214,7 @@ impl<G> Core<G> {
             }
             let Some(next) = next else { break };
             let len = (next.len - at.1).min(self.config.largest_access);
-            chunk = Chunk { piece: at.0, offset: at.1, len, number: chunks, tried: 0 };
+            chunk = Chunk { piece: at.0, offset: at.1, len, number: chunks, tried: 0, is_unleased: false };
             chunks += 1;
             at = if at.1 + len == next.len { (at.0 + 1, 0) } else { (at.0, at.1 + len) };
         }
@@ -237,13 +260,19 @@ fn choose<G>(
     transfer: &Transfer<G>,
     chunk: &Chunk,
     paths: &[Path],
+    leased: &[RegionKey],
     config: &Config,
     blocked: u64,
     now: Time,
 ) -> Choice {
     let Some(piece) = transfer.plan.pieces.get(chunk.piece as usize) else { return Choice::Nowhere };
     let region = &transfer.plan.regions[piece.remote_region as usize];
-    let key = |path: &Path| region.keys.iter().find(|key| usize::from(key.rail) == path.remote).copied();
+    let key = |path: &Path| {
+        let is_its = |key: &&RegionKey| usize::from(key.rail) == path.remote;
+        let is_valid = |key: &&RegionKey| key.base.checked_add(region.len).is_some();
+        let leased = leased.iter().find(is_its).filter(is_valid).map(|key| (*key, true));
+        leased.or_else(|| region.keys.iter().find(is_its).map(|key| (*key, false)))
+    };
     let may = |at: usize| {
         let untried = 1_u64.checked_shl(at as u32).is_none_or(|bit| chunk.tried & bit == 0);
         untried && paths[at].is_up(now)
@@ -256,11 +285,11 @@ fn choose<G>(
         && chunk.len < config.striping_threshold
         && paths.get(last).is_some_and(has_room)
         && may(last)
-        && let Some(key) = key(&paths[last])
+        && let Some((key, is_leased)) = key(&paths[last])
     {
-        return Choice::Path(last, key);
+        return Choice::Path(last, key, is_leased);
     }
-    let mut best: Option<(usize, RegionKey, f64)> = None;
+    let mut best: Option<(usize, (RegionKey, bool), f64)> = None;
     let mut is_waiting = false;
     for (at, path) in paths.iter().enumerate() {
         let Some(key) = key(path) else { continue };
@@ -275,13 +304,14 @@ fn choose<G>(
         }
     }
     match best {
-        Some((at, key, _)) if has_room(&paths[at]) => Choice::Path(at, key),
+        Some((at, (key, is_leased), _)) if has_room(&paths[at]) => Choice::Path(at, key, is_leased),
         None if !is_waiting => Choice::Nowhere,
         best => {
             // The longer no operation ends on the best path, the later its expected completion; and a resting path
             // returns.
             let when = |at: usize| match best {
                 _ if paths[at].addr.is_none() => None, // the end of the insertion triggers another look
+                _ if paths[at].is_shut() => None,
                 _ if !paths[at].is_up(now) => Some(paths[at].rests_until()),
                 Some((full, ..)) if full != at && has_room(&paths[at]) => {
                     paths[full].behind(paths[at].finish(chunk.len, now))

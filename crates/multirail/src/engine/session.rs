@@ -1,11 +1,12 @@
 //! Sessions: the shared state of two incarnations of two agents, from a greeting to a farewell.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use ofi::Errno;
 use ofi_core::slots::SlotId;
 
+use super::fence::{Fence, Lease};
 use super::inbox::{Inbox, Taken};
 use super::path::Path;
 use super::transfer::Outcome;
@@ -109,6 +110,18 @@ pub(super) struct Session {
     /// The next number for a transfer whose writes the peer counts; 16 bits of it travel over the wire.
     pub(super) next_number: u64,
     pub(super) numbers: BTreeSet<u64>,
+    /// The peer leases keys, and fences them.
+    pub(super) is_able: bool,
+    /// Leases of the peer's regions.
+    pub(super) leases: HashMap<u64, Lease>,
+    /// Our request to fence that is not answered.
+    pub(super) fence: Option<Box<Fence>>,
+    /// The number of our last request.
+    pub(super) fences: u64,
+    /// The number of the peer's last request.
+    pub(super) their_fence: u64,
+    /// The peer has asked for keys of our regions.
+    pub(super) has_leased: bool,
 }
 
 impl Session {
@@ -146,6 +159,23 @@ impl Session {
             unacked_bytes: 0,
             next_number: 0,
             numbers: BTreeSet::new(),
+            is_able: false,
+            leases: HashMap::new(),
+            fence: None,
+            fences: 0,
+            their_fence: 0,
+            has_leased: false,
+        }
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.state == State::Up
+    }
+
+    /// Tells the peer what it may ask of this agent. With one path there is nothing that it would ask.
+    pub(super) fn introduce(&mut self) {
+        if self.paths.len() > 1 {
+            self.outbox.push_back(Outgoing::new(Body::Able, None));
         }
     }
 
@@ -296,9 +326,8 @@ impl<G> Core<G> {
     }
 
     /// Looks at a path when its timer expires. If no operation has ended on the path for long, but some have on
-    /// another, the peer is alive and the path is not: the path is fenced. Transfers with a part on it fail, since a
-    /// part that may still arrive cannot go elsewhere. If no path makes progress, the engine keeps waiting: the peer
-    /// may not be polling.
+    /// another, the peer is alive and the path is not: the path is fenced, and its parts move (`fence.rs`). If no path
+    /// makes progress, the engine keeps waiting: the peer may not be polling.
     pub(super) fn look_at(&mut self, id: SlotId, index: usize, now: Time) {
         let stall = self.config.stall_timeout;
         let Some(session) = self.sessions.get_mut(id).filter(|session| session.state == State::Up) else {
@@ -309,6 +338,8 @@ impl<G> Core<G> {
         let mut others = session.paths.iter().enumerate().filter(|&(at, _)| at != index);
         let next = if now < since + stall {
             since + stall
+        } else if session.fence.is_some() {
+            now + stall / 4
         } else if others.any(|(_, path)| path.last_ended() > since + stall / 2) {
             return self.fence(id, index, now);
         } else {
@@ -322,20 +353,6 @@ impl<G> Core<G> {
         session.paths[index].watched = true;
         self.remind(next, Timer::Path(id, index));
         self.wake(id);
-    }
-
-    fn fence(&mut self, id: SlotId, index: usize, now: Time) {
-        let Some(session) = self.sessions.get_mut(id) else { return };
-        session.paths[index].fence(now);
-        self.counts.fenced += 1;
-        tracing::warn!(target: "multirail", rail = session.paths[index].rail, "no operation completes on a rail: its path to a peer is fenced");
-        let is_its = |transfer: SlotId| self.transfers.get(transfer).is_some_and(|found| found.session == id);
-        let there = self.rows.values().filter(|row| row.path as usize == index && is_its(row.transfer));
-        let lost: Vec<SlotId> = there.map(|row| row.transfer).collect();
-        for transfer in lost {
-            self.finish(transfer, Outcome::Failed(Errno::ETIMEDOUT));
-        }
-        self.check_paths(id, Errno::ETIMEDOUT, now);
     }
 
     /// Handles a message of a peer.
@@ -417,6 +434,16 @@ impl<G> Core<G> {
                 self.end_session(id, Errno::ESHUTDOWN);
                 self.settle(id);
             }
+            Body::Able => session.is_able = true,
+            Body::Lease(region) => self.commands.push_back(Command::Lease { session: id, region }),
+            Body::Leased { region, keys } => self.leased(id, region, keys),
+            Body::Fence { serial, keys, notices } => self.asked_to_fence(id, serial, keys, &notices),
+            Body::Fenced { serial, out } => self.fenced(id, serial, &out),
+            Body::Release(notification) => {
+                if let Some(bytes) = session.inbox.release(notification) {
+                    self.hand_out(id, notification, bytes);
+                }
+            }
             // Our answer may have been lost.
             Body::Confirm => session.outbox.push_back(Outgoing::new(Body::Ready, None)),
             // The peer's timer repeats these.
@@ -452,6 +479,11 @@ impl<G> Core<G> {
         session.transfers.clear();
         session.held.clear();
         session.inbox = Inbox::default();
+        session.fence = None;
+        session.leases = HashMap::new();
+        if session.has_leased {
+            self.commands.push_back(Command::EndLeases { tag: session.tag });
+        }
         if let Some(timer) = session.full.take() {
             self.timers.remove(&timer);
         }

@@ -9,6 +9,8 @@ use ofi::Errno;
 
 use super::session::State;
 use super::{Access, Command, Core, OpId, Piece, Plan, Time};
+use crate::wire::RegionKey;
+use crate::wire::message::LeasedKey;
 
 /// Approximate limit of commands and accesses in one [`Core::perform`], so that the call ends.
 const MOST: u64 = 4096;
@@ -64,6 +66,30 @@ pub trait Sink<G> {
 
     /// Removes an address by the number that [`Sink::insert`] has returned.
     fn remove(&mut self, rail: usize, addr: u64);
+
+    /// Gives up an access in flight. After this the rail does not touch the access's local memory, while what it has
+    /// sent of a write may still arrive. [`Core::ended`] follows in any case, with any result.
+    ///
+    /// # Errors
+    /// `FI_ENOENT` if the access has ended; `FI_EOPNOTSUPP` if the rail cannot give it up. By default no rail can.
+    fn abandon(&mut self, _rail: usize, _op: OpId) -> Result<(), Errno> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Keys of our region `region` for the session with this tag alone: those that it has, and new ones for the rails
+    /// for which it has none. Rails whose registrations are expensive are left out. By default none has keys.
+    fn lease(&mut self, _tag: u64, _region: u64) -> Vec<RegionKey> {
+        Vec::new()
+    }
+
+    /// Closes keys that were leased to the session with this tag. Returns whether they are closed: then no access by
+    /// them touches memory any more, and their keys are not given out again.
+    fn close_leased(&mut self, _tag: u64, _keys: &[LeasedKey]) -> bool {
+        false
+    }
+
+    /// Closes all keys that were leased to the session with this tag, since it has ended.
+    fn end_leases(&mut self, _tag: u64) {}
 }
 
 /// Work for which rails have no room, and those rails.
@@ -87,6 +113,13 @@ impl Stalled {
     pub(super) fn block(&mut self, rail: usize, command: Command) {
         self.blocked |= 1 << rail;
         self.commands[rail].push_back(command);
+    }
+
+    /// Removes an access that waits for room. Returns whether there was one.
+    pub(super) fn take_access(&mut self, rail: usize, op: OpId) -> bool {
+        let is_it = |command: &Command| matches!(command, Command::Access(access) if access.op == op);
+        let found = self.commands[rail].iter().position(is_it);
+        found.and_then(|at| self.commands[rail].remove(at)).is_some()
     }
 }
 
@@ -164,6 +197,12 @@ impl<G> Core<G> {
                 self.inserted(path, inserted);
             }
             Command::Remove { rail, addr } => sink.remove(rail, addr),
+            Command::Abandon { row } => self.abandon(row, now, sink),
+            Command::Lease { session, region } => self.lease(session, region, sink),
+            Command::Close { session, serial, keys, out } => {
+                self.close_keys(session, serial, &keys, out, sink);
+            }
+            Command::EndLeases { tag } => sink.end_leases(tag),
             Command::Send { op, rail, addr, bytes } => match sink.send(op, rail, addr, bytes) {
                 Ok(()) => {}
                 Err((Refused::Full, bytes)) => return Some((rail, Command::Send { op, rail, addr, bytes })),

@@ -90,6 +90,19 @@ pub struct Chunk {
     pub number: u32,
     /// Paths that have failed with it, a bit for each.
     pub tried: u64,
+    /// The peer refused it under a leased key: it uses the region's own.
+    pub is_unleased: bool,
+}
+
+/// Whose fault a failed access was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// The path's: another path may carry the chunk.
+    Path,
+    /// Of the leased key.
+    Lease,
+    /// Its own.
+    Access,
 }
 
 /// The state of a transfer's notification.
@@ -123,6 +136,12 @@ pub(super) struct Transfer<G> {
     pub(super) number: Option<u64>,
     /// The path of the last chunk, and how many further short ones may follow it there.
     pub(super) last: (usize, u32),
+    /// The notification is sent when all writes have ended: a copy of a write may have been counted already.
+    pub(super) follows: bool,
+    /// The peer holds the notification until we release it.
+    pub(super) is_held: bool,
+    /// The peer has counted all writes. They are not posted again, because its program may change the memory.
+    pub(super) is_in_place: bool,
     /// The last error of a path.
     pub(super) error: Errno,
     /// Its deadline, among the engine's timers.
@@ -146,6 +165,9 @@ impl<G> Transfer<G> {
             notice: notice.map_or(Unfinished::Nothing, Unfinished::Unsent),
             number: None,
             last: (0, 0),
+            follows: false,
+            is_held: false,
+            is_in_place: false,
             error: Errno::EIO,
             timer: None,
             posted: now,
@@ -170,7 +192,14 @@ impl<G> Transfer<G> {
         }
         let (piece, offset) = self.cursor;
         let left = self.next_piece()?.len - offset;
-        Some(Chunk { piece, offset, len: left.min(longest), number: self.chunks, tried: 0 })
+        Some(Chunk {
+            piece,
+            offset,
+            len: left.min(longest),
+            number: self.chunks,
+            tried: 0,
+            is_unleased: false,
+        })
     }
 
     pub(super) fn took(&mut self, chunk: &Chunk) {
@@ -213,27 +242,46 @@ impl<G> Core<G> {
         self.wake(session);
     }
 
-    /// Handles a failed access; `is_path` says whether that was the path's fault.
-    pub(super) fn chunk_failed(
-        &mut self,
-        id: SlotId,
-        chunk: Chunk,
-        path: usize,
-        errno: Errno,
-        is_path: bool,
-    ) {
+    /// Handles a failed access.
+    pub(super) fn chunk_failed(&mut self, id: SlotId, chunk: Chunk, path: usize, errno: Errno, fate: Fate) {
         let Some(transfer) = self.transfers.get_mut(id) else { return };
-        transfer.in_flight -= 1;
-        if transfer.outcome.is_none() && is_path {
-            transfer.error = errno;
-            let tried = chunk.tried | 1_u64.checked_shl(path as u32).unwrap_or(0);
-            transfer.retry.push_back(Chunk { tried, ..chunk });
-            self.counts.moved += 1;
-            self.queue(id);
-        } else if transfer.outcome.is_none() {
-            self.finish(id, Outcome::Failed(errno));
+        match fate {
+            Fate::Path => {
+                transfer.error = errno;
+                if self.move_chunk(id, chunk, path) {
+                    self.counts.moved += 1;
+                }
+            }
+            Fate::Lease => {
+                transfer.in_flight -= 1;
+                if transfer.outcome.is_none() {
+                    transfer.retry.push_back(Chunk { is_unleased: true, ..chunk });
+                    self.queue(id);
+                }
+            }
+            Fate::Access => {
+                transfer.in_flight -= 1;
+                self.finish(id, Outcome::Failed(errno));
+            }
         }
         self.after_progress(id);
+    }
+
+    /// A chunk is no longer in flight on a path: posts it on others, if it must be. Returns whether it must.
+    pub(super) fn move_chunk(&mut self, id: SlotId, chunk: Chunk, path: usize) -> bool {
+        let Some(transfer) = self.transfers.get_mut(id) else { return false };
+        if transfer.is_in_place {
+            transfer.landed(chunk.len, 1);
+            return false;
+        }
+        transfer.in_flight -= 1;
+        let moves = transfer.outcome.is_none();
+        if moves {
+            let tried = chunk.tried | 1_u64.checked_shl(path as u32).unwrap_or(0);
+            transfer.retry.push_back(Chunk { tried, ..chunk });
+            self.queue(id);
+        }
+        moves
     }
 
     /// The peer has acknowledged a transfer's notification.
@@ -242,12 +290,22 @@ impl<G> Core<G> {
             && matches!(transfer.notice, Unfinished::Sent(_))
         {
             transfer.notice = Unfinished::Nothing;
+            transfer.is_in_place = true;
             self.after_progress(id);
         }
     }
 
     pub(super) fn after_progress(&mut self, id: SlotId) {
-        let Some(transfer) = self.transfers.get(id) else { return };
+        let Some(transfer) = self.transfers.get_mut(id) else { return };
+        if transfer.is_held
+            && transfer.in_flight == 0
+            && transfer.is_posted()
+            && let Unfinished::Sent(notification) = transfer.notice
+            && let Some(session) = self.sessions.get_mut(transfer.session)
+        {
+            transfer.is_held = false;
+            session.outbox.push_back(Outgoing::new(Body::Release(notification), Some(id)));
+        }
         // Only its notification may be left.
         if matches!(transfer.notice, Unfinished::Unsent(_)) && transfer.in_flight == 0 && transfer.is_posted()
         {
@@ -319,7 +377,7 @@ impl<G> Core<G> {
     /// the list.
     pub(super) fn send_notice(&mut self, id: SlotId) {
         let Some(transfer) = self.transfers.get_mut(id) else { return };
-        let is_counted = transfer.number.is_some();
+        let is_counted = transfer.number.is_some() && !transfer.follows;
         let is_time = transfer.is_posted() && (is_counted || transfer.in_flight == 0);
         let Unfinished::Unsent(bytes) = &mut transfer.notice else { return };
         if !is_time {

@@ -9,6 +9,7 @@ use ofi_core::slots::SlotId;
 use super::row::LONGEST_ROW;
 use super::transfer::{Piece, Way};
 use crate::wire::RailInfo;
+use crate::wire::message::LeasedKey;
 
 /// Time since the start of the engine.
 pub type Time = Duration;
@@ -31,9 +32,9 @@ pub struct Config {
     /// Time after which an unanswered message is repeated on another path. It doubles with each repetition. Default:
     /// 500 ms.
     pub repeat_after: Duration,
-    /// A path is abandoned if no operation completes on it for this time, while some complete on another path.
-    /// Transfers with a part on it fail with `FI_ETIMEDOUT`: the part may still arrive, so it cannot use another path.
-    /// The slowest rail must carry `largest_access` in this time. Default: 10 s.
+    /// A path is abandoned if no operation completes on it for this time, while some complete on another path. Its parts
+    /// move to other paths if its rail and the peer make certain within half of this time that none arrives late;
+    /// otherwise transfers with a part on it fail with `FI_ETIMEDOUT`. The slowest rail must carry `largest_access` in this time. Default: 10 s.
     pub stall_timeout: Duration,
     /// Largest number of known peers. Default: 2^20.
     pub most_peers: usize,
@@ -113,6 +114,11 @@ impl OpId {
         Self(self.0 + 1)
     }
 
+    /// Access `nth` of the row whose first access this is.
+    pub(super) const fn nth(self, nth: u32) -> Self {
+        Self(self.0 + nth as u64)
+    }
+
     pub(super) const fn message(slot: SlotId) -> Self {
         Self(slot.to_wire() | Self::MESSAGE)
     }
@@ -170,6 +176,14 @@ pub(super) enum Command {
     Send { op: OpId, rail: usize, addr: u64, bytes: Vec<u8> },
     /// Read or write, for which the rail had no room.
     Access(Access),
+    /// Give up the accesses of a row.
+    Abandon { row: SlotId },
+    /// Lease keys of our region to a peer.
+    Lease { session: SlotId, region: u64 },
+    /// Close keys that were leased to a peer, and tell it. `out` is a part of the answer.
+    Close { session: SlotId, serial: u64, keys: Vec<LeasedKey>, out: Vec<u64> },
+    /// Close all keys that were leased to the session with this tag.
+    EndLeases { tag: u64 },
 }
 
 impl Command {
@@ -178,7 +192,12 @@ impl Command {
         match self {
             Self::Send { rail, .. } => Some(*rail),
             Self::Access(access) => Some(access.rail),
-            Self::Insert { .. } | Self::Remove { .. } => None,
+            Self::Insert { .. }
+            | Self::Remove { .. }
+            | Self::Abandon { .. }
+            | Self::Lease { .. }
+            | Self::Close { .. }
+            | Self::EndLeases { .. } => None,
         }
     }
 }

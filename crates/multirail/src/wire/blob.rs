@@ -102,12 +102,7 @@ impl RegionInfo {
     pub(super) fn put(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.id.to_le_bytes());
         out.extend_from_slice(&self.len.to_le_bytes());
-        out.push(self.keys.len() as u8);
-        for key in &self.keys {
-            out.push(key.rail);
-            out.extend_from_slice(&key.key.to_le_bytes());
-            out.extend_from_slice(&key.base.to_le_bytes());
-        }
+        put_keys(out, &self.keys);
         match (&self.export, self.is_staged) {
             (None, false) => out.push(BY_RAILS),
             (None, true) => out.push(STAGED),
@@ -123,17 +118,9 @@ impl RegionInfo {
 
     pub(super) fn parse(reader: &mut Reader<'_>, rails: usize) -> Result<Self, Malformed> {
         let (id, len) = (reader.u64()?, reader.u64()?);
-        let mut keys: Vec<RegionKey> = Vec::new();
-        for _ in 0..reader.u8()? {
-            let key = RegionKey { rail: reader.u8()?, key: reader.u64()?, base: reader.u64()? };
-            let is_ascending = keys.last().is_none_or(|last| last.rail < key.rail);
-            if usize::from(key.rail) >= rails || !is_ascending {
-                return Err(Malformed::Field("rail of a key"));
-            }
-            if key.base.checked_add(len).is_none() {
-                return Err(Malformed::Field("base"));
-            }
-            keys.push(key);
+        let keys = take_keys(reader, rails)?;
+        if keys.iter().any(|key| key.base.checked_add(len).is_none()) {
+            return Err(Malformed::Field("base"));
         }
         if len == 0 {
             return Err(Malformed::Field("region length"));
@@ -155,6 +142,29 @@ impl RegionInfo {
         };
         Ok(Self { id, len, keys, is_staged, export: None })
     }
+}
+
+pub(super) fn put_keys(out: &mut Vec<u8>, keys: &[RegionKey]) {
+    out.push(keys.len() as u8);
+    for key in keys {
+        out.push(key.rail);
+        out.extend_from_slice(&key.key.to_le_bytes());
+        out.extend_from_slice(&key.base.to_le_bytes());
+    }
+}
+
+/// Takes the keys of a region whose owner has at most `rails` rails.
+pub(super) fn take_keys(reader: &mut Reader<'_>, rails: usize) -> Result<Vec<RegionKey>, Malformed> {
+    let mut keys: Vec<RegionKey> = Vec::new();
+    for _ in 0..reader.u8()? {
+        let key = RegionKey { rail: reader.u8()?, key: reader.u64()?, base: reader.u64()? };
+        let is_ascending = keys.last().is_none_or(|last| last.rail < key.rail);
+        if usize::from(key.rail) >= rails || !is_ascending {
+            return Err(Malformed::Field("rail of a key"));
+        }
+        keys.push(key);
+    }
+    Ok(keys)
 }
 
 #[cfg(test)]

@@ -1,7 +1,10 @@
 //! The messages of a session. Each begins with a header of 16 bytes: `MR`, the version, the kind, four zeroes, and the
 //! receiver's tag of the session. A greeting, which opens a session, has the intended incarnation instead of a tag.
 
-use super::{Malformed, RailInfo, Reader, VERSION, put_name, put_rails, take_name, take_rails};
+use super::blob::{put_keys, take_keys};
+use super::{
+    MOST_RAILS, Malformed, RailInfo, Reader, RegionKey, VERSION, put_name, put_rails, take_name, take_rails,
+};
 
 /// Longest message: the receives that agents post have this length.
 pub const MESSAGE: usize = 8192;
@@ -9,6 +12,10 @@ pub const MESSAGE: usize = 8192;
 pub const FRAGMENT: usize = 8000;
 /// Most notifications that one acknowledgement names.
 pub const ACKED: usize = 512;
+/// Most leased keys that one request to fence names.
+pub const FENCED_KEYS: usize = 256;
+/// Most notifications that one request to fence, or the answer to it, names.
+pub const FENCED_NOTICES: usize = 256;
 
 const MAGIC: [u8; 2] = *b"MR";
 
@@ -22,6 +29,13 @@ mod kind {
     pub(super) const GOODBYE: u8 = 7;
     pub(super) const VOID: u8 = 8;
     pub(super) const READY: u8 = 9;
+    // Agents that do not know these kinds drop them, and never send `ABLE`: no other of them is sent to such an agent.
+    pub(super) const ABLE: u8 = 10;
+    pub(super) const LEASE: u8 = 11;
+    pub(super) const LEASED: u8 = 12;
+    pub(super) const FENCE: u8 = 13;
+    pub(super) const FENCED: u8 = 14;
+    pub(super) const RELEASE: u8 = 15;
 }
 
 /// Why an agent rejects a greeting.
@@ -71,6 +85,46 @@ pub enum Body {
     Goodbye,
     /// A notification that its sender has given up.
     Void(u64),
+    /// The sender leases keys, and fences them.
+    Able,
+    /// Asks for keys of this region that are valid in this session only.
+    Lease(u64),
+    /// Answers with the leased keys, in ascending order of their rails. There are none for rails that do not lease.
+    Leased {
+        /// The region's number.
+        region: u64,
+        /// The keys.
+        keys: Vec<RegionKey>,
+    },
+    /// Asks the receiver to close leased keys and to hold notifications back.
+    Fence {
+        /// The number of the request in the session, counted from 1.
+        serial: u64,
+        /// The keys: at most [`FENCED_KEYS`].
+        keys: Vec<LeasedKey>,
+        /// Numbers of the notifications to hold until [`Body::Release`]: at most [`FENCED_NOTICES`].
+        notices: Vec<u64>,
+    },
+    /// The keys of this request are closed: no access by them touches memory any more.
+    Fenced {
+        /// The number of the request.
+        serial: u64,
+        /// Notifications of the request that were handed out before. The others are held.
+        out: Vec<u64>,
+    },
+    /// All data of a held notification is in place.
+    Release(u64),
+}
+
+/// A key of a region that is valid in one session only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LeasedKey {
+    /// The region's number.
+    pub region: u64,
+    /// The owner's rail.
+    pub rail: u8,
+    /// The registration's key.
+    pub key: u64,
 }
 
 /// A fragment of a notification.
@@ -112,6 +166,12 @@ impl Message {
             Body::Ack(_) => kind::ACK,
             Body::Goodbye => kind::GOODBYE,
             Body::Void(_) => kind::VOID,
+            Body::Able => kind::ABLE,
+            Body::Lease(_) => kind::LEASE,
+            Body::Leased { .. } => kind::LEASED,
+            Body::Fence { .. } => kind::FENCE,
+            Body::Fenced { .. } => kind::FENCED,
+            Body::Release(_) => kind::RELEASE,
         };
         let mut out = Vec::with_capacity(64);
         out.extend_from_slice(&MAGIC);
@@ -128,9 +188,27 @@ impl Message {
                 out.extend_from_slice(&incarnation.to_le_bytes());
                 out.extend_from_slice(&tag.to_le_bytes());
             }
-            Body::Confirm | Body::Ready | Body::Goodbye => {}
+            Body::Confirm | Body::Ready | Body::Goodbye | Body::Able => {}
             Body::Reject(reason) => out.push(*reason as u8),
-            Body::Void(id) => out.extend_from_slice(&id.to_le_bytes()),
+            Body::Void(id) | Body::Lease(id) | Body::Release(id) => out.extend_from_slice(&id.to_le_bytes()),
+            Body::Leased { region, keys } => {
+                out.extend_from_slice(&region.to_le_bytes());
+                put_keys(&mut out, keys);
+            }
+            Body::Fence { serial, keys, notices } => {
+                out.extend_from_slice(&serial.to_le_bytes());
+                out.extend_from_slice(&(keys.len() as u16).to_le_bytes());
+                for key in keys {
+                    out.extend_from_slice(&key.region.to_le_bytes());
+                    out.push(key.rail);
+                    out.extend_from_slice(&key.key.to_le_bytes());
+                }
+                put_ids(&mut out, notices);
+            }
+            Body::Fenced { serial, out: ids } => {
+                out.extend_from_slice(&serial.to_le_bytes());
+                put_ids(&mut out, ids);
+            }
             Body::Notify(fragment) => {
                 out.extend_from_slice(&fragment.id.to_le_bytes());
                 out.extend_from_slice(&fragment.expected.to_le_bytes());
@@ -139,10 +217,7 @@ impl Message {
                 out.extend_from_slice(&fragment.offset.to_le_bytes());
                 out.extend_from_slice(&fragment.bytes);
             }
-            Body::Ack(ids) => {
-                out.extend_from_slice(&(ids.len() as u16).to_le_bytes());
-                out.extend(ids.iter().flat_map(|id| id.to_le_bytes()));
-            }
+            Body::Ack(ids) => put_ids(&mut out, ids),
         }
         out
     }
@@ -188,20 +263,45 @@ impl Message {
                 _ => return Err(Malformed::Field("reason")),
             }),
             kind::NOTIFY => Body::Notify(Fragment::parse(&mut reader)?),
-            kind::ACK => {
-                let count = usize::from(reader.u16()?);
-                if count > ACKED || count * 8 != reader.left() {
-                    return Err(Malformed::Field("count"));
-                }
-                Body::Ack((0..count).map(|_| reader.u64()).collect::<Result<_, _>>()?)
-            }
+            kind::ACK => Body::Ack(take_ids(&mut reader, ACKED)?),
             kind::GOODBYE => Body::Goodbye,
             kind::VOID => Body::Void(reader.u64()?),
+            kind::ABLE => Body::Able,
+            kind::LEASE => Body::Lease(reader.u64()?),
+            kind::LEASED => Body::Leased { region: reader.u64()?, keys: take_keys(&mut reader, MOST_RAILS)? },
+            kind::FENCE => {
+                let (serial, count) = (reader.u64()?, usize::from(reader.u16()?));
+                if count > FENCED_KEYS {
+                    return Err(Malformed::Field("count"));
+                }
+                let mut key =
+                    || Ok(LeasedKey { region: reader.u64()?, rail: reader.u8()?, key: reader.u64()? });
+                let keys = (0..count).map(|_| key()).collect::<Result<_, Malformed>>()?;
+                Body::Fence { serial, keys, notices: take_ids(&mut reader, FENCED_NOTICES)? }
+            }
+            kind::FENCED => {
+                Body::Fenced { serial: reader.u64()?, out: take_ids(&mut reader, FENCED_NOTICES)? }
+            }
+            kind::RELEASE => Body::Release(reader.u64()?),
             other => return Err(Malformed::Kind(other)),
         };
         reader.end()?;
         Ok(Self { to, body })
     }
+}
+
+fn put_ids(out: &mut Vec<u8>, ids: &[u64]) {
+    out.extend_from_slice(&(ids.len() as u16).to_le_bytes());
+    out.extend(ids.iter().flat_map(|id| id.to_le_bytes()));
+}
+
+/// Takes a list of at most `most` numbers, which is the rest of the message.
+fn take_ids(reader: &mut Reader<'_>, most: usize) -> Result<Vec<u64>, Malformed> {
+    let count = usize::from(reader.u16()?);
+    if count > most || count * 8 != reader.left() {
+        return Err(Malformed::Field("count"));
+    }
+    (0..count).map(|_| reader.u64()).collect()
 }
 
 impl Fragment {
@@ -254,6 +354,25 @@ mod tests {
             vec(any::<u64>(), 0..=ACKED).prop_map(Body::Ack),
             Just(Body::Goodbye),
             any::<u64>().prop_map(Body::Void),
+            Just(Body::Able),
+            any::<u64>().prop_map(Body::Lease),
+            (any::<u64>(), vec((any::<u64>(), any::<u64>()), 0..=MOST_RAILS)).prop_map(|(region, keys)| {
+                let keys = keys.into_iter().enumerate();
+                let keys = keys.map(|(rail, (key, base))| RegionKey { rail: rail as u8, key, base });
+                Body::Leased { region, keys: keys.collect() }
+            }),
+            (
+                any::<u64>(),
+                vec((any::<u64>(), any::<u8>(), any::<u64>()), 0..=FENCED_KEYS),
+                vec(any::<u64>(), 0..=FENCED_NOTICES)
+            )
+                .prop_map(|(serial, keys, notices)| {
+                    let key = |(region, rail, key)| LeasedKey { region, rail, key };
+                    Body::Fence { serial, keys: keys.into_iter().map(key).collect(), notices }
+                }),
+            (any::<u64>(), vec(any::<u64>(), 0..=FENCED_NOTICES))
+                .prop_map(|(serial, out)| Body::Fenced { serial, out }),
+            any::<u64>().prop_map(Body::Release),
         ]
     }
 
@@ -286,6 +405,13 @@ mod tests {
         let rails = vec![rail; super::super::MOST_RAILS];
         let body =
             Body::Hello { name: "n".repeat(super::super::LONGEST_NAME), incarnation: 1, tag: 2, rails };
+        assert!(Message { to: 3, body }.encode().len() <= MESSAGE);
+    }
+
+    #[test]
+    fn the_longest_request_to_fence_fits() {
+        let keys = vec![LeasedKey { region: 1, rail: 2, key: 3 }; FENCED_KEYS];
+        let body = Body::Fence { serial: 1, keys, notices: vec![4; FENCED_NOTICES] };
         assert!(Message { to: 3, body }.encode().len() <= MESSAGE);
     }
 

@@ -1,6 +1,10 @@
 //! The rails of an agent, and the faults of rails and agents.
 
+use std::collections::{HashMap, HashSet};
+
 use multirail::engine::{Access, OpId, Piece, Plan, Refused, Sink};
+use multirail::wire::RegionKey;
+use multirail::wire::message::LeasedKey;
 use ofi::Errno;
 use ofi_testkit::net::Random;
 
@@ -24,10 +28,27 @@ pub struct Trouble {
     pub full: u32,
     /// A rail refuses an operation for good.
     pub refused: u32,
+    /// A rail does not give up an access, or its owner cannot close a leased key.
+    pub unwilling: u32,
 }
 
-pub const NONE: Trouble =
-    Trouble { cut: 0, mute: 0, kill: 0, cancel: 0, disconnect: 0, ambiguous: 0, full: 0, refused: 0 };
+pub const NONE: Trouble = Trouble {
+    cut: 0,
+    mute: 0,
+    kill: 0,
+    cancel: 0,
+    disconnect: 0,
+    ambiguous: 0,
+    full: 0,
+    refused: 0,
+    unwilling: 0,
+};
+
+/// A leased key: the session's tag, the region and the rail.
+pub type Leases = HashMap<u64, (u64, u64, u8)>;
+
+/// The remote address of the first byte of every region.
+pub const BASE: u64 = 1 << 20;
 
 /// Work that rails have taken.
 pub enum Taken {
@@ -40,6 +61,13 @@ pub struct Rails<'a> {
     pub random: &'a mut Random,
     pub trouble: Trouble,
     pub taken: Vec<Taken>,
+    /// Accesses that the rails have and that have not ended.
+    pub in_flight: &'a mut HashSet<OpId>,
+    /// Accesses that were given up in this call.
+    pub abandoned: Vec<OpId>,
+    /// The agent's keys that are leased to peers.
+    pub leases: &'a mut Leases,
+    pub next_key: &'a mut u64,
 }
 
 impl Rails<'_> {
@@ -60,6 +88,7 @@ impl Sink<()> for Rails<'_> {
         assert!(plan.pieces.iter().any(is_its), "an access is a part of its plan");
         self.refusal()?;
         self.taken.push(Taken::Access(*access));
+        self.in_flight.insert(access.op);
         Ok(())
     }
 
@@ -76,4 +105,47 @@ impl Sink<()> for Rails<'_> {
     }
 
     fn remove(&mut self, _: usize, _: u64) {}
+
+    fn abandon(&mut self, _: usize, op: OpId) -> Result<(), Errno> {
+        if !self.in_flight.contains(&op) {
+            return Err(Errno::ENOENT);
+        }
+        if self.random.chance(self.trouble.unwilling) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        self.abandoned.push(op);
+        Ok(())
+    }
+
+    fn lease(&mut self, tag: u64, region: u64) -> Vec<RegionKey> {
+        let key = |rail: u8| {
+            let known = self.leases.iter().find(|&(_, &lease)| lease == (tag, region, rail));
+            let key = known.map_or_else(
+                || {
+                    *self.next_key += 1;
+                    *self.next_key
+                },
+                |(&key, _)| key,
+            );
+            self.leases.insert(key, (tag, region, rail));
+            RegionKey { rail, key, base: BASE }
+        };
+        (0..super::world::RAILS as u8).map(key).collect()
+    }
+
+    fn close_leased(&mut self, tag: u64, keys: &[LeasedKey]) -> bool {
+        if self.random.chance(self.trouble.unwilling) {
+            return false;
+        }
+        for &LeasedKey { region, rail, key } in keys {
+            if self.leases.get(&key) == Some(&(tag, region, rail)) {
+                self.leases.remove(&key);
+            }
+        }
+        true
+    }
+
+    fn end_leases(&mut self, tag: u64) {
+        self.leases.retain(|_, lease| lease.0 != tag);
+    }
 }

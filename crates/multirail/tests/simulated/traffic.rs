@@ -6,7 +6,10 @@ use std::time::Duration;
 use multirail::engine::{Core, PeerId, Piece, Plan};
 use multirail::{Outcome, Way};
 
-use super::world::{AGENTS, Posted, RAILS, SLOT, World, agent, byte};
+use super::world::{AGENTS, Cut, Posted, RAILS, SLOT, World, agent, byte};
+
+/// What programs write into memory that is theirs again.
+const SCRIBBLE: u8 = 0x77;
 
 impl World {
     pub fn post(&mut self) {
@@ -15,10 +18,14 @@ impl World {
     }
 
     pub fn post_for(&mut self, patience: Duration) {
-        let slot = self.posted.len();
         let from = self.random.bits() as usize % AGENTS;
         let to = (from + 1 + self.random.bits() as usize % (AGENTS - 1)) % AGENTS;
         let way = if self.random.chance(300) { Way::Read } else { Way::Write };
+        self.post_between(from, to, way, patience);
+    }
+
+    pub fn post_between(&mut self, from: usize, to: usize, way: Way, patience: Duration) {
+        let slot = self.posted.len();
         let len = if self.random.chance(100) { 0 } else { 1 + self.random.bits() as usize % SLOT };
         let peer: PeerId = self.agents[from].core.find(&format!("agent-{to}")).unwrap();
         let Some((region, incarnation)) = self.agents[from].core.region(peer, 1) else {
@@ -69,8 +76,12 @@ impl World {
         );
         if random.chance(trouble.cut) && a != b {
             let until = self.now + Duration::from_millis(random.bits() % 3000);
-            let is_mute = random.chance(trouble.mute);
-            self.cuts.insert((a.min(b), a.max(b), rail), (until, is_mute));
+            let cut = match random.chance(trouble.mute) {
+                true if random.chance(500) => Cut::Unanswered,
+                true => Cut::Mute,
+                false => Cut::Broken,
+            };
+            self.cuts.insert((a.min(b), a.max(b), rail), (until, cut));
         }
         if self.random.chance(trouble.kill) {
             let life = self.agents[a].life + 1;
@@ -110,6 +121,7 @@ impl World {
             assert_eq!(&*notification.peer, format!("agent-{}", posted.from));
             if posted.way == Way::Write {
                 self.assert_written(posted, "a notification comes after its data");
+                self.scribble(at);
             }
         }
         for at in 0..self.posted.len() {
@@ -126,7 +138,8 @@ impl World {
             if outcome == Outcome::Done {
                 assert_eq!(progress.moved, posted.len as u64);
                 match posted.way {
-                    Way::Write => self.assert_written(posted, "done means written"),
+                    Way::Write if !self.scribbled[at] => self.assert_written(posted, "done means written"),
+                    Way::Write => {}
                     Way::Read => {
                         let range = posted.slot * SLOT..posted.slot * SLOT + posted.len;
                         let read = &self.agents[index].local[range];
@@ -135,6 +148,35 @@ impl World {
                 }
             }
             self.posted[at].ended = Some(outcome);
+            if outcome == Outcome::Done {
+                self.scribble(at);
+            }
+        }
+    }
+
+    /// A program changes the memory that the end of a transfer, or its notification, has given back.
+    fn scribble(&mut self, at: usize) {
+        let Posted { from, to, way, slot, len, .. } = self.posted[at];
+        if self.scribbles && !std::mem::replace(&mut self.scribbled[slot], true) {
+            let range = slot * SLOT..slot * SLOT + len;
+            match way {
+                Way::Write => self.agents[to].shared[range].fill(SCRIBBLE),
+                Way::Read => self.agents[from].local[range].fill(SCRIBBLE),
+            }
+        }
+    }
+
+    /// Checks that nothing came late to memory that programs have changed.
+    pub fn assert_scribbles(&self) {
+        for &Posted { from, to, way, slot, len, .. } in
+            self.posted.iter().filter(|it| self.scribbled[it.slot])
+        {
+            let range = slot * SLOT..slot * SLOT + len;
+            let memory = match way {
+                Way::Write => &self.agents[to].shared[range],
+                Way::Read => &self.agents[from].local[range],
+            };
+            assert!(memory.iter().all(|&byte| byte == SCRIBBLE), "something late in slot {slot}");
         }
     }
 

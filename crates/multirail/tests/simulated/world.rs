@@ -1,7 +1,7 @@
 //! Agents, the network between them, and its clock.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 use std::time::Duration;
 
 use multirail::engine::{Access, Core, OpId, RailSpec, TransferId};
@@ -10,15 +10,28 @@ use multirail::{Config, Outcome, Way};
 use ofi::Errno;
 use ofi_testkit::net::Random;
 
-use super::rails::{Rails, Taken, Trouble};
+use super::rails::{BASE, Leases, Rails, Taken, Trouble};
 
 pub const AGENTS: usize = 3;
 pub const RAILS: usize = 3;
 /// Bytes that belong to one transfer, at both ends.
 pub const SLOT: usize = 40_000;
 pub const SLOTS: usize = 48;
+/// The first kind of message that older versions do not know.
+const ABLE: u8 = 10;
 /// How long a rail takes to give up an operation.
 pub const SILENCE: Duration = Duration::from_millis(900);
+
+/// What happens to a rail that is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// It reports failures.
+    Broken,
+    /// Nothing arrives and nothing is reported until it works again.
+    Mute,
+    /// Everything arrives, and nothing is reported until it works again.
+    Unanswered,
+}
 
 pub enum Happening {
     /// An access takes place at its target, or fails.
@@ -35,6 +48,15 @@ pub enum Happening {
         op: OpId,
         addr: u64,
         bytes: Vec<u8>,
+    },
+    /// The answer to an operation arrives.
+    Answer {
+        from: usize,
+        life: u32,
+        rail: usize,
+        addr: u64,
+        op: OpId,
+        result: Result<(), Errno>,
     },
     Ended {
         at: usize,
@@ -58,6 +80,13 @@ pub struct Agent {
     pub shared: Vec<u8>,
     /// Lengths of the accesses that its rails took, by rail.
     pub accesses: [Vec<u64>; RAILS],
+    pub in_flight: HashSet<OpId>,
+    pub leases: Leases,
+    pub next_key: u64,
+    /// Accesses that were given up, with what a write was to write.
+    pub abandoned: HashMap<OpId, Vec<u8>>,
+    /// It knows no leases, as older versions.
+    pub is_old: bool,
 }
 
 pub struct Posted {
@@ -81,11 +110,15 @@ pub struct World {
     pub happenings: HashMap<u64, Happening>,
     pub serial: u64,
     pub random: Random,
-    /// Until when a rail between two agents is cut, and whether it is mute.
-    pub cuts: BTreeMap<(usize, usize, usize), (Duration, bool)>,
+    /// Until when a rail between two agents is cut, and how.
+    pub cuts: BTreeMap<(usize, usize, usize), (Duration, Cut)>,
     pub posted: Vec<Posted>,
     /// How often each transfer's notification was handed out.
     pub notified: Vec<u32>,
+    /// Programs change memory as soon as it is theirs again.
+    pub scribbles: bool,
+    /// Whether the memory of a transfer was changed since: its target.
+    pub scribbled: Vec<bool>,
     pub trouble: Trouble,
 }
 
@@ -118,7 +151,18 @@ pub fn agent(index: usize, life: u32) -> Agent {
     };
     let core = Core::new(&format!("agent-{index}"), rails.collect(), config, Box::new(move || random.bits()));
     let local = (0..SLOTS).flat_map(|slot| (0..SLOT).map(move |at| byte(slot, at))).collect();
-    Agent { core, life, local, shared: vec![0; SLOT * SLOTS], accesses: Default::default() }
+    Agent {
+        core,
+        life,
+        local,
+        shared: vec![0; SLOT * SLOTS],
+        accesses: Default::default(),
+        in_flight: HashSet::new(),
+        leases: Leases::new(),
+        next_key: u64::from(life) << 32,
+        abandoned: HashMap::new(),
+        is_old: false,
+    }
 }
 
 impl World {
@@ -134,6 +178,8 @@ impl World {
             cuts: BTreeMap::new(),
             posted: Vec::new(),
             notified: vec![0; SLOTS],
+            scribbles: false,
+            scribbled: vec![false; SLOTS],
             trouble,
         };
         for index in 0..AGENTS {
@@ -145,7 +191,7 @@ impl World {
     /// Hands the metadata of an agent to the others, out of band.
     pub fn publish(&mut self, index: usize) {
         let life = self.agents[index].life;
-        let keys = (0..RAILS).map(|rail| RegionKey { rail: rail as u8, key: u64::from(life), base: 1 << 20 });
+        let keys = (0..RAILS).map(|rail| RegionKey { rail: rail as u8, key: u64::from(life), base: BASE });
         let region = RegionInfo {
             id: 1,
             len: (SLOT * SLOTS) as u64,
@@ -175,11 +221,12 @@ impl World {
     /// The target of an agent's rail at an address, if it is reachable now.
     pub fn target(&self, from: usize, rail: usize, addr: u64) -> Option<usize> {
         let (to, life) = ((addr >> 48) as usize, (addr >> 16) as u32);
-        (self.agents[to].life == life && self.cut(from, rail, addr).is_none()).then_some(to)
+        let is_cut = self.cut(from, rail, addr).is_some_and(|(_, cut)| cut != Cut::Unanswered);
+        (self.agents[to].life == life && !is_cut).then_some(to)
     }
 
-    /// Until when the rail to an address is cut, and whether it is mute.
-    pub fn cut(&self, from: usize, rail: usize, addr: u64) -> Option<(Duration, bool)> {
+    /// Until when the rail to an address is cut, and how.
+    pub fn cut(&self, from: usize, rail: usize, addr: u64) -> Option<(Duration, Cut)> {
         let to = (addr >> 48) as usize;
         self.cuts.get(&(from.min(to), from.max(to), rail)).copied().filter(|&(until, _)| until > self.now)
     }
@@ -188,17 +235,26 @@ impl World {
     /// their target is gone.
     pub fn is_kept(&self, from: usize, rail: usize, addr: u64) -> Option<Duration> {
         let (to, life) = ((addr >> 48) as usize, (addr >> 16) as u32);
-        let (until, is_mute) = self.cut(from, rail, addr)?;
-        (is_mute && self.agents[to].life == life).then(|| until - self.now)
+        let (until, cut) = self.cut(from, rail, addr)?;
+        (cut == Cut::Mute && self.agents[to].life == life).then(|| until - self.now)
     }
 
     pub fn pump(&mut self) {
         for index in 0..AGENTS {
             let agent = &mut self.agents[index];
             agent.core.tick(self.now);
-            let mut rails = Rails { random: &mut self.random, trouble: self.trouble, taken: Vec::new() };
+            let mut rails = Rails {
+                random: &mut self.random,
+                trouble: self.trouble,
+                taken: Vec::new(),
+                in_flight: &mut agent.in_flight,
+                abandoned: Vec::new(),
+                leases: &mut agent.leases,
+                next_key: &mut agent.next_key,
+            };
             while agent.core.perform(self.now, &mut rails) {}
-            let (life, taken) = (agent.life, rails.taken);
+            let (life, taken, abandoned) = (agent.life, rails.taken, rails.abandoned);
+            self.keep(index, &abandoned);
             for taken in taken {
                 let delay = self.delay();
                 let happening = match taken {
@@ -228,6 +284,21 @@ impl World {
                     self.agents[at].core.arrived(data);
                 }
             }
+            Happening::Answer { from, life, rail, addr, op, result } => {
+                if self.agents[from].life != life {
+                    return;
+                }
+                if let Some((until, cut)) = self.cut(from, rail, addr)
+                    && cut == Cut::Unanswered
+                {
+                    let again = Happening::Answer { from, life, rail, addr, op, result };
+                    return self.schedule(until - self.now, again);
+                }
+                self.agents[from].in_flight.remove(&op);
+                self.agents[from].abandoned.remove(&op);
+                let after = self.delay();
+                self.schedule(after, Happening::Ended { at: from, life, op, result });
+            }
             Happening::Message { from, life, rail, op, addr, bytes } => {
                 if let Some(left) = self.is_kept(from, rail, addr) {
                     let again = Happening::Message { from, life, rail, op, addr, bytes };
@@ -235,9 +306,12 @@ impl World {
                 }
                 let target = self.target(from, rail, addr);
                 if let Some(to) = target {
-                    self.agents[to].core.message(&bytes, self.now);
+                    let is_new = bytes[3] >= ABLE && (self.agents[to].is_old || self.agents[from].is_old);
+                    if !is_new {
+                        self.agents[to].core.message(&bytes, self.now);
+                    }
                 }
-                self.answer(from, life, op, target.is_some());
+                self.answer(from, life, (rail, addr), op, target.is_some());
             }
             Happening::Access { from, life, access } => {
                 if self.agents[from].life != life {
@@ -248,40 +322,81 @@ impl World {
                 }
                 let target = self.target(from, access.rail, access.addr);
                 if let Some(to) = target {
-                    if access.key != u64::from(self.agents[to].life) {
+                    let is_own = access.key == u64::from(self.agents[to].life);
+                    let is_leased = self.agents[to]
+                        .leases
+                        .get(&access.key)
+                        .is_some_and(|key| key.2 as usize == access.rail);
+                    if !is_own && !is_leased {
+                        let (rail, addr, op) = (access.rail, access.addr, access.op);
                         let result = Err(Errno::EACCES);
-                        return self.schedule(
-                            Duration::from_micros(9),
-                            Happening::Ended { at: from, life, op: access.op, result },
-                        );
+                        let refusal = Happening::Answer { from, life, rail, addr, op, result };
+                        return self.schedule(Duration::from_micros(9), refusal);
                     }
                     self.execute(from, to, &access);
                 }
-                self.answer(from, life, access.op, target.is_some());
+                self.answer(from, life, (access.rail, access.addr), access.op, target.is_some());
             }
         }
     }
 
     pub fn execute(&mut self, from: usize, to: usize, access: &Access) {
-        let (at, remote, len) =
-            (access.local as usize, (access.remote - (1 << 20)) as usize, access.len as usize);
+        let (at, remote, len) = (access.local as usize, (access.remote - BASE) as usize, access.len as usize);
+        let abandoned = self.agents[from].abandoned.get(&access.op).cloned();
+        self.assert_wanted(from, access, abandoned.is_some());
         match access.way {
             Way::Write => {
-                let bytes = self.agents[from].local[at..at + len].to_vec();
+                let bytes = abandoned.unwrap_or_else(|| self.agents[from].local[at..at + len].to_vec());
                 self.agents[to].shared[remote..remote + len].copy_from_slice(&bytes);
                 if let Some(data) = access.data {
                     let (delay, life) = (self.delay(), self.agents[to].life);
                     self.schedule(delay, Happening::Arrived { at: to, life, data });
                 }
             }
-            Way::Read => self.agents[from].local[at..at + len].fill(0xEE),
+            Way::Read if abandoned.is_none() => self.agents[from].local[at..at + len].fill(0xEE),
+            Way::Read => {}
         }
     }
 
-    pub fn answer(&mut self, at: usize, life: u32, op: OpId, took_place: bool) {
+    /// Checks that an access may still touch the memory: its transfer has not ended well, and no notification told the
+    /// target that the data is in place.
+    fn assert_wanted(&self, from: usize, access: &Access, is_abandoned: bool) {
+        let life = self.agents[from].life;
+        let is_its =
+            |posted: &&Posted| (posted.from, posted.life, posted.id) == (from, life, access.transfer);
+        let Some(posted) = self.posted.iter().find(is_its) else { return };
+        if access.way == Way::Write || !is_abandoned {
+            assert_ne!(
+                posted.ended,
+                Some(Outcome::Done),
+                "nothing touches memory after the end of its transfer"
+            );
+        }
+        // An operation that is reported as failed although it took place is repeated, whatever was told.
+        let is_told = self.notified[posted.slot] > 0 && access.way == Way::Write;
+        assert!(!is_told || self.trouble.ambiguous > 0, "no write arrives after the notification");
+    }
+
+    /// Keeps what the given up writes of an agent were to write: their memory may change now.
+    fn keep(&mut self, index: usize, abandoned: &[OpId]) {
+        for op in abandoned {
+            let access = self.happenings.values().find_map(|happening| match happening {
+                Happening::Access { from, access, .. } if *from == index && access.op == *op => Some(*access),
+                _ => None,
+            });
+            // An access that took place already has no use of the memory any more.
+            let bytes = access.filter(|access| access.way == Way::Write).map(|access| {
+                let at = access.local as usize;
+                self.agents[index].local[at..at + access.len as usize].to_vec()
+            });
+            self.agents[index].abandoned.insert(*op, bytes.unwrap_or_default());
+        }
+    }
+
+    pub fn answer(&mut self, from: usize, life: u32, (rail, addr): (usize, u64), op: OpId, took_place: bool) {
         let is_lost = !took_place || self.random.chance(self.trouble.ambiguous);
         let (after, result) = if is_lost { (SILENCE, Err(Errno::ETIMEDOUT)) } else { (self.delay(), Ok(())) };
-        self.schedule(after, Happening::Ended { at, life, op, result });
+        self.schedule(after, Happening::Answer { from, life, rail, addr, op, result });
     }
 
     /// Runs until no event is left before `until`.

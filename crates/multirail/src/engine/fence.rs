@@ -1,0 +1,361 @@
+//! The work on a mute path: a path on which nothing ends, without an error, while another path works.
+//!
+//! What a mute path has taken may still arrive. A part may only be posted on another path when the first copy of it can
+//! no longer touch the memory:
+//!
+//! - A *read* writes our memory. The rail gives the memory back ([`Sink::abandon`]), and late answers are dropped.
+//! - A *write* writes the peer's memory. Writes of sessions with several paths use keys that the peer has *leased* to
+//!   this session alone. We ask the peer to close them on the peer's rail of the path ([`Body::Fence`], over another
+//!   path). After its answer, late writes by them are refused, and no other session notices. Then our rail gives up the
+//!   memory, and the parts are posted on other paths, under the regions' own keys or a new lease.
+//!
+//! A late arrival must not hurt otherwise either. A receiver counts the writes of a notified transfer, so a write that
+//! arrived before the fence may complete the count before its second copy has arrived, and the program could change the
+//! memory in between. Therefore the peer holds the notification back from the fence on, until we release it when all
+//! writes have ended. If it was handed out before, all writes had arrived, and none is posted again.
+//!
+//! Whatever the peer does not do, for example since it does not know these messages, the transfers on the path fail
+//! with `FI_ETIMEDOUT`, at the latest when the fence has not been answered for half of `stall_timeout`.
+//!
+//! Invariants:
+//! - A leased key that a request to fence has named is not used for new writes.
+//! - An abandoned access stays in [`Core::abandoned`] until the rail reports its end, and its path rests until then.
+//! - A session has at most one unanswered request, so the peer can tell a repeated one by its number.
+
+use std::collections::BTreeMap;
+
+use ofi::Errno;
+use ofi_core::slots::SlotId;
+
+use super::session::{Outgoing, Session};
+use super::transfer::{Chunk, Outcome, Transfer, Unfinished, Way};
+use super::{Command, Core, OpId, Row, Sink, Time, Timer};
+use crate::wire::RegionKey;
+use crate::wire::message::{Body, FENCED_KEYS, FENCED_NOTICES, LeasedKey};
+
+/// A region's lease, at the side that writes.
+#[derive(Debug)]
+pub(super) enum Lease {
+    /// Writes wait for it until this time.
+    Asked(Time),
+    /// The keys, by rail of the peer.
+    Held(Vec<RegionKey>),
+}
+
+/// The keys for a write.
+pub(super) enum Keys<'a> {
+    /// These, and the region's own on other rails.
+    Leased(&'a [RegionKey]),
+    /// Not known yet: the peer is about to answer, or this time passes.
+    Awaited(Time),
+    /// The peer must be asked first.
+    Unasked,
+}
+
+/// A request to fence that is not answered.
+#[derive(Debug)]
+pub(super) struct Fence {
+    serial: u64,
+    path: usize,
+    rows: Vec<SlotId>,
+    /// Notifications that are to be held, and their transfers.
+    notices: BTreeMap<u64, SlotId>,
+    /// The regions whose keys are closed.
+    regions: Vec<u64>,
+}
+
+/// The accesses of a row that were given up and have not ended.
+#[derive(Clone, Copy)]
+pub(super) struct Abandoned {
+    session: SlotId,
+    path: usize,
+    /// A bit for each access.
+    accesses: u64,
+}
+
+impl Abandoned {
+    pub(super) fn count(self) -> usize {
+        self.accesses.count_ones() as usize
+    }
+}
+
+impl Session {
+    /// The keys for a write of this chunk.
+    pub(super) fn keys_for<G>(&self, transfer: &Transfer<G>, chunk: &Chunk, now: Time) -> Keys<'_> {
+        let may_lease = self.is_able && self.paths.len() > 1 && transfer.plan.way == Way::Write;
+        if !may_lease || chunk.is_unleased {
+            return Keys::Leased(&[]);
+        }
+        let Some(region) = transfer.region_of(chunk) else { return Keys::Leased(&[]) };
+        match self.leases.get(&region) {
+            None => Keys::Unasked,
+            Some(&Lease::Asked(until)) if now < until => Keys::Awaited(until),
+            Some(Lease::Asked(_)) => Keys::Leased(&[]),
+            Some(Lease::Held(keys)) => Keys::Leased(keys),
+        }
+    }
+
+    /// Forgets leased keys that are about to be closed.
+    fn drop_key(&mut self, closed: &LeasedKey) {
+        if let Some(Lease::Held(keys)) = self.leases.get_mut(&closed.region) {
+            keys.retain(|key| (key.rail, key.key) != (closed.rail, closed.key));
+        }
+    }
+}
+
+impl<G> Transfer<G> {
+    /// The remote region of a chunk.
+    fn region_of(&self, chunk: &Chunk) -> Option<u64> {
+        let piece = self.plan.pieces.get(chunk.piece as usize)?;
+        self.plan.regions.get(piece.remote_region as usize).map(|region| region.id)
+    }
+}
+
+impl<G> Core<G> {
+    /// Asks the peer for keys of the region that this chunk writes. Returns until when writes wait for them.
+    pub(super) fn ask_for_keys(
+        &mut self,
+        id: SlotId,
+        transfer: SlotId,
+        chunk: &Chunk,
+        now: Time,
+    ) -> Option<Time> {
+        let region = self.transfers.get(transfer)?.region_of(chunk)?;
+        let session = self.sessions.get_mut(id)?;
+        // Long enough for the request or its answer to be repeated on another path.
+        let until = now + 2 * self.config.repeat_after;
+        session.leases.insert(region, Lease::Asked(until));
+        session.outbox.push_back(Outgoing::new(Body::Lease(region), None));
+        self.wake(id);
+        Some(until)
+    }
+
+    /// The peer has leased keys of a region.
+    pub(super) fn leased(&mut self, id: SlotId, region: u64, keys: Vec<RegionKey>) {
+        // Only what was asked for is kept, so the table is no larger than the peer's metadata.
+        if let Some(lease) = self.sessions.get_mut(id).and_then(|session| session.leases.get_mut(&region)) {
+            *lease = Lease::Held(keys);
+        }
+    }
+
+    /// Abandons a path on which nothing ends.
+    pub(super) fn fence(&mut self, id: SlotId, index: usize, now: Time) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        session.paths[index].fence(now);
+        self.counts.fenced += 1;
+        tracing::warn!(target: "multirail", rail = session.paths[index].rail, "no operation completes on a rail: its path to a peer is fenced");
+        let remote = session.paths[index].remote as u8;
+        let (mut lost, mut keys, mut freed) = (Vec::new(), Vec::new(), Vec::new());
+        let mut fence =
+            Fence { serial: 0, path: index, rows: Vec::new(), notices: BTreeMap::new(), regions: Vec::new() };
+        for row_id in self.rows_on(id, index) {
+            let Some(row) = self.rows.get(row_id) else { continue };
+            let Some(transfer) = self.transfers.get_mut(row.transfer) else { continue };
+            if transfer.outcome.is_some() {
+                continue;
+            }
+            if transfer.plan.way == Way::Read || transfer.is_in_place {
+                freed.push(row_id);
+                continue;
+            }
+            let key = row.lease.zip(transfer.region_of(row.first()));
+            let key = key.map(|(key, region)| LeasedKey { region, rail: remote, key });
+            let Some(key) = key.filter(|key| keys.contains(key) || keys.len() < FENCED_KEYS) else {
+                lost.push(row.transfer);
+                continue;
+            };
+            match transfer.notice {
+                Unfinished::Sent(_) if fence.notices.len() == FENCED_NOTICES => {
+                    lost.push(row.transfer);
+                    continue;
+                }
+                Unfinished::Sent(notice) => drop(fence.notices.insert(notice, row.transfer)),
+                // It follows when all writes have ended.
+                Unfinished::Unsent(_) | Unfinished::Nothing => transfer.follows = true,
+            }
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+            fence.rows.push(row_id);
+        }
+        self.commands.extend(freed.into_iter().map(|row| Command::Abandon { row }));
+        for transfer in lost {
+            self.finish(transfer, Outcome::Failed(Errno::ETIMEDOUT));
+        }
+        if !fence.rows.is_empty() {
+            self.ask_to_fence(id, fence, keys, now);
+        }
+        self.check_paths(id, Errno::ETIMEDOUT, now);
+    }
+
+    /// Rows of a session in flight on a path.
+    fn rows_on(&self, id: SlotId, index: usize) -> Vec<SlotId> {
+        let is_its = |transfer| self.transfers.get(transfer).is_some_and(|found| found.session == id);
+        self.rows.ids(|row| row.path as usize == index && is_its(row.transfer))
+    }
+
+    fn ask_to_fence(&mut self, id: SlotId, mut fence: Fence, keys: Vec<LeasedKey>, now: Time) {
+        let patience = self.config.stall_timeout / 2;
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        session.fences += 1;
+        fence.serial = session.fences;
+        for key in &keys {
+            session.drop_key(key);
+            if !fence.regions.contains(&key.region) {
+                fence.regions.push(key.region);
+            }
+        }
+        session.paths[fence.path].is_fencing = true;
+        let (serial, notices) = (fence.serial, fence.notices.keys().copied().collect());
+        let body = Body::Fence { serial, keys, notices };
+        session.outbox.push_back(Outgoing { last: Some(fence.path), ..Outgoing::new(body, None) });
+        session.fence = Some(Box::new(fence));
+        self.remind(now + patience, Timer::Fence(id, serial));
+        self.wake(id);
+    }
+
+    /// Takes the request with this number, if it is the unanswered one, and asks for new keys.
+    fn take_fence(&mut self, id: SlotId, serial: u64) -> Option<Box<Fence>> {
+        let session = self.sessions.get_mut(id)?;
+        let fence = session.fence.take_if(|fence| fence.serial == serial)?;
+        session.paths[fence.path].is_fencing = false;
+        for &region in &fence.regions {
+            session.outbox.push_back(Outgoing::new(Body::Lease(region), None));
+        }
+        self.wake(id);
+        Some(fence)
+    }
+
+    /// The peer has closed the keys of a request: the work moves.
+    pub(super) fn fenced(&mut self, id: SlotId, serial: u64, out: &[u64]) {
+        let Some(fence) = self.take_fence(id, serial) else { return };
+        for (&notice, &transfer_id) in &fence.notices {
+            let Some(transfer) = self.transfers.get_mut(transfer_id) else { continue };
+            match out.contains(&notice) {
+                true => transfer.is_in_place = true,
+                false => transfer.is_held = true,
+            }
+            self.after_progress(transfer_id);
+        }
+        self.commands.extend(fence.rows.iter().map(|&row| Command::Abandon { row }));
+    }
+
+    /// The peer has not answered a request in time.
+    pub(super) fn fence_timer(&mut self, id: SlotId, serial: u64, now: Time) {
+        let Some(fence) = self.take_fence(id, serial) else { return };
+        for row in fence.rows {
+            if let Some(transfer) = self.rows.get(row).map(|row| row.transfer) {
+                self.finish(transfer, Outcome::Failed(Errno::ETIMEDOUT));
+            }
+        }
+        self.check_paths(id, Errno::ETIMEDOUT, now);
+    }
+
+    /// The peer asks to close keys that were leased to it.
+    pub(super) fn asked_to_fence(&mut self, id: SlotId, serial: u64, keys: Vec<LeasedKey>, notices: &[u64]) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        if serial <= session.their_fence {
+            return; // repeated
+        }
+        session.their_fence = serial;
+        // Before the keys are closed: what arrives in between must not complete a notification.
+        let out = notices.iter().copied().filter(|&notice| session.inbox.hold(notice)).collect();
+        self.commands.push_back(Command::Close { session: id, serial, keys, out });
+    }
+
+    /// Carries out [`Command::Close`]. Without an answer the peer's request expires.
+    pub(super) fn close_keys(
+        &mut self,
+        id: SlotId,
+        serial: u64,
+        keys: &[LeasedKey],
+        out: Vec<u64>,
+        sink: &mut impl Sink<G>,
+    ) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        if sink.close_leased(session.tag, keys) {
+            session.outbox.push_back(Outgoing::new(Body::Fenced { serial, out }, None));
+            self.wake(id);
+        }
+    }
+
+    /// Carries out [`Command::Lease`].
+    pub(super) fn lease(&mut self, id: SlotId, region: u64, sink: &mut impl Sink<G>) {
+        let Some(session) = self.sessions.get_mut(id).filter(|session| session.is_up()) else { return };
+        session.has_leased = true;
+        let keys = sink.lease(session.tag, region);
+        session.outbox.push_back(Outgoing::new(Body::Leased { region, keys }, None));
+        self.wake(id);
+    }
+
+    /// Carries out [`Command::Abandon`]: gives up what a row has in flight on a mute path, and posts it on others.
+    pub(super) fn abandon(&mut self, row_id: SlotId, now: Time, sink: &mut impl Sink<G>) {
+        self.account();
+        let Some(row) = self.rows.get(row_id).copied() else { return };
+        let Some(session_id) = self.transfers.get(row.transfer).map(|transfer| transfer.session) else {
+            return;
+        };
+        let index = row.path as usize;
+        let Some(rail) = self.sessions.get(session_id).map(|session| session.paths[index].rail) else {
+            return;
+        };
+        let mut refused = None;
+        for nth in row.in_flight() {
+            let op = OpId::access(row_id).nth(nth);
+            if self.stalled.take_access(rail, op) {
+                self.ended(op, Err(Errno::ETIMEDOUT), now);
+                continue;
+            }
+            match sink.abandon(rail, op) {
+                Ok(()) => self.abandoned_access(row_id, nth, &row, session_id),
+                Err(Errno::ENOENT) => {} // it has ended, and the end is about to be read
+                Err(errno) => refused = Some(errno),
+            }
+        }
+        if let Some(errno) = refused {
+            tracing::debug!(target: "multirail", %errno, rail, "a rail does not give up accesses");
+            self.finish(row.transfer, Outcome::Failed(Errno::ETIMEDOUT));
+        }
+        self.after_progress(row.transfer);
+        self.wake(session_id);
+    }
+
+    /// An access was given up: its memory is not in use any more.
+    fn abandoned_access(&mut self, row_id: SlotId, nth: u32, row: &Row, session_id: SlotId) {
+        let index = row.path as usize;
+        if self.rows.get_mut(row_id).and_then(|row| row.end(nth)) == Some(true) {
+            self.rows.remove(row_id);
+        }
+        let fresh = Abandoned { session: session_id, path: index, accesses: 0 };
+        self.abandoned.entry(row_id).or_insert(fresh).accesses |= 1 << nth;
+        let Some(transfer) = self.transfers.get_mut(row.transfer) else { return };
+        let chunk = row.chunk(nth, &transfer.plan.pieces);
+        if let Some(session) = self.sessions.get_mut(session_id) {
+            session.paths[index].abandoned(chunk.len);
+        }
+        transfer.error = Errno::ETIMEDOUT;
+        if self.move_chunk(row.transfer, chunk, index) {
+            self.counts.moved += 1;
+        }
+    }
+
+    /// The end of an access that was given up, or of none.
+    #[cold]
+    pub(super) fn ended_late(&mut self, row: SlotId, nth: u32, result: Result<(), Errno>, now: Time) {
+        let bit = 1_u64 << nth;
+        let Some(abandoned) = self.abandoned.get_mut(&row).filter(|it| it.accesses & bit != 0) else {
+            self.counts.stale += 1;
+            return;
+        };
+        abandoned.accesses &= !bit;
+        let Abandoned { session: id, path, accesses } = *abandoned;
+        if accesses == 0 {
+            self.abandoned.remove(&row);
+        }
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        session.operations -= 1;
+        session.paths[path].abandoned_ended(result.err(), now);
+        self.wake(id);
+        self.settle(id);
+    }
+}
