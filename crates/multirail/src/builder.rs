@@ -11,6 +11,7 @@ use ofi_core::export::Counted;
 use crate::agent::Agent;
 use crate::driver::{Driver, Shared};
 use crate::engine::{Config, Core, RailSpec};
+use crate::leases::Leases;
 use crate::rail::Rail;
 use crate::staging::Staging;
 use crate::thread::Thread;
@@ -137,6 +138,7 @@ impl Builder {
         let core = Core::new(&self.name, specs, self.config, Box::new(random));
         let regions = Arc::default();
         let staging = Staging::new(Arc::clone(&domains), Arc::clone(&regions), self.map_devices);
+        let leases = Leases::new(Arc::clone(&regions));
         let shared = Arc::new(Shared {
             name: self.name.into(),
             began: Instant::now(),
@@ -144,7 +146,7 @@ impl Builder {
             news: Condvar::new(),
             queues: rails.iter().map(Rail::queue).collect(),
             has_thread: self.progress_thread,
-            state: Mutex::new(Driver { core, rails, staging, waiters: Waiters::default() }),
+            state: Mutex::new(Driver { core, rails, staging, waiters: Waiters::default(), leases }),
             regions,
             map_devices: self.map_devices,
             next_region: AtomicU64::new(1),

@@ -9,10 +9,13 @@ use ofi::raw::{CompletionQueue, Domain};
 use ofi::{Errno, Error};
 
 use crate::engine::{Access, Core, OpId, Plan, Refused, Sink};
+use crate::leases::Leases;
 use crate::rail::Rail;
 use crate::region::{Guard, Inner as RegionInner};
 use crate::staging::Staging;
 use crate::waiters::Waiters;
+use crate::wire::RegionKey;
+use crate::wire::message::LeasedKey;
 
 /// Most queue reads of one rail in one call of [`Driver::progress`], so that the call ends.
 const READS: usize = 16;
@@ -52,6 +55,7 @@ pub(crate) struct Driver {
     pub(crate) core: Core<Guard>,
     pub(crate) staging: Staging,
     pub(crate) waiters: Waiters,
+    pub(crate) leases: Leases,
 }
 
 impl Driver {
@@ -85,13 +89,13 @@ impl Driver {
 
     /// Hands the pending work to the rails. Returns whether there was any.
     pub(crate) fn pump(&mut self, now: Duration) -> bool {
-        let Self { rails, core, .. } = self;
-        core.perform(now, &mut Rails(rails))
+        let Self { rails, core, leases, .. } = self;
+        core.perform(now, &mut Rails(rails, leases))
     }
 }
 
-/// The rails, as the engine uses them.
-struct Rails<'a>(&'a mut [Rail]);
+/// The rails, and the keys that are leased to peers, as the engine uses them.
+struct Rails<'a>(&'a mut [Rail], &'a mut Leases);
 
 #[cold]
 fn refused(error: &Error, rail: usize, what: &str) -> Refused {
@@ -123,5 +127,22 @@ impl Sink<Guard> for Rails<'_> {
 
     fn remove(&mut self, rail: usize, addr: u64) {
         self.0[rail].remove(addr);
+    }
+
+    fn abandon(&mut self, rail: usize, op: OpId) -> Result<(), Errno> {
+        self.0[rail].abandon(op).map_err(|error| error.errno())
+    }
+
+    fn lease(&mut self, tag: u64, region: u64) -> Vec<RegionKey> {
+        let rails = (0..self.0.len()).filter(|&rail| self.0[rail].may_lease());
+        self.1.lease(tag, region, rails)
+    }
+
+    fn close_leased(&mut self, tag: u64, keys: &[LeasedKey]) -> bool {
+        self.1.close(tag, keys)
+    }
+
+    fn end_leases(&mut self, tag: u64) {
+        self.1.end(tag);
     }
 }

@@ -19,6 +19,7 @@ mod etcd;
 mod exchange;
 mod exported;
 mod future;
+mod leases;
 pub mod memory;
 mod prepare;
 mod rail;

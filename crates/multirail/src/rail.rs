@@ -225,7 +225,7 @@ impl Rail {
         let descs = if self.needs_desc { [region.desc(self.index(region)?)?] } else { [Desc::NONE] };
         let descs = if self.needs_desc { &descs[..] } else { &[] };
         // SAFETY: the plan of the access's transfer keeps the region, and the engine keeps the plan until the access
-        // has ended or the endpoint is closed; this program writes region memory by copies only, as the documentation
+        // has ended, `abandon` has given it up, or the endpoint is closed; this program writes region memory by copies only, as the documentation
         // of regions states.
         let lent = unsafe { Lent::new(&pieces, descs) };
         let remote = [RemotePiece { addr: access.remote, len: access.len as usize, key: access.key }];
@@ -256,6 +256,17 @@ impl Rail {
             Err(_) => {}
         }
         posted
+    }
+
+    /// Gives up an access in flight: its memory is not used any more, and it still ends.
+    pub(crate) fn abandon(&self, op: OpId) -> Result<()> {
+        self.endpoint()?.abandon(Context(op.to_bits() as usize))
+    }
+
+    /// Whether registrations here are entries in a table, so that each session may have its own. Other providers
+    /// register with the device, which takes time and memory in proportion to the region.
+    pub(crate) fn may_lease(&self) -> bool {
+        !self.needs_desc
     }
 
     fn index(&self, region: &crate::region::Inner) -> Result<usize> {

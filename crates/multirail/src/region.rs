@@ -9,7 +9,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::RangeBounds;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
 
 use ofi::raw::{Desc, Domain, MemoryRegion, MrAccess, MrAttr, Piece, Placement};
 use ofi::{Buffer, BufferMut, Errno, Error, RawBuffer, Result};
@@ -65,6 +66,22 @@ pub(crate) struct Inner {
     owner: Option<Box<dyn Send + Sync>>,
     /// New uses are refused.
     revoked: AtomicBool,
+    /// Registrations whose keys one session alone knows.
+    leases: Mutex<Vec<Lease>>,
+}
+
+/// A registration for one session.
+struct Lease {
+    /// Our tag of the session.
+    tag: u64,
+    rail: usize,
+    made: Arc<dyn MemoryRegion>,
+}
+
+impl Lease {
+    fn key(&self) -> RegionKey {
+        RegionKey { rail: self.rail as u8, key: self.made.key(), base: self.made.base() }
+    }
 }
 
 // SAFETY: the raw pointer leads to memory that `raw` owns; this process accesses it by `copy` alone, under `local`.
@@ -107,6 +124,7 @@ impl Inner {
             device: None,
             owner: None,
             revoked: AtomicBool::new(false),
+            leases: Mutex::default(),
         }
     }
 
@@ -167,12 +185,7 @@ impl Inner {
 
     /// The registration on a rail, which the first call creates.
     pub(crate) fn on(&self, rail: usize) -> Result<&Arc<dyn MemoryRegion>> {
-        let made = self.rails[rail].get_or_init(|| {
-            let pieces = [Piece::new(self.addr, self.len)];
-            // SAFETY: the memory stays until `drop` has closed the registration, and no reference to it exists.
-            let attr = unsafe { MrAttr::new(&pieces, ACCESS) };
-            self.domains[rail].register(&attr)
-        });
+        let made = self.rails[rail].get_or_init(|| self.register(rail));
         fence(Ordering::SeqCst);
         if self.is_revoked() {
             self.close()?;
@@ -181,6 +194,51 @@ impl Inner {
         made.as_ref().map_err(|error| {
             Error::with(error.errno(), format!("a rail cannot register the region: {error}"))
         })
+    }
+
+    fn register(&self, rail: usize) -> Result<Arc<dyn MemoryRegion>> {
+        let pieces = [Piece::new(self.addr, self.len)];
+        // SAFETY: the memory stays until `drop` has closed the registration, and no reference to it exists.
+        let attr = unsafe { MrAttr::new(&pieces, ACCESS) };
+        self.domains[rail].register(&attr)
+    }
+
+    fn leases(&self) -> MutexGuard<'_, Vec<Lease>> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The key on a rail for the session with this tag alone, which the first call creates.
+    pub(crate) fn lease(&self, tag: u64, rail: usize) -> Result<RegionKey> {
+        let mut leases = self.leases();
+        // Under the lock: either `close` finds the lease, or this sees the mark.
+        if self.is_revoked() || self.device.is_some() {
+            return Err(Error::with(Errno::ECANCELED, "the region was revoked, or is of a device"));
+        }
+        if let Some(known) = leases.iter().find(|lease| (lease.tag, lease.rail) == (tag, rail)) {
+            return Ok(known.key());
+        }
+        let lease = Lease { tag, rail, made: self.register(rail)? };
+        let key = lease.key();
+        leases.push(lease);
+        Ok(key)
+    }
+
+    /// Closes the leases of the session with this tag that satisfy `wanted`. Returns how many there were.
+    ///
+    /// # Errors
+    /// `FI_EBUSY` if an access has not ended after a second; that lease and those after it stay.
+    pub(crate) fn end_leases(&self, tag: u64, wanted: impl Fn(&RegionKey) -> bool) -> Result<usize> {
+        let mut leases = self.leases();
+        let before = leases.len();
+        let mut result = Ok(());
+        leases.retain(|lease| {
+            if result.is_err() || lease.tag != tag || !wanted(&lease.key()) {
+                return true;
+            }
+            result = lease.made.close();
+            result.is_err()
+        });
+        result.map(|()| before - leases.len())
     }
 
     /// The rail with this domain.
@@ -227,6 +285,7 @@ impl Inner {
 
     /// Closes all registrations.
     pub(crate) fn close(&self) -> Result<()> {
+        self.leases().iter().try_for_each(|lease| lease.made.close())?;
         self.rails.iter().filter_map(|rail| rail.get()?.as_ref().ok()).try_for_each(|mr| mr.close())
     }
 }
@@ -334,6 +393,18 @@ impl<B> Region<B> {
     }
 }
 
+/// What only `inner` names. The agent's thread names a region for a moment when a peer asks for keys.
+fn sole(mut inner: Arc<Inner>) -> Option<Inner> {
+    for _ in 0..20 {
+        match Arc::try_unwrap(inner) {
+            Ok(inner) => return Some(inner),
+            Err(shared) => inner = shared,
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    None
+}
+
 impl<B: BufferMut> Region<B> {
     pub(crate) fn new(id: u64, buffer: B, domains: &Arc<[Arc<dyn Domain>]>) -> Result<Self> {
         let raw = buffer.into_raw();
@@ -351,7 +422,7 @@ impl<B: BufferMut> Region<B> {
     /// `FI_EBUSY` while clones of the region, ranges, plans, or transfers that are not quiet exist. The memory is
     /// leaked if a peer does not stop using it.
     pub fn withdraw(self) -> Result<B> {
-        let mut inner = Arc::try_unwrap(self.inner).map_err(|_| {
+        let mut inner = sole(self.inner).ok_or_else(|| {
             Error::with(
                 Errno::EBUSY,
                 "the region is in use; drop its clones, ranges and plans, and wait until transfers are quiet",

@@ -106,6 +106,9 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// application that does not ([`crate::cm::keeper`]).
     const KEEPS: bool = false;
 
+    /// Whether reads and writes can be given up one by one, while their endpoint goes on ([`Lanes::abandon`]).
+    const ABANDONS: bool = false;
+
     /// The longest authorization key that its endpoints check, in bytes; 0 if they check none ([`crate::auth`]).
     const AUTH_KEY_SIZE: usize = 0;
 

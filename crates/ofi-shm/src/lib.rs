@@ -74,6 +74,7 @@ unsafe impl Transport for Shm {
     type Token = token::Token;
 
     const MATCHES: bool = true;
+    const ABANDONS: bool = true;
     const AUTH_KEY_SIZE: usize = auth::MAX_SIZE;
 
     fn open_domain(_info: &Info, _registered: &Registered<Self::Region>) -> Result<Self::Domain> {

@@ -65,6 +65,7 @@ unsafe impl Transport for Udp {
 
     const MATCHES: bool = true;
     const KEEPS: bool = true;
+    const ABANDONS: bool = true;
     const AUTH_KEY_SIZE: usize = if cfg!(feature = "encryption") { ofi_core::auth::MAX_SIZE } else { 0 };
 
     fn open_domain(_info: &Info, _registered: &Registered<Self::Region>) -> Result<Self::Domain> {

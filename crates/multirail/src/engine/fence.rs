@@ -272,7 +272,7 @@ impl<G> Core<G> {
         out: Vec<u64>,
         sink: &mut impl Sink<G>,
     ) {
-        let Some(session) = self.sessions.get_mut(id) else { return };
+        let Some(session) = self.sessions.get_mut(id).filter(|session| session.is_up()) else { return };
         if sink.close_leased(session.tag, keys) {
             session.outbox.push_back(Outgoing::new(Body::Fenced { serial, out }, None));
             self.wake(id);

@@ -121,6 +121,7 @@ unsafe impl<P: Pairing> Transport for Both<P> {
 
     const MATCHES: bool = P::Near::MATCHES && P::Far::MATCHES;
     const KEEPS: bool = P::Far::KEEPS;
+    const ABANDONS: bool = P::Near::ABANDONS && P::Far::ABANDONS;
     const AUTH_KEY_SIZE: usize = match (P::Near::AUTH_KEY_SIZE, P::Far::AUTH_KEY_SIZE) {
         (near, far) if near < far => near,
         (_, far) => far,

@@ -537,6 +537,11 @@ impl<T: Transport> Endpoint for Ep<T> {
         self.core.cancel(context)
     }
 
+    fn abandon(&self, context: ofi_api::Context) -> Result<()> {
+        self.core.born.check()?;
+        self.core.abandon(context)
+    }
+
     fn option(&self, option: EpOption) -> Result<usize> {
         self.core.option(option)
     }

@@ -7,14 +7,14 @@ use ofi_api::{
     TagMatch,
 };
 
-use super::transmit::send_flags;
+use super::transmit::{TxOp, send_flags};
 use super::{EpCore, State};
 use crate::cntr::Kind;
 use crate::cq::Credit;
 use crate::lock::Guard;
 use crate::transport::Posted as Outcome;
 use crate::transport::{
-    Lanes, OutAccess, OutMessage, OutPlain, OutRma, Peer, Route, RxName, Ticket, Transport,
+    Host, Lanes, OutAccess, OutMessage, OutPlain, OutRma, Peer, Route, RxName, Ticket, Transport,
 };
 
 #[cold]
@@ -338,6 +338,34 @@ impl<T: Transport> EpCore<T> {
         drop(guard);
         self.domain.works.run_if_due();
         outcome
+    }
+
+    /// See [`ofi_api::Endpoint::abandon`].
+    pub(super) fn abandon(&self, context: Context) -> Result<()> {
+        if !T::ABANDONS {
+            return Err(Error::new(Errno::EOPNOTSUPP));
+        }
+        let mut guard = self.state.lock();
+        let State { ends, lanes, .. } = &mut *guard;
+        let is_it =
+            |op: &TxOp<T::Op>| op.ticket.context == context && op.ticket.flags.contains(CompletionFlags::RMA);
+        let (Some(&id), Some(lanes)) = (ends.tx.ops.ids(is_it).first(), lanes) else {
+            return Err(Error::new(Errno::ENOENT));
+        };
+        let goes_on = match ends.tx.ops.get_mut(id) {
+            Some(op) => lanes.abandon(op.peer, id, &mut op.op),
+            None => false,
+        };
+        if !goes_on
+            && let Some(peer) = ends.tx.ops.get(id).map(|op| op.peer)
+            && let Some(op) = ends.finish(peer, id, Err(Errno::ECANCELED))
+        {
+            lanes.removed(peer, id, op);
+        }
+        lanes.settle_receives(ends);
+        drop(guard);
+        self.domain.works.run_if_due();
+        Ok(())
     }
 
     /// `fi_cancel`.

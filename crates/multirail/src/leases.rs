@@ -1,0 +1,91 @@
+//! Keys of our regions that one session alone knows, so that its late writes can be shut out (`engine/fence.rs`).
+//!
+//! A region keeps its leases itself, and closes them with its other registrations. This table knows which regions a
+//! session has leased, and bounds their number: a peer that wants more uses the regions' own keys.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use ofi::Result;
+
+use crate::region::Inner as Region;
+use crate::wire::RegionKey;
+use crate::wire::message::LeasedKey;
+
+/// Most regions that all sessions together have leased, counted once for each session.
+const MOST: usize = 1 << 16;
+/// Most of them of one session.
+const MOST_OF_ONE: usize = 1 << 12;
+
+/// The agent's leases. Behind its lock.
+pub(crate) struct Leases {
+    regions: Arc<Mutex<BTreeMap<u64, Weak<Region>>>>,
+    /// The leased regions, by our tag of the session.
+    sessions: HashMap<u64, BTreeSet<u64>>,
+    /// Leases of sessions that have ended: those that could not be closed are tried again when another one ends.
+    over: VecDeque<(u64, u64)>,
+    /// All of both.
+    count: usize,
+}
+
+impl Leases {
+    pub(crate) fn new(regions: Arc<Mutex<BTreeMap<u64, Weak<Region>>>>) -> Self {
+        Self { regions, sessions: HashMap::new(), over: VecDeque::new(), count: 0 }
+    }
+
+    fn region(&self, id: u64) -> Option<Arc<Region>> {
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner).get(&id)?.upgrade()
+    }
+
+    /// Keys of a region on these rails for the session with this tag. Rails that cannot register it are left out.
+    pub(crate) fn lease(&mut self, tag: u64, id: u64, rails: impl Iterator<Item = usize>) -> Vec<RegionKey> {
+        let Some(region) = self.region(id) else { return Vec::new() };
+        let leased = self.sessions.get(&tag);
+        if leased.is_none_or(|leased| !leased.contains(&id)) {
+            if self.count >= MOST || leased.is_some_and(|leased| leased.len() >= MOST_OF_ONE) {
+                return Vec::new();
+            }
+            self.sessions.entry(tag).or_default().insert(id);
+            self.count += 1;
+        }
+        let key = |rail| match region.lease(tag, rail) {
+            Ok(key) => Some(key),
+            Err(error) => {
+                tracing::debug!(target: "multirail", %error, rail, region = id, "no key for one session");
+                None
+            }
+        };
+        rails.filter_map(key).collect()
+    }
+
+    /// Closes keys of the session with this tag. Returns whether all are closed. Those of a region that is gone are.
+    pub(crate) fn close(&mut self, tag: u64, keys: &[LeasedKey]) -> bool {
+        let mut ids: Vec<u64> = keys.iter().map(|key| key.region).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let is_named = |id: u64, key: &RegionKey| {
+            keys.iter().any(|it| (it.region, it.rail, it.key) == (id, key.rail, key.key))
+        };
+        let closed = ids.into_iter().try_for_each(|id| self.end_some(tag, id, |key| is_named(id, key)));
+        closed.inspect_err(|error| tracing::warn!(target: "multirail", %error, "a key stays open")).is_ok()
+    }
+
+    /// Closes all keys of the session with this tag.
+    pub(crate) fn end(&mut self, tag: u64) {
+        let leased = self.sessions.remove(&tag);
+        self.over.extend(leased.into_iter().flatten().map(|id| (tag, id)));
+        while let Some(&(tag, id)) = self.over.front() {
+            if let Err(error) = self.end_some(tag, id, |_| true) {
+                // A peer is still accessing the memory. Trying the others now might take a second for each.
+                tracing::warn!(target: "multirail", %error, region = id, "a key stays open for now");
+                return self.over.rotate_left(1);
+            }
+            self.over.pop_front();
+            self.count -= 1;
+        }
+    }
+
+    fn end_some(&self, tag: u64, id: u64, wanted: impl Fn(&RegionKey) -> bool) -> Result<()> {
+        self.region(id).map_or(Ok(()), |region| region.end_leases(tag, wanted).map(|_| ()))
+    }
+}
