@@ -3,7 +3,7 @@
 //! A region keeps its leases itself, and closes them with its other registrations. This table knows which regions a
 //! session has leased, and bounds their number: a peer that wants more uses the regions' own keys.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use ofi::Result;
@@ -22,15 +22,13 @@ pub(crate) struct Leases {
     regions: Arc<Mutex<BTreeMap<u64, Weak<Region>>>>,
     /// The leased regions, by our tag of the session.
     sessions: HashMap<u64, BTreeSet<u64>>,
-    /// Leases of sessions that have ended: those that could not be closed are tried again when another one ends.
-    over: VecDeque<(u64, u64)>,
-    /// All of both.
+    /// All of them, and those that could not be closed when their session ended.
     count: usize,
 }
 
 impl Leases {
     pub(crate) fn new(regions: Arc<Mutex<BTreeMap<u64, Weak<Region>>>>) -> Self {
-        Self { regions, sessions: HashMap::new(), over: VecDeque::new(), count: 0 }
+        Self { regions, sessions: HashMap::new(), count: 0 }
     }
 
     fn region(&self, id: u64) -> Option<Arc<Region>> {
@@ -70,17 +68,13 @@ impl Leases {
         closed.inspect_err(|error| tracing::warn!(target: "multirail", %error, "a key stays open")).is_ok()
     }
 
-    /// Closes all keys of the session with this tag.
+    /// Closes all keys of the session with this tag. Those that the peer is using stay until their region is closed.
     pub(crate) fn end(&mut self, tag: u64) {
-        let leased = self.sessions.remove(&tag);
-        self.over.extend(leased.into_iter().flatten().map(|id| (tag, id)));
-        while let Some(&(tag, id)) = self.over.front() {
+        for id in self.sessions.remove(&tag).into_iter().flatten() {
             if let Err(error) = self.end_some(tag, id, |_| true) {
-                // A peer is still accessing the memory. Trying the others now might take a second for each.
-                tracing::warn!(target: "multirail", %error, region = id, "a key stays open for now");
-                return self.over.rotate_left(1);
+                // The others might take a second each, too.
+                return tracing::warn!(target: "multirail", %error, region = id, "keys stay open");
             }
-            self.over.pop_front();
             self.count -= 1;
         }
     }

@@ -14,11 +14,13 @@
 //! memory in between. Therefore the peer holds the notification back from the fence on, until we release it when all
 //! writes have ended. If it was handed out before, all writes had arrived, and none is posted again.
 //!
-//! Whatever the peer does not do, for example since it does not know these messages, the transfers on the path fail
-//! with `FI_ETIMEDOUT`, at the latest when the fence has not been answered for half of `stall_timeout`.
+//! If the peer does not do this, for example since it does not know these messages, or the rail does not give memory up,
+//! the transfers on the path fail with `FI_ETIMEDOUT`: at the latest when the request has not been answered for half of
+//! `stall_timeout`.
 //!
 //! Invariants:
-//! - A leased key that a request to fence has named is not used for new writes.
+//! - A row moves only if the peer has said that the key of its writes is closed. Whatever keys are used meanwhile, an
+//!   access by a closed one is refused, which ends it for certain: it is posted again under the region's own key.
 //! - An abandoned access stays in [`Core::abandoned`] until the rail reports its end, and its path rests until then.
 //! - A session has at most one unanswered request, so the peer can tell a repeated one by its number.
 
@@ -95,7 +97,7 @@ impl Session {
         }
     }
 
-    /// Forgets leased keys that are about to be closed.
+    /// Forgets a leased key that is about to be closed.
     fn drop_key(&mut self, closed: &LeasedKey) {
         if let Some(Lease::Held(keys)) = self.leases.get_mut(&closed.region) {
             keys.retain(|key| (key.rail, key.key) != (closed.rail, closed.key));
@@ -138,6 +140,14 @@ impl<G> Core<G> {
         }
     }
 
+    /// The peer has refused this chunk under a leased key: the next write asks for keys again.
+    pub(super) fn lease_refused(&mut self, id: SlotId, transfer: SlotId, chunk: &Chunk) {
+        let region = self.transfers.get(transfer).and_then(|transfer| transfer.region_of(chunk));
+        if let (Some(region), Some(session)) = (region, self.sessions.get_mut(id)) {
+            session.leases.remove(&region);
+        }
+    }
+
     /// Abandons a path on which nothing ends.
     pub(super) fn fence(&mut self, id: SlotId, index: usize, now: Time) {
         let Some(session) = self.sessions.get_mut(id) else { return };
@@ -151,37 +161,40 @@ impl<G> Core<G> {
         for row_id in self.rows_on(id, index) {
             let Some(row) = self.rows.get(row_id) else { continue };
             let Some(transfer) = self.transfers.get_mut(row.transfer) else { continue };
-            if transfer.outcome.is_some() {
-                continue;
-            }
-            if transfer.plan.way == Way::Read || transfer.is_in_place {
+            if transfer.outcome.is_some() || transfer.plan.way == Way::Read || transfer.is_in_place {
                 freed.push(row_id);
                 continue;
             }
             let key = row.lease.zip(transfer.region_of(row.first()));
             let key = key.map(|(key, region)| LeasedKey { region, rail: remote, key });
-            let Some(key) = key.filter(|key| keys.contains(key) || keys.len() < FENCED_KEYS) else {
+            let key = key.filter(|key| keys.contains(key) || keys.len() < FENCED_KEYS);
+            let is_full = fence.notices.len() == FENCED_NOTICES;
+            let key = match (key, &transfer.notice) {
+                (None, _) => None,
+                (key, &Unfinished::Sent(notice)) if !is_full || fence.notices.contains_key(&notice) => {
+                    fence.notices.insert(notice, row.transfer);
+                    key
+                }
+                (_, Unfinished::Sent(_)) => None,
+                (key, Unfinished::Unsent(_) | Unfinished::Nothing) => {
+                    transfer.follows = true; // after all writes have ended
+                    key
+                }
+            };
+            let Some(key) = key else {
                 lost.push(row.transfer);
+                freed.push(row_id);
                 continue;
             };
-            match transfer.notice {
-                Unfinished::Sent(_) if fence.notices.len() == FENCED_NOTICES => {
-                    lost.push(row.transfer);
-                    continue;
-                }
-                Unfinished::Sent(notice) => drop(fence.notices.insert(notice, row.transfer)),
-                // It follows when all writes have ended.
-                Unfinished::Unsent(_) | Unfinished::Nothing => transfer.follows = true,
-            }
             if !keys.contains(&key) {
                 keys.push(key);
             }
             fence.rows.push(row_id);
         }
-        self.commands.extend(freed.into_iter().map(|row| Command::Abandon { row }));
         for transfer in lost {
             self.finish(transfer, Outcome::Failed(Errno::ETIMEDOUT));
         }
+        self.commands.extend(freed.into_iter().map(|row| Command::Abandon { row }));
         if !fence.rows.is_empty() {
             self.ask_to_fence(id, fence, keys, now);
         }
@@ -246,6 +259,7 @@ impl<G> Core<G> {
         for row in fence.rows {
             if let Some(transfer) = self.rows.get(row).map(|row| row.transfer) {
                 self.finish(transfer, Outcome::Failed(Errno::ETIMEDOUT));
+                self.commands.push_back(Command::Abandon { row });
             }
         }
         self.check_paths(id, Errno::ETIMEDOUT, now);
@@ -273,10 +287,13 @@ impl<G> Core<G> {
         sink: &mut impl Sink<G>,
     ) {
         let Some(session) = self.sessions.get_mut(id).filter(|session| session.is_up()) else { return };
-        if sink.close_leased(session.tag, keys) {
-            session.outbox.push_back(Outgoing::new(Body::Fenced { serial, out }, None));
-            self.wake(id);
+        if !sink.close_leased(session.tag, keys) {
+            // Closing waits for running accesses. A peer does not make this agent wait again.
+            session.their_fence = u64::MAX;
+            return;
         }
+        session.outbox.push_back(Outgoing::new(Body::Fenced { serial, out }, None));
+        self.wake(id);
     }
 
     /// Carries out [`Command::Lease`].

@@ -159,6 +159,9 @@ impl<G> Core<G> {
             Some(_) => Fate::Lease,
             None => Fate::Access,
         };
+        if fate == Fate::Lease {
+            self.lease_refused(session_id, id, &chunk);
+        }
         self.chunk_failed(id, chunk, path, errno, fate);
         self.check_paths(session_id, errno, now);
         self.wake(session_id);
