@@ -110,6 +110,8 @@ pub(super) struct Session {
     /// The next number for a transfer whose writes the peer counts; 16 bits of it travel over the wire.
     pub(super) next_number: u64,
     pub(super) numbers: BTreeSet<u64>,
+    /// [`Body::Able`] is to be sent, before everything else. An idle session needs no memory for it.
+    introduces: bool,
     /// The peer leases keys, and fences them.
     pub(super) is_able: bool,
     /// Leases of the peer's regions.
@@ -159,6 +161,7 @@ impl Session {
             unacked_bytes: 0,
             next_number: 0,
             numbers: BTreeSet::new(),
+            introduces: false,
             is_able: false,
             leases: HashMap::new(),
             fence: None,
@@ -174,9 +177,7 @@ impl Session {
 
     /// Tells the peer what it may ask of this agent. With one path there is nothing that it would ask.
     pub(super) fn introduce(&mut self) {
-        if self.paths.len() > 1 {
-            self.outbox.push_back(Outgoing::new(Body::Able, None));
-        }
+        self.introduces = self.paths.len() > 1;
     }
 
     /// Takes a number for a transfer whose writes are to be counted, if the peer's window has room.
@@ -266,11 +267,15 @@ impl<G> Core<G> {
             let ids = session.acks.drain(..count).collect();
             session.outbox.push_back(Outgoing::new(Body::Ack(ids), None));
         }
-        if session.outbox.is_empty() {
-            return None;
-        }
-        let index = session.control_path(blocked, session.outbox.front()?.last, now)?;
-        let mut outgoing = session.outbox.pop_front()?;
+        let last = match session.introduces {
+            true => None,
+            false => session.outbox.front()?.last,
+        };
+        let index = session.control_path(blocked, last, now)?;
+        let mut outgoing = match std::mem::take(&mut session.introduces) {
+            true => Outgoing::new(Body::Able, None),
+            false => session.outbox.pop_front()?,
+        };
         let (rail, to) = (session.paths[index].rail, session.theirs);
         let addr = session.paths[index].addr?;
         session.paths[index].posted(1, 0, now);
