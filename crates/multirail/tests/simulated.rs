@@ -255,6 +255,30 @@ proptest! {
         end_quietly(&mut world);
     }
 
+    /// The rail works again in the moment in which it is fenced: what it held arrives before the keys are closed or
+    /// after that, is counted or refused, and its second copy does not come after the notification.
+    #[test]
+    fn what_arrives_during_the_fence_completes_no_notification_early(
+        seed in any::<u64>(),
+        rail in 0..RAILS,
+        burst in 4..16_usize,
+    ) {
+        let mut world = acquainted(seed);
+        cut_all(&mut world, rail, Cut::Mute, 1000);
+        burst_of_posts(&mut world, burst);
+        let limit = world.now + Duration::from_secs(30);
+        while world.agents.iter().all(|agent| agent.core.counts().fenced == 0) && world.now < limit {
+            world.run(world.now + Duration::from_micros(50));
+        }
+        world.mend();
+        world.run(world.now + Duration::from_secs(40));
+        for posted in &world.posted {
+            prop_assert_eq!(posted.ended, Some(Outcome::Done), "{:?} in slot {}", posted.way, posted.slot);
+            prop_assert_eq!(world.notified[posted.slot], u32::from(posted.notice));
+        }
+        end_quietly(&mut world);
+    }
+
     /// What another session has in flight with the same region, over the same rail of the same agent, goes on.
     #[test]
     fn another_session_with_the_region_goes_on_beside_a_fence(seed in any::<u64>(), rail in 0..RAILS, cut in cuts()) {

@@ -213,6 +213,18 @@ impl World {
         self.happenings.insert(self.serial, happening);
     }
 
+    /// All rails work again at once: what they held arrives now, in any order.
+    pub fn mend(&mut self) {
+        self.cuts.clear();
+        let (held, other): (Vec<_>, Vec<_>) =
+            self.queue.drain().partition(|&Reverse((at, _))| at > self.now + Duration::from_secs(1));
+        self.queue.extend(other);
+        for Reverse((_, serial)) in held {
+            let after = Duration::from_micros(self.random.bits() % 600);
+            self.queue.push(Reverse((self.now + after, serial)));
+        }
+    }
+
     pub fn delay(&mut self) -> Duration {
         let long = if self.random.chance(20) { 20_000 } else { 300 };
         Duration::from_micros(5 + self.random.bits() % long)
