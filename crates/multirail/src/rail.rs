@@ -225,8 +225,8 @@ impl Rail {
         let descs = if self.needs_desc { [region.desc(self.index(region)?)?] } else { [Desc::NONE] };
         let descs = if self.needs_desc { &descs[..] } else { &[] };
         // SAFETY: the plan of the access's transfer keeps the region, and the engine keeps the plan until the access
-        // has ended, `abandon` has given it up, or the endpoint is closed; this program writes region memory by copies only, as the documentation
-        // of regions states.
+        // has ended, `abandon` has given it up, or the endpoint is closed; this program writes region memory by copies
+        // only, as the documentation of regions states.
         let lent = unsafe { Lent::new(&pieces, descs) };
         let remote = [RemotePiece { addr: access.remote, len: access.len as usize, key: access.key }];
         let mut flags = OpFlags::COMPLETION;

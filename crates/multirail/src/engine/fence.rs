@@ -14,9 +14,9 @@
 //! memory in between. Therefore the peer holds the notification back from the fence on, until we release it when all
 //! writes have ended. If it was handed out before, all writes had arrived, and none is posted again.
 //!
-//! If the peer does not do this, for example since it does not know these messages, or the rail does not give memory up,
-//! the transfers on the path fail with `FI_ETIMEDOUT`: at the latest when the request has not been answered for half of
-//! `stall_timeout`.
+//! If the peer does not do this, for example since it does not know these messages, or the rail does not give memory
+//! up, the transfers on the path fail with `FI_ETIMEDOUT`: at the latest when the request has not been answered for
+//! half of `stall_timeout`.
 //!
 //! Invariants:
 //! - A row moves only if the peer has said that the key of its writes is closed. Whatever keys are used meanwhile, an
@@ -245,7 +245,7 @@ impl<G> Core<G> {
         for (&notice, &transfer_id) in &fence.notices {
             let Some(transfer) = self.transfers.get_mut(transfer_id) else { continue };
             match out.contains(&notice) {
-                true => transfer.is_in_place = true,
+                true => transfer.arrived(),
                 false => transfer.is_held = true,
             }
             self.after_progress(transfer_id);

@@ -221,6 +221,12 @@ impl<G> Transfer<G> {
         self.moved += bytes;
     }
 
+    /// Records that the peer has counted all writes: what was to be posted again is in place too.
+    pub(super) fn arrived(&mut self) {
+        self.is_in_place = true;
+        self.moved += self.retry.drain(..).map(|chunk| chunk.len).sum::<u64>();
+    }
+
     /// Whether every chunk is in flight or has ended.
     pub(super) fn is_posted(&self) -> bool {
         self.retry.is_empty() && self.next_piece().is_none()
@@ -290,7 +296,7 @@ impl<G> Core<G> {
             && matches!(transfer.notice, Unfinished::Sent(_))
         {
             transfer.notice = Unfinished::Nothing;
-            transfer.is_in_place = true;
+            transfer.arrived();
             self.after_progress(id);
         }
     }

@@ -32,9 +32,10 @@ pub struct Config {
     /// Time after which an unanswered message is repeated on another path. It doubles with each repetition. Default:
     /// 500 ms.
     pub repeat_after: Duration,
-    /// A path is abandoned if no operation completes on it for this time, while some complete on another path. Its parts
-    /// move to other paths if its rail and the peer make certain within half of this time that none arrives late;
-    /// otherwise transfers with a part on it fail with `FI_ETIMEDOUT`. The slowest rail must carry `largest_access` in this time. Default: 10 s.
+    /// A path is abandoned if no operation completes on it for this time, while some complete on another path. Its
+    /// parts move to other paths if its rail and the peer make certain within half of this time that none arrives
+    /// late; otherwise transfers with a part on it fail with `FI_ETIMEDOUT`. The slowest rail must carry
+    /// `largest_access` in this time. Default: 10 s.
     pub stall_timeout: Duration,
     /// Largest number of known peers. Default: 2^20.
     pub most_peers: usize,
