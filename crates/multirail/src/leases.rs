@@ -80,6 +80,6 @@ impl Leases {
     }
 
     fn end_some(&self, tag: u64, id: u64, wanted: impl Fn(&RegionKey) -> bool) -> Result<()> {
-        self.region(id).map_or(Ok(()), |region| region.end_leases(tag, wanted).map(|_| ()))
+        self.region(id).map_or(Ok(()), |region| region.end_leases(tag, wanted))
     }
 }

@@ -223,22 +223,20 @@ impl Inner {
         Ok(key)
     }
 
-    /// Closes the leases of the session with this tag that satisfy `wanted`. Returns how many there were.
+    /// Closes the leases of the session with this tag that satisfy `wanted`.
     ///
     /// # Errors
     /// `FI_EBUSY` if an access has not ended after a second; that lease and those after it stay.
-    pub(crate) fn end_leases(&self, tag: u64, wanted: impl Fn(&RegionKey) -> bool) -> Result<usize> {
-        let mut leases = self.leases();
-        let before = leases.len();
+    pub(crate) fn end_leases(&self, tag: u64, wanted: impl Fn(&RegionKey) -> bool) -> Result<()> {
         let mut result = Ok(());
-        leases.retain(|lease| {
+        self.leases().retain(|lease| {
             if result.is_err() || lease.tag != tag || !wanted(&lease.key()) {
                 return true;
             }
             result = lease.made.close();
             result.is_err()
         });
-        result.map(|()| before - leases.len())
+        result
     }
 
     /// The rail with this domain.

@@ -106,6 +106,14 @@ fn burst_between(world: &mut World, ways: &[(usize, usize)]) {
     }
 }
 
+/// All transfers have succeeded, and each notification was handed out once.
+fn assert_done(world: &World) {
+    for posted in &world.posted {
+        assert_eq!(posted.ended, Some(Outcome::Done), "{:?} in slot {}", posted.way, posted.slot);
+        assert_eq!(world.notified[posted.slot], u32::from(posted.notice), "slot {}", posted.slot);
+    }
+}
+
 /// All rails work again: what they held has arrived, nothing was touched by it, and nothing is left.
 fn end_quietly(world: &mut World) {
     world.run(world.now + Duration::from_secs(100));
@@ -136,10 +144,7 @@ proptest! {
     #[test]
     fn without_trouble_all_is_done_and_told(seed in any::<u64>()) {
         let world = live(seed, NONE);
-        for posted in &world.posted {
-            prop_assert_eq!(posted.ended, Some(Outcome::Done));
-            prop_assert_eq!(world.notified[posted.slot], u32::from(posted.notice));
-        }
+        assert_done(&world);
         for agent in &world.agents {
             let counts = agent.core.counts();
             prop_assert_eq!((counts.malformed, counts.refused, counts.stale, counts.moved), (0, 0, 0, 0));
@@ -160,10 +165,7 @@ proptest! {
     #[test]
     fn full_rails_delay_and_lose_nothing(seed in any::<u64>(), full in 1..800_u32) {
         let world = live(seed, Trouble { full, ..NONE });
-        for posted in &world.posted {
-            prop_assert_eq!(posted.ended, Some(Outcome::Done));
-            prop_assert_eq!(world.notified[posted.slot], u32::from(posted.notice));
-        }
+        assert_done(&world);
     }
 
     #[test]
@@ -248,10 +250,7 @@ proptest! {
         cut_all(&mut world, rail, cut, seconds);
         burst_of_posts(&mut world, burst);
         world.run(world.now + Duration::from_secs(40));
-        for posted in &world.posted {
-            prop_assert_eq!(posted.ended, Some(Outcome::Done), "{:?} in slot {}", posted.way, posted.slot);
-            prop_assert_eq!(world.notified[posted.slot], u32::from(posted.notice));
-        }
+        assert_done(&world);
         end_quietly(&mut world);
     }
 
@@ -272,10 +271,7 @@ proptest! {
         }
         world.mend();
         world.run(world.now + Duration::from_secs(40));
-        for posted in &world.posted {
-            prop_assert_eq!(posted.ended, Some(Outcome::Done), "{:?} in slot {}", posted.way, posted.slot);
-            prop_assert_eq!(world.notified[posted.slot], u32::from(posted.notice));
-        }
+        assert_done(&world);
         end_quietly(&mut world);
     }
 

@@ -19,12 +19,12 @@ const PACKET: u64 = u64::from_le_bytes(*b"ofi-shm\0") ^ (VERSION | 1 << 7) << 56
 const WORDS: usize = 10;
 
 /// An endpoint's introduction to a peer. Its descriptors are the pair memory for this peer, the endpoint memory, the
-/// doorbell memory and, with `wakes`, the eventfd.
+/// doorbell memory, the ring of commands and, with `wakes`, the eventfd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Introduction {
     /// Chosen at random when the endpoint was enabled.
     pub incarnation: u64,
-    /// Lines of the ring of commands in the pair memory.
+    /// Lines of the ring of commands.
     pub command_lines: u32,
     /// The hint byte of its doorbell memory that the peer uses.
     pub hint: u32,

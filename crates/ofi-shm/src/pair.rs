@@ -65,8 +65,6 @@ pub struct OwnPair {
     pub memory: Mapping,
     /// The ring of commands. Writable at both ends, never read here.
     commands: Mapping,
-    /// Lines of its ring of commands.
-    pub command_lines: usize,
     /// The peer's hint byte in this endpoint's doorbell memory.
     pub hint: u32,
     /// Dropped once the peer has received them, so that idle peers cost no descriptor.
@@ -89,7 +87,7 @@ impl OwnPair {
         let (ring, commands) = make(c"ofi-shm commands", command_lines * LINE, Writers::Any)?;
         UNDELIVERED.fetch_add(EACH, Ordering::Relaxed);
         let fds = Mutex::new(Some(Arc::new(Descriptors { memory: fd, commands: ring })));
-        let own = Self { memory, commands, command_lines, hint, fds };
+        let own = Self { memory, commands, hint, fds };
         own.word32(pair::ATTENTION).store(attention.into(), Ordering::Relaxed);
         Ok(own)
     }
@@ -118,9 +116,14 @@ impl OwnPair {
         unsafe { &*self.memory.word(offset) }
     }
 
+    /// Lines of the ring of commands.
+    pub fn command_lines(&self) -> usize {
+        self.commands.len() / LINE
+    }
+
     /// The ring of commands to the peer.
     pub fn commands(&self) -> Result<Lines> {
-        lines(&self.commands, 0, self.command_lines)
+        lines(&self.commands, 0, self.command_lines())
     }
 
     /// The ring of replies to the peer.
@@ -162,8 +165,6 @@ pub struct PeerParts {
     pub pair: Arc<Mapping>,
     /// Its ring of commands, mapped writable and only read.
     pub commands: Mapping,
-    /// Lines of that ring.
-    pub command_lines: usize,
     /// Its endpoint memory.
     pub endpoint: Mapping,
     /// Its doorbell memory.
@@ -200,7 +201,6 @@ impl PeerParts {
             incarnation: who.incarnation,
             pair: Arc::new(map(fds[0].as_fd(), pair::SIZE, false)?),
             commands: map(fds[3].as_fd(), who.command_lines as usize * LINE, true)?,
-            command_lines: who.command_lines as usize,
             endpoint: map(fds[1].as_fd(), endpoint::SIZE, false)?,
             doorbell: map(fds[2].as_fd(), doorbell::SIZE, true)?,
             hint: who.hint,

@@ -177,7 +177,7 @@ impl Shared {
         let Some(fds) = own.fds() else { return Ok(()) };
         let who = Introduction {
             incarnation: self.incarnation,
-            command_lines: own.command_lines as u32,
+            command_lines: own.command_lines() as u32,
             hint: own.hint,
             wakes: true,
             proof: self.auth.proof(&control::greeting(

@@ -35,7 +35,7 @@ use self::served::Served;
 use self::single::Single;
 use crate::command::{Writer, kind};
 use crate::common::{Common, full};
-use crate::layout::{doorbell, endpoint, pair};
+use crate::layout::{LINE, doorbell, endpoint, pair};
 use crate::pair::{self as pairs, OwnPair, PeerParts};
 
 /// The end of the peer.
@@ -163,7 +163,7 @@ impl Lane {
         }
         let Some(link) = &mut self.link else { return Ok(()) };
         // Fallible steps come first; after them `up` keeps the memory that the producers read.
-        let commands = pairs::lines(&parts.commands, 0, parts.command_lines)?;
+        let commands = pairs::lines(&parts.commands, 0, parts.commands.len() / LINE)?;
         let replies = pairs::lines(&parts.pair, pair::REPLIES, pair::REPLY_LINES)?;
         // SAFETY: the word lies in `parts.pair`, which `up` keeps beside the producers; it is the word that the
         // peer stores its position in, 0 at first.
@@ -357,7 +357,7 @@ mod tests {
             memory(pair::SIZE, Writers::Present),
             memory(endpoint::SIZE, Writers::Present),
             memory(doorbell::SIZE, Writers::Any),
-            memory(command_lines as usize * crate::layout::LINE, Writers::Any),
+            memory(command_lines as usize * LINE, Writers::Any),
         ];
         let who = Introduction {
             incarnation: 1,
