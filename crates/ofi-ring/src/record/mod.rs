@@ -1,12 +1,12 @@
 //! Ring of records of any size from one producer to one consumer, which may be two processes that do not trust each
 //! other. All messages use it.
 //!
-//! The producer only stores to the lines, and the consumer only loads from them; its process may map them read-only. The
-//! consumer's position is in a word of its own memory, which the producer maps read-only. A record is a header word of eight bytes and a body, in
-//! consecutive lines; it starts on a line. Header word: the low 32 bits are the number of bytes of header word and
-//! body, the high 32 bits are the caller's. Zero: nothing here yet. `SKIP`: nothing up to the end of the lines, the
-//! next record is in line 0. The meaning of a body, the validation of its bytes, and sleeping ([`crate::doorbell`]) are
-//! left to the caller.
+//! The producer only stores to the lines, and the consumer only loads from them; its process may map them read-only.
+//! The consumer's position is in a word of its own memory, which the producer maps read-only. A record is a header
+//! word of eight bytes and a body, in consecutive lines; it starts on a line. Header word: the low 32 bits are the
+//! number of bytes of header word and body, the high 32 bits are the caller's. Zero: nothing here yet. `SKIP`:
+//! nothing up to the end of the lines, the next record is in line 0. The meaning of a body, the validation of its
+//! bytes, and sleeping ([`crate::doorbell`]) are left to the caller.
 //!
 //! A record costs two plain stores besides the body; a poll that finds nothing costs one load. There is no locked
 //! instruction and no fence instruction on x86-64; on aarch64 there is a load barrier for each record.
@@ -18,9 +18,9 @@
 //! I3. The header word in the line of `tail` is 0 until the record there is published: whoever published
 //!     the record before it had stored that 0 first, in a line that was its own. So a record of `n`
 //!     lines takes `n + 1` free ones, and the consumer never takes stale bytes for a header word.
-//! I4. Only `Consumer` stores `head`, only `Producer` stores lines, and it loads none: a consumer's process that
-//!     may write them too (`ofi-shm/pair.rs`) can spoil nothing but what it reads itself. A record, or what `SKIP` skips, has at
-//!     most a quarter of the lines, so that a record and a skip before it always fit into an empty ring.
+//! I4. Only `Consumer` stores `head`, only `Producer` stores lines, and it loads none: a consumer's process that may
+//!     write them too (`ofi-shm/pair.rs`) can spoil nothing but what it reads itself. A record, or what `SKIP` skips,
+//!     has at most a quarter of the lines, so that a record and a skip before it always fit into an empty ring.
 //! I5. No value found in memory that the other side writes leads outside the lines: `current` comes from
 //!     this side's own position, and a length is compared with what is left before the end.
 //! Pairs: PUBLISH on the header word, `publish` (Release) to `peek` (Acquire): the body is visible, and so
