@@ -155,6 +155,7 @@ impl Served {
         if number >= self.id.blocks() {
             return Err(format!("block {number} does not exist; the file has {}", self.id.blocks()));
         }
+        // A buffer that held a block keeps its length: clearing it first would write every byte once more.
         message.resize(HEAD + self.id.block_len(number), 0);
         let read = self.file.read_exact_at(&mut message[HEAD..], number * super::wire::BLOCK as u64);
         // Check after reading, so that the bytes read belong to this version.

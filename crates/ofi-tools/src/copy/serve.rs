@@ -119,7 +119,6 @@ fn serve(incoming: Incoming, root: &Root) -> Result<()> {
             Err(failure) => return Err(failure),
         };
         let mut message = link.spare();
-        message.clear();
         let answered = match serde_json::from_slice(&buffer[..len.min(buffer.len())]) {
             Ok(request) => answer(request, root, &mut open, &mut message),
             Err(error) => Err(format!("a request: {error}")),
@@ -133,7 +132,6 @@ fn serve(incoming: Incoming, root: &Root) -> Result<()> {
         link.send(message, WINDOW, PATIENCE)?;
         if block_follows {
             let mut message = link.spare();
-            message.clear();
             if let Err(why) = answer(Request::Read(0), root, &mut open, &mut message) {
                 message = json(&Answer::Refused(why));
             }
@@ -142,7 +140,7 @@ fn serve(incoming: Incoming, root: &Root) -> Result<()> {
     }
 }
 
-/// Builds the answer to a request. Returns whether the file's only block follows.
+/// Builds the answer to a request in `message`, whatever that held. Returns whether the file's only block follows.
 fn answer(
     request: Request,
     root: &Root,
