@@ -13,7 +13,7 @@ use ofi_testkit::{Kit, Side};
 use super::Input;
 use super::two::{self, LONGEST, POLLS, STEPS, Two};
 
-/// Bytes of the longest packet.
+/// Length of the longest packet.
 const MTU: usize = 8760;
 /// Receives and sends of the third queue pair.
 const RECEIVES: usize = 32;
@@ -40,7 +40,7 @@ fn device() -> (Arc<SimulatedDevice>, MutexGuard<'static, ()>) {
     let device = DEVICE.get_or_init(|| {
         let device = SimulatedDevice::driven("fuzzed0", Plan::default());
         ofi_efa::srd::add(Arc::new(Handle(Arc::clone(&device))));
-        // Where the library has it already, this is refused.
+        // Fails if the library has it already.
         let _ = ofi::register_provider(Arc::new(ofi_efa::EfaProvider));
         device
     });
@@ -52,20 +52,20 @@ fn open() -> Side {
     two::open(&Driven, &INFO)
 }
 
-/// The third queue pair. Its fields go in their order: the device touches the memory until the queue pair and the
-/// region are gone.
+/// The third queue pair. Fields drop in order: the device accesses the memory until the queue pair and the region are
+/// destroyed.
 struct Stranger {
     qp: Box<dyn QueuePair>,
     region: Box<dyn Region>,
     /// A packet for each receive, and then for each send.
     memory: Vec<u8>,
-    /// Sends that may be posted, by the places of their packets.
+    /// Sends that may be posted, by the slots of their packets.
     free: Vec<usize>,
     came: VecDeque<Completion>,
     address: RawAddress,
-    /// The two.
+    /// The two endpoints.
     to: [(RawAddress, To); 2],
-    /// Numbers of its messages to each.
+    /// Message numbers, one sequence for each endpoint.
     numbers: [u32; 2],
 }
 
@@ -79,7 +79,7 @@ impl Stranger {
             (peer, To { handle, qpn: peer.qpn, qkey: peer.connid })
         });
         let mut memory = vec![0; (RECEIVES + SENDS) * MTU];
-        // SAFETY: the region goes before the memory.
+        // SAFETY: the region is dropped before the memory.
         let region = unsafe { device.register(memory.as_mut_ptr(), memory.len(), Access::Local) };
         let region = region.expect("a registration");
         let free = (RECEIVES..RECEIVES + SENDS).collect();
@@ -89,7 +89,7 @@ impl Stranger {
         stranger
     }
 
-    /// The place of a packet.
+    /// The slot of a packet.
     fn segment(&mut self, at: usize, len: usize) -> Segment {
         let addr = self.memory[at * MTU..][..MTU].as_mut_ptr();
         Segment { addr, len, lkey: self.region.lkey() }
@@ -97,12 +97,12 @@ impl Stranger {
 
     fn receive(&mut self, id: usize) {
         let into = self.segment(id, MTU);
-        // Some plans have devices that take fewer.
+        // Some simulated devices accept fewer.
         // SAFETY: registered, and used by nothing else.
         let _ = unsafe { self.qp.receive(&[(id as u64, into)]) };
     }
 
-    /// Drops received packets, and takes back sent ones.
+    /// Drops received packets, and reclaims the slots of sent ones.
     fn poll(&mut self) {
         self.qp.poll(&mut self.came).expect("a device that works");
         while let Some(completion) = self.came.pop_front() {
@@ -123,11 +123,12 @@ impl Stranger {
         let from = self.segment(at, bytes.len());
         let action = Action::Send { from, inline: false, data: None };
         let request = WorkRequest { id: at as u64, to: self.to[whom].1, action };
-        // SAFETY: registered, and left alone until the send has ended.
+        // SAFETY: registered, and not accessed until the send has completed.
         unsafe { self.qp.post(&[request]) }.expect("a send");
     }
 
-    /// Sends a packet of the input: as it is, in its own name, in its own name and turn, or in the other one's name.
+    /// Sends a packet from the input: unchanged, with its own source, with its own source and next number, or with the
+    /// other endpoint's source.
     fn say(&mut self, whom: usize, how: u8, bytes: &[u8]) {
         let Ok((origin, mut packet)) = parse(bytes) else { return self.send(whom, bytes) };
         let origin = match how % 4 {
@@ -147,7 +148,7 @@ impl Stranger {
     }
 }
 
-/// See the module. How many operations of the two have ended.
+/// Runs an input. Returns how many operations between the two endpoints have completed.
 pub fn efa_lane(input: &[u8]) -> usize {
     let mut input = Input(input);
     let (device, _alone) = device();

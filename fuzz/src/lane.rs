@@ -12,7 +12,7 @@ use ofi_shm::fuzz::{Hostile, KINDS, Place, Ring};
 
 use super::Input;
 
-/// Bytes of each buffer.
+/// Length of each buffer.
 const BUFFER: usize = 16 << 10;
 /// Key of the registered buffer, so that a hostile peer knows it.
 const KEY: u64 = 1;
@@ -31,7 +31,7 @@ thread_local! {
 }
 
 /// Memory that is never freed, so that a late write does no harm. The sanitizer finds writes outside of it.
-/// The first piece is registered, the second is lent to all operations.
+/// The first part is registered; the second is the buffer of all operations.
 fn memory() -> &'static [Piece; 2] {
     static MEMORY: OnceLock<[Piece; 2]> = OnceLock::new();
     let leaked = |_| Piece::new(Box::leak(vec![0u8; BUFFER].into_boxed_slice()).as_mut_ptr(), BUFFER);
@@ -59,7 +59,7 @@ impl Victim {
         Ok(Self { endpoint, queue, _addresses: addresses, _region: region, hostile, peer })
     }
 
-    /// Polls, and takes everything there is.
+    /// Polls, and reads all completions.
     fn poll(&self) {
         let mut entries = [CqTaggedEntry::EMPTY; 16];
         for _ in 0..4 {
@@ -69,12 +69,12 @@ impl Victim {
         }
     }
 
-    /// Posts one of each operation, so that replies have something to be about.
+    /// Posts one of each operation, so that replies can refer to an operation in flight.
     fn post(&self) {
         // SAFETY: the memory is never freed, and nothing refers to it.
         let lent = unsafe { Lent::new(&memory()[1..], &[]) };
         let remote = [RemotePiece { addr: 0, len: BUFFER, key: 7 }];
-        // Refusals (no more room) are fine.
+        // FI_EAGAIN is fine.
         let _ = self.endpoint.receive(&ReceiveOp::new(lent, Context(1)));
         let _ = self.endpoint.receive_tagged(&ReceiveOp::new(lent, Context(2)), TagMatch::default());
         let _ = self.endpoint.send(&SendOp::new(lent, self.peer, Context(3)));
@@ -96,7 +96,7 @@ fn inserted(addresses: &dyn AddressVector, address: &Address) -> ofi::raw::Resul
     addresses.insert(std::slice::from_ref(address)).remove(0)
 }
 
-/// A peer that greets, and then writes records and anything else.
+/// A peer that greets, and then writes records and arbitrary bytes.
 pub fn lane(input: &[u8]) {
     VICTIM.with_borrow_mut(|victim| {
         if victim.is_none() {
@@ -127,7 +127,7 @@ fn attack(victim: &mut Victim, mut input: Input<'_>) {
                 let (offset, len) = (input.short(), input.byte());
                 victim.hostile.scribble(ring, offset, input.bytes(len.into()));
             }
-            // Anything that it may write, the victim's doorbell among it.
+            // Anywhere that it may write, including the victim's doorbell.
             2 => {
                 let place = Place::ALL[usize::from(input.byte()) % Place::ALL.len()];
                 let (offset, len) = (input.short(), input.byte());

@@ -39,7 +39,7 @@ use ofi_ring::record::Consumer;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Takes an input apart.
+/// Reads an input piece by piece.
 pub struct Input<'a>(pub &'a [u8]);
 
 impl<'a> Input<'a> {
@@ -69,7 +69,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// A control datagram: what parses encodes back to the same bytes. Whether it was something.
+/// A control datagram: one that parses encodes back to the same bytes. Returns whether it parsed.
 pub fn control(input: &[u8]) -> bool {
     ofi_shm::fuzz::control_datagram(input)
 }
@@ -86,13 +86,13 @@ pub fn efa(input: &[u8]) -> bool {
     true
 }
 
-/// Bytes of the ring of `record`.
+/// Length of the ring of `record`.
 const RING: usize = 1024;
 
 #[repr(align(64))]
 struct Memory([AtomicU64; RING / 8]);
 
-/// A ring whose lines hold anything, and change while they are read: every record lies inside.
+/// A ring whose lines have arbitrary contents and change while they are read: every record lies within the ring.
 pub fn record(input: &[u8]) {
     let mut input = Input(input);
     let memory = Memory(std::array::from_fn(|_| AtomicU64::new(0)));
@@ -103,7 +103,7 @@ pub fn record(input: &[u8]) {
     // SAFETY: the memory outlives the consumer and is aligned; it is accessed atomically here, between its reads.
     let lines = unsafe { Lines::new(base, RING / 64) }.expect("sixteen aligned lines");
     let head = AtomicU64::new(0);
-    // SAFETY: the one consumer of these lines; `head` outlives it.
+    // SAFETY: this is the only consumer of these lines, and `head` outlives it.
     let mut consumer = unsafe { Consumer::new(lines, &raw const head) };
     let inside = base.addr().get()..=base.addr().get() + RING;
     for _ in 0..256 {
@@ -130,7 +130,7 @@ pub fn record(input: &[u8]) {
     }
 }
 
-/// Hints of an application, and arbitrary addresses: an answer or a refusal, and an answer grants everything requested.
+/// An application's hints, and arbitrary addresses: getinfo fails, or its answer grants everything requested.
 pub fn hints(input: &[u8]) {
     let mut input = Input(input);
     let caps = Caps::from_bits_retain(input.word());
@@ -167,13 +167,13 @@ pub fn hints(input: &[u8]) {
     let text = String::from_utf8_lossy(input.0);
     let (provider, node) = text.split_once(' ').unwrap_or(("", &text));
     hints = hints.provider(provider);
-    // Names of hosts would be looked up in the network.
+    // Host names would be resolved over the network.
     let node = node.starts_with("fi_shm://").then_some(node);
     let request = Request { version: Version::API, node, service: None, flags, hints: Some(&hints) };
     let Ok(offers) = ofi::explain(&request) else { return };
     for info in offers.infos {
         if flags.contains(GetinfoFlags::PROV_ATTR_ONLY) {
-            // Names of providers and nothing else, whatever was asked.
+            // Provider names and nothing else, whatever the hints.
             assert!(info.caps.is_empty(), "{info}");
             continue;
         }

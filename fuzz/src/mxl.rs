@@ -28,13 +28,13 @@ const FILES: [(&str, &[u8]); 8] = made_by_cpp![
     "options.json"
 ];
 
-/// Whether it was something: a definition, or a flow of which something could be read.
+/// Runs an input. Returns whether it was a valid definition, or a flow that could be read in part.
 pub fn mxl(input: &[u8]) -> bool {
     let Some((&kind, bytes)) = input.split_first() else { return false };
     match kind {
         b'D' => definition(&String::from_utf8_lossy(bytes)),
         b'H' => BatchHints::parse(&String::from_utf8_lossy(bytes)).is_ok(),
-        // What parses encodes back to the same.
+        // A value that parses encodes back to the same.
         b'M' => mxl_fabrics::message::Message::parse(bytes).is_some_and(|message| {
             assert_eq!(message.encode(), bytes);
             true
@@ -54,7 +54,7 @@ pub fn mxl(input: &[u8]) -> bool {
     }
 }
 
-/// What parses is written as a text that parses to the same.
+/// A value that parses is written as a text that parses to the same value.
 fn definition(text: &str) -> bool {
     let Ok(definition) = FlowDefinition::parse(text) else { return false };
     let again = FlowDefinition::parse(&definition.to_json()).expect("what was written parses");
@@ -63,7 +63,7 @@ fn definition(text: &str) -> bool {
     true
 }
 
-/// A directory that goes with its run.
+/// A directory that is removed after the run.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -115,8 +115,8 @@ fn files(input: &mut Input<'_>) -> bool {
     was_read
 }
 
-/// Overwrites bytes of files. Their lengths change only before they are opened: no library can mend what truncates a
-/// mapped file.
+/// Overwrites bytes of files. Lengths change only before the files are opened, because no library survives the
+/// truncation of every mapped file.
 fn change(folder: &Folder, input: &mut Input<'_>, with_lengths: bool) {
     for _ in 0..input.byte() % 8 {
         let (name, bytes) = FILES[usize::from(input.byte()) % FILES.len()];
@@ -136,7 +136,7 @@ fn change(folder: &Folder, input: &mut Input<'_>, with_lengths: bool) {
         if with_lengths {
             fs::write(&path, contents).expect("a file");
         } else {
-            // In place: writing it anew would truncate it for a moment.
+            // In place, because rewriting the file would truncate it for a moment.
             use std::os::unix::fs::FileExt;
             let file = fs::OpenOptions::new().write(true).open(&path).expect("a file");
             file.write_all_at(&contents, 0).expect("as long as it was");

@@ -12,7 +12,7 @@ use ofi_rdm::{
 
 use super::Input;
 
-/// An application that takes and counts records.
+/// An application that accepts and counts records.
 #[derive(Default)]
 struct Application {
     records: u64,
@@ -46,15 +46,15 @@ impl Driver for Application {
     }
 }
 
-/// Datagrams under way, at most.
+/// Maximum number of datagrams in flight.
 const WIRE: usize = 64;
 
-/// See the module. Answers how many sessions the two have begun, since each began anew.
+/// Runs an input. Returns the number of sessions that the two endpoints have started since their last restart.
 pub fn protocol(input: &[u8]) -> u64 {
     let mut input = Input(input);
-    // Of an even length: sessions at rest are put away at once.
+    // An input of even length: idle sessions are put away at once.
     let warm = input.0.len() % 2 == 1;
-    // And of every third length, encrypted.
+    // Every third length: encrypted.
     let security = |number: u8| Security {
         suites: if input.0.len() % 3 == 0 { suites::ENCRYPTED } else { suites::CLEAR },
         key: Vec::new(),
@@ -114,7 +114,7 @@ pub fn protocol(input: &[u8]) -> u64 {
                     let place = input.short() % bytes.len();
                     bytes[place] = input.byte();
                 }
-                // With others of its length behind it, as a system joins them.
+                // Followed by others of the same length, as the kernel coalesces them (UDP_GRO).
                 let len = bytes.len();
                 let alike = wire.iter().filter(|other| (other.0, other.1, other.2.len()) == (to, from, len));
                 alike
@@ -147,7 +147,7 @@ pub fn protocol(input: &[u8]) -> u64 {
                 let (endpoint, application) = &mut ends[who];
                 endpoint.handle_time(now, application);
                 let mut sent = 0;
-                // Alone, or in rows.
+                // One at a time, or in batches.
                 let most = 1 + usize::from(what >> 4);
                 while let Some(transmit) = endpoint.poll_train(now, most, &mut buffer, application) {
                     sent += 1;

@@ -1,8 +1,8 @@
-//! What agents of `multirail` take from strangers: messages and metadata. The first byte says which.
+//! Untrusted input of `multirail`'s agents: messages and metadata. The first byte selects which.
 
 use multirail::wire::{Message, Metadata};
 
-/// What parses encodes back to the same bytes. Whether it was something.
+/// Input that parses encodes back to the same bytes. Returns whether it parsed.
 pub fn rails(input: &[u8]) -> bool {
     let Some((&kind, bytes)) = input.split_first() else { return false };
     match kind {

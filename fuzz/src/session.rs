@@ -17,16 +17,16 @@ use ofi_rdm::{Config, Driver, Endpoint, Flow, Limits, Lost, Security, Sender, St
 
 use super::Input;
 
-/// Bytes of each buffer.
+/// Length of each buffer.
 const BUFFER: usize = 40 << 10;
-/// Keys of the registered buffers, so that a hostile peer knows them: of one that it may write and read, and of one
-/// that it may read.
+/// Keys of the registered buffers, which a hostile peer therefore knows: one that it may write and read, and one that
+/// it may only read.
 const KEYS: [u64; 2] = [1, 2];
-/// The contents of the one that it may only read.
+/// The contents of the read-only buffer.
 const UNCHANGED: u8 = 0xA5;
 /// The authorization key of the sealed session.
 const SHARED: &[u8] = b"fuzzing";
-/// Rounds of polls after which there is a session, on any machine.
+/// Polls that establish a session on any machine.
 const MEETING: u32 = 10_000;
 
 type AnyEndpoint = Arc<dyn ofi::raw::Endpoint>;
@@ -37,19 +37,19 @@ struct Victim {
     _addresses: Arc<dyn AddressVector>,
     _regions: [Arc<dyn MemoryRegion>; 2],
     peer: FiAddr,
-    /// Where it is reached, and its hostile peer's socket.
+    /// Its address, and the socket of its hostile peer.
     address: SocketAddr,
     socket: UdpSocket,
     is_sealed: bool,
 }
 
 thread_local! {
-    /// In the clear, and sealed.
+    /// Unencrypted, and encrypted.
     static VICTIMS: RefCell<[Option<Victim>; 2]> = const { RefCell::new([None, None]) };
 }
 
 /// Memory that is never freed, so that a late write does no harm. The sanitizer finds writes outside of it.
-/// The first and the second piece are registered, the third is lent to all operations.
+/// The first and the second part are registered; the third is the buffer of all operations.
 fn memory() -> &'static [Piece; 3] {
     static MEMORY: OnceLock<[Piece; 3]> = OnceLock::new();
     let leaked = |_| Piece::new(Box::leak(vec![UNCHANGED; BUFFER].into_boxed_slice()).as_mut_ptr(), BUFFER);
@@ -99,7 +99,7 @@ impl Victim {
         })
     }
 
-    /// Polls, and takes everything there is.
+    /// Polls, and reads all completions.
     fn poll(&self) {
         let mut entries = [CqTaggedEntry::EMPTY; 16];
         for _ in 0..2 {
@@ -115,14 +115,14 @@ impl Victim {
         }
     }
 
-    /// Posts one of each operation, so that answers have something to be about.
+    /// Posts one of each operation, so that replies can refer to an operation in flight.
     fn post(&self, len: usize) {
         let piece = memory()[2];
         let pieces = [Piece::new(piece.addr, len.min(BUFFER))];
         // SAFETY: the memory is never freed, and nothing refers to it.
         let lent = unsafe { Lent::new(&pieces, &[]) };
         let remote = [RemotePiece { addr: 0, len: len.min(BUFFER), key: 7 }];
-        // Refusals (no more room) are fine.
+        // FI_EAGAIN is fine.
         let _ = self.endpoint.receive(&ReceiveOp::new(lent, Context(1)));
         let _ = self.endpoint.receive_tagged(&ReceiveOp::new(lent, Context(2)), TagMatch::default());
         let _ = self.endpoint.send(&SendOp::new(lent, self.peer, Context(3)));
@@ -140,7 +140,7 @@ impl Victim {
     }
 }
 
-/// What the hostile end received: the first words of records, which name operations.
+/// The first words of the records that the hostile end received; they identify operations.
 #[derive(Default)]
 struct Heard {
     words: Vec<u64>,
@@ -174,12 +174,12 @@ struct Hostile<'a> {
     heard: Heard,
     start: Instant,
     buf: Vec<u8>,
-    /// Where its streams go on.
+    /// The next offsets of its streams.
     at: [u64; 2],
 }
 
 impl<'a> Hostile<'a> {
-    /// A new incarnation at the one address, with a session.
+    /// A new incarnation at the same address, with a session.
     fn meet(victim: &'a Victim, secret: u64) -> Option<Self> {
         let window = 1 << 16;
         let params = Params { window, in_flight: 1 << 20, max_packet: 9_000, liveness_port: 0, flags: 0 };
@@ -205,7 +205,7 @@ impl<'a> Hostile<'a> {
         let mut hostile = Self { victim, endpoint, heard, start, buf: vec![0; 65_536], at: [0, 16] };
         while hostile.victim.socket.recv_from(&mut hostile.buf).is_ok() {} // what is left of the one before
         let (peer, now) = (hostile.endpoint.peer(victim.address).0, hostile.now());
-        // A record of a kind that nothing comes of: payloads need not be announced.
+        // A record kind without effect, because payloads need no announcement.
         hostile.endpoint.sender(now, peer)?.bulk.record(20, 0, &[0; 8], 0, None);
         for _ in 0..MEETING {
             hostile.behave();
@@ -221,7 +221,7 @@ impl<'a> Hostile<'a> {
         ofi_rdm::Instant::from_nanos(1 + self.start.elapsed().as_nanos() as u64)
     }
 
-    /// Acts as an honest peer: takes packets, acknowledges, and sends what is queued.
+    /// Acts as an honest peer: receives packets, acknowledges them, and sends its queue.
     fn behave(&mut self) {
         while let Ok((len, from)) = self.victim.socket.recv_from(&mut self.buf) {
             let now = self.now();
@@ -250,7 +250,7 @@ impl<'a> Hostile<'a> {
         }
     }
 
-    /// A word of a record: one that means something more often than not.
+    /// A word of a record, usually a meaningful one.
     fn word(&self, input: &mut Input<'_>) -> u64 {
         let which = input.byte();
         match which % 8 {
@@ -267,10 +267,10 @@ impl<'a> Hostile<'a> {
     }
 }
 
-/// Records that there are, of both streams.
+/// All record kinds of both streams.
 const KINDS: [u8; 14] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 18, 19, 20];
 
-/// See the module. Whether there was a session.
+/// Runs an input. Returns whether there was a session.
 pub fn session(input: &[u8]) -> bool {
     let mut input = Input(input);
     let sealed = usize::from(input.byte() & 1);

@@ -6,24 +6,24 @@ use ofi::raw::{Caps, FiAddr, Info, MrAccess};
 use ofi_testkit::side::remote_at;
 use ofi_testkit::{Kit, Memory, Side};
 
-/// Bytes that one operation has at most.
+/// Maximum length of an operation.
 pub const LONGEST: usize = 200_000;
-/// Steps of one input.
+/// Maximum steps of an input.
 pub const STEPS: usize = 200;
-/// Polls after which everything has ended.
+/// Polls that complete everything.
 pub const POLLS: usize = 50_000;
-/// Operations that may be open at a time.
+/// Maximum number of operations in flight.
 const OPEN: usize = 16;
 
 /// An endpoint of the kit's device. `info` keeps the answer to the first getinfo.
 pub fn open(kit: &dyn Kit, info: &OnceLock<Info>) -> Side {
     let opening = kit.opening().hints(|hints| hints.caps(kit.usual_caps() | Caps::DIRECTED_RECV));
-    // To ask all providers takes longer than all the rest.
+    // Asking all providers would take longer than the rest of the run.
     let info = info.get_or_init(|| opening.first_info().expect("an endpoint of the device"));
     opening.info(info.clone()).open()
 }
 
-/// An operation, and where its bytes are.
+/// An operation and its memory.
 pub enum Op {
     /// The message, and the receive.
     Message(Memory, Memory),
@@ -33,7 +33,7 @@ pub enum Op {
     Read(Memory, usize),
 }
 
-/// The two.
+/// The two endpoints.
 pub struct Two {
     pub a: Side,
     pub b: Side,
@@ -53,7 +53,7 @@ fn byte_of(number: usize) -> u8 {
 }
 
 impl Two {
-    /// Those that know each other, and one of the other's memory.
+    /// Opens the two endpoints and exchanges their addresses and keys.
     pub fn new(a: Side, b: Side) -> Self {
         let (to_b, to_a) = (a.insert(&b), b.insert(&a));
         let memory = [Memory::new(LONGEST), Memory::patterned(LONGEST, 3)];
@@ -62,10 +62,10 @@ impl Two {
         Self { a, b, to_b, to_a, open: Vec::new(), begun: 0, memory, regions }
     }
 
-    /// Advances both, and takes completions.
+    /// Advances both, and reads completions.
     ///
     /// # Panics
-    /// If it has not ended well, or not with its own bytes.
+    /// An operation failed, or has the wrong bytes.
     pub fn poll(&mut self) {
         self.a.poll();
         self.b.poll();
@@ -93,9 +93,9 @@ impl Two {
         }
     }
 
-    /// Begins an operation of so many bytes.
+    /// Starts an operation of the given length.
     pub fn begin(&mut self, kind: u8, len: usize) {
-        // One write at a time, so that no other one changes its bytes.
+        // One write at a time, so that no other write changes its bytes.
         let writes = self.open.iter().any(|(.., op)| matches!(op, Op::Write(..)));
         if self.open.len() == OPEN || kind == 1 && writes {
             return;

@@ -24,19 +24,19 @@ use super::Input;
 use super::two::{POLLS, STEPS};
 use super::verbs_lane::device;
 
-/// Bytes of the longest message of the stranger.
+/// Length of the stranger's longest message.
 const RECORD: usize = 9000;
 /// Requests of the stranger, and receives of each of its connections.
 const REQUESTS: usize = 64;
 const RECEIVES: usize = 16;
-/// Connections of the stranger, and endpoints that it may have to do with.
+/// Connections of the stranger, and endpoints that it may connect to.
 const MOST: usize = 3;
-/// Bytes of the registered part of each buffer, its middle third.
+/// Length of the registered part of each buffer, its middle third.
 const SHARED: usize = 3 * 512;
-/// The seed of the guard bytes around lent memory, and their number behind it.
+/// The seed of the guard bytes around lent memory, and their number after it.
 const BESIDE: u8 = 0xCC;
 const AROUND: usize = 16;
-/// Bytes of private data.
+/// Length of private data.
 const PRIVATE: usize = 56;
 
 struct Driven;
@@ -60,7 +60,7 @@ fn opening() -> Opening {
     static INFO: OnceLock<Info> = OnceLock::new();
     let kit: &dyn Kit = &Driven;
     let opening = kit.opening();
-    // To ask all providers takes longer than all the rest.
+    // Asking all providers would take longer than the rest of the run.
     let info = INFO.get_or_init(|| opening.first_info().expect("an endpoint of the device"));
     opening.info(info.clone())
 }
@@ -71,7 +71,7 @@ struct Victim {
     /// The region that a peer may write, and the one that it may read.
     regions: [Arc<dyn MemoryRegion>; 2],
     memory: [Memory; 2],
-    /// Operations in flight: memory, and the number of its bytes that are lent.
+    /// Operations in flight: memory, and the number of its bytes that the operation may access.
     open: BTreeMap<usize, (Memory, usize)>,
     begun: usize,
 }
@@ -98,7 +98,7 @@ impl Victim {
             3 => out.data(u64::from(there.rkey)).write(&remote),
             _ => out.read(&remote),
         };
-        // There is no room, or no connection any more.
+        // The queue is full, or the connection has ended.
         if posted.is_ok() {
             self.open.insert(number, (memory, len));
             self.begun += 1;
@@ -115,7 +115,7 @@ impl Victim {
         while try_outcome(self.side.eq()).is_some() {}
     }
 
-    /// Checks that nothing was written outside.
+    /// Checks that nothing was written outside of lent memory.
     fn check(&self) {
         let third = SHARED / 3;
         for (memory, seed) in self.memory.iter().zip([4, 5]) {
@@ -134,14 +134,14 @@ struct Line {
     is_open: bool,
 }
 
-/// Its fields go in their order: the device touches the memory until the connections are gone.
+/// Fields drop in order: the device accesses the memory until the connections are destroyed.
 struct Stranger {
     lines: VecDeque<Line>,
     listener: Box<dyn Identifier>,
     ends: Arc<dyn Completions>,
     channel: Arc<dyn Channel>,
     region: Box<dyn Region>,
-    /// A place for each request, and one for all receives.
+    /// A slot for each request, and one for all receives.
     memory: Vec<u8>,
     free: Vec<usize>,
     device: Handle,
@@ -158,7 +158,7 @@ impl Stranger {
         listener.listen(8).expect("a listener");
         let ends = device.completions(4096).expect("a completion queue");
         let mut memory = vec![0; (REQUESTS + 1) * RECORD];
-        // SAFETY: the region goes before the memory.
+        // SAFETY: the region is dropped before the memory.
         let region = unsafe { device.register(memory.as_mut_ptr(), memory.len(), Access::RemoteReadWrite) };
         let (region, free) = (region.expect("a registration"), (0..REQUESTS).collect());
         let (lines, answer) = (VecDeque::new(), (true, Vec::new()));
@@ -225,7 +225,7 @@ impl Stranger {
         self.ends.poll(&mut take).expect("a device that works");
     }
 
-    /// One of the endpoints asks for a connection.
+    /// One of the endpoints requests a connection.
     fn answer(&mut self, mut id: Box<dyn Identifier>) {
         let (grants, data) = self.answer.clone();
         if !grants {
@@ -244,7 +244,7 @@ impl Stranger {
         let open = self.lines.iter().filter(|line| line.is_open).count();
         let line = self.lines.iter().filter(|line| line.is_open).nth(which % open.max(1));
         let posted = line.and_then(|line| line.id.pair()).is_some_and(|pair| {
-            // SAFETY: registered, and left alone until the request has ended.
+            // SAFETY: registered, and not accessed until the request has completed.
             unsafe { pair.work(place as u64, &[segment], work, Post::default()) }.is_ok()
         });
         if !posted {
@@ -257,11 +257,11 @@ fn param(private_data: &[u8]) -> ConnParam<'_> {
     ConnParam { private_data, reads: 1, retries: 7, rnr_retries: 7 }
 }
 
-/// Two endpoints that the stranger has nothing to do with.
+/// Two endpoints that the stranger never contacts.
 struct Friends {
     a: Side,
     b: Side,
-    /// Messages that are on their way, and their receives.
+    /// Messages in flight, and their receives.
     sent: VecDeque<(usize, Memory, Memory)>,
     begun: usize,
     ended: usize,
@@ -321,7 +321,7 @@ impl All {
         self.victims.push_back(victim);
     }
 
-    /// The oldest request is granted, or refused.
+    /// Accepts or rejects the oldest request.
     fn settle(&mut self, grants: bool) {
         let Some(info) = self.asked.pop_front().and_then(|event| event.info) else { return };
         if !grants {
@@ -329,7 +329,7 @@ impl All {
             let _ = self.listener.pep.reject(handle, b"no"); // who asked may have gone
             return;
         }
-        // Nor can a request be granted then.
+        // Nor can a request be accepted then.
         if let Ok(side) = opening().info(*info).open_disabled()
             && side.ep.accept(b"yes").is_ok()
         {
@@ -338,7 +338,8 @@ impl All {
     }
 }
 
-/// See the module. How many messages of the two have ended, and connections were asked for.
+/// Runs an input. Returns how many messages between the two endpoints have completed, and how many connections were
+/// requested.
 pub fn verbs_connected(input: &[u8]) -> usize {
     let mut input = Input(input);
     let (device, _alone) = device();

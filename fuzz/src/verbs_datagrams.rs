@@ -13,10 +13,10 @@ use super::Input;
 use super::two::{self, STEPS};
 use super::verbs_lane::device;
 
-/// Bytes of the longest datagram, and of the route header before it.
+/// Length of the longest datagram, and of the route header before it.
 const MTU: usize = 1024;
 const GRH: usize = 40;
-/// Remote data of the two's own messages have this bit.
+/// This bit is set in the remote data of messages between the two endpoints.
 const OWN: u64 = 1 << 31;
 
 struct Driven;
@@ -35,7 +35,7 @@ impl Kit for Driven {
 struct Wire {
     pair: Pair,
     into: Memory,
-    /// Messages that are on their way, by the patterns that they have.
+    /// Messages in flight, by their patterns.
     sent: VecDeque<(u8, Memory)>,
     delivered: usize,
     number: u8,
@@ -64,7 +64,7 @@ impl Wire {
     }
 }
 
-/// See the module. How many datagrams were delivered.
+/// Runs an input. Returns the number of datagrams delivered.
 pub fn verbs_datagrams(input: &[u8]) -> usize {
     static INFO: OnceLock<Info> = OnceLock::new();
     let mut input = Input(input);
@@ -87,7 +87,7 @@ pub fn verbs_datagrams(input: &[u8]) -> usize {
                 let from = Memory::patterned(input.short() % (MTU + 1), wire.number);
                 let data = OWN | u64::from(wire.number);
                 let out = wire.pair.a.out(wire.pair.to_b, &from).context(2).data(data);
-                // What finds no room is dropped, and its send ends well.
+                // A datagram without a receive is dropped, and its send succeeds.
                 let posted = || wire.pair.a.statistic("verbs_tx_datagrams");
                 let before = posted();
                 if out.send().is_ok() && posted() > before {

@@ -18,14 +18,14 @@ use ofi_verbs::rc::{
 use super::Input;
 use super::two::{self, LONGEST, POLLS, STEPS, Two};
 
-/// Bytes of the longest record of the stranger: longer than the two have room for.
+/// Length of the stranger's longest record, which exceeds the receive slots of the two endpoints.
 const RECORD: usize = 9000;
 /// Receives and requests of the stranger.
 const RECEIVES: usize = 32;
 const REQUESTS: usize = 64;
 /// Connections of the stranger.
 const CONNECTIONS: usize = 4;
-/// Bytes of a greeting.
+/// Length of a greeting.
 const GREETING: usize = 40;
 
 struct Driven;
@@ -50,7 +50,7 @@ pub fn device() -> (Arc<SimulatedDevice>, MutexGuard<'static, ()>) {
     let device = DEVICE.get_or_init(|| {
         let device = SimulatedDevice::driven("fuzzed0", Plan::default());
         ofi_verbs::rc::add(Arc::new(Handle(Arc::clone(&device))));
-        // Where the library has it already, this is refused.
+        // Fails if the library has it already.
         let _ = ofi::register_provider(Arc::new(ofi_verbs::VerbsProvider));
         device
     });
@@ -62,25 +62,25 @@ fn open() -> Side {
     two::open(&Driven, &INFO)
 }
 
-/// A connection of the stranger, with the greeting that it asks by.
+/// A connection of the stranger, with the greeting of its request.
 struct Call {
     connection: Box<dyn Connection>,
     greeting: Vec<u8>,
     is_open: bool,
 }
 
-/// Who disturbs. Its fields go in their order: the device touches the memory until connections, queues and the region
-/// are gone.
+/// The stranger. Fields drop in order: the device accesses the memory until connections, queues and the region are
+/// destroyed.
 struct Stranger {
     calls: VecDeque<Call>,
     queues: Box<dyn Queues>,
     region: Box<dyn Region>,
     /// A record for each receive, and then for each request.
     memory: Vec<u8>,
-    /// Requests that may be posted, by the places of their records.
+    /// Requests that may be posted, by the slots of their records.
     free: Vec<usize>,
     came: VecDeque<WorkCompletion>,
-    /// The two.
+    /// The two endpoints.
     to: [SocketAddr; 2],
     attempts: u32,
 }
@@ -91,7 +91,7 @@ impl Stranger {
         let queues = device.open(sizes).expect("queues");
         let to = [&two.a, &two.b].map(|side| side.name().to_socket_addr().expect("an address"));
         let mut memory = vec![0; (RECEIVES + REQUESTS) * RECORD];
-        // SAFETY: the region goes before the memory.
+        // SAFETY: the region is dropped before the memory.
         let region = unsafe { device.register(memory.as_mut_ptr(), memory.len(), Access::RemoteReadWrite) };
         let region = region.expect("a registration");
         let free = (RECEIVES..RECEIVES + REQUESTS).collect();
@@ -101,7 +101,7 @@ impl Stranger {
         stranger
     }
 
-    /// The place of a record.
+    /// The slot of a record.
     fn segment(&mut self, at: usize, len: usize) -> Segment {
         let addr = self.memory[at * RECORD..][..RECORD].as_mut_ptr();
         Segment { addr, len: len as u32, lkey: self.region.lkey() }
@@ -113,7 +113,7 @@ impl Stranger {
         unsafe { self.queues.receive(id as u64, into) }.expect("a receive");
     }
 
-    /// Asks for a connection: by a greeting as it should be, as one of the two would greet, or as the input has it.
+    /// Requests a connection with a correct greeting, with that of one of the two endpoints, or with the input's.
     fn call(&mut self, whom: usize, how: u8, bytes: &[u8]) {
         if self.calls.len() == CONNECTIONS {
             self.calls.pop_front();
@@ -143,7 +143,7 @@ impl Stranger {
         self.calls.push_back(Call { connection, greeting, is_open: false });
     }
 
-    /// Drops received records, takes back sent ones, and advances connections.
+    /// Drops received records, reclaims the slots of sent ones, and advances connections.
     fn poll(&mut self) {
         while let Some(event) = self.queues.event().expect("a device that works") {
             let Some(at) = self.calls.iter().position(|call| call.connection.number() == event.id) else {
@@ -192,7 +192,7 @@ impl Stranger {
         let (id, how) = (id as u64, Post::default());
         let connection = &call.connection;
         let posted = match at {
-            // SAFETY: registered, and left alone until the request has ended.
+            // SAFETY: registered, and not accessed until the request has completed.
             None => unsafe { connection.send(id, segment, how) },
             // SAFETY: as above.
             Some((true, to)) => unsafe { connection.write(id, segment, to, how) },
@@ -205,7 +205,7 @@ impl Stranger {
     }
 }
 
-/// See the module. How many operations of the two have ended.
+/// Runs an input. Returns how many operations between the two endpoints have completed.
 pub fn verbs_lane(input: &[u8]) -> usize {
     let mut input = Input(input);
     let (device, _alone) = device();
@@ -248,7 +248,7 @@ pub fn verbs_lane(input: &[u8]) -> usize {
                 if how & 1 == 0
                     && let Some(head) = bytes.first_chunk_mut::<8>()
                 {
-                    // A header that is one.
+                    // A valid header.
                     (head[1], head[4], head[5], head[6], head[7]) = (head[1] & 31, 0, 0, 0, 0);
                 }
                 for _ in 0..=how >> 6 {
@@ -275,7 +275,7 @@ pub fn verbs_lane(input: &[u8]) -> usize {
     let begun = two.begun;
     two.regions.iter().for_each(|region| region.close().expect("closing a registration"));
     drop(stranger);
-    // The two hear of it, and need not wait for its answers when they close.
+    // Notifies the two endpoints, so that they do not wait for its replies when they close.
     (0..200).for_each(|_| two.poll());
     drop(two);
     begun

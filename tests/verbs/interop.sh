@@ -5,7 +5,7 @@ set -u
 ours="env LD_LIBRARY_PATH=$1"
 c=""
 program="$2"
-# By default C uses the first GID, a link-local one, which routes from a device to itself only by chance.
+# By default C uses the first GID, a link-local one. Whether it routes from a device to itself is a matter of chance.
 export FI_VERBS_GID_IDX=1
 
 command -v fi_pingpong >/dev/null || {
@@ -71,13 +71,13 @@ offered() {
     fi
 }
 # FI_VERBS_GID_IDX=1 is the device's IPv4 address; the last entry of the table is empty.
-$ours fi_info -p verbs -t FI_EP_DGRAM >/tmp/info.out 2>&1 || { echo "nothing is offered at place 1"; failed=1; }
-FI_VERBS_GID_IDX=250 $ours fi_info -p verbs -t FI_EP_DGRAM >/tmp/info.out 2>&1 && { echo "something is offered at place 250"; failed=1; }
-# prefix MODE WANTED: the bytes that ours wants in front of datagrams, of a program with this mode.
+$ours fi_info -p verbs -t FI_EP_DGRAM >/tmp/info.out 2>&1 || { echo "FI_VERBS_GID_IDX=1: no interface is offered"; failed=1; }
+FI_VERBS_GID_IDX=250 $ours fi_info -p verbs -t FI_EP_DGRAM >/tmp/info.out 2>&1 && { echo "FI_VERBS_GID_IDX=250: an interface is offered"; failed=1; }
+# prefix MODE WANTED: the prefix of datagrams that ours reports to a program with this mode.
 prefix() {
     $ours fi_info -p verbs -t FI_EP_DGRAM -m "$1" -v >/tmp/info.out 2>&1
     if ! grep -q "msg_prefix_size: $2\$" /tmp/info.out; then
-        echo "a prefix of $2 bytes was wanted with $1"
+        echo "mode $1: wanted a prefix of $2 bytes"
         tail -n 5 /tmp/info.out
         failed=1
     fi

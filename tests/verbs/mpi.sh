@@ -4,7 +4,8 @@
 set -u
 folder=$1
 program=$2
-# Open MPI gives the ranks of one host its devices by turns. Those of the guest lead to each other only by their wire's addresses.
+# Open MPI assigns a host's devices to its ranks in turn. The guest's devices reach each other only by the addresses of
+# the wire, so all ranks use the first one.
 export LD_LIBRARY_PATH="$folder" FI_PROVIDER=verbs FI_VERBS_IFACE=roce0
 counter=/sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts
 
@@ -12,7 +13,7 @@ failed=0
 # ranks COUNT SHARED-MEMORY FEWEST MOST: all ranks succeed, and the device sends FEWEST to MOST packets.
 ranks() {
     before=$(cat $counter)
-    # One-sided accesses by messages: the ranks of one host would take memory of their own for them.
+    # osc pt2pt: one-sided accesses as messages. By default Open MPI uses its own shared memory within a host.
     FI_VERBS_SHARED_MEMORY=$2 timeout 240 mpirun --allow-run-as-root --oversubscribe -n "$1" --mca pml cm --mca mtl ofi \
         --mca mtl_ofi_provider_include verbs --mca osc pt2pt "$program" 2>/tmp/mpi.err
     status=$?

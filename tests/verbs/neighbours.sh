@@ -35,8 +35,8 @@ pair() {
     return 1
 }
 
-# ours TYPE SIZE PORT: repeats rounds of our traffic with checked data until $stop exists. Writes the number of successful rounds, or "failed", to
-# /tmp/ours.TYPE.
+# ours TYPE SIZE PORT: repeats rounds of our traffic with checked data until $stop exists. Writes the number of
+# successful rounds, or "failed", to /tmp/ours.TYPE.
 ours() {
     rounds=0
     program="LD_LIBRARY_PATH=$library fi_pingpong -p verbs -e $1 -c -I 50 -S $2"

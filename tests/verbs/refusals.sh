@@ -26,17 +26,17 @@ says() {
 nobody="setpriv --reuid 65534 --regid 65534 --clear-groups --bounding-set -all --inh-caps -all"
 
 says 'a GID index without a GID' 'wanted: 250' env FI_VERBS_GID_IDX=250 "$info" --explain -p verbs -t FI_EP_DGRAM
-says 'a GID index that is no number' 'FI_VERBS_GID_IDX: wanted an index in the GID table' env FI_VERBS_GID_IDX=nine "$info" --explain -p verbs -t FI_EP_DGRAM
-says 'a device that is not there' 'FI_VERBS_DEVICE_NAME="mlx5"' env FI_VERBS_DEVICE_NAME=mlx5 "$info" --explain -p verbs
+says 'a GID index that is not a number' 'FI_VERBS_GID_IDX: wanted an index in the GID table' env FI_VERBS_GID_IDX=nine "$info" --explain -p verbs -t FI_EP_DGRAM
+says 'a missing device' 'FI_VERBS_DEVICE_NAME="mlx5"' env FI_VERBS_DEVICE_NAME=mlx5 "$info" --explain -p verbs
 chmod 600 /dev/infiniband/*
 says 'no permission' 'may not open /dev/infiniband' $nobody "$info" --explain -p verbs
 chmod 666 /dev/infiniband/*
 cd /
-# The client opens its endpoint after it has connected to the server.
+# The client opens its endpoint only after it has connected to the server.
 timeout 60 "$pingpong" -p verbs >/tmp/server.out 2>&1 &
 server=$!
 sleep 2
-says 'little memory to lock' 'ulimit -l' $nobody sh -c "ulimit -l 64; exec '$pingpong' -p verbs 10.77.0.1"
+says 'a low limit of locked memory' 'ulimit -l' $nobody sh -c "ulimit -l 64; exec '$pingpong' -p verbs 10.77.0.1"
 kill $server 2>/dev/null
 wait $server
 export FI_VERBS_IFACE=roce0

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use ofi::Errno;
 
-/// Crates whose errors no user meets.
+/// Crates whose errors never reach users.
 const NOT_FOR_USERS: [&str; 3] = ["ofi-testkit", "efa-emulator", "cuda-emulator"];
 
-/// The numbers in code outside of tests: `Errno::EINVAL`, or `Error::AGAIN`.
+/// The error numbers in code outside of tests, such as `Errno::EINVAL` or `Error::AGAIN`.
 fn numbers(source: &str) -> BTreeSet<String> {
     let code = source.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
     let code =
@@ -23,7 +23,7 @@ fn numbers(source: &str) -> BTreeSet<String> {
         numbers.map(|name| format!("{prefix}{name}")).collect()
     };
     let named = [named("Errno::E", "FI_E"), named("Error::", "FI_E")].into_iter().flatten();
-    // Other libraries have an `Errno::EXIST`.
+    // Skips other libraries' names, such as `Errno::EXIST`.
     named.filter(|name| Errno::ALL.iter().any(|errno| errno.name() == name)).collect()
 }
 
@@ -46,7 +46,7 @@ fn every_error_has_a_remedy() {
     let mut files = Vec::new();
     for entry in fs::read_dir(root.join("crates")).unwrap().flatten() {
         let name = entry.file_name().into_string().unwrap();
-        // MXL's libraries answer statuses of their own.
+        // MXL's libraries return their own statuses.
         if !NOT_FOR_USERS.contains(&&*name) && !["mxl", "mxl-capi", "mxl-ffi"].contains(&&*name) {
             sources(&entry.path().join("src"), &mut files);
         }

@@ -1,5 +1,4 @@
-//! Modules import in one direction: where a crate promises it, no chain of imports between its top-level modules leads
-//! back to where it began.
+//! The imports between a crate's top-level modules have no cycles, in the crates listed here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,20 +7,21 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 use syn::{Attribute, File, ItemMod, ItemUse, UseTree};
 
-/// What each top-level module imports from the others.
+/// The top-level modules that each top-level module imports.
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
-/// Follows a crate's modules from its root, tests left out, and takes note of `crate::…`, and of `super::…` where that
-/// leads to the root.
+/// Walks a crate's modules from its root, except tests, and records paths that start with `crate::`, or with `super::`
+/// where that is the root.
 struct Reader {
     imports: Imports,
-    /// The module of each name that the root exports again: to import that from the root is to import the module.
+    /// The module of each name that the root re-exports. Importing the name from the root counts as importing the
+    /// module.
     exported: BTreeMap<String, String>,
-    /// The top-level module that is being read; empty in the root.
+    /// The current top-level module; empty in the root.
     module: String,
     /// The depth of the current module below the root.
     depth: usize,
-    /// Where the files of the current module's own modules are.
+    /// The folder of the current module's submodules.
     folder: PathBuf,
 }
 
@@ -32,12 +32,12 @@ impl Reader {
         Self { imports, exported, module: String::new(), depth: 0, folder: source.to_path_buf() }
     }
 
-    /// The imports of that crate.
+    /// Reads the imports of the crate in `source`.
     fn of(source: &Path) -> Imports {
         Self::new(source).imports(&parsed(&source.join("lib.rs")))
     }
 
-    /// The imports of the crate with this root.
+    /// Reads the imports of the crate with this root.
     fn imports(mut self, root: &File) -> Imports {
         self.visit_file(root);
         let Self { mut imports, exported, .. } = self;
@@ -56,12 +56,12 @@ impl Reader {
         }
     }
 
-    /// Whether a path that begins with `first` begins at the root, after `supers` times `super`.
+    /// Whether a path that begins with `first`, or with `supers` times `super`, starts at the root.
     fn is_root(&self, first: &str, supers: usize) -> bool {
         first == "crate" || (supers > 0 && supers == self.depth)
     }
 
-    /// Imports from the root by a tree.
+    /// Records a tree's imports from the root.
     fn imported(&mut self, tree: &UseTree, supers: usize) {
         match tree {
             UseTree::Path(path) if path.ident == "super" => {
@@ -77,7 +77,7 @@ impl Reader {
         }
     }
 
-    /// The names that the root exports again from `module`.
+    /// Records the names that the root re-exports from `module`.
     fn exports(&mut self, tree: &UseTree, module: &str) {
         let name = match tree {
             UseTree::Path(path) => return self.exports(&path.tree, module),
@@ -91,7 +91,7 @@ impl Reader {
         self.exported.insert(name.to_string(), module.to_string());
     }
 
-    /// The names right below the root in a tree.
+    /// Records the names directly below the root in a tree.
     fn roots(&mut self, tree: &UseTree) {
         match tree {
             UseTree::Path(path) => self.note(&path.ident.to_string()),
@@ -108,7 +108,7 @@ fn parsed(file: &Path) -> File {
     syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
 }
 
-/// Whether something is compiled for tests or documents alone.
+/// Whether an item is compiled only for tests or documentation.
 fn is_apart(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let of = |list: &syn::MetaList| list.path.is_ident("cfg").then(|| list.tokens.to_string());
@@ -168,9 +168,9 @@ impl<'ast> Visit<'ast> for Reader {
     }
 }
 
-/// A chain of imports that leads back to its beginning.
-fn circle(imports: &Imports) -> Option<Vec<String>> {
-    // Whatever imports nothing that is left is no part of any circle.
+/// A cycle of imports, if there is one.
+fn cycle(imports: &Imports) -> Option<Vec<String>> {
+    // A module that imports none of the remaining ones is not part of a cycle.
     let mut left = imports.clone();
     loop {
         let names: BTreeSet<String> = left.keys().cloned().collect();
@@ -193,7 +193,7 @@ fn circle(imports: &Imports) -> Option<Vec<String>> {
     }
 }
 
-/// The crates that promise it.
+/// The crates without cycles.
 const CRATES: [&str; 10] = [
     "ofi-ring",
     "ofi-core",
@@ -208,19 +208,18 @@ const CRATES: [&str; 10] = [
 ];
 
 #[test]
-fn no_imports_go_in_a_circle() {
+fn imports_have_no_cycles() {
     for name in CRATES {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates").join(name).join("src");
         let imports = Reader::of(&source);
-        assert!(imports.values().any(|imported| !imported.is_empty()), "{name}: imports are found");
-        assert_eq!(circle(&imports).map(|chain| chain.join(" -> ")), None, "{name}");
+        assert!(imports.values().any(|imported| !imported.is_empty()), "{name}: no imports were found");
+        assert_eq!(cycle(&imports).map(|chain| chain.join(" -> ")), None, "{name}");
     }
 }
 
-/// What the root exports again is an import of the module that it comes from, and so is `super::` that leads to the
-/// root.
+/// Importing a re-exported name counts as importing its module, and so does a path of `super::` through the root.
 #[test]
-fn an_import_is_seen_however_it_is_written() {
+fn imports_are_found_in_every_notation() {
     let written = [
         "mod a { use crate::b::B; } mod b { pub struct B; }",
         "mod a { use crate::B; } mod b { pub struct B; } pub use b::B;",
@@ -241,13 +240,13 @@ fn an_import_is_seen_however_it_is_written() {
 }
 
 #[test]
-fn a_circle_is_found_behind_what_leads_to_it() {
+fn a_cycle_is_found_behind_modules_outside_of_it() {
     let imports = |pairs: &[(&str, &[&str])]| {
         let set = |names: &[&str]| names.iter().map(ToString::to_string).collect();
         pairs.iter().map(|(name, imported)| (name.to_string(), set(imported))).collect::<Imports>()
     };
     let line = imports(&[("a", &["b", "c"]), ("b", &["c", "elsewhere"]), ("c", &[])]);
-    assert_eq!(circle(&line), None);
+    assert_eq!(cycle(&line), None);
     let round = imports(&[("a", &["b"]), ("b", &["c", "leaf"]), ("c", &["b"]), ("leaf", &[])]);
-    assert_eq!(circle(&round).unwrap(), ["b", "c", "b"]);
+    assert_eq!(cycle(&round).unwrap(), ["b", "c", "b"]);
 }

@@ -1,14 +1,14 @@
-//! Comments and pages are no wider than a person reads with ease. rustfmt sees to code, but not to these.
+//! Comments of Rust and shell, and pages, are at most 120 characters wide. rustfmt enforces the width of code only.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Characters of a line.
+/// Maximum characters of a line.
 const WIDTH: usize = 120;
 
-/// The lines of a text that are too wide. `words` gives the part of a line that may be broken into several; tables and
-/// fenced blocks may not.
+/// The numbers of the lines that are too wide. `words` returns the part of a line that can be wrapped. Tables and
+/// fenced blocks cannot.
 fn wide<'a>(text: &'a str, words: impl Fn(&'a str) -> Option<&'a str>) -> Vec<usize> {
     let mut fenced = false;
     let mut found = Vec::new();
@@ -42,21 +42,34 @@ fn breaks(words: &str) -> bool {
     })
 }
 
-/// The text of a comment line.
+/// The text of a comment line in Rust.
 fn comment(line: &str) -> Option<&str> {
     let line = line.trim_start();
     ["///", "//!", "//"].iter().find_map(|mark| line.strip_prefix(mark))
 }
 
+/// The text of a comment line in shell.
+fn shell_comment(line: &str) -> Option<&str> {
+    line.trim_start().strip_prefix("# ")
+}
+
 #[test]
 fn comments_and_pages_fit_on_a_screen() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let listed = Command::new("git").args(["ls-files", "*.rs", "*.md"]).current_dir(&root).output().unwrap();
+    let listed = Command::new("git")
+        .args(["ls-files", "*.rs", "*.md", "*.sh", ".ci/run"])
+        .current_dir(&root)
+        .output()
+        .unwrap();
     assert!(listed.status.success(), "{listed:?}");
     let mut found = Vec::new();
     for file in String::from_utf8(listed.stdout).unwrap().lines() {
         let Ok(text) = fs::read_to_string(root.join(file)) else { continue }; // removed, and not committed yet
-        let lines = if file.ends_with(".md") { wide(&text, Some) } else { wide(&text, comment) };
+        let lines = match Path::new(file).extension().and_then(|extension| extension.to_str()) {
+            Some("md") => wide(&text, Some),
+            Some("rs") => wide(&text, comment),
+            _ => wide(&text, shell_comment),
+        };
         found.extend(lines.into_iter().map(|line| format!("{file}:{line}")));
     }
     assert!(found.is_empty(), "more than {WIDTH} characters: {}", found.join(", "));
@@ -67,6 +80,7 @@ fn prose_is_told_from_tables_and_programs() {
     let (long, short) = ("a ".repeat(61), "a");
     assert_eq!(wide(&format!("{short}\n{long}\n| {long}\n```\n{long}\n```\n{long}"), Some), [2, 7]);
     assert_eq!(wide(&format!("/// {long}\nlet a = \"{long}\";\n    // {long}"), comment), [1, 3]);
+    assert_eq!(wide(&format!("# {short}\n# {long}\n{long}"), shell_comment), [2]);
     let words = ["a".repeat(200), format!("`{long}`"), format!("![{long}](picture.svg)")];
     assert!(words.iter().all(|word| wide(word, Some).is_empty()), "one word each");
 }

@@ -8,7 +8,7 @@ mount -t tmpfs tmpfs /run
 mount -t tmpfs tmpfs /dev/shm 2>/dev/null || { mkdir -p /dev/shm && mount -t tmpfs tmpfs /dev/shm; }
 mkdir -p /dev/pts && mount -t devpts devpts /dev/pts
 ulimit -l unlimited
-# All tests run as threads of one process here, and each shared-memory segment takes a descriptor.
+# All tests run as threads of one process here, and each shared-memory segment needs a descriptor.
 ulimit -n 65536
 
 fail() {
@@ -28,9 +28,10 @@ ip -6 addr add fd77::1/64 dev roce0 nodad
 ip link set roce0 up
 rdma link add rxe0 type rxe netdev roce0 || fail "no soft-RoCE device"
 
-# Two more devices, joined by a wire, for link down, loss and delay (netem). They cannot have network namespaces: up to Linux 6.1 at least,
-# soft-RoCE routes in the initial one only. So rules route packets for the other end to the wire before the local table applies. A bridge
-# joins the two ends: taking down its ports removes the carrier at both ends, as a cut cable does, and keeps their routes.
+# Two more devices, connected by a wire, for link down, loss and delay (netem). They cannot be in network namespaces of
+# their own: soft-RoCE routes only in the initial one, up to Linux 6.1 at least. So rules route packets for the other
+# end to the wire before the local table applies. A bridge connects the two ends: taking down its ports removes the
+# carrier at both ends, as a cut cable does, and keeps their routes.
 ip link add switch type bridge || fail "no switch"
 # No interface answers ARP for an address of another.
 echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore
@@ -44,7 +45,8 @@ for end in 0 1; do
     echo 0 >/proc/sys/net/ipv4/conf/wire$end/rp_filter
 done
 echo 0 >/proc/sys/net/ipv4/conf/all/rp_filter
-# Over this wire the ARP reply arrives before rdma_cm waits for it, and rdma_cm would then wait until its time limit. So the entries are permanent.
+# Over this wire the ARP reply arrives before rdma_cm waits for it, and rdma_cm would then wait until its time limit. So
+# the entries are permanent.
 for end in 0 1; do
     address=$(cat /sys/class/net/wire$((1 - end))/address)
     ip neigh add 10.78.0.$((2 - end)) lladdr "$address" dev wire$end nud permanent
@@ -53,8 +55,8 @@ ip rule add pref 100 lookup local
 ip rule del pref 0
 ip rule add pref 10 iif lo to 10.78.0.2 lookup 202
 ip rule add pref 10 iif lo to 10.78.0.1 lookup 201
-# For an incoming request rdma_cm checks that the route to its sender uses the interface that received it. It looks up the route with that
-# interface as output (oif), which "iif lo" does not match.
+# For an incoming request rdma_cm checks that the route to its sender uses the interface that received it. It looks up
+# the route with that interface as output (oif), which "iif lo" does not match.
 ip rule add pref 11 oif wire0 to 10.78.0.2 lookup 202
 ip rule add pref 11 oif wire1 to 10.78.0.1 lookup 201
 ip route add 10.78.0.2 dev wire0 src 10.78.0.1 table 202
