@@ -1,4 +1,5 @@
-//! The README's figure: the ratios of its table as bars, so that table and figure agree.
+//! The README's figure: the ratios of its table as bars, so that table and figure agree. The table's rows are lines of
+//! the performance report.
 
 use std::fmt::Write;
 
@@ -6,11 +7,11 @@ use std::fmt::Write;
 const TABLE: [&str; 2] = ["<!-- speed:begin -->", "<!-- speed:end -->"];
 
 const WIDTH: f64 = 840.0;
-const LABEL: f64 = 380.0;
+const LABEL: f64 = 430.0;
 const TOP: f64 = 44.0;
 const ROW: f64 = 26.0;
-/// The scale is logarithmic, from half the speed to eight times.
-const SCALE: (f64, f64) = (0.5, 8.0);
+/// The scale is logarithmic, from a quarter of the speed to sixteen times.
+const SCALE: (f64, f64) = (0.25, 16.0);
 
 /// Light and dark; the background is part of the picture, because a viewer's page may have the other theme.
 const STYLE: &str = "\
@@ -38,9 +39,9 @@ pub fn figure(readme: &str) -> Result<String, String> {
     };
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-labelledby=\"title\">\n  \
-         <title id=\"title\">Speed relative to libfabric 2.6</title>\n  <style>\n{STYLE}  </style>\n  \
+         <title id=\"title\">Speed relative to libfabric and UCX</title>\n  <style>\n{STYLE}  </style>\n  \
          <rect class=\"card\" width=\"{WIDTH}\" height=\"{height}\" rx=\"8\"/>\n  \
-         <text x=\"16\" y=\"24\">Times as fast as libfabric 2.6</text>\n"
+         <text x=\"16\" y=\"24\">Times as fast as libfabric and UCX</text>\n"
     );
     let mut tick = low;
     while tick <= high {
@@ -67,7 +68,7 @@ pub fn figure(readme: &str) -> Result<String, String> {
     Ok(svg + "</svg>\n")
 }
 
-/// The tests and their ratios: the first and the last column.
+/// The tests with their peers, and the ratios: the first two columns and the last one.
 fn rows(readme: &str) -> Result<Vec<(String, f64)>, String> {
     let table = readme.split_once(TABLE[0]).and_then(|(_, rest)| rest.split_once(TABLE[1]));
     let (table, _) = table.ok_or_else(|| format!("README.md has no {} and {}", TABLE[0], TABLE[1]))?;
@@ -77,7 +78,7 @@ fn rows(readme: &str) -> Result<Vec<(String, f64)>, String> {
     }
     let row = |line: &str| {
         let mut cells = line.trim_matches('|').split('|').map(str::trim);
-        let test = cells.next()?.replace('`', "");
+        let test = format!("{}: {}", cells.next()?, cells.next()?).replace('`', "");
         let ratio: f64 = cells.next_back()?.parse().ok()?;
         (ratio.is_finite() && ratio > 0.0).then_some((test, ratio))
     };
@@ -90,21 +91,41 @@ mod tests {
 
     fn readme(rows: &str) -> String {
         format!(
-            "a\n{}\n\n| test | theirs | ours | ratio |\n|---|---|---|---|\n{rows}\n{}\nb",
+            "a\n{}\n\n| test | against | theirs | ours | ratio |\n|---|---|---|---|---|\n{rows}\n{}\nb",
             TABLE[0], TABLE[1]
         )
     }
 
     #[test]
     fn each_row_is_a_bar_and_slower_ones_look_different() {
-        let svg = figure(&readme("| `a -S 64` | 1 us | 2 us | 0.5 |\n| b < c | 2 us | 1 us | 2 |")).unwrap();
+        let svg = figure(&readme("| `a -S 64` | C | 1 us | 2 us | 0.5 |\n| b < c | C | 2 us | 1 us | 2 |"))
+            .unwrap();
         assert_eq!((svg.matches("\"faster\"").count(), svg.matches("\"slower\"").count()), (1, 1), "{svg}");
-        assert!(svg.contains(">a -S 64<") && svg.contains(">b &lt; c<") && svg.contains(">0.5<"), "{svg}");
+        assert!(
+            svg.contains(">a -S 64: C<") && svg.contains(">b &lt; c: C<") && svg.contains(">0.5<"),
+            "{svg}"
+        );
+    }
+
+    #[test]
+    fn every_row_of_the_readme_is_a_line_of_the_report() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let read = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();
+        let (readme, report) = (read("README.md"), read("docs/performance.md"));
+        let table = readme.split_once(TABLE[0]).unwrap().1.split_once(TABLE[1]).unwrap().0;
+        let rows: Vec<_> = table.lines().filter(|line| line.starts_with('|')).skip(2).collect();
+        assert!(rows.len() > 5, "{rows:?}");
+        for row in rows {
+            let cells: Vec<_> = row.trim_matches('|').split('|').map(str::trim).collect();
+            let [test, peer, theirs, ours, ratio] = cells[..] else { panic!("{row}") };
+            let line = format!("\n| {test} | {ours} | {peer} | {theirs} | {ratio} (");
+            assert!(report.contains(&line), "docs/performance.md has no line {line}");
+        }
     }
 
     #[test]
     fn a_row_without_a_ratio_and_a_missing_table_are_refused() {
-        assert!(figure(&readme("| a | 1 | 2 | much |")).unwrap_err().contains("| a |"));
+        assert!(figure(&readme("| a | C | 1 | 2 | much |")).unwrap_err().contains("| a |"));
         assert!(figure(&readme("")).unwrap_err().contains("no rows"));
         assert!(figure("no table").unwrap_err().contains(TABLE[0]));
     }
