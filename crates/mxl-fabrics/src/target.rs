@@ -15,7 +15,7 @@ use mxl::{BatchHints, Domain, FlowDefinition, Geometry, GrainWriter, SampleWrite
 use ofi::raw::CompletionQueue;
 
 pub use events::{Received, TargetStats, TargetTimes};
-use peer::{Dismissed, Peer};
+use peer::{Dismissals, Peer};
 pub(crate) use slots::silence;
 
 use crate::driven::sealed::Polled;
@@ -43,8 +43,7 @@ pub struct Target {
     geometry: Geometry,
     info: TargetInfo,
     events: VecDeque<Received>,
-    /// Initiators that are told why they are refused or parted.
-    dismissed: Vec<Dismissed>,
+    dismissed: Dismissals,
     /// The nonces of the last attempts that another one replaced.
     replaced: VecDeque<u64>,
     /// When the target began to close.
@@ -132,7 +131,7 @@ impl Target {
             geometry,
             info,
             events: VecDeque::new(),
-            dismissed: Vec::new(),
+            dismissed: Dismissals::default(),
             replaced: VecDeque::new(),
             left: None,
             is_broken: false,

@@ -1,7 +1,7 @@
 //! An initiator from its target's side: how it is accepted, notified and dismissed.
 #![allow(unsafe_code)]
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use ofi::FiAddr;
@@ -18,8 +18,11 @@ const DRAINED: usize = 64;
 /// Most messages that an initiator may leave unread beyond those that its provider holds: the target sends a few for
 /// each grain.
 const UNHEARD: usize = 1024;
-/// Most refusals and farewells in flight with which a target takes greetings.
+/// Most refusals and farewells whose end the target awaits. It gives up the oldest one for a newer one.
 const DISMISSED: usize = 16;
+/// Most given-up messages in flight: each has an operation of the endpoint. Beyond it the target answers no wrong
+/// greeting, and still takes right ones.
+const GIVEN_UP: usize = 256;
 /// How long a refusal or a farewell waits for room.
 const ROOM_WITHIN: Duration = Duration::from_secs(1);
 /// How long a closing target waits for its farewell to arrive.
@@ -35,6 +38,14 @@ pub(super) struct Dismissed {
     since: Instant,
     /// The message, once there was room for it.
     op: Option<OpId>,
+}
+
+/// Initiators that are told why they are refused or parted.
+#[derive(Default)]
+pub(super) struct Dismissals {
+    awaited: Vec<Dismissed>,
+    /// Messages that were sent and that nobody awaits. Over shared memory they end when their receiver reads or dies.
+    given_up: HashSet<OpId>,
 }
 
 /// The connected initiator.
@@ -68,7 +79,11 @@ impl Target {
                 // Sent before its writes fail, so that it knows why they do.
                 Some(why) => {
                     self.stats.parted += 1;
-                    self.dismiss(peer.addr, peer.nonce, why);
+                    if self.dismissed.given_up.len() < GIVEN_UP {
+                        self.dismiss(peer.addr, peer.nonce, why);
+                    } else {
+                        self.link.remove(peer.addr);
+                    }
                 }
                 None => self.link.remove(peer.addr),
             }
@@ -79,14 +94,28 @@ impl Target {
 
     /// Tells an initiator why it is refused or parted. Its address is removed afterwards. The message may be lost.
     fn dismiss(&mut self, addr: FiAddr, nonce: u64, why: Why) {
-        self.dismissed.push(Dismissed { addr, nonce, why, since: Instant::now(), op: None });
+        if self.dismissed.awaited.len() >= DISMISSED {
+            self.give_up();
+        }
+        self.dismissed.awaited.push(Dismissed { addr, nonce, why, since: Instant::now(), op: None });
         self.send_dismissals();
+    }
+
+    /// Awaits the end of the oldest refusal or farewell no longer. One that was sent can still be read.
+    fn give_up(&mut self) {
+        let Dismissals { awaited, given_up } = &mut self.dismissed;
+        let oldest = awaited.iter().enumerate().min_by_key(|(_, there)| (there.op.is_none(), there.since));
+        if let Some(at) = oldest.map(|(at, _)| at) {
+            let there = awaited.swap_remove(at);
+            given_up.extend(there.op);
+            self.link.remove(there.addr);
+        }
     }
 
     /// Sends the refusals and farewells that had no room before.
     fn send_dismissals(&mut self) {
         let Self { dismissed, link, .. } = self;
-        dismissed.retain_mut(|Dismissed { addr, nonce, why, since, op }| {
+        dismissed.awaited.retain_mut(|Dismissed { addr, nonce, why, since, op }| {
             if op.is_some() {
                 return true;
             }
@@ -104,17 +133,18 @@ impl Target {
 
     /// Whether an operation was a refusal or a farewell, which has ended.
     pub(super) fn dismissed(&mut self, op: OpId) -> bool {
-        let at = self.dismissed.iter().position(|there| there.op == Some(op));
-        if let Some(at) = at {
-            let there = self.dismissed.swap_remove(at);
-            self.link.remove(there.addr);
-        }
-        at.is_some()
+        let Dismissals { awaited, given_up } = &mut self.dismissed;
+        let Some(at) = awaited.iter().position(|there| there.op == Some(op)) else {
+            return given_up.remove(&op);
+        };
+        let there = awaited.swap_remove(at);
+        self.link.remove(there.addr);
+        true
     }
 
     /// Whether a refusal or a farewell waits for room.
     pub(super) fn has_dismissals(&self) -> bool {
-        self.dismissed.iter().any(|there| there.op.is_none())
+        self.dismissed.awaited.iter().any(|there| there.op.is_none())
     }
 
     /// Tells the initiator that the target closes. Only its end may follow.
@@ -127,7 +157,7 @@ impl Target {
     fn linger(&mut self) {
         let since = *self.left.get_or_insert_with(Instant::now);
         let mut happened = Vec::new();
-        while !self.is_broken && !self.dismissed.is_empty() && since.elapsed() < LINGER {
+        while !self.is_broken && !self.dismissed.awaited.is_empty() && since.elapsed() < LINGER {
             let Ok(was_busy) = self.link.poll(&mut happened) else { return };
             for happened in happened.drain(..) {
                 match happened {
@@ -153,7 +183,9 @@ impl Target {
         if self.peer.as_ref().is_some_and(|peer| peer.nonce == nonce) {
             return Ok(()); // a repeated greeting
         }
-        if self.dismissed.len() >= DISMISSED {
+        // A repeated greeting may come after the one that replaced it.
+        let why = why.or_else(|| self.replaced.contains(&nonce).then_some(Why::Replaced));
+        if why.is_some() && self.dismissed.given_up.len() >= GIVEN_UP {
             self.stats.nonsense += 1;
             return Ok(());
         }
@@ -166,13 +198,10 @@ impl Target {
             }
         };
         if let Some(why) = why {
-            self.stats.refused += 1;
+            if why != Why::Replaced {
+                self.stats.refused += 1;
+            }
             self.dismiss(addr, nonce, why);
-            return Ok(());
-        }
-        if self.replaced.contains(&nonce) {
-            // A repeated greeting that comes after the one that replaced it.
-            self.dismiss(addr, nonce, Why::Replaced);
             return Ok(());
         }
         if let Some(old) = &self.peer {
@@ -355,6 +384,41 @@ mod tests {
         // Another attempt of it counts.
         target.hello(78, (format, &address), false, None).unwrap();
         assert_eq!(target.stats().taken, 3);
+    }
+
+    /// A stranger that reads nothing and greets without end costs a limited number of operations, and keeps nobody out.
+    #[test]
+    fn greetings_without_end_are_answered_a_limited_number_of_times() {
+        let (near, far) = (Folder::new(), Folder::new());
+        let camera = camera();
+        let _source = near.domain().create_grains(&camera, &BatchHints::default()).unwrap();
+        let mut target = Target::open(&far.domain(), &camera, Provider::Shm, ANY, None).unwrap();
+        let open = || Link::open(Provider::Shm, ANY, End::Initiator, &Options::default()).unwrap();
+        let strangers = [open(), open()];
+        let wrong = 2 * (GIVEN_UP + DISMISSED) as u64;
+        for nonce in 1..=wrong {
+            let (format, address) = strangers[nonce as usize % 2].name.clone();
+            target.hello(nonce, (format, &address), false, Some(Why::Target)).unwrap();
+            assert!(target.dismissed.awaited.len() <= DISMISSED);
+            assert!(target.dismissed.given_up.len() <= GIVEN_UP);
+        }
+        let stats = target.stats();
+        assert_eq!(target.dismissed.given_up.len(), GIVEN_UP, "{stats:?}");
+        assert_eq!(stats.refused + stats.nonsense, wrong);
+        assert!(stats.nonsense > 0, "{stats:?}");
+        let initiator = connect(&near, &camera, &mut target);
+        assert!(target.is_connected());
+        // The end of a message that nobody awaits is no end of the initiator.
+        let given_up = *target.dismissed.given_up.iter().next().unwrap();
+        target.handle(Happened::Ended(given_up, Err(Errno::ECONNABORTED))).unwrap();
+        assert!(target.is_connected() && target.dismissed.given_up.len() == GIVEN_UP - 1);
+        drop((initiator, strangers));
+        // What the strangers did not read has failed.
+        let begin = Instant::now();
+        while !(target.dismissed.given_up.is_empty() && target.dismissed.awaited.is_empty()) {
+            target.poll().unwrap();
+            assert!(begin.elapsed() < LONG, "{} left", target.dismissed.given_up.len());
+        }
     }
 
     /// Regression test: when a target parted an initiator that sends payloads in messages, and its farewell was lost,
