@@ -51,49 +51,50 @@ fn write(writer: &GrainWriter, index: u64) {
     grain.commit().unwrap();
 }
 
-/// The initiator sends nothing meanwhile, so nothing of it fails: it has only the farewell to go by.
+/// A target that closes: the initiator sends nothing meanwhile, so nothing of it fails, and it has only the farewell to
+/// go by. A target that comes back at its `place` is found again.
+fn closes(provider: Provider, place: (Option<&str>, Option<&str>)) {
+    let (near, far) = (Folder::new(), Folder::new());
+    let definition = camera();
+    let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
+    let open = || Target::open(&far.domain(), &definition, provider, place, Some(4711)).unwrap();
+    let mut target = open();
+    let mut initiator = Initiator::open(&near.domain(), definition.id, provider, ANY).unwrap();
+    initiator.add(target.info()).unwrap();
+    connected(&mut initiator, &mut target);
+    events(&mut initiator);
+    drop(target);
+    alone(&mut initiator, &format!("{provider}: no farewell"), |initiator| {
+        state(initiator, 4711) == PeerState::Parted(Why::Closed)
+    });
+    let told = events(&mut initiator);
+    let parted = Transfer::Parted { target: 4711, why: Why::Closed };
+    assert_eq!(told, [Transfer::Disconnected { target: 4711 }, parted], "{provider}");
+    assert_eq!(initiator.target(4711).unwrap().1.parted, 1, "{provider}");
+    assert_eq!(initiator.nonsense(), 0, "{provider}");
+    assert!(initiator.metrics().contains("mxl_initiator_parted_total"), "{provider}");
+    // It is greeted until it is back, and the reason stays until then.
+    assert!(initiator.check().is_ok() && !initiator.is_idle());
+    assert!(!initiator.connect(Duration::from_millis(600)).unwrap(), "{provider}");
+    assert_eq!(state(&initiator, 4711), PeerState::Parted(Why::Closed), "{provider}");
+    if place == ANY {
+        return; // It would come back at another address.
+    }
+    let mut target = open();
+    connected(&mut initiator, &mut target);
+    write(&writer, 77);
+    initiator.send(77).unwrap();
+    both(&mut initiator, &mut target, |_, received| {
+        matches!(received, Some(Received::Grain { index: 77, invalid: false, .. }))
+    });
+}
+
 #[test]
 fn a_target_that_closes_tells_it_and_is_waited_for() {
-    for (case, provider) in PROVIDERS.into_iter().enumerate() {
-        let (near, far) = (Folder::new(), Folder::new());
-        let definition = camera();
-        let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
-        // Below the ports that the system assigns.
-        let service = (10_000 + std::process::id() % 5_000 * 2 + case as u32).to_string();
-        let name = format!("fi_shm://mxl-parted-{service}");
-        let place = if provider == Provider::Shm {
-            (Some(&*name), None)
-        } else {
-            (Some("127.0.0.1"), Some(&*service))
-        };
-        let open = || Target::open(&far.domain(), &definition, provider, place, Some(4711)).unwrap();
-        let mut target = open();
-        let mut initiator = Initiator::open(&near.domain(), definition.id, provider, ANY).unwrap();
-        initiator.add(target.info()).unwrap();
-        connected(&mut initiator, &mut target);
-        events(&mut initiator);
-        drop(target);
-        alone(&mut initiator, &format!("{provider}: no farewell"), |initiator| {
-            state(initiator, 4711) == PeerState::Parted(Why::Closed)
-        });
-        let told = events(&mut initiator);
-        let parted = Transfer::Parted { target: 4711, why: Why::Closed };
-        assert_eq!(told, [Transfer::Disconnected { target: 4711 }, parted], "{provider}");
-        assert_eq!(initiator.target(4711).unwrap().1.parted, 1, "{provider}");
-        assert_eq!(initiator.nonsense(), 0, "{provider}");
-        assert!(initiator.metrics().contains("mxl_initiator_parted_total"), "{provider}");
-        // It is greeted until it is back, and the reason stays until then.
-        assert!(initiator.check().is_ok() && !initiator.is_idle());
-        assert!(!initiator.connect(Duration::from_millis(600)).unwrap(), "{provider}");
-        assert_eq!(state(&initiator, 4711), PeerState::Parted(Why::Closed), "{provider}");
-        let mut target = open();
-        connected(&mut initiator, &mut target);
-        write(&writer, 77);
-        initiator.send(77).unwrap();
-        both(&mut initiator, &mut target, |_, received| {
-            matches!(received, Some(Received::Grain { index: 77, invalid: false, .. }))
-        });
-    }
+    // Below the ports that the system assigns.
+    let service = (10_000 + std::process::id() % 5_000 * 2).to_string();
+    closes(Provider::Shm, (Some(&format!("fi_shm://mxl-parted-{service}")), None));
+    closes(Provider::Tcp, (Some("127.0.0.1"), Some(&service)));
 }
 
 #[test]
@@ -123,59 +124,61 @@ fn the_paths_of_a_merge_that_closes_tell_their_initiators() {
     }
 }
 
+fn replaces(provider: Provider) {
+    let (near, far, other) = (Folder::new(), Folder::new(), Folder::new());
+    let definition = camera();
+    let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
+    let mut target = Target::open(&far.domain(), &definition, provider, ANY, None).unwrap();
+    let info = target.info().clone();
+    let open = || {
+        let mut made = Initiator::open(&near.domain(), definition.id, provider, ANY).unwrap();
+        made.add(&info).unwrap();
+        made
+    };
+    let replaced = |initiator: &Initiator| state(initiator, info.id) == PeerState::Parted(Why::Replaced);
+    let mut old = open();
+    connected(&mut old, &mut target);
+    let mut new = open();
+    connected(&mut new, &mut target);
+    both(&mut old, &mut target, |old, _| replaced(old));
+    assert!(matches!(old.check(), Err(Error::Replaced(id)) if id == info.id), "{provider}");
+    assert!(matches!(old.connect(LONG), Err(Error::Replaced(_))), "{provider}");
+    assert!(matches!(old.settle(LONG), Err(Error::Replaced(_))), "{provider}");
+    assert!(matches!(new.add(&info), Err(Error::Exists(_))), "{provider}");
+    // It does not greet the target any more.
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_millis(1500) {
+        old.poll().unwrap();
+        new.poll().unwrap();
+        target.poll().unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!((target.stats().taken, target.stats().parted), (2, 1), "{provider}");
+    assert!(replaced(&old) && new.is_idle(), "{provider}");
+    // It serves its other targets.
+    let mut second = Target::open(&other.domain(), &definition, provider, ANY, None).unwrap();
+    old.add(second.info()).unwrap();
+    connected(&mut old, &mut second);
+    assert!(old.check().is_ok(), "{provider}");
+    write(&writer, 9);
+    old.send(9).unwrap();
+    both(&mut old, &mut second, |_, received| matches!(received, Some(Received::Grain { index: 9, .. })));
+    both(&mut old, &mut second, |old, _| old.is_idle());
+    assert!(old.settle(LONG).unwrap(), "{provider}");
+    assert!(matches!(old.connect(LONG), Err(Error::Replaced(id)) if id == info.id), "{provider}");
+    // An info that is as new takes the place back; an older one does not count.
+    let ours = info.ours.unwrap();
+    let older = TargetInfo { ours: Some(OwnKeys { epoch: ours.epoch - 1, ..ours }), ..info.clone() };
+    assert!(matches!(old.add(&older), Err(Error::Exists(_))), "{provider}");
+    old.add(&info).unwrap();
+    connected(&mut old, &mut target);
+    both(&mut new, &mut target, |new, _| replaced(new));
+    assert_eq!((old.nonsense(), new.nonsense()), (0, 0), "{provider}");
+}
+
 #[test]
 fn a_replaced_initiator_stops_with_an_error_until_its_target_is_added_again() {
-    for provider in PROVIDERS {
-        let (near, far, other) = (Folder::new(), Folder::new(), Folder::new());
-        let definition = camera();
-        let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
-        let mut target = Target::open(&far.domain(), &definition, provider, ANY, None).unwrap();
-        let info = target.info().clone();
-        let open = || {
-            let mut made = Initiator::open(&near.domain(), definition.id, provider, ANY).unwrap();
-            made.add(&info).unwrap();
-            made
-        };
-        let replaced = |initiator: &Initiator| state(initiator, info.id) == PeerState::Parted(Why::Replaced);
-        let mut old = open();
-        connected(&mut old, &mut target);
-        let mut new = open();
-        connected(&mut new, &mut target);
-        both(&mut old, &mut target, |old, _| replaced(old));
-        assert!(matches!(old.check(), Err(Error::Replaced(id)) if id == info.id), "{provider}");
-        assert!(matches!(old.connect(LONG), Err(Error::Replaced(_))), "{provider}");
-        assert!(matches!(old.settle(LONG), Err(Error::Replaced(_))), "{provider}");
-        assert!(matches!(new.add(&info), Err(Error::Exists(_))), "{provider}");
-        // It does not greet the target any more.
-        let begin = Instant::now();
-        while begin.elapsed() < Duration::from_millis(1500) {
-            old.poll().unwrap();
-            new.poll().unwrap();
-            target.poll().unwrap();
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        assert_eq!((target.stats().taken, target.stats().parted), (2, 1), "{provider}");
-        assert!(replaced(&old) && new.is_idle(), "{provider}");
-        // It serves its other targets.
-        let mut second = Target::open(&other.domain(), &definition, provider, ANY, None).unwrap();
-        old.add(second.info()).unwrap();
-        connected(&mut old, &mut second);
-        assert!(old.check().is_ok(), "{provider}");
-        write(&writer, 9);
-        old.send(9).unwrap();
-        both(&mut old, &mut second, |_, received| matches!(received, Some(Received::Grain { index: 9, .. })));
-        both(&mut old, &mut second, |old, _| old.is_idle());
-        assert!(old.settle(LONG).unwrap(), "{provider}");
-        assert!(matches!(old.connect(LONG), Err(Error::Replaced(id)) if id == info.id), "{provider}");
-        // An info that is as new takes the place back; an older one does not count.
-        let ours = info.ours.unwrap();
-        let older = TargetInfo { ours: Some(OwnKeys { epoch: ours.epoch - 1, ..ours }), ..info.clone() };
-        assert!(matches!(old.add(&older), Err(Error::Exists(_))), "{provider}");
-        old.add(&info).unwrap();
-        connected(&mut old, &mut target);
-        both(&mut new, &mut target, |new, _| replaced(new));
-        assert_eq!((old.nonsense(), new.nonsense()), (0, 0), "{provider}");
-    }
+    PROVIDERS.into_iter().for_each(replaces);
 }
 
 /// Writes are in flight when the next initiator comes, so the farewell races their failure.
@@ -238,34 +241,36 @@ fn initiators_that_send_do_not_fight_for_their_target() {
     }
 }
 
+fn fails(provider: Provider) {
+    let (near, far) = (Folder::new(), Folder::new());
+    let definition = camera();
+    let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
+    let mut target = Target::open(&far.domain(), &definition, provider, ANY, None).unwrap();
+    let id = target.info().id;
+    let mut initiator = Initiator::open(&near.domain(), definition.id, provider, ANY).unwrap();
+    initiator.add(target.info()).unwrap();
+    connected(&mut initiator, &mut target);
+    let data = far.path().join(format!("{}.mxl-flow", definition.id)).join("data");
+    std::fs::OpenOptions::new().write(true).open(data).unwrap().set_len(0).unwrap();
+    let begin = Instant::now();
+    let mut index = 10;
+    while target.poll().is_ok() {
+        write(&writer, index);
+        initiator.send(index).unwrap();
+        initiator.poll().unwrap();
+        index += 1;
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(begin.elapsed() < LONG, "{provider}: the target does not notice it");
+    }
+    assert!(!target.is_connected());
+    alone(&mut initiator, &format!("{provider}: no farewell"), |initiator| {
+        state(initiator, id) == PeerState::Parted(Why::Broken)
+    });
+}
+
 #[test]
 fn a_target_whose_flow_fails_tells_its_initiator() {
-    for provider in PROVIDERS {
-        let (near, far) = (Folder::new(), Folder::new());
-        let definition = camera();
-        let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
-        let mut target = Target::open(&far.domain(), &definition, provider, ANY, None).unwrap();
-        let id = target.info().id;
-        let mut initiator = Initiator::open(&near.domain(), definition.id, provider, ANY).unwrap();
-        initiator.add(target.info()).unwrap();
-        connected(&mut initiator, &mut target);
-        let data = far.path().join(format!("{}.mxl-flow", definition.id)).join("data");
-        std::fs::OpenOptions::new().write(true).open(data).unwrap().set_len(0).unwrap();
-        let begin = Instant::now();
-        let mut index = 10;
-        while target.poll().is_ok() {
-            write(&writer, index);
-            initiator.send(index).unwrap();
-            initiator.poll().unwrap();
-            index += 1;
-            std::thread::sleep(Duration::from_millis(1));
-            assert!(begin.elapsed() < LONG, "{provider}: the target does not notice it");
-        }
-        assert!(!target.is_connected());
-        alone(&mut initiator, &format!("{provider}: no farewell"), |initiator| {
-            state(initiator, id) == PeerState::Parted(Why::Broken)
-        });
-    }
+    PROVIDERS.into_iter().for_each(fails);
 }
 
 /// A target whose messages the test writes one by one.
@@ -545,4 +550,13 @@ fn processes_part_over_shared_memory() {
 fn processes_part_over_udp() {
     let service = (20_000 + std::process::id() % 10_000).to_string();
     processes_part("udp", "127.0.0.1", Some(&service));
+}
+
+#[cfg(feature = "efa")]
+#[test]
+#[ignore = "needs an EFA device: cargo xtask efa --test"]
+fn targets_part_over_efa() {
+    closes(Provider::Efa, ANY);
+    replaces(Provider::Efa);
+    fails(Provider::Efa);
 }

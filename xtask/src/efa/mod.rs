@@ -171,10 +171,14 @@ fn write_demo(emulator: &Path, dir: &Path) -> StepResult {
     run(on(demo.args(capi::WRITE_DEMO).args(["--provider", "efa"]), emulator, dir))
 }
 
-/// Grains between two processes, either of which is killed and returns.
+/// Grains between two processes, either of which is killed and returns, and the farewells of targets.
 fn flows(emulator: &Path, dir: &Path) -> StepResult {
-    let mut test = Command::new(vm::suite::program("mxl-fabrics", "processes", Some(capi::DEVICES))?);
-    run(on(test.args(["--include-ignored", "over_efa"]), emulator, dir))
+    let over_efa = |name| {
+        let mut test = Command::new(vm::suite::program("mxl-fabrics", name, Some(capi::DEVICES))?);
+        run(on(test.args(["--include-ignored", "over_efa"]), emulator, dir))
+    };
+    over_efa("processes")?;
+    over_efa("parted")
 }
 
 /// Our provider and C's, under the same program: messages of up to 1 MiB, which either end reads from the other, on a
