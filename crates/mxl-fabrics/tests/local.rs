@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Folder, LONG, both, camera, microphone};
+use common::{ANY, Ends, Folder, LONG, both, camera, microphone};
 use mxl::{BatchHints, GrainInfo, Wait};
 use mxl_fabrics::message::Why;
 use mxl_fabrics::{
@@ -12,7 +12,6 @@ use mxl_fabrics::{
 };
 
 const PROVIDERS: [Provider; 2] = [Provider::Shm, Provider::Tcp];
-const ANY: (Option<&str>, Option<&str>) = (None, None);
 
 fn payload(index: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|at| (index * 31 + at * 7) as u8).collect()
@@ -34,12 +33,14 @@ fn a_target_lists_what_its_ring_holds() {
 #[test]
 fn a_target_that_answers_late_is_connected_to_once() {
     for provider in PROVIDERS {
-        let (near, far) = (Folder::new(), Folder::new());
-        let definition = camera();
-        let _writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap();
-        let mut target = Target::open(&far.domain(), &definition, provider, ANY, None).unwrap();
-        let mut initiator = Initiator::open(&near.domain(), definition.id, provider, ANY).unwrap();
-        initiator.add(target.info()).unwrap();
+        let Ends {
+            near: _near,
+            far: _far,
+            definition: _definition,
+            writer: _writer,
+            mut target,
+            mut initiator,
+        } = Ends::open(provider);
         both(&mut initiator, &mut target, |_, received| received == Some(Received::Connected));
         let id = target.info().id;
         initiator.remove(id).unwrap();
@@ -62,13 +63,9 @@ fn a_target_that_answers_late_is_connected_to_once() {
 #[test]
 fn a_target_that_is_slow_to_answer_is_waited_for_and_nothing_is_lost() {
     for provider in PROVIDERS {
-        let (near, far) = (Folder::new(), Folder::new());
-        let definition = camera();
-        let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
-        let mut target = Target::open(&far.domain(), &definition, provider, ANY, None).unwrap();
+        let Ends { near: _near, far: _far, definition: _definition, writer, mut target, mut initiator } =
+            Ends::open(provider);
         let id = target.info().id;
-        let mut initiator = Initiator::open(&near.domain(), definition.id, provider, ANY).unwrap();
-        initiator.add(target.info()).unwrap();
         both(&mut initiator, &mut target, |initiator, _| initiator.is_idle());
         writer.open(100).unwrap().commit().unwrap();
         initiator.send(100).unwrap();
@@ -161,12 +158,8 @@ fn target_id(text: &str) -> u64 {
 #[test]
 fn grains_are_queued_behind_their_slots() {
     for provider in PROVIDERS {
-        let (near, far) = (Folder::new(), Folder::new());
-        let definition = camera();
-        let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
-        let mut target = Target::open(&far.domain(), &definition, provider, ANY, None).unwrap();
-        let mut initiator = Initiator::open(&near.domain(), definition.id, provider, ANY).unwrap();
-        initiator.add(target.info()).unwrap();
+        let Ends { near: _near, far: _far, definition: _definition, writer, mut target, mut initiator } =
+            Ends::open(provider);
         both(&mut initiator, &mut target, |_, received| received == Some(Received::Connected));
         let first = 5000;
         let count = writer.grains() - 2;
@@ -192,12 +185,7 @@ fn grains_are_queued_behind_their_slots() {
 #[test]
 fn slices_are_visible_when_they_arrive_and_invalid_grains_too() {
     for provider in PROVIDERS {
-        let (near, far) = (Folder::new(), Folder::new());
-        let definition = camera();
-        let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
-        let mut target = Target::open(&far.domain(), &definition, provider, ANY, None).unwrap();
-        let mut initiator = Initiator::open(&near.domain(), definition.id, provider, ANY).unwrap();
-        initiator.add(target.info()).unwrap();
+        let Ends { near: _near, far, definition, writer, mut target, mut initiator } = Ends::open(provider);
         both(&mut initiator, &mut target, |initiator, _| initiator.event().is_some());
         let reader = far.domain().read_grains(definition.id).unwrap();
         let mut grain = writer.open(77).unwrap();

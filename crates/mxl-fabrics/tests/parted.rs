@@ -9,7 +9,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Folder, LONG, Running, both, byte_of, camera, command, microphone};
+use common::{ANY, Ends, Folder, LONG, Running, both, byte_of, camera, command, microphone};
 use mxl::{BatchHints, FlowDefinition, GrainWriter};
 use mxl_fabrics::message::{Message, Why};
 use mxl_fabrics::{
@@ -19,7 +19,6 @@ use mxl_fabrics::{
 use ofi::{Address, CompletionKind, FiAddr, Hints, Node};
 
 const PROVIDERS: [Provider; 2] = [Provider::Shm, Provider::Tcp];
-const ANY: (Option<&str>, Option<&str>) = (None, None);
 
 /// Polls an initiator whose target does not run.
 fn alone(initiator: &mut Initiator, what: &str, is_done: impl Fn(&Initiator) -> bool) {
@@ -242,13 +241,8 @@ fn initiators_that_send_do_not_fight_for_their_target() {
 }
 
 fn fails(provider: Provider) {
-    let (near, far) = (Folder::new(), Folder::new());
-    let definition = camera();
-    let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
-    let mut target = Target::open(&far.domain(), &definition, provider, ANY, None).unwrap();
+    let Ends { near: _near, far, definition, writer, mut target, mut initiator } = Ends::open(provider);
     let id = target.info().id;
-    let mut initiator = Initiator::open(&near.domain(), definition.id, provider, ANY).unwrap();
-    initiator.add(target.info()).unwrap();
     connected(&mut initiator, &mut target);
     let data = far.path().join(format!("{}.mxl-flow", definition.id)).join("data");
     std::fs::OpenOptions::new().write(true).open(data).unwrap().set_len(0).unwrap();

@@ -9,8 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub use folder::Folder;
-use mxl::{FlowDefinition, Rational};
-use mxl_fabrics::{Initiator, Received, Target};
+use mxl::{BatchHints, FlowDefinition, GrainWriter, Rational};
+use mxl_fabrics::{Initiator, Provider, Received, Target};
 
 /// Longer than any operation takes on a loaded machine.
 pub const LONG: Duration = Duration::from_secs(40);
@@ -22,6 +22,30 @@ pub fn camera() -> FlowDefinition {
 
 pub fn microphone(channels: u32) -> FlowDefinition {
     FlowDefinition::audio("microphone", channels, Rational::new(48_000, 1)).unwrap()
+}
+
+/// Any address of this host.
+pub const ANY: (Option<&str>, Option<&str>) = (None, None);
+
+/// Both ends of a flow of grains, which are not connected yet. Bind all fields: each lives as long as the test needs.
+pub struct Ends {
+    pub near: Folder,
+    pub far: Folder,
+    pub definition: FlowDefinition,
+    pub writer: GrainWriter,
+    pub target: Target,
+    pub initiator: Initiator,
+}
+
+impl Ends {
+    pub fn open(provider: Provider) -> Self {
+        let (near, far, definition) = (Folder::new(), Folder::new(), camera());
+        let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
+        let target = Target::open(&far.domain(), &definition, provider, ANY, None).unwrap();
+        let mut initiator = Initiator::open(&near.domain(), definition.id, provider, ANY).unwrap();
+        initiator.add(target.info()).unwrap();
+        Self { near, far, definition, writer, target, initiator }
+    }
 }
 
 /// Drives both ends until the expected event has occurred.
