@@ -3,8 +3,9 @@
 mod common;
 
 use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Folder, SOON, camera, file, microphone, other_process, picture, role};
 use mxl::{BatchHints, Domain, Error, FlowDefinition, GrainWriter, Status, Uuid, Wait};
@@ -115,6 +116,74 @@ fn a_domain_that_may_only_be_read_is_read() {
     let mut child = other_process("a_domain_that_may_only_be_read_is_read", "reads", folder.path());
     assert!(child.wait().unwrap().success());
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "the reader left files");
+}
+
+/// Regression test: garbage collection by a user that may write the domain and not the flow hid the flow, kept its
+/// memory, and told that nothing was removed.
+#[test]
+fn a_flow_of_another_user_is_collected_by_its_owner_only() {
+    const TEST: &str = "a_flow_of_another_user_is_collected_by_its_owner_only";
+    let camera = known(camera(), 23);
+    if let Some((role, path)) = role() {
+        let domain = Domain::open(path).unwrap();
+        if role == "leaves" {
+            std::mem::forget(domain.create_grains(&camera, &hints()).unwrap().writer);
+        } else {
+            become_nobody();
+            assert_eq!(domain.collect().unwrap().flows, 0);
+        }
+        return;
+    }
+    if !geteuid().is_root() {
+        println!("NOT RUN: {TEST}: only root can change its user");
+        return;
+    }
+    let folder = Folder::new();
+    let everybody = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(folder.path(), everybody.clone()).unwrap();
+    assert!(other_process(TEST, "leaves", folder.path()).wait().unwrap().success());
+    let dir = folder.path().join(format!("{}.mxl-flow", camera.id));
+    // As a member of the group finds it when the owner's umask is 0002.
+    std::fs::set_permissions(dir.join("grains"), everybody).unwrap();
+    let grains = || std::fs::read_dir(dir.join("grains")).unwrap().count();
+    let before = grains();
+    assert!(other_process(TEST, "collects", folder.path()).wait().unwrap().success());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    assert_eq!(grains(), before, "its grains were removed");
+    assert_eq!(folder.domain().collect().unwrap().flows, 1);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+/// Regression test: only the owner of a flow could note that it reads; another user that may write the file for it
+/// was refused, since the call that changes one of two times is for the owner.
+#[test]
+fn a_user_that_may_write_the_flow_notes_its_reads() {
+    const TEST: &str = "a_user_that_may_write_the_flow_notes_its_reads";
+    let camera = known(camera(), 24);
+    if let Some((_, path)) = role() {
+        become_nobody();
+        let reader = Domain::open(path).unwrap().read_grains(camera.id).unwrap();
+        reader.read(7, Wait::Not).unwrap();
+        return;
+    }
+    if !geteuid().is_root() {
+        println!("NOT RUN: {TEST}: only root can change its user");
+        return;
+    }
+    let folder = Folder::new();
+    let writer = folder.domain().create_grains(&camera, &hints()).unwrap().writer;
+    let access = folder.path().join(format!("{}.mxl-flow", camera.id)).join("access");
+    std::fs::set_permissions(access, std::fs::Permissions::from_mode(0o666)).unwrap();
+    write(&writer, 7);
+    // The watcher may note the new mode first.
+    std::thread::sleep(Duration::from_millis(100));
+    let before = writer.runtime().last_read;
+    assert!(other_process(TEST, "reads", folder.path()).wait().unwrap().success());
+    let begin = Instant::now();
+    while writer.runtime().last_read == before {
+        assert!(begin.elapsed() < Duration::from_secs(20), "the read is not noted");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// A reader that dies, at any point, does not prevent writing, reading or removing the flow.

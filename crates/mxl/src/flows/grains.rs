@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use rustix::io::Errno;
 
 use super::copy::Shared;
 use super::definition::Geometry;
@@ -227,12 +228,15 @@ impl GrainReader {
             return;
         }
         self.touched.store(now, Ordering::Relaxed);
-        let times = Timestamps {
+        let times = |modification| Timestamps {
             last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
-            last_modification: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+            last_modification: Timespec { tv_sec: 0, tv_nsec: modification },
         };
-        // Refused in a domain that became read-only: then reads are not recorded.
-        let _ = rustix::fs::futimens(access, &times);
+        // Only its owner may change one of the times. Others that may write the file may set both to now, which the
+        // writer notices as well. All is refused in a domain that became read-only: then reads are not recorded.
+        if rustix::fs::futimens(access, &times(UTIME_OMIT)) == Err(Errno::PERM) {
+            let _ = rustix::fs::futimens(access, &times(UTIME_NOW));
+        }
     }
 }
 

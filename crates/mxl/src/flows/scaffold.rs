@@ -7,7 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{CWD, RenameFlags};
+use rustix::fs::{Access, AtFlags, CWD, RenameFlags};
 use uuid::Uuid;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -43,7 +43,13 @@ fn place(domain: &Path) -> PathBuf {
 
 /// Deletes a flow's directory: first renames it to a hidden name, then removes it. So a process that dies meanwhile
 /// leaves no partial flow under the name.
+///
+/// # Errors
+/// Those of the file system. A directory of another user is refused before anything of it changes.
 pub fn remove(dir: &Path) -> io::Result<()> {
+    // Whoever may write the domain may rename the flow, and then could not remove it: it would be hidden, and keep its
+    // memory.
+    rustix::fs::accessat(CWD, dir, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)?;
     let aside = place(dir.parent().unwrap_or(dir));
     // If it cannot be renamed, its files may still be removable.
     let is_aside = rustix::fs::renameat_with(CWD, dir, CWD, &aside, RenameFlags::NOREPLACE).is_ok();
