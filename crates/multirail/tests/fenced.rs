@@ -56,7 +56,10 @@ impl Sink<()> for Rails {
                 self.leases.insert(self.next_key, rail);
             }
         }
-        self.leases.iter().map(|(&key, &rail)| RegionKey { rail, key, base: 0 }).collect()
+        let mut keys: Vec<_> =
+            self.leases.iter().map(|(&key, &rail)| RegionKey { rail, key, base: 0 }).collect();
+        keys.sort_unstable_by_key(|key| key.rail);
+        keys
     }
 
     fn close_leased(&mut self, _: u64, keys: &[LeasedKey]) -> bool {
@@ -70,11 +73,9 @@ struct Pair {
     now: Duration,
     cores: [Core<()>; 2],
     rails: [Rails; 2],
-    /// Messages to bob on this rail are held.
-    muted: Option<usize>,
+    /// Messages to bob on these rails are held.
+    muted: Vec<usize>,
     held: Vec<(OpId, Vec<u8>)>,
-    /// Messages to bob on every rail are dropped, and reported as delivered.
-    is_deaf: bool,
 }
 
 impl Pair {
@@ -97,9 +98,8 @@ impl Pair {
             now: Duration::from_secs(1),
             cores: [core(0), core(1)],
             rails: Default::default(),
-            muted: None,
+            muted: Vec::new(),
             held: Vec::new(),
-            is_deaf: false,
         };
         let keys = (0..RAILS as u8).map(|rail| RegionKey { rail, key: OWN, base: 0 }).collect();
         let region = RegionInfo { id: REGION, len: 1 << 20, keys, is_staged: false, export: None };
@@ -120,7 +120,8 @@ impl Pair {
         let core = &mut self.cores[0];
         let peer = core.find("bob").unwrap();
         let (region, incarnation) = core.region(peer, REGION).unwrap();
-        let piece = |nth| Piece { region: 0, local: nth * LEN, remote_region: 0, remote: nth * LEN, len: LEN };
+        let piece =
+            |nth| Piece { region: 0, local: nth * LEN, remote_region: 0, remote: nth * LEN, len: LEN };
         let plan = Plan {
             way: Way::Write,
             pieces: (0..count).map(piece).collect(),
@@ -141,13 +142,11 @@ impl Pair {
             }
             let next = (0..2).find_map(|from| Some((from, self.rails[from].messages.pop_front()?)));
             let Some((from, (op, rail, bytes))) = next else { break };
-            if from == 0 && self.muted == Some(rail) {
+            if from == 0 && self.muted.contains(&rail) {
                 self.held.push((op, bytes));
                 continue;
             }
-            if !(from == 0 && self.is_deaf) {
-                self.cores[1 - from].message(&bytes, self.now);
-            }
+            self.cores[1 - from].message(&bytes, self.now);
             self.cores[from].ended(op, Ok(()), self.now);
         }
     }
@@ -210,7 +209,7 @@ fn the_notification_of_a_half_posted_transfer_waits_for_second_copies() {
     assert_eq!(mute.len(), 2);
     assert!(mute.iter().all(|write| write.key != OWN), "the keys are leased");
     assert!(mute.iter().all(|write| pair.arrive(write)));
-    pair.muted = Some(0);
+    pair.muted = vec![0];
     // The other rail is slow: it has not carried everything when the first is fenced.
     let mut slow = VecDeque::from(pair.writes_on(1));
     while pair.cores[0].counts().fenced == 0 {
@@ -234,6 +233,75 @@ fn the_notification_of_a_half_posted_transfer_waits_for_second_copies() {
     assert_eq!(pair.cores[0].progress(transfer).unwrap().moved, 8 * LEN, "all but one have ended");
     assert_eq!(pair.notified(), None, "a second copy is under way");
     pair.land(vec![copy]);
+    assert_eq!(pair.notified(), Some(b"told".to_vec()));
+    assert_eq!(pair.outcome(transfer), Some(Outcome::Done));
+}
+
+/// A rail reports a write as failed. Its first copy is shut out before the second is posted, at once, under a new key.
+#[test]
+fn a_write_that_failed_is_shut_out_before_it_moves() {
+    let mut pair = Pair::new();
+    let transfer = pair.post(1, Some(b"told"));
+    pair.run();
+    let [first] = pair.writes()[..] else { panic!("one write") };
+    pair.cores[0].ended(first.op, Err(Errno::ETIMEDOUT), pair.now);
+    pair.run();
+    let [second] = pair.writes()[..] else { panic!("one copy, without any delay") };
+    assert!(second.rail != first.rail && second.key != OWN && second.key != first.key);
+    assert!(!pair.arrive(&first), "the first copy is refused");
+    assert_eq!(pair.notified(), None);
+    pair.land(vec![second]);
+    assert_eq!(pair.notified(), Some(b"told".to_vec()));
+    assert_eq!(pair.outcome(transfer), Some(Outcome::Done));
+    assert_eq!(pair.cores[0].counts().moved, 1);
+}
+
+/// The first copy has arrived, is counted, and is reported as failed. The notification waits for the second copy.
+#[test]
+fn a_write_that_arrived_and_failed_completes_no_notification() {
+    let mut pair = Pair::new();
+    let transfer = pair.post(2, Some(b"told"));
+    pair.run();
+    let mut writes = pair.writes();
+    assert_eq!(writes.len(), 2);
+    let first = writes.remove(0);
+    assert!(pair.arrive(&first));
+    pair.cores[0].ended(first.op, Err(Errno::ETIMEDOUT), pair.now);
+    pair.run();
+    pair.land(writes);
+    let [second] = pair.writes()[..] else { panic!("one copy") };
+    assert_eq!(pair.notified(), None, "a second copy is under way");
+    pair.land(vec![second]);
+    assert_eq!(pair.notified(), Some(b"told".to_vec()));
+    assert_eq!(pair.outcome(transfer), Some(Outcome::Done));
+}
+
+/// The peer does not answer: the write moves after a second all the same. When the peer carries the request out late,
+/// it holds the notification, and is told to release it.
+#[test]
+fn a_write_that_failed_moves_without_an_answer_too() {
+    let mut pair = Pair::new();
+    let transfer = pair.post(1, Some(b"told"));
+    pair.run();
+    let [first] = pair.writes()[..] else { panic!("one write") };
+    pair.muted = vec![0, 1];
+    pair.cores[0].ended(first.op, Err(Errno::ETIMEDOUT), pair.now);
+    pair.run();
+    assert!(!pair.held.is_empty(), "the request is under way");
+    pair.wait(Duration::from_millis(900));
+    assert!(pair.writes().is_empty(), "the first copy may still arrive");
+    pair.wait(Duration::from_millis(100));
+    let [second] = pair.writes()[..] else { panic!("one copy") };
+    pair.muted.clear();
+    for (op, bytes) in std::mem::take(&mut pair.held) {
+        pair.cores[1].message(&bytes, pair.now);
+        pair.cores[0].ended(op, Ok(()), pair.now);
+    }
+    pair.run();
+    assert!(pair.arrive(&second));
+    assert_eq!(pair.notified(), None, "bob holds it");
+    pair.cores[0].ended(second.op, Ok(()), pair.now);
+    pair.run();
     assert_eq!(pair.notified(), Some(b"told".to_vec()));
     assert_eq!(pair.outcome(transfer), Some(Outcome::Done));
 }

@@ -228,11 +228,12 @@ proptest! {
         cancel in 0..200_u32,
         disconnect in 0..60_u32,
         ambiguous in 0..50_u32,
+        late in prop::sample::select(vec![0, 20_u32]),
         full in prop::sample::select(vec![0, 50, 500_u32]),
         refused in prop::sample::select(vec![0, 20_u32]),
         unwilling in prop::sample::select(vec![0, 300_u32]),
     ) {
-        live(seed, Trouble { cut, mute, kill, cancel, disconnect, ambiguous, full, refused, unwilling });
+        live(seed, Trouble { cut, mute, kill, cancel, disconnect, ambiguous, late, full, refused, unwilling });
     }
 
     /// The work on a rail that goes mute moves to the others, and what the rail held arrives when it works again: after
@@ -270,6 +271,23 @@ proptest! {
             world.run(world.now + Duration::from_micros(50));
         }
         world.mend();
+        world.run(world.now + Duration::from_secs(40));
+        assert_done(&world);
+        end_quietly(&mut world);
+    }
+
+    /// A rail reports writes as failed that arrive later: up to 60 ms after the report, when their second copies have
+    /// arrived, the transfers have ended, and programs have changed the memory.
+    #[test]
+    fn a_write_that_arrives_after_it_was_reported_as_failed_comes_to_nothing(
+        seed in any::<u64>(),
+        rail in 0..RAILS,
+        late in 1..200_u32,
+        burst in 1..8_usize,
+    ) {
+        let mut world = acquainted(seed);
+        (world.trouble.late, world.late_rail) = (late, Some(rail));
+        burst_of_posts(&mut world, burst);
         world.run(world.now + Duration::from_secs(40));
         assert_done(&world);
         end_quietly(&mut world);

@@ -23,17 +23,25 @@
 //!   access by a closed one is refused, which ends it for certain: it is posted again under the region's own key.
 //! - An abandoned access stays in [`Core::abandoned`] until the rail reports its end, and its path rests until then.
 //! - A session has at most one unanswered request, so the peer can tell a repeated one by its number.
+//!
+//! Writes that a path has reported as failed are fenced alike before they move (`lost.rs`).
 
 use std::collections::BTreeMap;
 
 use ofi::Errno;
 use ofi_core::slots::SlotId;
 
+use super::lost::Lost;
 use super::session::{Outgoing, Session};
 use super::transfer::{Chunk, Outcome, Transfer, Unfinished, Way};
 use super::{Command, Core, OpId, Row, Sink, Time, Timer};
 use crate::wire::RegionKey;
 use crate::wire::message::{Body, FENCED_KEYS, FENCED_NOTICES, LeasedKey};
+
+/// Refusals of a chunk under leased keys after which it uses the region's own. The first may have hit a key that was
+/// closed for another path's sake, and another one is asked for. The peer's end of the session may also be over: it
+/// leases no keys any more, while the region's own is valid; and if that is not, its error counts.
+const REFUSALS: u8 = 2;
 
 /// A region's lease, at the side that writes.
 #[derive(Debug)]
@@ -55,15 +63,42 @@ pub(super) enum Keys<'a> {
 }
 
 /// A request to fence that is not answered.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Fence {
-    serial: u64,
-    path: usize,
+    pub(super) serial: u64,
+    /// The mute path; `None` for a request for lost chunks (`lost.rs`).
+    path: Option<usize>,
     rows: Vec<SlotId>,
+    /// The lost chunks.
+    pub(super) lost: Vec<Lost>,
+    keys: Vec<LeasedKey>,
     /// Notifications that are to be held, and their transfers.
-    notices: BTreeMap<u64, SlotId>,
+    pub(super) notices: BTreeMap<u64, SlotId>,
     /// The regions whose keys are closed.
     regions: Vec<u64>,
+}
+
+impl Fence {
+    /// Adds the key of a write of this transfer, and the transfer's notification. Returns whether there was room.
+    pub(super) fn add<G>(&mut self, key: LeasedKey, id: SlotId, transfer: &mut Transfer<G>) -> bool {
+        let is_known = self.keys.contains(&key);
+        if !is_known && self.keys.len() == FENCED_KEYS {
+            return false;
+        }
+        match transfer.notice {
+            Unfinished::Sent(notice) => {
+                if self.notices.len() == FENCED_NOTICES && !self.notices.contains_key(&notice) {
+                    return false;
+                }
+                self.notices.insert(notice, id);
+            }
+            Unfinished::Unsent(_) | Unfinished::Nothing => transfer.follows = true, // after all writes have ended
+        }
+        if !is_known {
+            self.keys.push(key);
+        }
+        true
+    }
 }
 
 /// The accesses of a row that were given up and have not ended.
@@ -85,7 +120,7 @@ impl Session {
     /// The keys for a write of this chunk.
     pub(super) fn keys_for<G>(&self, transfer: &Transfer<G>, chunk: &Chunk, now: Time) -> Keys<'_> {
         let may_lease = self.is_able && self.paths.len() > 1 && transfer.plan.way == Way::Write;
-        if !may_lease || chunk.is_unleased {
+        if !may_lease || chunk.refusals >= REFUSALS {
             return Keys::Leased(&[]);
         }
         let Some(region) = transfer.region_of(chunk) else { return Keys::Leased(&[]) };
@@ -97,17 +132,18 @@ impl Session {
         }
     }
 
-    /// Forgets a leased key that is about to be closed.
-    fn drop_key(&mut self, closed: &LeasedKey) {
-        if let Some(Lease::Held(keys)) = self.leases.get_mut(&closed.region) {
-            keys.retain(|key| (key.rail, key.key) != (closed.rail, closed.key));
-        }
+    /// Forgets a leased key that is about to be closed. Returns whether it was known.
+    fn drop_key(&mut self, closed: &LeasedKey) -> bool {
+        let Some(Lease::Held(keys)) = self.leases.get_mut(&closed.region) else { return false };
+        let before = keys.len();
+        keys.retain(|key| (key.rail, key.key) != (closed.rail, closed.key));
+        keys.len() < before
     }
 }
 
 impl<G> Transfer<G> {
     /// The remote region of a chunk.
-    fn region_of(&self, chunk: &Chunk) -> Option<u64> {
+    pub(super) fn region_of(&self, chunk: &Chunk) -> Option<u64> {
         let piece = self.plan.pieces.get(chunk.piece as usize)?;
         self.plan.regions.get(piece.remote_region as usize).map(|region| region.id)
     }
@@ -140,11 +176,21 @@ impl<G> Core<G> {
         }
     }
 
-    /// The peer has refused this chunk under a leased key: the next write asks for keys again.
-    pub(super) fn lease_refused(&mut self, id: SlotId, transfer: SlotId, chunk: &Chunk) {
+    /// The peer has refused this chunk under a leased key: the next write asks for keys again, unless that is done.
+    pub(super) fn lease_refused(
+        &mut self,
+        id: SlotId,
+        transfer: SlotId,
+        chunk: &Chunk,
+        path: usize,
+        key: u64,
+    ) {
         let region = self.transfers.get(transfer).and_then(|transfer| transfer.region_of(chunk));
         if let (Some(region), Some(session)) = (region, self.sessions.get_mut(id)) {
-            session.leases.remove(&region);
+            let rail = session.paths[path].remote as u8;
+            if session.drop_key(&LeasedKey { region, rail, key }) {
+                session.leases.remove(&region);
+            }
         }
     }
 
@@ -155,9 +201,8 @@ impl<G> Core<G> {
         self.counts.fenced += 1;
         tracing::warn!(target: "multirail", rail = session.paths[index].rail, "no operation completes on a rail: its path to a peer is fenced");
         let remote = session.paths[index].remote as u8;
-        let (mut lost, mut keys, mut freed) = (Vec::new(), Vec::new(), Vec::new());
-        let mut fence =
-            Fence { serial: 0, path: index, rows: Vec::new(), notices: BTreeMap::new(), regions: Vec::new() };
+        let (mut lost, mut freed) = (Vec::new(), Vec::new());
+        let mut fence = Fence { path: Some(index), ..Fence::default() };
         for row_id in self.rows_on(id, index) {
             let Some(row) = self.rows.get(row_id) else { continue };
             let Some(transfer) = self.transfers.get_mut(row.transfer) else { continue };
@@ -167,36 +212,19 @@ impl<G> Core<G> {
             }
             let key = row.lease.zip(transfer.region_of(row.first()));
             let key = key.map(|(key, region)| LeasedKey { region, rail: remote, key });
-            let key = key.filter(|key| keys.contains(key) || keys.len() < FENCED_KEYS);
-            let is_full = fence.notices.len() == FENCED_NOTICES;
-            let key = match (key, &transfer.notice) {
-                (None, _) => None,
-                (key, &Unfinished::Sent(notice)) if !is_full || fence.notices.contains_key(&notice) => {
-                    fence.notices.insert(notice, row.transfer);
-                    key
-                }
-                (_, Unfinished::Sent(_)) => None,
-                (key, Unfinished::Unsent(_) | Unfinished::Nothing) => {
-                    transfer.follows = true; // after all writes have ended
-                    key
-                }
-            };
-            let Some(key) = key else {
+            if key.is_some_and(|key| fence.add(key, row.transfer, transfer)) {
+                fence.rows.push(row_id);
+            } else {
                 lost.push(row.transfer);
                 freed.push(row_id);
-                continue;
-            };
-            if !keys.contains(&key) {
-                keys.push(key);
             }
-            fence.rows.push(row_id);
         }
         for transfer in lost {
             self.finish(transfer, Outcome::Failed(Errno::ETIMEDOUT));
         }
         self.commands.extend(freed.into_iter().map(|row| Command::Abandon { row }));
         if !fence.rows.is_empty() {
-            self.ask_to_fence(id, fence, keys, now);
+            self.ask_to_fence(id, fence, now + self.config.stall_timeout / 2);
         }
         self.check_paths(id, Errno::ETIMEDOUT, now);
     }
@@ -207,23 +235,26 @@ impl<G> Core<G> {
         self.rows.ids(|row| row.path as usize == index && is_its(row.transfer))
     }
 
-    fn ask_to_fence(&mut self, id: SlotId, mut fence: Fence, keys: Vec<LeasedKey>, now: Time) {
-        let patience = self.config.stall_timeout / 2;
+    /// Sends a request, which must be answered by this time.
+    pub(super) fn ask_to_fence(&mut self, id: SlotId, mut fence: Fence, until: Time) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.fences += 1;
         fence.serial = session.fences;
+        let keys = std::mem::take(&mut fence.keys);
         for key in &keys {
             session.drop_key(key);
             if !fence.regions.contains(&key.region) {
                 fence.regions.push(key.region);
             }
         }
-        session.paths[fence.path].is_fencing = true;
+        if let Some(path) = fence.path {
+            session.paths[path].is_fencing = true;
+        }
         let (serial, notices) = (fence.serial, fence.notices.keys().copied().collect());
         let body = Body::Fence { serial, keys, notices };
-        session.outbox.push_back(Outgoing { last: Some(fence.path), ..Outgoing::new(body, None) });
+        session.outbox.push_back(Outgoing { last: fence.path, ..Outgoing::new(body, None) });
         session.fence = Some(Box::new(fence));
-        self.remind(now + patience, Timer::Fence(id, serial));
+        self.remind(until, Timer::Fence(id, serial));
         self.wake(id);
     }
 
@@ -231,17 +262,27 @@ impl<G> Core<G> {
     fn take_fence(&mut self, id: SlotId, serial: u64) -> Option<Box<Fence>> {
         let session = self.sessions.get_mut(id)?;
         let fence = session.fence.take_if(|fence| fence.serial == serial)?;
-        session.paths[fence.path].is_fencing = false;
+        if let Some(path) = fence.path {
+            session.paths[path].is_fencing = false;
+        }
         for &region in &fence.regions {
             session.outbox.push_back(Outgoing::new(Body::Lease(region), None));
+        }
+        if !session.lost.is_empty() {
+            self.commands.push_back(Command::Fence { session: id });
         }
         self.wake(id);
         Some(fence)
     }
 
     /// The peer has closed the keys of a request: the work moves.
-    pub(super) fn fenced(&mut self, id: SlotId, serial: u64, out: &[u64]) {
-        let Some(fence) = self.take_fence(id, serial) else { return };
+    pub(super) fn fenced(&mut self, id: SlotId, serial: u64, out: &[u64], now: Time) {
+        let Some(fence) = self.take_fence(id, serial) else { return self.fenced_late(id, serial, out) };
+        if let Some(session) = self.sessions.get_mut(id) {
+            // What moves must not use the region's own key, which cannot be closed.
+            let lease = |&region: &u64| (region, Lease::Asked(now + 2 * self.config.repeat_after));
+            session.leases.extend(fence.regions.iter().map(lease));
+        }
         for (&notice, &transfer_id) in &fence.notices {
             let Some(transfer) = self.transfers.get_mut(transfer_id) else { continue };
             match out.contains(&notice) {
@@ -251,11 +292,15 @@ impl<G> Core<G> {
             self.after_progress(transfer_id);
         }
         self.commands.extend(fence.rows.iter().map(|&row| Command::Abandon { row }));
+        self.move_lost(fence.lost);
     }
 
     /// The peer has not answered a request in time.
     pub(super) fn fence_timer(&mut self, id: SlotId, serial: u64, now: Time) {
         let Some(fence) = self.take_fence(id, serial) else { return };
+        if fence.path.is_none() {
+            return self.lost_fence_expired(id, *fence);
+        }
         for row in fence.rows {
             if let Some(transfer) = self.rows.get(row).map(|row| row.transfer) {
                 self.finish(transfer, Outcome::Failed(Errno::ETIMEDOUT));

@@ -19,6 +19,7 @@ mod fence;
 mod greet;
 mod inbox;
 mod latency;
+mod lost;
 mod operations;
 mod path;
 mod peers;
@@ -107,6 +108,8 @@ enum Timer {
     Path(SlotId, usize),
     /// The peer must have answered this request to fence.
     Fence(SlotId, u64),
+    /// Lost chunks move, fenced or not.
+    Lost(SlotId),
     /// A session's best path was full, and another may be better now.
     Full(SlotId),
 }
@@ -237,6 +240,7 @@ impl<G> Core<G> {
                 Timer::Control(op) => self.repeat(op),
                 Timer::Path(id, index) => self.look_at(id, index, now),
                 Timer::Fence(id, serial) => self.fence_timer(id, serial, now),
+                Timer::Lost(id) => self.lost_timer(id, now),
                 Timer::Full(id) => {
                     if let Some(session) = self.sessions.get_mut(id) {
                         session.full = None;

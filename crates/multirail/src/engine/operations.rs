@@ -153,14 +153,15 @@ impl<G> Core<G> {
         let is_path = is_path_fault(errno);
         session.paths[path].failed(chunk.len, is_path, now);
         let fate = match lease {
+            Some(key) if is_path && self.lose(id, chunk, (path, key), errno, now) => Fate::Shut,
             _ if is_path => Fate::Path,
             // The peer may have closed the key: for another path's sake, or since its end of the session is over. Then
             // the region's own key is valid, and if it is not, its error counts.
             Some(_) => Fate::Lease,
             None => Fate::Access,
         };
-        if fate == Fate::Lease {
-            self.lease_refused(session_id, id, &chunk);
+        if let (Fate::Lease, Some(key)) = (fate, lease) {
+            self.lease_refused(session_id, id, &chunk, path, key);
         }
         self.chunk_failed(id, chunk, path, errno, fate);
         self.check_paths(session_id, errno, now);

@@ -52,7 +52,7 @@ impl Row {
                 len: self.len(nth, pieces),
                 number: number + nth,
                 tried: 0,
-                is_unleased: false,
+                refusals: 0,
             },
         }
     }
@@ -146,7 +146,7 @@ mod tests {
 
     use super::*;
 
-    const FIRST: Chunk = Chunk { piece: 7, offset: 0, len: 100, number: 9, tried: 2, is_unleased: false };
+    const FIRST: Chunk = Chunk { piece: 7, offset: 0, len: 100, number: 9, tried: 2, refusals: 0 };
 
     fn row(count: u32) -> Row {
         let found = Found { count, bytes: u64::from(count) * FIRST.len, is_even: true };
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(row.chunk(0, &pieces), FIRST);
         assert_eq!(
             row.chunk(2, &pieces),
-            Chunk { piece: 9, offset: 0, len: 102, number: 11, tried: 0, is_unleased: false }
+            Chunk { piece: 9, offset: 0, len: 102, number: 11, tried: 0, refusals: 0 }
         );
     }
 
@@ -223,7 +223,7 @@ mod tests {
             let found = row_of(rest, most, room, longest);
             prop_assert_eq!((found.count as usize, found.bytes), (count, sum(count)));
 
-            let first = Chunk { piece: before, offset: 0, len: rest[0].len, number: 40, tried: 5, is_unleased: true };
+            let first = Chunk { piece: before, offset: 0, len: rest[0].len, number: 40, tried: 5, refusals: 2 };
             let mut row = Row::new(SlotId::from_wire(0), first, &found, 0, None, 0);
             let posted = posted.min(found.count);
             row.cut(posted);
@@ -236,7 +236,7 @@ mod tests {
                         len: rest[nth as usize].len,
                         number: 40 + nth,
                         tried: 0,
-                        is_unleased: false,
+                        refusals: 0,
                     },
                 })
                 .map(Some)

@@ -214,7 +214,7 @@ impl<G> Core<G> {
             }
             let Some(next) = next else { break };
             let len = (next.len - at.1).min(self.config.largest_access);
-            chunk = Chunk { piece: at.0, offset: at.1, len, number: chunks, tried: 0, is_unleased: false };
+            chunk = Chunk { piece: at.0, offset: at.1, len, number: chunks, tried: 0, refusals: 0 };
             chunks += 1;
             at = if at.1 + len == next.len { (at.0 + 1, 0) } else { (at.0, at.1 + len) };
         }

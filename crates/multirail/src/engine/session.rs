@@ -8,6 +8,7 @@ use ofi_core::slots::SlotId;
 
 use super::fence::{Fence, Lease};
 use super::inbox::{Inbox, Taken};
+use super::lost::{Expired, Lost};
 use super::path::Path;
 use super::transfer::Outcome;
 use super::{Command, Core, Event, InFlight, OpId, PeerId, Sink, Time, Timer};
@@ -118,6 +119,10 @@ pub(super) struct Session {
     pub(super) leases: HashMap<u64, Lease>,
     /// Our request to fence that is not answered.
     pub(super) fence: Option<Box<Fence>>,
+    /// Chunks that paths have lost, and that no request to fence names yet, oldest first.
+    pub(super) lost: VecDeque<Lost>,
+    /// Requests to fence lost chunks that were not answered in time.
+    pub(super) expired: Vec<Expired>,
     /// The number of our last request.
     pub(super) fences: u64,
     /// The number of the peer's last request.
@@ -165,6 +170,8 @@ impl Session {
             is_able: false,
             leases: HashMap::new(),
             fence: None,
+            lost: VecDeque::new(),
+            expired: Vec::new(),
             fences: 0,
             their_fence: 0,
             has_leased: false,
@@ -398,19 +405,19 @@ impl<G> Core<G> {
             // Any message in the session proves that the peer has the session.
             (body, State::Confirming) => {
                 self.opened(id);
-                self.said(id, body);
+                self.said(id, body, now);
             }
             (body, State::Offered) => {
                 self.confirmed(id);
-                self.said(id, body);
+                self.said(id, body, now);
             }
-            (body, State::Up) => self.said(id, body),
+            (body, State::Up) => self.said(id, body, now),
             _ => self.counts.strays += 1,
         }
     }
 
     /// Handles a message in an open session.
-    fn said(&mut self, id: SlotId, body: Body) {
+    fn said(&mut self, id: SlotId, body: Body, now: Time) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         match body {
             Body::Notify(fragment) => match session.inbox.take(&fragment) {
@@ -443,7 +450,7 @@ impl<G> Core<G> {
             Body::Lease(region) => self.commands.push_back(Command::Lease { session: id, region }),
             Body::Leased { region, keys } => self.leased(id, region, keys),
             Body::Fence { serial, keys, notices } => self.asked_to_fence(id, serial, keys, &notices),
-            Body::Fenced { serial, out } => self.fenced(id, serial, &out),
+            Body::Fenced { serial, out } => self.fenced(id, serial, &out, now),
             Body::Release(notification) => {
                 if let Some(bytes) = session.inbox.release(notification) {
                     self.hand_out(id, notification, bytes);
@@ -485,6 +492,7 @@ impl<G> Core<G> {
         session.held.clear();
         session.inbox = Inbox::default();
         session.fence = None;
+        (session.lost, session.expired) = (VecDeque::new(), Vec::new());
         session.leases = HashMap::new();
         if session.has_leased {
             self.commands.push_back(Command::EndLeases { tag: session.tag });

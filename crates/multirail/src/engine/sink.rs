@@ -198,6 +198,7 @@ impl<G> Core<G> {
             }
             Command::Remove { rail, addr } => sink.remove(rail, addr),
             Command::Abandon { row } => self.abandon(row, now, sink),
+            Command::Fence { session } => self.fence_lost(session, now),
             Command::Lease { session, region } => self.lease(session, region, sink),
             Command::Close { session, serial, keys, out } => {
                 self.close_keys(session, serial, &keys, out, sink);

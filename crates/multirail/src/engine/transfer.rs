@@ -90,8 +90,8 @@ pub struct Chunk {
     pub number: u32,
     /// Paths that have failed with it, a bit for each.
     pub tried: u64,
-    /// The peer refused it under a leased key: it uses the region's own.
-    pub is_unleased: bool,
+    /// How often the peer has refused it under a leased key.
+    pub refusals: u8,
 }
 
 /// Whose fault a failed access was.
@@ -99,6 +99,8 @@ pub struct Chunk {
 pub(super) enum Fate {
     /// The path's: another path may carry the chunk.
     Path,
+    /// The path's, and the chunk moves when the peer has shut out its first copy.
+    Shut,
     /// Of the leased key.
     Lease,
     /// Its own.
@@ -130,6 +132,8 @@ pub(super) struct Transfer<G> {
     /// Chunks that were cut.
     pub(super) chunks: u32,
     pub(super) in_flight: u32,
+    /// Chunks that a path has lost, and that move when the peer has shut their first copies out.
+    pub(super) lost: u32,
     moved: u64,
     pub(super) notice: Unfinished,
     /// The number under which the peer counts the writes.
@@ -161,6 +165,7 @@ impl<G> Transfer<G> {
             retry: VecDeque::new(),
             chunks: 0,
             in_flight: 0,
+            lost: 0,
             moved: 0,
             notice: notice.map_or(Unfinished::Nothing, Unfinished::Unsent),
             number: None,
@@ -192,14 +197,7 @@ impl<G> Transfer<G> {
         }
         let (piece, offset) = self.cursor;
         let left = self.next_piece()?.len - offset;
-        Some(Chunk {
-            piece,
-            offset,
-            len: left.min(longest),
-            number: self.chunks,
-            tried: 0,
-            is_unleased: false,
-        })
+        Some(Chunk { piece, offset, len: left.min(longest), number: self.chunks, tried: 0, refusals: 0 })
     }
 
     pub(super) fn took(&mut self, chunk: &Chunk) {
@@ -229,7 +227,7 @@ impl<G> Transfer<G> {
 
     /// Whether every chunk is in flight or has ended.
     pub(super) fn is_posted(&self) -> bool {
-        self.retry.is_empty() && self.next_piece().is_none()
+        self.retry.is_empty() && self.lost == 0 && self.next_piece().is_none()
     }
 }
 
@@ -258,10 +256,13 @@ impl<G> Core<G> {
                     self.counts.moved += 1;
                 }
             }
+            Fate::Shut => {}
             Fate::Lease => {
                 transfer.in_flight -= 1;
-                if transfer.outcome.is_none() {
-                    transfer.retry.push_back(Chunk { is_unleased: true, ..chunk });
+                if transfer.is_in_place {
+                    transfer.landed(chunk.len, 0);
+                } else if transfer.outcome.is_none() {
+                    transfer.retry.push_back(Chunk { refusals: chunk.refusals.saturating_add(1), ..chunk });
                     self.queue(id);
                 }
             }
@@ -275,12 +276,19 @@ impl<G> Core<G> {
 
     /// A chunk is no longer in flight on a path: posts it on others, if it must be. Returns whether it must.
     pub(super) fn move_chunk(&mut self, id: SlotId, chunk: Chunk, path: usize) -> bool {
+        if let Some(transfer) = self.transfers.get_mut(id) {
+            transfer.in_flight -= 1;
+        }
+        self.repost(id, chunk, path)
+    }
+
+    /// Posts a chunk on other paths than this one, if it must be. Returns whether it must.
+    pub(super) fn repost(&mut self, id: SlotId, chunk: Chunk, path: usize) -> bool {
         let Some(transfer) = self.transfers.get_mut(id) else { return false };
         if transfer.is_in_place {
-            transfer.landed(chunk.len, 1);
+            transfer.landed(chunk.len, 0);
             return false;
         }
-        transfer.in_flight -= 1;
         let moves = transfer.outcome.is_none();
         if moves {
             let tried = chunk.tried | 1_u64.checked_shl(path as u32).unwrap_or(0);

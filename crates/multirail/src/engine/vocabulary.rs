@@ -179,6 +179,8 @@ pub(super) enum Command {
     Access(Access),
     /// Give up the accesses of a row.
     Abandon { row: SlotId },
+    /// Ask the peer to shut out the chunks that a session has lost.
+    Fence { session: SlotId },
     /// Lease keys of our region to a peer.
     Lease { session: SlotId, region: u64 },
     /// Close keys that were leased to a peer, and tell it. `out` is a part of the answer.
@@ -196,6 +198,7 @@ impl Command {
             Self::Insert { .. }
             | Self::Remove { .. }
             | Self::Abandon { .. }
+            | Self::Fence { .. }
             | Self::Lease { .. }
             | Self::Close { .. }
             | Self::EndLeases { .. } => None,

@@ -24,6 +24,8 @@ pub struct Trouble {
     pub disconnect: u32,
     /// An operation takes place and is reported as failed.
     pub ambiguous: u32,
+    /// A write is reported as failed, and takes place long after that.
+    pub late: u32,
     /// A rail has no room for an operation.
     pub full: u32,
     /// A rail refuses an operation for good.
@@ -39,6 +41,7 @@ pub const NONE: Trouble = Trouble {
     cancel: 0,
     disconnect: 0,
     ambiguous: 0,
+    late: 0,
     full: 0,
     refused: 0,
     unwilling: 0,

@@ -40,6 +40,12 @@ pub enum Happening {
         life: u32,
         access: Access,
     },
+    /// A write that was reported as failed arrives.
+    Late {
+        from: usize,
+        access: Access,
+        bytes: Vec<u8>,
+    },
     /// A message arrives.
     Message {
         from: usize,
@@ -120,6 +126,8 @@ pub struct World {
     /// Whether the memory of a transfer was changed since: its target.
     pub scribbled: Vec<bool>,
     pub trouble: Trouble,
+    /// The only rail with late writes; `None` for all.
+    pub late_rail: Option<usize>,
 }
 
 pub fn address(agent: usize, life: u32, rail: usize) -> u64 {
@@ -181,6 +189,7 @@ impl World {
             scribbles: false,
             scribbled: vec![false; SLOTS],
             trouble,
+            late_rail: None,
         };
         for index in 0..AGENTS {
             world.publish(index);
@@ -325,6 +334,14 @@ impl World {
                 }
                 self.answer(from, life, (rail, addr), op, target.is_some());
             }
+            Happening::Late { from, access, bytes } => {
+                let target = self.target(from, access.rail, access.addr);
+                if let Some(to) = target.filter(|&to| self.is_open(to, &access)) {
+                    self.agents[from].abandoned.insert(access.op, bytes);
+                    self.execute(from, to, &access);
+                    self.agents[from].abandoned.remove(&access.op);
+                }
+            }
             Happening::Access { from, life, access } => {
                 if self.agents[from].life != life {
                     return; // it died with its sender
@@ -333,13 +350,16 @@ impl World {
                     return self.schedule(left, Happening::Access { from, life, access });
                 }
                 let target = self.target(from, access.rail, access.addr);
+                let may_be_late = self.late_rail.is_none_or(|rail| rail == access.rail);
+                if access.way == Way::Write && may_be_late && self.random.chance(self.trouble.late) {
+                    let at = access.local as usize;
+                    let bytes = self.agents[from].local[at..at + access.len as usize].to_vec();
+                    self.answer(from, life, (access.rail, access.addr), access.op, false);
+                    let after = SILENCE + Duration::from_micros(self.random.bits() % 60_000);
+                    return self.schedule(after, Happening::Late { from, access, bytes });
+                }
                 if let Some(to) = target {
-                    let is_own = access.key == u64::from(self.agents[to].life);
-                    let is_leased = self.agents[to]
-                        .leases
-                        .get(&access.key)
-                        .is_some_and(|key| key.2 as usize == access.rail);
-                    if !is_own && !is_leased {
+                    if !self.is_open(to, &access) {
                         let (rail, addr, op) = (access.rail, access.addr, access.op);
                         let result = Err(Errno::EACCES);
                         let refusal = Happening::Answer { from, life, rail, addr, op, result };
@@ -350,6 +370,13 @@ impl World {
                 self.answer(from, life, (access.rail, access.addr), access.op, target.is_some());
             }
         }
+    }
+
+    /// Whether the key of an access is open.
+    fn is_open(&self, to: usize, access: &Access) -> bool {
+        let is_own = access.key == u64::from(self.agents[to].life);
+        let leased = self.agents[to].leases.get(&access.key);
+        is_own || leased.is_some_and(|key| key.2 as usize == access.rail)
     }
 
     pub fn execute(&mut self, from: usize, to: usize, access: &Access) {
@@ -373,6 +400,9 @@ impl World {
     /// Checks that an access may still touch the memory: its transfer has not ended well, and no notification told the
     /// target that the data is in place.
     fn assert_wanted(&self, from: usize, access: &Access, is_abandoned: bool) {
+        if self.trouble.late > 0 && !self.scribbles {
+            return; // beside other trouble the peer may not shut it out
+        }
         let life = self.agents[from].life;
         let is_its =
             |posted: &&Posted| (posted.from, posted.life, posted.id) == (from, life, access.transfer);
