@@ -118,9 +118,35 @@ fn a_greeter_too_many_is_refused_while_all_have_sessions() {
     hub.perform(now, &mut farewell);
     farewell.0.into_iter().for_each(|(op, _)| hub.ended(op, Ok(()), now));
     assert!(matches!(greet(&mut hub, "peer-4", true, now)[..], []));
-    let later = now + Duration::from_secs(60);
-    assert!(
-        (0..MOST).any(|_| matches!(greet(&mut hub, "next", true, later)[..], [Body::Welcome { .. }, ..]))
-    );
-    assert_eq!(hub.peers().len(), MOST + 1);
+    assert!(matches!(greet(&mut hub, "next", true, now)[..], [Body::Welcome { .. }, ..]));
+    assert_eq!((hub.peers().len(), hub.find("peer-3")), (MOST + 1, None));
+}
+
+/// Greetings that nobody confirms do not keep others out, not even for the time in which they are answered.
+#[test]
+fn a_flood_of_greetings_takes_no_place_from_those_who_confirm() {
+    let (mut hub, now) = (hub(), Duration::from_secs(1));
+    greet(&mut hub, "open", true, now);
+    // The program waits for this peer, which has not confirmed yet.
+    greet(&mut hub, "awaited", false, now);
+    let plan = Plan {
+        way: multirail::Way::Write,
+        pieces: Vec::new(),
+        regions: Vec::new(),
+        incarnation: 99,
+        total: 0,
+        guard: (),
+    };
+    let awaited = hub.find("awaited").unwrap();
+    hub.post(awaited, plan.into(), Some(b"hello".to_vec()), Duration::from_secs(50), now).unwrap();
+    for number in 0..10 * MOST {
+        let name = format!("nobody-{number}");
+        assert!(matches!(greet(&mut hub, &name, false, now)[..], [Body::Welcome { .. }]), "{name}");
+        assert!(hub.peers().len() <= MOST);
+    }
+    assert!(matches!(greet(&mut hub, "late", true, now)[..], [Body::Welcome { .. }, Body::Ready]));
+    assert!(hub.is_up(hub.find("late").unwrap()) && hub.is_up(hub.find("open").unwrap()));
+    assert_eq!(hub.find("awaited"), Some(awaited));
+    let (_, _, sessions) = hub.kept();
+    assert!(sessions <= MOST, "{sessions} sessions");
 }

@@ -61,9 +61,11 @@ pub struct Core<G> {
     random: Box<dyn FnMut() -> u64 + Send>,
     peers: Slots<Peer>,
     names: HashMap<Arc<str>, SlotId>,
-    /// Peers that were known by their greeting alone when they were added, oldest first. Some may be loaded or
-    /// forgotten by now.
-    greeters: VecDeque<SlotId>,
+    /// The number of peers that are known by their greeting alone.
+    greeters: usize,
+    /// Those that may be forgotten for a new one, longest without an open session first. Some may be loaded, forgotten,
+    /// or have a session by now.
+    idle_greeters: VecDeque<SlotId>,
     sessions: Slots<Session>,
     /// Sessions by the upper half of our tag, which writes carry.
     tags: HashMap<u32, SlotId>,
@@ -135,7 +137,8 @@ impl<G> Core<G> {
             random,
             peers: Slots::default(),
             names: HashMap::new(),
-            greeters: VecDeque::new(),
+            greeters: 0,
+            idle_greeters: VecDeque::new(),
             sessions: Slots::default(),
             tags: HashMap::new(),
             transfers: Slots::default(),

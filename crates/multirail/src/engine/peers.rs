@@ -20,12 +20,11 @@ pub(super) struct Peer {
     pub(super) current: Option<SlotId>,
     /// A session for a greeting of the peer that was answered but is not confirmed yet.
     pub(super) offered: Option<SlotId>,
-    /// The program has loaded the peer's metadata; otherwise the peer is known by its greeting alone.
-    pub(super) is_loaded: bool,
+    /// The peer is known by its greeting alone: the program has not loaded its metadata.
+    is_greeter: bool,
+    /// The peer is in [`Core::idle_greeters`].
+    is_listed: bool,
 }
-
-/// Most greeters that are examined to make room for a new one, so that a greeting costs little whatever their number.
-const LOOKS: usize = 16;
 
 impl<G> Core<G> {
     /// The agent's metadata, with these regions.
@@ -62,7 +61,7 @@ impl<G> Core<G> {
             }
         }
         if let Some(peer) = self.peers.get_mut(id) {
-            peer.is_loaded = true;
+            self.greeters -= usize::from(std::mem::take(&mut peer.is_greeter));
             peer.regions.extend(metadata.regions.iter().map(|region| (region.id, Arc::new(region.clone()))));
         }
         Ok(PeerId(id))
@@ -89,15 +88,17 @@ impl<G> Core<G> {
             regions: HashMap::new(),
             current: None,
             offered: None,
-            is_loaded: false,
+            is_greeter: false,
+            is_listed: false,
         };
         let id = self.peers.insert(peer);
         self.names.insert(name, id);
         Ok(id)
     }
 
-    /// The peer that greets by this name. If too many peers are known by their greeting alone, the oldest without a
-    /// session is forgotten.
+    /// The peer that greets by this name. If too many peers are known by their greeting alone, the one that has been
+    /// without an open session for longest is forgotten, even if its greeting is being answered: otherwise unconfirmed
+    /// greetings would keep others out.
     pub(super) fn greeter(
         &mut self,
         name: &str,
@@ -107,24 +108,52 @@ impl<G> Core<G> {
         if self.names.contains_key(name) {
             return self.peer(name, incarnation, rails);
         }
-        for _ in 0..LOOKS {
-            if self.greeters.len() < self.config.most_greeters {
-                break;
-            }
-            let Some(oldest) = self.greeters.pop_front() else { break };
-            let Some(found) = self.peers.get(oldest).filter(|found| !found.is_loaded) else { continue };
-            if found.current.or(found.offered).is_some() {
-                self.greeters.push_back(oldest);
-            } else if let Some(found) = self.peers.remove(oldest) {
-                self.names.remove(&found.name);
-            }
+        if self.greeters >= self.config.most_greeters {
+            self.forget_greeter();
         }
-        if self.greeters.len() >= self.config.most_greeters {
+        if self.greeters >= self.config.most_greeters {
             return Err((Errno::ENOSPC, "the limit of greeting peers is reached (Config::most_greeters)"));
         }
         let id = self.peer(name, incarnation, rails)?;
-        self.greeters.push_back(id);
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.is_greeter = true;
+            self.greeters += 1;
+        }
+        self.list_if_idle(id);
         Ok(id)
+    }
+
+    /// Forgets the greeter that has been without an open session for longest, unless transfers wait for its session.
+    fn forget_greeter(&mut self) {
+        while let Some(id) = self.idle_greeters.pop_front() {
+            let Some(peer) = self.peers.get_mut(id) else { continue };
+            peer.is_listed = false;
+            let offered = peer.offered;
+            let is_awaited = |id| self.sessions.get(id).is_some_and(|session| !session.transfers.is_empty());
+            if !peer.is_greeter || peer.current.is_some() || offered.is_some_and(is_awaited) {
+                continue; // listed again when its session ends
+            }
+            if let Some(peer) = self.peers.remove(id) {
+                self.names.remove(&peer.name);
+                self.greeters -= 1;
+            }
+            if let Some(offered) = offered {
+                self.end_session(offered, Errno::ECONNABORTED);
+                self.settle(offered);
+            }
+            return;
+        }
+    }
+
+    /// A greeter has no open session: it may be forgotten for another.
+    pub(super) fn list_if_idle(&mut self, id: SlotId) {
+        if let Some(peer) = self.peers.get_mut(id)
+            && peer.is_greeter
+            && peer.current.is_none()
+            && !std::mem::replace(&mut peer.is_listed, true)
+        {
+            self.idle_greeters.push_back(id);
+        }
     }
 
     /// The peer with this name.
@@ -187,6 +216,7 @@ impl<G> Core<G> {
         self.disconnect(peer, now);
         if let Some(peer) = self.peers.remove(peer.0) {
             self.names.remove(&peer.name);
+            self.greeters -= usize::from(peer.is_greeter);
         }
     }
 

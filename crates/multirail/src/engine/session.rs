@@ -485,7 +485,7 @@ impl<G> Core<G> {
         if session.state == State::Over {
             return;
         }
-        let was_up = session.state == State::Up;
+        let (was_up, session_peer) = (session.state == State::Up, session.peer);
         session.state = State::Over;
         session.outbox.clear();
         session.transfers.clear();
@@ -514,6 +514,9 @@ impl<G> Core<G> {
                 let name = Arc::clone(&peer.name);
                 self.tell(Event::Down(name, errno));
             }
+        }
+        if let Some(peer) = session_peer {
+            self.list_if_idle(peer);
         }
         for transfer in self.transfers.ids(|transfer| transfer.session == id && transfer.outcome.is_none()) {
             self.finish(transfer, Outcome::Failed(errno));
