@@ -127,17 +127,22 @@ pub(super) fn row_of(pieces: &[Piece], most: u32, room: u64, longest: u64) -> Fo
     let Some((first, rest)) = pieces.split_first() else {
         return Found { count: 0, bytes: 0, is_even: true };
     };
-    let mut found = Found::one(first.len);
-    for next in rest.iter().take(most as usize - 1) {
-        let bytes = found.bytes.saturating_add(next.len);
-        let is_even = next.len == first.len;
-        let is_short = is_even || next.len < longest;
-        if !is_short || next.remote_region != first.remote_region || bytes > room {
+    let rest = &rest[..rest.len().min(most as usize - 1)];
+    let Some(mut left) = room.checked_sub(first.len) else { return Found::one(first.len) };
+    // Most rows are even, and this loop is short.
+    let fit = left.checked_div(first.len).unwrap_or(0).min(rest.len() as u64) as usize;
+    let is_same = |next: &Piece| next.len == first.len && next.remote_region == first.remote_region;
+    let even = rest[..fit].iter().position(|next| !is_same(next)).unwrap_or(fit);
+    left -= even as u64 * first.len;
+    let mut count = even;
+    for next in &rest[even..] {
+        let is_short = next.len < longest || next.len == first.len;
+        if !is_short || next.remote_region != first.remote_region || next.len > left {
             break;
         }
-        found = Found { count: found.count + 1, bytes, is_even: found.is_even && is_even };
+        (left, count) = (left - next.len, count + 1);
     }
-    found
+    Found { count: count as u32 + 1, bytes: room - left, is_even: count == even }
 }
 
 #[cfg(test)]
