@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ofi::Errno;
 use ofi_core::slots::SlotId;
 
-use super::latency::class;
+use super::latency::{CLASSES, class};
 use super::session::{self, State};
 use super::transfer::{Chunk, Fate};
 use super::{Audience, Core, Named, Notification, OpId, PathId, PeerId, Row, Time};
@@ -83,7 +83,10 @@ impl<G> Core<G> {
         };
         match result {
             Ok(()) => {
-                let len = row.even_len().unwrap_or_else(|| chunk().len);
+                let len = row.even_len().unwrap_or_else(|| {
+                    let transfer = self.transfers.get(transfer);
+                    row.len(nth, transfer.map_or(&[][..], |transfer| &transfer.plan.pieces))
+                });
                 match &mut self.landed {
                     Some(last) if last.row == id && last.now == now && is_of_class(last.len, len) => {
                         last.count += 1;
@@ -290,7 +293,7 @@ pub(super) fn is_path_fault(errno: Errno) -> bool {
 /// Whether both lengths are counted in one histogram.
 #[inline]
 fn is_of_class(one: u64, other: u64) -> bool {
-    one == other || class(one) == class(other)
+    one == other || (one | other) < CLASSES[0] || class(one) == class(other)
 }
 
 /// A time in nanoseconds, which covers 584 years.

@@ -69,7 +69,7 @@ impl Row {
 
     /// The length of access `nth`.
     #[inline]
-    fn len(&self, nth: u32, pieces: &[Piece]) -> u64 {
+    pub(super) fn len(&self, nth: u32, pieces: &[Piece]) -> u64 {
         match nth {
             0 => self.first.len,
             _ => pieces.get((self.first.piece + nth) as usize).map_or(0, |piece| piece.len),

@@ -40,8 +40,9 @@ pub struct Config {
     /// Largest number of known peers. Default: 2^20.
     pub most_peers: usize,
     /// Largest number of peers that are known by their greeting alone. Any process that knows the agent's incarnation
-    /// can greet, under any names: the oldest without a session is forgotten for a new one, and if all have a session,
-    /// the new one is refused. Peers whose metadata was loaded do not count. Default: 65,536.
+    /// can greet, under any names. The one without an open session for longest is forgotten for a new one, unless
+    /// transfers wait for its session; if there is none, the new one is refused. Peers whose metadata was loaded do not
+    /// count. Default: 65,536.
     pub most_greeters: usize,
     /// Longest notification, in bytes. Default: 16 MiB.
     pub longest_notification: usize,
