@@ -83,10 +83,7 @@ impl<G> Core<G> {
         };
         match result {
             Ok(()) => {
-                let len = row.even_len().unwrap_or_else(|| {
-                    let transfer = self.transfers.get(transfer);
-                    row.len(nth, transfer.map_or(&[][..], |transfer| &transfer.plan.pieces))
-                });
+                let len = row.even_len().unwrap_or_else(|| chunk().len);
                 match &mut self.landed {
                     Some(last) if last.row == id && last.now == now && is_of_class(last.len, len) => {
                         last.count += 1;
@@ -293,6 +290,7 @@ pub(super) fn is_path_fault(errno: Errno) -> bool {
 /// Whether both lengths are counted in one histogram.
 #[inline]
 fn is_of_class(one: u64, other: u64) -> bool {
+    // The first limit is a power of two, and most descriptors of one row are below it.
     one == other || (one | other) < CLASSES[0] || class(one) == class(other)
 }
 

@@ -69,7 +69,7 @@ impl Row {
 
     /// The length of access `nth`.
     #[inline]
-    pub(super) fn len(&self, nth: u32, pieces: &[Piece]) -> u64 {
+    fn len(&self, nth: u32, pieces: &[Piece]) -> u64 {
         match nth {
             0 => self.first.len,
             _ => pieces.get((self.first.piece + nth) as usize).map_or(0, |piece| piece.len),
@@ -135,7 +135,7 @@ pub(super) fn row_of(pieces: &[Piece], most: u32, room: u64, longest: u64) -> Fo
     let even = rest[..fit].iter().position(|next| !is_same(next)).unwrap_or(fit);
     left -= even as u64 * first.len;
     let mut count = even;
-    for next in &rest[even..] {
+    while let Some(next) = rest.get(count) {
         let is_short = next.len < longest || next.len == first.len;
         if !is_short || next.remote_region != first.remote_region || next.len > left {
             break;
