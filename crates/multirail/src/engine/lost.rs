@@ -1,9 +1,9 @@
 //! Writes that a path has lost: their rail has reported an error of the path, and what it sent may still arrive.
 //!
-//! Under leased keys such a chunk waits until the peer has closed its key, as for a mute path (`fence.rs`): a late first
-//! copy is then refused, and a notification that it would complete early is held. The wait is short: if the peer has
-//! not answered [`Core::patience`] after the error, the chunk moves all the same. Chunks that are lost meanwhile share the
-//! next request.
+//! Under leased keys such a chunk waits until the peer has closed its key, as for a mute path (`fence.rs`): a late
+//! first copy is then refused, and a notification that it would complete early is held. The wait is short: if the peer
+//! has not answered [`Core::patience`] after the error, the chunk moves all the same. Chunks that are lost meanwhile
+//! share the next request.
 //!
 //! Invariant: a lost chunk is counted in its transfer's `lost`, and is in its session's `lost` or in the `lost` of its
 //! session's request.
@@ -40,7 +40,8 @@ pub(super) struct Expired {
 }
 
 impl<G> Core<G> {
-    /// How long lost chunks wait for the peer: long enough for the request or its answer to be repeated on another path.
+    /// How long lost chunks wait for the peer: long enough for the request or its answer to be repeated on another
+    /// path.
     fn patience(&self) -> Time {
         2 * self.config.repeat_after
     }
