@@ -16,6 +16,7 @@ use crate::domain::{DIRECT, domain_name};
 use crate::near::EfaOrShm;
 use crate::options::{Options, Rdma};
 use crate::rma::IOV_LIMIT;
+use crate::settings;
 use crate::srd::{self, Gid, Limits};
 
 /// Name in `FI_PROVIDER`.
@@ -92,7 +93,15 @@ fn direct_variants(variants: &[Info], limits: &Limits) -> Vec<Info> {
     [short, all].concat()
 }
 
-const TYPES: [(EpType, Narrow); 1] = [(EpType::Rdm, narrow)];
+/// Narrows an offer to fabric `efa`. `rx_attr.size` follows `FI_EFA_RX_SIZE`, as in C's provider: programs count
+/// messages by it, and both ends must count to the same number.
+fn narrow_rdm(mut info: Info) -> Info {
+    info = narrow(info);
+    info.rx_attr.size = settings::RX_SIZE.get();
+    info
+}
+
+const TYPES: [(EpType, Narrow); 1] = [(EpType::Rdm, narrow_rdm)];
 
 fn refusal(field: &'static str, wanted: impl Into<String>, offered: impl Into<String>) -> Refusal {
     offer::refusal(NAME, field, wanted, offered)

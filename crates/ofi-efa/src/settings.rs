@@ -7,9 +7,9 @@ pub static RX_SIZE: Setting<usize> = Setting::new(
     "efa",
     "rx_size",
     1024,
-    "Receive buffers of one packet (8 to 9 KiB) that an endpoint keeps posted; its peers share them",
+    "Receive buffers of one packet (8 to 9 KiB) that an endpoint keeps posted; its peers share them. On fabric efa also the `rx_attr.size` that is granted",
 )
-.range(64, 1 << 15);
+.range(1, 1 << 15);
 
 /// Sends of an endpoint.
 pub static TX_SIZE: Setting<usize> =
