@@ -99,6 +99,43 @@ fn accesses_are_the_device_s_and_it_refuses_them_alone() {
 }
 
 #[test]
+fn a_message_that_finds_no_receive_fails_if_the_application_limits_the_retries() {
+    let _alone = alone();
+    let kit: &dyn Kit = &EfaPair;
+    // 16 bytes are copied into a slot; 512 registered ones are sent from where they lie.
+    for len in [16, 512] {
+        let from = Memory::patterned(len, 1);
+        for (retries, wanted) in [(0, Some(Errno::ENORX)), (7, None)] {
+            let a = kit.opening_for(hints(Caps::MSG)).open_disabled().expect("an endpoint");
+            a.ep.set_option(EpOption::EfaRnrRetry, retries).unwrap();
+            a.ep.enable().unwrap();
+            let pair = Pair::of(a, kit.opening_for(hints(Caps::MSG)).open());
+            let _region = (len == 512).then(|| pair.a.register(&from, MrAccess::SEND).unwrap());
+            // More than the peer's device has receives for: the peer does not look.
+            let (mut sent, mut failed) = (0, None);
+            let end = Instant::now() + Duration::from_secs(30);
+            while sent < 1100 && pair.a.statistic("efa_not_ready") == 0 {
+                assert!(Instant::now() < end, "{sent} sent\n{}", pair.a.report());
+                sent += usize::from(pair.a.out(pair.to_b, &from).context(2).send().is_ok());
+                pair.a.poll();
+                while let Some(event) = pair.a.next() {
+                    if let Event::Failed(error) = event {
+                        failed = Some(error.err);
+                    }
+                }
+            }
+            while let Some(event) = pair.a.next() {
+                if let Event::Failed(error) = event {
+                    failed = Some(error.err);
+                }
+            }
+            assert!(pair.a.statistic("efa_not_ready") > 0, "{sent} sent");
+            assert_eq!(failed, wanted, "{len} bytes, {retries} retries");
+        }
+    }
+}
+
+#[test]
 fn messages_that_nobody_receives_yet_are_kept_and_none_is_lost() {
     let _alone = alone();
     let pair = direct_pair(Caps::MSG);

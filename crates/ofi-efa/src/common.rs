@@ -28,6 +28,9 @@ pub struct Common {
     pub meets_bare: bool,
     /// Fabric `efa-direct`: no headers, and one operation is one request of the device.
     pub direct: bool,
+    /// Whether a message that found no receive fails (`FI_ENORX`) when the device has retried it as often as the
+    /// application chose: on fabric `efa-direct`, where no message waits for another.
+    pub gives_up: bool,
     pub adapter: Adapter,
     pub settings: Chosen,
     /// Registrations that requests use. Dropped after the adapter, whose drop stops the requests.

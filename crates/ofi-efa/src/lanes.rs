@@ -61,12 +61,14 @@ impl EfaLanes {
         let (timer, waits) = (Timer::new()?, WaitSet::new()?);
         waits.add(timer.fd())?;
         waits.add(adapter.fd())?;
+        let direct = info.fabric_attr.name == crate::domain::DIRECT;
         let common = Common {
             domain: Arc::clone(domain),
             caps: info.caps,
             meets_bare: crate::bare::meets(info.caps, options, adapter.mtu),
             rdma: Rdma::of(&domain.transport.device.limits(), options),
-            direct: info.fabric_attr.name == crate::domain::DIRECT,
+            direct,
+            gives_up: direct && options.gives_up(),
             adapter,
             settings: settings::Chosen::now(),
             regions: Regions::default(),

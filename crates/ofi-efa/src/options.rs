@@ -26,6 +26,11 @@ pub struct Options {
 }
 
 impl Options {
+    /// Whether the application has limited the device's retries.
+    pub fn gives_up(&self) -> bool {
+        self.rnr_retry.is_some_and(|most| usize::from(most) < NO_END)
+    }
+
     /// Stores an option.
     pub fn set(&mut self, option: EpOption, value: usize) {
         match option {

@@ -4,7 +4,7 @@
 //! Memory that the application has registered is used in place. Other memory is copied through a slot if it fits into
 //! one, and otherwise registered for the operation.
 
-use ofi_api::{Error, OpFlags, Piece, RemotePiece, Result};
+use ofi_api::{Errno, Error, OpFlags, Piece, RemotePiece, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{
@@ -246,6 +246,7 @@ impl Lane {
         status: Status,
     ) {
         match status {
+            Status::NotReady if common.gives_up => common.counts.not_ready += 1,
             // The peer has no receive for a message, or for a write with data.
             Status::NotReady if self.ending.is_none() && self.dead.is_none() => {
                 self.rest(common, peer);
@@ -335,6 +336,7 @@ impl Lane {
         }
         let result = match status {
             Status::Done => Ok(()),
+            Status::NotReady if common.gives_up => Err(Errno::ENORX),
             status => Err(self.failure(status)),
         };
         self.finish(common, host, peer, id, result);
