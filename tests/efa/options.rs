@@ -71,3 +71,29 @@ fn an_endpoint_that_uses_no_device_for_accesses_asks_their_owner() {
         assert_eq!(writes, u64::from(on));
     }
 }
+
+#[test]
+fn a_full_receive_queue_that_nobody_reads_does_not_hold_up_sends() {
+    let _alone = alone();
+    let kit: &dyn Kit = &EfaPair;
+    let pair = kit.pair_with(|opening| opening.two_queues().hints(|hints| hints.rx_size(1)));
+    let mut entries = [CqTaggedEntry::EMPTY; 2];
+    // A message whose completion stays in a's receive queue.
+    pair.a.receive(()).context(1).post().unwrap();
+    wait::drive(&[], "room", || pair.b.out(pair.to_a, ()).context(2).send().ok());
+    wait::drive(&[], "the first message", || {
+        assert!(pair.a.tx.read(&mut CqBuffer::new(&mut entries)).is_err(), "a has sent nothing");
+        pair.b.tx.read(&mut CqBuffer::new(&mut entries)).ok()
+    });
+    // A long message waits for the receiver's credits.
+    let (from, into) = (Memory::patterned(300_000, 5), Memory::new(300_000));
+    pair.b.receive(&into).context(3).post().unwrap();
+    wait::drive(&[], "room", || pair.a.out(pair.to_b, &from).context(4).send().ok());
+    let (mut sent, mut received) = (false, false);
+    wait::drive(&[], "the long message", || {
+        sent |= pair.a.tx.read(&mut CqBuffer::new(&mut entries)).is_ok();
+        received |= pair.b.rx.read(&mut CqBuffer::new(&mut entries)).is_ok();
+        (sent && received).then_some(())
+    });
+    into.check(300_000, 5);
+}

@@ -155,11 +155,11 @@ impl Outbox {
     }
 
     /// Begins a poll outside of a read. It collects at most `UNREAD` completions, because it is part of a call with
-    /// another purpose.
+    /// another purpose. A short queue takes as many: answers to sends of this end arrive behind what nobody reads.
     #[inline]
     pub fn begin(&mut self) {
         self.filled = 0;
-        self.enough = self.limit.saturating_sub(self.waiting.len()).min(UNREAD);
+        self.enough = self.limit.max(UNREAD).saturating_sub(self.waiting.len()).min(UNREAD);
     }
 
     /// Adds a successful completion.
