@@ -227,3 +227,26 @@ fn what_a_peer_has_withdrawn_does_not_stay_mapped() {
     let now = mappings();
     assert!(now < before + 200, "{before} mappings before {ROUNDS} registrations, {now} after");
 }
+
+#[test]
+fn both_stores_are_tried_for_long_payloads_and_none_for_short_ones() {
+    const LEN: usize = 4_096;
+    let pair = Pair::of(open(Naming::Names), open(Naming::Names));
+    pair.warm_up();
+    let (from, into) = (Memory::patterned(LEN, 3), Memory::new(LEN));
+    let exchange = |len: usize| {
+        into.fill(0);
+        pair.b.receive(&into).context(2).post().unwrap();
+        pair.post(|| pair.a.out(pair.to_b, from.slice(..len)).context(1).send());
+        pair.drive("a message", || pair.b.next_of(2)).done();
+        pair.drive("the send", || pair.a.next_of(1)).done();
+        into.check(len, 3);
+        pair.a.statistic("shm_streamed_bytes")
+    };
+    assert!((0..100).all(|_| exchange(1_000) == 0));
+    let streamed: Vec<u64> = (0..100).map(|_| exchange(LEN)).collect();
+    assert_eq!(streamed[0], 0, "nothing is known at first");
+    if cfg!(target_arch = "x86_64") {
+        assert!((1..100 * LEN as u64).contains(&streamed[99]), "{streamed:?}");
+    }
+}

@@ -3,9 +3,13 @@
 //! Such memory is never behind a Rust reference: all functions take raw pointers. By writing during a copy, a hostile
 //! peer can change the bytes that arrive, but not their destination or number.
 
+mod streaming;
+
 use std::ptr;
 
 use ofi_api::Piece;
+
+pub use streaming::Stores;
 
 /// The content of a register.
 #[cfg(target_arch = "x86_64")]
@@ -120,10 +124,19 @@ pub unsafe fn overlapping(from: *const u8, to: *mut u8, len: usize) {
 /// # Safety
 /// The pieces are lent for reading and `to` may be written for `len` bytes.
 pub unsafe fn gather(pieces: &[Piece], skip: usize, to: *mut u8, len: usize) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { gather_by(Stores::Cached, pieces, skip, to, len) }
+}
+
+/// As [`gather`], by these stores.
+///
+/// # Safety
+/// As there.
+pub unsafe fn gather_by(stores: Stores, pieces: &[Piece], skip: usize, to: *mut u8, len: usize) -> usize {
     let mut done = 0;
     for (addr, run) in runs(pieces, skip, len) {
         // SAFETY: `run` bytes lie in the piece, and `done + run <= len`.
-        unsafe { bytes(addr, to.wrapping_add(done), run) };
+        unsafe { stores.copy(addr, to.wrapping_add(done), run) };
         done += run;
     }
     done

@@ -19,11 +19,13 @@ use crate::command::{PART_HEADER, Words, Writer, kind};
 use crate::common::Common;
 use crate::control::Message;
 use crate::lane::bulk::{BulkIn, BulkOut, PART, Stream, Streamed};
+use crate::lane::link::Up;
 use crate::lane::{Broken, Lane};
 use crate::layout::{LINE, pair};
 use crate::op::Op;
 use crate::pair::lines;
 use crate::settings::BULK_LINES;
+use crate::stores::Reading;
 use crate::sys::{self, Mapping};
 
 /// Most parts that one poll takes or adds. Without a limit, two ends that keep pace would never stop, while the
@@ -93,15 +95,18 @@ impl Lane {
             let to = slot.body().wrapping_add(PART_HEADER);
             body.word(stream.id);
             body.word(stream.sent as u64);
+            let plan = self.stores.plan(common.streaming, true, PART_HEADER + part);
             // SAFETY: `part` bytes were reserved behind the header.
-            let filled = unsafe { stream.fill(self.peer, common, host, to, part) };
+            let filled = unsafe { stream.fill(self.peer, common, host, plan.stores, (to, part)) };
             if let Err(errno) = filled {
                 drop(slot);
                 self.break_off(common, errno);
                 continue;
             }
             crash_point!("part.filled");
-            slot.publish(stream.kind());
+            slot.publish(stream.kind() | plan.flags());
+            let peer = self.link.as_ref().and_then(|link| link.up.as_ref()).map(Up::pair);
+            self.stores.written(common, plan, PART_HEADER + part, peer);
             sent = true;
             common.counts.bulk_bytes += part as u64;
             stream.sent += part;
@@ -154,6 +159,7 @@ impl Lane {
         for _ in 0..TURN {
             let Some(bulk) = &mut self.bulk.input else { return Ok(()) };
             let Some(record) = bulk.consumer.peek()? else { break };
+            let reading = Reading::begin(&record);
             // SAFETY: the record's body is aligned, and readable until `advance`.
             let mut words = unsafe { Words::new(record.body, record.body_len) };
             let (id, offset) = (words.next().ok_or(Broken)?, words.next().ok_or(Broken)?);
@@ -168,6 +174,7 @@ impl Lane {
                 kind::READ_PART => self.take_read_data(common, host, (id, offset), words)?,
                 _ => return Err(Broken),
             }
+            reading.end(record.body_len, self.link.as_ref().map(|link| &*link.own));
             taken = true;
             crash_point!("part.taken");
             if let Some(bulk) = &mut self.bulk.input {

@@ -1,126 +1,125 @@
-//! Chooses the path of a peer's large messages by measurement.
+//! Chooses between two ways of moving a peer's payloads by measurement.
 //!
-//! Each size class (a power of two) tries both paths and then uses the faster one. The slower one is tried again now
-//! and then, less often the longer it keeps losing: huge pages, another core or a competing program change the answer.
-//! A measurement is the time that one message took, counted from the end of the previous one if that used the same
-//! path; `single/` makes sure that different paths do not overlap.
+//! Each size class (a power of two) tries both ways and then uses the faster one. The slower one is tried again now and
+//! then, less often the longer it keeps losing: huge pages, another core or a competing program change the answer.
 
-use std::time::Duration;
+/// Two ways, of which the first is used where nothing is known.
+pub trait Ways: Copy + PartialEq {
+    /// Both of them.
+    const BOTH: [Self; 2];
+    /// The logarithm of the longest payloads of the first size class, to the base of two, rounded down.
+    const FIRST_CLASS: u32;
+    /// Messages of a trial of either way, of which the first ones are not counted: they find memory as the other way
+    /// left it.
+    const TRIAL: u32;
+    const SKIPPED: u32;
 
-/// The path of a payload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Path {
-    /// In parts through the bulk ring.
-    Ring = 0,
-    /// Directly from memory to memory.
-    Single = 1,
-}
+    /// The place in `BOTH`.
+    fn index(self) -> usize;
 
-impl Path {
-    const fn other(self) -> Self {
-        match self {
-            Self::Ring => Self::Single,
-            Self::Single => Self::Ring,
-        }
+    /// The other one of the two.
+    fn other(self) -> Self {
+        Self::BOTH[1 - self.index()]
     }
 }
 
-/// Size classes: 2^12 and below, up to 2^31 and above.
-const CLASSES: usize = 20;
-/// Messages of a trial of either path. The first is not counted: it creates a ring or faults pages in.
-const TRIAL: u32 = 4;
-/// Messages between two trials of the slower path: initially, and at most. With the latter, a trial of a path that
+/// Messages between two trials of the slower way: initially, and at most. With the latter, a trial of a way that
 /// takes twice as long costs a thousandth.
 const SELDOM: u32 = 64;
 const HARDLY_EVER: u32 = 4096;
-/// A path must be better by this factor to replace the other, because measurements are noisy.
+/// A way must be better by this factor to replace the other, because measurements are noisy.
 const MARGIN: f32 = 0.95;
 
 /// What is known about one size class.
 #[derive(Clone, Copy, Debug)]
-struct Class {
-    /// The current path.
-    path: Path,
-    /// Nanoseconds per byte on each path; 0 before the first measurement.
+struct Class<W> {
+    /// The current way.
+    way: W,
+    /// The cost of a byte by each way; 0 before the first measurement.
     cost: [f32; 2],
-    /// Messages left in the current trial: of `path.other()` if `settled`, else of `path`.
+    /// Messages left in the current trial: of `way.other()` if `settled`, else of `way`.
     trial: u32,
     /// Both have been tried.
     settled: bool,
-    /// Measurements left out since the trial began.
-    skipped: bool,
+    /// Measurements of the current trial that are still to be left out.
+    skip: u32,
     /// Messages until the next trial, and the interval that this counts down from.
     until: u32,
     interval: u32,
 }
 
-const FRESH: Class = Class {
-    path: Path::Ring,
-    cost: [0.0; 2],
-    trial: TRIAL,
-    settled: false,
-    skipped: false,
-    until: SELDOM,
-    interval: SELDOM,
-};
-
-/// See the module.
-pub struct Choice {
-    classes: [Class; CLASSES],
+/// See the module. `CLASSES` size classes: the last one has all longer payloads.
+pub struct Choice<W, const CLASSES: usize> {
+    classes: [Class<W>; CLASSES],
 }
 
-impl Default for Choice {
+impl<W: Ways, const CLASSES: usize> Default for Choice<W, CLASSES> {
     fn default() -> Self {
-        Self { classes: [FRESH; CLASSES] }
+        let fresh = Class {
+            way: W::BOTH[0],
+            cost: [0.0; 2],
+            trial: W::TRIAL,
+            settled: false,
+            skip: W::SKIPPED,
+            until: SELDOM,
+            interval: SELDOM,
+        };
+        Self { classes: [fresh; CLASSES] }
     }
 }
 
-fn class_of(len: usize) -> usize {
-    (len.max(1).ilog2() as usize).saturating_sub(12).min(CLASSES - 1)
-}
+impl<W: Ways, const CLASSES: usize> Choice<W, CLASSES> {
+    /// The size class of a payload.
+    pub fn class_of(len: usize) -> usize {
+        (len.max(1).ilog2().saturating_sub(W::FIRST_CLASS) as usize).min(CLASSES - 1)
+    }
 
-impl Choice {
-    /// Chooses the path of a message of `len` bytes.
-    pub fn choose(&mut self, len: usize) -> Path {
-        let class = &mut self.classes[class_of(len)];
+    /// Chooses the way of a message of `len` bytes.
+    pub fn choose(&mut self, len: usize) -> W {
+        let class = &mut self.classes[Self::class_of(len)];
         if !class.settled {
             if class.trial == 0 {
-                match class.path {
-                    Path::Ring => (class.path, class.trial, class.skipped) = (Path::Single, TRIAL, false),
-                    Path::Single => {
-                        class.settled = true;
-                        class.decide();
-                    }
+                if class.way == W::BOTH[0] {
+                    (class.way, class.trial, class.skip) = (W::BOTH[1], W::TRIAL, W::SKIPPED);
+                } else {
+                    class.settled = true;
+                    class.decide();
                 }
             }
             class.trial = class.trial.saturating_sub(1);
-            return class.path;
+            return class.way;
         }
         if class.trial > 0 {
             class.trial -= 1;
-            return class.path.other();
+            return class.way.other();
         }
         if class.until == 0 {
             class.decide();
             class.until = class.interval;
-            (class.trial, class.skipped) = (TRIAL - 1, false);
-            return class.path.other();
+            (class.trial, class.skip) = (W::TRIAL - 1, W::SKIPPED);
+            return class.way.other();
         }
         class.until -= 1;
-        class.path
+        class.way
     }
 
-    /// Records that a message of `len` bytes took `took` on this path.
-    pub fn measured(&mut self, path: Path, len: usize, took: Duration) {
-        let class = &mut self.classes[class_of(len)];
-        let on_trial = if class.settled { class.path.other() == path } else { class.path == path };
-        if on_trial && !class.skipped {
-            class.skipped = true;
-            class.cost[path as usize] = 0.0; // an old cost says little
+    /// Whether a message of `len` bytes that goes this way is part of a trial.
+    pub fn tries(&self, way: W, len: usize) -> bool {
+        let class = &self.classes[Self::class_of(len)];
+        !class.settled || class.way != way
+    }
+
+    /// Records what a byte of a message of `len` bytes cost by this way, in any unit.
+    pub fn measured(&mut self, way: W, len: usize, cost: f32) {
+        let class = &mut self.classes[Self::class_of(len)];
+        let on_trial = if class.settled { class.way.other() == way } else { class.way == way };
+        if on_trial && class.skip > 0 {
+            class.skip -= 1;
+            class.cost[way.index()] = 0.0; // an old cost says little
             return;
         }
-        let sample = (took.as_nanos() as f32 / len.max(1) as f32).max(f32::MIN_POSITIVE);
-        let cost = &mut class.cost[path as usize];
+        let sample = cost.max(f32::MIN_POSITIVE);
+        let cost = &mut class.cost[way.index()];
         *cost = match *cost {
             0.0 => sample,
             known if on_trial => (known + sample) / 2.0,
@@ -130,29 +129,28 @@ impl Choice {
         class.decide();
     }
 
-    /// Records that a message of `len` bytes could not be copied directly and came through the ring.
+    /// Records that a message of `len` bytes could not go the second way.
     pub fn failed(&mut self, len: usize) {
-        let class = &mut self.classes[class_of(len)];
-        (class.path, class.trial, class.settled) = (Path::Ring, 0, true);
+        let class = &mut self.classes[Self::class_of(len)];
+        (class.way, class.trial, class.settled) = (W::BOTH[0], 0, true);
         class.interval = HARDLY_EVER;
         class.until = class.interval;
     }
 }
 
-impl Class {
-    /// Switches to the path that is cheaper now.
+impl<W: Ways> Class<W> {
+    /// Switches to the way that is cheaper now.
     fn decide(&mut self) {
         if !self.settled {
             return;
         }
-        let (mine, its) = (self.cost[self.path as usize], self.cost[self.path.other() as usize]);
-        if its == 0.0 {
-            return;
-        }
-        if mine == 0.0 || its < mine * MARGIN {
-            (self.path, self.trial) = (self.path.other(), 0);
+        let (mine, its) = (self.cost[self.way.index()], self.cost[self.way.other().index()]);
+        if mine == 0.0 && its == 0.0 {
+            self.way = W::BOTH[0];
+        } else if its != 0.0 && (mine == 0.0 || its < mine * MARGIN) {
+            (self.way, self.trial) = (self.way.other(), 0);
             (self.interval, self.until) = (SELDOM, SELDOM);
-        } else if self.until == 0 {
+        } else if its != 0.0 && self.until == 0 {
             self.interval = (self.interval * 2).min(HARDLY_EVER);
         }
     }
@@ -161,6 +159,9 @@ impl Class {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::path::Path;
+
+    type Choice = super::Choice<Path, 20>;
 
     const LEN: usize = 1 << 20;
 
@@ -169,8 +170,7 @@ mod tests {
         let mut single = 0;
         for _ in 0..count {
             let path = choice.choose(LEN);
-            let took = Duration::from_nanos((costs[path as usize] * LEN as f32) as u64);
-            choice.measured(path, LEN, took);
+            choice.measured(path, LEN, costs[path.index()]);
             single += usize::from(path == Path::Single);
         }
         single
@@ -180,7 +180,7 @@ mod tests {
     fn the_faster_way_is_taken_and_the_slower_one_hardly_costs() {
         let mut choice = Choice::default();
         let straight = run(&mut choice, 10_000, [1.0, 2.0]);
-        assert!((TRIAL as usize..100).contains(&straight), "{straight}");
+        assert!((Path::TRIAL as usize..100).contains(&straight), "{straight}");
         let straight = run(&mut choice, 10_000, [1.0, 2.0]);
         assert!(straight <= 20, "{straight}");
         let mut choice = Choice::default();
@@ -205,8 +205,8 @@ mod tests {
     fn one_long_measurement_changes_nothing() {
         let mut choice = Choice::default();
         run(&mut choice, 1_000, [1.0, 1.6]);
-        choice.measured(Path::Ring, LEN, Duration::from_secs(1));
-        assert!(run(&mut choice, 200, [1.0, 1.6]) <= 2 * TRIAL as usize);
+        choice.measured(Path::Ring, LEN, 1_000.0);
+        assert!(run(&mut choice, 200, [1.0, 1.6]) <= 2 * Path::TRIAL as usize);
     }
 
     #[test]
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(choice.choose(LEN / 4), Path::Ring, "not known yet");
         for len in [0, 1, 4096, usize::MAX] {
             choice.choose(len);
-            choice.measured(Path::Ring, len, Duration::ZERO);
+            choice.measured(Path::Ring, len, 0.0);
         }
     }
 
@@ -226,5 +226,12 @@ mod tests {
         run(&mut choice, 1_000, [2.0, 1.0]);
         choice.failed(LEN);
         assert_eq!((0..1_000).filter(|_| choice.choose(LEN) == Path::Single).count(), 0);
+    }
+
+    #[test]
+    fn without_measurements_the_first_way_is_taken() {
+        let mut choice = Choice::default();
+        let taken = (0..1_000).filter(|_| choice.choose(LEN) == Path::Single).count();
+        assert!(taken <= 20 * Path::TRIAL as usize, "{taken}");
     }
 }

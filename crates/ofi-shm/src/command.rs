@@ -96,6 +96,10 @@ pub mod flag {
     pub const WRITES: u32 = 1 << 13;
     /// A reply about what this end's read was offered: `op` is this end's.
     pub const SERVED: u32 = 1 << 14;
+    /// A `Message`, `Write` or part whose reader times its copy (`stores.rs`).
+    pub const TIMED: u32 = 1 << 14;
+    /// A `Message`, `Write` or part whose payload was written by streaming stores.
+    pub const STREAMED: u32 = 1 << 15;
 }
 
 /// Where the number of a receive context begins.

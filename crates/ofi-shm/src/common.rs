@@ -10,7 +10,7 @@ use ofi_ring::record::ReserveError;
 use crate::Shm;
 use crate::command::before;
 use crate::helper::Helper;
-use crate::settings::SingleCopy;
+use crate::settings::{SingleCopy, StreamingStores};
 use crate::shared::Shared;
 
 /// See the module.
@@ -27,6 +27,8 @@ pub struct Common {
     /// Whether large messages may be copied directly, and from which size on.
     pub single: SingleCopy,
     pub single_size: usize,
+    /// Whether long payloads are written by streaming stores.
+    pub streaming: StreamingStores,
     pub counts: Counts,
 }
 
@@ -43,6 +45,7 @@ pub struct Counts {
     pub announced: u64,
     pub kept: u64,
     pub bulk_bytes: u64,
+    pub streamed_bytes: u64,
     pub direct_bytes: u64,
     pub direct_atomics: u64,
     pub single_messages: u64,

@@ -33,6 +33,9 @@ pub mod doorbell {
     pub const SIZE: usize = HINTS;
 }
 
+/// Size classes of `pair::COPY_COSTS`, by powers of two from 1 KiB on.
+pub const COPY_CLASSES: usize = 5;
+
 /// Pair memory.
 pub mod pair {
     /// How far the owner has read the other end's commands (`u64`, lines).
@@ -56,6 +59,9 @@ pub mod pair {
     pub const WRITING: usize = 640;
     pub const CLAIMED: usize = 648;
     pub const WRITTEN: usize = 656;
+    /// What copying a byte of the other end's payloads out of its rings costs the owner, by size class: two `f32` in a
+    /// `u64`, for payloads that were written by plain and by streaming stores (`stores.rs`); 0 while it is not known.
+    pub const COPY_COSTS: usize = 704;
     /// Messages whose payload the other end may read from the owner's memory: a ticket each, 0 for none (`u64` each).
     pub const LENT: usize = 1024;
     /// Most at a time. Others go through the bulk ring.

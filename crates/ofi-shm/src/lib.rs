@@ -35,6 +35,7 @@ mod note;
 mod op;
 mod openings;
 mod pair;
+mod path;
 mod poll;
 mod port;
 mod provider;
@@ -43,6 +44,7 @@ mod rma;
 mod settings;
 mod shared;
 mod single;
+mod stores;
 mod sys;
 mod token;
 

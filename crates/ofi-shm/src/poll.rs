@@ -19,6 +19,7 @@ use crate::lane::bulk::{BulkIn, BulkOut};
 use crate::lane::link::Link;
 use crate::lane::{Broken, Flow, Lane};
 use crate::layout::{pair, wish};
+use crate::stores::Reading;
 use crate::{Shm, message};
 
 /// Most commands, and most replies, that one poll takes from a peer. Without a limit, a peer that sends as fast as they
@@ -134,8 +135,9 @@ impl Lane {
             if !self.may_serve(record.high & kind::MASK) {
                 break;
             }
+            let reading = Reading::begin(&record);
             match self.take(common, host, &record)? {
-                Flow::Next => {}
+                Flow::Next => reading.end(record.body_len, self.link.as_ref().map(|link| &*link.own)),
                 Flow::Stop => break,
             }
             taken = true;

@@ -56,6 +56,34 @@ pub static SINGLE_COPY_SIZE: Setting<usize> = Setting::new(
 )
 .range(1, 1 << 40);
 
+/// Whether long payloads are written into the rings by streaming stores (`stores.rs`).
+static STREAMING_STORES: Setting<&str> = Setting::new(
+    "shm",
+    "streaming_stores",
+    "auto",
+    "Whether payloads of 1 KiB and more are written into the rings past the caches (streaming stores): always, never, or by what is faster for each peer and size (auto). x86-64 only",
+)
+.one_of(&["auto", "always", "never"]);
+
+/// What `FI_SHM_STREAMING_STORES` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamingStores {
+    Auto,
+    Always,
+    Never,
+}
+
+impl StreamingStores {
+    /// As it stands now.
+    pub fn get() -> Self {
+        match STREAMING_STORES.get().as_str() {
+            "always" => Self::Always,
+            "never" => Self::Never,
+            _ => Self::Auto,
+        }
+    }
+}
+
 /// What `FI_SHM_SINGLE_COPY` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SingleCopy {
@@ -76,5 +104,12 @@ impl SingleCopy {
 }
 
 /// All settings of this provider.
-pub static SETTINGS: &[&dyn AnySetting] =
-    &[&REMOTE_COMM, &COMMAND_LINES, &BULK_LINES, &KEPT_BYTES, &SINGLE_COPY, &SINGLE_COPY_SIZE];
+pub static SETTINGS: &[&dyn AnySetting] = &[
+    &REMOTE_COMM,
+    &COMMAND_LINES,
+    &BULK_LINES,
+    &KEPT_BYTES,
+    &SINGLE_COPY,
+    &SINGLE_COPY_SIZE,
+    &STREAMING_STORES,
+];

@@ -4,7 +4,7 @@
 use ofi_api::{Errno, MrAccess, RemotePiece, Result};
 
 use super::{Accessor, Grant, RegionTable};
-use crate::copy;
+use crate::copy::{self, Stores};
 
 /// The runs of remote memory that make up `len` bytes of `remote` from byte `skip` on: address, key, length.
 fn runs(
@@ -123,10 +123,10 @@ impl<T> RegionTable<T> {
         to: &mut [u8],
     ) -> Result<usize, Errno> {
         // SAFETY: `to` is as long as it says.
-        unsafe { self.read_raw_as(who, remote, skip, to.as_mut_ptr(), to.len()) }
+        unsafe { self.read_raw_as(who, remote, skip, Stores::Cached, to.as_mut_ptr(), to.len()) }
     }
 
-    /// As [`RegionTable::read_as`], to memory that another process may read and change meanwhile.
+    /// As [`RegionTable::read_as`], by these stores, to memory that another process may read and change meanwhile.
     ///
     /// # Errors
     /// As there.
@@ -138,6 +138,7 @@ impl<T> RegionTable<T> {
         who: Accessor<'_>,
         remote: &[RemotePiece],
         skip: usize,
+        stores: Stores,
         to: *mut u8,
         len: usize,
     ) -> Result<usize, Errno> {
@@ -147,7 +148,7 @@ impl<T> RegionTable<T> {
             for piece in granted.pieces() {
                 // SAFETY: the grant holds the registered memory while it is read; the runs together have no more than
                 // `len` bytes.
-                unsafe { copy::bytes(piece.addr, to.wrapping_add(done), piece.len) };
+                unsafe { stores.copy(piece.addr, to.wrapping_add(done), piece.len) };
                 done += piece.len;
             }
         }

@@ -2,7 +2,7 @@
 
 use ofi_api::{OpFlags, Piece};
 
-use crate::copy;
+use crate::copy::{self, Stores};
 
 /// Bytes to be sent later: in the application's memory, lent until the operation ends, or a copy, if it was injected.
 pub struct Payload(Bytes);
@@ -97,14 +97,23 @@ impl Payload {
     /// # Safety
     /// `to` may be written for `len` bytes.
     pub unsafe fn gather_raw(&self, skip: usize, to: *mut u8, len: usize) -> usize {
+        // SAFETY: the caller's promise.
+        unsafe { self.gather_by(Stores::Cached, skip, to, len) }
+    }
+
+    /// As [`gather_raw`](Self::gather_raw), by these stores.
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn gather_by(&self, stores: Stores, skip: usize, to: *mut u8, len: usize) -> usize {
         match &self.0 {
             // SAFETY: lent until the value is dropped, as whoever made it promised; `to` is the caller's promise.
-            Bytes::Lent(pieces) => unsafe { copy::gather(pieces, skip, to, len) },
+            Bytes::Lent(pieces) => unsafe { copy::gather_by(stores, pieces, skip, to, len) },
             Bytes::Owned(bytes) => {
                 let part = bytes.get(skip..).unwrap_or_default();
                 let len = len.min(part.len());
                 // SAFETY: `part` has `len` bytes, and `to` is the caller's promise.
-                unsafe { copy::bytes(part.as_ptr(), to, len) };
+                unsafe { stores.copy(part.as_ptr(), to, len) };
                 len
             }
         }

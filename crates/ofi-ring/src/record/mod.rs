@@ -217,6 +217,12 @@ impl Slot<'_> {
         crate::memory::body_of(self.line)
     }
 
+    /// Bytes in the body.
+    #[inline]
+    pub fn body_len(&self) -> usize {
+        self.total - HEADER
+    }
+
     /// Passes the record to the consumer, with `high` as the caller's half of the header word.
     #[inline]
     pub fn publish(self, high: u32) {
@@ -393,6 +399,17 @@ pub struct Record {
     lines: u64,
 }
 
+#[cfg(not(loom))]
+impl Record {
+    /// Starts to fetch the lines of the body into the second-level cache: for a body that its writer did not leave in a
+    /// cache.
+    pub fn prefetch(&self) {
+        for at in (0..self.body_len).step_by(LINE) {
+            prefetch_near(self.body.wrapping_add(at));
+        }
+    }
+}
+
 /// Why there is no room for a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReserveError {
@@ -439,6 +456,23 @@ fn prefetch(line: *const Line) {
         core::arch::asm!("prfm pldl1keep, [{}]", in(reg) line, options(nostack, readonly, preserves_flags));
     }
     let _ = line;
+}
+
+/// Prefetches the line of `at`, which need not be mapped, into the second-level cache.
+#[cfg(not(loom))]
+#[inline(always)]
+fn prefetch_near(at: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: as in `prefetch`.
+    unsafe {
+        core::arch::asm!("prefetcht1 [{}]", in(reg) at, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: as in `prefetch`.
+    unsafe {
+        core::arch::asm!("prfm pldl2keep, [{}]", in(reg) at, options(nostack, readonly, preserves_flags));
+    }
+    let _ = at;
 }
 
 /// Prefetches the line `OFFSET` bytes after `line`, which need not be mapped, for exclusive ownership by this core.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use ofi_api::{Errno, RemotePiece};
-use ofi_core::copy;
+use ofi_core::copy::Stores;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::Host;
 use ofi_ring::record::{Consumer, Producer};
@@ -100,7 +100,7 @@ impl Stream {
         }
     }
 
-    /// Copies the next `len` bytes to `to`.
+    /// Copies the next `len` bytes to `to` by these stores.
     ///
     /// # Safety
     /// `to` is writable for `len` bytes.
@@ -109,27 +109,27 @@ impl Stream {
         lane: u32,
         common: &Common,
         host: &mut H,
-        to: *mut u8,
-        len: usize,
+        stores: Stores,
+        (to, len): (*mut u8, usize),
     ) -> Result<(), Errno> {
         let copied = match &self.source {
             Streamed::Message(op) | Streamed::Write(op) => match host.op(lane, *op) {
                 Some(Op::Message { payload, .. } | Op::Write(payload, _)) => {
                     // SAFETY: the caller's promise.
-                    unsafe { payload.gather_raw(self.sent, to, len) }
+                    unsafe { payload.gather_by(stores, self.sent, to, len) }
                 }
                 _ => return Err(Errno::ECANCELED),
             },
             Streamed::Kept(bytes) => {
                 let part = bytes.get(self.sent..).unwrap_or_default();
                 // SAFETY: `part` is memory of ours; `min` keeps inside it.
-                unsafe { copy::bytes(part.as_ptr(), to, len.min(part.len())) };
+                unsafe { stores.copy(part.as_ptr(), to, len.min(part.len())) };
                 len.min(part.len())
             }
             Streamed::Read(remote) => {
                 let (who, regions) = (accessor(common, host, lane), &common.shared.domain.regions);
                 // SAFETY: the caller's promise.
-                unsafe { regions.read_raw_as(who, remote, self.sent, to, len)? }
+                unsafe { regions.read_raw_as(who, remote, self.sent, stores, to, len)? }
             }
         };
         if copied == len { Ok(()) } else { Err(Errno::EINVAL) }

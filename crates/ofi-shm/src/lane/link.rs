@@ -7,6 +7,7 @@ use ofi_ring::doorbell::Bell;
 use ofi_ring::record::{Consumer, Producer};
 
 use crate::pair::{OwnPair, PeerParts};
+use crate::sys::Mapping;
 
 /// This end's rings to the peer, usable before the peer has seen them.
 ///
@@ -34,6 +35,12 @@ pub struct Up {
 unsafe impl Send for Up {}
 
 impl Up {
+    /// The peer's pair memory.
+    #[inline]
+    pub fn pair(&self) -> &Mapping {
+        &self.parts.pair
+    }
+
     /// The peer's wish.
     #[inline]
     pub fn wish(&self) -> u32 {

@@ -37,6 +37,7 @@ use crate::command::{Writer, kind};
 use crate::common::{Common, full};
 use crate::layout::{LINE, doorbell, endpoint, pair};
 use crate::pair::{self as pairs, OwnPair, PeerParts};
+use crate::stores::RingStores;
 
 /// The end of the peer.
 #[derive(Default)]
@@ -96,6 +97,8 @@ pub struct Lane {
     pub served: Served,
     pub back_pressure: BackPressure,
     pub replies: Replies,
+    /// How payloads are written into the rings.
+    pub stores: RingStores,
     pub pulls: FxHashMap<u64, Pull>,
     /// Copies from memory to memory.
     pub single: Option<Box<Single>>,

@@ -6,8 +6,8 @@ use std::time::Instant;
 use ofi_api::Piece;
 use ofi_core::slots::SlotId;
 
-use crate::choice::{Choice, Path};
 use crate::openings::Opened;
+use crate::path::{Path, PathChoice};
 use crate::token::{Sink, Token};
 
 /// The source of a payload.
@@ -70,7 +70,7 @@ pub struct Single {
     pub tickets: u64,
     pub lends: u64,
     /// For messages and for accesses; accesses are served one at a time.
-    pub choices: [Choice; 2],
+    pub choices: [PathChoice; 2],
     /// Measured payloads in flight, all on this path, and the start time of the next one.
     pub in_flight: usize,
     pub path: Option<Path>,

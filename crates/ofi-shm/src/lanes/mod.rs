@@ -33,7 +33,7 @@ use crate::hints::HintTable;
 use crate::lane::Lane;
 use crate::layout::endpoint;
 use crate::op::Op;
-use crate::settings::{SINGLE_COPY_SIZE, SingleCopy};
+use crate::settings::{SINGLE_COPY_SIZE, SingleCopy, StreamingStores};
 use crate::shared::Shared;
 use crate::token::Token;
 
@@ -100,6 +100,7 @@ impl ShmLanes {
             strict: info.strict,
             single: SingleCopy::get(),
             single_size: SINGLE_COPY_SIZE.get(),
+            streaming: StreamingStores::get(),
             counts: Counts::default(),
         };
         Ok(Self {

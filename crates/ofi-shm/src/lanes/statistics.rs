@@ -19,6 +19,7 @@ impl ShmLanes {
         add("shm_announced", counts.announced, "messages announced first");
         add("shm_kept", counts.kept, "of those, kept by the library as the receiver was out of room");
         add("shm_bulk_bytes", counts.bulk_bytes, "bytes streamed through bulk memory");
+        add("shm_streamed_bytes", counts.streamed_bytes, "bytes written into rings by streaming stores");
         add("shm_direct_bytes", counts.direct_bytes, "bytes copied straight to or from a peer's memory");
         add("shm_direct_atomics", counts.direct_atomics, "atomic operations done in a peer's memory");
         add("shm_single_messages", counts.single_messages, "messages copied directly from memory to memory");

@@ -1,6 +1,6 @@
 //! The sender: short messages go into a command, long ones are announced.
 
-use ofi_api::{Error, OpFlags, Result};
+use ofi_api::{Error, OpFlags, Piece, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{Host, OutMessage, Payload, Posted};
@@ -10,9 +10,10 @@ use ofi_ring::doorbell::Wake;
 use crate::command::{Writer, before, flag, kind, rx_bits};
 use crate::common::{Common, full};
 use crate::lane::Lane;
-use crate::lane::link::Link;
+use crate::lane::link::{Link, Up};
 use crate::layout::wish;
 use crate::op::Op;
+use crate::stores::LONG;
 use crate::{Shm, region};
 
 impl Lane {
@@ -28,7 +29,45 @@ impl Lane {
         from: *const u8,
         len: usize,
     ) -> bool {
-        let Some(Link { commands, up: Some(up), .. }) = &mut self.link else { return false };
+        if len < LONG {
+            // SAFETY: the caller's promise.
+            unsafe { self.put::<TAGGED, false>(common, tag, from, len) }
+        } else {
+            // SAFETY: as above.
+            unsafe { self.put_long::<TAGGED>(common, tag, from, len) }
+        }
+    }
+
+    /// [`put`](Self::put) for long payloads: apart, as the path of short ones needs fewer registers without it.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(never)]
+    unsafe fn put_long<const TAGGED: bool>(
+        &mut self,
+        common: &mut Common,
+        tag: u64,
+        from: *const u8,
+        len: usize,
+    ) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { self.put::<TAGGED, true>(common, tag, from, len) }
+    }
+
+    /// Puts a message with a tag at most into the ring, whose payload is `IS_LONG` or not.
+    ///
+    /// # Safety
+    /// `from` may be read for `len` bytes.
+    #[inline(always)]
+    unsafe fn put<const TAGGED: bool, const IS_LONG: bool>(
+        &mut self,
+        common: &mut Common,
+        tag: u64,
+        from: *const u8,
+        len: usize,
+    ) -> bool {
+        let Self { link, stores, .. } = self;
+        let Some(Link { commands, up: Some(up), .. }) = link else { return false };
         if len > common.eager || self.parked.accesses > 0 || self.end.gone || up.wish() != wish::NONE {
             return false;
         }
@@ -38,9 +77,16 @@ impl Lane {
         if TAGGED {
             body.word(tag);
         }
-        // SAFETY: the caller's promise, and as much was reserved.
-        unsafe { copy::bytes(from, body.payload(len), len) };
-        slot.publish(if TAGGED { kind::TAGGED_MESSAGE } else { kind::MESSAGE });
+        let (to, high) = (body.payload(len), if TAGGED { kind::TAGGED_MESSAGE } else { kind::MESSAGE });
+        if IS_LONG {
+            let pieces = [Piece::new(from.cast_mut(), len)];
+            // SAFETY: the caller's promise, and as much was reserved.
+            unsafe { stores.publish(common, Some(up.pair()), slot, &pieces, (to, len), high) };
+        } else {
+            // SAFETY: as above.
+            unsafe { copy::bytes(from, to, len) };
+            slot.publish(high);
+        }
         common.counts.eager += 1;
         if up.bell.ring() == Wake::Needed {
             self.ring(common);
@@ -102,13 +148,23 @@ impl Lane {
             body.word(out.data);
             high |= flag::DATA;
         }
+        let (to, len) = (body.payload(out.len), out.len);
         match out.pieces {
-            // SAFETY: the piece is lent, `len` is its length, and as much was reserved.
-            [one] => unsafe { copy::bytes(one.addr, body.payload(out.len), out.len) },
-            // SAFETY: as above, for their sum.
-            many => drop(unsafe { copy::gather(many, 0, body.payload(out.len), out.len) }),
+            // SAFETY: the pieces are lent, `len` is the sum of their lengths, and as much was reserved.
+            pieces if len >= LONG => unsafe {
+                self.stores.publish(common, link.up.as_ref().map(Up::pair), slot, pieces, (to, len), high);
+            },
+            [one] => {
+                // SAFETY: as above.
+                unsafe { copy::bytes(one.addr, to, len) };
+                slot.publish(high);
+            }
+            many => {
+                // SAFETY: as above.
+                unsafe { copy::gather(many, 0, to, len) };
+                slot.publish(high);
+            }
         }
-        slot.publish(high);
         crash_point!("message.sent");
         common.counts.eager += 1;
         self.ring(common);

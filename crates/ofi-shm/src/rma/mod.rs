@@ -16,11 +16,13 @@ use crate::Shm;
 use crate::command::{RMA_IOV_LIMIT, Words, Writer, before, flag, kind, rx_bits};
 use crate::common::{Common, full};
 use crate::lane::grants::KeyState;
+use crate::lane::link::Up;
 use crate::lane::parked::{Access, Parked};
 use crate::lane::{Broken, Lane};
 use crate::layout::wish;
 use crate::lend::Lend;
 use crate::op::{Coming, Op};
+use crate::stores::LONG;
 use crate::token::Sink;
 
 /// An access for the peer to execute, borrowed from the call that posts it or from [`Access`].
@@ -242,7 +244,7 @@ impl Lane {
         let lent = if write && !inside && stays { self.lend(common, pieces, len) } else { None };
         let (flags, source, lend) = lent.unwrap_or_default();
         words += if lend.is_some() { 2 } else { 0 };
-        let Some(link) = self.link_mut() else { return Err(Error::AGAIN) };
+        let Some(link) = &mut self.link else { return Err(Error::AGAIN) };
         let body_len = if inside { before(words, len) + len } else { words * 8 };
         let mut slot = match link.commands.reserve(body_len) {
             Ok(slot) => slot,
@@ -272,11 +274,25 @@ impl Lane {
         if lend.is_some() {
             source.into_iter().for_each(|word| body.word(word));
         }
-        if inside {
+        if inside && len >= LONG {
             // SAFETY: the pieces are lent, and `len` bytes were reserved behind the words.
-            unsafe { copy::gather(pieces, 0, body.payload(len), len) };
+            unsafe {
+                self.stores.publish(
+                    common,
+                    link.up.as_ref().map(Up::pair),
+                    slot,
+                    pieces,
+                    (body.payload(len), len),
+                    high,
+                )
+            };
+        } else {
+            if inside {
+                // SAFETY: as above.
+                unsafe { copy::gather(pieces, 0, body.payload(len), len) };
+            }
+            slot.publish(high);
         }
-        slot.publish(high);
         crash_point!("access.sent");
         self.ring(common);
         Ok(if inside { Sent::Inside } else { Sent::Named(lend) })

@@ -1,6 +1,7 @@
 //! The owner's end of remote access: it checks, executes and answers the requests of a peer.
 
 use ofi_api::{Caps, Errno, MrAccess, RemotePiece};
+use ofi_core::copy::Stores;
 use ofi_core::keys::Accessor;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{Host, RemoteData};
@@ -304,7 +305,7 @@ impl Lane {
         body.word(op);
         let (who, regions) = (accessor(common, host, peer), &common.shared.domain.regions);
         // SAFETY: `len` bytes were reserved behind the word.
-        if let Err(errno) = unsafe { regions.read_raw_as(who, remote, 0, body.rest(), len) } {
+        if let Err(errno) = unsafe { regions.read_raw_as(who, remote, 0, Stores::Cached, body.rest(), len) } {
             drop(slot); // nothing of it was published
             self.done(common, op, Err(errno));
             return Some(false);

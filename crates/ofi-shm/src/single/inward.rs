@@ -14,7 +14,6 @@ use ofi_ring::{crash_point, ticket};
 use super::ending::trusts_writers;
 use super::{BYTES, TURN, chunk, deadline, pack, unpack};
 use crate::Shm;
-use crate::choice::Path;
 use crate::cma::{self, Fault};
 use crate::command::{Writer, flag, kind};
 use crate::common::{Common, accessor};
@@ -24,6 +23,7 @@ use crate::lane::{Broken, Lane};
 use crate::layout::pair;
 use crate::op::{Coming, Op};
 use crate::openings::{Opening, Registered};
+use crate::path::Path;
 use crate::settings::SingleCopy;
 use crate::token::{Sink, Token};
 
@@ -115,7 +115,8 @@ impl Lane {
         let Some(single) = &mut self.single else { return };
         if let (Some(path), Some(since)) = (single.path, single.since) {
             let now = Instant::now();
-            single.choices[usize::from(sink.is_access())].measured(path, len, now - since);
+            let cost = (now - since).as_nanos() as f32 / len.max(1) as f32;
+            single.choices[usize::from(sink.is_access())].measured(path, len, cost);
             single.since = Some(now);
         }
         self.transfer_ended(common, host);
