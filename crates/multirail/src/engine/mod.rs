@@ -15,6 +15,7 @@
 //! - An error of an operation that is not a rail's fault ends its transfer alone. A rail's fault moves its work to the
 //!   others; when no path is left, the session and its transfers end.
 
+mod farewell;
 mod fence;
 mod greet;
 mod inbox;
@@ -112,6 +113,8 @@ enum Timer {
     Fence(SlotId, u64),
     /// Lost chunks move, fenced or not.
     Lost(SlotId),
+    /// A session that has ended tells its peer.
+    Farewell(SlotId),
     /// A session's best path was full, and another may be better now.
     Full(SlotId),
 }
@@ -244,6 +247,7 @@ impl<G> Core<G> {
                 Timer::Path(id, index) => self.look_at(id, index, now),
                 Timer::Fence(id, serial) => self.fence_timer(id, serial, now),
                 Timer::Lost(id) => self.lost_timer(id, now),
+                Timer::Farewell(id) => self.say_goodbye(id, now),
                 Timer::Full(id) => {
                     if let Some(session) = self.sessions.get_mut(id) {
                         session.full = None;

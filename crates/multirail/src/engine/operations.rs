@@ -37,6 +37,8 @@ pub(super) enum InFlight {
     },
     /// A message that a timer repeats, or that is not repeated.
     Once { session: SlotId, path: usize },
+    /// Word of the end of a session.
+    Goodbye { session: SlotId, path: usize },
 }
 
 impl<G> Core<G> {
@@ -174,6 +176,7 @@ impl<G> Core<G> {
             self.counts.stale += 1;
             return;
         };
+        let is_goodbye = matches!(in_flight, InFlight::Goodbye { .. });
         let (id, path, outgoing) = match in_flight {
             InFlight::Control { session, path, outgoing, timer } => {
                 if let Some(timer) = timer {
@@ -181,7 +184,7 @@ impl<G> Core<G> {
                 }
                 (session, path, outgoing)
             }
-            InFlight::Once { session, path } => (session, path, None),
+            InFlight::Once { session, path } | InFlight::Goodbye { session, path } => (session, path, None),
         };
         let is_wanted = |id| self.transfers.get(id).is_some_and(|transfer| transfer.outcome.is_none());
         let again = outgoing.filter(|outgoing| outgoing.transfer.is_none_or(is_wanted));
@@ -196,7 +199,9 @@ impl<G> Core<G> {
                 session.outbox.push_front(*outgoing);
             }
         }
-        if let Err(errno) = result {
+        if is_goodbye {
+            self.goodbye_ended(id, path, result.is_ok(), now);
+        } else if let Err(errno) = result {
             self.check_paths(id, errno, now);
             self.check_greeting(id);
         }
@@ -204,13 +209,13 @@ impl<G> Core<G> {
         self.settle(id);
     }
 
-    /// Ends an open session that has no path left.
+    /// Ends an open session that has no path left. The peer is told as soon as a path may be used again.
     pub(super) fn check_paths(&mut self, id: SlotId, errno: Errno, now: Time) {
         let is_lost = self.sessions.get(id).is_some_and(|session| {
             session.state == State::Up && !session.paths.iter().any(|path| path.is_up(now))
         });
         if is_lost {
-            self.end_session(id, errno);
+            self.part(id, errno, now);
         }
     }
 

@@ -8,7 +8,6 @@ use ofi_core::slots::SlotId;
 
 use super::session::{Session, State};
 use super::{Core, Event, PathState, PeerId, Time, path};
-use crate::wire::message::Body;
 use crate::wire::{Metadata, RailInfo, RegionInfo};
 
 /// A peer, as its metadata or its greeting describes it.
@@ -206,8 +205,7 @@ impl<G> Core<G> {
     pub fn disconnect(&mut self, peer: PeerId, now: Time) {
         let Some(peer) = self.peers.get_mut(peer.0) else { return };
         for id in [peer.current.take(), peer.offered.take()].into_iter().flatten() {
-            self.say_once(id, Body::Goodbye, now);
-            self.end_session(id, Errno::ECANCELED);
+            self.part(id, Errno::ECANCELED, now);
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ofi::Errno;
 use ofi_core::slots::SlotId;
 
+use super::farewell::Farewell;
 use super::fence::{Fence, Lease};
 use super::inbox::{Inbox, Taken};
 use super::lost::{Expired, Lost};
@@ -37,7 +38,7 @@ pub(super) enum State {
     Rejecting(Reason),
     /// Open at both ends.
     Up,
-    /// The session has ended, and waits for operations that have not.
+    /// The session has ended, and waits for operations that have not, and until the peer is told.
     Over,
 }
 
@@ -129,6 +130,8 @@ pub(super) struct Session {
     pub(super) their_fence: u64,
     /// The peer has asked for keys of our regions.
     pub(super) has_leased: bool,
+    /// The session has ended, and the peer is to be told.
+    pub(super) farewell: Option<Box<Farewell>>,
 }
 
 impl Session {
@@ -175,6 +178,7 @@ impl Session {
             fences: 0,
             their_fence: 0,
             has_leased: false,
+            farewell: None,
         }
     }
 
@@ -464,21 +468,6 @@ impl<G> Core<G> {
         self.wake(id);
     }
 
-    /// Sends a message once, if there is a path.
-    pub(super) fn say_once(&mut self, id: SlotId, body: Body, now: Time) {
-        let Some(session) = self.sessions.get_mut(id) else { return };
-        if session.state != State::Up {
-            return;
-        }
-        let Some(path) = session.control_path(0, None, now) else { return };
-        let Some(addr) = session.paths[path].addr else { return };
-        session.paths[path].posted(1, 0, now);
-        session.operations += 1;
-        let (rail, to) = (session.paths[path].rail, session.theirs);
-        let op = OpId::message(self.messages.insert(InFlight::Once { session: id, path }));
-        self.commands.push_back(Command::Send { op, rail, addr, bytes: Message { to, body }.encode() });
-    }
-
     /// Ends a session: its pending work is dropped.
     pub(super) fn end_session(&mut self, id: SlotId, errno: Errno) {
         let Some(session) = self.sessions.get_mut(id) else { return };
@@ -524,10 +513,13 @@ impl<G> Core<G> {
         self.wake(id);
     }
 
-    /// Forgets a session that has ended, once none of its operations is in flight.
+    /// Forgets a session that has ended, once none of its operations is in flight and the peer needs no word of it.
     pub(super) fn settle(&mut self, id: SlotId) {
         let is_over = self.sessions.get(id).is_some_and(|session| {
-            session.state == State::Over && session.operations == 0 && session.inserting == 0
+            session.state == State::Over
+                && session.operations == 0
+                && session.inserting == 0
+                && session.farewell.is_none()
         });
         if !is_over {
             return;
