@@ -67,7 +67,7 @@ impl Metadata {
     /// The reason why the bytes are not valid metadata.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         if bytes.len() > LONGEST {
-            return Err(Malformed::Trailing);
+            return Err(Malformed::TooLong(bytes.len()));
         }
         let mut reader = Reader::new(bytes);
         if reader.bytes(4)? != MAGIC {
@@ -227,5 +227,13 @@ mod tests {
         let at = bytes.len() - 4;
         bytes[at..].copy_from_slice(&u32::MAX.to_le_bytes());
         assert_eq!(Metadata::parse(&bytes), Err(Malformed::Truncated));
+    }
+
+    #[test]
+    fn metadata_that_is_too_long_is_not_looked_at() {
+        let mut bytes = vec![0; LONGEST + 1];
+        assert_eq!(Metadata::parse(&bytes), Err(Malformed::TooLong(LONGEST + 1)));
+        bytes.pop();
+        assert_eq!(Metadata::parse(&bytes), Err(Malformed::Magic));
     }
 }

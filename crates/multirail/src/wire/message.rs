@@ -228,7 +228,7 @@ impl Message {
     /// The reason why the bytes are not a valid message.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         if bytes.len() > MESSAGE {
-            return Err(Malformed::Trailing);
+            return Err(Malformed::TooLong(bytes.len()));
         }
         let mut reader = Reader::new(bytes);
         if reader.bytes(2)? != MAGIC {
@@ -426,6 +426,8 @@ mod tests {
         assert_eq!(with(0, 0), Malformed::Magic);
         assert_eq!(with(2, 9), Malformed::Version(9));
         assert_eq!(with(3, 99), Malformed::Kind(99));
+        let long = vec![b'M'; MESSAGE + 1];
+        assert_eq!(Message::parse(&long), Err(Malformed::TooLong(MESSAGE + 1)));
         assert_eq!(with(4, 1), Malformed::Field("reserved"));
     }
 }

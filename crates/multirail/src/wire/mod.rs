@@ -41,6 +41,8 @@ pub struct RailInfo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Malformed {
+    /// There are more bytes than any may have.
+    TooLong(usize),
     /// The bytes end too early.
     Truncated,
     /// There are bytes after the end.
@@ -58,6 +60,7 @@ pub enum Malformed {
 impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::TooLong(len) => write!(f, "too long, with {len} bytes"),
             Self::Truncated => write!(f, "truncated"),
             Self::Trailing => write!(f, "bytes after the end"),
             Self::Magic => write!(f, "not from multirail"),
