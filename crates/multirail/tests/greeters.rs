@@ -37,6 +37,10 @@ fn rail() -> RailInfo {
 }
 
 fn hub() -> Core<()> {
+    hub_with(Config { most_greeters: MOST, ..Config::default() })
+}
+
+fn hub_with(config: Config) -> Core<()> {
     let rail = RailSpec { info: rail(), bandwidth: None, wide_data: true };
     let mut state = 0x1234_5678_u64;
     let random = move || {
@@ -46,7 +50,6 @@ fn hub() -> Core<()> {
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
         mixed ^ mixed >> 31
     };
-    let config = Config { most_greeters: MOST, ..Config::default() };
     Core::new("hub", vec![rail], config, Box::new(random))
 }
 
@@ -149,4 +152,20 @@ fn a_flood_of_greetings_takes_no_place_from_those_who_confirm() {
     assert_eq!(hub.find("awaited"), Some(awaited));
     let (_, _, sessions) = hub.kept();
     assert!(sessions <= MOST, "{sessions} sessions");
+}
+
+/// The limit of all peers counts those who are loaded and those who greet.
+#[test]
+fn a_peer_too_many_is_refused_until_another_is_forgotten() {
+    let (mut hub, now) = (hub_with(Config { most_peers: 2, ..Config::default() }), Duration::from_secs(1));
+    let first = hub.load(&metadata("first")).unwrap();
+    assert!(matches!(greet(&mut hub, "second", true, now)[..], [Body::Welcome { .. }, Body::Ready]));
+    let (errno, why) = hub.load(&metadata("third")).unwrap_err();
+    assert_eq!(errno, Errno::ENOSPC);
+    assert!(why.contains("most_peers"), "{why}");
+    assert_eq!(greet(&mut hub, "third", true, now), [Body::Reject(Reason::Full)]);
+    assert_eq!(hub.load(&metadata("first")), Ok(first), "a known one is no further one");
+    assert!(hub.is_up(hub.find("second").unwrap()));
+    hub.forget(first, now);
+    hub.load(&metadata("third")).unwrap();
 }

@@ -39,7 +39,11 @@ fn whole(region: u64, len: usize) -> Remote {
 }
 
 fn write_and_read(rails: &[&str], len: usize) {
-    let (alice, bob) = (agent("alice", rails), agent("bob", rails));
+    write_and_read_between(rails, rails, len);
+}
+
+fn write_and_read_between(rails_of_alice: &[&str], rails_of_bob: &[&str], len: usize) {
+    let (alice, bob) = (agent("alice", rails_of_alice), agent("bob", rails_of_bob));
     let source = alice.register(pattern(len, 1)).unwrap();
     let target = bob.register(vec![0_u8; len]).unwrap();
     meet(&alice, &bob, &source, &target);
@@ -66,7 +70,8 @@ fn write_and_read(rails: &[&str], len: usize) {
     assert_eq!(bob.wait_notification(LONG).unwrap().unwrap().bytes, b"read");
     let paths = alice.paths("bob").unwrap();
     assert_eq!(paths.iter().map(|path| path.moved).sum::<u64>(), 5 * len as u64);
-    if len >= 1 << 20 && rails.len() > 1 {
+    if len >= 1 << 20 {
+        assert_eq!(paths.len(), rails_of_alice.len().max(rails_of_bob.len()));
         assert!(paths.iter().all(|path| path.moved > 0), "striped over all rails: {paths:?}");
     }
     assert_eq!((alice.counts(), bob.counts()), Default::default(), "nothing was dropped");
@@ -87,6 +92,12 @@ fn two_rails_of_sockets() {
 #[test]
 fn rails_of_two_providers_together() {
     write_and_read(&["shm", "udp"], 6 << 20);
+}
+
+#[test]
+fn one_end_has_more_rails_than_the_other() {
+    write_and_read_between(&["udp"], &["udp", "udp", "udp"], 3 << 20);
+    write_and_read_between(&["udp", "udp", "udp"], &["udp", "udp"], 3 << 20);
 }
 
 fn errno<T: std::fmt::Debug>(result: ofi::Result<T>) -> Errno {
@@ -145,6 +156,7 @@ fn bad_input_is_a_named_error_and_disturbs_nothing() {
         "beyond the end"
     );
     assert_eq!(errno(prepare(&[Remote { offset: u64::MAX, ..whole(target.id(), 1000) }])), Errno::EINVAL);
+    assert_eq!(errno(prepare(&[whole(target.id(), 0)])), Errno::EINVAL, "no bytes at the peer");
     assert_eq!(errno(source.slice(5..5)), Errno::EINVAL, "no bytes");
     assert_eq!(errno(source.slice(1..1001)), Errno::EINVAL);
     assert_eq!(errno(alice.register(Vec::<u8>::new())), Errno::EINVAL);
@@ -167,7 +179,19 @@ fn bad_input_is_a_named_error_and_disturbs_nothing() {
     let long = vec![0; (16 << 20) + 1];
     assert_eq!(errno(alice.notify("bob", &long, LONG)), Errno::EMSGSIZE);
 
+    let of_nobody = [
+        alice.regions("nobody").map(drop),
+        alice.paths("nobody").map(drop),
+        alice.is_connected("nobody").map(drop),
+        alice.connect("nobody"),
+        alice.disconnect("nobody"),
+        alice.forget("nobody"),
+        alice.notify("nobody", b"?", LONG).map(drop),
+    ];
+    of_nobody.into_iter().for_each(|result| assert_eq!(errno(result), Errno::ENOENT));
+
     let plan = prepare(&[whole(target.id(), 1000)]).unwrap();
+    assert_eq!(errno(source.clone().withdraw()), Errno::EBUSY, "a plan names it");
     plan.post(LONG).unwrap().wait().unwrap();
     assert_eq!(contents(&target), pattern(1000, 1));
 }
@@ -221,6 +245,7 @@ fn transfers_that_are_dropped_cancelled_or_late_leave_memory_to_be_withdrawn() {
         assert_eq!(errno(late.wait()), Errno::ETIMEDOUT);
     }
     plan.post_notify(b"last", LONG).unwrap().wait().unwrap();
+    assert_eq!(contents(&target), pattern(len, 1), "and disturb no other");
     drop(plan);
     let began = std::time::Instant::now();
     while alice.under_way() != (0, 0) {

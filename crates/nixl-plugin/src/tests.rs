@@ -331,6 +331,44 @@ fn misuse_is_answered_by_a_status_and_changes_nothing() {
 }
 
 #[test]
+fn a_request_that_is_released_under_way_disturbs_no_other() {
+    let open = |name| Side::open_with(name, "udp,udp", false);
+    let (here, there) = (open("here"), open("there"));
+    let target = here.load(&there);
+    there.load(&here);
+    here.fill(|at| (at * 5 + at / 253) as u8);
+    let prepare = || here.prepare(true, &there, target, 0, LEN as u64).unwrap();
+    let kept = prepare();
+    for round in 0..20_u8 {
+        let released = prepare();
+        // SAFETY: the request is open, and released once.
+        unsafe {
+            let posted = ofi_nixl_post(released, false, Bytes::of(&[]));
+            assert_eq!(posted, status::IN_PROGRESS, "nobody polls the peer");
+            assert_eq!(ofi_nixl_release(released), status::SUCCESS);
+        }
+        let (state, heard) = run(&here, &there, kept, &[round]);
+        assert_eq!((state, heard), (status::SUCCESS, vec![(b"here".to_vec(), vec![round])]));
+        assert!(there.holds(|at| (at * 5 + at / 253) as u8));
+    }
+    // What was released may still be under way, and `close` polls only one side.
+    for _ in 0..2000 {
+        for side in [&here, &there] {
+            // SAFETY: the engine is open.
+            let heard = gathered(|sink, to| unsafe { ofi_nixl_notifications(side.engine, sink, to) });
+            assert!(heard.is_empty(), "{heard:?}");
+        }
+    }
+    // SAFETY: released once.
+    unsafe {
+        assert_eq!(ofi_nixl_release(kept), status::SUCCESS);
+        assert_eq!(ofi_nixl_unload(target), status::SUCCESS);
+    }
+    here.close();
+    there.close();
+}
+
+#[test]
 fn memory_that_was_given_back_is_used_no_more() {
     let (here, there) = (Side::open("here", "shm"), Side::open("there", "shm"));
     let target = here.load(&there);
