@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use fake::FakeSys;
 use multirail::Topology;
-use multirail::topology::{DramLimit, NicKind, Rate};
+use multirail::topology::{DramLimit, NicKind, Rate, Vendor};
 
 struct Machine {
     topology: Topology,
@@ -171,6 +171,23 @@ fn assert_spread(machine: &Machine, nics: usize, speed: Rate, rails: usize, each
         let first = |turn| machine.rails(node, DramLimit::AtMost(speed), turn);
         assert_ne!(first(0), first(1), "successive buffers use different rails");
     }
+}
+
+#[test]
+fn neuron_devices_are_grouped_like_gpus_and_other_devices_of_the_vendor_are_none() {
+    let machine = Machine::new(
+        "node 0\n\
+         host 0000:00 node 0\n\
+         \x20 gpu 0000:00:09.0 1d0f:7000 16x16\n\
+         \x20 bridge 0000:00:01.0 16x16\n\
+         \x20   gpu 0000:10:00.0 1d0f:7364 16x16\n\
+         \x20   rdma 0000:11:00.0 1d0f:efa1 16x16 rdmap17s0 100\n\
+         \x20 bridge 0000:00:02.0 16x16\n\
+         \x20   gpu 0000:20:00.0 1d0f:7164 16x16\n\
+         \x20   rdma 0000:21:00.0 1d0f:efa1 16x16 rdmap33s0 100\n",
+    );
+    assert!(machine.topology.accelerators().iter().all(|found| found.vendor == Vendor::Neuron));
+    assert_eq!(machine.served(), [(0x10, vec![0x11]), (0x20, vec![0x21])]);
 }
 
 #[test]
