@@ -1,8 +1,8 @@
 //! Checks of the workspace as a whole: the promised compiler version, the single error on systems other than Linux, the
 //! licences and sources of dependencies, unused dependencies.
 
-use crate::StepResult;
 use crate::step::{Outcome, Report, answers, cargo, command, has_target, not_run, output, run, target_dir};
+use crate::{StepResult, chores};
 
 /// The workspace's `rust-version`.
 const RUST: &str = env!("CARGO_PKG_RUST_VERSION");
@@ -65,17 +65,19 @@ fn is_of(told: &str, version: &str) -> bool {
 
 /// Checks `deny.toml`. Advisories are left out: CI cannot reach the host of their list.
 fn deny() -> StepResult {
-    if !answers("cargo-deny", &["--version"]) {
-        return not_run("cargo-deny", "not installed (cargo install cargo-deny)");
+    const CHECK: [&str; 6] = ["--log-level", "error", "check", "bans", "licenses", "sources"];
+    match chores::deny() {
+        Ok(deny) => run(command(deny).args(CHECK)),
+        Err(why) => not_run("cargo-deny", &why),
     }
-    run(&mut cargo(&["deny", "--log-level", "error", "check", "bans", "licenses", "sources"]))
 }
 
 fn machete() -> StepResult {
-    if !answers("cargo-machete", &["--version"]) {
-        return not_run("cargo-machete", "not installed (cargo install cargo-machete)");
+    match chores::machete() {
+        // Only the manifests of this repository: a build folder may hold unpacked packages of others.
+        Ok(machete) => run(command(machete).args(["crates", "xtask", "tests", "benches", "fuzz"])),
+        Err(why) => not_run("cargo-machete", &why),
     }
-    run(&mut cargo(&["machete"]))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 mod book;
 mod capi;
 mod checks;
+mod chores;
 mod commands;
 mod conformance;
 mod datagrams;
@@ -146,6 +147,9 @@ enum Command {
     },
     /// Runs the checks that are too long for CI: many seeds, kills, a soak and long fuzzing. Writes docs/nightly.md.
     Nightly(long::Options),
+    /// Checks the workspace as a whole: the promised compiler, the error off Linux, the licences and sources of
+    /// dependencies (cargo-deny), unused ones (cargo-machete). Fetches both programs under target/ if they are missing.
+    Hygiene,
     /// Compiles for aarch64.
     Aarch64,
     /// Runs a command as root on a kernel with soft-RoCE, in a virtual machine over this host's files.
@@ -190,6 +194,7 @@ fn main() -> ExitCode {
         }
         Command::Nixl { runs } => nixl::test(&mut report, runs),
         Command::Nightly(options) => long::run(&mut report, &options),
+        Command::Hygiene => hygiene::check(&mut report),
         Command::Aarch64 => report.add("aarch64", checks::aarch64),
         Command::Rdma => vm::suite::run(&mut report),
         Command::Vm(options) => return vm::run(&options),
