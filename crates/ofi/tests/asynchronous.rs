@@ -15,4 +15,5 @@ mod asynchronous {
     pub mod tokio;
     #[cfg(feature = "tokio")]
     pub mod tokio_hub;
+    pub mod undriven;
 }

@@ -88,7 +88,7 @@ impl<L: Level> AsyncNode<L> {
             }
         };
         let mut chores = Chores::default();
-        let id = self.table().start(&self.node, line, retry, &mut chores);
+        let id = self.table().start(&self.inner.node, line, retry, &mut chores);
         chores.run();
         id
     }
@@ -273,7 +273,7 @@ impl<L: Level> AsyncNode<L> {
     /// # Errors
     /// Those of [`Node::atomic_valid`].
     pub fn atomic_valid<T: Element>(&self, kind: AtomicKind, op: FiOp) -> Result<usize> {
-        self.node.atomic_valid::<T>(kind, op)
+        self.inner.node.atomic_valid::<T>(kind, op)
     }
 
     /// Changes numbers in a peer's memory, as [`Node::atomic`].

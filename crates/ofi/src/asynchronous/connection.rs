@@ -143,7 +143,7 @@ impl Future for Connecting {
                 Poll::Pending
             }
             Poll::Ready(Ok(event)) if event.kind == EventKind::Connected => {
-                let (node, greeting) = (Arc::new(AsyncNode::new(node)), event.conn_data);
+                let (node, greeting) = (Arc::new(AsyncNode::new(node, false)), event.conn_data);
                 Poll::Ready(Ok(AsyncConnection { node, eq: Events(eq), greeting }))
             }
             Poll::Ready(Ok(_)) => Poll::Ready(Err(Error::new(Errno::ECONNABORTED).into())),
@@ -194,7 +194,7 @@ impl AsyncConnection {
     /// # Errors
     /// An error of the transport.
     pub fn peer_name(&self) -> Result<Address> {
-        self.node.node.raw_endpoint().peer_name()
+        self.node.inner.node.raw_endpoint().peer_name()
     }
 
     /// Sends a message to the peer, as [`Connection::send`](crate::Connection::send).
@@ -212,7 +212,7 @@ impl AsyncConnection {
     /// # Errors
     /// An error of the transport.
     pub fn shutdown(&self) -> Result<()> {
-        self.node.node.raw_endpoint().shutdown()
+        self.node.inner.node.raw_endpoint().shutdown()
     }
 
     /// Waits until the peer, or this end, has ended the connection, or the peer is gone. Dropping the future loses

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use ofi_api::{CompletionQueue, Errno, Error, Result};
 
-use super::AsyncNode;
-use super::table::Chores;
+use super::table::{Chores, Table};
+use super::{AsyncNode, Inner};
 use crate::threading::{Level, Safe};
 
 /// The longest sleep of a thread: a bound in case a wake-up is lost.
-const SLEEP: Duration = Duration::from_secs(1);
+pub(super) const SLEEP: Duration = Duration::from_secs(1);
 
 /// The next step of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,25 +42,40 @@ impl<L: Level> Driver<'_, L> {
     /// # Errors
     /// The queue's error if it can no longer be read; all operations end with it.
     pub fn turn(&self, waker: &Waker) -> Result<Turn> {
-        let node = &self.0.node;
         let mut chores = Chores::default();
         let clone = waker.clone();
-        let turn = {
-            let mut table = self.0.table();
-            let turn = table.drive(node, &mut chores).and_then(|()| {
-                // No descriptor announces room for operations.
-                if table.is_short() || !node.try_wait()? { Ok(Turn::Again) } else { Ok(Turn::Sleep) }
-            });
-            match turn {
-                Ok(Turn::Sleep) => table.sleep(clone, &mut chores),
-                _ => {
-                    table.rouse(&mut chores);
-                    chores.later(clone);
-                }
-            }
-            turn
-        };
+        let turn = self.0.inner.turn(&mut self.0.table(), clone, &mut chores);
         chores.run();
+        turn
+    }
+}
+
+impl<L: Level> Inner<L> {
+    /// See [`Driver::turn`].
+    fn turn(&self, table: &mut Table<L>, waker: Waker, chores: &mut Chores) -> Result<Turn> {
+        let turn = table.drive(&self.node, chores).and_then(|()| {
+            // No descriptor announces room for operations.
+            if table.is_short() || !self.node.try_wait()? { Ok(Turn::Again) } else { Ok(Turn::Sleep) }
+        });
+        match turn {
+            Ok(Turn::Sleep) => table.sleep(waker, chores),
+            _ => {
+                table.rouse(chores);
+                chores.later(waker);
+            }
+        }
+        turn
+    }
+
+    /// A turn of the library's thread. `None`, and the thread counts as a driver no more, if the node has no futures,
+    /// or another driver, or no queue that can be read: all futures were told.
+    pub(super) fn turn_if_needed(&self, waker: Waker, chores: &mut Chores) -> Option<Turn> {
+        let mut table = self.table();
+        let is_needed = table.drivers == 1 && !table.is_idle();
+        let turn = if is_needed { self.turn(&mut table, waker, chores).ok() } else { None };
+        if turn.is_none() {
+            table.undriven(chores);
+        }
         turn
     }
 }
@@ -81,7 +96,7 @@ struct Alarm {
 
 impl Alarm {
     fn new<L: Level>(node: &AsyncNode<L>) -> Arc<Self> {
-        Arc::new(Self { rung: AtomicBool::new(false), cq: Arc::clone(node.node.queue()) })
+        Arc::new(Self { rung: AtomicBool::new(false), cq: Arc::clone(node.inner.node.queue()) })
     }
 
     fn take(&self) -> bool {
@@ -115,7 +130,7 @@ impl<L: Level> AsyncNode<L> {
         match driver.turn(waker)? {
             Turn::Again => std::thread::yield_now(),
             Turn::Sleep if alarm.rung.load(Ordering::Acquire) => {}
-            Turn::Sleep => drop(self.node.wait_ready(Instant::now().checked_add(SLEEP))?),
+            Turn::Sleep => drop(self.inner.node.wait_ready(Instant::now().checked_add(SLEEP))?),
         }
         Ok(())
     }

@@ -35,26 +35,26 @@ impl<L: Level> Future for Event<'_, L> {
         let node = self.0;
         let mut chores = Chores::default();
         let waker = context.waker().clone();
-        let mut spins = false;
+        let mut is_undriven = false;
         let event = {
             let mut table = node.table();
             let event = table.event().transpose().or_else(|| {
-                let _ = table.drive(&node.node, &mut chores); // an error is an event too
+                let _ = table.drive(&node.inner.node, &mut chores); // an error is an event too
                 table.rouse(&mut chores);
                 table.event().transpose()
             });
             match &event {
                 None => {
                     table.listen(waker, &mut chores);
-                    spins = table.drivers == 0;
+                    is_undriven = table.drivers == 0;
                 }
                 Some(_) => chores.later(waker),
             }
             event
         };
         chores.run();
-        if spins {
-            context.waker().wake_by_ref();
+        if is_undriven {
+            node.undriven(context.waker());
         }
         event.map_or(Poll::Pending, Poll::Ready)
     }

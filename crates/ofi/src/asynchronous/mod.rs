@@ -4,6 +4,7 @@
 //! table (`table.rs`). A poll of an [`Operation`] (`operation.rs`), and every driver (`driver.rs`), reads the queue;
 //! the table passes each completion to its future and wakes it.
 
+mod auto;
 mod calls;
 mod connection;
 mod driver;
@@ -21,7 +22,8 @@ mod watch;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::Waker;
 
 use ofi_api::{Address, EpOption, FiAddr, Hints, Info, Result, Statistic};
 
@@ -59,23 +61,44 @@ use crate::threading::{Exclusive, Level, Safe};
 /// # Ok::<(), ofi::Error>(())
 /// ```
 ///
-/// Something has to drive progress:
+/// Something has to drive progress. By default a thread of the library does, one for all nodes of the process: it sleeps
+/// on the queues of nodes whose futures wait, wakes these futures, and ends when none waits. A node without a future
+/// makes no progress (`FI_PROGRESS_MANUAL`), so peers that access its memory may have to wait. Instead of that thread:
 ///
-/// - By default futures drive progress when they are polled, and wake themselves until ready (they busy-poll).
-///   That works everywhere and has the lowest latency, but the executor's thread never sleeps. A node without a polled
-///   future makes no progress (`FI_PROGRESS_MANUAL`), so peers that access its memory may have to wait.
 /// - [`AsyncNode::block_on`] runs a future on the calling thread, which sleeps on the queue.
-/// - [`AsyncNode::drive_on_thread`] starts a thread that sleeps on the queue and wakes futures of any executor.
+/// - [`AsyncNode::drive_on_thread`] starts a thread for this node alone. It drives progress without futures, too.
 /// - With the feature `tokio`, a task of the runtime does it: see the module `ofi::rt::tokio`.
 /// - An adapter for another reactor is a loop around [`Driver::turn`] and [`AsyncNode::wait_fd`].
+/// - With [`WaitObj::Yield`](crate::WaitObj::Yield) at [`NodeBuilder::wait_obj`], pending futures wake themselves at
+///   once (they busy-poll): the lowest latency, but the executor's thread never sleeps. Futures of an
+///   [exclusive](AsyncNode::open_exclusive) node do so in any case, because no second thread may drive it.
 ///
 /// Tasks share a node by reference or in an `Arc`; threads can share it too if its level is [`Safe`]. Dropping it, once
 /// none of its futures is left, closes the endpoint and then frees the buffers in flight.
 pub struct AsyncNode<L: Level = Safe> {
+    inner: Arc<Inner<L>>,
+    /// The node's place with the library's thread, from the first time that it drives the node.
+    seat: OnceLock<Arc<auto::Seat>>,
+    /// Pending futures wake themselves instead.
+    spins: bool,
+}
+
+// SAFETY: an `Arc` may be sent together with its value if no other thread has a clone. Only `auto::drive` and `close`
+// clone it. The first takes nodes of level `Safe` alone, which are `Sync`; the second has the node by value.
+unsafe impl<L: Level> Send for AsyncNode<L> where Node<L>: Send {}
+
+/// What operations and drivers share.
+struct Inner<L: Level> {
     // Drops first: closing the endpoint ends the operations. After that, the table and the buffers that were never
     // posted may be dropped.
     node: Node<L>,
     table: Mutex<Table<L>>,
+}
+
+impl<L: Level> Inner<L> {
+    fn table(&self) -> MutexGuard<'_, Table<L>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl AsyncNode<Safe> {
@@ -104,22 +127,31 @@ impl AsyncNode<Exclusive> {
 }
 
 impl<L: Level> AsyncNode<L> {
-    pub(crate) fn new(node: Node<L>) -> Self {
-        Self { node, table: Mutex::new(Table::new()) }
+    /// `spins`: pending futures of a node without a driver wake themselves.
+    pub(crate) fn new(node: Node<L>, spins: bool) -> Self {
+        let inner = Arc::new(Inner { node, table: Mutex::new(Table::new()) });
+        Self { inner, seat: OnceLock::new(), spins }
     }
 
     fn table(&self) -> MutexGuard<'_, Table<L>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.table()
+    }
+
+    /// Sees to it that a future which was left pending, in a node without a driver, is polled again.
+    fn undriven(&self, waker: &Waker) {
+        if self.spins || auto::drive(self).is_err() {
+            waker.wake_by_ref();
+        }
     }
 
     /// As [`Node::domain`].
     pub fn domain(&self) -> &Domain<L> {
-        self.node.domain()
+        self.inner.node.domain()
     }
 
     /// As [`Node::info`].
     pub fn info(&self) -> &Info {
-        self.node.info()
+        self.inner.node.info()
     }
 
     /// As [`Node::name`].
@@ -127,7 +159,7 @@ impl<L: Level> AsyncNode<L> {
     /// # Errors
     /// Those of [`Node::name`].
     pub fn name(&self) -> Result<Address> {
-        self.node.name()
+        self.inner.node.name()
     }
 
     /// As [`Node::insert`].
@@ -135,7 +167,7 @@ impl<L: Level> AsyncNode<L> {
     /// # Errors
     /// Those of [`Node::insert`].
     pub fn insert(&self, address: &Address) -> Result<FiAddr> {
-        self.node.insert(address)
+        self.inner.node.insert(address)
     }
 
     /// As [`Node::insert_service`].
@@ -143,7 +175,7 @@ impl<L: Level> AsyncNode<L> {
     /// # Errors
     /// Those of [`Node::insert_service`].
     pub fn insert_service(&self, node: &str, service: &str) -> Result<FiAddr> {
-        self.node.insert_service(node, service)
+        self.inner.node.insert_service(node, service)
     }
 
     /// As [`Node::remove`].
@@ -151,7 +183,7 @@ impl<L: Level> AsyncNode<L> {
     /// # Errors
     /// Those of [`Node::remove`].
     pub fn remove(&self, address: FiAddr) -> Result<()> {
-        self.node.remove(address)
+        self.inner.node.remove(address)
     }
 
     /// As [`Node::lookup`].
@@ -159,7 +191,7 @@ impl<L: Level> AsyncNode<L> {
     /// # Errors
     /// Those of [`Node::lookup`].
     pub fn lookup(&self, address: FiAddr) -> Result<Address> {
-        self.node.lookup(address)
+        self.inner.node.lookup(address)
     }
 
     /// As [`Node::rx_addr`].
@@ -167,7 +199,7 @@ impl<L: Level> AsyncNode<L> {
     /// # Errors
     /// Those of [`Node::rx_addr`].
     pub fn rx_addr(&self, peer: FiAddr, index: usize) -> Result<FiAddr> {
-        self.node.rx_addr(peer, index)
+        self.inner.node.rx_addr(peer, index)
     }
 
     /// As [`Node::option`].
@@ -175,7 +207,7 @@ impl<L: Level> AsyncNode<L> {
     /// # Errors
     /// Those of [`Node::option`].
     pub fn option(&self, option: EpOption) -> Result<usize> {
-        self.node.option(option)
+        self.inner.node.option(option)
     }
 
     /// As [`Node::set_option`].
@@ -183,17 +215,17 @@ impl<L: Level> AsyncNode<L> {
     /// # Errors
     /// Those of [`Node::set_option`].
     pub fn set_option(&self, option: EpOption, value: usize) -> Result<()> {
-        self.node.set_option(option, value)
+        self.inner.node.set_option(option, value)
     }
 
     /// As [`Node::statistics`].
     pub fn statistics(&self) -> Vec<Statistic> {
-        self.node.statistics()
+        self.inner.node.statistics()
     }
 
     /// The number of operations in flight, including those of dropped futures.
     pub fn in_flight(&self) -> usize {
-        self.node.in_flight()
+        self.inner.node.in_flight()
     }
 
     /// Messages that had arrived for a receive whose future was dropped, and events beyond the 65,536 that the node
@@ -204,17 +236,27 @@ impl<L: Level> AsyncNode<L> {
 
     /// The descriptor that a driver blocks on after [`Turn::Sleep`]. It is readable when there is something to do.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.node.wait_fd()
+        self.inner.node.wait_fd()
     }
 
     /// As [`Node::close`]. Buffers whose futures wait for room or were forgotten are dropped.
     pub fn close(self) -> Vec<AnyBuffer> {
-        self.node.close()
+        let inner = Arc::clone(&self.inner);
+        drop(self); // the library's thread lets go of it
+        Arc::into_inner(inner).map_or_else(Vec::new, |inner| inner.node.close())
+    }
+}
+
+impl<L: Level> Drop for AsyncNode<L> {
+    fn drop(&mut self) {
+        if let Some(seat) = self.seat.get() {
+            seat.leave();
+        }
     }
 }
 
 impl<L: Level> fmt::Debug for AsyncNode<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("AsyncNode").field(&self.node).finish()
+        f.debug_tuple("AsyncNode").field(&self.inner.node).finish()
     }
 }

@@ -7,12 +7,14 @@ use crate::node::NodeBuilder;
 use crate::threading::Level;
 
 impl<L: Level> NodeBuilder<L> {
-    /// Opens a node whose operations are futures. Its wait object is always [`WaitObj::Fd`].
+    /// Opens a node whose operations are futures. Its queue's wait object is always [`WaitObj::Fd`]. With
+    /// [`WaitObj::Yield`] asked for, pending futures of a node without a driver busy-poll.
     ///
     /// # Errors
     /// As [`NodeBuilder::open`].
     pub fn open_async(self) -> Result<AsyncNode<L>> {
-        self.wait_obj(WaitObj::Fd).open().map(AsyncNode::new)
+        let spins = self.busy_polls();
+        self.wait_obj(WaitObj::Fd).open().map(|node| AsyncNode::new(node, spins))
     }
 
     /// As [`NodeBuilder::open_contexts`], with operations that are futures.
@@ -20,7 +22,8 @@ impl<L: Level> NodeBuilder<L> {
     /// # Errors
     /// Those of [`NodeBuilder::open_contexts`].
     pub fn open_contexts_async(self, count: usize) -> Result<Vec<AsyncNode<L>>> {
+        let spins = self.busy_polls();
         let nodes = self.wait_obj(WaitObj::Fd).open_contexts(count)?;
-        Ok(nodes.into_iter().map(AsyncNode::new).collect())
+        Ok(nodes.into_iter().map(|node| AsyncNode::new(node, spins)).collect())
     }
 }

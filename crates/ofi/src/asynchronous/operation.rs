@@ -72,7 +72,7 @@ pub(super) fn cancel<L: Level>(node: &AsyncNode<L>, id: SlotId) {
         table.withdraw(id, &mut chores);
         if let Some(op) = table.in_flight(id) {
             // An operation that cannot be cancelled or has ended is not an error here: the future returns its result.
-            let _ = node.node.cancel(op);
+            let _ = node.inner.node.cancel(op);
             table.rouse(&mut chores);
         }
     }
@@ -85,10 +85,10 @@ pub(super) fn forget<L: Level>(node: &AsyncNode<L>, id: SlotId) {
     {
         let mut table = node.table();
         if let Some(op) = table.forget(id, &mut chores)
-            && node.node.cancel(op).is_ok()
+            && node.inner.node.cancel(op).is_ok()
         {
             // Drive now, so that the buffer is released without waiting for another turn.
-            let _ = table.drive(&node.node, &mut chores);
+            let _ = table.drive(&node.inner.node, &mut chores);
             table.rouse(&mut chores);
         }
     }
@@ -101,12 +101,12 @@ pub(super) fn poll_table<L: Level>(
     id: SlotId,
     context: &mut Context<'_>,
 ) -> Poll<Ended> {
-    let (mut chores, mut spins) = (Chores::default(), false);
+    let (mut chores, mut is_undriven) = (Chores::default(), false);
     let ended = {
         let mut table = node.table();
         table.take(id).or_else(|| {
             // An error ends this operation too; `take` returns it.
-            let _ = table.drive(&node.node, &mut chores);
+            let _ = table.drive(&node.inner.node, &mut chores);
             table.rouse(&mut chores);
             table.take(id)
         })
@@ -124,15 +124,15 @@ pub(super) fn poll_table<L: Level>(
                 Some(_) => chores.later(clone),
             }
         }
-        spins = table.drivers == 0;
+        is_undriven = table.drivers == 0;
         ended
     });
     chores.run();
     match ended {
         Some(ended) => Poll::Ready(ended),
         None => {
-            if spins {
-                context.waker().wake_by_ref();
+            if is_undriven {
+                node.undriven(context.waker());
             }
             Poll::Pending
         }

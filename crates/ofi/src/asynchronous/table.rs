@@ -457,6 +457,11 @@ impl<L: Level> Table<L> {
         !self.lines.is_empty()
     }
 
+    /// Whether no future is there: neither of an operation, nor one that waits for an event.
+    pub fn is_idle(&self) -> bool {
+        self.cells.is_empty() && self.listeners.is_empty()
+    }
+
     /// Wakes the sleeping drivers.
     pub fn rouse(&mut self, chores: &mut Chores) {
         if !self.sleepers.is_empty() {

@@ -113,6 +113,11 @@ impl<L: Level> NodeBuilder<L> {
         Self { wait_obj, ..self }
     }
 
+    /// Whether waits busy-poll.
+    pub(crate) fn busy_polls(&self) -> bool {
+        self.wait_obj == WaitObj::Yield
+    }
+
     /// The number of completions to make room for. A hint: queues do not overrun.
     pub fn cq_size(self, cq_size: usize) -> Self {
         Self { cq_size, ..self }

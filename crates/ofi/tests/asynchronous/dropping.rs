@@ -8,14 +8,14 @@ use std::time::Instant;
 
 use ofi::{AsyncNode, Errno, MrAccess};
 
-use super::support::{LONG, all, both, pair, park_on, pattern, poll_once};
+use super::support::{LONG, Pair, all, both, manual_pair, pair, park_on, pattern, poll_once};
 
 /// Bytes of a message that takes several polls of both sides.
 const LARGE: usize = 1_200_000;
 
 #[test]
 fn a_cancelled_receive_ends_with_its_buffer_or_its_message() {
-    let pair = pair();
+    let pair = manual_pair();
     park_on(async {
         let receive = pair.b.recv(pattern(9));
         receive.cancel();
@@ -32,7 +32,7 @@ fn a_cancelled_receive_ends_with_its_buffer_or_its_message() {
 
 #[test]
 fn what_waits_for_room_is_cancelled_with_its_buffer() {
-    let pair = pair();
+    let pair = manual_pair();
     let room = pair.a.info().rx_attr.size;
     let posted: Vec<_> = (0..room).map(|_| pair.a.recv(vec![0; 1])).collect();
     let waits = pair.a.recv(pattern(3));
@@ -47,7 +47,7 @@ fn what_waits_for_room_is_cancelled_with_its_buffer() {
 
 #[test]
 fn a_dropped_receive_takes_no_message_of_others() {
-    let pair = pair();
+    let pair = manual_pair();
     park_on(async {
         let mut first = pair.b.recv(vec![0; 4]);
         assert!(poll_once(&mut first).is_pending());
@@ -61,7 +61,7 @@ fn a_dropped_receive_takes_no_message_of_others() {
 
 #[test]
 fn a_message_for_a_dropped_receive_is_counted() {
-    let pair = pair();
+    let pair = manual_pair();
     let receive = pair.b.recv(vec![0; 4]);
     park_on(async {
         pair.a.send(pattern(4), pair.to_b).await.unwrap();
@@ -72,7 +72,7 @@ fn a_message_for_a_dropped_receive_is_counted() {
 }
 
 /// Two nodes run every kind of operation in turn.
-async fn session(pair: &super::support::Pair, shared: &Arc<[u8]>) -> ofi::Result<()> {
+async fn session(pair: &Pair, shared: &Arc<[u8]>) -> ofi::Result<()> {
     let window = pair.b.domain().alloc_window(LARGE, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE)?;
     let remote = window.remote();
     let plain = pair.b.domain().window(vec![0; LARGE], MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE)?;
@@ -97,8 +97,7 @@ fn drive(node: &AsyncNode) {
 }
 
 /// Polls `session` `steps` times, and drops it. Returns whether it became ready.
-fn dropped_after(steps: usize) -> bool {
-    let pair = pair();
+fn dropped_after(steps: usize, pair: Pair) -> bool {
     let shared: Arc<[u8]> = pattern(LARGE).into();
     let ready = {
         let mut future = pin!(session(&pair, &shared));
@@ -136,7 +135,7 @@ fn dropped_after(steps: usize) -> bool {
 #[test]
 fn futures_dropped_at_every_await_point() {
     let mut steps = 0;
-    while !dropped_after(steps) {
+    while !dropped_after(steps, manual_pair()) {
         steps += 1;
         assert!(steps < 10_000, "the session never ends");
     }
@@ -144,8 +143,15 @@ fn futures_dropped_at_every_await_point() {
 }
 
 #[test]
+fn futures_dropped_while_another_thread_drives() {
+    for steps in 0..40 {
+        dropped_after(steps, pair());
+    }
+}
+
+#[test]
 fn forgotten_futures_free_nothing_before_the_node() {
-    let pair = pair();
+    let pair = manual_pair();
     let shared: Arc<[u8]> = pattern(LARGE).into();
     let mut send = pair.a.send(Arc::clone(&shared), pair.to_b);
     assert!(poll_once(&mut send).is_pending());
@@ -163,7 +169,7 @@ fn forgotten_futures_free_nothing_before_the_node() {
 
 #[test]
 fn many_receives_dropped_in_any_order() {
-    let pair = pair();
+    let pair = manual_pair();
     park_on(async {
         for round in 0..20 {
             let mut receives: Vec<_> =

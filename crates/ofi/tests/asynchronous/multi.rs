@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use ofi::{AsyncNode, EpOption, Errno, MultiRecvBuffer};
 
-use super::support::{LONG as LIMIT, both, pair, park_on, pattern, poll_once};
+use super::support::{LONG as LIMIT, both, manual_pair, pair, park_on, pattern, poll_once};
 
 #[test]
 fn messages_come_one_by_one_and_the_buffer_with_the_last() {
@@ -69,7 +69,7 @@ fn a_cancelled_stream_gives_what_came_and_its_buffer() {
 #[test]
 fn a_stream_that_is_cancelled_in_the_middle_of_a_message_gives_that_too() {
     const LONG: usize = 300_000;
-    let pair = pair();
+    let pair = manual_pair();
     park_on(async {
         let mut messages = pair.b.recv_multi(MultiRecvBuffer::new(vec![0; 1_000_000]));
         pair.a.send(pattern(10), pair.to_b).await.unwrap();
@@ -92,7 +92,7 @@ fn a_stream_that_is_cancelled_in_the_middle_of_a_message_gives_that_too() {
 
 #[test]
 fn a_stream_that_is_dropped_in_the_middle_of_a_message_gives_its_buffer_up() {
-    let pair = pair();
+    let pair = manual_pair();
     park_on(async {
         // Once the nodes have met, messages arrive at the next poll.
         let (met, _) = both(pair.a.send(pattern(1), pair.to_b), pair.b.recv(vec![0; 1])).await;

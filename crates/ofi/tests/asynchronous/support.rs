@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use ofi::{AsyncNode, FiAddr, Hints};
+use ofi::{AsyncNode, FiAddr, Hints, WaitObj};
 
 /// Longer than any step takes: only a failure waits this long.
 pub const LONG: Duration = Duration::from_secs(20);
@@ -26,8 +26,16 @@ pub struct Pair {
 }
 
 pub fn pair() -> Pair {
-    let open = || Arc::new(AsyncNode::open(&hints()).unwrap());
-    let (a, b) = (open(), open());
+    pair_of(|| AsyncNode::open(&hints()).unwrap())
+}
+
+/// Nodes that make progress only when their futures are polled: each step of theirs is the test's.
+pub fn manual_pair() -> Pair {
+    pair_of(|| AsyncNode::builder().hints(hints()).wait_obj(WaitObj::Yield).open_async().unwrap())
+}
+
+fn pair_of(open: impl Fn() -> AsyncNode) -> Pair {
+    let (a, b) = (Arc::new(open()), Arc::new(open()));
     let to_b = a.insert(&b.name().unwrap()).unwrap();
     let to_a = b.insert(&a.name().unwrap()).unwrap();
     Pair { a, b, to_a, to_b }
