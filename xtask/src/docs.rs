@@ -73,6 +73,22 @@ fn replaced(text: &str, [begin, end]: [&str; 2], part: &str) -> Result<String, S
 mod tests {
     use super::*;
 
+    /// The front page says what the project is, has a program, a figure and a table, and links to everything else.
+    #[test]
+    fn the_readme_is_one_page() {
+        let readme = read("README.md").unwrap();
+        assert!(readme.lines().count() <= 100, "README.md has {} lines", readme.lines().count());
+        for part in [
+            "```toml\n[dependencies]",
+            PROGRAM[0],
+            "docs/pictures/speed.svg",
+            "**Use it:**",
+            "**Work on it:**",
+        ] {
+            assert_eq!(readme.matches(part).count(), 1, "{part}");
+        }
+    }
+
     #[test]
     fn a_part_is_replaced_between_its_marks_alone() {
         let text = format!("a\n{}\nold\n{}\nb\n", PROGRAM[0], PROGRAM[1]);

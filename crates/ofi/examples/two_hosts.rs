@@ -1,7 +1,6 @@
-//! Two programs on two hosts, and a message each way.
-//!
-//! On the first host `cargo run --release --example two_hosts -- server 10.0.0.1:7000`, with an address of that host;
-//! on the second one `cargo run --release --example two_hosts -- client 10.0.0.1:7000`.
+//! A message each way between two hosts. On the first one, with an address of it:
+//! `cargo run --release --example two_hosts -- server 10.0.0.1:7000`
+//! and on the second one `cargo run --release --example two_hosts -- client 10.0.0.1:7000`.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -13,11 +12,8 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [role, address] = &arguments[..] else {
-        return Err("usage: two_hosts server|client ADDRESS:PORT".into());
-    };
-    let address: SocketAddr = address.parse()?;
-    let hints = Hints::new().provider("udp");
+    let [role, address] = &arguments[..] else { return Err("usage: two_hosts server|client IP:PORT".into()) };
+    let (hints, address) = (Hints::new().provider("udp"), address.parse::<SocketAddr>()?);
     let connection = if role == "server" {
         let listener = Listener::open_at(&hints, &address.ip().to_string(), &address.port().to_string())?;
         println!("listening at {}", listener.name()?);
