@@ -1,23 +1,19 @@
 //! Many peers send to one node, which receives everything in a few buffers: multi-receive packs messages behind each
 //! other, and each completion has a range of the buffer.
 //!
-//! `cargo run --release --example many_peers [PROCESSES [NODES]]`: the number of other processes (4), and of nodes in
-//! each (16).
+//! `cargo run --release --example many_peers [PROCESSES [NODES]]`: other processes (4), and nodes in each (16).
 #![forbid(unsafe_code)]
 
 mod support;
 
 use std::collections::HashMap;
 use std::process::ExitCode;
-use std::time::Instant;
 
-use ofi::{Domain, EpOption, FiAddr, Hints, MultiRecvBuffer, Node, threading};
+use ofi::{Domain, EpOption, FiAddr, Hints, MultiRecvBuffer, Node};
 use support::{LIMIT, Outcome};
 
-/// Messages of each node.
-const MESSAGES: u64 = 200;
-/// Bytes of a multi-receive buffer.
-const BUFFER: usize = 1 << 20;
+const MESSAGES: u64 = 200; // of each node
+const BUFFER: usize = 1 << 20; // bytes of a multi-receive buffer
 
 fn main() -> ExitCode {
     support::report(|| {
@@ -32,116 +28,73 @@ fn main() -> ExitCode {
     })
 }
 
-/// The length of message `number`.
-fn len(number: u64) -> usize {
-    16 + (number * 37 % 900) as usize
+/// Message `number` of a node: the number, then bytes that tell messages apart.
+fn message(number: u64) -> Vec<u8> {
+    let mut message = vec![number as u8; 16 + (number * 37 % 900) as usize];
+    message[..8].copy_from_slice(&number.to_le_bytes());
+    message
 }
 
 fn collect(processes: usize, nodes: usize) -> Outcome {
-    let node = Node::builder().hints(Hints::new().provider("shm")).av_count(processes * nodes).open()?;
+    let (hints, peers) = (Hints::new().provider("shm"), processes * nodes);
+    // Senders are inserted when their first message arrives.
+    let node = Node::builder().hints(hints).av_count(peers).insert_senders(peers).open()?;
     node.set_option(EpOption::MinMultiRecv, 1024)?; // the room that a message may need, in bytes
     for _ in 0..2 {
         node.recv_multi(MultiRecvBuffer::new(vec![0; BUFFER]))?;
     }
-    let (name, count) = (node.name()?.to_string(), nodes.to_string());
-    let mut others = Vec::new();
-    for _ in 0..processes {
-        others.push(support::second_process(&["sender", &name, &count])?.0);
-    }
+    let arguments = ["sender".to_string(), node.name()?.to_string(), nodes.to_string()];
+    let others = (0..processes).map(|_| support::process(&arguments)).collect::<Outcome<Vec<_>>>()?;
 
-    // A node's first message is its address; the others carry its index.
-    let peers = processes * nodes;
-    let mut next_of: HashMap<FiAddr, u64> = HashMap::new();
-    let (mut bytes, mut released, mut done) = (0, 0, 0);
-    let start = Instant::now();
+    let (mut next_of, mut released, mut done) = (HashMap::<FiAddr, u64>::new(), 0, 0);
     while done < peers {
-        if start.elapsed() > LIMIT {
-            return Err(format!("{done} of {peers} peers are done after {LIMIT:?}").into());
+        let mut got = support::next(&node)?;
+        let peer = got.source.ok_or("a message without a sender")?;
+        let next = next_of.entry(peer).or_default();
+        if got.bytes() != message(*next) {
+            return Err(format!("message {next} of {peer:?} is out of order or damaged").into());
         }
-        // One by one, so that the sender is known when the source of the next message is looked up.
-        let Some(completion) = node.poll()? else {
-            std::thread::yield_now();
-            continue;
-        };
-        let message = completion.into_result()?;
-        bytes += message.len;
-        if let Some(peer) = message.source {
-            let next = next_of.entry(peer).or_default();
-            let (number, rest) = message.bytes().split_first_chunk().ok_or("a short message")?;
-            if u64::from_le_bytes(*number) != *next
-                || message.len != len(*next)
-                || rest.iter().any(|&byte| byte != *next as u8)
-            {
-                return Err(format!("message {next} of {peer:?} is out of order or damaged").into());
-            }
-            *next += 1;
-            if *next == MESSAGES {
-                node.inject(b"thanks", peer)?;
-                done += 1;
-            }
-        } else {
-            let address = std::str::from_utf8(message.bytes())?.parse()?;
-            next_of.insert(node.insert(&address)?, 0);
+        *next += 1;
+        if *next == MESSAGES {
+            node.inject(b"thanks", peer)?;
+            done += 1;
         }
-        // The program holds no ranges at this point, so the buffer can be posted again.
-        if let (Some(buffer), range) = (message.released, message.range) {
-            drop(range);
+        // The last message in a buffer brings it back. Once all of its ranges are dropped, it can be posted again.
+        if let Some(buffer) = got.released.take() {
+            drop(got);
             node.recv_multi(buffer)?;
             released += 1;
         }
     }
-    let elapsed = start.elapsed();
-    for other in others {
-        other.finish()?;
-    }
+    others.into_iter().try_for_each(support::Process::finish)?;
     println!(
-        "{peers} peers in {processes} processes sent {} messages, {bytes} bytes, in {elapsed:.1?}",
-        peers as u64 * MESSAGES
+        "{peers} peers in {processes} processes sent {MESSAGES} messages each, which came in their order,"
     );
-    println!(
-        "each peer's came in order, into 2 buffers of {BUFFER} bytes that were posted again {released} times"
-    );
+    println!("into 2 buffers of {BUFFER} bytes that were posted again {released} times");
     Ok(())
 }
 
 /// One process of senders: several nodes in one domain, each without locks, driven by one thread.
 fn senders(collector: &str, count: usize) -> Outcome {
-    let domain = Domain::open_exclusive(&Hints::new().provider("shm"))?;
-    let collector = collector.parse()?;
+    let (domain, collector) = (Domain::open_exclusive(&Hints::new().provider("shm"))?, collector.parse()?);
     let mut nodes = Vec::new();
     for _ in 0..count {
         let node = domain.node().open()?;
         node.recv(vec![0; 16])?; // for the thanks
-        let to = support::greet(&node, &collector)?;
-        nodes.push((node, to, 0));
+        nodes.push((node.insert(&collector)?, node));
     }
-    println!("{}", nodes.first().ok_or("no nodes")?.0.name()?);
-    let mut thanked = 0;
-    let start = Instant::now();
-    while thanked < count {
-        if start.elapsed() > LIMIT {
-            return Err(format!("{thanked} of {count} nodes are done after {LIMIT:?}").into());
+    for number in 0..MESSAGES {
+        for (to, node) in &nodes {
+            while let Err(rejected) = node.send(message(number), *to) {
+                if !rejected.is_again() {
+                    return Err(rejected.error.into());
+                }
+                node.poll()?.map(ofi::Completion::into_result).transpose()?; // completions make room
+            }
         }
-        for (node, to, next) in &mut nodes {
-            thanked += usize::from(step(node, *to, next)?);
-        }
+    }
+    for (_, node) in &nodes {
+        while node.wait(LIMIT)?.ok_or("no thanks")?.into_result()?.bytes() != b"thanks" {}
     }
     Ok(())
-}
-
-/// Sends the node's next message if there is room, and polls. Whether the collector has acknowledged everything.
-fn step(node: &Node<threading::Exclusive>, to: FiAddr, next: &mut u64) -> Outcome<bool> {
-    if *next < MESSAGES {
-        let mut message = vec![*next as u8; len(*next)];
-        message[..8].copy_from_slice(&next.to_le_bytes());
-        match node.send(message, to) {
-            Ok(_) => *next += 1,
-            Err(rejected) if rejected.is_again() => {}
-            Err(rejected) => return Err(rejected.error.into()),
-        }
-    } else {
-        std::thread::yield_now();
-    }
-    let Some(completion) = node.poll()? else { return Ok(false) };
-    Ok(completion.into_result()?.bytes() == b"thanks")
 }

@@ -7,7 +7,6 @@
 mod support;
 
 use std::process::ExitCode;
-use std::time::Instant;
 
 use ofi::{CompletionFlags, Hints, MrAccess, Node, RemoteWindow};
 use support::Outcome;
@@ -41,8 +40,7 @@ fn owner(node: &Node) -> Outcome {
     let window = node.domain().alloc_window(COUNT_AT + 8, BOTH)?;
     node.inject(&window.remote().to_bytes(), peer)?;
 
-    let start = Instant::now();
-    for nth in 1..=CHUNKS {
+    for _ in 0..CHUNKS {
         let told = support::next(node)?;
         let number = told.data.ok_or("a completion without data")? as usize;
         if !told.flags.contains(CompletionFlags::REMOTE_WRITE) || told.len != CHUNK {
@@ -55,29 +53,18 @@ fn owner(node: &Node) -> Outcome {
         if bytes != chunk(number) {
             return Err(format!("chunk {number} is not what was written").into());
         }
-        if nth == CHUNKS {
-            println!("{CHUNKS} chunks of {CHUNK} bytes written and checked in {:.1?}", start.elapsed());
-        }
     }
+    println!("{CHUNKS} chunks of {CHUNK} bytes were written, and are right");
     node.recv(vec![0; 4])?;
     support::next(node)?; // the writer has counted
     println!("the writer's word says {} chunks", window.load_u64(COUNT_AT)?);
-    if window.load_u64(COUNT_AT)? != CHUNKS as u64 {
-        return Err("the count is wrong".into());
-    }
 
     // Once its rights are withdrawn, the memory is plain bytes again, and the peer's next access fails.
     let memory = window.withdraw()?;
-    if memory[..CHUNK] != chunk(0) {
-        return Err("the memory changed when it was withdrawn".into());
-    }
+    println!("the first bytes are {:?}", &memory[..8]);
     node.inject(b"gone", peer)?;
     node.recv(vec![0; 256])?;
-    let error = support::next(node)?;
-    println!(
-        "after it was withdrawn, the writer's read ends with {}",
-        String::from_utf8_lossy(error.bytes())
-    );
+    println!("the writer's read then ends with {}", String::from_utf8_lossy(support::next(node)?.bytes()));
     node.inject(b"bye!", peer)?;
     other.finish()
 }
@@ -92,16 +79,12 @@ fn writer(node: &Node, peer: &str) -> Outcome {
         let place = (number * CHUNK) as u64;
         node.write_with_data(chunk(number), number as u64, peer, remote.slice(place..place + CHUNK as u64)?)?;
     }
-    for _ in 0..CHUNKS {
-        support::next(node)?;
-    }
+    (0..CHUNKS).try_for_each(|_| support::next(node).map(drop))?;
     let count = remote.slice(COUNT_AT as u64..)?;
     node.write((CHUNKS as u64).to_ne_bytes().to_vec(), peer, count)?;
     support::next(node)?;
     node.read(vec![0; 8], peer, count)?;
-    if support::next(node)?.bytes() != (CHUNKS as u64).to_ne_bytes() {
-        return Err("the count does not read back".into());
-    }
+    assert_eq!(support::next(node)?.bytes(), (CHUNKS as u64).to_ne_bytes(), "what was written reads back");
     node.recv(vec![0; 4])?;
     node.inject(b"done", peer)?;
     support::next(node)?; // "gone"

@@ -1,5 +1,4 @@
-//! How tags choose receives: exact tags, ignored bits, the order of receives, one source only, and looking for a
-//! message before receiving it.
+//! How tags choose receives: exact tags, ignored bits, the order of receives, one source, and a look before a receive.
 //!
 //! `cargo run --release --example tagged_matching`
 #![forbid(unsafe_code)]
@@ -8,7 +7,7 @@ mod support;
 
 use std::process::ExitCode;
 
-use ofi::{Completion, Errno, Hints, Node, Op};
+use ofi::{Completion, Hints, Node, Op};
 use support::{LIMIT, Outcome};
 
 /// This program's convention: the upper half of a tag is the kind of message, the lower half its number.
@@ -32,13 +31,9 @@ fn main() -> ExitCode {
 fn sender(node: &Node, peer: &str) -> Outcome {
     println!("{}", node.name()?);
     let receiver = support::greet(node, &peer.parse()?)?;
-    for (kind, number, text) in [
-        (NOTE, 1, "first note"),
-        (ORDER, 7, "seven"),
-        (ORDER, 8, "eight"),
-        (NOTE, 2, "second note"),
-        (ORDER, 9, "nine"),
-    ] {
+    let notes = [(NOTE, 1, "first note"), (NOTE, 2, "second note")];
+    let orders = [(ORDER, 7, "seven"), (ORDER, 8, "eight"), (ORDER, 9, "nine")];
+    for (kind, number, text) in notes.into_iter().chain(orders) {
         node.inject_tagged(text.as_bytes(), receiver, tag(kind, number))?;
     }
     node.recv(vec![0; 1])?;
@@ -65,34 +60,19 @@ fn receiver(node: &Node) -> Outcome {
     println!("peek: note 2 is here, {} bytes from {:?}; it stays where it is", found.len, found.source);
     let mut found = look(node, || node.peek_claim(tag(NOTE, 0), ANY_NUMBER))?;
     let claim = found.claim.take().ok_or("nothing was claimed")?;
-    println!(
-        "peek and claim: the oldest note is {:?} and now nobody else's",
-        found.tag.map(|tag| tag as u32)
-    );
+    println!("peek and claim: the oldest note has tag {:x?}, and no other receive takes it", found.tag);
     let second = node.recv_tagged(vec![0; 32], tag(NOTE, 0), ANY_NUMBER)?;
     expect(
         &support::next(node)?,
         second,
         "second note",
-        "a receive for any note passes the claimed one over",
+        "a receive for any note passes over the claimed one",
     )?;
     let first = node.claim(claim, vec![0; found.len])?;
-    expect(&support::next(node)?, first, "first note", "the claimed note is received with its claim")?;
-
-    // A receive that will never match.
-    let never = node.recv_tagged(vec![0; 32], tag(9, 9), 0)?;
-    node.cancel(never)?;
-    let ended = node.wait(LIMIT)?.ok_or("no end")?;
-    let why = ended.result.as_ref().err().ok_or("it was not cancelled")?;
-    if ended.op != Some(never) || *why != Errno::ECANCELED || ended.buffer.is_none() {
-        return Err("a cancelled receive gives its buffer back".into());
-    }
-    println!("cancel: {why}, and the buffer is back");
+    expect(&support::next(node)?, first, "first note", "the claim receives the claimed note")?;
 
     node.inject(b"!", sender)?;
-    other.finish()?;
-    println!("all as expected");
-    Ok(())
+    other.finish()
 }
 
 fn expect(done: &Completion, op: Op, text: &str, why: &str) -> Outcome {
@@ -106,13 +86,12 @@ fn expect(done: &Completion, op: Op, text: &str, why: &str) -> Outcome {
 
 /// Searches until the message is there.
 fn look(node: &Node, search: impl Fn() -> ofi::Result<Op>) -> Outcome<Completion> {
-    let until = std::time::Instant::now() + LIMIT;
+    let begin = std::time::Instant::now();
     loop {
         search()?;
         let found = node.wait(LIMIT)?.ok_or("no answer to a search")?;
-        match &found.result {
-            Err(error) if *error == Errno::ENOMSG && std::time::Instant::now() < until => {}
-            _ => return Ok(found.into_result()?),
+        if found.result.is_ok() || begin.elapsed() > LIMIT {
+            return Ok(found.into_result()?);
         }
     }
 }
