@@ -283,7 +283,7 @@ impl From<Error> for std::io::Error {
 }
 
 impl fmt::Display for Error {
-    /// One line, and one more for each refusal.
+    /// One line, for logs. `{:#}` has a line for each refusal.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.errno.name() {
             "FI_E?" => write!(f, "errno {}: {}", self.errno.get(), self.errno)?,
@@ -302,13 +302,15 @@ impl fmt::Display for Error {
         if !detail.advice.is_empty() {
             write!(f, "; {}", detail.advice)?;
         }
-        detail.refusals.iter().try_for_each(|refusal| write!(f, "\n  {refusal}"))
+        let between = if f.alternate() { "\n  " } else { "; " };
+        detail.refusals.iter().try_for_each(|refusal| write!(f, "{between}{refusal}"))
     }
 }
 
 impl fmt::Debug for Error {
+    /// As `{:#}` of [`fmt::Display`]: what a `main` prints that returns it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        write!(f, "{self:#}")
     }
 }
 
@@ -365,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_listed_one_to_a_line() {
+    fn refusals_are_listed_in_one_line_or_one_to_a_line() {
         let refusal = Refusal {
             provider: "shm".into(),
             field: "tx_attr.inject_size",
@@ -375,9 +377,13 @@ mod tests {
         let error = Error::refused(vec![refusal.clone(), refusal.clone()]);
         assert_eq!(error.fi_errno(), 61);
         assert_eq!(error.refusals(), &[refusal.clone(), refusal]);
-        let text = error.to_string();
-        assert_eq!(text.lines().count(), 3);
-        assert!(text.ends_with("\n  shm: tx_attr.inject_size: wanted 8192, offers at most 4096"));
+        let line = "shm: tx_attr.inject_size: wanted 8192, offers at most 4096";
+        assert!(
+            error.to_string().ends_with(&format!("; {line}; {line}")) && !error.to_string().contains('\n')
+        );
+        for text in [format!("{error:#}"), format!("{error:?}")] {
+            assert!(text.lines().count() == 3 && text.ends_with(&format!("\n  {line}\n  {line}")), "{text}");
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub enum Failure {
     #[error("{0}")]
     Usage(String),
     /// An error of the library.
-    #[error("{doing}: {error}")]
+    #[error("{doing}: {error:#}")]
     Stack {
         /// The call.
         doing: &'static str,

@@ -36,6 +36,20 @@
 //! Linux 5.1 or newer is needed. `udp` reaches processes of its own host through shared memory, whether or not `shm` is
 //! there.
 //!
+//! # Progress and waiting
+//!
+//! Calls that read a node's queue make its progress: [`Node::wait`], which sleeps, and [`Node::poll`]. Futures of an
+//! [`AsyncNode`] need nothing else: a thread of the library drives nodes without another driver.
+//! [`WaitObj::Yield`] at [`NodeBuilder::wait_obj`] spins instead, for the last microseconds of latency.
+//!
+//! # Logging and metrics
+//!
+//! The library writes [`tracing`](https://docs.rs/tracing) events, and installs no subscriber. Their targets are
+//! libfabric's subsystems: `ofi::core::av`, `ofi::shm::ep_data`, `ofi::udp::ep_ctrl`, so a filter is `ofi=debug` or
+//! `ofi::udp=debug`. [`log_from_env`] prints them as libfabric does. [`Node::statistics`] has a name, a value and a
+//! description for each counter; with `FI_EXPORT_STATISTICS=1` another process reads them (`ofi top`, and `ofi stats
+//! --prometheus`).
+//!
 //! # Two layers
 //!
 //! There are two layers. Both use libfabric's names, so that its man pages are the reference.
