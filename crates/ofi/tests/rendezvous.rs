@@ -67,6 +67,18 @@ fn processes_meet_at_each_kind_of_place_and_again() {
 }
 
 #[test]
+fn an_endless_limit_is_kept() {
+    let folder = Folder::new("endless");
+    for place in [Place::Tcp(free()), Place::Unix(folder.0.join("socket")), Place::Folder(folder.0.clone())] {
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| meet(&place, 2, b"other", Duration::MAX));
+            let own = meet(&place, 2, b"own", Duration::MAX).expect("a meeting");
+            assert_eq!(other.join().expect("no panic").expect("a meeting").said, own.said);
+        });
+    }
+}
+
+#[test]
 fn one_that_does_not_come_is_missed_in_time() {
     let folder = Folder::new("lonely");
     let start = Instant::now();

@@ -73,3 +73,23 @@ fn nobody_answers_in_time() {
     assert!(request.accept(&[], LONG).is_err());
     assert!(listener.wait(Duration::from_millis(1)).unwrap().is_none());
 }
+
+/// Limits beyond the clock's range are no limits.
+#[test]
+fn endless_limits_are_kept() {
+    const FOREVER: Duration = Duration::MAX;
+    let listener = Listener::open(&hints()).unwrap();
+    let address = listener.name().unwrap();
+    let (client, server) = std::thread::scope(|scope| {
+        let client = scope.spawn(|| Connection::open(&hints(), &address, b"", FOREVER).unwrap());
+        let request = listener.wait(FOREVER).unwrap().expect("a request");
+        let server = request.accept(b"", FOREVER).unwrap();
+        (client.join().unwrap(), server)
+    });
+    server.recv(vec![0; 8]).unwrap();
+    client.send(vec![7; 8]).unwrap();
+    assert!(client.wait(FOREVER).unwrap().expect("the send ends").result.is_ok());
+    assert_eq!(server.wait(FOREVER).unwrap().expect("the message").bytes(), [7; 8]);
+    client.shutdown().unwrap();
+    assert!(server.wait_shutdown(FOREVER).unwrap());
+}
