@@ -61,9 +61,10 @@ use crate::threading::{Exclusive, Level, Safe};
 /// # Ok::<(), ofi::Error>(())
 /// ```
 ///
-/// Something has to drive progress. By default a thread of the library does, one for all nodes of the process: it sleeps
-/// on the queues of nodes whose futures wait, wakes these futures, and ends when none waits. A node without a future
-/// makes no progress (`FI_PROGRESS_MANUAL`), so peers that access its memory may have to wait. Instead of that thread:
+/// Something has to drive progress. By default a thread of the library does, one for all nodes of the process. It
+/// sleeps on the queues of nodes whose futures wait, wakes these futures, and ends when none waits. A node without a
+/// future makes no progress (`FI_PROGRESS_MANUAL`), so peers that access its memory may have to wait. Instead of that
+/// thread:
 ///
 /// - [`AsyncNode::block_on`] runs a future on the calling thread, which sleeps on the queue.
 /// - [`AsyncNode::drive_on_thread`] starts a thread for this node alone. It drives progress without futures, too.
