@@ -144,6 +144,8 @@ unsafe impl QueuePair for Pair {
         Ok(())
     }
 
+    fn quiet(&mut self) {}
+
     fn fd(&self) -> RawFd {
         self.silent[0].as_raw_fd()
     }

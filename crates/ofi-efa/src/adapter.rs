@@ -386,10 +386,15 @@ impl Adapter {
         self.slots - self.free.len()
     }
 
-    /// Asks the device for a wake-up.
+    /// Asks the device for a wake-up at the next completion.
     pub fn arm(&mut self) -> Result<()> {
         self.tell();
         self.qp.arm()
+    }
+
+    /// Consumes the notification of earlier completions.
+    pub fn quiet(&mut self) {
+        self.qp.quiet();
     }
 
     /// The descriptor that becomes readable on a wake-up.

@@ -8,6 +8,7 @@ use ofi_core::domain::DomainPart;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::sys::{Timer, WaitSet};
 use ofi_core::transport::{Arm, Host, Peer, Posted};
+use ofi_ring::notice::{Notices, may_sleep};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::adapter::{Adapter, Ended};
@@ -537,10 +538,10 @@ impl EfaLanes {
         {
             return Arm::Ready;
         }
-        // Completions from before the queue was armed make nothing readable.
-        if common.adapter.arm().is_err() || common.adapter.refill() > 0 {
+        if !may_sleep(self) {
             return Arm::Ready;
         }
+        let common = &mut self.common;
         let now = common.adapter.now();
         let rests = common.resting.iter().filter_map(|&peer| self.lanes[peer as usize].rests_until()).min();
         let owed = !self.common.direct
@@ -591,6 +592,20 @@ fn broken(lane: &mut Lane, common: &mut Common, peer: Peer) {
     common.counts.malformed += 1;
     lane.ending.get_or_insert(Errno::EIO);
     common.hold(&mut lane.is_dirty, peer);
+}
+
+impl Notices for EfaLanes {
+    fn quiet(&mut self) {
+        self.common.adapter.quiet();
+    }
+
+    fn arm(&mut self) -> bool {
+        self.common.adapter.arm().is_ok()
+    }
+
+    fn look(&mut self) -> bool {
+        self.common.adapter.refill() > 0
+    }
 }
 
 impl Drop for EfaLanes {

@@ -275,6 +275,9 @@ pub unsafe trait QueuePair: Send {
     /// The device's error.
     fn arm(&mut self) -> Result<()>;
 
+    /// Consumes the notification that made the descriptor readable.
+    fn quiet(&mut self);
+
     /// The clock for waits for peers. A simulated fabric has its own.
     fn now(&self) -> Instant {
         Instant::now()

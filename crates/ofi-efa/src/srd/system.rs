@@ -290,8 +290,11 @@ unsafe impl QueuePair for Queue {
     }
 
     fn arm(&mut self) -> Result<()> {
-        self.cq.quiet();
         self.cq.arm().map_err(|error| failed(&error))
+    }
+
+    fn quiet(&mut self) {
+        self.cq.quiet();
     }
 
     fn fd(&self) -> RawFd {
