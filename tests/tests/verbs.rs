@@ -23,6 +23,8 @@ mod loss;
 mod native;
 #[path = "../near.rs"]
 mod near;
+#[path = "../verbs/safe.rs"]
+mod safe;
 #[path = "../verbs/shared_receive.rs"]
 mod shared_receive;
 #[path = "../verbs/strangers.rs"]
@@ -30,6 +32,7 @@ mod strangers;
 
 use limits::{bounded, sized};
 use loss::victim;
+use safe::served;
 use strangers::caller;
 
 #[path = "suites/connected.rs"]
@@ -39,7 +42,7 @@ mod suite;
 #[macro_use]
 mod verbs_suite;
 
-ofi_testkit::roles!(victim, caller, bounded, sized);
+ofi_testkit::roles!(victim, caller, bounded, served, sized);
 
 /// Reliable datagram endpoints with IPv4 addresses; every byte goes over the device.
 struct VerbsPair;

@@ -25,6 +25,8 @@ mod near;
 mod raw;
 #[path = "../verbs/room.rs"]
 mod room;
+#[path = "../verbs/safe.rs"]
+mod safe;
 #[path = "../verbs/settings.rs"]
 mod settings;
 #[path = "../verbs/shared_receive.rs"]
@@ -41,9 +43,10 @@ mod verbs_suite;
 mod troubles;
 
 use room::room;
+use safe::served;
 use settings::{refused, sized};
 
-ofi_testkit::roles!(room, refused, sized);
+ofi_testkit::roles!(room, served, refused, sized);
 
 /// Adds a device to the provider.
 fn device(name: &str, plan: Plan) -> Arc<SimulatedDevice> {

@@ -62,6 +62,7 @@ const PROGRAMS: [Program; 3] = [
             "loss::",
             "link::",
             "limits::",
+            "safe::",
             "hostile::",
             "verbs_msg::rma::",
             "verbs_msg::wait_objects::",
@@ -69,6 +70,7 @@ const PROGRAMS: [Program; 3] = [
             "verbs::rma::",
             "verbs::regions::",
             "verbs::progress::",
+            "verbs::contexts::what_a_closing",
         ],
     },
 ];

@@ -1,0 +1,61 @@
+//! The safe layer over provider `verbs`: the calls are those of every other provider. The nodes are in a process of
+//! their own, in which all goes over the device.
+
+use std::time::Duration;
+
+use ofi::{Completion, FiAddr, MrAccess, Node, RemoteWindow};
+use ofi_testkit::Kit;
+use ofi_testkit::process::{Child, Line};
+
+use super::VerbsPair;
+
+const LIMIT: Duration = Duration::from_secs(30);
+const LEN: usize = 64 << 10;
+
+fn open() -> Node {
+    Node::open(&VerbsPair.hints()).unwrap()
+}
+
+fn next(node: &Node) -> Completion {
+    node.wait(LIMIT).unwrap().expect("a completion within the limit").into_result().unwrap()
+}
+
+fn content() -> Vec<u8> {
+    (0..LEN).map(|at| (at + at / 256) as u8).collect()
+}
+
+/// Registers memory once, and serves reads of it until a peer says that it has finished.
+fn serve(owner: &Node, reader: FiAddr) {
+    let window = owner.domain().window(content(), MrAccess::REMOTE_READ).unwrap();
+    owner.recv(vec![0; 8]).unwrap();
+    owner.inject(&window.remote().to_bytes(), reader).unwrap();
+    assert_eq!(next(owner).bytes(), b"finished");
+    assert_eq!(window.withdraw().unwrap(), content());
+}
+
+/// An owner of memory, and a node that reads it. Says how many of the reads the device executed.
+pub fn served(line: &mut Line, _: &[String]) {
+    let (owner, reader) = (open(), open());
+    let to_reader = owner.insert(&reader.name().unwrap()).unwrap();
+    let to_owner = reader.insert(&owner.name().unwrap()).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| serve(&owner, to_reader));
+        reader.recv(vec![0; RemoteWindow::BYTES]).unwrap();
+        let remote = RemoteWindow::from_bytes(next(&reader).bytes()).unwrap();
+        for _ in 0..10 {
+            reader.read(vec![0; LEN], to_owner, remote).unwrap();
+            assert_eq!(next(&reader).bytes(), content());
+        }
+        reader.inject(b"finished", to_owner).unwrap();
+    });
+    let statistics = reader.statistics();
+    let native = statistics.iter().find(|statistic| statistic.name == "verbs_native_reads").unwrap();
+    line.say(native.value);
+}
+
+#[test]
+fn a_node_serves_reads_of_memory_that_it_registers_once() {
+    let mut child = Child::start_with("served", &[], &[("FI_VERBS_SHARED_MEMORY", "0")]);
+    child.line.expect("9"); // the owner executes the first
+    child.finish();
+}
