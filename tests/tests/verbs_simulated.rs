@@ -31,6 +31,8 @@ mod safe;
 mod settings;
 #[path = "../verbs/shared_receive.rs"]
 mod shared_receive;
+#[path = "../verbs/unasked.rs"]
+mod unasked;
 #[path = "../verbs/unreported.rs"]
 mod unreported;
 #[path = "suites/connected.rs"]

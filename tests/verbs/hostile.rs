@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ibv::{
     Access, CmEventKind, CmId, CompletionChannel, CompletionQueue, ConnParam, EventChannel, MemoryRegion,
-    Post, ProtectionDomain, QueuePairAttr, Receives, Segment, SharedReceiveQueue,
+    Post, ProtectionDomain, QueuePairAttr, Receives, Remote, Segment, SharedReceiveQueue, Work,
 };
 use ofi_testkit::prelude::*;
 
@@ -129,15 +129,8 @@ impl Attacker {
         sent
     }
 
-    /// Connects, and sends records until one breaks the connection, `count` at most.
-    fn attack(
-        &self,
-        side: &Side,
-        numbers: &mut Numbers,
-        greeting: &[u8],
-        count: usize,
-        (key, addr): (u64, u64),
-    ) {
+    /// Connects with this greeting, unless it is refused.
+    fn connect(&self, side: &Side, greeting: &[u8]) -> Option<CmId> {
         let to = side.name().to_socket_addr().unwrap();
         let mut id = CmId::new(&self.channel).unwrap();
         let limit = Duration::from_secs(5);
@@ -149,9 +142,28 @@ impl Attacker {
         assert_eq!(event(), CmEventKind::RouteResolved);
         id.create_qp(&self.attr).unwrap();
         id.connect(ConnParam { private_data: greeting, reads: 1, retries: 7, rnr_retries: 7 }).unwrap();
-        if event() != CmEventKind::Established {
-            return; // it was refused
-        }
+        (event() == CmEventKind::Established).then_some(id)
+    }
+
+    /// Whether the connection stands after the end of a request.
+    fn goes_on(&self, side: &Side) -> bool {
+        // The event of a disconnect comes long before the device gives up retrying.
+        wait::drive(&[side], "the end of a send", || {
+            let is_over = self.channel.next().unwrap().is_some();
+            if is_over { Some(false) } else { self.poll().then_some(true) }
+        })
+    }
+
+    /// Connects, and sends records until one breaks the connection, `count` at most.
+    fn attack(
+        &self,
+        side: &Side,
+        numbers: &mut Numbers,
+        greeting: &[u8],
+        count: usize,
+        (key, addr): (u64, u64),
+    ) {
+        let Some(id) = self.connect(side, greeting) else { return };
         for _ in 0..count {
             let bytes = record(numbers, key, addr);
             // SAFETY: leaked memory, from which nothing is being sent now; a record is no longer than a slot.
@@ -161,22 +173,33 @@ impl Attacker {
             if unsafe { id.qp().unwrap().send(2, &[from], Post::default()) }.is_err() {
                 break;
             }
-            // The event of a disconnect comes long before the device gives up retrying.
-            let goes_on = wait::drive(&[side], "the end of a send", || {
-                let is_over = self.channel.next().unwrap().is_some();
-                if is_over { Some(false) } else { self.poll().then_some(true) }
-            });
-            if !goes_on {
+            if !self.goes_on(side) {
                 break;
             }
         }
-        // Whatever is still to come is taken before the next one.
+        self.leave(side, id);
+    }
+
+    /// Whatever is still to come is taken before the next one.
+    fn leave(&self, side: &Side, id: CmId) {
         drop(id);
         for _ in 0..20 {
             side.poll();
             self.poll();
         }
         while let Ok(Some(_)) = self.channel.next() {}
+    }
+}
+
+/// A greeting that is right.
+fn polite(address: SocketAddr, incarnation: u64) -> Vec<u8> {
+    let mut numbers = Numbers(7);
+    // Without the bit that `greeting` spoils now and then.
+    loop {
+        let hello = greeting(&mut numbers, address, incarnation);
+        if hello == greeting(&mut numbers, address, incarnation) {
+            return hello;
+        }
     }
 }
 
@@ -224,16 +247,45 @@ fn a_stranger_cannot_speak_for_a_peer_at_another_address() {
     let mut numbers = Numbers(7);
     let before = pair.b.statistic("verbs_malformed");
     let elsewhere = SocketAddr::new([10, 77, 0, 9].into(), 7);
-    // Without the byte that `greeting` spoils now and then.
-    let hello = loop {
-        let hello = greeting(&mut numbers, elsewhere, 9);
-        if hello == greeting(&mut numbers, elsewhere, 9) {
-            break hello;
-        }
-    };
-    attacker.attack(&pair.b, &mut numbers, &hello, 1, (0, 0));
+    attacker.attack(&pair.b, &mut numbers, &polite(elsewhere, 9), 1, (0, 0));
     wait::drive(&[&pair.a, &pair.b], "the refusal", || {
         (pair.b.statistic("verbs_malformed") > before).then_some(())
     });
     greet(&pair, 100_000);
+}
+
+/// Immediate data takes a receive without writing to it, and a record that is too long makes the device fail the queue
+/// pair. Neither costs the endpoint a receive, or another peer anything.
+#[test]
+fn requests_that_no_endpoint_posts_end_their_connection_alone() {
+    let kit: &dyn ofi_testkit::Kit = &VerbsPair;
+    let pair = kit.pair();
+    pair.warm_up();
+    let attacker = Attacker::new();
+    let own = pair.b.name().to_socket_addr().unwrap().ip();
+    let connections = pair.a.statistic("verbs_connections");
+    let nowhere = Remote { addr: 0, rkey: 0 };
+    let works = [(Work::Write(nowhere, Some(5)), 0), (Work::Send(Some(5)), 8), (Work::Send(None), SLOT + 1)];
+    for round in 0..9 {
+        let (work, len) = works[round % works.len()];
+        let malformed = pair.b.statistic("verbs_malformed");
+        let hello = polite(SocketAddr::new(own, 9), 2000 + round as u64);
+        let id = attacker.connect(&pair.b, &hello).expect("a greeting that is right");
+        // SAFETY: leaked memory, from which nothing is being sent now.
+        unsafe { attacker.memory.cast::<[u8; 8]>().write([1, 0, 0, 0, 0, 0, 0, 0]) };
+        let from = Segment { addr: attacker.memory, len: len as u32, lkey: attacker.region.lkey() };
+        let pieces = if len == 0 { &[][..] } else { &[from] };
+        // SAFETY: leaked memory.
+        unsafe { id.qp().unwrap().work(2, pieces, work, Post::default()) }.unwrap();
+        attacker.goes_on(&pair.b);
+        if len <= SLOT {
+            wait::drive(&[&pair.a, &pair.b], "the end of the connection", || {
+                (pair.b.statistic("verbs_malformed") > malformed).then_some(())
+            });
+        }
+        attacker.leave(&pair.b, id);
+        greet(&pair, 8);
+    }
+    greet(&pair, 100_000);
+    assert_eq!(pair.a.statistic("verbs_connections"), connections, "the friend's connection went on");
 }

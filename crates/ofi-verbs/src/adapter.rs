@@ -9,7 +9,7 @@ use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::Peer;
 
 use crate::events::Watch;
-use crate::rc::{Access, Device, Limits, Queues, Region, Segment, Sizes, Status, WorkCompletion};
+use crate::rc::{Access, Device, Limits, Opcode, Queues, Region, Segment, Sizes, Status, WorkCompletion};
 use crate::waiter::Waiter;
 use crate::wire::SLOT;
 use crate::{failed, settings};
@@ -121,6 +121,9 @@ pub enum Ended {
     Received { slot: u32, qp: u32, len: usize },
     /// A receive of a closed connection came back unused.
     Returned { slot: u32 },
+    /// A receive was taken by immediate data, which no endpoint sends. A write with such data has written nothing into
+    /// the slot, where an earlier record lies, perhaps another peer's.
+    Unasked { slot: u32, qp: u32 },
     /// A request has ended.
     Request { id: SlotId, status: Status },
 }
@@ -295,8 +298,11 @@ fn sort(entry: &WorkCompletion, receives: usize) -> Ended {
     match entry.id.checked_sub(RECEIVE) {
         Some(slot) if slot < receives as u64 => {
             let slot = slot as u32;
-            match entry.status {
-                Status::SUCCESS => Ended::Received { slot, qp: entry.qp, len: entry.len },
+            match (entry.status, entry.opcode, entry.data) {
+                (Status::SUCCESS, Opcode::Receive, None) => {
+                    Ended::Received { slot, qp: entry.qp, len: entry.len }
+                }
+                (Status::SUCCESS, ..) => Ended::Unasked { slot, qp: entry.qp },
                 _ => Ended::Returned { slot },
             }
         }
@@ -307,13 +313,12 @@ fn sort(entry: &WorkCompletion, receives: usize) -> Ended {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rc::Opcode;
 
     fn entry(id: u64) -> WorkCompletion {
         WorkCompletion {
             id,
             status: Status::SUCCESS,
-            opcode: Opcode::Request,
+            opcode: Opcode::Receive,
             len: 9,
             qp: 3,
             data: None,

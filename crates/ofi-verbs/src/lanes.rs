@@ -245,6 +245,10 @@ impl VerbsLanes {
                 Some(&peer) => self.take_record(host, peer, slot, len),
                 None => self.common.adapter.receive(slot),
             },
+            Ended::Unasked { slot, qp } => match self.qps.get(&qp) {
+                Some(&peer) => self.broken(peer, Some(slot)),
+                None => self.common.adapter.receive(slot),
+            },
             Ended::Request { id, status } => {
                 let Some(posted) = self.common.adapter.posted.remove(id) else { return };
                 let peer = posted.peer();
@@ -518,7 +522,7 @@ impl VerbsLanes {
     /// Takes a completion while the endpoint closes, for the sake of detached messages.
     fn take_last(&mut self, entry: &WorkCompletion) {
         match self.common.adapter.sort(entry) {
-            Ended::Returned { .. } => {}
+            Ended::Returned { .. } | Ended::Unasked { .. } => {}
             Ended::Received { slot, qp, len } => {
                 let Some(&peer) = self.qps.get(&qp) else { return };
                 let record = self.common.adapter.record(slot, 0, len);
