@@ -11,6 +11,7 @@
 //!   acknowledgement*, so that buffered messages are not counted before they arrive.
 
 mod bare_efa;
+mod bare_verbs;
 mod crowd;
 mod node;
 mod paths;
@@ -18,6 +19,7 @@ mod paths_in_c;
 mod paths_of_efa;
 mod paths_of_memory;
 mod paths_of_rails;
+mod paths_of_verbs;
 mod run;
 mod threads;
 

@@ -71,7 +71,7 @@ impl Node {
         let fabric = ofi::open_fabric(info).map_err(stack)?;
         let domain = fabric.open_domain(info).map_err(stack)?;
         let endpoint = domain.open_endpoint(info).map_err(stack)?;
-        let over_device = info.fabric_attr.prov_name == "efa";
+        let over_device = matches!(info.fabric_attr.prov_name.as_str(), "efa" | "verbs");
         if over_device || matches!(job.provider, Provider::Udp | Provider::UdpSealed) {
             endpoint.set_option(EpOption::SharedMemoryPermitted, 0).map_err(stack)?;
         }

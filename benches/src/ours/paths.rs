@@ -17,6 +17,7 @@ use super::paths_in_c as c;
 use super::paths_of_efa as of_efa;
 use super::paths_of_memory as of_memory;
 use super::paths_of_rails as of_rails;
+use super::paths_of_verbs as of_verbs;
 use super::run::join;
 use super::{Job, Path, Test};
 use crate::{Error, Result, link::Link};
@@ -104,6 +105,19 @@ pub const PATHS: &[Path] = &[
     Path { name: "efa-direct: write 64 B, completion read", function: "*of_efa::*write_and_complete*" },
     Path { name: "efa-direct: read 64 B, to the doorbell", function: "*of_efa::*post_read*" },
     Path { name: "efa-direct: send 64 B, to the doorbell", function: "*of_efa::*post_message*" },
+    Path { name: "verbs: send 64 B, completion read", function: "*paths::*send_and_complete*" },
+    Path { name: "verbs: inject 64 B", function: "*paths::*plain_inject*" },
+    Path {
+        name: "verbs: receive 64 B, completion read, posted again",
+        function: "*paths::*receive_and_post*",
+    },
+    Path { name: "verbs: tagged send 64 B, completion read", function: "*paths::*tagged_send_and_complete*" },
+    Path {
+        name: "verbs: tagged receive 64 B, completion read, posted again",
+        function: "*paths::*tagged_receive_and_post*",
+    },
+    Path { name: "verbs: write 64 B, completion read", function: "*of_verbs::*write_and_complete*" },
+    Path { name: "verbs: read 64 B, completion read", function: "*of_verbs::*fetch_and_complete*" },
 ];
 
 /// The tag of tagged messages.
@@ -315,12 +329,14 @@ pub fn run(name: &str, count: u64) -> Result<()> {
         name if of_memory::NAMES.contains(&name) => return of_memory::run(name, count),
         name if of_rails::NAMES.contains(&name) => return of_rails::run(name, count),
         name if of_efa::NAMES.contains(&name) => return of_efa::run(name, count),
+        name if of_verbs::NAMES.contains(&name) => return of_verbs::run(name, count),
         "all-reduce 8 B on 2 ranks, completions read, both ranks" => return run_all_reduces(count),
         _ => {}
     }
-    let (mut sides, name) = match name.strip_prefix(of_efa::PREFIX) {
-        Some(name) => (of_efa::sides(false)?, name),
-        None => (Sides::open(Caps::empty())?, name),
+    let (mut sides, name) = match name.split_at_checked(name.find(": ").map_or(0, |at| at + 2)) {
+        Some((of_efa::PREFIX, name)) => (of_efa::sides(false)?, name),
+        Some((of_verbs::PREFIX, name)) => (of_verbs::sides()?, name),
+        _ => (Sides::open(Caps::empty())?, name),
     };
     let (out, into) = (sides.piece(0), sides.piece(128));
     let Sides { sender, receiver, .. } = &sides;
