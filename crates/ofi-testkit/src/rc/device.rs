@@ -76,6 +76,7 @@ unsafe impl Device for Handle {
             return Err(error("ibv_reg_mr", libc::ENODEV));
         }
         let key = fabric.register(addr.expose_provenance() as u64, len, access);
+        let key = key.ok_or_else(|| error("ibv_reg_mr", libc::ENOMEM))?;
         Ok(Box::new(Registered { device: Arc::clone(&self.0), key }))
     }
 

@@ -181,6 +181,11 @@ impl SimulatedDevice {
         self.work.notify_one();
     }
 
+    /// Limits locked memory (`RLIMIT_MEMLOCK`): from now on so many more bytes may be registered.
+    pub fn limit_locked(&self, more: usize) {
+        self.lock().limit_locked(more);
+    }
+
     /// Whether no work is pending.
     pub fn is_still(&self) -> bool {
         self.lock().is_still()

@@ -275,6 +275,8 @@ pub struct Fabric {
     busy: Vec<u32>,
     /// Registrations by key: first byte, length, and peers' rights.
     registered: BTreeMap<u32, (u64, usize, Access)>,
+    /// Most bytes of all registrations together.
+    lockable: usize,
 }
 
 /// See [`Fabric::last`].
@@ -312,6 +314,7 @@ impl Fabric {
             draws: plan.seed,
             busy: Vec::new(),
             registered: BTreeMap::new(),
+            lockable: usize::MAX,
         }
     }
 
@@ -369,16 +372,29 @@ impl Fabric {
         found.map_or((Vec::new(), 0), Endpoint::take_log)
     }
 
-    /// A key for a registration. Numbers are reused late, as on a device, and have 24 bits.
-    pub fn register(&mut self, addr: u64, len: usize, access: Access) -> u32 {
+    /// A key for a registration; `None` if so much memory may not be locked. Numbers are reused late, as on a device,
+    /// and have 24 bits.
+    pub fn register(&mut self, addr: u64, len: usize, access: Access) -> Option<u32> {
+        if self.locked().saturating_add(len) > self.lockable {
+            return None;
+        }
         loop {
             self.last.key = (self.last.key + 1) & 0xFF_FFFF;
             let key = self.last.key;
             if key != 0 && !self.registered.contains_key(&key) {
                 self.registered.insert(key, (addr, len, access));
-                return key;
+                return Some(key);
             }
         }
+    }
+
+    fn locked(&self) -> usize {
+        self.registered.values().map(|(_, len, _)| len).sum()
+    }
+
+    /// From now on so many more bytes may be registered.
+    pub fn limit_locked(&mut self, more: usize) {
+        self.lockable = self.locked().saturating_add(more);
     }
 
     /// Places reported writes before the memory's owner gets it back.
