@@ -1,7 +1,12 @@
 //! Many connected peers of one endpoint of provider `verbs`, on the simulated device: the memory of an idle connection,
 //! and a message each way over each connection while all stand. `OFI_VERBS_PEERS` sets their number. All endpoints are
 //! in one process, and each takes five descriptors: a hard limit of 20,000 allows 3,900.
+//!
+//! So the peers of a second test are no endpoints: one pair of queues has all their ends of the connections, each under
+//! an address of its own. `OFI_VERBS_LANES` sets their number.
 
+use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ofi::raw::{AddrFormat, EpType, Hints};
@@ -9,23 +14,23 @@ use ofi_testkit::prelude::*;
 use ofi_testkit::process::{Child, Line};
 use ofi_testkit::rc::{Handle, Plan, SimulatedDevice};
 use ofi_tests::{limit_descriptors, resident_kib};
+use ofi_verbs::rc::{
+    Access, CmEventKind, ConnParam, Connection, Device, Opcode, Post, Queues, Region, Segment, Sizes, Status,
+};
 
-ofi_testkit::roles!(hub);
+ofi_testkit::roles!(hub, server);
 
 /// Peers in every check.
 const PEERS: usize = 200;
 /// Resident memory that one end of an idle connection may take, the simulated device's share included.
 const MOST_KIB: u64 = 32;
 
-struct Many;
+/// Endpoints over the device of this name.
+struct Many(&'static str);
 
 impl Kit for Many {
     fn hints(&self) -> Hints {
-        Hints::new()
-            .provider("verbs")
-            .ep_type(EpType::Rdm)
-            .addr_format(AddrFormat::SockaddrIn)
-            .domain("many0")
+        Hints::new().provider("verbs").ep_type(EpType::Rdm).addr_format(AddrFormat::SockaddrIn).domain(self.0)
     }
 
     fn shared_memory(&self) -> bool {
@@ -40,7 +45,7 @@ fn hub(line: &mut Line, arguments: &[String]) {
     ofi_verbs::rc::add(Arc::new(Handle(SimulatedDevice::new("many0", Plan::default()))));
     // Refused if the provider is already registered.
     let _ = ofi::register_provider(Arc::new(ofi_verbs::VerbsProvider));
-    let kit: &dyn Kit = &Many;
+    let kit: &dyn Kit = &Many("many0");
     let hub = kit.side();
     // A parent that hears nothing for long gives up.
     let heartbeat = |line: &mut Line, at: usize| {
@@ -97,6 +102,164 @@ fn all_peers_stay_connected_and_an_idle_connection_takes_little_memory() {
     assert_eq!(kept, text, "connections that stand");
     println!("{peers} peers: {bytes} bytes for each end of an idle connection");
     assert!(bytes <= MOST_KIB * 1024, "{bytes} bytes");
+    while child.line.hear() != "closed" {}
+    child.finish();
+}
+
+/// Receives that the ends of all connections share, and bytes of each.
+const RECEIVES: usize = 1024;
+const LEN: usize = 128;
+/// A message of no bytes, as a record.
+const NOTHING: [u8; 8] = [1, 0, 0, 0, 0, 0, 0, 0];
+
+/// The ends of many connections to one endpoint. Fields go in their order.
+struct Crowd {
+    ends: Vec<Box<dyn Connection>>,
+    queues: Box<dyn Queues>,
+    region: Box<dyn Region>,
+    /// The record that all send, followed by the receives.
+    memory: Memory,
+    own: SocketAddr,
+    arrived: usize,
+}
+
+impl Crowd {
+    fn new(device: &Arc<SimulatedDevice>) -> Self {
+        let device = Handle(Arc::clone(device));
+        let sizes = Sizes { requests: 16, receives: RECEIVES, completions: 1 << 16, inline: LEN };
+        let memory = Memory::new((1 + RECEIVES) * LEN);
+        memory.slice(..NOTHING.len()).put(&NOTHING);
+        // SAFETY: the region goes before the memory.
+        let region = unsafe { device.register(memory.as_ptr(), memory.len(), Access::Local) }.unwrap();
+        let own = SocketAddr::new(device.addresses()[0], 0);
+        let queues = device.open(sizes).unwrap();
+        let made = Self { ends: Vec::new(), queues, region, memory, own, arrived: 0 };
+        (1..=RECEIVES).for_each(|at| made.receive(at));
+        made
+    }
+
+    fn segment(&self, at: usize, len: usize) -> Segment {
+        let addr = self.memory.as_ptr().wrapping_add(at * LEN);
+        Segment { addr, len: len as u32, lkey: self.region.lkey() }
+    }
+
+    fn receive(&self, at: usize) {
+        // SAFETY: registered, and read by nobody.
+        unsafe { self.queues.receive(at as u64, self.segment(at, LEN)) }.unwrap();
+    }
+
+    /// Connects under the next address.
+    fn connect(&mut self, side: &Side) {
+        let limit = Duration::from_secs(20);
+        let event = |queues: &dyn Queues| wait::drive(&[side], "an event", || queues.event().unwrap()).kind;
+        let mut end = self.queues.call(self.own, side.name().to_socket_addr().unwrap(), limit).unwrap();
+        assert_eq!(event(&*self.queues), CmEventKind::AddressResolved);
+        end.resolve_route(limit).unwrap();
+        assert_eq!(event(&*self.queues), CmEventKind::RouteResolved);
+        end.create_qp().unwrap();
+        let greeting = greeting(self.address(self.ends.len()));
+        end.connect(ConnParam { private_data: &greeting, reads: 1, retries: 7, rnr_retries: 7 }).unwrap();
+        assert_eq!(event(&*self.queues), CmEventKind::Established);
+        self.ends.push(end);
+    }
+
+    fn address(&self, at: usize) -> SocketAddr {
+        SocketAddr::new(self.own.ip(), 1024 + at as u16)
+    }
+
+    /// The peer of this number sends a message of no bytes.
+    fn send(&self, at: usize) {
+        let how = Post { inline: true, ..Post::default() };
+        // SAFETY: carried by the request.
+        unsafe { self.ends[at].send(1 << 32, self.segment(0, NOTHING.len()), how) }.unwrap();
+    }
+
+    /// Takes what has come: counts messages.
+    fn look(&mut self) {
+        let mut entries = VecDeque::new();
+        self.queues.poll(&mut entries).unwrap();
+        for entry in entries {
+            assert_eq!(entry.status, Status::SUCCESS, "a connection has ended");
+            if entry.opcode == Opcode::Receive {
+                let at = entry.id as usize;
+                self.arrived +=
+                    usize::from(self.memory.slice(at * LEN..at * LEN + 1).bytes() == [NOTHING[0]]);
+                self.receive(at);
+            }
+        }
+    }
+}
+
+/// What `crates/ofi-verbs/src/meeting.rs` calls a greeting.
+fn greeting(own: SocketAddr) -> Vec<u8> {
+    let SocketAddr::V4(v4) = own else { panic!("{own}") };
+    let mut bytes = b"ofv1".to_vec();
+    bytes.extend(v4.ip().to_ipv6_mapped().octets());
+    bytes.extend(v4.port().to_be_bytes());
+    bytes.extend([0, 0, 0, 0, 0, 64]); // scope, credits
+    bytes.extend([0; 11]); // incarnation and attempts
+    bytes.push(1);
+    bytes
+}
+
+/// One endpoint, and a message each way over each of its connections, twice.
+fn server(line: &mut Line, arguments: &[String]) {
+    let count: usize = arguments[0].parse().expect("a number");
+    let device = SimulatedDevice::new("many1", Plan::default());
+    ofi_verbs::rc::add(Arc::new(Handle(Arc::clone(&device))));
+    // Refused if the provider is already registered.
+    let _ = ofi::register_provider(Arc::new(ofi_verbs::VerbsProvider));
+    let kit: &dyn Kit = &Many("many1");
+    let side = kit.side();
+    let mut crowd = Crowd::new(&device);
+    let to: Vec<_> = (0..count).map(|at| side.insert_address(&crowd.address(at).into())).collect();
+    let before = resident_kib();
+    for at in 0..count {
+        if at.is_multiple_of(PEERS) {
+            line.say(at); // a parent that hears nothing for long gives up
+        }
+        crowd.connect(&side);
+    }
+    let connected = resident_kib();
+    for _ in 0..2 {
+        for (at, &to) in to.iter().enumerate() {
+            if at.is_multiple_of(PEERS) {
+                line.say(at);
+            }
+            side.receive(()).context(1).post().unwrap();
+            crowd.send(at);
+            wait::drive(&[&side], "a message", || side.next_of(1)).done();
+            wait::drive(&[&side], "room", || side.out(to, ()).context(2).send().ok());
+            wait::drive(&[&side], "its end", || side.next_of(2)).done();
+            crowd.look();
+        }
+    }
+    wait::drive(&[&side], "all messages", || {
+        crowd.look();
+        (crowd.arrived == 2 * count).then_some(())
+    });
+    let used = resident_kib();
+    let kept = side.statistic("verbs_connections") - side.statistic("verbs_retired");
+    let each = |now: u64| (now - before) * 1024 / count as u64;
+    line.say(format!("kept {kept} {} {}", each(connected), each(used)));
+    drop(crowd);
+    drop(side);
+    line.say("closed");
+}
+
+#[test]
+fn one_endpoint_has_more_connections_than_its_host_has_descriptors() {
+    let lanes =
+        std::env::var("OFI_VERBS_LANES").map_or(PEERS, |text| text.parse().expect("a number of connections"));
+    let text = lanes.to_string();
+    let mut child = Child::start_with("server", &[&text], &[("FI_VERBS_MAX_CONNECTIONS", &text)]);
+    let words = std::iter::from_fn(|| Some(child.line.hear()));
+    let found = words.into_iter().find_map(|line| Some(line.strip_prefix("kept ")?.to_string()));
+    let found = found.expect("the lines never end");
+    let numbers: Vec<usize> = found.split(' ').map(|word| word.parse().expect("a number")).collect();
+    println!("{lanes} connections: {} bytes each, {} after messages", numbers[1], numbers[2]);
+    assert_eq!(numbers[0], lanes, "connections that stand");
+    assert!(numbers[2] <= 1024 * MOST_KIB as usize, "{found}");
     while child.line.hear() != "closed" {}
     child.finish();
 }
