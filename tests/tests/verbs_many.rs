@@ -5,7 +5,7 @@
 //! So the peers of a second test are no endpoints: one pair of queues has all their ends of the connections, each under
 //! an address of its own. `OFI_VERBS_LANES` sets their number.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use ofi_testkit::process::{Child, Line};
 use ofi_testkit::rc::{Handle, Plan, SimulatedDevice};
 use ofi_tests::{limit_descriptors, resident_kib};
 use ofi_verbs::rc::{
-    Access, CmEventKind, ConnParam, Connection, Device, Opcode, Post, Queues, Region, Segment, Sizes, Status,
+    Access, CmEventKind, ConnParam, Connection, Device, Opcode, Post, Queues, Region, Segment, Sizes,
 };
 
 ofi_testkit::roles!(hub, server);
@@ -109,96 +109,139 @@ fn all_peers_stay_connected_and_an_idle_connection_takes_little_memory() {
 /// Receives that the ends of all connections share, and bytes of each.
 const RECEIVES: usize = 1024;
 const LEN: usize = 128;
-/// A message of no bytes, as a record.
-const NOTHING: [u8; 8] = [1, 0, 0, 0, 0, 0, 0, 0];
+/// A message of no bytes, and the consent to close an idle connection, as records.
+const NOTHING: [u8; 16] = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+const AGREED: [u8; 16] = [RETIRE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+/// The kind of records about closing an idle connection (`crates/ofi-verbs/src/wire.rs`).
+const RETIRE: u8 = 22;
 
 /// The ends of many connections to one endpoint. Fields go in their order.
 struct Crowd {
-    ends: Vec<Box<dyn Connection>>,
+    /// `None` while the connection is put away.
+    ends: Vec<Option<Box<dyn Connection>>>,
+    /// The ends by the numbers of their connections, and of their queue pairs.
+    numbers: HashMap<usize, usize>,
+    pairs: HashMap<u32, usize>,
+    /// Attempts to connect so far.
+    attempts: u32,
     queues: Box<dyn Queues>,
     region: Box<dyn Region>,
-    /// The record that all send, followed by the receives.
+    /// The records that all send, followed by the receives.
     memory: Memory,
     own: SocketAddr,
     arrived: usize,
 }
 
 impl Crowd {
-    fn new(device: &Arc<SimulatedDevice>) -> Self {
+    fn new(device: &Arc<SimulatedDevice>, count: usize) -> Self {
         let device = Handle(Arc::clone(device));
         let sizes = Sizes { requests: 16, receives: RECEIVES, completions: 1 << 16, inline: LEN };
         let memory = Memory::new((1 + RECEIVES) * LEN);
-        memory.slice(..NOTHING.len()).put(&NOTHING);
+        memory.slice(..32).put(&[NOTHING, AGREED].concat());
         // SAFETY: the region goes before the memory.
         let region = unsafe { device.register(memory.as_ptr(), memory.len(), Access::Local) }.unwrap();
         let own = SocketAddr::new(device.addresses()[0], 0);
         let queues = device.open(sizes).unwrap();
-        let made = Self { ends: Vec::new(), queues, region, memory, own, arrived: 0 };
+        let ends = std::iter::repeat_with(|| None).take(count).collect();
+        let (numbers, pairs) = (HashMap::new(), HashMap::new());
+        let made = Self { ends, numbers, pairs, attempts: 0, queues, region, memory, own, arrived: 0 };
         (1..=RECEIVES).for_each(|at| made.receive(at));
         made
     }
 
-    fn segment(&self, at: usize, len: usize) -> Segment {
-        let addr = self.memory.as_ptr().wrapping_add(at * LEN);
+    fn segment(&self, offset: usize, len: usize) -> Segment {
+        let addr = self.memory.as_ptr().wrapping_add(offset);
         Segment { addr, len: len as u32, lkey: self.region.lkey() }
     }
 
     fn receive(&self, at: usize) {
-        // SAFETY: registered, and read by nobody.
-        unsafe { self.queues.receive(at as u64, self.segment(at, LEN)) }.unwrap();
+        // SAFETY: registered, and read after it has ended.
+        unsafe { self.queues.receive(at as u64, self.segment(at * LEN, LEN)) }.unwrap();
     }
 
-    /// Connects under the next address.
-    fn connect(&mut self, side: &Side) {
+    /// Waits for an event of a connection. Meanwhile others may be put away.
+    fn event(&mut self, side: &Side, number: usize, kind: CmEventKind) {
+        wait::drive(&[side], "an event", || {
+            self.look();
+            let event = self.queues.event().unwrap()?;
+            if event.id == number {
+                assert_eq!(event.kind, kind);
+                return Some(());
+            }
+            self.take(event.id, event.kind);
+            None
+        });
+    }
+
+    fn take(&mut self, number: usize, kind: CmEventKind) {
+        if let Some(at) = self.numbers.remove(&number) {
+            assert_eq!(kind, CmEventKind::Disconnected);
+            self.ends[at] = None;
+        }
+    }
+
+    /// Connects an end under its address, unless it is connected.
+    fn connect(&mut self, side: &Side, at: usize) {
+        while let Some(event) = self.queues.event().unwrap() {
+            self.take(event.id, event.kind);
+        }
+        if self.ends[at].is_some() {
+            return;
+        }
         let limit = Duration::from_secs(20);
-        let event = |queues: &dyn Queues| wait::drive(&[side], "an event", || queues.event().unwrap()).kind;
         let mut end = self.queues.call(self.own, side.name().to_socket_addr().unwrap(), limit).unwrap();
-        assert_eq!(event(&*self.queues), CmEventKind::AddressResolved);
+        self.event(side, end.number(), CmEventKind::AddressResolved);
         end.resolve_route(limit).unwrap();
-        assert_eq!(event(&*self.queues), CmEventKind::RouteResolved);
+        self.event(side, end.number(), CmEventKind::RouteResolved);
         end.create_qp().unwrap();
-        let greeting = greeting(self.address(self.ends.len()));
+        self.attempts += 1;
+        let greeting = greeting(self.address(at), self.attempts);
         end.connect(ConnParam { private_data: &greeting, reads: 1, retries: 7, rnr_retries: 7 }).unwrap();
-        assert_eq!(event(&*self.queues), CmEventKind::Established);
-        self.ends.push(end);
+        self.event(side, end.number(), CmEventKind::Established);
+        self.numbers.insert(end.number(), at);
+        self.pairs.insert(end.qp().unwrap().0, at);
+        self.ends[at] = Some(end);
     }
 
     fn address(&self, at: usize) -> SocketAddr {
         SocketAddr::new(self.own.ip(), 1024 + at as u16)
     }
 
-    /// The peer of this number sends a message of no bytes.
-    fn send(&self, at: usize) {
+    /// The peer of this number sends the record that lies at the offset.
+    fn send(&self, at: usize, offset: usize, len: usize) {
         let how = Post { inline: true, ..Post::default() };
+        let end = self.ends[at].as_ref().expect("a connection");
         // SAFETY: carried by the request.
-        unsafe { self.ends[at].send(1 << 32, self.segment(0, NOTHING.len()), how) }.unwrap();
+        unsafe { end.send(1 << 32, self.segment(offset, len), how) }.unwrap();
     }
 
-    /// Takes what has come: counts messages.
+    /// Takes what has come: counts messages, and agrees that connections are closed.
     fn look(&mut self) {
         let mut entries = VecDeque::new();
         self.queues.poll(&mut entries).unwrap();
         for entry in entries {
-            assert_eq!(entry.status, Status::SUCCESS, "a connection has ended");
             if entry.opcode == Opcode::Receive {
-                let at = entry.id as usize;
-                self.arrived +=
-                    usize::from(self.memory.slice(at * LEN..at * LEN + 1).bytes() == [NOTHING[0]]);
-                self.receive(at);
+                let slot = entry.id as usize;
+                let kind = self.memory.slice(slot * LEN..slot * LEN + 1).bytes()[0];
+                self.receive(slot);
+                self.arrived += usize::from(kind == NOTHING[0]);
+                if kind == RETIRE {
+                    self.send(self.pairs[&entry.qp], NOTHING.len(), AGREED.len());
+                }
             }
         }
     }
 }
 
 /// What `crates/ofi-verbs/src/meeting.rs` calls a greeting.
-fn greeting(own: SocketAddr) -> Vec<u8> {
+fn greeting(own: SocketAddr, attempt: u32) -> Vec<u8> {
     let SocketAddr::V4(v4) = own else { panic!("{own}") };
     let mut bytes = b"ofv1".to_vec();
     bytes.extend(v4.ip().to_ipv6_mapped().octets());
     bytes.extend(v4.port().to_be_bytes());
     bytes.extend([0, 0, 0, 0, 0, 64]); // scope, credits
-    bytes.extend([0; 11]); // incarnation and attempts
-    bytes.push(1);
+    bytes.extend([0; 8]); // incarnation
+    bytes.extend(attempt.to_be_bytes());
     bytes
 }
 
@@ -211,14 +254,14 @@ fn server(line: &mut Line, arguments: &[String]) {
     let _ = ofi::register_provider(Arc::new(ofi_verbs::VerbsProvider));
     let kit: &dyn Kit = &Many("many1");
     let side = kit.side();
-    let mut crowd = Crowd::new(&device);
+    let mut crowd = Crowd::new(&device, count);
     let to: Vec<_> = (0..count).map(|at| side.insert_address(&crowd.address(at).into())).collect();
     let before = resident_kib();
     for at in 0..count {
         if at.is_multiple_of(PEERS) {
             line.say(at); // a parent that hears nothing for long gives up
         }
-        crowd.connect(&side);
+        crowd.connect(&side, at);
     }
     let connected = resident_kib();
     for _ in 0..2 {
@@ -227,7 +270,8 @@ fn server(line: &mut Line, arguments: &[String]) {
                 line.say(at);
             }
             side.receive(()).context(1).post().unwrap();
-            crowd.send(at);
+            crowd.connect(&side, at);
+            crowd.send(at, 0, 8);
             wait::drive(&[&side], "a message", || side.next_of(1)).done();
             wait::drive(&[&side], "room", || side.out(to, ()).context(2).send().ok());
             wait::drive(&[&side], "its end", || side.next_of(2)).done();
@@ -247,19 +291,37 @@ fn server(line: &mut Line, arguments: &[String]) {
     line.say("closed");
 }
 
-#[test]
-fn one_endpoint_has_more_connections_than_its_host_has_descriptors() {
-    let lanes =
-        std::env::var("OFI_VERBS_LANES").map_or(PEERS, |text| text.parse().expect("a number of connections"));
-    let text = lanes.to_string();
-    let mut child = Child::start_with("server", &[&text], &[("FI_VERBS_MAX_CONNECTIONS", &text)]);
-    let words = std::iter::from_fn(|| Some(child.line.hear()));
-    let found = words.into_iter().find_map(|line| Some(line.strip_prefix("kept ")?.to_string()));
-    let found = found.expect("the lines never end");
+/// Connections of one endpoint that holds `most`. Returns how many it has in the end, and their memory.
+fn crowded(lanes: usize, most: usize) -> usize {
+    let environment = [("FI_VERBS_MAX_CONNECTIONS", &*most.to_string())];
+    let mut child = Child::start_with("server", &[&lanes.to_string()], &environment);
+    let found = std::iter::from_fn(|| Some(child.line.hear()))
+        .find_map(|line| Some(line.strip_prefix("kept ")?.to_string()))
+        .expect("the lines never end");
     let numbers: Vec<usize> = found.split(' ').map(|word| word.parse().expect("a number")).collect();
-    println!("{lanes} connections: {} bytes each, {} after messages", numbers[1], numbers[2]);
-    assert_eq!(numbers[0], lanes, "connections that stand");
+    println!(
+        "{lanes} peers, {} connections: {} bytes each, {} after messages",
+        numbers[0], numbers[1], numbers[2]
+    );
     assert!(numbers[2] <= 1024 * MOST_KIB as usize, "{found}");
     while child.line.hear() != "closed" {}
     child.finish();
+    numbers[0]
+}
+
+fn lanes() -> usize {
+    std::env::var("OFI_VERBS_LANES").map_or(PEERS, |text| text.parse().expect("a number of connections"))
+}
+
+#[test]
+fn one_endpoint_has_more_connections_than_its_host_has_descriptors() {
+    assert_eq!(crowded(lanes(), lanes()), lanes());
+}
+
+#[test]
+fn one_endpoint_serves_more_peers_than_it_keeps_connections() {
+    let most = (lanes() / 10).max(1);
+    // Those that were asked last may not have answered.
+    let kept = crowded(lanes(), most);
+    assert!(kept >= most && kept < lanes() / 2, "{kept} connections, where {most} are kept");
 }
