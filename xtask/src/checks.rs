@@ -210,6 +210,11 @@ pub fn connections(count: u64) -> StepResult {
     at_length("verbs_many", "all_peers_stay_connected", "OFI_VERBS_PEERS", count)
 }
 
+/// One endpoint of verbs with many connections, and with many more peers than connections, on the simulated device.
+pub fn lanes(count: u64) -> StepResult {
+    at_length("verbs_many", "one_endpoint", "OFI_VERBS_LANES", count)
+}
+
 /// Transfers over rails between processes that are killed, cut off and restarted. The seed comes from the clock unless
 /// `OFI_RAILS_SEED` sets one; the test prints it.
 pub fn storms(count: u64) -> StepResult {

@@ -30,7 +30,7 @@ pub struct Amount {
     /// Processes that are killed at random.
     #[arg(long, default_value_t = 1_000)]
     kills: u64,
-    /// Peers of one endpoint, over sockets.
+    /// Peers of one endpoint, over sockets, and of one of verbs on the simulated device.
     #[arg(long, default_value_t = 10_000)]
     peers: u64,
     /// Connected peers of one endpoint of verbs, on the simulated device: five descriptors each.
@@ -96,6 +96,7 @@ impl Part {
             Self::Peers => report.add("peers of one endpoint, over sockets", || checks::peers(peers)),
             Self::Connections => {
                 report.add("connected peers of verbs, simulated", || checks::connections(connections));
+                report.add("connections of one endpoint of verbs, simulated", || checks::lanes(peers));
             }
             Self::Storms => report.add("storms over rails", || checks::storms(storms)),
             Self::SoftRoce => vm::suite::nightly(report),
