@@ -23,6 +23,8 @@ mod loss;
 mod native;
 #[path = "../near.rs"]
 mod near;
+#[path = "../verbs/nic.rs"]
+mod nic;
 #[path = "../verbs/safe.rs"]
 mod safe;
 #[path = "../verbs/shared_receive.rs"]

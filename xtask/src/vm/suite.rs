@@ -62,6 +62,7 @@ const PROGRAMS: [Program; 3] = [
             "loss::",
             "link::",
             "limits::",
+            "nic::",
             "safe::",
             "hostile::",
             "verbs_msg::rma::",
