@@ -1,5 +1,6 @@
 //! A stand-in for an RDMA device with reliable connected queue pairs, for counting the library's work above one. Its
-//! requests complete when they are posted, in this thread, with few instructions. It says nothing about a device's speed.
+//! requests complete when they are posted, in this thread, with few instructions. It says nothing about a device's
+//! speed.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
