@@ -1,6 +1,7 @@
-//! Endpoint options of C's provider `efa` (`ofi-efa/options.rs`).
+//! Endpoint options of C's provider `efa` (`ofi-efa/options.rs`), and the sizes that its settings grant.
 
 use ofi_testkit::prelude::*;
+use ofi_testkit::process::{Child, Line};
 
 use super::EfaPair;
 use super::native::{DEVICE, alone, cost, on_own_device};
@@ -96,4 +97,28 @@ fn a_full_receive_queue_that_nobody_reads_does_not_hold_up_sends() {
         (sent && received).then_some(())
     });
     into.check(300_000, 5);
+}
+
+/// Says which sizes are granted to hints without sizes, and whether hints may ask for 33 sends.
+pub fn sized(line: &mut Line, _: &[String]) {
+    let kit: &dyn Kit = &EfaPair;
+    let granted = |size| {
+        let info = kit.getinfo(&kit.usual().tx_size(size))?.remove(0);
+        assert_eq!(info.fabric_attr.name, "efa");
+        Ok::<_, Error>([info.tx_attr.size, info.rx_attr.size])
+    };
+    let of_33 = granted(33).map_err(|error| error.refusals().iter().any(|it| it.field == "tx_attr.size"));
+    line.say(format!("{:?} {of_33:?}", granted(0).unwrap()));
+}
+
+#[test]
+fn sizes_that_are_set_are_granted_as_c_s_provider_grants_them() {
+    for (environment, wanted) in [
+        (&[][..], "[1024, 1024] Ok([33, 1024])"),
+        (&[("FI_EFA_TX_SIZE", "32"), ("FI_EFA_RX_SIZE", "7")], "[32, 7] Err(true)"),
+    ] {
+        let mut child = Child::start_with("sized", &[], environment);
+        child.line.expect(wanted);
+        child.finish();
+    }
 }

@@ -28,6 +28,10 @@ mod raw_peer;
 #[path = "../efa/troubles.rs"]
 mod troubles;
 
+use options::sized;
+
+ofi_testkit::roles!(sized);
+
 /// Reliable datagram endpoints; every byte goes over the device.
 struct EfaPair;
 

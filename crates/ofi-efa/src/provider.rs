@@ -94,10 +94,12 @@ fn direct_variants(variants: &[Info], limits: &Limits) -> Vec<Info> {
 }
 
 /// Narrows an offer to fabric `efa`. `rx_attr.size` follows `FI_EFA_RX_SIZE`, as in C's provider: programs count
-/// messages by it, and both ends must count to the same number.
+/// messages by it, and both ends must count to the same number. `tx_attr.size` follows `FI_EFA_TX_SIZE` where that is
+/// set, as in C's. The setting's default counts packets, which bounds no number of operations.
 fn narrow_rdm(mut info: Info) -> Info {
     info = narrow(info);
     info.rx_attr.size = settings::RX_SIZE.get();
+    info.tx_attr.size = settings::TX_SIZE.explicit().unwrap_or(info.tx_attr.size);
     info
 }
 

@@ -12,9 +12,13 @@ pub static RX_SIZE: Setting<usize> = Setting::new(
 .range(1, 1 << 15);
 
 /// Sends of an endpoint.
-pub static TX_SIZE: Setting<usize> =
-    Setting::new("efa", "tx_size", 256, "Packets that an endpoint may have in flight, to all peers together")
-        .range(16, 1 << 15);
+pub static TX_SIZE: Setting<usize> = Setting::new(
+    "efa",
+    "tx_size",
+    256,
+    "Packets that an endpoint may have in flight, to all peers together. On fabric efa, if it is set, also the `tx_attr.size` that is granted",
+)
+.range(16, 1 << 15);
 
 /// The longest message that is sent without the receiver's credit.
 pub static MAX_MEDIUM: Setting<usize> = Setting::new(
