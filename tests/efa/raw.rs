@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use ofi_efa::srd::{Access, Completion, Device, Region};
 use ofi_efa::wire::{
-    Control, Features, Form, Handshake, Iov, Iovs, Message, Origin, Own, Packet, RawAddress, parse,
+    Control, Features, Form, Handshake, Iov, Iovs, Message, Origin, Own, Packet, RawAddress, Read, Write,
+    WriteForm, parse,
 };
 use ofi_testkit::prelude::*;
 use ofi_testkit::srd::Handle;
@@ -191,6 +192,63 @@ fn a_peer_that_comes_back_with_its_queue_pair_s_number_is_another_one() {
     raw.send_as(Origin::Connid(second.connid), &message(1, 0, Form::Eager { payload: b"alive" }));
     assert_eq!(wait::drive(&[&side], "a message", || side.next_of(1)).done().len, 5);
     assert_eq!(&into.bytes()[..5], b"alive");
+}
+
+#[test]
+fn messages_outside_of_the_window_are_dropped_and_counted() {
+    let _alone = alone();
+    let side = side();
+    let mut raw = Raw::to(&DEVICE, &side, C, RECEIVES);
+    let into = Memory::new(16);
+    let hear = |raw: &mut Raw, msg_id| {
+        side.receive(&into).context(1).post().unwrap();
+        raw.send(&message(msg_id, 0, Form::Eager { payload: b"hello" }));
+        assert_eq!(wait::drive(&[&side], "a message", || side.next_of(1)).done().len, 5);
+    };
+    hear(&mut raw, 0);
+    let [stale, malformed] = ["efa_stale", "efa_malformed"].map(|name| side.statistic(name));
+    // Once more, long before, and 16,384 (`FI_EFA_RECVWIN_SIZE`) and more ahead of message 1.
+    for (nth, msg_id) in [0, u32::MAX, 1 + 16_384, 1 << 31].into_iter().enumerate() {
+        raw.send(&message(msg_id, 0, Form::Eager { payload: b"ghost" }));
+        let counted = || (side.statistic("efa_stale") > stale + nth as u64).then_some(());
+        wait::drive(&[&side], "a dropped message", counted);
+    }
+    assert_eq!((side.statistic("efa_held_now"), side.statistic("efa_malformed")), (0, malformed));
+    hear(&mut raw, 1);
+    assert_eq!(&into.bytes()[..5], b"hello");
+}
+
+#[test]
+fn accesses_of_c_s_with_a_closed_key_are_refused_and_counted() {
+    let _alone = alone();
+    let side = side();
+    let mut raw = Raw::to(&DEVICE, &side, C, RECEIVES);
+    raw.next(&side, "a greeting", |packet| matches!(packet, Packet::Handshake(_)));
+    let memory = Memory::new(8);
+    let region = side.register(&memory, MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE)).unwrap();
+    let RemotePiece { addr, len, key } = remote(&region);
+    let at = Iovs::new([Iov { addr, len: len as u64, key }]).unwrap();
+    let write = |payload: &'static [u8]| {
+        let form = WriteForm::Eager(payload);
+        let own = Own::default();
+        Packet::Write(Write { remote: at, data: None, confirm: true, send_id: 5, own, form })
+    };
+    raw.send(&write(b"new word"));
+    raw.next(&side, "a receipt", |packet| {
+        matches!(packet, Packet::Control(Control::Receipt { send_id: 5, .. }))
+    });
+    assert_eq!(memory.bytes(), b"new word");
+    region.close().unwrap();
+    let refused = side.statistic("efa_refused");
+    raw.send(&write(b"old word"));
+    raw.send(&Packet::Read(Read { remote: at, len: 8, recv_id: 6, cleared: None }));
+    wait::drive(&[&side], "two refusals", || (side.statistic("efa_refused") >= refused + 2).then_some(()));
+    assert_eq!(memory.bytes(), b"new word");
+    // The peer is not given up.
+    let into = Memory::new(16);
+    side.receive(&into).context(1).post().unwrap();
+    raw.send(&message(0, 0, Form::Eager { payload: b"hello" }));
+    assert_eq!(wait::drive(&[&side], "a message", || side.next_of(1)).done().len, 5);
 }
 
 /// The number of the next message that comes to `raw`.
