@@ -219,6 +219,26 @@ fn messages_outside_of_the_window_are_dropped_and_counted() {
 }
 
 #[test]
+fn a_sender_s_address_that_contradicts_the_device_is_counted_and_dropped() {
+    let _alone = alone();
+    let side = side();
+    let mut raw = Raw::silent(&DEVICE, &side, RECEIVES);
+    let into = Memory::new(16);
+    side.receive(&into).context(1).post().unwrap();
+    let malformed = side.statistic("efa_malformed");
+    let own = raw.address;
+    let others = [RawAddress { qpn: own.qpn ^ 1, ..own }, RawAddress { gid: [9; 16], ..own }];
+    for (nth, other) in others.into_iter().enumerate() {
+        raw.send_as(Origin::Address(other), &message(0, 0, Form::Eager { payload: b"ghost" }));
+        let counted = || (side.statistic("efa_malformed") > malformed + nth as u64).then_some(());
+        wait::drive(&[&side], "a dropped message", counted);
+    }
+    raw.send(&message(0, 0, Form::Eager { payload: b"hello" }));
+    assert_eq!(wait::drive(&[&side], "a message", || side.next_of(1)).done().len, 5);
+    assert_eq!(&into.bytes()[..5], b"hello");
+}
+
+#[test]
 fn accesses_of_c_s_with_a_closed_key_are_refused_and_counted() {
     let _alone = alone();
     let side = side();

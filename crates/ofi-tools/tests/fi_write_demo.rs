@@ -2,6 +2,9 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use ofi::{Address, Caps, EpType, Hints, Node};
 
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fi_write_demo"));
@@ -77,6 +80,60 @@ fn a_writer_serves_one_reader_after_the_other() {
         assert!(String::from_utf8_lossy(&output.stdout).starts_with("data is right: 10 pages in 1 requests"));
     }
     assert!(writer.end().starts_with("20 writes, 163840 bytes"));
+}
+
+/// Sends a message to the writer, and waits until it has left.
+fn tell(stranger: &Node, writer: &Address, mut bytes: Vec<u8>) {
+    let to = stranger.insert(writer).expect("the writer's address");
+    let end = Instant::now() + Duration::from_secs(60);
+    while let Err(rejected) = stranger.send(bytes, to) {
+        assert!(rejected.is_again() && Instant::now() < end, "{}", rejected.error);
+        bytes = rejected.buffer;
+        let _ = stranger.poll().expect("a poll");
+    }
+    loop {
+        if let Some(completion) = stranger.poll().expect("a poll") {
+            assert!(completion.into_result().is_ok(), "the message does not leave");
+            return;
+        }
+        assert!(Instant::now() < end, "the message does not leave");
+    }
+}
+
+#[test]
+fn a_writer_outlives_messages_that_lie() {
+    let (writer, address) = Writer::start(&["-p", "shm", "--requests=1"]);
+    let to: Address = address.parse().expect("an address");
+    let stranger = Node::open(&Hints::new().provider("shm").caps(Caps::MSG).ep_type(EpType::Rdm)).unwrap();
+    // A request of one page with index 3, which has so many pages by its count.
+    let request = |pages: u64| {
+        let mut bytes = vec![0; 36];
+        (bytes[0], bytes[17], bytes[32]) = (1, 1, 3);
+        bytes[24..32].copy_from_slice(&pages.to_le_bytes());
+        bytes
+    };
+    // The address is the writer's own, with one region of 512 bytes, which has no page 3 of 256 bytes.
+    let name = [address.as_bytes(), &[0]].concat();
+    let mut connect = vec![0; 72];
+    (connect[0], connect[4], connect[40], connect[57]) = (2, name.len() as u8, 1, 2);
+    let cut = connect.clone();
+    connect.extend(&name);
+    for bytes in [
+        vec![],
+        vec![9; 64],
+        vec![0; 39],
+        cut,
+        request(1),
+        request(2),
+        request(u64::MAX),
+        connect,
+        request(1),
+    ] {
+        tell(&stranger, &to, bytes);
+    }
+    let output = demo(&["-p", "shm", &address, "8K", "5"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(writer.end().starts_with("10 writes, 81920 bytes"));
 }
 
 #[test]

@@ -1,5 +1,5 @@
 /* Endpoint options of provider efa (fi_efa(7)), on the library that it was started with: which of them can be read and
- * set before an endpoint is enabled, and which are refused afterwards.
+ * set before an endpoint is enabled, and which are refused afterwards. And what its info tells of the emulated device.
  */
 #include <stdbool.h>
 
@@ -51,10 +51,24 @@ static void check_flags(void)
 }
 #endif
 
+static void check_nic(const struct fid_nic *nic)
+{
+	CHECK(nic && nic->device_attr && nic->bus_attr && nic->link_attr);
+	CHECK(!strcmp(nic->device_attr->name, "efa_emu0") && !strcmp(nic->device_attr->driver, "efa"));
+	CHECK(!strcmp(nic->device_attr->vendor_id, "0x1d0f") && !strcmp(nic->device_attr->device_id, "0xefa2"));
+	CHECK(nic->device_attr->firmware && nic->device_attr->device_version);
+	const struct fi_pci_attr *pci = &nic->bus_attr->attr.pci;
+	CHECK(nic->bus_attr->bus_type == FI_BUS_PCI);
+	CHECK(pci->domain_id == 0 && pci->bus_id == 0 && pci->device_id == 0x1f && pci->function_id == 0);
+	CHECK(nic->link_attr->state == FI_LINK_UP && nic->link_attr->mtu == 8928 && nic->link_attr->speed > 0);
+	CHECK(strstr(nic->link_attr->address, ":"));
+}
+
 int main(void)
 {
 	uint32_t version = FI_MAJOR_VERSION >= 2 ? FI_VERSION(2, 0) : FI_VERSION(1, 17);
 	struct side side = side_open(version, FI_MSG | FI_TAGGED | FI_RMA);
+	check_nic(side.info->nic);
 	ep = side.ep;
 	size_t retry = 0, five = 5;
 	OK(get(FI_OPT_EFA_RNR_RETRY, &retry, sizeof retry));

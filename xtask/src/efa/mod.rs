@@ -165,10 +165,16 @@ fn own_efa(emulator: &Path, dir: &Path) -> StepResult {
     })
 }
 
-/// Remote writes of random pages, with every byte compared, for each step of the ladder.
+/// Remote writes of random pages, with every byte compared, for each step of the ladder: on a network in order, and on
+/// one without, where the last page to be written is not the last to arrive.
 fn write_demo(emulator: &Path, dir: &Path) -> StepResult {
-    let mut demo = Command::new(capi::tool("fi_write_demo")?);
-    run(on(demo.args(capi::WRITE_DEMO).args(["--provider", "efa"]), emulator, dir))
+    let program = capi::tool("fi_write_demo")?;
+    for disorder in [None, Some(programs::DISORDER)] {
+        let mut demo = Command::new(&program);
+        demo.args(capi::WRITE_DEMO).args(["--provider", "efa"]).envs(disorder.into_iter().flatten());
+        run(on(&mut demo, emulator, dir))?;
+    }
+    Ok(Outcome::Passed)
 }
 
 /// Grains between two processes, either of which is killed and returns, and the farewells of targets.
