@@ -137,6 +137,25 @@ fn a_writer_outlives_messages_that_lie() {
 }
 
 #[test]
+fn a_writer_that_says_nothing_is_given_up() {
+    let silent = Node::open(&Hints::new().provider("shm").caps(Caps::MSG).ep_type(EpType::Rdm)).unwrap();
+    let address = silent.name().expect("a name").to_string();
+    let mut reader = Command::new(env!("CARGO_BIN_EXE_fi_write_demo"));
+    reader.args(["-p", "shm", "--timeout=1", &address, "8K", "1"]).stderr(Stdio::piped());
+    let mut reader = reader.spawn().expect("the reader starts");
+    let status = loop {
+        if let Some(status) = reader.try_wait().expect("the state of the reader") {
+            break status;
+        }
+        // It takes the requests, and answers none.
+        let _ = silent.poll().expect("a poll");
+    };
+    let mut said = String::new();
+    reader.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
+    assert!(!status.success() && said.contains("waiting for pages"), "{said}");
+}
+
+#[test]
 fn the_ladder_has_a_row_for_each_step_and_a_plot() {
     let file = std::env::temp_dir().join(format!("ladder-{}.svg", std::process::id()));
     let path = file.to_str().unwrap();
