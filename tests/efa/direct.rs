@@ -3,7 +3,7 @@
 use ofi_testkit::prelude::*;
 
 use super::EfaPair;
-use super::native::{alone, cost, on_own_device};
+use super::native::{DEVICE, alone, cost, on_own_device};
 
 const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
 const MODES: MrMode = MrMode::VIRT_ADDR.union(MrMode::PROV_KEY).union(MrMode::ALLOCATED).union(MrMode::LOCAL);
@@ -55,6 +55,7 @@ fn a_message_is_one_request_with_its_data_and_nothing_more() {
         pair.post(|| pair.b.receive(&into).context(1).post());
         let cost = cost(&pair.a, || {
             pair.post(|| pair.a.out(pair.to_b, &from).context(2).data(7).send());
+            assert_eq!(DEVICE.last_inline(), len <= 32, "{len} bytes");
             let (entry, source) = pair.done_from(&pair.b);
             assert_eq!((entry.len, entry.data, source), (len, 7, pair.to_a));
             pair.done(&pair.a);

@@ -198,6 +198,7 @@ unsafe impl QueuePair for Simulated {
             let bytes = |from: Segment| unsafe { std::slice::from_raw_parts(from.addr, from.len) }.to_vec();
             match action {
                 Action::Send { from, inline, data } => {
+                    self.device.lock().last_inline = inline;
                     self.post_one(id, to, (!inline).then_some(from), What::Send(bytes(from), data))?;
                 }
                 Action::Read { into, at } => self.post_one(id, to, None, What::Read { into, at })?,

@@ -129,6 +129,8 @@ struct Inner {
     last_key: u32,
     /// The memory of the last request.
     last_used: usize,
+    /// Whether the last message was in its request.
+    last_inline: bool,
     /// The retry count that the last queue pair was opened with.
     rnr_retry: Option<u8>,
 }
@@ -235,6 +237,7 @@ impl SimulatedDevice {
             registered: HashMap::new(),
             last_key: 0,
             last_used: 0,
+            last_inline: false,
             rnr_retry: None,
         };
         Self {
@@ -283,6 +286,11 @@ impl SimulatedDevice {
     /// The address of the newest request's memory.
     pub fn last_used(&self) -> usize {
         self.lock().last_used
+    }
+
+    /// Whether the last message that was posted was copied into its request.
+    pub fn last_inline(&self) -> bool {
+        self.lock().last_inline
     }
 
     /// The receiver-not-ready retry count of the queue pair that was opened last, if it was set. Here receivers are
