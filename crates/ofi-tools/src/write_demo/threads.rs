@@ -82,3 +82,22 @@ impl Idle {
         idle
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::write_demo::nics;
+
+    #[test]
+    fn a_pinned_thread_stays_on_its_core_with_its_share_of_the_nodes() {
+        let options = Options::try_parse_from(["fi_write_demo", "--pin", "--threads=2"]).unwrap();
+        let nodes = nics::open("shm", 3).unwrap();
+        let seen = |thread, nodes: Vec<Node>| Ok((thread, nodes.len(), sys::allowed_cores().unwrap()));
+        let all = share_out(&options, nodes, seen).unwrap();
+        let cores = sys::allowed_cores().unwrap();
+        let core = |thread: usize| vec![cores[thread % cores.len()]];
+        assert_eq!(all, [(0, 2, core(0)), (1, 1, core(1))]);
+    }
+}
