@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Folder, SOON, camera, file, microphone};
-use mxl::{BatchHints, Error, Rational, SampleWriter, Status, SyncGroup, Wait, time};
+use mxl::{BatchHints, Error, FlowDefinition, Format, Rational, SampleWriter, Status, SyncGroup, Wait, time};
 
 fn writer(folder: &Folder, channels: u32) -> (SampleWriter, mxl::Uuid) {
     let microphone = microphone(channels);
@@ -56,6 +56,38 @@ fn samples_are_read_across_the_end_of_the_ring() {
     assert_eq!((samples[0], samples[4999]), (sample(2, index - 5100), sample(2, index - 101)));
     let [(_, first), (_, second)] = read.pieces(0);
     assert_eq!((first + second, read.stride()), (20_000, 19_456 * 4));
+}
+
+/// `audio/float64`: twice the bytes of a sample in each ring.
+#[test]
+fn samples_of_eight_bytes_are_read_as_they_were_written() {
+    let folder = Folder::new();
+    let mut microphone = microphone(2);
+    if let Format::Audio(audio) = &mut microphone.format {
+        audio.word = 8;
+    }
+    let microphone = FlowDefinition::parse(&microphone.to_json()).unwrap();
+    let mut writer = folder.domain().create_samples(&microphone, &BatchHints::default()).unwrap().writer;
+    let reader = folder.domain().read_samples(microphone.id).unwrap();
+    assert_eq!((reader.word(), reader.stride() as u64 % 4096), (8, 0));
+    // No `f32` has these values.
+    let sample = |channel: u32, at: u64| 1.0 / (at * 2 + u64::from(channel) + 3) as f64;
+    let batch =
+        |channel, index: u64| -> Vec<f64> { (index - 480..index).map(|at| sample(channel, at)).collect() };
+    for index in (48_480..96_000).step_by(480) {
+        let mut open = writer.open(index, 480).unwrap();
+        assert!(open.write_channel(0, &[0.0_f32; 480]).is_err());
+        for channel in 0..2 {
+            open.write_channel(channel, &batch(channel, index)).unwrap();
+        }
+        open.commit().unwrap();
+        let read = reader.read(index, 480, Wait::Not).unwrap();
+        for channel in 0..2 {
+            let mut samples = vec![0.0_f64; 480];
+            read.read_channel(channel, &mut samples).unwrap();
+            assert_eq!(samples, batch(channel, index), "channel {channel} before {index}");
+        }
+    }
 }
 
 #[test]

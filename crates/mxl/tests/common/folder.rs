@@ -11,14 +11,17 @@ pub struct Folder(PathBuf);
 
 impl Folder {
     pub fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
         let shm = Path::new("/dev/shm");
-        let base = if shm.is_dir() { shm.to_path_buf() } else { std::env::temp_dir() };
+        Self::below(&if shm.is_dir() { shm.to_path_buf() } else { std::env::temp_dir() })
+    }
+
+    pub fn below(base: &Path) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = base.join(format!("mxl-test-{}-{count}", std::process::id()));
         // Left by a process that had the same id and was killed.
         let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir(&path).unwrap();
+        std::fs::create_dir_all(&path).unwrap();
         Self(path)
     }
 
