@@ -9,6 +9,7 @@ use mxl::{BatchHints, Domain, FlowDefinition, Format, GroupHint, Rational, Uuid,
 use crate::failure::{self, Failure, Result};
 use crate::output::print;
 use crate::pattern::{Pattern, tone};
+use crate::place;
 use crate::progress::Progress;
 
 /// Writes a test pattern with the index burnt in, or a tone, into a flow of the Media eXchange Layer.
@@ -105,7 +106,7 @@ fn run(options: &Options) -> Result<()> {
             "--domain {missing}: no such directory; create it with --create"
         )));
     }
-    let domain = Domain::open(&options.domain)?;
+    let domain = place::open("mxl-generate", &options.domain)?;
     match options.what {
         What::Video { width, height, rate, interlaced, alpha, slices } => {
             let mut definition = FlowDefinition::video(&options.label, width, height, rate)?;

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::failure::{self, Failure, Result};
 use crate::output::{duration, json, print};
+use crate::place;
 
 /// Shows the flows of a domain of the Media eXchange Layer.
 #[derive(Debug, clap::Parser)]
@@ -45,7 +46,7 @@ pub fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<()> {
-    let domain = Domain::open(&options.domain)?;
+    let domain = place::open("mxl-info", &options.domain)?;
     if options.garbage_collect {
         let collected = domain.collect()?;
         if options.json {

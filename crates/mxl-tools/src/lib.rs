@@ -11,5 +11,6 @@ mod levels;
 mod output;
 mod pattern;
 mod picture;
+mod place;
 mod progress;
 pub mod view;

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use mxl::{Domain, FlowDefinition, Format, GrainReader, SampleReader, Uuid, Wait};
+use mxl::{FlowDefinition, Format, GrainReader, SampleReader, Uuid, Wait};
 
 use crate::failure::{self, Failure, Result};
 use crate::levels::{self, Level};
 use crate::output::{json, print};
 use crate::picture::Picture;
+use crate::place;
 
 /// Shows a grain of a flow as a PNG, its ancillary data in hexadecimal, or the levels of audio as bars or as an SVG.
 #[derive(Debug, clap::Parser)]
@@ -47,7 +48,7 @@ pub fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<()> {
-    let domain = Domain::open(&options.domain)?;
+    let domain = place::open("mxl-view", &options.domain)?;
     let definition = domain.definition(options.flow)?;
     match &definition.format {
         Format::Audio(audio) => {

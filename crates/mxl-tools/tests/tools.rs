@@ -8,7 +8,10 @@ struct Folder(PathBuf);
 impl Folder {
     fn new(name: &str) -> Self {
         let shm = PathBuf::from("/dev/shm");
-        let base = if shm.is_dir() { shm } else { std::env::temp_dir() };
+        Self::below(if shm.is_dir() { shm } else { std::env::temp_dir() }, name)
+    }
+
+    fn below(base: PathBuf, name: &str) -> Self {
         let path = base.join(format!("mxl-tools-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
@@ -154,6 +157,117 @@ fn a_mistyped_directory_is_not_created() {
     assert!(!wrong.exists());
     text(&generate(&["--create", "video", "--width", "48", "--height", "8"]));
     assert!(wrong.is_dir());
+}
+
+#[test]
+fn a_domain_on_a_disk_is_used_with_a_warning() {
+    let folder = Folder::below(PathBuf::from(env!("CARGO_TARGET_TMPDIR")), "disk");
+    if mxl::is_tmpfs(&folder.0).unwrap() {
+        println!("NOT RUN: a_domain_on_a_disk_is_used_with_a_warning: {} is a tmpfs", folder.0.display());
+        return;
+    }
+    let warned = |output: &Output, name: &str| {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let wanted = format!("{name}: {} is not on a tmpfs", folder.0.display());
+        assert!(said.starts_with(&wanted) && said.lines().count() == 1, "{said}");
+    };
+    let output = tool("mxl-generate", &folder, &["-n", "2", "video", "--width", "48", "--height", "8"]);
+    warned(&output, "mxl-generate");
+    text(&output);
+    let _writer = generate(&folder, SOUND, &["audio"]);
+    let output = tool("mxl-info", &folder, &["--json"]);
+    warned(&output, "mxl-info");
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&text(&output)).unwrap()[0]["id"], SOUND);
+    let output = tool("mxl-view", &folder, &["-f", SOUND, "--wait", "20000"]);
+    warned(&output, "mxl-view");
+    assert_eq!(text(&output).lines().count(), 2);
+    // None on a tmpfs.
+    let memory = Folder::new("memory");
+    if mxl::is_tmpfs(&memory.0).unwrap() {
+        assert_eq!(tool("mxl-info", &memory, &[]).stderr, b"");
+    }
+}
+
+#[test]
+fn an_index_is_chosen_and_one_that_is_not_there_is_named() {
+    let folder = Folder::new("index");
+    let domain = mxl::Domain::open(&folder.0).unwrap();
+    let camera = mxl::FlowDefinition::video("camera", 48, 4, mxl::Rational::new(50, 1)).unwrap();
+    let pictures = domain.create_grains(&camera, &mxl::BatchHints::default()).unwrap().writer;
+    (5..=7).for_each(|index| pictures.open(index).unwrap().commit().unwrap());
+    let (id, file) = (camera.id.to_string(), folder.0.join("seen.png"));
+    let view = |more: &[&str]| {
+        tool("mxl-view", &folder, &[&["-f", &id, "--wait", "1", "-o", file.to_str().unwrap()], more].concat())
+    };
+    for (more, index) in [(&[][..], 7), (&["--index", "5"], 5), (&["-i", "6"], 6)] {
+        let said = text(&view(more));
+        assert!(said.starts_with(&format!("grain {index}: frame of 48x4")), "{said}");
+    }
+    let microphone = mxl::FlowDefinition::audio("microphone", 1, mxl::Rational::new(48_000, 1)).unwrap();
+    let mut sound = domain.create_samples(&microphone, &mxl::BatchHints::default()).unwrap().writer;
+    for (index, level) in [(480, 0.5_f32), (960, 1.0)] {
+        let mut batch = sound.open(index, 480).unwrap();
+        batch.write_channel(0, &[level; 480]).unwrap();
+        batch.commit().unwrap();
+    }
+    let id = microphone.id.to_string();
+    for (index, level) in [("480", -6.0), ("960", 0.0)] {
+        let said = text(&tool("mxl-view", &folder, &["-f", &id, "--index", index, "--span", "10", "--json"]));
+        let levels: serde_json::Value = serde_json::from_str(&said).unwrap();
+        assert!((levels[0]["peak"].as_f64().unwrap() - level).abs() < 0.1, "{said}");
+    }
+    for (id, index) in [(&camera.id, "99"), (&microphone.id, "99999")] {
+        let output = tool("mxl-view", &folder, &["-f", &id.to_string(), "-i", index, "--wait", "1"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let wanted = format!("index {index} is not written yet");
+        assert!(!output.status.success() && said.contains(&wanted), "{said}");
+    }
+}
+
+#[test]
+fn fields_are_generated_late_and_under_a_label() {
+    let folder = Folder::new("fields");
+    let fields = ["video", "--width", "48", "--height", "8", "--rate", "25", "--interlaced"];
+    let _writer =
+        generate(&folder, PICTURE, &[&["--label", "studio 4", "--behind", "3"][..], &fields].concat());
+    let said = text(&tool("mxl-view", &folder, &["-f", PICTURE, "--wait", "20000", "-o", "/dev/null"]));
+    assert!(said.contains("field of 48x4"), "{said}");
+    let report: serde_json::Value =
+        serde_json::from_str(&text(&tool("mxl-info", &folder, &["-f", PICTURE, "--json"]))).unwrap();
+    assert_eq!(report["label"], "studio 4");
+    assert_eq!(report["rate"], serde_json::json!({ "numerator": 50, "denominator": 1 }));
+    assert!(report["latency"].as_i64().unwrap() >= 3, "{report}");
+}
+
+#[test]
+fn a_tone_has_the_frequency_and_the_batches_that_were_asked_for() {
+    let folder = Folder::new("tone");
+    let tone = ["audio", "--channels", "1", "--rate", "96000", "--hertz", "1000", "--batch", "96"];
+    let _writer = generate(&folder, SOUND, &tone);
+    let report: serde_json::Value =
+        serde_json::from_str(&text(&tool("mxl-info", &folder, &["-f", SOUND, "--json"]))).unwrap();
+    assert_eq!(
+        (&report["maxCommitBatchSizeHint"], &report["rate"]["numerator"]),
+        (&serde_json::json!(96), &serde_json::json!(96_000))
+    );
+    let reader = mxl::Domain::open(&folder.0).unwrap().read_samples(SOUND.parse().unwrap()).unwrap();
+    let soon = mxl::Wait::For(std::time::Duration::from_secs(20));
+    // Ten periods, written by ten batches; on a busy machine they may be overwritten before they are read.
+    let mut samples = [0.0_f32; 960];
+    let begin = std::time::Instant::now();
+    loop {
+        assert!(begin.elapsed().as_secs() < 40, "no samples");
+        let Ok(read) = reader.read(reader.head() + 960, 960, soon) else { continue };
+        if read.read_channel(0, &mut samples).is_ok() && read.still_valid() {
+            break;
+        }
+    }
+    let crossings = samples.windows(2).filter(|pair| (pair[0] < 0.0) != (pair[1] < 0.0)).count();
+    assert!((19..=21).contains(&crossings), "{crossings} crossings of zero");
+    for (wrong, why) in [(["--hertz", "0"], "must be above 0"), (["--batch", "0"], "--batch")] {
+        let output = tool("mxl-generate", &folder, &[&["audio"], &wrong[..]].concat());
+        assert!(String::from_utf8_lossy(&output.stderr).contains(why), "{output:?}");
+    }
 }
 
 /// Runs a program with a terminal for its standard error. Returns its standard output, and what was drawn.
