@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use mxl::{Domain, Geometry, GrainReader, SampleReader, Uuid, Wait};
 use ofi::raw::CompletionQueue;
+use ofi::{Errno, FiAddr};
 
 use crate::driven::sealed::Polled;
 use crate::link::{End, Happened, Link, OpId};
@@ -114,20 +115,42 @@ impl Initiator {
             let what = format!("the target is reached over {}, not {}", info.provider, self.provider);
             return Err(Error::Info(what));
         }
-        let Some(at) = self.peers.iter().position(|peer| peer.info.id == info.id) else {
-            self.peers.push(Peer::new(info.clone()));
+        let there = self.peers.iter().position(|peer| peer.info.id == info.id);
+        if let Some(there) = there.map(|at| &self.peers[at]) {
+            let is_again = there.is_replaced() && !there.info.is_newer_than(info);
+            if !is_again && !info.is_newer_than(&there.info) {
+                return Err(Error::Exists(info.id));
+            }
+        }
+        let addr = self.reach(info)?;
+        let Some(at) = there else {
+            self.peers.push(Peer { addr, ..Peer::new(info.clone()) });
             return Ok(());
         };
-        let there = &self.peers[at];
-        let is_again = there.is_replaced() && !there.info.is_newer_than(info);
-        if !is_again && !info.is_newer_than(&there.info) {
-            return Err(Error::Exists(info.id));
+        // What is in flight to the same address ends below only if this is its last insertion.
+        if let Some(addr) = addr {
+            self.link.remove(addr);
         }
         // The previous target is gone, or has another initiator.
         self.part(at);
         let peer = &mut self.peers[at];
         (peer.info, peer.greet, peer.state) = (info.clone(), Instant::now(), PeerState::Connecting);
         Ok(())
+    }
+
+    /// The endpoint's number for a target's address. `None` if it has no room now: greeting the target tries again.
+    fn reach(&self, info: &TargetInfo) -> Result<Option<FiAddr>> {
+        match self.link.insert(info.format, &info.address) {
+            Ok(addr) => Ok(Some(addr)),
+            // No repetition changes this.
+            Err(error) if error == Errno::EINVAL || error == Errno::EADDRNOTAVAIL => {
+                let (len, format, provider) = (info.address.len(), info.format, self.provider);
+                Err(Error::Info(format!(
+                    "the address ({len} bytes of format {format}) cannot be reached over {provider}: {error}"
+                )))
+            }
+            Err(_) => Ok(None),
+        }
     }
 
     /// Removes a target. Queued transfers to it are dropped.
