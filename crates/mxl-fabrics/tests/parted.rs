@@ -2,6 +2,8 @@
 //! place, and when its flow fails.
 
 mod common;
+#[path = "common/hostile_target.rs"]
+mod hostile_target;
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
@@ -10,13 +12,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{ANY, Ends, Folder, LONG, Running, both, byte_of, camera, command, microphone};
-use mxl::{BatchHints, FlowDefinition, GrainWriter};
+use hostile_target::Hostile;
+use mxl::{BatchHints, GrainWriter};
 use mxl_fabrics::message::{Message, Why};
 use mxl_fabrics::{
     Driven, Error, Initiator, Merge, MergePath, OwnKeys, PeerState, Provider, Received, Target, TargetInfo,
     Transfer,
 };
-use ofi::{Address, CompletionKind, FiAddr, Hints, Node};
 
 const PROVIDERS: [Provider; 2] = [Provider::Shm, Provider::Tcp];
 
@@ -265,80 +267,6 @@ fn fails(provider: Provider) {
 #[test]
 fn a_target_whose_flow_fails_tells_its_initiator() {
     PROVIDERS.into_iter().for_each(fails);
-}
-
-/// A target whose messages the test writes one by one.
-struct Hostile {
-    node: Node,
-    info: TargetInfo,
-    initiator: Option<FiAddr>,
-    nonce: u64,
-}
-
-impl Hostile {
-    fn open(provider: (Provider, &str), definition: &FlowDefinition, id: u64) -> Self {
-        let node = Node::open(&Hints::new().provider(provider.1)).unwrap();
-        let name = node.name().unwrap();
-        let geometry = Some(mxl_fabrics::message::geometry(&definition.geometry()));
-        let version = mxl_fabrics::message::VERSION;
-        let info = TargetInfo {
-            id,
-            provider: provider.0,
-            format: name.format().as_c(),
-            address: name.bytes().to_vec(),
-            regions: Vec::new(),
-            bounce: None,
-            ours: Some(OwnKeys { version, geometry, has_writes: false, epoch: 1 }),
-        };
-        Self { node, info, initiator: None, nonce: 0 }
-    }
-
-    /// Accepts the initiator's greeting.
-    fn accept(&mut self, initiator: &mut Initiator) {
-        self.node.recv(vec![0; 512]).map_err(|rejected| rejected.to_string()).unwrap();
-        let begin = Instant::now();
-        let hello = loop {
-            initiator.poll().unwrap();
-            match self.node.poll().unwrap() {
-                Some(completion) if completion.kind() == CompletionKind::Receive => {
-                    break Message::parse(completion.into_result().unwrap().bytes()).unwrap();
-                }
-                _ => assert!(begin.elapsed() < LONG, "no greeting"),
-            }
-        };
-        let Message::Hello { nonce, format, address, .. } = hello else { panic!("{hello:?}") };
-        let format = ofi::AddrFormat::from_c(format).unwrap();
-        self.initiator = Some(self.node.insert(&Address::new(format, &address)).unwrap());
-        self.nonce = nonce;
-        let rings = mxl_fabrics::message::Remote::default();
-        self.say(Message::Welcome { nonce, token: nonce ^ 5, rings, length: 0, receive: 4096 }.encode());
-        while state(initiator, self.info.id) != PeerState::Connected {
-            self.turn(initiator);
-            assert!(begin.elapsed() < LONG, "not connected");
-        }
-    }
-
-    fn say(&self, bytes: Vec<u8>) {
-        self.node.send(bytes, self.initiator.unwrap()).map_err(|rejected| rejected.to_string()).unwrap();
-    }
-
-    fn turn(&self, initiator: &mut Initiator) {
-        initiator.poll().unwrap();
-        while self.node.poll().unwrap().is_some() {}
-    }
-
-    /// Sends a message, which the initiator counts and drops.
-    fn is_nonsense(&self, initiator: &mut Initiator, bytes: Vec<u8>, what: &str) {
-        let before = (initiator.nonsense(), initiator.targets().collect::<Vec<_>>());
-        self.say(bytes);
-        let begin = Instant::now();
-        while initiator.nonsense() == before.0 {
-            self.turn(initiator);
-            assert!(begin.elapsed() < LONG, "{what} was not counted");
-        }
-        let after = (before.0 + 1, before.1);
-        assert_eq!((initiator.nonsense(), initiator.targets().collect::<Vec<_>>()), after, "{what}");
-    }
 }
 
 #[test]
