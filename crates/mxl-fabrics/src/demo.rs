@@ -12,7 +12,7 @@ use clap::Parser;
 use mxl::{Domain, Geometry, GrainReader, SampleReader, Uuid, Wait};
 
 use crate::progress::Progress;
-use crate::{Driven, Error, Initiator, PeerState, Provider, Result, TargetInfo, Transfer};
+use crate::{Driven, Error, Initiator, PeerState, Provider, Result, TargetInfo, Transfer, disk};
 
 /// Carries a flow from one host to another: a target creates the flow and receives it, an initiator sends it.
 #[derive(Debug, Parser)]
@@ -95,6 +95,12 @@ pub fn main() -> ExitCode {
     }
 }
 
+fn domain(options: &Options) -> Result<Domain> {
+    let domain = Domain::open(&options.domain)?;
+    disk::warn("mxl-fabrics-demo", &options.domain);
+    Ok(domain)
+}
+
 fn place(options: &Options) -> (Option<&str>, Option<&str>) {
     (options.node.as_deref(), options.service.as_deref())
 }
@@ -133,7 +139,7 @@ fn targets(options: &Options) -> Result<Vec<TargetInfo>> {
 }
 
 fn send(options: &Options) -> Result<()> {
-    let domain = Domain::open(&options.domain)?;
+    let domain = domain(options)?;
     let id: Uuid =
         options.flow.parse().map_err(|error| Error::Argument(format!("{}: {error}", options.flow)))?;
     let geometry = domain.definition(id)?.geometry();

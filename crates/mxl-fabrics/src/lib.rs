@@ -37,6 +37,7 @@
 
 pub mod bench;
 pub mod demo;
+mod disk;
 mod driven;
 mod error;
 mod histogram;

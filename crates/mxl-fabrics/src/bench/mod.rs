@@ -21,7 +21,7 @@ use mxl::{Domain, FlowDefinition, Rational};
 use self::pair::{Places, Role};
 use self::readers::{Task, Way};
 use crate::progress::Progress;
-use crate::{Error, Provider, Result};
+use crate::{Error, Provider, Result, disk};
 
 /// Measures flows: the time from a commit to a reader's return, beside a bare futex between the same cores; the cost
 /// of each call; and copies to another process over shm and udp, one grain at a time. Run no other load
@@ -148,6 +148,7 @@ fn run(options: &Options) -> Result<()> {
             (_, Role::Initiator) => copies::send(&domain, &definition, options.provider, core, options.count),
         };
     }
+    disk::warn("mxl-bench", &options.domain);
     let near = Folder::new(&options.domain, "near")?;
     if let Some(What::Flows(flows)) = &options.what {
         let progress = Progress::new(options.quiet, Some(1));

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use mxl::{Domain, FlowDefinition};
+use mxl::FlowDefinition;
 
-use super::{EXPORT_EVERY, Options, export, file, place, ways};
+use super::{EXPORT_EVERY, Options, domain, export, file, place, ways};
 use crate::driven::sealed::Polled;
 use crate::progress::Progress;
 use crate::{Drive, Driven, Error, Merge, MergePath, Received, Result, Target, TargetInfo};
@@ -84,7 +84,7 @@ fn further_path(given: &str, id: Option<u64>) -> Result<MergePath<'_>> {
 
 /// Receives until enough has arrived.
 pub(super) fn receive(options: &Options) -> Result<()> {
-    let domain = Domain::open(&options.domain)?;
+    let domain = domain(options)?;
     let definition = FlowDefinition::parse(&file(Path::new(&options.flow))?)?;
     let (node, service) = place(options);
     if options.path.is_empty() {
