@@ -199,31 +199,36 @@ fn broken_files_are_errors() {
         fs::write(file(&folder, &id, "data"), changed).unwrap();
     };
     open().unwrap();
-    for (what, at, bytes) in [
-        ("version", 0, &[2][..]),
-        ("id", 8, &[0; 16]),
-        ("format", 24, &[0, 0, 0, 0]),
-        ("format", 24, &[9, 0, 0, 0]),
-        ("rate", 32, &[0; 8]),
-        ("rate", 40, &[255; 8]),
-        ("device", 56, &[1]),
-        ("no grains", 152, &[0; 4]),
-        ("more grains", 152, &[11, 0, 0, 0]),
-        ("four billion grains", 152, &[255; 4]),
+    for (what, at, bytes, said) in [
+        ("version", 0, &[2][..], "/data: version 2, not 1"),
+        ("id", 8, &[0; 16], "/data: belongs to flow 00000000"),
+        ("format", 24, &[0, 0, 0, 0], "/data: format 0 is not supported"),
+        ("format", 24, &[9, 0, 0, 0], "/data: format 9 is not supported"),
+        ("rate", 32, &[0; 8], "/data: invalid rate 0"),
+        ("rate", 40, &[255; 8], "/data: invalid rate 50/-1"),
+        ("device", 56, &[1], "/data: its payload is in memory of device"),
+        ("no grains", 152, &[0; 4], "/data: a ring without grains"),
+        ("more grains", 152, &[11, 0, 0, 0], "/grains/data.10"),
+        ("four billion grains", 152, &[255; 4], "/grains/data.10"),
     ] {
         put(at, bytes);
         let error = open().unwrap_err();
         assert_eq!(error.status(), Status::Unknown, "{what}: {error}");
+        assert!(error.to_string().contains(said), "{what}: {error}");
         // The next writer creates a flow that lacks files again (below).
         if !["more grains", "four billion grains"].contains(&what) {
             let written = folder.domain().create_grains(&id, &hints());
             assert!(written.is_err(), "{what}");
         }
     }
+    let told = |said: &str| {
+        let error = open().unwrap_err().to_string();
+        assert!(error.contains(said), "{said}: {error}");
+    };
     fs::write(file(&folder, &id, "data"), &data[..2063]).unwrap();
-    assert!(open().is_err());
+    told("/data: 2063 bytes");
     fs::write(file(&folder, &id, "data"), "").unwrap();
-    assert!(open().is_err());
+    told("/data: 0 bytes");
     put(0, &[1]);
     open().unwrap();
     // A longer file comes from a later version, and is accepted.
@@ -235,15 +240,15 @@ fn broken_files_are_errors() {
     let whole = fs::read(&grain).unwrap();
     for len in [0, 27, 8191, 8192, whole.len() - 1] {
         fs::write(&grain, &whole[..len]).unwrap();
-        assert!(open().is_err(), "{len} bytes");
+        told(&format!("/grains/data.4: {len} bytes"));
     }
     fs::write(&grain, &whole).unwrap();
     File::options().write(true).open(&grain).unwrap().write_all_at(&[3], 0).unwrap();
-    assert!(open().is_err());
+    told("/grains/data.4: version 3, not 1");
     fs::remove_file(&grain).unwrap();
-    assert!(open().is_err());
+    told("/grains/data.4");
     fs::create_dir(&grain).unwrap();
-    assert!(open().is_err());
+    told("/grains/data.4");
 }
 
 /// A header with false sizes is harmless.
