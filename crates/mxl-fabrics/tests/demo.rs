@@ -5,6 +5,8 @@ mod common;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use common::{Folder, LONG, byte_of, camera, command, demo};
 use mxl::{BatchHints, Wait};
 use mxl_fabrics::TargetInfo;
@@ -37,7 +39,8 @@ fn grains_go_in_small_messages_and_at_a_pace() {
     let _receiving = demo(&[&["-p", "shm", "-f", &flow, "-t", &at][..], &cut].concat(), &far);
     // Its memory is not for writing.
     assert!(!info(&at).ours.unwrap().has_writes);
-    let from = format!("@{at}");
+    // As the target prints it.
+    let from = STANDARD.encode(std::fs::read(&at).unwrap());
     let paced = ["-i", "-p", "shm", "-f", &id, "-t", &from, "--pace", "0.5", "--phase", "0.25"];
     let _sending = demo(&[&paced[..], &cut].concat(), &near);
     let reader = far.domain().read_grains(definition.id).unwrap();
