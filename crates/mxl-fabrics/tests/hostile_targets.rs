@@ -55,11 +55,13 @@ fn said() -> impl Strategy<Value = (u8, bool, [u64; 3])> {
     (0_u8..8, prop::bool::weighted(0.8), [number(), number(), number()])
 }
 
-fn encoded(nonce: u64, (kind, right, [a, b, c]): (u8, bool, [u64; 3])) -> Vec<u8> {
+/// The bytes of a message; `sent` is what was sent last.
+fn encoded(nonce: u64, sent: u64, (kind, right, [a, b, c]): (u8, bool, [u64; 3])) -> Vec<u8> {
     let token = if right { nonce ^ 5 } else { a };
     let remote = Remote { addr: b, key: c };
     match kind {
-        0 | 1 => Message::Grant { token, index: a, payload: remote }.encode(),
+        0 => Message::Grant { token, index: a, payload: remote }.encode(),
+        1 => Message::Grant { token, index: sent - a % 2, payload: remote }.encode(),
         2 => Message::Room { token, until: b }.encode(),
         3 => Message::Published { token, number: b }.encode(),
         4 => Message::Welcome { nonce, token, rings: remote, length: a, receive: 0 }.encode(),
@@ -100,7 +102,7 @@ fn an_initiator_survives_what_a_target_says() {
                     }
                     **turn += 1;
                     writer.send(initiator, **turn);
-                    hostile.say(encoded(nonce, message));
+                    hostile.say(encoded(nonce, **turn, message));
                 }
                 for _ in 0..5 {
                     hostile.turn(initiator);
