@@ -40,6 +40,15 @@ fn forbid(error: i32) -> bool {
     unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program, 0_u64, 0_u64) == 0 }
 }
 
+/// How often this thread has slept.
+fn sleeps() -> i64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the structure is valid for a write.
+    assert_eq!(unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) }, 0);
+    // SAFETY: zeros are a valid value, and the call has filled it in.
+    unsafe { usage.assume_init() }.ru_nvcsw
+}
+
 #[test]
 fn many_flows_are_waited_for_without_the_system_call() {
     const TEST: &str = "many_flows_are_waited_for_without_the_system_call";
@@ -57,7 +66,9 @@ fn many_flows_are_waited_for_without_the_system_call() {
             .map(|camera| domain.create_grains(camera, &BatchHints::default()).unwrap().writer);
         let readers = cameras.each_ref().map(|camera| domain.read_grains(camera.id).unwrap());
         let watches = readers.each_ref().map(|reader| reader.watch());
-        assert!(!wait_any(&watches, Wait::For(Duration::from_millis(5))));
+        let before = sleeps();
+        assert!(!wait_any(&watches, Wait::For(Duration::from_millis(20))));
+        assert!(sleeps() > before, "it asks again and again without a sleep");
         std::thread::scope(|scope| {
             let waited = scope.spawn(|| wait_any(&watches, SOON));
             std::thread::sleep(Duration::from_millis(20));
