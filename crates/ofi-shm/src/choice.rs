@@ -103,10 +103,11 @@ impl<W: Ways, const CLASSES: usize> Choice<W, CLASSES> {
         class.way
     }
 
-    /// Whether a message of `len` bytes that goes this way is part of a trial.
-    pub fn tries(&self, way: W, len: usize) -> bool {
+    /// Whether a message of `len` bytes that was just sent this way by [`choose`](Self::choose) should be measured, if
+    /// not all are: it is part of a trial, or one of `every` of its size class.
+    pub fn samples(&self, way: W, len: usize, every: u32) -> bool {
         let class = &self.classes[Self::class_of(len)];
-        !class.settled || class.way != way
+        !class.settled || class.way != way || class.until.is_multiple_of(every)
     }
 
     /// Records what a byte of a message of `len` bytes cost by this way, in any unit.

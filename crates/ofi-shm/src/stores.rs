@@ -23,7 +23,7 @@ use crate::sys::Mapping;
 /// Shorter payloads are written by plain stores: nobody was seen to lose more than a fifth by that.
 pub const LONG: usize = 1 << 10;
 
-/// One in so many payloads that are not on trial is timed.
+/// One in so many payloads of a size class that are not on trial is timed.
 const TIMED: u32 = 8;
 
 /// Longer payloads are not fetched before they are copied: the processor's own prefetching is as good there.
@@ -76,8 +76,6 @@ impl Plan {
 pub struct RingStores {
     /// Made at the first long payload.
     choice: Option<Box<StoresChoice>>,
-    /// Payloads since one was timed.
-    untimed: u32,
 }
 
 impl RingStores {
@@ -114,12 +112,7 @@ impl RingStores {
             StreamingStores::Auto => {
                 let choice = self.choice.get_or_insert_default();
                 let stores = choice.choose(len);
-                self.untimed += 1;
-                let timed = self.untimed >= TIMED || choice.tries(stores, len);
-                if timed {
-                    self.untimed = 0;
-                }
-                Plan { stores, began: timed.then(ticks) }
+                Plan { stores, began: choice.samples(stores, len, TIMED).then(ticks) }
             }
         }
     }
@@ -216,6 +209,26 @@ mod tests {
             assert!(!credible(cost), "{cost}");
         }
         assert!([1e-6, 0.25, 1e3].into_iter().all(credible));
+    }
+
+    #[test]
+    fn sizes_by_turns_are_all_timed_between_trials() {
+        let mut stores = RingStores::default();
+        // Trials become rare, as neither way is better.
+        let mut timed = |turn: usize| {
+            let len = [4_096, 16_440][turn % 2];
+            let plan = stores.plan(StreamingStores::Auto, true, len);
+            stores.choice.get_or_insert_default().measured(plan.stores, len, 1.0);
+            plan.began.map(|_| len)
+        };
+        for turn in 0..30_000 {
+            timed(turn);
+        }
+        let seen: Vec<usize> = (0..128).filter_map(&mut timed).collect();
+        for len in [4_096, 16_440] {
+            let count = seen.iter().filter(|&&timed| timed == len).count();
+            assert!(!Stores::STREAM || (4..=24).contains(&count), "{count} of 64 of {len} bytes");
+        }
     }
 
     #[test]
