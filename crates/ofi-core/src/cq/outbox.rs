@@ -155,11 +155,11 @@ impl Outbox {
     }
 
     /// Begins a poll outside of a read. It collects at most `UNREAD` completions, because it is part of a call with
-    /// another purpose. A short queue takes as many: answers to sends of this end arrive behind what nobody reads.
+    /// another purpose. How many wait already is of no account, because answers to sends of this end may arrive behind
+    /// what nobody reads: posts bound the entries with credit, and [`Outbox::has_room`] the others.
     #[inline]
     pub fn begin(&mut self) {
-        self.filled = 0;
-        self.enough = self.limit.max(UNREAD).saturating_sub(self.waiting.len()).min(UNREAD);
+        (self.filled, self.enough) = (0, UNREAD);
     }
 
     /// Adds a successful completion.
@@ -258,10 +258,45 @@ impl Outbox {
         self.waiting.len() < self.limit
     }
 
-    /// Whether a poll should continue to take messages: its reader's array has room, or, outside of a read, few entries
-    /// waited when it began.
+    /// Whether a poll should continue to take messages: its reader's array has room, or, outside of a read, it has
+    /// collected few.
     #[inline(always)]
     pub fn hungry(&self) -> bool {
         self.filled < self.enough
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ofi_api::Errno;
+
+    use super::*;
+
+    #[test]
+    fn a_poll_outside_of_a_read_is_bounded_however_many_entries_wait() {
+        let (mut outbox, mut credits) = (Outbox::new(8), [0; 3]);
+        for poll in 1..=4 {
+            outbox.begin();
+            let mut collected = 0;
+            while outbox.hungry() {
+                outbox.push(&mut credits, CqTaggedEntry::EMPTY, FiAddr::NOTAVAIL, Credit::Receive);
+                collected += 1;
+                assert!(collected <= UNREAD, "poll {poll}");
+            }
+            assert_eq!((collected, outbox.waiting.len()), (UNREAD, poll * UNREAD));
+            assert!(!outbox.has_room(), "entries that nobody posted for are refused");
+        }
+        assert_eq!(credits, [0; 3], "nothing was read");
+    }
+
+    #[test]
+    fn an_error_ends_a_poll() {
+        let (mut outbox, mut credits) = (Outbox::new(8), [0; 3]);
+        outbox.begin();
+        let error = CqErrorEntry::new(Context(1), CompletionFlags::RECV, Errno::ETRUNC);
+        outbox.push_error(error, Credit::Receive);
+        assert!(!outbox.hungry() && outbox.error_is_next());
+        assert!(outbox.take_error(&mut credits).is_some());
+        assert_eq!(credits[Credit::Receive as usize], 1);
     }
 }

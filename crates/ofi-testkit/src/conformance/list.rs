@@ -166,6 +166,7 @@ macro_rules! for_each_case {
                 an_error_of_one_endpoint_follows_what_the_others_have
                 two_queues_keep_the_directions_apart
                 reading_the_transmit_queue_alone_drives_a_send
+                unread_receives_do_not_hold_up_sends
                 a_queue_outlives_its_endpoint_and_is_empty_then
             }
             receive {

@@ -270,6 +270,39 @@ pub fn reading_the_transmit_queue_alone_drives_a_send(kit: &dyn Kit) {
     into.check(300_000, 5);
 }
 
+pub fn unread_receives_do_not_hold_up_sends(kit: &dyn Kit) {
+    // As many completions as receives may be posted stay in a's receive queue. What its send waits for comes after them.
+    let pair = kit.pair_with(|opening| opening.two_queues().hints(|hints| hints.rx_size(80)));
+    let mut entries = [CqTaggedEntry::EMPTY; 8];
+    let size = pair.a.info.rx_attr.size;
+    for context in 0..size {
+        wait::drive(&[], "room", || pair.a.receive(()).context(context).post().ok());
+    }
+    let (mut posted, mut ended) = (0, 0);
+    wait::drive(&[], "messages to a", || {
+        posted += usize::from(posted < size && pair.b.out(pair.to_a, ()).send().is_ok());
+        assert!(pair.a.tx.read(&mut CqBuffer::new(&mut entries)).is_err(), "a has sent nothing");
+        ended += pair.b.tx.read(&mut CqBuffer::new(&mut entries)).unwrap_or(0);
+        (ended == size).then_some(())
+    });
+    let (from, into) = (Memory::patterned(300_000, 5), Memory::new(300_000));
+    pair.b.receive(&into).post().unwrap();
+    let flags = OpFlags::DELIVERY_COMPLETE;
+    wait::drive(&[], "room", || pair.a.out(pair.to_b, &from).msg(flags).send().ok());
+    let (mut sent, mut received) = (false, false);
+    wait::drive(&[], "the long message", || {
+        sent |= pair.a.tx.read(&mut CqBuffer::new(&mut entries)).is_ok();
+        received |= pair.b.rx.read(&mut CqBuffer::new(&mut entries)).is_ok();
+        (sent && received).then_some(())
+    });
+    into.check(300_000, 5);
+    let mut read = 0;
+    wait::drive(&[], "the receives of a", || {
+        read += pair.a.rx.read(&mut CqBuffer::new(&mut entries)).unwrap_or(0);
+        (read == size).then_some(())
+    });
+}
+
 pub fn a_queue_outlives_its_endpoint_and_is_empty_then(kit: &dyn Kit) {
     let pair = kit.pair();
     messages(&pair, 3);
