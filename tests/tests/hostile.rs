@@ -9,7 +9,7 @@ use ofi_testkit::process::{Child, Line};
 use ofi_tests::mesh::{Mesh, member};
 use ofi_tests::{Naming, open, parse};
 
-ofi_testkit::roles!(member, vandal);
+ofi_testkit::roles!(member, vandal, closer);
 
 struct Random(u64);
 
@@ -122,6 +122,43 @@ fn a_registration_stays_busy_until_the_last_copy_has_ended() {
     hostile.claim(None);
     region.close().unwrap();
     region.close().unwrap();
+}
+
+/// Opens endpoints that receive until they are told to close, and says how long the close took, in microseconds.
+fn closer(line: &mut Line, _: &[String]) {
+    for _ in 0..2 {
+        let side = open(Naming::Names);
+        let into = Memory::new(1 << 20);
+        side.receive(&into).context(1).post().unwrap();
+        line.say(side.name());
+        wait::drive(&[&side], "the order to close", || {
+            assert!(side.next().is_none(), "nobody has sent a whole message");
+            line.has_news().then_some(())
+        });
+        line.expect("close");
+        let start = Instant::now();
+        drop(side);
+        line.say(start.elapsed().as_micros());
+    }
+}
+
+/// S1 of `ofi-shm/single`: memory of an operation is not given back under a writer, but a lying one is waited for once.
+#[test]
+fn a_peer_that_claims_to_write_for_ever_is_waited_for_once() {
+    let mut child = Child::start_with("closer", &[], &[("FI_SHM_SINGLE_COPY", "always")]);
+    let closed: [u64; 2] = std::array::from_fn(|_| {
+        let mut hostile = Hostile::new(&parse(&child.line.hear())).unwrap();
+        hostile.tempt();
+        hostile.greet().unwrap();
+        hostile.write_for_ever(1 << 20);
+        // The receiver opens its memory at one of its next polls.
+        std::thread::sleep(Duration::from_millis(300));
+        child.line.say("close");
+        child.line.hear().parse().unwrap()
+    });
+    assert!(closed[0] > 1_000_000, "the endpoint was closed under a writer, after {closed:?} us");
+    assert!(closed[1] < closed[0], "another liar was trusted: {closed:?} us");
+    child.finish();
 }
 
 #[test]

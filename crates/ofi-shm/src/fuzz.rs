@@ -9,7 +9,7 @@ use ofi_core::cm::packet::Packet;
 use ofi_ring::record::Producer;
 
 use crate::cma::TokenPage;
-use crate::command::kind;
+use crate::command::{flag, kind};
 use crate::control::{self, Introduction, Message};
 use crate::layout::{LINE, doorbell, endpoint, pair};
 use crate::sys::{self, ControlSocket, Mapping, Writers};
@@ -236,6 +236,13 @@ impl Hostile {
     pub fn claim(&mut self, key: Option<u64>) {
         let word = key.map_or(0, |key| key % endpoint::GRANT_SLOTS as u64 + 1);
         self.deface(Place::Pair, pair::COPYING, &word.to_ne_bytes());
+    }
+
+    /// Announces a message of `len` bytes that only this peer can copy, and claims for ever to be copying it.
+    pub fn write_for_ever(&mut self, len: usize) {
+        self.deface(Place::Pair, pair::WRITING, &1u64.to_ne_bytes()); // a lane's first ticket
+        let body: Vec<u8> = [0, len as u64, 0, 0].into_iter().flat_map(u64::to_ne_bytes).collect();
+        self.record(Ring::Commands, kind::ANNOUNCE | flag::WRITES, &body);
     }
 
     /// Waits for the answer to a request: granted memory, and the victim's doorbell memory and ring of commands if they

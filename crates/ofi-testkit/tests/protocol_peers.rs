@@ -1,4 +1,4 @@
-//! The cost of many peers of an `ofi-rdm` endpoint, and acknowledgements owed to a peer. A separate test
+//! The cost of many peers of an `ofi-rdm` endpoint, their turns, and acknowledgements owed to a peer. A separate test
 //! program, because it measures its memory.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -129,6 +129,34 @@ fn ten_thousand_idle_peers_cost_little_each() {
     // They work like new ones.
     let stats = hub.0.peer_statistics(3).expect("it was met");
     assert_eq!((stats.packet_size, hub.0.is_open(3), hub.0.poll_timeout()), (65_000, true, None));
+}
+
+#[test]
+fn peers_send_by_turns() {
+    const LEN: usize = 16_000;
+    const EACH_SENDS: usize = 30;
+    let mut now = Instant::from_nanos(1_000_000_000);
+    let mut hub = (Endpoint::new(config(), [1, 2]), Application::default());
+    let _peers: Vec<_> = (0..3).map(|number| meet(&mut now, &mut hub, number)).collect();
+    for peer in 0..3 {
+        let sender = hub.0.sender(now, peer).expect("they have met");
+        (0..EACH_SENDS).for_each(|_| sender.commands.record(1, 0, b"fields", LEN, None).fill(1));
+    }
+    let mut buffer = vec![0u8; 65_536];
+    let mut runs: Vec<(Option<u32>, usize)> = Vec::new();
+    while let Some(transmit) = hub.0.poll_transmit(now, &mut buffer, &mut hub.1) {
+        match runs.last_mut() {
+            Some((peer, bytes)) if *peer == transmit.peer => *bytes += transmit.len,
+            _ => runs.push((transmit.peer, transmit.len)),
+        }
+    }
+    let sent: usize = runs.iter().map(|(_, bytes)| bytes).sum();
+    assert!(sent >= 3 * EACH_SENDS * LEN, "{sent} bytes");
+    // A turn ends with the packet that fills it.
+    assert!(runs.iter().all(|(_, bytes)| *bytes < (64 << 10) + 65_000), "{runs:?}");
+    for (turn, (peer, _)) in runs.iter().enumerate().take(9) {
+        assert_eq!(*peer, runs[turn % 3].0, "{runs:?}");
+    }
 }
 
 #[test]

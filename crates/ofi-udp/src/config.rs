@@ -100,3 +100,20 @@ pub fn secret() -> Result<[u64; 2]> {
     let random = || getrandom::u64().map_err(|_| Error::new(Errno::EIO));
     Ok([random()?, random()?])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_follow_the_socket_s_buffer() {
+        let windows = |granted| {
+            let params = config(granted, 9).params;
+            (params.window, params.in_flight)
+        };
+        assert_eq!(windows(64 << 10), (128 << 10, 32 << 10), "a stream may have more than may be in flight");
+        assert_eq!(windows(2 << 20), (2 << 20, 1 << 20));
+        assert_eq!(windows(6 << 20), (4 << 20, 3 << 20));
+        assert_eq!(windows(64 << 20), (32 << 20, 32 << 20), "a window beyond 4 MiB where the buffer allows");
+    }
+}

@@ -2,14 +2,18 @@
 //! also at one added later, and answers from the address that the peer used. Besides, each interface has its
 //! own infos. The test makes its network namespaces itself, without privileges.
 
-use std::net::{Ipv4Addr, SocketAddr};
+mod kinds;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ofi_testkit::network::{Far, shell};
 use ofi_testkit::prelude::*;
 use ofi_testkit::process::{Child, Line};
 use ofi_tests::udp::{Echo, echo, open, socket};
 
-ofi_testkit::roles!(echo, near_end);
+use kinds::{listener, reflector};
+
+ofi_testkit::roles!(echo, near_end, listener, reflector);
 
 const NEAR: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 1);
 const FAR: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 2);
@@ -17,6 +21,16 @@ const FAR: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 2);
 const LATER: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 3);
 /// On the other interface.
 const OTHER: Ipv4Addr = Ipv4Addr::new(10, 97, 0, 2);
+
+/// Far addresses of one family, and this end's on the same link.
+const LINKS: [[(IpAddr, IpAddr); 2]; 2] = [
+    [(IpAddr::V4(FAR), IpAddr::V4(NEAR)), (IpAddr::V4(OTHER), IpAddr::V4(Ipv4Addr::new(10, 97, 0, 1)))],
+    [(six(0xfd98, 2), six(0xfd98, 1)), (six(0xfd97, 2), six(0xfd97, 1))],
+];
+
+const fn six(net: u16, host: u16) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::new(net, 0, 0, 0, 0, 0, 0, host))
+}
 
 /// Two links between this namespace and another one.
 fn join_namespaces() -> Result<Far, String> {
@@ -30,30 +44,31 @@ fn join_namespaces() -> Result<Far, String> {
          ip link add near1 type veth peer name far1 netns {pid}
          ip address add {NEAR}/24 dev near0
          ip address add 10.97.0.1/24 dev near1
+         ip address add fd98::1/64 dev near0 nodad
+         ip address add fd97::1/64 dev near1 nodad
          ip link set near0 up
          ip link set near1 up"
     ))?;
     far.shell(&format!(
         "ip link set far0 up; ip link set far1 up
-         ip address add {FAR}/24 dev far0; ip address add {OTHER}/24 dev far1"
+         ip address add {FAR}/24 dev far0; ip address add {OTHER}/24 dev far1
+         ip address add fd98::2/64 dev far0 nodad; ip address add fd97::2/64 dev far1 nodad"
     ))?;
     Ok(far)
 }
 
-/// A far endpoint opened without an address, and a local one that reaches it at `address`.
-fn meet(far: &Far, address: Ipv4Addr) -> (Echo, Side, FiAddr) {
-    let all = SocketAddr::from(([0, 0, 0, 0], 0));
+/// A far endpoint opened without an address, and a local one, at `own` among others, that reaches it at `address`.
+fn meet(far: &Far, address: IpAddr, own: IpAddr) -> (Echo, Side, FiAddr) {
+    let links = LINKS[usize::from(address.is_ipv6())];
+    let all: IpAddr = if address.is_ipv6() { [0u16; 8].into() } else { [0, 0, 0, 0].into() };
+    let all = SocketAddr::new(all, 0);
     let mut echo = Echo::start(&far.under(), all);
     let name = socket(&echo.address);
-    assert!(name.ip() == FAR || name.ip() == OTHER, "an address that a peer can use: {name}");
-    let side = open(SocketAddr::from(([0, 0, 0, 0], 0)));
-    let own = socket(&side.name());
+    assert!(links.iter().any(|(far, _)| *far == name.ip()), "an address that a peer can use: {name}");
+    let side = open(all);
     // This end too is reached at any address: the far end uses the one on the same link.
-    echo.meet(
-        &SocketAddr::new(if address == OTHER { [10, 97, 0, 1].into() } else { NEAR.into() }, own.port())
-            .into(),
-    );
-    let to = side.insert_address(&SocketAddr::new(address.into(), name.port()).into());
+    echo.meet(&SocketAddr::new(own, socket(&side.name()).port()).into());
+    let to = side.insert_address(&SocketAddr::new(address, name.port()).into());
     (echo, side, to)
 }
 
@@ -118,7 +133,9 @@ fn interfaces_are_listed(line: &mut Line) {
     assert!(!listed(None, "near0").iter().any(|info| place(info) == extra));
     shell("ip link set near1 down").expect("a link of this test");
     assert!(listed(None, "near1").is_empty(), "an interface that is down");
-    shell("ip link set near1 up").expect("a link of this test");
+    // A link that goes down loses its addresses of IPv6, and no others.
+    shell("ip link set near1 up; ip address add fd97::1/64 dev near1 nodad || true")
+        .expect("a link of this test");
     wait::until("the link", || !listed(None, "near1").is_empty());
 }
 
@@ -132,13 +149,21 @@ pub fn near_end(line: &mut Line, _: &[String]) {
         }
     };
     interfaces_are_listed(line);
-    for address in [FAR, OTHER] {
-        let (echo, side, to) = meet(&far, address);
-        echo.converse(&side, to, 1);
-        echo.end(&side, to);
+    let has_six = shell("ip -6 address show dev near0 | grep -q fd98::1").is_ok();
+    if !has_six {
+        line.say("NOT RUN: addresses of IPv6: a link takes none here");
+    }
+    for links in &LINKS[..if has_six { 2 } else { 1 }] {
+        for &(address, own) in links {
+            let (echo, side, to) = meet(&far, address, own);
+            echo.converse(&side, to, 1);
+            echo.end(&side, to);
+        }
+        kinds::connect_to_each(&far, &links.map(|(address, _)| address));
+        kinds::send_to_each(&far, links);
     }
     // An address is added after the endpoint opened, removed, and added again within the bound.
-    let (echo, side, to) = meet(&far, LATER);
+    let (echo, side, to) = meet(&far, LATER.into(), NEAR.into());
     let change = |what: &str| {
         far.shell(&format!("ip address {what} {LATER}/24 dev far0")).expect("a link of this test");
     };

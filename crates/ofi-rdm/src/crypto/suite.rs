@@ -78,3 +78,22 @@ impl Cipher {
         .is_ok()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use zeroize::ZeroizeOnDrop;
+
+    use super::*;
+
+    /// Compiles for types that wipe themselves: the ciphers do so by a feature that a build could lack.
+    const fn wiped<T: ZeroizeOnDrop>() {}
+
+    #[test]
+    fn what_holds_a_key_wipes_it_at_its_end() {
+        wiped::<Aes256Gcm>();
+        wiped::<ChaCha20Poly1305>();
+        wiped::<Secret>();
+        // And one that has no such mark.
+        assert!(core::mem::needs_drop::<x25519_dalek::StaticSecret>());
+    }
+}
