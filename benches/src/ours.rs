@@ -17,6 +17,7 @@ mod node;
 mod paths;
 mod paths_in_c;
 mod paths_of_efa;
+mod paths_of_long;
 mod paths_of_memory;
 mod paths_of_rails;
 mod paths_of_verbs;

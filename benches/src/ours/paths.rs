@@ -15,11 +15,12 @@ use ofi_capi::probe::{CounterHandle, Handles};
 use super::node::Node;
 use super::paths_in_c as c;
 use super::paths_of_efa as of_efa;
+use super::paths_of_long as of_long;
 use super::paths_of_memory as of_memory;
 use super::paths_of_rails as of_rails;
 use super::paths_of_verbs as of_verbs;
 use super::run::join;
-use super::{Job, Path, Test};
+use super::{Job, Path, Provider, Test};
 use crate::{Error, Result, link::Link};
 
 /// All paths. A send and a receive both include the read of their completion.
@@ -80,6 +81,14 @@ pub const PATHS: &[Path] = &[
         name: "window of 64 writes of 64 B, completions read together",
         function: "*of_memory::*write_window*",
     },
+    Path { name: "message of 16 KiB through a ring, both ends", function: "*paths_of_long*exchange*" },
+    Path { name: "message of 1 MiB by a single copy, both ends", function: "*paths_of_long*exchange*" },
+    Path { name: "udp: inject 64 B", function: "*paths_of_long*inject_by_socket*" },
+    Path {
+        name: "udp: receive 64 B, completion read, posted again",
+        function: "*paths_of_long*receive_by_socket*",
+    },
+    Path { name: "udp: message of 256 KiB, both ends", function: "*paths_of_long*exchange*" },
     Path {
         name: "rails: transfer of 64 writes of 64 B, waited for",
         function: "*of_rails::*transfer_and_wait*",
@@ -131,7 +140,11 @@ pub struct Sides {
 
 impl Sides {
     pub fn open(more: Caps) -> Result<Self> {
-        let job = Job::new(Test::PingPong, 64, 1);
+        Self::open_over(Provider::Shm, more)
+    }
+
+    pub fn open_over(provider: Provider, more: Caps) -> Result<Self> {
+        let job = Job { provider, ..Job::new(Test::PingPong, 64, 1) };
         let (a, b) = UnixStream::pair().map_err(Error::io("a socket pair"))?;
         let other = std::thread::spawn(move || Node::open(more, &job, &mut Link::new(b)?, WaitObj::None));
         let sender = Node::open(more, &job, &mut Link::new(a)?, WaitObj::None)?;
@@ -326,6 +339,7 @@ pub fn stack(error: ofi::raw::Error) -> Error {
 /// See [`super::run_path`].
 pub fn run(name: &str, count: u64) -> Result<()> {
     match name {
+        name if of_long::NAMES.contains(&name) => return of_long::run(name, count),
         name if of_memory::NAMES.contains(&name) => return of_memory::run(name, count),
         name if of_rails::NAMES.contains(&name) => return of_rails::run(name, count),
         name if of_efa::NAMES.contains(&name) => return of_efa::run(name, count),

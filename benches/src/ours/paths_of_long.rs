@@ -1,0 +1,85 @@
+//! The paths of long messages over shared memory, and of messages over sockets. Both ends are in one thread.
+
+use ofi::raw::{Call, Caps, Context, CqTaggedEntry, Lent, Piece, SendOp};
+
+use super::Provider;
+use super::node::Node;
+use super::paths::{Sides, stack};
+use crate::{Error, Result};
+
+/// The paths that [`run`] knows.
+pub const NAMES: &[&str] = &[RING, SINGLE, SOCKETS, INJECT, RECEIVE];
+
+const RING: &str = "message of 16 KiB through a ring, both ends";
+const SINGLE: &str = "message of 1 MiB by a single copy, both ends";
+const SOCKETS: &str = "udp: message of 256 KiB, both ends";
+const INJECT: &str = "udp: inject 64 B";
+const RECEIVE: &str = "udp: receive 64 B, completion read, posted again";
+
+/// The datagram leaves in this call.
+#[inline(never)]
+fn inject_by_socket(node: &Node, piece: Piece) -> Result<()> {
+    let pieces = [piece];
+    // SAFETY: as for `Node::send`.
+    let buf = unsafe { Lent::new(&pieces, &[]) };
+    let op = SendOp { call: Call::Inject, ..SendOp::new(buf, node.peer, Context::NULL) };
+    node.endpoint.send(&op).map_err(stack)
+}
+
+/// The datagram is in the socket: loopback delivers it during the send.
+#[inline(never)]
+fn receive_by_socket(node: &Node, piece: Piece) -> Result<()> {
+    node.wait_one(&node.rx)?;
+    node.receive(piece, None, 0)
+}
+
+#[inline(never)]
+fn exchange(sender: &Node, receiver: &Node, from: Piece, into: Piece) -> Result<()> {
+    complete(sender, receiver, from, into)
+}
+
+/// Sends a message, receives it, and reads both completions.
+#[inline(always)]
+fn complete(sender: &Node, receiver: &Node, from: Piece, into: Piece) -> Result<()> {
+    receiver.receive(into, None, 0)?;
+    sender.send(from, None)?;
+    let (mut sent, mut received) = (0, 0);
+    while sent == 0 || received == 0 {
+        sent += sender.poll(&sender.tx, &mut [CqTaggedEntry::EMPTY])?;
+        received += receiver.poll(&receiver.rx, &mut [CqTaggedEntry::EMPTY])?;
+    }
+    Ok(())
+}
+
+/// See [`super::run_path`].
+pub fn run(name: &str, count: u64) -> Result<()> {
+    let (len, single) = match name {
+        RING => (16 << 10, "never"),
+        SINGLE => (1 << 20, "always"),
+        SOCKETS => (256 << 10, "never"),
+        INJECT | RECEIVE => (64, "never"),
+        _ => return Err(Error::NotReady(format!("path {name:?}"))),
+    };
+    // What is chosen by measurement would make the count depend on the machine's load.
+    for (variable, value) in [("FI_SHM_SINGLE_COPY", single), ("FI_SHM_STREAMING_STORES", "never")] {
+        // SAFETY: this process has no other thread yet.
+        unsafe { std::env::set_var(variable, value) };
+    }
+    let provider = if name.starts_with("udp") { Provider::Udp } else { Provider::Shm };
+    let sides = Sides::open_over(provider, Caps::empty())?;
+    let (mut from, mut into) = (vec![1u8; len], vec![0u8; len]);
+    let (out, to) = (Piece::new(from.as_mut_ptr(), len), Piece::new(into.as_mut_ptr(), len));
+    let Sides { sender, receiver, .. } = &sides;
+    complete(sender, receiver, out, to)?; // outside the counted function: the two connect
+    if len > 64 {
+        return (0..count).try_for_each(|_| exchange(sender, receiver, out, to));
+    }
+    receiver.receive(to, None, 0)?;
+    for _ in 0..count {
+        inject_by_socket(sender, out)?;
+        receive_by_socket(receiver, to)?;
+        // Outside the counted functions: the acknowledgement, so that the next message leaves at once.
+        complete(receiver, sender, to, out)?;
+    }
+    Ok(())
+}
