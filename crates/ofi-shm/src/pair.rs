@@ -92,6 +92,11 @@ impl OwnPair {
         Ok(own)
     }
 
+    /// Whether the peer may read a payload of this end.
+    pub fn lends(&self) -> bool {
+        (0..pair::LENT_SLOTS).any(|slot| self.word64(pair::LENT + 8 * slot).load(Ordering::Relaxed) != 0)
+    }
+
     /// The descriptors, while they are kept.
     pub fn fds(&self) -> Option<Arc<Descriptors>> {
         self.fds.lock().unwrap_or_else(PoisonError::into_inner).clone()

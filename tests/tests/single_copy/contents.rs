@@ -183,3 +183,34 @@ fn what_is_one_chunk_is_read_by_its_receiver_alone() {
         pair.b.report()
     );
 }
+
+#[test]
+fn payloads_in_both_directions_are_copied_by_their_receivers_alone() {
+    if let Some(why) = missing() {
+        return println!("NOT RUN: {why}");
+    }
+    const COUNT: usize = 8;
+    const LEN: usize = 1 << 20;
+    let pair = Pair::of(open(Naming::Names), open(Naming::Names));
+    pair.warm_up();
+    let ends = [(&pair.a, pair.to_b), (&pair.b, pair.to_a)];
+    let memory = [(); 2].map(|()| [(); COUNT].map(|()| (Memory::patterned(LEN, 3), Memory::new(LEN))));
+    for ((side, to), memory) in ends.iter().zip(&memory) {
+        for (index, (from, into)) in memory.iter().enumerate() {
+            side.receive(into).context(index).post().unwrap();
+            side.out(*to, from).context(100 + index).send().unwrap();
+        }
+    }
+    for (side, _) in ends {
+        for context in (0..COUNT).chain(100..100 + COUNT) {
+            pair.drive("a message", || side.next_of(context)).done();
+        }
+    }
+    memory.iter().flatten().for_each(|(_, into)| into.check(LEN, 3));
+    for (side, _) in ends {
+        // The last ones may come when the other direction has ended.
+        let by_the_other = side.statistic("shm_single_received_bytes") as usize;
+        assert!(by_the_other <= 2 * LEN, "{}", side.report());
+        assert!(side.statistic("shm_single_messages") >= COUNT as u64, "{}", side.report());
+    }
+}

@@ -95,7 +95,10 @@ impl Lane {
                 Path::Ring => self.ask(common, host, token, sink, len, true),
                 Path::Single => {
                     let reads = token.high & flag::LENT != 0 && single.may_read == Some(true);
-                    let shared = token.high & flag::WRITES != 0 && trusts_writers();
+                    // With payloads in both directions both ends copy anyway: each what it receives, which costs no
+                    // words between them and copies no byte twice.
+                    let both_ways = self.link.as_ref().is_some_and(|link| link.own.lends());
+                    let shared = token.high & flag::WRITES != 0 && trusts_writers() && !(reads && both_ways);
                     single.inward =
                         Some(Inward { token, sink, len, ticket: 0, front: 0, reads, shared, opened: None });
                     crash_point!("single.begin");
