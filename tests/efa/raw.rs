@@ -207,8 +207,8 @@ fn messages_outside_of_the_window_are_dropped_and_counted() {
     };
     hear(&mut raw, 0);
     let [stale, malformed] = ["efa_stale", "efa_malformed"].map(|name| side.statistic(name));
-    // Once more, long before, and 16,384 (`FI_EFA_RECVWIN_SIZE`) and more ahead of message 1.
-    for (nth, msg_id) in [0, u32::MAX, 1 + 16_384, 1 << 31].into_iter().enumerate() {
+    // Once more, long before, and farther ahead than any message can be.
+    for (nth, msg_id) in [0, u32::MAX, 1 + (1 << 24), 1 << 31].into_iter().enumerate() {
         raw.send(&message(msg_id, 0, Form::Eager { payload: b"ghost" }));
         let counted = || (side.statistic("efa_stale") > stale + nth as u64).then_some(());
         wait::drive(&[&side], "a dropped message", counted);
@@ -216,6 +216,59 @@ fn messages_outside_of_the_window_are_dropped_and_counted() {
     assert_eq!((side.statistic("efa_held_now"), side.statistic("efa_malformed")), (0, malformed));
     hear(&mut raw, 1);
     assert_eq!(&into.bytes()[..5], b"hello");
+}
+
+#[test]
+fn messages_far_ahead_of_one_that_waits_are_held_and_come_in_order() {
+    const COUNT: u32 = 20_000;
+    let _alone = alone();
+    let side = side();
+    let mut raw = Raw::to(&DEVICE, &side, C, RECEIVES);
+    // C's sender goes on while its device tries again and again to send one packet.
+    for msg_id in (1..COUNT).chain([0]) {
+        raw.send(&message(msg_id, 0, Form::Eager { payload: &msg_id.to_le_bytes() }));
+        wait::drive(&[&side], "a packet's arrival", || (DEVICE.flying() < 32).then_some(()));
+    }
+    let into = Memory::new(4);
+    for msg_id in 0..COUNT {
+        side.receive(&into).context(1).post().unwrap();
+        wait::drive(&[&side], "a message", || side.next_of(1)).done();
+        assert_eq!(into.bytes(), msg_id.to_le_bytes());
+    }
+    assert_eq!((side.statistic("efa_stale"), side.statistic("efa_held_now")), (0, 0));
+}
+
+#[test]
+fn a_sender_is_asked_to_pause_far_ahead_of_a_message_that_its_device_delays() {
+    const MOST: u32 = 20_000;
+    let _alone = alone();
+    let kit: &dyn Kit = &EfaPair;
+    let pair = kit.pair_with(|opening| opening.hints(on_own_device));
+    pair.warm_up();
+    let [from, to] = [&pair.a, &pair.b].map(|side| RawAddress::from_bytes(side.name().bytes()).unwrap().qpn);
+    DEVICE.delay(from, to);
+    let word = Memory::new(4);
+    let (mut sent, mut refused) = (0u32, 0);
+    wait::drive_for(Duration::from_secs(60), &[&pair.a, &pair.b], "the sender's pause", || {
+        for _ in 0..64 {
+            word.slice(..).put(&sent.to_le_bytes());
+            if let Err(error) = pair.a.out(pair.to_b, &word).inject().send() {
+                assert!(error.is_again(), "{error}");
+                refused += u32::from(DEVICE.flying() == 0);
+                break;
+            }
+            (sent, refused) = (sent + 1, 0);
+        }
+        (refused == 100 || sent >= MOST).then_some(())
+    });
+    DEVICE.release();
+    assert!((1000..MOST).contains(&sent), "{sent} sent");
+    for number in 0..sent {
+        pair.b.receive(&word).context(1).post().unwrap();
+        pair.drive("a message", || pair.b.next_of(1)).done();
+        assert_eq!(word.bytes(), number.to_le_bytes());
+    }
+    pair.warm_up();
 }
 
 #[test]

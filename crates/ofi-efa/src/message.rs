@@ -13,7 +13,7 @@ use crate::common::Common;
 use crate::lane::{Broken, Flow, Lane, Stream};
 use crate::moving::{Incoming, Target, Token};
 use crate::op::{Lent, Op, Work};
-use crate::window::{HELD, Held};
+use crate::window::Held;
 use crate::wire::{Control, Form, Header, Message, Own, Packet, Short, parse};
 use crate::{Efa, atomic};
 
@@ -261,7 +261,7 @@ impl Lane {
             }
             return Ok(());
         }
-        if !self.window.admits(msg_id, common.settings.recvwin_size) {
+        if !self.window.admits(msg_id) {
             common.counts.stale += 1;
             return Ok(());
         }
@@ -275,7 +275,7 @@ impl Lane {
             _ => None,
         };
         if let Some((len, offset, payload)) = part {
-            if self.window.bytes().saturating_add(len) > HELD.1 {
+            if !self.window.has_room(len) {
                 return Err(Broken);
             }
             let head = &bytes[..bytes.len() - payload.len()];
@@ -293,14 +293,14 @@ impl Lane {
         } else {
             common.counts.early += 1;
         }
-        if self.window.bytes() + bytes.len() > HELD.1 {
+        if !self.window.has_room(bytes.len()) {
             return Err(Broken);
         }
         self.window.hold(msg_id, Held::Packet(bytes.into()));
         if self.window.is_next(msg_id) || !host.hungry() {
             self.stall(common, peer);
         }
-        if self.window.bytes() > HELD.0 {
+        if self.window.is_full(common.settings.recvwin_size) {
             self.pause(common, peer, true);
         }
         Ok(())
@@ -342,7 +342,7 @@ impl Lane {
             }
             self.window.step();
         }
-        if self.pausing & 1 != 0 && self.window.bytes() <= HELD.0 {
+        if !self.window.is_full(common.settings.recvwin_size) {
             self.pause(common, peer, false);
         }
         Ok(())

@@ -38,12 +38,12 @@ pub static MIN_CREDITS: Setting<usize> = Setting::new(
 )
 .range(1, 4096);
 
-/// Messages that may arrive before their turn.
+/// Messages that arrive before their turn until the peer is asked to pause.
 pub static RECVWIN_SIZE: Setting<usize> = Setting::new(
     "efa",
     "recvwin_size",
     16_384,
-    "Messages of one peer that an endpoint stores when they arrive out of order; it drops and counts messages further ahead",
+    "Messages of one peer, arrived out of order, at which an endpoint asks the peer to pause, if the peer is of this library; it stores more, up to 256 MiB",
 )
 .range(64, 1 << 20);
 

@@ -244,7 +244,10 @@ impl Lane {
                 Ok(())
             }
             Control::PeerError { what: Abandoned::Message(id) | Abandoned::Skipped(id), .. } => {
-                if self.window.admits(id, common.settings.recvwin_size) {
+                if self.window.admits(id) {
+                    if !self.window.has_room(0) {
+                        return Err(Broken);
+                    }
                     self.window.skip(id);
                     return self.advance(common, host, peer);
                 }

@@ -2,9 +2,14 @@
 
 use rustc_hash::FxHashMap;
 
-/// Limits of held bytes of a peer's messages. Beyond the first, this end asks the peer to pause; beyond the second, it
-/// gives the peer up.
+/// Limits of the memory of a peer's held messages. Beyond the first, this end asks the peer to pause. Beyond the
+/// second, it gives the peer up.
 pub const HELD: (usize, usize) = (1 << 20, 256 << 20);
+/// Memory of a held message besides its bytes, roughly. It bounds the number of held messages.
+const PLACE: usize = 128;
+/// Messages this far ahead are not the peer's: all before them would have been held, and exceeded the second limit.
+const FARTHEST: u32 = 1 << 24;
+const _: () = assert!(HELD.1 / PLACE < FARTHEST as usize / 4);
 
 /// The received part of a message.
 pub enum Held {
@@ -59,9 +64,25 @@ impl Window {
         msg_id == self.expected && !self.held.contains_key(&msg_id)
     }
 
-    /// Whether a message may arrive now: not again after its turn, and not too far ahead.
-    pub fn admits(&self, msg_id: u32, size: usize) -> bool {
-        (msg_id.wrapping_sub(self.expected) as usize) < size
+    /// Whether a message may arrive now: not again after its turn, and not farther ahead than any can be. Nothing
+    /// bounds how far a sender gets ahead of a packet that its device delays, so a message that is ahead is never
+    /// dropped: its sender's device has reported it as arrived.
+    pub fn admits(&self, msg_id: u32) -> bool {
+        msg_id.wrapping_sub(self.expected) < FARTHEST
+    }
+
+    /// Whether the peer should pause: the memory of what is held, or the number of messages, is large.
+    pub fn is_full(&self, messages: usize) -> bool {
+        self.memory() > HELD.0 || self.held.len() >= messages
+    }
+
+    /// Whether there is room for so many more bytes.
+    pub fn has_room(&self, len: usize) -> bool {
+        self.memory().saturating_add(len) <= HELD.1
+    }
+
+    fn memory(&self) -> usize {
+        self.bytes + (self.held.len() + self.deferred.len()) * PLACE
     }
 
     /// Whether no message has been taken or held yet.
@@ -185,7 +206,7 @@ mod tests {
             let mut left = Vec::new();
             for &at in &order {
                 let id = first.wrapping_add(at.into());
-                prop_assert!(window.admits(id, 64));
+                prop_assert!(window.admits(id));
                 prop_assert!(window.hold(id, packet(at)));
                 prop_assert!(!window.hold(id, packet(99)), "twice");
                 while let Some(held) = window.take() {
@@ -196,7 +217,7 @@ mod tests {
             }
             prop_assert_eq!(left, (0..40).collect::<Vec<u8>>());
             prop_assert_eq!(window.bytes(), 0);
-            prop_assert!(!window.admits(first, 64), "an old one");
+            prop_assert!(!window.admits(first), "an old one");
         }
     }
 
@@ -215,6 +236,28 @@ mod tests {
     }
 
     #[test]
+    fn messages_far_ahead_are_held_until_their_memory_exceeds_a_limit() {
+        let mut window = Window { expected: u32::MAX, ..Window::default() };
+        let ahead = |distance: u32| u32::MAX.wrapping_add(distance);
+        assert!(window.admits(ahead(FARTHEST - 1)));
+        assert!(!window.admits(ahead(FARTHEST)) && !window.admits(ahead(u32::MAX)));
+        for distance in 1..100 {
+            assert!(!window.is_full(100), "{distance}");
+            assert!(window.hold(ahead(distance), packet(1)));
+        }
+        assert!(!window.is_full(100) && window.is_full(99), "by their number");
+        assert!(
+            window.has_room(HELD.1 - 99 * (1 + PLACE)) && !window.has_room(HELD.1 - 99 * (1 + PLACE) + 1)
+        );
+        // Messages without bytes take memory too.
+        for distance in 100..=(HELD.0 / PLACE) as u32 {
+            window.skip(ahead(distance));
+        }
+        assert!(window.is_full(usize::MAX), "by their memory");
+        assert!(window.has_room(0) && !window.has_room(usize::MAX));
+    }
+
+    #[test]
     fn what_is_held_ends_with_its_count_and_what_is_deferred_does_not() {
         let mut window = Window::default();
         assert!(window.is_new());
@@ -225,7 +268,7 @@ mod tests {
         assert_eq!(window.bytes(), 1 + 9 + 6);
         assert_eq!(window.restart(), 2);
         assert_eq!(window.bytes(), 6);
-        assert!(window.is_new() && window.admits(0, 64));
+        assert!(window.is_new() && window.admits(0));
         assert!(window.hold(3, packet(2)), "the new count's message has its id for itself");
         assert_eq!(window.take_deferred(), [b"packet"[..].into()]);
         assert!(!window.has_deferred());

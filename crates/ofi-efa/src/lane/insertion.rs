@@ -5,7 +5,6 @@ use ofi_core::transport::{Host, Peer};
 use super::{Broken, Lane};
 use crate::Efa;
 use crate::common::Common;
-use crate::window::HELD;
 use crate::wire;
 
 impl Lane {
@@ -62,8 +61,7 @@ impl Lane {
             self.may_restart |= self.is_inserted_again(host, peer, 1);
         }
         // A message may be given up after its turn, but it is not sent again.
-        let is_reused = !self.window.admits(msg_id, common.settings.recvwin_size)
-            && !matches!(packet, wire::Packet::Control(_));
+        let is_reused = !self.window.admits(msg_id) && !matches!(packet, wire::Packet::Control(_));
         if is_reused && self.counted[1].is_some() && host.insertion(peer).is_none() {
             // The peer has inserted this end again, and this end has only removed the peer until now.
             (self.counted[1], self.may_restart) = (None, true);
@@ -74,7 +72,7 @@ impl Lane {
         match self.is_own() {
             Some(true) => self.may_restart = false,
             None if !is_reused && !self.window.is_new() => {
-                if self.window.bytes() + bytes.len() > HELD.1 {
+                if !self.window.has_room(bytes.len()) {
                     return Err(Broken);
                 }
                 if !self.window.has_deferred() {

@@ -143,7 +143,14 @@ impl Simulated {
         }
         let number = inner.sent;
         inner.sent += 1;
-        inner.flying.push(Flight { from: self.qpn, life, id, to, what, number });
+        let flight = Flight { from: self.qpn, life, id, to, what, number };
+        match inner.delays.iter().position(|delay| *delay == (self.qpn, to.qpn)) {
+            Some(at) => {
+                inner.delays.swap_remove(at);
+                inner.delayed.push(flight);
+            }
+            None => inner.flying.push(flight),
+        }
         drop(inner);
         self.device.work.notify_one();
         Ok(())

@@ -120,6 +120,10 @@ struct Inner {
     late: Vec<(u64, u16, u64, Completion)>,
     /// Messages that will be reported as failed: source, destination, and whether they arrive nevertheless.
     cuts: Vec<(u16, u16, bool)>,
+    /// Queue pairs whose next message is delayed: source, destination.
+    delays: Vec<(u16, u16)>,
+    /// Messages that are delayed.
+    delayed: Vec<Flight>,
     last_qpn: u16,
     /// The number of the next queue pair.
     next_qpn: Option<u16>,
@@ -231,6 +235,8 @@ impl SimulatedDevice {
             overtaken: 0,
             late: Vec::new(),
             cuts: Vec::new(),
+            delays: Vec::new(),
+            delayed: Vec::new(),
             last_qpn: 0,
             next_qpn: None,
             lives: 0,
@@ -262,6 +268,8 @@ impl SimulatedDevice {
         inner.flying.clear();
         inner.late.clear();
         inner.cuts.clear();
+        inner.delays.clear();
+        inner.delayed.clear();
         (inner.draws, inner.plan, inner.steps) = (plan.seed, plan, 0);
         (inner.last_qpn, inner.last_key) = (0, 0);
     }
@@ -276,6 +284,22 @@ impl SimulatedDevice {
     /// Reports the next message or access between two queue pairs as failed, whether it arrives or not.
     pub fn cut(&self, from: u16, to: u16, arrives: bool) {
         self.lock().cuts.push((from, to, arrives));
+    }
+
+    /// Delays the next message or access between two queue pairs until [`SimulatedDevice::release`], as a device does
+    /// that sends a packet again and again. Later ones overtake it.
+    pub fn delay(&self, from: u16, to: u16) {
+        self.lock().delays.push((from, to));
+    }
+
+    /// Sends what is delayed.
+    pub fn release(&self) {
+        let mut inner = self.lock();
+        inner.delays.clear();
+        let delayed = std::mem::take(&mut inner.delayed);
+        inner.flying.extend(delayed);
+        drop(inner);
+        self.work.notify_one();
     }
 
     /// Assigns this number to the next queue pair, if it is free.
