@@ -75,7 +75,7 @@ fn memory_stays_registered_until_its_request_ends_though_its_context_has_closed(
 }
 
 /// A device whose writes with data take receives.
-static SOLICITED: LazyLock<Arc<SimulatedDevice>> = LazyLock::new(|| {
+pub static SOLICITED: LazyLock<Arc<SimulatedDevice>> = LazyLock::new(|| {
     let device = SimulatedDevice::new("simulated2", Plan { unsolicited: false, ..Plan::default() });
     ofi_efa::srd::add(Arc::new(Handle(Arc::clone(&device))));
     device

@@ -1,8 +1,11 @@
 //! Fabric `efa-direct`: one operation is one request (`ofi-efa/direct.rs`).
 
+use std::sync::LazyLock;
+
 use ofi_testkit::prelude::*;
 
 use super::EfaPair;
+use super::contexts::SOLICITED;
 use super::native::{DEVICE, alone, cost, on_own_device};
 
 const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
@@ -99,41 +102,65 @@ fn accesses_are_the_device_s_and_it_refuses_them_alone() {
     }
 }
 
+/// A pair of which the first endpoint has its device retry so many times.
+fn pair_that_retries(hints: &Hints, retries: usize) -> Pair {
+    let kit: &dyn Kit = &EfaPair;
+    let a = kit.opening_for(hints.clone()).open_disabled().expect("an endpoint");
+    a.ep.set_option(EpOption::EfaRnrRetry, retries).unwrap();
+    a.ep.enable().unwrap();
+    Pair::of(a, kit.opening_for(hints.clone()).open())
+}
+
+/// Posts more than the peer's device has receives for, while the peer does not look. Returns the error of an operation
+/// that failed.
+fn end_without_receive(pair: &Pair, post: impl Fn() -> Result<()>) -> Option<Errno> {
+    let (mut sent, mut failed) = (0, None);
+    let mut look = || {
+        pair.a.poll();
+        while let Some(event) = pair.a.next() {
+            if let Event::Failed(error) = event {
+                failed = Some(error.err);
+            }
+        }
+    };
+    let end = Instant::now() + Duration::from_secs(30);
+    while sent < 1100 && pair.a.statistic("efa_not_ready") == 0 {
+        assert!(Instant::now() < end, "{sent} sent\n{}", pair.a.report());
+        sent += usize::from(post().is_ok());
+        look();
+    }
+    assert!(pair.a.statistic("efa_not_ready") > 0, "{sent} sent");
+    // A failure is read after the successes before it.
+    (0..10).for_each(|_| look());
+    failed
+}
+
 #[test]
 fn a_message_that_finds_no_receive_fails_if_the_application_limits_the_retries() {
     let _alone = alone();
-    let kit: &dyn Kit = &EfaPair;
     // 16 bytes are copied into a slot; 512 registered ones are sent from where they lie.
-    for len in [16, 512] {
+    for (len, injected) in [(16, false), (16, true), (512, false)] {
         let from = Memory::patterned(len, 1);
         for (retries, wanted) in [(0, Some(Errno::ENORX)), (7, None)] {
-            let a = kit.opening_for(hints(Caps::MSG)).open_disabled().expect("an endpoint");
-            a.ep.set_option(EpOption::EfaRnrRetry, retries).unwrap();
-            a.ep.enable().unwrap();
-            let pair = Pair::of(a, kit.opening_for(hints(Caps::MSG)).open());
+            let pair = pair_that_retries(&hints(Caps::MSG), retries);
             let _region = (len == 512).then(|| pair.a.register(&from, MrAccess::SEND).unwrap());
-            // More than the peer's device has receives for: the peer does not look.
-            let (mut sent, mut failed) = (0, None);
-            let end = Instant::now() + Duration::from_secs(30);
-            while sent < 1100 && pair.a.statistic("efa_not_ready") == 0 {
-                assert!(Instant::now() < end, "{sent} sent\n{}", pair.a.report());
-                sent += usize::from(pair.a.out(pair.to_b, &from).context(2).send().is_ok());
-                pair.a.poll();
-                while let Some(event) = pair.a.next() {
-                    if let Event::Failed(error) = event {
-                        failed = Some(error.err);
-                    }
-                }
-            }
-            while let Some(event) = pair.a.next() {
-                if let Event::Failed(error) = event {
-                    failed = Some(error.err);
-                }
-            }
-            assert!(pair.a.statistic("efa_not_ready") > 0, "{sent} sent");
-            assert_eq!(failed, wanted, "{len} bytes, {retries} retries");
+            let failed = end_without_receive(&pair, || match injected {
+                true => pair.a.out(pair.to_b, &from).inject().send(),
+                false => pair.a.out(pair.to_b, &from).context(2).send(),
+            });
+            assert_eq!(failed, wanted, "{len} bytes, injected: {injected}, {retries} retries");
         }
     }
+}
+
+#[test]
+fn accesses_are_offered_only_where_their_data_needs_no_receive() {
+    let _alone = alone();
+    LazyLock::force(&SOLICITED);
+    let kit: &dyn Kit = &EfaPair;
+    let fabric = |caps| kit.info(&hints(caps).domain("simulated2-rdm")).fabric_attr.name;
+    assert_eq!(fabric(Caps::MSG), "efa-direct");
+    assert_eq!(fabric(Caps::MSG | Caps::RMA), "efa");
 }
 
 #[test]

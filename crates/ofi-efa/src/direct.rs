@@ -95,7 +95,8 @@ impl Lane {
         unsafe { copy::gather(out.pieces, 0, common.adapter.outgoing(slot), len) };
         let detached = out.flags.intersects(OpFlags::INJECT | OpFlags::INJECT_COMPLETE)
             && !out.flags.contains(OpFlags::TRANSMIT_COMPLETE);
-        let mark = if detached && self.dead.is_none() {
+        // A message that may be given up is not reported as sent before its end is known.
+        let mark = if detached && !common.gives_up && self.dead.is_none() {
             self.detached += 1;
             Mark::Detached
         } else {

@@ -377,14 +377,13 @@ impl Lane {
                 self.took();
                 self.arrived(common, host, peer, packet.mark);
             }
-            Status::NotReady if common.gives_up && matches!(packet.mark, Mark::Op(_)) => {
+            Status::NotReady if common.gives_up => {
                 common.counts.not_ready += 1;
                 common.adapter.give_slot(packet.slot);
                 if let Mark::Op(id) = packet.mark {
                     self.finish(common, host, peer, id, Err(Errno::ENORX));
                 }
             }
-            // Nobody would learn of the failure of a message that was reported as sent.
             Status::NotReady if self.dead.is_none() => {
                 self.again.push_back(packet);
                 self.rest(common, peer);

@@ -51,9 +51,11 @@ impl Lane {
         from: *const u8,
         len: usize,
     ) -> bool {
-        // An unknown peer may not exist, and then the send must fail; a paused or resting peer takes nothing.
+        // An unknown peer may not exist, and then the send must fail, as it must if it may be given up; a paused or
+        // resting peer takes nothing.
         let known = self.features.is_some() || common.direct;
         if !known
+            || common.gives_up
             || self.bare.is_some()
             || self.paused & 1 != 0
             || !self.may_send_now()
