@@ -164,6 +164,33 @@ fn accesses_are_offered_only_where_their_data_needs_no_receive() {
 }
 
 #[test]
+fn a_device_that_does_not_know_the_requester_refuses_its_accesses() {
+    let _alone = alone();
+    let kit: &dyn Kit = &EfaPair;
+    let open = || kit.opening_for(hints(Caps::MSG | Caps::RMA)).open();
+    let (a, b) = (open(), open());
+    let to_b = a.insert(&b);
+    let memory = Memory::new(512);
+    let region = b.register(&memory, RIGHTS).unwrap();
+    let (from, there) = (Memory::patterned(512, 7), [remote(&region)]);
+    let end = |write: bool| {
+        match write {
+            true => a.out(to_b, &from).context(2).write(&there).unwrap(),
+            false => a.out(to_b, &from).context(2).read(&there).unwrap(),
+        }
+        wait::drive(&[&a, &b], "an end", || a.next_of(2))
+    };
+    for write in [true, false] {
+        assert_eq!(end(write).failed().err, Errno::ENOTCONN);
+    }
+    assert_eq!(memory.bytes(), [0; 512]);
+    b.insert(&a);
+    b.poll();
+    end(true).done();
+    memory.check(512, 7);
+}
+
+#[test]
 fn messages_that_nobody_receives_yet_are_kept_and_none_is_lost() {
     let _alone = alone();
     let pair = direct_pair(Caps::MSG);

@@ -230,7 +230,7 @@ impl Lane {
                 transfer.failed.get_or_insert(status);
                 self.lost();
             }
-            Status::BadAddress | Status::Refused(_) | Status::Failed(_) => {
+            Status::BadAddress | Status::UnknownPeer | Status::Refused(_) | Status::Failed(_) => {
                 transfer.failed.get_or_insert(status);
             }
         }
@@ -337,6 +337,7 @@ impl Lane {
     pub fn failure(&self, status: Status) -> Errno {
         match status {
             Status::BadAddress => Errno::EKEYREJECTED,
+            Status::UnknownPeer => Errno::ENOTCONN, // as C's provider reports it
             Status::Refused(errno) => errno,
             Status::NoDestination => Errno::ECONNREFUSED,
             _ if self.ending.is_some() || self.dead.is_some() => Errno::ECONNRESET,

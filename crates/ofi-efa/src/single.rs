@@ -258,7 +258,7 @@ impl Lane {
             }
             Status::NoDestination | Status::Unresponsive | Status::Flushed | Status::NotReady => self.lost(),
             Status::Done => self.took(),
-            Status::BadAddress | Status::Refused(_) | Status::Failed(_) => {}
+            Status::BadAddress | Status::UnknownPeer | Status::Refused(_) | Status::Failed(_) => {}
         }
         self.finish_alone(common, host, (peer, id), status);
         if self.ending.is_some() || self.dead.is_some() {

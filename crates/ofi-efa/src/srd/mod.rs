@@ -117,6 +117,8 @@ pub enum Status {
     Unresponsive,
     /// The peer's memory is not registered under that key, or not in that range, or not for that access.
     BadAddress,
+    /// The peer has no address handle of this end's device, without which its device executes no access.
+    UnknownPeer,
     /// The queue pair is in error and returns its requests.
     Flushed,
     /// The queue pair refused the request.

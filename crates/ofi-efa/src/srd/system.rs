@@ -340,6 +340,7 @@ fn status(entry: &EfaCompletion, done: bool) -> Status {
         9 => Status::NoDestination,
         10 => Status::NotReady,
         13 | 15 => Status::Unresponsive,
+        14 => Status::UnknownPeer,
         other => Status::Failed(other),
     }
 }

@@ -446,10 +446,13 @@ impl SimulatedDevice {
             return if silent { Status::Unresponsive } else { Status::NoDestination };
         }
         let unsolicited = inner.plan.unsolicited;
-        if let Some((at, len, write)) = wanted
-            && !inner.allows(at, len, write)
-        {
-            return Status::BadAddress;
+        if let Some((at, len, write)) = wanted {
+            if !inner.queues.get(&flight.to.qpn).is_some_and(|queue| queue.handles.contains(&gid)) {
+                return Status::UnknownPeer;
+            }
+            if !inner.allows(at, len, write) {
+                return Status::BadAddress;
+            }
         }
         if let What::Read { into, .. } = flight.what {
             self.check(inner, into);
