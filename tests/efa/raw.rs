@@ -324,6 +324,40 @@ fn accesses_of_c_s_with_a_closed_key_are_refused_and_counted() {
     assert_eq!(wait::drive(&[&side], "a message", || side.next_of(1)).done().len, 5);
 }
 
+#[test]
+fn accesses_of_c_s_to_a_region_with_a_counter_are_counted_if_the_endpoint_reports_accesses() {
+    let _alone = alone();
+    let kit: &dyn Kit = &EfaPair;
+    for events in [Caps::RMA_EVENT, Caps::empty()] {
+        let caps = Caps::MSG | Caps::RMA | events;
+        let side = kit.opening().hints(|hints| on_own_device(hints).caps(caps)).open();
+        let mut raw = Raw::to(&DEVICE, &side, C, RECEIVES);
+        let greeting = raw.next(&side, "a greeting", |packet| matches!(packet, Packet::Handshake(_)));
+        let Ok((_, Packet::Handshake(Handshake { features, .. }))) = parse(&greeting) else { unreachable!() };
+        // By these bits C's endpoints choose between their device and the owner, for all regions alike.
+        let by_device = [Features::RDMA_READ, Features::RDMA_WRITE].map(|bit| features.has(bit));
+        assert_eq!(by_device, [events.is_empty(); 2]);
+        let memory = Memory::new(8);
+        let region = side.register(&memory, MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE)).unwrap();
+        let counter = side.domain.open_counter(&CntrAttr::default()).unwrap();
+        region.bind_counter(&counter, BindFlags::REMOTE_WRITE | BindFlags::REMOTE_READ).unwrap();
+        let RemotePiece { addr, len, key } = remote(&region);
+        let at = Iovs::new([Iov { addr, len: len as u64, key }]).unwrap();
+        let (form, own) = (WriteForm::Eager(b"new word"), Own::default());
+        raw.send(&Packet::Write(Write { remote: at, data: None, confirm: true, send_id: 5, own, form }));
+        raw.next(&side, "a receipt", |packet| {
+            matches!(packet, Packet::Control(Control::Receipt { send_id: 5, .. }))
+        });
+        assert_eq!((memory.bytes(), counter.read()), (b"new word".to_vec(), 1));
+        raw.send(&Packet::Read(Read { remote: at, len: 8, recv_id: 6, cleared: None }));
+        let answer = raw.next(&side, "an answer", |packet| {
+            matches!(packet, Packet::Control(Control::ReadResponse { recv_id: 6, .. }))
+        });
+        assert!(answer.ends_with(b"new word"));
+        assert_eq!(counter.read(), 2);
+    }
+}
+
 /// The number of the next message that comes to `raw`.
 fn number(raw: &mut Raw, side: &Side) -> u32 {
     let bytes = raw.next(side, "a message", is_message);
