@@ -72,6 +72,37 @@ fn a_message_is_one_request_with_its_data_and_nothing_more() {
 }
 
 #[test]
+fn a_program_that_injects_more_gets_longer_requests() {
+    let _alone = alone();
+    let kit: &dyn Kit = &EfaPair;
+    let granted = |inject: usize| {
+        let infos = kit.getinfo(&hints(Caps::MSG).inject_size(inject)).unwrap();
+        infos.into_iter().map(|info| (info.fabric_attr.name, info.tx_attr.inject_size)).next().unwrap()
+    };
+    assert_eq!(granted(0), ("efa-direct".to_string(), 32));
+    assert_eq!(granted(33), ("efa-direct".to_string(), 33));
+    assert_eq!(granted(81), ("efa".to_string(), 81), "more than a request has room for");
+    let side = || kit.opening_for(hints(Caps::MSG | Caps::RMA).inject_size(80)).open();
+    let pair = Pair::of(side(), side());
+    assert_eq!(pair.a.info.fabric_attr.name, "efa-direct");
+    for len in [32, 33, 80, 81] {
+        let (from, into) = (Memory::patterned(len, 3), Memory::new(len));
+        pair.post(|| pair.b.receive(&into).context(1).post());
+        pair.post(|| pair.a.out(pair.to_b, &from).context(2).send());
+        assert_eq!(DEVICE.last_inline(), len <= 80, "{len} bytes");
+        pair.done(&pair.b);
+        pair.done(&pair.a);
+        into.check(len, 3);
+    }
+    // Accesses have their room in the shorter queue.
+    let (memory, from) = (Memory::new(4096), Memory::patterned(4096, 5));
+    let region = pair.b.register(&memory, RIGHTS).unwrap();
+    pair.post(|| pair.a.out(pair.to_b, &from).context(2).write(&[remote(&region)]));
+    pair.done(&pair.a);
+    memory.check(4096, 5);
+}
+
+#[test]
 fn accesses_are_the_device_s_and_it_refuses_them_alone() {
     let _alone = alone();
     let pair = direct_pair(Caps::MSG | Caps::RMA);

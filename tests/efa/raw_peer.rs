@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ofi_efa::srd::{Action, Completion, Device, QueuePair, Segment, To, WorkRequest};
+use ofi_efa::srd::{Action, Completion, Device, QueuePair, Segment, Sizes, To, WorkRequest};
 use ofi_efa::wire::{Features, Handshake, Origin, Packet, RawAddress, parse};
 use ofi_testkit::prelude::*;
 use ofi_testkit::srd::{Handle, SimulatedDevice};
@@ -49,7 +49,7 @@ impl Raw {
     /// One that has said nothing, with room for so many receives, and none.
     pub fn deaf(device: &Arc<SimulatedDevice>, side: &Side, receives: usize) -> Self {
         let device = Handle(Arc::clone(device));
-        let mut qp = device.open(64, receives, None).unwrap();
+        let mut qp = device.open(Sizes { sends: 64, receives, inline: 0 }, None).unwrap();
         let address = RawAddress { gid: device.gid(), qpn: qp.qpn(), connid: qp.qkey() };
         let peer = RawAddress::from_bytes(side.name().bytes()).unwrap();
         let to = To { handle: qp.attach(&peer.gid).unwrap(), qpn: peer.qpn, qkey: peer.connid };

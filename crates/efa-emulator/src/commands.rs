@@ -8,7 +8,7 @@ use crate::device::{
     Channel, CompletionQueue, Device, Handle, QUEUE_PAIRS, QueuePair, RECEIVE_DOORBELL, Region, Ring,
     SEND_DOORBELL, State,
 };
-use crate::formats::{RECEIVE, REQUEST};
+use crate::formats::{INLINE, LONG_REQUEST, RECEIVE, REQUEST};
 use crate::memory::poke;
 use crate::settings::cap;
 
@@ -16,7 +16,6 @@ use crate::settings::cap;
 mod limit {
     pub const SENDS: u32 = 4096;
     pub const RECEIVES: u32 = 32_768;
-    pub const INLINE: u32 = 32;
     pub const SEND_PIECES: u32 = 2;
     pub const RECEIVE_PIECES: u32 = 4;
     pub const RDMA: u32 = 1 << 30;
@@ -133,8 +132,9 @@ impl Device {
         std::mem::forget(program);
         self.channels.insert(file, Channel { read: duplicate(file)?, write: device });
         // Follows the part common to all devices: efa_ibv_alloc_ucontext_resp.
-        let answer = Output::default().u32s(&[file as u32, 1, 0, 0b11]).u16s(&[1, limit::INLINE as u16]);
-        Ok(answer.u32s(&[limit::SENDS * REQUEST as u32]).u16s(&[64, 32]).u32s(&[0]))
+        let answer = Output::default().u32s(&[file as u32, 1, 0, 0b11]).u16s(&[1, INLINE as u16]);
+        let answer = answer.u32s(&[limit::SENDS * REQUEST as u32]).u16s(&[64, 32]);
+        Ok(answer.u16s(&[self.settings.inline as u16, 0]))
     }
 
     fn query_device(&self) -> Output {
@@ -308,7 +308,8 @@ impl Device {
         for queue in [send_queue, receive_queue] {
             self.queues.get(&queue).filter(|queue| queue.owner == file).ok_or(libc::EINVAL)?;
         }
-        let most = [limit::SENDS, limit::RECEIVES, limit::SEND_PIECES, limit::RECEIVE_PIECES, limit::INLINE];
+        let inline = self.settings.inline.max(INLINE);
+        let most = [limit::SENDS, limit::RECEIVES, limit::SEND_PIECES, limit::RECEIVE_PIECES, inline];
         if limits.iter().zip(most).any(|(asked, most)| *asked > most) || shared_receives != 0 {
             return Err(libc::EINVAL);
         }
@@ -319,8 +320,14 @@ impl Device {
         if flags & !1 != 0 || unsolicited && self.settings.caps & cap::UNSOLICITED == 0 {
             return Err(libc::EOPNOTSUPP);
         }
-        let (sends, receives) = (send_bytes / REQUEST as u32, receive_bytes / RECEIVE as u32);
-        if sends > limit::SENDS || receives > limit::RECEIVES * limit::RECEIVE_PIECES {
+        // libefa makes the queue's places longer for more inline bytes; it names only the queue's size.
+        let is_long = inline > INLINE && u64::from(send_bytes) == LONG_REQUEST as u64 * u64::from(limits[0]);
+        let request = if is_long { LONG_REQUEST } else { REQUEST };
+        let (sends, receives) = (send_bytes / request as u32, receive_bytes / RECEIVE as u32);
+        if send_bytes > limit::SENDS * REQUEST as u32 || receives > limit::RECEIVES * limit::RECEIVE_PIECES {
+            return Err(libc::EINVAL);
+        }
+        if limits[4] > INLINE && !is_long {
             return Err(libc::EINVAL);
         }
         let number = self.pair_number().ok_or(libc::ENOMEM)?;
@@ -329,7 +336,8 @@ impl Device {
         let (sends_key, sends_ring) = self.map(send_bytes as usize)?;
         let (receives_key, receives_ring) = self.map(receive_bytes as usize)?;
         let receives_len = receives_ring.len() as u64;
-        let ring = |shared, entries| Ring { shared: Some(shared), entries, posted: 0, taken: 0 };
+        let ring =
+            |shared, entries, entry| Ring { shared: Some(shared), entries, entry, posted: 0, taken: 0 };
         let pair = QueuePair {
             owner: file,
             domain,
@@ -340,8 +348,8 @@ impl Device {
             receive_queue,
             unsolicited,
             doorbell,
-            sends: ring(sends_ring, sends.max(1)),
-            receives: ring(receives_ring, receives.max(1)),
+            sends: ring(sends_ring, sends.max(1), request),
+            receives: ring(receives_ring, receives.max(1), RECEIVE),
             limits,
         };
         self.pairs.insert(number, pair);

@@ -108,6 +108,8 @@ pub struct QueuePair {
 pub struct Ring {
     pub shared: Option<Arc<Shared>>,
     pub entries: u32,
+    /// Bytes of a descriptor.
+    pub entry: usize,
     /// Descriptors that the program has written, and that the device has taken; both numbers wrap.
     pub posted: u16,
     pub taken: u16,

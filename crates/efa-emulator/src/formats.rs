@@ -1,10 +1,15 @@
-//! The formats of queue entries: requests (`efa_io_tx_wqe` of 64 bytes), receives (`efa_io_rx_desc`), completions
-//! (`efa_io_tx_cdesc`, `efa_io_rx_cdesc`, `efa_io_rx_cdesc_ex`), all little-endian, as in `efa_io_defs.h` of rdma-core.
+//! The formats of queue entries: requests (`efa_io_tx_wqe`, `efa_io_tx_wqe_128`), receives (`efa_io_rx_desc`),
+//! completions (`efa_io_tx_cdesc`, `efa_io_rx_cdesc`, `efa_io_rx_cdesc_ex`), all little-endian, as in `efa_io_defs.h`
+//! of rdma-core.
 
 use crate::settings::Gid;
 
-/// Size of a request in bytes.
+/// Size of a request in bytes, and most inline bytes of it.
 pub const REQUEST: usize = 64;
+pub const INLINE: u32 = 32;
+/// The same of the requests of a queue that was made for more inline bytes.
+pub const LONG_REQUEST: usize = 128;
+pub const LONG_INLINE: u32 = 80;
 /// Size of a piece of a receive in bytes.
 pub const RECEIVE: usize = 16;
 
@@ -71,11 +76,11 @@ pub struct Request {
 }
 
 impl Request {
-    /// Parses a request.
+    /// Parses a request of 64 or 128 bytes.
     ///
     /// # Errors
     /// `(number, status)` of the completion for an unsupported request.
-    pub fn parse(bytes: &[u8; REQUEST]) -> Result<Self, (u16, u8)> {
+    pub fn parse(bytes: &[u8]) -> Result<Self, (u16, u8)> {
         let id = u16_at(bytes, 0);
         let (control, length) = (bytes[2], u16_at(bytes, 6));
         let unsupported = Err((id, status::UNSUPPORTED));
@@ -90,18 +95,29 @@ impl Request {
             _ => return unsupported,
         };
         let inline = control & 0x20 != 0;
+        let is_long = bytes.len() == LONG_REQUEST;
+        let most = if is_long { LONG_INLINE } else { INLINE };
         let (mut pieces, mut remote) = (Vec::new(), piece(bytes, 32));
         match operation {
-            Operation::Send if inline && length > 32 => return Err((id, status::LOCAL_LENGTH)),
+            Operation::Send | Operation::Write if inline && u32::from(length) > most => {
+                return Err((id, status::LOCAL_LENGTH));
+            }
             Operation::Send if inline => {}
+            Operation::Write if inline && is_long => {}
             Operation::Send if length > 2 => return Err((id, status::LOCAL_LENGTH)),
             Operation::Send => pieces.extend((0..usize::from(length)).map(|n| piece(bytes, 32 + 16 * n))),
             _ if inline || length > 1 => return unsupported,
             _ => pieces.extend((0..usize::from(length)).map(|_| piece(bytes, 48))),
         }
+        let here = match inline {
+            true => u64::from(length),
+            false => pieces.iter().map(|piece| u64::from(piece.len)).sum(),
+        };
+        // The inline bytes of a write follow the peer's memory.
+        let at = if operation == Operation::Send { 32 } else { 48 };
         if operation == Operation::Send {
             remote = Piece { addr: 0, len: 0, key: 0 };
-        } else if pieces.iter().map(|piece| u64::from(piece.len)).sum::<u64>() != u64::from(remote.len) {
+        } else if here != u64::from(remote.len) {
             return Err((id, status::LOCAL_LENGTH));
         }
         Ok(Self {
@@ -111,7 +127,7 @@ impl Request {
             qp: u16_at(bytes, 4),
             ah: u16_at(bytes, 12),
             qkey: u32_at(bytes, 16),
-            inline: inline.then(|| bytes[32..32 + usize::from(length)].to_vec()),
+            inline: inline.then(|| bytes[at..at + usize::from(length)].to_vec()),
             pieces,
             remote,
         })
@@ -198,7 +214,7 @@ impl Completion {
 
 const KEY: u32 = 0xff_ffff;
 
-fn piece(bytes: &[u8; REQUEST], at: usize) -> Piece {
+fn piece(bytes: &[u8], at: usize) -> Piece {
     let addr = u64::from(u32_at(bytes, at + 8)) | u64::from(u32_at(bytes, at + 12)) << 32;
     Piece { addr, len: u32_at(bytes, at), key: u32_at(bytes, at + 4) & KEY }
 }
@@ -217,19 +233,42 @@ mod tests {
 
     #[test]
     fn any_bytes_are_a_request_or_a_status() {
-        let mut bytes = [0; REQUEST];
-        for control in 0..=255 {
-            for length in [0, 1, 2, 3, 32, 33, u16::MAX] {
-                bytes[2] = control;
-                bytes[6..8].copy_from_slice(&length.to_le_bytes());
-                match Request::parse(&bytes) {
-                    Ok(request) => assert!(request.len() <= 32 && control & 0xc0 == 0x80),
-                    Err((_, status)) => {
-                        assert!([status::UNSUPPORTED, status::LOCAL_LENGTH].contains(&status))
+        for size in [REQUEST, LONG_REQUEST] {
+            let most = if size == REQUEST { 32 } else { 80 };
+            let mut bytes = vec![0; size];
+            for control in 0..=255 {
+                for length in [0, 1, 2, 3, 32, 33, 80, 81, u16::MAX] {
+                    bytes[2] = control;
+                    bytes[6..8].copy_from_slice(&length.to_le_bytes());
+                    match Request::parse(&bytes) {
+                        Ok(request) => assert!(request.len() <= most && control & 0xc0 == 0x80),
+                        Err((_, status)) => {
+                            assert!([status::UNSUPPORTED, status::LOCAL_LENGTH].contains(&status))
+                        }
                     }
                 }
             }
         }
+    }
+
+    #[test]
+    fn inline_bytes_follow_the_header_and_in_a_write_the_peer_s_memory() {
+        let mut bytes = [0; LONG_REQUEST];
+        bytes[32..].copy_from_slice(&std::array::from_fn::<u8, 96, _>(|at| at as u8));
+        (bytes[2], bytes[6]) = (0xa0, 80);
+        let request = Request::parse(&bytes).unwrap();
+        assert_eq!(request.inline.unwrap(), (0..80).collect::<Vec<u8>>());
+        bytes[2] = 0xa2;
+        bytes[32..48].copy_from_slice(&[80, 0, 0, 0, 3, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0]);
+        let request = Request::parse(&bytes).unwrap();
+        assert_eq!(request.remote, Piece { addr: 4096, len: 80, key: 3 });
+        assert_eq!(request.inline.unwrap(), (16..96).collect::<Vec<u8>>());
+        bytes[32] = 79;
+        assert_eq!(Request::parse(&bytes).unwrap_err().1, status::LOCAL_LENGTH, "of another length");
+        bytes[32] = 80;
+        assert_eq!(Request::parse(&bytes[..REQUEST]).unwrap_err().1, status::LOCAL_LENGTH, "in 64 bytes");
+        (bytes[6], bytes[32]) = (8, 8);
+        assert_eq!(Request::parse(&bytes[..REQUEST]).unwrap_err().1, status::UNSUPPORTED, "in 64 bytes");
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use crate::device::{Device, Outgoing, Pending, RECEIVE_DOORBELL, SEND_DOORBELL, State, socket_path};
-use crate::formats::{Completion, Operation, Piece, REQUEST, Request, status};
+use crate::device::{Device, Outgoing, Pending, RECEIVE_DOORBELL, Ring, SEND_DOORBELL, State, socket_path};
+use crate::formats::{Completion, LONG_REQUEST, Operation, Piece, Request, status};
 use crate::memory::peek;
 use crate::packet::{CHUNK, HEADER, Kind, Packet};
 use crate::settings::{Gid, cap};
@@ -23,7 +23,7 @@ impl Device {
             let Some(pair) = self.pairs.get_mut(&number) else { continue };
             pair.receives.posted = pair.doorbell.load(RECEIVE_DOORBELL) as u16;
             pair.sends.posted = pair.doorbell.load(SEND_DOORBELL) as u16;
-            let (state, entries) = (pair.state, pair.sends.entries);
+            let state = pair.state;
             if state == State::Error {
                 self.flush(number);
                 continue;
@@ -33,13 +33,8 @@ impl Device {
             }
             for _ in 0..ROUND {
                 let Some(pair) = self.pairs.get_mut(&number) else { break };
-                if pair.sends.taken == pair.sends.posted {
-                    break;
-                }
-                let Some(shared) = pair.sends.shared.clone() else { break };
-                let at = (u32::from(pair.sends.taken) % entries) as usize * REQUEST;
-                pair.sends.taken = pair.sends.taken.wrapping_add(1);
-                self.begin(number, &shared.read(at));
+                let Some(bytes) = pair.sends.take() else { break };
+                self.begin(number, &bytes);
                 busy = true;
             }
         }
@@ -47,7 +42,7 @@ impl Device {
     }
 
     /// Starts a request.
-    fn begin(&mut self, pair: u16, bytes: &[u8; REQUEST]) {
+    fn begin(&mut self, pair: u16, bytes: &[u8]) {
         let request = match Request::parse(bytes) {
             Ok(request) => request,
             Err((id, status)) => return self.sent(pair, id, Operation::Send, status),
@@ -123,11 +118,8 @@ impl Device {
         let tokens: Vec<u64> = under_way.map(|(token, _)| *token).collect();
         tokens.into_iter().for_each(|token| self.end(token, status::FLUSHED));
         while let Some(pair) = self.pairs.get_mut(&number) {
-            let ring = &mut pair.sends;
-            let (Some(shared), true) = (ring.shared.clone(), ring.taken != ring.posted) else { break };
-            let at = (u32::from(ring.taken) % ring.entries) as usize * REQUEST;
-            ring.taken = ring.taken.wrapping_add(1);
-            let (id, operation) = match Request::parse(&shared.read(at)) {
+            let Some(bytes) = pair.sends.take() else { break };
+            let (id, operation) = match Request::parse(&bytes) {
                 Ok(request) => (request.id, request.operation),
                 Err((id, _)) => (id, Operation::Send),
             };
@@ -327,6 +319,16 @@ impl Device {
             key: 0,
             unsolicited: false,
         }
+    }
+}
+
+impl Ring {
+    /// Takes the next request. `None` if none is posted.
+    fn take(&mut self) -> Option<Vec<u8>> {
+        let shared = self.shared.as_ref().filter(|_| self.taken != self.posted)?;
+        let at = (u32::from(self.taken) % self.entries) as usize * self.entry;
+        self.taken = self.taken.wrapping_add(1);
+        Some(shared.read::<LONG_REQUEST>(at)[..self.entry].to_vec())
     }
 }
 

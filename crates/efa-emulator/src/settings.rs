@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::formats::LONG_INLINE;
+
 /// A device's global identifier.
 pub type Gid = [u8; 16];
 
@@ -37,6 +39,8 @@ pub struct Settings {
     pub mtu: u32,
     /// The device's abilities: `EFA_EMULATOR_CAPS`, some of `read,write,sgid,rnr,unsolicited`. Default: all.
     pub caps: u32,
+    /// Most inline bytes of a request of 128 bytes, or 0 without such requests: `EFA_EMULATOR_INLINE`. Default: 80.
+    pub inline: u32,
     /// Percentage of packets that are overtaken by later ones: `EFA_EMULATOR_REORDER`. Default: 0.
     pub reorder: u32,
     /// Percentage of sends that find no receive although one is posted: `EFA_EMULATOR_RNR`. Default: 0.
@@ -75,6 +79,7 @@ impl Settings {
             seed: number("EFA_EMULATOR_SEED", 1, u64::MAX)?,
             mtu: small("EFA_EMULATOR_MTU", 8928, 65_536)?.max(256),
             caps: get("EFA_EMULATOR_CAPS").map_or(Ok(ALL), |text| caps(&text))?,
+            inline: small("EFA_EMULATOR_INLINE", LONG_INLINE, LONG_INLINE)?,
             reorder: small("EFA_EMULATOR_REORDER", 0, 100)?,
             rnr: small("EFA_EMULATOR_RNR", 0, 100)?,
             regions: small("EFA_EMULATOR_REGIONS", REGIONS, REGIONS)? as usize,
@@ -149,6 +154,7 @@ mod tests {
         for (name, wrong) in [
             ("EFA_EMULATOR_GID", "fe80::1"),
             ("EFA_EMULATOR_REORDER", "101"),
+            ("EFA_EMULATOR_INLINE", "81"),
             ("EFA_EMULATOR_RNR", "-1"),
             ("EFA_EMULATOR_REGIONS", "262145"),
             ("EFA_EMULATOR_FAIL", "10"),

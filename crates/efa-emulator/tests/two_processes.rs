@@ -140,7 +140,7 @@ impl Setup {
             receives: RECEIVES as u32,
             send_pieces: 2,
             receive_pieces: 1,
-            inline: 32,
+            inline: context.efa().unwrap().max_inline_long.into(),
             unsolicited,
             service_level: 0,
         };
@@ -255,6 +255,7 @@ fn role() {
 fn messages() -> String {
     const COUNT: u64 = 600;
     let setup = Setup::new(false);
+    let most_inline = setup.qp.attr().inline as usize;
     (0..RECEIVES).for_each(|_| setup.post_receive());
     let len = |number: u64| (number * 97 % 8900) as usize;
     let (mut sent, mut ended, mut in_order, mut last) = (0, 0, true, 0);
@@ -271,7 +272,7 @@ fn messages() -> String {
             let len = len(number);
             setup.fill(slot, len, number);
             let mut batch = setup.qp.requests();
-            let (half, inline) = (len / 2, len <= 32);
+            let (half, inline) = (len / 2, len <= most_inline);
             let pieces = [setup.segment(slot, half), setup.segment(slot + half, len - half)];
             let what =
                 if inline { Payload::Inline(setup.bytes(slot, len)) } else { Payload::Segments(&pieces) };

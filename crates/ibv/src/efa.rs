@@ -24,6 +24,10 @@ pub struct EfaInfo {
     pub receive_pieces: u16,
     /// Most inline bytes of a send: those of a request of 64 bytes, of which a queue holds the most.
     pub max_inline: u16,
+    /// The same of a request of 128 bytes, of which a queue holds half as many: every request of a queue pair that is
+    /// created for more than `max_inline` has that size. As large as `max_inline` if the device has no such requests,
+    /// or libefa is older than rdma-core 63.
+    pub max_inline_long: u16,
     /// Most bytes of one remote read or write; 0 if the device has no RDMA.
     pub max_rdma: u32,
     /// Whether the device can read peers' memory.
@@ -109,6 +113,8 @@ impl Context {
             send_pieces: attr.max_sq_sge,
             receive_pieces: attr.max_rq_sge,
             max_inline: attr.inline_buf_size,
+            // Older libraries leave the field zero.
+            max_inline_long: attr.inline_buf_size_ex.max(attr.inline_buf_size),
             max_rdma: attr.max_rdma_size,
             read: can(EFADV_DEVICE_ATTR_CAPS_RDMA_READ),
             write: can(EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE),

@@ -31,7 +31,7 @@ pub struct SrdAttr {
     pub send_pieces: u32,
     /// Most pieces of memory in one receive.
     pub receive_pieces: u32,
-    /// Most inline bytes of a send.
+    /// Most inline bytes of a send. More than [`crate::EfaInfo::max_inline`] make all requests longer.
     pub inline: u32,
     /// Whether peers' writes with immediate data consume no receive. Both ends must agree.
     pub unsolicited: bool,
@@ -121,8 +121,9 @@ impl SrdQueuePair {
         if attr.send_cq.context() != context || attr.receive_cq.context() != context {
             return Err(Error::with(call, libc::EINVAL, "a completion queue belongs to another device"));
         }
-        if attr.inline > u32::from(info.max_inline) {
-            let advice = format!("the device takes {} bytes inline, not {}", info.max_inline, attr.inline);
+        if attr.inline > u32::from(info.max_inline_long) {
+            let advice =
+                format!("the device takes {} bytes inline, not {}", info.max_inline_long, attr.inline);
             return Err(Error::with(call, libc::EINVAL, advice));
         }
         let mut operations = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;

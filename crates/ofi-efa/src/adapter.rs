@@ -11,7 +11,7 @@ use ofi_core::transport::Peer;
 
 use crate::settings;
 use crate::srd::{
-    Access, Action, Completion, Device, From, QueuePair, Region, Segment, Status, To, WorkRequest,
+    Access, Action, Completion, Device, From, QueuePair, Region, Segment, Sizes, Status, To, WorkRequest,
 };
 use crate::wire::RawAddress;
 
@@ -133,15 +133,16 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// Opens the queue pair and posts receives. See [`Device::open`] for `rnr_retry`.
-    pub fn new(device: &dyn Device, rnr_retry: Option<u8>) -> Result<Self> {
+    /// Opens the queue pair, whose sends carry at most `inline` bytes inline, and posts receives. See [`Device::open`]
+    /// for `rnr_retry`.
+    pub fn new(device: &dyn Device, inline: usize, rnr_retry: Option<u8>) -> Result<Self> {
         let limits = device.limits();
+        let inline = inline.min(limits.inline_long);
         let receives = settings::RX_SIZE.get().min(limits.receives);
-        let sends = settings::TX_SIZE.get().min(limits.sends);
+        let (sends, room) = shares(limits.sends_of(inline), settings::TX_SIZE.get());
         let sending = Slab::new(device, sends, limits.mtu)?;
         let receiving = Slab::new(device, receives, limits.mtu)?;
-        let room = limits.sends.saturating_sub(sends).min(REQUESTS);
-        let qp = device.open(sends + room, receives, rnr_retry)?;
+        let qp = device.open(Sizes { sends: sends + room, receives, inline }, rnr_retry)?;
         let address = RawAddress { gid: device.gid(), qpn: qp.qpn(), connid: qp.qkey() };
         let mut adapter = Self {
             qp,
@@ -149,7 +150,7 @@ impl Adapter {
             untold: Vec::with_capacity(BATCH),
             returned: Vec::with_capacity(BATCH),
             room,
-            inline: limits.inline,
+            inline,
             doorbells: 0,
             address,
             mtu: limits.mtu,
@@ -403,10 +404,30 @@ impl Adapter {
     }
 }
 
+/// The shares of packets and of other requests in a queue of `most` requests. Either has some, however many packets are
+/// wanted.
+fn shares(most: usize, packets: usize) -> (usize, usize) {
+    let packets = packets.min(most - REQUESTS.min(most / 2));
+    (packets, (most - packets).min(REQUESTS))
+}
+
 /// Handles a failed post: each request ends as if the device had refused it.
 #[cold]
 fn refused(ready: &mut VecDeque<Completion>, requests: &[WorkRequest], error: &Error) {
     tracing::warn!(target: "ofi::efa::ep_data", %error, "requests cannot be posted");
     let status = Status::Refused(error.errno());
     ready.extend(requests.iter().map(|request| Completion::Sent { id: request.id, status }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_and_other_requests_share_a_queue() {
+        assert_eq!(shares(4096, 256), (256, REQUESTS));
+        assert_eq!(shares(512, 256), (256, 256));
+        assert_eq!(shares(256, 256), (128, 128), "a short queue");
+        assert_eq!(shares(4096, 32_768), (4096 - REQUESTS, REQUESTS), "more packets than there is room for");
+    }
 }

@@ -58,16 +58,19 @@ pub struct EfaLanes {
 
 impl EfaLanes {
     pub fn new(domain: &Arc<DomainPart<Efa>>, info: &Info, options: &Options) -> Result<Self> {
-        let adapter = Adapter::new(&*domain.transport.device, options.rnr_retry)?;
+        let direct = info.fabric_attr.name == crate::domain::DIRECT;
+        let limits = domain.transport.device.limits();
+        // Longer requests only where the application asks for them: they take twice the device's memory.
+        let inline = if direct { limits.inline.max(info.tx_attr.inject_size) } else { limits.inline };
+        let adapter = Adapter::new(&*domain.transport.device, inline, options.rnr_retry)?;
         let (timer, waits) = (Timer::new()?, WaitSet::new()?);
         waits.add(timer.fd())?;
         waits.add(adapter.fd())?;
-        let direct = info.fabric_attr.name == crate::domain::DIRECT;
         let common = Common {
             domain: Arc::clone(domain),
             caps: info.caps,
             meets_bare: crate::bare::meets(info.caps, options, adapter.mtu),
-            rdma: Rdma::of(&domain.transport.device.limits(), options),
+            rdma: Rdma::of(&limits, options),
             direct,
             gives_up: direct && options.gives_up(),
             adapter,

@@ -44,9 +44,6 @@ fn narrow(mut info: Info) -> Info {
     info
 }
 
-/// Longest injected message on fabric `efa-direct`, as in C's provider: what a request can carry inline.
-const DIRECT_INJECT: usize = 32;
-
 /// Narrows an offer to single requests of the device, with the same requirements as C's provider: programs that meet
 /// them get the same fabric from either library. [`direct_variants`] applies the device's limits.
 fn narrow_direct(mut info: Info) -> Info {
@@ -59,7 +56,7 @@ fn narrow_direct(mut info: Info) -> Info {
     (info.tx_attr.msg_order, info.rx_attr.msg_order) = (MsgOrder::empty(), MsgOrder::empty());
     info.tx_attr.op_flags -= OpFlags::MATCH_COMPLETE;
     info.rx_attr.op_flags -= OpFlags::MULTI_RECV;
-    (info.tx_attr.inject_size, info.tx_attr.rma_iov_limit) = (DIRECT_INJECT, 1);
+    info.tx_attr.rma_iov_limit = 1;
     let domain = &mut info.domain_attr;
     domain.mr_mode |= MrMode::LOCAL;
     (domain.mr_key_size, domain.cq_data_size, domain.mr_iov_limit) = (4, 4, 1);
@@ -68,8 +65,10 @@ fn narrow_direct(mut info: Info) -> Info {
     info
 }
 
-/// A device's offers for fabric `efa-direct`, only if the device finds registrations by its own keys.
-fn direct_variants(variants: &[Info], limits: &Limits) -> Vec<Info> {
+/// A device's offers for fabric `efa-direct`, only if the device finds registrations by its own keys. As in C's
+/// provider, the longest injected message is what a request can carry inline: a request of 64 bytes, unless the program
+/// wants to inject more (`inject`) and the device has longer ones.
+fn direct_variants(variants: &[Info], limits: &Limits, inject: usize) -> Vec<Info> {
     let wanted = MrMode::VIRT_ADDR | MrMode::PROV_KEY;
     let mut all: Vec<Info> = variants
         .iter()
@@ -79,6 +78,7 @@ fn direct_variants(variants: &[Info], limits: &Limits) -> Vec<Info> {
     let rdma = Rdma::of(limits, &Options::default());
     let accesses = rdma.read && rdma.write && rdma.unsolicited;
     for info in &mut all {
+        info.tx_attr.inject_size = if inject > limits.inline { limits.inline_long } else { limits.inline };
         info.ep_attr.max_msg_size = if accesses { rdma.longest.max(limits.mtu) } else { limits.mtu };
         if !accesses {
             info.caps -= Caps::RMA | Caps::READ | Caps::WRITE | Caps::REMOTE_READ | Caps::REMOTE_WRITE;
@@ -157,9 +157,10 @@ fn try_offers(request: &Request<'_>) -> Result<Offers, Refusal> {
             info.nic = Some(device.nic());
         }
         let limits = device.limits();
+        let inject = request.hints.map_or(0, |hints| hints.info.tx_attr.inject_size);
         let answer = offer::answer(
             &[(EpType::Rdm, narrow_direct as Narrow)],
-            &direct_variants(&variants, &limits),
+            &direct_variants(&variants, &limits, inject),
             request,
         );
         if offers_direct {

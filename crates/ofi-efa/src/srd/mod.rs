@@ -25,8 +25,10 @@ pub struct Limits {
     pub sends: usize,
     /// Most receives posted to one queue pair.
     pub receives: usize,
-    /// Most bytes that a send can carry inline.
+    /// Most bytes that a send can carry inline, in a request of 64 bytes.
     pub inline: usize,
+    /// The same in a request of 128 bytes, if the device has such requests; else `inline`.
+    pub inline_long: usize,
     /// Most bytes of one read or write of a peer's memory; 0 if the device has no RDMA.
     pub rdma: usize,
     /// Whether the device can read peers' memory.
@@ -35,6 +37,25 @@ pub struct Limits {
     pub write: bool,
     /// Whether writes with data consume no receive. The setting is the same at both ends of a write.
     pub unsolicited: bool,
+}
+
+impl Limits {
+    /// Most work requests under way on a queue pair whose sends carry so many bytes inline: all its requests have one
+    /// size, and the device has a fixed amount of memory for them.
+    pub fn sends_of(&self, inline: usize) -> usize {
+        if inline > self.inline { self.sends / 2 } else { self.sends }
+    }
+}
+
+/// What a queue pair is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Sends at a time.
+    pub sends: usize,
+    /// Receives at a time.
+    pub receives: usize,
+    /// Most bytes that a send carries inline.
+    pub inline: usize,
 }
 
 /// Registered memory of this process.
@@ -217,12 +238,12 @@ pub unsafe trait Device: Send + Sync {
         false
     }
 
-    /// Opens a queue pair that is ready for `sends` sends and `receives` receives at a time. It retries a receiver that
-    /// is not ready `rnr_retry` times, or as often as the device chooses.
+    /// Opens a queue pair that is ready. It retries a receiver that is not ready `rnr_retry` times, or as often as the
+    /// device chooses.
     ///
     /// # Errors
     /// The device's error.
-    fn open(&self, sends: usize, receives: usize, rnr_retry: Option<u8>) -> Result<Box<dyn QueuePair>>;
+    fn open(&self, sizes: Sizes, rnr_retry: Option<u8>) -> Result<Box<dyn QueuePair>>;
 }
 
 /// A queue pair with its completion queue.

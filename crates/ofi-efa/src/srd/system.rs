@@ -12,7 +12,7 @@ use ofi_api::{BusAttr, DeviceAttr, Errno, Error, LinkAttr, LinkState, Nic, Resul
 use rustc_hash::FxHashMap;
 
 use super::{
-    Access, Action, Completion, Device, From, Gid, Limits, QueuePair, Region, Segment, Status, To,
+    Access, Action, Completion, Device, From, Gid, Limits, QueuePair, Region, Segment, Sizes, Status, To,
     WorkRequest,
 };
 
@@ -61,6 +61,7 @@ impl System {
             sends: info.max_send as usize,
             receives: info.max_receive as usize,
             inline: info.max_inline.into(),
+            inline_long: info.max_inline_long.into(),
             rdma: info.max_rdma as usize,
             read: info.read,
             write: info.write,
@@ -126,7 +127,8 @@ unsafe impl Device for System {
         self.rnr_retry.is_some()
     }
 
-    fn open(&self, sends: usize, receives: usize, rnr_retry: Option<u8>) -> Result<Box<dyn QueuePair>> {
+    fn open(&self, sizes: Sizes, rnr_retry: Option<u8>) -> Result<Box<dyn QueuePair>> {
+        let Sizes { sends, receives, inline } = sizes;
         let failed = |error: ibv::Error| failed(&error);
         let context = self.pd.context();
         let channel = CompletionChannel::new(context).map_err(failed)?;
@@ -141,7 +143,7 @@ unsafe impl Device for System {
             receives: receives as u32,
             send_pieces: 1,
             receive_pieces: 1,
-            inline: self.limits.inline as u32,
+            inline: inline as u32,
             unsolicited: self.limits.unsolicited,
             service_level: 0,
         };

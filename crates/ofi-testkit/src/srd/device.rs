@@ -9,13 +9,14 @@ use std::time::Instant;
 use ofi::raw::{Errno, Error, Nic, Result};
 use ofi_core::sys;
 use ofi_efa::srd::{
-    Access, Action, Completion, Device, Gid, Limits, QueuePair, Region, Segment, To, WorkRequest,
+    Access, Action, Completion, Device, Gid, Limits, QueuePair, Region, Segment, Sizes, To, WorkRequest,
 };
 
 use super::{Flight, Queue, SimulatedDevice, What};
 
-/// Most bytes of inline data, as on a device.
+/// Most bytes of inline data in a request of 64 bytes and in one of 128 bytes, as on a device.
 const INLINE: usize = 32;
+const INLINE_LONG: usize = 80;
 
 /// A registration.
 struct Registered {
@@ -64,7 +65,8 @@ unsafe impl Device for Handle {
         let plan = self.0.lock().plan;
         let (read, rdma) = (plan.rdma, if plan.rdma { 1 << 30 } else { 0 });
         let (mtu, receives, unsolicited) = (plan.mtu, plan.receives, read && plan.unsolicited);
-        Limits { mtu, sends: 512, receives, inline: INLINE, rdma, read, write: read, unsolicited }
+        let (sends, inline, inline_long) = (512, INLINE, INLINE_LONG);
+        Limits { mtu, sends, receives, inline, inline_long, rdma, read, write: read, unsolicited }
     }
 
     fn nic(&self) -> Nic {
@@ -91,7 +93,11 @@ unsafe impl Device for Handle {
         true
     }
 
-    fn open(&self, sends: usize, _receives: usize, rnr_retry: Option<u8>) -> Result<Box<dyn QueuePair>> {
+    fn open(&self, sizes: Sizes, rnr_retry: Option<u8>) -> Result<Box<dyn QueuePair>> {
+        let Sizes { sends, inline, .. } = sizes;
+        if sends > self.limits().sends_of(inline) || inline > INLINE_LONG {
+            return Err(Error::new(Errno::EINVAL));
+        }
         let event = sys::eventfd()?;
         let fd = event.as_raw_fd();
         let mut inner = self.0.lock();
@@ -114,6 +120,7 @@ unsafe impl Device for Handle {
             qkey,
             life: inner.lives,
             sends,
+            inline,
             posted: 0,
             receives: VecDeque::new(),
             done: VecDeque::new(),
@@ -183,10 +190,11 @@ unsafe impl QueuePair for Simulated {
             return Err(Error::new(Errno::ENOMEM));
         }
         let mtu = self.device.lock().plan.mtu;
+        let most = self.with(|queue| queue.inline)?;
         for request in requests {
             match request.action {
                 Action::Send { from, .. } if from.len > mtu => return Err(Error::new(Errno::EMSGSIZE)),
-                Action::Send { from, inline: true, .. } if from.len > INLINE => {
+                Action::Send { from, inline: true, .. } if from.len > most => {
                     return Err(Error::new(Errno::EINVAL));
                 }
                 _ => {}

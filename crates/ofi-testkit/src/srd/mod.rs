@@ -73,6 +73,8 @@ struct Queue {
     life: u64,
     /// Most requests in flight, and their current number.
     sends: usize,
+    /// Most bytes that a send carries inline.
+    inline: usize,
     posted: usize,
     receives: VecDeque<(u64, Segment)>,
     done: VecDeque<Completion>,
