@@ -21,6 +21,8 @@ mod native;
 mod near;
 #[path = "../efa/options.rs"]
 mod options;
+#[path = "../efa/pauses.rs"]
+mod pauses;
 #[path = "../efa/raw.rs"]
 mod raw;
 #[path = "../efa/raw_peer.rs"]
