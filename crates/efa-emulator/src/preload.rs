@@ -1,17 +1,17 @@
 //! The C library's functions through which rdma-core reaches the kernel. Calls for the device are handled here, and all
 //! others passed to the C library.
 //!
-//! The device's file is an open /dev/null: it is a character device, as libibverbs requires, and the tree in the place
-//! of /sys has its number.
+//! A device's file is an open /dev/null: it is a character device, as libibverbs requires, and the tree in the place of
+//! /sys has its number.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_ulong, c_void};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::device::Device;
-use crate::settings::Settings;
+use crate::settings::{Gid, Settings};
 use crate::sysfs;
 
 /// The C library's own function of this name and type.
@@ -30,75 +30,107 @@ macro_rules! next {
     }};
 }
 
-/// The device and its tree in the place of /sys, if the environment requests one.
-static DEVICE: OnceLock<Option<(Mutex<Device>, CString)>> = OnceLock::new();
-/// Number of commands that wait for the device's lock.
-static WAITING: AtomicUsize = AtomicUsize::new(0);
-/// Marks the device's descriptors. Descriptors beyond are not tracked, and opening the device as one fails.
-static FILES: [AtomicBool; 65_536] = [const { AtomicBool::new(false) }; 65_536];
-/// Marks the descriptors of channels.
-static CHANNELS: [AtomicBool; 65_536] = [const { AtomicBool::new(false) }; 65_536];
-
-/// The device, which is created at first use: constructors of other libraries may look for devices before this
-/// library's own would run.
-fn found() -> Option<&'static (Mutex<Device>, CString)> {
-    DEVICE
-        .get_or_init(|| {
-            start().unwrap_or_else(|error| {
-                eprintln!("efa-emulator: no device: {error}");
-                None
-            })
-        })
-        .as_ref()
+/// The devices of this process, and their tree in the place of /sys.
+struct Host {
+    devices: Vec<(Mutex<Device>, Once)>,
+    tree: CString,
 }
 
-fn start() -> Result<Option<(Mutex<Device>, CString)>, String> {
+/// Set at first use, if the environment requests devices: constructors of other libraries may look for devices before
+/// this library's own would run.
+static HOST: OnceLock<Option<Host>> = OnceLock::new();
+/// Number of commands that wait for a device's lock.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+/// The devices of descriptors: one more than a device's index. Descriptors beyond are not tracked, and opening a device
+/// as one fails.
+type Files = [AtomicU8; 65_536];
+/// The devices that descriptors have open.
+static FILES: Files = [const { AtomicU8::new(0) }; 65_536];
+/// The devices of channels' descriptors.
+static CHANNELS: Files = [const { AtomicU8::new(0) }; 65_536];
+
+fn found() -> Option<&'static Host> {
+    HOST.get_or_init(|| {
+        start().unwrap_or_else(|error| {
+            eprintln!("efa-emulator: no device: {error}");
+            None
+        })
+    })
+    .as_ref()
+}
+
+fn start() -> Result<Option<Host>, String> {
     let Some(settings) = Settings::read(|name| std::env::var(name).ok())? else { return Ok(None) };
-    let device = Device::new(settings)?;
-    let tree = sysfs::write(&device.settings.dir, &device.gid);
+    let one = |index: u8| {
+        // Addresses in a row, and faults of their own.
+        let next = |gid: Gid| u128::from_be_bytes(gid).wrapping_add(index.into()).to_be_bytes();
+        let seed = settings.seed.wrapping_add(index.into());
+        Device::new(Settings { gid: settings.gid.map(next), seed, ..settings.clone() })
+    };
+    let devices = (0..settings.devices).map(one).collect::<Result<Vec<_>, _>>()?;
+    let gids: Vec<Gid> = devices.iter().map(|device| device.gid).collect();
+    let tree = sysfs::write(&settings.dir, &gids);
     let tree = tree.map_err(|error| format!("cannot create the tree in the place of /sys: {error}"))?;
     let tree = CString::new(tree.into_os_string().into_encoded_bytes()).map_err(|error| error.to_string())?;
-    Ok(Some((Mutex::new(device), tree)))
+    let devices = devices.into_iter().map(|device| (Mutex::new(device), Once::new())).collect();
+    Ok(Some(Host { devices, tree }))
 }
 
-/// Runs at the end of the program: removes the device's files.
+/// Runs at the end of the program: removes the devices' files.
 extern "C" fn stop() {
-    let Some(Some((device, _))) = DEVICE.get() else { return };
-    let device = device.lock().unwrap_or_else(PoisonError::into_inner);
-    let (dir, gid) = (device.settings.dir.clone(), device.gid);
-    drop(device);
-    let _ = std::fs::remove_file(crate::device::socket_path(&dir, &gid));
-    let _ = std::fs::remove_dir_all(dir.join(format!("sysfs.{}", std::process::id())));
+    let Some(Some(host)) = HOST.get() else { return };
+    for (device, _) in &host.devices {
+        let device = device.lock().unwrap_or_else(PoisonError::into_inner);
+        let (dir, gid) = (device.settings.dir.clone(), device.gid);
+        drop(device);
+        let _ = std::fs::remove_file(crate::device::socket_path(&dir, &gid));
+        let _ = std::fs::remove_dir_all(dir.join(format!("sysfs.{}", std::process::id())));
+    }
 }
 
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static STOP: extern "C" fn() = stop;
 
-fn device() -> Option<MutexGuard<'static, Device>> {
-    let (device, _) = found()?;
+fn device(index: usize) -> Option<MutexGuard<'static, Device>> {
+    let (device, _) = found()?.devices.get(index)?;
     WAITING.fetch_add(1, Ordering::Relaxed);
     let locked = device.lock().unwrap_or_else(PoisonError::into_inner);
     WAITING.fetch_sub(1, Ordering::Relaxed);
     Some(locked)
 }
 
-fn flag(flags: &'static [AtomicBool], file: c_int) -> Option<&'static AtomicBool> {
-    flags.get(usize::try_from(file).ok()?)
+fn place(files: &'static Files, file: c_int) -> Option<&'static AtomicU8> {
+    files.get(usize::try_from(file).ok()?)
 }
 
-fn is(flags: &'static [AtomicBool], file: c_int) -> bool {
-    flag(flags, file).is_some_and(|flag| flag.load(Ordering::Relaxed))
+/// Notes the device of a descriptor.
+fn mark(files: &'static Files, file: c_int, index: usize) {
+    if let Some(place) = place(files, file) {
+        place.store(index as u8 + 1, Ordering::Relaxed);
+    }
 }
 
-/// Whether a path names the device's file.
-fn named(path: *const c_char) -> bool {
+/// The device of a descriptor.
+fn of(files: &'static Files, file: c_int) -> Option<usize> {
+    usize::from(place(files, file)?.load(Ordering::Relaxed)).checked_sub(1)
+}
+
+/// The device of a descriptor, which is closed.
+fn forgotten(files: &'static Files, file: c_int) -> Option<usize> {
+    usize::from(place(files, file)?.swap(0, Ordering::Relaxed)).checked_sub(1)
+}
+
+/// The device whose file a path names.
+fn named(path: *const c_char) -> Option<usize> {
     if path.is_null() {
-        return false;
+        return None;
     }
     // SAFETY: the caller's path ends with a zero, as these functions require.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
-    path.strip_prefix(b"/dev/infiniband/") == Some(sysfs::FILE.as_bytes()) && found().is_some()
+    let name = path.strip_prefix(b"/dev/infiniband/")?;
+    let devices = &found()?.devices;
+    (0..devices.len()).find(|index| sysfs::file(*index).as_bytes() == name)
 }
 
 fn fail(errno: c_int) -> c_int {
@@ -115,8 +147,8 @@ fn fail(errno: c_int) -> c_int {
 pub unsafe extern "C" fn getenv(name: *const c_char) -> *mut c_char {
     // SAFETY: the caller's name ends with a zero.
     let wanted = !name.is_null() && unsafe { CStr::from_ptr(name) } == c"SYSFS_PATH";
-    if wanted && let Some((_, tree)) = found() {
-        return tree.as_ptr().cast_mut(); // no caller may write to it, as to any result of getenv
+    if wanted && let Some(host) = found() {
+        return host.tree.as_ptr().cast_mut(); // no caller may write to it, as to any result of getenv
     }
     let real = next!(c"getenv", unsafe extern "C" fn(*const c_char) -> *mut c_char);
     // SAFETY: the caller's argument.
@@ -126,30 +158,30 @@ pub unsafe extern "C" fn getenv(name: *const c_char) -> *mut c_char {
 type Open = unsafe extern "C" fn(*const c_char, c_int, libc::mode_t) -> c_int;
 
 fn open_with(real: Open, path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
-    if !named(path) {
+    let Some(index) = named(path) else {
         // SAFETY: the caller's arguments.
         return unsafe { real(path, flags, mode) };
-    }
+    };
     // SAFETY: a path that ends with a zero.
     let file = unsafe { real(c"/dev/null".as_ptr(), flags, mode) };
-    if let (Some(flag), Some(mut device)) = (flag(&FILES, file), device()) {
-        flag.store(true, Ordering::Relaxed);
+    if let (Some(_), Some(mut device)) = (place(&FILES, file), device(index)) {
+        mark(&FILES, file, index);
         device.open.push(file);
         drop(device);
-        run();
+        run(index);
     }
     file
 }
 
-/// Starts the device's thread, once.
-fn run() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let thread = std::thread::Builder::new().name("efa-device".into());
-        let _ = thread.spawn(|| {
+/// Starts a device's thread, once.
+fn run(index: usize) {
+    let Some((_, once)) = found().and_then(|host| host.devices.get(index)) else { return };
+    once.call_once(|| {
+        let thread = std::thread::Builder::new().name(format!("efa-device{index}"));
+        let _ = thread.spawn(move || {
             let mut idle = 0;
             loop {
-                let Some(mut device) = device() else { return };
+                let Some(mut device) = device(index) else { return };
                 let busy = device.round();
                 let socket = device.socket.as_raw_fd();
                 let late = !device.late.is_empty();
@@ -212,7 +244,7 @@ pub unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: libc::m
 /// As stat(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn stat(path: *const c_char, found: *mut libc::stat) -> c_int {
-    let path = if named(path) { c"/dev/null".as_ptr() } else { path };
+    let path = if named(path).is_some() { c"/dev/null".as_ptr() } else { path };
     let real = next!(c"stat", unsafe extern "C" fn(*const c_char, *mut libc::stat) -> c_int);
     // SAFETY: the caller's arguments, or a path that ends with a zero.
     unsafe { real(path, found) }
@@ -222,12 +254,11 @@ pub unsafe extern "C" fn stat(path: *const c_char, found: *mut libc::stat) -> c_
 /// As close(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(file: c_int) -> c_int {
-    let mine = flag(&FILES, file).is_some_and(|flag| flag.swap(false, Ordering::Relaxed));
-    let channel = flag(&CHANNELS, file).is_some_and(|flag| flag.swap(false, Ordering::Relaxed));
+    let (mine, channel) = (forgotten(&FILES, file), forgotten(&CHANNELS, file));
     // Dropped after the lock is released: the drop closes descriptors, which calls this function again.
-    let ended = if channel { device().and_then(|mut device| device.channels.remove(&file)) } else { None };
+    let ended = channel.and_then(device).and_then(|mut device| device.channels.remove(&file));
     drop(ended);
-    if mine && let Some(mut device) = device() {
+    if let Some(mut device) = mine.and_then(device) {
         device.close(file);
     }
     let real = next!(c"close", unsafe extern "C" fn(c_int) -> c_int);
@@ -239,23 +270,19 @@ pub unsafe extern "C" fn close(file: c_int) -> c_int {
 /// As write(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(file: c_int, bytes: *const c_void, len: usize) -> isize {
-    if !is(&FILES, file) {
+    let Some(index) = of(&FILES, file) else {
         type Write = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
         let real = next!(c"write", Write);
         // SAFETY: the caller's arguments.
         return unsafe { real(file, bytes, len) };
-    }
+    };
     let mut command = vec![0; len.min(MOST)];
     if command.len() < 8 || !crate::memory::peek(bytes as u64, &mut command) {
         return fail(libc::EINVAL) as isize;
     }
-    let Some(mut device) = device() else { return fail(libc::ENODEV) as isize };
+    let Some(mut device) = device(index) else { return fail(libc::ENODEV) as isize };
     let done = device.command(file, &command);
-    for channel in device.channels.keys() {
-        if let Some(flag) = flag(&CHANNELS, *channel) {
-            flag.store(true, Ordering::Relaxed);
-        }
-    }
+    device.channels.keys().for_each(|channel| mark(&CHANNELS, *channel, index));
     match done {
         Ok(()) => len as isize,
         Err(errno) => fail(errno) as isize,
@@ -269,7 +296,7 @@ const MOST: usize = 4096;
 /// As ioctl(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(file: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    if is(&FILES, file) {
+    if of(&FILES, file).is_some() {
         return fail(libc::ENOTTY); // libibverbs then writes the command
     }
     let real = next!(c"ioctl", unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int);
@@ -290,11 +317,11 @@ unsafe fn map_with(
     file: c_int,
     offset: libc::off_t,
 ) -> *mut c_void {
-    if !is(&FILES, file) {
+    let Some(index) = of(&FILES, file) else {
         // SAFETY: the caller's arguments.
         return unsafe { real(at, len, protection, flags, file, offset) };
-    }
-    let shared = device().and_then(|device| device.maps.get(&(offset as u64)).cloned());
+    };
+    let shared = device(index).and_then(|device| device.maps.get(&(offset as u64)).cloned());
     let Some(shared) = shared.filter(|shared| len <= shared.len()) else {
         fail(libc::EINVAL);
         return libc::MAP_FAILED;

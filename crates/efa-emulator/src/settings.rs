@@ -30,8 +30,10 @@ pub mod cap {
 pub struct Settings {
     /// The folder where processes find each other: `EFA_EMULATOR_DIR`. Without it there is no device.
     pub dir: PathBuf,
-    /// The device's address: `EFA_EMULATOR_GID`, 32 hexadecimal digits. By default each process has its own, so peers
-    /// appear to be on other hosts.
+    /// Number of devices, which have the same settings: `EFA_EMULATOR_DEVICES`, at most 8. Default: 1.
+    pub devices: u8,
+    /// The first device's address: `EFA_EMULATOR_GID`, 32 hexadecimal digits. Further devices have the next ones. By
+    /// default each process has its own, so peers appear to be on other hosts.
     pub gid: Option<Gid>,
     /// The seed for the random faults: `EFA_EMULATOR_SEED`. Default: 1.
     pub seed: u64,
@@ -75,6 +77,7 @@ impl Settings {
         let lose_after = number("EFA_EMULATOR_LOSE_AFTER", u64::MAX, u64::MAX)?;
         Ok(Some(Self {
             dir: PathBuf::from(dir),
+            devices: small("EFA_EMULATOR_DEVICES", 1, DEVICES)?.max(1) as u8,
             gid: get("EFA_EMULATOR_GID").map(|text| gid(&text)).transpose()?,
             seed: number("EFA_EMULATOR_SEED", 1, u64::MAX)?,
             mtu: small("EFA_EMULATOR_MTU", 8928, 65_536)?.max(256),
@@ -90,6 +93,8 @@ impl Settings {
     }
 }
 
+/// Most devices of a process.
+const DEVICES: u32 = 8;
 /// Most registrations of a device.
 const REGIONS: u32 = 262_144;
 const ALL: u32 = cap::READ | cap::RNR_RETRY | cap::NOTIFY | cap::SGID | cap::WRITE | cap::UNSOLICITED;
@@ -154,6 +159,7 @@ mod tests {
         for (name, wrong) in [
             ("EFA_EMULATOR_GID", "fe80::1"),
             ("EFA_EMULATOR_REORDER", "101"),
+            ("EFA_EMULATOR_DEVICES", "9"),
             ("EFA_EMULATOR_INLINE", "81"),
             ("EFA_EMULATOR_RNR", "-1"),
             ("EFA_EMULATOR_REGIONS", "262145"),

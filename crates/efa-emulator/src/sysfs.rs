@@ -6,26 +6,42 @@ use std::path::{Path, PathBuf};
 
 use crate::settings::Gid;
 
-/// The device's name.
-pub const NAME: &str = "efa_emu0";
-/// Its file in /dev/infiniband.
-pub const FILE: &str = "uverbs0";
+/// A device's name.
+fn name(index: usize) -> String {
+    format!("efa_emu{index}")
+}
 
-/// Writes the tree for a device with this address. Returns its path.
+/// A device's file in /dev/infiniband.
+pub fn file(index: usize) -> String {
+    format!("uverbs{index}")
+}
+
+/// Writes the tree for devices with these addresses. Returns its path.
 ///
 /// # Errors
 /// The errors of creating files.
-pub fn write(dir: &Path, gid: &Gid) -> Result<PathBuf> {
+pub fn write(dir: &Path, gids: &[Gid]) -> Result<PathBuf> {
     let root = dir.join(format!("sysfs.{}", std::process::id()));
     let _ = fs::remove_dir_all(&root); // left by an earlier program of this process
-    let (verbs, device) = (root.join("class/infiniband_verbs"), root.join("class/infiniband").join(NAME));
-    let [driver, function] = [root.join("bus/pci/drivers/efa"), root.join("devices/pci0000:00/0000:00:1f.0")];
+    for (index, gid) in gids.iter().enumerate() {
+        add(&root, index, gid)?;
+    }
+    fs::write(root.join("class/infiniband_verbs/abi_version"), "6\n")?;
+    Ok(root)
+}
+
+fn add(root: &Path, index: usize, gid: &Gid) -> Result<()> {
+    let (name, file) = (name(index), file(index));
+    let (verbs, device) =
+        (root.join("class/infiniband_verbs").join(&file), root.join("class/infiniband").join(&name));
+    let place = format!("devices/pci0000:00/0000:00:{:02x}.0", 0x1f - index);
+    let [driver, function] = [root.join("bus/pci/drivers/efa"), root.join(&place)];
     for folder in [
-        verbs.join(FILE),
+        verbs.clone(),
         device.join("ports/1/gids"),
         device.join("ports/1/gid_attrs/types"),
         device.join("ports/1/pkeys"),
-        driver.clone(),
+        driver,
         function.clone(),
     ] {
         fs::create_dir_all(folder)?;
@@ -33,11 +49,10 @@ pub fn write(dir: &Path, gid: &Gid) -> Result<PathBuf> {
     let words: Vec<String> = gid.chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect();
     let alias = format!("pci:v{:08X}d{:08X}sv00001D0Fsd0000EFA2bc02sc00i00", crate::VENDOR, crate::PART);
     for (at, text) in [
-        (verbs.join("abi_version"), "6".into()),
-        (verbs.join(FILE).join("ibdev"), NAME.into()),
+        (verbs.join("ibdev"), name.clone()),
         // The number of /dev/null, which stands in for the device's file.
-        (verbs.join(FILE).join("dev"), "1:3".into()),
-        (verbs.join(FILE).join("abi_version"), "1".into()),
+        (verbs.join("dev"), "1:3".into()),
+        (verbs.join("abi_version"), "1".into()),
         (device.join("node_type"), "7: <unknown>".into()),
         (device.join("node_guid"), words[4..].join(":")),
         (device.join("sys_image_guid"), words[4..].join(":")),
@@ -62,7 +77,6 @@ pub fn write(dir: &Path, gid: &Gid) -> Result<PathBuf> {
     }
     let link = std::os::unix::fs::symlink::<PathBuf, PathBuf>;
     link("../../../bus/pci/drivers/efa".into(), function.join("driver"))?;
-    link("../../../devices/pci0000:00/0000:00:1f.0".into(), device.join("device"))?;
-    link(format!("../../infiniband/{NAME}/device").into(), verbs.join(FILE).join("device"))?;
-    Ok(root)
+    link(format!("../../../{place}").into(), device.join("device"))?;
+    link(format!("../../infiniband/{name}/device").into(), verbs.join("device"))
 }

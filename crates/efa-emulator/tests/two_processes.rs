@@ -3,7 +3,7 @@
 //!
 //! A test starts this program twice more with `LD_PRELOAD`, and gives each process the other's address.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -129,7 +129,17 @@ const QKEY: u32 = 0x1234_5678;
 impl Setup {
     /// Never dropped: the peer may still need this end after it has finished.
     fn new(unsolicited: bool) -> &'static mut Self {
-        let context: Context = ibv::efa_contexts().unwrap()[0];
+        let contexts = ibv::efa_contexts().unwrap();
+        // Each process uses another one of several devices.
+        let place = match (&*std::env::var(SCENARIO).unwrap(), &*std::env::var(ROLE).unwrap()) {
+            ("several", role) => {
+                let gids: HashSet<_> = contexts.iter().map(|context| context.gids(1).unwrap()[0].0).collect();
+                assert_eq!((contexts.len(), gids.len()), (3, 3));
+                if role == "a" { 1 } else { 2 }
+            }
+            _ => 0,
+        };
+        let context: Context = contexts[place];
         let pd = ProtectionDomain::new(context).unwrap();
         let cq = EfaCompletionQueue::new(context, 4096, None).unwrap();
         let attr = SrdAttr {
@@ -237,7 +247,7 @@ fn role() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let first = role == "a";
     let said = match &*std::env::var(SCENARIO).unwrap() {
-        "messages" | "disorder" | "hurry" => messages(),
+        "messages" | "disorder" | "hurry" | "several" => messages(),
         "remote" => remote(first),
         "refused" => refused(first),
         "gone" => gone(first),
@@ -513,6 +523,12 @@ fn what_is_wrong_has_its_status() {
     for said in pair("refused", &[]) {
         assert_eq!(said, "refused");
     }
+}
+
+#[test]
+fn a_process_has_several_devices_that_reach_those_of_others() {
+    // Each process checks its devices and its messages.
+    pair("several", &[("EFA_EMULATOR_DEVICES", "3")]);
 }
 
 #[test]
