@@ -24,14 +24,14 @@ impl Connected {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether `peer` may connect.
-    pub fn admits(&self, peer: &[u8]) -> bool {
-        self.inner().admitted.as_deref() == Some(peer)
+    /// Whether `socket` may connect.
+    pub fn admits(&self, socket: &[u8]) -> bool {
+        self.inner().admitted.as_deref() == Some(socket)
     }
 
-    /// Admits `peer`, and nobody else.
-    pub fn admit(&self, peer: Vec<u8>) {
-        self.inner().admitted = Some(peer);
+    /// Admits `socket`, and nobody else.
+    pub fn admit(&self, socket: Vec<u8>) {
+        self.inner().admitted = Some(socket);
     }
 
     /// The one peer.
@@ -45,9 +45,9 @@ impl Connected {
         (inner.admitted, inner.watched) = (None, None);
     }
 
-    /// Watches for the end of `peer`, or of nobody, before its process is watched.
-    pub fn watch(&self, peer: Option<Vec<u8>>) {
-        self.inner().watched = peer;
+    /// Watches for the end of `socket`, or of nobody, before its process is watched.
+    pub fn watch(&self, socket: Option<Vec<u8>>) {
+        self.inner().watched = socket;
     }
 
     /// The peer whose end must be noticed.
@@ -55,10 +55,10 @@ impl Connected {
         self.inner().watched.clone()
     }
 
-    /// Stops watching for the end of `peer`.
-    pub fn unwatch(&self, peer: &[u8]) {
+    /// Stops watching for the end of `socket`.
+    pub fn unwatch(&self, socket: &[u8]) {
         let mut inner = self.inner();
-        if inner.watched.as_deref() == Some(peer) {
+        if inner.watched.as_deref() == Some(socket) {
             inner.watched = None;
         }
     }

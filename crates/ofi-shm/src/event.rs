@@ -11,17 +11,17 @@ use crate::sys::Mapping;
 /// An event from the helper to an endpoint. Peers are identified by the names of their sockets.
 pub enum Event {
     /// A peer and this endpoint have mapped each other's memory.
-    Attached { peer: Vec<u8>, own: Arc<OwnPair>, parts: Box<PeerParts> },
+    Attached { socket: Vec<u8>, own: Arc<OwnPair>, parts: Box<PeerParts> },
     /// No endpoint answers under this name.
-    Refused { peer: Vec<u8>, errno: Errno },
+    Refused { socket: Vec<u8>, errno: Errno },
     /// The peer has closed, or its process has ended.
-    Gone { peer: Vec<u8>, incarnation: u64 },
+    Gone { socket: Vec<u8>, incarnation: u64 },
     /// The peer's bulk memory.
-    Bulk { peer: Vec<u8>, incarnation: u64, lines: u32, memory: Mapping },
+    Bulk { socket: Vec<u8>, incarnation: u64, lines: u32, memory: Mapping },
     /// The peer's answer to a request; without memory, a refusal.
-    Grant { peer: Vec<u8>, incarnation: u64, key: u64, terms: Terms, memory: Option<Mapping> },
+    Grant { socket: Vec<u8>, incarnation: u64, key: u64, terms: Terms, memory: Option<Mapping> },
     /// A packet of connection management.
-    Packet { peer: Vec<u8>, packet: Vec<u8> },
+    Packet { socket: Vec<u8>, packet: Vec<u8> },
     /// A packet was not delivered, or the socket that received it has gone since.
-    PacketLost { peer: Vec<u8>, errno: Errno },
+    PacketLost { socket: Vec<u8>, errno: Errno },
 }

@@ -31,13 +31,13 @@ pub enum End {
 /// An end that has not been reported to its endpoint.
 pub struct Farewell {
     endpoint: Weak<Shared>,
-    peer: Vec<u8>,
+    socket: Vec<u8>,
     end: End,
 }
 
 impl Farewell {
-    pub fn new(endpoint: &Arc<Shared>, peer: Vec<u8>, end: End) -> Self {
-        Self { endpoint: Arc::downgrade(endpoint), peer, end }
+    pub fn new(endpoint: &Arc<Shared>, socket: Vec<u8>, end: End) -> Self {
+        Self { endpoint: Arc::downgrade(endpoint), socket, end }
     }
 
     /// Whether it was read from the socket of `endpoint`: later datagrams there wait until it is reported.
@@ -48,20 +48,20 @@ impl Farewell {
     /// Reports it to the endpoint.
     pub fn tell(self) {
         let Some(endpoint) = self.endpoint.upgrade() else { return };
-        let peer = self.peer;
+        let socket = self.socket;
         match self.end {
             End::Goodbye { incarnation } | End::Death { incarnation } => {
-                endpoint.forget(&peer, Some(incarnation));
-                endpoint.tell(Event::Gone { peer, incarnation });
+                endpoint.forget(&socket, Some(incarnation));
+                endpoint.tell(Event::Gone { socket, incarnation });
             }
-            End::Shutdown(packet) => endpoint.take_packet(peer, &packet),
+            End::Shutdown(packet) => endpoint.take_packet(socket, &packet),
             // A peer that was met since does exist; its end is noticed like any other.
-            End::Ungreeted(_) | End::Unreached(_) if endpoint.incarnation_of(&peer).is_some() => {}
+            End::Ungreeted(_) | End::Unreached(_) if endpoint.incarnation_of(&socket).is_some() => {}
             End::Ungreeted(errno) => {
-                endpoint.forget(&peer, None);
-                endpoint.tell(Event::Refused { peer, errno });
+                endpoint.forget(&socket, None);
+                endpoint.tell(Event::Refused { socket, errno });
             }
-            End::Unreached(errno) => endpoint.tell(Event::PacketLost { peer, errno }),
+            End::Unreached(errno) => endpoint.tell(Event::PacketLost { socket, errno }),
         }
     }
 }

@@ -421,68 +421,73 @@ impl Helper {
                 return None;
             }
         };
-        let peer = std::mem::take(&mut datagram.from);
-        let known = |incarnation| endpoint.incarnation_of(&peer) == Some(incarnation);
+        let socket = std::mem::take(&mut datagram.from);
+        let known = |incarnation| endpoint.incarnation_of(&socket) == Some(incarnation);
         match message {
             // No descriptors are free now; the peer will greet again.
             Message::Hello(_)
-                if !crate::pair::may_introduce() && endpoint.incarnation_of(&peer).is_none() => {}
+                if !crate::pair::may_introduce() && endpoint.incarnation_of(&socket).is_none() => {}
             Message::Hello(who) | Message::Welcome(who) => {
                 let greeted = matches!(message, Message::Hello(_));
                 let credentials = datagram.credentials;
-                match endpoint.meet(peer.clone(), &who, credentials.pid, greeted, &mut datagram.fds) {
+                match endpoint.meet(socket.clone(), &who, credentials.pid, greeted, &mut datagram.fds) {
                     Ok((own, event)) => {
                         if greeted {
                             crash_point!("greet.taken");
                         } else {
                             crash_point!("welcome.taken");
                         }
-                        self.watch(endpoint, &peer, who.incarnation, credentials.pid);
+                        self.watch(endpoint, &socket, who.incarnation, credentials.pid);
                         crash_point!("meet.watched");
                         // Do this before the endpoint knows, so that nothing it posts is sent earlier.
                         if let Some(own) = own {
                             let since = Instant::now();
                             let welcome = Outgoing::Introduce { own, welcome: true, since };
-                            self.send(endpoint, peer.clone(), welcome);
+                            self.send(endpoint, socket.clone(), welcome);
                         }
                         if let Some(event) = event {
                             endpoint.tell(event);
                         }
                         // Its goodbye came before its welcome and was ignored. The word of an idle connection is not
                         // polled.
-                        if endpoint.connection.is_some() && endpoint.is_closed_by(&peer) {
+                        if endpoint.connection.is_some() && endpoint.is_closed_by(&socket) {
                             return Some(Farewell::new(
                                 endpoint,
-                                peer,
+                                socket,
                                 End::Goodbye { incarnation: who.incarnation },
                             ));
                         }
                     }
                     Err(error) if error.errno() == Errno::EKEYREJECTED => {
                         debug!(target: "ofi::shm::ep_ctrl", %error, "refused a peer");
-                        self.post(endpoint, &peer, Message::Rejected { incarnation: who.incarnation }, None);
-                        self.part_ways(endpoint, peer);
+                        self.post(
+                            endpoint,
+                            &socket,
+                            Message::Rejected { incarnation: who.incarnation },
+                            None,
+                        );
+                        self.part_ways(endpoint, socket);
                     }
                     Err(error) => {
                         endpoint.counts.dropped.fetch_add(1, Ordering::Relaxed);
                         warn!(target: "ofi::shm::ep_ctrl", %error, "refused a peer");
-                        endpoint.tell(Event::Refused { peer, errno: error.errno() });
+                        endpoint.tell(Event::Refused { socket, errno: error.errno() });
                     }
                 }
             }
             Message::Bye { incarnation } => {
                 crash_point!("bye.taken");
                 if known(incarnation) {
-                    return Some(Farewell::new(endpoint, peer, End::Goodbye { incarnation }));
+                    return Some(Farewell::new(endpoint, socket, End::Goodbye { incarnation }));
                 }
                 // Usually the word in the peer's memory was seen before its datagram.
                 endpoint.counts.dropped.fetch_add(1, Ordering::Relaxed);
             }
             Message::Rejected { incarnation: 0 } if endpoint.connection.is_some() => {
-                endpoint.tell(Event::PacketLost { peer, errno: Errno::EKEYREJECTED });
+                endpoint.tell(Event::PacketLost { socket, errno: Errno::EKEYREJECTED });
             }
             Message::Rejected { incarnation } if incarnation == endpoint.incarnation => {
-                self.part_ways(endpoint, peer);
+                self.part_ways(endpoint, socket);
             }
             Message::Wake => ofi_core::sys::signal_eventfd(&endpoint.event),
             Message::Bulk { incarnation, lines } if known(incarnation) => {
@@ -490,7 +495,7 @@ impl Helper {
                 let fd = datagram.fds.pop()?;
                 crash_point!("bulk.taken");
                 match sys::map_foreign(fd.as_fd(), len, true) {
-                    Ok(memory) => endpoint.tell(Event::Bulk { peer, incarnation, lines, memory }),
+                    Ok(memory) => endpoint.tell(Event::Bulk { socket, incarnation, lines, memory }),
                     Err(error) => {
                         endpoint.counts.dropped.fetch_add(1, Ordering::Relaxed);
                         warn!(target: "ofi::shm::ep_ctrl", %error, "refused a peer's bulk memory");
@@ -505,7 +510,7 @@ impl Helper {
                     endpoint.counts.granted.fetch_add(1, Ordering::Relaxed);
                 }
                 let message = Message::Grant { incarnation: endpoint.incarnation, key, grant };
-                self.post(endpoint, &peer, message, fd);
+                self.post(endpoint, &socket, message, fd);
                 crash_point!("grant.answered");
             }
             Message::Grant { incarnation, key, grant } if known(incarnation) => {
@@ -514,7 +519,7 @@ impl Helper {
                     sys::map_foreign(fd.as_fd(), len, grant.write).ok()
                 });
                 crash_point!("grant.mapped");
-                endpoint.tell(Event::Grant { peer, incarnation, key, terms: grant, memory });
+                endpoint.tell(Event::Grant { socket, incarnation, key, terms: grant, memory });
             }
             _ => {
                 endpoint.counts.dropped.fetch_add(1, Ordering::Relaxed);
@@ -525,25 +530,25 @@ impl Helper {
 
     /// Gives up the greeting of a peer with another authorization key, unless a peer with the same key had its name
     /// before: then this is another incarnation.
-    fn part_ways(&self, endpoint: &Arc<Shared>, peer: Vec<u8>) {
-        if endpoint.incarnation_of(&peer).is_some() {
+    fn part_ways(&self, endpoint: &Arc<Shared>, socket: Vec<u8>) {
+        if endpoint.incarnation_of(&socket).is_some() {
             return;
         }
         let this = Arc::downgrade(endpoint);
         let greets = |late: &Late| {
             let greets = matches!(late.what, Outgoing::Introduce { welcome: false, .. });
-            greets && late.to == peer && late.endpoint.ptr_eq(&this)
+            greets && late.to == socket && late.endpoint.ptr_eq(&this)
         };
         let mut state = self.state();
         state.unanswered.retain(|(late, _)| !greets(late));
         state.late.retain(|late| !greets(late));
         drop(state);
-        endpoint.forget(&peer, None);
-        endpoint.tell(Event::Refused { peer, errno: Errno::EKEYREJECTED });
+        endpoint.forget(&socket, None);
+        endpoint.tell(Event::Refused { socket, errno: Errno::EKEYREJECTED });
     }
 
     /// Watches the process of a peer.
-    fn watch(&self, endpoint: &Arc<Shared>, peer: &[u8], incarnation: u64, pid: i32) {
+    fn watch(&self, endpoint: &Arc<Shared>, socket: &[u8], incarnation: u64, pid: i32) {
         if pid == std::process::id() as i32 {
             return; // its endpoints say goodbye
         }
@@ -554,7 +559,7 @@ impl Helper {
             peers: Vec::new(),
         });
         process.peers.retain(|(endpoint, ..)| endpoint.strong_count() > 0);
-        process.peers.push((Arc::downgrade(endpoint), peer.to_vec(), incarnation));
+        process.peers.push((Arc::downgrade(endpoint), socket.to_vec(), incarnation));
     }
 
     /// How often the thread has gone round.
@@ -571,7 +576,7 @@ impl Helper {
             process.peers.retain(|(endpoint, ..)| endpoint.strong_count() > 0);
             if pid == 0 {
                 // Processes of other namespaces are invisible; only their sockets can be checked.
-                gone.extend(process.peers.extract_if(.., |(_, peer, _)| !sys::is_bound(peer)));
+                gone.extend(process.peers.extract_if(.., |(_, socket, _)| !sys::is_bound(socket)));
                 return !process.peers.is_empty();
             }
             let ended = process.watch.as_ref().map_or_else(|| sys::has_ended(pid), sys::is_over);
@@ -580,9 +585,9 @@ impl Helper {
             }
             !ended && !process.peers.is_empty()
         });
-        for (endpoint, peer, incarnation) in gone {
+        for (endpoint, socket, incarnation) in gone {
             if let Some(endpoint) = endpoint.upgrade() {
-                ends.push(Farewell::new(&endpoint, peer, End::Death { incarnation }));
+                ends.push(Farewell::new(&endpoint, socket, End::Death { incarnation }));
             }
         }
         self.state().ends.append(&mut ends);

@@ -31,7 +31,7 @@ const GOODBYE: Duration = Duration::from_millis(50);
 struct Entry {
     own: Arc<OwnPair>,
     /// The incarnation of the attached peer, once known.
-    peer: Option<u64>,
+    incarnation: Option<u64>,
     /// The peer's pair memory, in which it announces copies.
     memory: Option<Arc<Mapping>>,
 }
@@ -151,29 +151,29 @@ impl Shared {
         Ok(Arc::new(OwnPair::new(self.command_lines, hint, self.barrier == Support::Missing)?))
     }
 
-    /// This end of the pair with `peer`, created if necessary, and whether the peer must be greeted.
+    /// This end of the pair with `socket`, created if necessary, and whether the peer must be greeted.
     ///
     /// # Errors
     /// `FI_ENOMEM`, `FI_EMFILE`.
-    pub fn pair_for(&self, peer: &[u8]) -> Result<(Arc<OwnPair>, bool)> {
+    pub fn pair_for(&self, socket: &[u8]) -> Result<(Arc<OwnPair>, bool)> {
         let mut pairs = self.pairs();
-        if let Some(entry) = pairs.get(peer) {
-            return Ok((Arc::clone(&entry.own), entry.peer.is_none()));
+        if let Some(entry) = pairs.get(socket) {
+            return Ok((Arc::clone(&entry.own), entry.incarnation.is_none()));
         }
         if !crate::pair::may_introduce() {
             return Err(Error::AGAIN); // until peers have answered
         }
         let own = self.new_pair()?;
         crash_point!("greet.paired");
-        pairs.insert(peer.to_vec(), Entry { own: Arc::clone(&own), peer: None, memory: None });
+        pairs.insert(socket.to_vec(), Entry { own: Arc::clone(&own), incarnation: None, memory: None });
         Ok((own, true))
     }
 
-    /// Greets `peer`, or answers its greeting.
+    /// Greets `socket`, or answers its greeting.
     ///
     /// # Errors
     /// Those of [`ControlSocket::send`].
-    pub fn introduce(&self, peer: &[u8], own: &OwnPair, welcome: bool) -> Result<()> {
+    pub fn introduce(&self, socket: &[u8], own: &OwnPair, welcome: bool) -> Result<()> {
         let Some(fds) = own.fds() else { return Ok(()) };
         let who = Introduction {
             incarnation: self.incarnation,
@@ -183,7 +183,7 @@ impl Shared {
             proof: self.auth.proof(&control::greeting(
                 welcome,
                 &self.name,
-                peer,
+                socket,
                 &self.incarnation.to_ne_bytes(),
             )),
             token: self.token_page.as_ref().map(TokenPage::token).unwrap_or_default(),
@@ -201,7 +201,7 @@ impl Shared {
         } else {
             crash_point!("greet.send");
         }
-        self.socket.send(peer, &message.encode(), &fds)?;
+        self.socket.send(socket, &message.encode(), &fds)?;
         if welcome {
             crash_point!("welcome.sent");
         } else {
@@ -217,14 +217,14 @@ impl Shared {
     /// `FI_EKEYREJECTED` if its authorization key differs; errors of mapping its memories.
     pub fn meet(
         &self,
-        peer: Vec<u8>,
+        socket: Vec<u8>,
         who: &Introduction,
         pid: i32,
         greeted: bool,
         fds: &mut Vec<OwnedFd>,
     ) -> Result<(Option<Arc<OwnPair>>, Option<Event>)> {
         let incarnation = who.incarnation.to_ne_bytes();
-        let about = control::greeting(!greeted, &peer, &self.name, &incarnation);
+        let about = control::greeting(!greeted, &socket, &self.name, &incarnation);
         if !self.auth.accepts(&about, who.proof) {
             self.counts.other_key.fetch_add(1, Ordering::Relaxed);
             return Err(Error::with(
@@ -236,27 +236,28 @@ impl Shared {
         if self.closed.load(Ordering::Relaxed) {
             return Ok((None, None));
         }
-        if self.connection.as_ref().is_some_and(|connection| !connection.admits(&peer)) {
+        if self.connection.as_ref().is_some_and(|connection| !connection.admits(&socket)) {
             self.counts.dropped.fetch_add(1, Ordering::Relaxed);
             return Ok((None, None)); // a peer greets again
         }
         let mut event = None;
-        let known = pairs.get(&peer).and_then(|entry| entry.peer);
+        let known = pairs.get(&socket).and_then(|entry| entry.incarnation);
         if known != Some(who.incarnation) {
             let parts = Box::new(PeerParts::map(who, fds, pid)?);
             crash_point!("meet.mapped");
-            if known.is_some() || !pairs.contains_key(&peer) {
+            if known.is_some() || !pairs.contains_key(&socket) {
                 // A new incarnation starts with empty rings.
-                pairs.insert(peer.clone(), Entry { own: self.new_pair()?, peer: None, memory: None });
+                pairs
+                    .insert(socket.clone(), Entry { own: self.new_pair()?, incarnation: None, memory: None });
             }
-            if let Some(entry) = pairs.get_mut(&peer) {
-                entry.peer = Some(who.incarnation);
+            if let Some(entry) = pairs.get_mut(&socket) {
+                entry.incarnation = Some(who.incarnation);
                 entry.memory = Some(Arc::clone(&parts.pair));
                 let own = Arc::clone(&entry.own);
-                event = Some(Event::Attached { peer: peer.clone(), own, parts });
+                event = Some(Event::Attached { socket: socket.clone(), own, parts });
             }
         }
-        let own = pairs.get(&peer).map(|entry| Arc::clone(&entry.own));
+        let own = pairs.get(&socket).map(|entry| Arc::clone(&entry.own));
         let welcome = match own {
             Some(own) if greeted => Some(own),
             Some(own) => {
@@ -269,10 +270,10 @@ impl Shared {
     }
 
     /// Forgets a pair whose peer is gone; with `incarnation`, only if it is that one.
-    pub fn forget(&self, peer: &[u8], incarnation: Option<u64>) {
+    pub fn forget(&self, socket: &[u8], incarnation: Option<u64>) {
         let mut pairs = self.pairs();
-        if pairs.get(peer).is_some_and(|entry| entry.peer == incarnation) {
-            pairs.remove(peer);
+        if pairs.get(socket).is_some_and(|entry| entry.incarnation == incarnation) {
+            pairs.remove(socket);
         }
     }
 
@@ -290,7 +291,11 @@ impl Shared {
 
     /// The peers that have been met, for goodbyes.
     pub fn peers(&self) -> Vec<Vec<u8>> {
-        self.pairs().iter().filter(|(_, entry)| entry.peer.is_some()).map(|(peer, _)| peer.clone()).collect()
+        self.pairs()
+            .iter()
+            .filter(|(_, entry)| entry.incarnation.is_some())
+            .map(|(socket, _)| socket.clone())
+            .collect()
     }
 
     /// Marks the endpoint as closed in every pair, including those of peers that only the helper has met: the goodbye
@@ -305,13 +310,13 @@ impl Shared {
     }
 
     /// The incarnation of a met peer.
-    pub fn incarnation_of(&self, peer: &[u8]) -> Option<u64> {
-        self.pairs().get(peer).and_then(|entry| entry.peer)
+    pub fn incarnation_of(&self, socket: &[u8]) -> Option<u64> {
+        self.pairs().get(socket).and_then(|entry| entry.incarnation)
     }
 
     /// Whether a met peer's memory says that it has closed.
-    pub fn is_closed_by(&self, peer: &[u8]) -> bool {
-        self.pairs().get(peer).and_then(|entry| entry.memory.as_ref()).is_some_and(|memory| {
+    pub fn is_closed_by(&self, socket: &[u8]) -> bool {
+        self.pairs().get(socket).and_then(|entry| entry.memory.as_ref()).is_some_and(|memory| {
             // SAFETY: `word` checks place and alignment; mapped while `memory` lives and accessed atomically.
             let wish: &AtomicU32 = unsafe { &*memory.word(crate::layout::pair::WISH) };
             wish.load(Ordering::Acquire) == crate::layout::wish::CLOSED
@@ -377,13 +382,13 @@ impl Shared {
 /// For connected endpoints.
 impl Shared {
     /// Hands a packet to the endpoint.
-    pub fn take_packet(&self, peer: Vec<u8>, packet: &[u8]) {
+    pub fn take_packet(&self, socket: Vec<u8>, packet: &[u8]) {
         let Some(connection) = &self.connection else { return };
         if !connection.begin_packet() {
             self.counts.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        self.tell(Event::Packet { peer, packet: packet.to_vec() });
+        self.tell(Event::Packet { socket, packet: packet.to_vec() });
     }
 
     /// Ends the connection: a successor of the peer under its name is not admitted.
@@ -396,10 +401,10 @@ impl Shared {
     /// Says goodbye to the one peer. It must learn of the end, and may know this endpoint although this one has not met
     /// it. Nothing else tells it: the word of an idle connection is not polled.
     pub fn part_from_admitted(&self) {
-        let Some(peer) = self.connection.as_ref().and_then(Connected::admitted) else { return };
+        let Some(socket) = self.connection.as_ref().and_then(Connected::admitted) else { return };
         let bye = Message::Bye { incarnation: self.incarnation }.encode();
         let deadline = Instant::now() + GOODBYE;
-        while self.socket.send(&peer, &bye, &[]).is_err_and(|error| error.is_again())
+        while self.socket.send(&socket, &bye, &[]).is_err_and(|error| error.is_again())
             && Instant::now() < deadline
         {
             std::thread::sleep(Duration::from_millis(1));

@@ -23,10 +23,10 @@ impl Drop for ShmLanes {
         }
         let bye = Message::Bye { incarnation: shared.incarnation }.encode();
         shared.part_from_admitted();
-        for peer in shared.peers() {
+        for socket in shared.peers() {
             // A full socket belongs to a process that is not running; it will see the word.
             crash_point!("close.bye");
-            let _ = shared.socket.send(&peer, &bye, &[]);
+            let _ = shared.socket.send(&socket, &bye, &[]);
         }
         crash_point!("close.removed");
         self.common.helper.remove(shared);

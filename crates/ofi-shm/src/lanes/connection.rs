@@ -46,15 +46,15 @@ impl ShmLanes {
     }
 
     /// Takes a packet of connection management.
-    pub fn take_packet<H: Host<Shm>>(&mut self, host: &mut H, peer: &[u8], packet: &[u8]) {
+    pub fn take_packet<H: Host<Shm>>(&mut self, host: &mut H, socket: &[u8], packet: &[u8]) {
         if let Ok(connection) = self.connection() {
             connection.end_packet();
         }
-        let Some(from) = name::address_of(peer, self.format) else { return };
+        let Some(from) = name::address_of(socket, self.format) else { return };
         match host.packet(&from, packet) {
             Reaction::Nothing => {}
             Reaction::Part => self.part(host, true),
-            Reaction::Reply(reply) => self.common.helper.packet(&self.common.shared, peer, &reply),
+            Reaction::Reply(reply) => self.common.helper.packet(&self.common.shared, socket, &reply),
             Reaction::Join(reply) => {
                 let joined = self.packet(&from, &reply, true).and_then(|()| self.join(host, &from, true));
                 if let Err(error) = joined {
@@ -65,13 +65,13 @@ impl ShmLanes {
     }
 
     /// A packet was not delivered, or its destination is gone. What the peer sent before is still processed.
-    pub fn packet_lost<H: Host<Shm>>(&mut self, host: &mut H, peer: &[u8], errno: Errno) {
-        if let Some(&lane) = self.by_socket.get(peer)
+    pub fn packet_lost<H: Host<Shm>>(&mut self, host: &mut H, socket: &[u8], errno: Errno) {
+        if let Some(&lane) = self.by_socket.get(socket)
             && self.lanes[lane as usize].up().is_some()
         {
             return self.bury(lane);
         }
-        if let Some(to) = name::address_of(peer, self.format) {
+        if let Some(to) = name::address_of(socket, self.format) {
             host.packet_lost(&to, errno);
         }
     }

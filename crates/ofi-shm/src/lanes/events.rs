@@ -18,14 +18,13 @@ impl ShmLanes {
         }
         for event in events {
             match event {
-                Event::Attached { peer, own, parts } => {
-                    let Some(peer) = self.meet(host, &peer) else { continue };
+                Event::Attached { socket, own, parts } => {
+                    let Some(peer) = self.meet(host, &socket) else { continue };
                     let lane = &mut self.lanes[peer as usize];
                     if lane.end.gone && lane.has_commands() {
                         // The successor of an ended peer waits until everything that its predecessor sent has been
                         // processed.
-                        let peer = lane.socket.clone();
-                        self.postponed.push(Event::Attached { peer, own, parts });
+                        self.postponed.push(Event::Attached { socket, own, parts });
                         continue;
                     }
                     if lane.up().is_some() {
@@ -52,36 +51,36 @@ impl ShmLanes {
                     self.hinted = hinted;
                     self.hot.push(peer);
                 }
-                Event::Refused { peer, errno } => {
-                    if let Some(&peer) = self.by_socket.get(&peer)
+                Event::Refused { socket, errno } => {
+                    if let Some(&peer) = self.by_socket.get(&socket)
                         && self.lanes[peer as usize].up().is_none()
                     {
                         self.lanes[peer as usize].refuse(&mut self.common, host, errno);
                         self.spare(peer);
                     }
                 }
-                Event::Gone { peer, incarnation } => {
-                    if let Some(peer) = self.known(&peer, incarnation) {
+                Event::Gone { socket, incarnation } => {
+                    if let Some(peer) = self.known(&socket, incarnation) {
                         self.bury(peer);
                     }
                 }
-                Event::Bulk { peer, incarnation, lines, memory } => {
-                    if let Some(peer) = self.known(&peer, incarnation)
+                Event::Bulk { socket, incarnation, lines, memory } => {
+                    if let Some(peer) = self.known(&socket, incarnation)
                         && self.lanes[peer as usize].attach_bulk(memory, lines).is_err()
                     {
                         self.give_up(host, peer, Errno::EINVAL);
                     }
                 }
-                Event::Grant { peer, incarnation, key, terms, memory } => {
-                    if let Some(peer) = self.known(&peer, incarnation) {
+                Event::Grant { socket, incarnation, key, terms, memory } => {
+                    if let Some(peer) = self.known(&socket, incarnation) {
                         let lane = &mut self.lanes[peer as usize];
                         lane.granted(key, terms, memory);
                         crash_point!("grant.taken");
                         lane.move_parked(&mut self.common, host);
                     }
                 }
-                Event::Packet { peer, packet } => self.take_packet(host, &peer, &packet),
-                Event::PacketLost { peer, errno } => self.packet_lost(host, &peer, errno),
+                Event::Packet { socket, packet } => self.take_packet(host, &socket, &packet),
+                Event::PacketLost { socket, errno } => self.packet_lost(host, &socket, errno),
             }
         }
     }
