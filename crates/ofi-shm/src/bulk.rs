@@ -41,10 +41,11 @@ impl Lane {
         let fd = sys::memfd(c"ofi-shm bulk", count * LINE)?;
         let memory = Mapping::new(fd.as_fd(), count * LINE, true)?;
         sys::seal(&fd, sys::Writers::Any)?; // as the ring of commands: see `pair.rs`
+        // SAFETY: the lane keeps `memory` beside the producer, which is the only one.
+        let lines = unsafe { lines(&memory, 0, count)? };
         // SAFETY: the lines lie in `memory` and the word in the peer's pair memory, both kept by the lane; this is the
         // only producer.
-        let producer =
-            unsafe { Producer::new(lines(&memory, 0, count)?, up.parts.pair.word(pair::BULK_READ)) };
+        let producer = unsafe { Producer::new(lines, up.parts.pair.word(pair::BULK_READ)) };
         let message = Message::Bulk { incarnation: common.shared.incarnation, lines: count as u32 };
         crash_point!("bulk.open");
         common.helper.post(&common.shared, &self.socket, message, Some(Arc::new(fd)));
@@ -59,7 +60,8 @@ impl Lane {
     /// `FI_EINVAL` for a ring of impossible size.
     pub fn attach_bulk(&mut self, memory: Mapping, count: u32) -> Result<()> {
         let Some(link) = &self.link else { return Ok(()) };
-        let lines = lines(&memory, 0, count as usize)?;
+        // SAFETY: the lane keeps `memory` beside the consumer, which is the only one.
+        let lines = unsafe { lines(&memory, 0, count as usize)? };
         // SAFETY: the lines lie in `memory` and the word in this end's pair memory, both kept by the lane; this is the
         // only consumer.
         let consumer = unsafe { Consumer::new(lines, link.own.memory.word(pair::BULK_READ)) };

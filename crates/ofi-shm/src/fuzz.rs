@@ -183,7 +183,8 @@ impl Hostile {
         self.socket.send(&self.victim, &last.encode(), &[])?;
         let (_, [doorbell, theirs]) = self.await_grant()?;
         let head = pair.word(0); // a word that stays 0: these rings are filled once
-        let lines = |memory: &Mapping, offset, count| crate::pair::lines(memory, offset, count);
+        // SAFETY: the mappings stay beside the producers, and there is one for each ring.
+        let lines = |memory: &Mapping, offset, count| unsafe { crate::pair::lines(memory, offset, count) };
         // SAFETY: the lines lie in mappings that stay beside the producers, and there is no other producer.
         let commands = unsafe { Producer::new(lines(&commands_memory, 0, LINES)?, head) };
         // SAFETY: as above.

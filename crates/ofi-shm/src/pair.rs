@@ -127,13 +127,21 @@ impl OwnPair {
     }
 
     /// The ring of commands to the peer.
-    pub fn commands(&self) -> Result<Lines> {
-        lines(&self.commands, 0, self.command_lines())
+    ///
+    /// # Safety
+    /// As [`lines`].
+    pub unsafe fn commands(&self) -> Result<Lines> {
+        // SAFETY: the caller's promise.
+        unsafe { lines(&self.commands, 0, self.command_lines()) }
     }
 
     /// The ring of replies to the peer.
-    pub fn replies(&self) -> Result<Lines> {
-        lines(&self.memory, pair::REPLIES, pair::REPLY_LINES)
+    ///
+    /// # Safety
+    /// As [`lines`].
+    pub unsafe fn replies(&self) -> Result<Lines> {
+        // SAFETY: the caller's promise.
+        unsafe { lines(&self.memory, pair::REPLIES, pair::REPLY_LINES) }
     }
 }
 
@@ -147,7 +155,11 @@ impl Drop for OwnPair {
 ///
 /// # Errors
 /// `FI_EINVAL` for a number of lines that a ring cannot have.
-pub fn lines(memory: &Mapping, offset: usize, count: usize) -> Result<Lines> {
+///
+/// # Safety
+/// `memory` outlives every producer and consumer that is made of the lines. This process makes at most one of them,
+/// and no reference to the lines.
+pub unsafe fn lines(memory: &Mapping, offset: usize, count: usize) -> Result<Lines> {
     if count
         .checked_mul(LINE)
         .and_then(|bytes| bytes.checked_add(offset))
@@ -157,8 +169,7 @@ pub fn lines(memory: &Mapping, offset: usize, count: usize) -> Result<Lines> {
     }
     // SAFETY: `offset` is at most the length, and a mapping does not wrap.
     let base = unsafe { memory.base().add(offset) };
-    // SAFETY: the lines lie inside the mapping, which the lane that makes rings of them keeps; this process makes one
-    // producer or consumer of them, and no references.
+    // SAFETY: the lines lie inside the mapping; the rest is the caller's promise.
     unsafe { Lines::new(base, count) }.map_err(|error| Error::with(Errno::EINVAL, error.to_string()))
 }
 

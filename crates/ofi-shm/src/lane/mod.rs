@@ -148,10 +148,14 @@ impl Lane {
     fn rings(own: &Arc<OwnPair>) -> Result<Link> {
         // Until the peer is attached nothing has been read, so words that stay 0 stand in for the peer's.
         let unread = own.memory.word(pair::BULK_READ);
-        // SAFETY: the lines and the word lie in `own`, which the link keeps; this is the pair's only producer.
-        let commands = unsafe { Producer::new(own.commands()?, unread) };
+        // SAFETY: the link keeps `own` beside the producers, which are the only ones.
+        let commands = unsafe { own.commands()? };
         // SAFETY: as above.
-        let replies = unsafe { Producer::new(own.replies()?, unread) };
+        let replies = unsafe { own.replies()? };
+        // SAFETY: the lines and the word lie in `own`, which the link keeps; this is the pair's only producer.
+        let commands = unsafe { Producer::new(commands, unread) };
+        // SAFETY: as above.
+        let replies = unsafe { Producer::new(replies, unread) };
         Ok(Link { own: Arc::clone(own), commands, replies, up: None })
     }
 
@@ -166,8 +170,10 @@ impl Lane {
         }
         let Some(link) = &mut self.link else { return Ok(()) };
         // Fallible steps come first; after them `up` keeps the memory that the producers read.
-        let commands = pairs::lines(&parts.commands, 0, parts.commands.len() / LINE)?;
-        let replies = pairs::lines(&parts.pair, pair::REPLIES, pair::REPLY_LINES)?;
+        // SAFETY: `up` keeps `parts` beside the consumers, which are the only ones.
+        let commands = unsafe { pairs::lines(&parts.commands, 0, parts.commands.len() / LINE)? };
+        // SAFETY: as above.
+        let replies = unsafe { pairs::lines(&parts.pair, pair::REPLIES, pair::REPLY_LINES)? };
         // SAFETY: the word lies in `parts.pair`, which `up` keeps beside the producers; it is the word that the
         // peer stores its position in, 0 at first.
         unsafe { link.commands.attach(parts.pair.word(pair::COMMANDS_READ)) };
