@@ -2,9 +2,9 @@
 //! receives of their tags, with and without encryption, and connections are established and lose no data.
 
 use ofi_testkit::connect;
-use ofi_testkit::kit::Opening;
 use ofi_testkit::net::Random;
 use ofi_testkit::network::shell;
+use ofi_testkit::opening::Opening;
 use ofi_testkit::prelude::*;
 use ofi_testkit::process::{Child, Line};
 use ofi_tests::udp::{Relay, Weather, socket};

@@ -5,15 +5,16 @@
 //! processes start them with [`process`]. Every wait has a limit: a case that would hang fails with the counters of all
 //! its endpoints instead.
 
-mod calls;
 pub mod conformance;
 pub mod connect;
+mod connection;
 pub mod etcd;
 pub mod kit;
 pub mod leftovers;
 pub mod memory;
 pub mod net;
 pub mod network;
+pub mod opening;
 pub mod pair;
 pub mod post;
 pub mod process;
@@ -22,8 +23,9 @@ pub mod side;
 pub mod srd;
 pub mod wait;
 
-pub use kit::{Kit, Opening};
+pub use kit::Kit;
 pub use memory::{Memory, Slice};
+pub use opening::Opening;
 pub use pair::Pair;
 pub use side::{Event, Side};
 
@@ -33,8 +35,9 @@ pub mod prelude {
 
     pub use ofi::raw::*;
 
-    pub use crate::kit::{Kit, Opening};
+    pub use crate::kit::Kit;
     pub use crate::memory::{Memory, Slice};
+    pub use crate::opening::Opening;
     pub use crate::pair::Pair;
     pub use crate::side::{Event, Side, remote, remote_at};
     pub use crate::wait;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use ofi::raw::{Address, Caps, EpOption, EpType, Errno, EventKind, Info, OpFlags, PassiveEndpoint, WaitObj};
 
 use crate::connect::{Listener, connect, event_of, open_eq, outcome, try_outcome};
-use crate::kit::Opening;
 use crate::memory::Memory;
+use crate::opening::Opening;
 use crate::side::{Event, Side, remote};
 use crate::{Kit, wait};
 

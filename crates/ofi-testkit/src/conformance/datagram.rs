@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use ofi::raw::{Address, BindFlags, Caps, Context, EpType, Errno, EventKind, Hints, MrAccess};
 
 use crate::connect::{event, open_eq};
-use crate::kit::Opening;
 use crate::memory::Memory;
+use crate::opening::Opening;
 use crate::pair::Pair;
 use crate::side::{Event, Side, remote, remote_at};
 use crate::{Kit, wait};

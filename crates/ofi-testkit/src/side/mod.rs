@@ -9,8 +9,10 @@ use ofi::raw::{
     Result,
 };
 
-use crate::calls::Direct;
+pub(crate) use self::calls::Direct;
 use crate::memory::{Buffers, Slice};
+
+mod calls;
 
 /// One event of a queue.
 #[derive(Clone, Debug)]

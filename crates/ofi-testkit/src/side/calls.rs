@@ -8,7 +8,7 @@ use ofi::raw::{
     AtomicOp, CompletionQueue, CqBuffer, CqErrorEntry, Endpoint, ReceiveOp, Result, RmaOp, SendOp, TagMatch,
 };
 
-use crate::side::Side;
+use super::Side;
 
 /// The direct objects of a shared-memory endpoint and its queues.
 pub(crate) struct Direct {
