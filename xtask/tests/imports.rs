@@ -194,7 +194,7 @@ fn cycle(imports: &Imports) -> Option<Vec<String>> {
 }
 
 /// The crates without cycles.
-const CRATES: [&str; 11] = [
+const CRATES: [&str; 12] = [
     "ofi-ring",
     "ofi-core",
     "ofi-rdm",
@@ -202,6 +202,7 @@ const CRATES: [&str; 11] = [
     "ofi-udp",
     "ofi-efa",
     "ofi",
+    "ofi-capi",
     "ofi-testkit",
     "ofi-tools",
     "mxl",

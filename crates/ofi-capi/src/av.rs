@@ -14,7 +14,7 @@ use crate::directory::{self, Entry};
 use crate::memory;
 use crate::object::{self, Fid, Graveyard, Hold, Users};
 use crate::posting::vector;
-use crate::{av_attr, av_keys, av_set, domain, nosys};
+use crate::{av_attr, av_keys, av_set, nosys, state};
 
 /// The state of an address vector.
 pub(crate) struct AvBody {
@@ -72,7 +72,7 @@ pub(crate) unsafe extern "C" fn open(
 ) -> c_int {
     border::done(|| {
         // SAFETY: the C caller's promise, here and below.
-        let domain = unsafe { domain::of(domain)? };
+        let domain = unsafe { state::domain(domain)? };
         if place.is_null() {
             return Err(null("the place of the address vector"));
         }
@@ -122,7 +122,7 @@ unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_in
     border::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let av = unsafe { object::of_fid::<fid_av>(handle)? };
-        domain::no_flags("fi_av_bind", flags)?;
+        border::no_flags("fi_av_bind", flags)?;
         // SAFETY: as above.
         let eq = unsafe { object::of_fid::<fid_eq>(other)? };
         av.av.bind_eq(&eq.eq)?;
@@ -135,7 +135,7 @@ unsafe extern "C" fn set_user_id(av: *mut fid_av, number: u64, id: u64, flags: u
     border::done(|| {
         // SAFETY: the C caller's promise.
         let av = unsafe { object::body(av)? };
-        domain::no_flags("fi_av_set_user_id", flags)?;
+        border::no_flags("fi_av_set_user_id", flags)?;
         av.av.set_user_id(FiAddr(number), FiAddr(id))
     })
 }
@@ -294,7 +294,7 @@ unsafe extern "C" fn remove(av: *mut fid_av, addresses: *mut u64, count: usize, 
     border::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let av = unsafe { object::body(av)? };
-        domain::no_flags("fi_av_remove", flags & !flag::AUTH_KEY)?;
+        border::no_flags("fi_av_remove", flags & !flag::AUTH_KEY)?;
         if flags & flag::AUTH_KEY != 0 {
             // SAFETY: as above.
             let keys = unsafe { vector::<FiAddr>("the keys", addresses.cast_const().cast(), count)? };

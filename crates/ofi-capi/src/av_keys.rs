@@ -7,7 +7,7 @@ use ofi_api::{Address, Errno, Error, FiAddr, Result};
 use crate::abi::{fi_mr_attr, fi_mr_auth_key, fid_av, flag};
 use crate::border::{self, null};
 use crate::posting::vector;
-use crate::{domain, memory, object};
+use crate::{memory, object};
 
 /// `fi_av_insert_auth_key`.
 pub(crate) unsafe extern "C" fn insert(
@@ -20,7 +20,7 @@ pub(crate) unsafe extern "C" fn insert(
     border::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let av = unsafe { object::body(av)? };
-        domain::no_flags("fi_av_insert_auth_key", flags)?;
+        border::no_flags("fi_av_insert_auth_key", flags)?;
         if place.is_null() {
             return Err(null("the place of the key's number"));
         }

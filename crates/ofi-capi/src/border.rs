@@ -1,7 +1,8 @@
-//! The border between C and Rust: no panic crosses it, and errors become numbers.
+//! The border between C and Rust: no panic crosses it, errors become numbers, and flags and times of C are checked.
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 use ofi_api::{Errno, Error, Result};
 
@@ -83,6 +84,31 @@ pub(crate) fn invalid(subject: &str, wanted: &str, found: impl Into<String>) -> 
 #[cold]
 pub(crate) fn null(subject: &str) -> Error {
     invalid(subject, "a pointer", "NULL")
+}
+
+/// Refuses all flags except `known`.
+///
+/// # Errors
+/// `FI_EBADFLAGS`.
+pub(crate) fn only_flags(call: &str, flags: u64, known: u64) -> Result<()> {
+    no_flags(call, flags & !known)
+}
+
+/// Refuses all flags.
+///
+/// # Errors
+/// `FI_EBADFLAGS`.
+pub(crate) fn no_flags(call: &str, flags: u64) -> Result<()> {
+    if flags == 0 {
+        return Ok(());
+    }
+    let subject = format!("the flags of {call}");
+    Err(Error::wanted(Errno::EBADFLAGS, subject, "none", format!("{flags:#x}"), "leave them out"))
+}
+
+/// Converts C's timeout: milliseconds, or no limit if negative.
+pub(crate) fn milliseconds(timeout: c_int) -> Option<Duration> {
+    u64::try_from(timeout).ok().map(Duration::from_millis)
 }
 
 #[cfg(test)]

@@ -112,7 +112,7 @@ unsafe extern "C" fn shutdown(handle: *mut fid_ep, flags: u64) -> c_int {
     border::done(|| {
         // SAFETY: the C caller's promise.
         let ep = unsafe { object::body(handle)? };
-        crate::domain::no_flags("fi_shutdown", flags)?;
+        crate::border::no_flags("fi_shutdown", flags)?;
         ep.endpoint.shutdown()
     })
 }

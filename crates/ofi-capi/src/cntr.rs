@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 use ofi_api::{CntrAttr, CntrEvents, Counter, Errno, Error, Result, WaitObj};
 
 use crate::abi::{class, fi_cntr_attr, fi_ops, fi_ops_cntr, fid, fid_cntr, fid_domain};
-use crate::border::{self, null};
-use crate::cq::milliseconds;
+use crate::border::{self, milliseconds, null};
 use crate::object::{self, Fid, Graveyard, Hold, Users};
 use crate::sets::wait_object;
-use crate::{domain, info, nosys, sets};
+use crate::{info, nosys, sets, state};
 
 /// The state of a counter.
 pub(crate) struct CntrBody {
@@ -52,7 +51,7 @@ pub(crate) unsafe extern "C" fn open(
 ) -> c_int {
     border::done(|| {
         // SAFETY: the C caller's promise, here and below.
-        let domain = unsafe { domain::of(domain)? };
+        let domain = unsafe { state::domain(domain)? };
         if place.is_null() {
             return Err(null("the place of the counter"));
         }
@@ -60,7 +59,7 @@ pub(crate) unsafe extern "C" fn open(
         let attr = match unsafe { info::read(attr, size_of::<fi_cntr_attr>()) } {
             None => CntrAttr::default(),
             Some(attr) => {
-                domain::no_flags("fi_cntr_open", attr.flags)?;
+                border::no_flags("fi_cntr_open", attr.flags)?;
                 CntrAttr {
                     events: CntrEvents::try_from(attr.events)?,
                     wait_obj: WaitObj::try_from(attr.wait_obj)?,

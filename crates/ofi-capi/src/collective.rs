@@ -3,7 +3,6 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,10 +18,8 @@ use crate::abi::{
 use crate::border::{self, invalid, null, transfer};
 use crate::object::{self, Fid, Graveyard, Hold};
 use crate::posting::{One, context, descriptors, of, vector};
-use crate::{av_list, av_set, directory, domain};
-
-/// The number of ranks of each group, by the group's address. C's calls do not pass it.
-pub(crate) type Groups = Mutex<HashMap<u64, usize>>;
+use crate::state::Groups;
+use crate::{av_list, av_set, directory, state};
 
 /// The kind of group.
 enum Joined {
@@ -111,7 +108,7 @@ pub(crate) unsafe extern "C" fn join(
                 })
             };
         }
-        domain::no_flags("fi_join_collective", flags & !flag::COLLECTIVE)?;
+        border::no_flags("fi_join_collective", flags & !flag::COLLECTIVE)?;
         // SAFETY: as above: with the flag, the address is this structure.
         let addr = unsafe { addr.cast::<fi_collective_addr>().as_ref() };
         let addr = addr.ok_or_else(|| null("struct fi_collective_addr"))?;
@@ -445,8 +442,8 @@ pub(crate) unsafe extern "C" fn query(
 ) -> c_int {
     border::done(|| {
         // SAFETY: the C caller's promise, here and below.
-        let domain = unsafe { domain::of(domain)? };
-        domain::no_flags("fi_query_collective", flags)?;
+        let domain = unsafe { state::domain(domain)? };
+        border::no_flags("fi_query_collective", flags)?;
         // SAFETY: as above.
         let Some(attr) = (unsafe { attr.as_mut() }) else { return Err(null("struct fi_collective_attr")) };
         let unknown = |what: &str, number: u32| {

@@ -2,7 +2,6 @@
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use ofi_api::{CompletionQueue, CqAttr, CqBuffer, CqFormat, FiAddr, Result, WaitCond, WaitObj};
 
@@ -10,7 +9,7 @@ use crate::abi::{class, fi_cq_attr, fi_cq_err_entry, fi_ops, fi_ops_cq, fid, fid
 use crate::border::{self, null};
 use crate::object::{self, Fid, Graveyard, Hold, Users};
 use crate::sets::wait_object;
-use crate::{domain, info, memory, names, nosys, sets};
+use crate::{info, memory, names, nosys, sets, state};
 
 /// The state of a completion queue.
 pub(crate) struct CqBody {
@@ -57,7 +56,7 @@ pub(crate) unsafe extern "C" fn open(
 ) -> c_int {
     border::done(|| {
         // SAFETY: the C caller's promise, here and below.
-        let domain = unsafe { domain::of(domain)? };
+        let domain = unsafe { state::domain(domain)? };
         if place.is_null() {
             return Err(null("the place of the queue"));
         }
@@ -65,7 +64,7 @@ pub(crate) unsafe extern "C" fn open(
         let attr = match unsafe { info::read(attr, size_of::<fi_cq_attr>()) } {
             None => CqAttr::default(),
             Some(attr) => {
-                domain::only_flags("fi_cq_open", attr.flags, flag::AFFINITY)?;
+                border::only_flags("fi_cq_open", attr.flags, flag::AFFINITY)?;
                 // The number of entries to wait for is a hint.
                 WaitCond::try_from(attr.wait_cond)?;
                 CqAttr {
@@ -146,12 +145,7 @@ unsafe fn read_into(
     }
     // SAFETY: as above: `count` entries of the queue's format, and as many sources or none.
     let mut buffer = unsafe { CqBuffer::from_raw(buf.cast(), sources.cast::<FiAddr>(), count, cq.format) };
-    cq.cq.read_wait(&mut buffer, milliseconds(timeout))
-}
-
-/// Converts C's timeout: milliseconds, or no limit if negative.
-pub(crate) fn milliseconds(timeout: c_int) -> Option<Duration> {
-    u64::try_from(timeout).ok().map(Duration::from_millis)
+    cq.cq.read_wait(&mut buffer, border::milliseconds(timeout))
 }
 
 unsafe extern "C" fn read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> isize {

@@ -1,37 +1,20 @@
 //! Domains, and the objects that are opened in them.
 
 use std::ffi::{c_int, c_void};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::PoisonError;
 
-use ofi_api::{BindFlags, Domain, Errno, Error, Handle, Info, Result};
+use ofi_api::{BindFlags, Errno, Error, Handle, Result};
 
 use crate::abi::{
-    Abi, class, command, fi_info, fi_mr_map_raw, fi_ops, fi_ops_domain, fid, fid_domain, fid_eq, fid_fabric,
+    class, command, fi_info, fi_mr_map_raw, fi_ops, fi_ops_domain, fid, fid_domain, fid_eq, fid_fabric,
 };
 use crate::border;
 use crate::info::opened::Open;
-use crate::object::{self, Fid, Graveyard, Hold, Users};
+use crate::object::{self, Fid, Graveyard};
+use crate::state::DomainBody;
 use crate::{
-    atomic, av, cntr, collective, contexts, control, cq, endpoint, fabric, info, mr, nosys, profile, sets,
-    trigger,
+    atomic, av, cntr, collective, control, cq, endpoint, info, mr, nosys, profile, sets, state, trigger,
 };
-
-/// The state of a domain.
-pub(crate) struct DomainBody {
-    pub domain: Arc<dyn Domain>,
-    pub info: Info,
-    /// The version of the program's structures.
-    pub abi: Abi,
-    pub users: Users,
-    /// Its profiles.
-    pub profiles: profile::Profiles,
-    /// Makes getinfo report the domain as open.
-    told: Mutex<Option<Open>>,
-    /// Keeps the event queue open that is bound to the domain.
-    eq: Mutex<Option<Hold>>,
-    /// Keeps the fabric open.
-    _fabric: Hold,
-}
 
 // SAFETY: `repr(C)`, and `fid` is first.
 unsafe impl Fid for fid_domain {
@@ -62,9 +45,9 @@ static OPS: fi_ops_domain = fi_ops_domain {
     query_collective: collective::query,
     endpoint: endpoint::open,
     endpoint2: endpoint::open_with_flags,
-    scalable_ep: contexts::open_scalable,
-    stx_ctx: contexts::open_shared_transmit,
-    srx_ctx: contexts::open_shared_receive,
+    scalable_ep: endpoint::contexts::open_scalable,
+    stx_ctx: endpoint::contexts::open_shared_transmit,
+    srx_ctx: endpoint::contexts::open_shared_receive,
     ..fi_ops_domain::NOSYS
 };
 
@@ -88,30 +71,10 @@ pub(crate) unsafe extern "C" fn open_with_flags(
     context: *mut c_void,
 ) -> c_int {
     border::done(|| {
-        no_flags("fi_domain2", flags)?;
+        border::no_flags("fi_domain2", flags)?;
         // SAFETY: the C caller's promise.
         unsafe { open_domain(fabric, info, place, context) }
     })
-}
-
-/// Refuses all flags except `known`.
-///
-/// # Errors
-/// `FI_EBADFLAGS`.
-pub(crate) fn only_flags(call: &str, flags: u64, known: u64) -> Result<()> {
-    no_flags(call, flags & !known)
-}
-
-/// Refuses all flags.
-///
-/// # Errors
-/// `FI_EBADFLAGS`.
-pub(crate) fn no_flags(call: &str, flags: u64) -> Result<()> {
-    if flags == 0 {
-        return Ok(());
-    }
-    let subject = format!("the flags of {call}");
-    Err(Error::wanted(Errno::EBADFLAGS, subject, "none", format!("{flags:#x}"), "leave them out"))
 }
 
 unsafe fn open_domain(
@@ -121,7 +84,7 @@ unsafe fn open_domain(
     context: *mut c_void,
 ) -> Result<()> {
     // SAFETY: the C caller's promise, here and below.
-    let fabric = unsafe { fabric::of(fabric)? };
+    let fabric = unsafe { state::fabric(fabric)? };
     if place.is_null() {
         return Err(border::null("the place of the domain"));
     }
@@ -138,16 +101,7 @@ unsafe fn open_domain(
         mr: mr::OPS.table(),
     };
     let told = Handle::of_domain(&domain);
-    let body = DomainBody {
-        domain,
-        info,
-        abi: fabric.abi(),
-        users: Users::default(),
-        profiles: profile::Profiles::default(),
-        told: Mutex::default(),
-        eq: Mutex::default(),
-        _fabric: fabric.users.hold(),
-    };
+    let body = DomainBody::new(domain, info, fabric.abi(), fabric.users.hold());
     let handle = object::open(fid, body);
     // SAFETY: just opened.
     let body = unsafe { object::body(handle)? };
@@ -205,13 +159,4 @@ unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) 
             _ => Err(unsafe { control::unsupported(number, arg) }),
         }
     })
-}
-
-/// The domain behind a handle, for objects that are opened in it.
-///
-/// # Safety
-/// The C caller's promise.
-pub(crate) unsafe fn of<'a>(domain: *mut fid_domain) -> Result<&'a DomainBody> {
-    // SAFETY: the same promise.
-    unsafe { object::body(domain) }
 }

@@ -11,11 +11,10 @@ use ofi_api::{
 use crate::abi::{
     class, fi_eq_attr, fi_eq_entry, fi_eq_err_entry, fi_ops, fi_ops_eq, fid, fid_eq, fid_fabric, flag,
 };
-use crate::border::{self, invalid, null};
-use crate::cq::{milliseconds, put_error_data};
-use crate::domain::{no_flags, only_flags};
+use crate::border::{self, invalid, milliseconds, no_flags, null, only_flags};
+use crate::cq::put_error_data;
 use crate::object::{self, Fid, Graveyard, Hold, Users};
-use crate::{directory, fabric, info, memory, names, nosys, pep, sets};
+use crate::{directory, info, memory, names, nosys, pep, sets, state};
 
 /// The state of an event queue.
 pub(crate) struct EqBody {
@@ -64,7 +63,7 @@ pub(crate) unsafe extern "C" fn open(
 ) -> c_int {
     border::done(|| {
         // SAFETY: the C caller's promise, here and below.
-        let fabric = unsafe { fabric::of(fabric)? };
+        let fabric = unsafe { state::fabric(fabric)? };
         if place.is_null() {
             return Err(null("the place of the event queue"));
         }

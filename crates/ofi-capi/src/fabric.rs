@@ -1,9 +1,9 @@
 //! Fabrics: `fi_fabric`, and the objects that are opened in them.
 
 use std::ffi::{c_int, c_void};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-use ofi_api::{Errno, Error, Fabric, FabricAttr, Handle, Info, Result, Version};
+use ofi_api::{Errno, Error, FabricAttr, Handle, Info, Result, Version};
 
 use crate::abi::{
     Abi, class, fi_fabric_attr, fi_info, fi_ops, fi_ops_fabric, fid, fid_cntr, fid_cq, fid_eq, fid_fabric,
@@ -12,33 +12,8 @@ use crate::abi::{
 use crate::border::{self, invalid};
 use crate::info::opened::Open;
 use crate::object::{self, Fid, Graveyard, Users};
+use crate::state::FabricBody;
 use crate::{domain, eq, info, nosys, pep, sets};
-
-/// The state of a fabric.
-pub(crate) struct FabricBody {
-    pub fabric: Arc<dyn Fabric>,
-    /// The interface version of the program, as far as known.
-    pub api: Version,
-    /// The program's name for the provider, and this library's. They differ in a plug-in.
-    names: (String, String),
-    pub users: Users,
-    /// Makes getinfo report the fabric as open.
-    told: Mutex<Option<Open>>,
-}
-
-impl FabricBody {
-    /// Translates the provider's name in a program's info.
-    pub(crate) fn translate(&self, info: &mut Info) {
-        if info.fabric_attr.prov_name == self.names.0 {
-            info.fabric_attr.prov_name.clone_from(&self.names.1);
-        }
-    }
-
-    /// The version of the program's structures.
-    pub(crate) fn abi(&self) -> Abi {
-        Abi::of(self.api)
-    }
-}
 
 // SAFETY: `repr(C)`, and `fid` is first.
 unsafe impl Fid for fid_fabric {
@@ -207,13 +182,4 @@ unsafe extern "C" fn trywait(fabric: *mut fid_fabric, fids: *mut *mut fid, count
         }
         Ok(())
     })
-}
-
-/// The fabric behind a handle, for opening objects in it.
-///
-/// # Safety
-/// The C caller's promise.
-pub(crate) unsafe fn of<'a>(fabric: *mut fid_fabric) -> Result<&'a FabricBody> {
-    // SAFETY: the same promise.
-    unsafe { object::body(fabric) }
 }

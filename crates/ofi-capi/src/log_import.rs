@@ -11,7 +11,7 @@ use ofi_core::log::{self, Entry, Level, SUBSYSTEMS, Sink};
 use crate::abi::{class, fi_ops, fi_ops_log, fid, fid_logging};
 use crate::border::{self, invalid};
 use crate::object::{self, Fid, Graveyard};
-use crate::{domain, names, nosys};
+use crate::{names, nosys};
 
 /// The interface version that introduced it.
 const SINCE: Version = Version::new(1, 13);
@@ -170,7 +170,7 @@ pub(crate) fn open(
     if attr_len != 0 {
         return Err(invalid("the attributes of \"logging\"", "none", format!("{attr_len} bytes")));
     }
-    domain::no_flags("fi_open", flags)?;
+    border::no_flags("fi_open", flags)?;
     if current().is_some() {
         return Err(Error::wanted(
             Errno::EALREADY,
@@ -197,7 +197,7 @@ unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_in
     border::done(|| {
         // SAFETY: the C caller's promise, here and below.
         unsafe { object::of_fid::<fid_logging>(handle)? };
-        domain::no_flags("fi_import_fid", flags)?;
+        border::no_flags("fi_import_fid", flags)?;
         // SAFETY: as above.
         match unsafe { other.as_ref() }.map(|fid| fid.fclass) {
             None => return Err(border::null("the fid_logging to import")),

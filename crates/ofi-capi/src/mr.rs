@@ -68,7 +68,7 @@ unsafe fn register(
     if place.is_null() {
         return Err(null("the place of the registration"));
     }
-    crate::domain::only_flags("a registration", flags, flag::OF_REGISTRATION)?;
+    crate::border::only_flags("a registration", flags, flag::OF_REGISTRATION)?;
     let unknown = MrAccess::from_bits_retain(attr.access).difference(MrAccess::all());
     if !unknown.is_empty() {
         return Err(invalid("access", "FI_SEND, FI_RECV, FI_READ and the like", unknown.to_string()));
@@ -287,7 +287,7 @@ unsafe fn refresh(mr: &MrBody, arg: *const fi_mr_modify) -> Result<()> {
     let known = std::mem::offset_of!(fi_mr_modify, attr) + std::mem::offset_of!(fi_mr_attr, access);
     // SAFETY: the C caller's promise.
     let modify = unsafe { info::read(arg, known) }.ok_or_else(|| null("struct fi_mr_modify"))?;
-    crate::domain::no_flags("fi_mr_refresh", modify.flags)?;
+    crate::border::no_flags("fi_mr_refresh", modify.flags)?;
     // SAFETY: as above; `Piece` is laid out like `iovec`.
     mr.region.refresh(unsafe { vector::<Piece>("iov", modify.attr.mr_iov.cast(), modify.attr.iov_count)? })
 }
@@ -326,5 +326,5 @@ pub(crate) unsafe fn map_raw(arg: *const fi_mr_map_raw) -> Result<()> {
 }
 
 fn domain_flags(flags: u64) -> Result<()> {
-    crate::domain::no_flags("a raw key", flags)
+    crate::border::no_flags("a raw key", flags)
 }

@@ -6,8 +6,8 @@ use std::ptr::null_mut;
 use ofi_api::{Call, FiAddr, OpFlags, ReceiveOp, Result, SendOp};
 
 use crate::abi::{fi_msg, fi_ops_msg, fid_ep};
-use crate::endpoint::EpBody;
 use crate::posting::{context, injected, lend, room, with_data, with_many, with_message, with_one};
+use crate::state::EpBody;
 
 pub(crate) static OPS: fi_ops_msg = fi_ops_msg {
     size: size_of::<fi_ops_msg>(),

@@ -8,7 +8,7 @@ use ofi_api::{Address, Errno, Error, Handle, PassiveEndpoint, Result};
 use crate::abi::{class, command, fi_info, fi_ops, fi_ops_cm, fi_ops_ep, fid, fid_eq, fid_fabric, fid_pep};
 use crate::border::{self, invalid, null};
 use crate::object::{self, Fid, Graveyard, Hold};
-use crate::{cm, control, directory, fabric, info, memory, nosys};
+use crate::{cm, control, directory, info, memory, nosys, state};
 
 /// The state of a passive endpoint.
 pub(crate) struct PepBody {
@@ -51,7 +51,7 @@ pub(crate) unsafe extern "C" fn open(
 ) -> c_int {
     border::done(|| {
         // SAFETY: the C caller's promise, here and below.
-        let fabric = unsafe { fabric::of(fabric)? };
+        let fabric = unsafe { state::fabric(fabric)? };
         if place.is_null() {
             return Err(null("the place of the passive endpoint"));
         }
@@ -87,7 +87,7 @@ unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_in
     border::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let pep = unsafe { object::of_fid::<fid_pep>(handle)? };
-        crate::domain::no_flags("fi_pep_bind", flags)?;
+        crate::border::no_flags("fi_pep_bind", flags)?;
         // SAFETY: as above.
         let eq = unsafe { object::of_fid::<fid_eq>(other)? };
         pep.pep.bind_eq(&eq.eq)?;

@@ -11,8 +11,8 @@ use ofi_api::{
 
 use crate::abi::fid_ep;
 use crate::border::{invalid, null, transfer};
-use crate::endpoint::EpBody;
-use crate::{object, trigger};
+use crate::state::EpBody;
+use crate::{object, triggered};
 
 /// One buffer of C.
 pub(crate) struct One {
@@ -223,7 +223,7 @@ impl EpBody {
     #[inline(always)]
     pub(crate) fn send(&self, op: SendOp<'_>) -> Result<()> {
         if op.flags.contains(OpFlags::TRIGGER) {
-            return trigger::later(self, op.context, &op, DeferredOp::Send);
+            return triggered::later(self, op.context, &op, DeferredOp::Send);
         }
         self.endpoint.send(&op)
     }
@@ -231,7 +231,7 @@ impl EpBody {
     #[inline(always)]
     pub(crate) fn send_tagged(&self, op: SendOp<'_>, tag: u64) -> Result<()> {
         if op.flags.contains(OpFlags::TRIGGER) {
-            return trigger::later(self, op.context, &op, |op| DeferredOp::SendTagged(op, tag));
+            return triggered::later(self, op.context, &op, |op| DeferredOp::SendTagged(op, tag));
         }
         self.endpoint.send_tagged(&op, tag)
     }
@@ -239,7 +239,7 @@ impl EpBody {
     #[inline(always)]
     pub(crate) fn receive(&self, op: ReceiveOp<'_>) -> Result<()> {
         if op.flags.contains(OpFlags::TRIGGER) {
-            return trigger::later(self, op.context, &op, DeferredOp::Receive);
+            return triggered::later(self, op.context, &op, DeferredOp::Receive);
         }
         self.endpoint.receive(&op)
     }
@@ -247,7 +247,7 @@ impl EpBody {
     #[inline(always)]
     pub(crate) fn receive_tagged(&self, op: ReceiveOp<'_>, tag: TagMatch) -> Result<()> {
         if op.flags.contains(OpFlags::TRIGGER) {
-            return trigger::later(self, op.context, &op, |op| DeferredOp::ReceiveTagged(op, tag));
+            return triggered::later(self, op.context, &op, |op| DeferredOp::ReceiveTagged(op, tag));
         }
         self.endpoint.receive_tagged(&op, tag)
     }
@@ -255,7 +255,7 @@ impl EpBody {
     #[inline(always)]
     pub(crate) fn write(&self, op: RmaOp<'_>) -> Result<()> {
         if op.flags.contains(OpFlags::TRIGGER) {
-            return trigger::later(self, op.context, &op, DeferredOp::Write);
+            return triggered::later(self, op.context, &op, DeferredOp::Write);
         }
         self.endpoint.write(&op)
     }
@@ -263,7 +263,7 @@ impl EpBody {
     #[inline(always)]
     pub(crate) fn read(&self, op: RmaOp<'_>) -> Result<()> {
         if op.flags.contains(OpFlags::TRIGGER) {
-            return trigger::later(self, op.context, &op, DeferredOp::Read);
+            return triggered::later(self, op.context, &op, DeferredOp::Read);
         }
         self.endpoint.read(&op)
     }
@@ -271,7 +271,7 @@ impl EpBody {
     #[inline(always)]
     pub(crate) fn atomic(&self, op: &AtomicOp<'_>) -> Result<()> {
         if op.flags.contains(OpFlags::TRIGGER) {
-            return trigger::later(self, op.context, op, DeferredOp::Atomic);
+            return triggered::later(self, op.context, op, DeferredOp::Atomic);
         }
         self.endpoint.atomic(op)
     }

@@ -6,8 +6,8 @@ use std::ptr::null_mut;
 use ofi_api::{Call, Context, FiAddr, Lent, OpFlags, RemotePiece, Result, RmaOp};
 
 use crate::abi::{fi_msg_rma, fi_ops_rma, fid_ep};
-use crate::endpoint::EpBody;
 use crate::posting::{context, lend, vector, with_many, with_message, with_one};
+use crate::state::EpBody;
 
 pub(crate) static OPS: fi_ops_rma = fi_ops_rma {
     size: size_of::<fi_ops_rma>(),

@@ -10,10 +10,9 @@ use crate::abi::{
     class, command, fi_ops, fi_ops_poll, fi_ops_wait, fi_poll_attr, fi_wait_attr, fi_wait_pollfd, fid,
     fid_cntr, fid_cq, fid_domain, fid_fabric, fid_poll, fid_wait,
 };
-use crate::border::{self, invalid, null};
-use crate::cq::milliseconds;
+use crate::border::{self, invalid, milliseconds, null};
 use crate::object::{self, Fid, Graveyard, Hold, Users};
-use crate::{domain, fabric, info, nosys};
+use crate::{info, nosys, state};
 
 /// `FI_GETWAIT` and `FI_GETWAITOBJ`, for all objects with a wait object.
 ///
@@ -130,14 +129,14 @@ pub(crate) unsafe extern "C" fn open_wait(
 ) -> c_int {
     border::done(|| {
         // SAFETY: the C caller's promise, here and below.
-        let fabric = unsafe { fabric::of(fabric)? };
+        let fabric = unsafe { state::fabric(fabric)? };
         if place.is_null() {
             return Err(null("the place of the wait set"));
         }
         // SAFETY: as above.
         let attr = unsafe { info::read(attr, size_of::<fi_wait_attr>()) };
         let attr = attr.ok_or_else(|| null("struct fi_wait_attr"))?;
-        domain::no_flags("fi_wait_open", attr.flags)?;
+        border::no_flags("fi_wait_open", attr.flags)?;
         let wait_obj = WaitObj::try_from(attr.wait_obj)?;
         let set = fabric.fabric.open_wait_set(&WaitAttr { wait_obj })?;
         let fid = fid_wait {
@@ -209,13 +208,13 @@ pub(crate) unsafe extern "C" fn open_poll(
 ) -> c_int {
     border::done(|| {
         // SAFETY: the C caller's promise, here and below.
-        let domain = unsafe { domain::of(domain)? };
+        let domain = unsafe { state::domain(domain)? };
         if place.is_null() {
             return Err(null("the place of the poll set"));
         }
         // SAFETY: as above.
         let attr = unsafe { info::read(attr, size_of::<fi_poll_attr>()) };
-        domain::no_flags("fi_poll_open", attr.map_or(0, |attr| attr.flags))?;
+        border::no_flags("fi_poll_open", attr.map_or(0, |attr| attr.flags))?;
         let fid = fid_poll {
             fid: object::header::<fid_poll>(std::ptr::null_mut(), &POLL_FID_OPS),
             ops: POLL_OPS.table(),
@@ -281,7 +280,7 @@ unsafe extern "C" fn poll_add(handle: *mut fid_poll, other: *mut fid, flags: u64
     border::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let poll = unsafe { object::body(handle)? };
-        domain::no_flags("fi_poll_add", flags)?;
+        border::no_flags("fi_poll_add", flags)?;
         // SAFETY: as above.
         let (member, context, users) = unsafe { member(other)? };
         poll.set.add(member, context)?;
@@ -295,7 +294,7 @@ unsafe extern "C" fn poll_del(handle: *mut fid_poll, other: *mut fid, flags: u64
     border::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let poll = unsafe { object::body(handle)? };
-        domain::no_flags("fi_poll_del", flags)?;
+        border::no_flags("fi_poll_del", flags)?;
         // SAFETY: as above.
         let (member, ..) = unsafe { member(other)? };
         poll.set.remove(&member)?;

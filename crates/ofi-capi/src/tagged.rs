@@ -6,8 +6,8 @@ use std::ptr::null_mut;
 use ofi_api::TagMatch;
 
 use crate::abi::{fi_msg, fi_msg_tagged, fi_ops_tagged, fid_ep};
-use crate::endpoint::EpBody;
 use crate::posting::{injected, room, with_data, with_many, with_message, with_one};
+use crate::state::EpBody;
 
 pub(crate) static OPS: fi_ops_tagged = fi_ops_tagged {
     size: size_of::<fi_ops_tagged>(),

@@ -7,8 +7,8 @@ use ofi_api::{AtomicKind, Errno, Error, Result};
 use super::buffers::Verb;
 use crate::abi::{fid_domain, fid_ep};
 use crate::border::{self, null};
-use crate::domain;
 use crate::posting::of;
+use crate::state;
 
 /// `FI_FETCH_ATOMIC` and `FI_COMPARE_ATOMIC`.
 const FETCH: u64 = 1 << 58;
@@ -69,7 +69,7 @@ pub(crate) unsafe extern "C" fn query(
 ) -> c_int {
     border::done(|| {
         // SAFETY: the C caller's promise, here and below.
-        let domain = unsafe { domain::of(domain)? };
+        let domain = unsafe { state::domain(domain)? };
         let kind = match flags {
             0 => AtomicKind::Base,
             FETCH => AtomicKind::Fetch,

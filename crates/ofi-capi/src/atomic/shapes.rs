@@ -7,9 +7,9 @@ use ofi_api::{AtomicKind, AtomicOp, Call, Context, FiAddr, Lent, OpFlags, Remote
 use super::buffers::{Iov, MOST, Many, Verb};
 use crate::abi::{fi_msg_atomic, fi_rma_ioc, fid_ep};
 use crate::border::{invalid, null, transfer};
-use crate::endpoint::EpBody;
 use crate::object;
 use crate::posting::{One, context, of, vector};
+use crate::state::EpBody;
 
 /// The arguments that all calls share. The local memory is passed separately.
 #[derive(Clone, Copy)]

@@ -19,7 +19,7 @@ use crate::abi::{
 };
 use crate::border::{self, invalid};
 use crate::object::{self, Fid, Graveyard};
-use crate::{domain, memory, nosys};
+use crate::{memory, nosys};
 
 /// The name of the table for `fi_open_ops`.
 const NAME: &str = "fi_profile_ops";
@@ -244,7 +244,7 @@ unsafe fn open(
     if place.is_null() {
         return Err(border::null("the place of the operations"));
     }
-    domain::no_flags("fi_profile_open", flags)?;
+    border::no_flags("fi_profile_open", flags)?;
     let body = ProfileBody {
         place: profiles.of(subject()),
         told: Arc::clone(&profiles.told),

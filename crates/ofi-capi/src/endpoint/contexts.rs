@@ -12,9 +12,9 @@ use crate::abi::{
     Abi, class, fi_info, fi_ops, fi_ops_ep, fi_rx_attr, fi_tx_attr, fid, fid_domain, fid_ep, fid_stx,
 };
 use crate::border::{self, invalid};
-use crate::endpoint::{self, EpBody};
 use crate::object::{self, Fid, Graveyard, Hold, Users};
-use crate::{domain, info, nosys};
+use crate::state::EpBody;
+use crate::{info, nosys, state};
 
 /// The state of a shared transmit context.
 pub(crate) struct StxBody {
@@ -104,7 +104,7 @@ pub(crate) unsafe extern "C" fn open_shared_transmit(
 ) -> c_int {
     border::done(|| {
         // SAFETY: the C caller's promise, here and below.
-        let domain = unsafe { domain::of(handle)? };
+        let domain = unsafe { state::domain(handle)? };
         let place = place_of(place)?;
         // SAFETY: as above.
         let wanted = unsafe { tx_attr(attr, domain.abi) }.unwrap_or_else(|| domain.info.tx_attr.clone());
@@ -127,7 +127,7 @@ pub(crate) unsafe extern "C" fn open_shared_receive(
 ) -> c_int {
     border::done(|| {
         // SAFETY: the C caller's promise, here and below.
-        let domain = unsafe { domain::of(handle)? };
+        let domain = unsafe { state::domain(handle)? };
         let place = place_of(place)?;
         // SAFETY: as above.
         let wanted = unsafe { rx_attr(attr, domain.abi) }.unwrap_or_else(|| domain.info.rx_attr.clone());
@@ -135,7 +135,7 @@ pub(crate) unsafe extern "C" fn open_shared_receive(
         let op_flags = (OpFlags::empty(), wanted.op_flags);
         let body = EpBody::new(opened, AddrFormat::Unspec, op_flags, domain.users.hold());
         // SAFETY: not null, and the caller's.
-        unsafe { place.write(endpoint::make(context, class::SRX_CTX, body)) };
+        unsafe { place.write(super::make(context, class::SRX_CTX, body)) };
         Ok(())
     })
 }
@@ -149,7 +149,7 @@ pub(crate) unsafe extern "C" fn open_scalable(
 ) -> c_int {
     border::done(|| {
         // SAFETY: the C caller's promise, here and below.
-        let domain = unsafe { domain::of(handle)? };
+        let domain = unsafe { state::domain(handle)? };
         let place = place_of(place)?;
         // SAFETY: as above.
         let wanted = unsafe { info::from_c(wanted, domain.abi)? };
@@ -158,7 +158,7 @@ pub(crate) unsafe extern "C" fn open_scalable(
         let mut body = EpBody::new(opened, wanted.addr_format, op_flags, domain.users.hold());
         body.abi = domain.abi;
         // SAFETY: not null, and the caller's.
-        unsafe { place.write(endpoint::make(context, class::SEP, body)) };
+        unsafe { place.write(super::make(context, class::SEP, body)) };
         Ok(())
     })
 }
@@ -188,7 +188,7 @@ pub(crate) unsafe extern "C" fn transmit_context(
         let op_flags = (granted.op_flags, OpFlags::empty());
         let body = EpBody::new(opened, sep.addr_format, op_flags, sep.users.hold());
         // SAFETY: not null, and the caller's.
-        unsafe { place.write(endpoint::make(context, class::TX_CTX, body)) };
+        unsafe { place.write(super::make(context, class::TX_CTX, body)) };
         Ok(())
     })
 }
@@ -213,7 +213,7 @@ pub(crate) unsafe extern "C" fn receive_context(
         let op_flags = (OpFlags::empty(), granted.op_flags);
         let body = EpBody::new(opened, sep.addr_format, op_flags, sep.users.hold());
         // SAFETY: not null, and the caller's.
-        unsafe { place.write(endpoint::make(context, class::RX_CTX, body)) };
+        unsafe { place.write(super::make(context, class::RX_CTX, body)) };
         Ok(())
     })
 }

@@ -3,86 +3,18 @@
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ofi_api::{
-    AddrFormat, Address, BindFlags, Call, Context, Counter, Endpoint, EpOption, Errno, Error, Info, OpFlags,
-    Result,
-};
+use ofi_api::{BindFlags, Context, Counter, Endpoint, EpOption, Errno, Error, Info, OpFlags, Result};
 
 use crate::abi::{
-    Abi, class, command, fi_alias, fi_info, fi_ops, fi_ops_ep, fid, fid_av, fid_cntr, fid_cq, fid_domain,
-    fid_ep, fid_eq, fid_stx,
+    class, command, fi_alias, fi_info, fi_ops, fi_ops_ep, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep,
+    fid_eq, fid_stx,
 };
 use crate::border::{self, invalid};
-use crate::collective::Groups;
 use crate::object::{self, Fid, Graveyard, Hold, Users};
-use crate::{
-    atomic, cm, collective, contexts, control, directory, domain, info, msg, nosys, pep, profile, rma, tagged,
-};
+use crate::state::{Defaults, EpBody};
+use crate::{atomic, cm, collective, control, directory, info, msg, nosys, pep, profile, rma, state, tagged};
 
-/// The flags of calls without a flags argument.
-#[derive(Clone, Copy)]
-pub(crate) struct Defaults {
-    pub flags: OpFlags,
-    pub call: Call,
-}
-
-impl Defaults {
-    /// The endpoint's own flags.
-    const OWN: Self = Self { flags: OpFlags::empty(), call: Call::Plain };
-
-    /// Other flags: those of an alias, or flags set later.
-    const fn of(flags: OpFlags) -> Self {
-        Self { flags, call: Call::Msg }
-    }
-}
-
-/// The state of an endpoint.
-pub(crate) struct EpBody {
-    pub endpoint: Arc<dyn Endpoint>,
-    pub tx: Defaults,
-    pub rx: Defaults,
-    pub addr_format: AddrFormat,
-    /// The version of the program's structures.
-    pub abi: Abi,
-    /// The peer to connect to if the call names none.
-    pub dest_addr: Option<Address>,
-    /// The groups that the endpoint has joined.
-    pub groups: Arc<Groups>,
-    /// The profiles of this handle.
-    pub profiles: profile::Profiles,
-    /// The flags that `FI_GETOPSFLAG` returns.
-    op_flags: (OpFlags, OpFlags),
-    /// Aliases, contexts, and endpoints that it is bound to.
-    pub users: Users,
-    /// Keeps the domain, the queues and the vector open.
-    holds: Mutex<Vec<Hold>>,
-    entry: Mutex<Option<directory::Entry>>,
-}
-
-impl EpBody {
-    /// The state of a new endpoint. `hold` keeps the parent open.
-    pub(crate) fn new(
-        endpoint: Arc<dyn Endpoint>,
-        addr_format: AddrFormat,
-        op_flags: (OpFlags, OpFlags),
-        hold: Hold,
-    ) -> Self {
-        Self {
-            endpoint,
-            tx: Defaults::OWN,
-            rx: Defaults::OWN,
-            addr_format,
-            abi: Abi::NEWEST,
-            dest_addr: None,
-            groups: Arc::default(),
-            profiles: profile::Profiles::default(),
-            op_flags,
-            users: Users::default(),
-            holds: Mutex::new(vec![hold]),
-            entry: Mutex::default(),
-        }
-    }
-}
+pub(crate) mod contexts;
 
 // SAFETY: `repr(C)`, and `fid` is first.
 unsafe impl Fid for fid_ep {
@@ -181,7 +113,7 @@ pub(crate) unsafe extern "C" fn open_with_flags(
     context: *mut c_void,
 ) -> c_int {
     border::done(|| {
-        domain::no_flags("fi_endpoint2", flags)?;
+        border::no_flags("fi_endpoint2", flags)?;
         // SAFETY: the C caller's promise.
         unsafe { open_endpoint(domain, info, place, context) }
     })
@@ -194,7 +126,7 @@ unsafe fn open_endpoint(
     context: *mut c_void,
 ) -> Result<()> {
     // SAFETY: the C caller's promise, here and below.
-    let domain = unsafe { domain::of(domain)? };
+    let domain = unsafe { state::domain(domain)? };
     if place.is_null() {
         return Err(border::null("the place of the endpoint"));
     }
@@ -311,7 +243,7 @@ unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) 
 /// The side that the flags select, `FI_TRANSMIT` or `FI_RECV` but not both, and the remaining flags.
 fn side(flags: OpFlags) -> Result<(bool, OpFlags)> {
     let sides = OpFlags::TRANSMIT | OpFlags::RECV;
-    domain::only_flags("operations", flags.bits(), OpFlags::all().bits())?;
+    border::only_flags("operations", flags.bits(), OpFlags::all().bits())?;
     match flags & sides {
         OpFlags::TRANSMIT => Ok((true, flags - sides)),
         OpFlags::RECV => Ok((false, flags - sides)),
