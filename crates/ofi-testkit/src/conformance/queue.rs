@@ -271,7 +271,8 @@ pub fn reading_the_transmit_queue_alone_drives_a_send(kit: &dyn Kit) {
 }
 
 pub fn unread_receives_do_not_hold_up_sends(kit: &dyn Kit) {
-    // As many completions as receives may be posted stay in a's receive queue. What its send waits for comes after them.
+    // As many completions as receives may be posted stay in a's receive queue. What its send waits for comes after
+    // them.
     let pair = kit.pair_with(|opening| opening.two_queues().hints(|hints| hints.rx_size(80)));
     let mut entries = [CqTaggedEntry::EMPTY; 8];
     let size = pair.a.info.rx_attr.size;
