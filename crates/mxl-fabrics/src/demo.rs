@@ -10,8 +10,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Parser;
 use mxl::{Domain, Geometry, GrainReader, SampleReader, Uuid, Wait};
+use ofi_progress_bar::Progress;
 
-use crate::progress::Progress;
 use crate::{Driven, Error, Initiator, PeerState, Provider, Result, TargetInfo, Transfer, disk};
 
 /// Carries a flow from one host to another: a target creates the flow and receives it, an initiator sends it.
@@ -154,7 +154,7 @@ fn send(options: &Options) -> Result<()> {
     } else {
         Sender::Polled(Box::new(initiator))
     };
-    let progress = Progress::new(options.quiet, options.count);
+    let progress = Progress::steps(options.quiet, options.count);
     progress.begin("sent");
     match geometry {
         Geometry::Grains { .. } => send_grains(options, &domain.read_grains(id)?, &mut sender, &progress)?,

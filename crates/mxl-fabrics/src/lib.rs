@@ -35,8 +35,11 @@
 //! The protocol is this library's own, so both ends must use it. A sender that can reach a target's endpoint and knows
 //! the numbers in its info can write its flow; use keys of `udp` on untrusted networks (`docs/threat-model.md`).
 
+#[cfg(feature = "programs")]
 pub mod bench;
+#[cfg(feature = "programs")]
 pub mod demo;
+#[cfg(feature = "programs")]
 mod disk;
 mod driven;
 mod error;
@@ -45,11 +48,12 @@ mod info;
 mod initiator;
 pub mod interfaces;
 mod link;
+#[cfg(feature = "programs")]
+pub mod list;
 mod merge;
 pub mod message;
 mod metrics;
 mod options;
-mod progress;
 mod provider;
 mod shape;
 mod target;

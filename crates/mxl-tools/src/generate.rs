@@ -5,12 +5,12 @@ use std::process::ExitCode;
 
 use mxl::definition::{Audio, Interlace};
 use mxl::{BatchHints, Domain, FlowDefinition, Format, GroupHint, Rational, Uuid, time};
+use ofi_progress_bar::Progress;
 
 use crate::failure::{self, Failure, Result};
 use crate::output::print;
 use crate::pattern::{Pattern, tone};
 use crate::place;
-use crate::progress::Progress;
 
 /// Writes a test pattern with the index burnt in, or a tone, into a flow of the Media eXchange Layer.
 #[derive(Debug, clap::Parser)]
@@ -157,7 +157,7 @@ fn video(domain: &Domain, definition: &FlowDefinition, slices: Option<u16>, opti
     print(&format!("{}\n", definition.id))?;
     let pattern = Pattern::new(video.width, video.lines(), video.alpha);
     let mut picture = vec![0; pattern.len()];
-    let progress = Progress::new(options.quiet, options.count);
+    let progress = Progress::steps(options.quiet, options.count);
     progress.begin("grains");
     for index in indices(writer.rate(), 1, options) {
         pattern.draw(index, &mut picture);
@@ -188,7 +188,7 @@ fn audio(
     let mut writer = domain.create_samples(definition, &BatchHints::new(batch, batch))?.writer;
     print(&format!("{}\n", definition.id))?;
     let mut samples = vec![0.0; batch as usize];
-    let progress = Progress::new(options.quiet, options.count);
+    let progress = Progress::steps(options.quiet, options.count);
     progress.begin("batches");
     for index in indices(rate, batch.into(), options) {
         let mut open = writer.open(index, batch.into())?;

@@ -12,5 +12,4 @@ mod output;
 mod pattern;
 mod picture;
 mod place;
-mod progress;
 pub mod view;

@@ -20,7 +20,6 @@ mod failure;
 pub mod info;
 mod output;
 pub mod pingpong;
-mod progress;
 pub mod stats;
 pub mod top;
 pub mod topo;

@@ -6,12 +6,12 @@
 use std::time::{Duration, Instant};
 
 use mxl::{BatchHints, Domain, FlowDefinition, GrainWriter, Wait, time};
+use ofi_progress_bar::Progress;
 
 use super::cores::pin;
 use super::figures::Figures;
 use super::readers::{Readers, Task, Way, Word};
 use crate::Result;
-use crate::progress::Progress;
 
 /// How often futex, flow and polling alternate.
 const ROUNDS: u64 = 10;

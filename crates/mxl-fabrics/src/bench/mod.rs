@@ -17,10 +17,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use mxl::{Domain, FlowDefinition, Rational};
+use ofi_progress_bar::Progress;
 
 use self::pair::{Places, Role};
 use self::readers::{Task, Way};
-use crate::progress::Progress;
 use crate::{Error, Provider, Result, disk};
 
 /// Measures flows: the time from a commit to a reader's return, beside a bare futex between the same cores; the cost
@@ -151,7 +151,7 @@ fn run(options: &Options) -> Result<()> {
     disk::warn("mxl-bench", &options.domain);
     let near = Folder::new(&options.domain, "near")?;
     if let Some(What::Flows(flows)) = &options.what {
-        let progress = Progress::new(options.quiet, Some(1));
+        let progress = Progress::steps(options.quiet, Some(1));
         progress.begin("flows read by one thread");
         let report = flows.measure(&Domain::open(&near.0)?, &definition, cores)?;
         drop(progress);
@@ -162,7 +162,7 @@ fn run(options: &Options) -> Result<()> {
     let places = Places { near: &near.0, far: &far.0, cores };
     match &options.what {
         Some(What::Stream(stream)) => {
-            let progress = Progress::new(options.quiet, Some(stream.runs()));
+            let progress = Progress::steps(options.quiet, Some(stream.runs()));
             stream.measure(&definition, places, options.json, &progress)
         }
         _ => overview::measure(options, &definition, places),

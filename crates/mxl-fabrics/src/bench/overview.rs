@@ -4,13 +4,13 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use mxl::{Domain, FlowDefinition, Geometry};
+use ofi_progress_bar::Progress;
 use serde_json::json;
 
 use super::figures::Figures;
 use super::local::{self, Local, Plan, nanoseconds};
 use super::pair::Places;
 use super::{Options, copies};
-use crate::progress::Progress;
 use crate::{Provider, Result};
 
 /// The results between processes for one provider.
@@ -29,7 +29,7 @@ pub fn measure(options: &Options, definition: &FlowDefinition, places: Places<'_
         interval: Duration::from_micros(options.interval),
     };
     // Copies over two providers, and those of memory.
-    let progress = Progress::new(options.quiet, Some(local::STEPS + 3));
+    let progress = Progress::steps(options.quiet, Some(local::STEPS + 3));
     let local = plan.run(&progress)?;
     let Geometry::Grains { payload, .. } = definition.geometry() else { return Ok(()) };
     let mut copied = Vec::new();

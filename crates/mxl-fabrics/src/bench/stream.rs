@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use clap::Args;
 use mxl::{Domain, FlowDefinition, Geometry, Rational};
+use ofi_progress_bar::Progress;
 use serde_json::{Value, json};
 
 use super::beat::Beat;
 use super::figures::Figures;
 use super::pair::{self, Places, Role, Said};
-use crate::progress::Progress;
 use crate::{Error, Provider, Result};
 
 #[derive(Clone, Debug, Args)]

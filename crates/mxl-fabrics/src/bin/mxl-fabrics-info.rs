@@ -1,5 +1,5 @@
-//! See `mxl_fabrics::interfaces`.
+//! See `mxl_fabrics::list`.
 
 fn main() -> std::process::ExitCode {
-    mxl_fabrics::interfaces::main()
+    mxl_fabrics::list::main()
 }

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use mxl::FlowDefinition;
+use ofi_progress_bar::Progress;
 
 use super::{EXPORT_EVERY, Options, domain, export, file, place, ways};
 use crate::driven::sealed::Polled;
-use crate::progress::Progress;
 use crate::{Drive, Driven, Error, Merge, MergePath, Received, Result, Target, TargetInfo};
 
 /// The common interface of a target and of several merged ones.
@@ -122,7 +122,7 @@ fn receive_from(options: &Options, mut receiver: impl Receiver) -> Result<()> {
     }
     let mut left = options.count.unwrap_or(u64::MAX);
     let mut said = Instant::now();
-    let progress = Progress::new(options.quiet, options.count);
+    let progress = Progress::steps(options.quiet, options.count);
     progress.begin("received");
     while left > 0 {
         match receiver.read(Duration::from_secs(1))? {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use multirail::engine::{Histogram, Latencies};
 use multirail::{Agent, Local, Remote, Way};
+use ofi_progress_bar::Progress;
 use serde_json::json;
 
 use super::figures::{Figures, Row};
@@ -13,7 +14,6 @@ use super::memory::{Memory, fill, wrong};
 use super::{Direction, Options, Scheme, agent, plot};
 use crate::failure::{Failure, Result};
 use crate::output;
-use crate::progress::Progress;
 
 /// Time limit of one transfer.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -47,7 +47,8 @@ pub(super) fn run(options: &Options, pairs: usize, addresses: &[String]) -> Resu
             Failure::Usage("size x batch x threads x pairs must be 1 byte to 8 GiB".to_string())
         })?;
     let mut all = open(options, pairs, addresses, len)?;
-    let progress = Progress::new(options.ways.len() * options.sizes.len() * options.batches.len());
+    let steps = options.ways.len() * options.sizes.len() * options.batches.len();
+    let progress = Progress::steps(false, Some(steps as u64));
     let mut rows = Vec::new();
     for &way in &options.ways {
         for &size in &options.sizes {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use ofi_progress_bar::Progress;
 
 use super::Net;
 use super::job::{Item, Job, LIMIT, PAUSE, Server, Target};
@@ -64,7 +64,7 @@ pub fn run(options: &Options) -> Result<()> {
 fn job(options: &Options, server: Server, target: Target, items: Vec<Item>) -> Job {
     let patience = Duration::from_secs(options.patience);
     let how = (options.force, options.quiet, Keep::here(options.preserve));
-    Job::new(server, target, items, how, patience, bar(options.quiet))
+    Job::new(server, target, items, how, patience, Progress::bytes(options.quiet))
 }
 
 fn file(options: &Options, server: Server) -> Result<()> {
@@ -150,14 +150,4 @@ fn place(destination: &Path, file: &str) -> Result<PathBuf> {
         Some(name) => Ok(destination.join(name)),
         None => Err(Failure::Usage(format!("{file:?} does not name a file"))),
     }
-}
-
-fn bar(quiet: bool) -> ProgressBar {
-    if quiet {
-        return ProgressBar::hidden();
-    }
-    const STYLE: &str = "{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
-    // Draws on standard error if that is a terminal. The template is a valid constant.
-    ProgressBar::new(0)
-        .with_style(ProgressStyle::with_template(STYLE).unwrap_or_else(|_| ProgressStyle::default_bar()))
 }

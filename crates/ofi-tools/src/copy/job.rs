@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use indicatif::ProgressBar;
 use ofi::Connection;
 use ofi::raw::{Address, Hints};
+use ofi_progress_bar::Progress;
 
 use super::keep::Keep;
 use super::link::{End, Link};
@@ -110,7 +110,7 @@ pub struct Job {
     pub quiet: bool,
     pub keep: Keep,
     pub patience: Duration,
-    pub bar: ProgressBar,
+    pub bar: Progress,
     /// Index of the next file that no stream has begun.
     next: AtomicUsize,
     /// Files whose streams lost their connection before beginning them.
@@ -155,7 +155,7 @@ impl Job {
         items: Vec<Item>,
         (force, quiet, keep): (bool, bool, Keep),
         patience: Duration,
-        bar: ProgressBar,
+        bar: Progress,
     ) -> Self {
         Self {
             server,
@@ -187,7 +187,7 @@ impl Job {
                 scope.spawn(|| self.stream());
             }
         });
-        self.bar.finish_and_clear();
+        drop(self.bar);
         if self.left.load(Ordering::Acquire) == 0 {
             return Ok((self.bytes.into_inner(), self.target));
         }
@@ -353,7 +353,7 @@ impl Job {
                     };
                     partial.write(number, &hash, payload).map_err(End::Final)?;
                     asked.blocks.swap_remove(place);
-                    self.bar.inc(payload.len() as u64);
+                    self.bar.advance(payload.len() as u64);
                     *lock(&self.last) = Instant::now();
                     self.written(item).map_err(End::Final)?;
                 }
@@ -412,7 +412,7 @@ impl Job {
             )));
         }
         self.bytes.fetch_add(id.len, Ordering::Relaxed);
-        self.bar.inc_length(id.len);
+        self.bar.grow(id.len);
         let place = match &self.target {
             Target::File(place) => lock(place).take(),
             Target::Tree(trunk, finished) => {
@@ -420,7 +420,7 @@ impl Job {
                 let here = finished.here(&item.local, &place);
                 if here == Some(id) {
                     state.id = Some(id.clone());
-                    self.bar.inc(id.len);
+                    self.bar.advance(id.len);
                     self.left.fetch_sub(1, Ordering::AcqRel);
                     return Ok(None);
                 }
@@ -432,8 +432,7 @@ impl Job {
         let (partial, mut missing) = Partial::open(place, &item.remote, id)?;
         let bytes: u64 = missing.iter().map(|&block| id.block_len(block) as u64).sum();
         let here = id.len - bytes;
-        self.bar.inc(here);
-        self.bar.reset_eta();
+        self.bar.resume(here);
         if here > 0 && !self.quiet {
             output::tell(&format!("ofi: resuming: {here} of {} bytes are here", id.len));
         }

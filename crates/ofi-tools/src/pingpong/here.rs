@@ -8,6 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use ofi::raw::{Caps, Info};
+use ofi_progress_bar::Progress;
 use serde_json::{Value, json};
 
 use super::cores;
@@ -20,7 +21,6 @@ use super::sides::{self, telling};
 use super::{setup, sizes, table};
 use crate::failure::{Failure, Result};
 use crate::output;
-use crate::progress::Progress;
 
 /// Measures every transport of this host that the options do not exclude.
 ///
@@ -34,7 +34,7 @@ pub fn run(options: &Options) -> Result<()> {
     let base = Setup { crowded: pair.is_none_or(|[ours, theirs]| ours == theirs), ..setup(options) };
     let infos = transports(&base)?;
     let plan = Plan::new(options);
-    let bar = Progress::new(infos.len() * plan.steps(options));
+    let bar = Progress::steps(false, Some((infos.len() * plan.steps(options)) as u64));
     let mut results = Vec::new();
     for info in &infos {
         let (fabric, domain) = (&info.fabric_attr, &info.domain_attr);

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ofi::{Address, CompletionFlags, FiAddr, Node, Window};
+use ofi_progress_bar::Progress;
 use serde_json::json;
 
 use super::figures::percentile;
@@ -82,7 +82,7 @@ pub fn ask(options: &Options, address: &str) -> Result<Seen> {
         let desks = nodes.into_iter().zip(addresses).map(|(node, address)| Desk::new(options, node, address));
         ask_all(options, desks.collect::<Result<Vec<_>>>()?, &bar)
     })?;
-    bar.finish_and_clear();
+    drop(bar);
     let mut seen = Seen::default();
     for part in all {
         seen.pages += part.pages;
@@ -92,7 +92,7 @@ pub fn ask(options: &Options, address: &str) -> Result<Seen> {
     Ok(seen)
 }
 
-fn bar(options: &Options) -> ProgressBar {
+fn bar(options: &Options) -> Progress {
     let per_request = match options.reading.arrival {
         Arrival::Counted => {
             options.pages.saturating_mul(REGIONS as u64).saturating_mul(options.reading.rounds)
@@ -100,15 +100,11 @@ fn bar(options: &Options) -> ProgressBar {
         Arrival::Last => 1,
     };
     let all = per_request.saturating_mul(options.reading.repeat).saturating_mul(options.nics);
-    // The default target draws only if standard error is a terminal.
-    let bar = ProgressBar::with_draw_target(Some(all), ProgressDrawTarget::stderr());
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} arrivals, {per_sec}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar
+    Progress::rate(false, all, "arrivals")
 }
 
 /// Makes the requests of all desks at the same time.
-fn ask_all(options: &Options, mut desks: Vec<Desk<'_>>, bar: &ProgressBar) -> Result<Seen> {
+fn ask_all(options: &Options, mut desks: Vec<Desk<'_>>, bar: &Progress) -> Result<Seen> {
     let mut seen = Seen::default();
     let mut idle = Idle::watchful();
     loop {
@@ -174,12 +170,12 @@ impl<'a> Desk<'a> {
                 Err(rejected) if rejected.is_again() && Instant::now() < until => bytes = rejected.buffer,
                 Err(rejected) => return Err(Failure::stack("sending a request")(rejected.error)),
             }
-            self.poll(&ProgressBar::hidden())?;
+            self.poll(&Progress::hidden())?;
         }
     }
 
     /// Sends a request if none is outstanding, and looks for arrivals. Returns whether anything happened.
-    fn step(&mut self, seen: &mut Seen, bar: &ProgressBar) -> Result<bool> {
+    fn step(&mut self, seen: &mut Seen, bar: &Progress) -> Result<bool> {
         if self.expected == 0 && self.asked < self.options.reading.repeat {
             self.ask()?;
         }
@@ -212,7 +208,7 @@ impl<'a> Desk<'a> {
         self.send(bytes)
     }
 
-    fn poll(&mut self, bar: &ProgressBar) -> Result<bool> {
+    fn poll(&mut self, bar: &Progress) -> Result<bool> {
         let mut busy = false;
         while let Some(completion) = self.node.poll().map_err(Failure::stack("reading the queue"))? {
             busy = true;
@@ -225,7 +221,7 @@ impl<'a> Desk<'a> {
                     )));
                 }
                 self.expected -= 1;
-                bar.inc(1);
+                bar.advance(1);
             } else {
                 self.sending = self.sending.saturating_sub(1);
             }
