@@ -1,24 +1,29 @@
-//! `mxl-info`: the flows of a domain, the details of one flow, and the removal of flows without writers.
+//! `mxl-info`: the flows of a domain, the details of some of them, and the removal of flows without writers.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use mxl::{Domain, Error, FlowInfo, Format, Rational, Runtime, Uuid, time};
-use serde::Serialize;
+use mxl::{Domain, Error, FlowInfo, Format, Rational, Runtime, Uri, Uuid, time};
+use serde::{Serialize, Serializer};
 
+use crate::description::Description;
 use crate::failure::{self, Failure, Result};
 use crate::output::{duration, json, print};
-use crate::place;
+use crate::place::{self, Place};
 
 /// Shows the flows of a domain of the Media eXchange Layer.
 #[derive(Debug, clap::Parser)]
 #[command(name = "mxl-info", version)]
 struct Options {
+    /// A domain, or flows of it: mxl:///PATH or mxl:///PATH?id=ID&id=ID, in place of --domain and --flow
+    #[arg(value_name = "URI")]
+    uri: Option<Uri>,
     /// The domain's directory.
-    #[arg(short, long, value_name = "DIR")]
-    domain: PathBuf,
+    #[arg(short, long, value_name = "DIR", required_unless_present = "uri")]
+    domain: Option<PathBuf>,
     /// List the flows (the default).
     #[arg(short, long)]
     list: bool,
@@ -46,7 +51,12 @@ pub fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<()> {
-    let domain = place::open("mxl-info", &options.domain)?;
+    let place = Place::of(options.domain.as_deref(), options.flow, options.uri.as_ref())?;
+    let domain = place::open("mxl-info", &place.domain)?;
+    // Programs read the file itself: it is JSON.
+    if let Some(description) = Description::of(domain.path())?.filter(|_| !options.json) {
+        print(&format!("{description}\n"))?;
+    }
     if options.garbage_collect {
         let collected = domain.collect()?;
         if options.json {
@@ -61,7 +71,7 @@ fn run(options: &Options) -> Result<()> {
     }
     let mut left = if options.watch.is_some() { options.count.unwrap_or(u64::MAX) } else { 1 };
     while left > 0 {
-        show(&domain, options)?;
+        show(&domain, &place.flows, options)?;
         left -= 1;
         if let Some(every) = options.watch.filter(|_| left > 0) {
             std::thread::sleep(Duration::from_millis(every));
@@ -70,10 +80,15 @@ fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn show(domain: &Domain, options: &Options) -> Result<()> {
-    if let Some(id) = options.flow {
+fn show(domain: &Domain, flows: &[Uuid], options: &Options) -> Result<()> {
+    if let (&[id], false) = (flows, options.list) {
         let report = Report::new(domain, id)?;
         return if options.json { json(&report) } else { print(&report.details()) };
+    }
+    if !flows.is_empty() && !options.list {
+        let reports = flows.iter().map(|id| Report::new(domain, *id)).collect::<Result<Vec<_>>>()?;
+        let details = || reports.iter().map(Report::details).collect::<Vec<_>>().join("\n");
+        return if options.json { json(&reports) } else { print(&details()) };
     }
     let mut reports = Vec::new();
     for id in domain.flows()? {
@@ -85,15 +100,23 @@ fn show(domain: &Domain, options: &Options) -> Result<()> {
             Err(failure) => eprintln!("mxl-info: {failure}"),
         }
     }
-    if options.json { json(&reports) } else { print(&table(&reports)) }
+    if options.json { json(&reports) } else { print(&(table(&reports) + &groups(domain, &reports))) }
 }
 
 /// The properties of a flow.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report {
-    id: String,
+    #[serde(serialize_with = "text")]
+    id: Uuid,
     label: String,
+    /// The groups and the flow's roles in them: `<group>:<role>[:<scope>]`.
+    groups: Vec<String>,
+    /// The name of the first group.
+    #[serde(skip)]
+    group: String,
+    /// Names the flow for programs.
+    uri: String,
     /// For example `video/v210`, with its size.
     format: String,
     rate: Rational,
@@ -111,19 +134,26 @@ struct Report {
     last_read_time: u64,
 }
 
+fn text<S: Serializer>(id: &Uuid, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_str(id)
+}
+
 impl Report {
     fn new(domain: &Domain, id: Uuid) -> Result<Self> {
         let (info, runtime) = domain.info(id)?;
         // A flow with an invalid definition is listed too.
-        let (label, format) = match domain.definition(id) {
-            Ok(definition) => (definition.label.clone(), format(&definition.format)),
-            Err(error) => (format!("({error})"), String::from("?")),
+        let (label, hints, format) = match domain.definition(id) {
+            Ok(definition) => (definition.label, definition.group_hints, format(&definition.format)),
+            Err(error) => (format!("({error})"), Vec::new(), String::from("?")),
         };
         let Runtime { head, last_write, last_read } = runtime;
         let common = info.config.common;
         Ok(Self {
-            id: id.to_string(),
+            id,
             label,
+            groups: hints.iter().map(ToString::to_string).collect(),
+            group: hints.into_iter().next().map(|hint| hint.group).unwrap_or_default(),
+            uri: Uri::new(domain.path(), [id]).to_string(),
             format,
             rate: info.rate(),
             active: domain.is_active(id)?,
@@ -145,8 +175,10 @@ impl Report {
             // Writing to a `String` cannot fail.
             let _ = writeln!(text, "{name:>12}  {value}");
         };
-        line("flow", self.id.clone());
+        line("flow", self.id.to_string());
         line("label", self.label.clone());
+        line("groups", self.groups.join(", "));
+        line("uri", self.uri.clone());
         line("format", self.format.clone());
         line("rate", format!("{} {unit} a second", self.rate));
         line("writers", if self.active { "active".into() } else { "none".into() });
@@ -179,6 +211,17 @@ fn format(format: &Format) -> String {
         Format::Audio(audio) => format!("audio/float{} {} channels", audio.word * 8, audio.channels),
         Format::Data(_) => "video/smpte291".into(),
     }
+}
+
+/// The URI of each group: its flows together.
+fn groups(domain: &Domain, reports: &[Report]) -> String {
+    let mut groups = BTreeMap::<&str, Vec<Uuid>>::new();
+    for Report { id, group, .. } in reports.iter().filter(|report| !report.group.is_empty()) {
+        groups.entry(group).or_default().push(*id);
+    }
+    let lines =
+        groups.into_iter().map(|(group, flows)| format!("{group}: {}\n", Uri::new(domain.path(), flows)));
+    lines.fold(String::from(if reports.is_empty() { "" } else { "\n" }), |text, line| text + &line)
 }
 
 fn table(reports: &[Report]) -> String {

@@ -4,6 +4,7 @@
 //! domain's directory: no server, and none of the transports of this repository.
 #![forbid(unsafe_code)]
 
+mod description;
 mod failure;
 pub mod generate;
 pub mod info;

@@ -7,24 +7,27 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use mxl::{FlowDefinition, Format, GrainReader, SampleReader, Uuid, Wait};
+use mxl::{FlowDefinition, Format, GrainReader, SampleReader, Uri, Uuid, Wait};
 
 use crate::failure::{self, Failure, Result};
 use crate::levels::{self, Level};
 use crate::output::{json, print};
 use crate::picture::Picture;
-use crate::place;
+use crate::place::{self, Place};
 
 /// Shows a grain of a flow as a PNG, its ancillary data in hexadecimal, or the levels of audio as bars or as an SVG.
 #[derive(Debug, clap::Parser)]
 #[command(name = "mxl-view", version)]
 struct Options {
+    /// The flow: mxl:///PATH?id=ID, in place of --domain and --flow
+    #[arg(value_name = "URI")]
+    uri: Option<Uri>,
     /// The domain's directory.
-    #[arg(short, long, value_name = "DIR")]
-    domain: PathBuf,
+    #[arg(short, long, value_name = "DIR", required_unless_present = "uri")]
+    domain: Option<PathBuf>,
     /// The flow's id.
-    #[arg(short, long, value_name = "ID")]
-    flow: Uuid,
+    #[arg(short, long, value_name = "ID", required_unless_present = "uri")]
+    flow: Option<Uuid>,
     /// Index of the grain, or of the sample after the audio to show [default: the newest].
     #[arg(short, long)]
     index: Option<u64>,
@@ -48,11 +51,13 @@ pub fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<()> {
-    let domain = place::open("mxl-view", &options.domain)?;
-    let definition = domain.definition(options.flow)?;
+    let place = Place::of(options.domain.as_deref(), options.flow, options.uri.as_ref())?;
+    let flow = place.flow()?;
+    let domain = place::open("mxl-view", &place.domain)?;
+    let definition = domain.definition(flow)?;
     match &definition.format {
         Format::Audio(audio) => {
-            let reader = domain.read_samples(options.flow)?;
+            let reader = domain.read_samples(flow)?;
             let channels = if audio.word == 4 {
                 read_levels::<f32>(&reader, options)?
             } else {
@@ -71,7 +76,7 @@ fn run(options: &Options) -> Result<()> {
                 }
             }
         }
-        Format::Video(_) | Format::Data(_) => grain(&domain.read_grains(options.flow)?, &definition, options),
+        Format::Video(_) | Format::Data(_) => grain(&domain.read_grains(flow)?, &definition, options),
     }
 }
 

@@ -96,7 +96,7 @@ fn a_pattern_is_generated_listed_and_seen() {
     assert_eq!((&json["active"], &json["ring"]), (&serde_json::json!(true), &serde_json::json!(5)));
     assert!(json["headIndex"].as_u64().unwrap() > 0 && json["maxSyncBatchSizeHint"] == 27, "{json}");
     let details = text(&tool("mxl-info", &folder, &["-f", PICTURE, "--watch", "1", "-n", "2"]));
-    assert_eq!(details.matches("mxl-generate").count(), 2, "{details}");
+    assert_eq!(details.matches("label  mxl-generate\n").count(), 2, "{details}");
 
     // A killed writer leaves its flow, which garbage collection removes.
     drop(writer);
@@ -157,6 +157,83 @@ fn a_mistyped_directory_is_not_created() {
     assert!(!wrong.exists());
     text(&generate(&["--create", "video", "--width", "48", "--height", "8"]));
     assert!(wrong.is_dir());
+}
+
+/// The programs without `-d`.
+fn by_uri(name: &str, arguments: &[&str]) -> Output {
+    let path =
+        if name == "mxl-info" { env!("CARGO_BIN_EXE_mxl-info") } else { env!("CARGO_BIN_EXE_mxl-view") };
+    Command::new(path).args(arguments).output().unwrap()
+}
+
+#[test]
+fn flows_are_named_by_a_uri() {
+    let folder = Folder::new("by uri");
+    let _picture =
+        generate(&folder, PICTURE, &["--label", "camera", "video", "--width", "48", "--height", "8"]);
+    let _sound = generate(&folder, SOUND, &["--label", "camera", "audio"]);
+    let path = folder.0.canonicalize().unwrap().display().to_string().replace(' ', "%20");
+    let both = format!("mxl://{path}?id={PICTURE}&id={SOUND}");
+    let one = format!("mxl://{path}?id={SOUND}");
+    // The list names the group's flows together, and each flow by itself.
+    let listed = text(&by_uri("mxl-info", &[&format!("mxl://{path}")]));
+    assert!(listed.ends_with(&format!("\ncamera: {both}\n")), "{listed}");
+    let shown = text(&by_uri("mxl-info", &[&one]));
+    assert!(shown.contains(&format!("uri  {one}\n")) && shown.contains("groups  camera:Audio\n"), "{shown}");
+    let shown = text(&by_uri("mxl-info", &[&both]));
+    assert!(shown.contains(PICTURE) && shown.contains(SOUND), "{shown}");
+    let json = |uri: &str| -> serde_json::Value {
+        serde_json::from_str(&text(&by_uri("mxl-info", &[uri, "--json"]))).unwrap()
+    };
+    assert_eq!(
+        (&json(&one)["uri"], &json(&one)["groups"][0]),
+        (&one.as_str().into(), &"camera:Audio".into())
+    );
+    assert_eq!((&json(&both)[0]["id"], &json(&both)[1]["id"]), (&PICTURE.into(), &SOUND.into()));
+    // It takes precedence over the options, as in the C++ SDK's program.
+    let shown = text(&tool("mxl-info", &Folder::new("elsewhere"), &["-f", PICTURE, &one]));
+    assert!(shown.contains(SOUND) && !shown.contains(PICTURE), "{shown}");
+    let levels = text(&by_uri("mxl-view", &[&one, "--wait", "20000"]));
+    assert_eq!(levels.lines().count(), 2, "{levels}");
+    // What cannot be done is told.
+    for (name, arguments, reason) in [
+        ("mxl-info", &["mxl://host/dev/shm/mxl"][..], "the flows of host host cannot be shown from here"),
+        ("mxl-info", &["http:///dev/shm/mxl"], "begins with mxl://"),
+        ("mxl-info", &["mxl:///nonexistent"], "/nonexistent"),
+        ("mxl-info", &[], "--domain"),
+        ("mxl-view", &[&both], "names 2 flows"),
+        ("mxl-view", &[&format!("mxl://{path}")], "no flow"),
+    ] {
+        let output = by_uri(name, arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(reason), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn the_definition_of_a_domain_is_shown() {
+    let folder = Folder::new("defined");
+    let file = folder.0.join("domain_def.json");
+    let shown = |definition: &str| {
+        std::fs::write(&file, definition).unwrap();
+        tool("mxl-info", &folder, &[])
+    };
+    let said = text(&shown(r#"{"id": "7", "label": "Studio 1", "description": 5, "more": []}"#));
+    assert!(said.starts_with("      domain\n          id  7\n       label  Studio 1\n"), "{said}");
+    assert!(said.contains(" description  (not a text)\n\nflow "), "{said}");
+    let said = text(&shown("{}"));
+    assert_eq!(said.matches("(missing)").count(), 3, "{said}");
+    // Before a collection too; not in what programs read.
+    assert!(text(&tool("mxl-info", &folder, &["-g"])).contains("(missing)"));
+    assert_eq!(text(&tool("mxl-info", &folder, &["--json"])).trim(), "[]");
+    for broken in ["", "[]", "{\"id\": ", "\u{0}"] {
+        let output = shown(broken);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            !output.status.success() && said.contains("domain_def.json: a JSON object was wanted"),
+            "{said}"
+        );
+    }
 }
 
 #[test]

@@ -1,0 +1,50 @@
+//! `domain_def.json`: what a domain's owner says about it. The C++ SDK has no rules for it beyond its three texts.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::failure::{Failure, Result};
+
+/// The definition of a domain.
+#[derive(Debug, PartialEq)]
+pub struct Description(Map<String, Value>);
+
+impl Description {
+    /// The definition of the domain in a directory. `None` if it has none.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] for a file that is no JSON object; an error of the system.
+    pub fn of(domain: &Path) -> Result<Option<Self>> {
+        let path = domain.join("domain_def.json");
+        let text = match std::fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Failure::system(format!("read {}", path.display()))(error)),
+        };
+        let found =
+            |what: String| Failure::Usage(format!("{}: {what}; correct or remove it", path.display()));
+        match serde_json::from_slice(&text) {
+            Ok(Value::Object(object)) => Ok(Some(Self(object))),
+            Ok(_) => Err(found("a JSON object was wanted, and another value found".into())),
+            Err(error) => Err(found(format!("a JSON object was wanted: {error}"))),
+        }
+    }
+}
+
+impl fmt::Display for Description {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:>12}", "domain")?;
+        for name in ["id", "label", "description"] {
+            let text = match self.0.get(name) {
+                Some(Value::String(text)) => text.as_str(),
+                Some(_) => "(not a text)",
+                None => "(missing)",
+            };
+            writeln!(f, "{name:>12}  {text}")?;
+        }
+        Ok(())
+    }
+}
