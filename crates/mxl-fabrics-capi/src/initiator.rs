@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mxl::{Domain, Status};
 use mxl_fabrics::{Driven, Provider};
@@ -34,9 +34,6 @@ enum End {
     Driven(Driven<mxl_fabrics::Initiator>),
 }
 
-/// How long a wait for a progress thread sleeps between two checks.
-const NAP: Duration = Duration::from_micros(50);
-
 impl End {
     fn with<T>(&mut self, call: impl FnOnce(&mut mxl_fabrics::Initiator) -> T) -> T {
         match self {
@@ -48,22 +45,16 @@ impl End {
     /// Waits until everything is sent. Returns false if `timeout` expires first. Events are dropped: this
     /// interface has no counters, and the library's log records losses.
     fn settle(&mut self, timeout: Duration) -> mxl_fabrics::Result<bool> {
-        let begin = Instant::now();
-        loop {
-            let is_settled = match self {
-                Self::Polled(initiator) => initiator.settle(timeout)?,
-                // `wait` returns an error of the thread, once.
-                Self::Driven(initiator) => {
-                    while initiator.wait(Duration::ZERO)?.is_some() {}
-                    initiator.with(|initiator| initiator.check().map(|()| initiator.is_idle()))?
-                }
-            };
-            if is_settled || begin.elapsed() >= timeout {
-                self.with(|initiator| while initiator.event().is_some() {});
-                return Ok(is_settled);
+        let is_settled = match self {
+            Self::Polled(initiator) => initiator.settle(timeout),
+            Self::Driven(driven) => {
+                let is_settled =
+                    driven.wait_until(timeout, |initiator| initiator.check().is_err() || initiator.is_idle());
+                is_settled.and_then(|settled| driven.with(|initiator| initiator.check()).map(|()| settled))
             }
-            std::thread::sleep(NAP);
-        }
+        };
+        self.with(|initiator| while initiator.event().is_some() {});
+        is_settled
     }
 }
 

@@ -1,12 +1,11 @@
 //! Progress threads: a thread that drives one end of a flow while the program waits for its events, or awaits them.
 //!
-//! The thread polls while there is work, and for [`SPIN`] after it. Then it sleeps on the descriptors of the
-//! end's queues. Incoming data makes them readable, and calls of the program wake the thread. Progress does
-//! not depend on a wake-up alone: no sleep is longer than [`SLEEP`], after which the thread polls again, for
-//! example to greet a target that does not answer.
-#![allow(unsafe_code)] // borrows descriptors of queues that `Shared` keeps
+//! The thread polls while there is work, and for [`SPIN`] after it. Then it sleeps on the descriptors of the end's
+//! queues ([`crate::rest`]), also while transfers are in flight: whatever ends or arrives makes them readable, and calls
+//! of the program wake the thread. If commits come at even intervals ([`crate::rhythm`]), it is awake when the next one
+//! is due.
 
-use std::os::fd::BorrowedFd;
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
@@ -14,16 +13,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ofi::raw::CompletionQueue;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::rest::{self, Rest, Sleeper};
+use crate::rhythm::Rhythm;
 use crate::{Error, Result};
 
-/// How long the thread continues to poll after the last event.
-const SPIN: Duration = Duration::from_micros(200);
-/// How long it sleeps if no descriptor announces the next event.
-const NAP: Duration = Duration::from_micros(50);
-/// Longest sleep.
-const SLEEP: Duration = Duration::from_millis(20);
+/// How long the thread continues to poll after an event, and after a call that has woken it: about as long as an answer
+/// of the other end takes.
+const SPIN: Duration = Duration::from_micros(50);
 
 /// The ends that a [`Driven`] drives: a [`Target`](crate::Target), an [`Initiator`](crate::Initiator) or a
 /// [`Merge`](crate::Merge).
@@ -37,6 +34,7 @@ pub(crate) mod sealed {
     use ofi::raw::CompletionQueue;
 
     use crate::Result;
+    use crate::rest::Rest;
 
     /// One end of a flow, or several of one kind.
     pub trait Polled: Send + 'static {
@@ -52,8 +50,8 @@ pub(crate) mod sealed {
         /// The oldest unread event.
         fn take(&mut self) -> Option<Self::Event>;
 
-        /// Whether work is pending that no descriptor announces, such as waiting for room.
-        fn has_more(&self) -> bool;
+        /// What the end waits for after a turn without events.
+        fn rest(&self) -> Rest;
 
         /// The queues whose descriptors announce events.
         fn queues(&self) -> Vec<Arc<dyn CompletionQueue>>;
@@ -154,6 +152,27 @@ impl<T: Drive> Driven<T> {
         }
     }
 
+    /// Sleeps until the end is in some state, which is looked at whenever something has happened. Returns false after
+    /// `timeout`. Events are not read.
+    ///
+    /// # Errors
+    /// The errors of [`wait`](Self::wait).
+    pub fn wait_until(&self, timeout: Duration, mut is_done: impl FnMut(&T) -> bool) -> Result<bool> {
+        let begin = Instant::now();
+        let mut state = self.shared.enter();
+        loop {
+            state.check()?;
+            if is_done(&state.end) {
+                return Ok(true);
+            }
+            let left = timeout.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            state = self.shared.news.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
     /// The oldest unread event, as soon as there is one.
     ///
     /// # Errors
@@ -210,10 +229,15 @@ impl<T: Drive> State<T> {
         if let Some(event) = self.end.take() {
             return Ok(Some(event));
         }
+        self.check().map(|()| None)
+    }
+
+    /// The error that broke the end, once.
+    fn check(&mut self) -> Result<()> {
         match self.failed.take() {
             Some(error) => Err(error),
             None if self.is_over => Err(Error::Argument("the progress thread ended after an error".into())),
-            None => Ok(None),
+            None => Ok(()),
         }
     }
 }
@@ -246,7 +270,7 @@ impl<T: Drive> Shared<T> {
     fn changed(&self, mut state: MutexGuard<'_, State<T>>) {
         let wakers = std::mem::take(&mut state.wakers);
         if std::mem::take(&mut state.is_asleep) {
-            // A queue with a descriptor can be signalled, and no sleep is longer than `SLEEP`.
+            // A queue with a descriptor can be signalled, and no sleep is long.
             let _ = self.queues.first().map(|queue| queue.signal());
         }
         drop(state);
@@ -256,55 +280,54 @@ impl<T: Drive> Shared<T> {
 
     /// The body of the thread.
     fn run(&self) {
-        let mut busy = Instant::now();
+        // Its timers shall not be late by the usual 50 us. Where that is not permitted, they are.
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1000));
+        let (mut sleeper, mut rhythm) = (Sleeper::default(), Rhythm::default());
+        // The thread polls until then.
+        let mut awake = Instant::now() + SPIN;
+        let mut slept = false;
         loop {
             let mut state = self.lock();
-            state.is_asleep = false;
             if state.is_over {
                 return;
             }
-            let turned = state.end.turn();
-            let may_sleep = matches!(turned, Ok(false)) && !state.end.has_more() && busy.elapsed() > SPIN;
-            match turned {
+            let was_asleep = std::mem::take(&mut state.is_asleep);
+            let is_called = std::mem::take(&mut slept) && !was_asleep;
+            match state.end.turn() {
                 Ok(true) => {
-                    busy = Instant::now();
+                    let now = Instant::now();
+                    rhythm.happened(now);
+                    awake = now + SPIN;
                     self.changed(state);
                     if self.callers.load(Ordering::Relaxed) > 0 {
                         std::thread::yield_now();
                     }
+                    continue;
                 }
-                // There is no event, and descriptors announce the next one.
-                Ok(false) if may_sleep && self.queues.iter().all(|queue| queue.trywait().is_ok()) => {
-                    state.is_asleep = true;
-                    drop(state);
-                    self.sleep();
-                }
-                Ok(false) => {
-                    let is_new = busy.elapsed() < SPIN;
-                    drop(state);
-                    if is_new { std::thread::yield_now() } else { std::thread::sleep(NAP) }
-                }
+                Ok(false) => {}
                 Err(error) => {
                     (state.failed, state.is_over) = (Some(error), true);
                     return self.changed(state);
                 }
             }
+            let now = Instant::now();
+            if is_called {
+                // What the call has sent is answered soon.
+                awake = now + SPIN;
+            }
+            let next = rhythm.next(now);
+            if now < awake || next.is_some_and(|next| now >= next) {
+                drop(state);
+                std::thread::yield_now();
+            } else if sleeper.prepare(&self.queues) {
+                let rest = state.end.rest().or(next.map_or(Rest::Announced, Rest::Until));
+                (state.is_asleep, slept) = (true, true);
+                drop(state);
+                rest::sleep(&self.queues, rest.limit(now));
+            } else {
+                drop(state);
+                sleeper.stay_awake();
+            }
         }
-    }
-
-    /// Sleeps until data arrives, or a call wakes the thread.
-    fn sleep(&self) {
-        let fds: Option<Vec<_>> = self.queues.iter().map(|queue| queue.wait_fd()).collect();
-        let Some(fds) = fds.filter(|fds| !fds.is_empty()) else { return std::thread::sleep(NAP) };
-        let mut fds: Vec<PollFd<'_>> = fds
-            .into_iter()
-            .map(|fd| {
-                // SAFETY: the descriptor belongs to the queue as long as it lives, and `self` keeps the queue.
-                PollFd::from_borrowed_fd(unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::IN)
-            })
-            .collect();
-        let time = Timespec { tv_sec: 0, tv_nsec: i64::from(SLEEP.subsec_nanos()) };
-        // A signal ends the sleep early, which is harmless.
-        let _ = poll(&mut fds, Some(&time));
     }
 }

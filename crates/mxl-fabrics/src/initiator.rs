@@ -15,6 +15,7 @@ use ofi::{Errno, FiAddr};
 use crate::driven::sealed::Polled;
 use crate::link::{End, Happened, Link, OpId};
 use crate::message::{Message, VERSION, Why};
+use crate::rest::{Rest, Sleeper};
 use crate::{Error, Histogram, Options, Provider, Result, TargetInfo, shape};
 use pace::Pace;
 use peer::{GIVEN_UP, Job, Payload, Peer, Sent, Way, What};
@@ -33,8 +34,6 @@ const QUEUED: usize = 1024;
 const LONGEST_RING: u64 = 1 << 32;
 /// Most unread events that are kept.
 const EVENTS: usize = 4096;
-/// How long a wait sleeps between two polls.
-const NAP: Duration = Duration::from_micros(50);
 
 enum Source {
     Grains(GrainReader),
@@ -425,14 +424,15 @@ impl Initiator {
     }
 
     fn wait(&mut self, timeout: Duration, is_done: impl Fn(&Self) -> bool) -> Result<bool> {
-        let begin = Instant::now();
+        let (begin, mut sleeper) = (Instant::now(), Sleeper::default());
         loop {
             let was_busy = self.poll()?;
-            if is_done(self) || begin.elapsed() >= timeout {
+            let left = timeout.saturating_sub(begin.elapsed());
+            if is_done(self) || left.is_zero() {
                 return Ok(is_done(self));
             }
             if !was_busy {
-                std::thread::sleep(NAP);
+                sleeper.wait(&self.queues(), self.rest(), left);
             }
         }
     }
@@ -690,8 +690,13 @@ impl Polled for Initiator {
         self.events.pop_front()
     }
 
-    fn has_more(&self) -> bool {
-        self.peers.iter().any(|peer| !peer.is_idle())
+    fn rest(&self) -> Rest {
+        let rest = |peer: &Peer| match peer.state {
+            PeerState::Connected => peer.rest,
+            _ if peer.is_replaced() => Rest::Announced,
+            _ => Rest::Until(peer.greet),
+        };
+        self.peers.iter().map(rest).fold(Rest::Announced, Rest::or)
     }
 
     fn queues(&self) -> Vec<Arc<dyn CompletionQueue>> {

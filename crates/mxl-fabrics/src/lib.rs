@@ -55,6 +55,8 @@ pub mod message;
 mod metrics;
 mod options;
 mod provider;
+mod rest;
+mod rhythm;
 mod shape;
 mod target;
 

@@ -21,7 +21,8 @@ use mxl::{Domain, FlowDefinition, Geometry, Uuid};
 use ofi::raw::CompletionQueue;
 
 use crate::driven::sealed::Polled;
-use crate::target::{EVENTS, NAP};
+use crate::rest::{Rest, Sleeper};
+use crate::target::EVENTS;
 use crate::{Error, Options, Provider, Received, Result, Target};
 use grains::Grains;
 use samples::Samples;
@@ -216,18 +217,19 @@ impl Merge {
         Ok(was_busy)
     }
 
-    /// Does the same as [`poll`](Self::poll), but waits for an event until the timeout expires, polling every 50 us.
+    /// Does the same as [`poll`](Self::poll), but sleeps until there is an event, at most until the timeout expires.
     ///
     /// # Errors
     /// Those of [`poll`](Self::poll).
     pub fn read(&mut self, timeout: Duration) -> Result<Option<Received>> {
-        let begin = Instant::now();
+        let (begin, mut sleeper) = (Instant::now(), Sleeper::default());
         loop {
             let received = self.poll()?;
-            if received.is_some() || begin.elapsed() >= timeout {
+            let left = timeout.saturating_sub(begin.elapsed());
+            if received.is_some() || left.is_zero() {
                 return Ok(received);
             }
-            std::thread::sleep(NAP);
+            sleeper.wait(&self.queues(), self.rest(), left);
         }
     }
 
@@ -275,8 +277,8 @@ impl Polled for Merge {
         self.told.events.pop_front()
     }
 
-    fn has_more(&self) -> bool {
-        self.paths.iter().flatten().any(Polled::has_more)
+    fn rest(&self) -> Rest {
+        self.paths.iter().flatten().map(Polled::rest).fold(Rest::Announced, Rest::or)
     }
 
     fn queues(&self) -> Vec<Arc<dyn CompletionQueue>> {

@@ -22,12 +22,11 @@ use crate::driven::sealed::Polled;
 use crate::info::MOST_REGIONS;
 use crate::link::{End, Happened, Link};
 use crate::message::{Message, VERSION, Why};
+use crate::rest::{Rest, Sleeper};
 use crate::{Error, Options, OwnKeys, Provider, RegionInfo, Result, TargetInfo, shape};
 
 /// Most unread events that are kept.
 pub(crate) const EVENTS: usize = 4096;
-/// How long a wait sleeps between two polls.
-pub(crate) const NAP: Duration = Duration::from_micros(50);
 
 enum Ring {
     Grains(GrainWriter),
@@ -178,18 +177,19 @@ impl Target {
         Ok(self.events.pop_front())
     }
 
-    /// Does the same as [`poll`](Self::poll), but waits for an event until the timeout expires, polling every 50 us.
+    /// Does the same as [`poll`](Self::poll), but sleeps until there is an event, at most until the timeout expires.
     ///
     /// # Errors
     /// Those of [`poll`](Self::poll).
     pub fn read(&mut self, timeout: Duration) -> Result<Option<Received>> {
-        let begin = Instant::now();
+        let (begin, mut sleeper) = (Instant::now(), Sleeper::default());
         loop {
             let received = self.poll()?;
-            if received.is_some() || begin.elapsed() >= timeout {
+            let left = timeout.saturating_sub(begin.elapsed());
+            if received.is_some() || left.is_zero() {
                 return Ok(received);
             }
-            std::thread::sleep(NAP);
+            sleeper.wait(&self.queues(), self.rest(), left);
         }
     }
 
@@ -292,8 +292,9 @@ impl Polled for Target {
         self.events.pop_front()
     }
 
-    fn has_more(&self) -> bool {
-        self.has_dismissals() || self.peer.as_ref().is_some_and(|peer| !peer.outbox.is_empty())
+    fn rest(&self) -> Rest {
+        let is_full = self.has_dismissals() || self.peer.as_ref().is_some_and(|peer| !peer.outbox.is_empty());
+        if is_full { Rest::Room } else { Rest::Announced }
     }
 
     fn queues(&self) -> Vec<Arc<dyn CompletionQueue>> {

@@ -206,6 +206,57 @@ fn threads_sleep_while_nothing_happens() {
     }
 }
 
+/// How often threads of this process went to sleep, the calling one included.
+fn sleeps() -> u64 {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap();
+    let sleeps = |thread: DirEntry| {
+        let status = std::fs::read_to_string(thread.path().join("status")).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        line.trim().parse::<u64>().ok()
+    };
+    threads.filter_map(|thread| sleeps(thread.ok()?)).sum()
+}
+
+/// What ends or arrives is announced, so nobody looks for it every 50 us (10,000 times in what is waited here, by each
+/// of three threads).
+#[test]
+fn threads_sleep_while_transfers_are_in_flight_and_reads_wait() {
+    let _alone = alone();
+    let (wait, few) = (Duration::from_millis(500), 1000);
+    for provider in PROVIDERS {
+        let ends = Ends::connected(provider);
+        // A target that does not run leaves the transfer in flight.
+        let mut target = ends.target.stop();
+        let mut grain = ends.writer.open(5).unwrap();
+        grain.write(0, &[1; 16]).unwrap();
+        grain.commit().unwrap();
+        ends.initiator.with(|initiator| initiator.send(5)).unwrap();
+        let before = sleeps();
+        std::thread::sleep(wait);
+        let slept = sleeps() - before;
+        assert!(slept < few, "{provider}: {slept} sleeps of an initiator with a transfer in flight");
+        assert!(!ends.initiator.with(|initiator| initiator.is_idle()), "{provider}");
+
+        let received = target.read(LONG).unwrap();
+        assert!(matches!(received, Some(Received::Grain { index: 5, .. })), "{provider}: {received:?}");
+        let before = sleeps();
+        assert_eq!(target.read(wait).unwrap(), None, "{provider}");
+        let slept = sleeps() - before;
+        assert!(slept < few, "{provider}: {slept} sleeps of a target that reads nothing");
+
+        let mut initiator = ends.initiator.stop();
+        assert!(initiator.flush(LONG).unwrap());
+        let mut grain = ends.writer.open(6).unwrap();
+        grain.write(0, &[1; 16]).unwrap();
+        grain.commit().unwrap();
+        initiator.send(6).unwrap();
+        let before = sleeps();
+        assert!(!initiator.flush(wait).unwrap(), "{provider}");
+        let slept = sleeps() - before;
+        assert!(slept < few, "{provider}: {slept} sleeps of a flush");
+    }
+}
+
 #[test]
 fn an_end_that_is_stopped_is_polled_by_hand_again() {
     let _alone = alone();

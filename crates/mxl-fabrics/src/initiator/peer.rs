@@ -7,6 +7,7 @@ use ofi::FiAddr;
 
 use crate::link::OpId;
 use crate::message::{Remote, WINDOW, Why};
+use crate::rest::Rest;
 use crate::shape::{Limits, Span};
 use crate::{Histogram, TargetInfo};
 
@@ -226,6 +227,8 @@ pub(super) struct Peer {
     /// Operations in flight, and the commits of their writes; messages have none.
     pub flights: HashMap<OpId, Option<u64>>,
     pub sent: BTreeMap<u64, Sent>,
+    /// What its transfers wait for.
+    pub rest: Rest,
     /// The number of the next commit.
     pub number: u64,
     /// Commits with lower numbers are published.
@@ -258,6 +261,7 @@ impl Peer {
             verdicts: VecDeque::new(),
             flights: HashMap::new(),
             sent: BTreeMap::new(),
+            rest: Rest::Announced,
             number: 0,
             published: 0,
             stats: PeerStats::default(),

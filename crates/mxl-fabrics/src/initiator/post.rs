@@ -12,6 +12,7 @@ use super::peer::{Asked, Job, Payload, Sent, Way, What};
 use super::{Initiator, PATIENCE, PeerState, Source};
 use crate::link::Memory;
 use crate::message::{Commit, Message, Piece, Remote};
+use crate::rest::Rest;
 use crate::shape::{self, GRAIN_PARTS, PARTS, Rings, Span};
 
 /// Interval of repeated requests for a slot.
@@ -44,6 +45,7 @@ impl Amount {
 impl Initiator {
     /// Posts the jobs for a target, as far as there is room.
     pub(super) fn pump(&mut self, at: usize) {
+        self.peers[at].rest = Rest::Announced;
         while self.peers[at].state == PeerState::Connected {
             match self.step(at) {
                 Ok(true) => {}
@@ -63,7 +65,10 @@ impl Initiator {
         let Some(addr) = peer.addr else { return Ok(false) };
         if let Some(&(number, whole)) = peer.verdicts.front() {
             let message = Message::Verdict { token: peer.token, number, whole };
-            let Some(op) = self.link.send(addr, &message)? else { return Ok(false) };
+            let Some(op) = self.link.send(addr, &message)? else {
+                peer.rest = Rest::Room;
+                return Ok(false);
+            };
             crash_point!("initiator.verdict");
             peer.verdicts.pop_front();
             peer.flights.insert(op, None);
@@ -118,7 +123,10 @@ impl Initiator {
         } else {
             let number = peer.number;
             let message = Message::Invalid { token: peer.token, number, index };
-            let Some(op) = self.link.send(addr, &message)? else { return Ok(false) };
+            let Some(op) = self.link.send(addr, &message)? else {
+                peer.rest = Rest::Room;
+                return Ok(false);
+            };
             peer.number += 1;
             peer.jobs.pop_front();
             peer.flights.insert(op, Some(number));
@@ -218,7 +226,9 @@ impl Initiator {
         let count = job.posted + peer.parts.len();
         if let Some(pace) = self.pace {
             let time = pace::period(&self.geometry, amount.time);
-            if Instant::now() < pace.due(job.since, time, job.posted, count) {
+            let due = pace.due(job.since, time, job.posted, count);
+            if Instant::now() < due {
+                peer.rest = Rest::Until(due);
                 return Ok(None);
             }
         }
@@ -243,7 +253,10 @@ impl Initiator {
                 unsafe { self.link.send_piece(addr, source, &piece)? }
             }
         };
-        let Some(op) = posted else { return Ok(None) };
+        let Some(op) = posted else {
+            peer.rest = Rest::Room;
+            return Ok(None);
+        };
         crash_point!("initiator.part");
         peer.parts.pop_front();
         let is_last = peer.parts.is_empty();
@@ -281,6 +294,8 @@ impl Initiator {
             let first = peer.asked.unwrap_or(Asked { op, last: now, arrived: None });
             peer.asked = Some(Asked { last: now, ..first });
             peer.flights.insert(op, None);
+        } else {
+            peer.rest = Rest::Room;
         }
         Ok(false)
     }

@@ -8,10 +8,12 @@ use ofi::FiAddr;
 use ofi_ring::crash_point;
 
 use super::publish::Pending;
-use super::{NAP, Received, Ring, Target, random};
+use super::{Received, Ring, Target, random};
 use crate::Result;
+use crate::driven::sealed::Polled as _;
 use crate::link::{Happened, Memory, OpId, Window};
 use crate::message::{Message, Remote, Why};
+use crate::rest::Sleeper;
 
 /// Most queue reads that fetch completions of an old initiator's writes: messages must not keep a target busy.
 const DRAINED: usize = 64;
@@ -156,7 +158,7 @@ impl Target {
     /// Waits for what was sent by [`leave`](Self::leave) to arrive, for a limited time.
     fn linger(&mut self) {
         let since = *self.left.get_or_insert_with(Instant::now);
-        let mut happened = Vec::new();
+        let (mut happened, mut sleeper) = (Vec::new(), Sleeper::default());
         while !self.is_broken && !self.dismissed.awaited.is_empty() && since.elapsed() < LINGER {
             let Ok(was_busy) = self.link.poll(&mut happened) else { return };
             for happened in happened.drain(..) {
@@ -168,7 +170,7 @@ impl Target {
             }
             self.send_dismissals();
             if !was_busy {
-                std::thread::sleep(NAP);
+                sleeper.wait(&self.queues(), self.rest(), LINGER.saturating_sub(since.elapsed()));
             }
         }
     }

@@ -1,5 +1,7 @@
 //! The content of a flow, which lets the other end check that it is complete and in place.
 
+use std::ops::Range;
+
 use mxl::{OpenGrain, OpenSamples, ReadGrain, ReadSamples};
 
 use crate::Result;
@@ -15,10 +17,10 @@ fn marks(len: usize) -> impl Iterator<Item = usize> {
     (0..len.saturating_sub(7)).step_by(APART)
 }
 
-/// Marks a grain, from the first to the last KiB.
-pub fn fill_grain(grain: &mut OpenGrain<'_>) -> Result<()> {
+/// Marks the KiBs of a grain that begin in a range of its bytes.
+pub fn fill_grain(grain: &mut OpenGrain<'_>, bytes: Range<usize>) -> Result<()> {
     let index = grain.info().index;
-    for offset in marks(grain.len()) {
+    for offset in marks(grain.len()).filter(|offset| bytes.contains(offset)) {
         grain.write(offset, &mark(index, offset))?;
     }
     Ok(())

@@ -166,16 +166,20 @@ impl Round {
     fn grain(&self, writer: &GrainWriter, initiator: &mut Moved<Initiator>) -> Result<(u64, u64)> {
         let index = FIRST + self.round;
         let mut grain = writer.open(index)?;
-        content::fill_grain(&mut grain)?;
         let slices = u64::from(grain.info().total_slices);
         let parts = self.parts.min(slices);
         let until = |part: u64| (slices * part / parts) as u16;
+        let len = grain.len();
+        let byte = |part: u64| (len as u64 * u64::from(until(part)) / slices) as usize;
+        // A part is written when it is due, as a camera does: the time before it is the initiator's.
         for part in 1..parts {
             initiator.rest_until(self.due(part - 1, parts))?;
+            content::fill_grain(&mut grain, byte(part - 1)..byte(part))?;
             grain.commit_slices(until(part))?;
             initiator.with(|initiator| initiator.send_slices(index, until(part - 1), until(part)))?;
         }
         initiator.rest_until(self.due(parts - 1, parts))?;
+        content::fill_grain(&mut grain, byte(parts - 1)..len)?;
         let now = time::now();
         grain.commit()?;
         initiator.with(|initiator| initiator.send_slices(index, until(parts - 1), until(parts)))?;

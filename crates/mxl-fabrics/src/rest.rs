@@ -1,0 +1,123 @@
+//! How an end of a flow waits: asleep on the descriptors of its queues, which announce what happens.
+//!
+//! No progress depends on a descriptor alone: no sleep is longer than [`LONGEST`], after which the end polls again, for
+//! example to greet a target that does not answer.
+#![allow(unsafe_code)] // borrows descriptors of queues that the caller keeps
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ofi::raw::CompletionQueue;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// Longest sleep.
+const LONGEST: Duration = Duration::from_millis(20);
+/// How long an end sleeps that waits for room, or whose queues have no descriptor.
+const NAP: Duration = Duration::from_micros(50);
+/// Sleeps that may not begin, one after the other, before the thread naps.
+const MISSES: u32 = 64;
+
+/// What ends the wait of an end that has nothing to do now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// The descriptors announce it.
+    Announced,
+    /// The descriptors, and this moment: then something is due.
+    Until(Instant),
+    /// Something waits for room. A descriptor may announce it, but need not.
+    Room,
+}
+
+impl Rest {
+    /// The rest that ends first.
+    pub fn or(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Room, _) | (_, Self::Room) => Self::Room,
+            (Self::Until(one), Self::Until(other)) => Self::Until(one.min(other)),
+            (Self::Until(due), Self::Announced) | (Self::Announced, Self::Until(due)) => Self::Until(due),
+            (Self::Announced, Self::Announced) => Self::Announced,
+        }
+    }
+
+    /// How long to sleep at `now`.
+    pub fn limit(self, now: Instant) -> Duration {
+        match self {
+            Self::Announced => LONGEST,
+            Self::Until(due) => due.saturating_duration_since(now).min(LONGEST),
+            Self::Room => NAP,
+        }
+    }
+}
+
+/// The sleeps of one thread.
+#[derive(Debug, Default)]
+pub(crate) struct Sleeper {
+    /// Successive sleeps that did not begin, as there was something to poll for.
+    misses: u32,
+}
+
+impl Sleeper {
+    /// Makes the descriptors announce what comes next. Returns false if there is something to poll for already.
+    pub fn prepare(&mut self, queues: &[Arc<dyn CompletionQueue>]) -> bool {
+        let may_sleep = queues.iter().all(|queue| queue.trywait().is_ok());
+        self.misses = if may_sleep { 0 } else { self.misses.saturating_add(1) };
+        may_sleep
+    }
+
+    /// To be called, without a lock, where [`prepare`](Self::prepare) returned false: a nap, if a queue has something to
+    /// poll for whatever is polled.
+    pub fn stay_awake(&self) {
+        if self.misses > MISSES {
+            std::thread::sleep(NAP);
+        }
+    }
+
+    /// Waits until there may be something to poll for, for `left` at most.
+    pub fn wait(&mut self, queues: &[Arc<dyn CompletionQueue>], rest: Rest, left: Duration) {
+        if self.prepare(queues) {
+            sleep(queues, rest.limit(Instant::now()).min(left));
+        } else {
+            self.stay_awake();
+        }
+    }
+}
+
+/// Sleeps on [prepared](Sleeper::prepare) queues until one of them announces something, for `limit` at most.
+pub(crate) fn sleep(queues: &[Arc<dyn CompletionQueue>], limit: Duration) {
+    let fds: Option<Vec<_>> = queues.iter().map(|queue| queue.wait_fd()).collect();
+    let Some(fds) = fds.filter(|fds| !fds.is_empty()) else { return std::thread::sleep(limit.min(NAP)) };
+    let mut fds: Vec<PollFd<'_>> = fds
+        .into_iter()
+        .map(|fd| {
+            // SAFETY: the descriptor belongs to its queue as long as that lives, and the caller keeps the queue.
+            PollFd::from_borrowed_fd(unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::IN)
+        })
+        .collect();
+    let time = Timespec { tv_sec: 0, tv_nsec: limit.min(LONGEST).subsec_nanos().into() };
+    // A signal ends the sleep early, which is harmless.
+    let _ = poll(&mut fds, Some(&time));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rest_that_ends_first_counts() {
+        let now = Instant::now();
+        let at = |ms| Rest::Until(now + Duration::from_millis(ms));
+        assert_eq!(Rest::Announced.or(Rest::Announced), Rest::Announced);
+        assert_eq!((at(3).or(at(2)), at(2).or(at(3))), (at(2), at(2)));
+        assert_eq!((at(3).or(Rest::Announced), Rest::Announced.or(at(3))), (at(3), at(3)));
+        assert_eq!((at(0).or(Rest::Room), Rest::Room.or(Rest::Announced)), (Rest::Room, Rest::Room));
+        let limits =
+            [Rest::Announced, at(3), at(100), Rest::Until(now), Rest::Room].map(|rest| rest.limit(now));
+        assert_eq!(limits, [LONGEST, Duration::from_millis(3), LONGEST, Duration::ZERO, NAP]);
+    }
+
+    #[test]
+    fn a_wait_without_queues_ends() {
+        Sleeper::default().wait(&[], Rest::Announced, Duration::from_secs(3600));
+    }
+}
