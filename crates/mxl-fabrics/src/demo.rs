@@ -2,6 +2,7 @@
 
 mod receive;
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -12,7 +13,10 @@ use clap::Parser;
 use mxl::{Domain, Geometry, GrainReader, SampleReader, Uuid, Wait};
 use ofi_progress_bar::Progress;
 
-use crate::{Driven, Error, Initiator, PeerState, Provider, Result, TargetInfo, Transfer, disk};
+use crate::{Driven, Error, Initiator, Key, PeerState, Provider, Result, TargetInfo, Transfer, disk};
+
+/// Lengths of a key that are accepted: shorter ones can be guessed, and no provider takes longer ones.
+const KEYS: RangeInclusive<usize> = 16..=64;
 
 /// Carries a flow from one host to another: a target creates the flow and receives it, an initiator sends it.
 #[derive(Debug, Parser)]
@@ -64,6 +68,10 @@ struct Options {
     /// With --pace: the phase of the period at which to begin, 0 to below 1 [default: chosen by the process].
     #[arg(long, value_name = "SHARE", requires = "pace")]
     phase: Option<f64>,
+    /// File with a secret of 16 to 64 bytes that both ends share, which nobody else can connect without; over
+    /// udp it encrypts the flow
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
     /// Publish or send in a progress thread
     #[arg(long)]
     progress_thread: bool,
@@ -105,9 +113,26 @@ fn place(options: &Options) -> (Option<&str>, Option<&str>) {
     (options.node.as_deref(), options.service.as_deref())
 }
 
-fn ways(options: &Options) -> crate::Options {
+fn ways(options: &Options) -> Result<crate::Options> {
     let pacing = options.pace.map(|spread| crate::Pacing { spread, phase: options.phase });
-    crate::Options { messages_only: options.messages_only, max_message: options.max_message, pacing }
+    let key = options.key.as_deref().map(key).transpose()?;
+    let (messages_only, max_message) = (options.messages_only, options.max_message);
+    Ok(crate::Options { messages_only, max_message, pacing, key })
+}
+
+/// The key in a file. White space around it, such as an editor's last line end, does not count.
+fn key(path: &Path) -> Result<Key> {
+    let failed = |what: String| Error::Argument(format!("--key {}: {what}", path.display()));
+    let text = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
+    match text.trim_ascii() {
+        key if KEYS.contains(&key.len()) => Ok(Key::new(key)),
+        key => Err(failed(format!(
+            "a key has {} to {} bytes, this one {}: `openssl rand -hex 16` makes one",
+            KEYS.start(),
+            KEYS.end(),
+            key.len()
+        ))),
+    }
 }
 
 fn file(path: &Path) -> Result<String> {
@@ -143,7 +168,7 @@ fn send(options: &Options) -> Result<()> {
     let id: Uuid =
         options.flow.parse().map_err(|error| Error::Argument(format!("{}: {error}", options.flow)))?;
     let geometry = domain.definition(id)?.geometry();
-    let mut initiator = Initiator::open_with(&domain, id, options.provider, place(options), &ways(options))?;
+    let mut initiator = Initiator::open_with(&domain, id, options.provider, place(options), &ways(options)?)?;
     let targets = targets(options)?;
     if targets.is_empty() {
         return Err(Error::Argument("no target: give --target-info".into()));

@@ -66,6 +66,6 @@ pub use histogram::Histogram;
 pub use info::{OwnKeys, RegionInfo, TargetInfo};
 pub use initiator::{Initiator, PeerState, PeerStats, Transfer};
 pub use merge::{Merge, MergePath, MergeStats};
-pub use options::{Options, Pacing};
+pub use options::{Key, Options, Pacing};
 pub use provider::Provider;
 pub use target::{Received, Target, TargetStats, TargetTimes};

@@ -117,6 +117,9 @@ fn offer(
     options: &Options,
 ) -> Result<(Info, bool)> {
     let mut hints = Hints::default();
+    if let Some(key) = &options.key {
+        hints = hints.auth_key(key.bytes());
+    }
     let wanted = &mut hints.info;
     wanted.fabric_attr.prov_name = provider.of_stack().into();
     wanted.ep_attr.ep_type = EpType::Rdm;
@@ -139,7 +142,10 @@ fn offer(
         (Ok(Some(info)), _) => Ok((info, false)),
         // The error about remote writes explains more.
         (_, Err(error)) | (Err(error), _) => Err(Error::stack("getinfo")(error)),
-        (Ok(None), _) => Err(Error::Argument(format!("provider {provider} offers no endpoint here"))),
+        (Ok(None), _) => {
+            let key = if options.key.is_some() { " with an authorization key" } else { "" };
+            Err(Error::Argument(format!("provider {provider} offers no endpoint{key} here")))
+        }
     }
 }
 

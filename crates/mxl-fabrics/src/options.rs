@@ -1,5 +1,7 @@
 //! Options for opening an end of a flow.
 
+use std::fmt;
+
 /// Options for opening a [`Target`](crate::Target) or an [`Initiator`](crate::Initiator), besides its address.
 ///
 /// ```
@@ -17,6 +19,30 @@ pub struct Options {
     pub max_message: Option<usize>,
     /// Initiators only: spreads each transfer over its period instead of sending it at once. Off by default.
     pub pacing: Option<Pacing>,
+    /// The authorization key that both ends share, for providers that have keys (`udp` and `shm`): nobody without it
+    /// can connect or write, and `udp` encrypts what it sends. Flows with keys of their own are kept apart.
+    pub key: Option<Key>,
+}
+
+/// An authorization key. Its bytes are not printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key(Vec<u8>);
+
+impl Key {
+    /// A key of these bytes: at most 64 for `udp` and `shm`.
+    pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
+        Self(bytes.into())
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key")
+    }
 }
 
 /// How an initiator spreads its writes.

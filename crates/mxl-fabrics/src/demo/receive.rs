@@ -90,7 +90,7 @@ pub(super) fn receive(options: &Options) -> Result<()> {
     if options.path.is_empty() {
         let id = options.target_id;
         let place = (node, service);
-        let target = Target::open_with(&domain, &definition, options.provider, place, id, &ways(options))?;
+        let target = Target::open_with(&domain, &definition, options.provider, place, id, &ways(options)?)?;
         return receive_by(options, target);
     }
     let first = MergePath { provider: options.provider, node, service, id: options.target_id, options: None };
@@ -98,7 +98,7 @@ pub(super) fn receive(options: &Options) -> Result<()> {
     for (given, after) in options.path.iter().zip(1..) {
         paths.push(further_path(given, options.target_id.map(|id| id.wrapping_add(after)))?);
     }
-    receive_by(options, Merge::open_with(&domain, &definition, &paths, &ways(options))?)
+    receive_by(options, Merge::open_with(&domain, &definition, &paths, &ways(options)?)?)
 }
 
 fn receive_by<T: Receiver + Drive + Polled<Event = Received>>(options: &Options, receiver: T) -> Result<()> {
