@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use ofi_api::{
-    Errno, Error, Fabric, GetinfoFlags, Hints, Info, MrMode, Provider, Refusal, Request, Result, Version,
+    Caps, Errno, Error, Fabric, GetinfoFlags, Hints, Info, MrMode, Provider, Refusal, Request, Result,
+    Version,
 };
 use ofi_core::config::{self, PROVIDER};
 use ofi_core::provider_filter::{ProviderFilter, check_version};
@@ -220,7 +221,8 @@ pub fn getinfo(
 /// `FI_MR_PROV_KEY` and `FI_MR_VIRT_ADDR`. In an info these bits mean that the provider needs them (fi_mr(3)), which is
 /// not the case here. C's own software providers leave them out, so some programs ignore them. The price is that a
 /// program's keys can be guessed. Providers whose devices have keys ([`Provider::has_device_keys`]) are asked without
-/// this change: C's providers need both bits there, and without them no device access would work.
+/// this change: C's providers need both bits there, and without them no device access would work. With `FI_RMA_EVENT`
+/// in the hints they are asked as all others: the owner then executes every access, because a device reports none.
 ///
 /// # Errors
 /// As [`getinfo`].
@@ -250,7 +252,9 @@ fn ask_least(request: &Request<'_>, only: Option<&str>) -> Result<Vec<Info>> {
         hints.info.domain_attr.mr_mode -= needless;
     }
     found(collect(request, only, &|provider, request| {
-        let least = fewer.as_ref().filter(|_| !provider.has_device_keys()).map(|fewer| {
+        let by_device =
+            |hints: &Hints| provider.has_device_keys() && !hints.info.caps.contains(Caps::RMA_EVENT);
+        let least = fewer.as_ref().filter(|fewer| !by_device(fewer)).map(|fewer| {
             // Use this request's name: it may be translated.
             let mut hints = fewer.clone();
             if let Some(own) = request.hints {
