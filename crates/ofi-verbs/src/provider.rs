@@ -66,7 +66,6 @@ fn over_connections(info: Info, beside: Caps) -> Info {
     let domain = &mut info.domain_attr;
     (domain.mr_key_size, domain.cq_data_size, domain.mr_iov_limit) = (4, 4, 1);
     (domain.max_ep_tx_ctx, domain.max_ep_rx_ctx) = (1, 1);
-    domain.max_ep_stx_ctx = 0;
     let ep = &mut info.ep_attr;
     (ep.ep_type, ep.protocol, ep.protocol_version) = (EpType::Msg, Protocol::RDMA_CM_IB_RC, 1);
     (ep.mem_tag_format, ep.max_order_war_size) = (0, 0);
