@@ -24,9 +24,13 @@ mod groups;
 #[path = "../verbs/joins.rs"]
 mod joins;
 
-use joins::unanswered;
+#[path = "../verbs/naming.rs"]
+mod naming;
 
-ofi_testkit::roles!(unanswered);
+use joins::unanswered;
+use naming::{asks, finds, holds, serves};
+
+ofi_testkit::roles!(unanswered, asks, finds, holds, serves);
 
 /// Adds a device to the provider.
 fn add(device: &Arc<SimulatedDevice>) {

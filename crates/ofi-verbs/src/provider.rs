@@ -16,7 +16,7 @@ use ofi_core::offer::{self, Base, Narrow};
 use ofi_core::transport::record::RMA_IOV_LIMIT;
 
 use crate::connected;
-use crate::datagram::Name;
+use crate::datagram::{Name, naming};
 use crate::domain::{Own, Port};
 use crate::near::VerbsOrShm;
 use crate::rc::msg::Abilities;
@@ -149,21 +149,45 @@ fn addresses(request: &Request<'_>) -> Result<(Option<AddrFormat>, Option<Addres
     Ok((format.or(named.as_ref().map(Address::format)), named))
 }
 
-/// The device that node and service of a request for datagrams name, by an address of its port. A port number has no
-/// effect, as in C's provider, which keeps it in the address: the queue pair gets its number when it is created.
-fn datagram_device(request: &Request<'_>) -> Result<Option<IpAddr>, Refusal> {
-    if request.node.is_none() && request.service.is_none() {
-        return Ok(None);
+/// What a request for datagrams names.
+#[derive(Default)]
+struct Named {
+    /// An address of the own device.
+    device: Option<IpAddr>,
+    /// The service of the own endpoint, and the peer's address.
+    service: u16,
+    peer: Option<Address>,
+}
+
+/// The ends that node and service of a request for datagrams name. Of the own end, the node is an address of the
+/// device, and peers find the endpoint by the service. Of the peer, node and service are looked up at the node's name
+/// server.
+fn datagram_ends(request: &Request<'_>) -> Result<Named, Refusal> {
+    let mut named = Named::default();
+    let node = request.node.filter(|node| !node.is_empty());
+    let service = request.service.filter(|service| !service.is_empty());
+    if node.is_none() && service.is_none() {
+        return Ok(named);
     }
-    let named = || request.node.or(request.service).unwrap_or("").to_string();
-    if !request.flags.contains(GetinfoFlags::SOURCE) {
-        let offered = "the addresses that fi_getname returns: a queue pair has no name";
-        return Err(refusal("node and service", named(), offered));
+    let text = || format!("{}:{}", node.unwrap_or("*"), service.unwrap_or("*"));
+    let refused = |why: String| refusal("node and service", text(), why);
+    let number: u16 = service.map_or(Ok(0), str::parse).map_err(|_| refused("a port number".into()))?;
+    let ip = node.map(|node| address::resolve(Some(node), None, None).and_then(|ip| address::socket(&ip)));
+    let ip = ip.transpose().map_err(|error| refused(error.to_string()))?.map(|socket| socket.ip());
+    if request.flags.contains(GetinfoFlags::SOURCE) {
+        (named.device, named.service) = (ip.filter(|ip| !ip.is_unspecified()), number);
+    } else if let Some(ip) = ip {
+        let port = settings::DGRAM_NAME_SERVER_PORT.get();
+        let found = naming::find(ip, number.into());
+        named.peer = Some(found.map_err(|error| {
+            refused(format!(
+                "{error}, by the name server at port {port}; or the addresses that fi_getname returns"
+            ))
+        })?);
+    } else {
+        return Err(refused("a node, whose name server knows the service".into()));
     }
-    let Some(node) = request.node.filter(|node| !node.is_empty()) else { return Ok(None) };
-    let resolved = address::resolve(Some(node), None, None).and_then(|address| address::socket(&address));
-    let ip = resolved.map_err(|error| refusal("node and service", named(), error.to_string()))?.ip();
-    Ok(Some(ip).filter(|ip| !ip.is_unspecified()))
+    Ok(named)
 }
 
 /// The description of a device.
@@ -347,7 +371,7 @@ impl VerbsProvider {
 
     /// Datagram endpoints: one offer for each device, by its first address or the requested one.
     fn datagram_offers(all: &[Own], request: &Request<'_>) -> Result<Offers, Refusal> {
-        let device = datagram_device(request)?;
+        let Named { device, service, peer } = datagram_ends(request)?;
         let place = settings::gid_index()
             .map_err(|error| refusal("FI_VERBS_GID_IDX", settings::GID_IDX.get(), error.to_string()))?;
         offer::check_formats(NAME, request, AddrFormat::IbUd)?;
@@ -377,6 +401,9 @@ impl VerbsProvider {
             for info in &mut variants {
                 info.caps.set(Caps::MULTICAST, port.groups > 0);
                 offer::name_ends(info, request, None);
+                if peer.is_some() {
+                    info.dest_addr.clone_from(&peer);
+                }
                 match &info.src_addr {
                     Some(source) => {
                         let name = Name::parse(source);
@@ -384,7 +411,7 @@ impl VerbsProvider {
                             name.map_err(|error| refusal("src_addr", source.to_string(), error.to_string()))?;
                         wanted = name.gid == port.gid;
                     }
-                    None => info.src_addr = Some(Name { gid: port.gid, qp: 0, lid: 0 }.encode()),
+                    None => info.src_addr = Some(Name { gid: port.gid, qp: 0, lid: 0 }.with_service(service)),
                 }
                 info.domain_attr.name.clone_from(&device_name);
                 info.nic = Some(nic.clone());

@@ -27,6 +27,23 @@ pub static GID_IDX: Setting<&'static str> = Setting::new(
     "Index in the port's GID table that FI_EP_DGRAM sends from, 0 to 255 (/sys/class/infiniband/DEVICE/ports/1/gids; empty: the RoCE v2 entry of the endpoint's address)",
 );
 
+/// Whether endpoints with a service are entered at a name server.
+pub static DGRAM_USE_NAME_SERVER: Setting<bool> = Setting::new(
+    "verbs",
+    "dgram_use_name_server",
+    true,
+    "Enter FI_EP_DGRAM endpoints that were opened for a service at this host's name server, which the first process with such an endpoint runs, so that getinfo finds them by node and service",
+);
+
+/// The port of name servers.
+pub static DGRAM_NAME_SERVER_PORT: Setting<usize> = Setting::new(
+    "verbs",
+    "dgram_name_server_port",
+    5678,
+    "TCP port of the name servers of FI_EP_DGRAM endpoints, on all addresses of the host",
+)
+.range(1, 65_535);
+
 /// The index of [`GID_IDX`], if it is set.
 ///
 /// # Errors
@@ -221,6 +238,8 @@ pub static SETTINGS: &[&dyn AnySetting] = &[
     &DEVICE_NAME,
     &IFACE,
     &GID_IDX,
+    &DGRAM_USE_NAME_SERVER,
+    &DGRAM_NAME_SERVER_PORT,
     &TX_SIZE,
     &RX_SIZE,
     &TX_IOV_LIMIT,

@@ -9,6 +9,7 @@
 
 mod groups;
 mod name;
+pub mod naming;
 mod peers;
 
 use std::collections::VecDeque;
@@ -24,7 +25,8 @@ use ofi_ring::notice::{Notices, may_sleep};
 
 use self::groups::Groups;
 pub use self::name::Name;
-use self::name::source;
+use self::name::{service, source};
+use self::naming::Registered;
 use self::peers::{Met, Peers};
 use crate::adapter::Slab;
 use crate::events::{Failed, Watch};
@@ -81,6 +83,8 @@ pub struct Datagrams {
     /// Bytes in front of an outgoing message that are not sent, and bytes of the route header that are delivered.
     prefixes: [usize; 2],
     name: Name,
+    /// The name at this host's name server, if the endpoint has a service.
+    _registered: Option<Registered>,
     waiter: Waiter,
     /// The device's events.
     watch: Watch,
@@ -104,6 +108,7 @@ impl Datagrams {
         let (of, ip, device) =
             (domain.transport.datagrams()?, domain.transport.ip, &*domain.transport.device);
         let port = of.port(ip).map_err(failed)?;
+        let service = name.or(info.src_addr.as_ref()).map_or(0, service);
         let name = name.map(Name::parse).transpose()?;
         if name.is_some_and(|name| name.qp != 0 || name.gid != port.gid) {
             return Err(Error::wanted(
@@ -142,6 +147,7 @@ impl Datagrams {
             longest: info.ep_attr.max_msg_size.min(port.mtu),
             prefixes: [info.tx_attr.mode, info.rx_attr.mode].map(|mode| prefix(info, mode)),
             name,
+            _registered: Registered::new(service, &name.encode()),
             counts: Counts::default(),
             _domain: Arc::clone(domain),
         };

@@ -22,11 +22,17 @@ impl Name {
 
     /// Encodes C's format: GID, queue pair, LID, partition key, service, service level, in this host's byte order.
     pub fn encode(&self) -> Address {
+        self.with_service(0)
+    }
+
+    /// The same, for an endpoint that is entered at the name server under this service.
+    pub fn with_service(&self, service: u16) -> Address {
         let mut bytes = [0; ADDRESS];
         bytes[..16].copy_from_slice(&self.gid);
         bytes[16..20].copy_from_slice(&self.qp.to_ne_bytes());
         bytes[20..22].copy_from_slice(&self.lid.to_ne_bytes());
         bytes[22..24].copy_from_slice(&u16::MAX.to_ne_bytes()); // the default partition
+        bytes[24..26].copy_from_slice(&service.to_ne_bytes());
         Address::new(AddrFormat::IbUd, &bytes)
     }
 
@@ -49,6 +55,14 @@ impl Name {
         let qp = u32::from_ne_bytes(std::array::from_fn(|index| bytes[16 + index]));
         let lid = u16::from_ne_bytes([bytes[20], bytes[21]]);
         Ok(Self { gid, qp, lid })
+    }
+}
+
+/// The service in an address; 0 if it has none.
+pub fn service(address: &Address) -> u16 {
+    match address.bytes() {
+        bytes if bytes.len() == ADDRESS => u16::from_ne_bytes([bytes[24], bytes[25]]),
+        _ => 0,
     }
 }
 
@@ -76,6 +90,7 @@ mod tests {
         let bytes = address.bytes();
         assert_eq!((bytes.len(), &bytes[..16]), (32, &name.gid[..]));
         assert_eq!(bytes[16..24], [&0x0001_0203u32.to_ne_bytes()[..], &[5, 4], &[0xFF; 2]].concat()[..]);
+        assert_eq!([service(&address), service(&name.with_service(7471))], [0, 7471]);
         let mut others = bytes.to_vec();
         others[22..].fill(7); // partition, service, level and the bytes after them
         assert_eq!(Name::parse(&Address::new(AddrFormat::IbUd, &others)).unwrap(), name);

@@ -1,0 +1,99 @@
+//! Endpoints by node and service. A queue pair has a number that the device chooses, so a peer cannot know an address
+//! from a host's name. Each host has a name server, in the first process that opens an endpoint with a service, and
+//! `getinfo` queries the one of the node. C libfabric's verbs provider has the same servers and requests (`wire.rs`).
+//!
+//! Names end with the process that serves them. Others of the host are unknown from then on, until their endpoints are
+//! opened again.
+
+mod server;
+mod wire;
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ofi_api::Address;
+
+use self::server::Server;
+use self::wire::{LONGEST, Request};
+use crate::settings;
+
+/// How long a name server may take to be connected, and to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The name of an endpoint, at this host's name server until it is dropped.
+pub struct Registered {
+    service: u32,
+    name: Address,
+    port: u16,
+    /// The server, if it is in this process.
+    server: Option<Arc<Server>>,
+}
+
+impl Registered {
+    /// Adds the name. `None` for an endpoint without a service, and where name servers are disabled.
+    pub fn new(service: u16, name: &Address) -> Option<Self> {
+        if service == 0 || !settings::DGRAM_USE_NAME_SERVER.get() {
+            return None;
+        }
+        let (service, port) = (u32::from(service), settings::DGRAM_NAME_SERVER_PORT.get() as u16);
+        let server = Server::get(port).unwrap_or_else(|error| {
+            tracing::warn!(target: "ofi::verbs::ep_ctrl", %error, port, "no name server: peers must be given addresses");
+            None
+        });
+        match &server {
+            Some(server) => server.add(service, name),
+            None => tell(port, &Request::Add(service, name.clone())),
+        }
+        Some(Self { service, name: name.clone(), port, server })
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        match &self.server {
+            Some(server) => server.remove(self.service, &self.name),
+            None => tell(self.port, &Request::Remove(self.service, self.name.clone())),
+        }
+    }
+}
+
+/// Sends a request to the server of another process of this host.
+fn tell(port: u16, request: &Request) {
+    let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let sent = TcpStream::connect_timeout(&to, PATIENCE).and_then(|mut stream| {
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.write_all(&request.encode())
+    });
+    if let Err(error) = sent {
+        tracing::warn!(target: "ofi::verbs::ep_ctrl", %error, port, "this host's name server does not answer");
+    }
+}
+
+/// The endpoint with a service at the host that has this address.
+///
+/// # Errors
+/// The system's error, or [`ErrorKind::NotFound`] if no endpoint has the service.
+pub fn find(host: IpAddr, service: u32) -> io::Result<Address> {
+    let to = SocketAddr::new(host, settings::DGRAM_NAME_SERVER_PORT.get() as u16);
+    let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.write_all(&Request::Query(service).encode())?;
+    let (mut answer, until) = (Vec::new(), Instant::now() + PATIENCE);
+    while answer.len() < LONGEST {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        let mut buffer = [0; LONGEST];
+        match stream.read(&mut buffer[..LONGEST - answer.len()]) {
+            Ok(0) => break,
+            Ok(len) => answer.extend(&buffer[..len]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    wire::parse_answer(&answer).ok_or_else(|| ErrorKind::NotFound.into())
+}
