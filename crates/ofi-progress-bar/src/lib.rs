@@ -34,6 +34,11 @@ impl Progress {
         Self::styled(quiet, Some(0), "{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}")
     }
 
+    /// Draws nothing, for a function that wants a bar.
+    pub fn hidden() -> Self {
+        Self(ProgressBar::hidden())
+    }
+
     fn styled(quiet: bool, len: Option<u64>, template: &str) -> Self {
         let bar = if quiet || !std::io::stderr().is_terminal() {
             ProgressBar::hidden()
