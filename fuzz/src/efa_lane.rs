@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ofi::raw::{EpType, Hints, Info, MrMode};
-use ofi_efa::srd::{Access, Action, Completion, Device, QueuePair, Region, Segment, To, WorkRequest};
+use ofi_efa::srd::{Access, Action, Completion, Device, QueuePair, Region, Segment, Sizes, To, WorkRequest};
 use ofi_efa::wire::{Origin, Packet, RawAddress, parse};
 use ofi_testkit::srd::{Handle, Plan, SimulatedDevice};
 use ofi_testkit::{Kit, Side};
@@ -71,7 +71,8 @@ struct Stranger {
 
 impl Stranger {
     fn new(device: &Handle, two: &Two) -> Self {
-        let mut qp = device.open(SENDS, RECEIVES, None).expect("a queue pair");
+        let mut qp =
+            device.open(Sizes { sends: SENDS, receives: RECEIVES, inline: 32 }, None).expect("a queue pair");
         let address = RawAddress { gid: device.gid(), qpn: qp.qpn(), connid: qp.qkey() };
         let to = [&two.a, &two.b].map(|side| {
             let peer = RawAddress::from_bytes(side.name().bytes()).expect("an address");

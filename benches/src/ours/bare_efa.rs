@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ofi::raw::{Errno, Error, Nic, Result};
 use ofi_efa::srd::{
-    Access, Action, Completion, Device, From, Gid, Limits, QueuePair, Region, Segment, Status, To,
+    Access, Action, Completion, Device, From, Gid, Limits, QueuePair, Region, Segment, Sizes, Status, To,
     WorkRequest,
 };
 
@@ -67,6 +67,7 @@ unsafe impl Device for Bare {
             sends: 1024,
             receives: 1024,
             inline: 32,
+            inline_long: 32,
             rdma: 1 << 30,
             read: true,
             write: true,
@@ -82,7 +83,7 @@ unsafe impl Device for Bare {
         Ok(Box::new(Registered))
     }
 
-    fn open(&self, _sends: usize, _receives: usize, _rnr_retry: Option<u8>) -> Result<Box<dyn QueuePair>> {
+    fn open(&self, _sizes: Sizes, _rnr_retry: Option<u8>) -> Result<Box<dyn QueuePair>> {
         let qpn = QUEUES.with_borrow_mut(|queues| {
             // No queue pair has the first number, as on a device.
             queues.resize_with(queues.len().max(1) + 1, Queue::default);
