@@ -33,9 +33,10 @@ mod shared_receive;
 mod strangers;
 
 use limits::{bounded, sized};
+use link::cut;
 use loss::victim;
 use safe::served;
-use strangers::caller;
+use strangers::{asker, caller};
 
 #[path = "suites/connected.rs"]
 #[macro_use]
@@ -44,7 +45,7 @@ mod suite;
 #[macro_use]
 mod verbs_suite;
 
-ofi_testkit::roles!(victim, caller, bounded, served, sized);
+ofi_testkit::roles!(victim, caller, bounded, served, sized, asker, cut);
 
 /// Reliable datagram endpoints with IPv4 addresses; every byte goes over the device.
 struct VerbsPair;

@@ -39,6 +39,8 @@ mod shared_receive;
 mod unasked;
 #[path = "../verbs/unreported.rs"]
 mod unreported;
+#[path = "../verbs/timers.rs"]
+mod timers;
 #[path = "suites/connected.rs"]
 #[macro_use]
 mod suite;
@@ -51,8 +53,9 @@ mod troubles;
 use room::room;
 use safe::served;
 use settings::{refused, sized};
+use timers::{timed, unusable};
 
-ofi_testkit::roles!(room, served, refused, sized);
+ofi_testkit::roles!(room, served, refused, sized, timed, unusable);
 
 /// Adds a device to the provider.
 fn device(name: &str, plan: Plan) -> Arc<SimulatedDevice> {

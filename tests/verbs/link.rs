@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use ofi::raw::LinkState;
 use ofi_testkit::connect::{connect, event_of};
 use ofi_testkit::prelude::*;
+use ofi_testkit::process::{Child, Line};
 
 use super::ConnectedPair;
 use super::VerbsPair;
@@ -188,6 +189,28 @@ fn what_is_under_way_on_a_wire_that_stays_down_fails_and_the_next_use_connects()
     pair.post(|| pair.a.out(pair.to_b, &from).context(1).write(&[remote(&region)]));
     pair.drive("a write", || pair.a.next_of(1)).done();
     there.check(1 << 18, 3);
+}
+
+/// Says how operations over a wire that is cut end, of reliable datagrams and of a connected endpoint. Both wait as long
+/// as other cases do for a message: less than it takes a device without settings to give up.
+pub fn cut(line: &mut Line, _: &[String]) {
+    let (wire, pair, (a, b)) = (Wire::take(), pair(), connected());
+    let memory = Memory::patterned(64, 1);
+    wire.cut();
+    pair.post(|| pair.a.out(pair.to_b, &memory).context(1).send());
+    a.out(FiAddr::UNSPEC, &memory).context(1).send().unwrap();
+    let sides = [&pair.a, &pair.b, &a, &b];
+    let ends = [&pair.a, &a].map(|side| wait::drive(&sides, "a failure", || side.next_of(1)).failed().err);
+    line.say(format!("{ends:?}"));
+}
+
+#[test]
+fn a_device_gives_up_as_soon_as_the_settings_say() {
+    let _wire = Wire::take(); // the child's is another
+    let set = [("FI_VERBS_ACK_TIMEOUT", "12"), ("FI_VERBS_RETRY_COUNT", "1")];
+    let mut child = Child::start_with("cut", &[], &set);
+    child.line.expect("[FI_ECONNABORTED(103), FI_EIO(5)]");
+    child.finish();
 }
 
 #[test]

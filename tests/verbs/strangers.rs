@@ -110,6 +110,27 @@ fn another_program_s_acceptance_counts_as_one_without_data() {
     event_of(&side, EventKind::Shutdown, &[&side]);
 }
 
+/// Another process's end of a connection sees the numbers of retries of its environment.
+pub fn asker(line: &mut Line, _: &[String]) {
+    let side = closed();
+    let stranger = Stranger::new(&side);
+    let listener = CmId::new(&stranger.channel).unwrap();
+    listener.bind(stranger.address).unwrap();
+    listener.listen(1).unwrap();
+    side.ep.connect(&listener.local_address().unwrap().into(), b"").unwrap();
+    line.say(format!("{:?}", stranger.event(&[&side], CmEventKind::Request).retries));
+}
+
+#[test]
+fn a_request_has_the_retries_that_are_set() {
+    let set = [("FI_VERBS_RETRY_COUNT", "3"), ("FI_VERBS_RNR_RETRY_COUNT", "5")];
+    for (environment, wanted) in [(&[][..], "[6, 7]"), (&set, "[3, 5]")] {
+        let mut child = Child::start_with("asker", &[], environment);
+        child.line.expect(wanted);
+        child.finish();
+    }
+}
+
 /// The kernel tells of a peer that goes before it has heard that the connection is there by a refusal, not by a
 /// disconnection.
 #[test]

@@ -17,8 +17,10 @@ pub fn document() -> String {
          `FI_UDP_ENCRYPTION` or `FI_UDP_CHECKSUM` getinfo offers no `udp` and no endpoint is enabled, and with a wrong\n\
          `FI_UDP_IFACE` or `FI_UDP_PORT_RANGE` no endpoint is that needs it. With a wrong `FI_VERBS_TX_SIZE`,\n\
          `FI_VERBS_RX_SIZE`, `FI_VERBS_TX_IOV_LIMIT`, `FI_VERBS_RX_IOV_LIMIT` or `FI_VERBS_INLINE_SIZE` there are no\n\
-         connected endpoints of `verbs`, as with C. `fi_info -e` prints the same list with the values of the moment.\n\
-         Sizes take `K`, `M` and `G`. Those of `verbs` and `efa` are in builds with these features.\n\n\
+         connected endpoints of `verbs`, as with C; with a wrong `FI_VERBS_RETRY_COUNT`, `FI_VERBS_RNR_RETRY_COUNT`,\n\
+         `FI_VERBS_MIN_RNR_TIMER` or `FI_VERBS_ACK_TIMEOUT` neither these nor reliable datagrams. `fi_info -e` prints\n\
+         the same list with the values of the moment. Sizes take `K`, `M` and `G`. Those of `verbs` and `efa` are in\n\
+         builds with these features.\n\n\
          | variable | type | default | what it does |\n|---|---|---|---|\n",
     );
     for setting in ofi::config::list() {

@@ -222,6 +222,14 @@ unsafe impl Connection for Id {
         Ok(())
     }
 
+    fn set_ack_timeout(&self, _code: u8) -> Result<()> {
+        Ok(())
+    }
+
+    fn set_rnr_timer(&self, _code: u8) -> Result<()> {
+        Ok(())
+    }
+
     fn qp(&self) -> Option<(u32, usize)> {
         Some((self.0 as u32, INLINE))
     }

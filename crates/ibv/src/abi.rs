@@ -465,6 +465,7 @@ pub const RDMA_PS_TCP: c_int = 0x0106;
 pub const RDMA_PS_UDP: c_int = 0x0111;
 pub const RDMA_OPTION_ID: c_int = 0;
 pub const RDMA_OPTION_ID_REUSEADDR: c_int = 1;
+pub const RDMA_OPTION_ID_ACK_TIMEOUT: c_int = 3;
 
 pub const RDMA_CM_EVENT_ADDR_RESOLVED: c_int = 0;
 pub const RDMA_CM_EVENT_ADDR_ERROR: c_int = 1;

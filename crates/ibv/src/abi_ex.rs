@@ -208,6 +208,8 @@ pub const IBV_QP_STATE: c_int = 1;
 pub const IBV_QP_PKEY_INDEX: c_int = 1 << 4;
 pub const IBV_QP_PORT: c_int = 1 << 5;
 pub const IBV_QP_QKEY: c_int = 1 << 6;
+pub const IBV_QP_TIMEOUT: c_int = 1 << 9;
+pub const IBV_QP_RETRY_CNT: c_int = 1 << 10;
 pub const IBV_QP_RNR_RETRY: c_int = 1 << 11;
 pub const IBV_QP_MIN_RNR_TIMER: c_int = 1 << 15;
 pub const IBV_QP_SQ_PSN: c_int = 1 << 16;
@@ -241,6 +243,8 @@ const _: () = {
     assert!(offset_of!(ibv_ah_attr, is_global) == 29 && offset_of!(ibv_ah_attr, port_num) == 30);
     assert!(size_of::<ibv_qp_attr>() == 144 && offset_of!(ibv_qp_attr, ah_attr) == 56);
     assert!(offset_of!(ibv_qp_attr, pkey_index) == 120 && offset_of!(ibv_qp_attr, port_num) == 129);
+    assert!(offset_of!(ibv_qp_attr, min_rnr_timer) == 128 && offset_of!(ibv_qp_attr, timeout) == 130);
+    assert!(offset_of!(ibv_qp_attr, retry_cnt) == 131);
     assert!(offset_of!(ibv_qp_attr, rnr_retry) == 132 && size_of::<ibv_cq_init_attr_ex>() == 56);
     assert!(offset_of!(ibv_cq_init_attr_ex, wc_flags) == 32);
     assert!(size_of::<ibv_cq_ex>() == 288 && offset_of!(ibv_cq_ex, status) == 132);

@@ -89,6 +89,8 @@ pub struct CmEvent {
     pub responder_resources: u8,
     /// Remote reads that the peer has outstanding at a time.
     pub initiator_depth: u8,
+    /// For a request, how often the peer's device resends a packet; how often it retries a send without a receive.
+    pub retries: [u8; 2],
 }
 
 impl EventChannel {
@@ -128,7 +130,7 @@ impl EventChannel {
         let kind = CmEventKind::of(seen.event);
         let is_request = kind == CmEventKind::Request;
         let carries = is_request || matches!(kind, CmEventKind::Established | CmEventKind::Rejected);
-        let (mut private_data, mut resources) = (Vec::new(), (0, 0));
+        let (mut private_data, mut resources, mut retries) = (Vec::new(), (0, 0), [0, 0]);
         if carries {
             let (data, len) = (seen.conn.private_data.cast::<u8>(), usize::from(seen.conn.private_data_len));
             if !data.is_null() {
@@ -136,6 +138,7 @@ impl EventChannel {
                 private_data = unsafe { std::slice::from_raw_parts(data, len) }.to_vec();
             }
             resources = (seen.conn.responder_resources, seen.conn.initiator_depth);
+            retries = [seen.conn.retry_count, seen.conn.rnr_retry_count];
         }
         let id = if is_request { seen.listen_id } else { seen.id };
         // The identifier of a request is new, and nothing else owns it.
@@ -153,6 +156,7 @@ impl EventChannel {
             private_data,
             responder_resources,
             initiator_depth,
+            retries,
         }))
     }
 }
@@ -171,9 +175,9 @@ pub struct ConnParam<'a> {
     pub private_data: &'a [u8],
     /// Remote reads that this end serves, and has outstanding, at a time.
     pub reads: u8,
-    /// How often a packet is resent, at most 7.
+    /// How often either end resends a packet, at most 7: the number of the connecting end counts.
     pub retries: u8,
-    /// How often a send that finds no receive is retried; 7 means without limit.
+    /// How often the peer retries a send that finds no receive here; 7 means without limit.
     pub rnr_retries: u8,
 }
 
@@ -261,6 +265,26 @@ impl CmId {
         // SAFETY: the option has a number of this size.
         let failed = unsafe { set(self.id.as_ptr(), RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, value, len) };
         self.check("rdma_set_option", failed)
+    }
+
+    /// Sets how long its queue pair waits for an acknowledgement before it resends: 4.096 microseconds times 2 to the
+    /// power of `code`, 1 to 31. It has an effect before [`CmId::connect`] and [`CmId::accept`] only; without it the
+    /// kernel chooses 19 on RoCE.
+    ///
+    /// # Errors
+    /// `ENOSYS` from kernels before Linux 5.2; else the errors of rdma_set_option(3).
+    pub fn set_ack_timeout(&self, mut code: u8) -> Result<()> {
+        const CALL: &str = "rdma_set_option";
+        let set = self.channel.cm.rdma_set_option;
+        let value = from_mut(&mut code).cast::<c_void>();
+        // SAFETY: the option has a number of one byte.
+        let failed = unsafe { set(self.id.as_ptr(), RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, value, 1) };
+        self.check(CALL, failed).map_err(|error| match error.errno {
+            libc::ENOSYS => {
+                Error::with(CALL, error.errno, "this kernel sets no acknowledgement time: Linux 5.2 or newer does")
+            }
+            _ => error,
+        })
     }
 
     /// Listens.

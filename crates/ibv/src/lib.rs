@@ -45,7 +45,7 @@ pub use events::{AsyncEvent, AsyncEvents};
 pub use library::available;
 pub use multicast::{GroupAddress, Multicast};
 pub use pd::{Access, MemoryRegion, ProtectionDomain};
-pub use qp::{Post, QueuePair, QueuePairAttr, Receives, Remote, Segment, Work};
+pub use qp::{Post, QueuePair, QueuePairAttr, Receives, Remote, Segment, Timers, Work};
 pub use srd::{Payload, SrdAttr, SrdPeer, SrdQueuePair, SrdRequests};
 pub use srq::SharedReceiveQueue;
 pub use ud::{GRH, UdAttr, UdPeer, UdQueuePair};

@@ -60,6 +60,7 @@ functions!(Verbs: c"libibverbs.so.1" {
     ibv_destroy_ah: fn(*mut ibv_ah) -> c_int;
     ibv_create_qp: fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp;
     ibv_modify_qp: fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
+    ibv_query_qp: fn(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int;
     ibv_destroy_qp: fn(*mut ibv_qp) -> c_int;
     ibv_qp_to_qp_ex: fn(*mut ibv_qp) -> *mut ibv_qp_ex;
 });

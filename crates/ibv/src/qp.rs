@@ -5,7 +5,9 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 use crate::abi::*;
-use crate::abi_ex::{IBV_QP_MIN_RNR_TIMER, ibv_qp_attr};
+use crate::abi_ex::{
+    IBV_QP_MIN_RNR_TIMER, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_TIMEOUT, ibv_qp_attr,
+};
 use crate::cq::CompletionQueue;
 use crate::error::{Error, Result};
 use crate::library::verbs;
@@ -89,6 +91,19 @@ pub enum Receives {
     Shared(Arc<SharedReceiveQueue>),
     /// A queue of its own, of this size ([`QueuePair::receive`]).
     Own(u32),
+}
+
+/// The times and numbers of retries of a connected queue pair ([`QueuePair::timers`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timers {
+    /// How long it waits for an acknowledgement: 4.096 microseconds times 2 to this power; 0: without limit.
+    pub ack_timeout: u8,
+    /// How often it resends an unacknowledged packet, at most 7.
+    pub retries: u8,
+    /// How often it retries a send that finds no receive; 7: without limit.
+    pub rnr_retries: u8,
+    /// How long a peer's send that finds no receive here waits, as a code ([`QueuePair::set_rnr_timer`]).
+    pub rnr_timer: u8,
 }
 
 /// The attributes of a queue pair.
@@ -294,6 +309,25 @@ impl QueuePair {
         match unsafe { (verbs()?.ibv_modify_qp)(self.qp, &mut attr, IBV_QP_MIN_RNR_TIMER) } {
             0 => Ok(()),
             errno => Err(Error::of("ibv_modify_qp", errno)),
+        }
+    }
+
+    /// Asks the driver for its times and numbers of retries.
+    ///
+    /// # Errors
+    /// The errors of ibv_query_qp(3).
+    pub fn timers(&self) -> Result<Timers> {
+        let (mut attr, mut init) = (ibv_qp_attr::default(), self.attr.to_init());
+        let mask = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MIN_RNR_TIMER;
+        // SAFETY: the queue pair exists, and the structures are those of the interface.
+        match unsafe { (verbs()?.ibv_query_qp)(self.qp, &mut attr, mask, &mut init) } {
+            0 => Ok(Timers {
+                ack_timeout: attr.timeout,
+                retries: attr.retry_cnt,
+                rnr_retries: attr.rnr_retry,
+                rnr_timer: attr.min_rnr_timer,
+            }),
+            errno => Err(Error::of("ibv_query_qp", errno)),
         }
     }
 

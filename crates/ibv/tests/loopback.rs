@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ibv::{
     Access, AsyncEvent, AsyncEvents, CmEvent, CmEventKind, CmId, CompletionChannel, CompletionQueue,
     ConnParam, Context, EventChannel, MemoryRegion, MemoryWindow, Opcode, Part, Post, ProtectionDomain,
-    QueuePairAttr, Receives, Remote, Segment, SharedReceiveQueue, Status, WindowKind, Work, WorkCompletion,
+    QueuePairAttr, Receives, Remote, Segment, SharedReceiveQueue, Status, Timers, WindowKind, Work, WorkCompletion,
 };
 
 const LONG: Duration = Duration::from_secs(20);
@@ -219,6 +219,43 @@ fn a_device_changes_numbers_in_remote_memory_and_answers_what_they_were() {
         let entry = setup.completion();
         assert_eq!((entry.id, entry.status, number(1), number(0)), (id, Status::SUCCESS, was, is));
     }
+}
+
+/// Both ends resend as often as the connecting one asks. How often an end retries a send that finds no receive is what
+/// the other end asks.
+#[test]
+fn times_and_retries_of_a_connection_are_those_that_were_set() {
+    let Some(setup) = Setup::new() else { return };
+    let listener = CmId::new(&setup.channel).unwrap();
+    listener.bind(setup.address).unwrap();
+    listener.listen(1).unwrap();
+    let mut client = CmId::new(&setup.channel).unwrap();
+    client.resolve_address(None, listener.local_address().unwrap(), LONG).unwrap();
+    setup.event(CmEventKind::AddressResolved);
+    client.resolve_route(LONG).unwrap();
+    setup.event(CmEventKind::RouteResolved);
+    client.create_qp(&setup.attr).unwrap();
+    client.set_ack_timeout(10).unwrap();
+    let param = ConnParam { private_data: b"", reads: 1, retries: 3, rnr_retries: 5 };
+    client.connect(param).unwrap();
+    let request = setup.event(CmEventKind::Request);
+    assert_eq!(request.retries, [3, 5]);
+    let mut server = request.request.unwrap();
+    server.create_qp(&setup.attr).unwrap();
+    server.set_ack_timeout(11).unwrap();
+    server.accept(ConnParam { retries: 1, rnr_retries: 2, ..param }).unwrap();
+    for _ in 0..2 {
+        setup.event(CmEventKind::Established);
+    }
+    for (id, rnr_timer) in [(&client, 8), (&server, 9)] {
+        id.qp().unwrap().set_rnr_timer(rnr_timer).unwrap();
+    }
+    let timers = [&client, &server].map(|id| id.qp().unwrap().timers().unwrap());
+    let wanted = [
+        Timers { ack_timeout: 10, retries: 3, rnr_retries: 2, rnr_timer: 8 },
+        Timers { ack_timeout: 11, retries: 3, rnr_retries: 5, rnr_timer: 9 },
+    ];
+    assert_eq!(timers, wanted);
 }
 
 /// Soft-RoCE refuses reads of a region without the right to remote reads, and the initiator gets the error.

@@ -34,6 +34,7 @@ use crate::refused::{Refused, is_lost};
 use crate::retiring::Retiring;
 use crate::rma::{ServedRead, ServedWrite};
 use crate::sending::{Frame, Item};
+use crate::timers::Timers;
 use crate::wire::kind;
 
 /// The state that all lanes of an endpoint share.
@@ -54,6 +55,8 @@ pub struct Common {
     pub orders_messages: bool,
     /// Credits that each peer gets.
     pub grant: usize,
+    /// How long connections wait for their peers.
+    pub timers: Timers,
     /// Set when the device, or a queue that all lanes share, is lost: nothing is posted any more.
     pub gone: Option<Errno>,
     /// Whether the endpoint is closing: from then on every request is signaled.
@@ -325,6 +328,7 @@ impl Lane {
 
     /// The connection is established.
     pub fn opened(&mut self, common: &mut Common, peer: Peer, id: Box<dyn Connection>) {
+        common.timers.after(|code| id.set_rnr_timer(code));
         self.link = Link::Open(id);
         self.last_use = common.turn;
         common.counts.connections += 1;

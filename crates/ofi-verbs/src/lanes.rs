@@ -18,6 +18,7 @@ use crate::events::Failed;
 use crate::lane::{Common, Counts, Flow, Lane, Part};
 use crate::meeting::{Link, named};
 use crate::rc::{Status, WorkCompletion};
+use crate::timers::Timers;
 use crate::wire::{HEAD, PAYLOAD, kind, unpack};
 use crate::{Verbs, address, probe, settings};
 
@@ -78,6 +79,7 @@ impl VerbsLanes {
             dirty: Vec::new(),
             stalled: Vec::new(),
             grant: settings::PEER_CREDITS.get(),
+            timers: Timers::read().map_err(settings::unusable)?,
             gone: None,
             closing: false,
             incarnation,

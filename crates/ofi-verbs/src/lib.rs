@@ -38,6 +38,7 @@ mod rma;
 mod sending;
 mod settings;
 mod state;
+mod timers;
 mod waiter;
 mod wire;
 
@@ -53,11 +54,6 @@ use ofi_core::transport::{Port, SharedReceives, Transport};
 pub use near::VerbsOrShm;
 pub use provider::VerbsProvider;
 pub use settings::SETTINGS;
-
-/// How often an unacknowledged packet is resent before the connection fails: after some 15 s on RoCE, at the interval
-/// that rdma_cm sets. C's provider uses the maximum, 7, which soft-RoCE takes as unlimited: an operation over a broken
-/// link would never end. Connected endpoints use 7 on other devices.
-const RETRIES: u8 = 6;
 
 /// The transport.
 pub struct Verbs;

@@ -13,7 +13,8 @@ use ofi_core::transport::{Host, Peer};
 
 use crate::lane::{Common, Lane};
 use crate::lanes::VerbsLanes;
-use crate::rc::{CmEventKind, ConnParam, Connection, Event};
+use crate::rc::{self, CmEventKind, ConnParam, Connection, Event};
+use crate::timers::RETRIES;
 use crate::{Verbs, address, settings};
 
 /// The connection of a lane.
@@ -155,9 +156,19 @@ fn greeting(lane: &mut Lane, common: &Common) -> [u8; Greeting::LEN] {
     .encode()
 }
 
-fn param(private_data: &[u8]) -> ConnParam<'_> {
-    // Seven means without limit: a receiver that does not poll now will later.
-    ConnParam { private_data, reads: 4, retries: crate::RETRIES, rnr_retries: 7 }
+/// Remote reads of a connection that either end serves at a time.
+const READS: u8 = 4;
+
+fn param<'a>(private_data: &'a [u8], common: &Common) -> ConnParam<'a> {
+    common.timers.param(private_data, READS, RETRIES)
+}
+
+/// Accepts a request to connect.
+fn accept(lane: &mut Lane, common: &Common, id: &mut dyn Connection) -> rc::Result<()> {
+    common.timers.before(|code| id.set_ack_timeout(code));
+    let data = greeting(lane, common);
+    id.create_qp()?;
+    id.accept(param(&data, common))
 }
 
 impl VerbsLanes {
@@ -253,7 +264,9 @@ impl VerbsLanes {
             }
             (Link::Resolving(mut id, at), CmEventKind::RouteResolved) => {
                 common.attempts += 1;
-                let result = id.create_qp().and_then(|()| id.connect(param(&greeting(lane, common))));
+                common.timers.before(|code| id.set_ack_timeout(code));
+                let data = greeting(lane, common);
+                let result = id.create_qp().and_then(|()| id.connect(param(&data, common)));
                 if let Some((qp, inline)) = id.qp() {
                     self.qps.insert(qp, peer);
                     lane.inline = inline;
@@ -378,7 +391,7 @@ impl VerbsLanes {
         }
         lane.attempt = Some(sign);
         let common = &mut self.common;
-        let accepted = id.create_qp().and_then(|()| id.accept(param(&self::greeting(lane, common))));
+        let accepted = accept(lane, common, &mut *id);
         match accepted {
             Ok(()) => {
                 lane.greeted(&greeting);
@@ -402,7 +415,7 @@ impl VerbsLanes {
     /// The endpoint has connected to itself: both ends belong to one lane.
     fn reflect(&mut self, peer: Peer, mut id: Box<dyn Connection>) {
         let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
-        let accepted = id.create_qp().and_then(|()| id.accept(param(&greeting(lane, common))));
+        let accepted = accept(lane, common, &mut *id);
         match (accepted, id.qp()) {
             (Ok(()), Some((qp, _))) => {
                 self.qps.insert(qp, peer);

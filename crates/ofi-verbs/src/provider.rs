@@ -20,6 +20,7 @@ use crate::datagram::{Name, naming};
 use crate::domain::{Own, Port};
 use crate::near::VerbsOrShm;
 use crate::rc::msg::Abilities;
+use crate::timers::Timers;
 use crate::{address, domain, settings};
 
 /// Name in `FI_PROVIDER`.
@@ -256,6 +257,11 @@ fn not_the_systems(request: &Request<'_>) -> Refusal {
     refusal("ep_attr.type", wanted, "FI_EP_RDM: the device is not one of the system's")
 }
 
+/// The refusal for a setting that cannot be used.
+fn unusable(Problem { env, found, reason }: Problem) -> Refusal {
+    refusal("settings", format!("{env}={found}"), reason)
+}
+
 /// The sizes and pieces of a connected endpoint: those of the settings, or the device's limits if the hints ask for
 /// more than the settings.
 fn size_of_connected(
@@ -282,9 +288,7 @@ fn connected_offers(own: &Own, variants: &[Info], request: &Request<'_>) -> Offe
     let Some(abilities) = own.abilities() else { return refused(not_the_systems(request)) };
     let usual = match settings::Connected::read() {
         Ok(usual) => usual,
-        Err(Problem { env, found, reason }) => {
-            return refused(refusal("settings", format!("{env}={found}"), reason));
-        }
+        Err(problem) => return refused(unusable(problem)),
     };
     let whole = MrMode::VIRT_ADDR | MrMode::PROV_KEY;
     let mut variants: Vec<Info> =
@@ -314,6 +318,7 @@ impl VerbsProvider {
         if hinted.is_some_and(|(ep, format)| ep == EpType::Dgram || format == AddrFormat::IbUd) {
             return Self::datagram_offers(&all, request);
         }
+        Timers::read().map_err(unusable)?; // of both types with connections
         let (format, named) = addresses(request)?;
         let family = format.unwrap_or(AddrFormat::SockaddrIn);
         offer::check_formats(NAME, request, family)?;

@@ -3,6 +3,8 @@
 use ofi_api::{Errno, Error, Result};
 use ofi_core::config::{AnySetting, Problem, Setting};
 
+use crate::timers::{RETRIES, Timers};
+
 /// The devices to use.
 pub static DEVICE_NAME: Setting<&'static str> = Setting::new(
     "verbs",
@@ -125,6 +127,8 @@ pub struct Connected {
     pub pieces: [usize; 2],
     /// Inline bytes of a request.
     pub inline: usize,
+    /// How long its connection waits for the peer.
+    pub timers: Timers,
 }
 
 impl Connected {
@@ -138,6 +142,7 @@ impl Connected {
             sizes: [TX_SIZE.checked()?, RX_SIZE.checked()?],
             pieces: [TX_IOV_LIMIT.checked()?, RX_IOV_LIMIT.checked()?],
             inline: if inline == 0 { MAX_INLINE } else { inline },
+            timers: Timers::read()?,
         })
     }
 }
@@ -147,9 +152,41 @@ pub static MIN_RNR_TIMER: Setting<usize> = Setting::new(
     "verbs",
     "min_rnr_timer",
     12,
-    "Pause before a peer retries a message to a connected endpoint without a posted receive, as a code of ibv_modify_qp(3): 1 is 10 microseconds, 12 is 640, 0 is 655 milliseconds",
+    "Pause before a peer retries a message without a posted receive, as a code of ibv_modify_qp(3): 1 is 10 microseconds, 12 is 640, 0 is 655 milliseconds (FI_EP_MSG, FI_EP_RDM)",
 )
 .range(0, 31);
+
+/// How often a peer retries a message that finds no receive here: rdma_cm tells the peer.
+pub static RNR_RETRY_COUNT: Setting<usize> = Setting::new(
+    "verbs",
+    "rnr_retry_count",
+    7,
+    "Retries of a peer's message that finds no posted receive before the connection fails; 7: without limit (FI_EP_MSG, FI_EP_RDM)",
+)
+.range(0, 7);
+
+/// How often an unacknowledged packet is resent, if it is set ([`crate::timers`]).
+pub static RETRY_COUNT: Setting<usize> = Setting::new(
+    "verbs",
+    "retry_count",
+    RETRIES as usize,
+    "Resends of an unacknowledged packet, by both ends of a connection that this end requests, before it fails (FI_EP_MSG, FI_EP_RDM); soft-RoCE takes 7 for without limit. Unset: 6, and 7 for connected endpoints of other devices",
+)
+.range(0, 7);
+
+/// How long an acknowledgement is awaited.
+pub static ACK_TIMEOUT: Setting<usize> = Setting::new(
+    "verbs",
+    "ack_timeout",
+    0,
+    "Wait for an acknowledgement before a packet is resent, as a code of ibv_modify_qp(3): n is 4.096 microseconds times 2 to the power of n, 14 is 67 milliseconds (FI_EP_MSG, FI_EP_RDM; Linux 5.2 or newer); 0: the kernel's choice, 19 (2.1 seconds) on RoCE",
+)
+.range(0, 31);
+
+/// The error for a setting that cannot be used.
+pub fn unusable(Problem { env, found, reason }: Problem) -> Error {
+    Error::wanted(Errno::EINVAL, env, reason, found, "unset the variable, or see docs/settings.md")
+}
 
 /// Whether `list`, the value of [`DEVICE_NAME`] or [`IFACE`], takes `name`: by a prefix of the name, ignoring case, as
 /// C libfabric compares. Prefixes are separated by commas; blanks around them and empty ones are ignored, and an empty
@@ -246,6 +283,9 @@ pub static SETTINGS: &[&dyn AnySetting] = &[
     &RX_IOV_LIMIT,
     &INLINE_SIZE,
     &MIN_RNR_TIMER,
+    &RNR_RETRY_COUNT,
+    &RETRY_COUNT,
+    &ACK_TIMEOUT,
     &RX_SLOTS,
     &PEER_CREDITS,
     &MAX_CONNECTIONS,

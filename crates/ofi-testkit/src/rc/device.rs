@@ -311,6 +311,27 @@ unsafe impl Connection for End {
         Ok(())
     }
 
+    fn set_ack_timeout(&self, code: u8) -> Result<()> {
+        let mut fabric = self.device.lock();
+        if fabric.plan.untimed {
+            return Err(error("rdma_set_option", libc::ENOSYS));
+        }
+        // Read when the queue pair becomes ready, as in the kernel: afterwards it would have no effect.
+        match fabric.ids.get_mut(&self.id) {
+            Some(end) if matches!(end.stage, Stage::Resolving | Stage::Asked) => end.timers.ack_timeout = code,
+            _ => return Err(error("rdma_set_option", libc::EINVAL)),
+        }
+        Ok(())
+    }
+
+    fn set_rnr_timer(&self, code: u8) -> Result<()> {
+        match self.device.lock().ids.get_mut(&self.id) {
+            Some(end) => end.timers.rnr_timer = code,
+            None => return Err(error("ibv_modify_qp", libc::EINVAL)),
+        }
+        Ok(())
+    }
+
     fn qp(&self) -> Option<(u32, usize)> {
         self.qp.map(|qp| (qp, self.inline))
     }
@@ -318,7 +339,7 @@ unsafe impl Connection for End {
     fn connect(&self, param: ConnParam<'_>) -> Result<()> {
         let data = Self::padded("rdma_connect", param.private_data, ROOM[0])?;
         self.go("rdma_connect", Stage::Resolving, |fabric| {
-            fabric.set_tries(self.id, param.rnr_retries);
+            fabric.set_retries(self.id, &param);
             fabric.set(self.id, Stage::Asking);
             fabric.say(Message::Ask(self.id, data));
         })
@@ -327,7 +348,7 @@ unsafe impl Connection for End {
     fn accept(&self, param: ConnParam<'_>) -> Result<()> {
         let data = Self::padded("rdma_accept", param.private_data, ROOM[1])?;
         self.go("rdma_accept", Stage::Asked, |fabric| {
-            fabric.set_tries(self.id, param.rnr_retries);
+            fabric.set_retries(self.id, &param);
             fabric.grant(self.id, data);
         })
     }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use ofi_verbs::rc::CmEventKind;
+use ofi_verbs::rc::{CmEventKind, ConnParam, Timers};
 
 use super::fabric::{Fabric, Pair, Receives};
 
@@ -34,6 +34,8 @@ pub struct Id {
     pub peer: SocketAddr,
     pub other: Option<usize>,
     pub qp: Option<u32>,
+    /// How long it waits for the other end.
+    pub timers: Timers,
     /// Whether its address belongs to it alone.
     pub bound: bool,
     /// The earliest time of its next event: events of one end keep their order.
@@ -78,7 +80,8 @@ impl Fabric {
     pub fn new_id(&mut self, endpoint: u64, stage: Stage, own: SocketAddr, peer: SocketAddr) -> usize {
         self.last.id += 1;
         let bound = stage == Stage::Bound;
-        let id = Id { endpoint, stage, own, peer, other: None, qp: None, bound, due: 0 };
+        let timers = Timers::default();
+        let id = Id { endpoint, stage, own, peer, other: None, qp: None, timers, bound, due: 0 };
         self.ids.insert(self.last.id, id);
         self.last.id
     }
@@ -217,17 +220,39 @@ impl Fabric {
         }
     }
 
-    /// Sets how often a send of an end is retried without a receive.
-    pub fn set_tries(&mut self, id: usize, tries: u8) {
-        let qp = self.ids.get(&id).and_then(|end| end.qp);
-        if let Some(pair) = qp.and_then(|qp| self.pairs.get_mut(&qp)) {
-            pair.tries = tries;
+    /// Notes the numbers of retries that an end asks for ([`Fabric::agree`]).
+    pub fn set_retries(&mut self, id: usize, param: &ConnParam<'_>) {
+        if let Some(end) = self.ids.get_mut(&id) {
+            (end.timers.retries, end.timers.rnr_retries) = (param.retries, param.rnr_retries);
         }
+    }
+
+    /// Both ends resend as often as the asking one says. How often an end retries a send without a receive is for the
+    /// other end to say, whose receives are missing.
+    fn agree(&mut self, asking: usize, granting: usize) {
+        let timers = |id| self.ids.get(&id).map(|end| end.timers);
+        let Some((asked, granted)) = timers(asking).zip(timers(granting)) else { return };
+        for (id, rnr_retries) in [(asking, granted.rnr_retries), (granting, asked.rnr_retries)] {
+            let Some(end) = self.ids.get_mut(&id) else { continue };
+            (end.timers.retries, end.timers.rnr_retries) = (asked.retries, rnr_retries);
+            if let Some(pair) = end.qp.and_then(|qp| self.pairs.get_mut(&qp)) {
+                pair.tries = rnr_retries;
+            }
+        }
+    }
+
+    /// The times and numbers of retries of the established connections of the endpoint at `of`.
+    pub fn timers(&self, of: SocketAddr) -> Vec<Timers> {
+        let at = self.endpoint_at(of);
+        let is_its = |end: &&Id| end.own == of || Some(end.endpoint) == at;
+        let open = self.ids.values().filter(is_its).filter(|end| end.stage == Stage::Open);
+        open.map(|end| end.timers).collect()
     }
 
     /// Grants the other end's request. The queue pair of this end can be used from now on.
     pub fn grant(&mut self, id: usize, data: Vec<u8>) {
         let Some((own, Some(other))) = self.ids.get(&id).map(|end| (end.qp, end.other)) else { return };
+        self.agree(other, id);
         let asking = self.ids.get(&other).and_then(|end| end.qp);
         if let (Some(own), Some(asking)) = (own, asking) {
             self.ready(own, asking);

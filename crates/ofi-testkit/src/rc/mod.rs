@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use claim::Claim;
 pub use device::Handle;
 use fabric::Fabric;
+use ofi_verbs::rc::Timers;
 pub use ud::{Fates, Forged, route_header};
 
 /// The behaviour of a fabric.
@@ -56,6 +57,8 @@ pub struct Plan {
     pub receives: usize,
     /// Most entries of a completion queue.
     pub completions: usize,
+    /// Whether the kernel has no option for acknowledgement times.
+    pub untimed: bool,
     /// Whether destroying a queue pair removes its entries from the completion queue, as with some drivers.
     pub cleans: bool,
 }
@@ -77,6 +80,7 @@ impl Default for Plan {
             requests: 1024,
             receives: 4096,
             completions: 1 << 16,
+            untimed: false,
             cleans: false,
         }
     }
@@ -199,6 +203,11 @@ impl SimulatedDevice {
     /// The requests of the endpoint at `of` since the last call, and the number of completions reported to it.
     pub fn take_log(&self, of: SocketAddr) -> (Vec<Logged>, usize) {
         self.lock().take_log(of)
+    }
+
+    /// The times and numbers of retries of the established connections of the endpoint at `of`.
+    pub fn timers(&self, of: SocketAddr) -> Vec<Timers> {
+        self.lock().timers(of)
     }
 
     fn now(&self) -> Instant {

@@ -237,6 +237,10 @@ unsafe impl Identifier for Named {
         self.end.resolve_route(limit)
     }
 
+    fn set_ack_timeout(&self, code: u8) -> Result<()> {
+        self.end.set_ack_timeout(code)
+    }
+
     fn connect(&self, param: ConnParam<'_>) -> Result<()> {
         self.end.connect(param)
     }
@@ -302,7 +306,12 @@ unsafe impl Pair for Posting {
         self.inline
     }
 
-    fn set_rnr_timer(&self, _code: u8) -> Result<()> {
+    fn set_rnr_timer(&self, code: u8) -> Result<()> {
+        let mut fabric = self.device.lock();
+        match fabric.ids.values_mut().find(|end| end.qp == Some(self.qp)) {
+            Some(end) => end.timers.rnr_timer = code,
+            None => return Err(error("ibv_modify_qp", libc::EINVAL)),
+        }
         Ok(())
     }
 

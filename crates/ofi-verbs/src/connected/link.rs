@@ -21,7 +21,7 @@ use super::{Connected, PEER, private};
 use crate::meeting::limit;
 use crate::rc::msg::{IdEvent, Identifier, Pair, PairAttr};
 use crate::rc::{self, CmEventKind, ConnParam};
-use crate::{Verbs, address, failed, settings};
+use crate::{Verbs, address, failed};
 
 /// How long to wait for acknowledgements from a peer that has disconnected. It sent them before it disconnected.
 const ACKNOWLEDGED: Duration = Duration::from_millis(200);
@@ -117,8 +117,7 @@ fn create_pair(domain: &DomainPart<Verbs>, id: &mut dyn Identifier, attr: &PairA
 
 impl Connected {
     fn param<'a>(&self, private_data: &'a [u8]) -> ConnParam<'a> {
-        // Retries without limit if the peer has no receive, as in C's provider.
-        ConnParam { private_data, reads: READS, retries: self.retries, rnr_retries: 7 }
+        self.timers.param(private_data, READS, self.retries)
     }
 
     /// See [`ofi_core::transport::Lanes::packet`].
@@ -144,6 +143,7 @@ impl Connected {
             }
             (Kind::Accept, Link::Answering(mut call)) => {
                 call.cookie = packet.cookie;
+                self.timers.before(|code| call.id.set_ack_timeout(code));
                 let accepted = call.id.accept(self.param(&private::encode(packet.data)));
                 self.link = Link::Answering(call);
                 if let Err(error) = accepted {
@@ -237,6 +237,7 @@ impl Connected {
                         let Link::Calling(call) = std::mem::replace(&mut self.link, Link::Over) else {
                             return;
                         };
+                        self.timers.before(|code| call.id.set_ack_timeout(code));
                         let result = call.id.connect(self.param(&private::encode(&call.data)));
                         self.calling(host, call, result);
                     }
@@ -313,9 +314,8 @@ impl Connected {
     }
 
     fn open(&mut self, id: Box<dyn Identifier>) {
-        let timer = settings::MIN_RNR_TIMER.get() as u8; // the setting's range is that of the code
-        if let Some(Err(error)) = id.pair().map(|pair| pair.set_rnr_timer(timer)) {
-            tracing::debug!(target: "ofi::verbs::ep_ctrl", %error, "cannot set the RNR timer: peers that find no receive wait longer");
+        if let Some(pair) = id.pair() {
+            self.timers.after(|code| pair.set_rnr_timer(code));
         }
         self.counts.connections += 1;
         self.link = Link::Open(id);

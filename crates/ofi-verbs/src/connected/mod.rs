@@ -44,6 +44,7 @@ use crate::message::Op;
 use crate::rc::msg::{Abilities, Channel, PairAttr, Receives};
 use crate::rc::{Opcode, Post, Status, Work, WorkCompletion};
 use crate::region::Local;
+use crate::timers::Timers;
 use crate::waiter::Waiter;
 use crate::{Verbs, address, failed, immediate, settings};
 
@@ -96,8 +97,9 @@ pub struct Connected {
     link: Link,
     channel: Arc<dyn Channel>,
     attr: PairAttr,
-    /// How often the device resends a packet.
+    /// How often the device resends a packet, unless a setting says otherwise.
     retries: u8,
+    timers: Timers,
     receives: usize,
     /// Receives that both the core and the device hold.
     claimed: Slots<Claimed>,
@@ -152,10 +154,7 @@ impl Connected {
         let failed = |error: ibv::Error| failed(&error);
         let device = domain.transport.connects()?;
         let limits = device.abilities().map_err(failed)?;
-        let usual = settings::Connected::read().map_err(|problem| {
-            let advice = "unset the variable, or see docs/settings.md";
-            Error::wanted(Errno::EINVAL, problem.env, problem.reason, problem.found, advice)
-        })?;
+        let usual = settings::Connected::read().map_err(settings::unusable)?;
         let most = most(&limits);
         let (sends, receives) = (info.tx_attr.size.clamp(1, most), info.rx_attr.size.clamp(1, most));
         let channel = device.channel().map_err(failed)?;
@@ -188,6 +187,7 @@ impl Connected {
             channel,
             attr,
             retries: limits.retries,
+            timers: usual.timers,
             receives,
             claimed: Slots::default(),
             shared: None,

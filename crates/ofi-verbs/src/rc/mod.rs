@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use ibv::{
-    Access, AsyncEvent, CmEventKind, ConnParam, Error, Opcode, Post, Remote, Result, Segment, Status, Work,
+    Access, AsyncEvent, CmEventKind, ConnParam, Error, Opcode, Post, Remote, Result, Segment, Status, Timers, Work,
     WorkCompletion,
 };
 
@@ -230,6 +230,19 @@ pub unsafe trait Connection: Send {
     /// # Errors
     /// The device's error.
     fn create_qp(&mut self) -> Result<()>;
+
+    /// Sets how long the queue pair waits for an acknowledgement ([`ibv::CmId::set_ack_timeout`]): before
+    /// [`Connection::connect`] and [`Connection::accept`] only.
+    ///
+    /// # Errors
+    /// The device's error; `ENOSYS` if its kernel has no such option.
+    fn set_ack_timeout(&self, code: u8) -> Result<()>;
+
+    /// Sets how long a peer waits if it finds no receive ([`ibv::QueuePair::set_rnr_timer`]).
+    ///
+    /// # Errors
+    /// The device's error.
+    fn set_rnr_timer(&self, code: u8) -> Result<()>;
 
     /// The queue pair's number, and the most inline bytes of its requests.
     fn qp(&self) -> Option<(u32, usize)>;

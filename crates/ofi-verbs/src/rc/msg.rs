@@ -161,6 +161,13 @@ pub unsafe trait Identifier: Any + Send + Sync {
     /// The device's error.
     fn resolve_route(&self, limit: Duration) -> Result<()>;
 
+    /// Sets how long its queue pair waits for an acknowledgement ([`ibv::CmId::set_ack_timeout`]): before
+    /// [`Identifier::connect`] and [`Identifier::accept`] only.
+    ///
+    /// # Errors
+    /// The device's error; `ENOSYS` if its kernel has no such option.
+    fn set_ack_timeout(&self, code: u8) -> Result<()>;
+
     /// Sends the request to connect: [`CmEventKind::Established`] follows, or an event of the failure.
     ///
     /// # Errors

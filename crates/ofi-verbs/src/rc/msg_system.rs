@@ -40,7 +40,7 @@ pub fn abilities(context: ibv::Context, port: u8) -> Result<Abilities> {
         pieces: info.max_pieces,
         longest: port.max_message,
         // C's provider requests 7 from every device.
-        retries: if info.vendor == SOFT_ROCE { crate::RETRIES } else { 7 },
+        retries: if info.vendor == SOFT_ROCE { crate::timers::RETRIES } else { 7 },
         atomics: info.atomics,
     })
 }
@@ -146,6 +146,10 @@ unsafe impl Identifier for CmId {
 
     fn resolve_route(&self, limit: Duration) -> Result<()> {
         self.resolve_route(limit)
+    }
+
+    fn set_ack_timeout(&self, code: u8) -> Result<()> {
+        self.set_ack_timeout(code)
     }
 
     fn connect(&self, param: ConnParam<'_>) -> Result<()> {

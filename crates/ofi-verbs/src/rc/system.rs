@@ -252,6 +252,14 @@ unsafe impl Connection for Identified {
         self.id.create_qp(&self.attr)
     }
 
+    fn set_ack_timeout(&self, code: u8) -> Result<()> {
+        self.id.set_ack_timeout(code)
+    }
+
+    fn set_rnr_timer(&self, code: u8) -> Result<()> {
+        self.made()?.set_rnr_timer(code)
+    }
+
     fn qp(&self) -> Option<(u32, usize)> {
         self.id.qp().map(|qp| (qp.number(), qp.inline_size()))
     }

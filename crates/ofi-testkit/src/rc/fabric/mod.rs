@@ -351,7 +351,7 @@ impl Fabric {
         self.driven
     }
 
-    fn endpoint_at(&self, address: SocketAddr) -> Option<u64> {
+    pub(super) fn endpoint_at(&self, address: SocketAddr) -> Option<u64> {
         self.endpoints.iter().find(|(_, it)| it.address == Some(address)).map(|(&number, _)| number)
     }
 
