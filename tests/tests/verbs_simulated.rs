@@ -35,12 +35,12 @@ mod safe;
 mod settings;
 #[path = "../verbs/shared_receive.rs"]
 mod shared_receive;
+#[path = "../verbs/timers.rs"]
+mod timers;
 #[path = "../verbs/unasked.rs"]
 mod unasked;
 #[path = "../verbs/unreported.rs"]
 mod unreported;
-#[path = "../verbs/timers.rs"]
-mod timers;
 #[path = "suites/connected.rs"]
 #[macro_use]
 mod suite;

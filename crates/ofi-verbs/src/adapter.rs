@@ -8,6 +8,7 @@ use ofi_core::pages::Pages;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::Peer;
 
+use crate::alone::Held;
 use crate::events::Watch;
 use crate::rc::{Access, Device, Limits, Opcode, Queues, Region, Segment, Sizes, Status, WorkCompletion};
 use crate::waiter::Waiter;
@@ -97,20 +98,22 @@ pub enum Posted {
     },
     /// A part of a transfer.
     Step { peer: Peer, transfer: SlotId, number: u64, reads: bool, is_access: bool },
+    /// An access of its own, and the memory that it uses.
+    Alone { peer: Peer, op: SlotId, number: u64, reads: bool, held: Held },
 }
 
 impl Posted {
     /// Its number among the requests of its lane.
     pub fn number(&self) -> u64 {
         match self {
-            Self::Send { number, .. } | Self::Step { number, .. } => *number,
+            Self::Send { number, .. } | Self::Step { number, .. } | Self::Alone { number, .. } => *number,
         }
     }
 
     /// The peer of its lane.
     pub fn peer(&self) -> Peer {
         match self {
-            Self::Send { peer, .. } | Self::Step { peer, .. } => *peer,
+            Self::Send { peer, .. } | Self::Step { peer, .. } | Self::Alone { peer, .. } => *peer,
         }
     }
 }

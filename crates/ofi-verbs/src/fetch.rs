@@ -41,6 +41,13 @@ pub struct Transfer {
     pub regions: Vec<Local>,
 }
 
+impl Transfer {
+    /// A transfer without requests to post.
+    pub fn of(end: End) -> Self {
+        Self { end, todo: VecDeque::new(), posted: 0, failed: None, slot: None, regions: Vec::new() }
+    }
+}
+
 impl Lane {
     /// Fetches an announced payload into the open receive `into`.
     pub fn pull<H: Host<Verbs>>(
@@ -89,7 +96,7 @@ impl Lane {
         let moved = self.moved(&token);
         let todo = plan(false, &runs, moved.as_ref().map_or(&token.sources, std::slice::from_ref), LONGEST);
         let end = End::Receive { into, token };
-        self.begin(Transfer { end, todo, posted: 0, failed: None, slot: None, regions });
+        self.begin(Transfer { todo, regions, ..Transfer::of(end) });
         common.hold(&mut self.is_dirty, peer);
     }
 

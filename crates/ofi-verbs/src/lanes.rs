@@ -272,11 +272,16 @@ impl VerbsLanes {
                     Request::Step { transfer, reads, is_access, .. } => {
                         common.adapter.reads -= usize::from(reads);
                         lane.reads_out -= usize::from(reads && is_access);
-                        // The first failure of the connection: requests posted after it were not executed.
-                        if is_access && result == Err(Errno::EKEYREJECTED) && lane.ending.is_none() {
-                            lane.refused = Some(Vec::new());
+                        if is_access {
+                            lane.note_refusal(result);
                         }
                         lane.fetched(common, host, peer, transfer, result);
+                    }
+                    Request::Alone { op, reads, held, .. } => {
+                        common.adapter.reads -= usize::from(reads);
+                        lane.reads_out -= usize::from(reads);
+                        lane.note_refusal(result);
+                        lane.alone_ended(common, host, (peer, op), held, result);
                     }
                 }
                 if let Err(errno) = result {

@@ -14,12 +14,14 @@
 
 mod adapter;
 mod address;
+mod alone;
 mod atomic;
 mod connected;
 mod datagram;
 mod domain;
 mod events;
 mod fetch;
+mod few;
 mod lane;
 mod lanes;
 mod meeting;

@@ -352,8 +352,13 @@ impl Lane {
             _ => return Err(Broken),
         };
         // For an access with data, the peer's report may arrive before the device's.
-        if matches!(host.op(peer, id), Some(Op::Native(_))) && self.is_with_device(id, result)? {
-            return Ok(());
+        if let Some(Op::Native(native)) = host.op(peer, id) {
+            if !native.is_told() {
+                return Err(Broken); // the device still has its memory
+            }
+            if self.is_with_device(id, result)? {
+                return Ok(());
+            }
         }
         self.finish(host, peer, id, result);
         Ok(())

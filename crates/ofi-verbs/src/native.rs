@@ -29,15 +29,15 @@ use crate::fetch::{End, Transfer};
 use crate::lane::{Common, Flow, Lane};
 use crate::message::Op;
 use crate::rc::{Remote, Segment};
-use crate::refused::Native;
+use crate::refused::{Native, Place};
 use crate::rma::accessor;
 use crate::wire::{PAYLOAD, kind};
 
 /// Most keys of a peer that this end stores. Further keys are ignored.
 const MOST_KEYS: usize = 1 << 16;
 
-const READ: u64 = 1;
-const WRITE: u64 = 2;
+pub const READ: u64 = 1;
+pub const WRITE: u64 = 2;
 
 /// A registration of the peer, with its device key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl Key {
     }
 
     /// The memory of an access, if the access is allowed.
-    fn source(&self, piece: &RemotePiece, right: u64) -> Option<Source> {
+    pub fn source(&self, piece: &RemotePiece, right: u64) -> Option<Source> {
         let offset = piece.addr.checked_sub(self.base)?;
         let end = offset.checked_add(piece.len as u64)?;
         let allowed = self.rights & right != 0 && end <= self.len;
@@ -137,9 +137,10 @@ impl Lane {
         }
         self.outstanding += 1;
         self.natives += 1;
-        let id = host.open(out.peer, out.ticket, Op::Native(Native::new(out, self.natives)));
+        let place = if short { Place::Slot } else { Place::Memory };
+        let id = host.open(out.peer, out.ticket, Op::Native(Native::new(out, self.natives, place)));
         let end = if data.is_some() { End::Told(id, None) } else { End::Access(id) };
-        self.transfer(common, out.peer, Transfer { end, todo, posted: 0, failed: None, slot, regions });
+        self.transfer(common, out.peer, Transfer { todo, slot, regions, ..Transfer::of(end) });
         if data.is_some() {
             let mut fields = Fields::new();
             fields.word(id.to_wire()).pieces(out.remote);
@@ -149,7 +150,7 @@ impl Lane {
         Ok(Some(Posted::Pending))
     }
 
-    fn may_go_native(&self, common: &Common) -> bool {
+    pub fn may_go_native(&self, common: &Common) -> bool {
         self.is_open() && !self.has_commands() && self.executed == 0 && !common.orders_messages
     }
 

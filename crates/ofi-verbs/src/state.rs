@@ -4,12 +4,16 @@ use std::any::Any;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use ofi_api::{Address, EpType, Errno, Error, Info, Result, Statistic};
+use ofi_api::{Address, EpType, Errno, Error, Info, OpFlags, Piece, Result, Statistic};
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::record::Fields;
-use ofi_core::transport::{Arm, Held, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted};
+use ofi_core::transport::{
+    Arm, Held, Host, Lanes, OutAccess, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted,
+};
 
+use crate::adapter::Posted as Request;
+use crate::alone::One;
 use crate::connected::Connected;
 use crate::datagram::Datagrams;
 use crate::fetch::End;
@@ -117,11 +121,37 @@ unsafe impl Lanes<Verbs> for State {
         lanes.lanes[out.peer as usize].send(&mut lanes.common, host, out)
     }
 
+    #[inline]
+    fn access_now<H: Host<Verbs>>(&mut self, host: &mut H, out: &OutAccess) -> bool {
+        let Self::Open(lanes) = self else { return false };
+        let lane = &mut lanes.lanes[out.peer as usize];
+        lane.access_now(&mut lanes.common, host, (out.peer, out.ticket), &One::from(out))
+    }
+
     fn rma<H: Host<Verbs>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
+        /// Flags that [`Lane::access_now`] satisfies: the end of its request is the device's acknowledgement.
+        const PLAIN: OpFlags = OpFlags::COMPLETION
+            .union(OpFlags::MORE)
+            .union(OpFlags::INJECT)
+            .union(OpFlags::INJECT_COMPLETE)
+            .union(OpFlags::TRANSMIT_COMPLETE);
         if let Self::Connected(connected) = self {
             return connected.rma(host, out);
         }
         let lanes = self.open()?;
+        if let ([piece], [remote]) = (out.pieces, out.remote)
+            && PLAIN.contains(out.flags)
+            && (1..=piece.len).contains(&out.len)
+            && remote.len == out.len
+        {
+            let piece = Piece { len: out.len, ..*piece };
+            let injected = out.flags.contains(OpFlags::INJECT);
+            let one = One { write: out.write, piece, remote: *remote, injected };
+            let lane = &mut lanes.lanes[out.peer as usize];
+            if lane.access_now(&mut lanes.common, host, (out.peer, out.ticket), &one) {
+                return Ok(Posted::Pending);
+            }
+        }
         lanes.lane(out.peer)?;
         lanes.lanes[out.peer as usize].rma(&mut lanes.common, host, out)
     }
@@ -191,6 +221,12 @@ unsafe impl Lanes<Verbs> for State {
                     Some(&End::Receive { into, .. }) => host.receiving(into).is_none(),
                     Some(&(End::Access(op) | End::Told(op, _))) => host.op(peer as Peer, op).is_none(),
                     None => false,
+                };
+            }
+            for posted in lanes.common.adapter.posted.values() {
+                is_gone |= match *posted {
+                    Request::Alone { peer: of, op, .. } => of as usize == peer && host.op(of, op).is_none(),
+                    Request::Send { .. } | Request::Step { .. } => false,
                 };
             }
             if !is_gone {

@@ -318,7 +318,9 @@ unsafe impl Connection for End {
         }
         // Read when the queue pair becomes ready, as in the kernel: afterwards it would have no effect.
         match fabric.ids.get_mut(&self.id) {
-            Some(end) if matches!(end.stage, Stage::Resolving | Stage::Asked) => end.timers.ack_timeout = code,
+            Some(end) if matches!(end.stage, Stage::Resolving | Stage::Asked) => {
+                end.timers.ack_timeout = code
+            }
             _ => return Err(error("rdma_set_option", libc::EINVAL)),
         }
         Ok(())

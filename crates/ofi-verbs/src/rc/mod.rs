@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use ibv::{
-    Access, AsyncEvent, CmEventKind, ConnParam, Error, Opcode, Post, Remote, Result, Segment, Status, Timers, Work,
-    WorkCompletion,
+    Access, AsyncEvent, CmEventKind, ConnParam, Error, Opcode, Post, Remote, Result, Segment, Status, Timers,
+    Work, WorkCompletion,
 };
 
 pub(crate) use system::{Port, System};

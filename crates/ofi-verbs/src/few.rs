@@ -1,0 +1,62 @@
+//! One value, or several: one takes no memory of its own.
+
+use std::ops::Deref;
+
+/// See the module.
+pub enum Few<T> {
+    /// The only one.
+    One([T; 1]),
+    /// Any number.
+    Many(Box<[T]>),
+}
+
+impl<T> Default for Few<T> {
+    fn default() -> Self {
+        Self::Many(Box::default())
+    }
+}
+
+impl<T: Copy> From<&[T]> for Few<T> {
+    fn from(all: &[T]) -> Self {
+        match *all {
+            [one] => Self::One([one]),
+            _ => Self::Many(all.into()),
+        }
+    }
+}
+
+impl<T> Deref for Few<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match self {
+            Self::One(one) => one,
+            Self::Many(all) => all,
+        }
+    }
+}
+
+impl<T: Copy> Few<T> {
+    /// All of them, in memory of their own.
+    pub fn into_boxed(self) -> Box<[T]> {
+        match self {
+            Self::One(one) => Box::new(one),
+            Self::Many(all) => all,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Few;
+
+    #[test]
+    fn any_number_of_values_comes_back() {
+        for all in [&[][..], &[7], &[7, 8, 9]] {
+            let few = Few::from(all);
+            assert_eq!(&few[..], all);
+            assert_eq!(*few.into_boxed(), *all);
+        }
+        assert!(Few::<u8>::default().is_empty());
+    }
+}
