@@ -1,9 +1,10 @@
 //! What operations may cost, counted on the simulated device: `docs/hot-path.md`, "Over verbs" and "Over verbs,
 //! connected endpoints", has the tables, which are checked here.
 
+use ofi_core::copy;
 use ofi_testkit::prelude::*;
 use ofi_testkit::rc::{Did, Logged};
-use ofi_tests::costs::{Counted, check};
+use ofi_tests::costs::{Counted, check, check_copies};
 
 use super::{ConnectedPair, DEVICE, VerbsPair};
 
@@ -14,14 +15,23 @@ const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
 /// What one end has posted, and how many ends were reported to it.
 type Cost = (Vec<Logged>, usize);
 
+/// What operations of `len` bytes take at both ends, and how often the library copies the bytes of each.
+struct Costs {
+    ends: [Cost; 2],
+    copies: usize,
+}
+
 /// What so many times `run` takes at both ends.
-fn costs(pair: &Pair, mut run: impl FnMut()) -> [Cost; 2] {
+fn costs(pair: &Pair, len: usize, mut run: impl FnMut()) -> Costs {
     let take = |side: &Side| DEVICE.take_log(side.name().to_socket_addr().unwrap());
     pair.quiet(Duration::from_millis(5));
     let _before = [&pair.a, &pair.b].map(take);
+    let before = copy::counted();
     (0..COUNT).for_each(|_| run());
     pair.quiet(Duration::from_millis(5));
-    [&pair.a, &pair.b].map(take)
+    let copied = (copy::counted() - before) as usize;
+    // Headers of records are shorter than any payload here.
+    Costs { ends: [&pair.a, &pair.b].map(take), copies: copied / (COUNT * len.max(1)) }
 }
 
 /// How a message is sent.
@@ -35,27 +45,27 @@ enum How {
 }
 
 /// Sends messages of `len` bytes, each into a receive that waits for it.
-fn messages(pair: &Pair, len: usize, how: How, tagged: bool) -> [Cost; 2] {
+fn messages(pair: &Pair, len: usize, how: How, tagged: bool) -> Costs {
     let cost = exchange(pair, &Memory::patterned(len, 5), how, tagged);
     if len > 8192 {
-        assert!(cost[0].0.iter().all(|request| request.len < 256), "the payload is in no record");
+        assert!(cost.ends[0].0.iter().all(|request| request.len < 256), "the payload is in no record");
     }
     cost
 }
 
 /// The same of connected endpoints, whose requests have long payloads too: from the application's memory.
-fn whole_messages(pair: &Pair, len: usize) -> [Cost; 2] {
+fn whole_messages(pair: &Pair, len: usize) -> Costs {
     let from = Memory::patterned(len, 5);
     let cost = exchange(pair, &from, How::Awaited, false);
-    for request in &cost[0].0 {
+    for request in &cost.ends[0].0 {
         assert_eq!((request.addr, request.len), (from.as_ptr().addr(), len), "straight from where it is");
     }
     cost
 }
 
-fn exchange(pair: &Pair, from: &Memory, how: How, tagged: bool) -> [Cost; 2] {
+fn exchange(pair: &Pair, from: &Memory, how: How, tagged: bool) -> Costs {
     let (len, into) = (from.len(), Memory::new(from.len()));
-    let cost = costs(pair, || {
+    let cost = costs(pair, len, || {
         let receive = pair.b.receive(&into).context(1);
         if tagged { receive.tag(7) } else { receive }.post().unwrap();
         pair.post(|| {
@@ -69,7 +79,7 @@ fn exchange(pair: &Pair, from: &Memory, how: How, tagged: bool) -> [Cost; 2] {
         }
     });
     into.check(len, 5);
-    for request in cost[1].0.iter().filter(|request| request.did == Did::Read) {
+    for request in cost.ends[1].0.iter().filter(|request| request.did == Did::Read) {
         assert_eq!(
             (request.addr, request.len),
             (into.as_ptr().addr(), len),
@@ -80,14 +90,14 @@ fn exchange(pair: &Pair, from: &Memory, how: How, tagged: bool) -> [Cost; 2] {
 }
 
 /// Reads or writes `len` bytes of a region whose key is known.
-fn accesses(pair: &Pair, len: usize, write: bool, flags: OpFlags) -> [Cost; 2] {
+fn accesses(pair: &Pair, len: usize, write: bool, flags: OpFlags) -> Costs {
     let (there, here) = (Memory::patterned(len, 6), Memory::patterned(len, 7));
     let region = pair.b.register(&there, RIGHTS).unwrap();
     let first = Memory::patterned(8, 6);
     pair.post(|| pair.a.out(pair.to_b, &first).write(&[remote_at(&region, 0, 8)]));
     pair.done(&pair.a);
     pair.warm_up(); // and so the key has come
-    let cost = costs(pair, || {
+    let cost = costs(pair, len, || {
         pair.post(|| {
             let out = pair.a.out(pair.to_b, &here).context(2).msg(flags | OpFlags::COMPLETION);
             if write { out.write(&[remote(&region)]) } else { out.read(&[remote(&region)]) }
@@ -96,7 +106,8 @@ fn accesses(pair: &Pair, len: usize, write: bool, flags: OpFlags) -> [Cost; 2] {
     });
     if len > 8192 {
         let whole = |request: &&Logged| request.len == len;
-        let straight = cost[0].0.iter().filter(whole).all(|request| request.addr == here.as_ptr().addr());
+        let straight =
+            cost.ends[0].0.iter().filter(whole).all(|request| request.addr == here.as_ptr().addr());
         assert!(straight, "straight from or to the application's memory");
     }
     there.check(len, if write { 7 } else { 6 });
@@ -105,10 +116,10 @@ fn accesses(pair: &Pair, len: usize, write: bool, flags: OpFlags) -> [Cost; 2] {
 }
 
 /// Injected writes of `len` bytes, which have no completions.
-fn injected_writes(pair: &Pair, len: usize) -> [Cost; 2] {
+fn injected_writes(pair: &Pair, len: usize) -> Costs {
     let (there, here) = (Memory::new(len), Memory::patterned(len, 7));
     let region = pair.b.register(&there, RIGHTS).unwrap();
-    let cost = costs(pair, || {
+    let cost = costs(pair, len, || {
         pair.post(|| pair.a.out(pair.to_b, &here).inject().write(&[remote(&region)]));
         pair.poll();
     });
@@ -117,11 +128,15 @@ fn injected_writes(pair: &Pair, len: usize) -> [Cost; 2] {
 }
 
 /// Rows, as the tables have them.
-fn counted<'a>(measured: &[(&'a str, [Cost; 2])]) -> Vec<(&'a str, Counted)> {
-    let row = |(name, [here, there]): &(&'a str, [Cost; 2])| {
+fn counted<'a>(measured: &[(&'a str, Costs)]) -> Vec<(&'a str, Counted)> {
+    let row = |(name, Costs { ends: [here, there], .. }): &(&'a str, Costs)| {
         (*name, [here.0.len(), here.1, there.0.len(), there.1])
     };
     measured.iter().map(row).collect()
+}
+
+fn copied<'a>(measured: &[(&'a str, Costs)]) -> Vec<(&'a str, usize)> {
+    measured.iter().map(|(name, costs)| (*name, costs.copies)).collect()
 }
 
 #[test]
@@ -143,7 +158,8 @@ fn operations_cost_no_more_than_the_table_says() {
         ("read 64 KiB", accesses(&pair, 65_536, false, none)),
     ];
     check("Over verbs", &counted(&measured));
-    for (_, [here, _]) in &measured[..3] {
+    check_copies("Over verbs", &copied(&measured));
+    for (_, Costs { ends: [here, _], .. }) in &measured[..3] {
         assert!(here.0.iter().all(|request| request.inline), "short messages are in their requests");
     }
 }
@@ -173,10 +189,11 @@ fn operations_of_connected_endpoints_cost_no_more_than_the_table_says() {
         ("read 64 KiB", accesses(&pair, 65_536, false, none)),
     ];
     check("Over verbs, connected endpoints", &counted(&measured));
-    for (_, [here, _]) in &measured[..2] {
+    check_copies("Over verbs, connected endpoints", &copied(&measured));
+    for (_, Costs { ends: [here, _], .. }) in &measured[..2] {
         assert!(here.0.iter().all(|request| request.inline), "short messages are in their requests");
     }
-    let poll = costs(&pair, || pair.poll());
+    let poll = costs(&pair, 0, || pair.poll()).ends;
     assert_eq!(poll.map(|(requests, reported)| (requests.len(), reported)), [(0, 0); 2], "of who only looks");
 }
 
@@ -186,6 +203,6 @@ fn a_poll_that_finds_nothing_posts_nothing() {
     let kit: &dyn Kit = &VerbsPair;
     let pair = kit.pair();
     pair.warm_up();
-    let cost = costs(&pair, || pair.poll());
+    let cost = costs(&pair, 0, || pair.poll()).ends;
     assert_eq!(cost.map(|(requests, reported)| (requests.len(), reported)), [(0, 0); 2]);
 }

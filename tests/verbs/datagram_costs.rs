@@ -1,20 +1,23 @@
 //! What datagrams may cost, counted on the simulated device: `docs/hot-path.md`, "Over verbs, unreliable datagrams",
 //! has the table, which is checked here.
 
+use ofi_core::copy;
 use ofi_testkit::prelude::*;
-use ofi_tests::costs::{Counted, check};
+use ofi_tests::costs::{Counted, check, check_copies};
 
 use super::{DEVICE, Quick, qp};
 
 /// Operations of each row.
 const COUNT: usize = 100;
 
-/// What so many datagrams take: requests and reported ends of one end, and the same of the other.
-fn cost(pair: &Pair, len: usize, injected: bool) -> Counted {
+/// What so many datagrams take: requests and reported ends of one end, and the same of the other; and how often the
+/// library copies the bytes of each.
+fn cost(pair: &Pair, len: usize, injected: bool) -> (Counted, usize) {
     let (from, into) = (Memory::patterned(len, 5), Memory::new(len));
     let take = |side: &Side| DEVICE.take_datagram_log(qp(side));
     pair.quiet(Duration::from_millis(5));
     let _before = [&pair.a, &pair.b].map(take);
+    let before = copy::counted();
     for _ in 0..COUNT {
         pair.b.receive(&into).context(1).post().unwrap();
         pair.post(|| {
@@ -29,7 +32,8 @@ fn cost(pair: &Pair, len: usize, injected: bool) -> Counted {
     pair.quiet(Duration::from_millis(5));
     into.check(len, 5);
     let [here, there] = [&pair.a, &pair.b].map(take);
-    [here.0.len(), here.1, there.0.len(), there.1]
+    let copied = (copy::counted() - before) as usize;
+    ([here.0.len(), here.1, there.0.len(), there.1], copied / (COUNT * len))
 }
 
 #[test]
@@ -42,7 +46,9 @@ fn datagrams_cost_no_more_than_the_table_says() {
         ("send 64 B", cost(&pair, 64, false)),
         ("send 1 KiB", cost(&pair, 1024, false)),
     ];
-    check("Over verbs, unreliable datagrams", &measured);
+    let title = "Over verbs, unreliable datagrams";
+    check(title, &measured.map(|(name, (counted, _))| (name, counted)));
+    check_copies(title, &measured.map(|(name, (_, copies))| (name, copies)));
 }
 
 /// A poll without traffic posts no request.

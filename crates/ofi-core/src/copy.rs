@@ -38,6 +38,16 @@ unsafe fn ends<W: Copy, const N: usize>(from: *const u8, to: *mut u8, len: usize
     }
 }
 
+thread_local! {
+    static COPIED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Bytes that this thread has copied by the functions of this module. For tests of what is copied how often; only
+/// builds with debug assertions count, and others return 0.
+pub fn counted() -> u64 {
+    COPIED.get()
+}
+
 /// Copies `len` bytes. Up to 128 bytes are copied inline, as overlapping words, because a call costs more than such a
 /// copy.
 ///
@@ -45,6 +55,8 @@ unsafe fn ends<W: Copy, const N: usize>(from: *const u8, to: *mut u8, len: usize
 /// `from` may be read and `to` written for `len` bytes, and the two do not overlap.
 #[inline(always)]
 pub unsafe fn bytes(from: *const u8, to: *mut u8, len: usize) {
+    #[cfg(debug_assertions)]
+    COPIED.set(COPIED.get() + len as u64);
     // Each call meets the length requirement of `ends`. The lengths of small messages are tested first.
     if len > 16 {
         match len {

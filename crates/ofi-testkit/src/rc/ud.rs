@@ -163,7 +163,7 @@ impl Fabric {
             let (from, len) = (posted.from.addr.cast_const(), posted.from.len as usize);
             bytes.resize(GRH + len, 0);
             // SAFETY: registered memory that is lent until the send has ended.
-            unsafe { ofi_core::copy::bytes(from, bytes[GRH..].as_mut_ptr(), len) };
+            unsafe { super::fabric::device_copy(from, bytes[GRH..].as_mut_ptr(), len) };
             let len = bytes.len();
             let (data, has_route) = (posted.data, true);
             let forged = Forged { bytes, len, source_qp: qp, has_route, data, ..Forged::default() };

@@ -12,13 +12,24 @@ use super::{
 /// The receive at the other end is too short.
 const REMOTE_INVALID: Status = Status::from_raw(9);
 
+/// A copy by the device, which does not count as one of the library's ([`ofi_core::copy::counted`]).
+///
+/// # Safety
+/// `from` may be read and `to` written for `len` bytes, and the two do not overlap.
+pub unsafe fn device_copy(from: *const u8, to: *mut u8, len: usize) {
+    if len > 0 {
+        // SAFETY: the caller's promise.
+        unsafe { from.copy_to_nonoverlapping(to, len) };
+    }
+}
+
 impl Fabric {
     /// Reads the bytes at a registered place.
     pub(super) fn take(&self, at: Remote, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         let from = std::ptr::with_exposed_provenance(at.addr as usize);
         // SAFETY: registered memory of this process; the caller has checked that it has `len` bytes.
-        unsafe { ofi_core::copy::bytes(from, bytes.as_mut_ptr(), len) };
+        unsafe { device_copy(from, bytes.as_mut_ptr(), len) };
         bytes
     }
 
@@ -197,7 +208,7 @@ pub fn put(segments: &[Segment], mut bytes: &[u8]) {
     for segment in segments {
         let (here, rest) = bytes.split_at(bytes.len().min(segment.len as usize));
         // SAFETY: the caller's promise; `here` is as long as the segment at most.
-        unsafe { ofi_core::copy::bytes(here.as_ptr(), segment.addr, here.len()) };
+        unsafe { device_copy(here.as_ptr(), segment.addr, here.len()) };
         bytes = rest;
     }
 }
@@ -208,7 +219,7 @@ pub(super) fn place(pair: &mut Pair) {
     let to = std::ptr::with_exposed_provenance_mut(at.addr as usize);
     // SAFETY: memory of this process whose registration was checked when the request was executed; deregistration
     // places this write first.
-    unsafe { ofi_core::copy::bytes(bytes.as_ptr(), to, bytes.len()) };
+    unsafe { device_copy(bytes.as_ptr(), to, bytes.len()) };
 }
 
 /// Completes the unexecuted requests as flushed.

@@ -13,7 +13,7 @@ use ofi_core::sys;
 use ofi_verbs::rc::{Access, Opcode, Post, Remote, Segment, Sizes, Status, Work, WorkCompletion};
 
 use self::execute::place;
-pub use self::execute::{put, total};
+pub use self::execute::{device_copy, put, total};
 use super::events::Watcher;
 use super::meeting::{Id, Message, Told};
 use super::ud::Ud;
