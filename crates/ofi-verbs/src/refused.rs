@@ -90,7 +90,7 @@ impl Native {
         match self.place {
             Place::Memory => return false,
             // SAFETY: the pieces are lent until this call returns.
-            Place::Request => self.kept = Some(unsafe { copy::copied(&self.pieces, self.len) }.into()),
+            Place::Request => self.kept = Some(unsafe { copy::copied(&self.pieces, self.len) }),
             Place::Slot => {}
         }
         self.pieces = Few::default();
