@@ -79,6 +79,15 @@ pub fn tool(name: &str) -> Result<PathBuf, String> {
     Ok(built(false).join(name))
 }
 
+/// The same for an example of the safe layer.
+///
+/// # Errors
+/// The error of cargo.
+pub fn example(name: &str) -> Result<PathBuf, String> {
+    run(&mut cargo(&["build", "--quiet", "--package", "ofi", "--example", name, "--features", "verbs"]))?;
+    Ok(built(false).join("examples").join(name))
+}
+
 /// Arguments of `fi_write_demo` where times are meaningless: each step of its ladder once, with few pages. Every byte
 /// is compared.
 pub const WRITE_DEMO: [&str; 3] = ["--ladder", "--page-size=64K", "--pages=4"];

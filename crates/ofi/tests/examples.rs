@@ -30,6 +30,7 @@ examples! {
     publish_subscribe
     rma_with_data
     scalable_endpoint
+    serve_reads
     shared_contexts
     tagged_matching
 }

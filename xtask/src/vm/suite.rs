@@ -135,6 +135,13 @@ pub fn run(report: &mut Report) {
         let arguments = capi::WRITE_DEMO.into_iter().chain(["--provider", "verbs"]).map(Into::into);
         inside(name, &command.into_iter().chain(arguments).collect::<Vec<_>>())
     });
+    let name = "the example serve_reads over verbs, on soft-RoCE";
+    report.add_retried(name, || {
+        let example = capi::example("serve_reads")?.to_string_lossy().into_owned();
+        // Both of its processes are on one host.
+        let command = ["env", "FI_VERBS_SHARED_MEMORY=0", &example, "verbs"];
+        inside(name, &command.map(String::from))
+    });
     for Program { package, test, feature, threads, cases } in PROGRAMS {
         let name = format!("{package}, {test}, on soft-RoCE");
         report.add(&name, || tests(&name, &program(package, test, feature)?, threads, cases));
