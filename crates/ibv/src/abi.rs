@@ -61,7 +61,8 @@ pub struct ibv_context {
     pub cmd_fd: c_int,
     pub async_fd: c_int,
     pub num_comp_vectors: c_int,
-    _rest: [u8; 0],
+    pub mutex: libc::pthread_mutex_t,
+    pub abi_compat: *mut c_void,
 }
 
 #[repr(C)]
@@ -489,6 +490,7 @@ const _: () = {
     assert!(size_of::<ibv_device>() == 664 && size_of::<ibv_context_ops>() == 256);
     assert!(offset_of!(ibv_context_ops, poll_cq) == 88 && offset_of!(ibv_context_ops, post_srq_recv) == 160);
     assert!(offset_of!(ibv_context_ops, post_send) == 200 && offset_of!(ibv_context, cmd_fd) == 264);
+    assert!(size_of::<ibv_context>() == 328 && offset_of!(ibv_context, abi_compat) == 320);
     assert!(size_of::<ibv_device_attr>() == 232 && offset_of!(ibv_device_attr, phys_port_cnt) == 227);
     assert!(offset_of!(ibv_device_attr, max_srq_wr) == 216 && offset_of!(ibv_port_attr, flags) == 47);
     assert!(size_of::<ibv_gid_entry>() == 32);

@@ -103,6 +103,24 @@ pub struct ibv_cq_ex {
     pub rest: [*mut c_void; 7],
 }
 
+/// The end of `verbs_context`, directly in front of the [`ibv_context`] that ends it. The structure grows at its start.
+#[repr(C)]
+pub struct verbs_context_end {
+    pub create_cq_ex:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex>,
+    pub between: [*mut c_void; 7],
+    pub create_qp_ex: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>,
+    pub rest: [*mut c_void; 4],
+    pub placeholder: u64,
+    pub sz: usize,
+}
+
+impl verbs_context_end {
+    /// The length of a `verbs_context` that has `create_cq_ex`, and of one that has `create_qp_ex`.
+    pub const FROM_CQ: usize = size_of::<Self>() + size_of::<ibv_context>();
+    pub const FROM_QP: usize = Self::FROM_CQ - std::mem::offset_of!(Self, create_qp_ex);
+}
+
 #[repr(C)]
 pub struct ibv_qp_init_attr_ex {
     pub qp_context: *mut c_void,
@@ -133,7 +151,9 @@ pub struct ibv_qp_ex {
     pub comp_mask: u64,
     pub wr_id: u64,
     pub wr_flags: c_uint,
-    pub wr_atomics: [*mut c_void; 4],
+    pub wr_atomic_cmp_swp: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u64, u64)>,
+    pub wr_atomic_fetch_add: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u64)>,
+    pub wr_windows: [*mut c_void; 2],
     pub wr_rdma_read: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64)>,
     pub wr_rdma_write: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64)>,
     pub wr_rdma_write_imm: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u32)>,
@@ -220,6 +240,8 @@ pub const IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM: u64 = 1 << 1;
 pub const IBV_QP_EX_WITH_SEND: u64 = 1 << 2;
 pub const IBV_QP_EX_WITH_SEND_WITH_IMM: u64 = 1 << 3;
 pub const IBV_QP_EX_WITH_RDMA_READ: u64 = 1 << 4;
+pub const IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP: u64 = 1 << 5;
+pub const IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD: u64 = 1 << 6;
 /// Length, immediate data, both queue pairs, and the number of the address handle (`slid`).
 pub const IBV_WC_EX_USED: u64 = 0b1_1111;
 pub const IBV_WC_WITH_IMM: c_uint = 2;
@@ -255,5 +277,7 @@ const _: () = {
     assert!(offset_of!(ibv_qp_ex, comp_mask) == 160 && offset_of!(ibv_qp_ex, wr_rdma_read) == 216);
     assert!(offset_of!(ibv_qp_ex, wr_send) == 240 && offset_of!(ibv_qp_ex, wr_set_ud_addr) == 272);
     assert!(offset_of!(ibv_qp_ex, wr_start) == 320 && offset_of!(ibv_qp_ex, wr_abort) == 336);
+    assert!(offset_of!(ibv_qp_ex, wr_atomic_fetch_add) == 192);
+    assert!(verbs_context_end::FROM_CQ == 448 && verbs_context_end::FROM_QP == 384);
     assert!(size_of::<efadv_device_attr>() == 32 && size_of::<efadv_qp_init_attr>() == 24);
 };

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::abi::*;
+use crate::batch::Built;
 use crate::cq::set_nonblocking;
 use crate::device::Context;
 use crate::error::{Error, Result};
@@ -280,9 +281,11 @@ impl CmId {
         // SAFETY: the option has a number of one byte.
         let failed = unsafe { set(self.id.as_ptr(), RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, value, 1) };
         self.check(CALL, failed).map_err(|error| match error.errno {
-            libc::ENOSYS => {
-                Error::with(CALL, error.errno, "this kernel sets no acknowledgement time: Linux 5.2 or newer does")
-            }
+            libc::ENOSYS => Error::with(
+                CALL,
+                error.errno,
+                "this kernel sets no acknowledgement time: Linux 5.2 or newer does",
+            ),
             _ => error,
         })
     }
@@ -358,34 +361,65 @@ impl CmId {
     /// # Errors
     /// The errors of rdma_create_qp(3).
     pub fn create_qp(&mut self, attr: &QueuePairAttr) -> Result<()> {
-        if self.context() != Some(attr.pd.context()) {
-            let advice = "this address does not belong to the domain's device";
-            return Err(Error::with("rdma_create_qp", libc::EXDEV, advice));
-        }
-        if self.qp.is_some() {
-            return Err(Error::with(
-                "rdma_create_qp",
-                libc::EINVAL,
-                "the identifier already has a queue pair",
-            ));
-        }
-        let mut inline = attr.inline;
         let create = |inline| {
             let mut init = attr.to_init();
             init.cap.max_inline_data = inline;
             // SAFETY: the identifier, the domain and the queues exist, and outlive the queue pair.
             unsafe { (self.channel.cm.rdma_create_qp)(self.id.as_ptr(), attr.pd.as_ptr(), &mut init) }
         };
+        let (qp, inline) = self.make_qp("rdma_create_qp", attr, create)?;
+        self.qp = Some(QueuePair { qp, built: None, attr: attr.clone(), inline });
+        Ok(())
+    }
+
+    /// The same with builders ([`QueuePair::requests`]).
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` or `EINVAL` if the device has none; else the errors of rdma_create_qp_ex(3).
+    pub fn create_built_qp(&mut self, attr: &QueuePairAttr) -> Result<()> {
+        let create = |inline| {
+            let mut init = attr.to_init_ex();
+            init.cap.max_inline_data = inline;
+            // SAFETY: the identifier, the domain and the queues exist, and outlive the queue pair.
+            unsafe { (self.channel.cm.rdma_create_qp_ex)(self.id.as_ptr(), &mut init) }
+        };
+        let (qp, inline) = self.make_qp("rdma_create_qp_ex", attr, create)?;
+        let made = NonNull::new(qp).ok_or_else(|| Error::of("rdma_create_qp_ex", libc::EIO))?;
+        // SAFETY: created with builders, and destroyed when the value that is made here is.
+        match unsafe { Built::of(made, false) } {
+            Ok(built) => self.qp = Some(QueuePair { qp, built: Some(built), attr: attr.clone(), inline }),
+            Err(error) => {
+                // SAFETY: the queue pair was created on the identifier, and nothing refers to it.
+                unsafe { (self.channel.cm.rdma_destroy_qp)(self.id.as_ptr()) };
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Creates its queue pair by `create`, which takes the inline size. Returns it with the size that was accepted.
+    fn make_qp(
+        &self,
+        call: &'static str,
+        attr: &QueuePairAttr,
+        create: impl Fn(u32) -> c_int,
+    ) -> Result<(*mut ibv_qp, u32)> {
+        if self.context() != Some(attr.pd.context()) {
+            let advice = "this address does not belong to the domain's device";
+            return Err(Error::with(call, libc::EXDEV, advice));
+        }
+        if self.qp.is_some() {
+            return Err(Error::with(call, libc::EINVAL, "the identifier already has a queue pair"));
+        }
+        let mut inline = attr.inline;
         let mut failed = create(inline);
         while failed != 0 && inline > 0 {
             inline /= 2;
             failed = create(inline);
         }
-        self.check("rdma_create_qp", failed)?;
+        self.check(call, failed)?;
         // SAFETY: the call has set it.
-        let qp = unsafe { (*self.id.as_ptr()).qp };
-        self.qp = Some(QueuePair { qp, attr: attr.clone(), inline });
-        Ok(())
+        Ok((unsafe { (*self.id.as_ptr()).qp }, inline))
     }
 
     /// Its queue pair.

@@ -6,7 +6,8 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 use crate::abi::*;
-use crate::abi_ex::{IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_WITH_IMM};
+use crate::abi_ex::{IBV_WC_EX_USED, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_WITH_IMM, ibv_cq_init_attr_ex};
+use crate::cq_ex::Polling;
 use crate::device::Context;
 use crate::error::{Error, Result};
 use crate::library::{Verbs, verbs};
@@ -134,6 +135,16 @@ impl Status {
     }
 }
 
+impl Opcode {
+    pub(crate) const fn of(opcode: u32) -> Self {
+        match opcode {
+            IBV_WC_RECV_RDMA_WITH_IMM => Self::WriteArrived,
+            opcode if opcode & IBV_WC_RECV != 0 => Self::Receive,
+            _ => Self::Request,
+        }
+    }
+}
+
 impl std::fmt::Debug for Status {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Ok(verbs) = verbs() else { return write!(f, "status {}", self.0) };
@@ -168,9 +179,14 @@ pub struct WorkCompletion {
     pub has_route: bool,
 }
 
+/// The vendor of soft-RoCE (`RXE_VENDOR_ID`).
+const SOFT_ROCE: u32 = 0xFF_FFFF;
+
 /// A completion queue of work requests.
 pub struct CompletionQueue {
     cq: NonNull<ibv_cq>,
+    /// Set for an extended queue.
+    polling: Option<Polling>,
     context: Context,
     channel: Arc<CompletionChannel>,
     verbs: &'static Verbs,
@@ -194,7 +210,42 @@ impl CompletionQueue {
         let cq =
             unsafe { (verbs.ibv_create_cq)(context.as_ptr(), size, null_mut(), channel.channel.as_ptr(), 0) };
         let cq = NonNull::new(cq).ok_or_else(|| Error::last("ibv_create_cq"))?;
-        Ok(Arc::new(Self { cq, context, channel: Arc::clone(channel), verbs }))
+        Ok(Arc::new(Self { cq, polling: None, context, channel: Arc::clone(channel), verbs }))
+    }
+
+    /// Creates an extended queue: the driver is asked for what a completion needs, instead of writing all that an entry
+    /// can have.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` if the device has none; else the errors of ibv_create_cq_ex(3).
+    pub fn extended(channel: &Arc<CompletionChannel>, size: usize) -> Result<Arc<Self>> {
+        let (verbs, context) = (verbs()?, channel.context);
+        let mut attr = ibv_cq_init_attr_ex {
+            cqe: u32::try_from(size.max(1)).unwrap_or(u32::MAX),
+            cq_context: null_mut(),
+            channel: channel.as_ptr(),
+            comp_vector: 0,
+            wc_flags: IBV_WC_EX_USED,
+            comp_mask: 0,
+            flags: 0,
+            parent_domain: null_mut(),
+        };
+        let single = context.query()?.vendor == SOFT_ROCE;
+        // SAFETY: a channel of this device.
+        let cq = NonNull::new(unsafe { context.create_cq_ex(&mut attr) }?);
+        let cq = cq.ok_or_else(|| Error::last("ibv_create_cq_ex"))?;
+        // SAFETY: made above, and destroyed when this value is dropped.
+        let polling = unsafe { Polling::of(cq, single) };
+        let made = Self { cq: cq.cast(), polling, context, channel: Arc::clone(channel), verbs };
+        match made.polling {
+            Some(_) => Ok(Arc::new(made)),
+            None => Err(Error::of("ibv_start_poll", libc::ENOSYS)),
+        }
+    }
+
+    /// Whether it is an extended queue.
+    pub const fn is_extended(&self) -> bool {
+        self.polling.is_some()
     }
 
     pub(crate) fn as_ptr(&self) -> *mut ibv_cq {
@@ -206,11 +257,15 @@ impl CompletionQueue {
         self.cq.as_ptr() as usize
     }
 
-    /// Takes up to 32 entries, and passes each to `take`. Returns their number.
+    /// Takes up to 32 entries, or fewer of an extended queue, and passes each to `take`. Returns their number.
     ///
     /// # Errors
     /// If the device cannot be polled any more.
     pub fn poll(&self, mut take: impl FnMut(WorkCompletion)) -> Result<usize> {
+        if let Some(polling) = &self.polling {
+            // SAFETY: a poll reads an entry where it is at one.
+            return polling.poll(|| unsafe { polling.entry() }, |entry| take(*entry));
+        }
         let mut entries = [ibv_wc::default(); 32];
         let Some(poll) = self.context.ops().poll_cq else {
             return Err(Error::of("ibv_poll_cq", libc::ENOSYS));
@@ -219,15 +274,10 @@ impl CompletionQueue {
         let count = unsafe { poll(self.cq.as_ptr(), entries.len() as c_int, entries.as_mut_ptr()) };
         let Ok(count) = usize::try_from(count) else { return Err(Error::of("ibv_poll_cq", libc::EIO)) };
         for entry in &entries[..count] {
-            let opcode = match entry.opcode {
-                IBV_WC_RECV_RDMA_WITH_IMM => Opcode::WriteArrived,
-                opcode if opcode & IBV_WC_RECV != 0 => Opcode::Receive,
-                _ => Opcode::Request,
-            };
             take(WorkCompletion {
                 id: entry.wr_id,
                 status: Status(entry.status),
-                opcode,
+                opcode: Opcode::of(entry.opcode),
                 len: entry.byte_len as usize,
                 qp: entry.qp_num,
                 data: (entry.wc_flags & IBV_WC_WITH_IMM != 0).then(|| u32::from_be(entry.imm_data)),

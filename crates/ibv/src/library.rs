@@ -84,6 +84,7 @@ functions!(Cm: c"librdmacm.so.1" {
     rdma_resolve_addr: fn(*mut rdma_cm_id, *mut libc::sockaddr, *mut libc::sockaddr, c_int) -> c_int;
     rdma_resolve_route: fn(*mut rdma_cm_id, c_int) -> c_int;
     rdma_create_qp: fn(*mut rdma_cm_id, *mut ibv_pd, *mut ibv_qp_init_attr) -> c_int;
+    rdma_create_qp_ex: fn(*mut rdma_cm_id, *mut ibv_qp_init_attr_ex) -> c_int;
     rdma_destroy_qp: fn(*mut rdma_cm_id);
     rdma_connect: fn(*mut rdma_cm_id, *mut rdma_conn_param) -> c_int;
     rdma_accept: fn(*mut rdma_cm_id, *mut rdma_conn_param) -> c_int;

@@ -5,9 +5,8 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 use crate::abi::*;
-use crate::abi_ex::{
-    IBV_QP_MIN_RNR_TIMER, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_TIMEOUT, ibv_qp_attr,
-};
+use crate::abi_ex::*;
+use crate::batch::{Batch, Built, Payload};
 use crate::cq::CompletionQueue;
 use crate::error::{Error, Result};
 use crate::library::verbs;
@@ -147,6 +146,40 @@ impl QueuePairAttr {
             sq_sig_all: 0,
         }
     }
+
+    /// The same with the operations for which the queue pair has builders.
+    pub(crate) fn to_init_ex(&self) -> ibv_qp_init_attr_ex {
+        const OPERATIONS: u64 = IBV_QP_EX_WITH_SEND
+            | IBV_QP_EX_WITH_SEND_WITH_IMM
+            | IBV_QP_EX_WITH_RDMA_WRITE
+            | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+            | IBV_QP_EX_WITH_RDMA_READ
+            | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+            | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+        extended(&self.to_init(), self.pd.as_ptr(), OPERATIONS)
+    }
+}
+
+/// Attributes of a queue pair with builders for these operations.
+pub(crate) fn extended(init: &ibv_qp_init_attr, pd: *mut ibv_pd, operations: u64) -> ibv_qp_init_attr_ex {
+    ibv_qp_init_attr_ex {
+        qp_context: init.qp_context,
+        send_cq: init.send_cq,
+        recv_cq: init.recv_cq,
+        srq: init.srq,
+        cap: init.cap,
+        qp_type: init.qp_type,
+        sq_sig_all: init.sq_sig_all,
+        comp_mask: IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+        pd,
+        xrcd: null_mut(),
+        create_flags: 0,
+        max_tso_header: 0,
+        rwq_ind_tbl: null_mut(),
+        rx_hash_conf: [0; 3],
+        source_qpn: 0,
+        send_ops_flags: operations,
+    }
 }
 
 /// Most pieces of a request.
@@ -192,6 +225,8 @@ pub(crate) fn gather(
 /// A queue pair, which belongs to the identifier on which it was created ([`crate::CmId::create_qp`]).
 pub struct QueuePair {
     pub(crate) qp: *mut ibv_qp,
+    /// Set for a queue pair with builders ([`crate::CmId::create_built_qp`]).
+    pub(crate) built: Option<Built>,
     pub(crate) attr: QueuePairAttr,
     /// Most inline bytes of a request.
     pub(crate) inline: u32,
@@ -248,6 +283,18 @@ impl QueuePair {
         };
         // SAFETY: the caller's promise.
         unsafe { self.post(id, opcode, local, target, (how, Extra::Data(data))) }
+    }
+
+    /// Starts a batch of requests, which the device learns of at [`Requests::submit`]. Other senders spin meanwhile.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` if the queue pair was made without builders.
+    pub fn requests(&self) -> Result<Requests<'_>> {
+        let advice = "this queue pair has no builders: create it with them (CmId::create_built_qp)";
+        let built = self.built.as_ref();
+        built
+            .map(|built| Requests(built.batch()))
+            .ok_or_else(|| Error::with("ibv_wr_start", libc::EOPNOTSUPP, advice))
     }
 
     /// Posts a read of the peer's memory.
@@ -373,5 +420,33 @@ impl QueuePair {
             0 => Ok(()),
             errno => Err(Error::of("ibv_post_send", errno)),
         }
+    }
+}
+
+/// A batch of requests of a connection. If it is dropped without [`Requests::submit`], none of them is posted.
+pub struct Requests<'a>(Batch<'a>);
+
+impl Requests<'_> {
+    /// Adds an operation. Whether its data is inline is for `what` to say, not for [`Post::inline`].
+    ///
+    /// # Errors
+    /// `EINVAL` for more than 8 pieces; `EOPNOTSUPP` for an operation that the device does not have. Other errors come
+    /// from [`Requests::submit`].
+    ///
+    /// # Safety
+    /// As [`QueuePair::work`].
+    #[inline]
+    pub unsafe fn work(&mut self, id: u64, what: Payload<'_>, work: Work, how: Post) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.add(id, None, what, work, what.post(how)) }
+    }
+
+    /// Tells the device of the whole batch.
+    ///
+    /// # Errors
+    /// The first error of a request; none is posted then: `ENOMEM` if the queue is full, `EINVAL` for too many bytes.
+    #[inline]
+    pub fn submit(self) -> Result<()> {
+        self.0.submit()
     }
 }

@@ -1,18 +1,18 @@
 //! Queue pairs for scalable reliable datagrams (SRD), of EFA devices: reliable, to any peer, unordered.
 
-use std::ffi::{c_int, c_void};
-use std::marker::PhantomData;
+use std::ffi::c_int;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 use crate::abi::*;
 use crate::abi_ex::*;
 use crate::ah::AddressHandle;
+use crate::batch::{Batch, Built, PIECES, Payload};
 use crate::cq_ex::EfaCompletionQueue;
 use crate::error::{Error, Result};
 use crate::library::{efa, verbs};
 use crate::pd::ProtectionDomain;
-use crate::qp::{Remote, Segment};
+use crate::qp::{Post, Remote, Segment, Work};
 
 /// The attributes of a queue pair. [`crate::EfaInfo`] has the limits.
 #[derive(Clone)]
@@ -41,46 +41,9 @@ pub struct SrdAttr {
 
 /// A queue pair for scalable reliable datagrams.
 pub struct SrdQueuePair {
-    qp: NonNull<ibv_qp_ex>,
-    builders: Builders,
+    qp: NonNull<ibv_qp>,
+    built: Built,
     attr: SrdAttr,
-}
-
-/// The functions that build requests; they do not change. A device that does not read or write peers' memory lacks
-/// some.
-struct Builders {
-    start: unsafe extern "C" fn(*mut ibv_qp_ex),
-    complete: unsafe extern "C" fn(*mut ibv_qp_ex) -> c_int,
-    abort: unsafe extern "C" fn(*mut ibv_qp_ex),
-    send: unsafe extern "C" fn(*mut ibv_qp_ex),
-    send_imm: unsafe extern "C" fn(*mut ibv_qp_ex, u32),
-    write: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64)>,
-    write_imm: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u32)>,
-    read: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64)>,
-    peer: unsafe extern "C" fn(*mut ibv_qp_ex, *mut ibv_ah, u32, u32),
-    inline: unsafe extern "C" fn(*mut ibv_qp_ex, *const c_void, usize),
-    segment: unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u32),
-    segments: unsafe extern "C" fn(*mut ibv_qp_ex, usize, *const ibv_sge),
-}
-
-impl Builders {
-    /// `None` if a function is missing that every such queue pair has.
-    fn of(ex: &ibv_qp_ex) -> Option<Self> {
-        Some(Self {
-            start: ex.wr_start?,
-            complete: ex.wr_complete?,
-            abort: ex.wr_abort?,
-            send: ex.wr_send?,
-            send_imm: ex.wr_send_imm?,
-            write: ex.wr_rdma_write,
-            write_imm: ex.wr_rdma_write_imm,
-            read: ex.wr_rdma_read,
-            peer: ex.wr_set_ud_addr?,
-            inline: ex.wr_set_inline_data?,
-            segment: ex.wr_set_sge?,
-            segments: ex.wr_set_sge_list?,
-        })
-    }
 }
 
 // SAFETY: functions of libibverbs may be called from any thread; a batch of requests holds the queue's lock.
@@ -97,15 +60,6 @@ pub struct SrdPeer<'a> {
     pub qp: u32,
     /// The Q-Key of that queue pair.
     pub qkey: u32,
-}
-
-/// The data of a send.
-#[derive(Clone, Copy)]
-pub enum Payload<'a> {
-    /// Bytes that are copied into the request.
-    Inline(&'a [u8]),
-    /// Registered memory.
-    Segments(&'a [Segment]),
 }
 
 impl SrdQueuePair {
@@ -164,20 +118,19 @@ impl SrdQueuePair {
         // SAFETY: an open context, objects of it, and structures of the interface.
         let qp = unsafe { (efa()?.efadv_create_qp_ex)(context.as_ptr(), &mut init, &mut more, len) };
         let qp = NonNull::new(qp).ok_or_else(|| Error::last(call))?;
-        // SAFETY: a queue pair, which was created with its own operations.
-        let ex = unsafe { (verbs()?.ibv_qp_to_qp_ex)(qp.as_ptr()) };
-        // SAFETY: the result is null or the same queue pair.
-        let builders = unsafe { ex.as_ref() }.and_then(Builders::of);
-        let (Some(ex), Some(builders)) = (NonNull::new(ex), builders) else {
-            // SAFETY: made above.
-            unsafe { (verbs()?.ibv_destroy_qp)(qp.as_ptr()) };
-            return Err(Error::of("ibv_qp_to_qp_ex", libc::ENOSYS));
-        };
-        Ok(Arc::new(Self { qp: ex, builders, attr }))
+        // SAFETY: a queue pair, which was created with its own operations, and is destroyed when this value is dropped.
+        match unsafe { Built::of(qp, true) } {
+            Ok(built) => Ok(Arc::new(Self { qp, built, attr })),
+            Err(error) => {
+                // SAFETY: made above.
+                unsafe { (verbs()?.ibv_destroy_qp)(qp.as_ptr()) };
+                Err(error)
+            }
+        }
     }
 
     fn as_qp(&self) -> *mut ibv_qp {
-        self.qp.as_ptr().cast()
+        self.qp.as_ptr()
     }
 
     /// Its number on its device.
@@ -301,9 +254,7 @@ impl SrdQueuePair {
 
     /// Starts a batch of requests, which the device learns of at [`SrdRequests::submit`]. Other senders spin meanwhile.
     pub fn requests(&self) -> SrdRequests<'_> {
-        // SAFETY: a queue pair of this driver, which locks it; `submit` or the drop of the batch unlocks it.
-        unsafe { (self.builders.start)(self.qp.as_ptr()) };
-        SrdRequests { qp: self, _here: PhantomData }
+        SrdRequests(self.built.batch())
     }
 }
 
@@ -317,11 +268,7 @@ impl Drop for SrdQueuePair {
 }
 
 /// A batch of requests. If it is dropped without [`SrdRequests::submit`], none of them is posted.
-pub struct SrdRequests<'a> {
-    qp: &'a SrdQueuePair,
-    /// The thread that took the lock must release it.
-    _here: PhantomData<*mut ()>,
-}
+pub struct SrdRequests<'a>(Batch<'a>);
 
 impl SrdRequests<'_> {
     /// Adds a send.
@@ -331,6 +278,7 @@ impl SrdRequests<'_> {
     ///
     /// # Safety
     /// Memory that is not inline is registered, and lent until the request ends or the queue pair is gone.
+    #[inline]
     pub unsafe fn send(
         &mut self,
         id: u64,
@@ -338,27 +286,19 @@ impl SrdRequests<'_> {
         what: Payload<'_>,
         data: Option<u32>,
     ) -> Result<()> {
-        let ex = self.begin(id, what)?;
-        let builders = &self.qp.builders;
-        match data {
-            // SAFETY: a batch is open.
-            Some(data) => unsafe { (builders.send_imm)(ex, data.to_be()) },
-            // SAFETY: as above.
-            None => unsafe { (builders.send)(ex) },
-        }
-        // SAFETY: a request was begun; the caller promises the memory.
-        unsafe { self.finish(to, what) };
-        Ok(())
+        // SAFETY: the caller's promise.
+        unsafe { self.0.add(id, Some((to.ah, to.qp, to.qkey)), what, Work::Send(data), HOW) }
     }
 
     /// Adds a write to the peer's memory, with or without immediate data.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` if the device or its library does not support it ([`crate::EfaInfo::write`]); else as
-    /// [`SrdRequests::send`].
+    /// `EOPNOTSUPP` if the device or its library does not support it ([`crate::EfaInfo::write`]; libefa since rdma-core
+    /// 50); else as [`SrdRequests::send`].
     ///
     /// # Safety
     /// As [`SrdRequests::send`].
+    #[inline]
     pub unsafe fn write(
         &mut self,
         id: u64,
@@ -367,20 +307,9 @@ impl SrdRequests<'_> {
         at: Remote,
         data: Option<u32>,
     ) -> Result<()> {
-        let (Some(write), Some(write_imm)) = (self.qp.builders.write, self.qp.builders.write_imm) else {
-            let advice = "the device, or libefa before rdma-core 50, does not write peers' memory";
-            return Err(Error::with("ibv_wr_rdma_write", libc::EOPNOTSUPP, advice));
-        };
-        let ex = self.begin(id, Payload::Segments(from))?;
-        match data {
-            // SAFETY: a batch is open.
-            Some(data) => unsafe { write_imm(ex, at.rkey, at.addr, data.to_be()) },
-            // SAFETY: as above.
-            None => unsafe { write(ex, at.rkey, at.addr) },
-        }
-        // SAFETY: a request was begun; the caller promises the memory.
-        unsafe { self.finish(to, Payload::Segments(from)) };
-        Ok(())
+        let (peer, what) = (Some((to.ah, to.qp, to.qkey)), Payload::Segments(from));
+        // SAFETY: the caller's promise.
+        unsafe { self.0.add(id, peer, what, Work::Write(at, data), HOW) }
     }
 
     /// Adds a read of the peer's memory.
@@ -390,17 +319,11 @@ impl SrdRequests<'_> {
     ///
     /// # Safety
     /// As [`SrdRequests::send`]; the read writes to the memory.
+    #[inline]
     pub unsafe fn read(&mut self, id: u64, of: SrdPeer<'_>, to: &[Segment], from: Remote) -> Result<()> {
-        let Some(read) = self.qp.builders.read else {
-            let advice = "the device does not read peers' memory";
-            return Err(Error::with("ibv_wr_rdma_read", libc::EOPNOTSUPP, advice));
-        };
-        let ex = self.begin(id, Payload::Segments(to))?;
-        // SAFETY: a batch is open.
-        unsafe { read(ex, from.rkey, from.addr) };
-        // SAFETY: a request was begun; the caller promises the memory.
-        unsafe { self.finish(of, Payload::Segments(to)) };
-        Ok(())
+        let (peer, what) = (Some((of.ah, of.qp, of.qkey)), Payload::Segments(to));
+        // SAFETY: the caller's promise.
+        unsafe { self.0.add(id, peer, what, Work::Read(from), HOW) }
     }
 
     /// Tells the device of the whole batch.
@@ -408,65 +331,11 @@ impl SrdRequests<'_> {
     /// # Errors
     /// The first error of a request; none is posted then: `ENOMEM` if the queue is full, `EINVAL` for too many pieces
     /// or bytes.
+    #[inline]
     pub fn submit(self) -> Result<()> {
-        let (ex, complete) = (self.qp.qp.as_ptr(), self.qp.builders.complete);
-        std::mem::forget(self); // `complete` unlocks, even on failure
-        // SAFETY: a batch is open, and ends here.
-        match unsafe { complete(ex) } {
-            0 => Ok(()),
-            errno => Err(Error::of("ibv_wr_complete", errno)),
-        }
-    }
-
-    /// Sets the id of the next request. Reports its errors before the driver has begun the request.
-    fn begin(&mut self, id: u64, what: Payload<'_>) -> Result<*mut ibv_qp_ex> {
-        if matches!(what, Payload::Segments(segments) if segments.len() > PIECES) {
-            let advice = format!("a request takes at most {PIECES} pieces");
-            return Err(Error::with("ibv_wr_set_sge_list", libc::EINVAL, advice));
-        }
-        let ex = self.qp.qp.as_ptr();
-        // SAFETY: the queue pair exists, and this batch has locked it.
-        unsafe { (*ex).wr_id = id };
-        // SAFETY: as above.
-        unsafe { (*ex).wr_flags = 0 };
-        Ok(ex)
-    }
-
-    /// Sets the destination and the data of the request.
-    ///
-    /// # Safety
-    /// A request was begun, and its memory is lent.
-    unsafe fn finish(&mut self, to: SrdPeer<'_>, what: Payload<'_>) {
-        let (ex, builders) = (self.qp.qp.as_ptr(), &self.qp.builders);
-        // SAFETY: a request was begun; the address handle exists.
-        unsafe { (builders.peer)(ex, to.ah.as_ptr(), to.qp, to.qkey) };
-        match what {
-            // SAFETY: the bytes are copied at once.
-            Payload::Inline(bytes) => unsafe { (builders.inline)(ex, bytes.as_ptr().cast(), bytes.len()) },
-            Payload::Segments(&[segment]) => {
-                let ibv_sge { addr, length, lkey } = segment.into_sge();
-                // SAFETY: the driver copies it.
-                unsafe { (builders.segment)(ex, lkey, addr, length) };
-            }
-            Payload::Segments(segments) => {
-                let mut pieces = [ibv_sge::default(); PIECES];
-                for (piece, segment) in pieces.iter_mut().zip(segments) {
-                    *piece = segment.into_sge();
-                }
-                // SAFETY: `segments.len()` pieces; the driver copies them, and refuses more than the queue pair was
-                // created for.
-                unsafe { (builders.segments)(ex, segments.len(), pieces.as_ptr()) };
-            }
-        }
+        self.0.submit()
     }
 }
 
-impl Drop for SrdRequests<'_> {
-    fn drop(&mut self) {
-        // SAFETY: a batch is open, and ends here.
-        unsafe { (self.qp.builders.abort)(self.qp.qp.as_ptr()) };
-    }
-}
-
-/// Most pieces of memory in a request. Devices allow fewer: 2 for a send, 4 for a receive.
-const PIECES: usize = 8;
+/// Every request is reported: the queue pair is created so, and the flag has no effect.
+const HOW: Post = Post { fence: false, inline: false, quiet: true };

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use crate::abi::*;
 use crate::abi_ex::*;
 use crate::ah::AddressHandle;
+use crate::batch::{Batch, Built, Payload};
 use crate::cq::CompletionQueue;
 use crate::error::{Error, Result};
 use crate::library::verbs;
 use crate::multicast::GroupAddress;
 use crate::pd::ProtectionDomain;
-use crate::qp::Segment;
+use crate::qp::{Post, Segment, Work, extended};
 
 /// Length in bytes of the global route header, which a device writes before the payload of each datagram.
 pub const GRH: usize = 40;
@@ -34,6 +35,26 @@ pub struct UdAttr {
     pub qkey: u32,
 }
 
+impl UdAttr {
+    fn to_init(&self) -> ibv_qp_init_attr {
+        ibv_qp_init_attr {
+            qp_context: null_mut(),
+            send_cq: self.cq.as_ptr(),
+            recv_cq: self.cq.as_ptr(),
+            srq: null_mut(),
+            cap: ibv_qp_cap {
+                max_send_wr: self.sends,
+                max_recv_wr: self.receives,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+            },
+            qp_type: IBV_QPT_UD,
+            sq_sig_all: 0,
+        }
+    }
+}
+
 /// The destination of a datagram.
 #[derive(Clone, Copy)]
 pub struct UdPeer<'a> {
@@ -48,6 +69,8 @@ pub struct UdPeer<'a> {
 /// A queue pair for datagrams.
 pub struct UdQueuePair {
     qp: NonNull<ibv_qp>,
+    /// Set for a queue pair with builders.
+    built: Option<Built>,
     attr: UdAttr,
     groups: Vec<GroupAddress>,
 }
@@ -63,33 +86,52 @@ impl UdQueuePair {
     /// # Errors
     /// The errors of ibv_create_qp(3) and ibv_modify_qp(3).
     pub fn new(attr: UdAttr) -> Result<Self> {
-        let mut init = ibv_qp_init_attr {
-            qp_context: null_mut(),
-            send_cq: attr.cq.as_ptr(),
-            recv_cq: attr.cq.as_ptr(),
-            srq: null_mut(),
-            cap: ibv_qp_cap {
-                max_send_wr: attr.sends,
-                max_recv_wr: attr.receives,
-                max_send_sge: 1,
-                max_recv_sge: 1,
-                max_inline_data: 0,
-            },
-            qp_type: IBV_QPT_UD,
-            sq_sig_all: 0,
-        };
+        let mut init = attr.to_init();
         // SAFETY: the domain and the queue exist, and outlive the queue pair.
         let qp = unsafe { (verbs()?.ibv_create_qp)(attr.pd.as_ptr(), &mut init) };
         let qp = NonNull::new(qp).ok_or_else(|| Error::last("ibv_create_qp"))?;
-        let made = Self { qp, attr, groups: Vec::new() };
-        let (port_num, qkey) = (made.attr.port, made.attr.qkey);
+        Self { qp, built: None, attr, groups: Vec::new() }.activated()
+    }
+
+    /// The same with builders ([`UdQueuePair::requests`]), and with this many inline bytes.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` if the device has none; else the errors of ibv_create_qp_ex(3) and ibv_modify_qp(3).
+    pub fn built(attr: UdAttr, inline: u32) -> Result<Self> {
+        const OPERATIONS: u64 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+        let mut init = extended(&attr.to_init(), attr.pd.as_ptr(), OPERATIONS);
+        init.cap.max_inline_data = inline;
+        // SAFETY: the domain and the queue exist, belong to the device, and outlive the queue pair.
+        let qp = unsafe { attr.pd.context().create_qp_ex(&mut init) }?;
+        let qp = NonNull::new(qp).ok_or_else(|| Error::last("ibv_create_qp_ex"))?;
+        let mut made = Self { qp, built: None, attr, groups: Vec::new() };
+        // SAFETY: created with builders, and destroyed when this value is dropped.
+        made.built = Some(unsafe { Built::of(qp, true) }?);
+        made.activated()
+    }
+
+    /// Starts a batch of datagrams, which the device learns of at [`UdRequests::submit`]. Other senders spin meanwhile.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` if the queue pair was made without builders.
+    pub fn requests(&self) -> Result<UdRequests<'_>> {
+        let advice = "this queue pair has no builders: create it with them (UdQueuePair::built)";
+        let built = self.built.as_ref();
+        built
+            .map(|built| UdRequests(built.batch()))
+            .ok_or_else(|| Error::with("ibv_wr_start", libc::EOPNOTSUPP, advice))
+    }
+
+    /// Makes it send and receive.
+    fn activated(self) -> Result<Self> {
+        let (port_num, qkey) = (self.attr.port, self.attr.qkey);
         let mut attr = ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num, qkey, ..Default::default() };
-        made.modify(&mut attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY)?;
+        self.modify(&mut attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY)?;
         attr.qp_state = IBV_QPS_RTR;
-        made.modify(&mut attr, IBV_QP_STATE)?;
+        self.modify(&mut attr, IBV_QP_STATE)?;
         attr.qp_state = IBV_QPS_RTS;
-        made.modify(&mut attr, IBV_QP_STATE | IBV_QP_SQ_PSN)?;
-        Ok(made)
+        self.modify(&mut attr, IBV_QP_STATE | IBV_QP_SQ_PSN)?;
+        Ok(self)
     }
 
     fn modify(&self, attr: &mut ibv_qp_attr, mask: c_int) -> Result<()> {
@@ -202,5 +244,39 @@ impl Drop for UdQueuePair {
             // SAFETY: made above; its queue and its domain still exist.
             unsafe { (verbs.ibv_destroy_qp)(self.qp.as_ptr()) };
         }
+    }
+}
+
+/// A batch of datagrams. If it is dropped without [`UdRequests::submit`], none of them is posted.
+pub struct UdRequests<'a>(Batch<'a>);
+
+impl UdRequests<'_> {
+    /// Adds a datagram, with `data` as immediate data if there is any.
+    ///
+    /// # Errors
+    /// `EINVAL` for more than 8 pieces. Other errors come from [`UdRequests::submit`].
+    ///
+    /// # Safety
+    /// As [`UdQueuePair::send`]; the handle exists until the request ends.
+    #[inline]
+    pub unsafe fn send(
+        &mut self,
+        id: u64,
+        what: Payload<'_>,
+        to: UdPeer<'_>,
+        data: Option<u32>,
+    ) -> Result<()> {
+        let to = Some((to.handle, to.qp, to.qkey));
+        // SAFETY: the caller's promise.
+        unsafe { self.0.add(id, to, what, Work::Send(data), what.post(Post::default())) }
+    }
+
+    /// Tells the device of the whole batch.
+    ///
+    /// # Errors
+    /// The first error of a datagram; none is posted then: `ENOMEM` if the queue is full, `EINVAL` for too many bytes.
+    #[inline]
+    pub fn submit(self) -> Result<()> {
+        self.0.submit()
     }
 }

@@ -8,13 +8,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ibv::{
-    Access, AsyncEvent, AsyncEvents, CmEvent, CmEventKind, CmId, CompletionChannel, CompletionQueue,
-    ConnParam, Context, EventChannel, MemoryRegion, MemoryWindow, Opcode, Part, Post, ProtectionDomain,
-    QueuePairAttr, Receives, Remote, Segment, SharedReceiveQueue, Status, Timers, WindowKind, Work, WorkCompletion,
+    Access, AddressHandle, AsyncEvent, AsyncEvents, CmEvent, CmEventKind, CmId, CompletionChannel,
+    CompletionQueue, ConnParam, Context, EventChannel, GRH, MemoryRegion, MemoryWindow, Opcode, Part,
+    Payload, Post, ProtectionDomain, QueuePairAttr, Receives, Remote, Segment, SharedReceiveQueue, Status,
+    Timers, UdAttr, UdPeer, UdQueuePair, Way, WindowKind, Work, WorkCompletion,
 };
 
 const LONG: Duration = Duration::from_secs(20);
 const SLOT: usize = 4096;
+/// The vendor of soft-RoCE (`RXE_VENDOR_ID`).
+const SOFT_ROCE: u32 = 0xFF_FFFF;
 
 /// A device and its address, if this host has one.
 fn device() -> Option<(Context, SocketAddr)> {
@@ -39,6 +42,8 @@ struct Setup {
     memory: *mut u8,
     address: SocketAddr,
     found: RefCell<VecDeque<WorkCompletion>>,
+    /// Whether queue pairs have builders.
+    built: bool,
 }
 
 impl Setup {
@@ -73,7 +78,31 @@ impl Setup {
             memory,
             address,
             found: RefCell::default(),
+            built: false,
         })
+    }
+
+    /// A setup with an extended completion queue, and with queue pairs that have builders. `None` for a device without
+    /// them, which soft-RoCE is not.
+    fn extended() -> Option<Self> {
+        let mut setup = Self::with(Access::RemoteAtomic)?;
+        let context = setup.attr.pd.context();
+        match CompletionQueue::extended(&CompletionChannel::new(context).unwrap(), 64) {
+            Ok(cq) => setup.attr.cq = cq,
+            Err(error) => {
+                assert_ne!(context.query().unwrap().vendor, SOFT_ROCE, "{error}");
+                println!("skipped: {error}");
+                return None;
+            }
+        }
+        assert!(setup.attr.cq.is_extended());
+        setup.built = true;
+        Some(setup)
+    }
+
+    fn create(&self, id: &mut CmId) {
+        let made = if self.built { id.create_built_qp(&self.attr) } else { id.create_qp(&self.attr) };
+        made.unwrap();
     }
 
     fn slot(&self, index: usize, len: usize) -> Segment {
@@ -122,13 +151,13 @@ impl Setup {
         assert_eq!(self.event(CmEventKind::AddressResolved).id, client.number());
         client.resolve_route(LONG).unwrap();
         self.event(CmEventKind::RouteResolved);
-        client.create_qp(&self.attr).unwrap();
+        self.create(&mut client);
         let param = ConnParam { private_data: b"may I", reads: 4, retries: 7, rnr_retries: 7 };
         client.connect(param).unwrap();
         let request = self.event(CmEventKind::Request);
         assert_eq!((request.id, &request.private_data[..5]), (listener.number(), &b"may I"[..]));
         let mut server = request.request.unwrap();
-        server.create_qp(&self.attr).unwrap();
+        self.create(&mut server);
         server.accept(ConnParam { private_data: b"yes", ..param }).unwrap();
         for _ in 0..2 {
             let event = self.event(CmEventKind::Established);
@@ -269,9 +298,160 @@ fn a_read_that_is_not_allowed_fails_with_the_reason() {
     assert_eq!(setup.completion().status, Status::REMOTE_ACCESS);
 }
 
+/// One batch of every operation, whose completions are read from an extended queue.
+#[test]
+fn a_batch_of_built_requests_is_executed_and_reported() {
+    let Some(setup) = Setup::extended() else { return };
+    let (_listener, client, server) = setup.connect();
+    let qp = client.qp().unwrap();
+    for slot in [1, 2] {
+        // SAFETY: nothing else uses the slot until the receive has ended.
+        unsafe { setup.srq.post(10 + slot as u64, &[setup.slot(slot, SLOT)]) }.unwrap();
+    }
+    setup.fill(0, 0xA5);
+    let at = |slot: usize| Remote {
+        addr: (setup.memory as usize + slot * SLOT) as u64,
+        rkey: setup.region.rkey(),
+    };
+    let (whole, halves) = ([setup.slot(0, 100)], [setup.slot(0, 10), setup.slot(0, 20)]);
+    // Numbers in slot 3, and the memory of reads there behind them.
+    let into = |at: usize, len| {
+        let slot = setup.slot(3, len);
+        [Segment { addr: slot.addr.wrapping_add(at), ..slot }]
+    };
+    let (old, read) = (into(512, 8), into(1024, 30));
+    let quiet = Post { quiet: true, ..Post::default() };
+    let mut batch = qp.requests().unwrap();
+    let requests: [(u64, Payload<'_>, Work, Post); 6] = [
+        (1, Payload::Inline(b"carried"), Work::Send(Some(0x0102_0304)), Post::default()),
+        (2, Payload::Segments(&halves), Work::Send(None), quiet),
+        (3, Payload::Segments(&whole), Work::Write(Remote { addr: at(3).addr + 2048, ..at(3) }, None), quiet),
+        (4, Payload::Segments(&old), Work::FetchAdd(at(3), 7), Post::default()),
+        (5, Payload::Segments(&old), Work::CompareSwap { at: at(3), expected: 7, new: 9 }, Post::default()),
+        (6, Payload::Segments(&read), Work::Read(at(0)), Post { fence: true, ..Post::default() }),
+    ];
+    for (id, what, work, how) in requests {
+        // SAFETY: nothing else uses these parts of the memory until the requests have ended.
+        unsafe { batch.work(id, what, work, how) }.unwrap();
+    }
+    assert_eq!(setup.byte(3, 2048), 0, "nothing is posted before the batch is submitted");
+    batch.submit().unwrap();
+    let mut all: Vec<_> = (0..6).map(|_| setup.completion()).collect();
+    all.sort_by_key(|entry| entry.id);
+    let seen: Vec<_> = all.iter().map(|entry| (entry.id, entry.status, entry.opcode)).collect();
+    let ended = |id, opcode| (id, Status::SUCCESS, opcode);
+    let sent = [1, 4, 5, 6].map(|id| ended(id, Opcode::Request));
+    assert_eq!(seen, [&sent[..], &[11, 12].map(|id| ended(id, Opcode::Receive))].concat());
+    let number = server.qp().unwrap().number();
+    let got = |entry: &WorkCompletion| (entry.len, entry.data, entry.qp);
+    assert_eq!([&all[4], &all[5]].map(got), [(7, Some(0x0102_0304), number), (30, None, number)]);
+    assert_eq!((setup.byte(1, 0), setup.byte(1, 6), setup.byte(1, 7)), (b'c', b'd', 0));
+    assert_eq!((setup.byte(2, 29), setup.byte(2, 30)), (0xA5, 0));
+    assert_eq!((setup.byte(3, 2048), setup.byte(3, 2147), setup.byte(3, 2148)), (0xA5, 0xA5, 0));
+    assert_eq!(
+        (setup.byte(3, 0), setup.byte(3, 512), setup.byte(3, 1024), setup.byte(3, 1053)),
+        (9, 7, 0xA5, 0xA5)
+    );
+}
+
+#[test]
+fn a_batch_that_is_dropped_or_refused_posts_nothing() {
+    let Some(setup) = Setup::extended() else { return };
+    let (_listener, client, _server) = setup.connect();
+    let qp = client.qp().unwrap();
+    // SAFETY: nothing else uses slot 1 until the receive has ended.
+    unsafe { setup.srq.post(7, &[setup.slot(1, SLOT)]) }.unwrap();
+    let mut batch = qp.requests().unwrap();
+    // SAFETY: inline data is read during the call.
+    unsafe { batch.work(1, Payload::Inline(b"never"), Work::Send(None), Post::default()) }.unwrap();
+    drop(batch);
+    let mut batch = qp.requests().unwrap();
+    // SAFETY: as above.
+    unsafe { batch.work(2, Payload::Inline(&[1; 4096]), Work::Send(None), Post::default()) }.unwrap();
+    assert_eq!(batch.submit().unwrap_err().call, "ibv_wr_complete", "more than the queue pair takes inline");
+    let mut batch = qp.requests().unwrap();
+    let many = [setup.slot(0, 1); 9];
+    // SAFETY: nothing is posted.
+    let error = unsafe { batch.work(3, Payload::Segments(&many), Work::Send(None), Post::default()) };
+    assert_eq!(error.unwrap_err().errno, libc::EINVAL);
+    // SAFETY: as above.
+    unsafe { batch.work(4, Payload::Inline(b"first"), Work::Send(None), Post::default()) }.unwrap();
+    batch.submit().unwrap();
+    let mut both = [setup.completion(), setup.completion()];
+    both.sort_by_key(|entry| entry.id);
+    assert_eq!(both.map(|entry| (entry.id, entry.status)), [4, 7].map(|id| (id, Status::SUCCESS)));
+    assert_eq!((setup.byte(1, 0), setup.byte(1, 4), setup.byte(1, 5)), (b'f', b't', 0));
+    // A queue pair without builders says so.
+    let Some(plain) = Setup::new() else { return };
+    let (_listener, client, _server) = plain.connect();
+    assert_eq!(client.qp().unwrap().requests().err().expect("none").errno, libc::EOPNOTSUPP);
+}
+
+#[test]
+fn a_failed_request_is_reported_by_an_extended_queue() {
+    let Some(setup) = Setup::extended() else { return };
+    let (_listener, client, _server) = setup.connect();
+    let to = Remote { addr: setup.memory as u64 + 5 * SLOT as u64, rkey: setup.region.rkey() };
+    let mut batch = client.qp().unwrap().requests().unwrap();
+    let from = [setup.slot(0, 8)];
+    // SAFETY: slot 0 does not change until the write has ended.
+    unsafe { batch.work(1, Payload::Segments(&from), Work::Write(to, None), Post::default()) }.unwrap();
+    batch.submit().unwrap();
+    let entry = setup.completion();
+    assert_eq!((entry.id, entry.status), (1, Status::REMOTE_ACCESS), "beyond the region");
+}
+
+/// Datagrams of a queue pair to itself: the route header comes in front of the payload.
+#[test]
+fn built_datagrams_arrive_with_their_headers() {
+    let Some(setup) = Setup::extended() else { return };
+    let context = setup.attr.pd.context();
+    let gids = context.gids(1).unwrap();
+    let gid = *gids.iter().find(|gid| gid.ip() == setup.address.ip()).expect("the address's GID");
+    let gid_index = context.gid_index(1, gid).unwrap();
+    let qkey = 0x1234;
+    let (pd, cq) = (Arc::clone(&setup.attr.pd), Arc::clone(&setup.attr.cq));
+    let qp = UdQueuePair::built(UdAttr { pd, cq, sends: 8, receives: 8, port: 1, qkey }, 64).unwrap();
+    let way = Way { gid: Some(gid), gid_index, hops: 64, lid: 0, port: 1 };
+    let handle = AddressHandle::along(&setup.attr.pd, way).unwrap();
+    for slot in [1, 2] {
+        // SAFETY: nothing else uses the slot until the receive has ended.
+        unsafe { qp.receive(10 + slot as u64, setup.slot(slot, SLOT)) }.unwrap();
+    }
+    setup.fill(0, 0x5A);
+    let to = UdPeer { handle: &handle, qp: qp.number(), qkey };
+    let mut batch = qp.requests().unwrap();
+    let whole = [setup.slot(0, 500)];
+    // SAFETY: inline data is read during the call, and slot 0 does not change until the sends have ended.
+    unsafe { batch.send(1, Payload::Inline(b"hello"), to, Some(77)) }.unwrap();
+    // SAFETY: as above.
+    unsafe { batch.send(2, Payload::Segments(&whole), to, None) }.unwrap();
+    batch.submit().unwrap();
+    let mut all: Vec<_> = (0..4).map(|_| setup.completion()).collect();
+    all.sort_by_key(|entry| entry.id);
+    assert!(all.iter().all(|entry| entry.status == Status::SUCCESS), "{all:?}");
+    assert_eq!(all.iter().map(|entry| entry.id).collect::<Vec<_>>(), [1, 2, 11, 12]);
+    let got =
+        |entry: &WorkCompletion| (entry.opcode, entry.len, entry.data, entry.source_qp, entry.has_route);
+    assert_eq!(got(&all[2]), (Opcode::Receive, GRH + 5, Some(77), qp.number(), true));
+    assert_eq!(got(&all[3]), (Opcode::Receive, GRH + 500, None, qp.number(), true));
+    assert_eq!((setup.byte(1, GRH), setup.byte(1, GRH + 4), setup.byte(2, GRH + 499)), (b'h', b'o', 0x5A));
+}
+
+/// The same through an extended queue.
+#[test]
+fn an_armed_extended_queue_makes_its_channel_readable() {
+    let Some(setup) = Setup::extended() else { return };
+    armed(&setup);
+}
+
 #[test]
 fn an_armed_queue_makes_its_channel_readable() {
     let Some(setup) = Setup::new() else { return };
+    armed(&setup);
+}
+
+fn armed(setup: &Setup) {
     let (_listener, client, _server) = setup.connect();
     // SAFETY: nothing else uses slot 1 until the receive has ended.
     unsafe { setup.srq.post(7, &[setup.slot(1, SLOT)]) }.unwrap();
